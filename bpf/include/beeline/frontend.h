@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a destination to its frontend.
+ */
+#pragma once
+
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <beeline/maps.h>
+
+/* Where an application or a packet wants to go. */
+struct bl_dst {
+	union bl_addr addr;
+	__be16 port;
+	__u8 proto;
+	bool ipv4;
+};
+
+union bl_frontend_word {
+	struct bl_frontend frontend;
+	__u64 word;
+};
+
+static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl_addr *b)
+{
+	return a->word[3] == b->word[3] && a->word[2] == b->word[2] &&
+	       a->word[1] == b->word[1] && a->word[0] == b->word[0];
+}
+
+static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
+{
+	addr->word[0] = 0;
+	addr->word[1] = 0;
+	addr->word[2] = bpf_htonl(0xffff);
+	addr->word[3] = ip4;
+}
+
+/* True for the v4-mapped form. */
+static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
+{
+	return !addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline __u16 bl_frontend_check(const struct bl_frontend_key *key)
+{
+	const __u32 *word = (const __u32 *)key;
+	__u32 fold = word[0] ^ word[1] ^ word[2] ^ word[3] ^ word[4];
+
+	return fold ^ fold >> 16;
+}
+
+/*
+ * The frontend of exactly @key. Its kind is BL_FRONTEND_NONE when there is none.
+ */
+static __always_inline struct bl_frontend bl_frontend_get(const struct bl_frontend_key *key)
+{
+	union bl_frontend_word found = {};
+	const __u64 *word = bpf_map_lookup_elem(&bl_frontend, key);
+
+	if (!word)
+		return found.frontend;
+	found.word = *(const volatile __u64 *)word;
+	if (found.frontend.check != bl_frontend_check(key))
+		found.word = 0;
+	return found.frontend;
+}
+
+/*
+ * Whether NodePorts are served at @addr, seen from a client in the
+ * network namespace @netns.
+ */
+static __always_inline bool bl_node_addr_serves(union bl_addr addr, __u64 netns)
+{
+	const __u32 *flags = bpf_map_lookup_elem(&bl_node_addr, &addr);
+
+	if (!flags)
+		return false;
+	return !(*flags & BL_NODE_ADDR_HOST_ONLY) || netns == bl_host_netns;
+}
+
+/* Whether @dst could be a ClusterIP or lie in a Service CIDR. */
+static __always_inline bool bl_runtime_covers(const struct bl_runtime *runtime,
+					      const struct bl_dst *dst)
+{
+	if (dst->ipv4)
+		return (dst->addr.word[3] & runtime->cover4_mask) == runtime->cover4;
+	for (int i = 0; i < 4; i++)
+		if ((dst->addr.word[i] & runtime->cover6_mask.word[i]) !=
+		    runtime->cover6.word[i])
+			return false;
+	return true;
+}
+
+static __always_inline const struct bl_runtime *bl_runtime_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_runtime, &zero);
+}
+
+/*
+ * The NodePort that @key, which is no frontend itself, leads to. @key is changed.
+ */
+static __always_inline struct bl_frontend
+bl_node_port_get(const struct bl_runtime *runtime, const struct bl_dst *dst,
+		 struct bl_frontend_key *key, __u64 netns)
+{
+	struct bl_frontend found = {};
+	__u16 port = bpf_ntohs(dst->port);
+
+	if (port < runtime->node_port_min || port > runtime->node_port_max)
+		return found;
+	key->addr.word[3] = 0;
+	if (!dst->ipv4) {
+		key->addr.word[0] = 0;
+		key->addr.word[1] = 0;
+		key->addr.word[2] = 0;
+	}
+	found = bl_frontend_get(key);
+	if (found.kind != BL_FRONTEND_NONE && !bl_node_addr_serves(dst->addr, netns))
+		found.kind = BL_FRONTEND_NONE;
+	return found;
+}
+
+/*
+ * Why @dst, which is no frontend, must not be reached all the same:
+ * BL_REASON_UNDECLARED_PORT, BL_REASON_UNALLOCATED_ADDRESS, or BL_REASON_COUNT
+ * when there is nothing against it.
+ */
+static __always_inline enum bl_reason bl_undeclared(const struct bl_runtime *runtime,
+						    const struct bl_dst *dst)
+{
+	struct bl_frontend_key any_port = {.addr = dst->addr};
+	struct bl_cidr_key cidr = {.prefix_len = 128, .addr = dst->addr};
+
+	if (!bl_runtime_covers(runtime, dst))
+		return BL_REASON_COUNT;
+	if (bl_frontend_get(&any_port).kind == BL_FRONTEND_ADDRESS)
+		return BL_REASON_UNDECLARED_PORT;
+	if (bpf_map_lookup_elem(&bl_service_cidr, &cidr))
+		return BL_REASON_UNALLOCATED_ADDRESS;
+	return BL_REASON_COUNT;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps. Sizes given as 1 are set by the agent when it makes the map.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <beeline/types.h>
+
+/*
+ * Types that no map names directly, among them the values of chunks, are left out
+ * of BTF unless a variable has them.
+ */
+#define BL_EXPORT(kind, name) const kind name *bl_export_##name __attribute__((unused))
+BL_EXPORT(struct, bl_service);
+BL_EXPORT(struct, bl_service_name);
+BL_EXPORT(struct, bl_service_stat);
+BL_EXPORT(struct, bl_slot_line);
+BL_EXPORT(struct, bl_backend);
+BL_EXPORT(enum, bl_schema);
+BL_EXPORT(enum, bl_chunk);
+BL_EXPORT(enum, bl_frontend_kind);
+BL_EXPORT(enum, bl_frontend_flag);
+BL_EXPORT(enum, bl_set_bits);
+BL_EXPORT(enum, bl_set_kind);
+BL_EXPORT(enum, bl_algorithm);
+BL_EXPORT(enum, bl_backend_state);
+BL_EXPORT(enum, bl_udp_direction);
+BL_EXPORT(enum, bl_node_addr_flag);
+BL_EXPORT(enum, bl_reason);
+
+/* Never preallocated: the memory grows with what is served. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_frontend_key);
+	__type(value, struct bl_frontend);
+} bl_frontend SEC(".maps");
+
+/*
+ * Growable tables: an array of chunks, each an array that the agent has mapped
+ * into its memory. Growing adds a chunk and moves nothing.
+ */
+#define BL_CHUNK(value_type, entries, type_, flags)    \
+	struct {                                       \
+		__uint(type, type_);                   \
+		__uint(max_entries, entries);          \
+		__uint(map_flags, flags);              \
+		__type(key, __u32);                    \
+		__type(value, value_type);             \
+	}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_service, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_service SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_service_name, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_service_name SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_service_stat, BL_CHUNK_SIZE,
+				 BPF_MAP_TYPE_PERCPU_ARRAY, 0));
+} bl_service_stat SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_slot_line, BL_SLOT_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_slot SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_backend, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_backend SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_affinity_key);
+	__type(value, struct bl_affinity);
+} bl_affinity SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_udp_peer_key);
+	__type(value, struct bl_udp_peer);
+} bl_udp_peer SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct bl_sock);
+} bl_sock SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_srcrange_key);
+	__type(value, __u32);
+} bl_srcrange SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_cidr_key);
+	__type(value, __u32);
+} bl_service_cidr SEC(".maps");
+
+/* Addresses that NodePorts answer on; the value is enum bl_node_addr_flag. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, union bl_addr);
+	__type(value, __u32);
+} bl_node_addr SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_runtime);
+} bl_runtime SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_agent);
+} bl_agent SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BL_REASON_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} bl_counter SEC(".maps");
+
+/* Cookie of the network namespace that is the node's. */
+volatile const __u64 bl_host_netns;
+/* How long an idle unconnected UDP socket keeps its backend, ns. */
+volatile const __u64 bl_udp_peer_idle = 60ULL * 1000 * 1000 * 1000;
+
+static __always_inline void bl_count(enum bl_reason reason)
+{
+	__u32 index = reason;
+	__u64 *counter = bpf_map_lookup_elem(&bl_counter, &index);
+
+	if (counter)
+		(*counter)++;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a Service to the backend of a new connection.
+ */
+#pragma once
+
+#include <beeline/table.h>
+
+#define BL_NSEC_PER_SEC 1000000000ULL
+
+/* A backend with its id. backend is NULL when none may serve; see reason. */
+struct bl_choice {
+	const struct bl_backend *backend;
+	struct bl_backend_ref ref;
+	/* The set it was chosen from: BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL. */
+	__u32 member;
+	enum bl_reason reason;
+};
+
+/*
+ * The backend that @ref remembers, if it is still in a set of @service that
+ * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
+ */
+static __always_inline const struct bl_backend *
+bl_backend_recall(struct bl_backend_ref ref, __u32 service, __u32 member)
+{
+	const struct bl_backend *backend = bl_backend_lookup(ref.id);
+
+	if (!backend || backend->generation != ref.generation || backend->service != service ||
+	    !(backend->state & member))
+		return NULL;
+	return backend;
+}
+
+/*
+ * Pick a backend of @set by @random, a number spread over 32 bits.
+ *
+ * The caller has read the set word once, so first slot and count belong together
+ * even while the agent replaces the set.
+ */
+static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
+{
+	struct bl_choice choice = {.reason = BL_REASON_NO_ENDPOINT};
+	__u32 count = bl_set_count(set);
+	const __u32 *id;
+
+	switch (bl_set_kind(set)) {
+	case BL_SET_REJECT:
+		return choice;
+	case BL_SET_DROP:
+		choice.reason = BL_REASON_NO_LOCAL_ENDPOINT;
+		return choice;
+	case BL_SET_BACKENDS:
+		break;
+	}
+	choice.reason = BL_REASON_BROKEN_TABLE;
+	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)random * count >> 32));
+	if (!id)
+		return choice;
+	choice.ref.id = *id;
+	choice.backend = bl_backend_lookup(choice.ref.id);
+	if (choice.backend)
+		choice.ref.generation = choice.backend->generation;
+	return choice;
+}
+
+/*
+ * Pick a backend of @set for @client, the same as before while the Service's
+ * affinity lasts and the backend is in the set that @member names.
+ *
+ * Two first connections of a client at the same time agree on one backend: the
+ * loser of the insertion takes the winner's.
+ */
+static __always_inline struct bl_choice
+bl_affinity_select(const struct bl_service *service, struct bl_affinity_key *key, __u64 set,
+		   __u32 member, __u32 random)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct bl_affinity *known, fresh = {.last_used = now};
+	const struct bl_backend *backend;
+	struct bl_choice choice;
+
+	known = bpf_map_lookup_elem(&bl_affinity, key);
+	if (known && now - known->last_used < service->affinity * BL_NSEC_PER_SEC) {
+		backend = bl_backend_recall(known->backend, key->service, member);
+		if (backend) {
+			known->last_used = now;
+			choice.backend = backend;
+			choice.ref = known->backend;
+			choice.reason = BL_REASON_COUNT;
+			return choice;
+		}
+	}
+	choice = bl_set_select(set, random);
+	if (!choice.backend)
+		return choice;
+	if (known) {
+		known->backend = choice.ref;
+		known->last_used = now;
+		return choice;
+	}
+	fresh.backend = choice.ref;
+	if (!bpf_map_update_elem(&bl_affinity, key, &fresh, BPF_NOEXIST))
+		return choice;
+	known = bpf_map_lookup_elem(&bl_affinity, key);
+	if (!known) {
+		bl_count(BL_REASON_AFFINITY_NOT_STORED);
+		return choice;
+	}
+	backend = bl_backend_recall(known->backend, key->service, member);
+	if (backend) {
+		choice.backend = backend;
+		choice.ref = known->backend;
+	}
+	return choice;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Reading the growable tables. An id that was read from a table leads to an
+ * entry that stays what it was until the program ends: the agent reuses ids and
+ * slots only after every program that could have seen them has finished.
+ */
+#pragma once
+
+#include <beeline/maps.h>
+
+/*
+ * The entry @id of the growable table @outer whose chunks hold 1 << @shift
+ * entries. NULL when the table has not grown that far.
+ */
+static __always_inline void *bl_table_lookup(void *outer, __u32 id, __u32 shift)
+{
+	__u32 chunk = id >> shift;
+	__u32 index = id & ((1U << shift) - 1);
+	void *inner = bpf_map_lookup_elem(outer, &chunk);
+
+	return inner ? bpf_map_lookup_elem(inner, &index) : NULL;
+}
+
+static __always_inline const struct bl_service *bl_service_lookup(__u32 id)
+{
+	return bl_table_lookup(&bl_service, id, BL_CHUNK_SHIFT);
+}
+
+static __always_inline const struct bl_backend *bl_backend_lookup(__u32 id)
+{
+	return bl_table_lookup(&bl_backend, id, BL_CHUNK_SHIFT);
+}
+
+static __always_inline const __u32 *bl_slot_lookup(__u32 slot)
+{
+	const struct bl_slot_line *line;
+
+	line = bl_table_lookup(&bl_slot, slot >> BL_LINE_SHIFT, BL_SLOT_CHUNK_SHIFT);
+	return line ? &line->backend[slot & (BL_LINE_SIZE - 1)] : NULL;
+}
+
+static __always_inline struct bl_service_stat *bl_service_stat_lookup(__u32 id)
+{
+	return bl_table_lookup(&bl_service_stat, id, BL_CHUNK_SHIFT);
+}
+
+static __always_inline __u32 bl_set_first(__u64 set)
+{
+	return (__u32)set;
+}
+
+static __always_inline __u32 bl_set_count(__u64 set)
+{
+	return (__u32)(set >> BL_SET_COUNT_SHIFT) & ((1U << BL_SET_COUNT_BITS) - 1);
+}
+
+static __always_inline enum bl_set_kind bl_set_kind(__u64 set)
+{
+	return set >> BL_SET_KIND_SHIFT;
+}

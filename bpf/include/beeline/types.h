@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the programs and the agent share: the keys and values of every map. The
+ * Go types are generated from this file.
+ *
+ * A change of a layout or of a number here is a new schema (BL_SCHEMA): the
+ * agent then pins new maps beside the old ones and moves the programs over.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+enum bl_schema {
+	BL_SCHEMA = 1,
+};
+
+/*
+ * An IPv6 address in network byte order. IPv4 is stored v4-mapped
+ * (::ffff:a.b.c.d), so that both families share every table.
+ */
+union bl_addr {
+	__u8 byte[16];
+	__be32 word[4];
+};
+_Static_assert(sizeof(union bl_addr) == 16, "bl_addr");
+
+/* How many entries one chunk of a growable table holds; see table.h. */
+enum bl_chunk {
+	BL_CHUNK_SHIFT = 12,
+	BL_CHUNK_SIZE = 1 << BL_CHUNK_SHIFT,
+	BL_LINE_SHIFT = 4,
+	/* backend ids in one entry of a slot chunk */
+	BL_LINE_SIZE = 1 << BL_LINE_SHIFT,
+	BL_SLOT_CHUNK_SHIFT = 10,
+	/* entries (lines) of a slot chunk */
+	BL_SLOT_CHUNK_SIZE = 1 << BL_SLOT_CHUNK_SHIFT,
+};
+
+/* bl_frontend: what an application can connect to. */
+
+struct bl_frontend_key {
+	/* For a NodePort the any-address of the family: all node addresses. */
+	union bl_addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct bl_frontend_key) == 20, "bl_frontend_key");
+
+enum bl_frontend_kind {
+	BL_FRONTEND_NONE,
+	BL_FRONTEND_CLUSTER_IP,
+	BL_FRONTEND_NODE_PORT,
+	BL_FRONTEND_EXTERNAL_IP,
+	BL_FRONTEND_LOAD_BALANCER,
+	/* Port and protocol 0: a ClusterIP whose other ports are refused. */
+	BL_FRONTEND_ADDRESS,
+};
+
+enum bl_frontend_flag {
+	/* Clients inside the cluster get the local set. */
+	BL_FRONTEND_INTERNAL_LOCAL = 1 << 0,
+	/* Clients outside the cluster get the local set. */
+	BL_FRONTEND_EXTERNAL_LOCAL = 1 << 1,
+	/* Only sources in bl_srcrange are let in. */
+	BL_FRONTEND_SOURCE_RANGES = 1 << 2,
+};
+
+/*
+ * One word, read by one load. The kernel may give the memory of a deleted hash
+ * entry to another key while a program still looks at it; @check, a digest of
+ * the key, tells such a value from the one that was looked up.
+ */
+struct bl_frontend {
+	__u32 service;
+	__u8 kind;
+	__u8 flags;
+	__u16 check;
+};
+_Static_assert(sizeof(struct bl_frontend) == 8, "bl_frontend");
+
+/*
+ * A set of backends: the word that an endpoint change replaces by one store.
+ * Bits 0-31 hold the first slot, bits 32-55 the number of slots, bits 56-63 the
+ * kind. A zero word is a set that refuses.
+ */
+enum bl_set_bits {
+	BL_SET_COUNT_SHIFT = 32,
+	BL_SET_COUNT_BITS = 24,
+	BL_SET_KIND_SHIFT = 56,
+};
+
+enum bl_set_kind {
+	/* Nobody serves: TCP reset, port unreachable, ECONNREFUSED. */
+	BL_SET_REJECT,
+	/* Nobody on this node may serve: no answer, EHOSTUNREACH at a socket. */
+	BL_SET_DROP,
+	BL_SET_BACKENDS,
+};
+
+enum bl_algorithm {
+	BL_ALGORITHM_RANDOM,
+};
+
+/* One family of one Service port. */
+struct bl_service {
+	__u64 cluster; /* set word */
+	__u64 local; /* set word */
+	__u32 affinity; /* seconds; 0 is none */
+	__u16 algorithm;
+	__u16 pad;
+	__u64 reserved;
+};
+_Static_assert(sizeof(struct bl_service) == 32, "bl_service");
+
+/*
+ * What the Service is called. The programs do not read it: it keeps ids over a
+ * restart of the agent and lets the command line name what it shows. A zero
+ * family marks an id that is not in use. Strings end with a zero byte.
+ */
+struct bl_service_name {
+	char namespace[64];
+	char name[64];
+	char port_name[64];
+	char type[16];
+	__u16 port;
+	__u16 node_port;
+	__u8 proto;
+	__u8 family; /* 4, 6; 0 is unused */
+	__u8 internal_local;
+	__u8 external_local;
+	__u8 pad[8];
+};
+_Static_assert(sizeof(struct bl_service_name) == 224, "bl_service_name");
+
+struct bl_service_stat {
+	__u64 connections; /* backends chosen for a new connection or UDP peer */
+	__u64 refused; /* rejected or dropped */
+};
+
+enum bl_backend_state {
+	/* Which sets of its Service the backend is in. */
+	BL_BACKEND_CLUSTER = 1 << 0,
+	BL_BACKEND_LOCAL = 1 << 1,
+	/* For display: the endpoint's conditions, and whether it is on this node. */
+	BL_BACKEND_READY = 1 << 2,
+	BL_BACKEND_SERVING = 1 << 3,
+	BL_BACKEND_TERMINATING = 1 << 4,
+	BL_BACKEND_ON_NODE = 1 << 5,
+};
+
+/*
+ * One endpoint of one family of one Service port. An id lives as long as the
+ * endpoint stays in a set; an endpoint that comes back gets a new id or a new
+ * generation, so what was remembered of the former is void.
+ */
+struct bl_backend {
+	union bl_addr addr;
+	__be16 port;
+	__u16 pad;
+	__u32 service;
+	__u32 state; /* enum bl_backend_state; 0 is not in use */
+	__u32 generation;
+};
+_Static_assert(sizeof(struct bl_backend) == 32, "bl_backend");
+
+/* An entry of a slot chunk: the ids of BL_LINE_SIZE neighbouring slots. */
+struct bl_slot_line {
+	__u32 backend[BL_LINE_SIZE];
+};
+_Static_assert(sizeof(struct bl_slot_line) == 64, "bl_slot_line");
+
+/* A backend as it is remembered: valid while id and generation still match. */
+struct bl_backend_ref {
+	__u32 id;
+	__u32 generation;
+};
+
+/*
+ * Session affinity. The client is an address, or for sockets the cookie of the
+ * network namespace in the last eight bytes after eight zero bytes (an address
+ * range, ::/64, that no client can have).
+ */
+struct bl_affinity_key {
+	union bl_addr client;
+	__u32 service;
+};
+_Static_assert(sizeof(struct bl_affinity_key) == 20, "bl_affinity_key");
+
+struct bl_affinity {
+	struct bl_backend_ref backend;
+	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
+};
+
+/*
+ * An unconnected UDP socket and one of its peers. Each translation has two
+ * entries: under the Service address (what to send to) and under the backend's
+ * address (what to show as the source of a reply).
+ */
+enum bl_udp_direction {
+	BL_UDP_FORWARD,
+	BL_UDP_REPLY,
+};
+
+struct bl_udp_peer_key {
+	__u64 cookie;
+	union bl_addr addr;
+	__be16 port;
+	__u16 direction;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bl_udp_peer_key) == 32, "bl_udp_peer_key");
+
+struct bl_udp_peer {
+	union bl_addr addr; /* the other side of the translation */
+	__be16 port;
+	__u16 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
+	__u32 service;
+	struct bl_backend_ref backend;
+	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
+};
+_Static_assert(sizeof(struct bl_udp_peer) == 40, "bl_udp_peer");
+
+/* What a socket asked for and got; freed with the socket. */
+struct bl_sock {
+	union bl_addr vip;
+	union bl_addr addr; /* backend */
+	__be16 vip_port; /* 0: not connected to a Service */
+	__be16 port; /* backend */
+	__u32 service;
+	struct bl_backend_ref backend;
+};
+_Static_assert(sizeof(struct bl_sock) == 48, "bl_sock");
+
+/* bl_srcrange: the prefix covers the Service id and the first bits of addr. */
+struct bl_srcrange_key {
+	__u32 prefix_len; /* 32 + bits of addr */
+	__u32 service;
+	union bl_addr addr;
+};
+_Static_assert(sizeof(struct bl_srcrange_key) == 24, "bl_srcrange_key");
+
+struct bl_cidr_key {
+	__u32 prefix_len; /* bits of addr */
+	union bl_addr addr;
+};
+_Static_assert(sizeof(struct bl_cidr_key) == 20, "bl_cidr_key");
+
+enum bl_node_addr_flag {
+	BL_NODE_ADDR_SERVED = 1 << 0,
+	/* Loopback: means this node only to its own network namespace. */
+	BL_NODE_ADDR_HOST_ONLY = 1 << 1,
+};
+
+/*
+ * What the programs need of the whole of the tables, to leave out lookups that
+ * cannot hit. Words change one by one; a program that sees a mix makes one
+ * lookup more or, for an instant after the change, one less.
+ */
+struct bl_runtime {
+	/* The smallest prefix with every ClusterIP and Service CIDR. */
+	__be32 cover4;
+	__be32 cover4_mask;
+	union bl_addr cover6;
+	union bl_addr cover6_mask;
+	__u16 node_port_min; /* host byte order; min > max: no NodePorts */
+	__u16 node_port_max;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bl_runtime) == 48, "bl_runtime");
+
+/* Who fills the tables. The programs do not read it. */
+struct bl_agent {
+	__u64 started; /* ns since the epoch */
+	__u64 synced; /* ns since the epoch of the last sync; 0 is never */
+	__u64 syncs; /* since the start */
+	__u64 pending; /* Services whose last sync failed */
+	__u32 pid;
+	__u32 pad;
+	char version[64];
+	char node[256];
+	char source[256];
+	char cgroup[256];
+};
+
+/*
+ * Index of bl_counter. Append only: the numbers are what dashboards and the
+ * command line know.
+ */
+enum bl_reason {
+	/* Refused: no usable endpoint anywhere. */
+	BL_REASON_NO_ENDPOINT,
+	/* Dropped: the policy is Local and no endpoint is on this node. */
+	BL_REASON_NO_LOCAL_ENDPOINT,
+	/* Dropped: the client is outside loadBalancerSourceRanges. */
+	BL_REASON_SOURCE_RANGE,
+	/* Refused: the port is none of the ClusterIP's Service. */
+	BL_REASON_UNDECLARED_PORT,
+	/* Dropped: no Service has this address of the Service CIDR. */
+	BL_REASON_UNALLOCATED_ADDRESS,
+	/* Refused: an id led to no entry; a fault of Beeline. */
+	BL_REASON_BROKEN_TABLE,
+	/* Served, but getpeername() will show the backend: no memory. */
+	BL_REASON_SOCK_NOT_STORED,
+	/* Served, but the reply will show the backend: no memory. */
+	BL_REASON_UDP_PEER_NOT_STORED,
+	/* Served without affinity: no memory. */
+	BL_REASON_AFFINITY_NOT_STORED,
+	BL_REASON_COUNT,
+};

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Services reached through sockets: the destination is rewritten before a packet
+ * exists, so nothing is done per packet.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include <beeline/types.h>
+#include <beeline/maps.h>
+#include <beeline/table.h>
+#include <beeline/frontend.h>
+#include <beeline/select.h>
+#include <beeline/source.h>
+
+#define ECONNREFUSED 111
+#define EHOSTUNREACH 113
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+/* Return values of the programs of this type. */
+enum bl_sock_verdict {
+	BL_SOCK_REFUSE,
+	BL_SOCK_PROCEED,
+};
+
+/* The hook that runs: what it may do differs. */
+enum bl_sock_hook {
+	BL_SOCK_CONNECT,
+	BL_SOCK_SENDMSG,
+};
+
+static __always_inline void bl_sock_dst4(struct bpf_sock_addr *ctx, struct bl_dst *dst)
+{
+	bl_addr_set_ipv4(&dst->addr, ctx->user_ip4);
+	dst->port = (__be16)ctx->user_port;
+	dst->ipv4 = true;
+}
+
+static __always_inline void bl_sock_dst6(struct bpf_sock_addr *ctx, struct bl_dst *dst)
+{
+	dst->addr.word[0] = ctx->user_ip6[0];
+	dst->addr.word[1] = ctx->user_ip6[1];
+	dst->addr.word[2] = ctx->user_ip6[2];
+	dst->addr.word[3] = ctx->user_ip6[3];
+	dst->port = (__be16)ctx->user_port;
+	dst->ipv4 = bl_addr_is_ipv4(&dst->addr);
+}
+
+static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx,
+					     const union bl_addr *addr, __be16 port)
+{
+	ctx->user_ip4 = addr->word[3];
+	ctx->user_port = port;
+}
+
+static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx,
+					     const union bl_addr *addr, __be16 port)
+{
+	ctx->user_ip6[0] = addr->word[0];
+	ctx->user_ip6[1] = addr->word[1];
+	ctx->user_ip6[2] = addr->word[2];
+	ctx->user_ip6[3] = addr->word[3];
+	ctx->user_port = port;
+}
+
+/* Fail the system call with the error that stands for @reason. */
+static __always_inline int bl_sock_refuse(enum bl_reason reason)
+{
+	bl_count(reason);
+	switch (reason) {
+	case BL_REASON_NO_LOCAL_ENDPOINT:
+	case BL_REASON_SOURCE_RANGE:
+	case BL_REASON_UNALLOCATED_ADDRESS:
+		bpf_set_retval(-EHOSTUNREACH);
+		break;
+	default:
+		bpf_set_retval(-ECONNREFUSED);
+	}
+	return BL_SOCK_REFUSE;
+}
+
+/* As bl_sock_refuse, and on the Service's account. */
+static __always_inline int bl_sock_refuse_service(__u32 service, enum bl_reason reason)
+{
+	struct bl_service_stat *stat = bl_service_stat_lookup(service);
+
+	if (stat)
+		stat->refused++;
+	return bl_sock_refuse(reason);
+}
+
+/* The address that the socket is bound to; the any-address when it is not. */
+static __always_inline union bl_addr bl_sock_source(struct bpf_sock *sk, bool ipv4)
+{
+	union bl_addr addr = {};
+	__be32 ip4;
+
+	if (ipv4) {
+		ip4 = sk->src_ip4;
+		/* Else clang joins both branches into arithmetic on @sk. */
+		barrier_var(ip4);
+		bl_addr_set_ipv4(&addr, ip4);
+		return addr;
+	}
+	addr.word[0] = sk->src_ip6[0];
+	addr.word[1] = sk->src_ip6[1];
+	addr.word[2] = sk->src_ip6[2];
+	addr.word[3] = sk->src_ip6[3];
+	return addr;
+}
+
+/*
+ * The frontend behind @dst; kind BL_FRONTEND_NONE when @dst is none, with @reason
+ * set when it must be refused all the same, else to BL_REASON_COUNT.
+ *
+ * connect() of a datagram socket sends nothing, and resolvers use it with any
+ * port to learn a source address; the undeclared port is refused when a datagram
+ * is sent.
+ */
+static __always_inline struct bl_frontend bl_sock_frontend(struct bpf_sock_addr *ctx,
+							   const struct bl_dst *dst,
+							   enum bl_sock_hook hook,
+							   enum bl_reason *reason)
+{
+	struct bl_frontend_key key = {
+		.addr = dst->addr,
+		.port = dst->port,
+		.proto = dst->proto,
+	};
+	struct bl_frontend frontend = bl_frontend_get(&key);
+	const struct bl_runtime *runtime;
+
+	*reason = BL_REASON_COUNT;
+	if (frontend.kind != BL_FRONTEND_NONE)
+		return frontend;
+	runtime = bl_runtime_get();
+	if (!runtime)
+		return frontend;
+	frontend = bl_node_port_get(runtime, dst, &key, bpf_get_netns_cookie(ctx));
+	if (frontend.kind != BL_FRONTEND_NONE)
+		return frontend;
+	if (hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP)
+		*reason = bl_undeclared(runtime, dst);
+	return frontend;
+}
+
+/* The backend of a new connection to @frontend. */
+static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx,
+						       struct bl_frontend frontend)
+{
+	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
+	const struct bl_service *service = bl_service_lookup(frontend.service);
+	struct bl_affinity_key key = {.service = frontend.service};
+	__u32 member = BL_BACKEND_CLUSTER;
+	__u64 set, cookie;
+
+	if (!service)
+		return choice;
+	if (frontend.flags & BL_FRONTEND_INTERNAL_LOCAL) {
+		member = BL_BACKEND_LOCAL;
+		set = *(const volatile __u64 *)&service->local;
+	} else {
+		set = *(const volatile __u64 *)&service->cluster;
+	}
+	if (service->affinity) {
+		cookie = bpf_get_netns_cookie(ctx);
+		key.client.word[2] = cookie >> 32;
+		key.client.word[3] = (__u32)cookie;
+		choice = bl_affinity_select(service, &key, set, member, bpf_get_prandom_u32());
+	} else {
+		choice = bl_set_select(set, bpf_get_prandom_u32());
+	}
+	choice.member = member;
+	return choice;
+}
+
+/*
+ * Remember on the socket that it is connected to @dst by way of @choice. A socket
+ * that cannot be marked is served all the same.
+ */
+static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					     __u32 service, const struct bl_choice *choice)
+{
+	struct bl_sock *sock;
+
+	sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!sock) {
+		bl_count(BL_REASON_SOCK_NOT_STORED);
+		return;
+	}
+	sock->vip = dst->addr;
+	sock->vip_port = dst->port;
+	sock->addr = choice->backend->addr;
+	sock->port = choice->backend->port;
+	sock->service = service;
+	sock->backend = choice->ref;
+}
+
+/* The socket connects to something that is no Service. */
+static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
+{
+	struct bl_sock *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
+
+	if (sock)
+		sock->vip_port = 0;
+}
+
+/* Whether the protocol is one that Services carry; sets dst->proto. */
+static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct bl_dst *dst)
+{
+	switch (ctx->protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		dst->proto = ctx->protocol;
+		return true;
+	case IPPROTO_MPTCP:
+		dst->proto = IPPROTO_TCP;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Find the frontend of @dst and a backend for a new connection to it.
+ *
+ * Returns BL_SOCK_REFUSE with the error set, or BL_SOCK_PROCEED; then
+ * choice->backend is NULL when @dst is no Service.
+ */
+static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					   enum bl_sock_hook hook, struct bl_frontend *frontend,
+					   struct bl_choice *choice)
+{
+	struct bl_service_stat *stat;
+	enum bl_reason reason;
+	union bl_addr source;
+
+	choice->backend = NULL;
+	*frontend = bl_sock_frontend(ctx, dst, hook, &reason);
+	if (frontend->kind == BL_FRONTEND_NONE) {
+		if (reason != BL_REASON_COUNT)
+			return bl_sock_refuse(reason);
+		return BL_SOCK_PROCEED;
+	}
+	if (frontend->flags & BL_FRONTEND_SOURCE_RANGES) {
+		source = bl_sock_source(ctx->sk, dst->ipv4);
+		if (!bl_source_allowed(ctx->sk, &source, frontend->service, dst->ipv4))
+			return bl_sock_refuse_service(frontend->service, BL_REASON_SOURCE_RANGE);
+	}
+	*choice = bl_sock_select(ctx, *frontend);
+	if (!choice->backend)
+		return bl_sock_refuse_service(frontend->service, choice->reason);
+	stat = bl_service_stat_lookup(frontend->service);
+	if (stat)
+		stat->connections++;
+	return BL_SOCK_PROCEED;
+}
+
+/*
+ * connect(): pick a backend for @dst. Returns as bl_sock_balance; the caller
+ * rewrites the destination when there is a backend.
+ */
+static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					   struct bl_choice *choice)
+{
+	struct bl_frontend frontend;
+	int verdict = bl_sock_balance(ctx, dst, BL_SOCK_CONNECT, &frontend, choice);
+
+	if (choice->backend)
+		bl_sock_remember(ctx, dst, frontend.service, choice);
+	else
+		bl_sock_forget(ctx);
+	return verdict;
+}
+
+SEC("cgroup/connect4")
+int bl_connect4(struct bpf_sock_addr *ctx)
+{
+	struct bl_choice choice;
+	struct bl_dst dst;
+	int verdict;
+
+	if (!bl_sock_protocol(ctx, &dst))
+		return BL_SOCK_PROCEED;
+	bl_sock_dst4(ctx, &dst);
+	verdict = bl_sock_connect(ctx, &dst, &choice);
+	if (choice.backend)
+		bl_sock_rewrite4(ctx, &choice.backend->addr, choice.backend->port);
+	return verdict;
+}
+
+SEC("cgroup/connect6")
+int bl_connect6(struct bpf_sock_addr *ctx)
+{
+	struct bl_choice choice;
+	struct bl_dst dst;
+	int verdict;
+
+	if (!bl_sock_protocol(ctx, &dst))
+		return BL_SOCK_PROCEED;
+	bl_sock_dst6(ctx, &dst);
+	verdict = bl_sock_connect(ctx, &dst, &choice);
+	if (choice.backend)
+		bl_sock_rewrite6(ctx, &choice.backend->addr, choice.backend->port);
+	return verdict;
+}
+
+/*
+ * Store both entries of a translation of an unconnected UDP socket, and mark the
+ * socket as one whose replies need a look. Served all the same when that fails.
+ */
+static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 cookie,
+					    const struct bl_dst *dst, __u32 service,
+					    const struct bl_choice *choice, __u64 now)
+{
+	struct bl_udp_peer_key key = {
+		.cookie = cookie,
+		.addr = dst->addr,
+		.port = dst->port,
+		.direction = BL_UDP_FORWARD,
+	};
+	struct bl_udp_peer peer = {
+		.addr = choice->backend->addr,
+		.port = choice->backend->port,
+		.member = choice->member,
+		.service = service,
+		.backend = choice->ref,
+		.last_used = now,
+	};
+	long failed;
+
+	failed = bpf_map_update_elem(&bl_udp_peer, &key, &peer, BPF_ANY);
+	key.addr = peer.addr;
+	key.port = peer.port;
+	key.direction = BL_UDP_REPLY;
+	peer.addr = dst->addr;
+	peer.port = dst->port;
+	failed |= bpf_map_update_elem(&bl_udp_peer, &key, &peer, BPF_ANY);
+	if (failed || !bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE))
+		bl_count(BL_REASON_UDP_PEER_NOT_STORED);
+}
+
+/*
+ * The backend that this socket used for @dst, if it may go on using it. Both
+ * entries are touched, so that they grow old together. Where two Service
+ * addresses lead a socket to one backend, replies show the one last sent to.
+ */
+static __always_inline const struct bl_backend *bl_udp_recall(__u64 cookie,
+							      const struct bl_dst *dst, __u64 now)
+{
+	struct bl_udp_peer_key key = {
+		.cookie = cookie,
+		.addr = dst->addr,
+		.port = dst->port,
+		.direction = BL_UDP_FORWARD,
+	};
+	struct bl_udp_peer *reply, *peer = bpf_map_lookup_elem(&bl_udp_peer, &key);
+	const struct bl_backend *backend;
+
+	if (!peer || now - peer->last_used >= bl_udp_peer_idle)
+		return NULL;
+	backend = bl_backend_recall(peer->backend, peer->service, peer->member);
+	if (!backend)
+		return NULL;
+	key.addr = backend->addr;
+	key.port = backend->port;
+	key.direction = BL_UDP_REPLY;
+	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
+	if (!reply)
+		return NULL;
+	reply->addr = dst->addr;
+	reply->port = dst->port;
+	peer->last_used = now;
+	return backend;
+}
+
+/*
+ * sendmsg() on an unconnected socket: the backend of this datagram. Returns as
+ * bl_sock_balance.
+ */
+static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					   struct bl_choice *choice)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct bl_frontend frontend;
+	int verdict;
+
+	if (bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0)) {
+		choice->backend = bl_udp_recall(cookie, dst, now);
+		if (choice->backend)
+			return BL_SOCK_PROCEED;
+	}
+	verdict = bl_sock_balance(ctx, dst, BL_SOCK_SENDMSG, &frontend, choice);
+	if (choice->backend)
+		bl_udp_remember(ctx, cookie, dst, frontend.service, choice, now);
+	return verdict;
+}
+
+SEC("cgroup/sendmsg4")
+int bl_sendmsg4(struct bpf_sock_addr *ctx)
+{
+	struct bl_dst dst = {.proto = IPPROTO_UDP};
+	struct bl_choice choice;
+	int verdict;
+
+	bl_sock_dst4(ctx, &dst);
+	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
+	if (choice.backend)
+		bl_sock_rewrite4(ctx, &choice.backend->addr, choice.backend->port);
+	return verdict;
+}
+
+SEC("cgroup/sendmsg6")
+int bl_sendmsg6(struct bpf_sock_addr *ctx)
+{
+	struct bl_dst dst = {.proto = IPPROTO_UDP};
+	struct bl_choice choice;
+	int verdict;
+
+	bl_sock_dst6(ctx, &dst);
+	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
+	if (choice.backend)
+		bl_sock_rewrite6(ctx, &choice.backend->addr, choice.backend->port);
+	return verdict;
+}
+
+/*
+ * The Service address that stands for @peer on this socket: the one it connected
+ * to, or with @unconnected the one it last sent to that led to @peer. False when
+ * @peer is what the application knows.
+ */
+static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct bl_dst *peer,
+					bool unconnected, union bl_addr *vip, __be16 *port)
+{
+	struct bl_sock *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
+	struct bl_udp_peer_key key = {
+		.addr = peer->addr,
+		.port = peer->port,
+		.direction = BL_UDP_REPLY,
+	};
+	struct bl_udp_peer *reply;
+
+	if (!sock)
+		return false;
+	if (sock->vip_port && sock->port == peer->port &&
+	    bl_addr_equal(&sock->addr, &peer->addr)) {
+		*vip = sock->vip;
+		*port = sock->vip_port;
+		return true;
+	}
+	if (!unconnected)
+		return false;
+	key.cookie = bpf_get_socket_cookie(ctx);
+	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
+	if (!reply)
+		return false;
+	*vip = reply->addr;
+	*port = reply->port;
+	return true;
+}
+
+static __always_inline int bl_sock_show4(struct bpf_sock_addr *ctx, bool unconnected)
+{
+	union bl_addr vip;
+	struct bl_dst peer;
+	__be16 port;
+
+	bl_sock_dst4(ctx, &peer);
+	if (bl_sock_vip(ctx, &peer, unconnected, &vip, &port))
+		bl_sock_rewrite4(ctx, &vip, port);
+	return BL_SOCK_PROCEED;
+}
+
+static __always_inline int bl_sock_show6(struct bpf_sock_addr *ctx, bool unconnected)
+{
+	union bl_addr vip;
+	struct bl_dst peer;
+	__be16 port;
+
+	bl_sock_dst6(ctx, &peer);
+	if (bl_sock_vip(ctx, &peer, unconnected, &vip, &port))
+		bl_sock_rewrite6(ctx, &vip, port);
+	return BL_SOCK_PROCEED;
+}
+
+SEC("cgroup/recvmsg4")
+int bl_recvmsg4(struct bpf_sock_addr *ctx)
+{
+	return bl_sock_show4(ctx, true);
+}
+
+SEC("cgroup/recvmsg6")
+int bl_recvmsg6(struct bpf_sock_addr *ctx)
+{
+	return bl_sock_show6(ctx, true);
+}
+
+SEC("cgroup/getpeername4")
+int bl_getpeername4(struct bpf_sock_addr *ctx)
+{
+	return bl_sock_show4(ctx, false);
+}
+
+SEC("cgroup/getpeername6")
+int bl_getpeername6(struct bpf_sock_addr *ctx)
+{
+	return bl_sock_show6(ctx, false);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

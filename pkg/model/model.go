@@ -1,0 +1,191 @@
+// Package model is what Beeline knows of a cluster: Services, EndpointSlices
+// and the node it runs on, reduced to what a node service proxy acts on.
+//
+// Every source (the Kubernetes API, a folder of files) produces these types and
+// everything behind the sources consumes them. The package has no I/O and knows
+// no Kubernetes types. Values are immutable once handed over: a change is a new
+// value.
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Name is the namespace and name of an object.
+type Name struct {
+	Namespace string
+	Name      string
+}
+
+// String returns "namespace/name", as kubectl users write it.
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then name.
+func (n Name) Compare(o Name) int {
+	if c := strings.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.Name, o.Name)
+}
+
+// Protocol is an IP protocol number that a Service can carry.
+type Protocol uint8
+
+// The protocols of Service ports, by IANA protocol number.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the Kubernetes spelling of the protocol.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("Protocol(%d)", uint8(p))
+}
+
+// ParseProtocol returns the protocol of a Kubernetes spelling. The empty string
+// is TCP, as in the API.
+func ParseProtocol(s string) (Protocol, error) {
+	switch s {
+	case "TCP", "":
+		return TCP, nil
+	case "UDP":
+		return UDP, nil
+	case "SCTP":
+		return SCTP, nil
+	}
+	return 0, fmt.Errorf("protocol %q is none of TCP, UDP, SCTP", s)
+}
+
+// Family is an IP address family. Each family of a Service is served on its own.
+type Family uint8
+
+// The families; the values are the IP version.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Families lists both families in the order in which they are handled and shown.
+var Families = [...]Family{IPv4, IPv6}
+
+// String returns the Kubernetes spelling of the family.
+func (f Family) String() string { return fmt.Sprintf("IPv%d", uint8(f)) }
+
+// FamilyOf returns the family of a. An IPv4-mapped IPv6 address counts as IPv4.
+func FamilyOf(a netip.Addr) Family {
+	if a.Unmap().Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Service is a Service that is to be served: neither headless, nor ExternalName,
+// nor left to another proxy.
+type Service struct {
+	Name Name
+	// Type is the API's spelling, for display only: what is served follows from
+	// the addresses and ports below.
+	Type string
+
+	ClusterIPs []netip.Addr
+	// ExternalIPs are spec.externalIPs.
+	ExternalIPs []netip.Addr
+	// LoadBalancerIPs are the ingress IPs of the status whose ipMode is VIP.
+	LoadBalancerIPs []netip.Addr
+	// SourceRanges are the valid spec.loadBalancerSourceRanges of both families.
+	// They bind LoadBalancerIPs only.
+	SourceRanges []netip.Prefix
+
+	Ports []ServicePort
+
+	// InternalLocal and ExternalLocal say that the policy of that kind of traffic
+	// is Local; false is Cluster.
+	InternalLocal bool
+	ExternalLocal bool
+
+	// AffinitySeconds is the ClientIP affinity's time-out; 0 is no affinity.
+	AffinitySeconds uint32
+}
+
+// ServicePort is one port of a Service. Ports of a Service differ in Name.
+type ServicePort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+	NodePort uint16 // 0 is none
+}
+
+// PortName identifies a Service port.
+type PortName struct {
+	Service  Name
+	Port     string // "" for the only, unnamed port
+	Protocol Protocol
+}
+
+// String returns "namespace/name:port/PROTOCOL", without the port when unnamed.
+func (p PortName) String() string {
+	if p.Port == "" {
+		return fmt.Sprintf("%s/%s", p.Service, p.Protocol)
+	}
+	return fmt.Sprintf("%s:%s/%s", p.Service, p.Port, p.Protocol)
+}
+
+// Compare orders port names by Service, port name, protocol.
+func (p PortName) Compare(o PortName) int {
+	return cmp.Or(p.Service.Compare(o.Service), strings.Compare(p.Port, o.Port),
+		cmp.Compare(p.Protocol, o.Protocol))
+}
+
+// Slice is an EndpointSlice. A Service may have many; the union counts.
+type Slice struct {
+	Name      Name
+	Service   string // Service in the same namespace that the slice belongs to
+	Family    Family
+	Ports     []SlicePort
+	Endpoints []Endpoint
+}
+
+// ServiceName returns the name of the Service that the slice belongs to.
+func (s *Slice) ServiceName() Name { return Name{s.Name.Namespace, s.Service} }
+
+// SlicePort is a port that every endpoint of a slice serves. It joins the Service
+// port of the same name and protocol.
+type SlicePort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16 // never 0
+}
+
+// Endpoint is one address of a slice with the API's defaults filled in.
+type Endpoint struct {
+	Addr     netip.Addr
+	NodeName string // "" is unknown
+	Zone     string
+
+	Ready       bool
+	Serving     bool
+	Terminating bool
+
+	NodeHints []string
+	ZoneHints []string
+}
+
+// Node is the node that the proxy runs on.
+type Node struct {
+	Name string
+	Zone string // label topology.kubernetes.io/zone; "" is unknown
+	// Addrs are the node's own IPs, the primary one of each family first.
+	Addrs []netip.Addr
+}

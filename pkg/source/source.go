@@ -1,0 +1,27 @@
+// Package source defines what a source of Services and endpoints delivers. The
+// sources themselves are its sub-packages.
+package source
+
+import "github.com/beeline-lb/beeline/pkg/model"
+
+// Update is a set of changes that belong together: the receiver makes all of
+// them visible at once. Deletions name what no longer exists; deleting what is
+// not known is no error. Put replaces the object of that name.
+type Update struct {
+	PutServices    []*model.Service
+	DeleteServices []model.Name
+	PutSlices      []*model.Slice
+	DeleteSlices   []model.Name
+	// Node replaces what is known of the node; nil leaves it.
+	Node *model.Node
+}
+
+// Sink takes what a source sees. Its methods may be called from several
+// goroutines; they do not block on the kernel. Objects handed over are not
+// changed afterwards.
+type Sink interface {
+	Apply(Update)
+	// Synced says that all objects that exist have been applied once. Until then
+	// nothing is removed from the kernel. Further calls have no effect.
+	Synced()
+}
