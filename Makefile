@@ -1,0 +1,82 @@
+# sudo drops the places where Go and the administrator's tools are.
+export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
+
+GO ?= go
+STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
+BPF_SOURCES = $(shell find bpf -name '*.[ch]')
+# Long enough for a package that boots an API server on two slow cores.
+TEST_TIMEOUT ?= 15m
+
+.DEFAULT_GOAL := help
+# Targets share the machine and its package manager.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## list the targets
+	@echo "Beeline $(VERSION)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/beeline-agent and bin/beeline
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
+		-ldflags "-s -w -X $(VERSION_VARIABLE)=$(VERSION)" \
+		-o bin/ ./cmd/beeline-agent ./cmd/beeline
+
+.PHONY: setup
+setup: setup-test setup-demo setup-generate ## install everything the other targets need (Debian, Ubuntu; root)
+
+.PHONY: setup-test setup-demo setup-generate
+setup-test setup-demo setup-generate: setup-%:
+	@tools/setup/install $*
+
+.PHONY: generate
+generate: setup-generate ## regenerate the BPF objects and their Go types (clang-19)
+	$(GO) generate ./...
+
+.PHONY: check-generate
+check-generate: setup-generate ## fail when the committed BPF objects are not those of the sources
+	@.ci/check-generate
+
+.PHONY: fmt
+fmt: setup-generate ## format the Go and C sources
+	gofmt -w .
+	clang-format-19 -i $(BPF_SOURCES)
+
+.PHONY: lint
+lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
+	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || \
+		{ echo "not formatted, run make fmt: $$unformatted" >&2; exit 1; }
+	clang-format-19 --dry-run -Werror $(BPF_SOURCES)
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+	$(GO) mod tidy -diff
+	cd tools/lint && $(GO) mod tidy -diff
+
+.PHONY: test
+test: root setup-test build ## run all tests, then those of the programs in the oldest kernel (root)
+	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+	$(GO) run ./tools/kernels -kernel 6.1
+
+.PHONY: test-kernels
+test-kernels: root setup-test ## run the tests of the programs in every supported kernel (root)
+	$(GO) run ./tools/kernels -kernel all
+
+.PHONY: bench
+bench: root setup-test build ## measure; writes tests/bench/RESULTS.md (root)
+	$(GO) run ./tests/bench
+
+.PHONY: demo
+demo: root setup-demo build ## show Services being served, on this machine, and tidy up (root)
+	@$(GO) run ./tools/demo
+
+.PHONY: clean
+clean: ## remove what was built and the downloaded kernels
+	rm -rf bin .cache
+
+.PHONY: root
+root:
+	@test "$$(id -u)" = 0 || { \
+		echo "make $(MAKECMDGOALS) needs root, to load BPF programs and make network namespaces:" \
+			"run sudo make $(MAKECMDGOALS)" >&2; exit 1; }
