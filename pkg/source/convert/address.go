@@ -48,6 +48,5 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	if addr.Is4In6() {
 		addr, bits = addr.Unmap(), bits-96
 	}
-	p := netip.PrefixFrom(addr, bits)
-	return p, p.IsValid()
+	return netip.PrefixFrom(addr, bits), true
 }

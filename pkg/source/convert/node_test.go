@@ -1,0 +1,45 @@
+package convert
+
+import (
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+func TestNode(t *testing.T) {
+	got := Node(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   "node-1",
+			Labels: map[string]string{"topology.kubernetes.io/zone": "zone-a"},
+		},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "203.0.113.9"},
+			{Type: corev1.NodeExternalIP, Address: "198.51.100.1"},
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"},
+			{Type: corev1.NodeInternalIP, Address: "not an address"},
+			{Type: corev1.NodeInternalIP, Address: "2001:db8::1"},
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.2"},
+			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
+			{Type: corev1.NodeInternalDNS, Address: "node-1.example.com"},
+		}},
+	})
+	want := &model.Node{
+		Name:  "node-1",
+		Zone:  "zone-a",
+		Addrs: addrs("192.0.2.1", "2001:db8::1", "192.0.2.2", "198.51.100.1"),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("Node:\n got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestNodeWithNothingKnown(t *testing.T) {
+	got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	if want := (&model.Node{Name: "node-1"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("Node = %+v, want %+v", got, want)
+	}
+}
