@@ -88,7 +88,7 @@ static __always_inline int bl_sock_refuse(enum bl_reason reason)
 /* As bl_sock_refuse, and on the Service's account. */
 static __always_inline int bl_sock_refuse_service(__u32 service, enum bl_reason reason)
 {
-	struct bl_service_stat *stat = bl_service_stat_lookup(service);
+	struct bl_service_stat_entry *stat = bl_service_stat_lookup(service);
 
 	if (stat)
 		stat->refused++;
@@ -123,7 +123,7 @@ static __always_inline union bl_addr bl_sock_source(struct bpf_sock *sk, bool ip
  * port to learn a source address; the undeclared port is refused when a datagram
  * is sent.
  */
-static __always_inline struct bl_frontend bl_sock_frontend(struct bpf_sock_addr *ctx,
+static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock_addr *ctx,
 							   const struct bl_dst *dst,
 							   enum bl_sock_hook hook,
 							   enum bl_reason *reason)
@@ -133,8 +133,8 @@ static __always_inline struct bl_frontend bl_sock_frontend(struct bpf_sock_addr 
 		.port = dst->port,
 		.proto = dst->proto,
 	};
-	struct bl_frontend frontend = bl_frontend_get(&key);
-	const struct bl_runtime *runtime;
+	struct bl_frontend_entry frontend = bl_frontend_get(&key);
+	const struct bl_runtime_entry *runtime;
 
 	*reason = BL_REASON_COUNT;
 	if (frontend.kind != BL_FRONTEND_NONE)
@@ -152,10 +152,10 @@ static __always_inline struct bl_frontend bl_sock_frontend(struct bpf_sock_addr 
 
 /* The backend of a new connection to @frontend. */
 static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx,
-						       struct bl_frontend frontend)
+						       struct bl_frontend_entry frontend)
 {
 	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
-	const struct bl_service *service = bl_service_lookup(frontend.service);
+	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_affinity_key key = {.service = frontend.service};
 	__u32 member = BL_BACKEND_CLUSTER;
 	__u64 set, cookie;
@@ -187,7 +187,7 @@ static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx
 static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					     __u32 service, const struct bl_choice *choice)
 {
-	struct bl_sock *sock;
+	struct bl_sock_entry *sock;
 
 	sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!sock) {
@@ -205,7 +205,7 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
 /* The socket connects to something that is no Service. */
 static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
 {
-	struct bl_sock *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
+	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
 
 	if (sock)
 		sock->vip_port = 0;
@@ -234,10 +234,10 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
  * choice->backend is NULL when @dst is no Service.
  */
 static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					   enum bl_sock_hook hook, struct bl_frontend *frontend,
+					   enum bl_sock_hook hook, struct bl_frontend_entry *frontend,
 					   struct bl_choice *choice)
 {
-	struct bl_service_stat *stat;
+	struct bl_service_stat_entry *stat;
 	enum bl_reason reason;
 	union bl_addr source;
 
@@ -269,7 +269,7 @@ static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const stru
 static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					   struct bl_choice *choice)
 {
-	struct bl_frontend frontend;
+	struct bl_frontend_entry frontend;
 	int verdict = bl_sock_balance(ctx, dst, BL_SOCK_CONNECT, &frontend, choice);
 
 	if (choice->backend)
@@ -325,7 +325,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 		.port = dst->port,
 		.direction = BL_UDP_FORWARD,
 	};
-	struct bl_udp_peer peer = {
+	struct bl_udp_peer_entry peer = {
 		.addr = choice->backend->addr,
 		.port = choice->backend->port,
 		.member = choice->member,
@@ -351,7 +351,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
  * entries are touched, so that they grow old together. Where two Service
  * addresses lead a socket to one backend, replies show the one last sent to.
  */
-static __always_inline const struct bl_backend *bl_udp_recall(__u64 cookie,
+static __always_inline const struct bl_backend_entry *bl_udp_recall(__u64 cookie,
 							      const struct bl_dst *dst, __u64 now)
 {
 	struct bl_udp_peer_key key = {
@@ -360,8 +360,8 @@ static __always_inline const struct bl_backend *bl_udp_recall(__u64 cookie,
 		.port = dst->port,
 		.direction = BL_UDP_FORWARD,
 	};
-	struct bl_udp_peer *reply, *peer = bpf_map_lookup_elem(&bl_udp_peer, &key);
-	const struct bl_backend *backend;
+	struct bl_udp_peer_entry *reply, *peer = bpf_map_lookup_elem(&bl_udp_peer, &key);
+	const struct bl_backend_entry *backend;
 
 	if (!peer || now - peer->last_used >= bl_udp_peer_idle)
 		return NULL;
@@ -389,7 +389,7 @@ static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const stru
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 	__u64 now = bpf_ktime_get_coarse_ns();
-	struct bl_frontend frontend;
+	struct bl_frontend_entry frontend;
 	int verdict;
 
 	if (bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0)) {
@@ -439,13 +439,13 @@ int bl_sendmsg6(struct bpf_sock_addr *ctx)
 static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct bl_dst *peer,
 					bool unconnected, union bl_addr *vip, __be16 *port)
 {
-	struct bl_sock *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
+	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
 	struct bl_udp_peer_key key = {
 		.addr = peer->addr,
 		.port = peer->port,
 		.direction = BL_UDP_REPLY,
 	};
-	struct bl_udp_peer *reply;
+	struct bl_udp_peer_entry *reply;
 
 	if (!sock)
 		return false;

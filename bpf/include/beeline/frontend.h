@@ -17,7 +17,7 @@ struct bl_dst {
 };
 
 union bl_frontend_word {
-	struct bl_frontend frontend;
+	struct bl_frontend_entry frontend;
 	__u64 word;
 };
 
@@ -52,7 +52,7 @@ static __always_inline __u16 bl_frontend_check(const struct bl_frontend_key *key
 /*
  * The frontend of exactly @key. Its kind is BL_FRONTEND_NONE when there is none.
  */
-static __always_inline struct bl_frontend bl_frontend_get(const struct bl_frontend_key *key)
+static __always_inline struct bl_frontend_entry bl_frontend_get(const struct bl_frontend_key *key)
 {
 	union bl_frontend_word found = {};
 	const __u64 *word = bpf_map_lookup_elem(&bl_frontend, key);
@@ -79,7 +79,7 @@ static __always_inline bool bl_node_addr_serves(union bl_addr addr, __u64 netns)
 }
 
 /* Whether @dst could be a ClusterIP or lie in a Service CIDR. */
-static __always_inline bool bl_runtime_covers(const struct bl_runtime *runtime,
+static __always_inline bool bl_runtime_covers(const struct bl_runtime_entry *runtime,
 					      const struct bl_dst *dst)
 {
 	if (dst->ipv4)
@@ -91,7 +91,7 @@ static __always_inline bool bl_runtime_covers(const struct bl_runtime *runtime,
 	return true;
 }
 
-static __always_inline const struct bl_runtime *bl_runtime_get(void)
+static __always_inline const struct bl_runtime_entry *bl_runtime_get(void)
 {
 	__u32 zero = 0;
 
@@ -101,11 +101,11 @@ static __always_inline const struct bl_runtime *bl_runtime_get(void)
 /*
  * The NodePort that @key, which is no frontend itself, leads to. @key is changed.
  */
-static __always_inline struct bl_frontend
-bl_node_port_get(const struct bl_runtime *runtime, const struct bl_dst *dst,
+static __always_inline struct bl_frontend_entry
+bl_node_port_get(const struct bl_runtime_entry *runtime, const struct bl_dst *dst,
 		 struct bl_frontend_key *key, __u64 netns)
 {
-	struct bl_frontend found = {};
+	struct bl_frontend_entry found = {};
 	__u16 port = bpf_ntohs(dst->port);
 
 	if (port < runtime->node_port_min || port > runtime->node_port_max)
@@ -127,7 +127,7 @@ bl_node_port_get(const struct bl_runtime *runtime, const struct bl_dst *dst,
  * BL_REASON_UNDECLARED_PORT, BL_REASON_UNALLOCATED_ADDRESS, or BL_REASON_COUNT
  * when there is nothing against it.
  */
-static __always_inline enum bl_reason bl_undeclared(const struct bl_runtime *runtime,
+static __always_inline enum bl_reason bl_undeclared(const struct bl_runtime_entry *runtime,
 						    const struct bl_dst *dst)
 {
 	struct bl_frontend_key any_port = {.addr = dst->addr};

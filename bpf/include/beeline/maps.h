@@ -12,12 +12,12 @@
  * Types that no map names directly, among them the values of chunks, are left out
  * of BTF unless a variable has them.
  */
-#define BL_EXPORT(kind, name) const kind name *bl_export_##name __attribute__((unused))
-BL_EXPORT(struct, bl_service);
-BL_EXPORT(struct, bl_service_name);
-BL_EXPORT(struct, bl_service_stat);
+#define BL_EXPORT(kind, name) const kind name *const bl_export_##name __attribute__((unused)) = 0
+BL_EXPORT(struct, bl_service_entry);
+BL_EXPORT(struct, bl_service_name_entry);
+BL_EXPORT(struct, bl_service_stat_entry);
 BL_EXPORT(struct, bl_slot_line);
-BL_EXPORT(struct, bl_backend);
+BL_EXPORT(struct, bl_backend_entry);
 BL_EXPORT(enum, bl_schema);
 BL_EXPORT(enum, bl_chunk);
 BL_EXPORT(enum, bl_frontend_kind);
@@ -36,7 +36,7 @@ struct {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct bl_frontend_key);
-	__type(value, struct bl_frontend);
+	__type(value, struct bl_frontend_entry);
 } bl_frontend SEC(".maps");
 
 /*
@@ -56,7 +56,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__array(values, BL_CHUNK(struct bl_service, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+	__array(values, BL_CHUNK(struct bl_service_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_service SEC(".maps");
 
@@ -64,7 +64,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__array(values, BL_CHUNK(struct bl_service_name, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+	__array(values, BL_CHUNK(struct bl_service_name_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_service_name SEC(".maps");
 
@@ -72,7 +72,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__array(values, BL_CHUNK(struct bl_service_stat, BL_CHUNK_SIZE,
+	__array(values, BL_CHUNK(struct bl_service_stat_entry, BL_CHUNK_SIZE,
 				 BPF_MAP_TYPE_PERCPU_ARRAY, 0));
 } bl_service_stat SEC(".maps");
 
@@ -88,7 +88,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__array(values, BL_CHUNK(struct bl_backend, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+	__array(values, BL_CHUNK(struct bl_backend_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_backend SEC(".maps");
 
@@ -96,21 +96,21 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct bl_affinity_key);
-	__type(value, struct bl_affinity);
+	__type(value, struct bl_affinity_entry);
 } bl_affinity SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct bl_udp_peer_key);
-	__type(value, struct bl_udp_peer);
+	__type(value, struct bl_udp_peer_entry);
 } bl_udp_peer SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct bl_sock);
+	__type(value, struct bl_sock_entry);
 } bl_sock SEC(".maps");
 
 struct {
@@ -143,7 +143,7 @@ struct {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct bl_runtime);
+	__type(value, struct bl_runtime_entry);
 } bl_runtime SEC(".maps");
 
 struct {
@@ -151,7 +151,7 @@ struct {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct bl_agent);
+	__type(value, struct bl_agent_entry);
 } bl_agent SEC(".maps");
 
 struct {

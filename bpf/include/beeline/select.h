@@ -10,7 +10,7 @@
 
 /* A backend with its id. backend is NULL when none may serve; see reason. */
 struct bl_choice {
-	const struct bl_backend *backend;
+	const struct bl_backend_entry *backend;
 	struct bl_backend_ref ref;
 	/* The set it was chosen from: BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL. */
 	__u32 member;
@@ -21,10 +21,10 @@ struct bl_choice {
  * The backend that @ref remembers, if it is still in a set of @service that
  * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
  */
-static __always_inline const struct bl_backend *
+static __always_inline const struct bl_backend_entry *
 bl_backend_recall(struct bl_backend_ref ref, __u32 service, __u32 member)
 {
-	const struct bl_backend *backend = bl_backend_lookup(ref.id);
+	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
 
 	if (!backend || backend->generation != ref.generation || backend->service != service ||
 	    !(backend->state & member))
@@ -72,12 +72,12 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
  * loser of the insertion takes the winner's.
  */
 static __always_inline struct bl_choice
-bl_affinity_select(const struct bl_service *service, struct bl_affinity_key *key, __u64 set,
+bl_affinity_select(const struct bl_service_entry *service, struct bl_affinity_key *key, __u64 set,
 		   __u32 member, __u32 random)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
-	struct bl_affinity *known, fresh = {.last_used = now};
-	const struct bl_backend *backend;
+	struct bl_affinity_entry *known, fresh = {.last_used = now};
+	const struct bl_backend_entry *backend;
 	struct bl_choice choice;
 
 	known = bpf_map_lookup_elem(&bl_affinity, key);

@@ -21,12 +21,12 @@ static __always_inline void *bl_table_lookup(void *outer, __u32 id, __u32 shift)
 	return inner ? bpf_map_lookup_elem(inner, &index) : NULL;
 }
 
-static __always_inline const struct bl_service *bl_service_lookup(__u32 id)
+static __always_inline const struct bl_service_entry *bl_service_lookup(__u32 id)
 {
 	return bl_table_lookup(&bl_service, id, BL_CHUNK_SHIFT);
 }
 
-static __always_inline const struct bl_backend *bl_backend_lookup(__u32 id)
+static __always_inline const struct bl_backend_entry *bl_backend_lookup(__u32 id)
 {
 	return bl_table_lookup(&bl_backend, id, BL_CHUNK_SHIFT);
 }
@@ -39,7 +39,7 @@ static __always_inline const __u32 *bl_slot_lookup(__u32 slot)
 	return line ? &line->backend[slot & (BL_LINE_SIZE - 1)] : NULL;
 }
 
-static __always_inline struct bl_service_stat *bl_service_stat_lookup(__u32 id)
+static __always_inline struct bl_service_stat_entry *bl_service_stat_lookup(__u32 id)
 {
 	return bl_table_lookup(&bl_service_stat, id, BL_CHUNK_SHIFT);
 }

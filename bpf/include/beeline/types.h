@@ -71,13 +71,13 @@ enum bl_frontend_flag {
  * entry to another key while a program still looks at it; @check, a digest of
  * the key, tells such a value from the one that was looked up.
  */
-struct bl_frontend {
+struct bl_frontend_entry {
 	__u32 service;
 	__u8 kind;
 	__u8 flags;
 	__u16 check;
 };
-_Static_assert(sizeof(struct bl_frontend) == 8, "bl_frontend");
+_Static_assert(sizeof(struct bl_frontend_entry) == 8, "bl_frontend_entry");
 
 /*
  * A set of backends: the word that an endpoint change replaces by one store.
@@ -103,7 +103,7 @@ enum bl_algorithm {
 };
 
 /* One family of one Service port. */
-struct bl_service {
+struct bl_service_entry {
 	__u64 cluster; /* set word */
 	__u64 local; /* set word */
 	__u32 affinity; /* seconds; 0 is none */
@@ -111,14 +111,14 @@ struct bl_service {
 	__u16 pad;
 	__u64 reserved;
 };
-_Static_assert(sizeof(struct bl_service) == 32, "bl_service");
+_Static_assert(sizeof(struct bl_service_entry) == 32, "bl_service_entry");
 
 /*
  * What the Service is called. The programs do not read it: it keeps ids over a
  * restart of the agent and lets the command line name what it shows. A zero
  * family marks an id that is not in use. Strings end with a zero byte.
  */
-struct bl_service_name {
+struct bl_service_name_entry {
 	char namespace[64];
 	char name[64];
 	char port_name[64];
@@ -131,9 +131,9 @@ struct bl_service_name {
 	__u8 external_local;
 	__u8 pad[8];
 };
-_Static_assert(sizeof(struct bl_service_name) == 224, "bl_service_name");
+_Static_assert(sizeof(struct bl_service_name_entry) == 224, "bl_service_name_entry");
 
-struct bl_service_stat {
+struct bl_service_stat_entry {
 	__u64 connections; /* backends chosen for a new connection or UDP peer */
 	__u64 refused; /* rejected or dropped */
 };
@@ -154,7 +154,7 @@ enum bl_backend_state {
  * endpoint stays in a set; an endpoint that comes back gets a new id or a new
  * generation, so what was remembered of the former is void.
  */
-struct bl_backend {
+struct bl_backend_entry {
 	union bl_addr addr;
 	__be16 port;
 	__u16 pad;
@@ -162,7 +162,7 @@ struct bl_backend {
 	__u32 state; /* enum bl_backend_state; 0 is not in use */
 	__u32 generation;
 };
-_Static_assert(sizeof(struct bl_backend) == 32, "bl_backend");
+_Static_assert(sizeof(struct bl_backend_entry) == 32, "bl_backend_entry");
 
 /* An entry of a slot chunk: the ids of BL_LINE_SIZE neighbouring slots. */
 struct bl_slot_line {
@@ -187,7 +187,7 @@ struct bl_affinity_key {
 };
 _Static_assert(sizeof(struct bl_affinity_key) == 20, "bl_affinity_key");
 
-struct bl_affinity {
+struct bl_affinity_entry {
 	struct bl_backend_ref backend;
 	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
 };
@@ -211,7 +211,7 @@ struct bl_udp_peer_key {
 };
 _Static_assert(sizeof(struct bl_udp_peer_key) == 32, "bl_udp_peer_key");
 
-struct bl_udp_peer {
+struct bl_udp_peer_entry {
 	union bl_addr addr; /* the other side of the translation */
 	__be16 port;
 	__u16 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
@@ -219,10 +219,10 @@ struct bl_udp_peer {
 	struct bl_backend_ref backend;
 	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
 };
-_Static_assert(sizeof(struct bl_udp_peer) == 40, "bl_udp_peer");
+_Static_assert(sizeof(struct bl_udp_peer_entry) == 40, "bl_udp_peer_entry");
 
 /* What a socket asked for and got; freed with the socket. */
-struct bl_sock {
+struct bl_sock_entry {
 	union bl_addr vip;
 	union bl_addr addr; /* backend */
 	__be16 vip_port; /* 0: not connected to a Service */
@@ -230,7 +230,7 @@ struct bl_sock {
 	__u32 service;
 	struct bl_backend_ref backend;
 };
-_Static_assert(sizeof(struct bl_sock) == 48, "bl_sock");
+_Static_assert(sizeof(struct bl_sock_entry) == 48, "bl_sock_entry");
 
 /* bl_srcrange: the prefix covers the Service id and the first bits of addr. */
 struct bl_srcrange_key {
@@ -257,7 +257,7 @@ enum bl_node_addr_flag {
  * cannot hit. Words change one by one; a program that sees a mix makes one
  * lookup more or, for an instant after the change, one less.
  */
-struct bl_runtime {
+struct bl_runtime_entry {
 	/* The smallest prefix with every ClusterIP and Service CIDR. */
 	__be32 cover4;
 	__be32 cover4_mask;
@@ -267,10 +267,10 @@ struct bl_runtime {
 	__u16 node_port_max;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct bl_runtime) == 48, "bl_runtime");
+_Static_assert(sizeof(struct bl_runtime_entry) == 48, "bl_runtime_entry");
 
 /* Who fills the tables. The programs do not read it. */
-struct bl_agent {
+struct bl_agent_entry {
 	__u64 started; /* ns since the epoch */
 	__u64 synced; /* ns since the epoch of the last sync; 0 is never */
 	__u64 syncs; /* since the start */

@@ -1,0 +1,120 @@
+package tables
+
+import (
+	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Desired is what one Service wants to have in the tables.
+type Desired struct {
+	Name  model.Name
+	Units []Unit
+}
+
+// Unit is one family of one port of a Service.
+type Unit struct {
+	Name            ServiceName
+	Sets            policy.Sets
+	AffinitySeconds uint32
+	SourceRanges    []netip.Prefix
+	Frontends       []DesiredFrontend
+}
+
+// DesiredFrontend is a way to reach a unit.
+type DesiredFrontend struct {
+	Key   FrontendKey
+	Kind  FrontendKind
+	Flags FrontendFlags
+}
+
+// Compile computes what a Service wants. slices are all of its slices, ordered
+// by name. It has no side effects.
+func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+	desired := Desired{Name: svc.Name}
+	for _, family := range model.Families {
+		if !hasFamily(svc.ClusterIPs, family) {
+			continue
+		}
+		for i, port := range svc.Ports {
+			unit := compileUnit(svc, port, family)
+			unit.Sets = policy.Select(port, family, slices, node)
+			if i == 0 {
+				unit.Frontends = append(unit.Frontends, addressFrontends(svc, family)...)
+			}
+			desired.Units = append(desired.Units, unit)
+		}
+	}
+	return desired
+}
+
+func hasFamily(addrs []netip.Addr, family model.Family) bool {
+	for _, a := range addrs {
+		if model.FamilyOf(a) == family {
+			return true
+		}
+	}
+	return false
+}
+
+func compileUnit(svc *model.Service, port model.ServicePort, family model.Family) Unit {
+	unit := Unit{
+		Name: ServiceName{
+			Port:          model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol},
+			Family:        family,
+			Type:          svc.Type,
+			Number:        port.Port,
+			NodePort:      port.NodePort,
+			InternalLocal: svc.InternalLocal,
+			ExternalLocal: svc.ExternalLocal,
+		},
+		AffinitySeconds: svc.AffinitySeconds,
+	}
+	var internal, external FrontendFlags
+	if svc.InternalLocal {
+		internal = InternalLocal | ExternalLocal
+	}
+	if svc.ExternalLocal {
+		external = ExternalLocal
+	}
+	add := func(addrs []netip.Addr, number uint16, kind FrontendKind, flags FrontendFlags) {
+		for _, a := range addrs {
+			if model.FamilyOf(a) == family {
+				key := FrontendKey{a.Unmap(), number, port.Protocol}
+				unit.Frontends = append(unit.Frontends, DesiredFrontend{key, kind, flags})
+			}
+		}
+	}
+	add(svc.ClusterIPs, port.Port, FrontendClusterIP, internal)
+	add(svc.ExternalIPs, port.Port, FrontendExternalIP, external)
+	restricted := false
+	if unit.SourceRanges, restricted = policy.SourceRanges(svc, family); restricted {
+		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external|SourceRanges)
+	} else {
+		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external)
+	}
+	if port.NodePort != 0 {
+		add([]netip.Addr{unspecified(family)}, port.NodePort, FrontendNodePort, external)
+	}
+	return unit
+}
+
+func unspecified(family model.Family) netip.Addr {
+	if family == model.IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// addressFrontends make the ports of a ClusterIP that the Service does not
+// declare refused.
+func addressFrontends(svc *model.Service, family model.Family) []DesiredFrontend {
+	var fs []DesiredFrontend
+	for _, a := range svc.ClusterIPs {
+		if model.FamilyOf(a) == family {
+			fs = append(fs, DesiredFrontend{FrontendKey{Addr: a.Unmap()}, FrontendAddress, 0})
+		}
+	}
+	return fs
+}

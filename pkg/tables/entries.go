@@ -1,0 +1,171 @@
+// Package tables turns Services and their endpoints into the entries of the
+// tables that the datapath reads, and keeps those entries true as they change.
+//
+// [Compile] is a pure function from the model to what one Service wants.
+// [Tables] gives ids and slots to it and brings a [Store] from what it holds to
+// what is wanted, in an order in which a reader never meets a half-made Service:
+// backends, then slots, then the set word, then frontends; and the other way
+// round when something goes. What is taken out is used again only after
+// [Store.Barrier], so an id that a program read stays what it was until that
+// program ends.
+package tables
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// FrontendKey is what an application connects to. Addr of a NodePort is the
+// unspecified address of its family. Port and Protocol 0 stand for the address
+// itself: see [FrontendAddress].
+type FrontendKey struct {
+	Addr     netip.Addr
+	Port     uint16
+	Protocol model.Protocol
+}
+
+// String returns "10.0.0.1:80/TCP".
+func (k FrontendKey) String() string {
+	if k.Protocol == 0 {
+		return k.Addr.String()
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+}
+
+// Compare orders by address, port, protocol.
+func (k FrontendKey) Compare(o FrontendKey) int {
+	return cmp.Or(k.Addr.Compare(o.Addr), cmp.Compare(k.Port, o.Port),
+		cmp.Compare(k.Protocol, o.Protocol))
+}
+
+// FrontendKind says where a frontend comes from.
+type FrontendKind uint8
+
+// The kinds, numbered as enum bl_frontend_kind.
+const (
+	FrontendClusterIP FrontendKind = iota + 1
+	FrontendNodePort
+	FrontendExternalIP
+	FrontendLoadBalancer
+	// FrontendAddress makes the other ports of a ClusterIP refused.
+	FrontendAddress
+)
+
+// String returns the kind as Kubernetes spells it.
+func (k FrontendKind) String() string {
+	switch k {
+	case FrontendClusterIP:
+		return "ClusterIP"
+	case FrontendNodePort:
+		return "NodePort"
+	case FrontendExternalIP:
+		return "ExternalIP"
+	case FrontendLoadBalancer:
+		return "LoadBalancer"
+	case FrontendAddress:
+		return "Address"
+	}
+	return fmt.Sprintf("FrontendKind(%d)", uint8(k))
+}
+
+// FrontendFlags say which set a client gets.
+type FrontendFlags uint8
+
+// The flags, numbered as enum bl_frontend_flag.
+const (
+	InternalLocal FrontendFlags = 1 << iota // clients inside the cluster: local set
+	ExternalLocal                           // clients outside: local set
+	SourceRanges                            // only sources in the source ranges
+)
+
+// Frontend leads to a Service port.
+type Frontend struct {
+	Service uint32
+	Kind    FrontendKind
+	Flags   FrontendFlags
+}
+
+// Set is a run of slots, or the reason why there is none.
+type Set struct {
+	Kind  policy.Kind
+	First uint32
+	Count uint32
+}
+
+// Service is one family of one Service port.
+type Service struct {
+	Cluster         Set
+	Local           Set
+	AffinitySeconds uint32
+}
+
+// ServiceName is what a Service id stands for.
+type ServiceName struct {
+	Port          model.PortName
+	Family        model.Family
+	Type          string
+	Number        uint16 // spec.ports[].port
+	NodePort      uint16
+	InternalLocal bool
+	ExternalLocal bool
+}
+
+// UnitName identifies one family of one Service port: what has an id.
+type UnitName struct {
+	Port   model.PortName
+	Family model.Family
+}
+
+// Unit returns the part of the name that identifies.
+func (n ServiceName) Unit() UnitName { return UnitName{n.Port, n.Family} }
+
+// BackendState tells which sets a backend is in and the endpoint's conditions.
+type BackendState uint32
+
+// The bits, numbered as enum bl_backend_state.
+const (
+	InCluster BackendState = 1 << iota
+	InLocal
+	Ready
+	Serving
+	Terminating
+	OnNode
+)
+
+// membership masks the bits that decide whether a remembered backend is valid.
+const membership = InCluster | InLocal
+
+// Backend is an endpoint of one family of one Service port. The zero State is an
+// id that is not in use.
+type Backend struct {
+	AddrPort   netip.AddrPort
+	Service    uint32
+	State      BackendState
+	Generation uint32
+}
+
+// SourceRange lets a client prefix reach a Service's load-balancer addresses.
+type SourceRange struct {
+	Service uint32
+	Prefix  netip.Prefix
+}
+
+// NodeAddr says how NodePorts answer on an address of the node.
+type NodeAddr struct {
+	// HostOnly is set for loopback: it means this node only to processes in the
+	// node's own network namespace.
+	HostOnly bool
+}
+
+// Runtime tells the programs which lookups cannot hit.
+type Runtime struct {
+	// Cover holds, for each family, the smallest prefix with every ClusterIP and
+	// Service CIDR. An invalid prefix covers nothing.
+	Cover4, Cover6 netip.Prefix
+	// NodePortMin > NodePortMax means that there are none.
+	NodePortMin, NodePortMax uint16
+}

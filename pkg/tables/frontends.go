@@ -1,0 +1,106 @@
+package tables
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// nobody owns the frontends that a former agent left without a Service.
+var nobody model.Name
+
+// applyFrontends brings the frontends of a Service to what is desired. New ones
+// lead to units that are complete.
+func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []model.Name, err error) {
+	var errs []error
+	wanted := make(map[FrontendKey]struct{})
+	for i := range desired.Units {
+		want := &desired.Units[i]
+		u := t.units[want.Name.Unit()]
+		if u == nil {
+			continue // no id; reported
+		}
+		for _, f := range want.Frontends {
+			if _, twice := wanted[f.Key]; twice {
+				continue // one address as ClusterIP and external IP: the first stands
+			}
+			wanted[f.Key] = struct{}{}
+			lost, err := t.putFrontend(svc, desired.Name, f, u.id)
+			affected = append(affected, lost...)
+			errs = append(errs, err)
+		}
+	}
+	for _, key := range sortedKeys(svc.frontends) {
+		if _, ok := wanted[key]; ok {
+			continue
+		}
+		waiting, err := t.dropFrontend(svc, key)
+		affected = append(affected, waiting...)
+		errs = append(errs, err)
+	}
+	for key := range svc.claims {
+		if _, ok := wanted[key]; !ok {
+			t.withdraw(svc, desired.Name, key)
+		}
+	}
+	return affected, errors.Join(errs...)
+}
+
+// putFrontend makes a key lead to a unit, unless another Service has it. lost is
+// the Service that a stronger claim displaced.
+func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend, id uint32) (lost []model.Name, err error) {
+	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
+	f := t.frontends[want.Key]
+	if f != nil && f.owner != name && f.owner != nobody && !stronger(want.Kind, f.Kind) {
+		if !slices.Contains(f.waiting, name) {
+			f.waiting = append(f.waiting, name)
+			svc.claims[want.Key] = struct{}{}
+		}
+		return nil, &ClashError{want.Key, want.Kind, f.owner}
+	}
+	if f == nil || f.Frontend != entry {
+		if err := t.store.PutFrontend(want.Key, entry); err != nil {
+			return nil, fmt.Errorf("frontend %s: %w", want.Key, err)
+		}
+	}
+	if err := t.widen(want); err != nil {
+		return nil, err
+	}
+	if f == nil {
+		f = &frontend{owner: name}
+		t.frontends[want.Key] = f
+	}
+	if f.owner != name {
+		lost = append(lost, f.owner)
+		delete(t.owned[f.owner].frontends, want.Key)
+		f.owner = name
+	}
+	f.Frontend = entry
+	svc.frontends[want.Key] = struct{}{}
+	t.withdraw(svc, name, want.Key)
+	return lost, nil
+}
+
+// dropFrontend takes out a frontend of the Service and returns who waits for it.
+func (t *Tables) dropFrontend(svc *service, key FrontendKey) (waiting []model.Name, err error) {
+	if err := t.store.DeleteFrontend(key); err != nil {
+		return nil, fmt.Errorf("frontend %s: %w", key, err)
+	}
+	waiting = t.frontends[key].waiting
+	delete(t.frontends, key)
+	delete(svc.frontends, key)
+	return waiting, nil
+}
+
+// withdraw forgets that a Service waits for a frontend.
+func (t *Tables) withdraw(svc *service, name model.Name, key FrontendKey) {
+	if _, ok := svc.claims[key]; !ok {
+		return
+	}
+	delete(svc.claims, key)
+	if f := t.frontends[key]; f != nil {
+		f.waiting = slices.DeleteFunc(f.waiting, func(n model.Name) bool { return n == name })
+	}
+}

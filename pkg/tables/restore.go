@@ -1,0 +1,186 @@
+package tables
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Restore returns the tables over a store that a former agent has filled, with
+// the ids that it gave. What the former agent left half done, because it was
+// killed, belongs to no Service or to one that will be applied again: the next
+// Apply or Remove of each Service, and Prune, put it right.
+func Restore(store Store, have Snapshot) *Tables {
+	t := New(store)
+	t.runtime = have.Runtime
+	t.nodeAddrs = maps.Clone(have.NodeAddrs)
+	for _, p := range have.ServiceCIDRs {
+		t.cidrs[p] = struct{}{}
+	}
+	byID := t.restoreUnits(&have)
+	t.restoreBackends(&have, byID)
+	t.restoreSets(&have, byID)
+	for _, r := range have.SourceRanges {
+		if u := byID[r.Service]; u != nil {
+			u.ranges[r.Prefix] = struct{}{}
+		} else {
+			t.orphans.ranges = append(t.orphans.ranges, r)
+		}
+	}
+	t.restoreFrontends(&have, byID)
+	return t
+}
+
+// orphans are entries that belong to no unit.
+type orphans struct {
+	services []uint32
+	backends []orphan
+	ranges   []SourceRange
+}
+
+type orphan struct {
+	id uint32
+	Backend
+}
+
+// clearOrphans marks as unused what a former agent left half done. Ids that have
+// been given out again since are not touched.
+func (t *Tables) clearOrphans() error {
+	usedServices := make(map[uint32]bool)
+	usedBackends := make(map[uint32]bool)
+	for _, u := range t.units {
+		usedServices[u.id] = true
+		for _, b := range u.backends {
+			usedBackends[b.id] = true
+		}
+	}
+	var errs []error
+	for _, r := range t.orphans.ranges {
+		if !usedServices[r.Service] {
+			errs = append(errs, t.store.DeleteSourceRange(r))
+		}
+	}
+	for _, b := range t.orphans.backends {
+		if !usedBackends[b.id] {
+			b.State = 0
+			errs = append(errs, t.store.PutBackend(b.id, b.Backend))
+		}
+	}
+	for _, id := range t.orphans.services {
+		if !usedServices[id] {
+			errs = append(errs, t.store.PutService(id, Service{}), t.store.ClearServiceName(id))
+		}
+	}
+	t.orphans = orphans{}
+	return errors.Join(errs...)
+}
+
+// restoreUnits takes over the Service ids. A name found twice keeps its first id.
+func (t *Tables) restoreUnits(have *Snapshot) map[uint32]*unit {
+	byID := make(map[uint32]*unit, len(have.Names))
+	end := uint32(0)
+	for _, id := range slices.Sorted(maps.Keys(have.Names)) {
+		end = id + 1
+		name := have.Names[id]
+		if t.units[name.Unit()] != nil {
+			t.orphans.services = append(t.orphans.services, id)
+			continue
+		}
+		u := &unit{
+			id:       id,
+			name:     name,
+			backends: make(map[netip.AddrPort]*backend),
+			ranges:   make(map[netip.Prefix]struct{}),
+		}
+		byID[id] = u
+		t.units[name.Unit()] = u
+		svc := t.service(name.Port.Service)
+		svc.units = append(svc.units, name.Unit())
+	}
+	t.services.restore(end, func(id uint32) bool { return byID[id] != nil })
+	return byID
+}
+
+func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
+	used := make(map[uint32]bool, len(have.Backends))
+	end := uint32(0)
+	for _, id := range slices.Sorted(maps.Keys(have.Backends)) {
+		end = id + 1
+		b := have.Backends[id]
+		u := byID[b.Service]
+		if u == nil || u.backends[b.AddrPort] != nil {
+			t.orphans.backends = append(t.orphans.backends, orphan{id, b})
+			continue
+		}
+		u.backends[b.AddrPort] = &backend{id: id, generation: b.Generation, state: b.State}
+		used[id] = true
+	}
+	t.backends.restore(end, func(id uint32) bool { return used[id] })
+}
+
+// restoreSets takes over the sets whose slots all lead to backends of the unit.
+// The others count as refusing, so that the next Apply writes them anew.
+func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
+	type owner struct {
+		run
+		unit  *unit
+		local bool
+	}
+	var owners []owner
+	for id, u := range byID {
+		entry := have.Services[id]
+		u.entry = entry
+		known := make(map[uint32]bool, len(u.backends))
+		for _, b := range u.backends {
+			known[b.id] = true
+		}
+		take := func(set *Set, members *[]uint32, local bool) {
+			if set.Kind != policy.Backends {
+				return
+			}
+			ids := have.Slots(*set)
+			if uint32(len(ids)) != set.Count || slices.ContainsFunc(ids, func(id uint32) bool { return !known[id] }) {
+				*set, u.stale = Set{}, true
+				return
+			}
+			*members = ids
+			owners = append(owners, owner{run{set.First, set.Count}, u, local})
+		}
+		take(&u.entry.Cluster, &u.cluster, false)
+		take(&u.entry.Local, &u.local, true)
+	}
+	slices.SortFunc(owners, func(a, b owner) int { return cmp.Compare(a.first, b.first) })
+	rows := make([]run, len(owners))
+	for i, o := range owners {
+		rows[i] = o.run
+	}
+	bad := t.slots.restore(rows)
+	for _, o := range owners {
+		i := slices.Index(bad, o.run)
+		if i < 0 {
+			continue
+		}
+		bad = slices.Delete(bad, i, i+1)
+		o.unit.stale = true
+		if o.local {
+			o.unit.entry.Local, o.unit.local = Set{}, nil
+		} else {
+			o.unit.entry.Cluster, o.unit.cluster = Set{}, nil
+		}
+	}
+}
+
+func (t *Tables) restoreFrontends(have *Snapshot, byID map[uint32]*unit) {
+	for key, f := range have.Frontends {
+		owner := nobody
+		if u := byID[f.Service]; u != nil {
+			owner = u.name.Port.Service
+		}
+		t.frontends[key] = &frontend{Frontend: f, owner: owner}
+		t.service(owner).frontends[key] = struct{}{}
+	}
+}

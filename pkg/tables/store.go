@@ -1,0 +1,97 @@
+package tables
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// ErrFull says that a table has no room. Errors that wrap it name the table, its
+// size and the setting; see [FullError].
+var ErrFull = errors.New("table is full")
+
+// FullError is a table that has no room for another entry.
+type FullError struct {
+	Table   string // the map's name
+	Size    uint32 // entries it may hold
+	Setting string // the flag that sets Size; "" when fixed
+}
+
+// Error names the table, its size and what to do.
+func (e *FullError) Error() string {
+	if e.Setting == "" {
+		return fmt.Sprintf("map %s is full (%d entries)", e.Table, e.Size)
+	}
+	return fmt.Sprintf("map %s is full (%d entries): raise %s", e.Table, e.Size, e.Setting)
+}
+
+// Unwrap makes errors.Is(err, ErrFull) true.
+func (e *FullError) Unwrap() error { return ErrFull }
+
+// Limit is how far a table may grow.
+type Limit struct {
+	Table   string
+	Size    uint32
+	Setting string
+}
+
+// Full returns the error for a table that has reached the limit.
+func (l Limit) Full() error {
+	return &FullError{Table: l.Table, Size: l.Size, Setting: l.Setting}
+}
+
+// Limits of the tables whose ids and slots [Tables] hands out.
+type Limits struct {
+	Services Limit
+	Slots    Limit
+	Backends Limit
+}
+
+// Store is where the entries go: the kernel's maps. It is written by one
+// goroutine; only Barrier may run beside the other methods.
+//
+// A write that returns an error has left the entry as it was.
+type Store interface {
+	Limits() Limits
+
+	PutServiceName(id uint32, name ServiceName) error
+	ClearServiceName(id uint32) error
+	// PutService replaces each set by one store. Readers may see the new cluster
+	// set beside the old local set.
+	PutService(id uint32, service Service) error
+
+	// PutBackend writes address and Service of an id that no reader knows, or
+	// State and Generation, together by one store, of any id.
+	PutBackend(id uint32, backend Backend) error
+	// Generation of the id's last user; 0 when never used.
+	Generation(id uint32) uint32
+	// PutSlots writes a run that no reader knows.
+	PutSlots(first uint32, backends []uint32) error
+
+	PutFrontend(key FrontendKey, frontend Frontend) error
+	DeleteFrontend(key FrontendKey) error
+	PutSourceRange(r SourceRange) error
+	DeleteSourceRange(r SourceRange) error
+	PutServiceCIDR(p netip.Prefix) error
+	DeleteServiceCIDR(p netip.Prefix) error
+	PutNodeAddr(addr netip.Addr, a NodeAddr) error
+	DeleteNodeAddr(addr netip.Addr) error
+	PutRuntime(r Runtime) error
+
+	// Barrier returns when every program that was running when it was called has
+	// ended.
+	Barrier() error
+}
+
+// Snapshot is what a [Store] holds, in the order of ids.
+type Snapshot struct {
+	Names        map[uint32]ServiceName
+	Services     map[uint32]Service
+	Backends     map[uint32]Backend // those with a State
+	Slots        func(Set) []uint32
+	Frontends    map[FrontendKey]Frontend
+	SourceRanges []SourceRange
+	ServiceCIDRs []netip.Prefix
+	NodeAddrs    map[netip.Addr]NodeAddr
+	Runtime      Runtime
+}
