@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/beeline-lb/beeline/pkg/version"
+)
+
+// newClients returns clients of the core and the discovery group.
+//
+// They know these two groups only. The generated clientset would register every
+// API group, which costs the agent memory and time at its start.
+func newClients(o Options) (core, discovery rest.Interface, err error) {
+	base, err := clientConfig(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
+		return nil, nil, fmt.Errorf("register api types: %w", err)
+	}
+	// Errors of the API server are of group version v1 whatever was asked for.
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	base.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+
+	transport, err := rest.HTTPClientFor(base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
+	}
+	client := func(path string, gv schema.GroupVersion) (rest.Interface, error) {
+		c := rest.CopyConfig(base)
+		c.APIPath, c.GroupVersion = path, &gv
+		return rest.RESTClientForConfigAndClient(c, transport)
+	}
+	if core, err = client("/api", corev1.SchemeGroupVersion); err != nil {
+		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
+	}
+	if discovery, err = client("/apis", discoveryv1.SchemeGroupVersion); err != nil {
+		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
+	}
+	return core, discovery, nil
+}
+
+// clientConfig returns o's way to the API server, with protobuf and the agent's
+// name set. The rate limits stay client-go's: three watches need few requests.
+func clientConfig(o Options) (*rest.Config, error) {
+	c, err := serverConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	c.UserAgent = "beeline-agent/" + version.String()
+	return c, nil
+}
+
+// serverConfig returns address and credentials: those given, the kubeconfig's or
+// the pod's, in this order. The result is the caller's own.
+func serverConfig(o Options) (*rest.Config, error) {
+	if o.Config != nil {
+		return rest.CopyConfig(o.Config), nil
+	}
+	if o.Kubeconfig != "" {
+		c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: o.Kubeconfig},
+			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: o.Master}},
+		).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
+		}
+		return c, nil
+	}
+	c, err := rest.InClusterConfig()
+	switch {
+	case err == nil && o.Master != "":
+		c.Host = o.Master
+		return c, nil
+	case err == nil:
+		return c, nil
+	case o.Master != "" && errors.Is(err, rest.ErrNotInCluster):
+		return &rest.Config{Host: o.Master}, nil
+	case errors.Is(err, rest.ErrNotInCluster):
+		return nil, errors.New("no way to the api server: give a kubeconfig or a master URL, or run in a pod with a service account")
+	}
+	return nil, fmt.Errorf("service account of this pod: %w", err)
+}

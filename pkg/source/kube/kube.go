@@ -1,0 +1,150 @@
+// Package kube follows the Services, EndpointSlices and the Node of a Kubernetes
+// API server and hands them to a [source.Sink]. It is the only package of
+// Beeline that imports client-go.
+//
+// The list-and-watch loop is client-go's reflector, which streams the initial
+// list, reconnects with growing delays and lists anew when the server has
+// forgotten where the watch stood. Behind it is no informer's cache of API
+// objects but the models themselves, which the sink holds anyway: see store.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
+)
+
+// Options say which API server to follow, and for whom.
+type Options struct {
+	// Config reaches the API server; Kubeconfig and Master are then not read.
+	Config *rest.Config
+	// Kubeconfig is the path of a kubeconfig file. Without it the service account
+	// of the pod that the process runs in is used.
+	Kubeconfig string
+	// Master is the URL of the API server in place of the one that the kubeconfig
+	// or the pod's environment names. The latter is a Service address, which
+	// nothing serves before Beeline does.
+	Master string
+
+	// NodeName is the name of this node's Node object.
+	NodeName string
+	Sink     source.Sink
+}
+
+// Source follows an API server. Make one with [New].
+type Source struct {
+	reflectors []*cache.Reflector
+	listed     []<-chan struct{}
+	sink       source.Sink
+}
+
+// New returns a Source for o. It does not contact the API server, which may be
+// away at that time.
+func New(o Options) (*Source, error) {
+	if o.NodeName == "" {
+		return nil, errors.New("kubernetes source: no node name: set the name of this node's Node object")
+	}
+	if o.Sink == nil {
+		return nil, errors.New("kubernetes source: no sink")
+	}
+	core, discovery, err := newClients(o)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	s := &Source{sink: o.Sink}
+	follow(s, watchOf(core, "services", selectServices), newServices(o.Sink))
+	follow(s, watchOf(discovery, "endpointslices", selectSlices), newSlices(o.Sink))
+	follow(s, watchOf(core, "nodes", func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.NodeName).String()
+	}), newNodes(o.Sink))
+	return s, nil
+}
+
+// Run follows the API server until ctx is done and then returns nil. While the
+// server cannot be reached, what was last seen stays and the reason is logged.
+//
+// The sink is told [source.Sink.Synced] once all Services, all EndpointSlices
+// and the Node, should there be one, have been handed over. A call of the sink
+// that is under way when ctx is done may outlast Run.
+func (s *Source) Run(ctx context.Context) error {
+	// The reflectors are not waited for: one that backs off notices ctx only when
+	// its delay, up to a minute, is over (client-go 0.36).
+	for _, r := range s.reflectors {
+		go r.RunWithContext(ctx)
+	}
+	for _, listed := range s.listed {
+		select {
+		case <-listed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	s.sink.Synced()
+	<-ctx.Done()
+	return nil
+}
+
+// selectServices leaves out at the server most of what convert does not serve.
+func selectServices(l *metav1.ListOptions) {
+	l.LabelSelector = "!" + convert.LabelServiceProxyName
+	l.FieldSelector = fields.AndSelectors(
+		fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone),
+		fields.OneTermNotEqualSelector("spec.type", string(corev1.ServiceTypeExternalName)),
+	).String()
+}
+
+// selectSlices leaves out the slices of headless Services at the server. The API
+// server cannot select by the address type.
+func selectSlices(l *metav1.ListOptions) {
+	l.LabelSelector = "!" + corev1.IsHeadlessService
+}
+
+// watchOf lists and watches a resource of all namespaces.
+func watchOf(c cache.Getter, resource string, tweak func(*metav1.ListOptions)) cache.ListerWatcher {
+	return cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, tweak)
+}
+
+// follow adds a reflector that fills st.
+func follow[O object, M any](s *Source, lw cache.ListerWatcher, st *store[O, M]) {
+	var kind O
+	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{}))
+	s.listed = append(s.listed, st.listed)
+}
+
+func newServices(sink source.Sink) *store[*corev1.Service, model.Service] {
+	return newStore(convert.Service, func(put []*model.Service, gone []model.Name) {
+		sink.Apply(source.Update{PutServices: put, DeleteServices: gone})
+	})
+}
+
+func newSlices(sink source.Sink) *store[*discoveryv1.EndpointSlice, model.Slice] {
+	var seen interner
+	return newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
+		s := convert.Slice(o)
+		seen.slice(s)
+		return s
+	}, func(put []*model.Slice, gone []model.Name) {
+		sink.Apply(source.Update{PutSlices: put, DeleteSlices: gone})
+	})
+}
+
+// newNodes ignores that a Node is gone: the node itself, which still runs this
+// process, keeps the addresses and the zone that it had.
+func newNodes(sink source.Sink) *store[*corev1.Node, model.Node] {
+	return newStore(convert.Node, func(put []*model.Node, _ []model.Name) {
+		for _, n := range put {
+			sink.Apply(source.Update{Node: n})
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package kube
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+// recorder is a sink that remembers the updates it was given.
+type recorder struct{ updates []source.Update }
+
+func (r *recorder) Apply(u source.Update) { r.updates = append(r.updates, u) }
+func (r *recorder) Synced()               {}
+
+// take returns the updates since the last call.
+func (r *recorder) take() []source.Update {
+	u := r.updates
+	r.updates = nil
+	return u
+}
+
+func service(name, clusterIP string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: corev1.ServiceSpec{
+			Type:      corev1.ServiceTypeClusterIP,
+			ClusterIP: clusterIP,
+			Ports:     []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+func endpointSlice(name, service string, addrs ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names returns the names of Services put and deleted by the only update of got.
+func names(t *testing.T, got []source.Update) (put, gone sets.Set[string]) {
+	t.Helper()
+	if len(got) != 1 {
+		t.Fatalf("got %d updates %+v, want one", len(got), got)
+	}
+	put, gone = sets.New[string](), sets.New[string]()
+	for _, s := range got[0].PutServices {
+		put.Insert(s.Name.Name)
+	}
+	for _, n := range got[0].DeleteServices {
+		gone.Insert(n.Name)
+	}
+	return put, gone
+}
+
+func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
+	var sink recorder
+	st := newServices(&sink)
+	must(t, st.Replace([]any{service("kept", "10.0.0.1"), service("moved", "10.0.0.2"), service("gone", "10.0.0.3")}, "1"))
+	if put, gone := names(t, sink.take()); !put.Equal(sets.New("kept", "moved", "gone")) || gone.Len() != 0 {
+		t.Errorf("first list: put %v, deleted %v", put, gone)
+	}
+	must(t, st.Replace([]any{service("kept", "10.0.0.1"), service("moved", "10.0.0.9"), service("new", "10.0.0.4")}, "2"))
+	if put, gone := names(t, sink.take()); !put.Equal(sets.New("moved", "new")) || !gone.Equal(sets.New("gone")) {
+		t.Errorf("second list: put %v, deleted %v", put, gone)
+	}
+	must(t, st.Replace([]any{service("moved", "10.0.0.9"), service("new", "10.0.0.4"), service("kept", "10.0.0.1")}, "3"))
+	if got := sink.take(); got != nil {
+		t.Errorf("the same list again: updates %+v, want none", got)
+	}
+}
+
+func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
+	var sink recorder
+	st := newServices(&sink)
+	select {
+	case <-st.listed:
+		t.Fatal("listed before any list")
+	default:
+	}
+	must(t, st.Replace(nil, "1"))
+	select {
+	case <-st.listed:
+	default:
+		t.Fatal("not listed after an empty list")
+	}
+	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "2"))
+}
+
+func TestMetadataChangeIsNoUpdate(t *testing.T) {
+	var sink recorder
+	st := newServices(&sink)
+	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
+	sink.take()
+
+	changed := service("a", "10.0.0.1")
+	changed.ResourceVersion = "77"
+	changed.Annotations = map[string]string{"who": "me"}
+	changed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	must(t, st.Update(changed))
+	if got := sink.take(); got != nil {
+		t.Errorf("updates %+v, want none", got)
+	}
+	changed.Spec.Ports[0].Port = 81
+	must(t, st.Update(changed))
+	if put, _ := names(t, sink.take()); !put.Has("a") {
+		t.Errorf("port changed: put %v, want a", put)
+	}
+}
+
+func TestServiceNoLongerServedIsDeleted(t *testing.T) {
+	var sink recorder
+	st := newServices(&sink)
+	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
+	sink.take()
+
+	external := service("a", "")
+	external.Spec.Type = corev1.ServiceTypeExternalName
+	must(t, st.Update(external))
+	if put, gone := names(t, sink.take()); put.Len() != 0 || !gone.Has("a") {
+		t.Errorf("put %v, deleted %v, want a deleted", put, gone)
+	}
+	must(t, st.Delete(external))
+	if got := sink.take(); got != nil {
+		t.Errorf("deleting what was never served: updates %+v, want none", got)
+	}
+	must(t, st.Add(service("a", "10.0.0.1")))
+	if put, _ := names(t, sink.take()); !put.Has("a") {
+		t.Errorf("served again: put %v, want a", put)
+	}
+}
+
+func TestSliceMovesToAnotherService(t *testing.T) {
+	var sink recorder
+	st := newSlices(&sink)
+	must(t, st.Replace([]any{endpointSlice("s-1", "blue", "10.1.0.1")}, "1"))
+	sink.take()
+	must(t, st.Update(endpointSlice("s-1", "green", "10.1.0.1")))
+	got := sink.take()
+	if len(got) != 1 || len(got[0].PutSlices) != 1 || got[0].PutSlices[0].Service != "green" {
+		t.Errorf("updates %+v, want one slice of green", got)
+	}
+	must(t, st.Update(endpointSlice("s-1", "", "10.1.0.1")))
+	got = sink.take()
+	if len(got) != 1 || len(got[0].DeleteSlices) != 1 || len(got[0].PutSlices) != 0 {
+		t.Errorf("label removed: updates %+v, want the slice deleted", got)
+	}
+}
+
+// The reflector collects a streamed list in a store of its own, which calls the
+// transformer and needs a key from what that returns.
+func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
+	var sink recorder
+	st := newServices(&sink)
+	stream := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(st.Transformer()))
+	must(t, stream.Add(service("a", "10.0.0.1")))
+	must(t, stream.Add(service("b", "10.0.0.2")))
+	headless := service("headless", corev1.ClusterIPNone)
+	must(t, stream.Add(headless))
+	must(t, st.Replace(stream.List(), "1"))
+	if put, _ := names(t, sink.take()); !put.Equal(sets.New("a", "b")) {
+		t.Errorf("put %v, want a and b", put)
+	}
+	if err := st.Add(&corev1.Node{}); err == nil {
+		t.Error("a Node was taken for a Service")
+	}
+}
+
+func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
+	var sink recorder
+	st := newNodes(&sink)
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "z1"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"},
+		}},
+	}
+	must(t, st.Replace([]any{node}, "1"))
+	got := sink.take()
+	if len(got) != 1 || got[0].Node == nil || got[0].Node.Zone != "z1" ||
+		len(got[0].Node.Addrs) != 1 || got[0].Node.Addrs[0] != netip.MustParseAddr("192.0.2.1") {
+		t.Fatalf("updates %+v, want node n1 of zone z1 at 192.0.2.1", got)
+	}
+	heartbeat := node.DeepCopy()
+	heartbeat.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+	must(t, st.Update(heartbeat))
+	must(t, st.Delete(node))
+	if got := sink.take(); got != nil {
+		t.Errorf("updates %+v, want none", got)
+	}
+}
+
+func BenchmarkUpdateOfUnchangedSlice(b *testing.B) {
+	var sink recorder
+	st := newSlices(&sink)
+	addrs := make([]string, 100)
+	for i := range addrs {
+		addrs[i] = netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String()
+	}
+	slice := endpointSlice("s", "svc", addrs...)
+	if err := st.Replace([]any{slice}, "1"); err != nil {
+		b.Fatal(err)
+	}
+	known := st.known[model.Name{Namespace: "ns", Name: "s"}]
+	for b.Loop() {
+		if err := st.Update(slice); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if st.known[model.Name{Namespace: "ns", Name: "s"}] != known {
+		b.Fatal("the slice counted as changed")
+	}
+}
