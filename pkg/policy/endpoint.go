@@ -62,7 +62,10 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 // It works in place.
 func unique(eps []endpoint) []endpoint {
 	slices.SortFunc(eps, func(a, b endpoint) int {
-		return cmp.Or(a.AddrPort.Compare(b.AddrPort), cmp.Compare(a.order, b.order))
+		if c := a.AddrPort.Compare(b.AddrPort); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.order, b.order)
 	})
 	kept := eps[:0]
 	for _, e := range eps {
