@@ -52,15 +52,15 @@ static __always_inline void bl_sock_dst6(struct bpf_sock_addr *ctx, struct bl_ds
 	dst->ipv4 = bl_addr_is_ipv4(&dst->addr);
 }
 
-static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx,
-					     const union bl_addr *addr, __be16 port)
+static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx, const union bl_addr *addr,
+					     __be16 port)
 {
 	ctx->user_ip4 = addr->word[3];
 	ctx->user_port = port;
 }
 
-static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx,
-					     const union bl_addr *addr, __be16 port)
+static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx, const union bl_addr *addr,
+					     __be16 port)
 {
 	ctx->user_ip6[0] = addr->word[0];
 	ctx->user_ip6[1] = addr->word[1];
@@ -124,9 +124,9 @@ static __always_inline union bl_addr bl_sock_source(struct bpf_sock *sk, bool ip
  * is sent.
  */
 static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock_addr *ctx,
-							   const struct bl_dst *dst,
-							   enum bl_sock_hook hook,
-							   enum bl_reason *reason)
+								 const struct bl_dst *dst,
+								 enum bl_sock_hook hook,
+								 enum bl_reason *reason)
 {
 	struct bl_frontend_key key = {
 		.addr = dst->addr,
@@ -234,7 +234,8 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
  * choice->backend is NULL when @dst is no Service.
  */
 static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					   enum bl_sock_hook hook, struct bl_frontend_entry *frontend,
+					   enum bl_sock_hook hook,
+					   struct bl_frontend_entry *frontend,
 					   struct bl_choice *choice)
 {
 	struct bl_service_stat_entry *stat;
@@ -351,8 +352,8 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
  * entries are touched, so that they grow old together. Where two Service
  * addresses lead a socket to one backend, replies show the one last sent to.
  */
-static __always_inline const struct bl_backend_entry *bl_udp_recall(__u64 cookie,
-							      const struct bl_dst *dst, __u64 now)
+static __always_inline const struct bl_backend_entry *
+bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u64 now)
 {
 	struct bl_udp_peer_key key = {
 		.cookie = cookie,
@@ -449,8 +450,7 @@ static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct 
 
 	if (!sock)
 		return false;
-	if (sock->vip_port && sock->port == peer->port &&
-	    bl_addr_equal(&sock->addr, &peer->addr)) {
+	if (sock->vip_port && sock->port == peer->port && bl_addr_equal(&sock->addr, &peer->addr)) {
 		*vip = sock->vip;
 		*port = sock->vip_port;
 		return true;

@@ -23,8 +23,8 @@ union bl_frontend_word {
 
 static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl_addr *b)
 {
-	return a->word[3] == b->word[3] && a->word[2] == b->word[2] &&
-	       a->word[1] == b->word[1] && a->word[0] == b->word[0];
+	return a->word[3] == b->word[3] && a->word[2] == b->word[2] && a->word[1] == b->word[1] &&
+	       a->word[0] == b->word[0];
 }
 
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
@@ -85,8 +85,7 @@ static __always_inline bool bl_runtime_covers(const struct bl_runtime_entry *run
 	if (dst->ipv4)
 		return (dst->addr.word[3] & runtime->cover4_mask) == runtime->cover4;
 	for (int i = 0; i < 4; i++)
-		if ((dst->addr.word[i] & runtime->cover6_mask.word[i]) !=
-		    runtime->cover6.word[i])
+		if ((dst->addr.word[i] & runtime->cover6_mask.word[i]) != runtime->cover6.word[i])
 			return false;
 	return true;
 }

@@ -43,13 +43,13 @@ struct {
  * Growable tables: an array of chunks, each an array that the agent has mapped
  * into its memory. Growing adds a chunk and moves nothing.
  */
-#define BL_CHUNK(value_type, entries, type_, flags)    \
-	struct {                                       \
-		__uint(type, type_);                   \
-		__uint(max_entries, entries);          \
-		__uint(map_flags, flags);              \
-		__type(key, __u32);                    \
-		__type(value, value_type);             \
+#define BL_CHUNK(value_type, entries, type_, flags) \
+	struct {                                    \
+		__uint(type, type_);                \
+		__uint(max_entries, entries);       \
+		__uint(map_flags, flags);           \
+		__type(key, __u32);                 \
+		__type(value, value_type);          \
 	}
 
 struct {

@@ -21,8 +21,8 @@ struct bl_choice {
  * The backend that @ref remembers, if it is still in a set of @service that
  * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
  */
-static __always_inline const struct bl_backend_entry *
-bl_backend_recall(struct bl_backend_ref ref, __u32 service, __u32 member)
+static __always_inline const struct bl_backend_entry *bl_backend_recall(struct bl_backend_ref ref,
+									__u32 service, __u32 member)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
 
@@ -71,9 +71,9 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
  * Two first connections of a client at the same time agree on one backend: the
  * loser of the insertion takes the winner's.
  */
-static __always_inline struct bl_choice
-bl_affinity_select(const struct bl_service_entry *service, struct bl_affinity_key *key, __u64 set,
-		   __u32 member, __u32 random)
+static __always_inline struct bl_choice bl_affinity_select(const struct bl_service_entry *service,
+							   struct bl_affinity_key *key, __u64 set,
+							   __u32 member, __u32 random)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct bl_affinity_entry *known, fresh = {.last_used = now};

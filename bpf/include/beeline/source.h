@@ -133,8 +133,7 @@ static long bl_source_visit(__u32 index, void *arg)
 	if (!at || at == walk->head)
 		return 1;
 	dev = (void *)at - bpf_core_field_offset(struct net_device, dev_list);
-	if (walk->ipv4 ? bl_source_ipv4(walk->service, dev) :
-			 bl_source_ipv6(walk->service, dev)) {
+	if (walk->ipv4 ? bl_source_ipv4(walk->service, dev) : bl_source_ipv6(walk->service, dev)) {
 		walk->allowed = true;
 		return 1;
 	}

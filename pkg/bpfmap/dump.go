@@ -1,0 +1,302 @@
+package bpfmap
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Snapshot reads the tables. While an agent writes, the parts of the snapshot may
+// be of slightly different times.
+func (m *Maps) Snapshot() (tables.Snapshot, error) {
+	s := tables.Snapshot{
+		Names:     make(map[uint32]tables.ServiceName),
+		Services:  make(map[uint32]tables.Service),
+		Backends:  make(map[uint32]tables.Backend),
+		Slots:     m.slots,
+		Frontends: make(map[tables.FrontendKey]tables.Frontend),
+		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
+		Runtime:   m.runtime.entry().tables(),
+	}
+	for id := range m.name.len() {
+		if e := m.name.at(id); e.Family != 0 {
+			s.Names[id] = e.tables()
+		}
+	}
+	for id := range m.service.len() {
+		if _, ok := s.Names[id]; !ok {
+			continue
+		}
+		e := m.service.at(id)
+		s.Services[id] = tables.Service{
+			Cluster:         setOf(atomic.LoadUint64(&e.Cluster)),
+			Local:           setOf(atomic.LoadUint64(&e.Local)),
+			AffinitySeconds: e.Affinity,
+		}
+	}
+	for id := range m.backend.len() {
+		if e := m.backend.at(id); e.State != 0 {
+			s.Backends[id] = tables.Backend{
+				AddrPort:   netip.AddrPortFrom(e.Addr.netip(), hton16(e.Port)),
+				Service:    e.Service,
+				State:      tables.BackendState(e.State),
+				Generation: e.Generation,
+			}
+		}
+	}
+	return s, m.snapshotHashes(&s)
+}
+
+func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
+	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, value *sockBlFrontendEntry) {
+		s.Frontends[key.tables()] = tables.Frontend{
+			Service: value.Service,
+			Kind:    tables.FrontendKind(value.Kind),
+			Flags:   tables.FrontendFlags(value.Flags),
+		}
+	})
+	if err != nil {
+		return err
+	}
+	err = each(m.all[sockMapBlSrcrange], func(key *sockBlSrcrangeKey, _ *uint32) {
+		s.SourceRanges = append(s.SourceRanges, tables.SourceRange{
+			Service: key.Service,
+			Prefix:  prefixOf(key.Addr, key.PrefixLen-32),
+		})
+	})
+	if err != nil {
+		return err
+	}
+	err = each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
+		s.ServiceCIDRs = append(s.ServiceCIDRs, prefixOf(key.Addr, key.PrefixLen))
+	})
+	if err != nil {
+		return err
+	}
+	return each(m.all[sockMapBlNodeAddr], func(key *sockBlAddr, flags *uint32) {
+		hostOnly := *flags&uint32(sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY) != 0
+		s.NodeAddrs[key.netip()] = tables.NodeAddr{HostOnly: hostOnly}
+	})
+}
+
+// each calls fn for every entry of a hash or trie.
+func each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
+	var key K
+	var value V
+	entries := kernelMap.Iterate()
+	for entries.Next(&key, &value) {
+		fn(&key, &value)
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", kernelMap, err)
+	}
+	return nil
+}
+
+// slots returns the backend ids of a set; fewer than it counts when the table
+// does not reach so far.
+func (m *Maps) slots(set tables.Set) []uint32 {
+	if set.Kind != policy.Backends {
+		return nil
+	}
+	backends := make([]uint32, 0, min(set.Count, m.slot.len()))
+	for i := range set.Count {
+		id := m.slot.at(set.First + i)
+		if id == nil {
+			break
+		}
+		backends = append(backends, *id)
+	}
+	return backends
+}
+
+// Agent is what the agent tells of itself.
+type Agent struct {
+	PID     int
+	Started time.Time
+	Synced  time.Time // of the last sync; zero is never
+	Syncs   uint64    // since Started
+	Pending uint64    // Services whose last sync failed
+	Version string
+	Node    string
+	Source  string // where Services come from
+	Cgroup  string // path of the cgroup whose sockets are served
+}
+
+// SetAgent writes what the agent tells of itself.
+func (m *Maps) SetAgent(a Agent) {
+	e := m.agent.entry()
+	e.Pid = uint32(a.PID)
+	e.Started = uint64(a.Started.UnixNano())
+	putString(e.Version[:], a.Version)
+	putString(e.Node[:], a.Node)
+	putString(e.Source[:], a.Source)
+	putString(e.Cgroup[:], a.Cgroup)
+	e.Synced, e.Syncs, e.Pending = 0, 0, 0
+}
+
+// SetSynced notes the end of a sync after which pending Services wait for a retry.
+func (m *Maps) SetSynced(at time.Time, pending int) {
+	e := m.agent.entry()
+	atomic.StoreUint64(&e.Synced, uint64(at.UnixNano()))
+	atomic.AddUint64(&e.Syncs, 1)
+	atomic.StoreUint64(&e.Pending, uint64(pending))
+}
+
+// Agent returns what the agent, running or not, told of itself last.
+func (m *Maps) Agent() Agent {
+	e := m.agent.entry()
+	a := Agent{
+		PID:     int(e.Pid),
+		Started: time.Unix(0, int64(e.Started)),
+		Syncs:   atomic.LoadUint64(&e.Syncs),
+		Pending: atomic.LoadUint64(&e.Pending),
+		Version: stringOf(e.Version[:]),
+		Node:    stringOf(e.Node[:]),
+		Source:  stringOf(e.Source[:]),
+		Cgroup:  stringOf(e.Cgroup[:]),
+	}
+	if synced := atomic.LoadUint64(&e.Synced); synced != 0 {
+		a.Synced = time.Unix(0, int64(synced))
+	}
+	return a
+}
+
+// Affinity is a client that goes on to a backend.
+type Affinity struct {
+	// Client is an address, or for sockets the cookie of a network namespace.
+	Client  netip.Addr
+	Netns   uint64
+	Service uint32
+	Backend uint32
+	// Valid is false when the backend has left its sets since.
+	Valid bool
+	Idle  time.Duration // since the last new connection
+}
+
+// Affinities returns the entries of session affinity, those that have expired
+// among them.
+func (m *Maps) Affinities() ([]Affinity, error) {
+	now, err := clock()
+	if err != nil {
+		return nil, err
+	}
+	var list []Affinity
+	err = each(m.all[sockMapBlAffinity], func(key *sockBlAffinityKey, value *sockBlAffinityEntry) {
+		a := Affinity{
+			Service: key.Service,
+			Backend: value.Backend.Id,
+			Idle:    max(0, now-time.Duration(value.LastUsed)),
+		}
+		if cookie, ok := key.Client.netns(); ok {
+			a.Netns = cookie
+		} else {
+			a.Client = key.Client.netip()
+		}
+		b := m.backend.at(a.Backend)
+		a.Valid = b != nil && b.State != 0 && b.Generation == value.Backend.Generation
+		list = append(list, a)
+	})
+	return list, err
+}
+
+// clock reads the clock that the programs stamp entries with.
+func clock() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+		return 0, fmt.Errorf("read the coarse monotonic clock: %w", err)
+	}
+	return time.Duration(ts.Nano()), nil
+}
+
+// ServiceStat counts what happened at a Service's frontends.
+type ServiceStat struct {
+	Connections uint64
+	Refused     uint64
+}
+
+// ServiceStats returns the counters of the Service ids below end.
+func (m *Maps) ServiceStats(end uint32) ([]ServiceStat, error) {
+	stats := make([]ServiceStat, 0, end)
+	outer := m.all[sockMapBlServiceStat]
+	for i := uint32(0); uint32(len(stats)) < end; i++ {
+		chunk, err := lookupChunk(outer, i)
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		}
+		stats, err = appendStats(stats, chunk, end-uint32(len(stats)))
+		chunk.Close()
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		}
+	}
+	return stats, nil
+}
+
+// appendStats adds up to count entries of a chunk, summed over the CPUs.
+func appendStats(stats []ServiceStat, chunk *ebpf.Map, count uint32) ([]ServiceStat, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	count = min(count, chunk.MaxEntries())
+	keys := make([]uint32, count)
+	values := make([]sockBlServiceStatEntry, int(count)*cpus)
+	var cursor ebpf.MapBatchCursor
+	if _, err := chunk.BatchLookup(&cursor, keys, values, nil); err != nil && count < chunk.MaxEntries() {
+		return nil, err
+	}
+	for i := range count {
+		var s ServiceStat
+		for _, v := range values[int(i)*cpus : int(i+1)*cpus] {
+			s.Connections += v.Connections
+			s.Refused += v.Refused
+		}
+		stats = append(stats, s)
+	}
+	return stats, nil
+}
+
+// Reason says why a connection was refused or not fully served.
+type Reason struct {
+	Name  string // as in metrics
+	Count uint64
+	// Refused is false for a connection that was served all the same.
+	Refused bool
+}
+
+// reasons names the counters; the index is enum bl_reason.
+var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
+	sockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Refused: true},
+	sockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Refused: true},
+	sockBlReasonBL_REASON_SOURCE_RANGE:        {Name: "source_range", Refused: true},
+	sockBlReasonBL_REASON_UNDECLARED_PORT:     {Name: "undeclared_port", Refused: true},
+	sockBlReasonBL_REASON_UNALLOCATED_ADDRESS: {Name: "unallocated_address", Refused: true},
+	sockBlReasonBL_REASON_BROKEN_TABLE:        {Name: "broken_table", Refused: true},
+	sockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored"},
+	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored"},
+	sockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored"},
+}
+
+// Reasons returns the counters, in the order of enum bl_reason.
+func (m *Maps) Reasons() ([]Reason, error) {
+	list := make([]Reason, 0, len(reasons))
+	for i, r := range reasons {
+		var perCPU []uint64
+		if err := m.all[sockMapBlCounter].Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("map %s: %w", sockMapBlCounter, err)
+		}
+		for _, n := range perCPU {
+			r.Count += n
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}

@@ -1,0 +1,332 @@
+package bpfmap
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Schema is the version of the tables' layout. Maps of different schemas are
+// pinned side by side.
+const Schema = int(sockBlSchemaBL_SCHEMA)
+
+// Sizes are how many entries the maps may hold. Only the LRU maps take their
+// memory at once.
+type Sizes struct {
+	Frontends    uint32
+	Services     uint32 // Service ports, each family counted
+	Backends     uint32 // endpoints of all Service ports
+	Slots        uint32
+	Affinity     uint32 // clients with session affinity
+	UDPPeers     uint32 // two for each Service that an unconnected UDP socket uses
+	SourceRanges uint32
+}
+
+// DefaultSizes fit a large cluster.
+var DefaultSizes = Sizes{
+	Frontends:    1 << 18,
+	Services:     1 << 18,
+	Backends:     1 << 21,
+	Slots:        1 << 24,
+	Affinity:     1 << 16,
+	UDPPeers:     1 << 16,
+	SourceRanges: 1 << 16,
+}
+
+// sizing is the flag that sets a map's size.
+type sizing struct {
+	setting string
+	entries func(*Sizes) *uint32
+}
+
+// sized lists the maps whose size can be set.
+var sized = map[string]sizing{
+	sockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }},
+	sockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
+	sockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
+	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
+	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }},
+	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }},
+	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }},
+	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }},
+	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }},
+}
+
+// Setting returns the flag that sets the size of a map, "" when it is fixed.
+func Setting(mapName string) string { return sized[mapName].setting }
+
+// Maps are the tables in the kernel. They implement [tables.Store].
+type Maps struct {
+	spec *ebpf.CollectionSpec
+	all  map[string]*ebpf.Map
+
+	service *table[sockBlServiceEntry]
+	name    *table[sockBlServiceNameEntry]
+	backend *table[sockBlBackendEntry]
+	slot    *table[uint32]
+	runtime *table1[sockBlRuntimeEntry]
+	agent   *table1[sockBlAgentEntry]
+}
+
+var _ tables.Store = (*Maps)(nil)
+
+// mapSpecs returns the maps' definitions with the sizes filled in.
+func mapSpecs(sizes Sizes) (*ebpf.CollectionSpec, error) {
+	spec, err := loadSock()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
+	}
+	for name, s := range sized {
+		m := spec.Maps[name]
+		entries := *s.entries(&sizes)
+		if entries == 0 {
+			return nil, fmt.Errorf("%s must be at least 1", s.setting)
+		}
+		if m.InnerMap == nil {
+			m.MaxEntries = entries
+			continue
+		}
+		perChunk := m.InnerMap.MaxEntries
+		if name == sockMapBlSlot {
+			perChunk *= uint32(sockBlChunkBL_LINE_SIZE)
+		}
+		m.MaxEntries = (entries-1)/perChunk + 1
+	}
+	return spec, nil
+}
+
+// names returns the names of the maps that are shared by all programs, sorted.
+func names(spec *ebpf.CollectionSpec) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(spec.Maps)), func(name string) bool {
+		return name[0] == '.' // constants of one load
+	})
+}
+
+// Load opens the maps that are pinned in dir and makes those that are not. A
+// pinned map of another size is replaced by a new one with its entries; the
+// programs must be loaded anew to use it. Nothing is pinned.
+//
+// dir need not exist. The error of a map that is pinned but not like this
+// version's names it.
+func Load(dir string, sizes Sizes) (*Maps, error) {
+	spec, err := mapSpecs(sizes)
+	if err != nil {
+		return nil, err
+	}
+	m := &Maps{spec: spec, all: make(map[string]*ebpf.Map)}
+	for _, name := range names(spec) {
+		if m.all[name], err = loadMap(filepath.Join(dir, name), spec.Maps[name]); err != nil {
+			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
+		}
+	}
+	if err := m.mapTables(false); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// Open opens the maps that are pinned in dir for reading. The error is
+// [os.ErrNotExist] when dir holds none.
+func Open(dir string) (*Maps, error) {
+	spec, err := mapSpecs(DefaultSizes)
+	if err != nil {
+		return nil, err
+	}
+	m := &Maps{spec: spec, all: make(map[string]*ebpf.Map)}
+	for _, name := range names(spec) {
+		opened, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
+		}
+		m.all[name] = opened
+	}
+	if err := m.mapTables(true); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func loadMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	pinned, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return ebpf.NewMap(spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if pinned.MaxEntries() == spec.MaxEntries {
+		if err := spec.Compatible(pinned); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
+		}
+		return pinned, nil
+	}
+	fresh, err := ebpf.NewMap(spec)
+	if err != nil {
+		return nil, errors.Join(err, pinned.Close())
+	}
+	if err := copyMap(fresh, pinned); err != nil {
+		return nil, errors.Join(fmt.Errorf("copy %s to the new size: %w", path, err), fresh.Close(), pinned.Close())
+	}
+	return fresh, pinned.Close()
+}
+
+// copyMap copies all entries; chunks of a growable table are shared.
+func copyMap(to, from *ebpf.Map) error {
+	if from.Type() == ebpf.ArrayOfMaps {
+		return copyChunks(to, from)
+	}
+	var key, value []byte
+	entries := from.Iterate()
+	for entries.Next(&key, &value) {
+		if err := to.Put(key, value); err != nil {
+			return err
+		}
+	}
+	return entries.Err()
+}
+
+func copyChunks(to, from *ebpf.Map) error {
+	for i := range from.MaxEntries() {
+		chunk, err := lookupChunk(from, i)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if i >= to.MaxEntries() {
+			return errors.Join(fmt.Errorf("%d chunks are in use", i+1), chunk.Close())
+		}
+		if err := errors.Join(to.Put(i, chunk), chunk.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapTables maps the memory of the tables that are written in place.
+func (m *Maps) mapTables(readOnly bool) error {
+	var err error
+	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.spec.Maps[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
+		return err
+	}
+	if m.name, err = openTable[sockBlServiceNameEntry](m.all[sockMapBlServiceName], m.spec.Maps[sockMapBlServiceName], Setting(sockMapBlServiceName), readOnly); err != nil {
+		return err
+	}
+	if m.backend, err = openTable[sockBlBackendEntry](m.all[sockMapBlBackend], m.spec.Maps[sockMapBlBackend], Setting(sockMapBlBackend), readOnly); err != nil {
+		return err
+	}
+	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.spec.Maps[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
+		return err
+	}
+	if m.runtime, err = openTable1[sockBlRuntimeEntry](m.all[sockMapBlRuntime], readOnly); err != nil {
+		return err
+	}
+	m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly)
+	return err
+}
+
+// Pin pins the maps in dir, which exists, in place of any that are pinned there.
+func (m *Maps) Pin(dir string) error {
+	for name, kernelMap := range m.all {
+		path := filepath.Join(dir, name)
+		if same, err := samePin(path, kernelMap); err != nil {
+			return err
+		} else if same {
+			continue
+		}
+		// A pin is replaced by renaming over it: whoever opens the path finds one
+		// of the two.
+		fresh := path + "_new"
+		if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := kernelMap.Pin(fresh); err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
+		}
+		if err := unix.Rename(fresh, path); err != nil {
+			return fmt.Errorf("pin map %s: rename %s: %w", name, fresh, err)
+		}
+	}
+	return nil
+}
+
+// samePin reports whether path is a pin of that map.
+func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
+	pinned, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open pin %s: %w", path, err)
+	}
+	defer pinned.Close()
+	a, err := pinned.Info()
+	if err != nil {
+		return false, err
+	}
+	b, err := kernelMap.Info()
+	if err != nil {
+		return false, err
+	}
+	aID, _ := a.ID()
+	bID, _ := b.ID()
+	return aID == bID, nil
+}
+
+// Constants are set in the programs when they are loaded.
+type Constants struct {
+	// HostNetns is the cookie of the network namespace that is the node's.
+	HostNetns uint64
+}
+
+// LoadPrograms loads the programs over these maps, by name.
+func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
+	spec := m.spec.Copy()
+	if err := spec.Variables[sockVarBlHostNetns].Set(c.HostNetns); err != nil {
+		return nil, err
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: m.all})
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	defer coll.Close()
+	programs := coll.Programs
+	coll.Programs = nil // kept
+	return programs, nil
+}
+
+// Close releases descriptors and memory. Pinned maps live on.
+func (m *Maps) Close() error {
+	var errs []error
+	if m.service != nil {
+		errs = append(errs, m.service.close())
+	}
+	if m.name != nil {
+		errs = append(errs, m.name.close())
+	}
+	if m.backend != nil {
+		errs = append(errs, m.backend.close())
+	}
+	if m.slot != nil {
+		errs = append(errs, m.slot.close())
+	}
+	if m.runtime != nil {
+		errs = append(errs, m.runtime.close())
+	}
+	if m.agent != nil {
+		errs = append(errs, m.agent.close())
+	}
+	for _, kernelMap := range m.all {
+		errs = append(errs, kernelMap.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,214 @@
+package bpfmap
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Limits returns how far the tables may grow.
+func (m *Maps) Limits() tables.Limits {
+	return tables.Limits{Services: m.service.limit, Slots: m.slot.limit, Backends: m.backend.limit}
+}
+
+// PutServiceName writes what the id stands for and makes room for its entry.
+func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
+	if _, err := m.service.grow(id); err != nil {
+		return err
+	}
+	if err := m.growStat(id); err != nil {
+		return err
+	}
+	e, err := m.name.grow(id)
+	if err != nil {
+		return err
+	}
+	*e = nameEntry(name)
+	return nil
+}
+
+// growStat adds chunks to the counters of Services. They are not mapped.
+func (m *Maps) growStat(id uint32) error {
+	outer, inner := m.all[sockMapBlServiceStat], m.spec.Maps[sockMapBlServiceStat].InnerMap
+	for i := range id/inner.MaxEntries + 1 {
+		var chunk uint32
+		err := outer.Lookup(i, &chunk)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		}
+		added, err := addChunk(outer, inner, i)
+		if err != nil {
+			return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		}
+		if err := added.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ClearServiceName marks the id as not in use.
+func (m *Maps) ClearServiceName(id uint32) error {
+	if e := m.name.at(id); e != nil {
+		*e = sockBlServiceNameEntry{}
+	}
+	return nil
+}
+
+// PutService replaces each word of the entry by one store.
+func (m *Maps) PutService(id uint32, service tables.Service) error {
+	e, err := m.service.grow(id)
+	if err != nil {
+		return err
+	}
+	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
+	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
+	atomic.StoreUint64(&e.Local, setWord(service.Local))
+	return nil
+}
+
+// PutBackend writes an entry; state and generation last, by one store.
+func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
+	e, err := m.backend.grow(id)
+	if err != nil {
+		return err
+	}
+	addr, port := addrOf(backend.AddrPort.Addr()), hton16(backend.AddrPort.Port())
+	if e.Addr != addr || e.Port != port || e.Service != backend.Service {
+		e.Addr, e.Port, e.Service = addr, port, backend.Service
+	}
+	pair := [2]uint32{uint32(backend.State), backend.Generation}
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&e.State)), *(*uint64)(unsafe.Pointer(&pair)))
+	return nil
+}
+
+// Generation returns the generation of the id's last user.
+func (m *Maps) Generation(id uint32) uint32 {
+	if e := m.backend.at(id); e != nil {
+		return e.Generation
+	}
+	return 0
+}
+
+// PutSlots writes a run.
+func (m *Maps) PutSlots(first uint32, backends []uint32) error {
+	if _, err := m.slot.grow(first + uint32(len(backends)) - 1); err != nil {
+		return err
+	}
+	for i, id := range backends {
+		*m.slot.at(first + uint32(i)) = id
+	}
+	return nil
+}
+
+// put writes an entry of a hash or trie.
+func (m *Maps) put(name string, key, value any) error {
+	kernelMap := m.all[name]
+	err := kernelMap.Put(key, value)
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return &tables.FullError{Table: name, Size: kernelMap.MaxEntries(), Setting: Setting(name)}
+	}
+	if err != nil {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
+}
+
+// remove deletes an entry of a hash or trie; one that is not there is no error.
+func (m *Maps) remove(name string, key any) error {
+	if err := m.all[name].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
+}
+
+// PutFrontend adds or replaces a frontend.
+func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) error {
+	k := frontendKey(key)
+	return m.put(sockMapBlFrontend, &k, &sockBlFrontendEntry{
+		Service: frontend.Service,
+		Kind:    uint8(frontend.Kind),
+		Flags:   uint8(frontend.Flags),
+		Check:   k.check(),
+	})
+}
+
+// DeleteFrontend removes a frontend.
+func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
+	k := frontendKey(key)
+	return m.remove(sockMapBlFrontend, &k)
+}
+
+// PutSourceRange lets a prefix in.
+func (m *Maps) PutSourceRange(r tables.SourceRange) error {
+	key := srcrangeKey(r)
+	return m.put(sockMapBlSrcrange, &key, uint32(1))
+}
+
+// DeleteSourceRange is the opposite of PutSourceRange.
+func (m *Maps) DeleteSourceRange(r tables.SourceRange) error {
+	key := srcrangeKey(r)
+	return m.remove(sockMapBlSrcrange, &key)
+}
+
+// PutServiceCIDR makes unallocated addresses of the prefix dropped.
+func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
+	key := cidrKey(p)
+	return m.put(sockMapBlServiceCidr, &key, uint32(1))
+}
+
+// DeleteServiceCIDR is the opposite of PutServiceCIDR.
+func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
+	key := cidrKey(p)
+	return m.remove(sockMapBlServiceCidr, &key)
+}
+
+// PutNodeAddr lets NodePorts answer on the address.
+func (m *Maps) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
+	key, flags := addrOf(addr), uint32(sockBlNodeAddrFlagBL_NODE_ADDR_SERVED)
+	if a.HostOnly {
+		flags |= uint32(sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY)
+	}
+	return m.put(sockMapBlNodeAddr, &key, flags)
+}
+
+// DeleteNodeAddr is the opposite of PutNodeAddr.
+func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
+	key := addrOf(addr)
+	return m.remove(sockMapBlNodeAddr, &key)
+}
+
+// PutRuntime tells the programs what to look for.
+func (m *Maps) PutRuntime(r tables.Runtime) error {
+	*m.runtime.entry() = runtimeEntry(r)
+	return nil
+}
+
+// Barrier waits for the programs that are running. The kernel promises that an
+// update of a map of maps returns only after every program that could have seen
+// the former value has ended (maybe_wait_bpf_programs); so the update need not
+// change anything.
+func (m *Maps) Barrier() error {
+	outer := m.all[sockMapBlSlot]
+	chunk, err := lookupChunk(outer, 0)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil // nothing was ever handed out
+	}
+	if err == nil {
+		err = errors.Join(outer.Put(uint32(0), chunk), chunk.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("wait for running programs: map %s: %w", sockMapBlSlot, err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package bpfmap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// table is a growable table: an array of chunks, each an array of T that is
+// mapped into memory. An entry never moves.
+type table[T any] struct {
+	outer    *ebpf.Map
+	inner    *ebpf.MapSpec
+	limit    tables.Limit // in entries of T
+	perChunk uint32
+	readOnly bool
+	chunks   [][]T
+}
+
+// openTable maps the chunks that exist. perChunk counts T, which may be smaller
+// than the map's value.
+func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, setting string, readOnly bool) (*table[T], error) {
+	inner := spec.InnerMap
+	perChunk := inner.MaxEntries * inner.ValueSize / uint32(unsafe.Sizeof(*new(T)))
+	t := &table[T]{
+		outer:    outer,
+		inner:    inner,
+		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: setting},
+		perChunk: perChunk,
+		readOnly: readOnly,
+	}
+	for i := range outer.MaxEntries() {
+		chunk, err := lookupChunk(outer, i)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break
+		}
+		if err != nil {
+			return nil, errors.Join(err, t.close())
+		}
+		err = t.mapChunk(chunk)
+		if err = errors.Join(err, chunk.Close()); err != nil {
+			return nil, errors.Join(err, t.close())
+		}
+	}
+	return t, nil
+}
+
+func lookupChunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
+	var chunk *ebpf.Map
+	if err := outer.Lookup(i, &chunk); err != nil {
+		return nil, fmt.Errorf("open chunk %d: %w", i, err)
+	}
+	return chunk, nil
+}
+
+// mapChunk maps the next chunk. The mapping outlives the map's descriptor.
+func (t *table[T]) mapChunk(chunk *ebpf.Map) error {
+	prot := unix.PROT_READ
+	if !t.readOnly {
+		prot |= unix.PROT_WRITE
+	}
+	mem, err := unix.Mmap(chunk.FD(), 0, int(t.inner.MaxEntries*t.inner.ValueSize), prot, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %s: map chunk %d into memory: %w", t.limit.Table, len(t.chunks), err)
+	}
+	t.chunks = append(t.chunks, unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), t.perChunk))
+	return nil
+}
+
+// at returns an entry, or nil when the table has not grown that far.
+func (t *table[T]) at(id uint32) *T {
+	chunk := id / t.perChunk
+	if chunk >= uint32(len(t.chunks)) {
+		return nil
+	}
+	return &t.chunks[chunk][id%t.perChunk]
+}
+
+// len returns how many entries exist.
+func (t *table[T]) len() uint32 { return uint32(len(t.chunks)) * t.perChunk }
+
+// grow returns an entry, adding chunks as needed. The error is a
+// [tables.FullError] beyond the table's limit.
+func (t *table[T]) grow(id uint32) (*T, error) {
+	for id >= t.len() {
+		if t.len() >= t.limit.Size {
+			return nil, t.limit.Full()
+		}
+		chunk, err := addChunk(t.outer, t.inner, uint32(len(t.chunks)))
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", t.limit.Table, err)
+		}
+		err = t.mapChunk(chunk)
+		if err = errors.Join(err, chunk.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return t.at(id), nil
+}
+
+// addChunk makes a chunk and puts it into the outer map.
+func addChunk(outer *ebpf.Map, inner *ebpf.MapSpec, i uint32) (*ebpf.Map, error) {
+	chunk, err := ebpf.NewMap(inner)
+	if err != nil {
+		return nil, fmt.Errorf("make chunk %d: %w", i, err)
+	}
+	if err := outer.Put(i, chunk); err != nil {
+		return nil, errors.Join(fmt.Errorf("add chunk %d: %w", i, err), chunk.Close())
+	}
+	return chunk, nil
+}
+
+// close unmaps the chunks; entries must not be used afterwards.
+func (t *table[T]) close() error {
+	var errs []error
+	for _, c := range t.chunks {
+		mem := unsafe.Slice((*byte)(unsafe.Pointer(&c[0])), int(t.inner.MaxEntries*t.inner.ValueSize))
+		errs = append(errs, unix.Munmap(mem))
+	}
+	t.chunks = nil
+	return errors.Join(errs...)
+}
+
+// table1 is a map of one entry that is mapped into memory.
+type table1[T any] struct {
+	mem []byte
+}
+
+func openTable1[T any](kernelMap *ebpf.Map, readOnly bool) (*table1[T], error) {
+	prot := unix.PROT_READ
+	if !readOnly {
+		prot |= unix.PROT_WRITE
+	}
+	mem, err := unix.Mmap(kernelMap.FD(), 0, os.Getpagesize(), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("%s: map into memory: %w", kernelMap, err)
+	}
+	return &table1[T]{mem}, nil
+}
+
+func (t *table1[T]) entry() *T { return (*T)(unsafe.Pointer(&t.mem[0])) }
+
+func (t *table1[T]) close() error { return unix.Munmap(t.mem) }
