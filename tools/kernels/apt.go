@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+// kernelDepends matches the dependencies that hold parts of a kernel.
+var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:image|binary|modules)-\S+)$`)
+
+// fetch downloads the kernel of a Debian suite and unpacks it into dir.
+func fetch(ctx context.Context, suite, dir string) error {
+	apt, err := newApt(ctx, suite, dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(apt.dir)
+	if _, err := apt.run(ctx, "apt-get", "update"); err != nil {
+		return err
+	}
+	names, err := apt.closure(ctx, imagePackage)
+	if err != nil {
+		return err
+	}
+	if _, err := apt.run(ctx, "apt-get", append([]string{"download"}, names...)...); err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(apt.dir, "*.deb"))
+	if err != nil {
+		return err
+	}
+	for _, deb := range debs {
+		if _, err := command(ctx, apt.dir, "dpkg-deb", "--extract", deb, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apt is an apt of our own: it knows one suite, and neither reads nor changes
+// the packages, lists and sources of the machine. Proxies and credentials are
+// those of the machine.
+type apt struct {
+	dir  string
+	conf string
+}
+
+func newApt(ctx context.Context, suite, parent string) (*apt, error) {
+	uri, err := mirror(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(parent, "apt-")
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"state/lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	a := &apt{dir: dir, conf: filepath.Join(dir, "apt.conf")}
+	files := map[string]string{
+		"kernel.sources": sources(uri, suite),
+		"apt.conf":       configuration(dir),
+		"status":         "",
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func sources(uri, suite string) string {
+	return "Types: deb\nURIs: " + uri + "\nSuites: " + suite +
+		"\nComponents: main\nArchitectures: amd64\nTargets: Packages\nSigned-By: " + archiveKeyring + "\n"
+}
+
+// configuration returns an apt.conf that is read after the machine's own.
+func configuration(dir string) string {
+	return fmt.Sprintf(`Dir::State "%[1]s/state";
+Dir::State::status "%[1]s/status";
+Dir::Cache "%[1]s/cache";
+Dir::Etc::SourceList "%[1]s/kernel.sources";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+APT::Architecture "amd64";
+APT::Sandbox::User "";
+#clear APT::Update;
+#clear DPkg::Post-Invoke;
+`, dir)
+}
+
+func (a *apt) run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return command(ctx, a.dir, name, append([]string{"--quiet", "--config-file=" + a.conf}, args...)...)
+}
+
+// closure returns the packages with parts of the kernel that name depends on.
+func (a *apt) closure(ctx context.Context, name string) ([]string, error) {
+	names := []string{name}
+	seen := map[string]bool{name: true}
+	for i := 0; i < len(names); i++ {
+		out, err := a.run(ctx, "apt-cache", "depends", "--important", names[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, match := range kernelDepends.FindAllStringSubmatch(string(out), -1) {
+			if !seen[match[1]] {
+				seen[match[1]] = true
+				names = append(names, match[1])
+			}
+		}
+	}
+	return names, nil
+}
+
+// mirror returns the URI of the Debian archive that the machine's apt uses.
+func mirror(ctx context.Context) (string, error) {
+	out, err := command(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI)",
+		"Created-By: Packages", "Origin: Debian", "Label: Debian")
+	if err != nil {
+		return "", err
+	}
+	uri, _, _ := strings.Cut(string(out), "\n")
+	if uri == "" {
+		return "", errors.New("apt knows no Debian mirror to get kernels from: run `apt-get update` on a Debian machine")
+	}
+	return uri, nil
+}
+
+// command runs a program of the machine in dir. The error holds what it said.
+func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, stderr.String())
+	}
+	return out, nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// binaries are what is run inside the test kernels.
+type binaries struct {
+	init  string
+	tests []testBinary
+}
+
+// testBinary is a compiled test package.
+type testBinary struct {
+	pkg  string // as in packages
+	dir  string // of its source
+	path string
+}
+
+func (b *binaries) packages() []string {
+	var names []string
+	for _, t := range b.tests {
+		names = append(names, t.pkg)
+	}
+	return names
+}
+
+// build compiles init and the test packages into dir. Packages without tests are
+// named and left out.
+func build(ctx context.Context, root, dir string, packages []string) (*binaries, error) {
+	b := &binaries{init: filepath.Join(dir, "init")}
+	if _, err := goTool(ctx, root, "build", "-o", b.init, "./tools/kernels/init"); err != nil {
+		return nil, err
+	}
+	for i, pkg := range packages {
+		source := filepath.Join(root, pkg)
+		has, err := hasTests(ctx, root, source, pkg)
+		if err != nil {
+			return nil, err
+		}
+		if !has {
+			fmt.Printf("%s: skipped, the package has no tests\n", pkg)
+			continue
+		}
+		path := filepath.Join(dir, fmt.Sprintf("%d.test", i))
+		if _, err := goTool(ctx, root, "test", "-c", "-o", path, pkg); err != nil {
+			return nil, err
+		}
+		b.tests = append(b.tests, testBinary{pkg: pkg, dir: source, path: path})
+	}
+	if len(b.tests) == 0 {
+		return nil, fmt.Errorf("none of %v has tests", packages)
+	}
+	return b, nil
+}
+
+func hasTests(ctx context.Context, root, dir, pkg string) (bool, error) {
+	if _, err := os.Stat(dir); os.IsNotExist(err) {
+		return false, nil
+	}
+	out, err := goTool(ctx, root, "list", "-json=TestGoFiles,XTestGoFiles", pkg)
+	if err != nil {
+		return false, err
+	}
+	var listed struct{ TestGoFiles, XTestGoFiles []string }
+	if err := json.Unmarshal(out, &listed); err != nil {
+		return false, fmt.Errorf("go list %s: %w", pkg, err)
+	}
+	return len(listed.TestGoFiles)+len(listed.XTestGoFiles) > 0, nil
+}
+
+// goTool runs the go command for the test kernels, which have no libraries.
+func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s %s: %w", args[0], args[len(args)-1], err)
+	}
+	return out, nil
+}

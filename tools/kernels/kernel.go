@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+)
+
+// imagePackage is the package of each suite that depends on its kernel. The
+// cloud flavour has everything that a machine without hardware needs, at a
+// quarter of the size.
+const imagePackage = "linux-image-cloud-amd64"
+
+// kernel is a kernel that the tests must pass in.
+type kernel struct {
+	name  string
+	suite string // of Debian
+}
+
+var kernels = []kernel{
+	{"6.1", "bookworm"},
+	{"6.12", "trixie"},
+	{"newest", "sid"},
+}
+
+func kernelNames() []string {
+	var names []string
+	for _, k := range kernels {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+func chooseKernels(name string) ([]kernel, error) {
+	if name == "all" {
+		return kernels, nil
+	}
+	for _, k := range kernels {
+		if k.name == name {
+			return []kernel{k}, nil
+		}
+	}
+	return nil, fmt.Errorf("kernel %q is none of %v and not all", name, kernelNames())
+}
+
+// image is an unpacked kernel.
+type image struct {
+	release string
+	vmlinuz string
+	modules string // the folder of its modules
+}
+
+// store keeps unpacked kernels, one folder for each kernel's name.
+type store struct {
+	dir string
+}
+
+// image returns the kernel, fetching it when it is not stored yet or update asks
+// for a newer one. Several processes may call it at once.
+func (s store) image(ctx context.Context, k kernel, update bool) (*image, error) {
+	unlock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	dir := filepath.Join(s.dir, k.name)
+	if !update {
+		img, err := openImage(dir)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return img, err
+		}
+	}
+	fresh, err := os.MkdirTemp(s.dir, "new-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(fresh)
+	fmt.Printf("kernel %s: getting Debian %s's %s\n", k.name, k.suite, imagePackage)
+	if err := fetch(ctx, k.suite, fresh); err != nil {
+		return nil, err
+	}
+	if _, err := openImage(fresh); err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		return nil, err
+	}
+	return openImage(dir)
+}
+
+// lock keeps other processes from changing the store.
+func (s store) lock() (unlock func() error, err error) {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.Create(filepath.Join(s.dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	return file.Close, nil
+}
+
+func (s store) list(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "KERNEL\tSUITE\tCACHED")
+	for _, k := range kernels {
+		cached := "no"
+		if img, err := openImage(filepath.Join(s.dir, k.name)); err == nil {
+			cached = img.release
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", k.name, k.suite, cached)
+	}
+	return table.Flush()
+}
+
+// openImage finds the kernel unpacked in dir. The error wraps [fs.ErrNotExist]
+// when there is none.
+func openImage(dir string) (*image, error) {
+	const prefix = "vmlinuz-"
+	found, err := filepath.Glob(filepath.Join(dir, "boot", prefix+"*"))
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != 1 {
+		return nil, fmt.Errorf("%s holds %d kernels, not one: %w", dir, len(found), fs.ErrNotExist)
+	}
+	img := &image{vmlinuz: found[0], release: filepath.Base(found[0])[len(prefix):]}
+	// Since Debian 13 the packages name the folder that /lib is a link to.
+	for _, lib := range []string{"lib", "usr/lib"} {
+		img.modules = filepath.Join(dir, lib, "modules", img.release)
+		if _, err = os.Stat(img.modules); err == nil {
+			return img, nil
+		}
+	}
+	return nil, fmt.Errorf("modules of kernel %s: %w", img.release, err)
+}

@@ -1,0 +1,174 @@
+// Command kernels runs Beeline's BPF tests in the kernels it supports: it gets
+// Debian's kernels from the mirror that this machine's apt uses, packs the test
+// binaries into an initramfs and boots each kernel in qemu.
+//
+//	go run ./tools/kernels [-list] [-kernel 6.1|6.12|newest|all] [-- test arguments]
+//
+// Arguments after -- go to every test binary, as in -- -test.run TestConnect.
+// Kernels are kept under .cache/kernels; -update asks the mirror for newer ones.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// packages are the test packages that must pass in every kernel.
+var packages = []string{
+	"./tests/kernels",
+	"./pkg/bpfmap",
+	"./pkg/datapath",
+	"./tests/netns",
+}
+
+// options are the command line.
+type options struct {
+	list    bool
+	update  bool
+	verbose bool
+	kernel  string
+	accel   string
+	timeout time.Duration
+	args    []string
+}
+
+func main() {
+	// The kernel kills qemu when the thread that started it ends, so that thread
+	// has to be the one that ends last.
+	runtime.LockOSThread()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, parseFlags()); err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags() options {
+	var o options
+	flag.BoolVar(&o.list, "list", false, "show the kernels and which are in the cache")
+	flag.BoolVar(&o.update, "update", false, "get the newest build of each kernel, not the cached one")
+	flag.BoolVar(&o.verbose, "v", false, "show the console also while tests pass")
+	flag.StringVar(&o.kernel, "kernel", "all", "kernel to run: "+strings.Join(kernelNames(), ", ")+" or all")
+	flag.StringVar(&o.accel, "accel", "auto", "qemu accelerator: kvm, tcg, or auto for kvm where it is usable")
+	flag.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit for each kernel")
+	flag.Parse()
+	o.args = flag.Args()
+	return o
+}
+
+func run(ctx context.Context, o options) error {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return fmt.Errorf("%s/%s: the kernels are linux/amd64 only; run this on such a machine", runtime.GOOS, runtime.GOARCH)
+	}
+	chosen, err := chooseKernels(o.kernel)
+	if err != nil {
+		return err
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	store := store{dir: filepath.Join(root, ".cache", "kernels")}
+	if o.list {
+		return store.list(os.Stdout)
+	}
+	qemu, err := findQEMU(ctx, o.accel)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "beeline-kernels-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+
+	binaries, err := build(ctx, root, scratch, packages)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, k := range chosen {
+		if err := runKernel(ctx, o, store, qemu, k, binaries, scratch); err != nil {
+			failed = append(failed, fmt.Errorf("kernel %s: %w", k.name, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// runKernel boots k with the test binaries and prints how they ended.
+func runKernel(ctx context.Context, o options, store store, qemu *qemu, k kernel, binaries *binaries, scratch string) error {
+	img, err := store.image(ctx, k, o.update)
+	if err != nil {
+		return err
+	}
+	initramfs := filepath.Join(scratch, "initramfs-"+k.name)
+	defer os.Remove(initramfs)
+	if err := packInitramfs(ctx, initramfs, img, binaries, testArgs(o)); err != nil {
+		return err
+	}
+	fmt.Printf("kernel %s: %s, accelerator %s\n", k.name, img.release, qemu.accel)
+	boot := boot{
+		vmlinuz:   img.vmlinuz,
+		initramfs: initramfs,
+		events:    filepath.Join(scratch, "events-"+k.name),
+		timeout:   o.timeout,
+	}
+	if o.verbose {
+		boot.console = os.Stdout
+	}
+	report, err := qemu.run(ctx, boot)
+	if err != nil {
+		return err
+	}
+	report.print(os.Stdout)
+	err = report.verdict(binaries.packages(), hasFilter(o.args))
+	if err != nil && !o.verbose {
+		os.Stdout.Write(report.console)
+	}
+	return err
+}
+
+// testArgs are the arguments of the test binaries: the results are counted from
+// verbose output, and a test that hangs shows its stacks before the machine is
+// stopped.
+func testArgs(o options) []string {
+	limit := o.timeout * 8 / 10
+	return append([]string{"-test.v", "-test.timeout=" + limit.String()}, o.args...)
+}
+
+// hasFilter says that args select tests, so that a package may have none to run.
+func hasFilter(args []string) bool {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if name == "test.run" || name == "test.skip" {
+			return true
+		}
+	}
+	return false
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	path := strings.TrimSpace(string(out))
+	if path == "" || path == os.DevNull {
+		return "", errors.New("no go.mod here; run this inside the repository")
+	}
+	return filepath.Dir(path), nil
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// wantedModules are loaded before the tests, with what they depend on. Nothing
+// loads modules on demand in the test kernels. A kernel that has a wanted module
+// neither as a file nor built in goes without it, unless it is needed.
+var wantedModules = []struct {
+	name   string
+	needed bool
+}{
+	{name: "ipv6", needed: true},
+	{name: "veth", needed: true},
+	{name: "dummy"},
+	{name: "bridge"},
+	{name: "vxlan"},
+	{name: "crc32c_generic"}, // for nf_tables and sctp, which do not say so
+	{name: "nf_tables"},
+	{name: "sctp"},
+}
+
+// module is a kernel module as the kernel loads it.
+type module struct {
+	name string
+	data []byte
+}
+
+// moduleIndex knows the modules of one kernel.
+type moduleIndex struct {
+	files   map[string]string // name to path, perhaps compressed
+	builtin map[string]bool
+	loaded  map[string]bool
+	order   []module
+}
+
+// modulesOf returns the wanted modules of a kernel in the order to load them.
+func modulesOf(ctx context.Context, img *image) ([]module, error) {
+	index, err := readModules(img.modules)
+	if err != nil {
+		return nil, err
+	}
+	for _, wanted := range wantedModules {
+		if !wanted.needed && !index.has(wanted.name) {
+			continue
+		}
+		if err := index.load(ctx, wanted.name); err != nil {
+			return nil, fmt.Errorf("kernel %s: module %s: %w", img.release, wanted.name, err)
+		}
+	}
+	return index.order, nil
+}
+
+func readModules(dir string) (*moduleIndex, error) {
+	index := &moduleIndex{
+		files:   map[string]string{},
+		builtin: map[string]bool{},
+		loaded:  map[string]bool{},
+	}
+	builtin, err := os.Open(filepath.Join(dir, "modules.builtin"))
+	if err != nil {
+		return nil, err
+	}
+	defer builtin.Close()
+	lines := bufio.NewScanner(builtin)
+	for lines.Scan() {
+		name, _ := moduleName(lines.Text())
+		index.builtin[name] = true
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	return index, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if name, ok := moduleName(path); ok {
+			index.files[name] = path
+		}
+		return err
+	})
+}
+
+// moduleName returns the name by which the kernel knows the module in a file.
+func moduleName(path string) (name string, ok bool) {
+	name, _, ok = strings.Cut(filepath.Base(path), ".ko")
+	return strings.ReplaceAll(name, "-", "_"), ok
+}
+
+func (m *moduleIndex) has(name string) bool {
+	return m.builtin[name] || m.files[name] != ""
+}
+
+// load adds a module to the order, after those it depends on.
+func (m *moduleIndex) load(ctx context.Context, name string) error {
+	if m.builtin[name] || m.loaded[name] {
+		return nil
+	}
+	path := m.files[name]
+	if path == "" {
+		return errors.New("neither built in nor among the kernel's modules")
+	}
+	data, err := readModule(ctx, path)
+	if err != nil {
+		return err
+	}
+	depends, err := moduleDepends(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	m.loaded[name] = true
+	for _, other := range depends {
+		if err := m.load(ctx, other); err != nil {
+			return fmt.Errorf("needs %s: %w", other, err)
+		}
+	}
+	m.order = append(m.order, module{name: name, data: data})
+	return nil
+}
+
+func readModule(ctx context.Context, path string) ([]byte, error) {
+	if strings.HasSuffix(path, ".ko") {
+		return os.ReadFile(path)
+	}
+	if strings.HasSuffix(path, ".xz") {
+		return command(ctx, "", "xz", "--decompress", "--stdout", path)
+	}
+	return nil, fmt.Errorf("%s: compressed in an unknown way", path)
+}
+
+// moduleDepends reads the names of the modules that must be loaded before.
+func moduleDepends(data []byte) ([]string, error) {
+	file, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	section := file.Section(".modinfo")
+	if section == nil {
+		return nil, errors.New("no .modinfo section: not a kernel module")
+	}
+	info, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	for field := range bytes.SplitSeq(info, []byte{0}) {
+		if list, ok := strings.CutPrefix(string(field), "depends="); ok && list != "" {
+			return strings.Split(strings.ReplaceAll(list, "-", "_"), ","), nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const qemuProgram = "qemu-system-x86_64"
+
+// kernelArgs make any fault of the kernel end the machine at once.
+const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on"
+
+// qemu is the emulator as it is to be run on this machine.
+type qemu struct {
+	path  string
+	accel string
+}
+
+// boot is one run of a kernel.
+type boot struct {
+	vmlinuz   string
+	initramfs string
+	events    string    // file that the result line is written to
+	console   io.Writer // gets the console as it is written; nil is nobody
+	timeout   time.Duration
+}
+
+func findQEMU(ctx context.Context, accel string) (*qemu, error) {
+	path, err := exec.LookPath(qemuProgram)
+	if err != nil {
+		return nil, fmt.Errorf("%w: install the package qemu-system-x86", err)
+	}
+	q := &qemu{path: path, accel: accel}
+	switch accel {
+	case "kvm", "tcg":
+	case "auto":
+		q.accel = "kvm"
+		if !q.kvmUsable(ctx) {
+			q.accel = "tcg"
+		}
+	default:
+		return nil, fmt.Errorf("accelerator %q is none of auto, kvm, tcg", accel)
+	}
+	return q, nil
+}
+
+// kvmUsable says whether KVM can run Debian's kernels here. That /dev/kvm can be
+// opened is not enough: on a host that is itself a PVM guest KVM runs only kernels
+// built for PVM, and qemu aborts where nested KVM is not whole.
+func (q *qemu) kvmUsable(ctx context.Context) bool {
+	if _, err := os.Stat("/sys/module/kvm_pvm"); err == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cmd := q.command(ctx, "-S", "-monitor", "stdio")
+	cmd.Stdin = strings.NewReader("quit\n")
+	return cmd.Run() == nil
+}
+
+// command returns a machine to start, with what every machine has and args.
+func (q *qemu) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, q.path, append([]string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-accel", q.accel, "-cpu", "max", "-smp", "2", "-m", "2048",
+	}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// run boots the kernel and waits until the machine is off. The error says why
+// the machine could not be run to its end; the report then holds nothing.
+func (q *qemu) run(ctx context.Context, b boot) (*report, error) {
+	limited, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	var console, stderr bytes.Buffer
+	cmd := q.command(limited, "-serial", "stdio", "-serial", "file:"+b.events,
+		"-kernel", b.vmlinuz, "-initrd", b.initramfs, "-append", kernelArgs)
+	cmd.Stdout = &console
+	if b.console != nil {
+		cmd.Stdout = io.MultiWriter(&console, b.console)
+	}
+	cmd.Stderr = &stderr
+
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	r := &report{console: console.Bytes()}
+	switch {
+	case limited.Err() != nil:
+		r.stopped = fmt.Sprintf("stopped at the time limit of %v", b.timeout)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w\n%s", qemuProgram, err, stderr.String())
+	}
+	events, err := os.ReadFile(b.events)
+	if err != nil {
+		return nil, fmt.Errorf("read the results: %w", err)
+	}
+	return r, r.read(bytes.NewReader(events))
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/beeline-lb/beeline/tools/kernels/guest"
+)
+
+// report is what is known of a run.
+type report struct {
+	console []byte
+	stopped string // why the machine was stopped; empty when it ended by itself
+	failure string // of init
+	done    bool
+	results []guest.Result
+}
+
+// read takes the events in. A last one that the end of the machine cut off is
+// left out.
+func (r *report) read(in io.Reader) error {
+	decoder := json.NewDecoder(in)
+	for {
+		var event guest.Event
+		err := decoder.Decode(&event)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the results: %w", err)
+		}
+		if event.Failure != "" {
+			r.failure = event.Failure
+		}
+		if event.Result != nil {
+			r.results = append(r.results, *event.Result)
+		}
+		r.done = r.done || event.Done
+	}
+}
+
+func (r *report) print(out io.Writer) {
+	for _, result := range r.results {
+		verdict := "ok  "
+		if result.Failure != "" {
+			verdict = "FAIL"
+		}
+		fmt.Fprintf(out, "  %s %-20s %6.1fs  %d passed, %d failed, %d skipped %v\n", verdict, result.Package,
+			result.Seconds, result.Passed, result.Failed, len(result.Skipped), result.Skipped)
+	}
+}
+
+// verdict returns why the run did not pass. With filtered some packages may have
+// run no test, but not all.
+func (r *report) verdict(packages []string, filtered bool) error {
+	var errs []error
+	if r.failure != "" {
+		errs = append(errs, fmt.Errorf("init: %s", r.failure))
+	}
+	passed := 0
+	for _, result := range r.results {
+		passed += result.Passed
+		switch {
+		case result.Failure != "":
+			errs = append(errs, fmt.Errorf("%s: %s", result.Package, result.Failure))
+		case result.Passed == 0 && !filtered:
+			errs = append(errs, fmt.Errorf("%s: no test was run", result.Package))
+		}
+	}
+	switch {
+	case len(errs) > 0 || r.done && passed > 0 && len(r.results) == len(packages):
+		return errors.Join(errs...)
+	case r.stopped != "":
+		return fmt.Errorf("after %d of %d packages: %s", len(r.results), len(packages), r.stopped)
+	case !r.done:
+		return fmt.Errorf("the kernel ended after %d of %d packages; see the console", len(r.results), len(packages))
+	}
+	return fmt.Errorf("%d tests passed in %d of %d packages", passed, len(r.results), len(packages))
+}
