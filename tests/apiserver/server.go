@@ -118,7 +118,7 @@ func (s *Server) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if ready(ctx, client, s.Config.Host) {
+		if isReady(ctx, client, s.Config.Host) {
 			return nil
 		}
 		select {
@@ -133,7 +133,7 @@ func (s *Server) waitReady(ctx context.Context) error {
 	}
 }
 
-func ready(ctx context.Context, client *http.Client, host string) bool {
+func isReady(ctx context.Context, client *http.Client, host string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/readyz", nil)
 	if err != nil {
 		return false

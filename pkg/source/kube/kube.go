@@ -63,11 +63,9 @@ func New(o Options) (*Source, error) {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
 	s := &Source{sink: o.Sink}
-	follow(s, watchOf(core, "services", selectServices), newServices(o.Sink))
-	follow(s, watchOf(discovery, "endpointslices", selectSlices), newSlices(o.Sink))
-	follow(s, watchOf(core, "nodes", func(l *metav1.ListOptions) {
-		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.NodeName).String()
-	}), newNodes(o.Sink))
+	follow(s, core, "services", selectServices, newServices(o.Sink))
+	follow(s, discovery, "endpointslices", selectSlices, newSlices(o.Sink))
+	follow(s, core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
 	return s, nil
 }
 
@@ -110,15 +108,18 @@ func selectSlices(l *metav1.ListOptions) {
 	l.LabelSelector = "!" + corev1.IsHeadlessService
 }
 
-// watchOf lists and watches a resource of all namespaces.
-func watchOf(c cache.Getter, resource string, tweak func(*metav1.ListOptions)) cache.ListerWatcher {
-	return cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, tweak)
+func selectNode(name string) func(*metav1.ListOptions) {
+	return func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
 }
 
-// follow adds a reflector that fills st.
-func follow[O object, M any](s *Source, lw cache.ListerWatcher, st *store[O, M]) {
+// follow adds a reflector that fills st with what is selected of a resource, in
+// all namespaces.
+func follow[O object, M any](s *Source, c cache.Getter, resource string, selected func(*metav1.ListOptions), st *store[O, M]) {
 	var kind O
-	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{}))
+	lw := cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, selected)
+	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: resource}))
 	s.listed = append(s.listed, st.listed)
 }
 
