@@ -1,0 +1,220 @@
+package file
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
+)
+
+// content is what a file declares: valid by itself, with the API's defaults
+// filled in. It is not changed after it was decoded.
+type content struct {
+	raw     []byte
+	objects []*object
+}
+
+// id names an object of a kind.
+type id struct {
+	kind string
+	model.Name
+}
+
+func (i id) String() string { return fmt.Sprintf("%s %s", i.kind, i.Name) }
+
+// object is one Service or EndpointSlice of a file.
+type object struct {
+	id       id
+	document int         // counted from 1
+	root     *field.Path // nil is the document itself, else an item of a list
+
+	service  *corev1.Service // nil for a slice
+	families []model.Family  // to have a cluster IP of, the primary one first
+
+	slice *model.Slice // nil for a Service and for a slice to be ignored
+}
+
+// The kinds of objects that a file may hold.
+const (
+	kindService = "Service"
+	kindSlice   = "EndpointSlice"
+)
+
+// decode reads a file's manifests. It returns every fault it finds, and content
+// only when there is none. A file without a manifest is a fault: it is more
+// likely cut short than meant to take its Services away.
+func (r *rules) decode(raw []byte) (*content, []*Fault) {
+	c := &content{raw: raw}
+	docs, faults := documents(raw)
+	if len(docs)+len(faults) == 0 {
+		return nil, []*Fault{{Reason: "no manifest in it: delete the file to delete what it declared"}}
+	}
+	for _, d := range docs {
+		objects, more := r.document(d)
+		c.objects = append(c.objects, objects...)
+		faults = append(faults, more...)
+	}
+	seen := map[id]*object{}
+	for _, o := range c.objects {
+		if first := seen[o.id]; first != nil {
+			faults = append(faults, &Fault{Document: o.document, Line: c.line(o, "metadata.name"), Path: o.path("metadata.name"),
+				Reason: fmt.Sprintf("%s is already in document %d: keep one of them", o.id, first.document)})
+			continue
+		}
+		seen[o.id] = o
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	return c, nil
+}
+
+// services returns the Services among the objects.
+func (c *content) services() []*object {
+	var services []*object
+	for _, o := range c.objects {
+		if o.service != nil {
+			services = append(services, o)
+		}
+	}
+	return services
+}
+
+// path returns the field path from the document on of a path in the object.
+func (o *object) path(path string) string { return below(o.root, path) }
+
+// line returns the line of a path in the object; 0 when it is not known. The
+// tree of nodes is not kept: faults found after decoding are rare.
+func (c *content) line(o *object, path string) int {
+	docs, _ := documents(c.raw)
+	for _, d := range docs {
+		if d.number == o.document {
+			return line(d.root, o.path(path))
+		}
+	}
+	return 0
+}
+
+// fault places reason at a path of an object of the content.
+func (c *content) fault(o *object, path, reason string) *Fault {
+	return &Fault{Document: o.document, Line: c.line(o, path), Path: o.path(path), Reason: reason}
+}
+
+// document decodes a document's objects.
+func (r *rules) document(d *document) ([]*object, []*Fault) {
+	if faults := d.checkKeys(); len(faults) > 0 {
+		return nil, faults
+	}
+	if d.root.Kind != yaml.MappingNode {
+		return nil, []*Fault{d.faultAt("", "must be an object with apiVersion and kind")}
+	}
+	var v any
+	if err := d.root.Decode(&v); err != nil {
+		return nil, []*Fault{syntaxFault(d.number, err)}
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, []*Fault{d.faultAt("", err.Error())}
+	}
+	return r.objects(d, nil, data, metav1.TypeMeta{})
+}
+
+// objects decodes the object or the list of objects in data. What it does not
+// say of its type is taken from implied.
+func (r *rules) objects(d *document, root *field.Path, data []byte, implied metav1.TypeMeta) ([]*object, []*Fault) {
+	var tm metav1.TypeMeta
+	if err := json.Unmarshal(data, &tm); err != nil {
+		path, reason := typeFault(data, err)
+		return nil, []*Fault{d.faultAt(below(root, path), reason)}
+	}
+	if tm == (metav1.TypeMeta{}) {
+		tm = implied
+	}
+	switch gv := tm.APIVersion; {
+	case gv == "v1" && tm.Kind == kindService:
+		return r.service(d, root, data)
+	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == kindSlice:
+		return r.slice(d, root, data)
+	case root != nil:
+	case gv == "v1" && tm.Kind == "List":
+		return r.list(d, data, metav1.TypeMeta{})
+	case gv == "v1" && tm.Kind == "ServiceList":
+		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindService})
+	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == "EndpointSliceList":
+		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindSlice})
+	}
+	return nil, []*Fault{d.faultAt(below(root, "kind"), fmt.Sprintf(
+		"%q of apiVersion %q is not served: give Service of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
+		tm.Kind, tm.APIVersion))}
+}
+
+// list decodes the items of a list of objects.
+func (r *rules) list(d *document, data []byte, item metav1.TypeMeta) ([]*object, []*Fault) {
+	var l struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        metav1.ListMeta   `json:"metadata"`
+		Items           []json.RawMessage `json:"items"`
+	}
+	if faults := d.strict(nil, data, &l); len(faults) > 0 {
+		return nil, faults
+	}
+	var objects []*object
+	var faults []*Fault
+	for i, data := range l.Items {
+		more, bad := r.objects(d, field.NewPath("items").Index(i), data, item)
+		objects = append(objects, more...)
+		faults = append(faults, bad...)
+	}
+	return objects, faults
+}
+
+func (r *rules) service(d *document, root *field.Path, data []byte) ([]*object, []*Fault) {
+	svc := &corev1.Service{}
+	if faults := d.strict(root, data, svc); len(faults) > 0 {
+		return nil, faults
+	}
+	defaultService(svc)
+	errs := r.checkService(svc, root)
+	var families []model.Family
+	if len(errs) == 0 {
+		var err *field.Error
+		if families, err = r.families(svc, root.Child("spec")); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	o := &object{id: id{kindService, nameOf(svc)}, document: d.number, root: root, service: svc, families: families}
+	return []*object{o}, d.faults(errs)
+}
+
+func (r *rules) slice(d *document, root *field.Path, data []byte) ([]*object, []*Fault) {
+	slice := &discoveryv1.EndpointSlice{}
+	if faults := d.strict(root, data, slice); len(faults) > 0 {
+		return nil, faults
+	}
+	if slice.Namespace == "" {
+		slice.Namespace = metav1.NamespaceDefault
+	}
+	errs := checkSlice(slice, root)
+	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.number, root: root, slice: convert.Slice(slice)}
+	return []*object{o}, d.faults(errs)
+}
+
+func nameOf(o metav1.Object) model.Name {
+	return model.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// faults places errs in the document.
+func (d *document) faults(errs field.ErrorList) []*Fault {
+	var faults []*Fault
+	for _, err := range errs {
+		faults = append(faults, d.faultAt(err.Field, err.ErrorBody()))
+	}
+	return faults
+}

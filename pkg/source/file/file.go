@@ -1,0 +1,355 @@
+// Package file is the source that reads Services and EndpointSlices from a
+// folder of manifests and follows changes to them.
+//
+// A file is taken as a whole or not at all: while it is broken or clashes with
+// another one, its objects stay as they last were, also over a restart. What
+// changed in the folder at one time reaches the sink as one update. A Service
+// that chose no cluster IP or node port is assigned one, which it keeps for as
+// long as it exists.
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+// The node ports assigned when Options gives none.
+const (
+	DefaultNodePortMin = 30000
+	DefaultNodePortMax = 32767
+)
+
+// Options configures a Source.
+type Options struct {
+	// Dir holds the manifests: *.yaml, *.yml and *.json directly in it.
+	Dir string
+	// StateFile keeps what was assigned and each file's last good content over a
+	// restart. Its folder must exist. "" keeps nothing.
+	StateFile string
+	// ServiceRanges are what cluster IPs are assigned from, at most one of each
+	// IP family. The first one's family is that of Services which name none.
+	ServiceRanges []netip.Prefix
+	// NodePortMin and NodePortMax bound the node ports, both included. Both 0 is
+	// the default range.
+	NodePortMin, NodePortMax uint16
+	// Sink gets the Services and slices.
+	Sink source.Sink
+}
+
+// Source follows a folder of manifests.
+type Source struct {
+	opts  Options
+	rules *rules
+
+	// settle is how long the folder must be quiet before it is read, so that a
+	// file is seldom read half written, but it is read after unsettled at the
+	// latest. rescan and retry are how often it is read without an event, while it
+	// can be listed and while it cannot.
+	settle, unsettled, rescan, retry time.Duration
+
+	files   map[string]*manifest
+	catalog *catalog // what the files come to
+	sent    *catalog // what the sink has
+	synced  bool
+	saved   []byte // content of the state file
+
+	mu       sync.Mutex
+	listing  error // of the folder
+	watching error
+	saving   error
+	refused  map[string][]error // by file name
+}
+
+// manifest is a file of the folder.
+type manifest struct {
+	reading
+	now    *content // decoded from raw; nil when that has faults
+	good   *content // last one accepted
+	faults []*Fault // of raw by itself
+}
+
+// choices returns the contents the file may have, the preferred one first.
+func (m *manifest) choices() []*content {
+	var all []*content
+	for _, c := range []*content{m.now, m.good} {
+		if c != nil && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// New returns a source that holds what the state file does. It fails for options
+// that make no sense and for a state file that cannot be read.
+func New(opts Options) (*Source, error) {
+	rules, err := newRules(&opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{
+		opts:  opts,
+		rules: rules,
+
+		settle:    30 * time.Millisecond,
+		unsettled: 300 * time.Millisecond,
+		rescan:    30 * time.Second,
+		retry:     time.Second,
+
+		files:   map[string]*manifest{},
+		catalog: newCatalog(),
+		sent:    newCatalog(),
+		refused: map[string][]error{},
+	}
+	return s, s.restore()
+}
+
+func newRules(opts *Options) (*rules, error) {
+	ports := portRange{opts.NodePortMin, opts.NodePortMax}
+	if ports == (portRange{}) {
+		ports = portRange{DefaultNodePortMin, DefaultNodePortMax}
+	}
+	if ports.min == 0 || ports.max < ports.min {
+		return nil, fmt.Errorf("node port range %s: the first must be 1 or more and not above the last", ports)
+	}
+	r := &rules{nodePorts: ports}
+	for _, prefix := range opts.ServiceRanges {
+		a, err := newAddrRange(prefix)
+		if err != nil {
+			return nil, err
+		}
+		if other := r.rangeOf(a.family()); other != nil {
+			return nil, fmt.Errorf("%s: %s and %s are both %s: give one range of each family",
+				rangeFlag, other.prefix, a.prefix, a.family())
+		}
+		r.ranges = append(r.ranges, a)
+	}
+	return r, nil
+}
+
+// restore takes up the state file.
+func (s *Source) restore() error {
+	if s.opts.StateFile == "" {
+		return nil
+	}
+	st, data, err := readState(s.opts.StateFile)
+	if err != nil {
+		return err
+	}
+	s.saved = data
+	s.catalog.assigned = st.assigned()
+	for name, raw := range st.Files {
+		m := &manifest{reading: reading{raw: raw}}
+		m.now, m.faults = s.rules.decode(raw)
+		m.good = m.now
+		s.files[name] = m
+	}
+	s.plan()
+	return nil
+}
+
+// Run reads the folder, hands what it finds to the sink and follows changes
+// until ctx ends. Faults of manifests and of the folder do not end it; see
+// Errors. It is called once.
+func (s *Source) Run(ctx context.Context) error {
+	w, err := newWatcher(s.opts.Dir)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+
+	next := time.NewTimer(s.scan(w))
+	defer next.Stop()
+	var first time.Time // event that is not followed up yet
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.Events:
+			if first.IsZero() {
+				first = time.Now()
+			}
+			if time.Since(first) < s.unsettled {
+				next.Reset(s.settle)
+			}
+		case err := <-w.Errors:
+			klog.ErrorS(err, "Watching the manifests failed, reading all of them again", "dir", s.opts.Dir)
+			next.Reset(s.settle)
+		case <-next.C:
+			first = time.Time{}
+			next.Reset(s.scan(w))
+		}
+	}
+}
+
+// scan reads the folder and passes on what changed. It returns when to do so
+// again at the latest.
+func (s *Source) scan(w *watcher) time.Duration {
+	watching := w.follow()
+	found, err := readFolder(s.opts.Dir)
+	s.note(&s.watching, watching, "Changes of manifests are seen late")
+	s.note(&s.listing, err, "Manifests stay as they were")
+	if err != nil {
+		s.send()
+		return s.retry
+	}
+	if s.take(found) {
+		s.plan()
+	}
+	s.send()
+	if !s.synced {
+		s.synced = true
+		s.opts.Sink.Synced()
+	}
+	return s.rescan
+}
+
+// take makes found the files of the source and reports whether any differs from
+// what it was.
+func (s *Source) take(found map[string]reading) bool {
+	changed := false
+	for name := range s.files {
+		if _, ok := found[name]; !ok {
+			delete(s.files, name)
+			changed = true
+		}
+	}
+	for name, r := range found {
+		m := s.files[name]
+		if m == nil {
+			m = &manifest{}
+			s.files[name] = m
+		} else if bytes.Equal(m.raw, r.raw) && errorText(m.err) == errorText(r.err) {
+			continue
+		}
+		changed = true
+		m.reading = r
+		switch {
+		case r.err != nil:
+			m.now, m.faults = nil, []*Fault{{Reason: r.err.Error()}}
+		case m.good != nil && bytes.Equal(m.good.raw, r.raw):
+			m.now, m.faults = m.good, nil
+		default:
+			m.now, m.faults = s.rules.decode(r.raw)
+		}
+	}
+	return changed
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// plan brings the catalog, the state file and the errors up to the files.
+func (s *Source) plan() {
+	var candidates []candidate
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		candidates = append(candidates, candidate{name, s.files[name].choices()})
+	}
+	catalog, clashes := s.rules.plan(s.catalog, candidates)
+	s.catalog = catalog
+	refused := map[string][]error{}
+	for name, m := range s.files {
+		if c := catalog.chosen[name]; c != nil {
+			m.good = c
+		}
+		for _, f := range inFile(name, append(slices.Clip(m.faults), clashes[name]...)) {
+			refused[name] = append(refused[name], f)
+		}
+	}
+	s.noteRefused(refused)
+}
+
+// send saves the state, since an address that was told must stay, and then hands
+// the sink what it lacks.
+func (s *Source) send() {
+	if s.catalog == s.sent && s.saving == nil {
+		return
+	}
+	s.note(&s.saving, s.save(), "Addresses may change at the next restart")
+	u := s.sent.diff(s.catalog)
+	s.sent = s.catalog
+	if reflect.ValueOf(u).IsZero() {
+		return
+	}
+	s.opts.Sink.Apply(u)
+	klog.InfoS("Manifests applied", "files", len(s.files), "services", len(s.catalog.services),
+		"putServices", len(u.PutServices), "deleteServices", len(u.DeleteServices),
+		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices))
+}
+
+func (s *Source) save() error {
+	if s.opts.StateFile == "" {
+		return nil
+	}
+	data, err := json.Marshal(newState(s.catalog.assigned, s.files))
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	if bytes.Equal(data, s.saved) {
+		return nil
+	}
+	if err := writeState(s.opts.StateFile, data); err != nil {
+		return err
+	}
+	s.saved = data
+	return nil
+}
+
+// note replaces one of the source's own errors and logs it when it is news.
+func (s *Source) note(at *error, err error, effect string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && errorText(*at) != err.Error() {
+		klog.ErrorS(err, effect, "dir", s.opts.Dir)
+	}
+	*at = err
+}
+
+// noteRefused replaces the errors of the files and logs those that are news.
+func (s *Source) noteRefused(refused map[string][]error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, errs := range refused {
+		if errorText(errors.Join(s.refused[name]...)) == errorText(errors.Join(errs...)) {
+			continue
+		}
+		for _, err := range errs {
+			klog.ErrorS(err, "Manifest refused, what it declared before stays", "dir", s.opts.Dir, "file", name)
+		}
+	}
+	s.refused = refused
+}
+
+// Errors returns what is wrong now: with the folder, its watch and the state
+// file, then with each file, by name. Those of files are of type [*Fault]. It
+// may be called from any goroutine.
+func (s *Source) Errors() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, err := range []error{s.listing, s.watching, s.saving} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.refused)) {
+		errs = append(errs, s.refused[name]...)
+	}
+	return errs
+}
