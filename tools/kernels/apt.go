@@ -15,7 +15,7 @@ import (
 const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // kernelDepends matches the dependencies that hold parts of a kernel.
-var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:image|binary|modules)-\S+)$`)
+var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:image|base|binary|modules)-\S+)$`)
 
 // fetch downloads the kernel of a Debian suite and unpacks it into dir.
 func fetch(ctx context.Context, suite, dir string) error {

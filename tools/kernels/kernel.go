@@ -128,24 +128,33 @@ func (s store) list(out io.Writer) error {
 	return table.Flush()
 }
 
-// openImage finds the kernel unpacked in dir. The error wraps [fs.ErrNotExist]
-// when there is none.
+// openImage finds the kernel unpacked in dir, wherever its release of Debian puts
+// the files. The error wraps [fs.ErrNotExist] when there is none.
 func openImage(dir string) (*image, error) {
-	const prefix = "vmlinuz-"
-	found, err := filepath.Glob(filepath.Join(dir, "boot", prefix+"*"))
+	modules, err := onlyMatch(filepath.Join(dir, "lib/modules/*"), filepath.Join(dir, "usr/lib/modules/*"))
 	if err != nil {
 		return nil, err
 	}
-	if len(found) != 1 {
-		return nil, fmt.Errorf("%s holds %d kernels, not one: %w", dir, len(found), fs.ErrNotExist)
+	release := filepath.Base(modules)
+	vmlinuz, err := onlyMatch(filepath.Join(dir, "boot/vmlinuz-"+release), filepath.Join(modules, "vmlinuz"))
+	if err != nil {
+		return nil, err
 	}
-	img := &image{vmlinuz: found[0], release: filepath.Base(found[0])[len(prefix):]}
-	// Since Debian 13 the packages name the folder that /lib is a link to.
-	for _, lib := range []string{"lib", "usr/lib"} {
-		img.modules = filepath.Join(dir, lib, "modules", img.release)
-		if _, err = os.Stat(img.modules); err == nil {
-			return img, nil
+	return &image{release: release, vmlinuz: vmlinuz, modules: modules}, nil
+}
+
+// onlyMatch returns the one file that any of the patterns matches.
+func onlyMatch(patterns ...string) (string, error) {
+	var found []string
+	for _, pattern := range patterns {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			return "", err
 		}
+		found = append(found, names...)
 	}
-	return nil, fmt.Errorf("modules of kernel %s: %w", img.release, err)
+	if len(found) != 1 {
+		return "", fmt.Errorf("%v match %d files, not one: %w", patterns, len(found), fs.ErrNotExist)
+	}
+	return found[0], nil
 }

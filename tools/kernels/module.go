@@ -13,21 +13,13 @@ import (
 	"strings"
 )
 
-// wantedModules are loaded before the tests, with what they depend on. Nothing
-// loads modules on demand in the test kernels. A kernel that has a wanted module
-// neither as a file nor built in goes without it, unless it is needed.
-var wantedModules = []struct {
-	name   string
-	needed bool
-}{
-	{name: "ipv6", needed: true},
-	{name: "veth", needed: true},
-	{name: "dummy"},
-	{name: "bridge"},
-	{name: "vxlan"},
-	{name: "crc32c_generic"}, // for nf_tables and sctp, which do not say so
-	{name: "nf_tables"},
-	{name: "sctp"},
+// wantedModules are loaded before the tests, after what they depend on: nothing
+// loads modules on demand in the test kernels.
+var wantedModules = []string{
+	"veth", "dummy", "bridge", "vxlan",
+	"nf_tables", "sctp",
+	"sch_ingress", "cls_bpf",
+	"tcp_diag", "udp_diag",
 }
 
 // module is a kernel module as the kernel loads it.
@@ -50,12 +42,9 @@ func modulesOf(ctx context.Context, img *image) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, wanted := range wantedModules {
-		if !wanted.needed && !index.has(wanted.name) {
-			continue
-		}
-		if err := index.load(ctx, wanted.name); err != nil {
-			return nil, fmt.Errorf("kernel %s: module %s: %w", img.release, wanted.name, err)
+	for _, name := range wantedModules {
+		if err := index.load(ctx, name); err != nil {
+			return nil, fmt.Errorf("kernel %s: module %s: %w", img.release, name, err)
 		}
 	}
 	return index.order, nil
@@ -92,10 +81,6 @@ func readModules(dir string) (*moduleIndex, error) {
 func moduleName(path string) (name string, ok bool) {
 	name, _, ok = strings.Cut(filepath.Base(path), ".ko")
 	return strings.ReplaceAll(name, "-", "_"), ok
-}
-
-func (m *moduleIndex) has(name string) bool {
-	return m.builtin[name] || m.files[name] != ""
 }
 
 // load adds a module to the order, after those it depends on.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
@@ -47,8 +48,12 @@ func (r *report) print(out io.Writer) {
 		if result.Failure != "" {
 			verdict = "FAIL"
 		}
-		fmt.Fprintf(out, "  %s %-20s %6.1fs  %d passed, %d failed, %d skipped %v\n", verdict, result.Package,
-			result.Seconds, result.Passed, result.Failed, len(result.Skipped), result.Skipped)
+		fmt.Fprintf(out, "  %s %s %.1fs: %d passed, %d failed, %d skipped",
+			verdict, result.Package, result.Seconds, result.Passed, result.Failed, len(result.Skipped))
+		if len(result.Skipped) > 0 {
+			fmt.Fprintf(out, ": %s", strings.Join(result.Skipped, ", "))
+		}
+		fmt.Fprintln(out)
 	}
 }
 
