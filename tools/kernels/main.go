@@ -103,7 +103,7 @@ func run(ctx context.Context, o options) error {
 			failed = append(failed, fmt.Errorf("kernel %s: %w", k.name, err))
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 	return errors.Join(failed...)

@@ -91,7 +91,7 @@ func (q *qemu) run(ctx context.Context, b boot) (*report, error) {
 
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 	r := &report{console: console.Bytes()}
 	switch {
