@@ -17,18 +17,13 @@ import (
 // be of slightly different times.
 func (m *Maps) Snapshot() (tables.Snapshot, error) {
 	s := tables.Snapshot{
-		Names:     make(map[uint32]tables.ServiceName),
+		Names:     m.ServiceNames(),
 		Services:  make(map[uint32]tables.Service),
 		Backends:  make(map[uint32]tables.Backend),
 		Slots:     m.slots,
 		Frontends: make(map[tables.FrontendKey]tables.Frontend),
 		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
 		Runtime:   m.runtime.entry().tables(),
-	}
-	for id := range m.name.len() {
-		if e := m.name.at(id); e.Family != 0 {
-			s.Names[id] = e.tables()
-		}
 	}
 	for id := range m.service.len() {
 		if _, ok := s.Names[id]; !ok {
@@ -52,6 +47,17 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 		}
 	}
 	return s, m.snapshotHashes(&s)
+}
+
+// ServiceNames returns what the Service ids in use stand for.
+func (m *Maps) ServiceNames() map[uint32]tables.ServiceName {
+	names := make(map[uint32]tables.ServiceName)
+	for id := range m.name.len() {
+		if e := m.name.at(id); e.Family != 0 {
+			names[id] = e.tables()
+		}
+	}
+	return names
 }
 
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {

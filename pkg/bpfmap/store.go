@@ -15,7 +15,18 @@ import (
 
 // Limits returns how far the tables may grow.
 func (m *Maps) Limits() tables.Limits {
-	return tables.Limits{Services: m.service.limit, Slots: m.slot.limit, Backends: m.backend.limit}
+	return tables.Limits{
+		Services:     m.service.limit,
+		Backends:     m.backend.limit,
+		Slots:        m.slot.limit,
+		Frontends:    m.limit(sockMapBlFrontend),
+		SourceRanges: m.limit(sockMapBlSrcrange),
+	}
+}
+
+// limit returns how much a hash or trie takes.
+func (m *Maps) limit(name string) tables.Limit {
+	return tables.Limit{Table: name, Size: m.all[name].MaxEntries(), Setting: Setting(name)}
 }
 
 // PutServiceName writes what the id stands for and makes room for its entry.
@@ -116,7 +127,7 @@ func (m *Maps) put(name string, key, value any) error {
 	kernelMap := m.all[name]
 	err := kernelMap.Put(key, value)
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return &tables.FullError{Table: name, Size: kernelMap.MaxEntries(), Setting: Setting(name)}
+		return m.limit(name).Full()
 	}
 	if err != nil {
 		return fmt.Errorf("map %s: %w", name, err)

@@ -27,6 +27,7 @@ func Restore(store Store, have Snapshot) *Tables {
 	for _, r := range have.SourceRanges {
 		if u := byID[r.Service]; u != nil {
 			u.ranges[r.Prefix] = struct{}{}
+			t.ranges++
 		} else {
 			t.orphans.ranges = append(t.orphans.ranges, r)
 		}

@@ -40,11 +40,13 @@ func (l Limit) Full() error {
 	return &FullError{Table: l.Table, Size: l.Size, Setting: l.Setting}
 }
 
-// Limits of the tables whose ids and slots [Tables] hands out.
+// Limits of the tables that grow with what is served.
 type Limits struct {
-	Services Limit
-	Slots    Limit
-	Backends Limit
+	Services     Limit
+	Backends     Limit
+	Slots        Limit
+	Frontends    Limit
+	SourceRanges Limit
 }
 
 // Store is where the entries go: the kernel's maps. It is written by one

@@ -28,6 +28,7 @@ type Tables struct {
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
 	runtime   Runtime
+	ranges    uint32 // source ranges of all units
 
 	retired Retired
 	orphans orphans
@@ -495,6 +496,7 @@ func (t *Tables) putRanges(u *unit, want []netip.Prefix) error {
 			continue
 		}
 		u.ranges[p] = struct{}{}
+		t.ranges++
 	}
 	return errors.Join(errs...)
 }
@@ -510,6 +512,7 @@ func (t *Tables) dropRanges(u *unit, want []netip.Prefix) error {
 			continue
 		}
 		delete(u.ranges, p)
+		t.ranges--
 	}
 	return errors.Join(errs...)
 }
@@ -548,24 +551,22 @@ func sortedKeys(set map[FrontendKey]struct{}) []FrontendKey {
 	return keys
 }
 
-// Usage is how full the tables are.
-type Usage struct {
-	Services, Backends, Slots             uint32 // in use, slots rounded up to blocks
-	Frontends, SourceRanges               int
-	ServiceLimit, BackendLimit, SlotLimit uint32
+// Fill is how full a table is.
+type Fill struct {
+	Limit
+	Used uint32 // slots are counted in the blocks that hold them
 }
 
-// Usage returns how full the tables are.
-func (t *Tables) Usage() Usage {
-	u := Usage{
-		Services: t.services.inUse, Backends: t.backends.inUse, Slots: t.slots.inUse,
-		Frontends:    len(t.frontends),
-		ServiceLimit: t.services.limit, BackendLimit: t.backends.limit, SlotLimit: t.slots.limit,
+// Usage returns how full the tables are that can run out.
+func (t *Tables) Usage() []Fill {
+	limits := t.store.Limits()
+	return []Fill{
+		{limits.Services, t.services.inUse},
+		{limits.Backends, t.backends.inUse},
+		{limits.Slots, t.slots.inUse},
+		{limits.Frontends, uint32(len(t.frontends))},
+		{limits.SourceRanges, t.ranges},
 	}
-	for _, unit := range t.units {
-		u.SourceRanges += len(unit.ranges)
-	}
-	return u
 }
 
 // stronger reports whether a frontend of kind a displaces one of kind b: a

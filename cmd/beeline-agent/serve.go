@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/metrics"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/file"
+	"github.com/beeline-lb/beeline/pkg/source/host"
+	"github.com/beeline-lb/beeline/pkg/source/kube"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/version"
+)
+
+// serve runs the agent until ctx ends.
+func serve(ctx context.Context, c *config) error {
+	started := time.Now()
+	d, err := datapath.Prepare(datapath.Options{BPFFS: c.bpffs, Cgroup: c.cgroup, Sizes: c.sizes})
+	if err != nil {
+		return err
+	}
+	have, err := d.Maps().Snapshot()
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(metrics.NewDatapath(d.Maps()))
+	syncs := metrics.NewSync(registry)
+
+	var healthy *health.State
+	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
+		Node:              model.Node{Name: c.nodeName, Addrs: c.nodeAddrs},
+		NodePortAddresses: c.nodePorts,
+		ServiceCIDRs:      c.ranges,
+		MinSyncPeriod:     c.minSyncPeriod,
+		Complete: func() error {
+			if err := d.Attach(); err != nil {
+				return err
+			}
+			d.Maps().SetAgent(c.describe(started))
+			klog.InfoS("Serving", "version", version.String(), "node", c.nodeName, "cgroup", c.cgroup,
+				"pins", datapath.Dir(c.bpffs), "after", time.Since(started).Round(time.Millisecond))
+			return nil
+		},
+		Synced: func(s reconcile.Sync) {
+			syncs.Observe(s)
+			d.Maps().SetSynced(s.Start.Add(s.Duration), s.Pending)
+			healthy.Synced()
+			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
+		},
+	})
+	healthy = health.New(r.Oldest)
+	src, err := c.source(r)
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if err := listen(ctx, c, registry, healthy); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if addrs, err := host.Addresses(); err == nil {
+		r.SetLocalAddresses(addrs)
+	}
+	return errors.Join(run(ctx, r, src), d.Close())
+}
+
+// runner is a source.
+type runner interface {
+	Run(context.Context) error
+}
+
+// run runs the parts of the agent until ctx ends or one of them fails.
+func run(ctx context.Context, r *reconcile.Reconciler, src runner) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var parts sync.WaitGroup
+	parts.Go(func() { host.Watch(ctx, r.SetLocalAddresses) })
+	parts.Go(func() {
+		if err := src.Run(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	err := r.Run(ctx)
+	cancel(err)
+	parts.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// source returns where Services come from.
+func (c *config) source(sink source.Sink) (runner, error) {
+	if c.manifests == "" {
+		return kube.New(kube.Options{Kubeconfig: c.kubeconfig, Master: c.master, NodeName: c.nodeName, Sink: sink})
+	}
+	if err := os.MkdirAll(c.stateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	return file.New(file.Options{
+		Dir:           c.manifests,
+		StateFile:     filepath.Join(c.stateDir, "manifests.json"),
+		ServiceRanges: c.ranges,
+		Sink:          sink,
+	})
+}
+
+// describe returns what the agent tells of itself beside the maps.
+func (c *config) describe(started time.Time) bpfmap.Agent {
+	a := bpfmap.Agent{
+		PID:     os.Getpid(),
+		Started: started,
+		Version: version.String(),
+		Node:    c.nodeName,
+		Cgroup:  c.cgroup,
+	}
+	switch {
+	case c.manifests != "":
+		a.Source = "manifests " + c.manifests
+	case c.kubeconfig != "":
+		a.Source = "kubeconfig " + c.kubeconfig
+	case c.master != "":
+		a.Source = "API server " + c.master
+	default:
+		a.Source = "API server of the pod"
+	}
+	return a
+}
+
+// listen serves metrics and health until ctx ends.
+func listen(ctx context.Context, c *config, registry *prometheus.Registry, healthy http.Handler) error {
+	metricsMux := http.NewServeMux()
+	metricsMux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	healthMux := http.NewServeMux()
+	healthMux.Handle("/healthz", healthy)
+	healthMux.Handle("/livez", healthy)
+	return errors.Join(
+		listenOn(ctx, "--metrics-bind-address", c.metricsAddress, metricsMux),
+		listenOn(ctx, "--healthz-bind-address", c.healthAddress, healthMux),
+	)
+}
+
+func listenOn(ctx context.Context, flag, address string, handler http.Handler) error {
+	if address == "" {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			klog.ErrorS(err, "HTTP server ended", "flag", flag)
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,141 @@
+package bpfmap
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Fill is how much of a map is in use.
+type Fill struct {
+	Map string
+	// Entries in use and how many the map may hold. Both are 0 for a map that
+	// cannot fill up: of a fixed number of entries, or storage of sockets.
+	Entries uint32
+	Size    uint32
+	// Setting is the flag that sets Size; "" when it is fixed.
+	Setting string
+	Memory  uint64 // kernel memory, bytes; the chunks of a growable table included
+}
+
+// Fill returns how full each map is, by name. s is a snapshot of m. Entries that
+// have expired count: they take room.
+func (m *Maps) Fill(s tables.Snapshot) ([]Fill, error) {
+	used, err := m.used(s)
+	if err != nil {
+		return nil, err
+	}
+	var list []Fill
+	for _, name := range names(m.spec) {
+		f := Fill{Map: name, Setting: Setting(name)}
+		if f.Memory, err = memory(m.all[name]); err != nil {
+			return nil, fmt.Errorf("map %s: %w", name, err)
+		}
+		if entries, ok := used[name]; ok {
+			f.Entries, f.Size = entries, m.size(name)
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// used returns the entries in use of the maps that can fill up.
+func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
+	affinity, err := count[sockBlAffinityKey, sockBlAffinityEntry](m.all[sockMapBlAffinity])
+	if err != nil {
+		return nil, err
+	}
+	peers, err := count[sockBlUdpPeerKey, sockBlUdpPeerEntry](m.all[sockMapBlUdpPeer])
+	if err != nil {
+		return nil, err
+	}
+	services := uint32(len(s.Names))
+	return map[string]uint32{
+		sockMapBlService:     services,
+		sockMapBlServiceName: services,
+		sockMapBlServiceStat: services,
+		sockMapBlBackend:     uint32(len(s.Backends)),
+		sockMapBlSlot:        usedSlots(s),
+		sockMapBlFrontend:    uint32(len(s.Frontends)),
+		sockMapBlSrcrange:    uint32(len(s.SourceRanges)),
+		sockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
+		sockMapBlNodeAddr:    uint32(len(s.NodeAddrs)),
+		sockMapBlAffinity:    affinity,
+		sockMapBlUdpPeer:     peers,
+	}, nil
+}
+
+// usedSlots counts the blocks that the sets occupy: a set takes the next power of
+// two.
+func usedSlots(s tables.Snapshot) uint32 {
+	var slots uint32
+	for _, service := range s.Services {
+		for _, set := range []tables.Set{service.Cluster, service.Local} {
+			if set.Kind == policy.Backends {
+				slots += 1 << bits.Len32(set.Count-1)
+			}
+		}
+	}
+	return slots
+}
+
+// size returns how many entries a map may hold, those of all chunks it may have.
+func (m *Maps) size(name string) uint32 {
+	size := m.all[name].MaxEntries()
+	if inner := m.spec.Maps[name].InnerMap; inner != nil {
+		size *= inner.MaxEntries
+	}
+	if name == sockMapBlSlot {
+		size *= uint32(sockBlChunkBL_LINE_SIZE)
+	}
+	return size
+}
+
+// count returns the number of entries of a hash. It reads bucket by bucket, so
+// entries that come and go meanwhile do not lead it astray.
+func count[K, V any](kernelMap *ebpf.Map) (uint32, error) {
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]K, 4096), make([]V, 4096)
+	for entries := 0; ; {
+		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
+		entries += n
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return uint32(entries), nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", kernelMap, err)
+		}
+	}
+}
+
+// memory returns the kernel memory of a map and of its chunks.
+func memory(kernelMap *ebpf.Map) (uint64, error) {
+	info, err := kernelMap.Info()
+	if err != nil {
+		return 0, err
+	}
+	total, _ := info.Memlock()
+	if kernelMap.Type() != ebpf.ArrayOfMaps {
+		return total, nil
+	}
+	for i := range kernelMap.MaxEntries() {
+		chunk, err := lookupChunk(kernelMap, i)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		bytes, err := memory(chunk)
+		if err = errors.Join(err, chunk.Close()); err != nil {
+			return 0, err
+		}
+		total += bytes
+	}
+	return total, nil
+}

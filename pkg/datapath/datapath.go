@@ -1,0 +1,178 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// Options say where the datapath goes.
+type Options struct {
+	// BPFFS is a folder on a BPF file system; the pins go below it.
+	BPFFS string
+	// Cgroup is a folder in a cgroup2 hierarchy: the sockets of the processes in it
+	// and below are served.
+	Cgroup string
+	Sizes  bpfmap.Sizes
+}
+
+// Datapath is the maps and the programs of one agent.
+type Datapath struct {
+	opts     Options
+	maps     *bpfmap.Maps
+	programs map[string]*ebpf.Program
+	lock     *lock
+}
+
+// Prepare takes the place of any former agent on the BPF file system, opens or
+// makes the maps and loads the programs. Nothing changes for traffic until
+// [Datapath.Attach]. The error is a [RunningError] when another agent runs.
+func Prepare(opts Options) (*Datapath, error) {
+	if err := checkCgroup2(opts.Cgroup); err != nil {
+		return nil, err
+	}
+	if err := checkBPFFS(opts.BPFFS); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(Dir(opts.BPFFS), 0o700); err != nil {
+		return nil, fmt.Errorf("make the pins' folder: %w", err)
+	}
+	l, err := takeLock(opts.BPFFS)
+	if err != nil {
+		return nil, err
+	}
+	d := &Datapath{opts: opts, lock: l}
+	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
+		return nil, errors.Join(explain(err), d.Close())
+	}
+	cookie, err := netnsCookie()
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	if d.programs, err = d.maps.LoadPrograms(bpfmap.Constants{HostNetns: cookie}); err != nil {
+		return nil, errors.Join(explain(err), d.Close())
+	}
+	return d, nil
+}
+
+// netnsCookie returns the cookie of the agent's network namespace, which is the
+// node's.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("get the network namespace's cookie: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("get the network namespace's cookie (needs Linux 5.14 or newer): %w", err)
+	}
+	return cookie, nil
+}
+
+// Maps returns the maps.
+func (d *Datapath) Maps() *bpfmap.Maps { return d.maps }
+
+// Attach puts the programs to work, in place of those of a former agent, and pins
+// maps and links. To be called when the maps are complete.
+func (d *Datapath) Attach() error {
+	dir := Dir(d.opts.BPFFS)
+	if err := d.maps.Pin(dir); err != nil {
+		return err
+	}
+	for _, hook := range hooks {
+		if err := hook.attach(dir, d.opts.Cgroup, d.programs[hook.program]); err != nil {
+			return explain(fmt.Errorf("attach %s: %w", hook.program, err))
+		}
+	}
+	return removeOthers(d.opts.BPFFS)
+}
+
+// Close gives up the place for another agent. What is pinned goes on.
+func (d *Datapath) Close() error {
+	var errs []error
+	for _, p := range d.programs {
+		errs = append(errs, p.Close())
+	}
+	if d.maps != nil {
+		errs = append(errs, d.maps.Close())
+	}
+	return errors.Join(append(errs, d.lock.release())...)
+}
+
+// Cleanup removes every pin below the BPF file system, and so every link, program
+// and map. It returns what it removed. The error is a [RunningError] while an
+// agent runs.
+func Cleanup(bpffs string) (removed []string, err error) {
+	if err := checkBPFFS(bpffs); err != nil {
+		return nil, err
+	}
+	l, err := takeLock(bpffs)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer l.release()
+	schemas, err := os.ReadDir(root(bpffs))
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range schemas {
+		pins, err := removePins(filepath.Join(root(bpffs), s.Name()))
+		removed = append(removed, pins...)
+		if err != nil {
+			return removed, err
+		}
+	}
+	return append(removed, root(bpffs)), os.Remove(root(bpffs))
+}
+
+// removeOthers removes the pins of other schemas, whose programs are not needed
+// any more.
+func removeOthers(bpffs string) error {
+	schemas, err := os.ReadDir(root(bpffs))
+	if err != nil {
+		return err
+	}
+	for _, s := range schemas {
+		path := filepath.Join(root(bpffs), s.Name())
+		if path == Dir(bpffs) {
+			continue
+		}
+		if _, err := removePins(path); err != nil {
+			return fmt.Errorf("remove pins of another version: %w", err)
+		}
+	}
+	return nil
+}
+
+// removePins removes a folder of pins, the links first: no program is left that
+// finds its tables empty.
+func removePins(dir string) (removed []string, err error) {
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, links := range []bool{true, false} {
+		for _, p := range pins {
+			if strings.HasPrefix(p.Name(), linkPrefix) != links {
+				continue
+			}
+			path := filepath.Join(dir, p.Name())
+			if err := os.Remove(path); err != nil {
+				return removed, err
+			}
+			removed = append(removed, path)
+		}
+	}
+	return removed, os.Remove(dir)
+}

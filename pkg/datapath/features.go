@@ -1,0 +1,71 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+)
+
+// helpers are what the programs call, with the kernel that brought them to
+// programs of this type.
+var helpers = []struct {
+	fn    asm.BuiltinFunc
+	since string
+}{
+	{asm.FnGetNetnsCookie, "5.7"},
+	{asm.FnSkStorageGet, "5.11"},
+	{asm.FnKtimeGetCoarseNs, "5.11"},
+	{asm.FnProbeReadKernel, "5.8"},
+	{asm.FnLoop, "5.17"},
+	{asm.FnSetRetval, "5.18"},
+}
+
+// explain adds to an error of loading or attaching what is the likely cause: a
+// right that the process lacks or a feature that the kernel lacks.
+func explain(err error) error {
+	if errors.Is(err, unix.EPERM) && !privileged() {
+		return fmt.Errorf("%w: the agent needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN: run it as root", err)
+	}
+	if missing := missingFeatures(); len(missing) > 0 {
+		return errors.Join(append([]error{err}, missing...)...)
+	}
+	return err
+}
+
+// privileged reports whether the process may use BPF at all.
+func privileged() bool {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.CGroupSockAddr,
+		AttachType:   ebpf.AttachCGroupInet4Connect,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		License:      "GPL",
+	})
+	if err != nil {
+		return false
+	}
+	return prog.Close() == nil
+}
+
+func missingFeatures() []error {
+	var missing []error
+	if _, err := btf.LoadKernelSpec(); errors.Is(err, os.ErrNotExist) || errors.Is(err, ebpf.ErrNotSupported) {
+		missing = append(missing, errors.New("the kernel does not tell its types: it needs CONFIG_DEBUG_INFO_BTF"))
+	}
+	for _, h := range helpers {
+		if err := features.HaveProgramHelper(ebpf.CGroupSockAddr, h.fn); errors.Is(err, ebpf.ErrNotSupported) {
+			missing = append(missing, fmt.Errorf("the kernel lacks %s for socket programs: it needs Linux %s or newer", h.fn, h.since))
+		}
+	}
+	for _, t := range []ebpf.MapType{ebpf.SkStorage, ebpf.ArrayOfMaps, ebpf.LRUHash, ebpf.LPMTrie} {
+		if err := features.HaveMapType(t); errors.Is(err, ebpf.ErrNotSupported) {
+			missing = append(missing, fmt.Errorf("the kernel lacks maps of type %s", t))
+		}
+	}
+	return missing
+}

@@ -1,0 +1,101 @@
+package datapath
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// lock keeps a second agent off a BPF file system. It is an advisory lock on the
+// pins' folder, so it ends with the process that holds it, however that ends.
+type lock struct {
+	dir *os.File
+}
+
+// RunningError says that another agent has the pins.
+type RunningError struct {
+	Path string
+	PID  int // 0 when it cannot be told, as from another pid namespace
+}
+
+// Error names the process.
+func (e *RunningError) Error() string {
+	return fmt.Sprintf("another agent (pid %d) runs on %s: stop it, or give this one another --bpffs", e.PID, e.Path)
+}
+
+func takeLock(bpffs string) (*lock, error) {
+	dir, err := os.Open(root(bpffs))
+	if err != nil {
+		return nil, fmt.Errorf("lock the pins: %w", err)
+	}
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &lock{dir}, nil
+}
+
+func (l *lock) release() error { return l.dir.Close() }
+
+// Running reports whether an agent runs on the BPF file system, and its pid.
+func Running(bpffs string) (pid int, running bool, err error) {
+	l, err := takeLock(bpffs)
+	var other *RunningError
+	switch {
+	case errors.As(err, &other):
+		return other.PID, true, nil
+	case errors.Is(err, os.ErrNotExist):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	}
+	return 0, false, l.release()
+}
+
+// holder returns the pid of the process that holds the lock: from the kernel's
+// list of locks, else what the agent wrote beside its maps.
+func holder(dir *os.File, bpffs string) int {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &stat); err == nil {
+		if pid := lockOwner(&stat); pid != 0 {
+			return pid
+		}
+	}
+	maps, err := bpfmap.Open(Dir(bpffs))
+	if err != nil {
+		return 0
+	}
+	defer maps.Close()
+	return maps.Agent().PID
+}
+
+// lockOwner looks an inode up in /proc/locks, whose lines are
+// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF".
+func lockOwner(stat *unix.Stat_t) int {
+	file, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != inode {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 {
+			return pid
+		}
+	}
+	return 0
+}

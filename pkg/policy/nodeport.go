@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// NodePortAddresses says on which of the node's addresses NodePorts answer. The
+// zero value is every one.
+type NodePortAddresses struct {
+	// Primary is the node's own IP of each family only.
+	Primary bool
+	// CIDRs are the prefixes that the addresses must be in; empty is any.
+	CIDRs []netip.Prefix
+}
+
+// ParseNodePortAddresses reads the value of --nodeport-addresses: nothing,
+// "primary", or a list of CIDRs.
+func ParseNodePortAddresses(values []string) (NodePortAddresses, error) {
+	if len(values) == 1 && values[0] == "primary" {
+		return NodePortAddresses{Primary: true}, nil
+	}
+	var n NodePortAddresses
+	for i, v := range values {
+		p, err := netip.ParsePrefix(v)
+		if err != nil {
+			return n, fmt.Errorf("element %d: %q is neither a CIDR nor, alone, \"primary\"", i+1, v)
+		}
+		n.CIDRs = append(n.CIDRs, p.Masked())
+	}
+	return n, nil
+}
+
+// Select returns those of the local addresses on which NodePorts answer.
+func (n NodePortAddresses) Select(local []netip.Addr, node *model.Node) []netip.Addr {
+	var selected []netip.Addr
+	for _, a := range local {
+		if n.allows(a, node) {
+			selected = append(selected, a)
+		}
+	}
+	return selected
+}
+
+func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {
+	if n.Primary {
+		return a == primary(node, model.FamilyOf(a))
+	}
+	if len(n.CIDRs) == 0 {
+		return true
+	}
+	for _, p := range n.CIDRs {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// primary returns the node's own IP of the family; invalid when it has none.
+func primary(node *model.Node, family model.Family) netip.Addr {
+	for _, a := range node.Addrs {
+		if model.FamilyOf(a) == family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

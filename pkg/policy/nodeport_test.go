@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+func TestNodePortAddresses(t *testing.T) {
+	local := addrs("10.0.0.7", "127.0.0.1", "192.168.1.7", "::1", "fd00::7")
+	node := &model.Node{Addrs: addrs("192.168.1.7", "10.0.0.7", "fd00::7")}
+	for _, tc := range []struct {
+		name   string
+		values []string
+		want   []netip.Addr
+	}{
+		{"unset is every local address", nil, local},
+		{"primary is the first IP of each family", []string{"primary"}, addrs("192.168.1.7", "fd00::7")},
+		{"CIDRs of both families", []string{"10.0.0.9/8", "::/0"}, addrs("10.0.0.7", "::1", "fd00::7")},
+		{"no local address inside", []string{"172.16.0.0/12"}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, err := ParseNodePortAddresses(tc.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := n.Select(local, node); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodePortAddressesRefused(t *testing.T) {
+	for _, values := range [][]string{{"10.0.0.1"}, {"primary", "10.0.0.0/8"}, {"10.0.0.0/8", "x"}} {
+		_, err := ParseNodePortAddresses(values)
+		if err == nil || !strings.Contains(err.Error(), "element") {
+			t.Errorf("%q: got error %v, want one that names the element", values, err)
+		}
+	}
+}
+
+func addrs(list ...string) []netip.Addr {
+	out := make([]netip.Addr, len(list))
+	for i, s := range list {
+		out[i] = netip.MustParseAddr(s)
+	}
+	return out
+}

@@ -1,0 +1,448 @@
+// Package reconcile keeps the tables true to what the sources say: it collects
+// changes, applies the Services that they touch, and tries again what failed.
+// Its work for a change does not grow with the number of Services.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// The pause before a Service that failed is tried again doubles from retryMin to
+// retryMax.
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 30 * time.Second
+)
+
+// Options configure a [Reconciler].
+type Options struct {
+	// Node is what is known of the node before a source tells.
+	Node model.Node
+	// NodePortAddresses selects where NodePorts answer.
+	NodePortAddresses policy.NodePortAddresses
+	// ServiceCIDRs are the prefixes in which an address without a Service is
+	// dropped.
+	ServiceCIDRs []netip.Prefix
+	// MinSyncPeriod is the shortest time between two syncs.
+	MinSyncPeriod time.Duration
+	// Complete is called once, when the tables hold all that exists. An error ends
+	// Run.
+	Complete func() error
+	// Synced is called after every sync.
+	Synced func(Sync)
+}
+
+// Sync is the outcome of one round.
+type Sync struct {
+	Start    time.Time
+	Queued   time.Time // when the oldest change of the round came in
+	Duration time.Duration
+	Services int // applied
+	Pending  int // failed, to be tried again
+	Full     map[string]bool
+	Usage    []tables.Fill
+}
+
+// Reconciler is a [source.Sink] that writes into tables. Make one with [New].
+type Reconciler struct {
+	opts   Options
+	tables *tables.Tables
+	store  tables.Store
+
+	mu       sync.Mutex
+	services map[model.Name]*model.Service
+	slices   map[model.Name]map[string]*model.Slice // by Service, by slice
+	owner    map[model.Name]model.Name              // slice → Service
+	node     model.Node
+	local    []netip.Addr
+	dirty    map[model.Name]struct{}
+	nodeSet  bool // node addresses need a look
+	synced   bool // the source is complete
+	queued   time.Time
+
+	wake chan struct{}
+
+	// Of the loop only.
+	failed     map[model.Name]string // the error that was logged
+	nodeFailed bool                  // node addresses or Service ranges
+	complete   bool
+	released   chan tables.Retired
+	waiting    bool // a barrier is on its way
+}
+
+// New returns a reconciler over tables and the store below them.
+func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
+	return &Reconciler{
+		opts:     opts,
+		tables:   t,
+		store:    store,
+		services: make(map[model.Name]*model.Service),
+		slices:   make(map[model.Name]map[string]*model.Slice),
+		owner:    make(map[model.Name]model.Name),
+		node:     opts.Node,
+		dirty:    make(map[model.Name]struct{}),
+		nodeSet:  true,
+		wake:     make(chan struct{}, 1),
+		failed:   make(map[model.Name]string),
+		released: make(chan tables.Retired, 1),
+	}
+}
+
+// Apply takes changes from a source.
+func (r *Reconciler) Apply(u source.Update) {
+	r.mu.Lock()
+	for _, s := range u.PutServices {
+		r.services[s.Name] = s
+		r.touch(s.Name)
+	}
+	for _, name := range u.DeleteServices {
+		delete(r.services, name)
+		r.touch(name)
+	}
+	for _, s := range u.PutSlices {
+		r.dropSlice(s.Name)
+		r.putSlice(s)
+	}
+	for _, name := range u.DeleteSlices {
+		r.dropSlice(name)
+	}
+	if u.Node != nil {
+		r.setNode(*u.Node)
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
+// Synced lets the tables be completed.
+func (r *Reconciler) Synced() {
+	r.mu.Lock()
+	r.synced = true
+	r.mu.Unlock()
+	r.signal()
+}
+
+// SetLocalAddresses takes the addresses of the machine.
+func (r *Reconciler) SetLocalAddresses(addrs []netip.Addr) {
+	r.mu.Lock()
+	r.local, r.nodeSet = addrs, true
+	r.mu.Unlock()
+	r.signal()
+}
+
+// Oldest returns when the oldest change that is not applied came in; zero when
+// there is none.
+func (r *Reconciler) Oldest() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queued
+}
+
+func (r *Reconciler) touch(name model.Name) {
+	r.dirty[name] = struct{}{}
+	if r.queued.IsZero() {
+		r.queued = time.Now()
+	}
+}
+
+func (r *Reconciler) putSlice(s *model.Slice) {
+	name := s.ServiceName()
+	if r.slices[name] == nil {
+		r.slices[name] = make(map[string]*model.Slice, 1)
+	}
+	r.slices[name][s.Name.Name] = s
+	r.owner[s.Name] = name
+	r.touch(name)
+}
+
+func (r *Reconciler) dropSlice(slice model.Name) {
+	name, ok := r.owner[slice]
+	if !ok {
+		return
+	}
+	delete(r.owner, slice)
+	delete(r.slices[name], slice.Name)
+	if len(r.slices[name]) == 0 {
+		delete(r.slices, name)
+	}
+	r.touch(name)
+}
+
+// setNode takes what a source tells of the node. Its name is the agent's own.
+func (r *Reconciler) setNode(n model.Node) {
+	n.Name = r.node.Name
+	if len(r.opts.Node.Addrs) > 0 {
+		n.Addrs = r.opts.Node.Addrs
+	}
+	if n.Zone != r.node.Zone {
+		for name := range r.services {
+			r.touch(name)
+		}
+	}
+	r.nodeSet = r.nodeSet || !slices.Equal(n.Addrs, r.node.Addrs)
+	r.node = n
+}
+
+func (r *Reconciler) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run applies changes until ctx ends. It returns an error only when the tables
+// could not be put to work.
+func (r *Reconciler) Run(ctx context.Context) error {
+	var last time.Time
+	var retry <-chan time.Time // set while something is to be tried again
+	backoff := retryMin
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case retired := <-r.released:
+			r.waiting = false
+			r.tables.Release(retired)
+			r.retire()
+			continue
+		case <-retry:
+			retry, backoff = nil, min(2*backoff, retryMax)
+			r.again()
+		case <-r.wake:
+			if !r.pause(ctx, last) {
+				return nil
+			}
+		}
+		last = time.Now()
+		if err := r.sync(); err != nil {
+			return err
+		}
+		switch {
+		case len(r.failed) == 0 && !r.nodeFailed:
+			retry, backoff = nil, retryMin
+		case retry == nil:
+			retry = time.After(backoff)
+		}
+	}
+}
+
+// again marks what failed as changed.
+func (r *Reconciler) again() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.failed {
+		r.touch(name)
+	}
+	r.nodeSet = r.nodeSet || r.nodeFailed
+}
+
+// pause keeps MinSyncPeriod. It returns false when ctx ended.
+func (r *Reconciler) pause(ctx context.Context, last time.Time) bool {
+	wait := r.opts.MinSyncPeriod - time.Since(last)
+	if wait <= 0 {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
+// work is what one round has to do.
+type work struct {
+	names   map[model.Name]struct{}
+	node    model.Node
+	local   []netip.Addr
+	nodeSet bool
+	queued  time.Time
+}
+
+// take collects the changes since the last round; false before the source is
+// complete.
+func (r *Reconciler) take() (work, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.synced {
+		return work{}, false
+	}
+	w := work{names: r.dirty, node: r.node, local: r.local, nodeSet: r.nodeSet, queued: r.queued}
+	r.dirty, r.nodeSet, r.queued = make(map[model.Name]struct{}), false, time.Time{}
+	return w, true
+}
+
+// object returns a Service, nil when it is not served, and its slices in the
+// order of their names.
+func (r *Reconciler) object(name model.Name) (*model.Service, []*model.Slice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	svc := r.services[name]
+	if svc == nil {
+		return nil, nil
+	}
+	list := slices.Collect(maps.Values(r.slices[name]))
+	slices.SortFunc(list, func(a, b *model.Slice) int { return strings.Compare(a.Name.Name, b.Name.Name) })
+	return svc, list
+}
+
+// sync is one round.
+func (r *Reconciler) sync() error {
+	start := time.Now()
+	w, ok := r.take()
+	if !ok {
+		return nil
+	}
+	if w.nodeSet {
+		r.applyNode(&w)
+	}
+	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool)}
+	r.apply(&w, &s)
+	if !r.complete {
+		affected, err := r.tables.Prune(r.exists)
+		if err != nil {
+			klog.ErrorS(err, "What is left of former Services could not be removed")
+		}
+		w.names = set(affected)
+		r.apply(&w, &s)
+		if err := r.opts.Complete(); err != nil {
+			return err
+		}
+		r.complete = true
+	}
+	r.retire()
+	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
+	r.opts.Synced(s)
+	return nil
+}
+
+// applyNode brings in what concerns no Service.
+func (r *Reconciler) applyNode(w *work) {
+	err := errors.Join(
+		r.tables.SetServiceCIDRs(r.opts.ServiceCIDRs),
+		r.tables.SetNodeAddrs(nodeAddrs(w.local, &w.node, r.opts.NodePortAddresses)),
+	)
+	if r.nodeFailed = err != nil; r.nodeFailed {
+		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
+	}
+}
+
+func set(names []model.Name) map[model.Name]struct{} {
+	s := make(map[model.Name]struct{}, len(names))
+	for _, n := range names {
+		s[n] = struct{}{}
+	}
+	return s
+}
+
+func (r *Reconciler) exists(name model.Name) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.services[name] != nil
+}
+
+// apply brings the named Services into the tables, in the order of their names,
+// and those that are affected by it after them.
+func (r *Reconciler) apply(w *work, s *Sync) {
+	for names := w.names; len(names) > 0; {
+		next := make(map[model.Name]struct{})
+		for _, name := range slices.SortedFunc(maps.Keys(names), model.Name.Compare) {
+			svc, endpoints := r.object(name)
+			var affected []model.Name
+			var err error
+			if svc == nil {
+				affected, err = r.tables.Remove(name)
+			} else {
+				affected, err = r.tables.Apply(tables.Compile(svc, endpoints, &w.node))
+			}
+			maps.Copy(next, set(affected))
+			r.outcome(name, err, s.Full)
+			s.Services++
+		}
+		names = next
+	}
+}
+
+// outcome notes what failed, so that it is tried again, and logs what is new.
+func (r *Reconciler) outcome(name model.Name, err error, full map[string]bool) {
+	before, was := r.failed[name]
+	if err == nil {
+		if was {
+			klog.InfoS("Service is served in full", "service", name)
+			delete(r.failed, name)
+		}
+		return
+	}
+	noteFull(err, full)
+	if text := err.Error(); text != before {
+		klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
+		r.failed[name] = text
+	}
+}
+
+// noteFull adds the tables that err says are full.
+func noteFull(err error, full map[string]bool) {
+	switch e := err.(type) {
+	case *tables.FullError:
+		full[e.Table] = true
+	case interface{ Unwrap() error }:
+		noteFull(e.Unwrap(), full)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			noteFull(err, full)
+		}
+	}
+}
+
+// retire waits, beside the loop, until what was taken out of the tables can be
+// used again.
+func (r *Reconciler) retire() {
+	if r.waiting {
+		return
+	}
+	retired := r.tables.Retire()
+	if retired.Empty() {
+		return
+	}
+	r.waiting = true
+	go func() {
+		for {
+			err := r.store.Barrier()
+			if err == nil {
+				r.released <- retired
+				return
+			}
+			klog.ErrorS(err, "Waiting for running programs failed, trying again")
+			time.Sleep(retryMin)
+		}
+	}()
+}
+
+// nodeAddrs returns where NodePorts answer. Loopback is the node only to the
+// node's own processes; so is the any-address, which connect() takes for it.
+func nodeAddrs(local []netip.Addr, node *model.Node, which policy.NodePortAddresses) map[netip.Addr]tables.NodeAddr {
+	addrs := make(map[netip.Addr]tables.NodeAddr)
+	for _, a := range which.Select(local, node) {
+		addrs[a] = tables.NodeAddr{HostOnly: a.IsLoopback()}
+	}
+	for _, a := range []netip.Addr{
+		netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(),
+		netip.IPv4Unspecified(), netip.IPv6Unspecified(),
+	} {
+		addrs[a] = tables.NodeAddr{HostOnly: true}
+	}
+	return addrs
+}
