@@ -35,6 +35,14 @@ func newCluster(t *testing.T, s *Server) *cluster {
 // follow runs a source until t ends and waits until it is synced.
 func (c *cluster) follow(t *testing.T, config *rest.Config, node string) *recorder {
 	t.Helper()
+	sink := c.run(t, config, node)
+	sink.await(t, "synced", func() bool { return sink.atSync != nil })
+	return sink
+}
+
+// run runs a source until t ends.
+func (c *cluster) run(t *testing.T, config *rest.Config, node string) *recorder {
+	t.Helper()
 	sink := newRecorder()
 	src, err := kube.New(kube.Options{Config: config, NodeName: node, Sink: sink})
 	must(t, err)
@@ -47,7 +55,6 @@ func (c *cluster) follow(t *testing.T, config *rest.Config, node string) *record
 			t.Errorf("source ended with %v", err)
 		}
 	})
-	sink.await(t, "synced", func() bool { return sink.atSync != nil })
 	return sink
 }
 

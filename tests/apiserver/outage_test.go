@@ -25,6 +25,7 @@ func testServerKilled(t *testing.T, c *cluster) {
 	before := sink.totalDeletes()
 
 	c.server.Kill()
+	late := c.run(t, c.server.Config, "node-a")
 	c.server.Restart(t)
 	svc.Spec.Ports[0].Port = 81
 	c.updateService(t, svc)
@@ -39,6 +40,9 @@ func testServerKilled(t *testing.T, c *cluster) {
 	if puts, _ := sink.counts(c.name("web")); puts != 2 {
 		t.Errorf("the Service was put %d times, want twice", puts)
 	}
+	late.await(t, "a source started without a server to be synced", func() bool {
+		return late.atSync[c.name("web")] != nil && late.slices[c.name("web-a")] != nil
+	})
 }
 
 // testWatchExpired restarts the server with a history that begins after what the

@@ -9,6 +9,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -189,16 +190,21 @@ func startEtcd(t testing.TB, binary, dir, url string) {
 	})
 }
 
-// freeAddr returns an address of the loopback device that nothing listens on.
-// Somebody else may still take it before the caller does.
+// freeAddr returns an address of the loopback device that nothing listens on. The
+// port is below those that Linux gives to clients and to NodePorts, so that it
+// stays free while a server restarts.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, count, attempts = 20000, 10000, 100
+	for range attempts {
+		addr := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(count))
+		if l, err := net.Listen("tcp4", addr); err == nil {
+			l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatalf("no free port found in %d-%d", first, first+count-1)
+	return ""
 }
 
 func adminConfig(dir, host string) *rest.Config {

@@ -52,7 +52,10 @@ func testInitialList(t *testing.T, c *cluster) {
 	config := rest.CopyConfig(c.server.Config)
 	config.WrapTransport = wire.wrap
 	sink := c.follow(t, config, "no-such-node")
+	wire.expectProtobuf(t)
 
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
 	for name, ip := range want {
 		got := sink.atSync[name]
 		if got == nil || !slices.Equal(got.ClusterIPs, []netip.Addr{netip.MustParseAddr(ip)}) {
@@ -68,7 +71,6 @@ func testInitialList(t *testing.T, c *cluster) {
 	if sink.node != nil {
 		t.Errorf("node %+v, want none", sink.node)
 	}
-	wire.expectProtobuf(t)
 }
 
 func testNotServed(t *testing.T, c *cluster) {
