@@ -43,9 +43,9 @@ func (t *Tables) SetServiceCIDRs(want []netip.Prefix) error {
 		if _, ok := t.cidrs[p]; ok {
 			continue
 		}
-		err := t.store.PutServiceCIDR(p)
+		err := t.cover(p)
 		if err == nil {
-			err = t.cover(p)
+			err = t.store.PutServiceCIDR(p)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("service range %s: %w", p, err))
