@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+func (c *command) backendCommand() *cobra.Command {
+	group := c.group("backend", "Endpoints that Services lead to", "backends", "be")
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List backends with their Service and state",
+		Long: `List backends with their Service and state.
+
+A pod behind two Services, or two ports of one, is two backends.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			backends, err := read(c, (*inspect.Datapath).Backends)
+			if err != nil {
+				return err
+			}
+			backends = inNamespace(c, backends, func(b inspect.BackendEntry) string { return b.Service.Namespace })
+			return c.print(backends, func(wide bool) string { return backendTable(backends, wide) })
+		},
+	}
+	c.addNamespaceFlag(cmd, "list this namespace only")
+	group.AddCommand(cmd)
+	return group
+}
+
+func backendTable(backends []inspect.BackendEntry, wide bool) string {
+	heading := []string{"ID", "SERVICE", "ADDRESS", "STATE", "ON-NODE", "SETS"}
+	if wide {
+		heading = append(heading, "GENERATION", "SERVICE-PORT", "SERVICE-ID")
+	}
+	t := newTable(heading...)
+	for _, b := range backends {
+		row := []string{
+			number(b.ID), b.Service.String(), backendAddress(b.Backend),
+			backendState(b.Backend), yes(b.OnNode), strings.Join(b.Sets, ","),
+		}
+		if wide {
+			row = append(row, number(b.Generation), servicePort(b.Service), number(b.Service.ID))
+		}
+		t.add(row...)
+	}
+	return t.String()
+}
+
+func backendAddress(b inspect.Backend) string {
+	return netip.AddrPortFrom(b.Address, b.TargetPort).String()
+}
+
+// backendState names the endpoint's conditions. A Ready endpoint serves, so that
+// is not said.
+func backendState(b inspect.Backend) string {
+	var conditions []string
+	if b.Ready {
+		conditions = append(conditions, "ready")
+	} else if b.Serving {
+		conditions = append(conditions, "serving")
+	}
+	if b.Terminating {
+		conditions = append(conditions, "terminating")
+	}
+	return strings.Join(conditions, ",")
+}
+
+func servicePort(p inspect.PortName) string {
+	if p.Service == "" {
+		return ""
+	}
+	return number(p.Port) + "/" + p.Protocol
+}

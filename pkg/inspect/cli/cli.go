@@ -1,0 +1,183 @@
+// Package cli is the beeline command: it prints what pkg/inspect reads.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+// The exit codes.
+const (
+	ExitOK         = 0
+	ExitNotFound   = 1 // what was asked for is not served
+	ExitUsage      = 2 // unknown command or flag, wrong argument
+	ExitNoDatapath = 3 // nothing is pinned where the maps were looked for
+	ExitFailure    = 4 // anything else: missing rights, a failed read or write
+)
+
+// Env is what the command has of the process that runs it.
+type Env struct {
+	Out io.Writer
+	Err io.Writer
+	Now func() time.Time
+}
+
+// Run runs the command with the arguments that follow its name, and returns the
+// exit code.
+func Run(env Env, args ...string) int {
+	c := &command{Env: env, format: formatTable}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	err := root.Execute()
+	if err != nil {
+		fmt.Fprintf(env.Err, "beeline: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// usageError is a command line that is wrong.
+type usageError struct {
+	err  error
+	path string // of the command whose help says how
+}
+
+// Error says where to read on.
+func (e *usageError) Error() string {
+	return fmt.Sprintf("%v (see %s --help)", e.err, e.path)
+}
+
+func exitCode(err error) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &usage):
+		return ExitUsage
+	case errors.Is(err, inspect.ErrNotFound):
+		return ExitNotFound
+	case errors.Is(err, inspect.ErrNoDatapath):
+		return ExitNoDatapath
+	}
+	return ExitFailure
+}
+
+// command is one run of beeline.
+type command struct {
+	Env
+
+	bpffs     string
+	format    format
+	namespace string
+}
+
+const long = `Beeline shows how this node's Services are served.
+
+It reads the maps that beeline-agent has pinned, so it works while the agent is
+down. Reading them needs root.
+
+Exit codes:
+  0  done
+  1  the Service asked for is not served
+  2  wrong usage: unknown command or flag, bad argument
+  3  no datapath: nothing is pinned below --bpffs
+  4  any other failure, such as missing rights`
+
+func (c *command) root() *cobra.Command {
+	root := c.group("beeline", "Show how this node's Services are served")
+	root.Long = long
+	root.SilenceErrors = true
+	root.SilenceUsage = true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{err, cmd.CommandPath()}
+	})
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.bpffs, "bpffs", datapath.DefaultBPFFS, "BPF file system that the agent pins to")
+	flags.VarP(&c.format, "output", "o", "how to print: "+strings.Join(formats, ", "))
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+	must(root.MarkPersistentFlagDirname("bpffs"))
+	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
+		c.statusCommand(), c.versionCommand(), c.completionCommand())
+	return root
+}
+
+// must panics on an error that only a fault of this program can cause.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// group returns a command that does nothing without one of its own.
+func (c *command) group(name, short string, aliases ...string) *cobra.Command {
+	return &cobra.Command{
+		Use:     name,
+		Short:   short,
+		Aliases: aliases,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && !cmd.HasParent() {
+				return cmd.Help()
+			}
+			return &usageError{wrongCommand(cmd, args), cmd.CommandPath()}
+		},
+	}
+}
+
+// wrongCommand says which commands there are.
+func wrongCommand(cmd *cobra.Command, args []string) error {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	slices.Sort(names)
+	if len(args) == 0 {
+		return fmt.Errorf("%s needs a command: %s", cmd.CommandPath(), strings.Join(names, ", "))
+	}
+	return fmt.Errorf("%s has no command %q, only %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
+}
+
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &usageError{fmt.Errorf("unexpected argument %q", args[0]), cmd.CommandPath()}
+	}
+	return nil
+}
+
+// addNamespaceFlag adds the flag that limits a list to one namespace.
+func (c *command) addNamespaceFlag(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVarP(&c.namespace, "namespace", "n", "", usage)
+	must(cmd.RegisterFlagCompletionFunc("namespace", c.completeNamespaces))
+}
+
+// inNamespace returns the items of the namespace asked for, or all.
+func inNamespace[T any](c *command, items []T, namespace func(T) string) []T {
+	if c.namespace == "" {
+		return items
+	}
+	return slices.DeleteFunc(items, func(item T) bool { return namespace(item) != c.namespace })
+}
+
+// read opens the datapath for fn.
+func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
+	d, err := inspect.Open(c.bpffs)
+	if err != nil {
+		return *new(T), err
+	}
+	result, err := fn(d)
+	return result, errors.Join(err, d.Close())
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"sigs.k8s.io/yaml"
+)
+
+// format is how to print.
+type format string
+
+// The formats.
+const (
+	formatTable format = "table"
+	formatWide  format = "wide"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+var formats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML)}
+
+// String is the flag's value.
+func (f *format) String() string { return string(*f) }
+
+// Set parses the flag.
+func (f *format) Set(s string) error {
+	if !slices.Contains(formats, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(formats, ", "))
+	}
+	*f = format(s)
+	return nil
+}
+
+// Type is shown in the help.
+func (f *format) Type() string { return "format" }
+
+// print writes v as JSON or YAML, or for people what text returns.
+func (c *command) print(v any, text func(wide bool) string) error {
+	var out []byte
+	var err error
+	switch c.format {
+	case formatJSON:
+		out, err = json.MarshalIndent(v, "", "  ")
+		out = append(out, '\n')
+	case formatYAML:
+		out, err = yaml.Marshal(v)
+	default:
+		out = []byte(text(c.format == formatWide))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = c.Out.Write(out)
+	return err
+}
+
+// table is rows of aligned columns under a heading.
+type table struct {
+	rows   [][]string
+	indent string
+}
+
+func newTable(heading ...string) *table { return &table{rows: [][]string{heading}} }
+
+// add adds a row. An empty cell shows as "-".
+func (t *table) add(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = orDash(cell)
+	}
+	t.rows = append(t.rows, cells)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// String returns the table; no line ends in blanks.
+func (t *table) String() string {
+	var out bytes.Buffer
+	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+	for _, row := range t.rows {
+		fmt.Fprintf(w, "%s%s\n", t.indent, strings.Join(row, "\t"))
+	}
+	w.Flush() // to memory
+	return out.String()
+}
+
+// maxShown is how many items of a cell a table that is not wide shows.
+const maxShown = 3
+
+// list joins the items of a cell.
+func list(items []string, wide bool) string {
+	if len(items) > maxShown+1 && !wide {
+		return fmt.Sprintf("%s,+%d", strings.Join(items[:maxShown], ","), len(items)-maxShown)
+	}
+	return strings.Join(items, ",")
+}
+
+func number[T ~int | ~int64 | ~uint16 | ~uint32 | ~uint64](n T) string { return fmt.Sprint(n) }
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// memory returns bytes in the binary unit that fits.
+func memory(bytes uint64) string {
+	switch {
+	case bytes >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	case bytes >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
+}

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+func (c *command) serviceCommand() *cobra.Command {
+	group := c.group("service", "Services as this node serves them", "services", "svc")
+	group.AddCommand(c.serviceList(), c.serviceShow())
+	return group
+}
+
+func (c *command) serviceList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List Services with their addresses and number of backends",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			services, err := read(c, (*inspect.Datapath).Services)
+			if err != nil {
+				return err
+			}
+			services = inNamespace(c, services, func(s inspect.Service) string { return s.Namespace })
+			return c.print(services, func(wide bool) string { return serviceTable(services, wide) })
+		},
+	}
+	c.addNamespaceFlag(cmd, "list this namespace only")
+	return cmd
+}
+
+func serviceTable(services []inspect.Service, wide bool) string {
+	heading := []string{"NAMESPACE", "NAME", "TYPE", "FRONTENDS", "PORTS", "BACKENDS", "ON-NODE", "AFFINITY"}
+	if wide {
+		heading = append(heading, "INTERNAL", "EXTERNAL", "CONNECTIONS", "REFUSED")
+	}
+	t := newTable(heading...)
+	for _, s := range services {
+		backends, onNode := backendCounts(s)
+		row := []string{
+			s.Namespace, s.Name, s.Type, list(addresses(s), wide), list(ports(s), wide),
+			number(backends), number(onNode), affinityTimeout(s.AffinitySeconds),
+		}
+		if wide {
+			row = append(row, s.InternalTrafficPolicy, s.ExternalTrafficPolicy,
+				number(s.Connections), number(s.Refused))
+		}
+		t.add(row...)
+	}
+	return t.String()
+}
+
+func backendCounts(s inspect.Service) (all, onNode int) {
+	for _, p := range s.Ports {
+		for _, b := range p.Backends {
+			all++
+			if b.OnNode {
+				onNode++
+			}
+		}
+	}
+	return all, onNode
+}
+
+// addresses returns the addresses of a Service, each once. Those of the node are
+// not among them: the ports tell of NodePorts.
+func addresses(s inspect.Service) []string {
+	var list []string
+	seen := make(map[netip.Addr]bool)
+	for _, p := range s.Ports {
+		for _, f := range p.Frontends {
+			if f.IsNodePort() || seen[f.Address] {
+				continue
+			}
+			seen[f.Address] = true
+			list = append(list, f.Address.String())
+		}
+	}
+	return list
+}
+
+// ports returns the ports of a Service as kubectl shows them, each once.
+func ports(s inspect.Service) []string {
+	var list []string
+	seen := make(map[string]bool)
+	for _, p := range s.Ports {
+		text := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		if p.NodePort != 0 {
+			text = fmt.Sprintf("%d:%d/%s", p.Port, p.NodePort, p.Protocol)
+		}
+		if !seen[text] {
+			seen[text] = true
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+func affinityTimeout(seconds uint32) string {
+	if seconds == 0 {
+		return ""
+	}
+	return age(int64(seconds))
+}
+
+// age returns seconds as kubectl shows ages.
+func age(seconds int64) string {
+	return duration.HumanDuration(time.Duration(seconds) * time.Second)
+}
+
+func (c *command) serviceShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "show NAMESPACE/NAME",
+		Short:             "Show one Service: policies, frontends, sets and backends",
+		Args:              oneService,
+		ValidArgsFunction: c.completeServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := c.serviceName(args[0])
+			if err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			service, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(name) })
+			if err != nil {
+				return err
+			}
+			return c.print(service, func(wide bool) string { return serviceText(*service, wide) })
+		},
+	}
+	c.addNamespaceFlag(cmd, "namespace of a NAME given alone")
+	return cmd
+}
+
+// oneService wants one argument.
+func oneService(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		err := fmt.Errorf("name one service, as NAMESPACE/NAME, not %d", len(args))
+		return &usageError{err, cmd.CommandPath()}
+	}
+	return nil
+}
+
+// serviceName parses NAMESPACE/NAME, or NAME in the namespace of the flag.
+func (c *command) serviceName(arg string) (model.Name, error) {
+	namespace, name, both := strings.Cut(arg, "/")
+	if !both {
+		namespace, name = c.namespace, arg
+	}
+	switch {
+	case namespace == "" || name == "" || strings.Contains(name, "/"):
+		return model.Name{}, fmt.Errorf("%q names no service: write NAMESPACE/NAME, or NAME with --namespace", arg)
+	case c.namespace != "" && namespace != c.namespace:
+		return model.Name{}, errors.New("the service's namespace is not that of --namespace: give one of the two")
+	}
+	return model.Name{Namespace: namespace, Name: name}, nil
+}
+
+func serviceText(s inspect.Service, wide bool) string {
+	affinity := "none"
+	if s.AffinitySeconds != 0 {
+		affinity = fmt.Sprintf("ClientIP, %d s", s.AffinitySeconds)
+	}
+	var out strings.Builder
+	facts := newTable("Service", s.Namespace+"/"+s.Name)
+	facts.add("Type", s.Type)
+	facts.add("Policy", fmt.Sprintf("internal %s, external %s", s.InternalTrafficPolicy, s.ExternalTrafficPolicy))
+	facts.add("Affinity", affinity)
+	facts.add("Traffic", traffic(s.Counts))
+	out.WriteString(facts.String())
+	for _, p := range s.Ports {
+		out.WriteString("\n" + portText(p, wide))
+	}
+	return out.String()
+}
+
+func traffic(c inspect.Counts) string {
+	return fmt.Sprintf("%d connections, %d refused", c.Connections, c.Refused)
+}
+
+func portText(p inspect.Port, wide bool) string {
+	var out strings.Builder
+	name := ""
+	if p.PortName.PortName != "" {
+		name = " " + p.PortName.PortName
+	}
+	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, traffic(p.Counts))
+	for _, t := range []*table{frontendsOf(p), setsOf(p), backendsOf(p, wide)} {
+		if len(t.rows) > 1 {
+			t.indent = "  "
+			out.WriteString("\n" + t.String())
+		}
+	}
+	return out.String()
+}
+
+func frontendsOf(p inspect.Port) *table {
+	t := newTable("FRONTEND", "KIND", "FROM-CLUSTER", "FROM-OUTSIDE", "CLIENTS")
+	for _, f := range p.Frontends {
+		t.add(frontendAddress(f), f.Kind, use(f, f.Internal), use(f, f.External), clients(f, true))
+	}
+	return t
+}
+
+// use says what happens to a client that gets the set of that name.
+func use(f inspect.Frontend, set string) string {
+	if f.RefusesOtherPorts() {
+		return "other ports refused"
+	}
+	return set + " set"
+}
+
+// clients says who may use the frontend.
+func clients(f inspect.Frontend, wide bool) string {
+	if !f.Restricted {
+		return "all"
+	}
+	ranges := make([]string, len(f.SourceRanges))
+	for i, r := range f.SourceRanges {
+		ranges[i] = r.String()
+	}
+	if len(ranges) == 0 {
+		return "none"
+	}
+	return list(ranges, wide)
+}
+
+func setsOf(p inspect.Port) *table {
+	t := newTable("SET", "LEADS TO", "USED")
+	t.add("cluster", setText(p.Cluster), yes(p.Cluster.Used))
+	t.add("local", setText(p.Local), yes(p.Local.Used))
+	return t
+}
+
+// setText says what a client meets that gets the set.
+func setText(s inspect.Set) string {
+	switch {
+	case s.Reason != "":
+		return s.Kind + ": " + s.Reason
+	case len(s.Backends) == 1:
+		return "1 backend"
+	}
+	return fmt.Sprintf("%d backends", len(s.Backends))
+}
+
+func backendsOf(p inspect.Port, wide bool) *table {
+	heading := []string{"BACKEND", "ID", "STATE", "ON-NODE", "SETS"}
+	if wide {
+		heading = append(heading, "GENERATION")
+	}
+	t := newTable(heading...)
+	for _, b := range p.Backends {
+		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), strings.Join(b.Sets, ",")}
+		if wide {
+			row = append(row, number(b.Generation))
+		}
+		t.add(row...)
+	}
+	return t
+}

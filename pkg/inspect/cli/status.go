@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+func (c *command) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the agent, the attached programs, map fill and counters",
+		Long: `Show the agent, the attached programs, how full the maps are, and how many
+connections were refused and why.
+
+While the agent is down, traffic is served from what it wrote last.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			status, err := read(c, (*inspect.Datapath).Status)
+			if err != nil {
+				return err
+			}
+			return c.print(status, func(wide bool) string { return statusText(status, c.Now(), wide) })
+		},
+	}
+}
+
+func statusText(s *inspect.Status, now time.Time, wide bool) string {
+	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), mapText(s.Maps, wide), counterText(s.Counters)}
+	if wide {
+		parts = append(parts, addressText(s))
+	}
+	return strings.Join(parts, "\n")
+}
+
+func agentText(s *inspect.Status, now time.Time, wide bool) string {
+	a := s.Agent
+	t := newTable("Agent", agentState(a, now))
+	t.add("Version", a.Version)
+	t.add("Node", a.Node)
+	t.add("Source", a.Source)
+	t.add("Cgroup", a.Cgroup)
+	t.add("Last sync", syncText(a, now))
+	t.add("Serving", fmt.Sprintf("%d services (%d ports), %d frontends, %d backends",
+		s.Served.Services, s.Served.Ports, s.Served.Frontends, s.Served.Backends))
+	if wide {
+		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))
+	}
+	return t.String()
+}
+
+func agentState(a inspect.Agent, now time.Time) string {
+	process := ""
+	if a.PID != 0 {
+		process = fmt.Sprintf("pid %d", a.PID)
+	}
+	if !a.Started.IsZero() {
+		process += ", started " + at(a.Started, now)
+	}
+	process = strings.TrimPrefix(process, ", ")
+	switch {
+	case a.Running && process == "":
+		return "running"
+	case a.Running:
+		return "running, " + process
+	case process == "":
+		return "down, and none has run yet"
+	}
+	return "DOWN, traffic is served from its last state; last was " + process
+}
+
+func syncText(a inspect.Agent, now time.Time) string {
+	if a.LastSync.IsZero() {
+		return "never"
+	}
+	return fmt.Sprintf("%s, %d since the start, %d services pending", at(a.LastSync, now), a.Syncs, a.Pending)
+}
+
+// at returns a time and how long ago it was.
+func at(t, now time.Time) string {
+	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(t))))
+}
+
+func programText(programs []inspect.Program, wide bool) string {
+	if len(programs) == 0 {
+		return "No program is attached: connections to Services are not served.\n"
+	}
+	heading := []string{"PROGRAM", "ATTACHED-TO", "PROGRAM-ID", "TAG"}
+	if wide {
+		heading = append(heading, "LINK-ID", "CGROUP-ID")
+	}
+	t := newTable(heading...)
+	for _, p := range programs {
+		attach := p.Attach
+		if p.CgroupID == 0 {
+			attach += " (of a removed cgroup)"
+		}
+		row := []string{p.Name, attach, number(p.ProgramID), p.Tag}
+		if wide {
+			row = append(row, number(p.LinkID), number(p.CgroupID))
+		}
+		t.add(row...)
+	}
+	return t.String()
+}
+
+func mapText(maps []inspect.Map, wide bool) string {
+	t := newTable("MAP", "USED", "SIZE", "FILL", "MEMORY", "SETTING")
+	var total uint64
+	for _, m := range maps {
+		total += m.MemoryBytes
+		if m.Size != 0 {
+			fill := fmt.Sprintf("%.1f%%", 100*float64(m.Used)/float64(m.Size))
+			t.add(m.Name, number(m.Used), number(m.Size), fill, memory(m.MemoryBytes), m.Setting)
+		} else if wide {
+			t.add(m.Name, "", "", "", memory(m.MemoryBytes), "")
+		}
+	}
+	t.add("all maps", "", "", "", memory(total), "")
+	return t.String()
+}
+
+// effects says what the counters do not by their names.
+var effects = map[bool]string{true: "refused", false: "served"}
+
+func counterText(counters []inspect.Counter) string {
+	t := newTable("REASON", "CONNECTIONS", "EFFECT")
+	for _, c := range counters {
+		t.add(c.Reason, number(c.Count), effects[c.Refused])
+	}
+	return t.String()
+}
+
+func addressText(s *inspect.Status) string {
+	var nodePorts, cidrs []string
+	for _, a := range s.NodeAddresses {
+		text := a.Address.String()
+		if a.HostOnly {
+			text += " (host only)"
+		}
+		nodePorts = append(nodePorts, text)
+	}
+	for _, p := range s.ServiceCIDRs {
+		cidrs = append(cidrs, p.String())
+	}
+	t := newTable("NodePorts on", orDash(strings.Join(nodePorts, ", ")))
+	t.add("Service ranges", strings.Join(cidrs, ", "))
+	return t.String()
+}

@@ -1,0 +1,296 @@
+package inspect
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// PortName identifies one family of one Service port. Only ID is set for an entry
+// that belongs to no Service, as there may be for an instant while the agent
+// writes.
+type PortName struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	PortName  string `json:"portName,omitempty"`
+	Port      uint16 `json:"port"`
+	Protocol  string `json:"protocol"`
+	Family    string `json:"family"` // IPv4, IPv6
+	// ID is the index in bl_service.
+	ID uint32 `json:"serviceID"`
+}
+
+// String returns "namespace/service:port", without the port when it has no name,
+// and "-" when only the id is known.
+func (p PortName) String() string {
+	switch {
+	case p.Service == "":
+		return "-"
+	case p.PortName == "":
+		return p.Namespace + "/" + p.Service
+	}
+	return p.Namespace + "/" + p.Service + ":" + p.PortName
+}
+
+func (p PortName) compare(o PortName) int {
+	return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Service, o.Service),
+		cmp.Compare(p.Port, o.Port), cmp.Compare(p.Protocol, o.Protocol),
+		cmp.Compare(p.PortName, o.PortName), cmp.Compare(p.Family, o.Family), cmp.Compare(p.ID, o.ID))
+}
+
+// Port is how one family of one Service port is served.
+type Port struct {
+	PortName
+	NodePort  uint16     `json:"nodePort,omitempty"`
+	Frontends []Frontend `json:"frontends"`
+	// Cluster and Local are what traffic under the policy of that name reaches.
+	Cluster Set `json:"cluster"`
+	Local   Set `json:"local"`
+	// Backends are those of both sets.
+	Backends []Backend `json:"backends"`
+	Counts
+}
+
+// Counts are connections since the datapath was set up.
+type Counts struct {
+	// Connections for which a backend was chosen; for unconnected UDP, peers of
+	// sockets.
+	Connections uint64 `json:"connections"`
+	// Refused were rejected or dropped.
+	Refused uint64 `json:"refused"`
+}
+
+func (c *Counts) add(o Counts) {
+	c.Connections += o.Connections
+	c.Refused += o.Refused
+}
+
+// Set is what traffic under one policy meets.
+type Set struct {
+	Kind string `json:"kind"` // backends, reject, drop
+	// Reason says in words why there are no backends.
+	Reason   string   `json:"reason,omitempty"`
+	Backends []uint32 `json:"backends"` // ids
+	// Used says that a frontend leads to the set.
+	Used bool `json:"used"`
+}
+
+// Backend is an endpoint of one Service port. A pod behind two Services has two.
+type Backend struct {
+	ID          uint32     `json:"id"` // index in bl_backend
+	Address     netip.Addr `json:"address"`
+	TargetPort  uint16     `json:"targetPort"`
+	Ready       bool       `json:"ready"`
+	Serving     bool       `json:"serving"`
+	Terminating bool       `json:"terminating"`
+	OnNode      bool       `json:"onNode"` // on this node
+	Sets        []string   `json:"sets"`   // cluster, local
+	// Generation tells users of the same id apart: what was remembered of a
+	// backend is void when it has changed.
+	Generation uint32 `json:"generation"`
+}
+
+// Frontend is an address that leads to a Service port.
+type Frontend struct {
+	Kind string `json:"kind"` // ClusterIP, NodePort, ExternalIP, LoadBalancer, Address
+	// Address is the unspecified address for a NodePort: it stands for those of
+	// the node.
+	Address netip.Addr `json:"address"`
+	// Port and Protocol are absent for the kind Address: it refuses the ports of
+	// a ClusterIP that the Service does not have.
+	Port     uint16 `json:"port,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+	// Internal and External are the sets, cluster or local, that clients inside
+	// and outside the cluster get.
+	Internal string `json:"internal,omitempty"`
+	External string `json:"external,omitempty"`
+	// SourceRanges are the only clients let in. Empty lets in all unless
+	// Restricted is set.
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	Restricted   bool           `json:"restricted,omitempty"`
+}
+
+// reading is one pass over the tables.
+type reading struct {
+	tables.Snapshot
+	stats  []bpfmap.ServiceStat
+	ranges map[uint32][]netip.Prefix
+}
+
+func (d *Datapath) read() (*reading, error) {
+	snapshot, err := d.maps.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	r := &reading{Snapshot: snapshot, ranges: make(map[uint32][]netip.Prefix)}
+	var end uint32
+	for id := range snapshot.Names {
+		end = max(end, id+1)
+	}
+	if r.stats, err = d.maps.ServiceStats(end); err != nil {
+		return nil, err
+	}
+	for _, s := range snapshot.SourceRanges {
+		r.ranges[s.Service] = append(r.ranges[s.Service], s.Prefix)
+	}
+	for _, prefixes := range r.ranges {
+		slices.SortFunc(prefixes, netip.Prefix.Compare)
+	}
+	return r, nil
+}
+
+// portName returns what a Service id stands for.
+func (r *reading) portName(id uint32) PortName {
+	name, ok := r.Names[id]
+	if !ok {
+		return PortName{ID: id}
+	}
+	return PortName{
+		Namespace: name.Port.Service.Namespace,
+		Service:   name.Port.Service.Name,
+		PortName:  name.Port.Port,
+		Port:      name.Number,
+		Protocol:  name.Port.Protocol.String(),
+		Family:    name.Family.String(),
+		ID:        id,
+	}
+}
+
+func (r *reading) counts(id uint32) Counts {
+	if id >= uint32(len(r.stats)) {
+		return Counts{}
+	}
+	return Counts{Connections: r.stats[id].Connections, Refused: r.stats[id].Refused}
+}
+
+// ports returns all Service ports by id.
+func (r *reading) ports() map[uint32]*Port {
+	ports := make(map[uint32]*Port, len(r.Names))
+	for id, name := range r.Names {
+		service := r.Services[id]
+		ports[id] = &Port{
+			PortName:  r.portName(id),
+			NodePort:  name.NodePort,
+			Frontends: []Frontend{},
+			Backends:  []Backend{},
+			Cluster:   r.set(service.Cluster),
+			Local:     r.set(service.Local),
+			Counts:    r.counts(id),
+		}
+	}
+	for id, b := range r.Backends {
+		if p := ports[b.Service]; p != nil {
+			p.Backends = append(p.Backends, backend(id, b))
+		}
+	}
+	for key, f := range r.Frontends {
+		if p := ports[f.Service]; p != nil {
+			p.addFrontend(r.frontend(key, f))
+		}
+	}
+	for _, p := range ports {
+		slices.SortFunc(p.Backends, Backend.compare)
+		slices.SortFunc(p.Frontends, Frontend.compare)
+	}
+	return ports
+}
+
+func (p *Port) addFrontend(f Frontend) {
+	p.Frontends = append(p.Frontends, f)
+	for _, name := range []string{f.Internal, f.External} {
+		p.Cluster.Used = p.Cluster.Used || name == setCluster
+		p.Local.Used = p.Local.Used || name == setLocal
+	}
+}
+
+// The names of sets.
+const (
+	setCluster = "cluster"
+	setLocal   = "local"
+)
+
+func (r *reading) set(s tables.Set) Set {
+	set := Set{Kind: s.Kind.String(), Backends: []uint32{}}
+	switch s.Kind {
+	case policy.Backends:
+		set.Backends = append(set.Backends, r.Slots(s)...)
+		slices.Sort(set.Backends)
+		set.Backends = slices.Compact(set.Backends)
+	case policy.Reject:
+		set.Reason = "no endpoint can be used"
+	case policy.Drop:
+		set.Reason = "no endpoint on this node can be used"
+	}
+	return set
+}
+
+func backend(id uint32, b tables.Backend) Backend {
+	out := Backend{
+		ID:          id,
+		Address:     b.AddrPort.Addr(),
+		TargetPort:  b.AddrPort.Port(),
+		Ready:       b.State&tables.Ready != 0,
+		Serving:     b.State&tables.Serving != 0,
+		Terminating: b.State&tables.Terminating != 0,
+		OnNode:      b.State&tables.OnNode != 0,
+		Sets:        []string{},
+		Generation:  b.Generation,
+	}
+	if b.State&tables.InCluster != 0 {
+		out.Sets = append(out.Sets, setCluster)
+	}
+	if b.State&tables.InLocal != 0 {
+		out.Sets = append(out.Sets, setLocal)
+	}
+	return out
+}
+
+func (b Backend) compare(o Backend) int {
+	return cmp.Or(b.Address.Compare(o.Address), cmp.Compare(b.TargetPort, o.TargetPort),
+		cmp.Compare(b.ID, o.ID))
+}
+
+func (r *reading) frontend(key tables.FrontendKey, f tables.Frontend) Frontend {
+	out := Frontend{Kind: f.Kind.String(), Address: key.Addr, Port: key.Port}
+	if f.Kind == tables.FrontendAddress {
+		return out
+	}
+	out.Protocol = key.Protocol.String()
+	out.Internal, out.External = setCluster, setCluster
+	if f.Flags&tables.InternalLocal != 0 {
+		out.Internal = setLocal
+	}
+	if f.Flags&tables.ExternalLocal != 0 {
+		out.External = setLocal
+	}
+	if f.Flags&tables.SourceRanges != 0 {
+		out.Restricted = true
+		out.SourceRanges = r.ranges[f.Service]
+	}
+	return out
+}
+
+// compare puts the addresses that every cluster has first.
+func (f Frontend) compare(o Frontend) int {
+	return cmp.Or(cmp.Compare(kindOrder[f.Kind], kindOrder[o.Kind]), f.Address.Compare(o.Address),
+		cmp.Compare(f.Port, o.Port), cmp.Compare(f.Protocol, o.Protocol))
+}
+
+var kindOrder = map[string]int{
+	tables.FrontendClusterIP.String():    1,
+	tables.FrontendExternalIP.String():   2,
+	tables.FrontendLoadBalancer.String(): 3,
+	tables.FrontendNodePort.String():     4,
+	tables.FrontendAddress.String():      5,
+}
+
+// IsNodePort reports whether the address stands for those of the node.
+func (f Frontend) IsNodePort() bool { return f.Kind == tables.FrontendNodePort.String() }
+
+// RefusesOtherPorts reports whether the frontend only refuses ports that the
+// Service does not have.
+func (f Frontend) RefusesOtherPorts() bool { return f.Kind == tables.FrontendAddress.String() }

@@ -1,0 +1,179 @@
+package inspect
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Status is the state of the datapath and of its agent.
+type Status struct {
+	Directory string    `json:"directory"` // of the pins
+	Schema    int       `json:"schema"`    // version of the maps' layout
+	Agent     Agent     `json:"agent"`
+	Served    Served    `json:"served"`
+	Programs  []Program `json:"programs"`
+	Maps      []Map     `json:"maps"`
+	Counters  []Counter `json:"counters"`
+	// NodeAddresses are those that NodePorts answer on.
+	NodeAddresses []NodeAddress `json:"nodeAddresses"`
+	// ServiceCIDRs are the ranges in which an address without a Service is
+	// refused.
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
+}
+
+// Agent is what the agent told of itself last. While Running is false, the other
+// fields tell of the last one.
+type Agent struct {
+	Running bool   `json:"running"`
+	PID     int    `json:"pid"` // 0: not known
+	Version string `json:"version"`
+	Node    string `json:"node"`
+	Source  string `json:"source"` // where Services come from
+	Cgroup  string `json:"cgroup"` // path of the cgroup whose sockets are served
+
+	Started  time.Time `json:"started,omitzero"`
+	LastSync time.Time `json:"lastSync,omitzero"`
+	Syncs    uint64    `json:"syncs"` // since the start
+	// Pending counts the Services whose last sync failed.
+	Pending uint64 `json:"pending"`
+}
+
+// Served counts what is in the tables.
+type Served struct {
+	Services  int `json:"services"`
+	Ports     int `json:"ports"` // each family counted
+	Frontends int `json:"frontends"`
+	Backends  int `json:"backends"`
+}
+
+// Program is an attached program.
+type Program struct {
+	Name      string `json:"name"`
+	Attach    string `json:"attach"` // the hook
+	ProgramID uint32 `json:"programID"`
+	Tag       string `json:"tag"`
+	LinkID    uint32 `json:"linkID"`
+	CgroupID  uint64 `json:"cgroupID"` // 0: the cgroup has been removed
+}
+
+// Map is how full a map is.
+type Map struct {
+	Name string `json:"name"`
+	// Used and Size count entries; Size 0 is a map that cannot fill up.
+	Used        uint32 `json:"used"`
+	Size        uint32 `json:"size"`
+	Setting     string `json:"setting,omitempty"` // the agent's flag that sets Size
+	MemoryBytes uint64 `json:"memoryBytes"`       // kernel memory
+}
+
+// Counter counts connections by what went wrong.
+type Counter struct {
+	Reason string `json:"reason"`
+	Count  uint64 `json:"count"`
+	// Refused is false for connections that were served all the same.
+	Refused bool `json:"refused"`
+}
+
+// NodeAddress is an address that NodePorts answer on.
+type NodeAddress struct {
+	Address netip.Addr `json:"address"`
+	// HostOnly is set for loopback: it answers in the node's own network
+	// namespace only.
+	HostOnly bool `json:"hostOnly,omitempty"`
+}
+
+// Status returns the state of the datapath and of its agent.
+func (d *Datapath) Status() (*Status, error) {
+	snapshot, err := d.maps.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	s := &Status{
+		Directory:     datapath.Dir(d.bpffs),
+		Schema:        bpfmap.Schema,
+		Served:        served(snapshot),
+		NodeAddresses: nodeAddresses(snapshot),
+		ServiceCIDRs:  append([]netip.Prefix{}, snapshot.ServiceCIDRs...),
+	}
+	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
+	fills, err := d.maps.Fill(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range fills {
+		s.Maps = append(s.Maps, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
+	}
+	reasons, err := d.maps.Reasons()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range reasons {
+		s.Counters = append(s.Counters, Counter{r.Name, r.Count, r.Refused})
+	}
+	if s.Programs, err = programs(d.bpffs); err != nil {
+		return nil, err
+	}
+	s.Agent, err = d.agent()
+	return s, err
+}
+
+func served(s tables.Snapshot) Served {
+	services := make(map[model.Name]struct{})
+	for _, name := range s.Names {
+		services[name.Port.Service] = struct{}{}
+	}
+	return Served{len(services), len(s.Names), len(s.Frontends), len(s.Backends)}
+}
+
+func nodeAddresses(s tables.Snapshot) []NodeAddress {
+	list := make([]NodeAddress, 0, len(s.NodeAddrs))
+	for addr, a := range s.NodeAddrs {
+		list = append(list, NodeAddress{addr, a.HostOnly})
+	}
+	slices.SortFunc(list, func(a, b NodeAddress) int { return a.Address.Compare(b.Address) })
+	return list
+}
+
+func programs(bpffs string) ([]Program, error) {
+	links, err := datapath.Links(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Program, 0, len(links))
+	for _, l := range links {
+		list = append(list, Program{l.Program, l.Attach, l.ProgramID, l.ProgramTag, l.ID, l.Cgroup})
+	}
+	return list, nil
+}
+
+func (d *Datapath) agent() (Agent, error) {
+	pid, running, err := datapath.Running(d.bpffs)
+	if err != nil {
+		return Agent{}, err
+	}
+	told := d.maps.Agent()
+	a := Agent{
+		Running:  running,
+		PID:      told.PID,
+		Version:  told.Version,
+		Node:     told.Node,
+		Source:   told.Source,
+		Cgroup:   told.Cgroup,
+		LastSync: told.Synced,
+		Syncs:    told.Syncs,
+		Pending:  told.Pending,
+	}
+	if running {
+		a.PID = pid
+	}
+	if told.PID != 0 {
+		a.Started = told.Started
+	}
+	return a, nil
+}
