@@ -74,6 +74,8 @@ type Maps struct {
 	slot    *table[uint32]
 	runtime *table1[sockBlRuntimeEntry]
 	agent   *table1[sockBlAgentEntry]
+	// statChunks counts the chunks of the Services' counters.
+	statChunks uint32
 }
 
 var _ tables.Store = (*Maps)(nil)
@@ -230,7 +232,10 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.runtime, err = openTable1[sockBlRuntimeEntry](m.all[sockMapBlRuntime], readOnly); err != nil {
 		return err
 	}
-	m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly)
+	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
+		return err
+	}
+	m.statChunks, err = countChunks(m.all[sockMapBlServiceStat])
 	return err
 }
 

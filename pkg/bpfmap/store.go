@@ -34,7 +34,7 @@ func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
 	if _, err := m.service.grow(id); err != nil {
 		return err
 	}
-	if err := m.growStat(id); err != nil {
+	if err := m.growStat(); err != nil {
 		return err
 	}
 	e, err := m.name.grow(id)
@@ -45,27 +45,29 @@ func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
 	return nil
 }
 
-// growStat adds chunks to the counters of Services. They are not mapped.
-func (m *Maps) growStat(id uint32) error {
+// growStat gives the Services that have an entry their counters. They are not
+// mapped.
+func (m *Maps) growStat() error {
 	outer, inner := m.all[sockMapBlServiceStat], m.spec.Maps[sockMapBlServiceStat].InnerMap
-	for i := range id/inner.MaxEntries + 1 {
-		var chunk uint32
-		err := outer.Lookup(i, &chunk)
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
-		}
-		added, err := addChunk(outer, inner, i)
-		if err != nil {
-			return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
-		}
-		if err := added.Close(); err != nil {
-			return err
-		}
+	want := m.service.len() / inner.MaxEntries
+	if m.statChunks >= want {
+		return nil
 	}
+	added, err := addChunks(outer, inner, m.statChunks, want)
+	for _, chunk := range added {
+		err = errors.Join(err, chunk.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+	}
+	m.statChunks = want
 	return nil
+}
+
+// Reserve makes room ahead: growing step by step takes longer.
+func (m *Maps) Reserve(services, backends, slots uint32) error {
+	return errors.Join(m.service.reserve(services), m.name.reserve(services), m.growStat(),
+		m.backend.reserve(backends), m.slot.reserve(slots))
 }
 
 // ClearServiceName marks the id as not in use.

@@ -59,6 +59,21 @@ func lookupChunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
 	return chunk, nil
 }
 
+// countChunks returns how many chunks an outer map holds.
+func countChunks(outer *ebpf.Map) (uint32, error) {
+	for i := range outer.MaxEntries() {
+		var id uint32
+		err := outer.Lookup(i, &id)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return i, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return outer.MaxEntries(), nil
+}
+
 // mapChunk maps the next chunk. The mapping outlives the map's descriptor.
 func (t *table[T]) mapChunk(chunk *ebpf.Map) error {
 	prot := unix.PROT_READ
@@ -85,35 +100,57 @@ func (t *table[T]) at(id uint32) *T {
 // len returns how many entries exist.
 func (t *table[T]) len() uint32 { return uint32(len(t.chunks)) * t.perChunk }
 
-// grow returns an entry, adding chunks as needed. The error is a
-// [tables.FullError] beyond the table's limit.
+// grow returns an entry, adding chunks as needed: at least as many as there are,
+// for the kernel waits for running programs each time some are added. The error
+// is a [tables.FullError] beyond the table's limit.
 func (t *table[T]) grow(id uint32) (*T, error) {
-	for id >= t.len() {
-		if t.len() >= t.limit.Size {
-			return nil, t.limit.Full()
-		}
-		chunk, err := addChunk(t.outer, t.inner, uint32(len(t.chunks)))
-		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", t.limit.Table, err)
-		}
-		err = t.mapChunk(chunk)
-		if err = errors.Join(err, chunk.Close()); err != nil {
+	if id >= t.limit.Size {
+		return nil, t.limit.Full()
+	}
+	if id >= t.len() {
+		if err := t.reserve(max(id+1, min(2*t.len(), t.limit.Size))); err != nil {
 			return nil, err
 		}
 	}
 	return t.at(id), nil
 }
 
-// addChunk makes a chunk and puts it into the outer map.
-func addChunk(outer *ebpf.Map, inner *ebpf.MapSpec, i uint32) (*ebpf.Map, error) {
-	chunk, err := ebpf.NewMap(inner)
+// reserve makes room for count entries.
+func (t *table[T]) reserve(count uint32) error {
+	have, want := uint32(len(t.chunks)), (min(count, t.limit.Size)+t.perChunk-1)/t.perChunk
+	if want <= have {
+		return nil
+	}
+	added, err := addChunks(t.outer, t.inner, have, want)
+	for _, chunk := range added {
+		if err == nil {
+			err = t.mapChunk(chunk)
+		}
+		err = errors.Join(err, chunk.Close())
+	}
 	if err != nil {
-		return nil, fmt.Errorf("make chunk %d: %w", i, err)
+		return fmt.Errorf("map %s: %w", t.limit.Table, err)
 	}
-	if err := outer.Put(i, chunk); err != nil {
-		return nil, errors.Join(fmt.Errorf("add chunk %d: %w", i, err), chunk.Close())
+	return nil
+}
+
+// addChunks makes the chunks from first up to end and puts them into the outer
+// map in one call. The caller closes what is returned.
+func addChunks(outer *ebpf.Map, inner *ebpf.MapSpec, first, end uint32) ([]*ebpf.Map, error) {
+	var added []*ebpf.Map
+	var keys, fds []uint32
+	for i := first; i < end; i++ {
+		chunk, err := ebpf.NewMap(inner)
+		if err != nil {
+			return added, fmt.Errorf("make chunk %d: %w", i, err)
+		}
+		added = append(added, chunk)
+		keys, fds = append(keys, i), append(fds, uint32(chunk.FD()))
 	}
-	return chunk, nil
+	if _, err := outer.BatchUpdate(keys, fds, nil); err != nil {
+		return added, fmt.Errorf("add chunks %d to %d: %w", first, end-1, err)
+	}
+	return added, nil
 }
 
 // close unmaps the chunks; entries must not be used afterwards.

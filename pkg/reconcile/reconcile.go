@@ -310,6 +310,11 @@ func (r *Reconciler) sync() error {
 		r.applyNode(&w)
 	}
 	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool)}
+	if !r.complete {
+		if err := r.tables.Reserve(r.count()); err != nil {
+			klog.ErrorS(err, "Making room ahead failed, going on step by step")
+		}
+	}
 	r.apply(&w, &s)
 	if !r.complete {
 		affected, err := r.tables.Prune(r.exists)
@@ -327,6 +332,19 @@ func (r *Reconciler) sync() error {
 	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
 	r.opts.Synced(s)
 	return nil
+}
+
+// count returns how many units and endpoints there are, roughly.
+func (r *Reconciler) count() (units, endpoints int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, svc := range r.services {
+		units += len(svc.Ports) * len(svc.ClusterIPs)
+		for _, slice := range r.slices[name] {
+			endpoints += len(slice.Ports) * len(slice.Endpoints)
+		}
+	}
+	return units, endpoints
 }
 
 // applyNode brings in what concerns no Service.

@@ -106,6 +106,8 @@ func (t *Tables) restoreUnits(have *Snapshot) map[uint32]*unit {
 	return byID
 }
 
+// restoreBackends takes over the backend ids. Which sets a backend has left is not
+// in the store: each that it is not in counts.
 func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 	used := make(map[uint32]bool, len(have.Backends))
 	end := uint32(0)
@@ -117,7 +119,12 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 			t.orphans.backends = append(t.orphans.backends, orphan{id, b})
 			continue
 		}
-		u.backends[b.AddrPort] = &backend{id: id, generation: b.Generation, state: b.State}
+		u.backends[b.AddrPort] = &backend{
+			id:         id,
+			generation: b.Generation,
+			state:      b.State,
+			left:       membership &^ b.State,
+		}
 		used[id] = true
 	}
 	t.backends.restore(end, func(id uint32) bool { return used[id] })

@@ -55,6 +55,9 @@ type Limits struct {
 // A write that returns an error has left the entry as it was.
 type Store interface {
 	Limits() Limits
+	// Reserve makes room ahead for at least so many entries in all, as far as the
+	// limits allow: making it step by step takes longer.
+	Reserve(services, backends, slots uint32) error
 
 	PutServiceName(id uint32, name ServiceName) error
 	ClearServiceName(id uint32) error

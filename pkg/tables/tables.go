@@ -159,6 +159,13 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 	return affected, errors.Join(errs...)
 }
 
+// Reserve makes room for what the Services will need when all of them are about
+// to be applied: so many units, and endpoints of all units.
+func (t *Tables) Reserve(units, endpoints int) error {
+	// A set takes a block of slots up to twice its size.
+	return t.store.Reserve(uint32(units), uint32(endpoints), uint32(2*endpoints))
+}
+
 func (t *Tables) service(name model.Name) *service {
 	svc := t.owned[name]
 	if svc == nil {
@@ -397,7 +404,8 @@ func (t *Tables) putBackend(u *unit, addr netip.AddrPort, b *backend, next backe
 }
 
 // dropBackends narrows the membership of backends and retires those that are
-// wanted no more and not held by a set.
+// wanted no more and not held by a set. It never widens: a backend that comes
+// back needs the generation that putBackends writes.
 func (t *Tables) dropBackends(u *unit, states map[netip.AddrPort]BackendState, held map[uint32]bool) error {
 	var errs []error
 	for addr, b := range u.backends {
@@ -405,7 +413,7 @@ func (t *Tables) dropBackends(u *unit, states map[netip.AddrPort]BackendState, h
 			continue
 		}
 		next := *b
-		next.state = states[addr]
+		next.state = states[addr] &^ (membership &^ b.state)
 		next.left |= b.state &^ next.state & membership
 		if err := t.putBackend(u, addr, b, next); err != nil {
 			errs = append(errs, err)
