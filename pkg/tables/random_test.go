@@ -1,0 +1,382 @@
+package tables
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+var seed = flag.Uint64("seed", 0, "seed of TestRandom; 0 takes new ones")
+
+// TestRandom changes random Services, with writes that fail and agents that die,
+// over a store that checks every write; in the end the store holds what a fresh
+// one would.
+func TestRandom(t *testing.T) {
+	seeds := []uint64{*seed}
+	if *seed == 0 {
+		seeds = nil
+		first := uint64(time.Now().UnixNano())
+		for i := range uint64(60) {
+			seeds = append(seeds, first+i)
+		}
+	}
+	for _, s := range seeds {
+		ok := t.Run(fmt.Sprintf("seed=%d", s), func(t *testing.T) {
+			w := newWorld(t, s)
+			for range 150 {
+				w.step()
+			}
+			w.settle()
+			w.check()
+		})
+		if !ok {
+			t.Fatalf("repeat with -seed=%d", s)
+		}
+	}
+}
+
+// world is a cluster and an agent.
+type world struct {
+	t       *testing.T
+	rand    *rand.Rand
+	store   *memory
+	tables  *Tables
+	desired map[model.Name]Desired
+	retired []Retired // waiting for Release
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	store := newMemory(t, roomy)
+	return &world{
+		t:       t,
+		rand:    rand.New(rand.NewPCG(seed, 1)),
+		store:   store,
+		tables:  New(store),
+		desired: make(map[model.Name]Desired),
+	}
+}
+
+// step does one random thing, with or without trouble.
+func (w *world) step() {
+	w.store.failing, w.store.killAt = nil, 0
+	switch w.rand.IntN(4) {
+	case 0:
+		w.store.failing = w.rand
+	case 1:
+		if w.rand.IntN(3) == 0 {
+			w.store.killAt = w.store.writes + 1 + w.rand.IntN(20)
+		}
+	}
+	w.mayDie(func() {
+		switch w.rand.IntN(12) {
+		case 0, 1, 2, 3, 4, 5:
+			name := randomName(w.rand)
+			w.desired[name] = randomDesired(w.rand, name)
+			w.apply(name)
+		case 6, 7:
+			name := randomName(w.rand)
+			delete(w.desired, name)
+			w.apply(name)
+		case 8:
+			w.retired = append(w.retired, w.tables.Retire())
+		case 9:
+			w.release()
+		case 10:
+			w.applyAll()
+		case 11:
+			w.restart()
+			w.applyAll()
+			w.prune()
+		}
+	})
+}
+
+// mayDie runs f; an agent that dies in it is started again.
+func (w *world) mayDie(f func()) {
+	defer func() {
+		switch r := recover(); r.(type) {
+		case nil:
+		case killed:
+			w.restart()
+		default:
+			panic(r)
+		}
+	}()
+	f()
+}
+
+// restart takes the place of the agent. No reader outlives that.
+func (w *world) restart() {
+	w.store.killAt = 0
+	w.store.Barrier()
+	w.retired = nil
+	w.tables = Restore(w.store, w.store.snapshot())
+}
+
+func (w *world) release() {
+	w.store.Barrier()
+	for _, r := range w.retired {
+		w.tables.Release(r)
+	}
+	w.retired = nil
+}
+
+// apply brings a Service, and those that are affected, to what is desired.
+func (w *world) apply(name model.Name) {
+	queue := []model.Name{name}
+	for n := 0; len(queue) > 0; n++ {
+		if n > 100 {
+			w.t.Fatal("Services go on affecting one another")
+		}
+		name, queue = queue[0], queue[1:]
+		affected, err := w.applyOne(name)
+		w.tolerate(err)
+		for _, a := range affected {
+			if a == (model.Name{}) {
+				w.t.Fatal("the Service without a name is affected")
+			}
+		}
+		queue = append(queue, affected...)
+	}
+}
+
+func (w *world) applyOne(name model.Name) ([]model.Name, error) {
+	if d, ok := w.desired[name]; ok {
+		return w.tables.Apply(d)
+	}
+	return w.tables.Remove(name)
+}
+
+func (w *world) applyAll() {
+	names := slices.SortedFunc(maps.Keys(w.desired), model.Name.Compare)
+	w.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names {
+		w.apply(name)
+	}
+}
+
+func (w *world) prune() {
+	affected, err := w.tables.Prune(func(name model.Name) bool { _, ok := w.desired[name]; return ok })
+	w.tolerate(err)
+	for _, name := range affected {
+		w.apply(name)
+	}
+}
+
+// tolerate fails the test unless every error in err is a clash or was asked for.
+func (w *world) tolerate(err error) {
+	w.t.Helper()
+	for _, e := range leaves(err) {
+		var clash *ClashError
+		if !errors.As(e, &clash) && !(w.store.failing != nil && errors.Is(e, errWrite)) {
+			w.t.Fatal(e)
+		}
+	}
+}
+
+// leaves returns the errors that err joins.
+func leaves(err error) []error {
+	var list []error
+	switch e := err.(type) {
+	case nil:
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			list = append(list, leaves(err)...)
+		}
+	case interface{ Unwrap() error }:
+		if inner := leaves(e.Unwrap()); len(inner) > 0 {
+			return inner
+		}
+		list = append(list, err)
+	default:
+		list = append(list, err)
+	}
+	return list
+}
+
+// settle ends the trouble and applies everything.
+func (w *world) settle() {
+	w.store.failing, w.store.killAt = nil, 0
+	w.applyAll()
+	w.prune()
+	w.retired = append(w.retired, w.tables.Retire())
+	w.release()
+}
+
+// check compares the store with what is desired and with a fresh one, and
+// restarts without a change.
+func (w *world) check() {
+	w.t.Helper()
+	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, roomy), desired: w.desired}
+	fresh.tables = New(fresh.store)
+	fresh.settle()
+	got, want := w.store.view(), fresh.store.view()
+	for name := range want {
+		if g, w0 := got[name], want[name]; !reflect.DeepEqual(g, w0) {
+			w.t.Errorf("%v:\n got %+v\nwant %+v", name, g, w0)
+		}
+	}
+	if len(got) != len(want) {
+		w.t.Errorf("%d units, want %d", len(got), len(want))
+	}
+	w.checkFrontends()
+	if got, want := w.tables.Usage(), fresh.tables.Usage(); !slices.Equal(got, want) {
+		w.t.Errorf("usage is %+v, want %+v", got, want)
+	}
+	w.checkRestart()
+}
+
+// checkFrontends verifies that each frontend that a Service wants is there and
+// leads to the one with the strongest claim, or to one of them.
+func (w *world) checkFrontends() {
+	w.t.Helper()
+	type claim struct {
+		unit  UnitName
+		kind  FrontendKind
+		flags FrontendFlags
+	}
+	claims := make(map[FrontendKey][]claim)
+	for _, d := range w.desired {
+		seen := make(map[FrontendKey]bool)
+		for _, u := range d.Units {
+			for _, f := range u.Frontends {
+				if !seen[f.Key] {
+					seen[f.Key] = true
+					claims[f.Key] = append(claims[f.Key], claim{u.Name.Unit(), f.Kind, f.Flags})
+				}
+			}
+		}
+	}
+	for key, list := range claims {
+		best := slices.MaxFunc(list, func(a, b claim) int { return rank(a.kind) - rank(b.kind) })
+		list = slices.DeleteFunc(list, func(c claim) bool { return rank(c.kind) < rank(best.kind) })
+		f, ok := w.store.frontends[key]
+		got := claim{w.store.names[f.Service].Unit(), f.Kind, f.Flags}
+		if !ok || !slices.Contains(list, got) {
+			w.t.Errorf("frontend %s leads (%t) to %+v, wanted by %+v", key, ok, got, list)
+		}
+	}
+	for key := range w.store.frontends {
+		if len(claims[key]) == 0 {
+			w.t.Errorf("frontend %s is wanted by nobody", key)
+		}
+	}
+}
+
+// checkRestart verifies that a restart without a change writes nothing and leads
+// to the same state.
+func (w *world) checkRestart() {
+	w.t.Helper()
+	before, usage := w.store.writes, w.tables.Usage()
+	w.restart()
+	if got := w.tables.Usage(); !slices.Equal(got, usage) {
+		w.t.Errorf("usage after a restart is %+v, was %+v", got, usage)
+	}
+	w.applyAll()
+	w.prune()
+	if n := w.store.writes - before; n != 0 {
+		w.t.Errorf("a restart without a change makes %d writes", n)
+	}
+	if got := w.tables.Usage(); !slices.Equal(got, usage) {
+		w.t.Errorf("usage after a restart and no change is %+v, was %+v", got, usage)
+	}
+	if !w.tables.Retire().Empty() {
+		w.t.Error("a restart without a change retires something")
+	}
+}
+
+func randomName(r *rand.Rand) model.Name {
+	return model.Name{Namespace: "ns", Name: fmt.Sprintf("svc-%d", r.IntN(7))}
+}
+
+// pick returns a random part of list, in order.
+func pick[T any](r *rand.Rand, one int, list ...T) []T {
+	var some []T
+	for _, x := range list {
+		if r.IntN(one) == 0 {
+			some = append(some, x)
+		}
+	}
+	return some
+}
+
+// Addresses that several Services want.
+var contested = []netip.Addr{
+	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+	netip.MustParseAddr("10.96.0.3"), netip.MustParseAddr("2001:db8::1"),
+}
+
+// randomDesired makes a Service that competes with others for its addresses,
+// endpoints from a small pool, and compiles both.
+func randomDesired(r *rand.Rand, name model.Name) Desired {
+	index := name.Name[len("svc-"):]
+	svc := &model.Service{
+		Name:            name,
+		Type:            "LoadBalancer",
+		ExternalIPs:     pick(r, 3, contested...),
+		LoadBalancerIPs: pick(r, 3, contested...),
+		InternalLocal:   r.IntN(3) == 0,
+		ExternalLocal:   r.IntN(3) == 0,
+		AffinitySeconds: uint32(r.IntN(2)) * 60,
+	}
+	if r.IntN(4) > 0 {
+		svc.ClusterIPs = append(svc.ClusterIPs, netip.MustParseAddr("10.96.0."+index))
+	}
+	if r.IntN(2) == 0 {
+		svc.ClusterIPs = append(svc.ClusterIPs, netip.MustParseAddr("fd00::"+index))
+	}
+	if r.IntN(3) == 0 {
+		svc.SourceRanges = pick(r, 2, netip.MustParsePrefix("10.1.0.0/16"),
+			netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("fd01::/32"))
+	}
+	for i, proto := range []model.Protocol{model.TCP, model.UDP, model.TCP} {
+		port := model.ServicePort{Name: fmt.Sprintf("p%d", i), Protocol: proto, Port: uint16(80 + i)}
+		if r.IntN(2) == 0 {
+			port.NodePort = uint16(30000 + 3*i + r.IntN(3))
+		}
+		svc.Ports = append(svc.Ports, port)
+	}
+	svc.Ports = pick(r, 2, svc.Ports...)
+	return Compile(svc, randomSlices(r, svc), &model.Node{Name: "here", Zone: "z"})
+}
+
+func randomSlices(r *rand.Rand, svc *model.Service) []*model.Slice {
+	var list []*model.Slice
+	for i, prefix := range []string{"10.244.0.", "fd44::"} {
+		s := &model.Slice{
+			Name:    model.Name{Namespace: svc.Name.Namespace, Name: fmt.Sprint(svc.Name.Name, i)},
+			Service: svc.Name.Name,
+			Family:  model.Families[i],
+		}
+		for _, p := range svc.Ports {
+			s.Ports = append(s.Ports, model.SlicePort{Name: p.Name, Protocol: p.Protocol, Port: 8080})
+		}
+		for n := 1; n <= 6; n++ {
+			if r.IntN(3) == 0 {
+				s.Endpoints = append(s.Endpoints, randomEndpoint(r, fmt.Sprint(prefix, n)))
+			}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func randomEndpoint(r *rand.Rand, addr string) model.Endpoint {
+	ep := model.Endpoint{Addr: netip.MustParseAddr(addr), NodeName: []string{"here", "there"}[r.IntN(2)]}
+	ep.Ready = r.IntN(3) > 0
+	ep.Serving = ep.Ready || r.IntN(2) == 0
+	ep.Terminating = !ep.Ready && r.IntN(2) == 0
+	if r.IntN(2) == 0 {
+		ep.ZoneHints = []string{[]string{"z", "y"}[r.IntN(2)]}
+	}
+	return ep
+}
