@@ -69,7 +69,10 @@ type run struct {
 // order is the power of two of the block that holds the run.
 func (r run) order() int { return bits.Len32(r.count - 1) }
 
-const maxOrder = 25 // a run has at most 1<<24 - 1 slots
+// maxRun is the greatest number of slots of a run: what a set word can count.
+const maxRun = 1<<24 - 1
+
+const maxOrder = 25 // of a free block: two of the greatest run's
 
 // runs hands out rows of slots: a buddy allocator. A row takes a block of the
 // next power of two, aligned to its size; so a row found in the tables after a
@@ -128,11 +131,11 @@ func (b *blocks) pop() (uint32, bool) {
 
 // get returns a row of count slots, or false when there is no room for one.
 func (a *runs) get(count uint32) (run, bool) {
-	r := run{count: count}
-	order := r.order()
-	if order >= maxOrder {
+	if count == 0 || count > maxRun {
 		return run{}, false
 	}
+	r := run{count: count}
+	order := r.order()
 	for from := order; from <= maxOrder; from++ {
 		first, ok := a.free[from].pop()
 		if !ok {
@@ -162,15 +165,34 @@ func align(n uint32, order int) uint32 {
 	return (n + mask) &^ mask
 }
 
-// put gives back a row that get returned, joining it with free neighbours.
+// put gives back a row that get returned.
 func (a *runs) put(r run) {
-	first, order := r.first, r.order()
-	a.inUse -= 1 << order
+	a.inUse -= 1 << r.order()
+	a.add(r.first, r.order())
+}
+
+// add makes a block free, joined with the neighbours that are.
+func (a *runs) add(first uint32, order int) {
 	for order < maxOrder && a.free[order].remove(first^1<<order) {
 		first &^= 1 << order
 		order++
 	}
-	a.free[order].add(first)
+	if first+1<<order != a.next {
+		a.free[order].add(first)
+		return
+	}
+	a.next = first
+	a.trim()
+}
+
+// trim joins the free blocks that end at next with what is free from there on.
+func (a *runs) trim() {
+	for order := 0; order <= maxOrder; order++ {
+		if a.next >= 1<<order && a.free[order].remove(a.next-1<<order) {
+			a.next -= 1 << order
+			order = -1
+		}
+	}
 }
 
 // release adds the slots from first to end to the free blocks.
@@ -180,7 +202,7 @@ func (a *runs) release(first, end uint32) {
 		for uint64(first)+1<<order > uint64(end) {
 			order--
 		}
-		a.free[order].add(first)
+		a.add(first, order)
 		first += 1 << order
 	}
 }
