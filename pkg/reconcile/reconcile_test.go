@@ -1,0 +1,259 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// loop is a reconciler at work over maps in the kernel.
+type loop struct {
+	*reconcile.Reconciler
+	t     *testing.T
+	maps  *bpfmap.Maps
+	syncs chan reconcile.Sync
+}
+
+// start runs a reconciler over maps until the test ends. wrap may put something
+// between the tables and the maps.
+func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store, opts reconcile.Options) *loop {
+	t.Helper()
+	store := wrap(maps)
+	have, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop{t: t, maps: maps, syncs: make(chan reconcile.Sync, 1000)}
+	if opts.Complete == nil {
+		opts.Complete = func() error { return nil }
+	}
+	opts.Synced = func(s reconcile.Sync) { l.syncs <- s }
+	l.Reconciler = reconcile.New(tables.Restore(store, have), store, opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func asIs(s tables.Store) tables.Store { return s }
+
+// newMaps makes maps that are pinned nowhere.
+func newMaps(t *testing.T) *bpfmap.Maps {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for BPF maps")
+	}
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers = 16, 16
+	maps, err := bpfmap.Load(t.TempDir(), sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := maps.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return maps
+}
+
+// leads returns the backends that a frontend's cluster set leads to; nil when
+// there is no such frontend.
+func (l *loop) leads(addr string) []string {
+	l.t.Helper()
+	have, err := l.maps.Snapshot()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	a := netip.MustParseAddrPort(addr)
+	f, ok := have.Frontends[tables.FrontendKey{Addr: a.Addr(), Port: a.Port(), Protocol: model.TCP}]
+	if !ok {
+		return nil
+	}
+	found := []string{}
+	for _, id := range have.Slots(have.Services[f.Service].Cluster) {
+		found = append(found, have.Backends[id].AddrPort.String())
+	}
+	return found
+}
+
+// eventually waits until the frontend leads to want.
+func (l *loop) eventually(addr string, want ...string) {
+	l.t.Helper()
+	var got []string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if got = l.leads(addr); slices.Equal(got, want) {
+			return
+		}
+	}
+	l.t.Fatalf("%s leads to %q, want %q", addr, got, want)
+}
+
+func service(name, clusterIP string, change ...func(*model.Service)) *model.Service {
+	s := &model.Service{
+		Name:       model.Name{Namespace: "default", Name: name},
+		Type:       "ClusterIP",
+		ClusterIPs: []netip.Addr{netip.MustParseAddr(clusterIP)},
+		Ports:      []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+	}
+	for _, c := range change {
+		c(s)
+	}
+	return s
+}
+
+func slice(name, service string, addrs ...string) *model.Slice {
+	s := &model.Slice{
+		Name:    model.Name{Namespace: "default", Name: name},
+		Service: service,
+		Family:  model.IPv4,
+		Ports:   []model.SlicePort{{Protocol: model.TCP, Port: 8080}},
+	}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Serving: true})
+	}
+	return s
+}
+
+func put(objects ...any) source.Update {
+	var u source.Update
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *model.Service:
+			u.PutServices = append(u.PutServices, o)
+		case *model.Slice:
+			u.PutSlices = append(u.PutSlices, o)
+		case *model.Node:
+			u.Node = o
+		}
+	}
+	return u
+}
+
+func TestNothingIsRemovedBeforeTheSourceIsComplete(t *testing.T) {
+	maps := newMaps(t)
+	t.Run("first agent", func(t *testing.T) {
+		l := start(t, maps, asIs, reconcile.Options{})
+		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
+		l.Apply(put(service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2")))
+		l.Synced()
+		l.eventually("10.96.0.2:80", "10.0.0.2:8080")
+	})
+	var complete atomic.Bool
+	l := start(t, maps, asIs, reconcile.Options{Complete: func() error { complete.Store(true); return nil }})
+	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.9")))
+	time.Sleep(100 * time.Millisecond) // for a fault to show
+	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) || complete.Load() {
+		t.Fatalf("before the source was complete: b leads to %q, complete is %v", got, complete.Load())
+	}
+	l.Synced()
+	l.eventually("10.96.0.1:80", "10.0.0.9:8080")
+	<-l.syncs
+	if got := l.leads("10.96.0.2:80"); got != nil || !complete.Load() {
+		t.Fatalf("after the source was complete: b leads to %q, complete is %v", got, complete.Load())
+	}
+}
+
+// stubborn is a store in which a frontend cannot be written for a while.
+type stubborn struct {
+	tables.Store
+	refuse netip.Addr
+	times  atomic.Int32
+}
+
+func (s *stubborn) PutFrontend(key tables.FrontendKey, f tables.Frontend) error {
+	if key.Addr == s.refuse && s.times.Add(-1) >= 0 {
+		return errors.New("no memory")
+	}
+	return s.Store.PutFrontend(key, f)
+}
+
+func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
+	broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
+	broken.times.Store(4)
+	l := start(t, newMaps(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
+	l.Apply(put(service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2")))
+	l.Synced()
+	first := <-l.syncs
+	if first.Pending != 1 {
+		t.Errorf("first round: %d Services pending, want 1", first.Pending)
+	}
+	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) {
+		t.Errorf("b leads to %q in the first round", got)
+	}
+	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
+	for s := range l.syncs {
+		if s.Pending == 0 {
+			return
+		}
+	}
+}
+
+func TestZoneOfTheNodeDecidesHints(t *testing.T) {
+	l := start(t, newMaps(t), asIs, reconcile.Options{Node: model.Node{Name: "n1", Zone: "east"}})
+	hinted := slice("a-1", "a", "10.0.0.1", "10.0.0.2")
+	hinted.Endpoints[0].ZoneHints = []string{"east"}
+	hinted.Endpoints[1].ZoneHints = []string{"west"}
+	l.Apply(put(service("a", "10.96.0.1"), hinted))
+	l.Synced()
+	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
+	l.Apply(put(&model.Node{Zone: "west"}))
+	l.eventually("10.96.0.1:80", "10.0.0.2:8080")
+}
+
+func TestSliceMovesToAnotherService(t *testing.T) {
+	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l.Apply(put(service("a", "10.96.0.1"), service("b", "10.96.0.2"), slice("s", "a", "10.0.0.1")))
+	l.Synced()
+	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
+	l.Apply(put(slice("s", "b", "10.0.0.1")))
+	l.eventually("10.96.0.2:80", "10.0.0.1:8080")
+	l.eventually("10.96.0.1:80", []string{}...)
+	l.Apply(source.Update{DeleteSlices: []model.Name{{Namespace: "default", Name: "s"}}})
+	l.eventually("10.96.0.2:80", []string{}...)
+}
+
+func TestAddressGoesToTheNextWhenItsServiceGoes(t *testing.T) {
+	external := func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
+	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l.Apply(put(
+		service("a", "10.96.0.1", external), slice("a-1", "a", "10.0.0.1"),
+		service("b", "10.96.0.2", external), slice("b-1", "b", "10.0.0.2"),
+	))
+	l.Synced()
+	l.eventually("192.0.2.1:80", "10.0.0.1:8080")
+	l.eventually("10.96.0.2:80", "10.0.0.2:8080")
+	l.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "a"}}})
+	l.eventually("192.0.2.1:80", "10.0.0.2:8080")
+}
+
+func TestRunEndsWhenTheTablesCannotBePutToWork(t *testing.T) {
+	maps := newMaps(t)
+	failure := errors.New("no cgroup")
+	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
+		Complete: func() error { return failure },
+		Synced:   func(reconcile.Sync) {},
+	})
+	r.Synced()
+	if err := r.Run(t.Context()); !errors.Is(err, failure) {
+		t.Fatalf("got %v, want %v", err, failure)
+	}
+}
