@@ -3,9 +3,10 @@ package file
 import (
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -73,7 +74,7 @@ func (a *assignment) setNodePort(p *corev1.ServicePort, n uint16) {
 
 // unaddressed returns the families that o is to get a cluster IP of.
 func (o *object) unaddressed() []model.Family {
-	return o.families[min(len(o.families), len(o.service.Spec.ClusterIPs)):]
+	return o.families[min(len(o.families), len(clusterIPs(&o.service.Spec))):]
 }
 
 // portsToAssign returns the ports that are to get a node port.
@@ -103,8 +104,8 @@ func (o *object) claims(a assignment) []placed {
 			all = append(all, placed{claim{addr, uint16(p.Port), protocol(p.Protocol)}, path})
 		}
 	}
-	for i, ip := range spec.ClusterIPs {
-		addr, path := netip.MustParseAddr(ip), fmt.Sprintf("spec.clusterIPs[%d]", i)
+	for i, ip := range clusterIPs(spec) {
+		addr, path := netip.MustParseAddr(ip), clusterIPPath(spec, field.NewPath("spec"), i).String()
 		all = append(all, placed{claim{addr: addr}, path})
 		add(addr, path)
 	}
@@ -140,10 +141,13 @@ func protocol(p corev1.Protocol) model.Protocol {
 func (o *object) with(a assignment) *corev1.Service {
 	svc := o.service.DeepCopy()
 	spec := &svc.Spec
+	spec.ClusterIPs = slices.Clone(clusterIPs(spec))
 	for _, ip := range a.ClusterIPs {
 		spec.ClusterIPs = append(spec.ClusterIPs, ip.String())
 	}
-	spec.ClusterIP = strings.Join(spec.ClusterIPs[:min(1, len(spec.ClusterIPs))], "")
+	if len(spec.ClusterIPs) > 0 {
+		spec.ClusterIP = spec.ClusterIPs[0]
+	}
 	spec.IPFamilies = nil
 	for _, f := range o.families {
 		spec.IPFamilies = append(spec.IPFamilies, apiFamily(f))

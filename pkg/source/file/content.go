@@ -3,6 +3,7 @@ package file
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,7 @@ type object struct {
 
 	service  *corev1.Service // nil for a slice
 	families []model.Family  // to have a cluster IP of, the primary one first
+	unmet    *Fault          // why the ranges cannot give it those; nil is that they can
 
 	slice *model.Slice // nil for a Service and for a slice to be ignored
 }
@@ -64,8 +66,8 @@ func (r *rules) decode(raw []byte) (*content, []*Fault) {
 	seen := map[id]*object{}
 	for _, o := range c.objects {
 		if first := seen[o.id]; first != nil {
-			faults = append(faults, &Fault{Document: o.document, Line: c.line(o, "metadata.name"), Path: o.path("metadata.name"),
-				Reason: fmt.Sprintf("%s is already in document %d: keep one of them", o.id, first.document)})
+			faults = append(faults, place(docs, o, "metadata.name",
+				fmt.Sprintf("%s is already in document %d: keep one of them", o.id, first.document)))
 			continue
 		}
 		seen[o.id] = o
@@ -90,21 +92,10 @@ func (c *content) services() []*object {
 // path returns the field path from the document on of a path in the object.
 func (o *object) path(path string) string { return below(o.root, path) }
 
-// line returns the line of a path in the object; 0 when it is not known. The
-// tree of nodes is not kept: faults found after decoding are rare.
-func (c *content) line(o *object, path string) int {
-	docs, _ := documents(c.raw)
-	for _, d := range docs {
-		if d.number == o.document {
-			return line(d.root, o.path(path))
-		}
-	}
-	return 0
-}
-
-// fault places reason at a path of an object of the content.
-func (c *content) fault(o *object, path, reason string) *Fault {
-	return &Fault{Document: o.document, Line: c.line(o, path), Path: o.path(path), Reason: reason}
+// place returns a fault at a path of an object that docs hold.
+func place(docs []*document, o *object, path, reason string) *Fault {
+	i, _ := slices.BinarySearchFunc(docs, o.document, func(d *document, number int) int { return d.number - number })
+	return docs[i].faultAt(o.path(path), reason)
 }
 
 // document decodes a document's objects.
@@ -181,15 +172,14 @@ func (r *rules) service(d *document, root *field.Path, data []byte) ([]*object, 
 		return nil, faults
 	}
 	defaultService(svc)
+	o := &object{id: id{kindService, nameOf(svc)}, document: d.number, root: root, service: svc}
 	errs := r.checkService(svc, root)
-	var families []model.Family
 	if len(errs) == 0 {
 		var err *field.Error
-		if families, err = r.families(svc, root.Child("spec")); err != nil {
-			errs = append(errs, err)
+		if o.families, err = r.families(svc, root.Child("spec")); err != nil {
+			o.unmet = d.faultAt(err.Field, err.ErrorBody())
 		}
 	}
-	o := &object{id: id{kindService, nameOf(svc)}, document: d.number, root: root, service: svc, families: families}
 	return []*object{o}, d.faults(errs)
 }
 

@@ -31,12 +31,12 @@ func checkFamilies(spec *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	if !addressed(spec) {
 		return errs
 	}
-	for i, ip := range spec.ClusterIPs {
+	for i, ip := range clusterIPs(spec) {
 		if i >= len(spec.IPFamilies) || len(checkUnicast(at, ip)) > 0 {
 			continue
 		}
 		if f := spec.IPFamilies[i]; f != apiFamily(familyOf(ip)) {
-			errs = append(errs, field.Invalid(at.Index(i), f, fmt.Sprintf("clusterIPs[%d] is %s", i, ip)))
+			errs = append(errs, field.Invalid(at.Index(i), f, fmt.Sprintf("the cluster IP is %s", ip)))
 		}
 	}
 	return errs
@@ -51,6 +51,7 @@ func (r *rules) families(svc *corev1.Service, path *field.Path) ([]model.Family,
 		return nil, nil
 	}
 	families := namedFamilies(spec)
+	at := path.Child("ipFamilies")
 	if len(families) == 0 {
 		if len(r.ranges) == 0 {
 			return nil, field.Required(path.Child("clusterIP"), "give an address, or start the agent with "+rangeFlag)
@@ -64,11 +65,12 @@ func (r *rules) families(svc *corev1.Service, path *field.Path) ([]model.Family,
 		case *p == corev1.IPFamilyPolicyRequireDualStack && len(families) == 1,
 			*p == corev1.IPFamilyPolicyPreferDualStack && len(families) == 1 && r.rangeOf(other) != nil:
 			families = append(families, other)
+			at = path.Child("ipFamilyPolicy")
 		}
 	}
-	for _, f := range families[len(spec.ClusterIPs):] {
+	for _, f := range families[len(clusterIPs(spec)):] {
 		if r.rangeOf(f) == nil {
-			return nil, field.Invalid(path.Child("ipFamilies"), f, fmt.Sprintf(
+			return nil, field.Forbidden(at, fmt.Sprintf(
 				"no range of %s to take a cluster IP from: give an address, or add a range to %s", f, rangeFlag))
 		}
 	}
@@ -79,7 +81,7 @@ func (r *rules) families(svc *corev1.Service, path *field.Path) ([]model.Family,
 // its cluster IPs, whichever are more.
 func namedFamilies(spec *corev1.ServiceSpec) []model.Family {
 	var families []model.Family
-	for _, ip := range spec.ClusterIPs {
+	for _, ip := range clusterIPs(spec) {
 		families = append(families, familyOf(ip))
 	}
 	for _, f := range spec.IPFamilies[min(len(families), len(spec.IPFamilies)):] {

@@ -33,13 +33,20 @@ func (f *Fault) Error() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// inFile returns faults with their file filled in.
-func inFile(name string, faults []*Fault) []*Fault {
-	named := make([]*Fault, len(faults))
-	for i, f := range faults {
-		c := *f
-		c.File = name
-		named[i] = &c
+// maxFaults is how many faults of one file are told.
+const maxFaults = 20
+
+// inFile returns the first of faults with their file filled in, and how many
+// there are besides.
+func inFile(name string, faults []*Fault) []error {
+	var errs []error
+	for _, f := range faults[:min(len(faults), maxFaults)] {
+		named := *f
+		named.File = name
+		errs = append(errs, &named)
 	}
-	return named
+	if more := len(faults) - len(errs); more > 0 {
+		errs = append(errs, &Fault{File: name, Reason: fmt.Sprintf("and %d more faults", more)})
+	}
+	return errs
 }

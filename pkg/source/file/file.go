@@ -57,7 +57,7 @@ type Source struct {
 	// settle is how long the folder must be quiet before it is read, so that a
 	// file is seldom read half written, but it is read after unsettled at the
 	// latest. rescan and retry are how often it is read without an event, while it
-	// can be listed and while it cannot.
+	// can be watched and while it cannot.
 	settle, unsettled, rescan, retry time.Duration
 
 	files   map[string]*manifest
@@ -161,30 +161,27 @@ func (s *Source) restore() error {
 }
 
 // Run reads the folder, hands what it finds to the sink and follows changes
-// until ctx ends. Faults of manifests and of the folder do not end it; see
-// Errors. It is called once.
+// until ctx ends, which is no error. Faults of manifests and of the folder do not
+// end it; see Errors. It is called once.
 func (s *Source) Run(ctx context.Context) error {
-	w, err := newWatcher(s.opts.Dir)
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-
+	w := &watcher{dir: s.opts.Dir}
+	defer w.close()
 	next := time.NewTimer(s.scan(w))
 	defer next.Stop()
 	var first time.Time // event that is not followed up yet
 	for {
+		events, errs := w.channels()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.Events:
+		case <-events:
 			if first.IsZero() {
 				first = time.Now()
 			}
 			if time.Since(first) < s.unsettled {
 				next.Reset(s.settle)
 			}
-		case err := <-w.Errors:
+		case err := <-errs:
 			klog.ErrorS(err, "Watching the manifests failed, reading all of them again", "dir", s.opts.Dir)
 			next.Reset(s.settle)
 		case <-next.C:
@@ -212,6 +209,9 @@ func (s *Source) scan(w *watcher) time.Duration {
 	if !s.synced {
 		s.synced = true
 		s.opts.Sink.Synced()
+	}
+	if watching != nil {
+		return s.retry
 	}
 	return s.rescan
 }
@@ -268,8 +268,8 @@ func (s *Source) plan() {
 		if c := catalog.chosen[name]; c != nil {
 			m.good = c
 		}
-		for _, f := range inFile(name, append(slices.Clip(m.faults), clashes[name]...)) {
-			refused[name] = append(refused[name], f)
+		if faults := append(slices.Clip(m.faults), clashes[name]...); len(faults) > 0 {
+			refused[name] = inFile(name, faults)
 		}
 	}
 	s.noteRefused(refused)

@@ -84,11 +84,8 @@ func newSource(t *testing.T, opts Options) (*Source, *recorder) {
 // scan reads the folder once.
 func scan(t *testing.T, s *Source) {
 	t.Helper()
-	w, err := newWatcher(s.opts.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
+	w := &watcher{dir: s.opts.Dir}
+	defer w.close()
 	s.scan(w)
 }
 

@@ -15,7 +15,7 @@ import (
 // catalog is what is served: objects of different files without a clash.
 type catalog struct {
 	chosen   map[string]*content // by file name
-	declared map[id]place
+	declared map[id]declaration
 	holders  map[claim]model.Name
 	// assigned also keeps what Services of a refused content have had.
 	assigned map[model.Name]assignment
@@ -23,8 +23,8 @@ type catalog struct {
 	slices   map[model.Name]*model.Slice
 }
 
-// place is where an object is declared.
-type place struct {
+// declaration is an object and the file that declares it.
+type declaration struct {
 	file string
 	*object
 }
@@ -39,7 +39,7 @@ type service struct {
 func newCatalog() *catalog {
 	return &catalog{
 		chosen:   map[string]*content{},
-		declared: map[id]place{},
+		declared: map[id]declaration{},
 		holders:  map[claim]model.Name{},
 		assigned: map[model.Name]assignment{},
 		services: map[model.Name]*service{},
@@ -62,7 +62,8 @@ func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[strin
 	faults := map[string][]*Fault{}
 	refused := map[string]int{} // contents of a file that are out
 	for {
-		b := &builder{rules: r, prev: prev, next: newCatalog(), faults: map[string][]*Fault{}}
+		b := &builder{rules: r, prev: prev, next: newCatalog(),
+			faults: map[string][]*Fault{}, docs: map[string][]*document{}}
 		for _, c := range candidates {
 			if n := refused[c.file]; n < len(c.choices) {
 				b.next.chosen[c.file] = c.choices[n]
@@ -89,9 +90,11 @@ type builder struct {
 	prev, next *catalog
 	files      []string // of next.chosen, sorted
 	faults     map[string][]*Fault
+	docs       map[string][]*document // parsed again, of files with a fault
 }
 
 func (b *builder) build() {
+	b.eachFile(b.checkRanges)
 	b.declareKept()
 	b.eachFile(b.declare)
 	b.keepClaims()
@@ -100,6 +103,15 @@ func (b *builder) build() {
 	if len(b.faults) == 0 {
 		b.convert()
 	}
+}
+
+// refuse records a fault of a file. The place of fields is not kept with its
+// content, since few files have such faults.
+func (b *builder) refuse(name string, o *object, path, reason string) {
+	if b.docs[name] == nil {
+		b.docs[name], _ = documents(b.next.chosen[name].raw)
+	}
+	b.faults[name] = append(b.faults[name], place(b.docs[name], o, path, reason))
 }
 
 // eachFile calls f for each file that has no fault yet.
@@ -112,17 +124,26 @@ func (b *builder) eachFile(f func(name string, c *content)) {
 }
 
 // eachService calls f for each Service of files without a fault, by name.
-func (b *builder) eachService(f func(p place)) {
-	var services []place
+func (b *builder) eachService(f func(p declaration)) {
+	var services []declaration
 	for _, p := range b.next.declared {
 		if p.service != nil {
 			services = append(services, p)
 		}
 	}
-	slices.SortFunc(services, func(x, y place) int { return x.id.Compare(y.id.Name) })
+	slices.SortFunc(services, func(x, y declaration) int { return x.id.Compare(y.id.Name) })
 	for _, p := range services {
 		if b.faults[p.file] == nil {
 			f(p)
+		}
+	}
+}
+
+// checkRanges refuses a file whose Services need a range that the agent has not.
+func (b *builder) checkRanges(name string, c *content) {
+	for _, o := range c.services() {
+		if o.unmet != nil {
+			b.faults[name] = append(b.faults[name], o.unmet)
 		}
 	}
 }
@@ -132,7 +153,7 @@ func (b *builder) declareKept() {
 	b.eachFile(func(name string, c *content) {
 		for _, o := range c.objects {
 			if b.prev.declared[o.id].file == name {
-				b.next.declared[o.id] = place{name, o}
+				b.next.declared[o.id] = declaration{name, o}
 			}
 		}
 	})
@@ -144,10 +165,9 @@ func (b *builder) declare(name string, c *content) {
 	for _, o := range c.objects {
 		p, taken := b.next.declared[o.id]
 		if taken && p.file != name {
-			b.faults[name] = append(b.faults[name], c.fault(o, "metadata.name", fmt.Sprintf(
-				"%s is already in %s: keep one of them", o.id, p.file)))
+			b.refuse(name, o, "metadata.name", fmt.Sprintf("%s is already in %s: keep one of them", o.id, p.file))
 		} else {
-			b.next.declared[o.id] = place{name, o}
+			b.next.declared[o.id] = declaration{name, o}
 		}
 	}
 	if b.faults[name] == nil {
@@ -160,11 +180,20 @@ func (b *builder) declare(name string, c *content) {
 	}
 }
 
-// keepClaims gives each Service what it holds already and still wants.
+// keepClaims gives each Service what it holds already and still wants, and then
+// what was assigned to it when it was last served, unless that is taken by now.
 func (b *builder) keepClaims() {
-	b.eachService(func(p place) { b.keep(p, assignment{}) })
-	b.eachService(func(p place) {
+	b.eachService(func(p declaration) {
 		a := b.prev.assigned[p.id.Name].wanted(p.object)
+		b.next.assigned[p.id.Name] = a
+		for _, c := range p.claims(a) {
+			if b.prev.holders[c.claim] == p.id.Name {
+				b.take(c.claim, p.id.Name)
+			}
+		}
+	})
+	b.eachService(func(p declaration) {
+		a := b.next.assigned[p.id.Name]
 		a.ClusterIPs = slices.DeleteFunc(a.ClusterIPs, func(ip netip.Addr) bool {
 			return !b.take(claim{addr: ip}, p.id.Name)
 		})
@@ -175,17 +204,7 @@ func (b *builder) keepClaims() {
 			}
 		}
 		b.next.assigned[p.id.Name] = a
-		b.keep(p, a)
 	})
-}
-
-// keep gives a Service what it claims with a and holds already.
-func (b *builder) keep(p place, a assignment) {
-	for _, c := range p.claims(a) {
-		if b.prev.holders[c.claim] == p.id.Name {
-			b.take(c.claim, p.id.Name)
-		}
-	}
 }
 
 // take gives c to a Service and reports whether it has it.
@@ -201,13 +220,12 @@ func (b *builder) take(c claim, name model.Name) bool {
 // Service has some of it.
 func (b *builder) claim(name string, c *content) {
 	for _, o := range c.services() {
+		faultyPath := "" // an address stands for the frontends at it
 		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
-			if b.take(want.claim, o.id.Name) {
-				continue
+			if want.path != faultyPath && !b.take(want.claim, o.id.Name) {
+				faultyPath = want.path
+				b.refuse(name, o, want.path, b.clash(o, want.claim))
 			}
-			holder := id{kindService, b.next.holders[want.claim]}
-			b.faults[name] = append(b.faults[name], c.fault(o, want.path, fmt.Sprintf(
-				"%s cannot have %s: %s of %s has it", o.id, want.claim, holder, b.next.declared[holder].file)))
 		}
 	}
 	if b.faults[name] == nil {
@@ -222,17 +240,21 @@ func (b *builder) claim(name string, c *content) {
 	}
 }
 
+func (b *builder) clash(o *object, c claim) string {
+	holder := id{kindService, b.next.holders[c]}
+	return fmt.Sprintf("%s cannot have %s: %s of %s has it", o.id, c, holder, b.next.declared[holder].file)
+}
+
 // assign gives each Service the addresses and node ports that it still lacks.
 func (b *builder) assign() {
-	b.eachService(func(p place) {
+	b.eachService(func(p declaration) {
 		a := b.next.assigned[p.id.Name]
-		c := b.next.chosen[p.file]
 		if err := b.assignAddrs(p.object, &a); err != nil {
-			b.faults[p.file] = append(b.faults[p.file], c.fault(p.object, "spec", err.Error()))
+			b.refuse(p.file, p.object, "spec", err.Error())
 			return
 		}
 		if err := b.assignPorts(p.object, &a); err != nil {
-			b.faults[p.file] = append(b.faults[p.file], c.fault(p.object, "spec.ports", err.Error()))
+			b.refuse(p.file, p.object, "spec.ports", err.Error())
 			return
 		}
 		b.next.assigned[p.id.Name] = a
@@ -314,6 +336,9 @@ func (b *builder) convert() {
 func (b *builder) keepUnserved(candidates []candidate) {
 	for _, cand := range candidates {
 		for _, c := range cand.choices {
+			if c == b.next.chosen[cand.file] {
+				break // what follows is out of date
+			}
 			for _, o := range c.services() {
 				if a, ok := b.prev.assigned[o.id.Name]; ok && b.next.services[o.id.Name] == nil {
 					b.next.assigned[o.id.Name] = a

@@ -74,6 +74,9 @@ const maxHostBits = 62
 // newAddrRange fails when prefix holds no address besides the network's own
 // and, for IPv4, the broadcast address.
 func newAddrRange(prefix netip.Prefix) (addrRange, error) {
+	if !prefix.IsValid() || prefix.Addr().Is4In6() {
+		return addrRange{}, fmt.Errorf("%s: %s is no range of IPv4 or IPv6 addresses", rangeFlag, prefix)
+	}
 	prefix = prefix.Masked()
 	total := uint64(1) << min(prefix.Addr().BitLen()-prefix.Bits(), maxHostBits)
 	unusable := uint64(1)

@@ -31,9 +31,6 @@ func defaultService(svc *corev1.Service) {
 	if spec.SessionAffinity == "" {
 		spec.SessionAffinity = corev1.ServiceAffinityNone
 	}
-	if len(spec.ClusterIPs) == 0 && spec.ClusterIP != "" {
-		spec.ClusterIPs = []string{spec.ClusterIP}
-	}
 	for i := range spec.Ports {
 		if spec.Ports[i].Protocol == "" {
 			spec.Ports[i].Protocol = corev1.ProtocolTCP
@@ -147,8 +144,25 @@ func (r *rules) checkPort(spec *corev1.ServiceSpec, p *corev1.ServicePort, at *f
 
 // addressed reports whether a Service is to have cluster IPs.
 func addressed(spec *corev1.ServiceSpec) bool {
-	headless := len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == corev1.ClusterIPNone
+	ips := clusterIPs(spec)
+	headless := len(ips) > 0 && ips[0] == corev1.ClusterIPNone
 	return spec.Type != corev1.ServiceTypeExternalName && !headless
+}
+
+// clusterIPs returns the cluster IPs that a manifest gives, in either field.
+func clusterIPs(spec *corev1.ServiceSpec) []string {
+	if len(spec.ClusterIPs) == 0 && spec.ClusterIP != "" {
+		return []string{spec.ClusterIP}
+	}
+	return spec.ClusterIPs
+}
+
+// clusterIPPath returns the path of the i-th of clusterIPs.
+func clusterIPPath(spec *corev1.ServiceSpec, path *field.Path, i int) *field.Path {
+	if len(spec.ClusterIPs) == 0 {
+		return path.Child("clusterIP")
+	}
+	return path.Child("clusterIPs").Index(i)
 }
 
 // exposed reports whether a Service may have node ports.
@@ -157,35 +171,33 @@ func exposed(spec *corev1.ServiceSpec) bool {
 }
 
 func checkClusterIPs(spec *corev1.ServiceSpec, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	ips, at := spec.ClusterIPs, path.Child("clusterIPs")
+	ips := clusterIPs(spec)
 	if len(ips) == 0 {
 		return nil
 	}
-	if spec.ClusterIP == "" {
-		spec.ClusterIP = ips[0]
-	}
-	if spec.ClusterIP != ips[0] {
-		errs = append(errs, field.Invalid(at, ips, "the first one must be the value of clusterIP"))
+	var errs field.ErrorList
+	at := clusterIPPath(spec, path, 0)
+	if spec.ClusterIP != "" && spec.ClusterIP != ips[0] {
+		errs = append(errs, field.Invalid(at, ips[0], "must be the value of clusterIP"))
 	}
 	if spec.Type == corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Forbidden(at, "a Service of type ExternalName has none"))
 	}
 	if slices.Contains(ips, corev1.ClusterIPNone) {
 		if len(ips) > 1 {
-			errs = append(errs, field.Invalid(at, ips, "None must stand alone"))
+			errs = append(errs, field.Invalid(path.Child("clusterIPs"), ips, "None must stand alone"))
 		}
 		if exposed(spec) {
-			errs = append(errs, field.Invalid(path.Child("clusterIP"), corev1.ClusterIPNone,
+			errs = append(errs, field.Invalid(at, corev1.ClusterIPNone,
 				fmt.Sprintf("a Service of type %s cannot be headless", spec.Type)))
 		}
 		return errs
 	}
 	for i, ip := range ips {
-		errs = append(errs, checkUnicast(at.Index(i), ip)...)
+		errs = append(errs, checkUnicast(clusterIPPath(spec, path, i), ip)...)
 	}
 	if len(errs) == 0 && (len(ips) > 2 || len(ips) == 2 && familyOf(ips[0]) == familyOf(ips[1])) {
-		errs = append(errs, field.Invalid(at, ips, "at most one of each IP family"))
+		errs = append(errs, field.Invalid(path.Child("clusterIPs"), ips, "at most one of each IP family"))
 	}
 	return errs
 }

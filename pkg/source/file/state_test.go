@@ -1,0 +1,110 @@
+package file
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestStateFile checks that the state is private to its user, that no other file
+// is left beside it, and that what cannot be read is refused by name.
+func TestStateFile(t *testing.T) {
+	dir, stateDir := t.TempDir(), t.TempDir()
+	path := filepath.Join(stateDir, "state.json")
+	opts := Options{Dir: dir, StateFile: path, ServiceRanges: prefixes("10.96.0.0/16")}
+	write(t, dir, "web.yaml", serviceYAML("web", "ports: [{port: 80}]"))
+	s, _ := newSource(t, opts)
+	scan(t, s)
+
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 {
+		t.Fatalf("state file %v, %v: want mode 0600", info, err)
+	}
+	if entries, _ := os.ReadDir(stateDir); len(entries) != 1 {
+		t.Fatalf("files beside the state: %v", entries)
+	}
+	for _, data := range []string{"", "{", `{"version": 2}`} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("state %q: error %v, want one that names the file", data, err)
+		}
+	}
+}
+
+// TestStateUnwritable checks that Services are served while the state cannot be
+// kept, that the error says so, and that it goes once it can.
+func TestStateUnwritable(t *testing.T) {
+	dir, stateDir := t.TempDir(), filepath.Join(t.TempDir(), "later")
+	opts := Options{Dir: dir, StateFile: filepath.Join(stateDir, "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	write(t, dir, "web.yaml", serviceYAML("web", "ports: [{port: 80}]"))
+	s, sink := newSource(t, opts)
+	scan(t, s)
+	if len(sink.services()) != 1 || len(s.Errors()) != 1 {
+		t.Fatalf("Services %v and errors %v, want one of each", sink.services(), s.Errors())
+	}
+	if err := os.Mkdir(stateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	scan(t, s)
+	if errs := s.Errors(); len(errs) != 0 {
+		t.Fatal(errs)
+	}
+	if _, err := os.Stat(opts.StateFile); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(sink.drain()); n != 1 {
+		t.Fatalf("%d updates, want one: nothing changed after it", n)
+	}
+}
+
+// TestRangesChangeAtRestart checks what a restart with other ranges does: without
+// the range nothing is assigned but nothing forgotten, with another one Services
+// keep what they have, and a second family is added where it is preferred.
+func TestRangesChangeAtRestart(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state")}
+	write(t, opts.Dir, "web.yaml", serviceYAML("web", "ipFamilyPolicy: PreferDualStack", "ports: [{port: 80}]"))
+	var first netip.Addr
+	for i, step := range []struct {
+		ranges string
+		count  int
+	}{
+		{"10.96.0.0/16", 1}, {"", 0}, {"10.97.0.0/16", 1}, {"10.97.0.0/16 fd96::/112", 2}, {"10.97.0.0/16", 1},
+	} {
+		opts.ServiceRanges = prefixes(step.ranges)
+		s, sink := newSource(t, opts)
+		scan(t, s)
+		svc := sink.services()["default/web"]
+		if step.count == 0 {
+			if svc != nil || len(s.Errors()) != 1 || !strings.Contains(s.Errors()[0].Error(), rangeFlag) {
+				t.Fatalf("without a range: %v, errors %v", svc, s.Errors())
+			}
+			continue
+		}
+		if len(s.Errors()) > 0 || len(svc.ClusterIPs) != step.count {
+			t.Fatalf("step %d: cluster IPs %v and errors %v, want %d and none", i, svc.ClusterIPs, s.Errors(), step.count)
+		}
+		if i == 0 {
+			first = svc.ClusterIPs[0]
+		} else if svc.ClusterIPs[0] != first {
+			t.Fatalf("step %d: the cluster IP is %s, it was %s", i, svc.ClusterIPs[0], first)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, opts := range []Options{
+		{ServiceRanges: prefixes("10.96.0.0/16 10.97.0.0/16")},
+		{ServiceRanges: prefixes("10.96.0.0/32")},
+		{NodePortMin: 2, NodePortMax: 1},
+		{NodePortMax: 1},
+		{ServiceRanges: []netip.Prefix{{}}},
+	} {
+		if _, err := New(opts); err == nil {
+			t.Errorf("%+v is taken, want an error", opts)
+		}
+	}
+}
