@@ -86,12 +86,10 @@ static __always_inline int bl_sock_refuse(enum bl_reason reason)
 }
 
 /* As bl_sock_refuse, and on the Service's account. */
-static __always_inline int bl_sock_refuse_service(__u32 service, enum bl_reason reason)
+static __always_inline int bl_sock_refuse_service(struct bl_service_stat_entry *stat,
+						  enum bl_reason reason)
 {
-	struct bl_service_stat_entry *stat = bl_service_stat_lookup(service);
-
-	if (stat)
-		stat->refused++;
+	stat->refused++;
 	return bl_sock_refuse(reason);
 }
 
@@ -142,17 +140,32 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 	runtime = bl_runtime_get();
 	if (!runtime)
 		return frontend;
-	frontend = bl_node_port_get(runtime, dst, &key, bpf_get_netns_cookie(ctx));
-	if (frontend.kind != BL_FRONTEND_NONE)
+	frontend = bl_node_port_get(runtime, dst, &key);
+	if (frontend.kind != BL_FRONTEND_NONE &&
+	    bl_node_addr_serves(dst->addr, bpf_get_netns_cookie(ctx)))
 		return frontend;
+	frontend.kind = BL_FRONTEND_NONE;
 	if (hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP)
 		*reason = bl_undeclared(runtime, dst);
 	return frontend;
 }
 
+/*
+ * A number spread over 32 bits for the next choice of a Service: steps of the
+ * golden ratio, which visit all parts of a set evenly in any order of set sizes.
+ * Where the steps start differs between nodes, CPUs and Services, so that rare
+ * connections from many nodes do not meet at one backend.
+ */
+static __always_inline __u32 bl_sock_random(const struct bl_service_stat_entry *stat, __u32 service)
+{
+	__u32 start = bl_seed ^ (bpf_get_smp_processor_id() << 20 | service);
+
+	return start * 0x85ebca6bU + (__u32)stat->connections * 0x9e3779b9U;
+}
+
 /* The backend of a new connection to @frontend. */
-static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx,
-						       struct bl_frontend_entry frontend)
+static __always_inline struct bl_choice
+bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u32 random)
 {
 	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
@@ -172,9 +185,9 @@ static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx
 		cookie = bpf_get_netns_cookie(ctx);
 		key.client.word[2] = cookie >> 32;
 		key.client.word[3] = (__u32)cookie;
-		choice = bl_affinity_select(service, &key, set, member, bpf_get_prandom_u32());
+		choice = bl_affinity_select(service, &key, set, member, random);
 	} else {
-		choice = bl_set_select(set, bpf_get_prandom_u32());
+		choice = bl_set_select(set, random);
 	}
 	choice.member = member;
 	return choice;
@@ -249,17 +262,18 @@ static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const stru
 			return bl_sock_refuse(reason);
 		return BL_SOCK_PROCEED;
 	}
+	stat = bl_service_stat_lookup(frontend->service);
+	if (!stat)
+		return bl_sock_refuse(BL_REASON_BROKEN_TABLE);
 	if (frontend->flags & BL_FRONTEND_SOURCE_RANGES) {
 		source = bl_sock_source(ctx->sk, dst->ipv4);
 		if (!bl_source_allowed(ctx->sk, &source, frontend->service, dst->ipv4))
-			return bl_sock_refuse_service(frontend->service, BL_REASON_SOURCE_RANGE);
+			return bl_sock_refuse_service(stat, BL_REASON_SOURCE_RANGE);
 	}
-	*choice = bl_sock_select(ctx, *frontend);
+	*choice = bl_sock_select(ctx, *frontend, bl_sock_random(stat, frontend->service));
 	if (!choice->backend)
-		return bl_sock_refuse_service(frontend->service, choice->reason);
-	stat = bl_service_stat_lookup(frontend->service);
-	if (stat)
-		stat->connections++;
+		return bl_sock_refuse_service(stat, choice->reason);
+	stat->connections++;
 	return BL_SOCK_PROCEED;
 }
 

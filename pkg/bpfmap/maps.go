@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -291,13 +292,26 @@ func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
 type Constants struct {
 	// HostNetns is the cookie of the network namespace that is the node's.
 	HostNetns uint64
+	// Seed sets where the choice of backends starts; it should differ between
+	// nodes.
+	Seed uint32
+	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
+	// is the default.
+	UDPPeerIdle time.Duration
 }
 
 // LoadPrograms loads the programs over these maps, by name.
 func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
 	spec := m.spec.Copy()
-	if err := spec.Variables[sockVarBlHostNetns].Set(c.HostNetns); err != nil {
-		return nil, err
+	err := errors.Join(
+		spec.Variables[sockVarBlHostNetns].Set(c.HostNetns),
+		spec.Variables[sockVarBlSeed].Set(c.Seed),
+	)
+	if c.UDPPeerIdle != 0 {
+		err = errors.Join(err, spec.Variables[sockVarBlUdpPeerIdle].Set(uint64(c.UDPPeerIdle)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set constants of the programs: %w", err)
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: m.all})
 	if err != nil {

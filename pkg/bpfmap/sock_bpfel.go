@@ -313,6 +313,7 @@ const (
 	sockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	sockVarBlHostNetns                = "bl_host_netns"
+	sockVarBlSeed                     = "bl_seed"
 	sockVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
 
@@ -410,6 +411,7 @@ type sockVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
+	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
 
@@ -491,6 +493,7 @@ type sockVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
+	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }
 

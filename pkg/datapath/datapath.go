@@ -3,9 +3,11 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -21,6 +23,9 @@ type Options struct {
 	// and below are served.
 	Cgroup string
 	Sizes  bpfmap.Sizes
+	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
+	// is 60 s.
+	UDPPeerIdle time.Duration
 }
 
 // Datapath is the maps and the programs of one agent.
@@ -56,7 +61,11 @@ func Prepare(opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.programs, err = d.maps.LoadPrograms(bpfmap.Constants{HostNetns: cookie}); err != nil {
+	if d.programs, err = d.maps.LoadPrograms(bpfmap.Constants{
+		HostNetns:   cookie,
+		Seed:        rand.Uint32(),
+		UDPPeerIdle: opts.UDPPeerIdle,
+	}); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
 	return d, nil

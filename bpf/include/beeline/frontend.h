@@ -98,27 +98,25 @@ static __always_inline const struct bl_runtime_entry *bl_runtime_get(void)
 }
 
 /*
- * The NodePort that @key, which is no frontend itself, leads to. @key is changed.
+ * The NodePort that has the port of @key, which is no frontend itself. Whether it
+ * answers at the address is for the caller to see. @key is changed.
  */
 static __always_inline struct bl_frontend_entry
 bl_node_port_get(const struct bl_runtime_entry *runtime, const struct bl_dst *dst,
-		 struct bl_frontend_key *key, __u64 netns)
+		 struct bl_frontend_key *key)
 {
-	struct bl_frontend_entry found = {};
+	struct bl_frontend_entry none = {};
 	__u16 port = bpf_ntohs(dst->port);
 
 	if (port < runtime->node_port_min || port > runtime->node_port_max)
-		return found;
+		return none;
 	key->addr.word[3] = 0;
 	if (!dst->ipv4) {
 		key->addr.word[0] = 0;
 		key->addr.word[1] = 0;
 		key->addr.word[2] = 0;
 	}
-	found = bl_frontend_get(key);
-	if (found.kind != BL_FRONTEND_NONE && !bl_node_addr_serves(dst->addr, netns))
-		found.kind = BL_FRONTEND_NONE;
-	return found;
+	return bl_frontend_get(key);
 }
 
 /*

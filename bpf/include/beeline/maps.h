@@ -163,6 +163,8 @@ struct {
 
 /* Cookie of the network namespace that is the node's. */
 volatile const __u64 bl_host_netns;
+/* Differs between nodes. */
+volatile const __u32 bl_seed;
 /* How long an idle unconnected UDP socket keeps its backend, ns. */
 volatile const __u64 bl_udp_peer_idle = 60ULL * 1000 * 1000 * 1000;
 
