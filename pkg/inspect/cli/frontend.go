@@ -17,13 +17,14 @@ func (c *command) frontendCommand() *cobra.Command {
 		Long: `List frontends with the Service that each leads to.
 
 A NodePort shows the unspecified address; beeline status -o wide lists the node's
-addresses that it answers on. The kind Address refuses the ports of a ClusterIP
-that its Service does not have.
+addresses that it answers on. The kind Address stands for all other ports of a
+ClusterIP.
 
 Flags:
   internal-local  clients inside the cluster reach endpoints of this node only
   external-local  clients outside the cluster reach endpoints of this node only
-  source-ranges   only the Service's loadBalancerSourceRanges are let in`,
+  source-ranges   only the Service's loadBalancerSourceRanges are let in
+  refuse          ports that the Service does not have are refused`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			frontends, err := read(c, (*inspect.Datapath).Frontends)
@@ -74,6 +75,9 @@ func frontendFlags(f inspect.Frontend) []string {
 	}
 	if f.Restricted {
 		flags = append(flags, "source-ranges")
+	}
+	if f.RefusesOtherPorts() {
+		flags = append(flags, "refuse")
 	}
 	return flags
 }

@@ -205,17 +205,13 @@ func portText(p inspect.Port, wide bool) string {
 func frontendsOf(p inspect.Port) *table {
 	t := newTable("FRONTEND", "KIND", "FROM-CLUSTER", "FROM-OUTSIDE", "CLIENTS")
 	for _, f := range p.Frontends {
-		t.add(frontendAddress(f), f.Kind, use(f, f.Internal), use(f, f.External), clients(f, true))
+		if f.RefusesOtherPorts() {
+			t.add(frontendAddress(f)+" other ports", f.Kind, "refused", "refused", clients(f, true))
+			continue
+		}
+		t.add(frontendAddress(f), f.Kind, f.Internal+" set", f.External+" set", clients(f, true))
 	}
 	return t
-}
-
-// use says what happens to a client that gets the set of that name.
-func use(f inspect.Frontend, set string) string {
-	if f.RefusesOtherPorts() {
-		return "other ports refused"
-	}
-	return set + " set"
 }
 
 // clients says who may use the frontend.

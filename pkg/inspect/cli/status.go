@@ -78,7 +78,11 @@ func syncText(a inspect.Agent, now time.Time) string {
 	if a.LastSync.IsZero() {
 		return "never"
 	}
-	return fmt.Sprintf("%s, %d since the start, %d services pending", at(a.LastSync, now), a.Syncs, a.Pending)
+	services := "services"
+	if a.Pending == 1 {
+		services = "service"
+	}
+	return fmt.Sprintf("%s, %d since the start, %d %s pending", at(a.LastSync, now), a.Syncs, a.Pending, services)
 }
 
 // at returns a time and how long ago it was.

@@ -1,0 +1,273 @@
+package cli_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// now is the time of the tests.
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+var testNode = &model.Node{Name: "node-a"}
+
+// newBPFFS mounts a BPF file system for the test.
+func newBPFFS(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: to make BPF maps and mount a BPF file system")
+	}
+	path := t.TempDir()
+	if err := unix.Mount("bpf", path, "bpf", 0, ""); err != nil {
+		t.Fatalf("mount a BPF file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", path, err)
+		}
+	})
+	return path
+}
+
+// newDatapath pins tables with the Services of the fixture, as an agent leaves
+// them, and returns the BPF file system.
+func newDatapath(t *testing.T) string {
+	t.Helper()
+	bpffs := newBPFFS(t)
+	dir := datapath.Dir(bpffs)
+	check(t, os.MkdirAll(dir, 0o700))
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers = 1024, 1024
+	maps, err := bpfmap.Load(dir, sizes)
+	check(t, err)
+	t.Cleanup(func() { check(t, maps.Close()) })
+	fill(t, maps)
+	check(t, maps.Pin(dir))
+	fillCounters(t, dir)
+	fillAffinity(t, dir)
+	return bpffs
+}
+
+func fill(t *testing.T, maps *bpfmap.Maps) {
+	t.Helper()
+	tab := tables.New(maps)
+	for _, s := range fixture() {
+		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
+		check(t, err)
+	}
+	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
+	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
+		netip.MustParseAddr("192.0.2.10"): {},
+		netip.MustParseAddr("127.0.0.1"):  {HostOnly: true},
+	}))
+	maps.SetAgent(bpfmap.Agent{
+		PID: 4242, Started: now.Add(-3 * time.Hour), Version: "v0.1.0", Node: "node-a",
+		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
+	})
+	maps.SetSynced(now.Add(-5*time.Second), 1)
+}
+
+type served struct {
+	service *model.Service
+	slices  []*model.Slice
+}
+
+// fixture returns Services of every kind, in the order in which they get ids.
+func fixture() []served {
+	return []served{
+		{
+			&model.Service{
+				Name: name("default/kubernetes"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.1"),
+				Ports: []model.ServicePort{{Name: "https", Protocol: model.TCP, Port: 443}},
+			},
+			[]*model.Slice{slice("default/kubernetes", "https", model.TCP, 6443, ready("192.0.2.1", ""))},
+		},
+		web(),
+		dns(),
+		{
+			&model.Service{
+				Name: name("shop/empty"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.30"),
+				Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+			},
+			nil,
+		},
+		{
+			&model.Service{
+				Name: name("shop/agent"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.31"), InternalLocal: true,
+				Ports: []model.ServicePort{{Protocol: model.TCP, Port: 8126}},
+			},
+			[]*model.Slice{slice("shop/agent", "", model.TCP, 8126, ready("10.0.2.9", "node-b"))},
+		},
+		{
+			&model.Service{
+				Name: name("shop/many"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.40"),
+				Ports: manyPorts(6),
+			},
+			nil,
+		},
+	}
+}
+
+// web is dual-stack, on a load balancer, and has a terminating endpoint that is
+// still used on this node.
+func web() served {
+	draining := model.Endpoint{
+		Addr: netip.MustParseAddr("10.0.1.2"), NodeName: "node-a", Serving: true, Terminating: true,
+	}
+	return served{
+		&model.Service{
+			Name: name("shop/web"), Type: "LoadBalancer",
+			ClusterIPs:      addrs("10.96.0.20", "fd00:96::20"),
+			ExternalIPs:     addrs("198.51.100.7"),
+			LoadBalancerIPs: addrs("203.0.113.5"),
+			SourceRanges:    []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("192.0.2.0/24")},
+			ExternalLocal:   true,
+			AffinitySeconds: 10800,
+			Ports: []model.ServicePort{
+				{Name: "http", Protocol: model.TCP, Port: 80, NodePort: 30080},
+			},
+		},
+		[]*model.Slice{
+			slice("shop/web", "http", model.TCP, 8080,
+				ready("10.0.2.1", "node-b"), ready("10.0.3.1", "node-c"), draining),
+			slice("shop/web", "http", model.TCP, 8080, ready("fd00:1::1", "node-a")),
+		},
+	}
+}
+
+// dns has one port in two protocols, and an affinity that is soon over.
+func dns() served {
+	return served{
+		&model.Service{
+			Name: name("kube-system/dns"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.10"), AffinitySeconds: 10,
+			Ports: []model.ServicePort{
+				{Name: "dns", Protocol: model.UDP, Port: 53},
+				{Name: "dns-tcp", Protocol: model.TCP, Port: 53},
+			},
+		},
+		[]*model.Slice{
+			slice("kube-system/dns", "dns", model.UDP, 53, ready("10.0.1.5", "node-a"), ready("10.0.2.5", "node-b")),
+			slice("kube-system/dns", "dns-tcp", model.TCP, 53, ready("10.0.1.5", "node-a"), ready("10.0.2.5", "node-b")),
+		},
+	}
+}
+
+func manyPorts(n int) []model.ServicePort {
+	list := make([]model.ServicePort, n)
+	for i := range list {
+		list[i] = model.ServicePort{Name: string(rune('a' + i)), Protocol: model.TCP, Port: uint16(7000 + i)}
+	}
+	return list
+}
+
+func name(s string) model.Name {
+	dir, base := filepath.Split(s)
+	return model.Name{Namespace: filepath.Clean(dir), Name: base}
+}
+
+func addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+func ready(addr, node string) model.Endpoint {
+	return model.Endpoint{Addr: netip.MustParseAddr(addr), NodeName: node, Ready: true, Serving: true}
+}
+
+func slice(service, port string, protocol model.Protocol, number uint16, endpoints ...model.Endpoint) *model.Slice {
+	n := name(service)
+	return &model.Slice{
+		Name: n, Service: n.Name, Family: model.FamilyOf(endpoints[0].Addr),
+		Ports:     []model.SlicePort{{Name: port, Protocol: protocol, Port: number}},
+		Endpoints: endpoints,
+	}
+}
+
+// The ids that the fixture's Service ports get.
+const (
+	webID = 1
+	dnsID = 3
+)
+
+// fillCounters counts what the programs would have.
+func fillCounters(t *testing.T, dir string) {
+	t.Helper()
+	stats := openMap(t, dir, "bl_service_stat")
+	var chunk *ebpf.Map
+	check(t, stats.Lookup(uint32(0), &chunk))
+	defer chunk.Close()
+	perCPU := make([][2]uint64, cpus(t)) // connections, refused
+	perCPU[0] = [2]uint64{1200, 3}
+	check(t, chunk.Put(uint32(webID), perCPU))
+
+	refused := make([]uint64, cpus(t))
+	refused[0] = 17
+	check(t, openMap(t, dir, "bl_counter").Put(uint32(0), refused))
+}
+
+// fillAffinity remembers clients as the programs do: one valid, one of an address,
+// one expired, one of a backend that has gone.
+func fillAffinity(t *testing.T, dir string) {
+	t.Helper()
+	const idle = 20 * time.Second
+	type entry struct {
+		ID, Generation uint32
+		LastUsed       uint64
+	}
+	var ts unix.Timespec
+	check(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
+	last := uint64(ts.Nano()) - uint64(idle)
+	affinity := openMap(t, dir, "bl_affinity")
+	put := func(client netip.Addr, netns uint64, service uint32, e entry) {
+		var key [20]byte
+		if netns == 0 {
+			addr := client.As16()
+			copy(key[:], addr[:])
+		} else {
+			binary.NativeEndian.PutUint32(key[8:], uint32(netns>>32))
+			binary.NativeEndian.PutUint32(key[12:], uint32(netns))
+		}
+		binary.NativeEndian.PutUint32(key[16:], service)
+		check(t, affinity.Put(key, e))
+	}
+	put(netip.Addr{}, 4026, webID, entry{2, 1, last})
+	put(netip.MustParseAddr("192.0.2.77"), 0, webID, entry{3, 1, last})
+	put(netip.MustParseAddr("192.0.2.78"), 0, webID, entry{2, 7, last})
+	put(netip.Addr{}, 4027, dnsID, entry{5, 1, last})
+}
+
+func openMap(t *testing.T, dir, name string) *ebpf.Map {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+	check(t, err)
+	t.Cleanup(func() { check(t, m.Close()) })
+	return m
+}
+
+func cpus(t *testing.T) int {
+	t.Helper()
+	n, err := ebpf.PossibleCPU()
+	check(t, err)
+	return n
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+var statusNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func testStatus() *inspect.Status {
+	return &inspect.Status{
+		Directory: "/sys/fs/bpf/beeline/v1", Schema: 1,
+		Agent: inspect.Agent{
+			Running: true, PID: 4242, Version: "v0.1.0", Node: "node-a", Source: "https://192.0.2.1:6443",
+			Cgroup: "/sys/fs/cgroup", Started: statusNow.Add(-3 * time.Hour), LastSync: statusNow.Add(-5 * time.Second),
+			Syncs: 1532, Pending: 1,
+		},
+		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10},
+		Programs: []inspect.Program{
+			{Name: "bl_connect4", Attach: "CGroupInet4Connect", ProgramID: 34, Tag: "9f2c4b1d0a77e3c1", LinkID: 12, CgroupID: 4067},
+			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
+		},
+		Maps: []inspect.Map{
+			{Name: "bl_agent", MemoryBytes: 4096},
+			{Name: "bl_frontend", Used: 23, Size: 262144, Setting: "--max-frontends", MemoryBytes: 3 << 20},
+			{Name: "bl_node_addr", Used: 2048, Size: 4096, MemoryBytes: 600 << 10},
+		},
+		Counters: []inspect.Counter{
+			{Reason: "no_endpoint", Count: 17, Refused: true},
+			{Reason: "sock_not_stored"},
+		},
+		NodeAddresses: []inspect.NodeAddress{
+			{Address: netip.MustParseAddr("127.0.0.1"), HostOnly: true}, {Address: netip.MustParseAddr("192.0.2.10")},
+		},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+	}
+}
+
+const statusTable = `Agent       running, pid 4242, started 2026-03-01T09:00:00Z (3h ago)
+Version     v0.1.0
+Node        node-a
+Source      https://192.0.2.1:6443
+Cgroup      /sys/fs/cgroup
+Last sync   2026-03-01T11:59:55Z (5s ago), 1532 since the start, 1 service pending
+Serving     6 services (13 ports), 23 frontends, 10 backends
+
+PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TAG
+bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1
+bl_getpeername6   CGroupInet6GetPeername (of a removed cgroup)   135          0a77e3c19f2c4b1d
+
+MAP            USED   SIZE     FILL    MEMORY      SETTING
+bl_frontend    23     262144   0.0%    3.0 MiB     --max-frontends
+bl_node_addr   2048   4096     50.0%   600.0 KiB   -
+all maps       -      -        -       3.6 MiB     -
+
+REASON            CONNECTIONS   EFFECT
+no_endpoint       17            refused
+sock_not_stored   0             served
+`
+
+// TestStatusText shows everything that a look at a node starts with.
+func TestStatusText(t *testing.T) {
+	if got := statusText(testStatus(), statusNow, false); got != statusTable {
+		t.Errorf("table is:\n%s", got)
+	}
+	got := statusText(testStatus(), statusNow, true)
+	for _, part := range []string{
+		"Pinned in   /sys/fs/bpf/beeline/v1 (schema 1)\n",
+		"LINK-ID   CGROUP-ID\n", "12        4067\n",
+		"bl_agent       -      -        -       4.0 KiB     -\n",
+		"NodePorts on     127.0.0.1 (host only), 192.0.2.10\nService ranges   10.96.0.0/16\n",
+	} {
+		if !strings.Contains(got, part) {
+			t.Errorf("wide misses %q:\n%s", part, got)
+		}
+	}
+}
+
+// TestAgentState never takes an agent that is down for one that is not.
+func TestAgentState(t *testing.T) {
+	started := statusNow.Add(-90 * time.Second)
+	for _, c := range []struct {
+		agent inspect.Agent
+		want  string
+	}{
+		{inspect.Agent{}, "down, and none has run yet"},
+		{inspect.Agent{Running: true}, "running"},
+		{inspect.Agent{Running: true, PID: 7}, "running, pid 7"},
+		{inspect.Agent{PID: 7, Started: started},
+			"DOWN, traffic is served from its last state; last was pid 7, started 2026-03-01T11:58:30Z (90s ago)"},
+	} {
+		if got := agentState(c.agent, statusNow); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.agent, got, c.want)
+		}
+	}
+}
+
+// TestNoPrograms says what it means that nothing is attached.
+func TestNoPrograms(t *testing.T) {
+	s := testStatus()
+	s.Programs = nil
+	if got := statusText(s, statusNow, false); !strings.Contains(got, "No program is attached") {
+		t.Errorf("table is:\n%s", got)
+	}
+}
