@@ -73,7 +73,9 @@ func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend
 		t.frontends[want.Key] = f
 	}
 	if f.owner != name {
-		lost = append(lost, f.owner)
+		if f.owner != nobody {
+			lost = append(lost, f.owner)
+		}
 		delete(t.owned[f.owner].frontends, want.Key)
 		f.owner = name
 	}

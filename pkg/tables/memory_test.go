@@ -322,7 +322,8 @@ func (m *memory) PutSourceRange(r SourceRange) error {
 	return nil
 }
 
-// DeleteSourceRange also checks that nobody is refused by the way.
+// DeleteSourceRange also checks that a frontend which is to let in everyone is
+// not left, by the way, without any range.
 func (m *memory) DeleteSourceRange(r SourceRange) error {
 	if err := m.write(); err != nil {
 		return err
@@ -331,6 +332,16 @@ func (m *memory) DeleteSourceRange(r SourceRange) error {
 		m.broken("source range %v is deleted but is not there", r)
 	}
 	delete(m.ranges, r)
+	for other := range m.ranges {
+		if other.Service == r.Service {
+			return nil
+		}
+	}
+	for key, f := range m.frontends {
+		if m.failing == nil && f.Service == r.Service && f.Flags&SourceRanges != 0 {
+			m.broken("frontend %s lets nobody in", key)
+		}
+	}
 	return nil
 }
 

@@ -48,20 +48,20 @@ type orphan struct {
 	Backend
 }
 
-// clearOrphans marks as unused what a former agent left half done. Ids that have
-// been given out again since are not touched.
+// clearOrphans marks as unused what a former agent left half done, unless it has
+// been put to use again since.
 func (t *Tables) clearOrphans() error {
-	usedServices := make(map[uint32]bool)
+	users := make(map[uint32]*unit)
 	usedBackends := make(map[uint32]bool)
 	for _, u := range t.units {
-		usedServices[u.id] = true
+		users[u.id] = u
 		for _, b := range u.backends {
 			usedBackends[b.id] = true
 		}
 	}
 	var errs []error
 	for _, r := range t.orphans.ranges {
-		if !usedServices[r.Service] {
+		if u := users[r.Service]; u == nil || !u.allows(r.Prefix) {
 			errs = append(errs, t.store.DeleteSourceRange(r))
 		}
 	}
@@ -72,7 +72,7 @@ func (t *Tables) clearOrphans() error {
 		}
 	}
 	for _, id := range t.orphans.services {
-		if !usedServices[id] {
+		if users[id] == nil {
 			errs = append(errs, t.store.PutService(id, Service{}), t.store.ClearServiceName(id))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -142,7 +143,7 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 		}
 	}
 	affected, err = t.applyFrontends(svc, &desired)
-	errs = append(errs, err)
+	errs = append(errs, err, t.narrowRanges(&desired))
 	for _, name := range slices.Clone(svc.units) {
 		if wanted[name] || t.leadsTo(svc, t.units[name].id) {
 			continue
@@ -227,6 +228,7 @@ func (t *Tables) unit(name ServiceName) (*unit, error) {
 		name:     name,
 		backends: make(map[netip.AddrPort]*backend),
 		ranges:   make(map[netip.Prefix]struct{}),
+		stale:    true,
 	}
 	t.units[name.Unit()] = u
 	return u, nil
@@ -288,8 +290,8 @@ func (t *Tables) Release(r Retired) {
 	}
 }
 
-// applyUnit brings backends, slots, sets and source ranges of a unit to what is
-// wanted.
+// applyUnit brings backends, slots and sets of a unit to what is wanted, and adds
+// source ranges. Those that go are left until no frontend asks for them.
 func (t *Tables) applyUnit(u *unit, want *Unit) error {
 	states := wantedStates(want.Sets)
 	errs := []error{t.putBackends(u, states), t.putRanges(u, want.SourceRanges)}
@@ -317,8 +319,7 @@ func (t *Tables) applyUnit(u *unit, want *Unit) error {
 			held[id] = true
 		}
 	}
-	errs = append(errs, t.dropBackends(u, states, held), t.dropRanges(u, want.SourceRanges))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.dropBackends(u, states, held))...)
 }
 
 // wantedStates returns each endpoint of both sets with the bits it should have.
@@ -372,11 +373,11 @@ func (t *Tables) putBackends(u *unit, states map[netip.AddrPort]BackendState) er
 		errs = append(errs, t.putBackend(u, addr, b, next))
 	}
 	slices.SortFunc(fresh, netip.AddrPort.Compare)
-	for _, addr := range fresh {
+	for i, addr := range fresh {
 		id, err := t.allocate(&t.backends, t.store.Limits().Backends)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%d of %d endpoints are not used: %w",
-				len(states)-len(u.backends), len(states), err))
+				len(fresh)-i, len(states), err))
 			break
 		}
 		b := &backend{id: id, generation: t.store.Generation(id)}
@@ -440,7 +441,7 @@ func (u *unit) members(set policy.Set) []uint32 {
 
 // putSet writes the slots of a set that differs from the present one, and
 // returns the set with the members it got: a part of them when there is no room
-// for all.
+// for all, the present ones when it could not be written.
 func (t *Tables) putSet(u *unit, have Set, haveMembers []uint32, want policy.Set) (Set, []uint32, error) {
 	if want.Kind != policy.Backends {
 		return Set{Kind: want.Kind}, nil, nil
@@ -453,8 +454,11 @@ func (t *Tables) putSet(u *unit, have Set, haveMembers []uint32, want policy.Set
 		return have, haveMembers, nil
 	}
 	r, err := t.allocateSlots(members)
-	if r.count == 0 {
+	if errors.Is(err, ErrFull) && r.count == 0 {
 		return Set{Kind: policy.Reject}, nil, err
+	}
+	if r.count == 0 {
+		return have, haveMembers, err
 	}
 	members = members[:r.count]
 	if putErr := t.store.PutSlots(r.first, members); putErr != nil {
@@ -473,13 +477,12 @@ func (t *Tables) allocateSlots(members []uint32) (run, error) {
 	if err := t.reclaim(); err != nil {
 		return run{}, err
 	}
+	if r, ok := t.slots.get(all); ok {
+		return r, nil
+	}
 	full := t.store.Limits().Slots.Full()
-	for count := all; count > 0; count /= 2 {
-		r, ok := t.slots.get(count)
-		switch {
-		case ok && count == all:
-			return r, nil
-		case ok:
+	for count := uint32(1) << bits.Len32(all-1) / 2; count > 0; count /= 2 {
+		if r, ok := t.slots.get(count); ok {
 			return r, fmt.Errorf("%d of %d endpoints are not used: %w", all-count, all, full)
 		}
 	}
@@ -496,7 +499,7 @@ func (t *Tables) dropSet(old, kept Set) {
 func (t *Tables) putRanges(u *unit, want []netip.Prefix) error {
 	var errs []error
 	for _, p := range want {
-		if _, ok := u.ranges[p]; ok {
+		if u.allows(p) {
 			continue
 		}
 		if err := t.store.PutSourceRange(SourceRange{u.id, p}); err != nil {
@@ -505,6 +508,24 @@ func (t *Tables) putRanges(u *unit, want []netip.Prefix) error {
 		}
 		u.ranges[p] = struct{}{}
 		t.ranges++
+	}
+	return errors.Join(errs...)
+}
+
+// allows reports whether the unit has the source range.
+func (u *unit) allows(p netip.Prefix) bool {
+	_, ok := u.ranges[p]
+	return ok
+}
+
+// narrowRanges takes out the source ranges that the units of a Service had before.
+func (t *Tables) narrowRanges(desired *Desired) error {
+	var errs []error
+	for i := range desired.Units {
+		want := &desired.Units[i]
+		if u := t.units[want.Name.Unit()]; u != nil {
+			errs = append(errs, t.dropRanges(u, want.SourceRanges))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -528,7 +549,7 @@ func (t *Tables) dropRanges(u *unit, want []netip.Prefix) error {
 // removeUnit takes out a unit that no frontend leads to.
 func (t *Tables) removeUnit(name UnitName) error {
 	u := t.units[name]
-	if err := t.applyUnit(u, &Unit{Name: u.name}); err != nil {
+	if err := errors.Join(t.applyUnit(u, &Unit{Name: u.name}), t.dropRanges(u, nil)); err != nil {
 		return err
 	}
 	if err := t.store.ClearServiceName(u.id); err != nil {
