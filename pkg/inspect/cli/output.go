@@ -120,6 +120,16 @@ func memory(bytes uint64) string {
 		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
 	case bytes >= 1<<20:
 		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	case bytes < 1<<10:
+		return fmt.Sprintf("%d B", bytes)
 	}
 	return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
+}
+
+// amount returns "1 thing" or "2 things".
+func amount[T ~int | ~uint64](n T, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

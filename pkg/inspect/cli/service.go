@@ -183,7 +183,7 @@ func serviceText(s inspect.Service, wide bool) string {
 }
 
 func traffic(c inspect.Counts) string {
-	return fmt.Sprintf("%d connections, %d refused", c.Connections, c.Refused)
+	return fmt.Sprintf("%s, %d refused", amount(c.Connections, "connection"), c.Refused)
 }
 
 func portText(p inspect.Port, wide bool) string {
@@ -238,13 +238,10 @@ func setsOf(p inspect.Port) *table {
 
 // setText says what a client meets that gets the set.
 func setText(s inspect.Set) string {
-	switch {
-	case s.Reason != "":
+	if s.Reason != "" {
 		return s.Kind + ": " + s.Reason
-	case len(s.Backends) == 1:
-		return "1 backend"
 	}
-	return fmt.Sprintf("%d backends", len(s.Backends))
+	return amount(len(s.Backends), "backend")
 }
 
 func backendsOf(p inspect.Port, wide bool) *table {

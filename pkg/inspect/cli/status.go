@@ -46,8 +46,9 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	t.add("Source", a.Source)
 	t.add("Cgroup", a.Cgroup)
 	t.add("Last sync", syncText(a, now))
-	t.add("Serving", fmt.Sprintf("%d services (%d ports), %d frontends, %d backends",
-		s.Served.Services, s.Served.Ports, s.Served.Frontends, s.Served.Backends))
+	t.add("Serving", fmt.Sprintf("%s (%s), %s, %s",
+		amount(s.Served.Services, "service"), amount(s.Served.Ports, "port"),
+		amount(s.Served.Frontends, "frontend"), amount(s.Served.Backends, "backend")))
 	if wide {
 		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))
 	}
@@ -78,11 +79,7 @@ func syncText(a inspect.Agent, now time.Time) string {
 	if a.LastSync.IsZero() {
 		return "never"
 	}
-	services := "services"
-	if a.Pending == 1 {
-		services = "service"
-	}
-	return fmt.Sprintf("%s, %d since the start, %d %s pending", at(a.LastSync, now), a.Syncs, a.Pending, services)
+	return fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, amount(a.Pending, "service"))
 }
 
 // at returns a time and how long ago it was.
