@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// samples are what one run measured, by key.
+type samples map[string][]float64
+
+func (s samples) add(family model.Family, key string, value float64) {
+	key = fmt.Sprintf("%s/%s", key, family)
+	s[key] = append(s[key], value)
+}
+
+// results are the samples of each run, by key.
+type results map[string][][]float64
+
+func (r results) add(s samples) {
+	for key, values := range s {
+		r[key] = append(r[key], values)
+	}
+}
+
+func (r results) merge(o results) {
+	for key, runs := range o {
+		r[key] = append(r[key], runs...)
+	}
+}
+
+// bound says on which side of a bar a figure must be.
+type bound int
+
+const (
+	none bound = iota
+	atMost
+	atLeast
+)
+
+// quantity is something that is measured.
+type quantity struct {
+	key   string
+	title string
+	unit  string
+	bound bound
+	bar   float64
+}
+
+// figure is a quantity with its value.
+type figure struct {
+	quantity
+	median    float64    // of the medians of the runs
+	quartiles [2]float64 // of the samples of all runs
+	runs      [2]float64 // lowest and highest median of a run
+	count     int        // samples of all runs
+}
+
+func (f figure) met() bool {
+	switch f.bound {
+	case atMost:
+		return f.median <= f.bar
+	case atLeast:
+		return f.median >= f.bar
+	}
+	return true
+}
+
+// judge returns the quantities that were measured, with their values.
+func judge(r results) []figure {
+	var list []figure
+	for _, q := range quantities() {
+		runs := r[q.key]
+		if len(runs) == 0 {
+			continue
+		}
+		var medians []float64
+		for _, run := range runs {
+			medians = append(medians, quantile(run, 0.5))
+		}
+		all := slices.Concat(runs...)
+		list = append(list, figure{
+			quantity:  q,
+			median:    quantile(medians, 0.5),
+			quartiles: [2]float64{quantile(all, 0.25), quantile(all, 0.75)},
+			runs:      [2]float64{slices.Min(medians), slices.Max(medians)},
+			count:     len(all),
+		})
+	}
+	return list
+}
+
+// quantile returns the value below which the share q of the values lies.
+func quantile(values []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (sorted[high]-sorted[low])*(at-float64(low))
+}
+
+// quantities lists what is measured, in the order in which it is shown.
+func quantities() []quantity {
+	var list []quantity
+	for _, family := range model.Families {
+		for _, q := range []quantity{
+			{"connect/none/plain", "connect(), no Service, no program", "ns", none, 0},
+			{"connect/none/hook", "empty program on top", "ns", none, 0},
+			{"connect/none", "no Service: on top of the empty program", "ns", atMost, 40},
+			{"connect/service/plain", "connect() to an endpoint, no program", "ns", none, 0},
+			{"connect/service", "ClusterIP: on top of the empty program", "ns", atMost, 100},
+			{"connect/affinity", "session affinity: on top of the ClusterIP", "ns", atMost, 60},
+			{"fresh/service/plain", "socket+connect+close to an endpoint, no program", "ns", none, 0},
+			{"fresh/none", "new socket, no Service: on top of the empty program", "ns", none, 0},
+			{"fresh/service", "new socket, ClusterIP: on top of the empty program", "ns", atMost, 650},
+		} {
+			q.key = fmt.Sprintf("%s/%s", q.key, family)
+			q.title = fmt.Sprintf("%s: %s", family, q.title)
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// bar returns what is asked of the figure, "" when nothing is.
+func (f figure) barText() string {
+	switch f.bound {
+	case atMost:
+		return fmt.Sprintf("<= %g", f.bar)
+	case atLeast:
+		return fmt.Sprintf(">= %g", f.bar)
+	}
+	return ""
+}
+
+// verdict returns "met" or "missed", "" when there is no bar.
+func (f figure) verdict() string {
+	switch {
+	case f.bound == none:
+		return ""
+	case f.met():
+		return "met"
+	}
+	return "MISSED"
+}
+
+func printFigures(w io.Writer, list []figure) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "FIGURE\tMEDIAN\tQUARTILES\tRUNS\tUNIT\tBAR\t")
+	for _, f := range list {
+		fmt.Fprintf(out, "%s\t%.4g\t%.4g..%.4g\t%.4g..%.4g\t%s\t%s\t%s\n", f.title, f.median,
+			f.quartiles[0], f.quartiles[1], f.runs[0], f.runs[1], f.unit, f.barText(), f.verdict())
+	}
+	return out.Flush()
+}
+
+func writeReport([]figure) error { return nil }

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The addresses of the endpoints, and of what is no Service.
+var (
+	endpoints4 = netip.MustParsePrefix("10.128.0.0/9")
+	endpoints6 = netip.MustParsePrefix("fd00:10:128::/48")
+	outside4   = netip.MustParsePrefix("192.0.2.0/24")
+	outside6   = netip.MustParsePrefix("2001:db8::/48")
+)
+
+func setUp(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", name, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set up device %s: %w", name, err)
+	}
+	return nil
+}
+
+// addUplink makes a device with routes to the endpoints and to what is no
+// Service. Service addresses have no route. Nobody answers behind it.
+func addUplink() error {
+	uplink := netlink.NewVeth(netlink.LinkAttrs{Name: "uplink"})
+	uplink.PeerName = "nobody"
+	if err := netlink.LinkAdd(uplink); err != nil {
+		return fmt.Errorf("add device %s: %w", uplink.Name, err)
+	}
+	for _, own := range []string{"198.51.100.1/24", "2001:db8:ffff::1/64"} {
+		addr, err := netlink.ParseAddr(own)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(uplink, addr); err != nil {
+			return fmt.Errorf("add address %s: %w", own, err)
+		}
+	}
+	for _, name := range []string{uplink.PeerName, uplink.Name} {
+		if err := setUp(name); err != nil {
+			return err
+		}
+	}
+	for _, p := range []netip.Prefix{endpoints4, endpoints6, outside4, outside6} {
+		dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Dst: dst}); err != nil {
+			return fmt.Errorf("add route %s: %w", p, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// Environment of the process that measures: the benchmark's name, and the
+// sandbox that its parent has made.
+const (
+	childEnv  = "BEELINE_BENCH"
+	cgroupEnv = "BEELINE_BENCH_CGROUP"
+	dirEnv    = "BEELINE_BENCH_DIR"
+)
+
+// resultFD is where the process that measures writes its samples.
+const resultFD = 3
+
+// sandbox is what a benchmark may use. The process is in namespaces of its own,
+// with the loopback device up.
+type sandbox struct {
+	// cgroup is an empty cgroup2 folder; benchmarks make theirs in it.
+	cgroup string
+	// bpffs is a BPF file system that nobody else sees.
+	bpffs string
+	// dir is a folder for files.
+	dir string
+}
+
+// isolate runs a benchmark in a child process and returns what it measured. When
+// it returns nothing of the child is left.
+func isolate(ctx context.Context, name string) (s samples, err error) {
+	root, err := datapath.FindCgroup2()
+	if err != nil {
+		return nil, err
+	}
+	cgroup, err := os.MkdirTemp(root, "beeline-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a cgroup (run as root): %w", err)
+	}
+	defer func() { err = errors.Join(err, removeCgroup(cgroup)) }()
+	dir, err := os.MkdirTemp("", "beeline-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer read.Close()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	// The benchmark ends what it started; killing it ends the rest too.
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.ExtraFiles = []*os.File{write}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		Pdeathsig:  unix.SIGKILL,
+		Setpgid:    true, // an interrupt from the terminal comes by way of Cancel
+	}
+	// The parent death signal is that of the thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = cmd.Start()
+	if err = errors.Join(err, write.Close()); err != nil {
+		return nil, err
+	}
+	decodeErr := json.NewDecoder(read).Decode(&s)
+	if err := cmd.Wait(); err != nil {
+		return nil, err
+	}
+	return s, decodeErr
+}
+
+// removeCgroup removes a cgroup and those below it. Processes that have just been
+// killed may still be in it for a moment.
+func removeCgroup(path string) error {
+	below, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, entry := range below {
+		if entry.IsDir() {
+			if err := removeCgroup(filepath.Join(path, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for range 100 {
+		if err = unix.Rmdir(path); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
+// child is the process that measures.
+func child(ctx context.Context, name string) error {
+	b, err := find(name)
+	if err != nil {
+		return err
+	}
+	box, err := enter(os.Getenv(cgroupEnv), os.Getenv(dirEnv))
+	if err != nil {
+		return err
+	}
+	s, err := b.run(ctx, box)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.NewFile(resultFD, "results")).Encode(s)
+}
+
+// enter sets up the namespaces that the process is in.
+func enter(cgroup, dir string) (*sandbox, error) {
+	box := &sandbox{cgroup: cgroup, dir: dir, bpffs: filepath.Join(dir, "bpf")}
+	if err := os.Mkdir(box.bpffs, 0o700); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return nil, fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return nil, fmt.Errorf("mount /proc of the pid namespace: %w", err)
+	}
+	if err := unix.Mount("bpf", box.bpffs, "bpf", 0, ""); err != nil {
+		return nil, fmt.Errorf("mount a BPF file system: %w", err)
+	}
+	return box, setUp("lo")
+}
+
+// subgroup makes a cgroup.
+func (s *sandbox) subgroup(name string) (string, error) {
+	path := filepath.Join(s.cgroup, name)
+	return path, os.Mkdir(path, 0o755)
+}
+
+// join moves this process to a cgroup. The sockets it makes from then on belong
+// there; those it has stay where they are.
+func join(cgroup string) error {
+	err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+	if err != nil {
+		return fmt.Errorf("join cgroup: %w", err)
+	}
+	return nil
+}
