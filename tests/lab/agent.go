@@ -1,0 +1,176 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/host"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// NodeName is the name of a host's node.
+const NodeName = "node-1"
+
+// AgentOptions are the flags of an agent in the test process.
+type AgentOptions struct {
+	NodePortAddresses []string
+	ServiceRanges     []string
+}
+
+// Agent is what beeline-agent runs, in the test process: it takes manifests from
+// the test and tells when they are served.
+type Agent struct {
+	t          testing.TB
+	datapath   *datapath.Datapath
+	reconciler *reconcile.Reconciler
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	last    reconcile.Sync
+	ended   error
+}
+
+// Serve starts an agent for the host. It ends with the test.
+func (h *Host) Serve(opts AgentOptions) *Agent {
+	h.t.Helper()
+	a := &Agent{t: h.t}
+	a.changed = sync.NewCond(&a.mu)
+	h.must("prepare the datapath", func() (err error) {
+		a.datapath, err = datapath.Prepare(datapath.Options{BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: bpfmap.DefaultSizes})
+		return err
+	})
+	h.t.Cleanup(func() {
+		if err := a.datapath.Close(); err != nil {
+			h.t.Error(err)
+		}
+	})
+	options, err := a.options(opts)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	have, err := a.Maps().Snapshot()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
+	a.run(h)
+	a.Apply()
+	return a
+}
+
+func (a *Agent) options(opts AgentOptions) (reconcile.Options, error) {
+	ports, err := policy.ParseNodePortAddresses(opts.NodePortAddresses)
+	if err != nil {
+		return reconcile.Options{}, err
+	}
+	options := reconcile.Options{
+		Node:              model.Node{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
+		NodePortAddresses: ports,
+		Complete:          a.datapath.Attach,
+		Synced:            a.synced,
+	}
+	for _, r := range opts.ServiceRanges {
+		options.ServiceCIDRs = append(options.ServiceCIDRs, netip.MustParsePrefix(r))
+	}
+	return options, nil
+}
+
+// run starts the parts of the agent, among them the one that follows the host's
+// addresses.
+func (a *Agent) run(h *Host) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		runtime.LockOSThread()
+		if err := h.join(); err != nil {
+			a.end(err)
+			return
+		}
+		host.Watch(ctx, a.reconciler.SetLocalAddresses)
+	})
+	parts.Go(func() {
+		if err := a.reconciler.Run(ctx); err != nil {
+			a.end(err)
+		}
+	})
+	h.t.Cleanup(func() {
+		cancel()
+		parts.Wait()
+	})
+	a.reconciler.Synced()
+}
+
+// Maps returns the maps in the kernel.
+func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }
+
+// Sink returns where a source hands over what it sees.
+func (a *Agent) Sink() source.Sink { return a.reconciler }
+
+func (a *Agent) synced(s reconcile.Sync) {
+	a.mu.Lock()
+	a.last = s
+	a.mu.Unlock()
+	a.changed.Broadcast()
+}
+
+func (a *Agent) end(err error) {
+	a.mu.Lock()
+	a.ended = err
+	a.mu.Unlock()
+	a.changed.Broadcast()
+}
+
+// Apply adds or replaces objects and returns when they are served in full. Those
+// that are not to be served at all are left out.
+func (a *Agent) Apply(manifests ...string) {
+	a.t.Helper()
+	u, err := update(manifests)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.Update(u)
+}
+
+// DeleteService deletes Services of the namespace "default".
+func (a *Agent) DeleteService(names ...string) {
+	a.t.Helper()
+	var u source.Update
+	for _, name := range names {
+		u.DeleteServices = append(u.DeleteServices, model.Name{Namespace: "default", Name: name})
+	}
+	a.Update(u)
+}
+
+// Update hands changes over and returns when they are served in full.
+func (a *Agent) Update(u source.Update) {
+	a.t.Helper()
+	start := time.Now()
+	a.reconciler.Apply(u)
+	if err := a.wait(start); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// wait returns after a round that began after start.
+func (a *Agent) wait(start time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.ended == nil && !a.last.Start.After(start) {
+		a.changed.Wait()
+	}
+	if a.ended == nil && a.last.Pending > 0 {
+		return fmt.Errorf("%d Services are not served in full", a.last.Pending)
+	}
+	return a.ended
+}

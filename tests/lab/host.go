@@ -1,0 +1,144 @@
+package lab
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The addresses of a [Host].
+var (
+	// Node4 and Node6 are on the device that leads outside.
+	Node4 = netip.MustParseAddr("192.0.2.1")
+	Node6 = netip.MustParseAddr("2001:db8::1")
+	// Outside4 and Outside6 are those of the other end.
+	Outside4 = netip.MustParseAddr("192.0.2.2")
+	Outside6 = netip.MustParseAddr("2001:db8::2")
+	// Pod4 and Pod6 are those of the pod.
+	Pod4 = netip.MustParseAddr("198.51.100.2")
+	Pod6 = netip.MustParseAddr("2001:db8:1::2")
+)
+
+// Uplink is the device that leads outside.
+const Uplink = "uplink"
+
+// Backends is how many addresses of each family a host has for backends.
+const Backends = 8
+
+// Backend4 returns the host's i-th address for an IPv4 backend.
+func Backend4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(i)}) }
+
+// Backend6 returns the host's i-th address for an IPv6 backend.
+func Backend6(i int) netip.Addr { return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 15: byte(i)}) }
+
+// Host is a node with its cgroup and its place for pins: a namespace of its own,
+// one outside that it has a device to, and a pod, which is in the cgroup too.
+type Host struct {
+	*Namespace
+	Outside *Namespace
+	Pod     *Namespace
+	Cgroup  string
+	BPFFS   string
+}
+
+// NewHost makes a host. It and what runs on it go when the test ends. The test
+// is skipped without root.
+func NewHost(t testing.TB) *Host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make namespaces and load BPF programs")
+	}
+	h := &Host{Cgroup: newCgroup(t), BPFFS: newBPFFS(t)}
+	h.Namespace = newNamespace(t, h.Cgroup)
+	h.Outside = newNamespace(t, newCgroup(t))
+	h.Pod = newNamespace(t, h.Cgroup)
+	h.connect()
+	for i := range Backends {
+		h.AddAddr("lo", Backend4(i+1).String()+"/32")
+		h.AddAddr("lo", Backend6(i+1).String()+"/128")
+	}
+	return h
+}
+
+// connect makes the devices.
+func (h *Host) connect() {
+	h.t.Helper()
+	h.AddDevice(Uplink, h.Outside, "node")
+	h.AddAddr(Uplink, Node4.String()+"/24")
+	h.AddAddr(Uplink, Node6.String()+"/64")
+	h.Outside.AddAddr("node", Outside4.String()+"/24")
+	h.Outside.AddAddr("node", Outside6.String()+"/64")
+	h.AddDefaultRoute(Outside4.String())
+	h.AddDefaultRoute(Outside6.String())
+
+	h.AddDevice("pod", h.Pod, "eth0")
+	h.AddAddr("pod", "198.51.100.1/24")
+	h.AddAddr("pod", "2001:db8:1::1/64")
+	h.Pod.AddAddr("eth0", Pod4.String()+"/24")
+	h.Pod.AddAddr("eth0", Pod6.String()+"/64")
+	h.Pod.AddDefaultRoute("198.51.100.1")
+	h.Pod.AddDefaultRoute("2001:db8:1::1")
+}
+
+// newCgroup makes a cgroup that takes single threads.
+func newCgroup(t testing.TB) string {
+	t.Helper()
+	parent := os.Getenv(cgroupEnv)
+	if parent == "" {
+		t.Fatal("TestMain does not call lab.Main")
+	}
+	dir, err := os.MkdirTemp(parent, "host-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := removeCgroup(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// newBPFFS makes a folder for pins.
+func newBPFFS(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(os.Getenv(bpffsEnv), "host-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// NewCgroup makes a cgroup beside that of the host and returns its path.
+func (h *Host) NewCgroup() string { return newCgroup(h.t) }
+
+// NewBPFFS makes another folder for pins.
+func (h *Host) NewBPFFS() string { return newBPFFS(h.t) }
+
+// Cookie returns the namespace's cookie, which is what session affinity knows a
+// client by.
+func (n *Namespace) Cookie() uint64 {
+	n.t.Helper()
+	var cookie uint64
+	n.must("get the namespace's cookie", func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return cookie
+}

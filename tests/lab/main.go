@@ -1,0 +1,163 @@
+// Package lab makes the surroundings of tests that need a node: network
+// namespaces, cgroups, pins, servers and an agent.
+//
+// A test binary that calls [Main] runs its tests in a child process, in a cgroup
+// of its own. The parent does nothing but wait, and takes down whatever is left
+// of that cgroup, its pins and its files when the child has ended: by itself, by
+// an interrupt, by the test time-out or by a crash.
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// The child finds its place in the environment.
+const (
+	cgroupEnv = "BEELINE_LAB_CGROUP"
+	bpffsEnv  = "BEELINE_LAB_BPFFS"
+)
+
+// The main thread never runs a test: a thread that has joined a namespace must
+// be able to end, and the main one cannot. It also has to be the one that starts
+// the child, which is killed when that thread ends.
+func init() { runtime.LockOSThread() }
+
+// Main runs the tests of a package and returns the exit code of the process.
+func Main(m *testing.M) int {
+	if os.Getenv(cgroupEnv) != "" || os.Geteuid() != 0 {
+		return m.Run()
+	}
+	p, err := newPlace()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 1
+	}
+	code, err := p.run()
+	if err = errors.Join(err, p.remove()); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// place is what belongs to one run of a test binary.
+type place struct {
+	cgroup string
+	bpffs  string
+	files  string
+}
+
+func newPlace() (*place, error) {
+	root, err := datapath.FindCgroup2()
+	if err != nil {
+		return nil, err
+	}
+	p := &place{}
+	if p.cgroup, err = os.MkdirTemp(root, "beeline-test-"); err != nil {
+		return nil, err
+	}
+	name := filepath.Base(p.cgroup)
+	p.bpffs = filepath.Join(datapath.DefaultBPFFS, name)
+	if err := os.Mkdir(p.bpffs, 0o700); err != nil {
+		return nil, errors.Join(err, p.remove())
+	}
+	p.files = filepath.Join(os.TempDir(), name)
+	if err := os.Mkdir(p.files, 0o700); err != nil {
+		return nil, errors.Join(err, p.remove())
+	}
+	return p, nil
+}
+
+// run runs the tests in the place and returns the child's exit code.
+func (p *place) run() (int, error) {
+	dir, err := os.Open(p.cgroup)
+	if err != nil {
+		return 1, err
+	}
+	defer dir.Close()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT)
+	defer signal.Stop(signals)
+
+	child := exec.Command("/proc/self/exe", os.Args[1:]...)
+	child.Env = append(os.Environ(), cgroupEnv+"="+p.cgroup, bpffsEnv+"="+p.bpffs, "TMPDIR="+p.files)
+	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
+	child.SysProcAttr = &syscall.SysProcAttr{
+		UseCgroupFD: true,
+		CgroupFD:    int(dir.Fd()),
+		Pdeathsig:   unix.SIGKILL,
+	}
+	if err := child.Start(); err != nil {
+		return 1, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- child.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			if err := child.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return 1, err
+			}
+		case err := <-done:
+			var exit *exec.ExitError
+			if err != nil && !errors.As(err, &exit) {
+				return 1, err
+			}
+			if code := child.ProcessState.ExitCode(); code >= 0 {
+				return code, nil
+			}
+			return 1, fmt.Errorf("the tests ended by %s", child.ProcessState)
+		}
+	}
+}
+
+// remove takes down all that is there, the processes first.
+func (p *place) remove() error {
+	kill := filepath.Join(p.cgroup, "cgroup.kill")
+	errs := []error{os.WriteFile(kill, []byte("1"), 0)}
+	errs = append(errs, os.RemoveAll(p.bpffs), removeCgroup(p.cgroup))
+	if p.files != "" {
+		errs = append(errs, os.RemoveAll(p.files))
+	}
+	return errors.Join(errs...)
+}
+
+// removeCgroup removes a cgroup and those below it, once the processes and
+// threads in them, which are about to end, have ended.
+func removeCgroup(path string) error {
+	var dirs []string
+	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, name)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for _, dir := range slices.Backward(dirs) {
+		for err = unix.Rmdir(dir); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = unix.Rmdir(dir) {
+			time.Sleep(2 * time.Millisecond)
+		}
+		if err != nil {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is a network namespace and the cgroup of what runs in it. A thread
+// of the test process lives in both; the namespace has no name and ends with it.
+type Namespace struct {
+	t      testing.TB
+	cgroup string
+	jobs   chan func()
+	handle *os.File
+}
+
+// newNamespace makes a network namespace whose loopback device is up.
+func newNamespace(t testing.TB, cgroup string) *Namespace {
+	t.Helper()
+	n := &Namespace{t: t, cgroup: cgroup, jobs: make(chan func())}
+	ready := make(chan error)
+	go n.live(ready)
+	if err := <-ready; err != nil {
+		t.Fatalf("make a network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		close(n.jobs)
+		n.handle.Close()
+	})
+	return n
+}
+
+// live is the namespace's thread, which ends with it.
+func (n *Namespace) live(ready chan<- error) {
+	runtime.LockOSThread()
+	err := n.enter()
+	ready <- err
+	if err != nil {
+		return
+	}
+	for job := range n.jobs {
+		job()
+	}
+}
+
+// join puts the calling thread, to which its goroutine is locked for good, into
+// the namespace and the cgroup.
+func (n *Namespace) join() error {
+	if err := enterCgroup(n.cgroup); err != nil {
+		return err
+	}
+	return unix.Setns(int(n.handle.Fd()), unix.CLONE_NEWNET)
+}
+
+// enterCgroup puts the calling thread into a cgroup.
+func enterCgroup(cgroup string) error {
+	thread := strconv.Itoa(unix.Gettid())
+	return os.WriteFile(filepath.Join(cgroup, "cgroup.threads"), []byte(thread), 0)
+}
+
+// enter puts the calling thread into the cgroup and a new namespace.
+func (n *Namespace) enter() error {
+	if err := enterCgroup(n.cgroup); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	handle, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	n.handle = handle
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// Run runs fn on the thread that is in the namespace and the cgroup. fn must not
+// call t.FailNow.
+func (n *Namespace) Run(fn func() error) error {
+	done := make(chan error)
+	n.jobs <- func() { done <- fn() }
+	return <-done
+}
+
+// must is Run for what cannot fail but for a fault of the test.
+func (n *Namespace) must(what string, fn func() error) {
+	n.t.Helper()
+	if err := n.Run(fn); err != nil {
+		n.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// AddAddr gives a device one more address, without duplicate address detection.
+func (n *Namespace) AddAddr(device, cidr string) {
+	n.t.Helper()
+	n.must("add address "+cidr, func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(cidr)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		return netlink.AddrAdd(link, addr)
+	})
+}
+
+// AddDevice makes a device pair between two namespaces and brings both ends up.
+func (n *Namespace) AddDevice(name string, peer *Namespace, peerName string) {
+	n.t.Helper()
+	n.must("add device "+name, func() error {
+		veth := netlink.NewVeth(netlink.LinkAttrs{Name: name})
+		veth.PeerName = peerName
+		veth.PeerNamespace = netlink.NsFd(int(peer.handle.Fd()))
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(veth)
+	})
+	peer.must("bring device "+peerName+" up", func() error {
+		link, err := netlink.LinkByName(peerName)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	})
+}
+
+// AddDefaultRoute sends what has no other route to a gateway.
+func (n *Namespace) AddDefaultRoute(gateway string) {
+	n.t.Helper()
+	n.must("add route", func() error {
+		via := netip.MustParseAddr(gateway)
+		route := netlink.Route{Gw: via.AsSlice()}
+		if err := netlink.RouteAdd(&route); err != nil {
+			return fmt.Errorf("default route via %s: %w", via, err)
+		}
+		return nil
+	})
+}
