@@ -209,35 +209,36 @@ func TestRunsRestoreBad(t *testing.T) {
 	}
 }
 
-// TestRunsMemory changes a full allocator millions of times: what it remembers
-// of blocks that are no longer free stays small.
+// TestRunsMemory gives out and takes back millions of rows: blocks that are no
+// longer free are forgotten.
 func TestRunsMemory(t *testing.T) {
+	const limit = 1 << 16
 	r := rand.New(rand.NewPCG(4, 4))
-	a := runs{limit: 1 << 16}
+	a := runs{limit: limit}
 	var rows []run
-	most := 0
-	for range 3_000_000 {
-		row, ok := a.get(1 + r.Uint32N(64))
-		if ok && r.IntN(3) > 0 {
+	for range 30 {
+		for row, ok := a.get(1); ok; row, ok = a.get(1 + r.Uint32N(2)) {
 			rows = append(rows, row)
-			continue
 		}
-		if ok {
+		r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+		for i, row := range rows {
 			a.put(row)
+			if i%64 == 0 {
+				checkHeaps(t, &a)
+			}
 		}
-		if len(rows) > 0 {
-			i := r.IntN(len(rows))
-			a.put(rows[i])
-			rows[i] = rows[len(rows)-1]
-			rows = rows[:len(rows)-1]
-		}
-		remembered := 0
-		for i := range a.free {
-			remembered += cap(a.free[i].heap)
-		}
-		most = max(most, remembered)
+		checkEmpty(t, &a)
+		rows = rows[:0]
 	}
-	if most > 4*(1<<16) {
-		t.Errorf("%d heap entries for %d slots", most, a.limit)
+}
+
+// checkHeaps verifies that heaps remember little more than what is free.
+func checkHeaps(t *testing.T, a *runs) {
+	t.Helper()
+	for order := range a.free {
+		free, remembered := len(a.free[order].member), len(a.free[order].heap)
+		if remembered > 4*free+1000 {
+			t.Fatalf("%d blocks of order %d are remembered, %d are free", remembered, order, free)
+		}
 	}
 }

@@ -647,3 +647,81 @@ func TestNodeAddrs(t *testing.T) {
 		}
 	}
 }
+
+// TestComeBackFails lets the write that makes a backend void fail: it does not
+// come back without it.
+func TestComeBackFails(t *testing.T) {
+	store := newMemory(t, roomy)
+	failing := &failAt{memory: store}
+	tables := New(failing)
+	all := endpoints(2)
+	both := oneUnit("a", vip(1), FrontendClusterIP, all, all)
+	apply(t, tables, both)
+	id, b := store.backendAt(all[1])
+	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all[:1], all))
+	failing.count, failing.at = 0, 1
+	if _, err := tables.Apply(both); !errors.Is(err, errWrite) {
+		t.Fatalf("error %v", err)
+	}
+	if store.valid(id, b.Generation, InCluster) {
+		t.Error("valid after the write failed")
+	}
+	apply(t, tables, both)
+	if again, now := store.backendAt(all[1]); again != id || now.Generation == b.Generation || now.State&InCluster == 0 {
+		t.Errorf("after all: id %d, %+v", again, now)
+	}
+}
+
+// TestRestoreBroken starts over sets that share slots or lead to another
+// Service's backends: the next Apply puts them right.
+func TestRestoreBroken(t *testing.T) {
+	want := []Desired{
+		oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil),
+		oneUnit("b", vip(2), FrontendClusterIP, endpoints(4), endpoints(2)),
+	}
+	breaks := map[string]func(m *memory, a, b uint32){
+		"shared run": func(m *memory, a, _ uint32) {
+			s := m.services[a]
+			s.Local = s.Cluster
+			m.services[a] = s
+		},
+		"not aligned": func(m *memory, a, _ uint32) {
+			s := m.services[a]
+			s.Cluster.First, s.Cluster.Count = s.Cluster.First+1, 3
+			m.services[a] = s
+		},
+		"foreign": func(m *memory, a, b uint32) {
+			s := m.services[b]
+			s.Cluster = m.services[a].Cluster
+			m.services[b] = s
+		},
+		"no such slots": func(m *memory, a, _ uint32) {
+			s := m.services[a]
+			s.Local = Set{policy.Backends, 1 << 12, 3}
+			m.services[a] = s
+		},
+	}
+	for name, damage := range breaks {
+		t.Run(name, func(t *testing.T) {
+			store := newMemory(t, roomy)
+			tables := New(store)
+			for _, d := range want {
+				apply(t, tables, d)
+			}
+			damage(store, store.frontends[vip(1)].Service, store.frontends[vip(2)].Service)
+			clear(store.owner)
+			store.Barrier()
+			tables = Restore(store, store.snapshot())
+			for _, d := range want {
+				apply(t, tables, d)
+			}
+			view := store.view()
+			for i, name := range []string{"a", "b"} {
+				v := view[web(name)]
+				if !slices.Equal(v.cluster.backends, endpoints(4)) || len(v.local.backends) != 2*i {
+					t.Errorf("%s has %s and %s", name, v.cluster, v.local)
+				}
+			}
+		})
+	}
+}
