@@ -1,6 +1,7 @@
 package bpfmap
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -92,19 +93,28 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	})
 }
 
-// each calls fn for every entry of a hash or trie.
+// each calls fn for every entry of a hash or trie. A hash is read bucket by
+// bucket, so entries that come and go meanwhile do not lead it astray.
 func each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
-	var key K
-	var value V
-	entries := kernelMap.Iterate()
-	for entries.Next(&key, &value) {
-		fn(&key, &value)
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]K, batch), make([]V, batch)
+	for {
+		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			fn(&keys[i], &values[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", kernelMap, err)
+		}
 	}
-	if err := entries.Err(); err != nil {
-		return fmt.Errorf("read %s: %w", kernelMap, err)
-	}
-	return nil
 }
+
+// batch is how many entries are read by one system call; more than any bucket of
+// a hash holds.
+const batch = 4096
 
 // slots returns the backend ids of a set; fewer than it counts when the table
 // does not reach so far.

@@ -96,21 +96,11 @@ func (m *Maps) size(name string) uint32 {
 	return size
 }
 
-// count returns the number of entries of a hash. It reads bucket by bucket, so
-// entries that come and go meanwhile do not lead it astray.
+// count returns the number of entries of a hash.
 func count[K, V any](kernelMap *ebpf.Map) (uint32, error) {
-	var cursor ebpf.MapBatchCursor
-	keys, values := make([]K, 4096), make([]V, 4096)
-	for entries := 0; ; {
-		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
-		entries += n
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return uint32(entries), nil
-		}
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", kernelMap, err)
-		}
-	}
+	entries := uint32(0)
+	err := each(kernelMap, func(*K, *V) { entries++ })
+	return entries, err
 }
 
 // memory returns the kernel memory of a map and of its chunks.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,14 +31,24 @@ func (e *RunningError) Error() string {
 	return fmt.Sprintf("another agent (pid %d) runs on %s: stop it, or give this one another --bpffs", e.PID, e.Path)
 }
 
+// lockPatience is how long to wait for a lock that may be that of a process which
+// only looks whether an agent runs.
+const lockPatience = 200 * time.Millisecond
+
 func takeLock(bpffs string) (*lock, error) {
 	dir, err := os.Open(root(bpffs))
 	if err != nil {
 		return nil, fmt.Errorf("lock the pins: %w", err)
 	}
-	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 20) {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		if time.Now().After(deadline) {
+			err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
+			break
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -47,19 +58,22 @@ func takeLock(bpffs string) (*lock, error) {
 
 func (l *lock) release() error { return l.dir.Close() }
 
-// Running reports whether an agent runs on the BPF file system, and its pid.
+// Running reports whether an agent runs on the BPF file system, and its pid, 0
+// when that cannot be told.
 func Running(bpffs string) (pid int, running bool, err error) {
-	l, err := takeLock(bpffs)
-	var other *RunningError
-	switch {
-	case errors.As(err, &other):
-		return other.PID, true, nil
-	case errors.Is(err, os.ErrNotExist):
+	dir, err := os.Open(root(bpffs))
+	if errors.Is(err, os.ErrNotExist) {
 		return 0, false, nil
-	case err != nil:
+	}
+	if err != nil {
 		return 0, false, err
 	}
-	return 0, false, l.release()
+	defer dir.Close()
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return holder(dir, bpffs), true, nil
+	}
+	return 0, false, err
 }
 
 // holder returns the pid of the process that holds the lock: from the kernel's
