@@ -160,12 +160,3 @@ type NodeAddr struct {
 	// node's own network namespace.
 	HostOnly bool
 }
-
-// Runtime tells the programs which lookups cannot hit.
-type Runtime struct {
-	// Cover holds, for each family, the smallest prefix with every ClusterIP and
-	// Service CIDR. An invalid prefix covers nothing.
-	Cover4, Cover6 netip.Prefix
-	// NodePortMin > NodePortMax means that there are none.
-	NodePortMin, NodePortMax uint16
-}

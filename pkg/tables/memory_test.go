@@ -405,7 +405,11 @@ func (m *memory) snapshot() Snapshot {
 		Slots: func(set Set) []uint32 {
 			var ids []uint32
 			for _, slot := range slotsOf(set) {
-				ids = append(ids, slots[slot])
+				id, ok := slots[slot]
+				if !ok {
+					break
+				}
+				ids = append(ids, id)
 			}
 			return ids
 		},

@@ -15,12 +15,45 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-var seed = flag.Uint64("seed", 0, "seed of TestRandom; 0 takes new ones")
+var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes new ones")
 
 // TestRandom changes random Services, with writes that fail and agents that die,
 // over a store that checks every write; in the end the store holds what a fresh
 // one would.
 func TestRandom(t *testing.T) {
+	eachSeed(t, func(t *testing.T, seed uint64) {
+		w := newWorld(t, seed, roomy)
+		for range 150 {
+			w.step()
+		}
+		w.settle()
+		w.check()
+	})
+}
+
+// TestRandomFull is TestRandom in tables that have no room for all; what is left
+// when most has gone is served as if there had always been room.
+func TestRandomFull(t *testing.T) {
+	limits := roomy
+	limits.Services.Size, limits.Backends.Size = 14, 24
+	limits.Slots.Size, limits.Frontends.Size = 64, 20
+	eachSeed(t, func(t *testing.T, seed uint64) {
+		w := newWorld(t, seed, limits)
+		for range 150 {
+			w.step()
+		}
+		w.settle()
+		one := model.Name{Namespace: "ns", Name: "svc-1"}
+		last := randomDesired(w.rand, one)
+		last.Units = last.Units[:min(1, len(last.Units))]
+		w.desired = map[model.Name]Desired{one: last}
+		w.settle()
+		w.settle() // what did not fit beside what went
+		w.check()
+	})
+}
+
+func eachSeed(t *testing.T, test func(*testing.T, uint64)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
 		seeds = nil
@@ -30,15 +63,7 @@ func TestRandom(t *testing.T) {
 		}
 	}
 	for _, s := range seeds {
-		ok := t.Run(fmt.Sprintf("seed=%d", s), func(t *testing.T) {
-			w := newWorld(t, s)
-			for range 150 {
-				w.step()
-			}
-			w.settle()
-			w.check()
-		})
-		if !ok {
+		if !t.Run(fmt.Sprintf("seed=%d", s), func(t *testing.T) { test(t, s) }) {
 			t.Fatalf("repeat with -seed=%d", s)
 		}
 	}
@@ -54,8 +79,8 @@ type world struct {
 	retired []Retired // waiting for Release
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	store := newMemory(t, roomy)
+func newWorld(t *testing.T, seed uint64, limits Limits) *world {
+	store := newMemory(t, limits)
 	return &world{
 		t:       t,
 		rand:    rand.New(rand.NewPCG(seed, 1)),
@@ -177,7 +202,10 @@ func (w *world) tolerate(err error) {
 	w.t.Helper()
 	for _, e := range leaves(err) {
 		var clash *ClashError
-		if !errors.As(e, &clash) && !(w.store.failing != nil && errors.Is(e, errWrite)) {
+		expected := errors.As(e, &clash) ||
+			w.store.failing != nil && errors.Is(e, errWrite) ||
+			w.store.limits != roomy && errors.Is(e, ErrFull)
+		if !expected {
 			w.t.Fatal(e)
 		}
 	}
@@ -216,7 +244,7 @@ func (w *world) settle() {
 // restarts without a change.
 func (w *world) check() {
 	w.t.Helper()
-	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, roomy), desired: w.desired}
+	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired}
 	fresh.tables = New(fresh.store)
 	fresh.settle()
 	got, want := w.store.view(), fresh.store.view()

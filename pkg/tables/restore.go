@@ -16,7 +16,6 @@ import (
 // Apply or Remove of each Service, and Prune, put it right.
 func Restore(store Store, have Snapshot) *Tables {
 	t := New(store)
-	t.runtime = have.Runtime
 	t.nodeAddrs = maps.Clone(have.NodeAddrs)
 	for _, p := range have.ServiceCIDRs {
 		t.cidrs[p] = struct{}{}

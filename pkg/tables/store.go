@@ -81,7 +81,6 @@ type Store interface {
 	DeleteServiceCIDR(p netip.Prefix) error
 	PutNodeAddr(addr netip.Addr, a NodeAddr) error
 	DeleteNodeAddr(addr netip.Addr) error
-	PutRuntime(r Runtime) error
 
 	// Barrier returns when every program that was running when it was called has
 	// ended.
@@ -98,5 +97,4 @@ type Snapshot struct {
 	SourceRanges []SourceRange
 	ServiceCIDRs []netip.Prefix
 	NodeAddrs    map[netip.Addr]NodeAddr
-	Runtime      Runtime
 }

@@ -28,7 +28,6 @@ type Tables struct {
 	frontends map[FrontendKey]*frontend
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
-	runtime   Runtime
 	ranges    uint32 // source ranges of all units
 
 	retired Retired
@@ -99,7 +98,6 @@ func New(store Store) *Tables {
 		frontends: make(map[FrontendKey]*frontend),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
-		runtime:   Runtime{NodePortMin: 1},
 	}
 }
 
@@ -138,7 +136,11 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 		if !slices.Contains(svc.units, name) {
 			svc.units = append(svc.units, name)
 		}
-		if err := t.applyUnit(u, want); err != nil {
+		err = t.applyUnit(u, want)
+		if errors.Is(err, ErrFull) && !t.retired.Empty() {
+			err = t.applyUnit(u, want) // in the room that it has given up itself
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
 		}
 	}

@@ -334,17 +334,22 @@ func TestFullBackendsRolling(t *testing.T) {
 	store := newMemory(t, limits)
 	tables := New(store)
 	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	next := oneUnit("a", vip(1), FrontendClusterIP, endpoints(8)[4:], nil)
-	_, err := tables.Apply(next)
-	wantFull(t, err, "bl_backend", "--max-backends")
-	if !strings.Contains(err.Error(), "2 of 4 endpoints are not used") {
-		t.Errorf("error %q does not tell how many", err)
-	}
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(6)[4:]) {
+	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(8)[4:], nil))
+	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(8)[4:]) {
 		t.Errorf("served are %s", v.cluster)
 	}
-	apply(t, tables, next)
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(8)[4:]) {
+}
+
+// TestFullSlotsRolling replaces an endpoint where there is no room for a second
+// row.
+func TestFullSlotsRolling(t *testing.T) {
+	limits := roomy
+	limits.Slots.Size = 16
+	store := newMemory(t, limits)
+	tables := New(store)
+	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(9), nil))
+	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(10)[1:], nil))
+	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(10)[1:]) {
 		t.Errorf("served are %s", v.cluster)
 	}
 }
@@ -585,12 +590,15 @@ func TestPruneOrphans(t *testing.T) {
 	store.services[0] = Service{Cluster: Set{policy.Backends, 0, 1}}
 	store.ranges[SourceRange{0, foreign}] = true
 	store.frontends[vip(9)] = Frontend{Service: 5, Kind: FrontendClusterIP}
+	store.frontends[vip(1)] = Frontend{Service: 6, Kind: FrontendClusterIP}
 	tables := Restore(store, store.snapshot())
 
 	d := oneUnit("a", vip(1), FrontendLoadBalancer, nil, nil)
 	mine := netip.MustParsePrefix("10.0.0.0/8")
 	d.Units[0].SourceRanges = []netip.Prefix{mine}
-	apply(t, tables, d)
+	if affected := apply(t, tables, d); len(affected) != 0 {
+		t.Errorf("affected are %v", affected)
+	}
 	affected, err := tables.Prune(func(name model.Name) bool { return name == named("a") })
 	if err != nil || len(affected) != 0 {
 		t.Fatalf("prune: %v, %v", affected, err)
@@ -694,6 +702,11 @@ func TestRestoreBroken(t *testing.T) {
 			s := m.services[b]
 			s.Cluster = m.services[a].Cluster
 			m.services[b] = s
+		},
+		"overlapping": func(m *memory, a, _ uint32) {
+			s := m.services[a]
+			s.Local = Set{policy.Backends, s.Cluster.First + 1, 1}
+			m.services[a] = s
 		},
 		"no such slots": func(m *memory, a, _ uint32) {
 			s := m.services[a]
