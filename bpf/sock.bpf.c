@@ -132,21 +132,17 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 		.proto = dst->proto,
 	};
 	struct bl_frontend_entry frontend = bl_frontend_get(&key);
-	const struct bl_runtime_entry *runtime;
 
 	*reason = BL_REASON_COUNT;
 	if (frontend.kind != BL_FRONTEND_NONE)
 		return frontend;
-	runtime = bl_runtime_get();
-	if (!runtime)
-		return frontend;
-	frontend = bl_node_port_get(runtime, dst, &key);
+	frontend = bl_node_port_get(dst, &key);
 	if (frontend.kind != BL_FRONTEND_NONE &&
 	    bl_node_addr_serves(dst->addr, bpf_get_netns_cookie(ctx)))
 		return frontend;
 	frontend.kind = BL_FRONTEND_NONE;
 	if (hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP)
-		*reason = bl_undeclared(runtime, dst);
+		*reason = bl_undeclared(dst);
 	return frontend;
 }
 
@@ -215,7 +211,10 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
 	sock->backend = choice->ref;
 }
 
-/* The socket connects to something that is no Service. */
+/*
+ * The socket connects to something that is no Service. Not to be called when
+ * connect() is refused: a datagram socket then stays connected as it was.
+ */
 static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
 {
 	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
@@ -289,7 +288,7 @@ static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const stru
 
 	if (choice->backend)
 		bl_sock_remember(ctx, dst, frontend.service, choice);
-	else
+	else if (verdict == BL_SOCK_PROCEED)
 		bl_sock_forget(ctx);
 	return verdict;
 }
@@ -464,7 +463,9 @@ static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct 
 
 	if (!sock)
 		return false;
-	if (sock->vip_port && sock->port == peer->port && bl_addr_equal(&sock->addr, &peer->addr)) {
+	/* No program runs when a socket dissolves its association. */
+	if (sock->vip_port && ctx->sk->dst_port && sock->port == peer->port &&
+	    bl_addr_equal(&sock->addr, &peer->addr)) {
 		*vip = sock->vip;
 		*port = sock->vip_port;
 		return true;

@@ -116,41 +116,6 @@ func mask(p netip.Prefix) sockBlAddr {
 	return m
 }
 
-// never is a prefix that no address is in: it has bits outside of its mask.
-var never = sockBlAddr{Byte: [16]byte{15: 1}}
-
-func runtimeEntry(r tables.Runtime) sockBlRuntimeEntry {
-	e := sockBlRuntimeEntry{
-		Cover4: word(never), Cover6: never,
-		NodePortMin: r.NodePortMin, NodePortMax: r.NodePortMax,
-	}
-	if r.Cover4.IsValid() {
-		e.Cover4, e.Cover4Mask = word(addrOf(r.Cover4.Addr())), word(mask(r.Cover4))
-	}
-	if r.Cover6.IsValid() {
-		e.Cover6, e.Cover6Mask = addrOf(r.Cover6.Addr()), mask(r.Cover6)
-	}
-	return e
-}
-
-func (e sockBlRuntimeEntry) tables() tables.Runtime {
-	r := tables.Runtime{NodePortMin: e.NodePortMin, NodePortMax: e.NodePortMax}
-	if e.Cover4&^e.Cover4Mask == 0 {
-		var addr [4]byte
-		binary.NativeEndian.PutUint32(addr[:], e.Cover4)
-		r.Cover4 = netip.PrefixFrom(netip.AddrFrom4(addr), bits.OnesCount32(e.Cover4Mask))
-	}
-	ones, outside := 0, false
-	for i, b := range e.Cover6Mask.Byte {
-		ones += bits.OnesCount8(b)
-		outside = outside || e.Cover6.Byte[i]&^b != 0
-	}
-	if !outside {
-		r.Cover6 = netip.PrefixFrom(netip.AddrFrom16(e.Cover6.Byte), ones)
-	}
-	return r
-}
-
 // word returns the last four bytes as the programs load them.
 func word(a sockBlAddr) uint32 { return binary.NativeEndian.Uint32(a.Byte[12:]) }
 

@@ -24,7 +24,6 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 		Slots:     m.slots,
 		Frontends: make(map[tables.FrontendKey]tables.Frontend),
 		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
-		Runtime:   m.runtime.entry().tables(),
 	}
 	for id := range m.service.len() {
 		if _, ok := s.Names[id]; !ok {

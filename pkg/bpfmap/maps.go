@@ -73,8 +73,11 @@ type Maps struct {
 	name    *table[sockBlServiceNameEntry]
 	backend *table[sockBlBackendEntry]
 	slot    *table[uint32]
-	runtime *table1[sockBlRuntimeEntry]
 	agent   *table1[sockBlAgentEntry]
+	cover   *table1[sockBlCoverEntry]
+	// filterMap is the memory of filter, which is nil when opened for reading.
+	filterMap *table1[sockBlFilterEntry]
+	filter    *filter
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
@@ -131,6 +134,12 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 		}
 	}
 	if err := m.mapTables(false); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if m.filter, err = openFilter(m); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if err := m.writeCover(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
@@ -230,7 +239,10 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.spec.Maps[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
 		return err
 	}
-	if m.runtime, err = openTable1[sockBlRuntimeEntry](m.all[sockMapBlRuntime], readOnly); err != nil {
+	if m.cover, err = openTable1[sockBlCoverEntry](m.all[sockMapBlCover], readOnly); err != nil {
+		return err
+	}
+	if m.filterMap, err = openTable1[sockBlFilterEntry](m.all[sockMapBlFilter], readOnly); err != nil {
 		return err
 	}
 	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
@@ -338,8 +350,11 @@ func (m *Maps) Close() error {
 	if m.slot != nil {
 		errs = append(errs, m.slot.close())
 	}
-	if m.runtime != nil {
-		errs = append(errs, m.runtime.close())
+	if m.cover != nil {
+		errs = append(errs, m.cover.close())
+	}
+	if m.filterMap != nil {
+		errs = append(errs, m.filterMap.close())
 	}
 	if m.agent != nil {
 		errs = append(errs, m.agent.close())

@@ -92,6 +92,26 @@ type sockBlCidrKey struct {
 	Addr      sockBlAddr
 }
 
+type sockBlCoverEntry struct {
+	_     structs.HostLayout
+	Addr6 sockBlAddr
+	Mask6 sockBlAddr
+	Addr4 uint32
+	Mask4 uint32
+}
+
+type sockBlFilterEntry struct {
+	_    structs.HostLayout
+	Word [16384]uint64
+}
+
+type sockBlFilterSize uint32
+
+const (
+	sockBlFilterSizeBL_FILTER_SHIFT sockBlFilterSize = 20
+	sockBlFilterSizeBL_FILTER_WORDS sockBlFilterSize = 16384
+)
+
 type sockBlFrontendEntry struct {
 	_       structs.HostLayout
 	Service uint32
@@ -148,17 +168,6 @@ const (
 	sockBlReasonBL_REASON_AFFINITY_NOT_STORED sockBlReason = 8
 	sockBlReasonBL_REASON_COUNT               sockBlReason = 9
 )
-
-type sockBlRuntimeEntry struct {
-	_           structs.HostLayout
-	Cover4      uint32
-	Cover4Mask  uint32
-	Cover6      sockBlAddr
-	Cover6Mask  sockBlAddr
-	NodePortMin uint16
-	NodePortMax uint16
-	Pad         uint32
-}
 
 type sockBlSchema uint32
 
@@ -277,9 +286,10 @@ const (
 	sockMapBlAgent                    = "bl_agent"
 	sockMapBlBackend                  = "bl_backend"
 	sockMapBlCounter                  = "bl_counter"
+	sockMapBlCover                    = "bl_cover"
+	sockMapBlFilter                   = "bl_filter"
 	sockMapBlFrontend                 = "bl_frontend"
 	sockMapBlNodeAddr                 = "bl_node_addr"
-	sockMapBlRuntime                  = "bl_runtime"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
 	sockMapBlServiceName              = "bl_service_name"
@@ -300,6 +310,7 @@ const (
 	sockVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	sockVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	sockVarBlExportBlChunk            = "bl_export_bl_chunk"
+	sockVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	sockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	sockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
@@ -377,9 +388,10 @@ type sockMapSpecs struct {
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
+	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
+	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
-	BlRuntime     *ebpf.MapSpec `ebpf:"bl_runtime"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -398,6 +410,7 @@ type sockVariableSpecs struct {
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
+	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
@@ -439,9 +452,10 @@ type sockMaps struct {
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
+	BlCover       *ebpf.Map `ebpf:"bl_cover"`
+	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
-	BlRuntime     *ebpf.Map `ebpf:"bl_runtime"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -458,9 +472,10 @@ func (m *sockMaps) Close() error {
 		m.BlAgent,
 		m.BlBackend,
 		m.BlCounter,
+		m.BlCover,
+		m.BlFilter,
 		m.BlFrontend,
 		m.BlNodeAddr,
-		m.BlRuntime,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,
@@ -480,6 +495,7 @@ type sockVariables struct {
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`
+	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`

@@ -148,18 +148,38 @@ func (m *Maps) remove(name string, key any) error {
 // PutFrontend adds or replaces a frontend.
 func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) error {
 	k := frontendKey(key)
-	return m.put(sockMapBlFrontend, &k, &sockBlFrontendEntry{
+	m.filter.add(&k)
+	err := m.put(sockMapBlFrontend, &k, &sockBlFrontendEntry{
 		Service: frontend.Service,
 		Kind:    uint8(frontend.Kind),
 		Flags:   uint8(frontend.Flags),
 		Check:   k.check(),
 	})
+	if err != nil {
+		return errors.Join(err, m.dropFilter(&k))
+	}
+	return nil
+}
+
+// dropFilter takes a key out of the filter unless there still is such a frontend.
+func (m *Maps) dropFilter(k *sockBlFrontendKey) error {
+	var entry sockBlFrontendEntry
+	err := m.all[sockMapBlFrontend].Lookup(k, &entry)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		m.filter.remove(k)
+		return nil
+	}
+	return err
 }
 
 // DeleteFrontend removes a frontend.
 func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
 	k := frontendKey(key)
-	return m.remove(sockMapBlFrontend, &k)
+	if err := m.remove(sockMapBlFrontend, &k); err != nil {
+		return err
+	}
+	m.filter.remove(&k)
+	return nil
 }
 
 // PutSourceRange lets a prefix in.
@@ -177,13 +197,19 @@ func (m *Maps) DeleteSourceRange(r tables.SourceRange) error {
 // PutServiceCIDR makes unallocated addresses of the prefix dropped.
 func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
 	key := cidrKey(p)
-	return m.put(sockMapBlServiceCidr, &key, uint32(1))
+	if err := m.put(sockMapBlServiceCidr, &key, uint32(1)); err != nil {
+		return err
+	}
+	return m.writeCover()
 }
 
 // DeleteServiceCIDR is the opposite of PutServiceCIDR.
 func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
 	key := cidrKey(p)
-	return m.remove(sockMapBlServiceCidr, &key)
+	if err := m.remove(sockMapBlServiceCidr, &key); err != nil {
+		return err
+	}
+	return m.writeCover()
 }
 
 // PutNodeAddr lets NodePorts answer on the address.
@@ -199,12 +225,6 @@ func (m *Maps) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
 func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 	key := addrOf(addr)
 	return m.remove(sockMapBlNodeAddr, &key)
-}
-
-// PutRuntime tells the programs what to look for.
-func (m *Maps) PutRuntime(r tables.Runtime) error {
-	*m.runtime.entry() = runtimeEntry(r)
-	return nil
 }
 
 // Barrier waits for the programs that are running. The kernel promises that an

@@ -174,7 +174,8 @@ func openTable1[T any](kernelMap *ebpf.Map, readOnly bool) (*table1[T], error) {
 	if !readOnly {
 		prot |= unix.PROT_WRITE
 	}
-	mem, err := unix.Mmap(kernelMap.FD(), 0, os.Getpagesize(), prot, unix.MAP_SHARED)
+	size := max(int(kernelMap.ValueSize()), os.Getpagesize())
+	mem, err := unix.Mmap(kernelMap.FD(), 0, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("%s: map into memory: %w", kernelMap, err)
 	}

@@ -31,7 +31,6 @@ func (discard) PutServiceCIDR(netip.Prefix) error        { return nil }
 func (discard) DeleteServiceCIDR(netip.Prefix) error     { return nil }
 func (discard) PutNodeAddr(netip.Addr, NodeAddr) error   { return nil }
 func (discard) DeleteNodeAddr(netip.Addr) error          { return nil }
-func (discard) PutRuntime(Runtime) error                 { return nil }
 func (discard) Barrier() error                           { return nil }
 
 // BenchmarkApply changes one endpoint of one Service out of many.

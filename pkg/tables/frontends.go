@@ -60,9 +60,6 @@ func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend
 		}
 		return nil, &ClashError{want.Key, want.Kind, f.owner}
 	}
-	if err := t.widen(want); err != nil {
-		return nil, fmt.Errorf("frontend %s: %w", want.Key, err)
-	}
 	if f == nil || f.Frontend != entry {
 		if err := t.store.PutFrontend(want.Key, entry); err != nil {
 			return nil, fmt.Errorf("frontend %s: %w", want.Key, err)

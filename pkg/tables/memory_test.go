@@ -33,7 +33,6 @@ type memory struct {
 	ranges    map[SourceRange]bool
 	cidrs     map[netip.Prefix]bool
 	nodeAddrs map[netip.Addr]NodeAddr
-	runtime   Runtime
 
 	// What readers may hold: the last three are since the last Barrier.
 	owner        map[uint32]uint32 // slot → Service whose word leads to it
@@ -61,7 +60,6 @@ func newMemory(t testing.TB, limits Limits) *memory {
 		ranges:       make(map[SourceRange]bool),
 		cidrs:        make(map[netip.Prefix]bool),
 		nodeAddrs:    make(map[netip.Addr]NodeAddr),
-		runtime:      Runtime{NodePortMin: 1},
 		owner:        make(map[uint32]uint32),
 		heldSlots:    make(map[uint32]bool),
 		heldServices: make(map[uint32]bool),
@@ -284,9 +282,6 @@ func (m *memory) PutFrontend(key FrontendKey, f Frontend) error {
 	if _, ok := m.names[f.Service]; !ok {
 		m.broken("frontend %s leads to service id %d, which has no name", key, f.Service)
 	}
-	if f.Kind == FrontendNodePort && (key.Port < m.runtime.NodePortMin || key.Port > m.runtime.NodePortMax) {
-		m.broken("frontend %s is outside of the ports that programs look for", key)
-	}
 	old, ok := m.frontends[key]
 	if !ok && uint32(len(m.frontends)) >= m.limits.Frontends.Size {
 		return m.limits.Frontends.Full()
@@ -377,14 +372,6 @@ func (m *memory) DeleteNodeAddr(addr netip.Addr) error {
 	return nil
 }
 
-func (m *memory) PutRuntime(r Runtime) error {
-	if err := m.write(); err != nil {
-		return err
-	}
-	m.runtime = r
-	return nil
-}
-
 // Barrier ends all readers.
 func (m *memory) Barrier() error {
 	if m.barrierErr != nil {
@@ -417,7 +404,6 @@ func (m *memory) snapshot() Snapshot {
 		SourceRanges: slices.Collect(maps.Keys(m.ranges)),
 		ServiceCIDRs: slices.Collect(maps.Keys(m.cidrs)),
 		NodeAddrs:    maps.Clone(m.nodeAddrs),
-		Runtime:      m.runtime,
 	}
 	for id := range m.names {
 		s.Services[id] = m.services[id]

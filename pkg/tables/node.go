@@ -43,11 +43,7 @@ func (t *Tables) SetServiceCIDRs(want []netip.Prefix) error {
 		if _, ok := t.cidrs[p]; ok {
 			continue
 		}
-		err := t.cover(p)
-		if err == nil {
-			err = t.store.PutServiceCIDR(p)
-		}
-		if err != nil {
+		if err := t.store.PutServiceCIDR(p); err != nil {
 			errs = append(errs, fmt.Errorf("service range %s: %w", p, err))
 			continue
 		}

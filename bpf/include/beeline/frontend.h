@@ -50,13 +50,34 @@ static __always_inline __u16 bl_frontend_check(const struct bl_frontend_key *key
 }
 
 /*
+ * Whether there may be a frontend of @key. The agent computes the same hash
+ * (pkg/bpfmap).
+ */
+static __always_inline bool bl_filter_test(const struct bl_frontend_key *key)
+{
+	const __u32 *word = (const __u32 *)key;
+	__u64 low = (__u64)word[3] << 32 | word[4];
+	__u64 high = ((__u64)word[0] << 32 | word[1]) + word[2];
+	__u64 hash = (low ^ high * 0xbf58476d1ce4e5b9ULL) * 0x9e3779b97f4a7c15ULL;
+	const struct bl_filter_entry *filter;
+	__u32 zero = 0;
+
+	filter = bpf_map_lookup_elem(&bl_filter, &zero);
+	hash >>= 64 - BL_FILTER_SHIFT;
+	return filter && filter->word[hash >> 6] >> (hash & 63) & 1;
+}
+
+/*
  * The frontend of exactly @key. Its kind is BL_FRONTEND_NONE when there is none.
  */
 static __always_inline struct bl_frontend_entry bl_frontend_get(const struct bl_frontend_key *key)
 {
 	union bl_frontend_word found = {};
-	const __u64 *word = bpf_map_lookup_elem(&bl_frontend, key);
+	const __u64 *word;
 
+	if (!bl_filter_test(key))
+		return found.frontend;
+	word = bpf_map_lookup_elem(&bl_frontend, key);
 	if (!word)
 		return found.frontend;
 	found.word = *(const volatile __u64 *)word;
@@ -78,38 +99,13 @@ static __always_inline bool bl_node_addr_serves(union bl_addr addr, __u64 netns)
 	return !(*flags & BL_NODE_ADDR_HOST_ONLY) || netns == bl_host_netns;
 }
 
-/* Whether @dst could be a ClusterIP or lie in a Service CIDR. */
-static __always_inline bool bl_runtime_covers(const struct bl_runtime_entry *runtime,
-					      const struct bl_dst *dst)
-{
-	if (dst->ipv4)
-		return (dst->addr.word[3] & runtime->cover4_mask) == runtime->cover4;
-	for (int i = 0; i < 4; i++)
-		if ((dst->addr.word[i] & runtime->cover6_mask.word[i]) != runtime->cover6.word[i])
-			return false;
-	return true;
-}
-
-static __always_inline const struct bl_runtime_entry *bl_runtime_get(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_runtime, &zero);
-}
-
 /*
  * The NodePort that has the port of @key, which is no frontend itself. Whether it
  * answers at the address is for the caller to see. @key is changed.
  */
-static __always_inline struct bl_frontend_entry
-bl_node_port_get(const struct bl_runtime_entry *runtime, const struct bl_dst *dst,
-		 struct bl_frontend_key *key)
+static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl_dst *dst,
+								 struct bl_frontend_key *key)
 {
-	struct bl_frontend_entry none = {};
-	__u16 port = bpf_ntohs(dst->port);
-
-	if (port < runtime->node_port_min || port > runtime->node_port_max)
-		return none;
 	key->addr.word[3] = 0;
 	if (!dst->ipv4) {
 		key->addr.word[0] = 0;
@@ -119,22 +115,39 @@ bl_node_port_get(const struct bl_runtime_entry *runtime, const struct bl_dst *ds
 	return bl_frontend_get(key);
 }
 
+/* Whether @dst lies in a Service CIDR. */
+static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
+{
+	struct bl_cidr_key key = {.prefix_len = 128, .addr = dst->addr};
+	const struct bl_cover_entry *cover;
+	__u32 zero = 0;
+
+	cover = bpf_map_lookup_elem(&bl_cover, &zero);
+	if (!cover)
+		return false;
+	if (dst->ipv4) {
+		if ((dst->addr.word[3] & cover->mask4) != cover->addr4)
+			return false;
+	} else {
+		for (int i = 0; i < 4; i++)
+			if ((dst->addr.word[i] & cover->mask6.word[i]) != cover->addr6.word[i])
+				return false;
+	}
+	return bpf_map_lookup_elem(&bl_service_cidr, &key) != NULL;
+}
+
 /*
  * Why @dst, which is no frontend, must not be reached all the same:
  * BL_REASON_UNDECLARED_PORT, BL_REASON_UNALLOCATED_ADDRESS, or BL_REASON_COUNT
  * when there is nothing against it.
  */
-static __always_inline enum bl_reason bl_undeclared(const struct bl_runtime_entry *runtime,
-						    const struct bl_dst *dst)
+static __always_inline enum bl_reason bl_undeclared(const struct bl_dst *dst)
 {
 	struct bl_frontend_key any_port = {.addr = dst->addr};
-	struct bl_cidr_key cidr = {.prefix_len = 128, .addr = dst->addr};
 
-	if (!bl_runtime_covers(runtime, dst))
-		return BL_REASON_COUNT;
 	if (bl_frontend_get(&any_port).kind == BL_FRONTEND_ADDRESS)
 		return BL_REASON_UNDECLARED_PORT;
-	if (bpf_map_lookup_elem(&bl_service_cidr, &cidr))
+	if (bl_service_cidr_has(dst))
 		return BL_REASON_UNALLOCATED_ADDRESS;
 	return BL_REASON_COUNT;
 }

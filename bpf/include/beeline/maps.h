@@ -28,6 +28,7 @@ BL_EXPORT(enum, bl_algorithm);
 BL_EXPORT(enum, bl_backend_state);
 BL_EXPORT(enum, bl_udp_direction);
 BL_EXPORT(enum, bl_node_addr_flag);
+BL_EXPORT(enum, bl_filter_size);
 BL_EXPORT(enum, bl_reason);
 
 /* Never preallocated: the memory grows with what is served. */
@@ -143,8 +144,16 @@ struct {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct bl_runtime_entry);
-} bl_runtime SEC(".maps");
+	__type(value, struct bl_filter_entry);
+} bl_filter SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_cover_entry);
+} bl_cover SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

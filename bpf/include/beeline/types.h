@@ -252,22 +252,31 @@ enum bl_node_addr_flag {
 	BL_NODE_ADDR_HOST_ONLY = 1 << 1,
 };
 
-/*
- * What the programs need of the whole of the tables, to leave out lookups that
- * cannot hit. Words change one by one; a program that sees a mix makes one
- * lookup more or, for an instant after the change, one less.
- */
-struct bl_runtime_entry {
-	/* The smallest prefix with every ClusterIP and Service CIDR. */
-	__be32 cover4;
-	__be32 cover4_mask;
-	union bl_addr cover6;
-	union bl_addr cover6_mask;
-	__u16 node_port_min; /* host byte order; min > max: no NodePorts */
-	__u16 node_port_max;
-	__u32 pad;
+/* Size of bl_filter. */
+enum bl_filter_size {
+	BL_FILTER_SHIFT = 20,
+	BL_FILTER_WORDS = 1 << (BL_FILTER_SHIFT - 6),
 };
-_Static_assert(sizeof(struct bl_runtime_entry) == 48, "bl_runtime_entry");
+
+/*
+ * A bit for each frontend, at the hash of its key: a clear bit means that there is
+ * no such frontend, at a tenth of the cost of looking for it.
+ */
+struct bl_filter_entry {
+	__u64 word[BL_FILTER_WORDS];
+};
+
+/*
+ * The smallest prefix with every Service CIDR; outside of it bl_service_cidr need
+ * not be asked. An address that has bits outside of its mask covers nothing.
+ */
+struct bl_cover_entry {
+	union bl_addr addr6;
+	union bl_addr mask6;
+	__be32 addr4;
+	__be32 mask4;
+};
+_Static_assert(sizeof(struct bl_cover_entry) == 40, "bl_cover_entry");
 
 /* Who fills the tables. The programs do not read it. */
 struct bl_agent_entry {

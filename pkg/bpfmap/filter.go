@@ -1,0 +1,121 @@
+package bpfmap
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+)
+
+// filter keeps a bit for each frontend in memory that the programs read. Several
+// keys may share a bit, so their number is kept here.
+type filter struct {
+	entry *sockBlFilterEntry
+	keys  map[sockBlFrontendKey]struct{}
+	count map[uint32]uint32 // keys of a bit
+}
+
+// openFilter returns the filter of the frontends that exist, with exactly their
+// bits set.
+func openFilter(m *Maps) (*filter, error) {
+	f := &filter{
+		entry: m.filterMap.entry(),
+		keys:  make(map[sockBlFrontendKey]struct{}),
+		count: make(map[uint32]uint32),
+	}
+	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, _ *sockBlFrontendEntry) { f.add(key) })
+	if err != nil {
+		return nil, err
+	}
+	for i := range f.entry.Word {
+		for word := f.entry.Word[i]; word != 0; word &= word - 1 {
+			bit := uint32(i)*64 + uint32(bits.TrailingZeros64(word))
+			if f.count[bit] == 0 {
+				f.clear(bit)
+			}
+		}
+	}
+	return f, nil
+}
+
+// add sets the bit of a key, which may be known.
+func (f *filter) add(key *sockBlFrontendKey) {
+	if _, ok := f.keys[*key]; ok {
+		return
+	}
+	f.keys[*key] = struct{}{}
+	bit := key.filterBit()
+	f.count[bit]++
+	atomic.OrUint64(&f.entry.Word[bit/64], 1<<(bit%64))
+}
+
+// remove clears the bit of a key when no other key has it.
+func (f *filter) remove(key *sockBlFrontendKey) {
+	if _, ok := f.keys[*key]; !ok {
+		return
+	}
+	delete(f.keys, *key)
+	bit := key.filterBit()
+	if f.count[bit]--; f.count[bit] == 0 {
+		delete(f.count, bit)
+		f.clear(bit)
+	}
+}
+
+func (f *filter) clear(bit uint32) {
+	atomic.AndUint64(&f.entry.Word[bit/64], ^(uint64(1) << (bit % 64)))
+}
+
+// filterBit is the place of a key in the filter; see bl_filter_test.
+func (k *sockBlFrontendKey) filterBit() uint32 {
+	words := (*[5]uint32)(unsafe.Pointer(k))
+	low := uint64(words[3])<<32 | uint64(words[4])
+	high := (uint64(words[0])<<32 | uint64(words[1])) + uint64(words[2])
+	hash := (low ^ high*0xbf58476d1ce4e5b9) * 0x9e3779b97f4a7c15
+	return uint32(hash >> (64 - sockBlFilterSizeBL_FILTER_SHIFT))
+}
+
+// writeCover computes the prefix around all Service CIDRs.
+func (m *Maps) writeCover() error {
+	var cover4, cover6 netip.Prefix
+	err := each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
+		if p := prefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
+			cover4 = join(cover4, p)
+		} else {
+			cover6 = join(cover6, p)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlCover, err)
+	}
+	*m.cover.entry() = coverEntry(cover4, cover6)
+	return nil
+}
+
+// coverEntry returns the prefixes as the programs compare them; an invalid one
+// covers nothing.
+func coverEntry(cover4, cover6 netip.Prefix) sockBlCoverEntry {
+	never := sockBlAddr{Byte: [16]byte{15: 1}}
+	e := sockBlCoverEntry{Addr4: word(never), Addr6: never}
+	if cover4.IsValid() {
+		e.Addr4, e.Mask4 = word(addrOf(cover4.Addr())), word(mask(cover4))
+	}
+	if cover6.IsValid() {
+		e.Addr6, e.Mask6 = addrOf(cover6.Addr()), mask(cover6)
+	}
+	return e
+}
+
+// join returns the longest prefix that holds both. An invalid a is nothing.
+func join(a, b netip.Prefix) netip.Prefix {
+	if !a.IsValid() {
+		return b
+	}
+	for bits := min(a.Bits(), b.Bits()); ; bits-- {
+		p := netip.PrefixFrom(a.Addr(), bits).Masked()
+		if p.Contains(b.Addr()) {
+			return p
+		}
+	}
+}
