@@ -3,15 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net/netip"
-	"runtime"
-	"runtime/debug"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -21,9 +15,6 @@ const (
 	connectRounds = 400
 	connectBatch  = 1000
 	freshBatch    = 500
-	// destinations is how many addresses a batch goes round: as many as a Service
-	// has endpoints, so that the kernel meets as many without Beeline.
-	destinations = 10
 )
 
 // The cgroups that are compared, by what is attached to their connect hooks.
@@ -77,89 +68,6 @@ func connectGroups(ctx context.Context, box *sandbox, l load) (map[string]string
 	return groups, err
 }
 
-// attachEmpty attaches a program that does nothing, until the process ends.
-func attachEmpty(cgroup string, at ebpf.AttachType) error {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type:         ebpf.CGroupSockAddr,
-		AttachType:   at,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-		License:      "GPL",
-	})
-	if err != nil {
-		return fmt.Errorf("load an empty program: %w", err)
-	}
-	hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: at, Program: program})
-	if err != nil {
-		return fmt.Errorf("attach an empty program: %w", err)
-	}
-	keep = append(keep, program, hook)
-	return nil
-}
-
-// keep holds what must not be closed by the garbage collector.
-var keep []any
-
-// quiet makes this goroutine's thread the only one that works, on the last CPU.
-func quiet() error {
-	runtime.GC()
-	debug.SetGCPercent(-1)
-	runtime.LockOSThread()
-	var cpus unix.CPUSet
-	cpus.Set(runtime.NumCPU() - 1)
-	if err := unix.SchedSetaffinity(0, &cpus); err != nil {
-		return fmt.Errorf("pin the thread to a CPU: %w", err)
-	}
-	return nil
-}
-
-// sockaddr is an address as the kernel takes it.
-type sockaddr struct {
-	raw [unix.SizeofSockaddrInet6]byte
-	len uintptr
-}
-
-func newSockaddr(addr netip.Addr, port uint16) sockaddr {
-	var s sockaddr
-	if addr.Is4() {
-		s.len = unix.SizeofSockaddrInet4
-		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw))
-		sa.Family, sa.Addr = unix.AF_INET, addr.As4()
-	} else {
-		s.len = unix.SizeofSockaddrInet6
-		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s.raw))
-		sa.Family, sa.Addr = unix.AF_INET6, addr.As16()
-	}
-	s.raw[2], s.raw[3] = byte(port>>8), byte(port)
-	return s
-}
-
-// targets are the addresses that a batch goes round.
-type targets [destinations]sockaddr
-
-func toService(l load, i int, family model.Family) *targets {
-	var t targets
-	for e := range t {
-		t[e] = newSockaddr(l.clusterIP(i, family), servicePort)
-	}
-	return &t
-}
-
-func toEndpoints(l load, i int, family model.Family) *targets {
-	var t targets
-	for e := range t {
-		t[e] = newSockaddr(l.endpoint(i, e, family), endpointPort)
-	}
-	return &t
-}
-
-func toOne(addr netip.Addr, port uint16) *targets {
-	var t targets
-	for e := range t {
-		t[e] = newSockaddr(addr, port)
-	}
-	return &t
-}
-
 // variant is a loop whose time is compared with others'.
 type variant struct {
 	name    string
@@ -181,25 +89,15 @@ func (v *variant) openUDP(groups map[string]string, family model.Family) error {
 	return nil
 }
 
-func domain(family model.Family) int {
-	if family == model.IPv4 {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
-
 // reuse connects the variant's socket again and again.
 func (v *variant) reuse() (nsPerCall float64, err error) {
-	random := uint32(rand.Uint64() | 1)
+	pick := newPicker()
 	start := threadTime()
 	for range connectBatch {
-		random ^= random << 13
-		random ^= random >> 17
-		random ^= random << 5
-		t := &v.targets[uint64(random)*destinations>>32]
+		t := pick.from(v.targets)
 		_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, v.fd, uintptr(unsafe.Pointer(t)), t.len)
 		if errno != 0 {
-			return 0, fmt.Errorf("%s: connect: %w", v.name, errno)
+			return 0, fmt.Errorf("connect: %w", errno)
 		}
 	}
 	return float64(threadTime()-start) / connectBatch, nil
@@ -208,32 +106,21 @@ func (v *variant) reuse() (nsPerCall float64, err error) {
 // fresh makes, connects and closes sockets. The process is in the variant's
 // cgroup.
 func (v *variant) fresh(family model.Family) (nsPerCall float64, err error) {
-	random := uint32(rand.Uint64() | 1)
+	pick := newPicker()
 	start := threadTime()
 	for range freshBatch {
-		random ^= random << 13
-		random ^= random >> 17
-		random ^= random << 5
-		t := &v.targets[uint64(random)*destinations>>32]
+		t := pick.from(v.targets)
 		fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(domain(family)), unix.SOCK_DGRAM, 0)
 		if errno != 0 {
-			return 0, fmt.Errorf("%s: socket: %w", v.name, errno)
+			return 0, fmt.Errorf("make a socket: %w", errno)
 		}
 		_, _, errno = unix.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(t)), t.len)
 		if errno != 0 {
-			return 0, fmt.Errorf("%s: connect: %w", v.name, errno)
+			return 0, fmt.Errorf("connect: %w", errno)
 		}
 		unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
 	}
 	return float64(threadTime()-start) / freshBatch, nil
-}
-
-// threadTime returns the CPU time of this thread, ns.
-func threadTime() int64 {
-	var t unix.Timespec
-	// It fails for a wrong clock only.
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return t.Nano()
 }
 
 // measureReused measures connect() on sockets that have been connected before.
@@ -241,46 +128,38 @@ func threadTime() int64 {
 // one round are compared.
 func measureReused(ctx context.Context, s samples, groups map[string]string, l load, family model.Family) error {
 	const service, sticky = 4321, 4320
-	outside := outside4
-	if family == model.IPv6 {
-		outside = outside6
-	}
-	none := toOne(nth(outside, 7), 53)
+	none := toOutside(family)
 	variants := []*variant{
 		{name: "none/plain", group: plain, targets: none},
 		{name: "none/empty", group: empty, targets: none},
 		{name: "none/beeline", group: beeline, targets: none},
-		{name: "service/plain", group: plain, targets: toEndpoints(l, service, family)},
 		{name: "service/empty", group: empty, targets: toEndpoints(l, service, family)},
 		{name: "service/beeline", group: beeline, targets: toService(l, service, family)},
 		{name: "affinity/empty", group: empty, targets: toOne(l.endpoint(sticky, 3, family), endpointPort)},
 		{name: "affinity/beeline", group: beeline, targets: toService(l, sticky, family)},
 	}
+	var list []contestant
 	for _, v := range variants {
 		if err := v.openUDP(groups, family); err != nil {
 			return err
 		}
 		defer unix.Close(int(v.fd))
+		list = append(list, contestant{v.name, v.reuse})
 	}
-	return interleave(ctx, connectRounds, variants, (*variant).reuse, func(t times) {
-		s.add(family, "connect/none/plain", t["none/plain"])
-		s.add(family, "connect/none/hook", t["none/empty"]-t["none/plain"])
-		s.add(family, "connect/none", t["none/beeline"]-t["none/empty"])
+	return interleave(ctx, connectRounds, list, func(t measured) {
 		clusterIP := t["service/beeline"] - t["service/empty"]
-		s.add(family, "connect/service/plain", t["service/plain"])
-		s.add(family, "connect/service", clusterIP)
-		s.add(family, "connect/affinity", t["affinity/beeline"]-t["affinity/empty"]-clusterIP)
+		s.add(of("connect/plain", family), t["none/plain"])
+		s.add(of("connect/empty", family), t["none/empty"]-t["none/plain"])
+		s.add(of("connect/none", family), t["none/beeline"]-t["none/empty"])
+		s.add(of("connect/service", family), clusterIP)
+		s.add(of("connect/affinity", family), t["affinity/beeline"]-t["affinity/empty"]-clusterIP)
 	})
 }
 
 // measureFresh measures sockets that live for one connect().
 func measureFresh(ctx context.Context, s samples, groups map[string]string, l load, family model.Family) error {
 	const service = 4321
-	outside := outside4
-	if family == model.IPv6 {
-		outside = outside6
-	}
-	none := toOne(nth(outside, 7), 53)
+	none := toOutside(family)
 	variants := []*variant{
 		{name: "none/empty", group: empty, targets: none},
 		{name: "none/beeline", group: beeline, targets: none},
@@ -288,36 +167,18 @@ func measureFresh(ctx context.Context, s samples, groups map[string]string, l lo
 		{name: "service/empty", group: empty, targets: toEndpoints(l, service, family)},
 		{name: "service/beeline", group: beeline, targets: toService(l, service, family)},
 	}
-	once := func(v *variant) (float64, error) {
-		if err := join(groups[v.group]); err != nil {
-			return 0, err
-		}
-		return v.fresh(family)
-	}
-	return interleave(ctx, connectRounds, variants, once, func(t times) {
-		s.add(family, "fresh/none", t["none/beeline"]-t["none/empty"])
-		s.add(family, "fresh/service/plain", t["service/plain"])
-		s.add(family, "fresh/service", t["service/beeline"]-t["service/empty"])
-	})
-}
-
-// times are the results of one round, by variant.
-type times map[string]float64
-
-// interleave times every variant once a round, in random order.
-func interleave(ctx context.Context, rounds int, variants []*variant, once func(*variant) (float64, error), round func(times)) error {
-	for range rounds {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		t := make(times)
-		for _, i := range rand.Perm(len(variants)) {
-			var err error
-			if t[variants[i].name], err = once(variants[i]); err != nil {
-				return err
+	var list []contestant
+	for _, v := range variants {
+		list = append(list, contestant{v.name, func() (float64, error) {
+			if err := join(groups[v.group]); err != nil {
+				return 0, err
 			}
-		}
-		round(t)
+			return v.fresh(family)
+		}})
 	}
-	return nil
+	return interleave(ctx, connectRounds, list, func(t measured) {
+		s.add(of("fresh/plain", family), t["service/plain"])
+		s.add(of("fresh/none", family), t["none/beeline"]-t["none/empty"])
+		s.add(of("fresh/service", family), t["service/beeline"]-t["service/empty"])
+	})
 }

@@ -12,10 +12,10 @@ import (
 // samples are what one run measured, by key.
 type samples map[string][]float64
 
-func (s samples) add(family model.Family, key string, value float64) {
-	key = fmt.Sprintf("%s/%s", key, family)
-	s[key] = append(s[key], value)
-}
+func (s samples) add(key string, value float64) { s[key] = append(s[key], value) }
+
+// of returns the key of a quantity that each family has.
+func of(key string, family model.Family) string { return fmt.Sprintf("%s/%s", key, family) }
 
 // results are the samples of each run, by key.
 type results map[string][][]float64
@@ -39,16 +39,9 @@ const (
 	none bound = iota
 	atMost
 	atLeast
+	// likely is met when the bar, or better, lies within the quartiles.
+	likely
 )
-
-// quantity is something that is measured.
-type quantity struct {
-	key   string
-	title string
-	unit  string
-	bound bound
-	bar   float64
-}
 
 // figure is a quantity with its value.
 type figure struct {
@@ -66,7 +59,7 @@ func (f figure) met() bool {
 	case atLeast:
 		return f.median >= f.bar
 	}
-	return true
+	return f.bar <= f.quartiles[1]
 }
 
 // judge returns the quantities that were measured, with their values.
@@ -102,29 +95,6 @@ func quantile(values []float64, q float64) float64 {
 	return sorted[low] + (sorted[high]-sorted[low])*(at-float64(low))
 }
 
-// quantities lists what is measured, in the order in which it is shown.
-func quantities() []quantity {
-	var list []quantity
-	for _, family := range model.Families {
-		for _, q := range []quantity{
-			{"connect/none/plain", "connect(), no Service, no program", "ns", none, 0},
-			{"connect/none/hook", "empty program on top", "ns", none, 0},
-			{"connect/none", "no Service: on top of the empty program", "ns", atMost, 40},
-			{"connect/service/plain", "connect() to an endpoint, no program", "ns", none, 0},
-			{"connect/service", "ClusterIP: on top of the empty program", "ns", atMost, 100},
-			{"connect/affinity", "session affinity: on top of the ClusterIP", "ns", atMost, 60},
-			{"fresh/service/plain", "socket+connect+close to an endpoint, no program", "ns", none, 0},
-			{"fresh/none", "new socket, no Service: on top of the empty program", "ns", none, 0},
-			{"fresh/service", "new socket, ClusterIP: on top of the empty program", "ns", atMost, 650},
-		} {
-			q.key = fmt.Sprintf("%s/%s", q.key, family)
-			q.title = fmt.Sprintf("%s: %s", family, q.title)
-			list = append(list, q)
-		}
-	}
-	return list
-}
-
 // bar returns what is asked of the figure, "" when nothing is.
 func (f figure) barText() string {
 	switch f.bound {
@@ -132,6 +102,8 @@ func (f figure) barText() string {
 		return fmt.Sprintf("<= %g", f.bar)
 	case atLeast:
 		return fmt.Sprintf(">= %g", f.bar)
+	case likely:
+		return fmt.Sprintf("%g within noise", f.bar)
 	}
 	return ""
 }

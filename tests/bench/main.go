@@ -30,6 +30,8 @@ type benchmark struct {
 
 var benchmarks = []benchmark{
 	{"connect", 3, measureConnect},
+	{"tcp", 3, measureTCP},
+	{"memory", 1, measureMemory},
 }
 
 func main() {

@@ -52,10 +52,38 @@ func addUplink() error {
 		}
 	}
 	for _, p := range []netip.Prefix{endpoints4, endpoints6, outside4, outside6} {
-		dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Dst: dst}); err != nil {
-			return fmt.Errorf("add route %s: %w", p, err)
+		if err := addRoute(p, netlink.Route{LinkIndex: uplink.Index}); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// addLocalEndpoints makes every address of the endpoints this machine's own. A
+// socket that connects to one has the same address at its own end.
+func addLocalEndpoints() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("device lo: %w", err)
+	}
+	for _, p := range []netip.Prefix{endpoints4, endpoints6} {
+		err := addRoute(p, netlink.Route{
+			LinkIndex: lo.Attrs().Index,
+			Table:     unix.RT_TABLE_LOCAL,
+			Type:      unix.RTN_LOCAL,
+			Scope:     unix.RT_SCOPE_HOST,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addRoute(to netip.Prefix, route netlink.Route) error {
+	route.Dst = &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
+	if err := netlink.RouteAdd(&route); err != nil {
+		return fmt.Errorf("add route %s: %w", to, err)
 	}
 	return nil
 }

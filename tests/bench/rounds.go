@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
+
+// contestant is a measurement that is compared with others.
+type contestant struct {
+	name string
+	once func() (float64, error)
+}
+
+// measured are the results of one round, by contestant.
+type measured map[string]float64
+
+// interleave measures every contestant once a round, in random order. Only results
+// of one round are to be compared.
+func interleave(ctx context.Context, rounds int, contestants []contestant, round func(measured)) error {
+	for range rounds {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m := make(measured)
+		for _, i := range rand.Perm(len(contestants)) {
+			c := contestants[i]
+			value, err := c.once()
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			m[c.name] = value
+		}
+		round(m)
+	}
+	return nil
+}
+
+// quiet makes this goroutine's thread the only one that works, on the last CPU.
+func quiet() error {
+	runtime.GC()
+	debug.SetGCPercent(-1)
+	runtime.LockOSThread()
+	var cpus unix.CPUSet
+	cpus.Set(runtime.NumCPU() - 1)
+	if err := unix.SchedSetaffinity(0, &cpus); err != nil {
+		return fmt.Errorf("pin the thread to a CPU: %w", err)
+	}
+	return nil
+}
+
+// threadTime returns the CPU time of this thread, ns.
+func threadTime() int64 {
+	var t unix.Timespec
+	// It fails for a wrong clock only.
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return t.Nano()
+}
