@@ -134,7 +134,8 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 	struct bl_frontend_entry frontend = bl_frontend_get(&key);
 
 	*reason = BL_REASON_COUNT;
-	if (frontend.kind != BL_FRONTEND_NONE)
+	/* The any-address is a key of NodePorts, and to some clients an address. */
+	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
 		return frontend;
 	frontend = bl_node_port_get(dst, &key);
 	if (frontend.kind != BL_FRONTEND_NONE &&
