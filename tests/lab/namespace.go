@@ -105,7 +105,18 @@ func (n *Namespace) must(what string, fn func() error) {
 // AddAddr gives a device one more address, without duplicate address detection.
 func (n *Namespace) AddAddr(device, cidr string) {
 	n.t.Helper()
-	n.must("add address "+cidr, func() error {
+	n.changeAddr("add", device, cidr, netlink.AddrAdd)
+}
+
+// DeleteAddr takes an address off a device.
+func (n *Namespace) DeleteAddr(device, cidr string) {
+	n.t.Helper()
+	n.changeAddr("delete", device, cidr, netlink.AddrDel)
+}
+
+func (n *Namespace) changeAddr(verb, device, cidr string, change func(netlink.Link, *netlink.Addr) error) {
+	n.t.Helper()
+	n.must(verb+" address "+cidr, func() error {
 		link, err := netlink.LinkByName(device)
 		if err != nil {
 			return err
@@ -115,7 +126,7 @@ func (n *Namespace) AddAddr(device, cidr string) {
 			return err
 		}
 		addr.Flags = unix.IFA_F_NODAD
-		return netlink.AddrAdd(link, addr)
+		return change(link, addr)
 	})
 }
 

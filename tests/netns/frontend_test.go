@@ -1,0 +1,214 @@
+package netns_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// eventually waits for what follows a change that nobody tells of.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after 10 s", what)
+		}
+	}
+}
+
+// TestExternalAddresses reaches external IPs and those load-balancer IPs that are
+// served at the node.
+func TestExternalAddresses(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	proxied := ap("203.0.113.3:80")
+	h.Outside.AddAddr("lo", "203.0.113.3/32")
+	h.Outside.ServeTCP(proxied)
+	const ports = "web:8080/TCP,dns:8080/UDP"
+	a.Apply(lab.Service("out", `{type: LoadBalancer, clusterIPs: [10.96.0.8, "fd96::8"],`+
+		` externalIPs: [203.0.113.1, "2001:db8:2::1"], externalTrafficPolicy: Local,`+
+		` ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]}`,
+		`status: {loadBalancer: {ingress: [{ip: 203.0.113.2, ipMode: VIP}, {ip: "2001:db8:2::2"},`+
+			` {ip: 203.0.113.3, ipMode: Proxy}, {hostname: lb.example}]}}`),
+		lab.SliceOf("out", ports, "{addresses: [10.77.0.1], nodeName: node-1}", "{addresses: [10.77.0.2], nodeName: node-2}"),
+		lab.Slice("out", ports, backends6(2)...))
+	// Local clients get the Cluster set under externalTrafficPolicy Local too.
+	for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
+		wantSpread(t, n, "tcp4", ap("203.0.113.1:80"), backends4(2)...)
+		wantSpread(t, n, "tcp4", ap("203.0.113.2:80"), backends4(2)...)
+		wantSpread(t, n, "udp4", ap("203.0.113.2:53"), backends4(2)...)
+		wantSpread(t, n, "tcp6", ap("[2001:db8:2::1]:80"), backends6(2)...)
+		wantSpread(t, n, "udp6", ap("[2001:db8:2::2]:53"), backends6(2)...)
+	}
+	if got := mustReach(t, h.Namespace, "tcp4", proxied); got != proxied {
+		t.Errorf("the address with ipMode Proxy leads to %s", got)
+	}
+}
+
+// nodePort is a Service with node ports of both families and protocols.
+var nodePort = lab.Service("ports", `{type: NodePort, clusterIPs: [10.96.0.9, "fd96::9"], externalTrafficPolicy: Local, ports: [`+
+	`{name: web, port: 80, nodePort: 30080}, {name: dns, port: 53, protocol: UDP, nodePort: 30053}]}`)
+
+func applyNodePort(a *lab.Agent) {
+	const ports = "web:8080/TCP,dns:8080/UDP"
+	a.Apply(nodePort, lab.Slice("ports", ports, backends4(2)...), lab.Slice("ports", ports, backends6(2)...))
+}
+
+// TestNodePort reaches the node port at every local address of the node, from the
+// node and from a pod.
+func TestNodePort(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	applyNodePort(a)
+	for _, addr := range []netip.Addr{lab.Node4, lab.Backend4(8), netip.MustParseAddr("198.51.100.1")} {
+		for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
+			wantSpread(t, n, "tcp4", netip.AddrPortFrom(addr, 30080), backends4(2)...)
+			wantSpread(t, n, "udp4", netip.AddrPortFrom(addr, 30053), backends4(2)...)
+			wantSpread(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends4(2)...)
+		}
+	}
+	for _, addr := range []netip.Addr{lab.Node6, lab.Backend6(8)} {
+		for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
+			wantSpread(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends6(2)...)
+			wantSpread(t, n, "udp6", netip.AddrPortFrom(addr, 30053), backends6(2)...)
+		}
+	}
+	t.Run("reply source", func(t *testing.T) {
+		send(t, h.Socket("udp4"), "udp4", netip.AddrPortFrom(lab.Node4, 30053))
+		send(t, h.Socket("udp6"), "udp6", netip.AddrPortFrom(lab.Node6, 30053))
+	})
+	t.Run("no node port", func(t *testing.T) {
+		wantFailure(t, h.Namespace, "tcp4", netip.AddrPortFrom(lab.Node4, 30053), unix.ECONNREFUSED)
+		wantFailure(t, h.Namespace, "tcp4", netip.AddrPortFrom(lab.Outside4, 30080), unix.ECONNREFUSED)
+		wantFailure(t, h.Pod, "tcp4", netip.AddrPortFrom(lab.Pod4, 30080), unix.ECONNREFUSED)
+	})
+}
+
+// TestNodePortLoopback: loopback addresses and the any-address mean the node only
+// to the node's own namespace.
+func TestNodePortLoopback(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	applyNodePort(a)
+	for _, addr := range []string{"127.0.0.1", "0.0.0.0"} {
+		to := netip.MustParseAddr(addr)
+		wantSpread(t, h.Namespace, "tcp4", netip.AddrPortFrom(to, 30080), backends4(2)...)
+		wantSpread(t, h.Namespace, "udp4", netip.AddrPortFrom(to, 30053), backends4(2)...)
+		wantFailure(t, h.Pod, "tcp4", netip.AddrPortFrom(to, 30080), unix.ECONNREFUSED)
+	}
+	for _, addr := range []string{"::1", "::"} {
+		to := netip.MustParseAddr(addr)
+		wantSpread(t, h.Namespace, "tcp6", netip.AddrPortFrom(to, 30080), backends6(2)...)
+		wantSpread(t, h.Namespace, "udp6", netip.AddrPortFrom(to, 30053), backends6(2)...)
+		wantFailure(t, h.Pod, "tcp6", netip.AddrPortFrom(to, 30080), unix.ECONNREFUSED)
+	}
+}
+
+// TestNodePortNewAddress: an address that comes and goes while the agent runs has
+// the node ports for as long as it is there.
+func TestNodePortNewAddress(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	applyNodePort(a)
+	for network, cidr := range map[string]string{"tcp4": "192.0.2.77/24", "tcp6": "2001:db8::77/64"} {
+		to := netip.AddrPortFrom(netip.MustParsePrefix(cidr).Addr(), 30080)
+		h.AddAddr(lab.Uplink, cidr)
+		eventually(t, "node port at "+cidr, func() bool {
+			_, err := reach(h.Namespace, network, to)
+			return err == nil
+		})
+		h.DeleteAddr(lab.Uplink, cidr)
+		h.Outside.AddAddr("node", cidr)
+		eventually(t, "no node port at "+cidr, func() bool {
+			_, err := reach(h.Namespace, network, to)
+			return err == unix.ECONNREFUSED
+		})
+	}
+}
+
+// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer;
+// local processes have them at 127.0.0.1 all the same.
+func TestNodePortAddresses(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		addresses []string
+		yes, no   []netip.Addr
+	}{
+		"primary": {[]string{"primary"}, []netip.Addr{lab.Node4, lab.Node6}, []netip.Addr{lab.Backend4(7), lab.Backend6(7)}},
+		"CIDRs": {[]string{"10.77.0.0/24", "fd77::/64"}, []netip.Addr{lab.Backend4(7), lab.Backend6(7)},
+			[]netip.Addr{lab.Node4, lab.Node6}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, a := newHost(t, lab.AgentOptions{NodePortAddresses: c.addresses})
+			applyNodePort(a)
+			for _, addr := range append(c.yes, netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()) {
+				mustReach(t, h.Namespace, "tcp"+family(addr), netip.AddrPortFrom(addr, 30080))
+			}
+			for _, addr := range c.no {
+				wantFailure(t, h.Namespace, "tcp"+family(addr), netip.AddrPortFrom(addr, 30080), unix.ECONNREFUSED)
+			}
+		})
+	}
+}
+
+// family is the last character of a network's name.
+func family(addr netip.Addr) string {
+	if addr.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// TestSourceRanges: load-balancer addresses let in whose address is in the
+// ranges; other addresses of the Service let everyone in.
+func TestSourceRanges(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	h.Pod.AddAddr("eth0", "198.51.100.3/24")
+	h.Pod.AddAddr("eth0", "2001:db8:1::3/64")
+	spec := `{type: LoadBalancer, clusterIPs: [10.96.0.10, "fd96::10"], ports: [{port: 80, nodePort: 30090}],` +
+		` loadBalancerSourceRanges: [" 198.51.100.2/32 ", "2001:db8:1::2/128"]}`
+	status := `status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: "2001:db8:2::10"}]}}`
+	a.Apply(lab.Service("guarded", spec, status),
+		lab.Slice("guarded", "8080/TCP", backends4(2)...), lab.Slice("guarded", "8080/TCP", backends6(2)...))
+	cases := []struct {
+		network  string
+		to       netip.AddrPort
+		in, out  string
+		node     netip.Addr
+		backends []netip.Addr
+	}{
+		{"tcp4", ap("203.0.113.10:80"), "198.51.100.2", "198.51.100.3", lab.Node4, backends4(2)},
+		{"tcp6", ap("[2001:db8:2::10]:80"), "2001:db8:1::2", "2001:db8:1::3", lab.Node6, backends6(2)},
+		{"tcp6", ap("203.0.113.10:80"), "::ffff:198.51.100.2", "::ffff:198.51.100.3", lab.Node4, backends4(2)},
+	}
+	for _, c := range cases {
+		t.Run(c.network+" "+c.to.String(), func(t *testing.T) {
+			wantSpread(t, h.Pod, c.network, c.to, c.backends...)
+			wantFailure(t, h.Namespace, c.network, c.to, unix.EHOSTUNREACH)
+			wantBoundConnect(t, h.Pod, c.network, c.in, c.to, nil)
+			wantBoundConnect(t, h.Pod, c.network, c.out, c.to, unix.EHOSTUNREACH)
+			mustReach(t, h.Namespace, c.network, netip.AddrPortFrom(c.node, 30090))
+		})
+	}
+	mustReach(t, h.Namespace, "tcp4", ap("10.96.0.10:80"))
+	mustReach(t, h.Namespace, "tcp6", ap("[fd96::10]:80"))
+}
+
+// wantBoundConnect connects a socket that is bound to an address.
+func wantBoundConnect(t *testing.T, n *lab.Namespace, network, from string, to netip.AddrPort, want error) {
+	t.Helper()
+	s := n.Socket(network)
+	if err := s.Bind(netip.AddrPortFrom(netip.MustParseAddr(from), 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Connect(to); err != want {
+		t.Errorf("%s from %s to %s: %v, want %v", network, from, to, err, want)
+	}
+}
