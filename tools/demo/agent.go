@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -54,9 +55,12 @@ func (s *stage) startAgent(ctx context.Context) (*exec.Cmd, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	err = wait(ctx, "the agent to serve", func() bool {
+	err = wait(ctx, "the agent to serve", func() error {
 		status, err := inspected(s, (*inspect.Datapath).Status)
-		return err == nil && status.Agent.Started.After(begin) && status.Agent.LastSync.After(begin)
+		if err == nil && (status.Agent.Started.Before(begin) || status.Agent.LastSync.Before(begin)) {
+			err = errors.New("it has not synced")
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; its log ends with\n%s", err, s.endOfLog())
@@ -73,16 +77,20 @@ func (s *stage) endOfLog() string {
 	return strings.Join(lines[max(0, len(lines)-logTail):], "\n")
 }
 
-// wait asks every few milliseconds whether what it waits for is done.
-func wait(ctx context.Context, what string, done func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("waited %v for %s", waitTimeout, what))
-	defer cancel()
-	for !done() {
+// wait calls ready every few milliseconds until it returns nil.
+func wait(ctx context.Context, what string, ready func() error) error {
+	for deadline := time.Now().Add(waitTimeout); ; {
+		err := ready()
+		switch {
+		case err == nil:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("waited %v for %s: %w", waitTimeout, what, err)
+		}
 		if err := sleep(ctx, 3*time.Millisecond); err != nil {
-			return context.Cause(ctx)
+			return err
 		}
 	}
-	return nil
 }
 
 // sleep returns early, with an error, when ctx ends.

@@ -75,7 +75,7 @@ func (p *play) retire(ctx context.Context, leaver pod, d *download) ([]phase, er
 		if err := replaceInManifests(p.manifests(), step.from, step.to); err != nil {
 			return nil, err
 		}
-		if err := wait(ctx, step.title+" to be applied", p.setOf("web", rest)); err != nil {
+		if err := wait(ctx, step.title+" to be applied", func() error { return p.leadsTo("web", rest) }); err != nil {
 			return nil, err
 		}
 		now.applied = time.Now()

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -125,13 +126,17 @@ func (p *play) curl(ctx context.Context, from string, args ...string) (string, e
 	return out, err
 }
 
-// setOf reports whether new connections to a Service go to these addresses only,
-// and to all of them.
-func (p *play) setOf(name string, addrs map[string]bool) func() bool {
-	return func() bool {
-		service, err := p.service(name)
-		return err == nil && maps.Equal(usable(service), addrs)
+// leadsTo returns what keeps new connections to a Service from going to all of
+// these addresses and no others.
+func (p *play) leadsTo(name string, addrs map[string]bool) error {
+	service, err := p.service(name)
+	if err != nil {
+		return err
 	}
+	if have := usable(service); !maps.Equal(have, addrs) {
+		return fmt.Errorf("it leads to %v, not to %v", slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(addrs)))
+	}
+	return nil
 }
 
 // names returns the names of pods, in order.
