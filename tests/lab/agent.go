@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -64,6 +63,11 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 		h.t.Fatal(err)
 	}
 	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
+	h.must("list the host's addresses", func() error {
+		addrs, err := host.Addresses()
+		a.reconciler.SetLocalAddresses(addrs)
+		return err
+	})
 	a.run(h)
 	a.Apply()
 	return a
@@ -92,12 +96,13 @@ func (a *Agent) run(h *Host) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() {
-		runtime.LockOSThread()
-		if err := h.join(); err != nil {
+		err := h.Thread(func() error {
+			host.Watch(ctx, a.reconciler.SetLocalAddresses)
+			return nil
+		})
+		if err != nil {
 			a.end(err)
-			return
 		}
-		host.Watch(ctx, a.reconciler.SetLocalAddresses)
 	})
 	parts.Go(func() {
 		if err := a.reconciler.Run(ctx); err != nil {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,9 +18,11 @@ var (
 	// Outside4 and Outside6 are those of the other end.
 	Outside4 = netip.MustParseAddr("192.0.2.2")
 	Outside6 = netip.MustParseAddr("2001:db8::2")
-	// Pod4 and Pod6 are those of the pod.
-	Pod4 = netip.MustParseAddr("198.51.100.2")
-	Pod6 = netip.MustParseAddr("2001:db8:1::2")
+	// Pod4 and Pod6 are those of the first pod, PodGateway4 that of its device on
+	// the host.
+	Pod4        = netip.MustParseAddr("10.88.0.2")
+	Pod6        = netip.MustParseAddr("fd88::2")
+	PodGateway4 = netip.MustParseAddr("10.88.0.1")
 )
 
 // Uplink is the device that leads outside.
@@ -35,13 +38,14 @@ func Backend4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte
 func Backend6(i int) netip.Addr { return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 15: byte(i)}) }
 
 // Host is a node with its cgroup and its place for pins: a namespace of its own,
-// one outside that it has a device to, and a pod, which is in the cgroup too.
+// one outside that it has a device to, and a first pod.
 type Host struct {
 	*Namespace
 	Outside *Namespace
 	Pod     *Namespace
 	Cgroup  string
 	BPFFS   string
+	pods    int
 }
 
 // NewHost makes a host. It and what runs on it go when the test ends. The test
@@ -54,8 +58,8 @@ func NewHost(t testing.TB) *Host {
 	h := &Host{Cgroup: newCgroup(t), BPFFS: newBPFFS(t)}
 	h.Namespace = newNamespace(t, h.Cgroup)
 	h.Outside = newNamespace(t, newCgroup(t))
-	h.Pod = newNamespace(t, h.Cgroup)
 	h.connect()
+	h.Pod = h.NewPod()
 	for i := range Backends {
 		h.AddAddr("lo", Backend4(i+1).String()+"/32")
 		h.AddAddr("lo", Backend6(i+1).String()+"/128")
@@ -63,7 +67,7 @@ func NewHost(t testing.TB) *Host {
 	return h
 }
 
-// connect makes the devices.
+// connect makes the device to the outside.
 func (h *Host) connect() {
 	h.t.Helper()
 	h.AddDevice(Uplink, h.Outside, "node")
@@ -73,14 +77,23 @@ func (h *Host) connect() {
 	h.Outside.AddAddr("node", Outside6.String()+"/64")
 	h.AddDefaultRoute(Outside4.String())
 	h.AddDefaultRoute(Outside6.String())
+}
 
-	h.AddDevice("pod", h.Pod, "eth0")
-	h.AddAddr("pod", "198.51.100.1/24")
-	h.AddAddr("pod", "2001:db8:1::1/64")
-	h.Pod.AddAddr("eth0", Pod4.String()+"/24")
-	h.Pod.AddAddr("eth0", Pod6.String()+"/64")
-	h.Pod.AddDefaultRoute("198.51.100.1")
-	h.Pod.AddDefaultRoute("2001:db8:1::1")
+// NewPod makes a pod: a namespace in the host's cgroup with a device to the host.
+func (h *Host) NewPod() *Namespace {
+	h.t.Helper()
+	pod, i := newNamespace(h.t, h.Cgroup), h.pods
+	h.pods++
+	device := fmt.Sprintf("pod%d", i)
+	h.AddDevice(device, pod, "eth0")
+	for _, subnet := range []string{fmt.Sprintf("10.88.%d.0/24", i), fmt.Sprintf("fd88:0:0:%x::/64", i)} {
+		prefix := netip.MustParsePrefix(subnet)
+		gateway := prefix.Addr().Next()
+		h.AddAddr(device, netip.PrefixFrom(gateway, prefix.Bits()).String())
+		pod.AddAddr("eth0", netip.PrefixFrom(gateway.Next(), prefix.Bits()).String())
+		pod.AddDefaultRoute(gateway.String())
+	}
+	return pod
 }
 
 // newCgroup makes a cgroup that takes single threads.

@@ -94,6 +94,21 @@ func (n *Namespace) Run(fn func() error) error {
 	return <-done
 }
 
+// Thread runs fn on a thread of its own in the namespace and the cgroup. fn must
+// not call t.FailNow.
+func (n *Namespace) Thread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := n.join()
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
 // must is Run for what cannot fail but for a fault of the test.
 func (n *Namespace) must(what string, fn func() error) {
 	n.t.Helper()

@@ -31,24 +31,28 @@ func (n *Namespace) Socket(network string) *Socket {
 	n.t.Helper()
 	families := map[byte]int{'4': unix.AF_INET, '6': unix.AF_INET6}
 	types := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}
-	return n.newSocket(families[network[3]], types[network[:3]], 0)
+	return n.RawSocket(families[network[3]], types[network[:3]], 0)
 }
 
 // RawSocket makes a socket of any kind.
 func (n *Namespace) RawSocket(family, kind, protocol int) *Socket {
 	n.t.Helper()
-	return n.newSocket(family, kind, protocol)
+	s, err := n.TrySocket(family, kind, protocol)
+	if err != nil {
+		n.t.Fatalf("make a socket: %v", err)
+	}
+	return s
 }
 
-func (n *Namespace) newSocket(family, kind, protocol int) *Socket {
-	n.t.Helper()
+// TrySocket makes a socket of a kind that the kernel may lack.
+func (n *Namespace) TrySocket(family, kind, protocol int) (*Socket, error) {
 	s := &Socket{fd: -1, family: family}
-	n.must("make a socket", func() (err error) {
+	err := n.Run(func() (err error) {
 		s.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 		return err
 	})
 	n.t.Cleanup(s.Close)
-	return s
+	return s, err
 }
 
 // Close closes the socket. A second call has no effect.

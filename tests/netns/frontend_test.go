@@ -64,7 +64,7 @@ func TestNodePort(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyNodePort(a)
-	for _, addr := range []netip.Addr{lab.Node4, lab.Backend4(8), netip.MustParseAddr("198.51.100.1")} {
+	for _, addr := range []netip.Addr{lab.Node4, lab.Backend4(8), lab.PodGateway4} {
 		for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
 			wantSpread(t, n, "tcp4", netip.AddrPortFrom(addr, 30080), backends4(2)...)
 			wantSpread(t, n, "udp4", netip.AddrPortFrom(addr, 30053), backends4(2)...)
@@ -170,10 +170,10 @@ func family(addr netip.Addr) string {
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	h.Pod.AddAddr("eth0", "198.51.100.3/24")
-	h.Pod.AddAddr("eth0", "2001:db8:1::3/64")
+	h.Pod.AddAddr("eth0", "10.88.0.3/24")
+	h.Pod.AddAddr("eth0", "fd88::3/64")
 	spec := `{type: LoadBalancer, clusterIPs: [10.96.0.10, "fd96::10"], ports: [{port: 80, nodePort: 30090}],` +
-		` loadBalancerSourceRanges: [" 198.51.100.2/32 ", "2001:db8:1::2/128"]}`
+		` loadBalancerSourceRanges: [" 10.88.0.2/32 ", "fd88::2/128"]}`
 	status := `status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: "2001:db8:2::10"}]}}`
 	a.Apply(lab.Service("guarded", spec, status),
 		lab.Slice("guarded", "8080/TCP", backends4(2)...), lab.Slice("guarded", "8080/TCP", backends6(2)...))
@@ -184,9 +184,9 @@ func TestSourceRanges(t *testing.T) {
 		node     netip.Addr
 		backends []netip.Addr
 	}{
-		{"tcp4", ap("203.0.113.10:80"), "198.51.100.2", "198.51.100.3", lab.Node4, backends4(2)},
-		{"tcp6", ap("[2001:db8:2::10]:80"), "2001:db8:1::2", "2001:db8:1::3", lab.Node6, backends6(2)},
-		{"tcp6", ap("203.0.113.10:80"), "::ffff:198.51.100.2", "::ffff:198.51.100.3", lab.Node4, backends4(2)},
+		{"tcp4", ap("203.0.113.10:80"), "10.88.0.2", "10.88.0.3", lab.Node4, backends4(2)},
+		{"tcp6", ap("[2001:db8:2::10]:80"), "fd88::2", "fd88::3", lab.Node6, backends6(2)},
+		{"tcp6", ap("203.0.113.10:80"), "::ffff:10.88.0.2", "::ffff:10.88.0.3", lab.Node4, backends4(2)},
 	}
 	for _, c := range cases {
 		t.Run(c.network+" "+c.to.String(), func(t *testing.T) {

@@ -1,0 +1,162 @@
+package netns_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// sticky is a Service with session affinity and its frontends.
+func sticky(seconds int) string {
+	return lab.Service("sticky", fmt.Sprintf(`{type: NodePort, clusterIPs: [10.96.0.20, "fd96::20"], sessionAffinity: ClientIP,`+
+		` sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}},`+
+		` ports: [{name: web, port: 80, nodePort: 30020}, {name: dns, port: 53, protocol: UDP, nodePort: 30020}]}`, seconds))
+}
+
+const stickyPorts = "web:8080/TCP,dns:8080/UDP"
+
+var stickyTCP, stickyUDP = ap("10.96.0.20:80"), ap("10.96.0.20:53")
+
+// TestAffinity: a network namespace stays with one backend of a Service port,
+// whichever address, socket and system call it uses.
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...), lab.Slice("sticky", stickyPorts, backends6(8)...))
+	first := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+	for range 20 {
+		for _, c := range []struct {
+			network string
+			to      netip.AddrPort
+		}{
+			{"tcp4", stickyTCP},
+			{"tcp6", stickyTCP},
+			{"tcp4", netip.AddrPortFrom(lab.Node4, 30020)},
+			{"tcp4", ap("127.0.0.1:30020")},
+		} {
+			if got := mustReach(t, h.Namespace, c.network, c.to); got != first {
+				t.Fatalf("%s to %s went to %s, after %s", c.network, c.to, got, first)
+			}
+		}
+	}
+	t.Run("UDP", func(t *testing.T) {
+		first := mustReach(t, h.Namespace, "udp4", stickyUDP)
+		for range 20 {
+			if got := mustReach(t, h.Namespace, "udp4", stickyUDP); got != first {
+				t.Fatalf("a connected socket went to %s, after %s", got, first)
+			}
+			if got := send(t, h.Socket("udp6"), "udp6", stickyUDP); got != first {
+				t.Fatalf("an unconnected socket went to %s, after %s", got, first)
+			}
+		}
+	})
+	t.Run("per namespace", func(t *testing.T) {
+		seen := map[netip.AddrPort]bool{}
+		for range 30 {
+			seen[mustReach(t, h.NewPod(), "tcp4", stickyTCP)] = true
+		}
+		if len(seen) < 2 {
+			t.Errorf("30 namespaces all reached %v", seen)
+		}
+	})
+}
+
+// TestAffinityExpires: affinity lasts for its time-out after the last connection,
+// to the second.
+func TestAffinityExpires(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	const seconds = 7200
+	a.Apply(sticky(seconds), lab.Slice("sticky", stickyPorts, backends4(8)...))
+	last := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+	for range 20 {
+		h.AgeAffinity((seconds - 1) * time.Second)
+		if got := mustReach(t, h.Namespace, "tcp4", stickyTCP); got != last {
+			t.Fatalf("%s after %s within the time-out", got, last)
+		}
+	}
+	seen := map[netip.AddrPort]bool{}
+	for range 40 {
+		h.AgeAffinity(seconds * time.Second)
+		seen[mustReach(t, h.Namespace, "tcp4", stickyTCP)] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("only %v after the time-out", seen)
+	}
+}
+
+// TestAffinityClock: the time-out runs by the real clock, and each connection
+// starts it again.
+func TestAffinityClock(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	a.Apply(sticky(1), lab.Slice("sticky", stickyPorts, backends4(8)...))
+	last, at := mustReach(t, h.Namespace, "tcp4", stickyTCP), time.Now()
+	for range 4 {
+		time.Sleep(600 * time.Millisecond)
+		got := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+		idle := time.Since(at)
+		at = time.Now()
+		if idle < 990*time.Millisecond && got != last {
+			t.Errorf("%s after %s, %s after the last connection", got, last, idle)
+		}
+		last = got
+	}
+	for range 6 {
+		time.Sleep(1010 * time.Millisecond)
+		if mustReach(t, h.Namespace, "tcp4", stickyTCP) != last {
+			return
+		}
+	}
+	t.Error("the same backend 6 times, each a second after the last connection")
+}
+
+// TestAffinityVoid: affinity ends at once when the backend leaves, and does not
+// come back with it.
+func TestAffinityVoid(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...))
+	for range 20 {
+		first := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+		var rest []netip.Addr
+		for _, b := range backends4(8) {
+			if b != first.Addr() {
+				rest = append(rest, b)
+			}
+		}
+		a.Apply(lab.Slice("sticky", stickyPorts, rest...))
+		second := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+		if second == first {
+			t.Fatalf("still at %s, which has left", first)
+		}
+		a.Apply(lab.Slice("sticky", stickyPorts, backends4(8)...))
+		if got := mustReach(t, h.Namespace, "tcp4", stickyTCP); got != second {
+			t.Fatalf("went from %s to %s when %s came back", second, got, first)
+		}
+	}
+}
+
+// TestAffinityKeptOverChanges: changes of other endpoints and of the time-out move
+// nobody.
+func TestAffinityKeptOverChanges(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...))
+	first := mustReach(t, h.Namespace, "tcp4", stickyTCP)
+	for i := range 20 {
+		others := []netip.Addr{first.Addr()}
+		for _, b := range backends4(8) {
+			if b != first.Addr() && (int(b.As4()[3])+i)%3 > 0 {
+				others = append(others, b)
+			}
+		}
+		a.Apply(sticky(10800-i), lab.Slice("sticky", stickyPorts, others...))
+		if got := mustReach(t, h.Namespace, "tcp4", stickyTCP); got != first {
+			t.Fatalf("went from %s to %s after a change of others", first, got)
+		}
+	}
+}
