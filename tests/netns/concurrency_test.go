@@ -133,10 +133,7 @@ func TestReplacedEndpoints(t *testing.T) {
 		first.PutSlices = append(first.PutSlices, c.slice(0))
 	}
 	a.Update(first)
-	// Without this program getpeername() tells which backend it was.
-	if err := os.Remove(filepath.Join(datapath.Dir(h.BPFFS), "link_bl_getpeername4")); err != nil {
-		t.Fatal(err)
-	}
+	showBackends(t, h, services[0].to)
 	connects := int64(1_000_000)
 	if os.Getenv("BEELINE_KERNEL_TEST") != "" {
 		connects = 50_000 // the processor is emulated
@@ -157,6 +154,23 @@ func TestReplacedEndpoints(t *testing.T) {
 	clients.Wait()
 	took := time.Since(start)
 	t.Logf("%d connections, %.0f updates a second for %s", connects, float64(updates)/took.Seconds(), took.Round(time.Millisecond))
+}
+
+// showBackends takes away the program by which getpeername() shows the Service
+// address to; then it tells which backend was chosen.
+func showBackends(t *testing.T, h *lab.Host, to netip.AddrPort) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(datapath.Dir(h.BPFFS), "link_bl_getpeername4")); err != nil {
+		t.Fatal(err)
+	}
+	s := h.Socket("udp4")
+	if err := s.Connect(to); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "getpeername() shows the backend", func() bool {
+		peer, err := s.Peer()
+		return err == nil && peer != to
+	})
 }
 
 // replaceUntil replaces all endpoints every millisecond until left is used up,
