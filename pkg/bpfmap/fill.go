@@ -37,7 +37,7 @@ func (m *Maps) Fill(s tables.Snapshot) ([]Fill, error) {
 			return nil, fmt.Errorf("map %s: %w", name, err)
 		}
 		if entries, ok := used[name]; ok {
-			f.Entries, f.Size = entries, m.size(name)
+			f.Entries, f.Size = entries, capacity(m.all[name], m.spec.Maps[name])
 		}
 		list = append(list, f)
 	}
@@ -84,13 +84,14 @@ func usedSlots(s tables.Snapshot) uint32 {
 	return slots
 }
 
-// size returns how many entries a map may hold, those of all chunks it may have.
-func (m *Maps) size(name string) uint32 {
-	size := m.all[name].MaxEntries()
-	if inner := m.spec.Maps[name].InnerMap; inner != nil {
-		size *= inner.MaxEntries
+// capacity returns how many entries a map may hold, those of all chunks it may
+// have.
+func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
+	size := kernelMap.MaxEntries()
+	if spec.InnerMap != nil {
+		size *= spec.InnerMap.MaxEntries
 	}
-	if name == sockMapBlSlot {
+	if spec.Name == sockMapBlSlot {
 		size *= uint32(sockBlChunkBL_LINE_SIZE)
 	}
 	return size

@@ -136,6 +136,10 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if err := m.mapTables(false); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	// A program may still have read what a former agent took out.
+	if err := m.Barrier(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	if m.filter, err = openFilter(m); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -174,10 +178,12 @@ func loadMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	if err != nil {
 		return nil, err
 	}
+	likePinned := spec.Copy()
+	likePinned.MaxEntries = pinned.MaxEntries()
+	if err := likePinned.Compatible(pinned); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
+	}
 	if pinned.MaxEntries() == spec.MaxEntries {
-		if err := spec.Compatible(pinned); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
-		}
 		return pinned, nil
 	}
 	fresh, err := ebpf.NewMap(spec)
@@ -185,15 +191,26 @@ func loadMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 		return nil, errors.Join(err, pinned.Close())
 	}
 	if err := copyMap(fresh, pinned); err != nil {
+		if noRoom(err) {
+			err = tables.Limit{Table: spec.Name, Size: capacity(fresh, spec), Setting: Setting(spec.Name)}.Full()
+		}
 		return nil, errors.Join(fmt.Errorf("copy %s to the new size: %w", path, err), fresh.Close(), pinned.Close())
 	}
 	return fresh, pinned.Close()
 }
 
+// noRoom reports whether a map could not take another entry.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC)
+}
+
 // copyMap copies all entries; chunks of a growable table are shared.
 func copyMap(to, from *ebpf.Map) error {
-	if from.Type() == ebpf.ArrayOfMaps {
+	switch from.Type() {
+	case ebpf.ArrayOfMaps:
 		return copyChunks(to, from)
+	case ebpf.PerCPUArray:
+		return copyCounters(to, from)
 	}
 	var key, value []byte
 	entries := from.Iterate()
@@ -215,9 +232,23 @@ func copyChunks(to, from *ebpf.Map) error {
 			return err
 		}
 		if i >= to.MaxEntries() {
-			return errors.Join(fmt.Errorf("%d chunks are in use", i+1), chunk.Close())
+			return errors.Join(unix.E2BIG, chunk.Close())
 		}
 		if err := errors.Join(to.Put(i, chunk), chunk.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyCounters copies the counters that both versions have.
+func copyCounters(to, from *ebpf.Map) error {
+	for i := range min(to.MaxEntries(), from.MaxEntries()) {
+		var perCPU []uint64
+		if err := from.Lookup(i, &perCPU); err != nil {
+			return err
+		}
+		if err := to.Put(i, perCPU); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -70,12 +69,27 @@ func (m *Maps) Reserve(services, backends, slots uint32) error {
 		m.backend.reserve(backends), m.slot.reserve(slots))
 }
 
-// ClearServiceName marks the id as not in use.
+// ClearServiceName marks the id as not in use; its next user's counters start
+// from zero.
 func (m *Maps) ClearServiceName(id uint32) error {
-	if e := m.name.at(id); e != nil {
-		*e = sockBlServiceNameEntry{}
+	e := m.name.at(id)
+	if e == nil {
+		return nil
 	}
+	if err := m.clearStat(id); err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+	}
+	*e = sockBlServiceNameEntry{}
 	return nil
+}
+
+func (m *Maps) clearStat(id uint32) error {
+	chunk, err := lookupChunk(m.all[sockMapBlServiceStat], id/uint32(sockBlChunkBL_CHUNK_SIZE))
+	if err != nil {
+		return err
+	}
+	zero := []sockBlServiceStatEntry{{}} // those of further CPUs are zero, too
+	return errors.Join(chunk.Put(id%uint32(sockBlChunkBL_CHUNK_SIZE), zero), chunk.Close())
 }
 
 // PutService replaces each word of the entry by one store.
@@ -128,7 +142,7 @@ func (m *Maps) PutSlots(first uint32, backends []uint32) error {
 func (m *Maps) put(name string, key, value any) error {
 	kernelMap := m.all[name]
 	err := kernelMap.Put(key, value)
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+	if noRoom(err) {
 		return m.limit(name).Full()
 	}
 	if err != nil {
@@ -232,7 +246,7 @@ func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 // the former value has ended (maybe_wait_bpf_programs); so the update need not
 // change anything.
 func (m *Maps) Barrier() error {
-	outer := m.all[sockMapBlSlot]
+	outer := m.all[sockMapBlService]
 	chunk, err := lookupChunk(outer, 0)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil // nothing was ever handed out
@@ -241,7 +255,7 @@ func (m *Maps) Barrier() error {
 		err = errors.Join(outer.Put(uint32(0), chunk), chunk.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("wait for running programs: map %s: %w", sockMapBlSlot, err)
+		return fmt.Errorf("wait for running programs: map %s: %w", sockMapBlService, err)
 	}
 	return nil
 }
