@@ -1,0 +1,739 @@
+package bpfmap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// small keeps the LRU maps of the tests from taking much memory.
+var small = Sizes{
+	Frontends: 2000, Services: 3 * 4096, Backends: 3 * 4096, Slots: 3 * 16384,
+	Affinity: 1000, UDPPeers: 1000, SourceRanges: 100,
+}
+
+// bpffs makes a BPF file system that has no place in the tree: it is gone with
+// the test, however that ends.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes BPF maps")
+	}
+	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		t.Skipf("needs a BPF file system: %v", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		t.Fatal(err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(mount) })
+	dir := fmt.Sprintf("/proc/self/fd/%d/pins", mount)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func load(t *testing.T, dir string, sizes Sizes) *Maps {
+	t.Helper()
+	m, err := Load(dir, sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// reload closes the maps after pinning them, and opens the pins.
+func reload(t *testing.T, m *Maps, dir string, sizes Sizes) *Maps {
+	t.Helper()
+	if err := errors.Join(m.Pin(dir), m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.all = nil
+	return load(t, dir, sizes)
+}
+
+// content is a snapshot that can be compared.
+type content struct {
+	tables.Snapshot
+	Slots map[tables.Set][]uint32
+}
+
+func contentOf(t *testing.T, m *Maps) content {
+	t.Helper()
+	s, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := content{Snapshot: s, Slots: make(map[tables.Set][]uint32)}
+	for _, service := range s.Services {
+		for _, set := range []tables.Set{service.Cluster, service.Local} {
+			c.Slots[set] = s.Slots(set)
+		}
+	}
+	c.Snapshot.Slots = nil
+	byText := func(a, b tables.SourceRange) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
+	slices.SortFunc(c.SourceRanges, byText)
+	slices.SortFunc(c.ServiceCIDRs, netip.Prefix.Compare)
+	return c
+}
+
+func wantContent(t *testing.T, m *Maps, want content) {
+	t.Helper()
+	if got := contentOf(t, m); !reflect.DeepEqual(got, want) {
+		t.Fatalf("the maps hold\n%+v, want\n%+v", got, want)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func nameOf(name string, family model.Family) tables.ServiceName {
+	return tables.ServiceName{
+		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
+		Family: family, Type: "ClusterIP", Number: 80,
+	}
+}
+
+// fill writes entries at both ends of several chunks, of both families, and
+// returns them.
+func fill(t *testing.T, m *Maps) content {
+	t.Helper()
+	c := content{
+		Snapshot: tables.Snapshot{
+			Names:    map[uint32]tables.ServiceName{0: nameOf("a", model.IPv4), 4095: nameOf("b", model.IPv6), 4096: nameOf("c", model.IPv4), 9000: nameOf("d", model.IPv6)},
+			Services: map[uint32]tables.Service{},
+			Backends: map[uint32]tables.Backend{},
+			Frontends: map[tables.FrontendKey]tables.Frontend{
+				{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP}: {Service: 0, Kind: tables.FrontendClusterIP, Flags: tables.InternalLocal},
+				{Addr: netip.MustParseAddr("10.96.0.1")}:                                {Service: 0, Kind: tables.FrontendAddress},
+				{Addr: netip.IPv6Unspecified(), Port: 30000, Protocol: model.UDP}:       {Service: 4095, Kind: tables.FrontendNodePort, Flags: tables.ExternalLocal},
+				{Addr: netip.MustParseAddr("fd00::1"), Port: 443, Protocol: model.SCTP}: {Service: 9000, Kind: tables.FrontendLoadBalancer, Flags: tables.SourceRanges},
+			},
+			SourceRanges: []tables.SourceRange{{Service: 9000, Prefix: netip.MustParsePrefix("10.0.0.0/8")}, {Service: 9000, Prefix: netip.MustParsePrefix("2001:db8::/32")}},
+			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/108")},
+			NodeAddrs: map[netip.Addr]tables.NodeAddr{
+				netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("127.0.0.1"): {HostOnly: true}, netip.IPv6Loopback(): {HostOnly: true},
+			},
+		},
+		Slots: map[tables.Set][]uint32{},
+	}
+	backend := uint32(0)
+	for i, id := range slices.Sorted(maps.Keys(c.Names)) {
+		s := tables.Service{AffinitySeconds: uint32(i), Local: tables.Set{Kind: policy.Drop}}
+		// The third run lies in two chunks.
+		s.Cluster = tables.Set{Kind: policy.Backends, First: uint32(i*8192 - i), Count: uint32(i + 1)}
+		c.Services[id] = s
+		c.Slots[s.Local] = nil
+		for range s.Cluster.Count {
+			c.Backends[backend] = tables.Backend{
+				AddrPort: netip.AddrPortFrom([]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}[i%2], uint16(8080+i)),
+				Service:  id, State: tables.InCluster | tables.Ready | tables.OnNode, Generation: 1<<32 - 1 - uint32(i),
+			}
+			c.Slots[s.Cluster] = append(c.Slots[s.Cluster], backend)
+			backend += 1365
+		}
+	}
+	write(t, m, c)
+	return c
+}
+
+// write brings the content into maps that are empty.
+func write(t *testing.T, m *Maps, c content) {
+	t.Helper()
+	for id, name := range c.Names {
+		must(t, m.PutServiceName(id, name))
+	}
+	for id, b := range c.Backends {
+		must(t, m.PutBackend(id, b))
+	}
+	for set, ids := range c.Slots {
+		if len(ids) > 0 {
+			must(t, m.PutSlots(set.First, ids))
+		}
+	}
+	for id, s := range c.Services {
+		must(t, m.PutService(id, s))
+	}
+	for key, f := range c.Frontends {
+		must(t, m.PutFrontend(key, f))
+	}
+	for _, r := range c.SourceRanges {
+		must(t, m.PutSourceRange(r))
+	}
+	for _, p := range c.ServiceCIDRs {
+		must(t, m.PutServiceCIDR(p))
+	}
+	for addr, a := range c.NodeAddrs {
+		must(t, m.PutNodeAddr(addr, a))
+	}
+}
+
+func TestSnapshot(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	empty := contentOf(t, m)
+	if len(empty.Names)+len(empty.Backends)+len(empty.Frontends)+len(empty.NodeAddrs) != 0 {
+		t.Fatalf("new maps hold %+v", empty)
+	}
+	want := fill(t, m)
+	wantContent(t, m, want)
+
+	// Everything goes again.
+	for key := range want.Frontends {
+		must(t, m.DeleteFrontend(key), m.DeleteFrontend(key))
+	}
+	for _, r := range want.SourceRanges {
+		must(t, m.DeleteSourceRange(r), m.DeleteSourceRange(r))
+	}
+	for _, p := range want.ServiceCIDRs {
+		must(t, m.DeleteServiceCIDR(p), m.DeleteServiceCIDR(p))
+	}
+	for addr := range want.NodeAddrs {
+		must(t, m.DeleteNodeAddr(addr), m.DeleteNodeAddr(addr))
+	}
+	for id := range want.Services {
+		must(t, m.PutService(id, tables.Service{}), m.ClearServiceName(id))
+	}
+	for id, b := range want.Backends {
+		b.State = 0
+		must(t, m.PutBackend(id, b))
+		if got := m.Generation(id); got != b.Generation {
+			t.Errorf("generation of backend %d is %d after it went, was %d", id, got, b.Generation)
+		}
+	}
+	wantContent(t, m, empty)
+	for i, word := range m.filter.entry.Word {
+		if word != 0 {
+			t.Fatalf("word %d of the filter is %#x without a frontend", i, word)
+		}
+	}
+}
+
+// TestFilter finds the bit of every frontend that is there.
+func TestFilter(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	key := func(i int) tables.FrontendKey {
+		return tables.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP}
+	}
+	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)))
+	check := func(m *Maps, from, to int) {
+		t.Helper()
+		set := 0
+		for _, word := range m.filterMap.entry().Word {
+			for ; word != 0; word &= word - 1 {
+				set++
+			}
+		}
+		if set > to-from || set < (to-from)*9/10 {
+			t.Errorf("%d bits for %d frontends", set, to-from)
+		}
+		for i := from; i < to; i++ {
+			k := frontendKey(key(i))
+			if bit := k.filterBit(); m.filterMap.entry().Word[bit/64]>>(bit%64)&1 == 0 {
+				t.Fatalf("the bit of %s is clear", key(i))
+			}
+		}
+	}
+	for i := range 1000 {
+		must(t, m.PutFrontend(key(i), tables.Frontend{Kind: tables.FrontendClusterIP}))
+	}
+	check(m, 0, 1000)
+	for i := range 400 {
+		must(t, m.DeleteFrontend(key(i)))
+		must(t, m.PutFrontend(key(999), tables.Frontend{Kind: tables.FrontendClusterIP, Flags: tables.ExternalLocal}))
+	}
+	check(m, 400, 1000)
+
+	// A bit that a former agent left set goes.
+	m.filter.entry.Word[0] = ^uint64(0)
+	m = reload(t, m, dir, small)
+	check(m, 400, 1000)
+	for i := 400; i < 1000; i++ {
+		must(t, m.DeleteFrontend(key(i)))
+	}
+	check(m, 0, 0)
+
+	// A frontend that finds no room leaves no bit.
+	for i := range 2000 {
+		must(t, m.PutFrontend(key(i), tables.Frontend{Kind: tables.FrontendClusterIP}))
+	}
+	if err := m.PutFrontend(key(2000), tables.Frontend{Kind: tables.FrontendClusterIP}); err == nil {
+		t.Fatal("no error")
+	}
+	check(m, 0, 2000)
+}
+
+func wantFull(t *testing.T, err error, table string, size uint32, setting string) {
+	t.Helper()
+	var full *tables.FullError
+	if !errors.As(err, &full) || *full != (tables.FullError{Table: table, Size: size, Setting: setting}) {
+		t.Errorf("error %v, want one of a full %s of %d, %s", err, table, size, setting)
+	}
+}
+
+func TestFull(t *testing.T) {
+	sizes := small
+	sizes.Services, sizes.Backends, sizes.Slots, sizes.Frontends, sizes.SourceRanges = 5000, 1, 1, 2, 2
+	m := load(t, bpffs(t), sizes)
+	name := nameOf("a", model.IPv4)
+	must(t, m.PutServiceName(0, name), m.PutServiceName(8191, name))
+	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "--max-services")
+	must(t, m.PutBackend(4095, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}))
+	wantFull(t, m.PutBackend(4096, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}), "bl_backend", 4096, "--max-backends")
+	must(t, m.PutSlots(16383, []uint32{0}))
+	wantFull(t, m.PutSlots(16383, []uint32{0, 0}), "bl_slot", 16384, "--max-slots")
+
+	key := tables.FrontendKey{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: model.TCP}
+	frontend := tables.Frontend{Kind: tables.FrontendClusterIP}
+	for key.Port = range uint16(2) {
+		must(t, m.PutFrontend(key, frontend))
+	}
+	key.Port = 2
+	wantFull(t, m.PutFrontend(key, frontend), "bl_frontend", 2, "--max-frontends")
+	key.Port = 1
+	must(t, m.PutFrontend(key, tables.Frontend{Kind: tables.FrontendExternalIP}), m.DeleteFrontend(key))
+	key.Port = 2
+	must(t, m.PutFrontend(key, frontend))
+
+	for id := range uint32(2) {
+		must(t, m.PutSourceRange(tables.SourceRange{Service: id, Prefix: netip.MustParsePrefix("10.0.0.0/8")}))
+	}
+	r := tables.SourceRange{Service: 2, Prefix: netip.MustParsePrefix("10.0.0.0/8")}
+	wantFull(t, m.PutSourceRange(r), "bl_srcrange", 2, "--max-source-ranges")
+
+	limits := m.Limits()
+	for _, l := range []tables.Limit{limits.Services, limits.Backends, limits.Slots, limits.Frontends, limits.SourceRanges} {
+		if l.Setting == "" || Setting(l.Table) != l.Setting {
+			t.Errorf("%s has the setting %q, its limit %q", l.Table, Setting(l.Table), l.Setting)
+		}
+	}
+	sizes.Slots = 0
+	if _, err := Load("", sizes); err == nil || !strings.Contains(err.Error(), "--max-slots") {
+		t.Errorf("size 0 gives %v", err)
+	}
+}
+
+func mapID(t *testing.T, m *ebpf.Map) ebpf.MapID {
+	t.Helper()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return id
+}
+
+func TestTakeOver(t *testing.T) {
+	dir := bpffs(t)
+	if _, err := Open(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("open without pins: %v", err)
+	}
+	m := load(t, dir, small)
+	want := fill(t, m)
+	ids := make(map[string]ebpf.MapID)
+	for name, kernelMap := range m.all {
+		ids[name] = mapID(t, kernelMap)
+	}
+	m = reload(t, m, dir, small)
+	wantContent(t, m, want)
+	for name, kernelMap := range m.all {
+		if mapID(t, kernelMap) != ids[name] {
+			t.Errorf("map %s is another one", name)
+		}
+	}
+	must(t, m.Pin(dir)) // nothing to do
+
+	reader, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	wantContent(t, reader, want)
+	b := want.Backends[0]
+	b.State = tables.InLocal | tables.Terminating
+	must(t, m.PutBackend(0, b))
+	want.Backends[0] = b
+	wantContent(t, reader, want)
+	pins, err := os.ReadDir(dir)
+	if err != nil || len(pins) != len(ids) {
+		t.Errorf("%d pins for %d maps, %v", len(pins), len(ids), err)
+	}
+}
+
+// TestOtherVersion refuses maps that are not its own, and changes nothing.
+func TestOtherVersion(t *testing.T) {
+	for name, spec := range map[string]*ebpf.MapSpec{
+		"same size":    {Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: small.Frontends},
+		"another size": {Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: small.Frontends * 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := bpffs(t)
+			other, err := ebpf.NewMap(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			must(t, other.Pin(filepath.Join(dir, sockMapBlFrontend)))
+			m, err := Load(dir, small)
+			if err == nil {
+				m.Close()
+				t.Fatal("taken over")
+			}
+			for _, part := range []string{"map bl_frontend", "KeySize", "--cleanup"} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestGrowSizes(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	want := fill(t, m)
+	affinity := sockBlAffinityKey{Client: clientOf(5), Service: 9000}
+	peer := sockBlUdpPeerKey{Cookie: 7, Port: 53}
+	must(t, m.all[sockMapBlAffinity].Put(&affinity, &sockBlAffinityEntry{LastUsed: 11}),
+		m.all[sockMapBlUdpPeer].Put(&peer, &sockBlUdpPeerEntry{Service: 13}))
+
+	larger := Sizes{
+		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
+		Affinity: 2000, UDPPeers: 3000, SourceRanges: 300,
+	}
+	for _, sizes := range []Sizes{larger, small, larger} {
+		m = reload(t, m, dir, sizes)
+		wantContent(t, m, want)
+		var a sockBlAffinityEntry
+		var p sockBlUdpPeerEntry
+		must(t, m.all[sockMapBlAffinity].Lookup(&affinity, &a), m.all[sockMapBlUdpPeer].Lookup(&peer, &p))
+		if a.LastUsed != 11 || p.Service != 13 {
+			t.Errorf("entries became %+v and %+v", a, p)
+		}
+		if got := m.Limits().Slots.Size; got != sizes.Slots {
+			t.Errorf("%d slots, want %d", got, sizes.Slots)
+		}
+	}
+	name := nameOf("e", model.IPv4)
+	must(t, m.PutServiceName(5*4096-1, name))
+	want.Names[5*4096-1] = name
+	want.Services[5*4096-1] = tables.Service{}
+	want.Slots[tables.Set{}] = nil
+	wantContent(t, m, want)
+}
+
+// TestShrinkSizes refuses sizes that are too small for what is there, and the
+// former maps stay.
+func TestShrinkSizes(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	want := fill(t, m)
+	m = reload(t, m, dir, small)
+	for setting, shrink := range map[string]func(*Sizes){
+		"--max-frontends":     func(s *Sizes) { s.Frontends = 3 },
+		"--max-services":      func(s *Sizes) { s.Services = 4096 },
+		"--max-backends":      func(s *Sizes) { s.Backends = 4096 },
+		"--max-slots":         func(s *Sizes) { s.Slots = 16384 },
+		"--max-source-ranges": func(s *Sizes) { s.SourceRanges = 1 },
+	} {
+		sizes := small
+		shrink(&sizes)
+		m, err := Load(dir, sizes)
+		if err == nil {
+			m.Close()
+			t.Errorf("%s: taken over", setting)
+			continue
+		}
+		if !errors.Is(err, tables.ErrFull) || !strings.Contains(err.Error(), "raise "+setting) {
+			t.Errorf("%s: error %q", setting, err)
+		}
+	}
+	wantContent(t, m, want)
+}
+
+// TestMoreReasons takes over the counters of a version that had fewer.
+func TestMoreReasons(t *testing.T) {
+	dir := bpffs(t)
+	spec, err := mapSpecs(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fewer := spec.Maps[sockMapBlCounter].Copy()
+	fewer.MaxEntries -= 2
+	former, err := ebpf.NewMap(fewer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer former.Close()
+	must(t, former.Put(uint32(3), perCPU(t, uint64(4))), former.Pin(filepath.Join(dir, sockMapBlCounter)))
+	list, err := load(t, dir, small).Reasons()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list[3].Count != 4*uint64(len(perCPU(t, 0))) {
+		t.Errorf("count %d", list[3].Count)
+	}
+}
+
+// perCPU returns one value for every CPU.
+func perCPU[T any](t *testing.T, value T) []T {
+	t.Helper()
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Repeat([]T{value}, cpus)
+}
+
+func TestBarrier(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	must(t, m.Barrier())
+	want := fill(t, m)
+	must(t, m.Barrier())
+	wantContent(t, m, want)
+}
+
+func TestLoadPrograms(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	programs, err := m.LoadPrograms(Constants{HostNetns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for name, p := range programs {
+		got = append(got, name)
+		must(t, p.Close())
+	}
+	slices.Sort(got)
+	want := []string{
+		"bl_connect4", "bl_connect6", "bl_getpeername4", "bl_getpeername6",
+		"bl_recvmsg4", "bl_recvmsg6", "bl_sendmsg4", "bl_sendmsg6",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("programs %v, want %v", got, want)
+	}
+	// The maps are still the caller's.
+	fill(t, m)
+}
+
+// TestMemory is what a node without a Service pays.
+func TestMemory(t *testing.T) {
+	m := load(t, bpffs(t), DefaultSizes)
+	s, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := m.Fill(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := uint64(0)
+	for _, f := range list {
+		total += f.Memory
+	}
+	t.Logf("%d KiB", total>>10)
+	if total >= 32<<20 {
+		t.Errorf("the maps take %d MiB with nothing in them", total>>20)
+	}
+}
+
+// memoryOf returns all that is mapped into memory.
+func memoryOf(m *Maps) []byte {
+	return slices.Concat(chunkBytes(m.service), chunkBytes(m.name), chunkBytes(m.backend),
+		chunkBytes(m.slot), m.cover.mem, m.filterMap.mem)
+}
+
+func chunkBytes[T any](t *table[T]) []byte {
+	var all []byte
+	for _, c := range t.chunks {
+		all = append(all, unsafe.Slice((*byte)(unsafe.Pointer(&c[0])), len(c)*int(unsafe.Sizeof(c[0])))...)
+	}
+	return all
+}
+
+// TestRestore starts again over pinned maps with the same Services: the memory is
+// the same to the byte.
+func TestRestore(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	var want []tables.Desired
+	node := &model.Node{Name: "here"}
+	for i := range 200 {
+		name := model.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+		svc := &model.Service{
+			Name:            name,
+			ClusterIPs:      []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i)})},
+			Ports:           []model.ServicePort{{Name: "web", Protocol: model.TCP, Port: 80, NodePort: uint16(30000 + i)}},
+			AffinitySeconds: uint32(i % 2),
+		}
+		slice := &model.Slice{
+			Name: name, Service: name.Name, Family: model.IPv4,
+			Ports: []model.SlicePort{{Name: "web", Protocol: model.TCP, Port: 8080}},
+		}
+		for e := range i % 40 {
+			slice.Endpoints = append(slice.Endpoints, model.Endpoint{
+				Addr: netip.AddrFrom4([4]byte{10, 1, byte(i), byte(e)}), Ready: true, Serving: true, NodeName: []string{"here", ""}[e%2],
+			})
+		}
+		want = append(want, tables.Compile(svc, []*model.Slice{slice}, node))
+	}
+	applyAll := func(tb *tables.Tables) {
+		t.Helper()
+		for _, d := range want {
+			if _, err := tb.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := tb.Prune(func(model.Name) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	applyAll(tables.New(m))
+	before, held := memoryOf(m), contentOf(t, m)
+	// Each family of a Service: ClusterIP and port, ClusterIP, NodePort.
+	if len(held.Names) != 400 || len(held.Frontends) != 1200 {
+		t.Fatalf("%d units, %d frontends", len(held.Names), len(held.Frontends))
+	}
+	m = reload(t, m, dir, small)
+	s, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	applyAll(tables.Restore(m, s))
+	if !bytes.Equal(memoryOf(m), before) {
+		t.Error("the memory differs after a restart without a change")
+	}
+	wantContent(t, m, held)
+}
+
+func TestAffinities(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
+	must(t, m.PutBackend(5, backend))
+	now, err := clock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(client sockBlAddr, generation uint32) {
+		key := sockBlAffinityKey{Client: client, Service: 3}
+		entry := sockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
+		entry.Backend.Id, entry.Backend.Generation = 5, generation
+		must(t, m.all[sockMapBlAffinity].Put(&key, &entry))
+	}
+	put(clientOf(77), 2)
+	put(addrOf(netip.MustParseAddr("10.9.0.1")), 1)
+	list, err := m.Affinities()
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	for _, a := range list {
+		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 6*time.Second {
+			t.Errorf("%+v", a)
+		}
+		byNetns := a.Netns == 77 && !a.Client.IsValid() && a.Valid
+		byAddr := a.Netns == 0 && a.Client == netip.MustParseAddr("10.9.0.1") && !a.Valid
+		if !byNetns && !byAddr {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// TestServiceStats counts connections per Service; another Service that gets the
+// id starts from zero.
+func TestServiceStats(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	for _, id := range []uint32{0, 4095, 4096} {
+		must(t, m.PutServiceName(id, nameOf("a", model.IPv4)))
+		chunk, err := lookupChunk(m.all[sockMapBlServiceStat], id/4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, chunk.Put(id%4096, perCPU(t, sockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
+	}
+	cpus := uint64(len(perCPU(t, 0)))
+	for _, end := range []uint32{1, 4096, 4097, 5000} {
+		stats, err := m.ServiceStats(end)
+		if err != nil || len(stats) != int(end) {
+			t.Fatalf("%d entries of %d, %v", len(stats), end, err)
+		}
+		for id, s := range stats {
+			want := ServiceStat{}
+			if id == 0 || id == 4095 || id == 4096 {
+				want = ServiceStat{cpus * (uint64(id) + 1), cpus * 2}
+			}
+			if s != want {
+				t.Errorf("service %d has %+v, want %+v", id, s, want)
+			}
+		}
+	}
+	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, nameOf("b", model.IPv4)))
+	stats, err := m.ServiceStats(4097)
+	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
+		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)
+	}
+}
+
+func TestReasons(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	for i := range reasons {
+		must(t, m.all[sockMapBlCounter].Put(uint32(i), perCPU(t, uint64(i))))
+	}
+	list, err := m.Reasons()
+	if err != nil || len(list) != int(sockBlReasonBL_REASON_COUNT) {
+		t.Fatalf("%v, %v", list, err)
+	}
+	cpus := uint64(len(perCPU(t, 0)))
+	for i, r := range list {
+		if r.Name == "" || r.Count != uint64(i)*cpus {
+			t.Errorf("reason %d: %+v", i, r)
+		}
+	}
+}
+
+func TestAgent(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	want := Agent{
+		PID: 42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
+		Source: "/manifests", Cgroup: "/sys/fs/cgroup",
+	}
+	m.SetAgent(want)
+	if got := m.Agent(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	m.SetSynced(time.Unix(3, 4), 5)
+	m.SetSynced(time.Unix(5, 6), 7)
+	want.Synced, want.Syncs, want.Pending = time.Unix(5, 6), 2, 7
+	m = reload(t, m, dir, small)
+	if got := m.Agent(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
