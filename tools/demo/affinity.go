@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// stickyRequests is how many each client makes in a row. Without affinity they
-// would all reach one server once in some millions of demos.
+// stickyRequests is how many each client makes in a row: so many that without
+// affinity they would reach all servers.
 const stickyRequests = 15
 
 // affinity shows that a client stays with its server, however it gets there.

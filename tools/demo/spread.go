@@ -7,9 +7,8 @@ import (
 )
 
 const (
-	// spreadRequests are shared among three servers at random.
 	spreadRequests = 300
-	// fairShare of them reaches each server but once in some millions of demos.
+	// fairShare is the least that each of three servers must get of them.
 	fairShare = spreadRequests / 5
 )
 
