@@ -26,12 +26,6 @@ func (r results) add(s samples) {
 	}
 }
 
-func (r results) merge(o results) {
-	for key, runs := range o {
-		r[key] = append(r[key], runs...)
-	}
-}
-
 // bound says on which side of a bar a figure must be.
 type bound int
 
@@ -46,18 +40,18 @@ const (
 // figure is a quantity with its value.
 type figure struct {
 	quantity
-	median    float64    // of the medians of the runs
+	value     float64    // the quantile of the runs, the median of those
 	quartiles [2]float64 // of the samples of all runs
-	runs      [2]float64 // lowest and highest median of a run
+	runs      [2]float64 // lowest and highest value of a run
 	count     int        // samples of all runs
 }
 
 func (f figure) met() bool {
 	switch f.bound {
 	case atMost:
-		return f.median <= f.bar
+		return f.value <= f.bar
 	case atLeast:
-		return f.median >= f.bar
+		return f.value >= f.bar
 	}
 	return f.bar <= f.quartiles[1]
 }
@@ -70,16 +64,16 @@ func judge(r results) []figure {
 		if len(runs) == 0 {
 			continue
 		}
-		var medians []float64
+		var values []float64
 		for _, run := range runs {
-			medians = append(medians, quantile(run, 0.5))
+			values = append(values, quantile(run, q.quantile()))
 		}
 		all := slices.Concat(runs...)
 		list = append(list, figure{
 			quantity:  q,
-			median:    quantile(medians, 0.5),
+			value:     quantile(values, 0.5),
 			quartiles: [2]float64{quantile(all, 0.25), quantile(all, 0.75)},
-			runs:      [2]float64{slices.Min(medians), slices.Max(medians)},
+			runs:      [2]float64{slices.Min(values), slices.Max(values)},
 			count:     len(all),
 		})
 	}
@@ -121,9 +115,9 @@ func (f figure) verdict() string {
 
 func printFigures(w io.Writer, list []figure) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FIGURE\tMEDIAN\tQUARTILES\tRUNS\tUNIT\tBAR\t")
+	fmt.Fprintln(out, "FIGURE\tVALUE\tQUARTILES\tRUNS\tUNIT\tBAR\t")
 	for _, f := range list {
-		fmt.Fprintf(out, "%s\t%.4g\t%.4g..%.4g\t%.4g..%.4g\t%s\t%s\t%s\n", f.title, f.median,
+		fmt.Fprintf(out, "%s\t%.4g\t%.4g..%.4g\t%.4g..%.4g\t%s\t%s\t%s\n", f.title, f.value,
 			f.quartiles[0], f.quartiles[1], f.runs[0], f.runs[1], f.unit, f.barText(), f.verdict())
 	}
 	return out.Flush()

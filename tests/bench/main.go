@@ -1,19 +1,21 @@
 // Command bench measures what Beeline promises of its speed and writes
 // tests/bench/RESULTS.md with a plot. It needs root.
 //
-// Each benchmark runs in a process of its own, in network and mount namespaces
-// of its own and below a cgroup of its own, so that nothing of it stays however
-// it ends. Run it inside the repository:
+// Each benchmark runs in a process of its own, in namespaces of its own and below
+// a cgroup of its own, so that nothing of it stays however it ends. Run it inside
+// the repository:
 //
 //	go run ./tests/bench [-run NAME]
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -24,14 +26,22 @@ type benchmark struct {
 	name string
 	// runs is how often the whole is repeated, each time in a new process.
 	runs int
-	// run measures. What it starts must end with it or with its process.
+	// cluster says that it needs what [buildCluster] builds.
+	cluster bool
+	// run measures. What it starts ends with it or with its process.
 	run func(context.Context, *sandbox) (samples, error)
 }
 
-var benchmarks = []benchmark{
-	{"connect", 3, measureConnect},
-	{"tcp", 3, measureTCP},
-	{"memory", 1, measureMemory},
+func benchmarks() []benchmark {
+	list := []benchmark{
+		{name: "connect", runs: 3, run: measureConnect},
+		{name: "tcp", runs: 3, run: measureTCP},
+		{name: "memory", runs: 1, run: measureMemory},
+	}
+	for _, l := range shapes {
+		list = append(list, benchmark{name: "control-" + l.String(), runs: 1, cluster: true, run: l.measureControl})
+	}
+	return list
 }
 
 func main() {
@@ -50,60 +60,70 @@ func main() {
 }
 
 func command(ctx context.Context) error {
-	only := flag.String("run", "", "run one benchmark and print its figures: "+strings.Join(names(), ", "))
+	only := flag.String("run", "", "run one benchmark, or those of a group (control), and write no report: "+strings.Join(names(), ", "))
 	flag.Parse()
-	if *only != "" {
-		b, err := find(*only)
-		if err != nil {
-			return err
-		}
-		all, err := b.repeat(ctx)
-		if err != nil {
-			return err
-		}
-		return printFigures(os.Stdout, judge(all))
+	list := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return !b.matches(*only) })
+	if len(list) == 0 {
+		return fmt.Errorf("-run %s: no such benchmark: there are %s", *only, strings.Join(names(), ", "))
 	}
-	all := make(results)
-	for _, b := range benchmarks {
-		r, err := b.repeat(ctx)
-		if err != nil {
-			return err
-		}
-		all.merge(r)
+	all, err := runAll(ctx, list)
+	if err != nil {
+		return err
 	}
 	figures := judge(all)
-	if err := writeReport(figures); err != nil {
-		return err
+	if *only == "" {
+		if err := writeReport(figures); err != nil {
+			return err
+		}
 	}
 	return printFigures(os.Stdout, figures)
 }
 
-// repeat runs the benchmark as often as it wants.
-func (b benchmark) repeat(ctx context.Context) (results, error) {
-	all := make(results)
-	for i := range b.runs {
-		fmt.Fprintf(os.Stderr, "%s: run %d of %d\n", b.name, i+1, b.runs)
-		s, err := isolate(ctx, b.name)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", b.name, err)
-		}
-		all.add(s)
+// runAll runs the benchmarks one after the other.
+func runAll(ctx context.Context, list []benchmark) (all results, err error) {
+	built, err := os.MkdirTemp("", "beeline-bench-")
+	if err != nil {
+		return nil, err
 	}
+	defer func() { err = errors.Join(err, os.RemoveAll(built)) }()
+	if slices.ContainsFunc(list, func(b benchmark) bool { return b.cluster }) {
+		if err := buildCluster(ctx, built); err != nil {
+			return nil, err
+		}
+	}
+	all = make(results)
+	for _, b := range list {
+		for i := range b.runs {
+			fmt.Fprintf(os.Stderr, "%s: run %d of %d\n", b.name, i+1, b.runs)
+			s, err := isolate(ctx, b.name, built)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", b.name, err)
+			}
+			all.add(s)
+		}
+	}
+	all.derive()
 	return all, nil
 }
 
+// matches reports whether the benchmark is selected by name: its own, that of its
+// group, or none.
+func (b benchmark) matches(name string) bool {
+	return name == "" || b.name == name || strings.HasPrefix(b.name, name+"-")
+}
+
 func find(name string) (benchmark, error) {
-	for _, b := range benchmarks {
+	for _, b := range benchmarks() {
 		if b.name == name {
 			return b, nil
 		}
 	}
-	return benchmark{}, fmt.Errorf("no benchmark %q: there are %s", name, strings.Join(names(), ", "))
+	return benchmark{}, fmt.Errorf("no benchmark %q", name)
 }
 
 func names() []string {
 	var list []string
-	for _, b := range benchmarks {
+	for _, b := range benchmarks() {
 		list = append(list, b.name)
 	}
 	return list

@@ -13,22 +13,31 @@ type quantity struct {
 	unit  string
 	bound bound
 	bar   float64
+	// p99 says that the 99th percentile is meant, not the median.
+	p99 bool
+}
+
+func (q quantity) quantile() float64 {
+	if q.p99 {
+		return 0.99
+	}
+	return 0.5
 }
 
 // socketQuantities are measured for each family.
 var socketQuantities = []quantity{
-	{"connect/plain", "UDP connect(), no program", "ns", none, 0},
-	{"connect/empty", "the same, on top: an empty program", "ns", none, 0},
-	{"connect/none", "no Service, on top of the empty program", "ns", atMost, 40},
-	{"connect/service", "ClusterIP, on top of the empty program", "ns", atMost, 100},
-	{"connect/affinity", "session affinity, on top of the ClusterIP", "ns", atMost, 60},
-	{"fresh/plain", "UDP socket+connect+close, no program", "ns", none, 0},
-	{"fresh/none", "new socket, no Service, on top of the empty program", "ns", none, 0},
-	{"fresh/service", "new socket, ClusterIP, on top of the empty program", "ns", atMost, 650},
-	{"tcp/rate/plain", "TCP connect+close, no program", "1/s", none, 0},
-	{"tcp/rate", "the same through a ClusterIP", "of that", atLeast, 0.95},
-	{"tcp/bulk/plain", "bytes over one connection, no program", "GB/s", none, 0},
-	{"tcp/bulk", "the same through a ClusterIP", "of that", likely, 1},
+	{key: "connect/plain", title: "UDP connect(), no program", unit: "ns"},
+	{key: "connect/empty", title: "the same, on top: an empty program", unit: "ns"},
+	{key: "connect/none", title: "no Service, on top of the empty program", unit: "ns", bound: atMost, bar: 40},
+	{key: "connect/service", title: "ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 100},
+	{key: "connect/affinity", title: "session affinity, on top of the ClusterIP", unit: "ns", bound: atMost, bar: 60},
+	{key: "fresh/plain", title: "UDP socket+connect+close, no program", unit: "ns"},
+	{key: "fresh/none", title: "new socket, no Service, on top of the empty program", unit: "ns"},
+	{key: "fresh/service", title: "new socket, ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 650},
+	{key: "tcp/rate/plain", title: "TCP connect+close, no program", unit: "1/s"},
+	{key: "tcp/rate", title: "the same through a ClusterIP", unit: "of that", bound: atLeast, bar: 0.95},
+	{key: "tcp/bulk/plain", title: "bytes over one connection, no program", unit: "GB/s"},
+	{key: "tcp/bulk", title: "the same through a ClusterIP", unit: "of that", bound: likely, bar: 1},
 }
 
 // quantities lists what is measured, in the order in which it is shown.
@@ -41,5 +50,40 @@ func quantities() []quantity {
 			list = append(list, q)
 		}
 	}
-	return append(list, quantity{"memory/maps", "kernel memory of all maps, no Service", "MiB", atMost, 32})
+	list = append(list, quantity{key: "memory/maps", title: "kernel memory of all maps, no Service", unit: "MiB", bound: atMost, bar: 32})
+	for _, l := range shapes {
+		for _, q := range controlQuantities {
+			q.key = l.key(q.key)
+			q.title = fmt.Sprintf("%d Services x %d endpoints: %s", l.services, l.endpoints, q.title)
+			list = append(list, q)
+		}
+	}
+	return append(list, quantity{
+		key: growth, title: "CPU time for a change, 10,000 Services against 100", unit: "times", bound: atMost, bar: 1.5,
+	})
+}
+
+// controlQuantities are measured for each shape.
+var controlQuantities = []quantity{
+	{key: "start", title: "start of the agent until all is in the kernel", unit: "s"},
+	{key: "list", title: "arrival of the list until all is in the kernel", unit: "s", bound: atMost, bar: 1},
+	{key: "rss", title: "agent's resident memory", unit: "MiB", bound: atMost, bar: 200},
+	{key: "rss/peak", title: "its peak", unit: "MiB", bound: atMost, bar: 200},
+	{key: "change", title: "arrival of a change until connect() sees it, median", unit: "ms"},
+	{key: "change", title: "the same, 99th percentile", unit: "ms", bound: atMost, bar: 2, p99: true},
+	{key: "change/answer", title: "API server's answer until connect() sees it, median", unit: "ms"},
+	{key: "change/answer", title: "the same, 99th percentile", unit: "ms", p99: true},
+	{key: "change/cpu", title: "agent's CPU time for a change", unit: "us"},
+}
+
+// growth is the key of what is derived from two shapes.
+const growth = "control/growth"
+
+// derive adds what follows from several benchmarks.
+func (r results) derive() {
+	large, small := r[shapes[0].key("change/cpu")], r[shapes[len(shapes)-1].key("change/cpu")]
+	if len(large) == 0 || len(small) == 0 {
+		return
+	}
+	r.add(samples{growth: {quantile(large[0], 0.5) / quantile(small[0], 0.5)}})
 }

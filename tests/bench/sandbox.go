@@ -24,6 +24,8 @@ const (
 	childEnv  = "BEELINE_BENCH"
 	cgroupEnv = "BEELINE_BENCH_CGROUP"
 	dirEnv    = "BEELINE_BENCH_DIR"
+	// buildEnv is the folder of what was built beforehand.
+	buildEnv = "BEELINE_BENCH_BUILD"
 )
 
 // resultFD is where the process that measures writes its samples.
@@ -42,7 +44,7 @@ type sandbox struct {
 
 // isolate runs a benchmark in a child process and returns what it measured. When
 // it returns nothing of the child is left.
-func isolate(ctx context.Context, name string) (s samples, err error) {
+func isolate(ctx context.Context, name, built string) (s samples, err error) {
 	root, err := datapath.FindCgroup2()
 	if err != nil {
 		return nil, err
@@ -67,7 +69,7 @@ func isolate(ctx context.Context, name string) (s samples, err error) {
 	// The benchmark ends what it started; killing it ends the rest too.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir)
+	cmd.Env = append(os.Environ(), childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir, buildEnv+"="+built)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{

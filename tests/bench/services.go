@@ -47,10 +47,11 @@ func (l load) special(i int) bool { return i%10 == 0 }
 
 // clusterIP returns the address of Service i.
 func (l load) clusterIP(i int, family model.Family) netip.Addr {
+	const first = 16 // those before may be the cluster's own
 	if family == model.IPv4 {
-		return nth(services4, i+1)
+		return nth(services4, first+i)
 	}
-	return nth(services6, i+1)
+	return nth(services6, first+i)
 }
 
 // endpoint returns the address of endpoint e of Service i.

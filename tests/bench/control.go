@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/apiserver"
+)
+
+const (
+	agentRuns = 3
+	// changes is how many endpoints are replaced for each run of the agent, after
+	// warmUp of them that do not count.
+	changes = 110
+	warmUp  = 5
+	// settle is how long the agent has to give memory back before it is weighed.
+	settle = 2 * time.Second
+)
+
+// shapes are the clusters that the control plane is measured with.
+var shapes = []load{
+	{services: 10000, endpoints: 10, protocol: model.UDP},
+	{services: 1000, endpoints: 100, protocol: model.UDP},
+	{services: 100, endpoints: 1000, protocol: model.UDP},
+	{services: 100, endpoints: 10, protocol: model.UDP},
+}
+
+func (l load) String() string { return fmt.Sprintf("%dx%d", l.services, l.endpoints) }
+
+const agentName = "beeline-agent"
+
+// buildCluster builds what a sandbox, which has no network, cannot.
+func buildCluster(ctx context.Context, dir string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", dir, "./cmd/"+agentName)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the agent (run inside the repository): %w: %s", err, out)
+	}
+	// Package apiserver builds its programs when it starts them.
+	_, stop, err := startCluster(ctx, dir)
+	if err == nil {
+		stop()
+	}
+	return err
+}
+
+// measureControl measures the agent against a real API server that holds the load.
+func (l load) measureControl(ctx context.Context, box *sandbox) (s samples, err error) {
+	if err := addLocalEndpoints(); err != nil {
+		return nil, err
+	}
+	server, stop, err := startCluster(ctx, box.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	c, err := client(server.Config)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.fill(ctx, c); err != nil {
+		return nil, fmt.Errorf("fill the API server: %w", err)
+	}
+	cgroup, err := box.subgroup(beeline)
+	if err != nil {
+		return nil, err
+	}
+	if err := join(cgroup); err != nil {
+		return nil, err
+	}
+	s = make(samples)
+	for range agentRuns {
+		if err := l.measureAgent(ctx, s, box, server, c, cgroup); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// measureAgent measures one run of the agent.
+func (l load) measureAgent(ctx context.Context, s samples, box *sandbox, server *apiserver.Server, c *kubernetes.Clientset, cgroup string) (err error) {
+	p, kubeconfig, err := proxyTo(server, box.dir)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	a, err := startAgent(box, filepath.Join(os.Getenv(buildEnv), agentName), kubeconfig, cgroup)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	synced, err := a.synced(ctx, l.services)
+	if err != nil {
+		return err
+	}
+	listed, err := p.lastList(synced)
+	if err != nil {
+		return err
+	}
+	s.add(l.key("list"), synced.Sub(listed).Seconds())
+	s.add(l.key("start"), synced.Sub(a.started).Seconds())
+	time.Sleep(settle)
+	now, peak, err := a.memory()
+	if err != nil {
+		return err
+	}
+	s.add(l.key("rss"), now)
+	s.add(l.key("rss/peak"), peak)
+	return l.measureChanges(ctx, s, p, a, c)
+}
+
+func (l load) key(name string) string { return fmt.Sprintf("control/%s/%s", l, name) }
+
+// proxyTo returns a proxy in front of the API server and a kubeconfig that leads
+// to it.
+func proxyTo(server *apiserver.Server, dir string) (*proxy, string, error) {
+	config, err := clientcmd.LoadFromFile(server.Kubeconfig)
+	if err != nil {
+		return nil, "", err
+	}
+	host, err := url.Parse(server.Config.Host)
+	if err != nil {
+		return nil, "", err
+	}
+	p, err := newProxy(host.Host)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://" + p.addr()
+	}
+	path := filepath.Join(dir, "kubeconfig")
+	return p, path, clientcmd.WriteToFile(*config, path)
+}
+
+// measureChanges replaces single endpoints, each the one that a client with
+// session affinity is sent to, and measures when connect() leaves it. Affinity
+// makes one connect() tell, however many endpoints there are.
+func (l load) measureChanges(ctx context.Context, s samples, p *proxy, a *agent, c *kubernetes.Clientset) error {
+	watcher, err := newWatcher()
+	if err != nil {
+		return err
+	}
+	defer watcher.close()
+	var before time.Duration
+	for n := range warmUp + changes {
+		if n == warmUp {
+			if before, err = a.cpuTime(); err != nil {
+				return err
+			}
+		}
+		ch, err := l.change(ctx, watcher, c)
+		if err != nil {
+			return err
+		}
+		if n < warmUp {
+			continue
+		}
+		arrived, err := p.firstAfter(ch.sent)
+		if err != nil {
+			return err
+		}
+		s.add(l.key("change"), milliseconds(ch.visible.Sub(arrived)))
+		s.add(l.key("change/answer"), milliseconds(ch.visible.Sub(ch.answered)))
+		time.Sleep(rand.N(10 * time.Millisecond))
+	}
+	after, err := a.cpuTime()
+	if err != nil {
+		return err
+	}
+	s.add(l.key("change/cpu"), float64((after-before).Microseconds())/changes)
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// change is when what happened to one replacement of an endpoint.
+type change struct {
+	sent     time.Time // the request, to the API server
+	answered time.Time
+	visible  time.Time // to connect()
+}
+
+func (l load) change(ctx context.Context, w *watcher, c *kubernetes.Clientset) (change, error) {
+	service := rand.IntN((l.services+9)/10) * 10 // one with affinity
+	vip := newSockaddr(l.clusterIP(service, model.IPv4), servicePort)
+	old, err := w.reached(&vip)
+	if err != nil {
+		return change{}, err
+	}
+	r, err := l.prepareReplacement(ctx, c, service, old)
+	if err != nil {
+		return change{}, err
+	}
+	left := w.await(ctx, vip, old)
+	ch := change{sent: time.Now()}
+	if err := r.send(ctx, c); err != nil {
+		return change{}, err
+	}
+	ch.answered = time.Now()
+	seen := <-left
+	ch.visible = seen.at
+	return ch, seen.err
+}
