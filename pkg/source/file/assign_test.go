@@ -92,7 +92,7 @@ func TestCopiedFile(t *testing.T) {
 	if len(errs) != maxFaults+1 || errs[maxFaults].Error() != "all-backup.yaml: and 1980 more faults" {
 		t.Errorf("%d errors, want %d and the last one to tell of the rest", len(errs), maxFaults+1)
 	}
-	if want := "all-backup.yaml: document 2: line 8: metadata.name: Service default/s-1 is already in all.yaml: keep one of them"; errs[1].Error() != want {
+	if want := "all-backup.yaml: document 2: line 9: metadata.name: Service default/s-1 is already in all.yaml: keep one of them"; errs[1].Error() != want {
 		t.Errorf("error %q, want %q", errs[1], want)
 	}
 }

@@ -35,6 +35,23 @@ func TestStateFile(t *testing.T) {
 	}
 }
 
+// TestStateForgets checks that a Service that left its file leaves the state.
+func TestStateForgets(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	s, _ := newSource(t, opts)
+	for _, doc := range []string{portYAML("a", 80), portYAML("b", 80)} {
+		write(t, opts.Dir, "x.yaml", doc)
+		scan(t, s)
+	}
+	st, _, err := readState(opts.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := st.Assigned["default/b"]; !ok || len(st.Assigned) != 1 {
+		t.Fatalf("the state has assignments %v, want one of default/b", st.Assigned)
+	}
+}
+
 // TestStateUnwritable checks that Services are served while the state cannot be
 // kept, that the error says so, and that it goes once it can.
 func TestStateUnwritable(t *testing.T) {

@@ -182,6 +182,36 @@ func TestWatchFolderGone(t *testing.T) {
 	r.await("a:4")
 }
 
+// TestFollowLinkedFolder swaps a link to the folder, of which there is no event,
+// and checks that the next scan watches the new folder.
+func TestFollowLinkedFolder(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	link := filepath.Join(parent, "manifests")
+	w := &watcher{dir: link}
+	defer w.close()
+	for _, name := range []string{"1", "2"} {
+		dir := filepath.Join(parent, name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(dir, link+".new"); err != nil {
+			t.Fatal(err)
+		}
+		rename(t, link+".new", link)
+		if err := w.follow(); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "a.yaml", "")
+		events, _ := w.channels()
+		select {
+		case <-events:
+		case <-time.After(patience):
+			t.Fatalf("no event of a file in %s", dir)
+		}
+	}
+}
+
 // TestStartWithoutFolder starts while the folder is away: what ran before runs,
 // and nothing is called complete until the folder is back.
 func TestStartWithoutFolder(t *testing.T) {
