@@ -168,20 +168,18 @@ bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_affinity_key key = {.service = frontend.service};
 	__u32 member = BL_BACKEND_CLUSTER;
-	__u64 set, cookie;
+	__u64 set;
 
 	if (!service)
 		return choice;
-	if (frontend.flags & BL_FRONTEND_INTERNAL_LOCAL) {
+	if (unlikely(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL)) {
 		member = BL_BACKEND_LOCAL;
 		set = *(const volatile __u64 *)&service->local;
 	} else {
 		set = *(const volatile __u64 *)&service->cluster;
 	}
-	if (service->affinity) {
-		cookie = bpf_get_netns_cookie(ctx);
-		key.client.word[2] = cookie >> 32;
-		key.client.word[3] = (__u32)cookie;
+	if (unlikely(service->affinity)) {
+		key.netns = bpf_get_netns_cookie(ctx);
 		choice = bl_affinity_select(service, &key, set, member, random);
 	} else {
 		choice = bl_set_select(set, random);
@@ -200,7 +198,7 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
 	struct bl_sock_entry *sock;
 
 	sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!sock) {
+	if (unlikely(!sock)) {
 		bl_count(BL_REASON_SOCK_NOT_STORED);
 		return;
 	}
@@ -258,20 +256,20 @@ static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const stru
 	choice->backend = NULL;
 	*frontend = bl_sock_frontend(ctx, dst, hook, &reason);
 	if (frontend->kind == BL_FRONTEND_NONE) {
-		if (reason != BL_REASON_COUNT)
+		if (unlikely(reason != BL_REASON_COUNT))
 			return bl_sock_refuse(reason);
 		return BL_SOCK_PROCEED;
 	}
 	stat = bl_service_stat_lookup(frontend->service);
-	if (!stat)
+	if (unlikely(!stat))
 		return bl_sock_refuse(BL_REASON_BROKEN_TABLE);
-	if (frontend->flags & BL_FRONTEND_SOURCE_RANGES) {
+	if (unlikely(frontend->flags & BL_FRONTEND_SOURCE_RANGES)) {
 		source = bl_sock_source(ctx->sk, dst->ipv4);
 		if (!bl_source_allowed(ctx->sk, &source, frontend->service, dst->ipv4))
 			return bl_sock_refuse_service(stat, BL_REASON_SOURCE_RANGE);
 	}
 	*choice = bl_sock_select(ctx, *frontend, bl_sock_random(stat, frontend->service));
-	if (!choice->backend)
+	if (unlikely(!choice->backend))
 		return bl_sock_refuse_service(stat, choice->reason);
 	stat->connections++;
 	return BL_SOCK_PROCEED;

@@ -176,12 +176,3 @@ func flag(b bool) uint8 {
 	}
 	return 0
 }
-
-// netns returns the cookie in a client that is a network namespace.
-func (a sockBlAddr) netns() (cookie uint64, ok bool) {
-	words := (*[4]uint32)(unsafe.Pointer(&a))
-	if words[0] != 0 || words[1] != 0 || words[2] == binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}) {
-		return 0, false
-	}
-	return uint64(words[2])<<32 | uint64(words[3]), true
-}

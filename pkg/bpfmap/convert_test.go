@@ -170,25 +170,6 @@ func TestServiceName(t *testing.T) {
 	}
 }
 
-func TestNetns(t *testing.T) {
-	if cookie, ok := clientOf(1<<40 | 5).netns(); !ok || cookie != 1<<40|5 {
-		t.Errorf("cookie %#x, %t", cookie, ok)
-	}
-	for _, s := range []string{"10.0.0.1", "fd00::1"} {
-		if cookie, ok := addrOf(netip.MustParseAddr(s)).netns(); ok {
-			t.Errorf("%s is taken for network namespace %d", s, cookie)
-		}
-	}
-}
-
-// clientOf is the client that a program writes for a network namespace.
-func clientOf(cookie uint64) sockBlAddr {
-	var a sockBlAddr
-	binary.NativeEndian.PutUint32(a.Byte[8:], uint32(cookie>>32))
-	binary.NativeEndian.PutUint32(a.Byte[12:], uint32(cookie))
-	return a
-}
-
 // TestFilterSpread fills the filter as a large cluster does: keys that differ in
 // few bits must not fall together.
 func TestFilterSpread(t *testing.T) {

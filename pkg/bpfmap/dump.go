@@ -186,9 +186,7 @@ func (m *Maps) Agent() Agent {
 
 // Affinity is a client that goes on to a backend.
 type Affinity struct {
-	// Client is an address, or for sockets the cookie of a network namespace.
-	Client  netip.Addr
-	Netns   uint64
+	Netns   uint32 // the low half of the cookie of the client's network namespace
 	Service uint32
 	Backend uint32
 	// Valid is false when the backend has left its sets since.
@@ -206,14 +204,10 @@ func (m *Maps) Affinities() ([]Affinity, error) {
 	var list []Affinity
 	err = each(m.all[sockMapBlAffinity], func(key *sockBlAffinityKey, value *sockBlAffinityEntry) {
 		a := Affinity{
+			Netns:   key.Netns,
 			Service: key.Service,
 			Backend: value.Backend.Id,
 			Idle:    max(0, now-time.Duration(value.LastUsed)),
-		}
-		if cookie, ok := key.Client.netns(); ok {
-			a.Netns = cookie
-		} else {
-			a.Client = key.Client.netip()
 		}
 		b := m.backend.at(a.Backend)
 		a.Valid = b != nil && b.State != 0 && b.Generation == value.Backend.Generation

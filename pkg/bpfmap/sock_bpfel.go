@@ -30,7 +30,7 @@ type sockBlAffinityEntry struct {
 
 type sockBlAffinityKey struct {
 	_       structs.HostLayout
-	Client  sockBlAddr
+	Netns   uint32
 	Service uint32
 }
 

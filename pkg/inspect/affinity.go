@@ -19,8 +19,7 @@ const (
 
 // Affinity is a client that goes on to a backend of a Service port.
 type Affinity struct {
-	// Client is an address or, for sockets of this node, "netns:" and the cookie
-	// of their network namespace.
+	// Client is "netns:" and the low half of its network namespace's cookie.
 	Client  string   `json:"client"`
 	Service PortName `json:"service"`
 	// Backend is absent when its id is not in use any more.
@@ -57,13 +56,10 @@ func (d *Datapath) Affinities(all bool) ([]Affinity, error) {
 
 func (r *reading) affinity(e bpfmap.Affinity) Affinity {
 	a := Affinity{
-		Client:      e.Client.String(),
+		Client:      fmt.Sprintf("netns:%d", e.Netns),
 		Service:     r.portName(e.Service),
 		State:       AffinityValid,
 		IdleSeconds: int64(e.Idle / time.Second),
-	}
-	if e.Netns != 0 {
-		a.Client = fmt.Sprintf("netns:%d", e.Netns)
 	}
 	b, known := r.Backends[e.Backend]
 	known = known && e.Valid && b.Service == e.Service

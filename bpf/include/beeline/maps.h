@@ -8,6 +8,8 @@
 #include <bpf/bpf_helpers.h>
 #include <beeline/types.h>
 
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
 /*
  * Types that no map names directly, among them the values of chunks, are left out
  * of BTF unless a variable has them.

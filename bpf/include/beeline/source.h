@@ -145,8 +145,8 @@ static long bl_source_visit(__u32 index, void *arg)
  * Whether a socket may reach the load-balancer address of @service. @source is
  * the address it is bound to, or the any-address.
  */
-static __always_inline bool bl_source_allowed(struct bpf_sock *sk, const union bl_addr *source,
-					      __u32 service, bool ipv4)
+static __noinline bool bl_source_allowed(struct bpf_sock *sk, const union bl_addr *source,
+					 __u32 service, bool ipv4)
 {
 	struct bl_source_walk walk = {.service = service, .ipv4 = ipv4};
 	struct list_head *head;

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -219,8 +218,8 @@ func fillCounters(t *testing.T, dir string) {
 	check(t, openMap(t, dir, "bl_counter").Put(uint32(0), refused))
 }
 
-// fillAffinity remembers clients as the programs do: one valid, one of an address,
-// one expired, one of a backend that has gone.
+// fillAffinity remembers clients as the programs do: two valid, one expired,
+// one of a backend that has gone.
 func fillAffinity(t *testing.T, dir string) {
 	t.Helper()
 	const idle = 20 * time.Second
@@ -232,22 +231,13 @@ func fillAffinity(t *testing.T, dir string) {
 	check(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
 	last := uint64(ts.Nano()) - uint64(idle)
 	affinity := openMap(t, dir, "bl_affinity")
-	put := func(client netip.Addr, netns uint64, service uint32, e entry) {
-		var key [20]byte
-		if netns == 0 {
-			addr := client.As16()
-			copy(key[:], addr[:])
-		} else {
-			binary.NativeEndian.PutUint32(key[8:], uint32(netns>>32))
-			binary.NativeEndian.PutUint32(key[12:], uint32(netns))
-		}
-		binary.NativeEndian.PutUint32(key[16:], service)
-		check(t, affinity.Put(key, e))
+	put := func(netns, service uint32, e entry) {
+		check(t, affinity.Put([2]uint32{netns, service}, e))
 	}
-	put(netip.Addr{}, 4026, webID, entry{2, 1, last})
-	put(netip.MustParseAddr("192.0.2.77"), 0, webID, entry{3, 1, last})
-	put(netip.MustParseAddr("192.0.2.78"), 0, webID, entry{2, 7, last})
-	put(netip.Addr{}, 4027, dnsID, entry{5, 1, last})
+	put(4026, webID, entry{2, 1, last})
+	put(4030, webID, entry{3, 1, last})
+	put(4031, webID, entry{2, 7, last})
+	put(4027, dnsID, entry{5, 1, last})
 }
 
 func openMap(t *testing.T, dir, name string) *ebpf.Map {
