@@ -47,7 +47,7 @@ func Prepare(opts Options) (*Datapath, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(Dir(opts.BPFFS), 0o700); err != nil {
-		return nil, fmt.Errorf("make the pins' folder: %w", err)
+		return nil, explain(fmt.Errorf("make the pins' folder: %w", err))
 	}
 	l, err := takeLock(opts.BPFFS)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
-	"golang.org/x/sys/unix"
 )
 
 // helpers are what the programs call, with the kernel that brought them to
@@ -29,7 +28,7 @@ var helpers = []struct {
 // explain adds to an error of loading or attaching what is the likely cause: a
 // right that the process lacks or a feature that the kernel lacks.
 func explain(err error) error {
-	if errors.Is(err, unix.EPERM) && !privileged() {
+	if errors.Is(err, os.ErrPermission) && !privileged() {
 		return fmt.Errorf("%w: the agent needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN: run it as root", err)
 	}
 	if missing := missingFeatures(); len(missing) > 0 {

@@ -1,0 +1,304 @@
+package datapath_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+var small = bpfmap.Sizes{
+	Frontends: 64, Services: 64, Backends: 64, Slots: 64,
+	Affinity: 64, UDPPeers: 64, SourceRanges: 64,
+}
+
+// place makes a folder for pins and a cgroup, both removed when the test ends.
+func place(t *testing.T) datapath.Options {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for BPF programs")
+	}
+	bpffs, err := os.MkdirTemp(datapath.DefaultBPFFS, "beeline_test_")
+	if err != nil {
+		t.Fatalf("make a folder on the BPF file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if _, err := datapath.Cleanup(bpffs); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(bpffs); err != nil {
+			t.Error(err)
+		}
+	})
+	return datapath.Options{BPFFS: bpffs, Cgroup: newCgroup(t), Sizes: small}
+}
+
+func newCgroup(t *testing.T) string {
+	t.Helper()
+	root, err := datapath.FindCgroup2()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := os.MkdirTemp(root, "beeline_test_")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func prepare(t *testing.T, opts datapath.Options) *datapath.Datapath {
+	t.Helper()
+	d, err := datapath.Prepare(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// attach prepares and attaches as an agent does, and lets the agent end.
+func attach(t *testing.T, opts datapath.Options) {
+	t.Helper()
+	d := prepare(t, opts)
+	if err := errors.Join(d.Attach(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func links(t *testing.T, opts datapath.Options) []datapath.Link {
+	t.Helper()
+	list, err := datapath.Links(opts.BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
+	opts := place(t)
+	first := prepare(t, opts)
+	_, err := datapath.Prepare(opts)
+	var running *datapath.RunningError
+	if !errors.As(err, &running) || running.PID != os.Getpid() {
+		t.Errorf("second agent: got %v, want a RunningError with pid %d", err, os.Getpid())
+	}
+	if pid, up, err := datapath.Running(opts.BPFFS); pid != os.Getpid() || !up || err != nil {
+		t.Errorf("Running says %d, %v, %v", pid, up, err)
+	}
+	if _, err := datapath.Cleanup(opts.BPFFS); !errors.As(err, &running) {
+		t.Errorf("clean-up beside an agent: got %v, want a RunningError", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, up, err := datapath.Running(opts.BPFFS); up || err != nil {
+		t.Errorf("after the agent ended, Running says %v, %v", up, err)
+	}
+	attach(t, opts)
+}
+
+func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _, _ = datapath.Running(opts.BPFFS)
+			}
+		}
+	}()
+	for range 20 {
+		attach(t, opts)
+	}
+	close(stop)
+	<-stopped
+}
+
+func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	before := links(t, opts)
+	if len(before) != 8 {
+		t.Fatalf("%d programs are attached, want 8", len(before))
+	}
+	attach(t, opts)
+	after := links(t, opts)
+	for i := range before {
+		if before[i].ID != after[i].ID || before[i].ProgramID == after[i].ProgramID {
+			t.Errorf("%s: link %d with program %d became link %d with program %d",
+				before[i].Program, before[i].ID, before[i].ProgramID, after[i].ID, after[i].ProgramID)
+		}
+	}
+}
+
+func TestAnotherCgroupMovesTheLinks(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	before := links(t, opts)[0]
+	opts.Cgroup = newCgroup(t)
+	attach(t, opts)
+	for _, l := range links(t, opts) {
+		if l.Cgroup == before.Cgroup || l.Cgroup == 0 {
+			t.Errorf("%s is attached to cgroup %d, want the new one", l.Program, l.Cgroup)
+		}
+	}
+}
+
+func TestRemovedCgroupDoesNotKeepAnAgentFromStarting(t *testing.T) {
+	opts := place(t)
+	gone := opts
+	gone.Cgroup = newCgroup(t)
+	attach(t, gone)
+	if err := os.Remove(gone.Cgroup); err != nil {
+		t.Fatal(err)
+	}
+	attach(t, opts)
+	if l := links(t, opts)[0]; l.Cgroup == 0 {
+		t.Error("the links lead to no cgroup")
+	}
+}
+
+// serve puts count Services into the maps and returns the frontends.
+func serve(t *testing.T, maps *bpfmap.Maps, count int) map[tables.FrontendKey]tables.Frontend {
+	t.Helper()
+	have, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := tables.Restore(maps, have)
+	for i := range count {
+		svc := &model.Service{
+			Name:       model.Name{Namespace: "default", Name: fmt.Sprint("s", i)},
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
+			Ports:      []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+		}
+		if _, err := tab.Apply(tables.Compile(svc, nil, &model.Node{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err = maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return have.Frontends
+}
+
+func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
+	opts := place(t)
+	d := prepare(t, opts)
+	want := serve(t, d.Maps(), 10)
+	if err := errors.Join(d.Attach(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	opts.Sizes.Frontends *= 4
+	attach(t, opts)
+	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	have, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(have.Frontends) != len(want) || len(want) != 20 {
+		t.Errorf("%d of %d frontends are left", len(have.Frontends), len(want))
+	}
+	if size := maps.Limits().Frontends.Size; size != opts.Sizes.Frontends {
+		t.Errorf("the map of frontends holds %d, want %d", size, opts.Sizes.Frontends)
+	}
+}
+
+func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
+	opts := place(t)
+	d := prepare(t, opts)
+	defer d.Close()
+	if pins, err := os.ReadDir(datapath.Dir(opts.BPFFS)); err != nil || len(pins) != 0 {
+		t.Errorf("before Attach: pins %v, %v", pins, err)
+	}
+}
+
+func TestCleanupRemovesEverySchema(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	removed, err := datapath.Cleanup(opts.BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(removed, func(path string) bool { return strings.HasSuffix(path, "bl_connect4") }) {
+		t.Errorf("removed %q, and no link of bl_connect4", removed)
+	}
+	if left, err := os.ReadDir(opts.BPFFS); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if removed, err := datapath.Cleanup(opts.BPFFS); err != nil || len(removed) != 0 {
+		t.Errorf("a second clean-up: %v, %v", removed, err)
+	}
+}
+
+func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	other := filepath.Join(filepath.Dir(datapath.Dir(opts.BPFFS)), "v0")
+	if err := os.Rename(datapath.Dir(opts.BPFFS), other); err != nil {
+		t.Fatal(err)
+	}
+	d := prepare(t, opts)
+	defer d.Close()
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("before Attach the other schema's pins are gone: %v", err)
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the other schema's pins are still there: %v", err)
+	}
+}
+
+func TestErrorsSayHowToMendThem(t *testing.T) {
+	opts := place(t)
+	for _, tc := range []struct {
+		name   string
+		change func(*datapath.Options)
+		want   []string
+	}{
+		{"no cgroup2", func(o *datapath.Options) { o.Cgroup = t.TempDir() }, []string{"not in a cgroup2 hierarchy", "--cgroup-root"}},
+		{"no such cgroup", func(o *datapath.Options) { o.Cgroup += "/missing" }, []string{"/missing", "no such file"}},
+		{"no bpffs", func(o *datapath.Options) { o.BPFFS = t.TempDir() }, []string{"not on a BPF file system", "mount -t bpf", "--bpffs"}},
+		{"no such folder", func(o *datapath.Options) { o.BPFFS += "/missing" }, []string{"does not exist", "--bpffs"}},
+		{"size 0", func(o *datapath.Options) { o.Sizes.Backends = 0 }, []string{"--max-backends", "at least 1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := opts
+			tc.change(&o)
+			_, err := datapath.Prepare(o)
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
