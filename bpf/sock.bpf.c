@@ -238,57 +238,77 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
 	return false;
 }
 
-/*
- * Find the frontend of @dst and a backend for a new connection to it.
- *
- * Returns BL_SOCK_REFUSE with the error set, or BL_SOCK_PROCEED; then
- * choice->backend is NULL when @dst is no Service.
- */
-static __always_inline int bl_sock_balance(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					   enum bl_sock_hook hook,
-					   struct bl_frontend_entry *frontend,
-					   struct bl_choice *choice)
-{
+/* A Service that a socket may use. stat is NULL when the address is no Service. */
+struct bl_sock_service {
+	struct bl_frontend_entry frontend;
 	struct bl_service_stat_entry *stat;
+};
+
+/*
+ * Find the Service behind @dst. Returns BL_SOCK_REFUSE with the error set when
+ * @dst must not be reached from this socket.
+ */
+static __always_inline int bl_sock_admit(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					 enum bl_sock_hook hook, struct bl_sock_service *service)
+{
 	enum bl_reason reason;
 	union bl_addr source;
 
-	choice->backend = NULL;
-	*frontend = bl_sock_frontend(ctx, dst, hook, &reason);
-	if (frontend->kind == BL_FRONTEND_NONE) {
+	service->stat = NULL;
+	service->frontend = bl_sock_frontend(ctx, dst, hook, &reason);
+	if (service->frontend.kind == BL_FRONTEND_NONE) {
 		if (unlikely(reason != BL_REASON_COUNT))
 			return bl_sock_refuse(reason);
 		return BL_SOCK_PROCEED;
 	}
-	stat = bl_service_stat_lookup(frontend->service);
-	if (unlikely(!stat))
+	service->stat = bl_service_stat_lookup(service->frontend.service);
+	if (unlikely(!service->stat))
 		return bl_sock_refuse(BL_REASON_BROKEN_TABLE);
-	if (unlikely(frontend->flags & BL_FRONTEND_SOURCE_RANGES)) {
+	if (unlikely(service->frontend.flags & BL_FRONTEND_SOURCE_RANGES)) {
 		source = bl_sock_source(ctx->sk, dst->ipv4);
-		if (!bl_source_allowed(ctx->sk, &source, frontend->service, dst->ipv4))
-			return bl_sock_refuse_service(stat, BL_REASON_SOURCE_RANGE);
+		if (!bl_source_allowed(ctx->sk, &source, service->frontend.service, dst->ipv4))
+			return bl_sock_refuse_service(service->stat, BL_REASON_SOURCE_RANGE);
 	}
-	*choice = bl_sock_select(ctx, *frontend, bl_sock_random(stat, frontend->service));
-	if (unlikely(!choice->backend))
-		return bl_sock_refuse_service(stat, choice->reason);
-	stat->connections++;
 	return BL_SOCK_PROCEED;
 }
 
 /*
- * connect(): pick a backend for @dst. Returns as bl_sock_balance; the caller
- * rewrites the destination when there is a backend.
+ * Choose a backend of @service for a new connection. Returns BL_SOCK_REFUSE with
+ * the error set, and choice->backend NULL, when none may serve.
+ */
+static __always_inline int bl_sock_choose(struct bpf_sock_addr *ctx,
+					  const struct bl_sock_service *service,
+					  struct bl_choice *choice)
+{
+	__u32 random = bl_sock_random(service->stat, service->frontend.service);
+
+	*choice = bl_sock_select(ctx, service->frontend, random);
+	if (unlikely(!choice->backend))
+		return bl_sock_refuse_service(service->stat, choice->reason);
+	service->stat->connections++;
+	return BL_SOCK_PROCEED;
+}
+
+/*
+ * connect(): the backend in @choice takes the place of @dst; NULL when @dst stays.
+ * Returns BL_SOCK_REFUSE with the error set, or BL_SOCK_PROCEED.
  */
 static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					   struct bl_choice *choice)
 {
-	struct bl_frontend_entry frontend;
-	int verdict = bl_sock_balance(ctx, dst, BL_SOCK_CONNECT, &frontend, choice);
+	struct bl_sock_service service;
+	int verdict = bl_sock_admit(ctx, dst, BL_SOCK_CONNECT, &service);
 
-	if (choice->backend)
-		bl_sock_remember(ctx, dst, frontend.service, choice);
-	else if (verdict == BL_SOCK_PROCEED)
+	choice->backend = NULL;
+	if (verdict == BL_SOCK_REFUSE)
+		return verdict;
+	if (!service.stat) {
 		bl_sock_forget(ctx);
+		return BL_SOCK_PROCEED;
+	}
+	verdict = bl_sock_choose(ctx, &service, choice);
+	if (choice->backend)
+		bl_sock_remember(ctx, dst, service.frontend.service, choice);
 	return verdict;
 }
 
@@ -329,7 +349,7 @@ int bl_connect6(struct bpf_sock_addr *ctx)
  * socket as one whose replies need a look. Served all the same when that fails.
  */
 static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 cookie,
-					    const struct bl_dst *dst, __u32 service,
+					    const struct bl_dst *dst,
 					    const struct bl_choice *choice, __u64 now)
 {
 	struct bl_udp_peer_key key = {
@@ -342,7 +362,6 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 		.addr = choice->backend->addr,
 		.port = choice->backend->port,
 		.member = choice->member,
-		.service = service,
 		.backend = choice->ref,
 		.last_used = now,
 	};
@@ -360,12 +379,12 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 }
 
 /*
- * The backend that this socket used for @dst, if it may go on using it. Both
- * entries are touched, so that they grow old together. Where two Service
+ * The backend of @service that this socket used for @dst, if it may go on using
+ * it. Both entries are touched, so that they grow old together. Where two Service
  * addresses lead a socket to one backend, replies show the one last sent to.
  */
 static __always_inline const struct bl_backend_entry *
-bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u64 now)
+bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u32 service, __u64 now)
 {
 	struct bl_udp_peer_key key = {
 		.cookie = cookie,
@@ -378,7 +397,7 @@ bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u64 now)
 
 	if (!peer || now - peer->last_used >= bl_udp_peer_idle)
 		return NULL;
-	backend = bl_backend_recall(peer->backend, peer->service, peer->member);
+	backend = bl_backend_recall(peer->backend, service, peer->member);
 	if (!backend)
 		return NULL;
 	key.addr = backend->addr;
@@ -393,36 +412,62 @@ bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u64 now)
 	return backend;
 }
 
+/* The socket sends to something that is no Service: its replies are shown as such. */
+static __always_inline void bl_udp_forget(struct bpf_sock_addr *ctx, const struct bl_dst *dst)
+{
+	struct bl_udp_peer_key key = {
+		.addr = dst->addr,
+		.port = dst->port,
+		.direction = BL_UDP_REPLY,
+	};
+
+	if (!bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0))
+		return;
+	key.cookie = bpf_get_socket_cookie(ctx);
+	if (bpf_map_lookup_elem(&bl_udp_peer, &key))
+		bpf_map_delete_elem(&bl_udp_peer, &key);
+}
+
 /*
  * sendmsg() on an unconnected socket: the backend of this datagram. Returns as
- * bl_sock_balance.
+ * bl_sock_connect.
  */
 static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					   struct bl_choice *choice)
 {
-	__u64 cookie = bpf_get_socket_cookie(ctx);
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct bl_frontend_entry frontend;
-	int verdict;
+	struct bl_sock_service service;
+	int verdict = bl_sock_admit(ctx, dst, BL_SOCK_SENDMSG, &service);
+	__u64 cookie, now;
 
+	choice->backend = NULL;
+	if (verdict == BL_SOCK_REFUSE)
+		return verdict;
+	if (!service.stat) {
+		bl_udp_forget(ctx, dst);
+		return BL_SOCK_PROCEED;
+	}
+	cookie = bpf_get_socket_cookie(ctx);
+	now = bpf_ktime_get_coarse_ns();
 	if (bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0)) {
-		choice->backend = bl_udp_recall(cookie, dst, now);
+		choice->backend = bl_udp_recall(cookie, dst, service.frontend.service, now);
 		if (choice->backend)
 			return BL_SOCK_PROCEED;
 	}
-	verdict = bl_sock_balance(ctx, dst, BL_SOCK_SENDMSG, &frontend, choice);
+	verdict = bl_sock_choose(ctx, &service, choice);
 	if (choice->backend)
-		bl_udp_remember(ctx, cookie, dst, frontend.service, choice, now);
+		bl_udp_remember(ctx, cookie, dst, choice, now);
 	return verdict;
 }
 
 SEC("cgroup/sendmsg4")
 int bl_sendmsg4(struct bpf_sock_addr *ctx)
 {
-	struct bl_dst dst = {.proto = IPPROTO_UDP};
 	struct bl_choice choice;
+	struct bl_dst dst;
 	int verdict;
 
+	if (!bl_sock_protocol(ctx, &dst))
+		return BL_SOCK_PROCEED;
 	bl_sock_dst4(ctx, &dst);
 	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
 	if (choice.backend)
@@ -433,10 +478,12 @@ int bl_sendmsg4(struct bpf_sock_addr *ctx)
 SEC("cgroup/sendmsg6")
 int bl_sendmsg6(struct bpf_sock_addr *ctx)
 {
-	struct bl_dst dst = {.proto = IPPROTO_UDP};
 	struct bl_choice choice;
+	struct bl_dst dst;
 	int verdict;
 
+	if (!bl_sock_protocol(ctx, &dst))
+		return BL_SOCK_PROCEED;
 	bl_sock_dst6(ctx, &dst);
 	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
 	if (choice.backend)

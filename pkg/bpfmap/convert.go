@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
-	"unsafe"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -54,14 +53,6 @@ func frontendKey(k tables.FrontendKey) sockBlFrontendKey {
 
 func (k sockBlFrontendKey) tables() tables.FrontendKey {
 	return tables.FrontendKey{Addr: k.Addr.netip(), Port: hton16(k.Port), Protocol: model.Protocol(k.Proto)}
-}
-
-// check is the digest that tells a value from one of another key in reused
-// memory; see bl_frontend_check.
-func (k sockBlFrontendKey) check() uint16 {
-	words := (*[5]uint32)(unsafe.Pointer(&k))
-	fold := words[0] ^ words[1] ^ words[2] ^ words[3] ^ words[4]
-	return uint16(fold ^ fold>>16)
 }
 
 func setWord(s tables.Set) uint64 {

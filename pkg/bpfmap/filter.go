@@ -67,13 +67,24 @@ func (f *filter) clear(bit uint32) {
 	atomic.AndUint64(&f.entry.Word[bit/64], ^(uint64(1) << (bit % 64)))
 }
 
-// filterBit is the place of a key in the filter; see bl_filter_test.
-func (k *sockBlFrontendKey) filterBit() uint32 {
+// hash is the hash of the key that the programs compute too; see
+// bl_frontend_hash.
+func (k *sockBlFrontendKey) hash() uint64 {
 	words := (*[5]uint32)(unsafe.Pointer(k))
 	low := uint64(words[3])<<32 | uint64(words[4])
 	high := (uint64(words[0])<<32 | uint64(words[1])) + uint64(words[2])
-	hash := (low ^ high*0xbf58476d1ce4e5b9) * 0x9e3779b97f4a7c15
-	return uint32(hash >> (64 - sockBlFilterSizeBL_FILTER_SHIFT))
+	return (low ^ high*0xbf58476d1ce4e5b9) * 0x9e3779b97f4a7c15
+}
+
+// filterBit is the place of a key in the filter; see bl_filter_test.
+func (k *sockBlFrontendKey) filterBit() uint32 {
+	return uint32(k.hash() >> (64 - sockBlFilterSizeBL_FILTER_SHIFT))
+}
+
+// check is the digest that tells a value from one of another key in reused
+// memory; see bl_frontend_check.
+func (k *sockBlFrontendKey) check() uint16 {
+	return uint16(k.hash()>>48 ^ k.hash()>>28)
 }
 
 // writeCover computes the prefix around all Service CIDRs.

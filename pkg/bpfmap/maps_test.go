@@ -423,7 +423,7 @@ func TestGrowSizes(t *testing.T) {
 	affinity := sockBlAffinityKey{Netns: 5, Service: 9000}
 	peer := sockBlUdpPeerKey{Cookie: 7, Port: 53}
 	must(t, m.all[sockMapBlAffinity].Put(&affinity, &sockBlAffinityEntry{LastUsed: 11}),
-		m.all[sockMapBlUdpPeer].Put(&peer, &sockBlUdpPeerEntry{Service: 13}))
+		m.all[sockMapBlUdpPeer].Put(&peer, &sockBlUdpPeerEntry{Member: 13}))
 
 	larger := Sizes{
 		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
@@ -435,7 +435,7 @@ func TestGrowSizes(t *testing.T) {
 		var a sockBlAffinityEntry
 		var p sockBlUdpPeerEntry
 		must(t, m.all[sockMapBlAffinity].Lookup(&affinity, &a), m.all[sockMapBlUdpPeer].Lookup(&peer, &p))
-		if a.LastUsed != 11 || p.Service != 13 {
+		if a.LastUsed != 11 || p.Member != 13 {
 			t.Errorf("entries became %+v and %+v", a, p)
 		}
 		if got := m.Limits().Slots.Size; got != sizes.Slots {

@@ -260,7 +260,7 @@ type sockBlUdpPeerEntry struct {
 	Addr    sockBlAddr
 	Port    uint16
 	Member  uint16
-	Service uint32
+	Pad     uint32
 	Backend struct {
 		_          structs.HostLayout
 		Id         uint32

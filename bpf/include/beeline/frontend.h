@@ -41,30 +41,34 @@ static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
 	return !addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff);
 }
 
-static __always_inline __u16 bl_frontend_check(const struct bl_frontend_key *key)
-{
-	const __u32 *word = (const __u32 *)key;
-	__u32 fold = word[0] ^ word[1] ^ word[2] ^ word[3] ^ word[4];
-
-	return fold ^ fold >> 16;
-}
-
-/*
- * Whether there may be a frontend of @key. The agent computes the same hash
- * (pkg/bpfmap).
- */
-static __always_inline bool bl_filter_test(const struct bl_frontend_key *key)
+/* A hash of @key, good in its upper half. The agent computes the same. */
+static __always_inline __u64 bl_frontend_hash(const struct bl_frontend_key *key)
 {
 	const __u32 *word = (const __u32 *)key;
 	__u64 low = (__u64)word[3] << 32 | word[4];
 	__u64 high = ((__u64)word[0] << 32 | word[1]) + word[2];
-	__u64 hash = (low ^ high * 0xbf58476d1ce4e5b9ULL) * 0x9e3779b97f4a7c15ULL;
+
+	return (low ^ high * 0xbf58476d1ce4e5b9ULL) * 0x9e3779b97f4a7c15ULL;
+}
+
+/*
+ * The digest of a key with this hash: the upper bits, which depend on the whole
+ * key, and some that the filter does not use.
+ */
+static __always_inline __u16 bl_frontend_check(__u64 hash)
+{
+	return hash >> 48 ^ hash >> 28;
+}
+
+/* Whether there may be a frontend whose key has this hash. */
+static __always_inline bool bl_filter_test(__u64 hash)
+{
+	__u32 bit = hash >> (64 - BL_FILTER_SHIFT);
 	const struct bl_filter_entry *filter;
 	__u32 zero = 0;
 
 	filter = bpf_map_lookup_elem(&bl_filter, &zero);
-	hash >>= 64 - BL_FILTER_SHIFT;
-	return filter && filter->word[hash >> 6] >> (hash & 63) & 1;
+	return filter && filter->word[bit >> 6] >> (bit & 63) & 1;
 }
 
 /*
@@ -72,16 +76,17 @@ static __always_inline bool bl_filter_test(const struct bl_frontend_key *key)
  */
 static __always_inline struct bl_frontend_entry bl_frontend_get(const struct bl_frontend_key *key)
 {
+	__u64 hash = bl_frontend_hash(key);
 	union bl_frontend_word found = {};
 	const __u64 *word;
 
-	if (!bl_filter_test(key))
+	if (!bl_filter_test(hash))
 		return found.frontend;
 	word = bpf_map_lookup_elem(&bl_frontend, key);
 	if (!word)
 		return found.frontend;
 	found.word = *(const volatile __u64 *)word;
-	if (found.frontend.check != bl_frontend_check(key))
+	if (found.frontend.check != bl_frontend_check(hash))
 		found.word = 0;
 	return found.frontend;
 }

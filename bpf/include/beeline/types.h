@@ -75,7 +75,7 @@ struct bl_frontend_entry {
 	__u32 service;
 	__u8 kind;
 	__u8 flags;
-	__u16 check;
+	__u16 check; /* digest of the key */
 };
 _Static_assert(sizeof(struct bl_frontend_entry) == 8, "bl_frontend_entry");
 
@@ -214,7 +214,7 @@ struct bl_udp_peer_entry {
 	union bl_addr addr; /* the other side of the translation */
 	__be16 port;
 	__u16 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
-	__u32 service;
+	__u32 pad;
 	struct bl_backend_ref backend;
 	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
 };
