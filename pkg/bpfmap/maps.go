@@ -78,6 +78,8 @@ type Maps struct {
 	// filterMap is the memory of filter, which is nil when opened for reading.
 	filterMap *table1[sockBlFilterEntry]
 	filter    *filter
+	// resized is set when a pinned map was replaced by one of another size.
+	resized bool
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
@@ -129,9 +131,11 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	}
 	m := &Maps{spec: spec, all: make(map[string]*ebpf.Map)}
 	for _, name := range names(spec) {
-		if m.all[name], err = loadMap(filepath.Join(dir, name), spec.Maps[name]); err != nil {
+		var resized bool
+		if m.all[name], resized, err = loadMap(filepath.Join(dir, name), spec.Maps[name]); err != nil {
 			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
 		}
+		m.resized = m.resized || resized
 	}
 	if err := m.mapTables(false); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -170,33 +174,36 @@ func Open(dir string) (*Maps, error) {
 	return m, nil
 }
 
-func loadMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+// loadMap opens or makes a map. resized is true for a new one that holds what the
+// pinned one does.
+func loadMap(path string, spec *ebpf.MapSpec) (kernelMap *ebpf.Map, resized bool, err error) {
 	pinned, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
-		return ebpf.NewMap(spec)
+		kernelMap, err = ebpf.NewMap(spec)
+		return kernelMap, false, err
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	likePinned := spec.Copy()
 	likePinned.MaxEntries = pinned.MaxEntries()
 	if err := likePinned.Compatible(pinned); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
+		return nil, false, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
 	}
 	if pinned.MaxEntries() == spec.MaxEntries {
-		return pinned, nil
+		return pinned, false, nil
 	}
 	fresh, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, errors.Join(err, pinned.Close())
+		return nil, false, errors.Join(err, pinned.Close())
 	}
 	if err := copyMap(fresh, pinned); err != nil {
 		if noRoom(err) {
 			err = tables.Limit{Table: spec.Name, Size: capacity(fresh, spec), Setting: Setting(spec.Name)}.Full()
 		}
-		return nil, errors.Join(fmt.Errorf("copy %s to the new size: %w", path, err), fresh.Close(), pinned.Close())
+		return nil, false, errors.Join(fmt.Errorf("copy %s to the new size: %w", path, err), fresh.Close(), pinned.Close())
 	}
-	return fresh, pinned.Close()
+	return fresh, true, pinned.Close()
 }
 
 // noRoom reports whether a map could not take another entry.
@@ -330,6 +337,10 @@ func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
 	bID, _ := b.ID()
 	return aID == bID, nil
 }
+
+// Resized reports whether a pinned map was replaced by one of another size:
+// programs that are at work do not see what is written from now on.
+func (m *Maps) Resized() bool { return m.resized }
 
 // Constants are set in the programs when they are loaded.
 type Constants struct {

@@ -38,7 +38,8 @@ type Datapath struct {
 
 // Prepare takes the place of any former agent on the BPF file system, opens or
 // makes the maps and loads the programs. Nothing changes for traffic until
-// [Datapath.Attach]. The error is a [RunningError] when another agent runs.
+// [Datapath.Attach], except that programs at work are replaced at once when a size
+// in opts has changed. The error is a [RunningError] when another agent runs.
 func Prepare(opts Options) (*Datapath, error) {
 	if err := checkCgroup2(opts.Cgroup); err != nil {
 		return nil, err
@@ -67,6 +68,12 @@ func Prepare(opts Options) (*Datapath, error) {
 		UDPPeerIdle: opts.UDPPeerIdle,
 	}); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
+	}
+	if d.maps.Resized() {
+		// What the former agent's programs read must not grow old.
+		if err := d.Attach(); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
 	}
 	return d, nil
 }

@@ -80,6 +80,7 @@ type Reconciler struct {
 	failed     map[model.Name]string // the error that was logged
 	nodeFailed bool                  // node addresses or Service ranges
 	complete   bool
+	pruned     bool
 	released   chan tables.Retired
 	waiting    bool // a barrier is on its way
 }
@@ -231,7 +232,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			return err
 		}
 		switch {
-		case len(r.failed) == 0 && !r.nodeFailed:
+		case len(r.failed) == 0 && !r.nodeFailed && r.pruned == r.complete:
 			retry, backoff = nil, retryMin
 		case retry == nil:
 			retry = time.After(backoff)
@@ -316,13 +317,10 @@ func (r *Reconciler) sync() error {
 		}
 	}
 	r.apply(&w, &s)
+	if !r.pruned {
+		r.prune(&w, &s)
+	}
 	if !r.complete {
-		affected, err := r.tables.Prune(r.exists)
-		if err != nil {
-			klog.ErrorS(err, "What is left of former Services could not be removed")
-		}
-		w.names = set(affected)
-		r.apply(&w, &s)
 		if err := r.opts.Complete(); err != nil {
 			return err
 		}
@@ -332,6 +330,16 @@ func (r *Reconciler) sync() error {
 	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
 	r.opts.Synced(s)
 	return nil
+}
+
+// prune removes what is left of Services that do not exist any more.
+func (r *Reconciler) prune(w *work, s *Sync) {
+	affected, err := r.tables.Prune(r.exists)
+	if r.pruned = err == nil; !r.pruned {
+		klog.ErrorS(err, "What is left of former Services could not be removed, trying again")
+	}
+	w.names = set(affected)
+	r.apply(w, s)
 }
 
 // count returns how many units and endpoints there are, roughly.

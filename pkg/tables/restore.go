@@ -75,8 +75,11 @@ func (t *Tables) clearOrphans() error {
 			errs = append(errs, t.store.PutService(id, Service{}), t.store.ClearServiceName(id))
 		}
 	}
-	t.orphans = orphans{}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		t.orphans = orphans{}
+	}
+	return err
 }
 
 // restoreUnits takes over the Service ids. A name found twice keeps its first id.
