@@ -41,6 +41,7 @@ func serve(ctx context.Context, c *config) error {
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
+	d.Maps().SetAgent(c.describe(started))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(metrics.NewDatapath(d.Maps()))
@@ -56,7 +57,6 @@ func serve(ctx context.Context, c *config) error {
 			if err := d.Attach(); err != nil {
 				return err
 			}
-			d.Maps().SetAgent(c.describe(started))
 			klog.InfoS("Serving", "version", version.String(), "node", c.nodeName, "cgroup", c.cgroup,
 				"pins", datapath.Dir(c.bpffs), "after", time.Since(started).Round(time.Millisecond))
 			return nil
