@@ -147,19 +147,6 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 	return frontend;
 }
 
-/*
- * A number spread over 32 bits for the next choice of a Service: steps of the
- * golden ratio, which visit all parts of a set evenly in any order of set sizes.
- * Where the steps start differs between nodes, CPUs and Services, so that rare
- * connections from many nodes do not meet at one backend.
- */
-static __always_inline __u32 bl_sock_random(const struct bl_service_stat_entry *stat, __u32 service)
-{
-	__u32 start = bl_seed ^ (bpf_get_smp_processor_id() << 20 | service);
-
-	return start * 0x85ebca6bU + (__u32)stat->connections * 0x9e3779b9U;
-}
-
 /* The backend of a new connection to @frontend. */
 static __always_inline struct bl_choice
 bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u32 random)
@@ -180,7 +167,8 @@ bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u
 	}
 	if (unlikely(service->affinity)) {
 		key.netns = bpf_get_netns_cookie(ctx);
-		choice = bl_affinity_select(service, &key, set, member, random);
+		choice = bl_affinity_select(&bl_affinity, service, &key, frontend.service, set,
+					    member, random);
 	} else {
 		choice = bl_set_select(set, random);
 	}
@@ -280,7 +268,7 @@ static __always_inline int bl_sock_choose(struct bpf_sock_addr *ctx,
 					  const struct bl_sock_service *service,
 					  struct bl_choice *choice)
 {
-	__u32 random = bl_sock_random(service->stat, service->frontend.service);
+	__u32 random = bl_random(service->stat, service->frontend.service);
 
 	*choice = bl_sock_select(ctx, service->frontend, random);
 	if (unlikely(!choice->backend))

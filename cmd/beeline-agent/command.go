@@ -115,6 +115,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Uint32Var(&o.sizes.Affinity, "max-affinity-entries", o.sizes.Affinity, "clients with session affinity; the one idle longest gives way")
 	f.Uint32Var(&o.sizes.UDPPeers, "max-udp-peers", o.sizes.UDPPeers, "twice the Service addresses that unconnected UDP sockets use; the one idle longest gives way")
 	f.Uint32Var(&o.sizes.SourceRanges, "max-source-ranges", o.sizes.SourceRanges, "loadBalancerSourceRanges of all Service ports")
+	f.Uint32Var(&o.sizes.Flows, "max-flows", o.sizes.Flows, "twice the connections of clients outside of the node; the one idle longest gives way")
+	f.Uint32Var(&o.sizes.Clients, "max-clients", o.sizes.Clients, "clients outside of the node with session affinity; the one idle longest gives way")
 	f.DurationVar(&o.minSyncPeriod, "min-sync-period", 0, "shortest time between two rounds of changes")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:10249", "address and port for /metrics; empty is off")
 	f.StringVar(&o.healthAddress, "healthz-bind-address", "0.0.0.0:10256", "address and port for /healthz and /livez; empty is off")

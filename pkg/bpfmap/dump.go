@@ -292,6 +292,8 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored"},
 	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored"},
 	sockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored"},
+	sockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Refused: true},
+	sockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Refused: true},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

@@ -29,6 +29,8 @@ type Sizes struct {
 	Affinity     uint32 // clients with session affinity
 	UDPPeers     uint32 // two for each Service that an unconnected UDP socket uses
 	SourceRanges uint32
+	Flows        uint32 // two for each packet flow
+	Clients      uint32 // clients of packets with session affinity
 }
 
 // DefaultSizes fit a large cluster.
@@ -40,6 +42,8 @@ var DefaultSizes = Sizes{
 	Affinity:     1 << 16,
 	UDPPeers:     1 << 16,
 	SourceRanges: 1 << 16,
+	Flows:        1 << 16,
+	Clients:      1 << 14,
 }
 
 // sizing is the flag that sets a map's size.
@@ -59,6 +63,8 @@ var sized = map[string]sizing{
 	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }},
 	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }},
 	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }},
+	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }},
+	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }},
 }
 
 // Setting returns the flag that sets the size of a map, "" when it is fixed.
@@ -352,29 +358,70 @@ type Constants struct {
 	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
 	// is the default.
 	UDPPeerIdle time.Duration
+	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
+	// both 0 is the default.
+	SNATPortMin, SNATPortMax uint16
 }
 
-// LoadPrograms loads the programs over these maps, by name.
-func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
-	spec := m.spec.Copy()
-	err := errors.Join(
-		spec.Variables[sockVarBlHostNetns].Set(c.HostNetns),
-		spec.Variables[sockVarBlSeed].Set(c.Seed),
-	)
-	if c.UDPPeerIdle != 0 {
-		err = errors.Join(err, spec.Variables[sockVarBlUdpPeerIdle].Set(uint64(c.UDPPeerIdle)))
+// set fills in the variables that a program object has.
+func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
+	values := map[string]any{
+		sockVarBlHostNetns: c.HostNetns,
+		sockVarBlSeed:      c.Seed,
 	}
+	if c.UDPPeerIdle != 0 {
+		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
+	}
+	if c.SNATPortMax != 0 {
+		values[tcVarBlSnatPortMin], values[tcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
+	}
+	for name, value := range values {
+		if v := variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				return fmt.Errorf("set constant %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// LoadPrograms loads the programs for sockets and for packets over these maps. The
+// result is by name.
+func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
+	programs := make(map[string]*ebpf.Program)
+	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSock, loadTc} {
+		if err := m.loadPrograms(load, &c, programs); err != nil {
+			for _, p := range programs {
+				_ = p.Close()
+			}
+			return nil, fmt.Errorf("load programs: %w", err)
+		}
+	}
+	return programs, nil
+}
+
+// loadPrograms adds the programs of one object.
+func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants, programs map[string]*ebpf.Program) error {
+	spec, err := load()
 	if err != nil {
-		return nil, fmt.Errorf("set constants of the programs: %w", err)
+		return err
+	}
+	if err := c.set(spec.Variables); err != nil {
+		return err
+	}
+	for name, kernelMap := range m.all {
+		if s := spec.Maps[name]; s != nil {
+			s.MaxEntries = kernelMap.MaxEntries()
+		}
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: m.all})
 	if err != nil {
-		return nil, fmt.Errorf("load programs: %w", err)
+		return err
 	}
 	defer coll.Close()
-	programs := coll.Programs
+	maps.Copy(programs, coll.Programs)
 	coll.Programs = nil // kept
-	return programs, nil
+	return nil
 }
 
 // Close releases descriptors and memory. Pinned maps live on.

@@ -26,7 +26,7 @@ import (
 // small keeps the LRU maps of the tests from taking much memory.
 var small = Sizes{
 	Frontends: 2000, Services: 3 * 4096, Backends: 3 * 4096, Slots: 3 * 16384,
-	Affinity: 1000, UDPPeers: 1000, SourceRanges: 100,
+	Affinity: 1000, UDPPeers: 1000, SourceRanges: 100, Flows: 1000, Clients: 1000,
 }
 
 // bpffs makes a BPF file system that has no place in the tree: it is gone with
@@ -427,7 +427,7 @@ func TestGrowSizes(t *testing.T) {
 
 	larger := Sizes{
 		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
-		Affinity: 2000, UDPPeers: 3000, SourceRanges: 300,
+		Affinity: 2000, UDPPeers: 3000, SourceRanges: 300, Flows: 2000, Clients: 2000,
 	}
 	for _, sizes := range []Sizes{larger, small, larger} {
 		m = reload(t, m, dir, sizes)
@@ -534,8 +534,8 @@ func TestLoadPrograms(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"bl_connect4", "bl_connect6", "bl_getpeername4", "bl_getpeername6",
-		"bl_recvmsg4", "bl_recvmsg6", "bl_sendmsg4", "bl_sendmsg6",
+		"bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
+		"bl_ingress", "bl_ingress_l3", "bl_recvmsg4", "bl_recvmsg6", "bl_sendmsg4", "bl_sendmsg6",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("programs %v, want %v", got, want)

@@ -92,6 +92,12 @@ type sockBlCidrKey struct {
 	Addr      sockBlAddr
 }
 
+type sockBlClientKey struct {
+	_       structs.HostLayout
+	Client  sockBlAddr
+	Service uint32
+}
+
 type sockBlCoverEntry struct {
 	_     structs.HostLayout
 	Addr6 sockBlAddr
@@ -99,6 +105,27 @@ type sockBlCoverEntry struct {
 	Addr4 uint32
 	Mask4 uint32
 }
+
+type sockBlDeviceEntry struct {
+	_       structs.HostLayout
+	Addr6   sockBlAddr
+	Addr4   uint32
+	Ifindex uint32
+	Flags   uint32
+	Pad     uint32
+}
+
+type sockBlDeviceFlag uint32
+
+const (
+	sockBlDeviceFlagBL_DEVICE_NO_ETHERNET sockBlDeviceFlag = 1
+)
+
+type sockBlDeviceLimit uint32
+
+const (
+	sockBlDeviceLimitBL_DEVICE_MAX sockBlDeviceLimit = 256
+)
 
 type sockBlFilterEntry struct {
 	_    structs.HostLayout
@@ -110,6 +137,58 @@ type sockBlFilterSize uint32
 const (
 	sockBlFilterSizeBL_FILTER_SHIFT sockBlFilterSize = 20
 	sockBlFilterSizeBL_FILTER_WORDS sockBlFilterSize = 16384
+)
+
+type sockBlFlowBits uint32
+
+const (
+	sockBlFlowBitsBL_FLOW_STATE       sockBlFlowBits = 7
+	sockBlFlowBitsBL_FLOW_IS_REPLY    sockBlFlowBits = 8
+	sockBlFlowBitsBL_FLOW_SNAT        sockBlFlowBits = 16
+	sockBlFlowBitsBL_FLOW_FIN_CLIENT  sockBlFlowBits = 32
+	sockBlFlowBitsBL_FLOW_FIN_BACKEND sockBlFlowBits = 64
+)
+
+type sockBlFlowEntry struct {
+	_         structs.HostLayout
+	Addr      sockBlAddr
+	Forward   sockBlFlowForward
+	Port      uint16
+	OtherPort uint16
+	Touched   uint16
+	Device    uint8
+	Bits      uint8
+}
+
+type sockBlFlowForward struct {
+	_       structs.HostLayout
+	Backend struct {
+		_          structs.HostLayout
+		Id         uint32
+		Generation uint32
+	}
+	Used    uint32
+	Service uint32
+}
+
+type sockBlFlowKey struct {
+	_       structs.HostLayout
+	Src     sockBlAddr
+	Dst     sockBlAddr
+	SrcPort uint16
+	DstPort uint16
+	Proto   uint8
+	Pad     [3]uint8
+}
+
+type sockBlFlowState uint32
+
+const (
+	sockBlFlowStateBL_FLOW_NEW          sockBlFlowState = 0
+	sockBlFlowStateBL_FLOW_SYN_RECEIVED sockBlFlowState = 1
+	sockBlFlowStateBL_FLOW_ESTABLISHED  sockBlFlowState = 2
+	sockBlFlowStateBL_FLOW_CLOSING      sockBlFlowState = 3
+	sockBlFlowStateBL_FLOW_CLOSED       sockBlFlowState = 4
 )
 
 type sockBlFrontendEntry struct {
@@ -166,7 +245,9 @@ const (
 	sockBlReasonBL_REASON_SOCK_NOT_STORED     sockBlReason = 6
 	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED sockBlReason = 7
 	sockBlReasonBL_REASON_AFFINITY_NOT_STORED sockBlReason = 8
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 9
+	sockBlReasonBL_REASON_NO_SOURCE_PORT      sockBlReason = 9
+	sockBlReasonBL_REASON_FLOW_NOT_STORED     sockBlReason = 10
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 11
 )
 
 type sockBlSchema uint32
@@ -285,10 +366,15 @@ const (
 	sockMapBlAffinity                 = "bl_affinity"
 	sockMapBlAgent                    = "bl_agent"
 	sockMapBlBackend                  = "bl_backend"
+	sockMapBlClient                   = "bl_client"
 	sockMapBlCounter                  = "bl_counter"
 	sockMapBlCover                    = "bl_cover"
+	sockMapBlDevice                   = "bl_device"
+	sockMapBlDeviceId                 = "bl_device_id"
 	sockMapBlFilter                   = "bl_filter"
+	sockMapBlFlow                     = "bl_flow"
 	sockMapBlFrontend                 = "bl_frontend"
+	sockMapBlLocalCidr                = "bl_local_cidr"
 	sockMapBlNodeAddr                 = "bl_node_addr"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
@@ -310,7 +396,12 @@ const (
 	sockVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	sockVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	sockVarBlExportBlChunk            = "bl_export_bl_chunk"
+	sockVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
+	sockVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	sockVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
+	sockVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
+	sockVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
+	sockVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	sockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	sockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
@@ -387,10 +478,15 @@ type sockMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
+	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
+	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
+	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
+	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
+	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -410,7 +506,12 @@ type sockVariableSpecs struct {
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
+	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
+	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
+	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
+	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
@@ -451,10 +552,15 @@ type sockMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
+	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlCover       *ebpf.Map `ebpf:"bl_cover"`
+	BlDevice      *ebpf.Map `ebpf:"bl_device"`
+	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
+	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
+	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -471,10 +577,15 @@ func (m *sockMaps) Close() error {
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlBackend,
+		m.BlClient,
 		m.BlCounter,
 		m.BlCover,
+		m.BlDevice,
+		m.BlDeviceId,
 		m.BlFilter,
+		m.BlFlow,
 		m.BlFrontend,
+		m.BlLocalCidr,
 		m.BlNodeAddr,
 		m.BlService,
 		m.BlServiceCidr,
@@ -495,7 +606,12 @@ type sockVariables struct {
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`
+	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
+	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
+	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
+	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`

@@ -18,7 +18,7 @@ import (
 
 var small = bpfmap.Sizes{
 	Frontends: 64, Services: 64, Backends: 64, Slots: 64,
-	Affinity: 64, UDPPeers: 64, SourceRanges: 64,
+	Affinity: 64, UDPPeers: 64, SourceRanges: 64, Flows: 64, Clients: 64,
 }
 
 // place makes a folder for pins and a cgroup, both removed when the test ends.

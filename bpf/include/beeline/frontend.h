@@ -156,3 +156,15 @@ static __always_inline enum bl_reason bl_undeclared(const struct bl_dst *dst)
 		return BL_REASON_UNALLOCATED_ADDRESS;
 	return BL_REASON_COUNT;
 }
+
+/* Whether loadBalancerSourceRanges of @service let @addr in. */
+static __always_inline bool bl_source_in_range(__u32 service, const union bl_addr *addr)
+{
+	struct bl_srcrange_key key = {
+		.prefix_len = 32 + 128,
+		.service = service,
+		.addr = *addr,
+	};
+
+	return bpf_map_lookup_elem(&bl_srcrange, &key) != NULL;
+}

@@ -32,6 +32,11 @@ BL_EXPORT(enum, bl_udp_direction);
 BL_EXPORT(enum, bl_node_addr_flag);
 BL_EXPORT(enum, bl_filter_size);
 BL_EXPORT(enum, bl_reason);
+BL_EXPORT(enum, bl_flow_state);
+BL_EXPORT(enum, bl_flow_bits);
+BL_EXPORT(struct, bl_flow_forward);
+BL_EXPORT(enum, bl_device_flag);
+BL_EXPORT(enum, bl_device_limit);
 
 /* Never preallocated: the memory grows with what is served. */
 struct {
@@ -131,6 +136,47 @@ struct {
 	__type(key, struct bl_cidr_key);
 	__type(value, __u32);
 } bl_service_cidr SEC(".maps");
+
+/* Pods by address: a client in one of these is inside the cluster. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_cidr_key);
+	__type(value, __u32);
+} bl_local_cidr SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_flow_key);
+	__type(value, struct bl_flow_entry);
+} bl_flow SEC(".maps");
+
+/* Session affinity of packets, by client address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_client_key);
+	__type(value, struct bl_affinity_entry);
+} bl_client SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_DEVICE_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_device_entry);
+} bl_device SEC(".maps");
+
+/* Interface index to index in bl_device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BL_DEVICE_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} bl_device_id SEC(".maps");
 
 /* Addresses that NodePorts answer on; the value is enum bl_node_addr_flag. */
 struct {

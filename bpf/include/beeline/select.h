@@ -65,14 +65,28 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
 }
 
 /*
- * Pick a backend of @set for @client, the same as before while the Service's
+ * A number spread over 32 bits for the next choice of a Service: steps of the
+ * golden ratio, which visit all parts of a set evenly in any order of set sizes.
+ * Where the steps start differs between nodes, CPUs and Services, so that rare
+ * connections from many nodes do not meet at one backend.
+ */
+static __always_inline __u32 bl_random(const struct bl_service_stat_entry *stat, __u32 service)
+{
+	__u32 start = bl_seed ^ (bpf_get_smp_processor_id() << 20 | service);
+
+	return start * 0x85ebca6bU + (__u32)stat->connections * 0x9e3779b9U;
+}
+
+/*
+ * Pick a backend of @set for the client of @key, the same as before while the Service's
  * affinity lasts and the backend is in the set that @member names.
  *
  * Two first connections of a client at the same time agree on one backend: the
  * loser of the insertion takes the winner's.
  */
-static __always_inline struct bl_choice bl_affinity_select(const struct bl_service_entry *service,
-							   struct bl_affinity_key *key, __u64 set,
+static __always_inline struct bl_choice bl_affinity_select(void *map,
+							   const struct bl_service_entry *service,
+							   const void *key, __u32 id, __u64 set,
 							   __u32 member, __u32 random)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -80,9 +94,9 @@ static __always_inline struct bl_choice bl_affinity_select(const struct bl_servi
 	const struct bl_backend_entry *backend;
 	struct bl_choice choice;
 
-	known = bpf_map_lookup_elem(&bl_affinity, key);
+	known = bpf_map_lookup_elem(map, key);
 	if (known && now - known->last_used < service->affinity * BL_NSEC_PER_SEC) {
-		backend = bl_backend_recall(known->backend, key->service, member);
+		backend = bl_backend_recall(known->backend, id, member);
 		if (backend) {
 			known->last_used = now;
 			choice.backend = backend;
@@ -100,14 +114,14 @@ static __always_inline struct bl_choice bl_affinity_select(const struct bl_servi
 		return choice;
 	}
 	fresh.backend = choice.ref;
-	if (!bpf_map_update_elem(&bl_affinity, key, &fresh, BPF_NOEXIST))
+	if (!bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST))
 		return choice;
-	known = bpf_map_lookup_elem(&bl_affinity, key);
+	known = bpf_map_lookup_elem(map, key);
 	if (!known) {
 		bl_count(BL_REASON_AFFINITY_NOT_STORED);
 		return choice;
 	}
-	backend = bl_backend_recall(known->backend, key->service, member);
+	backend = bl_backend_recall(known->backend, id, member);
 	if (backend) {
 		choice.backend = backend;
 		choice.ref = known->backend;

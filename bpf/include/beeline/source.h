@@ -74,18 +74,6 @@ struct bl_source_walk {
 	bool allowed;
 };
 
-/* Whether loadBalancerSourceRanges of @service let @addr in. */
-static __always_inline bool bl_source_in_range(__u32 service, const union bl_addr *addr)
-{
-	struct bl_srcrange_key key = {
-		.prefix_len = 32 + 128,
-		.service = service,
-		.addr = *addr,
-	};
-
-	return bpf_map_lookup_elem(&bl_srcrange, &key) != NULL;
-}
-
 static __always_inline bool bl_source_ipv4(__u32 service, struct net_device *dev)
 {
 	struct in_ifaddr *at = BPF_CORE_READ(dev, ip_ptr, ifa_list);

@@ -186,6 +186,13 @@ struct bl_affinity_key {
 };
 _Static_assert(sizeof(struct bl_affinity_key) == 8, "bl_affinity_key");
 
+/* Session affinity of packets. */
+struct bl_client_key {
+	union bl_addr client;
+	__u32 service;
+};
+_Static_assert(sizeof(struct bl_client_key) == 20, "bl_client_key");
+
 struct bl_affinity_entry {
 	struct bl_backend_ref backend;
 	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
@@ -244,6 +251,88 @@ struct bl_cidr_key {
 	union bl_addr addr;
 };
 _Static_assert(sizeof(struct bl_cidr_key) == 20, "bl_cidr_key");
+
+/*
+ * A packet flow, as a packet of it looks where it is translated: forward packets
+ * at ingress, replies at the ingress or egress that they pass first.
+ */
+struct bl_flow_key {
+	union bl_addr src;
+	union bl_addr dst;
+	__be16 src_port;
+	__be16 dst_port;
+	__u8 proto;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct bl_flow_key) == 40, "bl_flow_key");
+
+/* How far a flow has come; what it is decides how long it may be idle. */
+enum bl_flow_state {
+	BL_FLOW_NEW, /* TCP: SYN seen; others: no reply yet */
+	BL_FLOW_SYN_RECEIVED, /* TCP: SYN and ACK of the backend seen */
+	BL_FLOW_ESTABLISHED, /* TCP: ACK of the client seen; others: replied to */
+	BL_FLOW_CLOSING, /* TCP: FIN of one side seen */
+	BL_FLOW_CLOSED, /* TCP: FIN of both sides, or RST */
+};
+
+/* What only the forward entry of a flow holds. */
+struct bl_flow_forward {
+	struct bl_backend_ref backend;
+	__u32 used; /* s of CLOCK_MONOTONIC_COARSE, last packet of either direction */
+	__u32 service;
+};
+
+/*
+ * What to do with a packet of a flow. A flow has two entries, and from each the
+ * other can be made again: the forward entry leads from (client, Service address)
+ * to (source, backend), the reply entry from (backend, source) back. Source is the
+ * client itself, or with SNAT an address of this node.
+ */
+struct bl_flow_entry {
+	/* Forward: the backend. Reply: the Service address. */
+	union bl_addr addr;
+	union {
+		struct bl_flow_forward forward;
+		/* Reply: the client. */
+		union bl_addr client;
+	};
+	__be16 port; /* of addr */
+	/* Forward: port of the source. Reply: port of the client. */
+	__be16 other_port;
+	/* Low bits of the second in which the other entry was last looked up. */
+	__u16 touched;
+	/* Index in bl_device. Forward: leaves by it, 0 is the host's stack. Reply: the
+	 * client is behind it; 0 likewise. */
+	__u8 device;
+	__u8 bits; /* enum bl_flow_bits */
+};
+_Static_assert(sizeof(struct bl_flow_entry) == 40, "bl_flow_entry");
+
+enum bl_flow_bits {
+	BL_FLOW_STATE = 0x07, /* forward only: enum bl_flow_state */
+	BL_FLOW_IS_REPLY = 1 << 3,
+	BL_FLOW_SNAT = 1 << 4, /* the source is this node's */
+	BL_FLOW_FIN_CLIENT = 1 << 5, /* forward only: who has sent FIN */
+	BL_FLOW_FIN_BACKEND = 1 << 6,
+};
+
+/* A device that faces clients or other nodes: packets are translated there. */
+struct bl_device_entry {
+	union bl_addr addr6; /* source of SNAT; zero is none */
+	__be32 addr4; /* likewise */
+	__u32 ifindex; /* 0 is not in use */
+	__u32 flags; /* enum bl_device_flag */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bl_device_entry) == 32, "bl_device_entry");
+
+enum bl_device_flag {
+	BL_DEVICE_NO_ETHERNET = 1 << 0, /* packets start with the IP header */
+};
+
+enum bl_device_limit {
+	BL_DEVICE_MAX = 256, /* index 0 is never used */
+};
 
 enum bl_node_addr_flag {
 	BL_NODE_ADDR_SERVED = 1 << 0,
@@ -314,5 +403,9 @@ enum bl_reason {
 	BL_REASON_UDP_PEER_NOT_STORED,
 	/* Served without affinity: no memory. */
 	BL_REASON_AFFINITY_NOT_STORED,
+	/* Dropped: all source ports towards the backend are in use. */
+	BL_REASON_NO_SOURCE_PORT,
+	/* Dropped: no memory for the flow. */
+	BL_REASON_FLOW_NOT_STORED,
 	BL_REASON_COUNT,
 };

@@ -238,7 +238,7 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 	t.Helper()
 	byName := make(map[string]inspect.Map)
 	for _, m := range maps {
-		if m.MemoryBytes == 0 {
+		if m.MemoryBytes == 0 && m.Name != "bl_local_cidr" {
 			t.Errorf("map %s takes no memory", m.Name)
 		}
 		m.MemoryBytes = 0

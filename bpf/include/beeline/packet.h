@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a packet is, from its headers.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <beeline/frontend.h>
+
+enum bl_packet_limits {
+	BL_PACKET_MAX_EXTENSIONS = 8, /* IPv6 extension headers */
+};
+
+/* Flags in byte 13 of the TCP header. */
+enum bl_tcp_flags {
+	BL_TCP_FIN = 0x01,
+	BL_TCP_SYN = 0x02,
+	BL_TCP_RST = 0x04,
+	BL_TCP_ACK = 0x10,
+};
+
+/* Offsets are from the start of the packet data. */
+struct bl_packet {
+	struct bl_flow_key key; /* addresses, ports and protocol as they stand */
+	__u32 l3;
+	__u32 l4;
+	__u8 tcp_flags; /* 0 when not TCP */
+	__u8 ttl; /* or hop limit */
+	bool ipv4;
+};
+
+/*
+ * Read the headers of @skb, whose network header is at @l3. False when the packet
+ * is none that a Service could carry: not IP, another protocol, a fragment, cut
+ * short, or with a bad length. Changes nothing.
+ */
+static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_packet *packet)
+{
+	__u8 flags;
+
+	switch (packet->key.proto) {
+	case IPPROTO_TCP:
+		if (bpf_skb_load_bytes(skb, packet->l4 + 13, &flags, sizeof(flags)))
+			return false;
+		packet->tcp_flags = flags;
+		break;
+	case IPPROTO_UDP:
+		/* All of the header must be there: the checksum is rewritten. */
+		if (bpf_skb_load_bytes(skb, packet->l4 + 7, &flags, sizeof(flags)))
+			return false;
+		packet->tcp_flags = 0;
+		break;
+	default:
+		return false;
+	}
+	return !bpf_skb_load_bytes(skb, packet->l4, &packet->key.src_port, 4);
+}
+
+static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_packet *packet)
+{
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
+		return false;
+	if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(0x3fff))
+		return false;
+	bl_addr_set_ipv4(&packet->key.src, ip.saddr);
+	bl_addr_set_ipv4(&packet->key.dst, ip.daddr);
+	packet->key.proto = ip.protocol;
+	packet->ttl = ip.ttl;
+	packet->ipv4 = true;
+	packet->l4 = packet->l3 + ip.ihl * 4;
+	return bl_packet_ports(skb, packet);
+}
+
+/* An extension header that has a length in its second byte. */
+struct bl_extension {
+	__u8 next;
+	__u8 length; /* in units of 8 bytes, the first not counted */
+};
+
+static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_packet *packet)
+{
+	struct bl_extension extension;
+	struct ipv6hdr ip;
+	__u32 at = packet->l3 + sizeof(ip);
+	__u8 next;
+
+	if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)) || ip.version != 6)
+		return false;
+	__builtin_memcpy(&packet->key.src, &ip.saddr, sizeof(packet->key.src));
+	__builtin_memcpy(&packet->key.dst, &ip.daddr, sizeof(packet->key.dst));
+	packet->ttl = ip.hop_limit;
+	packet->ipv4 = false;
+	next = ip.nexthdr;
+	for (int i = 0; i < BL_PACKET_MAX_EXTENSIONS; i++) {
+		switch (next) {
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+			if (bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
+				return false;
+			next = extension.next;
+			at += (extension.length + 1) * 8;
+			continue;
+		}
+		break;
+	}
+	packet->key.proto = next;
+	packet->l4 = at;
+	return bl_packet_ports(skb, packet);
+}
+
+static __always_inline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3,
+					    struct bl_packet *packet)
+{
+	packet->l3 = l3;
+	__builtin_memset(packet->key.pad, 0, sizeof(packet->key.pad));
+	switch (skb->protocol) {
+	case bpf_htons(ETH_P_IP):
+		return bl_packet_ipv4(skb, packet);
+	case bpf_htons(ETH_P_IPV6):
+		return bl_packet_ipv6(skb, packet);
+	}
+	return false;
+}
+
+/* New addresses and ports of a packet. */
+struct bl_rewrite {
+	union bl_addr src;
+	union bl_addr dst;
+	__be16 src_port;
+	__be16 dst_port;
+};
+
+/* Where the checksum is in the header of the protocol, and how it is replaced. */
+static __always_inline __u32 bl_packet_checksum(const struct bl_packet *packet, __u64 *flags)
+{
+	if (packet->key.proto == IPPROTO_TCP) {
+		*flags = 0;
+		return packet->l4 + offsetof(struct tcphdr, check);
+	}
+	/* A UDP checksum of zero is none and stays so. */
+	*flags = BPF_F_MARK_MANGLED_0;
+	return packet->l4 + offsetof(struct udphdr, check);
+}
+
+static __always_inline bool bl_rewrite_ipv4(struct __sk_buff *skb, const struct bl_packet *packet,
+					    const struct bl_rewrite *to, bool hop, __u32 checksum,
+					    __u64 flags)
+{
+	__be32 from_addrs[2] = {packet->key.src.word[3], packet->key.dst.word[3]};
+	__be32 to_addrs[2] = {to->src.word[3], to->dst.word[3]};
+	__u8 ttl = packet->ttl - 1;
+	__s64 diff;
+
+	diff = bpf_csum_diff(from_addrs, sizeof(from_addrs), to_addrs, sizeof(to_addrs), 0);
+	if (bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
+		return false;
+	if (bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check), 0, diff, 0))
+		return false;
+	if (hop) {
+		if (bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check),
+					bpf_htons(packet->ttl << 8), bpf_htons(ttl << 8), 2))
+			return false;
+		if (bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct iphdr, ttl), &ttl,
+					sizeof(ttl), 0))
+			return false;
+	}
+	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct iphdr, saddr), to_addrs,
+				    sizeof(to_addrs), 0);
+}
+
+static __always_inline bool bl_rewrite_ipv6(struct __sk_buff *skb, const struct bl_packet *packet,
+					    const struct bl_rewrite *to, bool hop, __u32 checksum,
+					    __u64 flags)
+{
+	__u8 hop_limit = packet->ttl - 1;
+	__s64 diff;
+
+	diff = bpf_csum_diff((__be32 *)&packet->key.src, 32, (__be32 *)&to->src, 32, 0);
+	if (bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
+		return false;
+	if (hop && bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit),
+				       &hop_limit, sizeof(hop_limit), 0))
+		return false;
+	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, saddr), &to->src, 32,
+				    0);
+}
+
+/*
+ * Give the packet the addresses and ports of @to, with right checksums whatever
+ * the device computes; with @hop also one hop less to live. False when the packet
+ * could not be written: it is then to be dropped, for it may be half changed.
+ */
+static __always_inline bool bl_packet_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
+					      const struct bl_rewrite *to, bool hop)
+{
+	__u64 flags;
+	__u32 checksum = bl_packet_checksum(packet, &flags);
+	__u32 from_ports = *(const __u32 *)&packet->key.src_port;
+	__u32 to_ports = *(const __u32 *)&to->src_port;
+
+	if (bpf_l4_csum_replace(skb, checksum, from_ports, to_ports, flags | sizeof(to_ports)))
+		return false;
+	if (packet->ipv4 ? !bl_rewrite_ipv4(skb, packet, to, hop, checksum, flags)
+			 : !bl_rewrite_ipv6(skb, packet, to, hop, checksum, flags))
+		return false;
+	return !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports), 0);
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Services reached by packets: from clients outside of the node, at the devices
+ * that face them. A packet is translated towards the backend at ingress and the
+ * reply is translated back at egress of the same device, so whatever looks at
+ * packets in between sees one connection with the backend. What goes on to another
+ * node gets a source address of this one and leaves at once; its reply is
+ * translated back at ingress.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include <beeline/types.h>
+#include <beeline/maps.h>
+#include <beeline/table.h>
+#include <beeline/frontend.h>
+#include <beeline/select.h>
+#include <beeline/packet.h>
+#include <beeline/flow.h>
+#include <beeline/answer.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+
+/* To the next program of the hook, then the stack: the packet is not ours. */
+#define BL_TC_PASS TC_ACT_UNSPEC
+
+enum bl_tc_limits {
+	BL_TC_PORT_ATTEMPTS = 16,
+};
+
+/* Source ports of SNAT, host byte order, both included. */
+volatile const __u16 bl_snat_port_min = 61000;
+volatile const __u16 bl_snat_port_max = 65535;
+
+/* What a new flow is going to be. */
+struct bl_tc_plan {
+	struct bl_choice choice;
+	union bl_addr source; /* towards the backend: the client's or this node's */
+	__u32 service;
+	__u8 client_device;
+	__u8 device; /* the packet leaves by it; 0 is the host's stack */
+	bool snat;
+};
+
+/* The frontend behind the packet's destination, as bl_sock_frontend. */
+static __always_inline struct bl_frontend_entry bl_tc_frontend(const struct bl_packet *packet,
+							       enum bl_reason *reason)
+{
+	struct bl_dst dst = {
+		.addr = packet->key.dst,
+		.port = packet->key.dst_port,
+		.proto = packet->key.proto,
+		.ipv4 = packet->ipv4,
+	};
+	struct bl_frontend_key key = {
+		.addr = dst.addr,
+		.port = dst.port,
+		.proto = dst.proto,
+	};
+	struct bl_frontend_entry frontend = bl_frontend_get(&key);
+
+	*reason = BL_REASON_COUNT;
+	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
+		return frontend;
+	frontend = bl_node_port_get(&dst, &key);
+	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves(dst.addr, 0))
+		return frontend;
+	frontend.kind = BL_FRONTEND_NONE;
+	*reason = bl_undeclared(&dst);
+	return frontend;
+}
+
+/* Whether the packet comes from inside of the cluster. */
+static __always_inline bool bl_tc_internal(const struct bl_packet *packet)
+{
+	struct bl_cidr_key key = {.prefix_len = 128, .addr = packet->key.src};
+
+	return bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
+}
+
+/* The backend of a new flow to @frontend. */
+static __always_inline void bl_tc_select(const struct bl_packet *packet,
+					 struct bl_frontend_entry frontend, __u32 random,
+					 struct bl_choice *choice)
+{
+	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
+	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
+	__u8 local =
+		bl_tc_internal(packet) ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
+	__u32 member = BL_BACKEND_CLUSTER;
+	__u64 set;
+
+	choice->backend = NULL;
+	choice->reason = BL_REASON_BROKEN_TABLE;
+	if (!service)
+		return;
+	if (frontend.flags & local) {
+		member = BL_BACKEND_LOCAL;
+		set = *(const volatile __u64 *)&service->local;
+	} else {
+		set = *(const volatile __u64 *)&service->cluster;
+	}
+	if (service->affinity)
+		*choice = bl_affinity_select(&bl_client, service, &key, frontend.service, set,
+					     member, random);
+	else
+		*choice = bl_set_select(set, random);
+	choice->member = member;
+}
+
+/*
+ * Find out by which device the packet would reach the backend. The device stays 0,
+ * which is the host's stack, unless it is one at which replies are translated: the
+ * backend is then on another node.
+ */
+static __noinline void bl_tc_route(struct __sk_buff *skb, const struct bl_packet *packet,
+				   struct bl_tc_plan *plan)
+{
+	struct bpf_fib_lookup fib = {.ifindex = skb->ingress_ifindex};
+	const struct bl_device_entry *device;
+	const __u32 *id;
+	long ret;
+
+	plan->device = 0;
+	plan->snat = false;
+	plan->source = packet->key.src;
+	if (plan->choice.member == BL_BACKEND_LOCAL)
+		return;
+	if (packet->ipv4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = packet->key.src.word[3];
+		fib.ipv4_dst = plan->choice.backend->addr.word[3];
+	} else {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, &packet->key.src, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &plan->choice.backend->addr, sizeof(fib.ipv6_dst));
+	}
+	ret = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return;
+	id = bpf_map_lookup_elem(&bl_device_id, &fib.ifindex);
+	if (!id)
+		return;
+	device = bl_device_lookup(*id);
+	if (!device)
+		return;
+	plan->device = *id;
+	plan->snat = true;
+	plan->source = bl_device_addr(device, packet->ipv4);
+}
+
+/* Whether a socket of this host may get packets of the flow @key. */
+static __always_inline bool bl_tc_port_taken(struct __sk_buff *skb, const struct bl_flow_key *key,
+					     bool ipv4)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
+	struct bpf_sock *sk;
+
+	if (ipv4) {
+		tuple.ipv4.saddr = key->src.word[3];
+		tuple.ipv4.daddr = key->dst.word[3];
+		tuple.ipv4.sport = key->src_port;
+		tuple.ipv4.dport = key->dst_port;
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &key->src, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &key->dst, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = key->src_port;
+		tuple.ipv6.dport = key->dst_port;
+	}
+	if (key->proto == IPPROTO_TCP)
+		sk = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+/*
+ * Insert the reply entry at the first source port that no other flow and no socket
+ * of this host uses: the client's own, else one of the SNAT range. The insertion
+ * claims the port. False when none was free; else @key is the entry's.
+ */
+static __always_inline bool bl_tc_claim(struct __sk_buff *skb, const struct bl_packet *packet,
+					const struct bl_tc_plan *plan,
+					const struct bl_flow_entry *reply,
+					struct bl_flow_entry *forward, struct bl_flow_key *key)
+{
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+
+	forward->other_port = packet->key.src_port;
+	for (int i = 0; i < BL_TC_PORT_ATTEMPTS; i++) {
+		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
+		if ((!plan->snat || !bl_tc_port_taken(skb, key, packet->ipv4)) &&
+		    !bpf_map_update_elem(&bl_flow, key, reply, BPF_NOEXIST))
+			return true;
+		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
+	}
+	return false;
+}
+
+/* What becomes of a packet. */
+enum bl_tc_fate {
+	BL_TC_PASSES, /* untouched */
+	BL_TC_TRANSLATED, /* by struct bl_tc_way */
+	BL_TC_DROPPED,
+	BL_TC_REFUSED, /* the client is told */
+	BL_TC_UNKNOWN, /* it begins a new flow */
+};
+
+/* How a translated packet goes on. */
+struct bl_tc_way {
+	struct bl_rewrite to;
+	__u32 device; /* index in bl_device; 0 is the host's stack */
+};
+
+/* Refuse or drop a new connection. */
+static __always_inline enum bl_tc_fate bl_tc_refuse(enum bl_reason reason)
+{
+	bl_count(reason);
+	switch (reason) {
+	case BL_REASON_NO_LOCAL_ENDPOINT:
+	case BL_REASON_SOURCE_RANGE:
+	case BL_REASON_UNALLOCATED_ADDRESS:
+		return BL_TC_DROPPED;
+	default:
+		return BL_TC_REFUSED;
+	}
+}
+
+/* The way of a client's packet by its flow's forward entry; its source is known. */
+static __always_inline void bl_tc_to_backend(const struct bl_flow_entry *forward,
+					     struct bl_tc_way *way)
+{
+	way->to.dst = forward->addr;
+	way->to.src_port = forward->other_port;
+	way->to.dst_port = forward->port;
+	way->device = forward->device;
+}
+
+/*
+ * Store both entries of a new flow and begin its way. False, with nothing stored, when there was no
+ * free source port or no memory.
+ */
+static __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet *packet,
+				   const struct bl_tc_plan *plan, struct bl_tc_way *way)
+{
+	struct bl_flow_entry forward = {}, reply = {};
+	struct bl_flow_key key;
+	__u32 now = bl_flow_now();
+
+	forward.addr = plan->choice.backend->addr;
+	forward.port = plan->choice.backend->port;
+	forward.forward.backend = plan->choice.ref;
+	forward.forward.used = now;
+	forward.forward.service = plan->service;
+	forward.touched = now;
+	forward.device = plan->device;
+	forward.bits = BL_FLOW_NEW | (plan->snat ? BL_FLOW_SNAT : 0);
+	bl_flow_make_reply(&packet->key, &forward, plan->client_device, now, &reply);
+	if (!bl_tc_claim(skb, packet, plan, &reply, &forward, &key)) {
+		bl_count(BL_REASON_NO_SOURCE_PORT);
+		return false;
+	}
+	if (!bpf_map_update_elem(&bl_flow, &packet->key, &forward, BPF_ANY)) {
+		way->to.src = plan->source;
+		bl_tc_to_backend(&forward, way);
+		return true;
+	}
+	bpf_map_delete_elem(&bl_flow, &key);
+	bl_count(BL_REASON_FLOW_NOT_STORED);
+	return false;
+}
+
+/* Choose a backend for the first packet of a flow. */
+static __noinline enum bl_tc_fate
+bl_tc_balance(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_plan *plan)
+{
+	struct bl_service_stat_entry *stat;
+	struct bl_frontend_entry frontend;
+	enum bl_reason reason;
+	__u32 ifindex = skb->ifindex;
+	const __u32 *id;
+
+	frontend = bl_tc_frontend(packet, &reason);
+	if (frontend.kind == BL_FRONTEND_NONE)
+		return reason == BL_REASON_COUNT ? BL_TC_PASSES : bl_tc_refuse(reason);
+	stat = bl_service_stat_lookup(frontend.service);
+	if (!stat)
+		return bl_tc_refuse(BL_REASON_BROKEN_TABLE);
+	if (frontend.flags & BL_FRONTEND_SOURCE_RANGES &&
+	    !bl_source_in_range(frontend.service, &packet->key.src)) {
+		stat->refused++;
+		return bl_tc_refuse(BL_REASON_SOURCE_RANGE);
+	}
+	bl_tc_select(packet, frontend, bl_random(stat, frontend.service), &plan->choice);
+	if (!plan->choice.backend) {
+		stat->refused++;
+		return bl_tc_refuse(plan->choice.reason);
+	}
+	stat->connections++;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	plan->client_device = id ? *id : 0;
+	plan->service = frontend.service;
+	return BL_TC_TRANSLATED;
+}
+
+/* The first packet of a flow. */
+static __always_inline enum bl_tc_fate
+bl_tc_new(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_way *way)
+{
+	struct bl_tc_plan plan = {};
+	enum bl_tc_fate fate = bl_tc_balance(skb, packet, &plan);
+
+	if (fate != BL_TC_TRANSLATED)
+		return fate;
+	bl_tc_route(skb, packet, &plan);
+	return bl_tc_store(skb, packet, &plan, way) ? BL_TC_TRANSLATED : BL_TC_DROPPED;
+}
+
+/* Remove both entries of a flow. */
+static __noinline void bl_tc_remove(const struct bl_packet *packet,
+				    const struct bl_flow_entry *forward,
+				    const union bl_addr *source)
+{
+	struct bl_flow_key key;
+
+	bl_flow_reply_key(&packet->key, forward, source, &key);
+	bpf_map_delete_elem(&bl_flow, &key);
+	bpf_map_delete_elem(&bl_flow, &packet->key);
+}
+
+/*
+ * Whether a client's packet begins a new flow although there is an entry: a UDP
+ * flow whose backend has left its sets, or the next TCP connection from the same
+ * port.
+ */
+static __always_inline bool bl_tc_renewed(const struct bl_packet *packet,
+					  const struct bl_flow_entry *forward)
+{
+	if (packet->key.proto == IPPROTO_TCP)
+		return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
+		       bl_flow_get_state(forward) >= BL_FLOW_CLOSING;
+	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
+				  BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL);
+}
+
+/*
+ * Keep the reply entry alive beside the forward one: once a second it is looked up,
+ * so that neither is evicted before the other, and made again if it is gone.
+ */
+static __noinline void bl_tc_touch_reply(const struct bl_packet *packet,
+					 struct bl_flow_entry *forward, const union bl_addr *source,
+					 __u32 ifindex, __u32 now)
+{
+	struct bl_flow_entry reply = {};
+	struct bl_flow_key key;
+	const __u32 *id;
+
+	forward->touched = now;
+	forward->forward.used = now;
+	bl_flow_reply_key(&packet->key, forward, source, &key);
+	if (bpf_map_lookup_elem(&bl_flow, &key))
+		return;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	bl_flow_make_reply(&packet->key, forward, id ? *id : 0, now, &reply);
+	bpf_map_update_elem(&bl_flow, &key, &reply, BPF_NOEXIST);
+}
+
+/* A client's packet of a known flow; BL_TC_UNKNOWN when the flow is over. */
+static __always_inline enum bl_tc_fate bl_tc_client(struct __sk_buff *skb,
+						    const struct bl_packet *packet,
+						    struct bl_flow_entry *forward,
+						    struct bl_tc_way *way)
+{
+	union bl_addr *source = &way->to.src;
+	const struct bl_device_entry *device;
+	__u32 now = bl_flow_now();
+
+	*source = packet->key.src;
+
+	if (forward->bits & BL_FLOW_SNAT) {
+		device = bl_device_lookup(forward->device);
+		if (!device)
+			return BL_TC_DROPPED;
+		*source = bl_device_addr(device, packet->ipv4);
+	}
+	if (bl_tc_renewed(packet, forward)) {
+		bl_tc_remove(packet, forward, source);
+		return BL_TC_UNKNOWN;
+	}
+	if (forward->touched != (__u16)now)
+		bl_tc_touch_reply(packet, forward, source, skb->ifindex, now);
+	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
+	bl_tc_to_backend(forward, way);
+	return BL_TC_TRANSLATED;
+}
+
+/*
+ * Note in the forward entry what a reply tells: once a second, and whenever the
+ * connection changes its state. A forward entry that is gone is made again, as of a
+ * backend that is in no set.
+ */
+static __noinline void bl_tc_touch_forward(const struct bl_packet *packet,
+					   struct bl_flow_entry *reply, __u32 ifindex, __u32 now)
+{
+	struct bl_flow_entry *forward, fresh = {};
+	struct bl_flow_key key;
+	const __u32 *id;
+
+	reply->touched = now;
+	bl_flow_forward_key(&packet->key, reply, &key);
+	forward = bpf_map_lookup_elem(&bl_flow, &key);
+	if (forward) {
+		forward->forward.used = now;
+		bl_flow_track(forward, false, packet->key.proto, packet->tcp_flags);
+		return;
+	}
+	fresh.addr = packet->key.src;
+	fresh.port = packet->key.src_port;
+	fresh.other_port = packet->key.dst_port;
+	fresh.forward.backend.id = ~0U;
+	fresh.forward.used = now;
+	fresh.touched = now;
+	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & BL_FLOW_SNAT);
+	if (reply->bits & BL_FLOW_SNAT) {
+		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+		fresh.device = id ? *id : 0;
+	}
+	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
+}
+
+/*
+ * A backend's packet of a known flow. With @redirect it came in from another node
+ * and goes on to the client, else it is on its way out.
+ */
+static __always_inline enum bl_tc_fate bl_tc_reply(const struct bl_packet *packet,
+						   struct bl_flow_entry *reply, __u32 ifindex,
+						   bool redirect, struct bl_tc_way *way)
+{
+	__u32 now = bl_flow_now();
+
+	if (reply->touched != (__u16)now ||
+	    packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST))
+		bl_tc_touch_forward(packet, reply, ifindex, now);
+	way->to.src = reply->addr;
+	way->to.dst = reply->client;
+	way->to.src_port = reply->port;
+	way->to.dst_port = reply->other_port;
+	way->device = redirect ? reply->device : 0;
+	return BL_TC_TRANSLATED;
+}
+
+/* Translate the packet and send it on. */
+static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packet *packet,
+				    const struct bl_tc_way *way)
+{
+	const struct bl_device_entry *device;
+
+	if (!way->device)
+		return bl_packet_rewrite(skb, packet, &way->to, false) ? BL_TC_PASS : TC_ACT_SHOT;
+	if (packet->ttl <= 1)
+		return bl_answer_time_exceeded(skb, packet);
+	device = bl_device_lookup(way->device);
+	if (!device || !device->ifindex || !bl_packet_rewrite(skb, packet, &way->to, true))
+		return TC_ACT_SHOT;
+	return bpf_redirect_neigh(device->ifindex, NULL, 0, 0);
+}
+
+static __always_inline enum bl_tc_fate
+bl_tc_decide(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_way *way)
+{
+	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, &packet->key);
+	enum bl_tc_fate fate;
+
+	if (flow && flow->bits & BL_FLOW_IS_REPLY)
+		return bl_tc_reply(packet, flow, skb->ifindex, true, way);
+	if (flow) {
+		fate = bl_tc_client(skb, packet, flow, way);
+		if (fate != BL_TC_UNKNOWN)
+			return fate;
+	}
+	if (packet->key.proto == IPPROTO_TCP &&
+	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) != BL_TCP_SYN)
+		return BL_TC_PASSES; /* of a connection that somebody else set up */
+	return bl_tc_new(skb, packet, way);
+}
+
+static __always_inline int bl_tc_ingress(struct __sk_buff *skb, __u32 l3)
+{
+	struct bl_packet packet = {};
+	struct bl_tc_way way = {};
+
+	if (!bl_packet_parse(skb, l3, &packet))
+		return BL_TC_PASS;
+	switch (bl_tc_decide(skb, &packet, &way)) {
+	case BL_TC_TRANSLATED:
+		return bl_tc_go(skb, &packet, &way);
+	case BL_TC_REFUSED:
+		return bl_answer_refused(skb, &packet);
+	case BL_TC_DROPPED:
+		return TC_ACT_SHOT;
+	default:
+		return BL_TC_PASS;
+	}
+}
+
+static __always_inline int bl_tc_egress(struct __sk_buff *skb, __u32 l3)
+{
+	struct bl_flow_entry *flow;
+	struct bl_packet packet = {};
+	struct bl_tc_way way = {};
+
+	if (!bl_packet_parse(skb, l3, &packet))
+		return BL_TC_PASS;
+	flow = bpf_map_lookup_elem(&bl_flow, &packet.key);
+	if (!flow || !(flow->bits & BL_FLOW_IS_REPLY))
+		return BL_TC_PASS;
+	bl_tc_reply(&packet, flow, skb->ifindex, false, &way);
+	return bl_tc_go(skb, &packet, &way);
+}
+
+SEC("tc")
+int bl_ingress(struct __sk_buff *skb)
+{
+	return bl_tc_ingress(skb, ETH_HLEN);
+}
+
+SEC("tc")
+int bl_egress(struct __sk_buff *skb)
+{
+	return bl_tc_egress(skb, ETH_HLEN);
+}
+
+/* For devices whose packets have no Ethernet header. */
+SEC("tc")
+int bl_ingress_l3(struct __sk_buff *skb)
+{
+	return bl_tc_ingress(skb, 0);
+}
+
+SEC("tc")
+int bl_egress_l3(struct __sk_buff *skb)
+{
+	return bl_tc_egress(skb, 0);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
