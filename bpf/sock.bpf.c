@@ -35,23 +35,24 @@ enum bl_sock_hook {
 	BL_SOCK_SENDMSG,
 };
 
+/* Address and port of @dst; the rest is set by bl_sock_protocol. */
 static __always_inline void bl_sock_dst4(struct bpf_sock_addr *ctx, struct bl_dst *dst)
 {
-	bl_addr_set_ipv4(&dst->addr, ctx->user_ip4);
+	dst->high = 0;
+	dst->low = BL_MAPPED(ctx->user_ip4);
 	dst->port = (__be16)ctx->user_port;
 	dst->ipv4 = true;
 }
 
 static __always_inline void bl_sock_dst6(struct bpf_sock_addr *ctx, struct bl_dst *dst)
 {
-	dst->addr.word[0] = ctx->user_ip6[0];
-	dst->addr.word[1] = ctx->user_ip6[1];
-	dst->addr.word[2] = ctx->user_ip6[2];
-	dst->addr.word[3] = ctx->user_ip6[3];
+	dst->high = *(__u64 *)&ctx->user_ip6[0];
+	dst->low = *(__u64 *)&ctx->user_ip6[2];
 	dst->port = (__be16)ctx->user_port;
-	dst->ipv4 = bl_addr_is_ipv4(&dst->addr);
+	dst->ipv4 = !dst->high && BL_IS_MAPPED(dst->low);
 }
 
+/* Give the socket address another one; @addr is BL_ALIGNED. */
 static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx, const union bl_addr *addr,
 					     __be16 port)
 {
@@ -62,10 +63,8 @@ static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx, const un
 static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx, const union bl_addr *addr,
 					     __be16 port)
 {
-	ctx->user_ip6[0] = addr->word[0];
-	ctx->user_ip6[1] = addr->word[1];
-	ctx->user_ip6[2] = addr->word[2];
-	ctx->user_ip6[3] = addr->word[3];
+	*(__u64 *)&ctx->user_ip6[0] = ((const __u64 *)addr)[0];
+	*(__u64 *)&ctx->user_ip6[2] = ((const __u64 *)addr)[1];
 	ctx->user_port = port;
 }
 
@@ -126,20 +125,15 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 								 enum bl_sock_hook hook,
 								 enum bl_reason *reason)
 {
-	struct bl_frontend_key key = {
-		.addr = dst->addr,
-		.port = dst->port,
-		.proto = dst->proto,
-	};
-	struct bl_frontend_entry frontend = bl_frontend_get(&key);
+	struct bl_frontend_entry frontend = bl_frontend_get(dst->high, dst->low, dst->tail);
 
 	*reason = BL_REASON_COUNT;
 	/* The any-address is a key of NodePorts, and to some clients an address. */
 	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
 		return frontend;
-	frontend = bl_node_port_get(dst, &key);
+	frontend = bl_node_port_get(dst);
 	if (frontend.kind != BL_FRONTEND_NONE &&
-	    bl_node_addr_serves(dst->addr, bpf_get_netns_cookie(ctx)))
+	    bl_node_addr_serves(dst, bpf_get_netns_cookie(ctx)))
 		return frontend;
 	frontend.kind = BL_FRONTEND_NONE;
 	if (hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP)
@@ -190,7 +184,7 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
 		bl_count(BL_REASON_SOCK_NOT_STORED);
 		return;
 	}
-	sock->vip = dst->addr;
+	bl_dst_get_addr(dst, &sock->vip);
 	sock->vip_port = dst->port;
 	sock->addr = choice->backend->addr;
 	sock->port = choice->backend->port;
@@ -213,6 +207,7 @@ static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
 /* Whether the protocol is one that Services carry; sets dst->proto. */
 static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct bl_dst *dst)
 {
+	dst->pad = 0;
 	switch (ctx->protocol) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
@@ -332,6 +327,19 @@ int bl_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
+static __always_inline struct bl_udp_peer_key bl_udp_key(__u64 cookie, const struct bl_dst *peer,
+							 enum bl_udp_direction direction)
+{
+	struct bl_udp_peer_key key = {
+		.cookie = cookie,
+		.port = peer->port,
+		.direction = direction,
+	};
+
+	bl_dst_get_addr(peer, &key.addr);
+	return key;
+}
+
 /*
  * Store both entries of a translation of an unconnected UDP socket, and mark the
  * socket as one whose replies need a look. Served all the same when that fails.
@@ -340,12 +348,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 					    const struct bl_dst *dst,
 					    const struct bl_choice *choice, __u64 now)
 {
-	struct bl_udp_peer_key key = {
-		.cookie = cookie,
-		.addr = dst->addr,
-		.port = dst->port,
-		.direction = BL_UDP_FORWARD,
-	};
+	struct bl_udp_peer_key key = bl_udp_key(cookie, dst, BL_UDP_FORWARD);
 	struct bl_udp_peer_entry peer = {
 		.addr = choice->backend->addr,
 		.port = choice->backend->port,
@@ -359,7 +362,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 	key.addr = peer.addr;
 	key.port = peer.port;
 	key.direction = BL_UDP_REPLY;
-	peer.addr = dst->addr;
+	bl_dst_get_addr(dst, &peer.addr);
 	peer.port = dst->port;
 	failed |= bpf_map_update_elem(&bl_udp_peer, &key, &peer, BPF_ANY);
 	if (failed || !bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE))
@@ -374,12 +377,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 coo
 static __always_inline const struct bl_backend_entry *
 bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u32 service, __u64 now)
 {
-	struct bl_udp_peer_key key = {
-		.cookie = cookie,
-		.addr = dst->addr,
-		.port = dst->port,
-		.direction = BL_UDP_FORWARD,
-	};
+	struct bl_udp_peer_key key = bl_udp_key(cookie, dst, BL_UDP_FORWARD);
 	struct bl_udp_peer_entry *reply, *peer = bpf_map_lookup_elem(&bl_udp_peer, &key);
 	const struct bl_backend_entry *backend;
 
@@ -394,7 +392,7 @@ bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u32 service, __u64 now)
 	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
 	if (!reply)
 		return NULL;
-	reply->addr = dst->addr;
+	bl_dst_get_addr(dst, &reply->addr);
 	reply->port = dst->port;
 	peer->last_used = now;
 	return backend;
@@ -403,15 +401,11 @@ bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u32 service, __u64 now)
 /* The socket sends to something that is no Service: its replies are shown as such. */
 static __always_inline void bl_udp_forget(struct bpf_sock_addr *ctx, const struct bl_dst *dst)
 {
-	struct bl_udp_peer_key key = {
-		.addr = dst->addr,
-		.port = dst->port,
-		.direction = BL_UDP_REPLY,
-	};
+	struct bl_udp_peer_key key;
 
 	if (!bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0))
 		return;
-	key.cookie = bpf_get_socket_cookie(ctx);
+	key = bl_udp_key(bpf_get_socket_cookie(ctx), dst, BL_UDP_REPLY);
 	if (bpf_map_lookup_elem(&bl_udp_peer, &key))
 		bpf_map_delete_elem(&bl_udp_peer, &key);
 }
@@ -488,25 +482,21 @@ static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct 
 					bool unconnected, union bl_addr *vip, __be16 *port)
 {
 	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
-	struct bl_udp_peer_key key = {
-		.addr = peer->addr,
-		.port = peer->port,
-		.direction = BL_UDP_REPLY,
-	};
 	struct bl_udp_peer_entry *reply;
+	struct bl_udp_peer_key key;
 
 	if (!sock)
 		return false;
 	/* No program runs when a socket dissolves its association. */
 	if (sock->vip_port && ctx->sk->dst_port && sock->port == peer->port &&
-	    bl_addr_equal(&sock->addr, &peer->addr)) {
+	    bl_dst_has_addr(peer, &sock->addr)) {
 		*vip = sock->vip;
 		*port = sock->vip_port;
 		return true;
 	}
 	if (!unconnected)
 		return false;
-	key.cookie = bpf_get_socket_cookie(ctx);
+	key = bl_udp_key(bpf_get_socket_cookie(ctx), peer, BL_UDP_REPLY);
 	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
 	if (!reply)
 		return false;
@@ -517,8 +507,8 @@ static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct 
 
 static __always_inline int bl_sock_show4(struct bpf_sock_addr *ctx, bool unconnected)
 {
-	union bl_addr vip;
-	struct bl_dst peer;
+	union bl_addr vip BL_ALIGNED;
+	struct bl_dst peer = {};
 	__be16 port;
 
 	bl_sock_dst4(ctx, &peer);
@@ -529,8 +519,8 @@ static __always_inline int bl_sock_show4(struct bpf_sock_addr *ctx, bool unconne
 
 static __always_inline int bl_sock_show6(struct bpf_sock_addr *ctx, bool unconnected)
 {
-	union bl_addr vip;
-	struct bl_dst peer;
+	union bl_addr vip BL_ALIGNED;
+	struct bl_dst peer = {};
 	__be16 port;
 
 	bl_sock_dst6(ctx, &peer);

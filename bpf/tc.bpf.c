@@ -51,23 +51,19 @@ static __always_inline struct bl_frontend_entry bl_tc_frontend(const struct bl_p
 							       enum bl_reason *reason)
 {
 	struct bl_dst dst = {
-		.addr = packet->key.dst,
+		.high = ((const __u64 *)&packet->key.dst)[0],
+		.low = ((const __u64 *)&packet->key.dst)[1],
 		.port = packet->key.dst_port,
 		.proto = packet->key.proto,
 		.ipv4 = packet->ipv4,
 	};
-	struct bl_frontend_key key = {
-		.addr = dst.addr,
-		.port = dst.port,
-		.proto = dst.proto,
-	};
-	struct bl_frontend_entry frontend = bl_frontend_get(&key);
+	struct bl_frontend_entry frontend = bl_frontend_get(dst.high, dst.low, dst.tail);
 
 	*reason = BL_REASON_COUNT;
 	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
 		return frontend;
-	frontend = bl_node_port_get(&dst, &key);
-	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves(dst.addr, 0))
+	frontend = bl_node_port_get(&dst);
+	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves(&dst, 0))
 		return frontend;
 	frontend.kind = BL_FRONTEND_NONE;
 	*reason = bl_undeclared(&dst);

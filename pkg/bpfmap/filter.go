@@ -1,6 +1,7 @@
 package bpfmap
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -70,10 +71,11 @@ func (f *filter) clear(bit uint32) {
 // hash is the hash of the key that the programs compute too; see
 // bl_frontend_hash.
 func (k *sockBlFrontendKey) hash() uint64 {
-	words := (*[5]uint32)(unsafe.Pointer(k))
-	low := uint64(words[3])<<32 | uint64(words[4])
-	high := (uint64(words[0])<<32 | uint64(words[1])) + uint64(words[2])
-	return (low ^ high*0xbf58476d1ce4e5b9) * 0x9e3779b97f4a7c15
+	high := binary.NativeEndian.Uint64(k.Addr.Byte[:8])
+	low := binary.NativeEndian.Uint64(k.Addr.Byte[8:])
+	tail := uint64(*(*uint32)(unsafe.Pointer(&k.Port)))
+	mixed := (low + tail*0x94d049bb133111eb) ^ high*0xbf58476d1ce4e5b9
+	return mixed * 0x9e3779b97f4a7c15
 }
 
 // filterBit is the place of a key in the filter; see bl_filter_test.

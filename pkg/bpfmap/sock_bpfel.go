@@ -113,12 +113,15 @@ type sockBlDeviceEntry struct {
 	Ifindex uint32
 	Flags   uint32
 	Pad     uint32
+	Name    [16]int8
+	Reason  [80]int8
 }
 
 type sockBlDeviceFlag uint32
 
 const (
 	sockBlDeviceFlagBL_DEVICE_NO_ETHERNET sockBlDeviceFlag = 1
+	sockBlDeviceFlagBL_DEVICE_OWN_QDISC   sockBlDeviceFlag = 2
 )
 
 type sockBlDeviceLimit uint32

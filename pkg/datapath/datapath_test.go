@@ -282,7 +282,7 @@ func TestErrorsSayHowToMendThem(t *testing.T) {
 		want   []string
 	}{
 		{"no cgroup2", func(o *datapath.Options) { o.Cgroup = t.TempDir() }, []string{"not in a cgroup2 hierarchy", "--cgroup-root"}},
-		{"no such cgroup", func(o *datapath.Options) { o.Cgroup += "/missing" }, []string{"/missing", "no such file"}},
+		{"no such cgroup", func(o *datapath.Options) { o.Cgroup += "/missing" }, []string{"/missing", "does not exist", "--cgroup-root"}},
 		{"no bpffs", func(o *datapath.Options) { o.BPFFS = t.TempDir() }, []string{"not on a BPF file system", "mount -t bpf", "--bpffs"}},
 		{"no such folder", func(o *datapath.Options) { o.BPFFS += "/missing" }, []string{"does not exist", "--bpffs"}},
 		{"size 0", func(o *datapath.Options) { o.Sizes.Backends = 0 }, []string{"--max-backends", "at least 1"}},

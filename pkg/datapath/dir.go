@@ -54,7 +54,9 @@ func FindCgroup2() (string, error) {
 
 func checkCgroup2(path string) error {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil {
+	if err := unix.Statfs(path, &fs); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cgroup %s does not exist: make it or name another with --cgroup-root", path)
+	} else if err != nil {
 		return fmt.Errorf("look at cgroup %s: %w", path, err)
 	}
 	if fs.Type != unix.CGROUP2_SUPER_MAGIC {

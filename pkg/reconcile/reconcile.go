@@ -83,6 +83,7 @@ type Reconciler struct {
 	pruned     bool
 	released   chan tables.Retired
 	waiting    bool // a barrier is on its way
+	barrier    sync.WaitGroup
 }
 
 // New returns a reconciler over tables and the store below them.
@@ -205,8 +206,11 @@ func (r *Reconciler) signal() {
 }
 
 // Run applies changes until ctx ends. It returns an error only when the tables
-// could not be put to work.
+// could not be put to work. The store is not used after it has returned.
 func (r *Reconciler) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer r.barrier.Wait()
+	defer cancel()
 	var last time.Time
 	var retry <-chan time.Time // set while something is to be tried again
 	backoff := retryMin
@@ -217,7 +221,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case retired := <-r.released:
 			r.waiting = false
 			r.tables.Release(retired)
-			r.retire()
+			r.retire(ctx)
 			continue
 		case <-retry:
 			retry, backoff = nil, min(2*backoff, retryMax)
@@ -228,7 +232,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			}
 		}
 		last = time.Now()
-		if err := r.sync(); err != nil {
+		if err := r.sync(ctx); err != nil {
 			return err
 		}
 		switch {
@@ -301,7 +305,7 @@ func (r *Reconciler) object(name model.Name) (*model.Service, []*model.Slice) {
 }
 
 // sync is one round.
-func (r *Reconciler) sync() error {
+func (r *Reconciler) sync(ctx context.Context) error {
 	start := time.Now()
 	w, ok := r.take()
 	if !ok {
@@ -326,7 +330,7 @@ func (r *Reconciler) sync() error {
 		}
 		r.complete = true
 	}
-	r.retire()
+	r.retire(ctx)
 	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
 	r.opts.Synced(s)
 	return nil
@@ -435,7 +439,7 @@ func noteFull(err error, full map[string]bool) {
 
 // retire waits, beside the loop, until what was taken out of the tables can be
 // used again.
-func (r *Reconciler) retire() {
+func (r *Reconciler) retire(ctx context.Context) {
 	if r.waiting {
 		return
 	}
@@ -444,7 +448,7 @@ func (r *Reconciler) retire() {
 		return
 	}
 	r.waiting = true
-	go func() {
+	r.barrier.Go(func() {
 		for {
 			err := r.store.Barrier()
 			if err == nil {
@@ -452,9 +456,13 @@ func (r *Reconciler) retire() {
 				return
 			}
 			klog.ErrorS(err, "Waiting for running programs failed, trying again")
-			time.Sleep(retryMin)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(retryMin):
+			}
 		}
-	}()
+	})
 }
 
 // nodeAddrs returns where NodePorts answer. Loopback is the node only to the

@@ -60,8 +60,9 @@ func (a *agent) stop() error {
 	return nil
 }
 
-// klogTime matches the time of klog's header: month, day and time of day.
-var klogTime = regexp.MustCompile(`^[IWE](\d{4} \d\d:\d\d:\d\d\.\d{6}) .*\] "Synced" services=(\d+) .*pending=0$`)
+// syncedLine matches the log line of a whole sync: klog's month, day and time of
+// day, and how many Services were brought in.
+var syncedLine = regexp.MustCompile(`^[IWE](\d{4} \d\d:\d\d:\d\d\.\d{6}) .*\] "Synced" services=(\d+) .*pending=0$`)
 
 // synced waits for the first sync and returns when it ended. The sync must have
 // brought in at least that many Services.
@@ -88,7 +89,7 @@ func (a *agent) findSynced(services int) (at time.Time, found bool, err error) {
 		return at, false, err
 	}
 	for line := range bytes.Lines(log) {
-		match := klogTime.FindSubmatch(bytes.TrimSpace(line))
+		match := syncedLine.FindSubmatch(bytes.TrimSpace(line))
 		if match == nil {
 			continue
 		}

@@ -26,7 +26,7 @@ const (
 
 // measureConnect measures the thread CPU time of connect() on a UDP socket. The
 // socket's cgroup decides which program runs; everything else is alike.
-func measureConnect(ctx context.Context, box *sandbox) (samples, error) {
+func measureConnect(ctx context.Context, box *sandbox) ([]samples, error) {
 	l := load{services: 10000, endpoints: destinations, protocol: model.UDP}
 	groups, err := connectGroups(ctx, box, l)
 	if err != nil {
@@ -47,7 +47,7 @@ func measureConnect(ctx context.Context, box *sandbox) (samples, error) {
 			return nil, err
 		}
 	}
-	return s, nil
+	return []samples{s}, nil
 }
 
 // connectGroups makes the cgroups and attaches the programs.

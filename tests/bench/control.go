@@ -56,7 +56,7 @@ func buildCluster(ctx context.Context, dir string) error {
 }
 
 // measureControl measures the agent against a real API server that holds the load.
-func (l load) measureControl(ctx context.Context, box *sandbox) (s samples, err error) {
+func (l load) measureControl(ctx context.Context, box *sandbox) (runs []samples, err error) {
 	if err := addLocalEndpoints(); err != nil {
 		return nil, err
 	}
@@ -79,13 +79,14 @@ func (l load) measureControl(ctx context.Context, box *sandbox) (s samples, err 
 	if err := join(cgroup); err != nil {
 		return nil, err
 	}
-	s = make(samples)
 	for range agentRuns {
+		s := make(samples)
 		if err := l.measureAgent(ctx, s, box, server, c, cgroup); err != nil {
 			return nil, err
 		}
+		runs = append(runs, s)
 	}
-	return s, nil
+	return runs, nil
 }
 
 // measureAgent measures one run of the agent.
@@ -173,6 +174,7 @@ func (l load) measureChanges(ctx context.Context, s samples, p *proxy, a *agent,
 		}
 		s.add(l.key("change"), milliseconds(ch.visible.Sub(arrived)))
 		s.add(l.key("change/answer"), milliseconds(ch.visible.Sub(ch.answered)))
+		s.add(l.key("change/resolution"), milliseconds(ch.resolution))
 		time.Sleep(rand.N(10 * time.Millisecond))
 	}
 	after, err := a.cpuTime()
@@ -190,6 +192,8 @@ type change struct {
 	sent     time.Time // the request, to the API server
 	answered time.Time
 	visible  time.Time // to connect()
+	// resolution is how long before that connect() was not looked at.
+	resolution time.Duration
 }
 
 func (l load) change(ctx context.Context, w *watcher, c *kubernetes.Clientset) (change, error) {
@@ -210,6 +214,6 @@ func (l load) change(ctx context.Context, w *watcher, c *kubernetes.Clientset) (
 	}
 	ch.answered = time.Now()
 	seen := <-left
-	ch.visible = seen.at
+	ch.visible, ch.resolution = seen.at, seen.since
 	return ch, seen.err
 }

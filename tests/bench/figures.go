@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"text/tabwriter"
 
@@ -33,14 +34,14 @@ const (
 	none bound = iota
 	atMost
 	atLeast
-	// likely is met when the bar, or better, lies within the quartiles.
+	// likely is at least the bar, give or take the median's uncertainty.
 	likely
 )
 
 // figure is a quantity with its value.
 type figure struct {
 	quantity
-	value     float64    // the quantile of the runs, the median of those
+	value     float64    // median of the runs' medians, or percentile of all samples
 	quartiles [2]float64 // of the samples of all runs
 	runs      [2]float64 // lowest and highest value of a run
 	count     int        // samples of all runs
@@ -53,31 +54,49 @@ func (f figure) met() bool {
 	case atLeast:
 		return f.value >= f.bar
 	}
-	return f.bar <= f.quartiles[1]
+	return f.value+f.uncertainty() >= f.bar
+}
+
+// uncertainty returns two standard errors of the median, as they are for samples
+// of a normal distribution.
+func (f figure) uncertainty() float64 {
+	const sigmaPerQuartiles, medianPerMean = 1 / 1.35, 1.25
+	sigma := (f.quartiles[1] - f.quartiles[0]) * sigmaPerQuartiles
+	return 2 * medianPerMean * sigma / math.Sqrt(float64(f.count))
 }
 
 // judge returns the quantities that were measured, with their values.
 func judge(r results) []figure {
 	var list []figure
 	for _, q := range quantities() {
-		runs := r[q.key]
-		if len(runs) == 0 {
-			continue
+		if runs := r[q.key]; len(runs) > 0 {
+			list = append(list, q.figure(runs))
 		}
-		var values []float64
-		for _, run := range runs {
-			values = append(values, quantile(run, q.quantile()))
-		}
-		all := slices.Concat(runs...)
-		list = append(list, figure{
-			quantity:  q,
-			value:     quantile(values, 0.5),
-			quartiles: [2]float64{quantile(all, 0.25), quantile(all, 0.75)},
-			runs:      [2]float64{slices.Min(values), slices.Max(values)},
-			count:     len(all),
-		})
 	}
 	return list
+}
+
+func (q quantity) figure(runs [][]float64) figure {
+	share := 0.5
+	if q.p99 {
+		share = 0.99
+	}
+	var values []float64
+	for _, run := range runs {
+		values = append(values, quantile(run, share))
+	}
+	all := slices.Concat(runs...)
+	f := figure{
+		quantity:  q,
+		value:     quantile(values, 0.5),
+		quartiles: [2]float64{quantile(all, 0.25), quantile(all, 0.75)},
+		runs:      [2]float64{slices.Min(values), slices.Max(values)},
+		count:     len(all),
+	}
+	if q.p99 {
+		f.value = quantile(all, share)
+	}
+	return f
 }
 
 // quantile returns the value below which the share q of the values lies.
@@ -110,17 +129,41 @@ func (f figure) verdict() string {
 	case f.met():
 		return "met"
 	}
-	return "MISSED"
+	return "missed"
 }
 
 func printFigures(w io.Writer, list []figure) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FIGURE\tVALUE\tQUARTILES\tRUNS\tUNIT\tBAR\t")
+	fmt.Fprintln(out, "FIGURE\tVALUE\tUNIT\tSPREAD\tRUNS\tBAR\t")
 	for _, f := range list {
-		fmt.Fprintf(out, "%s\t%.4g\t%.4g..%.4g\t%.4g..%.4g\t%s\t%s\t%s\n", f.title, f.value,
-			f.quartiles[0], f.quartiles[1], f.runs[0], f.runs[1], f.unit, f.barText(), f.verdict())
+		fmt.Fprintf(out, "%s: %s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.section, f.title, number(f.value), f.unit,
+			f.spread(), span(f.runs), f.barText(), f.verdict())
 	}
 	return out.Flush()
 }
 
-func writeReport([]figure) error { return nil }
+// spread returns the quartiles; a percentile has none.
+func (f figure) spread() string {
+	if f.p99 {
+		return ""
+	}
+	return span(f.quartiles)
+}
+
+func span(s [2]float64) string {
+	if number(s[0]) == number(s[1]) {
+		return ""
+	}
+	return number(s[0]) + " to " + number(s[1])
+}
+
+// number shows three digits, and all before the point.
+func number(v float64) string {
+	switch size := math.Abs(v); {
+	case size >= 99.5:
+		return fmt.Sprintf("%.0f", v)
+	case size >= 9.95:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}

@@ -24,22 +24,23 @@ import (
 // benchmark is a measurement that is made in a sandbox.
 type benchmark struct {
 	name string
-	// runs is how often the whole is repeated, each time in a new process.
-	runs int
+	// times is how often the whole is repeated, each time in a new process.
+	times int
 	// cluster says that it needs what [buildCluster] builds.
 	cluster bool
-	// run measures. What it starts ends with it or with its process.
-	run func(context.Context, *sandbox) (samples, error)
+	// run measures, and returns the samples of each of its runs. What it starts ends
+	// with it or with its process.
+	run func(context.Context, *sandbox) ([]samples, error)
 }
 
 func benchmarks() []benchmark {
 	list := []benchmark{
-		{name: "connect", runs: 3, run: measureConnect},
-		{name: "tcp", runs: 3, run: measureTCP},
-		{name: "memory", runs: 1, run: measureMemory},
+		{name: "connect", times: 3, run: measureConnect},
+		{name: "tcp", times: 3, run: measureTCP},
+		{name: "memory", times: 1, run: measureMemory},
 	}
 	for _, l := range shapes {
-		list = append(list, benchmark{name: "control-" + l.String(), runs: 1, cluster: true, run: l.measureControl})
+		list = append(list, benchmark{name: "control-" + l.String(), times: 1, cluster: true, run: l.measureControl})
 	}
 	return list
 }
@@ -66,44 +67,53 @@ func command(ctx context.Context) error {
 	if len(list) == 0 {
 		return fmt.Errorf("-run %s: no such benchmark: there are %s", *only, strings.Join(names(), ", "))
 	}
-	all, err := runAll(ctx, list)
+	all, u, err := runAll(ctx, list)
+	if err != nil {
+		return err
+	}
+	m, err := look(u)
 	if err != nil {
 		return err
 	}
 	figures := judge(all)
 	if *only == "" {
-		if err := writeReport(figures); err != nil {
+		if err := writeReport(m, figures); err != nil {
 			return err
 		}
 	}
+	fmt.Printf("other processes took %.0f %% of the CPUs, other virtual machines %.0f %%\n", m.Others, m.Stolen)
 	return printFigures(os.Stdout, figures)
 }
 
-// runAll runs the benchmarks one after the other.
-func runAll(ctx context.Context, list []benchmark) (all results, err error) {
+// runAll runs the benchmarks one after the other, and returns where the machine's
+// CPU time went meanwhile.
+func runAll(ctx context.Context, list []benchmark) (all results, used usage, err error) {
 	built, err := os.MkdirTemp("", "beeline-bench-")
 	if err != nil {
-		return nil, err
+		return nil, used, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(built)) }()
 	if slices.ContainsFunc(list, func(b benchmark) bool { return b.cluster }) {
 		if err := buildCluster(ctx, built); err != nil {
-			return nil, err
+			return nil, used, err
 		}
 	}
 	all = make(results)
 	for _, b := range list {
-		for i := range b.runs {
-			fmt.Fprintf(os.Stderr, "%s: run %d of %d\n", b.name, i+1, b.runs)
-			s, err := isolate(ctx, b.name, built)
+		for i := range b.times {
+			fmt.Fprintf(os.Stderr, "%s: run %d of %d\n", b.name, i+1, b.times)
+			runs, u, err := isolate(ctx, b.name, built)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", b.name, err)
+				return nil, used, fmt.Errorf("%s: %w", b.name, err)
 			}
-			all.add(s)
+			used = used.add(u)
+			for _, s := range runs {
+				all.add(s)
+			}
 		}
 	}
 	all.derive()
-	return all, nil
+	return all, used, nil
 }
 
 // matches reports whether the benchmark is selected by name: its own, that of its

@@ -8,7 +8,7 @@ import (
 
 // measureMemory measures the kernel memory of all maps of a datapath without a
 // Service.
-func measureMemory(ctx context.Context, box *sandbox) (samples, error) {
+func measureMemory(ctx context.Context, box *sandbox) ([]samples, error) {
 	cgroup, err := box.subgroup(beeline)
 	if err != nil {
 		return nil, err
@@ -31,5 +31,5 @@ func measureMemory(ctx context.Context, box *sandbox) (samples, error) {
 	}
 	s := make(samples)
 	s.add("memory/maps", float64(total)/(1<<20))
-	return s, nil
+	return []samples{s}, nil
 }

@@ -2,32 +2,27 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // quantity is something that is measured.
 type quantity struct {
-	key   string
-	title string
-	unit  string
-	bound bound
-	bar   float64
+	key     string
+	section string
+	title   string
+	unit    string
+	bound   bound
+	bar     float64
 	// p99 says that the 99th percentile is meant, not the median.
 	p99 bool
-}
-
-func (q quantity) quantile() float64 {
-	if q.p99 {
-		return 0.99
-	}
-	return 0.5
 }
 
 // socketQuantities are measured for each family.
 var socketQuantities = []quantity{
 	{key: "connect/plain", title: "UDP connect(), no program", unit: "ns"},
-	{key: "connect/empty", title: "the same, on top: an empty program", unit: "ns"},
+	{key: "connect/empty", title: "an empty program, on top of that", unit: "ns"},
 	{key: "connect/none", title: "no Service, on top of the empty program", unit: "ns", bound: atMost, bar: 40},
 	{key: "connect/service", title: "ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 100},
 	{key: "connect/affinity", title: "session affinity, on top of the ClusterIP", unit: "ns", bound: atMost, bar: 60},
@@ -35,9 +30,9 @@ var socketQuantities = []quantity{
 	{key: "fresh/none", title: "new socket, no Service, on top of the empty program", unit: "ns"},
 	{key: "fresh/service", title: "new socket, ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 650},
 	{key: "tcp/rate/plain", title: "TCP connect+close, no program", unit: "1/s"},
-	{key: "tcp/rate", title: "the same through a ClusterIP", unit: "of that", bound: atLeast, bar: 0.95},
+	{key: "tcp/rate", title: "TCP connect+close through a ClusterIP", unit: "of that", bound: atLeast, bar: 0.95},
 	{key: "tcp/bulk/plain", title: "bytes over one connection, no program", unit: "GB/s"},
-	{key: "tcp/bulk", title: "the same through a ClusterIP", unit: "of that", bound: likely, bar: 1},
+	{key: "tcp/bulk", title: "bytes over one connection through a ClusterIP", unit: "of that", bound: likely, bar: 1},
 }
 
 // quantities lists what is measured, in the order in which it is shown.
@@ -46,20 +41,22 @@ func quantities() []quantity {
 	for _, family := range model.Families {
 		for _, q := range socketQuantities {
 			q.key = of(q.key, family)
-			q.title = fmt.Sprintf("%s: %s", family, q.title)
+			q.section = family.String()
 			list = append(list, q)
 		}
 	}
-	list = append(list, quantity{key: "memory/maps", title: "kernel memory of all maps, no Service", unit: "MiB", bound: atMost, bar: 32})
+	list = append(list, quantity{
+		key: "memory/maps", section: "Empty tables", title: "kernel memory of all maps", unit: "MiB", bound: atMost, bar: 32,
+	})
 	for _, l := range shapes {
 		for _, q := range controlQuantities {
 			q.key = l.key(q.key)
-			q.title = fmt.Sprintf("%d Services x %d endpoints: %s", l.services, l.endpoints, q.title)
+			q.section = fmt.Sprintf("%d Services x %d endpoints", l.services, l.endpoints)
 			list = append(list, q)
 		}
 	}
 	return append(list, quantity{
-		key: growth, title: "CPU time for a change, 10,000 Services against 100", unit: "times", bound: atMost, bar: 1.5,
+		key: growth, section: "Growth", title: "CPU time for a change, 10,000 Services against 100", unit: "times", bound: atMost, bar: 1.5,
 	})
 }
 
@@ -68,11 +65,12 @@ var controlQuantities = []quantity{
 	{key: "start", title: "start of the agent until all is in the kernel", unit: "s"},
 	{key: "list", title: "arrival of the list until all is in the kernel", unit: "s", bound: atMost, bar: 1},
 	{key: "rss", title: "agent's resident memory", unit: "MiB", bound: atMost, bar: 200},
-	{key: "rss/peak", title: "its peak", unit: "MiB", bound: atMost, bar: 200},
+	{key: "rss/peak", title: "agent's peak resident memory", unit: "MiB", bound: atMost, bar: 200},
 	{key: "change", title: "arrival of a change until connect() sees it, median", unit: "ms"},
-	{key: "change", title: "the same, 99th percentile", unit: "ms", bound: atMost, bar: 2, p99: true},
+	{key: "change", title: "arrival of a change until connect() sees it, 99th percentile", unit: "ms", bound: atMost, bar: 2, p99: true},
 	{key: "change/answer", title: "API server's answer until connect() sees it, median", unit: "ms"},
-	{key: "change/answer", title: "the same, 99th percentile", unit: "ms", p99: true},
+	{key: "change/answer", title: "API server's answer until connect() sees it, 99th percentile", unit: "ms", p99: true},
+	{key: "change/resolution", title: "time between two looks at connect(), 99th percentile", unit: "ms", p99: true},
 	{key: "change/cpu", title: "agent's CPU time for a change", unit: "us"},
 }
 
@@ -85,5 +83,5 @@ func (r results) derive() {
 	if len(large) == 0 || len(small) == 0 {
 		return
 	}
-	r.add(samples{growth: {quantile(large[0], 0.5) / quantile(small[0], 0.5)}})
+	r.add(samples{growth: {quantile(slices.Concat(large...), 0.5) / quantile(slices.Concat(small...), 0.5)}})
 }

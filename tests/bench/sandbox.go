@@ -42,24 +42,45 @@ type sandbox struct {
 	dir string
 }
 
-// isolate runs a benchmark in a child process and returns what it measured. When
-// it returns nothing of the child is left.
-func isolate(ctx context.Context, name, built string) (s samples, err error) {
+// isolate runs a benchmark in a child process and returns what it measured, and
+// where the machine's CPU time went meanwhile. When it returns nothing of the child
+// is left.
+func isolate(ctx context.Context, name, built string) (runs []samples, u usage, err error) {
 	root, err := datapath.FindCgroup2()
 	if err != nil {
-		return nil, err
+		return nil, u, err
 	}
 	cgroup, err := os.MkdirTemp(root, "beeline-bench-")
 	if err != nil {
-		return nil, fmt.Errorf("make a cgroup (run as root): %w", err)
+		return nil, u, fmt.Errorf("make a cgroup (run as root): %w", err)
 	}
 	defer func() { err = errors.Join(err, removeCgroup(cgroup)) }()
 	dir, err := os.MkdirTemp("", "beeline-bench-")
 	if err != nil {
-		return nil, err
+		return nil, u, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	before, err := readUsage(cgroup)
+	if err != nil {
+		return nil, u, err
+	}
+	runs, err = runChild(ctx, cgroup, childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir, buildEnv+"="+built)
+	if err != nil {
+		return nil, u, err
+	}
+	after, err := readUsage(cgroup)
+	return runs, after.sub(before), err
+}
+
+// runChild runs this program in the cgroup and in new namespaces until it ends, or
+// ends it with ctx.
+func runChild(ctx context.Context, cgroup string, env ...string) (runs []samples, err error) {
+	group, err := os.Open(cgroup)
+	if err != nil {
+		return nil, err
+	}
+	defer group.Close()
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -69,13 +90,15 @@ func isolate(ctx context.Context, name, built string) (s samples, err error) {
 	// The benchmark ends what it started; killing it ends the rest too.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir, buildEnv+"="+built)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
-		Pdeathsig:  unix.SIGKILL,
-		Setpgid:    true, // an interrupt from the terminal comes by way of Cancel
+		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		UseCgroupFD: true,
+		CgroupFD:    int(group.Fd()),
+		Pdeathsig:   unix.SIGKILL,
+		Setpgid:     true, // an interrupt from the terminal comes by way of Cancel
 	}
 	// The parent death signal is that of the thread.
 	runtime.LockOSThread()
@@ -84,11 +107,11 @@ func isolate(ctx context.Context, name, built string) (s samples, err error) {
 	if err = errors.Join(err, write.Close()); err != nil {
 		return nil, err
 	}
-	decodeErr := json.NewDecoder(read).Decode(&s)
+	decodeErr := json.NewDecoder(read).Decode(&runs)
 	if err := cmd.Wait(); err != nil {
 		return nil, err
 	}
-	return s, decodeErr
+	return runs, decodeErr
 }
 
 // removeCgroup removes a cgroup and those below it. Processes that have just been
@@ -127,11 +150,11 @@ func child(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	s, err := b.run(ctx, box)
+	runs, err := b.run(ctx, box)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.NewFile(resultFD, "results")).Encode(s)
+	return json.NewEncoder(os.NewFile(resultFD, "results")).Encode(runs)
 }
 
 // enter sets up the namespaces that the process is in.

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/netip"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -23,11 +20,12 @@ const (
 	bulkRounds = 250
 	bulkBatch  = 24 << 20 // bytes
 	bulkWrite  = 128 << 10
+	serverCPU  = 0 // the client's is the last
 )
 
 // measureTCP compares connections through a ClusterIP, in a cgroup that Beeline
 // serves, with connections straight to the endpoints in one without any program.
-func measureTCP(ctx context.Context, box *sandbox) (samples, error) {
+func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 	l := load{services: 10000, endpoints: destinations, protocol: model.TCP}
 	groups := make(map[string]string)
 	for _, name := range []string{plain, beeline} {
@@ -42,31 +40,37 @@ func measureTCP(ctx context.Context, box *sandbox) (samples, error) {
 	if err := addLocalEndpoints(); err != nil {
 		return nil, err
 	}
-	// More connections than one batch may wait to be accepted.
-	if err := os.WriteFile("/proc/sys/net/core/somaxconn", []byte("65535"), 0); err != nil {
+	if err := tuneTCP(); err != nil {
+		return nil, err
+	}
+	listener, err := listenAll()
+	if err != nil {
+		return nil, err
+	}
+	if err := quiet(); err != nil {
 		return nil, err
 	}
 	s := make(samples)
 	for _, family := range model.Families {
-		if err := measureBulk(ctx, s, groups, l, family); err != nil {
+		if err := measureBulk(ctx, s, listener, groups, l, family); err != nil {
 			return nil, err
 		}
 	}
-	server, err := acceptAll()
-	if err != nil {
-		return nil, err
-	}
-	// The server's thread and the client's each have a CPU and a P to themselves.
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
-	if err := quiet(); err != nil {
-		return nil, err
-	}
+	server := acceptAll(listener)
 	for _, family := range model.Families {
 		if err := measureRate(ctx, s, server, groups, l, family); err != nil {
 			return nil, err
 		}
 	}
-	return s, nil
+	return []samples{s}, nil
+}
+
+// tuneTCP lets a whole batch wait to be accepted, and keeps no connection in
+// TIME_WAIT, or ports would run out. It concerns this network namespace only.
+func tuneTCP() error {
+	return errors.Join(
+		os.WriteFile("/proc/sys/net/core/somaxconn", []byte("65535"), 0),
+		os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0))
 }
 
 const tcpService = 4321 // one without affinity
@@ -96,28 +100,31 @@ type acceptor struct {
 	expected uint64
 }
 
-// acceptAll listens on the endpoints' port, on every address, until the process
+// listenAll listens on the endpoints' port, on every address, until the process
 // ends.
-func acceptAll() (*acceptor, error) {
+func listenAll() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("make a socket: %w", err)
-	}
-	// Connections of the measurement before may be closing.
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return nil, fmt.Errorf("listen on port %d: %w", endpointPort, err)
+		return -1, fmt.Errorf("make a socket: %w", err)
 	}
 	if err := unix.Bind(fd, &unix.SockaddrInet6{Port: endpointPort}); err != nil {
-		return nil, fmt.Errorf("bind to port %d: %w", endpointPort, err)
+		return -1, fmt.Errorf("bind to port %d: %w", endpointPort, err)
 	}
 	if err := unix.Listen(fd, 65535); err != nil {
-		return nil, fmt.Errorf("listen on port %d: %w", endpointPort, err)
+		return -1, fmt.Errorf("listen on port %d: %w", endpointPort, err)
 	}
+	return fd, nil
+}
+
+// acceptAll accepts and closes until the process ends.
+func acceptAll(listener int) *acceptor {
 	a := new(acceptor)
 	go func() {
-		runtime.LockOSThread()
+		if err := pin(serverCPU); err != nil {
+			return // the client will miss it
+		}
 		for {
-			c, _, err := unix.Accept(fd)
+			c, _, err := unix.Accept(listener)
 			if err != nil {
 				continue // a client that has given up
 			}
@@ -125,15 +132,12 @@ func acceptAll() (*acceptor, error) {
 			a.accepted.Add(1)
 		}
 	}()
-	return a, nil
+	return a
 }
 
-// connectRate connects and closes, by a reset, so that no closed connection
-// lingers on and the connection itself costs as little as it can. It returns when
-// the server is done too.
+// connectRate connects and closes. It returns when the server is done too.
 func (a *acceptor) connectRate(to *targets, family model.Family) (perSecond float64, err error) {
 	pick := newPicker()
-	linger := unix.Linger{Onoff: 1}
 	start := time.Now()
 	for range tcpBatch {
 		t := pick.from(to)
@@ -141,8 +145,6 @@ func (a *acceptor) connectRate(to *targets, family model.Family) (perSecond floa
 		if errno != 0 {
 			return 0, fmt.Errorf("make a socket: %w", errno)
 		}
-		unix.RawSyscall6(unix.SYS_SETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_LINGER,
-			uintptr(unsafe.Pointer(&linger)), unsafe.Sizeof(linger), 0)
 		_, _, errno = unix.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(t)), t.len)
 		if errno != 0 {
 			return 0, fmt.Errorf("connect: %w", errno)
@@ -160,27 +162,22 @@ func (a *acceptor) connectRate(to *targets, family model.Family) (perSecond floa
 }
 
 // measureBulk measures bytes in a second over one connection that stays open.
-func measureBulk(ctx context.Context, s samples, groups map[string]string, l load, family model.Family) error {
-	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", endpointPort))
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	go acknowledge(listener)
+func measureBulk(ctx context.Context, s samples, listener int, groups map[string]string, l load, family model.Family) error {
 	var list []contestant
-	for name, to := range map[string]netip.AddrPort{
-		plain:   netip.AddrPortFrom(l.endpoint(tcpService, 0, family), endpointPort),
-		beeline: netip.AddrPortFrom(l.clusterIP(tcpService, family), servicePort),
+	for name, to := range map[string]sockaddr{
+		plain:   newSockaddr(l.endpoint(tcpService, 0, family), endpointPort),
+		beeline: newSockaddr(l.clusterIP(tcpService, family), servicePort),
 	} {
 		if err := join(groups[name]); err != nil {
 			return err
 		}
-		conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
+		client, server, err := connection(listener, to, family)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		defer conn.Close()
-		list = append(list, contestant{name, func() (float64, error) { return send(conn) }})
+		defer unix.Close(client) // ends the server's thread
+		go acknowledge(server)
+		list = append(list, contestant{name, func() (float64, error) { return send(client) }})
 	}
 	return interleave(ctx, bulkRounds, list, func(m measured) {
 		s.add(of("tcp/bulk/plain", family), m[plain]/1e9)
@@ -188,43 +185,57 @@ func measureBulk(ctx context.Context, s samples, groups map[string]string, l loa
 	})
 }
 
+// connection returns both ends of a connection to the address.
+func connection(listener int, to sockaddr, family model.Family) (client, server int, err error) {
+	client, err = unix.Socket(domain(family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, fmt.Errorf("make a socket: %w", err)
+	}
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(client), uintptr(unsafe.Pointer(&to)), to.len)
+	if errno != 0 {
+		return -1, -1, errors.Join(fmt.Errorf("connect: %w", errno), unix.Close(client))
+	}
+	server, _, err = unix.Accept(listener)
+	if err != nil {
+		return -1, -1, errors.Join(fmt.Errorf("accept: %w", err), unix.Close(client))
+	}
+	return client, server, nil
+}
+
 // acknowledge answers each batch that it has received with one byte.
-func acknowledge(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
+func acknowledge(conn int) {
+	defer unix.Close(conn)
+	if err := pin(serverCPU); err != nil {
+		return
+	}
+	buf := make([]byte, bulkWrite)
+	for left := bulkBatch; ; {
+		n, err := unix.Read(conn, buf)
+		if err != nil || n == 0 {
 			return
 		}
-		go func() {
-			defer conn.Close()
-			buf := make([]byte, bulkWrite)
-			for left := bulkBatch; ; {
-				n, err := conn.Read(buf)
-				if err != nil {
-					return
-				}
-				if left -= n; left == 0 {
-					left = bulkBatch
-					if _, err := conn.Write(buf[:1]); err != nil {
-						return
-					}
-				}
+		if left -= n; left == 0 {
+			left = bulkBatch
+			if _, err := unix.Write(conn, buf[:1]); err != nil {
+				return
 			}
-		}()
+		}
 	}
 }
 
 // send sends a batch and waits until it has been received.
-func send(conn *net.TCPConn) (bytesPerSecond float64, err error) {
+func send(conn int) (bytesPerSecond float64, err error) {
 	buf := make([]byte, bulkWrite)
 	start := time.Now()
-	for sent := 0; sent < bulkBatch; sent += len(buf) {
-		if _, err := conn.Write(buf); err != nil {
-			return 0, err
+	for sent := 0; sent < bulkBatch; {
+		n, err := unix.Write(conn, buf[:min(len(buf), bulkBatch-sent)])
+		if err != nil {
+			return 0, fmt.Errorf("send: %w", err)
 		}
+		sent += n
 	}
-	if _, err := io.ReadFull(conn, buf[:1]); err != nil {
-		return 0, err
+	if n, err := unix.Read(conn, buf[:1]); n != 1 {
+		return 0, errors.Join(errors.New("the server has not received a batch"), err)
 	}
 	return bulkBatch / time.Since(start).Seconds(), nil
 }

@@ -34,8 +34,9 @@ type question struct {
 
 // sighting is when connect() no longer led to the former endpoint.
 type sighting struct {
-	at  time.Time
-	err error
+	at    time.Time
+	since time.Duration // since the look before
+	err   error
 }
 
 // newWatcher makes a watcher with a socket in the cgroup of this process.
@@ -73,7 +74,8 @@ func (w *watcher) await(ctx context.Context, vip sockaddr, old netip.Addr) <-cha
 
 func (w *watcher) watch(q question) sighting {
 	pause := unix.NsecToTimespec(watchPause.Nanoseconds())
-	for deadline := time.Now().Add(watchTimeout); time.Now().Before(deadline); {
+	last := time.Now()
+	for deadline := last.Add(watchTimeout); last.Before(deadline); {
 		addr, err := w.reached(&q.vip)
 		if err == nil {
 			err = q.ctx.Err()
@@ -81,9 +83,11 @@ func (w *watcher) watch(q question) sighting {
 		if err != nil {
 			return sighting{err: err}
 		}
+		now := time.Now()
 		if addr != q.old {
-			return sighting{at: time.Now()}
+			return sighting{at: now, since: now.Sub(last)}
 		}
+		last = now
 		_ = unix.Nanosleep(&pause, nil) // a signal may end it early
 	}
 	return sighting{err: fmt.Errorf("connect() still leads to %s after %s", q.old, watchTimeout)}

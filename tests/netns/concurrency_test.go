@@ -167,7 +167,7 @@ func showBackends(t *testing.T, h *lab.Host, to netip.AddrPort) {
 	if err := s.Connect(to); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "getpeername() shows the backend", func() bool {
+	lab.Eventually(t, "getpeername() shows the backend", func() bool {
 		peer, err := s.Peer()
 		return err == nil && peer != to
 	})

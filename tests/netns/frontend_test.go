@@ -3,22 +3,11 @@ package netns_test
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
-
-// eventually waits for what follows a change that nobody tells of.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after 10 s", what)
-		}
-	}
-}
 
 // TestExternalAddresses reaches external IPs and those load-balancer IPs that are
 // served at the node.
@@ -117,14 +106,14 @@ func TestNodePortNewAddress(t *testing.T) {
 	for network, cidr := range map[string]string{"tcp4": "192.0.2.77/24", "tcp6": "2001:db8::77/64"} {
 		to := netip.AddrPortFrom(netip.MustParsePrefix(cidr).Addr(), 30080)
 		h.AddAddr(lab.Uplink, cidr)
-		eventually(t, "node port at "+cidr, func() bool {
-			_, err := reach(h.Namespace, network, to)
+		lab.Eventually(t, "node port at "+cidr, func() bool {
+			_, err := h.Reach(network, to)
 			return err == nil
 		})
 		h.DeleteAddr(lab.Uplink, cidr)
 		h.Outside.AddAddr("node", cidr)
-		eventually(t, "no node port at "+cidr, func() bool {
-			_, err := reach(h.Namespace, network, to)
+		lab.Eventually(t, "no node port at "+cidr, func() bool {
+			_, err := h.Reach(network, to)
 			return err == unix.ECONNREFUSED
 		})
 	}

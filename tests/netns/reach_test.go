@@ -39,29 +39,11 @@ func shown(network string, a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-// reach connects a new socket to an address and returns which backend answers.
-func reach(n *lab.Namespace, network string, to netip.AddrPort) (netip.AddrPort, error) {
-	s := n.Socket(network)
-	defer s.Close()
-	if err := s.Connect(to); err != nil {
-		return netip.AddrPort{}, err
-	}
-	if strings.HasPrefix(network, "udp") {
-		if err := s.Send("who"); err != nil {
-			return netip.AddrPort{}, err
-		}
-	}
-	answer, _, err := s.Receive()
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.ParseAddrPort(answer)
-}
-
-// mustReach is reach for what has to succeed.
+// mustReach connects a new socket to an address and returns which backend
+// answers.
 func mustReach(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	got, err := reach(n, network, to)
+	got, err := n.Reach(network, to)
 	if err != nil {
 		t.Fatalf("%s to %s: %v", network, to, err)
 	}
@@ -71,7 +53,7 @@ func mustReach(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort
 // wantFailure connects a new socket and compares the error.
 func wantFailure(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort, want error) {
 	t.Helper()
-	if got, err := reach(n, network, to); err != want {
+	if got, err := n.Reach(network, to); err != want {
 		t.Errorf("%s to %s: reached %v, error %v; want %v", network, to, got, err, want)
 	}
 }

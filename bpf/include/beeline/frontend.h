@@ -8,11 +8,36 @@
 #include <bpf/bpf_endian.h>
 #include <beeline/maps.h>
 
-/* Where an application or a packet wants to go. */
+/* For what is read or written in halves of an address. */
+#define BL_ALIGNED __attribute__((aligned(8)))
+
+/* The lower half of a v4-mapped address: 00 00 ff ff and the IPv4 address. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define BL_MAPPED(ip4) ((__u64)(ip4) << 32 | 0xffff0000U)
+#define BL_MAPPED_IPV4(low) ((__be32)((low) >> 32))
+#define BL_IS_MAPPED(low) ((__u32)(low) == 0xffff0000U)
+#else
+#define BL_MAPPED(ip4) (0xffffULL << 32 | (ip4))
+#define BL_MAPPED_IPV4(low) ((__be32)(low))
+#define BL_IS_MAPPED(low) ((low) >> 32 == 0xffff)
+#endif
+
+/*
+ * Where an application or a packet wants to go. The address is held as its two
+ * halves in memory order: two registers, where four words would go through memory
+ * and stall when they are read in other sizes than they were written.
+ */
 struct bl_dst {
-	union bl_addr addr;
-	__be16 port;
-	__u8 proto;
+	__u64 high;
+	__u64 low;
+	union {
+		struct {
+			__be16 port;
+			__u8 proto;
+			__u8 pad;
+		};
+		__u32 tail; /* of a frontend's key */
+	};
 	bool ipv4;
 };
 
@@ -21,10 +46,17 @@ union bl_frontend_word {
 	__u64 word;
 };
 
-static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl_addr *b)
+/* Write the address of @dst to @addr, which is BL_ALIGNED. */
+static __always_inline void bl_dst_get_addr(const struct bl_dst *dst, union bl_addr *addr)
 {
-	return a->word[3] == b->word[3] && a->word[2] == b->word[2] && a->word[1] == b->word[1] &&
-	       a->word[0] == b->word[0];
+	((__u64 *)addr)[0] = dst->high;
+	((__u64 *)addr)[1] = dst->low;
+}
+
+/* Whether @addr, which is BL_ALIGNED, is the address of @dst. */
+static __always_inline bool bl_dst_has_addr(const struct bl_dst *dst, const union bl_addr *addr)
+{
+	return ((const __u64 *)addr)[1] == dst->low && ((const __u64 *)addr)[0] == dst->high;
 }
 
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
@@ -35,20 +67,12 @@ static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
 	addr->word[3] = ip4;
 }
 
-/* True for the v4-mapped form. */
-static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
+/* A hash of a frontend's key, good in its upper half. The agent computes the same. */
+static __always_inline __u64 bl_frontend_hash(__u64 high, __u64 low, __u32 tail)
 {
-	return !addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff);
-}
+	__u64 mixed = (low + tail * 0x94d049bb133111ebULL) ^ high * 0xbf58476d1ce4e5b9ULL;
 
-/* A hash of @key, good in its upper half. The agent computes the same. */
-static __always_inline __u64 bl_frontend_hash(const struct bl_frontend_key *key)
-{
-	const __u32 *word = (const __u32 *)key;
-	__u64 low = (__u64)word[3] << 32 | word[4];
-	__u64 high = ((__u64)word[0] << 32 | word[1]) + word[2];
-
-	return (low ^ high * 0xbf58476d1ce4e5b9ULL) * 0x9e3779b97f4a7c15ULL;
+	return mixed * 0x9e3779b97f4a7c15ULL;
 }
 
 /*
@@ -72,17 +96,22 @@ static __always_inline bool bl_filter_test(__u64 hash)
 }
 
 /*
- * The frontend of exactly @key. Its kind is BL_FRONTEND_NONE when there is none.
+ * The frontend of exactly this address and, in @tail, port and protocol. Its kind
+ * is BL_FRONTEND_NONE when there is none.
  */
-static __always_inline struct bl_frontend_entry bl_frontend_get(const struct bl_frontend_key *key)
+static __always_inline struct bl_frontend_entry bl_frontend_get(__u64 high, __u64 low, __u32 tail)
 {
-	__u64 hash = bl_frontend_hash(key);
+	__u64 hash = bl_frontend_hash(high, low, tail);
+	struct bl_frontend_key key BL_ALIGNED;
 	union bl_frontend_word found = {};
 	const __u64 *word;
 
 	if (!bl_filter_test(hash))
 		return found.frontend;
-	word = bpf_map_lookup_elem(&bl_frontend, key);
+	((__u64 *)&key)[0] = high;
+	((__u64 *)&key)[1] = low;
+	*(__u32 *)&key.port = tail;
+	word = bpf_map_lookup_elem(&bl_frontend, &key);
 	if (!word)
 		return found.frontend;
 	found.word = *(const volatile __u64 *)word;
@@ -92,52 +121,53 @@ static __always_inline struct bl_frontend_entry bl_frontend_get(const struct bl_
 }
 
 /*
- * Whether NodePorts are served at @addr, seen from a client in the
+ * Whether NodePorts are served at the address of @dst, seen from a client in the
  * network namespace @netns.
  */
-static __always_inline bool bl_node_addr_serves(union bl_addr addr, __u64 netns)
+static __always_inline bool bl_node_addr_serves(const struct bl_dst *dst, __u64 netns)
 {
-	const __u32 *flags = bpf_map_lookup_elem(&bl_node_addr, &addr);
+	union bl_addr addr BL_ALIGNED;
+	const __u32 *flags;
 
+	bl_dst_get_addr(dst, &addr);
+	flags = bpf_map_lookup_elem(&bl_node_addr, &addr);
 	if (!flags)
 		return false;
 	return !(*flags & BL_NODE_ADDR_HOST_ONLY) || netns == bl_host_netns;
 }
 
 /*
- * The NodePort that has the port of @key, which is no frontend itself. Whether it
- * answers at the address is for the caller to see. @key is changed.
+ * The NodePort that has the port of @dst. Whether it answers at the address is for
+ * the caller to see.
  */
-static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl_dst *dst,
-								 struct bl_frontend_key *key)
+static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl_dst *dst)
 {
-	key->addr.word[3] = 0;
-	if (!dst->ipv4) {
-		key->addr.word[0] = 0;
-		key->addr.word[1] = 0;
-		key->addr.word[2] = 0;
-	}
-	return bl_frontend_get(key);
+	return bl_frontend_get(0, dst->ipv4 ? BL_MAPPED(0) : 0, dst->tail);
 }
 
 /* Whether @dst lies in a Service CIDR. */
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {
-	struct bl_cidr_key key = {.prefix_len = 128, .addr = dst->addr};
+	struct bl_cidr_key key = {.prefix_len = 128};
 	const struct bl_cover_entry *cover;
+	union bl_addr addr BL_ALIGNED;
 	__u32 zero = 0;
 
 	cover = bpf_map_lookup_elem(&bl_cover, &zero);
 	if (!cover)
 		return false;
 	if (dst->ipv4) {
-		if ((dst->addr.word[3] & cover->mask4) != cover->addr4)
+		if ((BL_MAPPED_IPV4(dst->low) & cover->mask4) != cover->addr4)
 			return false;
 	} else {
-		for (int i = 0; i < 4; i++)
-			if ((dst->addr.word[i] & cover->mask6.word[i]) != cover->addr6.word[i])
-				return false;
+		const __u64 *mask = (const __u64 *)&cover->mask6;
+		const __u64 *net = (const __u64 *)&cover->addr6;
+
+		if ((dst->high & mask[0]) != net[0] || (dst->low & mask[1]) != net[1])
+			return false;
 	}
+	bl_dst_get_addr(dst, &addr);
+	key.addr = addr;
 	return bpf_map_lookup_elem(&bl_service_cidr, &key) != NULL;
 }
 
@@ -148,9 +178,7 @@ static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
  */
 static __always_inline enum bl_reason bl_undeclared(const struct bl_dst *dst)
 {
-	struct bl_frontend_key any_port = {.addr = dst->addr};
-
-	if (bl_frontend_get(&any_port).kind == BL_FRONTEND_ADDRESS)
+	if (bl_frontend_get(dst->high, dst->low, 0).kind == BL_FRONTEND_ADDRESS)
 		return BL_REASON_UNDECLARED_PORT;
 	if (bl_service_cidr_has(dst))
 		return BL_REASON_UNALLOCATED_ADDRESS;

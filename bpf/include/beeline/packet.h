@@ -27,7 +27,7 @@ enum bl_tcp_flags {
 
 /* Offsets are from the start of the packet data. */
 struct bl_packet {
-	struct bl_flow_key key; /* addresses, ports and protocol as they stand */
+	struct bl_flow_key key BL_ALIGNED; /* addresses, ports, protocol as they stand */
 	__u32 l3;
 	__u32 l4;
 	__u8 tcp_flags; /* 0 when not TCP */

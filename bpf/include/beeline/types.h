@@ -323,11 +323,17 @@ struct bl_device_entry {
 	__u32 ifindex; /* 0 is not in use */
 	__u32 flags; /* enum bl_device_flag */
 	__u32 pad;
+	/* Of the agent and of people. The name outlives the device: one of the same
+	 * name gets the index, and so the flows, of the former. */
+	char name[16];
+	char reason[80]; /* why it was chosen */
 };
-_Static_assert(sizeof(struct bl_device_entry) == 32, "bl_device_entry");
+_Static_assert(sizeof(struct bl_device_entry) == 128, "bl_device_entry");
 
 enum bl_device_flag {
 	BL_DEVICE_NO_ETHERNET = 1 << 0, /* packets start with the IP header */
+	/* The agent made the clsact qdisc and removes it with its filters. */
+	BL_DEVICE_OWN_QDISC = 1 << 1,
 };
 
 enum bl_device_limit {

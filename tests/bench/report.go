@@ -1,0 +1,182 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/template"
+
+	"golang.org/x/sys/unix"
+)
+
+// The report and its plot, relative to the repository's root.
+const (
+	reportDir  = "tests/bench"
+	reportFile = "RESULTS.md"
+	plotFile   = "results.svg"
+)
+
+var report = template.Must(template.New("report").Funcs(template.FuncMap{
+	"number": number, "span": span,
+}).Parse(`# Speed of Beeline
+
+Written by ` + "`make bench`" + `; not edited by hand. {{.Met}} of {{.Barred}} bars are met.
+
+![Each figure as a share of its bar](` + plotFile + `)
+
+## Machine
+
+{{.CPU}}, {{.Cores}} cores{{if .Virtual}}, a virtual machine{{end}}; Linux {{.Kernel}}; {{.Go}}. Other
+processes took {{printf "%.0f" .Others}} % of the CPUs' time while it was measured, other virtual machines
+{{printf "%.0f" .Stolen}} %.{{if .Busy}} **That is enough to lengthen percentiles and to blur rates: take those with
+care.**{{end}}
+
+## Figures
+{{range .Sections}}
+### {{.Title}}
+
+| | value | middle half of the samples | lowest to highest run | bar | |
+|---|---|---|---|---|---|
+{{range .Figures}}| {{.Title}} | {{number .Value}} {{.Unit}} | {{.Spread}} | {{span .Runs}} | {{.Bar}} | {{.Verdict}} |
+{{end}}{{end}}
+## Method
+
+Each benchmark runs in a process with network, mount and pid namespaces and a
+cgroup of its own, several times. What is compared takes turns in short batches,
+in random order within each round, and only times of one round are set against
+each other: a figure is the median of the differences (or ratios) of the rounds of
+a run, and of those of the runs the middle one. A figure that is called a percentile
+is that of all samples.
+
+**UDP connect().** Thread CPU time of a loop of system calls, by a thread of its own
+on one CPU, with 10,000 dual-stack Services of 10 endpoints in the tables, a tenth
+of them NodePorts with session affinity. The socket's cgroup decides what runs:
+nothing, a program of two instructions that allows everything, or Beeline. The calls
+without Beeline connect straight to as many endpoints, over the same route, as
+Beeline chooses from, so that the kernel's work behind the hook is the same. While
+any cgroup of the machine has a program at the hook, the kernel takes the socket's
+lock on its way to it everywhere; "no program" includes that.
+
+**TCP.** Connections within the namespace, client and server each on a CPU of their
+own. The straight connection is made in a cgroup without any program. The rate of
+connections counts the client's time; closed ones are not kept in TIME_WAIT, so that
+ports do not run out. Bytes go over one connection that stays open; "within noise"
+is two standard errors of the median.
+
+**Control plane.** The agent as it is shipped, against a real kube-apiserver and
+etcd that hold the Services (IPv4, one port, slices of at most 100 endpoints with
+node, zone and pod). A proxy between the two notes when data arrive at the agent: a
+list has arrived with its last data. "In the kernel" is when the agent logs the end
+of its first sync. Single endpoints are replaced through the API; the endpoint is one
+that a client with session affinity is bound to, so one connect() tells whether the
+change is in effect, however many endpoints the Service has. The client looks about
+every 20 us. API server, etcd, proxy, client and agent share the machine's cores.
+CPU time for a change is that of all threads of the agent, decoding included.
+
+**Memory** is what the kernel says of each map (memlock in its fdinfo).
+`))
+
+// section is a part of the table.
+type section struct {
+	Title   string
+	Figures []row
+}
+
+// row is a figure as the report shows it.
+type row struct {
+	Title, Unit, Spread, Bar, Verdict string
+	Value                             float64
+	Runs                              [2]float64
+}
+
+// machine is what the figures were measured on.
+type machine struct {
+	CPU, Kernel, Go string
+	Cores           int
+	Virtual         bool
+	Others, Stolen  float64 // percent
+}
+
+// Busy reports whether the figures have suffered.
+func (m machine) Busy() bool { return m.Others+m.Stolen > 5 }
+
+// look returns what can be said of this machine, without naming it.
+func look(u usage) (machine, error) {
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		return machine{}, err
+	}
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return machine{}, err
+	}
+	m := machine{
+		Kernel:  unix.ByteSliceToString(kernel.Release[:]),
+		Go:      runtime.Version(),
+		Cores:   runtime.NumCPU(),
+		Virtual: strings.Contains(string(cpuinfo), " hypervisor "),
+	}
+	for line := range strings.Lines(string(cpuinfo)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+		}
+	}
+	m.Others, m.Stolen = u.percent()
+	return m, nil
+}
+
+// writeReport writes the report and its plot.
+func writeReport(m machine, figures []figure) error {
+	out := new(strings.Builder)
+	if err := writeText(out, m, figures); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(reportDir, reportFile), []byte(out.String()), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(reportDir, plotFile), []byte(plot(figures)), 0o644)
+}
+
+func writeText(w io.Writer, m machine, figures []figure) error {
+	met, barred := count(figures)
+	return report.Execute(w, struct {
+		machine
+		Met, Barred int
+		Sections    []section
+	}{m, met, barred, sections(figures)})
+}
+
+func count(figures []figure) (met, barred int) {
+	for _, f := range figures {
+		if f.bound == none {
+			continue
+		}
+		barred++
+		if f.met() {
+			met++
+		}
+	}
+	return met, barred
+}
+
+// sections groups neighbours.
+func sections(figures []figure) []section {
+	var list []section
+	for _, f := range figures {
+		if len(list) == 0 || list[len(list)-1].Title != f.section {
+			list = append(list, section{Title: f.section})
+		}
+		last := &list[len(list)-1]
+		verdict := f.verdict()
+		if verdict == "missed" {
+			verdict = "**missed**"
+		}
+		last.Figures = append(last.Figures, row{
+			Title: f.title, Unit: f.unit, Spread: f.spread(), Bar: f.barText(), Verdict: verdict,
+			Value: f.value, Runs: f.runs,
+		})
+	}
+	return list
+}

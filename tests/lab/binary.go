@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// agentEnv names an agent's binary that is to be used in place of one that is
+// built.
+const agentEnv = "BEELINE_AGENT"
+
+// build builds the agent once.
+var build = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(agentEnv); path != "" {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "agent-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "beeline-agent")
+	cmd := exec.Command("go", "build", "-o", path, "github.com/beeline-lb/beeline/cmd/beeline-agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// AgentBinary returns the path of beeline-agent. The test is skipped where there
+// is neither a binary nor a Go toolchain.
+func AgentBinary(t testing.TB) string {
+	t.Helper()
+	path, err := build()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skipf("set %s to the agent's path: %v", agentEnv, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Standalone is a beeline-agent that serves a folder of manifests on a host, with
+// what it needs to be started again.
+type Standalone struct {
+	*Process
+	Manifests string
+	host      *Host
+	state     string
+}
+
+// NewStandalone makes the folders of an agent and writes a first file of
+// manifests.
+func (h *Host) NewStandalone(manifests ...string) *Standalone {
+	h.t.Helper()
+	s := &Standalone{host: h, Manifests: h.t.TempDir(), state: h.t.TempDir()}
+	s.Write("first.yaml", manifests...)
+	return s
+}
+
+// Write writes a file of manifests, at once as a whole.
+func (s *Standalone) Write(name string, manifests ...string) {
+	s.host.t.Helper()
+	temporary := filepath.Join(s.Manifests, name+".new")
+	if err := os.WriteFile(temporary, []byte(strings.Join(manifests, "---\n")), 0o600); err != nil {
+		s.host.t.Fatal(err)
+	}
+	if err := os.Rename(temporary, filepath.Join(s.Manifests, name)); err != nil {
+		s.host.t.Fatal(err)
+	}
+}
+
+// Remove removes a file of manifests.
+func (s *Standalone) Remove(name string) {
+	s.host.t.Helper()
+	if err := os.Remove(filepath.Join(s.Manifests, name)); err != nil {
+		s.host.t.Fatal(err)
+	}
+}
+
+// Launch starts the agent without waiting until it serves.
+func (s *Standalone) Launch(flags ...string) *Process {
+	s.host.t.Helper()
+	return s.host.Start(AgentBinary(s.host.t), append([]string{
+		"--manifests", s.Manifests, "--state-dir", s.state,
+		"--cgroup-root", s.host.Cgroup, "--bpffs", s.host.BPFFS,
+		"--hostname-override", NodeName, "--service-cluster-ip-range", "10.96.0.0/16,fd96::/112",
+	}, flags...)...)
+}
+
+// Start starts the agent and returns when it serves.
+func (s *Standalone) Start(flags ...string) {
+	s.host.t.Helper()
+	s.Process = s.Launch(flags...)
+	Eventually(s.host.t, "the agent serves", func() bool {
+		return s.serves() || s.Ended()
+	})
+	if s.Ended() {
+		s.host.t.Fatalf("the agent ended: %v", s.Wait())
+	}
+}
+
+// serves reports whether this process has made its first sync.
+func (s *Standalone) serves() bool {
+	maps, err := bpfmap.Open(datapath.Dir(s.host.BPFFS))
+	if err != nil {
+		return false
+	}
+	defer maps.Close()
+	agent := maps.Agent()
+	return agent.PID == s.PID() && !agent.Synced.IsZero()
+}

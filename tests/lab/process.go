@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a program that runs in a namespace and its cgroup.
+type Process struct {
+	cmd    *exec.Cmd
+	output output
+	done   chan struct{}
+	err    error // of the end
+}
+
+// output collects what a program writes, to be read while it runs.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+// String returns what has been written so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// Start starts a program. It is killed when the test ends, and what it wrote is
+// shown when the test has failed.
+func (n *Namespace) Start(name string, args ...string) *Process {
+	n.t.Helper()
+	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.Dir = n.t.TempDir()
+	p.cmd.WaitDelay = time.Second
+	// The machine's name servers cannot be reached from the namespace.
+	p.cmd.Env = append(os.Environ(), "RES_OPTIONS=timeout:1 attempts:1")
+	// The thread that starts it lives as long as the namespace.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	n.must("start "+name, p.cmd.Start)
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	n.t.Cleanup(func() {
+		p.Signal(unix.SIGKILL)
+		_ = p.Wait() // was killed, or has ended as the test saw
+		if n.t.Failed() {
+			n.t.Logf("%s wrote:\n%s", name, p.Output())
+		}
+	})
+	return p
+}
+
+// Signal sends a signal unless the process has ended.
+func (p *Process) Signal(s syscall.Signal) {
+	_ = p.cmd.Process.Signal(s) // the one error is that it has ended
+}
+
+// Wait waits for the end and returns how it ended, as [exec.Cmd.Wait].
+func (p *Process) Wait() error {
+	<-p.done
+	return p.err
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Ended reports whether the process has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Output returns what the process wrote, to standard output and error.
+func (p *Process) Output() string { return p.output.String() }
+
+// Output runs a program to its end and returns what it wrote to standard output.
+// The error has what it wrote to standard error; see [exec.ExitError].
+func (n *Namespace) Output(name string, args ...string) (string, error) {
+	n.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = n.t.TempDir()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := n.Run(cmd.Start); err != nil {
+		return "", err
+	}
+	killed := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer killed.Stop()
+	err := cmd.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		exit.Stderr = stderr.Bytes()
+	}
+	return stdout.String(), err
+}
+
+// Need skips the test when one of the programs is missing.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			if os.Getenv("BEELINE_KERNEL_TEST") == "" {
+				t.Logf("install it: make setup-test")
+			}
+			t.Skipf("needs %s: %v", p, err)
+		}
+	}
+}
+
+// Eventually waits for what nobody tells of. The test fails when it does not
+// come.
+func Eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after 10 s", what)
+		}
+	}
+}
