@@ -197,7 +197,7 @@ type Affinity struct {
 // Affinities returns the entries of session affinity, those that have expired
 // among them.
 func (m *Maps) Affinities() ([]Affinity, error) {
-	now, err := clock()
+	now, err := Clock()
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +216,8 @@ func (m *Maps) Affinities() ([]Affinity, error) {
 	return list, err
 }
 
-// clock reads the clock that the programs stamp entries with.
-func clock() (time.Duration, error) {
+// Clock reads the clock that the programs stamp entries with.
+func Clock() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
 		return 0, fmt.Errorf("read the coarse monotonic clock: %w", err)

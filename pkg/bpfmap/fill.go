@@ -54,6 +54,14 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+	flows, err := count[sockBlFlowKey, sockBlFlowEntry](m.all[sockMapBlFlow])
+	if err != nil {
+		return nil, err
+	}
+	clients, err := count[sockBlClientKey, sockBlAffinityEntry](m.all[sockMapBlClient])
+	if err != nil {
+		return nil, err
+	}
 	services := uint32(len(s.Names))
 	return map[string]uint32{
 		sockMapBlService:     services,
@@ -67,6 +75,8 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 		sockMapBlNodeAddr:    uint32(len(s.NodeAddrs)),
 		sockMapBlAffinity:    affinity,
 		sockMapBlUdpPeer:     peers,
+		sockMapBlFlow:        flows,
+		sockMapBlClient:      clients,
 	}, nil
 }
 

@@ -638,7 +638,7 @@ func TestAffinities(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
 	must(t, m.PutBackend(5, backend))
-	now, err := clock()
+	now, err := Clock()
 	if err != nil {
 		t.Fatal(err)
 	}

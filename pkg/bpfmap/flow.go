@@ -1,0 +1,256 @@
+package bpfmap
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// FlowState is how far a flow has come.
+type FlowState uint8
+
+// The states; the numbers are those of enum bl_flow_state.
+const (
+	FlowNew         = FlowState(sockBlFlowStateBL_FLOW_NEW)          // TCP: SYN seen; others: no reply yet
+	FlowSynReceived = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED) // TCP: the backend has answered the SYN
+	FlowEstablished = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)  // TCP: the client has answered that; others: replied to
+	FlowClosing     = FlowState(sockBlFlowStateBL_FLOW_CLOSING)      // TCP: FIN of one side seen
+	FlowClosed      = FlowState(sockBlFlowStateBL_FLOW_CLOSED)       // TCP: FIN of both sides, or RST
+)
+
+// FlowStateNames are the states as people write them, by number.
+var FlowStateNames = [...]string{
+	FlowNew:         "new",
+	FlowSynReceived: "syn-received",
+	FlowEstablished: "established",
+	FlowClosing:     "closing",
+	FlowClosed:      "closed",
+}
+
+// String returns the name of the state.
+func (s FlowState) String() string {
+	if int(s) < len(FlowStateNames) {
+		return FlowStateNames[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// Flow is a connection that a packet of a client outside of this node's sockets
+// began.
+type Flow struct {
+	Protocol model.Protocol
+	Client   netip.AddrPort
+	// ServiceAddr is what the client sends to.
+	ServiceAddr netip.AddrPort
+	// Source is where the backend sees the connection come from: the client, or
+	// with SNAT this node. Its address is then the one that Device has now; it is
+	// not valid when the device has none.
+	Source  netip.AddrPort
+	SNAT    bool
+	Backend netip.AddrPort
+	State   FlowState
+	Idle    time.Duration // since the last packet of either direction, to a second
+	// Device is the name of the one that the client's packets leave by; "" is the
+	// host's stack.
+	Device string
+	// Service and BackendID are not known of a flow that was made again from its
+	// replies.
+	Service   uint32
+	BackendID uint32
+	Known     bool
+
+	used uint32 // the program's stamp
+}
+
+// key returns the key of the forward entry: the client's packets.
+func (f *Flow) key() *sockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
+
+// replyKey returns the key of the reply entry: the backend's packets.
+func (f *Flow) replyKey() *sockBlFlowKey { return flowKey(f.Backend, f.Source, f.Protocol) }
+
+func flowKey(src, dst netip.AddrPort, protocol model.Protocol) *sockBlFlowKey {
+	return &sockBlFlowKey{
+		Src: addrOf(src.Addr()), SrcPort: hton16(src.Port()),
+		Dst: addrOf(dst.Addr()), DstPort: hton16(dst.Port()),
+		Proto: uint8(protocol),
+	}
+}
+
+// FlowReply is the reply entry of a flow.
+type FlowReply struct {
+	// Unused is the time since the last reply. The entry has only the low 16 bits
+	// of its second: of a longer time, this is the rest.
+	Unused time.Duration
+
+	key     sockBlFlowKey
+	forward sockBlFlowKey
+	touched uint16
+}
+
+// FlowBatch is a part of the flow table.
+type FlowBatch struct {
+	Flows   []Flow // by their forward entries
+	Replies []FlowReply
+}
+
+// FlowBatches reads the flow table, one part of a few thousand entries by each
+// system call. now is the time by [Clock]. The slices of a batch are good until the
+// next one. An entry that comes or goes meanwhile may be missed or seen; no other
+// is. Reading leaves the order of eviction alone.
+func (m *Maps) FlowBatches(now time.Duration) iter.Seq2[FlowBatch, error] {
+	return func(yield func(FlowBatch, error) bool) {
+		r, err := newFlowReader(m, now)
+		if err != nil {
+			yield(FlowBatch{}, err)
+			return
+		}
+		var cursor ebpf.MapBatchCursor
+		keys, values := make([]sockBlFlowKey, batch), make([]sockBlFlowEntry, batch)
+		for {
+			n, err := m.all[sockMapBlFlow].BatchLookup(&cursor, keys, values, nil)
+			last := errors.Is(err, ebpf.ErrKeyNotExist)
+			if err != nil && !last {
+				yield(FlowBatch{}, fmt.Errorf("read map %s: %w", sockMapBlFlow, err))
+				return
+			}
+			if !yield(r.batch(keys[:n], values[:n]), nil) || last {
+				return
+			}
+		}
+	}
+}
+
+// flowReader converts entries.
+type flowReader struct {
+	seconds uint32 // now
+	devices [MaxDevices + 1]Device
+	FlowBatch
+}
+
+func newFlowReader(m *Maps, now time.Duration) (*flowReader, error) {
+	r := &flowReader{seconds: uint32(now / time.Second)}
+	devices, err := m.Devices()
+	for _, d := range devices {
+		r.devices[d.ID] = d
+	}
+	return r, err
+}
+
+func (r *flowReader) batch(keys []sockBlFlowKey, values []sockBlFlowEntry) FlowBatch {
+	r.Flows, r.Replies = r.Flows[:0], r.Replies[:0]
+	for i := range keys {
+		if uint32(values[i].Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
+			r.Replies = append(r.Replies, r.reply(&keys[i], &values[i]))
+		} else {
+			r.Flows = append(r.Flows, r.flow(&keys[i], &values[i]))
+		}
+	}
+	return r.FlowBatch
+}
+
+func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
+	device := &r.devices[value.Device]
+	f := Flow{
+		Protocol:    model.Protocol(key.Proto),
+		Client:      netip.AddrPortFrom(key.Src.netip(), hton16(key.SrcPort)),
+		ServiceAddr: netip.AddrPortFrom(key.Dst.netip(), hton16(key.DstPort)),
+		SNAT:        uint32(value.Bits)&uint32(sockBlFlowBitsBL_FLOW_SNAT) != 0,
+		Backend:     netip.AddrPortFrom(value.Addr.netip(), hton16(value.Port)),
+		State:       FlowState(uint32(value.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)),
+		// The clock may have gone on to the next second since now was read.
+		Idle:      time.Duration(max(0, int32(r.seconds-value.Forward.Used))) * time.Second,
+		Device:    device.Name,
+		Service:   value.Forward.Service,
+		BackendID: value.Forward.Backend.Id,
+		Known:     value.Forward.Backend.Id != math.MaxUint32,
+		used:      value.Forward.Used,
+	}
+	source := f.Client.Addr()
+	if f.SNAT && source.Is4() {
+		source = device.Addr4
+	} else if f.SNAT {
+		source = device.Addr6
+	}
+	f.Source = netip.AddrPortFrom(source, hton16(value.OtherPort))
+	return f
+}
+
+// client is what a reply entry holds in place of the fields of a forward one.
+func (e *sockBlFlowEntry) client() sockBlAddr { return *(*sockBlAddr)(unsafe.Pointer(&e.Forward)) }
+
+func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply {
+	return FlowReply{
+		Unused: time.Duration(uint16(r.seconds)-value.Touched) * time.Second,
+		key:    *key,
+		forward: sockBlFlowKey{
+			Src: value.client(), SrcPort: value.OtherPort,
+			Dst: value.Addr, DstPort: value.Port,
+			Proto: key.Proto,
+		},
+		touched: value.Touched,
+	}
+}
+
+// DeleteFlow removes both entries of a flow. It is no error when they are gone. The
+// reply entry stays when Source is not valid, until [Maps.ExpireReply].
+//
+// The forward entry goes first: with the reply entry alone, what the backend still
+// sends is translated, while with the forward entry alone it would reach the client
+// from an address that it does not know. Such a packet may make the forward entry
+// again before the reply entry goes, so that is taken out once more.
+func (m *Maps) DeleteFlow(f *Flow) error {
+	forward := f.key()
+	err := m.remove(sockMapBlFlow, forward)
+	if err != nil || !f.Source.IsValid() {
+		return err
+	}
+	return errors.Join(m.remove(sockMapBlFlow, f.replyKey()), m.remove(sockMapBlFlow, forward))
+}
+
+// ExpireFlow removes a flow unless a packet of it came since it was read, and
+// reports whether it did.
+func (m *Maps) ExpireFlow(f *Flow) (bool, error) {
+	now, err := m.flowEntry(f.key())
+	if err != nil || now == nil || now.Forward.Used != f.used {
+		return false, err
+	}
+	return true, m.DeleteFlow(f)
+}
+
+// ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
+// came since it was read, and reports whether it did.
+func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
+	forward, err := m.flowEntry(&r.forward)
+	if err != nil || forward != nil {
+		return false, err
+	}
+	now, err := m.flowEntry(&r.key)
+	if err != nil || now == nil || now.Touched != r.touched {
+		return false, err
+	}
+	return true, m.remove(sockMapBlFlow, &r.key)
+}
+
+// flowEntry returns nil when there is none.
+func (m *Maps) flowEntry(key *sockBlFlowKey) (*sockBlFlowEntry, error) {
+	var entry sockBlFlowEntry
+	err := m.all[sockMapBlFlow].Lookup(key, &entry)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", sockMapBlFlow, err)
+	}
+	return &entry, nil
+}
+
+// MaxFlows returns how many flows there is room for.
+func (m *Maps) MaxFlows() int { return int(m.all[sockMapBlFlow].MaxEntries() / 2) }
