@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,6 +54,12 @@ type options struct {
 	cgroup string
 	bpffs  string
 	sizes  bpfmap.Sizes
+
+	devices         []string
+	tcMode          string
+	snatPorts       string
+	clusterCIDRs    []string
+	detectLocalMode string
 
 	minSyncPeriod  time.Duration
 	metricsAddress string
@@ -106,6 +113,12 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.nodeIPs, "node-ip", nil, "this node's own IP, one of each family (default the Node object's)")
 	f.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, `CIDRs of the local addresses that NodePorts answer on, or "primary" for the node's own IP (default every local address)`)
 	f.StringSliceVar(&o.serviceRanges, "service-cluster-ip-range", nil, "CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
+	f.StringSliceVar(&o.devices, "devices", []string{datapath.DevicesAuto}, "names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them, none serves only processes of this node")
+	f.StringVar(&o.tcMode, "tc-mode", string(datapath.TCAuto), "how to attach to devices: tcx, clsact or auto")
+	_ = f.MarkHidden("tc-mode")
+	f.StringVar(&o.snatPorts, "snat-port-range", "61000-65535", "source ports of clients' connections to endpoints on other nodes; should not overlap net.ipv4.ip_local_port_range")
+	f.StringSliceVar(&o.clusterCIDRs, "cluster-cidr", nil, "CIDRs of pods, one of each family: clients in them are inside the cluster")
+	f.StringVar(&o.detectLocalMode, "detect-local-mode", "", "how clients inside the cluster are told: ClusterCIDR, the default with --cluster-cidr")
 	f.StringVar(&o.cgroup, "cgroup-root", "", "cgroup2 folder whose processes are served (default where cgroup2 is mounted)")
 	f.StringVar(&o.bpffs, "bpffs", datapath.DefaultBPFFS, "folder on a BPF file system for what outlives the agent")
 	f.Uint32Var(&o.sizes.Frontends, "max-frontends", o.sizes.Frontends, "addresses and ports that can be served")
@@ -130,6 +143,9 @@ type config struct {
 	nodeAddrs []netip.Addr
 	nodePorts policy.NodePortAddresses
 	ranges    []netip.Prefix
+	podRanges []netip.Prefix
+	// snatMin and snatMax bound the source ports of SNAT, both included.
+	snatMin, snatMax uint16
 }
 
 // config checks the flags. Errors name the flag and what is allowed.
@@ -154,20 +170,73 @@ func (o *options) config() (*config, error) {
 		}
 		c.nodeAddrs = append(c.nodeAddrs, addr.Unmap())
 	}
-	for _, s := range o.serviceRanges {
-		prefix, err := netip.ParsePrefix(s)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--service-cluster-ip-range: %q is no CIDR", s))
-			continue
-		}
-		c.ranges = append(c.ranges, prefix.Masked())
+	if c.ranges, err = prefixes(o.serviceRanges); err != nil {
+		errs = append(errs, fmt.Errorf("--service-cluster-ip-range: %w", err))
 	}
+	errs = append(errs, c.packets())
 	if c.cgroup == "" {
 		if c.cgroup, err = datapath.FindCgroup2(); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return c, errors.Join(errs...)
+}
+
+// packets checks the flags of what is served on devices.
+func (c *config) packets() error {
+	var errs []error
+	var err error
+	if err := datapath.CheckDevices(c.devices); err != nil {
+		errs = append(errs, fmt.Errorf("--devices: %w", err))
+	}
+	if c.snatMin, c.snatMax, err = portRange(c.snatPorts); err != nil {
+		errs = append(errs, fmt.Errorf("--snat-port-range: %w", err))
+	}
+	if c.podRanges, err = prefixes(c.clusterCIDRs); err != nil {
+		errs = append(errs, fmt.Errorf("--cluster-cidr: %w", err))
+	}
+	return errors.Join(append(errs, c.checkDetectLocalMode())...)
+}
+
+func (c *config) checkDetectLocalMode() error {
+	switch c.detectLocalMode {
+	case "":
+		return nil
+	case "ClusterCIDR":
+		if len(c.clusterCIDRs) == 0 {
+			return errors.New("--detect-local-mode: ClusterCIDR needs --cluster-cidr")
+		}
+		return nil
+	case "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix":
+		return fmt.Errorf("--detect-local-mode: %s is not supported yet: use ClusterCIDR with --cluster-cidr", c.detectLocalMode)
+	}
+	return fmt.Errorf("--detect-local-mode: %q is not ClusterCIDR", c.detectLocalMode)
+}
+
+// prefixes parses CIDRs; bits beyond the prefix are cleared.
+func prefixes(list []string) ([]netip.Prefix, error) {
+	var parsed []netip.Prefix
+	var errs []error
+	for _, s := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%q is no CIDR", s))
+			continue
+		}
+		parsed = append(parsed, p.Masked())
+	}
+	return parsed, errors.Join(errs...)
+}
+
+// portRange parses "61000-65535".
+func portRange(s string) (first, last uint16, err error) {
+	a, b, ok := strings.Cut(s, "-")
+	low, errLow := strconv.ParseUint(a, 10, 16)
+	high, errHigh := strconv.ParseUint(b, 10, 16)
+	if !ok || errLow != nil || errHigh != nil || low == 0 || low > high {
+		return 0, 0, fmt.Errorf("%q is no range of ports such as 61000-65535", s)
+	}
+	return uint16(low), uint16(high), nil
 }
 
 // nodeName returns the name of the Node object: the host name in lower case

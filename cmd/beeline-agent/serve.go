@@ -33,7 +33,7 @@ import (
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, c *config) error {
 	started := time.Now()
-	d, err := datapath.Prepare(datapath.Options{BPFFS: c.bpffs, Cgroup: c.cgroup, Sizes: c.sizes})
+	d, err := datapath.Prepare(c.datapath())
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,21 @@ func serve(ctx context.Context, c *config) error {
 		r.SetLocalAddresses(addrs)
 	}
 	return errors.Join(run(ctx, r, src), d.Close())
+}
+
+// datapath returns where the datapath goes.
+func (c *config) datapath() datapath.Options {
+	return datapath.Options{
+		BPFFS:        c.bpffs,
+		Cgroup:       c.cgroup,
+		Sizes:        c.sizes,
+		Devices:      c.devices,
+		TC:           datapath.TCMode(c.tcMode),
+		NodeAddrs:    c.nodeAddrs,
+		ClusterCIDRs: c.podRanges,
+		SNATPortMin:  c.snatMin,
+		SNATPortMax:  c.snatMax,
+	}
 }
 
 // runner is a source.

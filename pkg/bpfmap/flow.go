@@ -102,41 +102,38 @@ type FlowBatch struct {
 }
 
 // FlowBatches reads the flow table, one part of a few thousand entries by each
-// system call. now is the time by [Clock]. The slices of a batch are good until the
-// next one. An entry that comes or goes meanwhile may be missed or seen; no other
-// is. Reading leaves the order of eviction alone.
-func (m *Maps) FlowBatches(now time.Duration) iter.Seq2[FlowBatch, error] {
+// system call, with the time by clock, which is [Clock] but in tests. The slices of
+// a batch are good until the next one. An entry that comes or goes meanwhile is seen
+// or not; every other is seen once. Reading leaves the order of eviction alone.
+// After an error there is no further batch.
+func (m *Maps) FlowBatches(clock func() (time.Duration, error)) iter.Seq2[FlowBatch, error] {
 	return func(yield func(FlowBatch, error) bool) {
-		r, err := newFlowReader(m, now)
-		if err != nil {
-			yield(FlowBatch{}, err)
-			return
+		r, err := newFlowReader(m, clock)
+		for last := false; err == nil && !last; {
+			last, err = r.next(m.all[sockMapBlFlow])
+			if err == nil && !yield(r.FlowBatch, nil) {
+				return
+			}
 		}
-		var cursor ebpf.MapBatchCursor
-		keys, values := make([]sockBlFlowKey, batch), make([]sockBlFlowEntry, batch)
-		for {
-			n, err := m.all[sockMapBlFlow].BatchLookup(&cursor, keys, values, nil)
-			last := errors.Is(err, ebpf.ErrKeyNotExist)
-			if err != nil && !last {
-				yield(FlowBatch{}, fmt.Errorf("read map %s: %w", sockMapBlFlow, err))
-				return
-			}
-			if !yield(r.batch(keys[:n], values[:n]), nil) || last {
-				return
-			}
+		if err != nil {
+			yield(FlowBatch{}, fmt.Errorf("read map %s: %w", sockMapBlFlow, err))
 		}
 	}
 }
 
-// flowReader converts entries.
+// flowReader reads and converts entries.
 type flowReader struct {
-	seconds uint32 // now
-	devices [MaxDevices + 1]Device
 	FlowBatch
+	clock   func() (time.Duration, error)
+	seconds uint32 // of the clock when the batch was read
+	devices [MaxDevices + 1]Device
+	cursor  ebpf.MapBatchCursor
+	keys    []sockBlFlowKey
+	values  []sockBlFlowEntry
 }
 
-func newFlowReader(m *Maps, now time.Duration) (*flowReader, error) {
-	r := &flowReader{seconds: uint32(now / time.Second)}
+func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, error) {
+	r := &flowReader{clock: clock, keys: make([]sockBlFlowKey, batch), values: make([]sockBlFlowEntry, batch)}
 	devices, err := m.Devices()
 	for _, d := range devices {
 		r.devices[d.ID] = d
@@ -144,16 +141,27 @@ func newFlowReader(m *Maps, now time.Duration) (*flowReader, error) {
 	return r, err
 }
 
-func (r *flowReader) batch(keys []sockBlFlowKey, values []sockBlFlowEntry) FlowBatch {
+// next reads a batch and reports whether it is the last one.
+func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
+	now, err := r.clock()
+	if err != nil {
+		return false, err
+	}
+	r.seconds = uint32(now / time.Second)
+	n, err := kernelMap.BatchLookup(&r.cursor, r.keys, r.values, nil)
+	last := errors.Is(err, ebpf.ErrKeyNotExist)
+	if err != nil && !last {
+		return false, err
+	}
 	r.Flows, r.Replies = r.Flows[:0], r.Replies[:0]
-	for i := range keys {
-		if uint32(values[i].Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
-			r.Replies = append(r.Replies, r.reply(&keys[i], &values[i]))
+	for i := range n {
+		if uint32(r.values[i].Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
+			r.Replies = append(r.Replies, r.reply(&r.keys[i], &r.values[i]))
 		} else {
-			r.Flows = append(r.Flows, r.flow(&keys[i], &values[i]))
+			r.Flows = append(r.Flows, r.flow(&r.keys[i], &r.values[i]))
 		}
 	}
-	return r.FlowBatch
+	return last, nil
 }
 
 func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
@@ -165,7 +173,7 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 		SNAT:        uint32(value.Bits)&uint32(sockBlFlowBitsBL_FLOW_SNAT) != 0,
 		Backend:     netip.AddrPortFrom(value.Addr.netip(), hton16(value.Port)),
 		State:       FlowState(uint32(value.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)),
-		// The clock may have gone on to the next second since now was read.
+		// A packet may have come since the clock was read.
 		Idle:      time.Duration(max(0, int32(r.seconds-value.Forward.Used))) * time.Second,
 		Device:    device.Name,
 		Service:   value.Forward.Service,
@@ -183,12 +191,20 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 	return f
 }
 
+// stampAhead is how many seconds a stamp may be later than the time at which the
+// batch was read.
+const stampAhead = 60
+
 // client is what a reply entry holds in place of the fields of a forward one.
 func (e *sockBlFlowEntry) client() sockBlAddr { return *(*sockBlAddr)(unsafe.Pointer(&e.Forward)) }
 
 func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply {
+	unused := uint16(r.seconds) - value.Touched
+	if unused > math.MaxUint16-stampAhead {
+		unused = 0
+	}
 	return FlowReply{
-		Unused: time.Duration(uint16(r.seconds)-value.Touched) * time.Second,
+		Unused: time.Duration(unused) * time.Second,
 		key:    *key,
 		forward: sockBlFlowKey{
 			Src: value.client(), SrcPort: value.OtherPort,

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -26,6 +28,21 @@ type Options struct {
 	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
 	// is 60 s.
 	UDPPeerIdle time.Duration
+
+	// Devices are patterns ([path.Match]) of the names of the devices that face
+	// clients or other nodes, or [DevicesAuto] alone. Without any, or with
+	// [DevicesNone] alone, only sockets are served.
+	Devices []string
+	// TC is how programs are attached to devices; "" is [TCAuto].
+	TC TCMode
+	// NodeAddrs are the node's own IPs: the devices that hold them face other
+	// nodes.
+	NodeAddrs []netip.Addr
+	// ClusterCIDRs are the ranges of pods.
+	ClusterCIDRs []netip.Prefix
+	// SNATPortMin and SNATPortMax bound the source ports of connections to backends
+	// on other nodes, both included; both 0 is 61000 to 65535.
+	SNATPortMin, SNATPortMax uint16
 }
 
 // Datapath is the maps and the programs of one agent.
@@ -34,12 +51,18 @@ type Datapath struct {
 	maps     *bpfmap.Maps
 	programs map[string]*ebpf.Program
 	lock     *lock
+	netns    netns
+	tcx      bool // else clsact
+
+	mu       sync.Mutex // guards devices and what follows
+	attached bool
 }
 
 // Prepare takes the place of any former agent on the BPF file system, opens or
 // makes the maps and loads the programs. Nothing changes for traffic until
 // [Datapath.Attach], except that programs at work are replaced at once when a size
-// in opts has changed. The error is a [RunningError] when another agent runs.
+// in opts has changed. Devices are those of the calling thread's network
+// namespace. The error is a [RunningError] when another agent runs.
 func Prepare(opts Options) (*Datapath, error) {
 	if err := checkCgroup2(opts.Cgroup); err != nil {
 		return nil, err
@@ -55,6 +78,9 @@ func Prepare(opts Options) (*Datapath, error) {
 		return nil, err
 	}
 	d := &Datapath{opts: opts, lock: l}
+	if d.netns, err = currentNetns(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
@@ -66,8 +92,13 @@ func Prepare(opts Options) (*Datapath, error) {
 		HostNetns:   cookie,
 		Seed:        rand.Uint32(),
 		UDPPeerIdle: opts.UDPPeerIdle,
+		SNATPortMin: opts.SNATPortMin,
+		SNATPortMax: opts.SNATPortMax,
 	}); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
+	}
+	if d.tcx, err = d.useTCX(); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps.Resized() {
 		// What the former agent's programs read must not grow old.
@@ -108,7 +139,36 @@ func (d *Datapath) Attach() error {
 			return explain(fmt.Errorf("attach %s: %w", hook.program, err))
 		}
 	}
+	if err := d.maps.SetLocalCIDRs(d.opts.ClusterCIDRs); err != nil {
+		return err
+	}
+	d.setAttached()
+	if err := d.SyncDevices(); err != nil {
+		return err
+	}
 	return removeOthers(d.opts.BPFFS)
+}
+
+func (d *Datapath) setAttached() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.attached = true
+}
+
+// useTCX says which way of attaching to devices to take.
+func (d *Datapath) useTCX() (bool, error) {
+	switch have := haveTCX(d.programs["bl_ingress"]); d.opts.TC {
+	case "", TCAuto:
+		return have, nil
+	case TCClsact:
+		return false, nil
+	case TCX:
+		if !have {
+			return false, errors.New("the kernel lacks tcx links: they need Linux 6.6 or newer, use clsact")
+		}
+		return true, nil
+	}
+	return false, fmt.Errorf("no way to attach to devices is called %q: take %s, %s or %s", d.opts.TC, TCAuto, TCX, TCClsact)
 }
 
 // Close gives up the place for another agent. What is pinned goes on.
@@ -120,12 +180,16 @@ func (d *Datapath) Close() error {
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())
 	}
+	if d.netns.handle != nil {
+		errs = append(errs, d.netns.close())
+	}
 	return errors.Join(append(errs, d.lock.release())...)
 }
 
-// Cleanup removes every pin below the BPF file system, and so every link, program
-// and map. It returns what it removed. The error is a [RunningError] while an
-// agent runs.
+// Cleanup removes our filters from the devices of the calling thread's network
+// namespace and every pin below the BPF file system, and so every link, program and
+// map. It returns what it removed. The error is a [RunningError] while an agent
+// runs.
 func Cleanup(bpffs string) (removed []string, err error) {
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
@@ -138,9 +202,12 @@ func Cleanup(bpffs string) (removed []string, err error) {
 		return nil, err
 	}
 	defer l.release()
+	if removed, err = cleanupFilters(Dir(bpffs)); err != nil {
+		return removed, err
+	}
 	schemas, err := os.ReadDir(root(bpffs))
 	if err != nil {
-		return nil, err
+		return removed, err
 	}
 	for _, s := range schemas {
 		pins, err := removePins(filepath.Join(root(bpffs), s.Name()))

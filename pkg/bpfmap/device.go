@@ -1,0 +1,150 @@
+package bpfmap
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// MaxDevices is how many devices packets can be served on.
+const MaxDevices = int(sockBlDeviceLimitBL_DEVICE_MAX) - 1
+
+// Device is a network device that faces clients or other nodes.
+type Device struct {
+	// ID is the index by which flows name the device: 1 to [MaxDevices].
+	ID   uint32
+	Name string
+	// Ifindex is 0 when the device is gone or no longer chosen; the ID is kept for
+	// another one of that name.
+	Ifindex int
+	Reason  string // why it was chosen, for people
+	// Addr4 and Addr6 are the source of SNAT; the zero value is none.
+	Addr4, Addr6 netip.Addr
+	// NoEthernet says that packets start with the IP header.
+	NoEthernet bool
+	// OwnQdisc says that the agent made the device's clsact qdisc.
+	OwnQdisc bool
+}
+
+func (d *Device) entry() sockBlDeviceEntry {
+	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex)}
+	putString(e.Name[:], d.Name)
+	putString(e.Reason[:], d.Reason)
+	if d.Addr4.IsValid() {
+		addr := d.Addr4.As4()
+		e.Addr4 = binary.NativeEndian.Uint32(addr[:])
+	}
+	if d.Addr6.IsValid() {
+		e.Addr6 = addrOf(d.Addr6)
+	}
+	if d.NoEthernet {
+		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_NO_ETHERNET)
+	}
+	if d.OwnQdisc {
+		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC)
+	}
+	return e
+}
+
+func (e *sockBlDeviceEntry) device(id uint32) Device {
+	d := Device{
+		ID:         id,
+		Name:       stringOf(e.Name[:]),
+		Ifindex:    int(e.Ifindex),
+		Reason:     stringOf(e.Reason[:]),
+		NoEthernet: e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_NO_ETHERNET) != 0,
+		OwnQdisc:   e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC) != 0,
+	}
+	if e.Addr4 != 0 {
+		var addr [4]byte
+		binary.NativeEndian.PutUint32(addr[:], e.Addr4)
+		d.Addr4 = netip.AddrFrom4(addr)
+	}
+	if e.Addr6 != (sockBlAddr{}) {
+		d.Addr6 = e.Addr6.netip()
+	}
+	return d
+}
+
+// Devices returns the devices that have an ID, those that are gone among them, by
+// ID.
+func (m *Maps) Devices() ([]Device, error) {
+	var list []Device
+	err := each(m.all[sockMapBlDevice], func(id *uint32, e *sockBlDeviceEntry) {
+		if e.Name[0] != 0 {
+			list = append(list, e.device(*id))
+		}
+	})
+	slices.SortFunc(list, func(a, b Device) int { return int(a.ID) - int(b.ID) })
+	return list, err
+}
+
+// PutDevice adds or replaces the device of an ID. A packet that the device gets
+// afterwards finds it.
+func (m *Maps) PutDevice(d Device) error {
+	if d.ID == 0 || int(d.ID) > MaxDevices {
+		return fmt.Errorf("device %s: no ID is left: packets can be served on %d devices, choose fewer with --devices", d.Name, MaxDevices)
+	}
+	var former sockBlDeviceEntry
+	if err := m.all[sockMapBlDevice].Lookup(d.ID, &former); err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlDevice, err)
+	}
+	if former.Ifindex != 0 && former.Ifindex != uint32(d.Ifindex) {
+		if err := m.remove(sockMapBlDeviceId, former.Ifindex); err != nil {
+			return err
+		}
+	}
+	entry := d.entry()
+	if err := m.put(sockMapBlDevice, d.ID, &entry); err != nil {
+		return err
+	}
+	return m.put(sockMapBlDeviceId, uint32(d.Ifindex), d.ID)
+}
+
+// DeleteDevice takes a device out. Its ID is kept for another one of that name.
+func (m *Maps) DeleteDevice(d Device) error {
+	if err := m.remove(sockMapBlDeviceId, uint32(d.Ifindex)); err != nil {
+		return err
+	}
+	gone := Device{Name: d.Name}
+	entry := gone.entry()
+	return m.put(sockMapBlDevice, d.ID, &entry)
+}
+
+// LocalCIDRs returns the prefixes of pods, sorted.
+func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	err := each(m.all[sockMapBlLocalCidr], func(key *sockBlCidrKey, _ *uint32) {
+		list = append(list, prefixOf(key.Addr, key.PrefixLen))
+	})
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return list, err
+}
+
+// SetLocalCIDRs replaces the prefixes of pods: a client in one of them is inside
+// of the cluster.
+func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
+	want := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		want = append(want, p.Masked())
+		key := cidrKey(p)
+		if err := m.put(sockMapBlLocalCidr, &key, uint32(1)); err != nil {
+			return err
+		}
+	}
+	have, err := m.LocalCIDRs()
+	if err != nil {
+		return err
+	}
+	for _, p := range have {
+		if slices.Contains(want, p) {
+			continue
+		}
+		key := cidrKey(p)
+		if err := m.remove(sockMapBlLocalCidr, &key); err != nil {
+			return err
+		}
+	}
+	return nil
+}

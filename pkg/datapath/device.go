@@ -1,0 +1,249 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// netns is a network namespace.
+type netns struct {
+	handle *os.File
+}
+
+// currentNetns returns the calling thread's.
+func currentNetns() (netns, error) {
+	handle, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return netns{}, fmt.Errorf("open the network namespace: %w", err)
+	}
+	return netns{handle}, nil
+}
+
+func (n netns) close() error { return n.handle.Close() }
+
+// run calls fn on a thread in the namespace: the kernel looks up devices in that
+// of the calling thread.
+func (n netns) run(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := unix.Setns(int(n.handle.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter the network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
+
+// SyncDevices attaches the programs for packets to the devices that face clients
+// or other nodes, and detaches them from those that no longer do. Before
+// [Datapath.Attach] it does nothing. To be called when devices, addresses or
+// routes have changed.
+func (d *Datapath) SyncDevices() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached {
+		return nil
+	}
+	return d.netns.run(d.syncDevices)
+}
+
+// SetNodeAddrs replaces the node's own IPs; [Datapath.SyncDevices] heeds them.
+func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opts.NodeAddrs = addrs
+}
+
+func (d *Datapath) syncDevices() error {
+	former, err := d.maps.Devices()
+	if err != nil {
+		return err
+	}
+	var devices []bpfmap.Device
+	if d.servesPackets() {
+		n, err := readNetwork()
+		if err != nil {
+			return err
+		}
+		devices = d.plan(n, former)
+	}
+	var errs []error
+	for i := range devices {
+		if err := d.attachDevice(&devices[i]); err != nil && !gone(err) {
+			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
+		}
+	}
+	return errors.Join(append(errs, d.detachOthers(former, devices))...)
+}
+
+// servesPackets reports whether programs are attached to devices at all.
+func (d *Datapath) servesPackets() bool {
+	return len(d.opts.Devices) > 0 && !slices.Equal(d.opts.Devices, []string{DevicesNone})
+}
+
+// plan returns the devices to be served, with the IDs and addresses that they have
+// where they were served before.
+func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
+	var devices []bpfmap.Device
+	for _, c := range n.choose(d.opts.Devices, d.opts.NodeAddrs, d.opts.ClusterCIDRs) {
+		devices = append(devices, bpfmap.Device{
+			Name:       c.link.Attrs().Name,
+			Ifindex:    c.link.Attrs().Index,
+			Reason:     c.reason,
+			NoEthernet: noEthernet(c.link),
+		})
+	}
+	assignIDs(devices, former)
+	for i := range devices {
+		was := &bpfmap.Device{}
+		if at := slices.IndexFunc(former, func(f bpfmap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
+			was = &former[at]
+		}
+		devices[i].OwnQdisc = was.OwnQdisc && was.Ifindex == devices[i].Ifindex
+		devices[i].Addr4 = n.source(devices[i].Ifindex, netip.Addr.Is4, was.Addr4, d.opts.NodeAddrs)
+		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, d.opts.NodeAddrs)
+	}
+	return devices
+}
+
+// assignIDs gives each device the ID that it or one of its name had, else one that
+// no device had, else that of a device which is gone. An ID of 0 is left when
+// there are none.
+func assignIDs(devices, former []bpfmap.Device) {
+	taken := make(map[uint32]bool)
+	take := func(like func(device, former *bpfmap.Device) bool) {
+		for i := range devices {
+			for j := range former {
+				if devices[i].ID == 0 && !taken[former[j].ID] && like(&devices[i], &former[j]) {
+					devices[i].ID = former[j].ID
+					taken[former[j].ID] = true
+				}
+			}
+		}
+	}
+	take(func(device, former *bpfmap.Device) bool { return device.Ifindex == former.Ifindex })
+	take(func(device, former *bpfmap.Device) bool { return device.Name == former.Name })
+	used := make(map[uint32]bool)
+	for i := range former {
+		used[former[i].ID] = true
+	}
+	for i := range devices {
+		for id := uint32(1); int(id) <= bpfmap.MaxDevices && devices[i].ID == 0; id++ {
+			if !used[id] {
+				devices[i].ID, used[id] = id, true
+			}
+		}
+	}
+	take(func(_, former *bpfmap.Device) bool { return former.Ifindex == 0 })
+}
+
+// attachDevice writes the device's entry and makes the programs run on it.
+func (d *Datapath) attachDevice(device *bpfmap.Device) error {
+	if d.tcx {
+		return d.attachLinks(device)
+	}
+	made, err := addQdisc(device.Ifindex)
+	if err != nil {
+		return err
+	}
+	device.OwnQdisc = device.OwnQdisc || made
+	if err := d.maps.PutDevice(*device); err != nil {
+		return err
+	}
+	for _, dir := range directions {
+		name := dir.programFor(device.NoEthernet)
+		if err := dir.attachFilter(device.Ifindex, name, d.programs[name]); err != nil {
+			return fmt.Errorf("add the %s filter: %w", dir.name, err)
+		}
+	}
+	return detachTCX(Dir(d.opts.BPFFS), func(ifindex int) bool { return ifindex != device.Ifindex })
+}
+
+// attachLinks is attachDevice for tcx links. Filters of a former agent are
+// removed.
+func (d *Datapath) attachLinks(device *bpfmap.Device) error {
+	if err := d.maps.PutDevice(*device); err != nil {
+		return err
+	}
+	for _, dir := range directions {
+		program := d.programs[dir.programFor(device.NoEthernet)]
+		if err := dir.attachTCX(Dir(d.opts.BPFFS), device.Ifindex, program); err != nil {
+			return fmt.Errorf("%s link: %w", dir.name, err)
+		}
+	}
+	l, err := netlink.LinkByIndex(device.Ifindex)
+	if err != nil {
+		return err
+	}
+	if _, err := detachFilters(l, device.OwnQdisc); err != nil || !device.OwnQdisc {
+		return err
+	}
+	device.OwnQdisc = false
+	return d.maps.PutDevice(*device)
+}
+
+// detachOthers takes the programs off the devices that are not served any more.
+func (d *Datapath) detachOthers(former, devices []bpfmap.Device) error {
+	served := func(ifindex int) bool {
+		return slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
+	}
+	errs := []error{detachTCX(Dir(d.opts.BPFFS), served)}
+	for _, f := range former {
+		if f.Ifindex == 0 || served(f.Ifindex) {
+			continue
+		}
+		if l, err := netlink.LinkByIndex(f.Ifindex); err == nil {
+			_, err := detachFilters(l, f.OwnQdisc)
+			errs = append(errs, err)
+		} else if !gone(err) {
+			errs = append(errs, fmt.Errorf("look for device %s: %w", f.Name, err))
+		}
+		reassigned := slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
+		if !reassigned {
+			errs = append(errs, d.maps.DeleteDevice(f))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cleanupFilters removes our filters from all devices, and the qdiscs that the maps
+// pinned in dir say are ours. It returns what it removed.
+func cleanupFilters(dir string) (removed []string, err error) {
+	ownQdisc := make(map[int]bool)
+	maps, err := bpfmap.Open(dir)
+	if err == nil {
+		defer maps.Close()
+		devices, err := maps.Devices()
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range devices {
+			ownQdisc[d.Ifindex] = d.OwnQdisc
+		}
+	}
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range links {
+		found, err := detachFilters(l, ownQdisc[l.Attrs().Index])
+		if found {
+			removed = append(removed, "filters of "+l.Attrs().Name)
+		}
+		if err != nil && !gone(err) {
+			return removed, err
+		}
+	}
+	return removed, nil
+}

@@ -1,0 +1,275 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The words that [Options.Devices] may be in place of patterns.
+const (
+	DevicesAuto = "auto"
+	DevicesNone = "none"
+)
+
+// CheckDevices returns an error when patterns are no valid [Options.Devices].
+func CheckDevices(patterns []string) error {
+	for _, p := range patterns {
+		if (p == DevicesAuto || p == DevicesNone) && len(patterns) > 1 {
+			return fmt.Errorf("%q stands alone", p)
+		}
+		if _, err := path.Match(p, ""); err != nil || p == "" {
+			return fmt.Errorf("%q is no pattern of device names: * ? and [a-z] stand for others", p)
+		}
+	}
+	return nil
+}
+
+// network is what the kernel tells of devices, addresses and routes.
+type network struct {
+	links []netlink.Link
+	// addrs are the addresses to send from, by ifindex: global, none of them
+	// secondary, in the kernel's order.
+	addrs map[int][]netip.Addr
+	// held are all addresses of the machine that are in use.
+	held   map[netip.Addr]int // ifindex
+	routes []netlink.Route    // of the main table
+}
+
+// readNetwork looks at the calling thread's network namespace.
+func readNetwork() (*network, error) {
+	n := &network{addrs: make(map[int][]netip.Addr), held: make(map[netip.Addr]int)}
+	var err error
+	if n.links, err = netlink.LinkList(); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for i := range addrs {
+		n.addAddr(&addrs[i])
+	}
+	if n.routes, err = netlink.RouteList(nil, netlink.FAMILY_ALL); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return n, nil
+}
+
+func (n *network) addAddr(a *netlink.Addr) {
+	addr, ok := netip.AddrFromSlice(a.IP)
+	if !ok || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+		return
+	}
+	addr = addr.Unmap()
+	n.held[addr] = a.LinkIndex
+	if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED) == 0 {
+		n.addrs[a.LinkIndex] = append(n.addrs[a.LinkIndex], addr)
+	}
+}
+
+// hop is a device that a route leads to.
+type hop struct {
+	ifindex int
+	gateway bool
+}
+
+func hops(r *netlink.Route) []hop {
+	if len(r.MultiPath) == 0 {
+		return []hop{{r.LinkIndex, r.Gw != nil || r.Via != nil}}
+	}
+	list := make([]hop, 0, len(r.MultiPath))
+	for _, p := range r.MultiPath {
+		list = append(list, hop{p.LinkIndex, p.Gw != nil || p.Via != nil})
+	}
+	return list
+}
+
+// destination returns where a unicast route leads.
+func destination(r *netlink.Route) (netip.Prefix, bool) {
+	if r.Type != unix.RTN_UNICAST {
+		return netip.Prefix{}, false
+	}
+	if r.Dst == nil {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0), true
+	}
+	addr, ok := netip.AddrFromSlice(r.Dst.IP)
+	ones, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(addr, ones), ok
+}
+
+// defaultDevices returns the devices of default routes.
+func (n *network) defaultDevices() map[int]bool {
+	devices := make(map[int]bool)
+	for i := range n.routes {
+		if dst, ok := destination(&n.routes[i]); ok && dst.Bits() == 0 {
+			for _, h := range hops(&n.routes[i]) {
+				devices[h.ifindex] = true
+			}
+		}
+	}
+	return devices
+}
+
+// podRoutes returns, by the device they lead to, a route to pods of other nodes.
+// One that leads to a bridge or to a pod's device without a gateway is to a pod of
+// this node.
+func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
+	local := make(map[int]bool)
+	for _, l := range n.links {
+		local[l.Attrs().Index] = leadsToPods(l)
+	}
+	devices := make(map[int]netip.Prefix)
+	for i := range n.routes {
+		dst, ok := destination(&n.routes[i])
+		if !ok || !slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
+			return r.Bits() <= dst.Bits() && r.Contains(dst.Addr())
+		}) {
+			continue
+		}
+		for _, h := range hops(&n.routes[i]) {
+			if _, known := devices[h.ifindex]; !known && (h.gateway || !local[h.ifindex]) {
+				devices[h.ifindex] = dst
+			}
+		}
+	}
+	return devices
+}
+
+// leadsToPods reports whether pods of this node may be behind the device.
+func leadsToPods(l netlink.Link) bool {
+	switch l.Type() {
+	case "bridge", "veth", "netkit":
+		return true
+	case "tuntap", "tun":
+		return !noEthernet(l)
+	}
+	return false
+}
+
+// isOverlay reports whether the device carries packets between nodes inside of
+// other packets.
+func isOverlay(l netlink.Link) bool {
+	switch l.Type() {
+	case "vxlan", "geneve", "ipip", "sit", "ip6tnl", "gre", "ip6gre", "gretap", "ip6gretap", "wireguard":
+		return true
+	case "tuntap", "tun":
+		return noEthernet(l)
+	}
+	return false
+}
+
+// noEthernet reports whether the device's packets start with the IP header.
+func noEthernet(l netlink.Link) bool { return l.Attrs().EncapType != "ether" }
+
+// chosen is a device that packets are served on.
+type chosen struct {
+	link   netlink.Link
+	reason string
+}
+
+// choose returns the devices that face clients or other nodes, by ifindex.
+// Loopback never does.
+func (n *network) choose(patterns []string, nodeAddrs []netip.Addr, podRanges []netip.Prefix) []chosen {
+	reason := func(l netlink.Link) string { return matching(patterns, l.Attrs().Name) }
+	if slices.Equal(patterns, []string{DevicesAuto}) {
+		reason = n.automatic(nodeAddrs, podRanges)
+	}
+	var list []chosen
+	for _, l := range n.links {
+		if l.Attrs().Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		if r := reason(l); r != "" {
+			list = append(list, chosen{l, r})
+		}
+	}
+	slices.SortFunc(list, func(a, b chosen) int { return a.link.Attrs().Index - b.link.Attrs().Index })
+	return list
+}
+
+// matching returns why a device is chosen by its name, "" when it is not.
+func matching(patterns []string, name string) string {
+	for _, p := range patterns {
+		if ok, err := path.Match(p, name); ok && err == nil {
+			return fmt.Sprintf("matches --devices %s", p)
+		}
+	}
+	return ""
+}
+
+// automatic returns a function that says why a device is chosen, "" when it is not.
+func (n *network) automatic(nodeAddrs []netip.Addr, podRanges []netip.Prefix) func(netlink.Link) string {
+	defaults, podRoutes := n.defaultDevices(), n.podRoutes(podRanges)
+	nodeDevices := make(map[int]netip.Addr)
+	for _, addr := range nodeAddrs {
+		if ifindex, ok := n.held[addr]; ok {
+			nodeDevices[ifindex] = addr
+		}
+	}
+	ports := n.ports()
+	return func(l netlink.Link) string {
+		ifindex := l.Attrs().Index
+		if defaults[ifindex] {
+			return "default route"
+		}
+		if addr, ok := nodeDevices[ifindex]; ok {
+			return fmt.Sprintf("holds node IP %s", addr)
+		}
+		if isOverlay(l) && l.Attrs().Flags&net.FlagUp != 0 && !ports[ifindex] {
+			return fmt.Sprintf("overlay (%s)", l.Type())
+		}
+		if route, ok := podRoutes[ifindex]; ok {
+			return fmt.Sprintf("route to pods in %s", route)
+		}
+		return ""
+	}
+}
+
+// ports returns the devices that hand their packets to a bridge or a bond, where
+// they are seen again.
+func (n *network) ports() map[int]bool {
+	types := make(map[int]string)
+	for _, l := range n.links {
+		types[l.Attrs().Index] = l.Type()
+	}
+	ports := make(map[int]bool)
+	for _, l := range n.links {
+		switch types[l.Attrs().MasterIndex] {
+		case "bridge", "bond", "team", "openvswitch":
+			ports[l.Attrs().Index] = true
+		}
+	}
+	return ports
+}
+
+// source returns the address that packets which leave by a device are sent from:
+// the one in use while the machine has it, else the first of the device, else one
+// of the node. The zero value is none.
+func (n *network) source(ifindex int, is func(netip.Addr) bool, inUse netip.Addr, nodeAddrs []netip.Addr) netip.Addr {
+	if _, held := n.held[inUse]; held {
+		return inUse
+	}
+	candidates := slices.Clone(n.addrs[ifindex])
+	for _, addr := range nodeAddrs {
+		if _, held := n.held[addr]; held {
+			candidates = append(candidates, addr)
+		}
+	}
+	defaults := n.defaultDevices()
+	for _, l := range n.links {
+		if defaults[l.Attrs().Index] {
+			candidates = append(candidates, n.addrs[l.Attrs().Index]...)
+		}
+	}
+	if i := slices.IndexFunc(candidates, is); i >= 0 {
+		return candidates[i]
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,213 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TCMode is how programs for packets are attached to a device.
+type TCMode string
+
+// The modes. A tcx link is removed with its pin; a filter of the clsact qdisc
+// stays with the device until it is removed.
+const (
+	TCAuto   TCMode = "auto" // tcx where the kernel has it, else clsact
+	TCX      TCMode = "tcx"  // Linux 6.6 or newer
+	TCClsact TCMode = "clsact"
+)
+
+// The place of our filters among others of a clsact qdisc: before those that were
+// added without a priority.
+const (
+	filterPriority = 8
+	filterHandle   = 0xbee
+)
+
+// tcxPrefix begins the names of pins of links to devices.
+const tcxPrefix = linkPrefix + "tcx_"
+
+// direction is a hook of a device.
+type direction struct {
+	name    string
+	program string
+	at      ebpf.AttachType
+	parent  uint32 // of filters
+}
+
+// directions lists the hooks in the order in which they are attached: a reply is
+// translated from the first request on.
+var directions = []direction{
+	{"egress", "bl_egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{"ingress", "bl_ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+}
+
+// programFor returns the name of the direction's program for a device.
+func (d direction) programFor(noEthernet bool) string {
+	if noEthernet {
+		return d.program + "_l3"
+	}
+	return d.program
+}
+
+func (d direction) pin(dir string, ifindex int) string {
+	return filepath.Join(dir, fmt.Sprintf("%s%d_%s", tcxPrefix, ifindex, d.name))
+}
+
+// haveTCX reports whether the kernel has tcx links. It asks for one to no device.
+func haveTCX(program *ebpf.Program) bool {
+	l, err := link.AttachTCX(link.TCXOptions{Program: program, Attach: ebpf.AttachTCXIngress})
+	if err == nil {
+		_ = l.Close()
+	}
+	return !errors.Is(err, ebpf.ErrNotSupported)
+}
+
+// attachTCX makes program run first at the hook. A link that is pinned for the
+// device is updated, so that there is no moment without a program.
+func (d direction) attachTCX(dir string, ifindex int, program *ebpf.Program) error {
+	path := d.pin(dir, ifindex)
+	pinned, err := link.LoadPinnedLink(path, nil)
+	if err == nil {
+		defer pinned.Close()
+		at, err := tcxDevice(pinned)
+		if err != nil {
+			return err
+		}
+		if at == ifindex {
+			return pinned.Update(program)
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open pin %s: %w", path, err)
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: d.at, Anchor: link.Head()})
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Pin(path), l.Close())
+}
+
+// tcxDevice returns the ifindex of a link's device, 0 when that is gone.
+func tcxDevice(l link.Link) (int, error) {
+	info, err := l.Info()
+	if err != nil {
+		return 0, fmt.Errorf("look at the link: %w", err)
+	}
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex), nil
+	}
+	return 0, nil
+}
+
+// detachTCX removes the links that are pinned for devices, except those that keep
+// is true for.
+func detachTCX(dir string, keep func(ifindex int) bool) error {
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range pins {
+		var ifindex int
+		number, _, _ := strings.Cut(strings.TrimPrefix(p.Name(), tcxPrefix), "_")
+		if n, err := fmt.Sscan(number, &ifindex); n != 1 || err != nil || !strings.HasPrefix(p.Name(), tcxPrefix) || keep(ifindex) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, p.Name())); err != nil {
+			return fmt.Errorf("detach from device %d: %w", ifindex, err)
+		}
+	}
+	return nil
+}
+
+func clsact(ifindex int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: ifindex,
+		Handle:    netlink.MakeHandle(0xffff, 0),
+		Parent:    netlink.HANDLE_CLSACT,
+	}}
+}
+
+// addQdisc gives a device the qdisc that filters need. made is false when it has
+// one.
+func addQdisc(ifindex int) (made bool, err error) {
+	err = netlink.QdiscAdd(clsact(ifindex))
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add the clsact qdisc: %w", err)
+	}
+	return true, nil
+}
+
+func (d direction) filter(ifindex int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: ifindex,
+			Parent:    d.parent,
+			Handle:    filterHandle,
+			Protocol:  unix.ETH_P_ALL,
+			Priority:  filterPriority,
+		},
+		DirectAction: true,
+	}
+}
+
+// attachFilter makes program run at the hook, in place of the one of a former
+// agent at once.
+func (d direction) attachFilter(ifindex int, name string, program *ebpf.Program) error {
+	f := d.filter(ifindex)
+	f.Name, f.Fd = name, program.FD()
+	return netlink.FilterReplace(f)
+}
+
+// detachFilters removes our filters from a device, and its qdisc when that is ours
+// and nobody else uses it. It reports whether there was a filter.
+func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
+	others := 0
+	for _, d := range directions {
+		filters, err := netlink.FilterList(l, d.parent)
+		if err != nil {
+			return found, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+		}
+		for _, f := range filters {
+			if !d.owns(f) {
+				others++
+				continue
+			}
+			found = true
+			if err := netlink.FilterDel(d.filter(l.Attrs().Index)); err != nil {
+				return found, fmt.Errorf("remove the %s filter of %s: %w", d.name, l.Attrs().Name, err)
+			}
+		}
+	}
+	if !ownQdisc || others > 0 {
+		return found, nil
+	}
+	if err := netlink.QdiscDel(clsact(l.Attrs().Index)); err != nil && !gone(err) && !errors.Is(err, unix.ENOENT) {
+		return found, fmt.Errorf("remove the clsact qdisc of %s: %w", l.Attrs().Name, err)
+	}
+	return found, nil
+}
+
+// owns reports whether a filter is ours.
+func (d direction) owns(f netlink.Filter) bool {
+	bpf, ok := f.(*netlink.BpfFilter)
+	return ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle &&
+		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true))
+}
+
+// gone reports whether an operation failed because the device is no more.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.As(err, &netlink.LinkNotFoundError{})
+}
