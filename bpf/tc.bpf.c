@@ -21,6 +21,7 @@
 #include <beeline/packet.h>
 #include <beeline/flow.h>
 #include <beeline/answer.h>
+#include <beeline/icmp.h>
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -458,13 +459,18 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 				    const struct bl_tc_way *way)
 {
 	const struct bl_device_entry *device;
+	__u32 mtu = 0;
 
 	if (!way->device)
 		return bl_packet_rewrite(skb, packet, &way->to, false) ? BL_TC_PASS : TC_ACT_SHOT;
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
 	device = bl_device_lookup(way->device);
-	if (!device || !device->ifindex || !bl_packet_rewrite(skb, packet, &way->to, true))
+	if (!device || !device->ifindex)
+		return TC_ACT_SHOT;
+	if (bpf_check_mtu(skb, device->ifindex, &mtu, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED)
+		return bl_answer_too_big(skb, packet, mtu);
+	if (!bl_packet_rewrite(skb, packet, &way->to, true))
 		return TC_ACT_SHOT;
 	return bpf_redirect_neigh(device->ifindex, NULL, 0, 0);
 }
@@ -488,13 +494,55 @@ bl_tc_decide(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc
 	return bl_tc_new(skb, packet, way);
 }
 
+/*
+ * A packet that is none of TCP or UDP: an ICMP error about a packet of a flow goes
+ * to the side that sent that packet. With @redirect it came in from outside.
+ */
+static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, bool redirect)
+{
+	const struct bl_device_entry *device;
+	struct bl_icmp_error error = {};
+	struct bl_flow_entry *flow;
+	struct bl_rewrite to = {};
+	__u32 id;
+
+	if (!bl_icmp_parse(skb, l3, &error))
+		return BL_TC_PASS;
+	flow = bpf_map_lookup_elem(&bl_flow, &error.key);
+	if (!flow)
+		return BL_TC_PASS;
+	to.src = flow->addr;
+	to.src_port = flow->port;
+	to.dst = flow->client;
+	to.dst_port = flow->other_port;
+	id = redirect ? flow->device : 0;
+	if (!(flow->bits & BL_FLOW_IS_REPLY)) {
+		to.src = error.key.src;
+		to.src_port = flow->other_port;
+		to.dst = flow->addr;
+		to.dst_port = flow->port;
+		if (flow->bits & BL_FLOW_SNAT) {
+			device = bl_device_lookup(flow->device);
+			if (!device)
+				return TC_ACT_SHOT;
+			to.src = bl_device_addr(device, error.ipv4);
+		}
+	}
+	device = id ? bl_device_lookup(id) : NULL;
+	if (id && (!device || !device->ifindex || error.ttl <= 1))
+		return TC_ACT_SHOT;
+	if (!bl_icmp_rewrite(skb, &error, &to, id != 0))
+		return TC_ACT_SHOT;
+	return id ? bpf_redirect_neigh(device->ifindex, NULL, 0, 0) : BL_TC_PASS;
+}
+
 static __always_inline int bl_tc_ingress(struct __sk_buff *skb, __u32 l3)
 {
 	struct bl_packet packet = {};
 	struct bl_tc_way way = {};
 
 	if (!bl_packet_parse(skb, l3, &packet))
-		return BL_TC_PASS;
+		return bl_tc_icmp(skb, l3, true);
 	switch (bl_tc_decide(skb, &packet, &way)) {
 	case BL_TC_TRANSLATED:
 		return bl_tc_go(skb, &packet, &way);
@@ -514,7 +562,7 @@ static __always_inline int bl_tc_egress(struct __sk_buff *skb, __u32 l3)
 	struct bl_tc_way way = {};
 
 	if (!bl_packet_parse(skb, l3, &packet))
-		return BL_TC_PASS;
+		return bl_tc_icmp(skb, l3, false);
 	flow = bpf_map_lookup_elem(&bl_flow, &packet.key);
 	if (!flow || !(flow->bits & BL_FLOW_IS_REPLY))
 		return BL_TC_PASS;

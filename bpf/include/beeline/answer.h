@@ -17,8 +17,10 @@
 enum bl_icmp_number {
 	BL_ICMP4_UNREACHABLE = 3,
 	BL_ICMP4_PORT = 3,
+	BL_ICMP4_TOO_BIG = 4,
 	BL_ICMP4_TIME_EXCEEDED = 11,
 	BL_ICMP6_UNREACHABLE = 1,
+	BL_ICMP6_TOO_BIG = 2,
 	BL_ICMP6_PORT = 4,
 	BL_ICMP6_TIME_EXCEEDED = 3,
 	BL_ICMP_HOP_LIMIT = 0,
@@ -148,7 +150,7 @@ static __always_inline __u16 bl_answer_sum6(const struct ipv6hdr *ip, const void
 }
 
 static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_packet *packet,
-				      const union bl_addr *source, __u8 type, __u8 code)
+				      const union bl_addr *source, struct bl_icmp error)
 {
 	struct bl_answer_icmp4 answer = {};
 	__u32 len = sizeof(answer.icmp) + sizeof(answer.quote);
@@ -159,14 +161,13 @@ static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_pac
 		return TC_ACT_SHOT;
 	bl_answer_ipv4(&answer.ip, IPPROTO_ICMP, sizeof(answer), source->word[3],
 		       packet->key.src.word[3]);
-	answer.icmp.type = type;
-	answer.icmp.code = code;
+	answer.icmp = error;
 	answer.icmp.checksum = bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, 0));
 	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
 }
 
 static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
-				      const union bl_addr *source, __u8 type, __u8 code)
+				      const union bl_addr *source, struct bl_icmp error)
 {
 	struct bl_answer_icmp6 answer = {};
 	__u32 len = sizeof(answer.icmp) + sizeof(answer.quote);
@@ -176,8 +177,7 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 	if (bpf_skb_load_bytes(skb, packet->l3, answer.quote, sizeof(answer.quote)))
 		return TC_ACT_SHOT;
 	bl_answer_ipv6(&answer.ip, IPPROTO_ICMPV6, len, source, &packet->key.src);
-	answer.icmp.type = type;
-	answer.icmp.code = code;
+	answer.icmp = error;
 	answer.icmp.checksum = bl_answer_sum6(&answer.ip, &answer.icmp, len);
 	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
 }
@@ -231,38 +231,79 @@ static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_pa
 	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
 }
 
+static __always_inline struct bl_icmp bl_icmp(__u8 type, __u8 code, __u32 info)
+{
+	struct bl_icmp icmp = {
+		.type = type,
+		.code = code,
+		.info = bpf_htonl(info),
+	};
+
+	return icmp;
+}
+
+static __always_inline int bl_answer_icmp(struct __sk_buff *skb, const struct bl_packet *packet,
+					  const union bl_addr *source, struct bl_icmp error)
+{
+	return packet->ipv4 ? bl_answer_icmp4(skb, packet, source, error)
+			    : bl_answer_icmp6(skb, packet, source, error);
+}
+
 /* Nobody serves what the packet asks for. */
 static __always_inline int bl_answer_refused(struct __sk_buff *skb, const struct bl_packet *packet)
 {
 	if (packet->key.proto == IPPROTO_TCP)
 		return packet->ipv4 ? bl_answer_reset4(skb, packet) : bl_answer_reset6(skb, packet);
-	if (packet->ipv4)
-		return bl_answer_icmp4(skb, packet, &packet->key.dst, BL_ICMP4_UNREACHABLE,
-				       BL_ICMP4_PORT);
-	return bl_answer_icmp6(skb, packet, &packet->key.dst, BL_ICMP6_UNREACHABLE, BL_ICMP6_PORT);
+	return bl_answer_icmp(skb, packet, &packet->key.dst,
+			      packet->ipv4 ? bl_icmp(BL_ICMP4_UNREACHABLE, BL_ICMP4_PORT, 0)
+					   : bl_icmp(BL_ICMP6_UNREACHABLE, BL_ICMP6_PORT, 0));
+}
+
+/* The address of this node that the client's packets meet first. */
+static __always_inline union bl_addr bl_answer_source(struct __sk_buff *skb,
+						      const struct bl_packet *packet)
+{
+	union bl_addr source = packet->key.dst;
+	const struct bl_device_entry *device;
+	__u32 ifindex = skb->ifindex;
+	const __u32 *id;
+	__u32 index;
+
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	if (!id)
+		return source;
+	index = *id;
+	device = bpf_map_lookup_elem(&bl_device, &index);
+	if (!device)
+		return source;
+	if (!packet->ipv4)
+		source = device->addr6;
+	else if (device->addr4)
+		bl_addr_set_ipv4(&source, device->addr4);
+	return source;
 }
 
 /* The packet has no hop left, on its way through this node. */
 static __always_inline int bl_answer_time_exceeded(struct __sk_buff *skb,
 						   const struct bl_packet *packet)
 {
-	union bl_addr source = packet->key.dst;
-	const struct bl_device_entry *device;
-	__u32 ifindex = skb->ifindex;
-	const __u32 *id;
+	union bl_addr source = bl_answer_source(skb, packet);
 
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	if (id) {
-		__u32 index = *id;
+	return bl_answer_icmp(skb, packet, &source,
+			      packet->ipv4 ? bl_icmp(BL_ICMP4_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0)
+					   : bl_icmp(BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0));
+}
 
-		device = bpf_map_lookup_elem(&bl_device, &index);
-		if (device && packet->ipv4 && device->addr4)
-			bl_addr_set_ipv4(&source, device->addr4);
-		else if (device && !packet->ipv4)
-			source = device->addr6;
-	}
-	if (packet->ipv4)
-		return bl_answer_icmp4(skb, packet, &source, BL_ICMP4_TIME_EXCEEDED,
-				       BL_ICMP_HOP_LIMIT);
-	return bl_answer_icmp6(skb, packet, &source, BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT);
+/*
+ * The packet does not fit through the device that it would leave by. IPv4 packets
+ * that may be fragmented are answered too: nobody could fragment them here.
+ */
+static __always_inline int bl_answer_too_big(struct __sk_buff *skb, const struct bl_packet *packet,
+					     __u32 mtu)
+{
+	union bl_addr source = bl_answer_source(skb, packet);
+
+	return bl_answer_icmp(skb, packet, &source,
+			      packet->ipv4 ? bl_icmp(BL_ICMP4_UNREACHABLE, BL_ICMP4_TOO_BIG, mtu)
+					   : bl_icmp(BL_ICMP6_TOO_BIG, 0, mtu));
 }
