@@ -1,0 +1,251 @@
+package bpfmap
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+var (
+	flowClient  = netip.MustParseAddrPort("192.0.2.7:40000")
+	flowService = netip.MustParseAddrPort("10.96.0.1:80")
+	flowBackend = netip.MustParseAddrPort("10.1.0.1:8080")
+)
+
+// The flags of the TCP header that the tests send.
+const (
+	tcpFIN = 0x01
+	tcpSYN = 0x02
+	tcpRST = 0x04
+	tcpACK = 0x10
+)
+
+// tcpPacket returns an Ethernet frame with a TCP segment without payload. Its
+// checksums are zero: the programs correct them by differences.
+func tcpPacket(src, dst netip.AddrPort, flags byte) []byte {
+	p := make([]byte, 14+20+20)
+	p[12], p[13] = 0x08, 0x00
+	ip, tcp := p[14:34], p[34:]
+	ip[0], ip[8], ip[9] = 0x45, 64, byte(model.TCP)
+	binary.BigEndian.PutUint16(ip[2:], 40)
+	copy(ip[12:], src.Addr().AsSlice())
+	copy(ip[16:], dst.Addr().AsSlice())
+	binary.BigEndian.PutUint16(tcp[0:], src.Port())
+	binary.BigEndian.PutUint16(tcp[2:], dst.Port())
+	tcp[12], tcp[13] = 5<<4, flags
+	return p
+}
+
+// serveFlows brings a Service into the maps and returns the programs.
+func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
+	t.Helper()
+	const service, backend = 3, 5
+	must(t,
+		m.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
+		m.PutSlots(0, []uint32{backend}),
+		m.PutServiceName(service, nameOf("a", model.IPv4)),
+		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
+		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
+			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
+	programs, err := m.LoadPrograms(Constants{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, p := range programs {
+			p.Close()
+		}
+	})
+	return programs
+}
+
+func send(t *testing.T, program *ebpf.Program, packet []byte) {
+	t.Helper()
+	if _, _, err := program.Test(packet); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flowTable reads the whole table.
+func flowTable(t *testing.T, m *Maps) (flows []Flow, replies []FlowReply) {
+	t.Helper()
+	for batch, err := range m.FlowBatches(Clock) {
+		must(t, err)
+		flows = append(flows, batch.Flows...)
+		replies = append(replies, batch.Replies...)
+	}
+	return flows, replies
+}
+
+// TestFlow follows a connection that the programs serve, to its end.
+func TestFlow(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	programs := serveFlows(t, m)
+	toService := func(flags byte) { send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, flags)) }
+	reply := func(flags byte) { send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, flags)) }
+	for _, step := range []struct {
+		act  func(byte)
+		with byte
+		want FlowState
+	}{
+		{toService, tcpSYN, FlowNew},
+		{reply, tcpSYN | tcpACK, FlowSynReceived},
+		{toService, tcpACK, FlowEstablished},
+		{reply, tcpFIN | tcpACK, FlowClosing},
+		{toService, tcpFIN | tcpACK, FlowClosed},
+	} {
+		step.act(step.with)
+		flows, replies := flowTable(t, m)
+		if len(flows) != 1 || len(replies) != 1 {
+			t.Fatalf("%d flows and %d reply entries after a packet with flags %#x", len(flows), len(replies), step.with)
+		}
+		got := flows[0]
+		got.used = 0
+		want := Flow{
+			Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend,
+			State: step.want, Idle: got.Idle, Service: 3, BackendID: 5, Known: true,
+		}
+		if got != want || got.Idle > 2*time.Second {
+			t.Fatalf("flow is %+v, want %+v", got, want)
+		}
+	}
+	flows, _ := flowTable(t, m)
+	must(t, m.DeleteFlow(&flows[0]), m.DeleteFlow(&flows[0]))
+	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
+		t.Errorf("%v and %v are left", flows, replies)
+	}
+}
+
+// TestExpireFlow leaves alone what came to life again since it was read.
+func TestExpireFlow(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	programs := serveFlows(t, m)
+	send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
+	flows, replies := flowTable(t, m)
+
+	used := flows[0]
+	used.used--
+	if removed, err := m.ExpireFlow(&used); removed || err != nil {
+		t.Errorf("a flow that was used since: removed %t, %v", removed, err)
+	}
+	if removed, err := m.ExpireReply(&replies[0]); removed || err != nil {
+		t.Errorf("the reply entry of a flow: removed %t, %v", removed, err)
+	}
+	if removed, err := m.ExpireFlow(&flows[0]); !removed || err != nil {
+		t.Errorf("an idle flow: removed %t, %v", removed, err)
+	}
+	if removed, err := m.ExpireFlow(&flows[0]); removed || err != nil {
+		t.Errorf("a flow that is gone: removed %t, %v", removed, err)
+	}
+	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
+		t.Errorf("%v and %v are left", flows, replies)
+	}
+}
+
+// TestFlowMadeAgain reads a forward entry that a reply made: its Service is not
+// known.
+func TestFlowMadeAgain(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	programs := serveFlows(t, m)
+	send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
+	flows, _ := flowTable(t, m)
+	must(t, m.remove(sockMapBlFlow, flows[0].key()))
+	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 {
+		t.Fatalf("%v and %v", flows, replies)
+	}
+	send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, tcpRST))
+	flows, _ = flowTable(t, m)
+	if len(flows) != 1 || flows[0].Known || flows[0].Client != flowClient || flows[0].ServiceAddr != flowService || flows[0].Backend != flowBackend {
+		t.Errorf("flows are %+v", flows)
+	}
+}
+
+// TestFlowSource tells what a backend on another node sees: the address of the
+// device, in both families, as long as it has one.
+func TestFlowSource(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	device := Device{ID: 9, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8::1")}
+	must(t, m.PutDevice(device))
+	put := func(client, service, backend string) {
+		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
+		to := netip.MustParseAddrPort(backend)
+		entry := sockBlFlowEntry{
+			Addr: addrOf(to.Addr()), Port: hton16(to.Port()), OtherPort: hton16(61000), Device: uint8(device.ID),
+			Bits: uint8(sockBlFlowBitsBL_FLOW_SNAT),
+		}
+		must(t, m.put(sockMapBlFlow, key, &entry))
+		flow := Flow{Source: netip.AddrPortFrom(device.Addr4, 61000), Backend: to, Protocol: model.UDP}
+		if to.Addr().Is6() {
+			flow.Source = netip.AddrPortFrom(device.Addr6, 61000)
+		}
+		must(t, m.put(sockMapBlFlow, flow.replyKey(), &sockBlFlowEntry{Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY)}))
+	}
+	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
+	put("[fd00:7::7]:40000", "[fd00:96::1]:53", "[fd00:1::1]:5353")
+	flows, _ := flowTable(t, m)
+	if len(flows) != 2 {
+		t.Fatalf("flows are %+v", flows)
+	}
+	for _, f := range flows {
+		want := device.Addr4
+		if f.Client.Addr().Is6() {
+			want = device.Addr6
+		}
+		if f.Source != netip.AddrPortFrom(want, 61000) || f.Device != device.Name || !f.SNAT {
+			t.Errorf("flow is %+v", f)
+		}
+		must(t, m.DeleteFlow(&f))
+	}
+	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
+		t.Errorf("%v and %v are left", flows, replies)
+	}
+
+	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
+	must(t, m.DeleteDevice(device))
+	flows, _ = flowTable(t, m)
+	if flows[0].Source.IsValid() {
+		t.Errorf("source is %s without a device", flows[0].Source)
+	}
+	must(t, m.DeleteFlow(&flows[0]))
+	flows, replies := flowTable(t, m)
+	if len(flows) != 0 || len(replies) != 1 {
+		t.Fatalf("%v and %v are left", flows, replies)
+	}
+	if removed, err := m.ExpireReply(&replies[0]); !removed || err != nil {
+		t.Errorf("a reply entry without a flow: removed %t, %v", removed, err)
+	}
+}
+
+// TestFlowStamps reads times over the wrap of the reply entry's short stamp.
+func TestFlowStamps(t *testing.T) {
+	for _, c := range []struct {
+		now, stamp uint32
+		want       time.Duration
+	}{
+		{1000, 1000, 0},
+		{1000, 900, 100 * time.Second},
+		{1000, 1001, 0}, // a packet came since the clock was read
+		{65536, 65535, time.Second},
+		{65600, 65500, 100 * time.Second},
+		{65535, 65536, 0},
+		{70000, 70000 - 65000, 65000 * time.Second},
+	} {
+		r := flowReader{seconds: c.now}
+		reply := r.reply(&sockBlFlowKey{}, &sockBlFlowEntry{Touched: uint16(c.stamp)})
+		if reply.Unused != c.want {
+			t.Errorf("at %d, a reply of second %d is unused for %s, want %s", c.now, c.stamp, reply.Unused, c.want)
+		}
+		forward := &sockBlFlowEntry{}
+		forward.Forward.Used = c.stamp
+		if f := r.flow(&sockBlFlowKey{}, forward); f.Idle != c.want {
+			t.Errorf("at %d, a flow of second %d is idle for %s, want %s", c.now, c.stamp, f.Idle, c.want)
+		}
+	}
+}

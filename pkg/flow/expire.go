@@ -1,0 +1,139 @@
+// Package flow forgets packet flows that are over.
+//
+// The programs note in the forward entry of each flow when its last packet came and
+// how far the connection is. The agent walks the table at a pace that leaves the
+// CPU to others and removes both entries of a flow that was idle too long. While the
+// agent is down nothing expires, and a full table makes room by itself: it evicts
+// what was not used for longest.
+package flow
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// The pace of walks.
+const (
+	// interval passes between the end of a walk and the next: the precision of
+	// timeouts.
+	interval = 10 * time.Second
+	// rest is how many times as long as it worked a walk pauses: it takes a tenth
+	// of a CPU at most.
+	rest = 9
+)
+
+// orphanTimeout is how long a reply entry without a forward entry may be unused.
+// Below it, the flow may just have begun, or its next reply makes the forward entry
+// again. It must be far from the 65536 s at which the entry's stamp starts over.
+const orphanTimeout = 120 * time.Second
+
+// Walk is what one walk over the table found.
+type Walk struct {
+	Flows   int // in the table before the walk
+	Expired int // flows of these that were removed
+	Orphans int // reply entries without a flow that were removed
+}
+
+// Options are what an [Expirer] needs.
+type Options struct {
+	Maps     *bpfmap.Maps
+	Timeouts Timeouts
+	// Walked is called after each walk; nil is nobody.
+	Walked func(Walk)
+}
+
+// Expirer removes idle flows.
+type Expirer struct {
+	Options
+	clock func() (time.Duration, error)
+}
+
+// New returns an Expirer, which does nothing before Run.
+func New(o Options) *Expirer { return &Expirer{Options: o, clock: bpfmap.Clock} }
+
+// Run walks the table again and again until ctx ends. What cannot be read or
+// removed is logged and tried again by the next walk.
+func (e *Expirer) Run(ctx context.Context) {
+	for pause(ctx, interval) {
+		w, err := e.walk(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", interval)
+		}
+		if e.Walked != nil {
+			e.Walked(w)
+		}
+	}
+}
+
+// walk goes over the table once, or until ctx ends.
+func (e *Expirer) walk(ctx context.Context) (Walk, error) {
+	var w Walk
+	var errs []error
+	start := time.Now()
+	for batch, err := range e.Maps.FlowBatches(e.clock) {
+		if err == nil {
+			err = e.expire(&batch, &w)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if !pause(ctx, rest*time.Since(start)) {
+			break
+		}
+		start = time.Now()
+	}
+	return w, errors.Join(errs...)
+}
+
+// expire removes what is over of a part of the table. It stops at the first error:
+// those after it would be the same.
+func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
+	w.Flows += len(batch.Flows)
+	for i := range batch.Flows {
+		f := &batch.Flows[i]
+		if f.Idle < e.Timeouts.of(f.Protocol, f.State) {
+			continue
+		}
+		removed, err := e.Maps.ExpireFlow(f)
+		if err != nil {
+			return err
+		}
+		if removed {
+			w.Expired++
+		}
+	}
+	for i := range batch.Replies {
+		r := &batch.Replies[i]
+		if r.Unused < orphanTimeout {
+			continue
+		}
+		removed, err := e.Maps.ExpireReply(r)
+		if err != nil {
+			return err
+		}
+		if removed {
+			w.Orphans++
+		}
+	}
+	return nil
+}
+
+// pause reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}

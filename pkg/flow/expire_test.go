@@ -1,0 +1,255 @@
+package flow
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// key and entry have the layout of bl_flow_key and bl_flow_entry.
+type key struct {
+	Src, Dst         [16]byte
+	SrcPort, DstPort [2]byte
+	Proto            uint8
+	_                [3]uint8
+}
+
+type entry struct {
+	Addr            [16]byte
+	Union           [16]byte // forward: backend id, generation, used, service; reply: client
+	Port, OtherPort [2]byte
+	Touched         uint16
+	Device, Bits    uint8
+}
+
+const isReply = 1 << 3
+
+// table is a flow table in the kernel, and what the programs would write there.
+type table struct {
+	t    *testing.T
+	maps *bpfmap.Maps
+	flow *ebpf.Map
+}
+
+// newTable makes maps whose pins are on a BPF file system that has no place in the
+// tree, so it is gone with the test.
+func newTable(t *testing.T, flows uint32) *table {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes BPF maps")
+	}
+	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	check(t, err)
+	defer unix.Close(fs)
+	check(t, unix.FsconfigCreate(fs))
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	check(t, err)
+	t.Cleanup(func() { unix.Close(mount) })
+	dir := fmt.Sprintf("/proc/self/fd/%d", mount)
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers, sizes.Clients, sizes.Flows = 1024, 1024, 1024, flows
+	maps, err := bpfmap.Load(dir, sizes)
+	check(t, err)
+	t.Cleanup(func() { maps.Close() })
+	check(t, maps.Pin(dir))
+	flow, err := ebpf.LoadPinnedMap(filepath.Join(dir, "bl_flow"), nil)
+	check(t, err)
+	t.Cleanup(func() { flow.Close() })
+	return &table{t, maps, flow}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addr returns one of 2^24 addresses.
+func addr(n int) [16]byte {
+	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}).As16()
+}
+
+// forward returns the forward entry of the nth flow, last used at second used.
+func forward(n int, protocol model.Protocol, state bpfmap.FlowState, used uint32) (key, entry) {
+	k := key{Src: addr(n), Dst: addr(1 << 20), SrcPort: [2]byte{1, 2}, DstPort: [2]byte{0, 80}, Proto: uint8(protocol)}
+	e := entry{Addr: addr(1<<21 + n), Port: [2]byte{31, 144}, OtherPort: k.SrcPort, Touched: uint16(used), Bits: uint8(state)}
+	binary.NativeEndian.PutUint32(e.Union[8:], used)
+	return k, e
+}
+
+// reply returns the reply entry of the nth flow, last replied to at second touched.
+func reply(n int, protocol model.Protocol, touched uint32) (key, entry) {
+	k, e := forward(n, protocol, 0, 0)
+	return key{Src: e.Addr, Dst: k.Src, SrcPort: e.Port, DstPort: e.OtherPort, Proto: k.Proto},
+		entry{Addr: k.Dst, Union: k.Src, Port: k.DstPort, OtherPort: k.SrcPort, Touched: uint16(touched), Bits: isReply}
+}
+
+func (tab *table) put(k key, e entry) {
+	tab.t.Helper()
+	check(tab.t, tab.flow.Put(k, e))
+}
+
+func (tab *table) has(k key, _ entry) bool {
+	tab.t.Helper()
+	var e entry
+	err := tab.flow.Lookup(k, &e)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false
+	}
+	check(tab.t, err)
+	return true
+}
+
+// walk walks once at second now.
+func (tab *table) walk(now uint32) Walk {
+	tab.t.Helper()
+	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts})
+	e.clock = func() (time.Duration, error) { return time.Duration(now) * time.Second, nil }
+	w, err := e.walk(context.Background())
+	check(tab.t, err)
+	return w
+}
+
+// start is the second in which the tests begin: the short stamps wrap soon after.
+const start = 3*65536 - 20
+
+// TestExpiry keeps each flow until its time-out, and no longer.
+func TestExpiry(t *testing.T) {
+	tab := newTable(t, 4096)
+	for i, c := range []struct {
+		protocol model.Protocol
+		state    bpfmap.FlowState
+		timeout  uint32 // s
+	}{
+		{model.TCP, bpfmap.FlowNew, 120},
+		{model.TCP, bpfmap.FlowSynReceived, 60},
+		{model.TCP, bpfmap.FlowEstablished, 432000},
+		{model.TCP, bpfmap.FlowClosing, 120},
+		{model.TCP, bpfmap.FlowClosed, 10},
+		{model.UDP, bpfmap.FlowNew, 30},
+		{model.UDP, bpfmap.FlowEstablished, 120},
+		{model.SCTP, bpfmap.FlowNew, 30},
+		{model.SCTP, bpfmap.FlowEstablished, 210},
+	} {
+		name := fmt.Sprint(c.protocol, " ", c.state)
+		tab.put(forward(i, c.protocol, c.state, start))
+		tab.put(reply(i, c.protocol, start))
+		for _, now := range []uint32{start, start + c.timeout - 1} {
+			if w := tab.walk(now); w != (Walk{Flows: 1}) {
+				t.Errorf("%s: after %d s: %+v", name, now-start, w)
+			}
+			if !tab.has(forward(i, c.protocol, 0, 0)) || !tab.has(reply(i, c.protocol, 0)) {
+				t.Errorf("%s is not whole after %d s", name, now-start)
+			}
+		}
+		if w := tab.walk(start + c.timeout); w != (Walk{Flows: 1, Expired: 1}) {
+			t.Errorf("%s: after %d s: %+v", name, c.timeout, w)
+		}
+		if tab.has(forward(i, c.protocol, 0, 0)) || tab.has(reply(i, c.protocol, 0)) {
+			t.Errorf("%s is there after %d s", name, c.timeout)
+		}
+	}
+}
+
+// TestOrphan removes a reply entry whose forward entry is gone, over the wrap of its
+// stamp, and none that may come to life.
+func TestOrphan(t *testing.T) {
+	tab := newTable(t, 4096)
+	tab.put(reply(1, model.TCP, start))
+	for _, c := range []struct {
+		now  uint32
+		want Walk
+	}{
+		{start - 1, Walk{}}, // a reply came since the clock was read
+		{start + 119, Walk{}},
+		{start + 120, Walk{Orphans: 1}},
+		{start + 130, Walk{}},
+	} {
+		if w := tab.walk(c.now); w != c.want {
+			t.Errorf("%d s after the last reply: %+v, want %+v", int(c.now)-start, w, c.want)
+		}
+	}
+	if tab.has(reply(1, model.TCP, 0)) {
+		t.Error("the entry is still there")
+	}
+}
+
+// TestOneWay keeps the reply entry of a flow in which only the client sends.
+func TestOneWay(t *testing.T) {
+	tab := newTable(t, 4096)
+	tab.put(forward(1, model.TCP, bpfmap.FlowEstablished, start+5000))
+	tab.put(reply(1, model.TCP, start))
+	if w := tab.walk(start + 5001); w != (Walk{Flows: 1}) || !tab.has(reply(1, model.TCP, 0)) {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestManyFlows expires half of 100,000 flows and nothing of the others.
+func TestManyFlows(t *testing.T) {
+	const flows = 100_000
+	tab := newTable(t, 1<<19) // with room, for an LRU map evicts before it is full
+	keys, entries := make([]key, 0, 2*flows), make([]entry, 0, 2*flows)
+	add := func(k key, e entry) { keys, entries = append(keys, k), append(entries, e) }
+	for i := range flows {
+		add(forward(i, model.TCP, bpfmap.FlowEstablished, uint32(start+i%2*1000)))
+		add(reply(i, model.TCP, start))
+	}
+	_, err := tab.flow.BatchUpdate(keys, entries, nil)
+	check(t, err)
+
+	begin := time.Now()
+	w := tab.walk(start + 432000)
+	t.Logf("walk over %d entries: %s", len(keys), time.Since(begin))
+	if w != (Walk{Flows: flows, Expired: flows / 2}) {
+		t.Errorf("first walk: %+v", w)
+	}
+	if w := tab.walk(start + 432000); w != (Walk{Flows: flows / 2}) {
+		t.Errorf("second walk: %+v", w)
+	}
+	for i := range 100 {
+		want := i%2 == 1
+		if tab.has(forward(i, model.TCP, 0, 0)) != want || tab.has(reply(i, model.TCP, 0)) != want {
+			t.Errorf("flow %d: not both entries are %t", i, want)
+		}
+	}
+}
+
+// TestRunEnds stops in the middle of a walk or between two.
+func TestRunEnds(t *testing.T) {
+	tab := newTable(t, 4096)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts, Walked: func(w Walk) { t.Errorf("walked: %+v", w) }})
+	e.Run(ctx)
+	tab.put(forward(1, model.UDP, bpfmap.FlowNew, start))
+	if _, err := e.walk(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCheck names the flags of time-outs that cannot be.
+func TestCheck(t *testing.T) {
+	good := DefaultTimeouts
+	check(t, good.Check())
+	bad := DefaultTimeouts
+	bad.UDP, bad.TCPEstablished = 0, -time.Hour
+	err := bad.Check()
+	if err == nil || !strings.Contains(err.Error(), "--conntrack-udp-timeout: 0s") ||
+		!strings.Contains(err.Error(), "--conntrack-tcp-timeout-established: -1h0m0s") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,45 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/beeline-lb/beeline/pkg/flow"
+)
+
+// Flows holds the metrics of the flow table. Make one with [NewFlows].
+type Flows struct {
+	size    int
+	used    prometheus.Gauge
+	free    prometheus.Gauge
+	expired prometheus.Counter
+}
+
+// NewFlows registers the metrics of a table with room for size flows.
+func NewFlows(reg prometheus.Registerer, size int) *Flows {
+	f := &Flows{
+		size: size,
+		used: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "beeline_flows",
+			Help: "Connections of clients outside of the node that are remembered.",
+		}),
+		free: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "beeline_flows_free",
+			Help: "Connections that can still be remembered before the one idle longest gives way.",
+		}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "beeline_flows_expired_total",
+			Help: "Connections that were forgotten because they were idle for longer than their time-out.",
+		}),
+	}
+	f.free.Set(float64(size))
+	reg.MustRegister(f.used, f.free, f.expired)
+	return f
+}
+
+// Observe takes the outcome of a walk over the table.
+func (f *Flows) Observe(w flow.Walk) {
+	used := w.Flows - w.Expired
+	f.used.Set(float64(used))
+	f.free.Set(float64(max(0, f.size-used)))
+	f.expired.Add(float64(w.Expired))
+}
