@@ -1,0 +1,26 @@
+package lab
+
+import (
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ConnectWithin is Connect with a time of its own to wait. The error wraps
+// [ErrNothing] when nobody answered.
+func (s *Socket) ConnectWithin(to netip.AddrPort, within time.Duration) error {
+	err := unix.Connect(s.fd, s.sockaddr(to))
+	if err != unix.EINPROGRESS {
+		return err
+	}
+	if err := s.wait(unix.POLLOUT, within); err != nil {
+		return err
+	}
+	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = syscall.Errno(code)
+	}
+	return err
+}

@@ -1,0 +1,97 @@
+package packets_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// silence is how long nothing has to come for a packet to count as dropped.
+const silence = 300 * time.Millisecond
+
+// answer is what a client learns from asking.
+type answer struct {
+	greeting
+	self netip.AddrPort // the client's own address as it knows it
+}
+
+// ask sends a payload to an address by a new socket and returns who answered. UDP
+// sockets are connected, so an answer from another address does not count. The
+// error is that of the system call, plain, or says what of the answer was wrong.
+func ask(n *lab.Namespace, network string, to netip.AddrPort, payload string) (answer, error) {
+	s := n.Socket(network)
+	defer s.Close()
+	return askBy(s, network, to, payload)
+}
+
+// askBy is ask by a socket that is not connected yet.
+func askBy(s *lab.Socket, network string, to netip.AddrPort, payload string) (answer, error) {
+	if err := s.Connect(to); err != nil {
+		return answer{}, err
+	}
+	self, err := s.Local()
+	if err != nil {
+		return answer{}, err
+	}
+	talk := talkTCP
+	if strings.HasPrefix(network, "udp") {
+		talk = talkUDP
+	}
+	hello, err := talk(s, payload)
+	return answer{hello, self}, err
+}
+
+// talkTCP reads the greeting of a new connection and has a payload sent back.
+func talkTCP(s *lab.Socket, payload string) (greeting, error) {
+	hello, _, err := s.Receive()
+	if err != nil {
+		return greeting{}, err
+	}
+	if err := echo(s, payload); err != nil {
+		return greeting{}, err
+	}
+	return parseGreeting(hello)
+}
+
+// echo has a payload sent back on an established TCP connection.
+func echo(s *lab.Socket, payload string) error {
+	got, err := s.Ask(payload)
+	if err == nil && got != payload {
+		err = fmt.Errorf("%q came back as %q", payload, got)
+	}
+	return err
+}
+
+// talkUDP sends one datagram and returns the greeting of who answered.
+func talkUDP(s *lab.Socket, payload string) (greeting, error) {
+	got, err := s.Ask(payload)
+	if err != nil {
+		return greeting{}, err
+	}
+	hello, found := strings.CutSuffix(got, " "+payload)
+	if !found {
+		return greeting{}, fmt.Errorf("%q came back as %q", payload, got)
+	}
+	return parseGreeting(hello)
+}
+
+// silent returns an error that wraps [lab.ErrNothing] when nobody answers, the
+// error of the system call when there was one, else nil.
+func silent(n *lab.Namespace, network string, to netip.AddrPort) error {
+	s := n.Socket(network)
+	defer s.Close()
+	if err := s.ConnectWithin(to, silence); err != nil || strings.HasPrefix(network, "tcp") {
+		return err
+	}
+	if err := s.Send("hello"); err != nil {
+		return err
+	}
+	if !s.Ready(silence) {
+		return lab.ErrNothing
+	}
+	_, _, err := s.Receive()
+	return err
+}
