@@ -17,6 +17,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
@@ -55,6 +56,8 @@ type options struct {
 	bpffs  string
 	sizes  bpfmap.Sizes
 
+	timeouts flow.Timeouts
+
 	devices         []string
 	tcMode          string
 	snatPorts       string
@@ -69,7 +72,7 @@ type options struct {
 }
 
 func newCommand(out io.Writer) *cobra.Command {
-	o := &options{sizes: bpfmap.DefaultSizes}
+	o := &options{sizes: bpfmap.DefaultSizes, timeouts: flow.DefaultTimeouts}
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
 		Short:         "Service load balancing for a node",
@@ -130,6 +133,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Uint32Var(&o.sizes.SourceRanges, "max-source-ranges", o.sizes.SourceRanges, "loadBalancerSourceRanges of all Service ports")
 	f.Uint32Var(&o.sizes.Flows, "max-flows", o.sizes.Flows, "twice the connections of clients outside of the node; the one idle longest gives way")
 	f.Uint32Var(&o.sizes.Clients, "max-clients", o.sizes.Clients, "clients outside of the node with session affinity; the one idle longest gives way")
+	o.timeouts.AddFlags(f)
 	f.DurationVar(&o.minSyncPeriod, "min-sync-period", 0, "shortest time between two rounds of changes")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:10249", "address and port for /metrics; empty is off")
 	f.StringVar(&o.healthAddress, "healthz-bind-address", "0.0.0.0:10256", "address and port for /healthz and /livez; empty is off")
@@ -156,6 +160,7 @@ func (o *options) config() (*config, error) {
 	if c.manifests != "" && (c.kubeconfig != "" || c.master != "") {
 		errs = append(errs, errors.New("--manifests: cannot be combined with --kubeconfig or --master"))
 	}
+	errs = append(errs, c.timeouts.Check())
 	if c.nodeName, err = nodeName(o.hostname); err != nil {
 		errs = append(errs, fmt.Errorf("--hostname-override: %w", err))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/health"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -69,7 +71,11 @@ func serve(ctx context.Context, c *config) error {
 		},
 	})
 	healthy = health.New(r.Oldest)
-	src, err := c.source(r)
+	node := &nodeSink{Sink: r, changed: make(chan struct{}, 1)}
+	if len(c.nodeAddrs) == 0 {
+		node.setAddrs = d.SetNodeAddrs
+	}
+	src, err := c.source(node)
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -79,7 +85,12 @@ func serve(ctx context.Context, c *config) error {
 	if addrs, err := host.Addresses(); err == nil {
 		r.SetLocalAddresses(addrs)
 	}
-	return errors.Join(run(ctx, r, src), d.Close())
+	flows := flow.New(flow.Options{
+		Maps:     d.Maps(),
+		Timeouts: c.timeouts,
+		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
+	})
+	return errors.Join(run(ctx, r, src, flows), d.Close())
 }
 
 // datapath returns where the datapath goes.
@@ -97,17 +108,38 @@ func (c *config) datapath() datapath.Options {
 	}
 }
 
+// nodeSink is a sink that tells of the Node's addresses.
+type nodeSink struct {
+	source.Sink
+	setAddrs func([]netip.Addr) // nil: they do not matter
+	changed  chan struct{}      // of room 1
+}
+
+// Apply hands the update on.
+func (s *nodeSink) Apply(u source.Update) {
+	if u.Node != nil && s.setAddrs != nil {
+		s.setAddrs(u.Node.Addrs)
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+	s.Sink.Apply(u)
+}
+
 // runner is a source.
 type runner interface {
 	Run(context.Context) error
 }
 
 // run runs the parts of the agent until ctx ends or one of them fails.
-func run(ctx context.Context, r *reconcile.Reconciler, src runner) error {
+func run(ctx context.Context, r *reconcile.Reconciler, src runner, flows *flow.Expirer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var parts sync.WaitGroup
 	parts.Go(func() { host.Watch(ctx, r.SetLocalAddresses) })
+	parts.Go(func() { devices(ctx) })
+	parts.Go(func() { flows.Run(ctx) })
 	parts.Go(func() {
 		if err := src.Run(ctx); err != nil {
 			cancel(err)

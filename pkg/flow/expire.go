@@ -54,7 +54,10 @@ type Expirer struct {
 }
 
 // New returns an Expirer, which does nothing before Run.
-func New(o Options) *Expirer { return &Expirer{Options: o, clock: bpfmap.Clock} }
+func New(o Options) *Expirer {
+	o.Timeouts.fill()
+	return &Expirer{Options: o, clock: bpfmap.Clock}
+}
 
 // Run walks the table again and again until ctx ends. What cannot be read or
 // removed is logged and tried again by the next walk.

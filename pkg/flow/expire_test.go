@@ -241,15 +241,3 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestCheck names the flags of time-outs that cannot be.
-func TestCheck(t *testing.T) {
-	good := DefaultTimeouts
-	check(t, good.Check())
-	bad := DefaultTimeouts
-	bad.UDP, bad.TCPEstablished = 0, -time.Hour
-	err := bad.Check()
-	if err == nil || !strings.Contains(err.Error(), "--conntrack-udp-timeout: 0s") ||
-		!strings.Contains(err.Error(), "--conntrack-tcp-timeout-established: -1h0m0s") {
-		t.Errorf("error %v", err)
-	}
-}

@@ -47,15 +47,15 @@ type setting struct {
 	field func(*Timeouts) *time.Duration
 }
 
-// settings have kube-proxy's flag names.
+// settings have kube-proxy's flag names. As there, 0 does not change the default.
 var settings = []setting{
-	{"conntrack-tcp-timeout-established", "idle time after which a TCP connection of a client outside of the node is forgotten",
+	{"conntrack-tcp-timeout-established", "idle time after which a TCP connection of a client outside of the node is forgotten; 0 is the default",
 		func(t *Timeouts) *time.Duration { return &t.TCPEstablished }},
-	{"conntrack-tcp-timeout-close-wait", "likewise when one side has closed the connection",
+	{"conntrack-tcp-timeout-close-wait", "the same for a connection that one side has closed; 0 is the default",
 		func(t *Timeouts) *time.Duration { return &t.TCPCloseWait }},
-	{"conntrack-udp-timeout", "likewise of UDP packets that were not replied to",
+	{"conntrack-udp-timeout", "the same for UDP packets that were not replied to; 0 is the default",
 		func(t *Timeouts) *time.Duration { return &t.UDP }},
-	{"conntrack-udp-timeout-stream", "likewise of UDP packets that were replied to",
+	{"conntrack-udp-timeout-stream", "the same for UDP packets that were replied to; 0 is the default",
 		func(t *Timeouts) *time.Duration { return &t.UDPStream }},
 }
 
@@ -70,11 +70,20 @@ func (t *Timeouts) AddFlags(f *pflag.FlagSet) {
 func (t *Timeouts) Check() error {
 	var errs []error
 	for _, s := range settings {
-		if d := *s.field(t); d < time.Second {
+		if d := *s.field(t); d != 0 && d < time.Second {
 			errs = append(errs, fmt.Errorf("--%s: %v is less than 1s", s.flag, d))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// fill sets the timeouts that are 0 and have a flag to their defaults.
+func (t *Timeouts) fill() {
+	for _, s := range settings {
+		if d := s.field(t); *d == 0 {
+			*d = *s.field(&DefaultTimeouts)
+		}
+	}
 }
 
 // of returns how long a flow may be idle.
