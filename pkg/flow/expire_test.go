@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -240,4 +239,3 @@ func TestRunEnds(t *testing.T) {
 		t.Error(err)
 	}
 }
-
