@@ -90,7 +90,8 @@ func serve(ctx context.Context, c *config) error {
 		Timeouts: c.timeouts,
 		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
 	})
-	return errors.Join(run(ctx, r, src, flows), d.Close())
+	devices := func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }
+	return errors.Join(run(ctx, r, src, flows.Run, devices), d.Close())
 }
 
 // datapath returns where the datapath goes.
@@ -133,13 +134,14 @@ type runner interface {
 }
 
 // run runs the parts of the agent until ctx ends or one of them fails.
-func run(ctx context.Context, r *reconcile.Reconciler, src runner, flows *flow.Expirer) error {
+func run(ctx context.Context, r *reconcile.Reconciler, src runner, others ...func(context.Context)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var parts sync.WaitGroup
 	parts.Go(func() { host.Watch(ctx, r.SetLocalAddresses) })
-	parts.Go(func() { devices(ctx) })
-	parts.Go(func() { flows.Run(ctx) })
+	for _, part := range others {
+		parts.Go(func() { part(ctx) })
+	}
 	parts.Go(func() {
 		if err := src.Run(ctx); err != nil {
 			cancel(err)

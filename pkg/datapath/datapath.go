@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -35,8 +36,8 @@ type Options struct {
 	Devices []string
 	// TC is how programs are attached to devices; "" is [TCAuto].
 	TC TCMode
-	// NodeAddrs are the node's own IPs: the devices that hold them face other
-	// nodes.
+	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
+	// hold them face other nodes. See [Datapath.SetNodeAddrs].
 	NodeAddrs []netip.Addr
 	// ClusterCIDRs are the ranges of pods.
 	ClusterCIDRs []netip.Prefix
@@ -54,7 +55,9 @@ type Datapath struct {
 	netns    netns
 	tcx      bool // else clsact
 
-	mu       sync.Mutex // guards devices and what follows
+	nodeAddrs atomic.Pointer[[]netip.Addr]
+
+	mu       sync.Mutex // held while devices are attached to
 	attached bool
 }
 
@@ -78,6 +81,7 @@ func Prepare(opts Options) (*Datapath, error) {
 		return nil, err
 	}
 	d := &Datapath{opts: opts, lock: l}
+	d.SetNodeAddrs(opts.NodeAddrs)
 	if d.netns, err = currentNetns(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -58,12 +58,9 @@ func (d *Datapath) SyncDevices() error {
 	return d.netns.run(d.syncDevices)
 }
 
-// SetNodeAddrs replaces the node's own IPs; [Datapath.SyncDevices] heeds them.
-func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.opts.NodeAddrs = addrs
-}
+// SetNodeAddrs replaces the node's own IPs; the next [Datapath.SyncDevices] heeds
+// them. It does not wait.
+func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) { d.nodeAddrs.Store(&addrs) }
 
 func (d *Datapath) syncDevices() error {
 	former, err := d.maps.Devices()
@@ -96,7 +93,8 @@ func (d *Datapath) servesPackets() bool {
 // where they were served before.
 func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 	var devices []bpfmap.Device
-	for _, c := range n.choose(d.opts.Devices, d.opts.NodeAddrs, d.opts.ClusterCIDRs) {
+	nodeAddrs := *d.nodeAddrs.Load()
+	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs) {
 		devices = append(devices, bpfmap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
@@ -111,8 +109,8 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 			was = &former[at]
 		}
 		devices[i].OwnQdisc = was.OwnQdisc && was.Ifindex == devices[i].Ifindex
-		devices[i].Addr4 = n.source(devices[i].Ifindex, netip.Addr.Is4, was.Addr4, d.opts.NodeAddrs)
-		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, d.opts.NodeAddrs)
+		devices[i].Addr4 = n.source(devices[i].Ifindex, netip.Addr.Is4, was.Addr4, nodeAddrs)
+		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, nodeAddrs)
 	}
 	return devices
 }
