@@ -245,3 +245,31 @@ func cleanupFilters(dir string) (removed []string, err error) {
 	}
 	return removed, nil
 }
+
+// Device is a device that packets are served on.
+type Device struct {
+	bpfmap.Device
+	// Mode is how the programs are attached; "" when one is not.
+	Mode TCMode
+}
+
+// Devices returns the devices that packets are served on, as the maps and the
+// calling thread's network namespace tell.
+func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
+	written, err := maps.Devices()
+	if err != nil {
+		return nil, err
+	}
+	var list []Device
+	for _, w := range written {
+		if w.Ifindex == 0 {
+			continue
+		}
+		mode, err := attachedBy(Dir(bpffs), w.Ifindex)
+		if err != nil {
+			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
+		}
+		list = append(list, Device{w, mode})
+	}
+	return list, nil
+}

@@ -147,7 +147,7 @@ func leadsToPods(l netlink.Link) bool {
 	switch l.Type() {
 	case "bridge", "veth", "netkit":
 		return true
-	case "tuntap", "tun":
+	case "tuntap":
 		return !noEthernet(l)
 	}
 	return false
@@ -159,7 +159,7 @@ func isOverlay(l netlink.Link) bool {
 	switch l.Type() {
 	case "vxlan", "geneve", "ipip", "sit", "ip6tnl", "gre", "ip6gre", "gretap", "ip6gretap", "wireguard":
 		return true
-	case "tuntap", "tun":
+	case "tuntap":
 		return noEthernet(l)
 	}
 	return false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -198,6 +199,57 @@ func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
 		return found, fmt.Errorf("remove the clsact qdisc of %s: %w", l.Attrs().Name, err)
 	}
 	return found, nil
+}
+
+// attachedBy returns how the programs of both directions are attached to a device,
+// "" when one of them is not.
+func attachedBy(dir string, ifindex int) (TCMode, error) {
+	links, filters := 0, 0
+	for _, d := range directions {
+		if at, err := d.pinnedTo(dir, ifindex); err != nil {
+			return "", err
+		} else if at == ifindex {
+			links++
+		}
+		has, err := d.hasFilter(ifindex)
+		if err != nil && !gone(err) {
+			return "", err
+		}
+		if has {
+			filters++
+		}
+	}
+	switch len(directions) {
+	case links:
+		return TCX, nil
+	case filters:
+		return TCClsact, nil
+	}
+	return "", nil
+}
+
+// pinnedTo returns the ifindex that the link pinned for a device leads to, 0 when
+// there is none.
+func (d direction) pinnedTo(dir string, ifindex int) (int, error) {
+	pinned, err := link.LoadPinnedLink(d.pin(dir, ifindex), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer pinned.Close()
+	return tcxDevice(pinned)
+}
+
+// hasFilter reports whether a device has our filter.
+func (d direction) hasFilter(ifindex int) (bool, error) {
+	l, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return false, err
+	}
+	filters, err := netlink.FilterList(l, d.parent)
+	return slices.ContainsFunc(filters, d.owns), err
 }
 
 // owns reports whether a filter is ours.

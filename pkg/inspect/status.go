@@ -17,7 +17,8 @@ type Status struct {
 	Schema    int       `json:"schema"`    // version of the maps' layout
 	Agent     Agent     `json:"agent"`
 	Served    Served    `json:"served"`
-	Programs  []Program `json:"programs"`
+	Programs  []Program `json:"programs"` // of sockets
+	Devices   []Device  `json:"devices"`  // on which packets are served
 	Maps      []Map     `json:"maps"`
 	Counters  []Counter `json:"counters"`
 	// NodeAddresses are those that NodePorts answer on.
@@ -60,6 +61,19 @@ type Program struct {
 	Tag       string `json:"tag"`
 	LinkID    uint32 `json:"linkID"`
 	CgroupID  uint64 `json:"cgroupID"` // 0: the cgroup has been removed
+}
+
+// Device is a device on which packets are served.
+type Device struct {
+	Name    string `json:"name"`
+	Ifindex int    `json:"ifindex"`
+	Reason  string `json:"reason"` // why it was chosen
+	// Attach is tcx or clsact; empty when a program is missing.
+	Attach string `json:"attach"`
+	// Addresses are the source of connections that leave by the device to backends
+	// on other nodes.
+	Addresses []netip.Addr `json:"addresses"`
+	ID        uint32       `json:"id"` // by which flows name it
 }
 
 // Map is how full a map is.
@@ -119,6 +133,9 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Programs, err = programs(d.bpffs); err != nil {
 		return nil, err
 	}
+	if s.Devices, err = d.devices(); err != nil {
+		return nil, err
+	}
 	s.Agent, err = d.agent()
 	return s, err
 }
@@ -148,6 +165,19 @@ func programs(bpffs string) ([]Program, error) {
 	list := make([]Program, 0, len(links))
 	for _, l := range links {
 		list = append(list, Program{l.Program, l.Attach, l.ProgramID, l.ProgramTag, l.ID, l.Cgroup})
+	}
+	return list, nil
+}
+
+func (d *Datapath) devices() ([]Device, error) {
+	devices, err := datapath.Devices(d.bpffs, d.maps)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Device, 0, len(devices))
+	for _, v := range devices {
+		addrs := slices.DeleteFunc([]netip.Addr{v.Addr4, v.Addr6}, func(a netip.Addr) bool { return !a.IsValid() })
+		list = append(list, Device{v.Name, v.Ifindex, v.Reason, string(v.Mode), addrs, v.ID})
 	}
 	return list, nil
 }

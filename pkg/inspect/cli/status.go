@@ -15,7 +15,8 @@ func (c *command) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the agent, the attached programs, map fill and counters",
-		Long: `Show the agent, the attached programs, how full the maps are, and how many
+		Long: `Show the agent, the attached programs, the devices on which clients from outside
+of the node are served and why those, how full the maps are, and how many
 connections were refused and why.
 
 While the agent is down, traffic is served from what it wrote last.`,
@@ -31,7 +32,7 @@ While the agent is down, traffic is served from what it wrote last.`,
 }
 
 func statusText(s *inspect.Status, now time.Time, wide bool) string {
-	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), mapText(s.Maps, wide), counterText(s.Counters)}
+	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), deviceText(s.Devices, wide), mapText(s.Maps, wide), counterText(s.Counters)}
 	if wide {
 		parts = append(parts, addressText(s))
 	}
@@ -104,6 +105,33 @@ func programText(programs []inspect.Program, wide bool) string {
 		row := []string{p.Name, attach, number(p.ProgramID), p.Tag}
 		if wide {
 			row = append(row, number(p.LinkID), number(p.CgroupID))
+		}
+		t.add(row...)
+	}
+	return t.String()
+}
+
+func deviceText(devices []inspect.Device, wide bool) string {
+	if len(devices) == 0 {
+		return "No device is attached to: only processes of this node are served.\n"
+	}
+	heading := []string{"DEVICE", "ATTACHED-BY", "SOURCE", "REASON"}
+	if wide {
+		heading = append(heading, "IFINDEX", "ID")
+	}
+	t := newTable(heading...)
+	for _, d := range devices {
+		var addrs []string
+		for _, a := range d.Addresses {
+			addrs = append(addrs, a.String())
+		}
+		attach := d.Attach
+		if attach == "" {
+			attach = "NOT ATTACHED"
+		}
+		row := []string{d.Name, attach, strings.Join(addrs, ","), d.Reason}
+		if wide {
+			row = append(row, number(d.Ifindex), number(d.ID))
 		}
 		t.add(row...)
 	}

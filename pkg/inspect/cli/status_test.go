@@ -24,6 +24,11 @@ func testStatus() *inspect.Status {
 			{Name: "bl_connect4", Attach: "CGroupInet4Connect", ProgramID: 34, Tag: "9f2c4b1d0a77e3c1", LinkID: 12, CgroupID: 4067},
 			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
 		},
+		Devices: []inspect.Device{
+			{Name: "eth0", Ifindex: 2, Reason: "default route", Attach: "tcx", ID: 1,
+				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}},
+			{Name: "flannel.1", Ifindex: 40, Reason: "overlay (vxlan)", ID: 2},
+		},
 		Maps: []inspect.Map{
 			{Name: "bl_agent", MemoryBytes: 4096},
 			{Name: "bl_frontend", Used: 23, Size: 262144, Setting: "--max-frontends", MemoryBytes: 3 << 20},
@@ -52,6 +57,10 @@ PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TA
 bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1
 bl_getpeername6   CGroupInet6GetPeername (of a removed cgroup)   135          0a77e3c19f2c4b1d
 
+DEVICE      ATTACHED-BY    SOURCE                    REASON
+eth0        tcx            192.0.2.10,2001:db8::10   default route
+flannel.1   NOT ATTACHED   -                         overlay (vxlan)
+
 MAP            USED   SIZE     FILL    MEMORY      SETTING
 bl_frontend    23     262144   0.0%    3.0 MiB     --max-frontends
 bl_node_addr   2048   4096     50.0%   600.0 KiB   -
@@ -70,7 +79,7 @@ func TestStatusText(t *testing.T) {
 	got := statusText(testStatus(), statusNow, true)
 	for _, part := range []string{
 		"Pinned in   /sys/fs/bpf/beeline/v1 (schema 1)\n",
-		"LINK-ID   CGROUP-ID\n", "12        4067\n",
+		"IFINDEX   ID\n", "LINK-ID   CGROUP-ID\n", "12        4067\n",
 		"bl_agent       -      -        -       4.0 KiB     -\n",
 		"NodePorts on     127.0.0.1 (host only), 192.0.2.10\nService ranges   10.96.0.0/16\n",
 	} {
@@ -104,6 +113,15 @@ func TestNoPrograms(t *testing.T) {
 	s := testStatus()
 	s.Programs = nil
 	if got := statusText(s, statusNow, false); !strings.Contains(got, "No program is attached") {
+		t.Errorf("table is:\n%s", got)
+	}
+}
+
+// TestNoDevices says what it means that no device is attached to.
+func TestNoDevices(t *testing.T) {
+	s := testStatus()
+	s.Devices = nil
+	if got := statusText(s, statusNow, false); !strings.Contains(got, "only processes of this node are served") {
 		t.Errorf("table is:\n%s", got)
 	}
 }
