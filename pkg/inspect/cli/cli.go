@@ -18,7 +18,7 @@ import (
 // The exit codes.
 const (
 	ExitOK         = 0
-	ExitNotFound   = 1 // what was asked for is not served
+	ExitNotFound   = 1 // what was asked for is not there
 	ExitUsage      = 2 // unknown command or flag, wrong argument
 	ExitNoDatapath = 3 // nothing is pinned where the maps were looked for
 	ExitFailure    = 4 // anything else: missing rights, a failed read or write
@@ -88,7 +88,7 @@ down. Reading them needs root.
 
 Exit codes:
   0  done
-  1  the Service asked for is not served
+  1  the Service asked for is not served, or there is no such flow
   2  wrong usage: unknown command or flag, bad argument
   3  no datapath: nothing is pinned below --bpffs
   4  any other failure, such as missing rights`
@@ -108,7 +108,7 @@ func (c *command) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.MarkPersistentFlagDirname("bpffs"))
 	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.statusCommand(), c.versionCommand(), c.completionCommand())
+		c.flowCommand(), c.statusCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }
 

@@ -52,6 +52,10 @@ func TestGolden(t *testing.T) {
 		"backend list", "backend list -o wide", "backend list -n shop -o json", "backend list -n shop -o yaml",
 		"frontend list", "frontend list -o wide", "frontend list -n shop -o json", "frontend list -n shop -o yaml",
 		"affinity list", "affinity list --all", "affinity list --all -o wide", "affinity list --all -o json", "affinity list -o yaml",
+		"flow list", "flow list -o wide", "flow list --service shop/web -o json", "flow list --state new -o yaml",
+		"flow show 198.51.100.9:51000", "flow show 198.51.100.9:5353 -o json", "flow show 203.0.113.7:40000",
+		"flow show 203.0.113.7:1", "flow show 203.0.113.7", "flow show", "flow delete", "flow delete --all --protocol TCP",
+		"flow list --client there", "flow list --state open", "flow list --protocol ICMP", "flow list --service web",
 		"svc ls", "fe list -n default", "be list -n default", "aff list -n default",
 		"service", "service remove", "service list extra", "service list --colour", "status -o xml", "nothing",
 		"completion", "completion tcsh",
@@ -72,7 +76,7 @@ func TestGolden(t *testing.T) {
 
 func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", strings.ReplaceAll(name, "/", "+")+".golden")
+	path := filepath.Join("testdata", strings.NewReplacer("/", "+", ":", "=").Replace(name)+".golden")
 	if *update {
 		check(t, os.WriteFile(path, []byte(got), 0o644))
 		return
@@ -93,7 +97,7 @@ func compareGolden(t *testing.T, name, got string) {
 func TestAliases(t *testing.T) {
 	bpffs := newDatapath(t)
 	for long, short := range map[string]string{
-		"service": "svc", "backend": "be", "frontend": "fe", "affinity": "aff",
+		"service": "svc", "backend": "be", "frontend": "fe", "affinity": "aff", "flow": "fl",
 	} {
 		want, _, _ := run(long, "list", "--bpffs", bpffs)
 		got, _, code := run(short, "list", "--bpffs", bpffs)
@@ -137,7 +141,7 @@ func TestExitCodes(t *testing.T) {
 // TestNoDatapath says where nothing was found.
 func TestNoDatapath(t *testing.T) {
 	bpffs := newBPFFS(t)
-	for _, args := range []string{"service list", "service show a/b", "backend list", "frontend list", "affinity list", "status"} {
+	for _, args := range []string{"service list", "service show a/b", "backend list", "frontend list", "affinity list", "flow list", "flow show 192.0.2.7:1", "flow delete --all", "status"} {
 		out, errs, code := run(append(strings.Fields(args), "--bpffs", bpffs)...)
 		if code != cli.ExitNoDatapath || out != "" || !strings.Contains(errs, datapath.Dir(bpffs)) || !strings.Contains(errs, "--bpffs") {
 			t.Errorf("%s: exit code %d, output %q, said %q", args, code, out, errs)
@@ -251,6 +255,8 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		{Name: "bl_slot", Used: 13, Size: 1 << 24, Setting: "--max-slots"},
 		{Name: "bl_affinity", Used: 4, Size: 1024, Setting: "--max-affinity-entries"},
 		{Name: "bl_udp_peer", Used: 0, Size: 1024, Setting: "--max-udp-peers"},
+		{Name: "bl_flow", Used: 12, Size: 1024, Setting: "--max-flows"},
+		{Name: "bl_client", Used: 1, Size: 1024, Setting: "--max-clients"},
 		{Name: "bl_srcrange", Used: 2, Size: 1 << 16, Setting: "--max-source-ranges"},
 		{Name: "bl_node_addr", Used: 2, Size: 4096},
 		{Name: "bl_sock"},

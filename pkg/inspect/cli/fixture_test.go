@@ -47,7 +47,7 @@ func newDatapath(t *testing.T) string {
 	dir := datapath.Dir(bpffs)
 	check(t, os.MkdirAll(dir, 0o700))
 	sizes := bpfmap.DefaultSizes
-	sizes.Affinity, sizes.UDPPeers = 1024, 1024
+	sizes.Affinity, sizes.UDPPeers, sizes.Flows, sizes.Clients = 1024, 1024, 1024, 1024
 	maps, err := bpfmap.Load(dir, sizes)
 	check(t, err)
 	t.Cleanup(func() { check(t, maps.Close()) })
@@ -55,6 +55,7 @@ func newDatapath(t *testing.T) string {
 	check(t, maps.Pin(dir))
 	fillCounters(t, dir)
 	fillAffinity(t, dir)
+	fillFlows(t, maps, dir)
 	return bpffs
 }
 

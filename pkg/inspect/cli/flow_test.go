@@ -1,0 +1,155 @@
+package cli_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// flow is one as the programs store it.
+type flow struct {
+	protocol                 model.Protocol
+	client, service, backend string
+	source                   string // "" is the client
+	state                    uint8
+	backendID                uint32
+	serviceID                uint32
+}
+
+// gone is the backend's id in a forward entry that a reply made.
+const gone = ^uint32(0)
+
+// flows are local and remote, of both families, one of an unknown Service port and
+// one that was made again.
+var flows = []flow{
+	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, webID},
+	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, webID},
+	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, 0},
+	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 4, webID + 1},
+	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, dnsID},
+	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, 0},
+}
+
+// put writes the forward and the reply entry of a flow that is idle for 20 s.
+func (f flow) put(t *testing.T, dir string, now uint32) {
+	t.Helper()
+	type key struct {
+		Src, Dst         [16]byte
+		SrcPort, DstPort [2]byte
+		Protocol         uint8
+		_                [3]uint8
+	}
+	type forward struct {
+		Addr                                 [16]byte
+		BackendID, Generation, Used, Service uint32
+		Port, OtherPort                      [2]byte
+		Touched                              uint16
+		Device, Bits                         uint8
+	}
+	type reply struct {
+		Addr, Client    [16]byte
+		Port, OtherPort [2]byte
+		Touched         uint16
+		Device, Bits    uint8
+	}
+	const isReply, snat = 1 << 3, 1 << 4
+	client, service, backend := netip.MustParseAddrPort(f.client), netip.MustParseAddrPort(f.service), netip.MustParseAddrPort(f.backend)
+	source, device, bits := client, uint8(0), f.state
+	if f.source != "" {
+		source = netip.MustParseAddrPort(f.source)
+	}
+	if source.Addr() != client.Addr() {
+		device, bits = 1, bits|snat
+	}
+	m := openMap(t, dir, "bl_flow")
+	check(t, m.Put(
+		key{client.Addr().As16(), service.Addr().As16(), port(client), port(service), uint8(f.protocol), [3]uint8{}},
+		forward{backend.Addr().As16(), f.backendID, 1, now - 20, f.serviceID, port(backend), port(source), uint16(now - 20), device, bits}))
+	check(t, m.Put(
+		key{backend.Addr().As16(), source.Addr().As16(), port(backend), port(source), uint8(f.protocol), [3]uint8{}},
+		reply{service.Addr().As16(), client.Addr().As16(), port(service), port(client), uint16(now - 20), 1, bits&snat | isReply}))
+}
+
+// port returns the bytes of a port as they are in a packet.
+func port(a netip.AddrPort) [2]byte { return [2]byte{byte(a.Port() >> 8), byte(a.Port())} }
+
+func fillFlows(t *testing.T, maps *bpfmap.Maps, dir string) {
+	t.Helper()
+	check(t, maps.PutDevice(bpfmap.Device{ID: 1, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("192.0.2.10")}))
+	var ts unix.Timespec
+	check(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
+	for _, f := range flows {
+		f.put(t, dir, uint32(ts.Sec))
+	}
+	client := struct {
+		Client  [16]byte
+		Service uint32
+	}{netip.MustParseAddr("203.0.113.7").As16(), webID}
+	check(t, openMap(t, dir, "bl_client").Put(client, make([]byte, 16)))
+}
+
+// TestFlowFilters finds the same flows by each of what they have.
+func TestFlowFilters(t *testing.T) {
+	bpffs := newDatapath(t)
+	for _, c := range []struct {
+		args string
+		want int
+	}{
+		{"", 6},
+		{"--client 198.51.100.9", 4},
+		{"--client 198.51.100.9:51000", 2},
+		{"--client 198.51.100.8/30", 4},
+		{"--client 2001:db8::/32", 1},
+		{"--client [2001:db8::9]:40000", 1},
+		{"--client 0.0.0.0/0", 5},
+		{"--backend 10.0.2.1", 1},
+		{"--backend 10.0.2.1:8081", 0},
+		{"--backend 10.0.0.0/16 --protocol udp", 2},
+		{"--service shop/web", 4},
+		{"--service kube-system/dns", 1},
+		{"--service web -n shop", 4},
+		{"-n shop", 4},
+		{"--service shop/nothing", 0},
+		{"--protocol TCP", 4},
+		{"--protocol SCTP", 0},
+		{"--state established", 3},
+		{"--state closing --service shop/web", 1},
+	} {
+		out, errs, code := run(append(strings.Fields("flow list --bpffs "+bpffs), strings.Fields(c.args)...)...)
+		if got := strings.Count(out, "\n") - 1; code != cli.ExitOK || got != c.want {
+			t.Errorf("flow list %s: %d flows, want %d; exit code %d, said %q", c.args, got, c.want, code, errs)
+		}
+	}
+}
+
+// TestFlowDelete removes both entries of what is meant, and nothing else.
+func TestFlowDelete(t *testing.T) {
+	bpffs := newDatapath(t)
+	for _, c := range []struct {
+		args string
+		says string
+		left uint32 // entries
+	}{
+		{"--service shop/nothing", "deleted 0 flows\n", 12},
+		{"--protocol UDP --client 198.51.100.9:51000", "deleted 1 flow\n", 10},
+		{"--service shop/web --state established -o json", "{\n  \"deleted\": 2\n}\n", 6},
+		{"--all", "deleted 3 flows\n", 0},
+		{"--all", "deleted 0 flows\n", 0},
+	} {
+		out, errs, code := run(append(strings.Fields("fl delete --bpffs "+bpffs), strings.Fields(c.args)...)...)
+		if code != cli.ExitOK || out != c.says {
+			t.Errorf("flow delete %s: exit code %d, output %q, said %q", c.args, code, out, errs)
+		}
+		for _, m := range status(t, bpffs).Maps {
+			if m.Name == "bl_flow" && m.Used != c.left {
+				t.Errorf("flow delete %s: %d entries are left, want %d", c.args, m.Used, c.left)
+			}
+		}
+	}
+}

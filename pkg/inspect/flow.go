@@ -1,0 +1,183 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Flow is a connection of a client outside of this node's sockets: from the client
+// to the Service address, and on from the source to the backend.
+type Flow struct {
+	Protocol       string         `json:"protocol"`
+	Client         netip.AddrPort `json:"client"`
+	ServiceAddress netip.AddrPort `json:"serviceAddress"`
+	// Source is what the backend sees as the client: the client itself, or with
+	// SNAT this node. It is empty when the device has lost its address.
+	Source  netip.AddrPort `json:"source"`
+	Backend netip.AddrPort `json:"backend"`
+	SNAT    bool           `json:"snat"`
+	State   string         `json:"state"` // new, syn-received, established, closing, closed
+	// IdleSeconds have passed since the last packet of either direction.
+	IdleSeconds int64 `json:"idleSeconds"`
+	// Device is the one that the client's packets leave by, absent when the host's
+	// stack takes them on.
+	Device string `json:"device,omitempty"`
+	// Service is absent when it is not known and nothing is served at
+	// ServiceAddress any more.
+	Service PortName `json:"service,omitzero"`
+	// BackendID is the index in bl_backend, absent when it is not known any more.
+	BackendID *uint32 `json:"backendID,omitempty"`
+}
+
+// FlowFilter says which flows are meant. The zero value is all; of each field that
+// is set, a flow must have what it says.
+type FlowFilter struct {
+	Client   AddrFilter
+	Backend  AddrFilter
+	Service  model.Name
+	Protocol model.Protocol
+	State    string
+}
+
+// matches reports whether the flow is meant.
+func (f *FlowFilter) matches(flow *Flow) bool {
+	service := model.Name{Namespace: flow.Service.Namespace, Name: flow.Service.Service}
+	return f.Client.matches(flow.Client) && f.Backend.matches(flow.Backend) &&
+		(f.Service == model.Name{} || f.Service == service) &&
+		(f.Protocol == 0 || f.Protocol.String() == flow.Protocol) &&
+		(f.State == "" || f.State == flow.State)
+}
+
+// AddrFilter is a range of addresses, or one address and port. The zero value is
+// all.
+type AddrFilter struct {
+	prefix netip.Prefix
+	port   uint16 // 0 is all
+}
+
+// ParseAddrFilter parses an address, a CIDR, or ADDRESS:PORT.
+func ParseAddrFilter(s string) (AddrFilter, error) {
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return addrFilter(addr, 0), nil
+	}
+	if prefix, err := netip.ParsePrefix(s); err == nil {
+		return AddrFilter{prefix: prefix.Masked()}, nil
+	}
+	addrPort, err := netip.ParseAddrPort(s)
+	if err != nil || addrPort.Port() == 0 {
+		return AddrFilter{}, fmt.Errorf("%q is no address, CIDR or ADDRESS:PORT", s)
+	}
+	return addrFilter(addrPort.Addr(), addrPort.Port()), nil
+}
+
+func addrFilter(addr netip.Addr, port uint16) AddrFilter {
+	addr = addr.Unmap().WithZone("")
+	return AddrFilter{netip.PrefixFrom(addr, addr.BitLen()), port}
+}
+
+func (f AddrFilter) matches(a netip.AddrPort) bool {
+	return (!f.prefix.IsValid() || f.prefix.Contains(a.Addr())) && (f.port == 0 || f.port == a.Port())
+}
+
+// Flows returns the flows that are meant, by Service port and client.
+func (d *Datapath) Flows(filter FlowFilter) ([]Flow, error) {
+	list := []Flow{}
+	err := d.eachFlow(filter, func(_ *bpfmap.Flow, flow *Flow) error {
+		list = append(list, *flow)
+		return nil
+	})
+	slices.SortFunc(list, func(a, b Flow) int {
+		return cmp.Or(a.Service.compare(b.Service), a.Client.Compare(b.Client),
+			a.ServiceAddress.Compare(b.ServiceAddress), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return list, err
+}
+
+// FlowsOf returns the flows of one client's port. The error is an [ErrNotFound] when
+// there are none.
+func (d *Datapath) FlowsOf(client netip.AddrPort) ([]Flow, error) {
+	list, err := d.Flows(FlowFilter{Client: addrFilter(client.Addr(), client.Port())})
+	if err == nil && len(list) == 0 {
+		return nil, fmt.Errorf("flow of client %s %w (beeline flow list shows those that are there)", client, ErrNotFound)
+	}
+	return list, err
+}
+
+// DeleteFlows removes the flows that are meant and returns their number. A
+// connection whose client goes on to send is a new one then, or is refused.
+func (d *Datapath) DeleteFlows(filter FlowFilter) (int, error) {
+	deleted := 0
+	err := d.eachFlow(filter, func(entry *bpfmap.Flow, _ *Flow) error {
+		if err := d.maps.DeleteFlow(entry); err != nil {
+			return err
+		}
+		deleted++
+		return nil
+	})
+	return deleted, err
+}
+
+// eachFlow calls fn for the flows that are meant, until it fails.
+func (d *Datapath) eachFlow(filter FlowFilter, fn func(*bpfmap.Flow, *Flow) error) error {
+	r, err := d.read()
+	if err != nil {
+		return err
+	}
+	for batch, err := range d.maps.FlowBatches(bpfmap.Clock) {
+		if err != nil {
+			return err
+		}
+		for i := range batch.Flows {
+			flow := r.flow(&batch.Flows[i])
+			if !filter.matches(&flow) {
+				continue
+			}
+			if err := fn(&batch.Flows[i], &flow); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *reading) flow(f *bpfmap.Flow) Flow {
+	out := Flow{
+		Protocol:       f.Protocol.String(),
+		Client:         f.Client,
+		ServiceAddress: f.ServiceAddr,
+		Source:         f.Source,
+		Backend:        f.Backend,
+		SNAT:           f.SNAT,
+		State:          f.State.String(),
+		IdleSeconds:    int64(f.Idle / time.Second),
+		Device:         f.Device,
+	}
+	if f.Known {
+		id := f.BackendID
+		out.Service, out.BackendID = r.portName(f.Service), &id
+	} else {
+		out.Service = r.servedAt(f.ServiceAddr, f.Protocol)
+	}
+	return out
+}
+
+// servedAt returns the Service port that an address leads to now.
+func (r *reading) servedAt(addr netip.AddrPort, protocol model.Protocol) PortName {
+	anywhere := netip.IPv6Unspecified()
+	if addr.Addr().Is4() {
+		anywhere = netip.IPv4Unspecified()
+	}
+	for _, a := range []netip.Addr{addr.Addr(), anywhere} {
+		if f, ok := r.Frontends[tables.FrontendKey{Addr: a, Port: addr.Port(), Protocol: protocol}]; ok {
+			return r.portName(f.Service)
+		}
+	}
+	return PortName{}
+}
