@@ -97,15 +97,45 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Make the packet @len bytes long from its network header on and write them. */
-static __always_inline int bl_answer_write(struct __sk_buff *skb, __u32 l3, const void *bytes,
-					   __u32 len)
+/*
+ * Whether the packet's checksum, which is at @at, is left to whoever sends it: the
+ * kernel then leaves the field alone when told of changes. Spoils a checksum that
+ * is complete.
+ */
+static __always_inline bool bl_answer_unsummed(struct __sk_buff *skb, __u32 at)
 {
-	if (bpf_skb_change_tail(skb, l3 + len, 0))
+	__be16 before, after;
+
+	if (bpf_skb_load_bytes(skb, at, &before, sizeof(before)))
+		return false;
+	if (bpf_l4_csum_replace(skb, at, 0, 1, 0))
+		return false;
+	if (bpf_skb_load_bytes(skb, at, &after, sizeof(after)))
+		return false;
+	return before == after;
+}
+
+/*
+ * Make the packet @len bytes long from its network header on and write them. @sum
+ * is that of the pseudo-header. When the packet's checksum is left to whoever sends
+ * it, so is the answer's, and at the same place: what is written there is @sum, and
+ * what it is replaced by is what @bytes hold there, for they sum up already.
+ */
+static __always_inline int bl_answer_write(struct __sk_buff *skb, const struct bl_packet *packet,
+					   const void *bytes, __u32 len, __s64 sum)
+{
+	__u64 flags;
+	__u32 at = bl_packet_checksum(packet, &flags);
+	bool unsummed = bl_answer_unsummed(skb, at);
+	__u16 start = ~bl_csum_fold(sum);
+
+	if (bpf_skb_change_tail(skb, packet->l3 + len, 0))
 		return TC_ACT_SHOT;
-	if (bpf_skb_store_bytes(skb, l3, bytes, len, BPF_F_INVALIDATE_HASH))
+	if (bpf_skb_store_bytes(skb, packet->l3, bytes, len, BPF_F_INVALIDATE_HASH))
 		return TC_ACT_SHOT;
-	return bl_answer_return(skb, l3);
+	if (unsummed && bpf_skb_store_bytes(skb, at, &start, sizeof(start), 0))
+		return TC_ACT_SHOT;
+	return bl_answer_return(skb, packet->l3);
 }
 
 static __always_inline void bl_answer_ipv4(struct iphdr *ip, __u8 proto, __u16 len, __be32 src,
@@ -133,20 +163,17 @@ static __always_inline void bl_answer_ipv6(struct ipv6hdr *ip, __u8 proto, __u16
 	__builtin_memcpy(&ip->daddr, dst, sizeof(ip->daddr));
 }
 
-/* The sum over a segment and its pseudo-header. */
-static __always_inline __u16 bl_answer_sum6(const struct ipv6hdr *ip, const void *segment,
-					    __u32 len)
+/* The sum over the pseudo-header of a segment of @len bytes. */
+static __always_inline __s64 bl_answer_pseudo6(const struct ipv6hdr *ip, __u32 len)
 {
 	struct bl_pseudo6 pseudo = {
 		.len = bpf_htonl(len),
 		.proto = ip->nexthdr,
 	};
-	__s64 sum;
 
 	__builtin_memcpy(&pseudo.src, &ip->saddr, sizeof(pseudo.src));
 	__builtin_memcpy(&pseudo.dst, &ip->daddr, sizeof(pseudo.dst));
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
-	return bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)segment, len, sum));
+	return bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 }
 
 static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_packet *packet,
@@ -163,7 +190,7 @@ static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_pac
 		       packet->key.src.word[3]);
 	answer.icmp = error;
 	answer.icmp.checksum = bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, 0));
-	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0);
 }
 
 static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
@@ -171,6 +198,7 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 {
 	struct bl_answer_icmp6 answer = {};
 	__u32 len = sizeof(answer.icmp) + sizeof(answer.quote);
+	__s64 sum;
 
 	if (packet->l4 != packet->l3 + sizeof(struct ipv6hdr))
 		return TC_ACT_SHOT;
@@ -178,8 +206,10 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 		return TC_ACT_SHOT;
 	bl_answer_ipv6(&answer.ip, IPPROTO_ICMPV6, len, source, &packet->key.src);
 	answer.icmp = error;
-	answer.icmp.checksum = bl_answer_sum6(&answer.ip, &answer.icmp, len);
-	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
+	sum = bl_answer_pseudo6(&answer.ip, len);
+	answer.icmp.checksum =
+		bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, sum));
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 /* Fill a reset that answers a SYN. */
@@ -216,19 +246,22 @@ static __noinline int bl_answer_reset4(struct __sk_buff *skb, const struct bl_pa
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 	answer.tcp.check = bl_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
-	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_packet *packet)
 {
 	struct bl_answer_reset6 answer = {};
+	__s64 sum;
 
 	if (!bl_answer_tcp(skb, packet, &answer.tcp))
 		return TC_ACT_SHOT;
 	bl_answer_ipv6(&answer.ip, IPPROTO_TCP, sizeof(answer.tcp), &packet->key.dst,
 		       &packet->key.src);
-	answer.tcp.check = bl_answer_sum6(&answer.ip, &answer.tcp, sizeof(answer.tcp));
-	return bl_answer_write(skb, packet->l3, &answer, sizeof(answer));
+	sum = bl_answer_pseudo6(&answer.ip, sizeof(answer.tcp));
+	answer.tcp.check = bl_csum_fold(
+		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 static __always_inline struct bl_icmp bl_icmp(__u8 type, __u8 code, __u32 info)
