@@ -67,7 +67,7 @@ var frontends = []struct {
 }
 
 func clusterIP(i int) addrs {
-	return parseAddrs(fmt.Sprintf("10.96.1.%d", i), fmt.Sprintf("fd96::1:%x", i))
+	return parseAddrs(fmt.Sprintf("10.96.1.%d", i), fmt.Sprintf("fd96::1%02x", i))
 }
 
 func externalIP(i int) addrs {
@@ -194,21 +194,17 @@ func (c *cluster) checkAnswer(r reach, got answer) error {
 	return c.checkSource(r.network, r.may[i], got)
 }
 
-// checkSource says what is wrong with the source that an endpoint has seen: it is
-// the client's own on this node, else node 1's, with the client's port or one of
-// the SNAT range.
+// checkSource says what is wrong with the source that an endpoint has seen: the
+// address is the client's own on this node, else node 1's; the port is the client's
+// own or, where another flow has it, one of the SNAT range.
 func (c *cluster) checkSource(network string, e endpoint, got answer) error {
-	if e.node == 1 {
-		if got.client != got.self {
-			return fmt.Errorf("%s has seen %s, want the client's own %s", got.name, got.client, got.self)
-		}
-		return nil
+	want := got.self.Addr()
+	if e.node != 1 {
+		want = c.snat(e.place == "host").of(network)
 	}
-	if want := c.snat(e.place == "host").of(network); got.client.Addr() != want {
-		return fmt.Errorf("%s has seen %s, want node 1's %s", got.name, got.client, want)
-	}
-	if port := got.client.Port(); port != got.self.Port() && port < 61000 {
-		return fmt.Errorf("%s has seen port %d, want %d or one of the SNAT range", got.name, port, got.self.Port())
+	port := got.client.Port()
+	if got.client.Addr() != want || port != got.self.Port() && port < 61000 {
+		return fmt.Errorf("%s has seen %s, want %s with port %d or one of the SNAT range", got.name, got.client, want, got.self.Port())
 	}
 	return nil
 }
