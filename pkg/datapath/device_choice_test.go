@@ -1,0 +1,191 @@
+package datapath
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// node is a network with one device of each kind that matters, named after what it
+// is.
+func node() *network {
+	n := &network{addrs: make(map[int][]netip.Addr), held: make(map[netip.Addr]int)}
+	add := func(l netlink.Link, encap string, flags net.Flags) int {
+		l.Attrs().Index = len(n.links) + 1
+		l.Attrs().EncapType = encap
+		l.Attrs().Flags = flags
+		n.links = append(n.links, l)
+		return l.Attrs().Index
+	}
+	named := func(name string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name} }
+	route := func(dst string, ifindex int, gateway net.IP) {
+		_, prefix, _ := net.ParseCIDR(dst)
+		n.routes = append(n.routes, netlink.Route{Dst: prefix, LinkIndex: ifindex, Gw: gateway, Type: unix.RTN_UNICAST})
+	}
+	gateway := net.IPv4(192, 0, 2, 1)
+
+	lo := add(&netlink.Device{LinkAttrs: named("lo")}, "loopback", net.FlagUp|net.FlagLoopback)
+	route("10.244.9.0/24", lo, nil)
+	uplink := add(&netlink.Device{LinkAttrs: named("uplink")}, "ether", net.FlagUp)
+	route("0.0.0.0/0", uplink, gateway)
+	storage := add(&netlink.Device{LinkAttrs: named("storage")}, "ether", net.FlagUp)
+	route("198.51.100.0/24", storage, nil)
+	internal := add(&netlink.Device{LinkAttrs: named("internal")}, "ether", net.FlagUp)
+	n.held[netip.MustParseAddr("203.0.113.7")] = internal
+	podLink := add(&netlink.Device{LinkAttrs: named("pod-link")}, "ether", net.FlagUp)
+	route("10.244.2.0/24", podLink, gateway)
+	bridge := add(&netlink.Bridge{LinkAttrs: named("pod-bridge")}, "ether", net.FlagUp)
+	route("10.244.1.0/24", bridge, nil)
+	pod := add(&netlink.Veth{LinkAttrs: named("pod-veth")}, "ether", net.FlagUp)
+	route("10.244.1.5/32", pod, nil)
+	kind := add(&netlink.Veth{LinkAttrs: named("kind-veth")}, "ether", net.FlagUp)
+	route("10.244.3.0/24", kind, gateway)
+	add(&netlink.Vxlan{LinkAttrs: named("vxlan")}, "ether", net.FlagUp)
+	add(&netlink.Vxlan{LinkAttrs: named("vxlan-down")}, "ether", 0)
+	add(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vxlan-port", MasterIndex: bridge}}, "ether", net.FlagUp)
+	add(&netlink.Iptun{LinkAttrs: named("ipip")}, "ipip", net.FlagUp)
+	add(&netlink.Wireguard{LinkAttrs: named("wireguard")}, "none", net.FlagUp)
+	add(&netlink.Tuntap{LinkAttrs: named("tun")}, "none", net.FlagUp)
+	tap := add(&netlink.Tuntap{LinkAttrs: named("vm-tap")}, "ether", net.FlagUp)
+	route("10.244.1.9/32", tap, nil)
+	return n
+}
+
+func TestChoice(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		patterns []string
+		want     map[string]string
+	}{
+		{"auto", []string{DevicesAuto}, map[string]string{
+			"uplink":    "default route",
+			"internal":  "holds node IP 203.0.113.7",
+			"pod-link":  "route to pods in 10.244.2.0/24",
+			"kind-veth": "route to pods in 10.244.3.0/24",
+			"vxlan":     "overlay (vxlan)",
+			"ipip":      "overlay (ipip)",
+			"wireguard": "overlay (wireguard)",
+			"tun":       "overlay (tuntap)",
+		}},
+		{"patterns", []string{"uplink", "stor*"}, map[string]string{
+			"uplink":  "matches --devices uplink",
+			"storage": "matches --devices stor*",
+		}},
+		{"loopback is never chosen", []string{"lo"}, map[string]string{}},
+		{"no such device", []string{"eth9"}, map[string]string{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := make(map[string]string)
+			list := node().choose(tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
+				[]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+			for _, c := range list {
+				got[c.link.Attrs().Name] = c.reason
+			}
+			if !maps.Equal(got, tc.want) {
+				t.Errorf("chosen: %q\nwant:   %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEachHopOfADefaultRouteIsChosen(t *testing.T) {
+	n := &network{routes: []netlink.Route{
+		{Type: unix.RTN_UNICAST, MultiPath: []*netlink.NexthopInfo{{LinkIndex: 2}, {LinkIndex: 3}}},
+		{Type: unix.RTN_UNREACHABLE, LinkIndex: 4},
+	}}
+	if got := n.defaultDevices(); !maps.Equal(got, map[int]bool{2: true, 3: true}) {
+		t.Errorf("devices of default routes: %v, want 2 and 3", got)
+	}
+}
+
+func TestSourceAddress(t *testing.T) {
+	own, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	nodeIP, gone := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("192.0.2.99")
+	n := &network{
+		links: []netlink.Link{&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 3}}},
+		addrs: map[int][]netip.Addr{2: {own, second}, 3: {second}},
+		held:  map[netip.Addr]int{own: 2, second: 2, nodeIP: 1},
+		routes: []netlink.Route{
+			{Type: unix.RTN_UNICAST, LinkIndex: 3},
+		},
+	}
+	for _, tc := range []struct {
+		name      string
+		ifindex   int
+		inUse     netip.Addr
+		nodeAddrs []netip.Addr
+		want      netip.Addr
+	}{
+		{"first of the device", 2, netip.Addr{}, []netip.Addr{nodeIP}, own},
+		{"in use", 2, second, nil, second},
+		{"in use but gone", 2, gone, nil, own},
+		{"none of its own", 4, netip.Addr{}, []netip.Addr{nodeIP}, nodeIP},
+		{"node IP that nobody holds", 4, netip.Addr{}, []netip.Addr{gone}, second},
+		{"no node IP: that of the default route", 4, netip.Addr{}, nil, second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := n.source(tc.ifindex, netip.Addr.Is4, tc.inUse, tc.nodeAddrs); got != tc.want {
+				t.Errorf("source is %s, want %s", got, tc.want)
+			}
+		})
+	}
+	if got := n.source(2, netip.Addr.Is6, netip.Addr{}, nil); got.IsValid() {
+		t.Errorf("IPv6 source is %s, want none", got)
+	}
+}
+
+func TestDevicePatternsAreChecked(t *testing.T) {
+	for _, good := range [][]string{nil, {"auto"}, {"none"}, {"eth0", "bond*"}} {
+		if err := CheckDevices(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range [][]string{{""}, {"eth["}, {"auto", "eth0"}, {"eth0", "none"}} {
+		if err := CheckDevices(bad); err == nil {
+			t.Errorf("%q passes", bad)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	former := []bpfmap.Device{
+		{ID: 1, Name: "eth0", Ifindex: 2}, {ID: 2, Name: "wg0"}, {ID: 3, Name: "eth1", Ifindex: 5},
+	}
+	for _, tc := range []struct {
+		name   string
+		device bpfmap.Device
+		want   uint32
+	}{
+		{"the same", bpfmap.Device{Name: "eth1", Ifindex: 5}, 3},
+		{"made again", bpfmap.Device{Name: "wg0", Ifindex: 9}, 2},
+		{"made again before it was missed", bpfmap.Device{Name: "eth1", Ifindex: 9}, 3},
+		{"renamed", bpfmap.Device{Name: "lan0", Ifindex: 2}, 1},
+		{"new", bpfmap.Device{Name: "eth7", Ifindex: 9}, 4},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			devices := []bpfmap.Device{tc.device}
+			assignIDs(devices, former)
+			if devices[0].ID != tc.want {
+				t.Errorf("ID %d, want %d", devices[0].ID, tc.want)
+			}
+		})
+	}
+}
+
+func TestIDsOfGoneDevicesAreTheLastToBeUsed(t *testing.T) {
+	former := []bpfmap.Device{{ID: 1, Name: "gone"}}
+	devices := make([]bpfmap.Device, bpfmap.MaxDevices+1)
+	for i := range devices {
+		devices[i] = bpfmap.Device{Name: "new", Ifindex: i + 1}
+	}
+	assignIDs(devices, former)
+	if first, last, none := devices[0].ID, devices[bpfmap.MaxDevices-1].ID, devices[bpfmap.MaxDevices].ID; first != 2 || last != 1 || none != 0 {
+		t.Errorf("IDs %d to %d, then %d; want 2 to 1, then 0", first, last, none)
+	}
+}

@@ -1,0 +1,481 @@
+package datapath_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// uplink is the device of the default route. The dot may not be in a pin's name.
+const uplink = "eth0.7"
+
+// inNamespace moves the test to a network namespace that ends with it. To be called
+// after [place]: what that cleans up is cleaned up here, too.
+func inNamespace(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addUplink makes the device of the default route.
+func addUplink(t *testing.T) netlink.Link {
+	t.Helper()
+	veth := netlink.NewVeth(netlink.LinkAttrs{Name: uplink})
+	veth.PeerName = "wire"
+	must(t, netlink.LinkAdd(veth))
+	for _, name := range []string{uplink, "wire"} {
+		l, err := netlink.LinkByName(name)
+		must(t, err)
+		must(t, netlink.LinkSetUp(l))
+	}
+	addAddr(t, veth, "192.0.2.1/24")
+	must(t, netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(192, 0, 2, 254)}))
+	return veth
+}
+
+func addAddr(t *testing.T, l netlink.Link, cidr string) {
+	t.Helper()
+	addr, err := netlink.ParseAddr(cidr)
+	must(t, err)
+	must(t, netlink.AddrAdd(l, addr))
+}
+
+// eachMode runs a test with an uplink once for each way of attaching.
+func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link)) {
+	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
+		t.Run(string(mode), func(t *testing.T) {
+			opts := place(t)
+			inNamespace(t)
+			opts.Devices, opts.TC = []string{datapath.DevicesAuto}, mode
+			test(t, opts, addUplink(t))
+		})
+	}
+}
+
+// devices returns what a look at the node shows.
+func devices(t *testing.T, opts datapath.Options) []datapath.Device {
+	t.Helper()
+	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
+	must(t, err)
+	defer maps.Close()
+	list, err := datapath.Devices(opts.BPFFS, maps)
+	must(t, err)
+	return list
+}
+
+// tcxPins returns the names of the pins of links to devices.
+func tcxPins(t *testing.T, opts datapath.Options) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(datapath.Dir(opts.BPFFS), "link_tcx_*"))
+	must(t, err)
+	return paths
+}
+
+// attachedPrograms returns the ids of the programs at a device's hooks, whoever
+// attached them.
+func attachedPrograms(t *testing.T, l netlink.Link) []uint32 {
+	t.Helper()
+	var ids []uint32
+	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: at})
+		must(t, err)
+		for _, p := range result.Programs {
+			ids = append(ids, uint32(p.ID))
+		}
+	}
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := netlink.FilterList(l, parent)
+		must(t, err)
+		for _, f := range filters {
+			ids = append(ids, uint32(f.(*netlink.BpfFilter).Id))
+		}
+	}
+	return ids
+}
+
+func hasClsact(t *testing.T, l netlink.Link) bool {
+	t.Helper()
+	qdiscs, err := netlink.QdiscList(l)
+	must(t, err)
+	return slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" })
+}
+
+func TestDevicesAreServedAndCleanedUp(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		attach(t, opts)
+		list := devices(t, opts)
+		if len(list) != 1 {
+			t.Fatalf("served: %+v, want %s alone", list, uplink)
+		}
+		d := list[0]
+		if d.Name != uplink || d.Reason != "default route" || d.Addr4 != netip.MustParseAddr("192.0.2.1") || d.Mode != opts.TC {
+			t.Errorf("served: %+v", d)
+		}
+		if n := len(attachedPrograms(t, l)); n != 2 {
+			t.Errorf("%d programs are attached, want 2", n)
+		}
+		if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+			t.Fatal(err)
+		}
+		if left := attachedPrograms(t, l); len(left) > 0 || hasClsact(t, l) {
+			t.Errorf("left after the clean-up: programs %d, clsact %v", left, hasClsact(t, l))
+		}
+	})
+}
+
+func TestNewAgentReplacesProgramsOfDevices(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		attach(t, opts)
+		id, before := devices(t, opts)[0].ID, attachedPrograms(t, l)
+		attach(t, opts)
+		after := attachedPrograms(t, l)
+		if len(after) != 2 {
+			t.Fatalf("programs %d, want 2", after)
+		}
+		for _, p := range before {
+			if slices.Contains(after, p) {
+				t.Errorf("program %d of the former agent is still attached", p)
+			}
+		}
+		if got := devices(t, opts)[0].ID; got != id {
+			t.Errorf("the device's ID is %d, was %d", got, id)
+		}
+	})
+}
+
+func TestAnotherWayOfAttachingLeavesNothingOfTheFormer(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		other := opts
+		other.TC = datapath.TCX
+		if opts.TC == datapath.TCX {
+			other.TC = datapath.TCClsact
+		}
+		attach(t, other)
+		attach(t, opts)
+		if n := len(attachedPrograms(t, l)); n != 2 || devices(t, opts)[0].Mode != opts.TC {
+			t.Errorf("%d programs are attached, by %s; want 2 by %s", n, devices(t, opts)[0].Mode, opts.TC)
+		}
+		if opts.TC == datapath.TCX && hasClsact(t, l) {
+			t.Error("the clsact qdisc that the agent made is still there")
+		}
+		if opts.TC == datapath.TCClsact && len(tcxPins(t, opts)) > 0 {
+			t.Errorf("pins of links are still there: %q", tcxPins(t, opts))
+		}
+	})
+}
+
+// counting returns a program that lets every packet pass and the map of one entry
+// that it counts in.
+func counting(t *testing.T) (*ebpf.Program, *ebpf.Map) {
+	t.Helper()
+	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(t, err)
+	t.Cleanup(func() { counter.Close() })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "other",
+		Type: ebpf.SchedCLS,
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.LoadMapPtr(asm.R1, counter.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "pass"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("pass"),
+			asm.Return(),
+		},
+		License: "GPL",
+	})
+	must(t, err)
+	t.Cleanup(func() { program.Close() })
+	return program, counter
+}
+
+// attachOther attaches a program that is not ours to egress, the way that ours are.
+func attachOther(t *testing.T, mode datapath.TCMode, l netlink.Link, program *ebpf.Program) {
+	t.Helper()
+	if mode == datapath.TCX {
+		held, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress})
+		must(t, err)
+		t.Cleanup(func() { held.Close() })
+		return
+	}
+	must(t, netlink.QdiscReplace(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}))
+	must(t, netlink.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_EGRESS,
+			Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 50,
+		},
+		Fd: program.FD(), Name: "other", DirectAction: true,
+	}))
+}
+
+// sees reports whether a packet that leaves by the uplink comes to the program of
+// the counter.
+func sees(t *testing.T, counter *ebpf.Map) bool {
+	t.Helper()
+	var before, after uint64
+	must(t, counter.Lookup(uint32(0), &before))
+	conn, err := net.Dial("udp", "192.0.2.255:9")
+	must(t, err)
+	defer conn.Close()
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) }))
+	_, err = conn.Write([]byte("x"))
+	must(t, err)
+	must(t, counter.Lookup(uint32(0), &after))
+	return after > before
+}
+
+func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		program, counter := counting(t)
+		attachOther(t, opts.TC, l, program)
+		attach(t, opts)
+		attach(t, opts)
+		if !sees(t, counter) {
+			t.Error("the other program sees no packet beside ours")
+		}
+		if n := len(attachedPrograms(t, l)); n != 3 {
+			t.Errorf("%d programs are attached, want ours and the other", n)
+		}
+		if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(attachedPrograms(t, l)); n != 1 || !sees(t, counter) {
+			t.Errorf("after our clean-up %d programs are attached, and the other sees packets: %v", n, sees(t, counter))
+		}
+	})
+}
+
+func TestQdiscThatSomebodyCameToUseStays(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices, opts.TC = []string{datapath.DevicesAuto}, datapath.TCClsact
+	l := addUplink(t)
+	attach(t, opts)
+	program, counter := counting(t)
+	attachOther(t, opts.TC, l, program)
+	if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+		t.Fatal(err)
+	}
+	if !sees(t, counter) {
+		t.Error("our clean-up took the qdisc away from another program")
+	}
+}
+
+func TestDeviceThatComesBackIsServedAgain(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		d := prepare(t, opts)
+		defer d.Close()
+		must(t, d.Attach())
+		id := devices(t, opts)[0].ID
+
+		must(t, netlink.LinkDel(l))
+		must(t, d.SyncDevices())
+		if list, pins := devices(t, opts), tcxPins(t, opts); len(list) > 0 || len(pins) > 0 {
+			t.Errorf("the device is gone; served: %+v, pins: %q", list, pins)
+		}
+
+		l = addUplink(t)
+		must(t, d.SyncDevices())
+		list := devices(t, opts)
+		if len(list) != 1 || list[0].ID != id || list[0].Mode != opts.TC || list[0].Ifindex != l.Attrs().Index {
+			t.Errorf("served: %+v; want %s with ID %d by %s", list, uplink, id, opts.TC)
+		}
+	})
+}
+
+func TestDeviceMadeAgainUnnoticed(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		attach(t, opts)
+		must(t, netlink.LinkDel(l))
+		l = addUplink(t)
+		attach(t, opts)
+		if list := devices(t, opts); len(list) != 1 || list[0].Ifindex != l.Attrs().Index || list[0].Mode != opts.TC {
+			t.Errorf("served: %+v", list)
+		}
+		if pins := tcxPins(t, opts); opts.TC == datapath.TCX && len(pins) != 2 {
+			t.Errorf("pins: %q, want two", pins)
+		}
+	})
+}
+
+func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		attach(t, opts)
+		opts.Devices = []string{datapath.DevicesNone}
+		attach(t, opts)
+		if left := attachedPrograms(t, l); len(left) > 0 || hasClsact(t, l) || len(devices(t, opts)) > 0 {
+			t.Errorf("left: programs %d, clsact %v, served %+v", left, hasClsact(t, l), devices(t, opts))
+		}
+	})
+}
+
+func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	l := addUplink(t)
+	d := prepare(t, opts)
+	defer d.Close()
+	must(t, d.Attach())
+	addAddr(t, l, "198.51.100.1/24")
+	must(t, d.SyncDevices())
+	if got := devices(t, opts)[0].Addr4; got != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("with a second address the source became %s", got)
+	}
+	addr, err := netlink.ParseAddr("192.0.2.1/24")
+	must(t, err)
+	must(t, netlink.AddrDel(l, addr))
+	must(t, d.SyncDevices())
+	if got := devices(t, opts)[0].Addr4; got != netip.MustParseAddr("198.51.100.1") {
+		t.Errorf("the source is %s, and the device holds only 198.51.100.1", got)
+	}
+}
+
+func TestNodeIPChoosesItsDevice(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	addUplink(t)
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	addAddr(t, bridge, "203.0.113.7/24")
+	d := prepare(t, opts)
+	defer d.Close()
+	must(t, d.Attach())
+	d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("203.0.113.7")})
+	must(t, d.SyncDevices())
+	list := devices(t, opts)
+	if len(list) != 2 || list[1].Name != "br0" || list[1].Reason != "holds node IP 203.0.113.7" || list[1].Mode == "" {
+		t.Errorf("served: %+v", list)
+	}
+}
+
+func TestOverlayGetsTheNodesAddress(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	l := addUplink(t)
+	must(t, netlink.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: netlink.LinkAttrs{Name: "overlay"}, VxlanId: 7, VtepDevIndex: l.Attrs().Index, Port: 4789,
+	}))
+	overlay, err := netlink.LinkByName("overlay")
+	must(t, err)
+	must(t, netlink.LinkSetUp(overlay))
+	attach(t, opts)
+	list := devices(t, opts)
+	if len(list) != 2 || list[1].Reason != "overlay (vxlan)" || list[1].Addr4 != netip.MustParseAddr("192.0.2.1") || list[1].Mode == "" {
+		t.Errorf("served: %+v", list)
+	}
+}
+
+func TestDeviceWithoutEthernetHeader(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
+		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN, Queues: 1}
+		if err := netlink.LinkAdd(tun); err != nil {
+			t.Skipf("needs tun devices: %v", err)
+		}
+		t.Cleanup(func() {
+			for _, f := range tun.Fds {
+				f.Close()
+			}
+		})
+		must(t, netlink.LinkSetUp(tun))
+		attach(t, opts)
+		list := devices(t, opts)
+		if len(list) != 2 || list[1].Name != "tun0" || !list[1].NoEthernet || list[0].NoEthernet || list[1].Mode != opts.TC {
+			t.Fatalf("served: %+v", list)
+		}
+		for _, id := range attachedPrograms(t, tun) {
+			program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+			must(t, err)
+			info, err := program.Info()
+			must(t, err, program.Close())
+			if !strings.HasSuffix(info.Name, "_l3") {
+				t.Errorf("%s is attached to a device without Ethernet header", info.Name)
+			}
+		}
+	})
+}
+
+func TestWithoutDevicesSocketsAreServed(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	attach(t, opts)
+	if list, programs := devices(t, opts), links(t, opts); len(list) > 0 || len(programs) != 8 {
+		t.Errorf("devices %+v, %d programs of sockets; want none and 8", list, len(programs))
+	}
+}
+
+func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	l := addUplink(t)
+	d := prepare(t, opts)
+	defer d.Close()
+	must(t, d.SyncDevices())
+	if programs := attachedPrograms(t, l); len(programs) > 0 {
+		t.Errorf("programs %d are attached before Attach", programs)
+	}
+}
+
+func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	addUplink(t)
+	d := prepare(t, opts)
+	defer d.Close()
+	done := make(chan error)
+	go func() { done <- d.Attach() }() // on a thread of the test process's namespace
+	must(t, <-done)
+	if list := devices(t, opts); len(list) != 1 || list[0].Mode == "" {
+		t.Errorf("served: %+v, want %s", list, uplink)
+	}
+}
+
+func TestUnknownTCModeIsRefused(t *testing.T) {
+	opts := place(t)
+	opts.TC = "xdp"
+	_, err := datapath.Prepare(opts)
+	if err == nil || !strings.Contains(err.Error(), "tcx or clsact") {
+		t.Errorf("got %v, want what is allowed", err)
+	}
+	if pins, err := os.ReadDir(datapath.Dir(opts.BPFFS)); err != nil || len(pins) > 0 {
+		t.Errorf("left: %v, %v", pins, err)
+	}
+}
