@@ -24,3 +24,8 @@ func (s *Socket) ConnectWithin(to netip.AddrPort, within time.Duration) error {
 	}
 	return err
 }
+
+// SetOption sets a socket option that is a number.
+func (s *Socket) SetOption(level, option, value int) error {
+	return unix.SetsockoptInt(s.fd, level, option, value)
+}

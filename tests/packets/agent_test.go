@@ -40,32 +40,32 @@ func (a *agent) start() {
 // apply replaces the manifests and returns when they are served.
 func (a *agent) apply(manifests ...string) {
 	a.t.Helper()
+	a.updates++
+	marker := fmt.Sprintf("marker-%d", a.updates)
+	before, _ := a.served(marker)
+	a.Write("first.yaml", append(manifests,
+		lab.Service(marker, fmt.Sprintf("{clusterIP: 10.96.255.%d, ports: [{port: 1}]}", a.updates)))...)
+	lab.Eventually(a.t, "the agent of "+a.node.name()+" serves new manifests", func() bool {
+		syncs, known := a.served(marker)
+		if !known {
+			before = syncs
+		}
+		return known && syncs != before
+	})
+}
+
+// served returns how many syncs the agent has ended, and whether a Service was in
+// the kernel after that.
+func (a *agent) served(service string) (syncs uint64, known bool) {
+	a.t.Helper()
 	maps, err := bpfmap.Open(datapath.Dir(a.node.BPFFS))
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	defer maps.Close()
-	a.updates++
-	marker := fmt.Sprintf("marker-%d", a.updates)
-	before := maps.Agent().Syncs
-	a.Write("first.yaml", append(manifests,
-		lab.Service(marker, fmt.Sprintf("{clusterIP: 10.96.255.%d, ports: [{port: 1}]}", a.updates)))...)
-	lab.Eventually(a.t, "the agent of "+a.node.name()+" serves new manifests", func() bool {
-		syncs := maps.Agent().Syncs
-		if !known(maps, marker) {
-			before = syncs
-			return false
-		}
-		return syncs != before
-	})
-}
-
-// known reports whether a Service is in the kernel.
-func known(maps *bpfmap.Maps, service string) bool {
+	syncs = maps.Agent().Syncs
 	for _, name := range maps.ServiceNames() {
-		if name.Port.Service.Name == service {
-			return true
-		}
+		known = known || name.Port.Service.Name == service
 	}
-	return false
+	return syncs, known
 }

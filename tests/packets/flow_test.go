@@ -1,0 +1,387 @@
+package packets_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// The endpoints of the other node and of this one that tests of flows use.
+var (
+	remote      = endpoint{node: 2, place: "routed"}
+	otherRemote = endpoint{node: 2, place: "bridged"}
+	local       = endpoint{node: 1, place: "routed"}
+	otherLocal  = endpoint{node: 1, place: "bridged"}
+)
+
+// serveCluster makes a cluster with its servers, where the agents of both nodes
+// serve the manifests. It returns the agent of node 1, which clients meet.
+func serveCluster(t *testing.T, manifests func(*cluster) []string, flags ...string) (*cluster, *agent) {
+	t.Helper()
+	c := newCluster(t, false)
+	c.serveAll(t)
+	startAgent(t, c.nodes[1], manifests(c), flags...)
+	return c, startAgent(t, c.nodes[0], manifests(c), flags...)
+}
+
+// nodePort is where a client reaches the i-th Service by its node port.
+func nodePort(network string, i int) netip.AddrPort {
+	return netip.AddrPortFrom(nodeAddrs(1).of(network), uint16(30100+i))
+}
+
+// TestAffinity: a client stays with one backend of a Service port, whichever
+// frontend it uses; other clients are spread.
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	endpoints := []endpoint{local, otherLocal, remote, otherRemote}
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "sticky", "sessionAffinity: ClientIP,", endpoints),
+			c.service(2, "free", "", endpoints)...)
+	})
+	for _, network := range networks {
+		seen := map[int]map[string]bool{1: {}, 2: {}}
+		for i := range seen {
+			for range 10 {
+				for _, f := range frontends {
+					got, err := ask(c.client, network, netip.AddrPortFrom(f.address(i).of(network), uint16(f.port(i))), "x")
+					if err != nil {
+						t.Fatalf("%s by %s: %v", network, f.name, err)
+					}
+					seen[i][got.name] = true
+				}
+			}
+		}
+		if len(seen[1]) != 1 {
+			t.Errorf("%s with affinity reached %v", network, seen[1])
+		}
+		if len(seen[2]) != len(endpoints) {
+			t.Errorf("%s without affinity reached %v only", network, seen[2])
+		}
+	}
+}
+
+// TestSourceRanges: load-balancer addresses let in whose address is in the ranges;
+// other frontends of the Service let everybody in.
+func TestSourceRanges(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "guarded", `loadBalancerSourceRanges: ["10.1.0.2/32", "fd01::2/128"],`, []endpoint{local, remote})
+	})
+	for _, network := range networks {
+		for _, f := range frontends {
+			to := netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))
+			if _, err := ask(c.client, network, to, "x"); err != nil {
+				t.Errorf("%s to %s from inside of the ranges: %v", network, f.name, err)
+			}
+			if f.name == "load balancer" {
+				if err := silent(c.other, network, to); !errors.Is(err, lab.ErrNothing) {
+					t.Errorf("%s to %s from outside of the ranges: %v, want no answer", network, f.name, err)
+				}
+			} else if _, err := ask(c.other, network, to, "x"); err != nil {
+				t.Errorf("%s to %s from outside of the ranges: %v", network, f.name, err)
+			}
+		}
+	}
+}
+
+// TestUndeclared: other ports of a ClusterIP are refused, addresses that no Service
+// has are dropped, other ports of the node are nobody's business.
+func TestUndeclared(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{local}) })
+	for _, network := range networks {
+		refused := netip.AddrPortFrom(clusterIP(1).of(network), 81)
+		if got, err := ask(c.client, network, refused, "x"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%s to an undeclared port: %v, %v, want it refused", network, got, err)
+		}
+		unallocated := netip.AddrPortFrom(clusterIP(9).of(network), 80)
+		if err := silent(c.client, network, unallocated); !errors.Is(err, lab.ErrNothing) {
+			t.Errorf("%s to an unallocated address: %v, want no answer", network, err)
+		}
+		direct := netip.AddrPortFrom(nodeAddrs(1).of(network), backendPort)
+		if got, err := ask(c.client, network, direct, "x"); err != nil || got.name != "node1/host" || got.client != got.self {
+			t.Errorf("%s to a server of the node: %v, %v", network, got, err)
+		}
+	}
+}
+
+// TestSamePort: flows that differ in the Service or the client only are told apart
+// at their common backend, here and on the other node.
+func TestSamePort(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		manifests := c.service(1, "near", "", []endpoint{local})
+		manifests = append(manifests, c.service(2, "near-too", "", []endpoint{local})...)
+		manifests = append(manifests, c.service(3, "far", "", []endpoint{remote})...)
+		return append(manifests, c.service(4, "far-too", "", []endpoint{remote})...)
+	})
+	for _, network := range networks {
+		for _, services := range [][2]int{{1, 2}, {3, 4}} {
+			seen := map[netip.AddrPort]bool{}
+			for _, from := range []*lab.Namespace{c.client, c.other} {
+				for _, i := range services {
+					got := askFromPort(t, from, network, 4242, nodePort(network, i))
+					if seen[got.client] {
+						t.Errorf("%s to Services %v: two flows from %s", network, services, got.client)
+					}
+					seen[got.client] = true
+				}
+			}
+		}
+	}
+}
+
+// askFromPort asks from a port of the client, and leaves the connection open.
+func askFromPort(t *testing.T, n *lab.Namespace, network string, port uint16, to netip.AddrPort) answer {
+	t.Helper()
+	s := n.Socket(network)
+	any := map[byte]netip.Addr{'4': netip.IPv4Unspecified(), '6': netip.IPv6Unspecified()}[network[3]]
+	err := errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+		s.Bind(netip.AddrPortFrom(any, port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := askBy(s, network, to, "x")
+	if err != nil {
+		t.Fatalf("%s from port %d to %s: %v", network, port, to, err)
+	}
+	return got
+}
+
+// connect opens a connection and returns who greeted.
+func connect(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) (*lab.Socket, greeting) {
+	t.Helper()
+	s := n.Socket(network)
+	err := s.Connect(to)
+	if err != nil {
+		t.Fatalf("%s to %s: %v", network, to, err)
+	}
+	talk := talkTCP
+	if strings.HasPrefix(network, "udp") {
+		talk = talkUDP
+	}
+	hello, err := talk(s, "first")
+	if err != nil {
+		t.Fatalf("%s to %s: %v", network, to, err)
+	}
+	return s, hello
+}
+
+// TestDrain: a TCP connection goes on when its endpoint is terminating, gone, and
+// when the Service is deleted; new ones go elsewhere.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	for _, network := range networks[:2] {
+		for _, from := range []endpoint{local, remote} {
+			t.Run(network+" "+from.server(), func(t *testing.T) {
+				t.Parallel()
+				web := func(endpoints ...endpoint) func(c *cluster) []string {
+					return func(c *cluster) []string { return c.service(1, "web", "", endpoints) }
+				}
+				c, a := serveCluster(t, web(from))
+				s, _ := connect(t, c.client, network, nodePort(network, 1))
+				leaving := from
+				leaving.terminating = true
+				for _, step := range []struct {
+					what      string
+					manifests []string
+				}{
+					{"terminating", web(leaving, otherLocal)(c)},
+					{"gone", web(otherLocal)(c)},
+					{"gone with the Service", nil},
+				} {
+					a.apply(step.manifests...)
+					if err := echo(s, step.what); err != nil {
+						t.Errorf("the endpoint is %s: %v", step.what, err)
+					}
+					if step.manifests == nil {
+						continue
+					}
+					got, err := ask(c.client, network, nodePort(network, 1), "x")
+					if err != nil || got.name != otherLocal.server() {
+						t.Errorf("the endpoint is %s, a new connection reached %v, %v", step.what, got, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestMove: a UDP flow goes to another endpoint with the first datagram after its
+// own has left, also when there is none for a while or no Service.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	for _, network := range networks[2:] {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			dns := func(c *cluster, endpoints ...endpoint) []string { return c.service(1, "dns", "", endpoints) }
+			c, a := serveCluster(t, func(c *cluster) []string { return dns(c, remote) })
+			s, hello := connect(t, c.client, network, nodePort(network, 1))
+			for _, next := range []endpoint{local, otherRemote, otherLocal, remote} {
+				before := hello
+				a.apply(dns(c, next)...)
+				hello = mustTalk(t, s)
+				if hello.name != next.server() {
+					t.Errorf("%s moved to %s, want %s", before.name, hello.name, next.server())
+				}
+			}
+			a.apply(dns(c)...)
+			if got, err := talkUDP(s, "x"); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("scaled to zero: %v, %v, want it refused", got, err)
+			}
+			a.apply(dns(c, otherRemote)...)
+			if hello = mustTalk(t, s); hello.name != otherRemote.server() {
+				t.Errorf("scaled up again, reached %s", hello.name)
+			}
+			a.apply()
+			if got, err := talkUDP(s, "x"); err == nil {
+				t.Errorf("the Service is deleted, reached %v", got)
+			}
+			a.apply(dns(c, local)...)
+			if hello = mustTalk(t, s); hello.name != local.server() {
+				t.Errorf("made again, reached %s", hello.name)
+			}
+		})
+	}
+}
+
+func mustTalk(t *testing.T, s *lab.Socket) greeting {
+	t.Helper()
+	hello, err := talkUDP(s, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hello
+}
+
+// TestForeign: a connection that was there before the Service goes on as it was.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string { return c.service(2, "other", "", nil) })
+	for _, network := range networks[:2] {
+		c.nodes[0].ServeTCP(nodePort(network, 1))
+	}
+	var before []*lab.Socket
+	for _, network := range networks[:2] {
+		s := c.client.Socket(network)
+		if err := s.Connect(nodePort(network, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		before = append(before, s)
+	}
+	a.apply(c.service(1, "web", "", []endpoint{remote})...)
+	for i, s := range before {
+		if err := echo(s, "still here"); err != nil {
+			t.Errorf("%s: %v", networks[i], err)
+		}
+		if _, hello := connect(t, c.client, networks[i], nodePort(networks[i], 1)); hello.name != remote.server() {
+			t.Errorf("%s: a new connection reached %s", networks[i], hello.name)
+		}
+	}
+}
+
+// TestTimeExceeded: a packet that has one hop left when it would go on to the other
+// node is answered by this one; one that stays here is served.
+func TestTimeExceeded(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "", []endpoint{{node: 1, place: "host"}})...)
+	})
+	for _, f := range []struct {
+		network          string
+		family, protocol int
+		level, hops      int
+		typeAt           int
+		timeExceeded     byte
+	}{
+		{"udp4", unix.AF_INET, unix.IPPROTO_ICMP, unix.IPPROTO_IP, unix.IP_TTL, 20, 11},
+		{"udp6", unix.AF_INET6, unix.IPPROTO_ICMPV6, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 0, 3},
+	} {
+		errs := c.client.RawSocket(f.family, unix.SOCK_RAW, f.protocol)
+		s := c.client.Socket(f.network)
+		// The router takes one of the two hops.
+		if err := s.SetOption(f.level, f.hops, 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SendTo("x", nodePort(f.network, 1)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			packet, from, err := errs.Receive()
+			if err != nil {
+				t.Errorf("%s: %v", f.network, err)
+				break
+			}
+			if packet[f.typeAt] != f.timeExceeded {
+				continue // neighbour discovery
+			}
+			if from.Addr() != nodeAddrs(1).of(f.network) {
+				t.Errorf("%s: time exceeded at %s", f.network, from.Addr())
+			}
+			break
+		}
+		if err := s.Connect(nodePort(f.network, 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := talkUDP(s, "x"); err != nil {
+			t.Errorf("%s: last hop at the node itself: %v", f.network, err)
+		}
+	}
+}
+
+// TestRestart: no packet of a flow is lost while the agent is killed and started
+// again.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) }, "--tc-mode", mode)
+			tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
+			udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
+			stop, done := make(chan struct{}), make(chan int)
+			go func() { done <- keepTalking(t, udp, hello, stop) }()
+			for range 2 {
+				a.Signal(unix.SIGKILL)
+				_ = a.Wait() // killed
+				if err := echo(tcp, "no agent"); err != nil {
+					t.Error(err)
+				}
+				a.start()
+				if err := echo(tcp, "a new agent"); err != nil {
+					t.Error(err)
+				}
+			}
+			close(stop)
+			if n := <-done; n < 50 {
+				t.Errorf("only %d datagrams went over during the restarts", n)
+			}
+		})
+	}
+}
+
+// keepTalking sends a datagram every few milliseconds, each of which must be
+// answered at once and in the same flow. It returns how many were.
+func keepTalking(t *testing.T, s *lab.Socket, hello greeting, stop <-chan struct{}) int {
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return n
+		case <-time.After(2 * time.Millisecond):
+		}
+		got, err := talkUDP(s, "x")
+		if err != nil || got != hello {
+			t.Errorf("datagram %d: %v, %v, want %v", n, got, err, hello)
+			return n
+		}
+	}
+}
