@@ -218,6 +218,11 @@ func TestFlowSource(t *testing.T) {
 	if len(flows) != 0 || len(replies) != 1 {
 		t.Fatalf("%v and %v are left", flows, replies)
 	}
+	used := replies[0]
+	used.touched++
+	if removed, err := m.ExpireReply(&used); removed || err != nil {
+		t.Errorf("a reply entry that was used since: removed %t, %v", removed, err)
+	}
 	if removed, err := m.ExpireReply(&replies[0]); !removed || err != nil {
 		t.Errorf("a reply entry without a flow: removed %t, %v", removed, err)
 	}
