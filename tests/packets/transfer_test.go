@@ -1,0 +1,81 @@
+package packets_test
+
+import (
+	"crypto/sha256"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// transferSize is how many bytes go over and come back.
+const transferSize = 100 << 20
+
+// TestTransfer sends a lot through a node port to the other node and has it sent
+// back, with checksums and segmentation made by whoever, by routes and a tunnel
+// whose packets are smaller.
+func TestTransfer(t *testing.T) {
+	for _, way := range []string{"routes", "overlay"} {
+		c := newCluster(t, way == "overlay")
+		c.serveAll(t)
+		for _, n := range c.nodes {
+			startAgent(t, n, c.service(1, "web", "", []endpoint{remote}))
+		}
+		for _, offload := range offloads {
+			offload.set(c)
+			for _, network := range networks[:2] {
+				t.Run(strings.Join([]string{way, offload.name, network}, " "), func(t *testing.T) {
+					c.watchChecksums(t)
+					transfer(t, c.client, network, nodePort(network, 1))
+				})
+			}
+		}
+	}
+}
+
+func transfer(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) {
+	t.Helper()
+	var conn net.Conn
+	err := n.Run(func() (err error) {
+		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 256)); err != nil { // the greeting
+		t.Fatal(err)
+	}
+	sent, received := sha256.New(), sha256.New()
+	failed := make(chan error, 1)
+	go func() { failed <- send(conn, sent) }()
+	got, err := io.Copy(received, conn)
+	if err != nil {
+		t.Fatalf("after %d bytes: %v", got, err)
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if got != transferSize || string(sent.Sum(nil)) != string(received.Sum(nil)) {
+		t.Errorf("%d bytes came back of %d, or others", got, transferSize)
+	}
+}
+
+// send sends the bytes and closes that half of the connection.
+func send(conn net.Conn, sum hash.Hash) error {
+	source := io.LimitReader(rand.NewChaCha8([32]byte{}), transferSize)
+	if _, err := io.Copy(conn, io.TeeReader(source, sum)); err != nil {
+		return err
+	}
+	return conn.(*net.TCPConn).CloseWrite()
+}
