@@ -36,30 +36,42 @@ struct bl_packet {
 };
 
 /*
- * Read the headers of @skb, whose network header is at @l3. False when the packet
- * is none that a Service could carry: not IP, another protocol, a fragment, cut
- * short, or with a bad length. Changes nothing.
+ * Read the ports of a packet that is @len bytes long from its network header on.
+ * False when it is cut short or a length in it is wrong.
  */
-static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_packet *packet)
+static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_packet *packet,
+					    __u32 len)
 {
-	__u8 flags;
+	__u32 end = packet->l3 + len;
+	__u32 header = sizeof(struct udphdr);
+	__u8 size_flags[2] = {};
 
 	switch (packet->key.proto) {
 	case IPPROTO_TCP:
-		if (bpf_skb_load_bytes(skb, packet->l4 + 13, &flags, sizeof(flags)))
+		if (bpf_skb_load_bytes(skb, packet->l4 + 12, size_flags, sizeof(size_flags)))
 			return false;
-		packet->tcp_flags = flags;
+		header = size_flags[0] >> 4 << 2;
+		if (header < sizeof(struct tcphdr))
+			return false;
 		break;
 	case IPPROTO_UDP:
-		/* All of the header must be there: the checksum is rewritten. */
-		if (bpf_skb_load_bytes(skb, packet->l4 + 7, &flags, sizeof(flags)))
-			return false;
-		packet->tcp_flags = 0;
 		break;
 	default:
 		return false;
 	}
+	if (packet->l4 + header > end || end > skb->len)
+		return false;
+	packet->tcp_flags = size_flags[1];
 	return !bpf_skb_load_bytes(skb, packet->l4, &packet->key.src_port, 4);
+}
+
+/*
+ * The length of an IP packet: @len as its header has it, or 0 there for a packet
+ * that the kernel has put together of many and that is longer than can be said.
+ */
+static __always_inline __u32 bl_packet_len(struct __sk_buff *skb, __u32 l3, __u32 len)
+{
+	return len || !skb->gso_size ? len : skb->len - l3;
 }
 
 static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_packet *packet)
@@ -76,7 +88,7 @@ static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_pack
 	packet->ttl = ip.ttl;
 	packet->ipv4 = true;
 	packet->l4 = packet->l3 + ip.ihl * 4;
-	return bl_packet_ports(skb, packet);
+	return bl_packet_ports(skb, packet, bl_packet_len(skb, packet->l3, bpf_ntohs(ip.tot_len)));
 }
 
 /* An extension header that has a length in its second byte. */
@@ -114,9 +126,16 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 	}
 	packet->key.proto = next;
 	packet->l4 = at;
-	return bl_packet_ports(skb, packet);
+	return bl_packet_ports(skb, packet,
+			       sizeof(ip) + bl_packet_len(skb, packet->l3 + sizeof(ip),
+							  bpf_ntohs(ip.payload_len)));
 }
 
+/*
+ * Read the headers of @skb, whose network header is at @l3. False when the packet
+ * is none that a Service could carry: not IP, another protocol, a fragment, cut
+ * short, or with a bad length. Changes nothing.
+ */
 static __always_inline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3,
 					    struct bl_packet *packet)
 {
