@@ -204,9 +204,14 @@ static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
 		sock->vip_port = 0;
 }
 
-/* Whether the protocol is one that Services carry; sets dst->proto. */
+/*
+ * Whether the socket is to be served and its protocol one that Services carry; sets
+ * dst->proto.
+ */
 static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct bl_dst *dst)
 {
+	if (bl_host_sockets_only && bpf_get_netns_cookie(ctx) != bl_host_netns)
+		return false;
 	dst->pad = 0;
 	switch (ctx->protocol) {
 	case IPPROTO_TCP:

@@ -37,6 +37,14 @@ enum bl_tc_limits {
 volatile const __u16 bl_snat_port_min = 61000;
 volatile const __u16 bl_snat_port_max = 65535;
 
+/* The hook that runs; a constant of each program. */
+enum bl_tc_hook {
+	BL_TC_INGRESS, /* of a device that faces clients or other nodes */
+	BL_TC_EGRESS,
+	BL_TC_POD_INGRESS, /* of the host's side of a pod's device: from the pod */
+	BL_TC_POD_EGRESS, /* to the pod */
+};
+
 /* What a new flow is going to be. */
 struct bl_tc_plan {
 	struct bl_choice choice;
@@ -44,7 +52,7 @@ struct bl_tc_plan {
 	__u32 service;
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
-	bool snat;
+	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
 };
 
 /* The frontend behind the packet's destination, as bl_sock_frontend. */
@@ -81,13 +89,12 @@ static __always_inline bool bl_tc_internal(const struct bl_packet *packet)
 
 /* The backend of a new flow to @frontend. */
 static __always_inline void bl_tc_select(const struct bl_packet *packet,
-					 struct bl_frontend_entry frontend, __u32 random,
-					 struct bl_choice *choice)
+					 struct bl_frontend_entry frontend, bool internal,
+					 __u32 random, struct bl_choice *choice)
 {
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
-	__u8 local =
-		bl_tc_internal(packet) ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
+	__u8 local = internal ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
 	__u32 member = BL_BACKEND_CLUSTER;
 	__u64 set;
 
@@ -110,20 +117,29 @@ static __always_inline void bl_tc_select(const struct bl_packet *packet,
 }
 
 /*
+ * The source of a pod's packet. A pod that is its own backend must not see its own
+ * address: it sees the Service's, so that the reply comes back here.
+ */
+static __always_inline void bl_tc_pod_source(const struct bl_packet *packet,
+					     const union bl_addr *backend, union bl_addr *source)
+{
+	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
+}
+
+/*
  * Find out by which device the packet would reach the backend. The device stays 0,
  * which is the host's stack, unless it is one at which replies are translated: the
- * backend is then on another node.
+ * backend is then on another node. With @output the packet is on its way out
+ * already and keeps its source.
  */
 static __noinline void bl_tc_route(struct __sk_buff *skb, const struct bl_packet *packet,
-				   struct bl_tc_plan *plan)
+				   bool output, struct bl_tc_plan *plan)
 {
-	struct bpf_fib_lookup fib = {.ifindex = skb->ingress_ifindex};
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex};
 	const struct bl_device_entry *device;
 	const __u32 *id;
 	long ret;
 
-	plan->device = 0;
-	plan->snat = false;
 	plan->source = packet->key.src;
 	if (plan->choice.member == BL_BACKEND_LOCAL)
 		return;
@@ -146,7 +162,9 @@ static __noinline void bl_tc_route(struct __sk_buff *skb, const struct bl_packet
 	if (!device)
 		return;
 	plan->device = *id;
-	plan->snat = true;
+	if (output)
+		return;
+	plan->bits |= BL_FLOW_SNAT;
 	plan->source = bl_device_addr(device, packet->ipv4);
 }
 
@@ -194,7 +212,7 @@ static __always_inline bool bl_tc_claim(struct __sk_buff *skb, const struct bl_p
 	forward->other_port = packet->key.src_port;
 	for (int i = 0; i < BL_TC_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
-		if ((!plan->snat || !bl_tc_port_taken(skb, key, packet->ipv4)) &&
+		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_tc_port_taken(skb, key, packet->ipv4)) &&
 		    !bpf_map_update_elem(&bl_flow, key, reply, BPF_NOEXIST))
 			return true;
 		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
@@ -213,8 +231,9 @@ enum bl_tc_fate {
 
 /* How a translated packet goes on. */
 struct bl_tc_way {
-	struct bl_rewrite to;
+	struct bl_rewrite to BL_ALIGNED;
 	__u32 device; /* index in bl_device; 0 is the host's stack */
+	bool back; /* to the pod that it came from */
 };
 
 /* Refuse or drop a new connection. */
@@ -259,7 +278,7 @@ static __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet
 	forward.forward.service = plan->service;
 	forward.touched = now;
 	forward.device = plan->device;
-	forward.bits = BL_FLOW_NEW | (plan->snat ? BL_FLOW_SNAT : 0);
+	forward.bits = BL_FLOW_NEW | plan->bits;
 	bl_flow_make_reply(&packet->key, &forward, plan->client_device, now, &reply);
 	if (!bl_tc_claim(skb, packet, plan, &reply, &forward, &key)) {
 		bl_count(BL_REASON_NO_SOURCE_PORT);
@@ -276,8 +295,9 @@ static __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet
 }
 
 /* Choose a backend for the first packet of a flow. */
-static __noinline enum bl_tc_fate
-bl_tc_balance(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_plan *plan)
+static __noinline enum bl_tc_fate bl_tc_balance(struct __sk_buff *skb,
+						const struct bl_packet *packet,
+						enum bl_tc_hook hook, struct bl_tc_plan *plan)
 {
 	struct bl_service_stat_entry *stat;
 	struct bl_frontend_entry frontend;
@@ -296,29 +316,43 @@ bl_tc_balance(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_t
 		stat->refused++;
 		return bl_tc_refuse(BL_REASON_SOURCE_RANGE);
 	}
-	bl_tc_select(packet, frontend, bl_random(stat, frontend.service), &plan->choice);
+	bl_tc_select(packet, frontend, hook != BL_TC_INGRESS || bl_tc_internal(packet),
+		     bl_random(stat, frontend.service), &plan->choice);
 	if (!plan->choice.backend) {
 		stat->refused++;
 		return bl_tc_refuse(plan->choice.reason);
 	}
 	stat->connections++;
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	plan->client_device = id ? *id : 0;
 	plan->service = frontend.service;
+	if (hook == BL_TC_INGRESS) {
+		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+		plan->client_device = id ? *id : 0;
+	}
 	return BL_TC_TRANSLATED;
 }
 
 /* The first packet of a flow. */
-static __always_inline enum bl_tc_fate
-bl_tc_new(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_way *way)
+static __always_inline enum bl_tc_fate bl_tc_new(struct __sk_buff *skb,
+						 const struct bl_packet *packet,
+						 enum bl_tc_hook hook, struct bl_tc_way *way)
 {
 	struct bl_tc_plan plan = {};
-	enum bl_tc_fate fate = bl_tc_balance(skb, packet, &plan);
+	enum bl_tc_fate fate = bl_tc_balance(skb, packet, hook, &plan);
 
 	if (fate != BL_TC_TRANSLATED)
 		return fate;
-	bl_tc_route(skb, packet, &plan);
-	return bl_tc_store(skb, packet, &plan, way) ? BL_TC_TRANSLATED : BL_TC_DROPPED;
+	if (hook == BL_TC_POD_INGRESS) {
+		plan.bits = BL_FLOW_POD;
+		bl_tc_pod_source(packet, &plan.choice.backend->addr, &plan.source);
+	} else {
+		bl_tc_route(skb, packet, hook == BL_TC_EGRESS, &plan);
+		if (hook == BL_TC_EGRESS && !plan.device)
+			return BL_TC_PASSES; /* the reply would not come by here */
+	}
+	if (!bl_tc_store(skb, packet, &plan, way))
+		return BL_TC_DROPPED;
+	way->back = hook == BL_TC_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	return BL_TC_TRANSLATED;
 }
 
 /* Remove both entries of a flow. */
@@ -371,18 +405,18 @@ static __noinline void bl_tc_touch_reply(const struct bl_packet *packet,
 }
 
 /* A client's packet of a known flow; BL_TC_UNKNOWN when the flow is over. */
-static __always_inline enum bl_tc_fate bl_tc_client(struct __sk_buff *skb,
-						    const struct bl_packet *packet,
-						    struct bl_flow_entry *forward,
-						    struct bl_tc_way *way)
+static __always_inline enum bl_tc_fate
+bl_tc_client(struct __sk_buff *skb, const struct bl_packet *packet, enum bl_tc_hook hook,
+	     struct bl_flow_entry *forward, struct bl_tc_way *way)
 {
 	union bl_addr *source = &way->to.src;
 	const struct bl_device_entry *device;
 	__u32 now = bl_flow_now();
 
 	*source = packet->key.src;
-
-	if (forward->bits & BL_FLOW_SNAT) {
+	if (hook == BL_TC_POD_INGRESS) {
+		bl_tc_pod_source(packet, &forward->addr, source);
+	} else if (forward->bits & BL_FLOW_SNAT) {
 		device = bl_device_lookup(forward->device);
 		if (!device)
 			return BL_TC_DROPPED;
@@ -393,16 +427,19 @@ static __always_inline enum bl_tc_fate bl_tc_client(struct __sk_buff *skb,
 		return BL_TC_UNKNOWN;
 	}
 	if (forward->touched != (__u16)now)
-		bl_tc_touch_reply(packet, forward, source, skb->ifindex, now);
+		bl_tc_touch_reply(packet, forward, source, hook == BL_TC_INGRESS ? skb->ifindex : 0,
+				  now);
 	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
 	bl_tc_to_backend(forward, way);
+	way->back = hook == BL_TC_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
 	return BL_TC_TRANSLATED;
 }
 
 /*
  * Note in the forward entry what a reply tells: once a second, and whenever the
  * connection changes its state. A forward entry that is gone is made again, as of a
- * backend that is in no set.
+ * backend that is in no set. @ifindex is the device that the backend is behind, 0
+ * when that is for the stack to know.
  */
 static __noinline void bl_tc_touch_forward(const struct bl_packet *packet,
 					   struct bl_flow_entry *reply, __u32 ifindex, __u32 now)
@@ -425,22 +462,40 @@ static __noinline void bl_tc_touch_forward(const struct bl_packet *packet,
 	fresh.forward.backend.id = ~0U;
 	fresh.forward.used = now;
 	fresh.touched = now;
-	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & BL_FLOW_SNAT);
-	if (reply->bits & BL_FLOW_SNAT) {
-		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-		fresh.device = id ? *id : 0;
-	}
+	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	fresh.device = id ? *id : 0;
 	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
 }
 
 /*
- * A backend's packet of a known flow. With @redirect it came in from another node
- * and goes on to the client, else it is on its way out.
+ * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
+ * when the pod answered itself, where it left it; others at the first device that
+ * faces the outside.
  */
-static __always_inline enum bl_tc_fate bl_tc_reply(const struct bl_packet *packet,
-						   struct bl_flow_entry *reply, __u32 ifindex,
-						   bool redirect, struct bl_tc_way *way)
+static __always_inline bool bl_tc_reply_here(const struct bl_packet *packet,
+					     const struct bl_flow_entry *reply,
+					     enum bl_tc_hook hook)
 {
+	bool pod = reply->bits & BL_FLOW_POD;
+	bool itself = pod && bl_addr_equal(&reply->client, &packet->key.src);
+
+	switch (hook) {
+	case BL_TC_POD_INGRESS:
+		return itself;
+	case BL_TC_POD_EGRESS:
+		return pod && !itself;
+	default:
+		return !pod;
+	}
+}
+
+/* A backend's packet of a known flow that is translated at this hook. */
+static __always_inline enum bl_tc_fate
+bl_tc_reply(struct __sk_buff *skb, const struct bl_packet *packet, enum bl_tc_hook hook,
+	    struct bl_flow_entry *reply, struct bl_tc_way *way)
+{
+	__u32 ifindex = hook == BL_TC_INGRESS ? skb->ifindex : 0;
 	__u32 now = bl_flow_now();
 
 	if (reply->touched != (__u16)now ||
@@ -450,7 +505,8 @@ static __always_inline enum bl_tc_fate bl_tc_reply(const struct bl_packet *packe
 	way->to.dst = reply->client;
 	way->to.src_port = reply->port;
 	way->to.dst_port = reply->other_port;
-	way->device = redirect ? reply->device : 0;
+	way->device = hook == BL_TC_INGRESS ? reply->device : 0;
+	way->back = hook == BL_TC_POD_INGRESS;
 	return BL_TC_TRANSLATED;
 }
 
@@ -461,8 +517,11 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	const struct bl_device_entry *device;
 	__u32 mtu = 0;
 
-	if (!way->device)
-		return bl_packet_rewrite(skb, packet, &way->to, false) ? BL_TC_PASS : TC_ACT_SHOT;
+	if (!way->device) {
+		if (!bl_packet_rewrite(skb, packet, &way->to, false))
+			return TC_ACT_SHOT;
+		return way->back ? bl_answer_return(skb, packet->l3, false) : BL_TC_PASS;
+	}
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
 	device = bl_device_lookup(way->device);
@@ -475,30 +534,51 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	return bpf_redirect_neigh(device->ifindex, NULL, 0, 0);
 }
 
-static __always_inline enum bl_tc_fate
-bl_tc_decide(struct __sk_buff *skb, const struct bl_packet *packet, struct bl_tc_way *way)
+static __always_inline enum bl_tc_fate bl_tc_decide(struct __sk_buff *skb,
+						    const struct bl_packet *packet,
+						    enum bl_tc_hook hook, struct bl_tc_way *way)
 {
 	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, &packet->key);
 	enum bl_tc_fate fate;
 
 	if (flow && flow->bits & BL_FLOW_IS_REPLY)
-		return bl_tc_reply(packet, flow, skb->ifindex, true, way);
+		return bl_tc_reply_here(packet, flow, hook)
+			       ? bl_tc_reply(skb, packet, hook, flow, way)
+			       : BL_TC_PASSES;
+	if (hook == BL_TC_POD_EGRESS)
+		return BL_TC_PASSES;
 	if (flow) {
-		fate = bl_tc_client(skb, packet, flow, way);
+		fate = bl_tc_client(skb, packet, hook, flow, way);
 		if (fate != BL_TC_UNKNOWN)
 			return fate;
 	}
 	if (packet->key.proto == IPPROTO_TCP &&
 	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) != BL_TCP_SYN)
 		return BL_TC_PASSES; /* of a connection that somebody else set up */
-	return bl_tc_new(skb, packet, way);
+	return bl_tc_new(skb, packet, hook, way);
+}
+
+/* Whether an ICMP error about a flow is translated at this hook, as the packets are. */
+static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, enum bl_tc_hook hook)
+{
+	bool reply = flow->bits & BL_FLOW_IS_REPLY;
+	bool pod = flow->bits & BL_FLOW_POD;
+
+	switch (hook) {
+	case BL_TC_POD_INGRESS:
+		return !reply;
+	case BL_TC_POD_EGRESS:
+		return reply && pod;
+	default:
+		return !reply || !pod;
+	}
 }
 
 /*
  * A packet that is none of TCP or UDP: an ICMP error about a packet of a flow goes
- * to the side that sent that packet. With @redirect it came in from outside.
+ * to the side that sent that packet.
  */
-static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, bool redirect)
+static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 {
 	const struct bl_device_entry *device;
 	struct bl_icmp_error error = {};
@@ -509,13 +589,13 @@ static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, bool redirect)
 	if (!bl_icmp_parse(skb, l3, &error))
 		return BL_TC_PASS;
 	flow = bpf_map_lookup_elem(&bl_flow, &error.key);
-	if (!flow)
+	if (!flow || !bl_tc_error_here(flow, hook))
 		return BL_TC_PASS;
 	to.src = flow->addr;
 	to.src_port = flow->port;
 	to.dst = flow->client;
 	to.dst_port = flow->other_port;
-	id = redirect ? flow->device : 0;
+	id = hook == BL_TC_INGRESS ? flow->device : 0;
 	if (!(flow->bits & BL_FLOW_IS_REPLY)) {
 		to.src = error.key.src;
 		to.src_port = flow->other_port;
@@ -536,14 +616,14 @@ static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, bool redirect)
 	return id ? bpf_redirect_neigh(device->ifindex, NULL, 0, 0) : BL_TC_PASS;
 }
 
-static __always_inline int bl_tc_ingress(struct __sk_buff *skb, __u32 l3)
+static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 {
-	struct bl_packet packet = {};
+	struct bl_packet packet = {.leaves = hook == BL_TC_EGRESS};
 	struct bl_tc_way way = {};
 
 	if (!bl_packet_parse(skb, l3, &packet))
-		return bl_tc_icmp(skb, l3, true);
-	switch (bl_tc_decide(skb, &packet, &way)) {
+		return bl_tc_icmp(skb, l3, hook);
+	switch (bl_tc_decide(skb, &packet, hook, &way)) {
 	case BL_TC_TRANSLATED:
 		return bl_tc_go(skb, &packet, &way);
 	case BL_TC_REFUSED:
@@ -555,44 +635,42 @@ static __always_inline int bl_tc_ingress(struct __sk_buff *skb, __u32 l3)
 	}
 }
 
-static __always_inline int bl_tc_egress(struct __sk_buff *skb, __u32 l3)
-{
-	struct bl_flow_entry *flow;
-	struct bl_packet packet = {};
-	struct bl_tc_way way = {};
-
-	if (!bl_packet_parse(skb, l3, &packet))
-		return bl_tc_icmp(skb, l3, false);
-	flow = bpf_map_lookup_elem(&bl_flow, &packet.key);
-	if (!flow || !(flow->bits & BL_FLOW_IS_REPLY))
-		return BL_TC_PASS;
-	bl_tc_reply(&packet, flow, skb->ifindex, false, &way);
-	return bl_tc_go(skb, &packet, &way);
-}
-
 SEC("tc")
 int bl_ingress(struct __sk_buff *skb)
 {
-	return bl_tc_ingress(skb, ETH_HLEN);
+	return bl_tc_packet(skb, ETH_HLEN, BL_TC_INGRESS);
 }
 
 SEC("tc")
 int bl_egress(struct __sk_buff *skb)
 {
-	return bl_tc_egress(skb, ETH_HLEN);
+	return bl_tc_packet(skb, ETH_HLEN, BL_TC_EGRESS);
 }
 
 /* For devices whose packets have no Ethernet header. */
 SEC("tc")
 int bl_ingress_l3(struct __sk_buff *skb)
 {
-	return bl_tc_ingress(skb, 0);
+	return bl_tc_packet(skb, 0, BL_TC_INGRESS);
 }
 
 SEC("tc")
 int bl_egress_l3(struct __sk_buff *skb)
 {
-	return bl_tc_egress(skb, 0);
+	return bl_tc_packet(skb, 0, BL_TC_EGRESS);
+}
+
+/* For the host's side of the devices of pods whose sockets cannot be translated. */
+SEC("tc")
+int bl_pod_ingress(struct __sk_buff *skb)
+{
+	return bl_tc_packet(skb, ETH_HLEN, BL_TC_POD_INGRESS);
+}
+
+SEC("tc")
+int bl_pod_egress(struct __sk_buff *skb)
+{
+	return bl_tc_packet(skb, ETH_HLEN, BL_TC_POD_EGRESS);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -150,6 +150,7 @@ const (
 	sockBlFlowBitsBL_FLOW_SNAT        sockBlFlowBits = 16
 	sockBlFlowBitsBL_FLOW_FIN_CLIENT  sockBlFlowBits = 32
 	sockBlFlowBitsBL_FLOW_FIN_BACKEND sockBlFlowBits = 64
+	sockBlFlowBitsBL_FLOW_POD         sockBlFlowBits = 128
 )
 
 type sockBlFlowEntry struct {
@@ -418,6 +419,7 @@ const (
 	sockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	sockVarBlHostNetns                = "bl_host_netns"
+	sockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	sockVarBlSeed                     = "bl_seed"
 	sockVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
@@ -528,6 +530,7 @@ type sockVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
+	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
@@ -628,6 +631,7 @@ type sockVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
+	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }

@@ -41,6 +41,8 @@ const (
 	tcProgBlEgressL3                = "bl_egress_l3"
 	tcProgBlIngress                 = "bl_ingress"
 	tcProgBlIngressL3               = "bl_ingress_l3"
+	tcProgBlPodEgress               = "bl_pod_egress"
+	tcProgBlPodIngress              = "bl_pod_ingress"
 	tcVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	tcVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	tcVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -64,6 +66,7 @@ const (
 	tcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	tcVarBlHostNetns                = "bl_host_netns"
+	tcVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	tcVarBlSeed                     = "bl_seed"
 	tcVarBlSnatPortMax              = "bl_snat_port_max"
 	tcVarBlSnatPortMin              = "bl_snat_port_min"
@@ -112,10 +115,12 @@ type tcSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcProgramSpecs struct {
-	BlEgress    *ebpf.ProgramSpec `ebpf:"bl_egress"`
-	BlEgressL3  *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
-	BlIngress   *ebpf.ProgramSpec `ebpf:"bl_ingress"`
-	BlIngressL3 *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
+	BlEgress     *ebpf.ProgramSpec `ebpf:"bl_egress"`
+	BlEgressL3   *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
+	BlIngress    *ebpf.ProgramSpec `ebpf:"bl_ingress"`
+	BlIngressL3  *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
+	BlPodEgress  *ebpf.ProgramSpec `ebpf:"bl_pod_egress"`
+	BlPodIngress *ebpf.ProgramSpec `ebpf:"bl_pod_ingress"`
 }
 
 // tcMapSpecs contains maps before they are loaded into the kernel.
@@ -172,6 +177,7 @@ type tcVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
+	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
@@ -274,6 +280,7 @@ type tcVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
+	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
@@ -284,10 +291,12 @@ type tcVariables struct {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcPrograms struct {
-	BlEgress    *ebpf.Program `ebpf:"bl_egress"`
-	BlEgressL3  *ebpf.Program `ebpf:"bl_egress_l3"`
-	BlIngress   *ebpf.Program `ebpf:"bl_ingress"`
-	BlIngressL3 *ebpf.Program `ebpf:"bl_ingress_l3"`
+	BlEgress     *ebpf.Program `ebpf:"bl_egress"`
+	BlEgressL3   *ebpf.Program `ebpf:"bl_egress_l3"`
+	BlIngress    *ebpf.Program `ebpf:"bl_ingress"`
+	BlIngressL3  *ebpf.Program `ebpf:"bl_ingress_l3"`
+	BlPodEgress  *ebpf.Program `ebpf:"bl_pod_egress"`
+	BlPodIngress *ebpf.Program `ebpf:"bl_pod_ingress"`
 }
 
 func (p *tcPrograms) Close() error {
@@ -296,6 +305,8 @@ func (p *tcPrograms) Close() error {
 		p.BlEgressL3,
 		p.BlIngress,
 		p.BlIngressL3,
+		p.BlPodEgress,
+		p.BlPodIngress,
 	)
 }
 

@@ -81,8 +81,11 @@ static __always_inline __u16 bl_csum_fold(__s64 sum)
 	return ~folded;
 }
 
-/* Swap the MAC addresses and send the packet back where it came from. */
-static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3)
+/*
+ * Swap the MAC addresses and send the packet back where it came from: out by the
+ * device, or with @leaves in by it.
+ */
+static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, bool leaves)
 {
 	__u8 from[2 * ETH_ALEN], to[2 * ETH_ALEN];
 
@@ -94,7 +97,7 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3)
 		if (bpf_skb_store_bytes(skb, 0, to, sizeof(to), 0))
 			return TC_ACT_SHOT;
 	}
-	return bpf_redirect(skb->ifindex, 0);
+	return bpf_redirect(skb->ifindex, leaves ? BPF_F_INGRESS : 0);
 }
 
 /*
@@ -135,7 +138,7 @@ static __always_inline int bl_answer_write(struct __sk_buff *skb, const struct b
 		return TC_ACT_SHOT;
 	if (unsummed && bpf_skb_store_bytes(skb, at, &start, sizeof(start), 0))
 		return TC_ACT_SHOT;
-	return bl_answer_return(skb, packet->l3);
+	return bl_answer_return(skb, packet->l3, packet->leaves);
 }
 
 static __always_inline void bl_answer_ipv4(struct iphdr *ip, __u8 proto, __u16 len, __be32 src,

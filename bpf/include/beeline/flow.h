@@ -117,5 +117,5 @@ static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward
 	reply->other_port = forward_key->src_port;
 	reply->touched = now - 1; /* the first reply is noted */
 	reply->device = client_device;
-	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & BL_FLOW_SNAT);
+	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
 }

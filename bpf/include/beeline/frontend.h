@@ -59,6 +59,13 @@ static __always_inline bool bl_dst_has_addr(const struct bl_dst *dst, const unio
 	return ((const __u64 *)addr)[1] == dst->low && ((const __u64 *)addr)[0] == dst->high;
 }
 
+/* Both are BL_ALIGNED. */
+static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl_addr *b)
+{
+	return ((const __u64 *)a)[1] == ((const __u64 *)b)[1] &&
+	       ((const __u64 *)a)[0] == ((const __u64 *)b)[0];
+}
+
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
 {
 	addr->word[0] = 0;

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <beeline/types.h>
@@ -220,6 +221,8 @@ struct {
 
 /* Cookie of the network namespace that is the node's. */
 volatile const __u64 bl_host_netns;
+/* Serve sockets of the node's own network namespace only. */
+volatile const bool bl_host_sockets_only;
 /* Differs between nodes. */
 volatile const __u32 bl_seed;
 /* How long an idle unconnected UDP socket keeps its backend, ns. */

@@ -33,6 +33,8 @@ struct bl_packet {
 	__u8 tcp_flags; /* 0 when not TCP */
 	__u8 ttl; /* or hop limit */
 	bool ipv4;
+	/* The packet is about to leave: what is answered comes in by the device. */
+	bool leaves;
 };
 
 /*

@@ -314,6 +314,7 @@ enum bl_flow_bits {
 	BL_FLOW_SNAT = 1 << 4, /* the source is this node's */
 	BL_FLOW_FIN_CLIENT = 1 << 5, /* forward only: who has sent FIN */
 	BL_FLOW_FIN_BACKEND = 1 << 6,
+	BL_FLOW_POD = 1 << 7, /* the client is a pod: its device translates replies */
 };
 
 /* A device that faces clients or other nodes: packets are translated there. */
