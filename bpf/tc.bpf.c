@@ -168,7 +168,7 @@ static __noinline void bl_tc_route(struct __sk_buff *skb, const struct bl_packet
 	plan->source = bl_device_addr(device, packet->ipv4);
 }
 
-/* Whether a socket of this host may get packets of the flow @key. */
+/* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
 static __always_inline bool bl_tc_port_taken(struct __sk_buff *skb, const struct bl_flow_key *key,
 					     bool ipv4)
 {
@@ -176,6 +176,8 @@ static __always_inline bool bl_tc_port_taken(struct __sk_buff *skb, const struct
 	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
 	struct bpf_sock *sk;
 
+	if (key->proto == IPPROTO_SCTP)
+		return false;
 	if (ipv4) {
 		tuple.ipv4.saddr = key->src.word[3];
 		tuple.ipv4.daddr = key->dst.word[3];
@@ -369,13 +371,13 @@ static __noinline void bl_tc_remove(const struct bl_packet *packet,
 
 /*
  * Whether a client's packet begins a new flow although there is an entry: a UDP
- * flow whose backend has left its sets, or the next TCP connection from the same
- * port.
+ * flow whose backend has left its sets, or the next connection of TCP or SCTP from
+ * the same port.
  */
 static __always_inline bool bl_tc_renewed(const struct bl_packet *packet,
 					  const struct bl_flow_entry *forward)
 {
-	if (packet->key.proto == IPPROTO_TCP)
+	if (packet->key.proto != IPPROTO_UDP)
 		return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
 		       bl_flow_get_state(forward) >= BL_FLOW_CLOSING;
 	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
@@ -552,7 +554,7 @@ static __always_inline enum bl_tc_fate bl_tc_decide(struct __sk_buff *skb,
 		if (fate != BL_TC_UNKNOWN)
 			return fate;
 	}
-	if (packet->key.proto == IPPROTO_TCP &&
+	if (packet->key.proto != IPPROTO_UDP &&
 	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) != BL_TCP_SYN)
 		return BL_TC_PASSES; /* of a connection that somebody else set up */
 	return bl_tc_new(skb, packet, hook, way);
@@ -575,7 +577,7 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 }
 
 /*
- * A packet that is none of TCP or UDP: an ICMP error about a packet of a flow goes
+ * A packet that carries no Service: an ICMP error about a packet of a flow goes
  * to the side that sent that packet.
  */
 static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)

@@ -101,24 +101,6 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, boo
 }
 
 /*
- * Whether the packet's checksum, which is at @at, is left to whoever sends it: the
- * kernel then leaves the field alone when told of changes. Spoils a checksum that
- * is complete.
- */
-static __always_inline bool bl_answer_unsummed(struct __sk_buff *skb, __u32 at)
-{
-	__be16 before, after;
-
-	if (bpf_skb_load_bytes(skb, at, &before, sizeof(before)))
-		return false;
-	if (bpf_l4_csum_replace(skb, at, 0, 1, 0))
-		return false;
-	if (bpf_skb_load_bytes(skb, at, &after, sizeof(after)))
-		return false;
-	return before == after;
-}
-
-/*
  * Make the packet @len bytes long from its network header on and write them. @sum
  * is that of the pseudo-header. When the packet's checksum is left to whoever sends
  * it, so is the answer's, and at the same place: what is written there is @sum, and
@@ -129,7 +111,7 @@ static __always_inline int bl_answer_write(struct __sk_buff *skb, const struct b
 {
 	__u64 flags;
 	__u32 at = bl_packet_checksum(packet, &flags);
-	bool unsummed = bl_answer_unsummed(skb, at);
+	bool unsummed = at && bl_packet_unsummed(skb, at);
 	__u16 start = ~bl_csum_fold(sum);
 
 	if (bpf_skb_change_tail(skb, packet->l3 + len, 0))

@@ -50,7 +50,7 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool fr
 {
 	enum bl_flow_state state = bl_flow_get_state(forward);
 
-	if (proto != IPPROTO_TCP) {
+	if (proto == IPPROTO_UDP) {
 		if (!from_client && state == BL_FLOW_NEW)
 			bl_flow_set_state(forward, BL_FLOW_ESTABLISHED);
 		return;

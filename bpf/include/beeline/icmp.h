@@ -38,7 +38,8 @@ static __always_inline bool bl_icmp_ports(struct __sk_buff *skb, struct bl_icmp_
 {
 	__be16 ports[2];
 
-	if (error->key.proto != IPPROTO_TCP && error->key.proto != IPPROTO_UDP)
+	if (error->key.proto != IPPROTO_TCP && error->key.proto != IPPROTO_UDP &&
+	    error->key.proto != IPPROTO_SCTP)
 		return false;
 	if (bpf_skb_load_bytes(skb, error->ports, ports, sizeof(ports)))
 		return false;
@@ -101,7 +102,7 @@ static __always_inline bool bl_icmp_parse6(struct __sk_buff *skb, struct bl_icmp
 }
 
 /*
- * Read an ICMP error that quotes a TCP or UDP packet. False when the packet is
+ * Read an ICMP error that quotes a packet of a protocol with ports. False when the packet is
  * none. Changes nothing.
  */
 static __always_inline bool bl_icmp_parse(struct __sk_buff *skb, __u32 l3,

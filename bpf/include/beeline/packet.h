@@ -12,6 +12,7 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include <beeline/frontend.h>
+#include <beeline/sctp.h>
 
 enum bl_packet_limits {
 	BL_PACKET_MAX_EXTENSIONS = 8, /* IPv6 extension headers */
@@ -30,12 +31,32 @@ struct bl_packet {
 	struct bl_flow_key key BL_ALIGNED; /* addresses, ports, protocol as they stand */
 	__u32 l3;
 	__u32 l4;
-	__u8 tcp_flags; /* 0 when not TCP */
+	__u16 l4_len; /* by the IP header; cut off where the kernel has put many packets together */
+	/* SCTP: of the segment that means the same to a connection. UDP: 0. */
+	__u8 tcp_flags;
 	__u8 ttl; /* or hop limit */
 	bool ipv4;
 	/* The packet is about to leave: what is answered comes in by the device. */
 	bool leaves;
 };
+
+/* The flags that mean to a connection what @chunk means to an association. */
+static __always_inline __u8 bl_packet_chunk_flags(__u8 chunk)
+{
+	switch (chunk) {
+	case BL_SCTP_INIT:
+		return BL_TCP_SYN;
+	case BL_SCTP_INIT_ACK:
+		return BL_TCP_SYN | BL_TCP_ACK;
+	case BL_SCTP_SHUTDOWN:
+	case BL_SCTP_SHUTDOWN_ACK:
+		return BL_TCP_FIN | BL_TCP_ACK;
+	case BL_SCTP_ABORT:
+	case BL_SCTP_SHUTDOWN_COMPLETE:
+		return BL_TCP_RST;
+	}
+	return BL_TCP_ACK;
+}
 
 /*
  * Read the ports of a packet that is @len bytes long from its network header on.
@@ -58,12 +79,19 @@ static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_pac
 		break;
 	case IPPROTO_UDP:
 		break;
+	case IPPROTO_SCTP:
+		header = sizeof(struct bl_sctp);
+		/* The type of the first chunk; 0, which is data, where there is none. */
+		bpf_skb_load_bytes(skb, packet->l4 + header, &size_flags[1], 1);
+		size_flags[1] = bl_packet_chunk_flags(size_flags[1]);
+		break;
 	default:
 		return false;
 	}
 	if (packet->l4 + header > end || end > skb->len)
 		return false;
 	packet->tcp_flags = size_flags[1];
+	packet->l4_len = end - packet->l4;
 	return !bpf_skb_load_bytes(skb, packet->l4, &packet->key.src_port, 4);
 }
 
@@ -160,13 +188,34 @@ struct bl_rewrite {
 	__be16 dst_port;
 };
 
-/* Where the checksum is in the header of the protocol, and how it is replaced. */
+/*
+ * Whether the packet's checksum, which is at @at, is left to whoever sends it: the
+ * kernel then leaves the field alone when told of changes. Changes nothing.
+ */
+static __always_inline bool bl_packet_unsummed(struct __sk_buff *skb, __u32 at)
+{
+	__be16 before, after;
+
+	if (bpf_skb_load_bytes(skb, at, &before, sizeof(before)))
+		return false;
+	if (bpf_l4_csum_replace(skb, at, 0, 1, 0))
+		return false;
+	if (bpf_skb_load_bytes(skb, at, &after, sizeof(after)))
+		return false;
+	return !bpf_skb_store_bytes(skb, at, &before, sizeof(before), 0) && before == after;
+}
+
+/*
+ * Where the checksum that covers the addresses is in the header of the protocol, and
+ * how it is replaced. 0 when there is none.
+ */
 static __always_inline __u32 bl_packet_checksum(const struct bl_packet *packet, __u64 *flags)
 {
-	if (packet->key.proto == IPPROTO_TCP) {
-		*flags = 0;
+	*flags = 0;
+	if (packet->key.proto == IPPROTO_SCTP)
+		return 0;
+	if (packet->key.proto == IPPROTO_TCP)
 		return packet->l4 + offsetof(struct tcphdr, check);
-	}
 	/* A UDP checksum of zero is none and stays so. */
 	*flags = BPF_F_MARK_MANGLED_0;
 	return packet->l4 + offsetof(struct udphdr, check);
@@ -182,7 +231,7 @@ static __always_inline bool bl_rewrite_ipv4(struct __sk_buff *skb, const struct 
 	__s64 diff;
 
 	diff = bpf_csum_diff(from_addrs, sizeof(from_addrs), to_addrs, sizeof(to_addrs), 0);
-	if (bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
+	if (checksum && bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
 		return false;
 	if (bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check), 0, diff, 0))
 		return false;
@@ -206,13 +255,48 @@ static __always_inline bool bl_rewrite_ipv6(struct __sk_buff *skb, const struct 
 	__s64 diff;
 
 	diff = bpf_csum_diff((__be32 *)&packet->key.src, 32, (__be32 *)&to->src, 32, 0);
-	if (bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
+	if (checksum && bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
 		return false;
 	if (hop && bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit),
 				       &hop_limit, sizeof(hop_limit), 0))
 		return false;
 	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, saddr), &to->src, 32,
-				    0);
+				    checksum ? 0 : BPF_F_RECOMPUTE_CSUM);
+}
+
+/*
+ * Give an SCTP packet new ports. A checksum that is left to the device stays as it
+ * is.
+ */
+static __noinline bool bl_rewrite_sctp(struct __sk_buff *skb, const struct bl_packet *packet,
+				       __u32 to_ports)
+{
+	__u32 at = packet->l4 + offsetof(struct bl_sctp, checksum);
+	__u32 change = *(const __u32 *)&packet->key.src_port ^ to_ports;
+	__u32 checksum;
+
+	if (!change)
+		return true;
+	if (!bl_packet_unsummed(skb, at)) {
+		if (bpf_skb_load_bytes(skb, at, &checksum, sizeof(checksum)))
+			return false;
+		checksum ^= bl_sctp_checksum_change(change, packet->l4_len);
+		if (bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), BPF_F_RECOMPUTE_CSUM))
+			return false;
+	}
+	return !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports),
+				    BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Give a TCP or UDP packet new ports. */
+static __always_inline bool bl_rewrite_ports(struct __sk_buff *skb, const struct bl_packet *packet,
+					     __u32 to_ports, __u32 checksum, __u64 flags)
+{
+	__u32 from_ports = *(const __u32 *)&packet->key.src_port;
+
+	return !bpf_l4_csum_replace(skb, checksum, from_ports, to_ports,
+				    flags | sizeof(to_ports)) &&
+	       !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports), 0);
 }
 
 /*
@@ -225,13 +309,11 @@ static __always_inline bool bl_packet_rewrite(struct __sk_buff *skb, const struc
 {
 	__u64 flags;
 	__u32 checksum = bl_packet_checksum(packet, &flags);
-	__u32 from_ports = *(const __u32 *)&packet->key.src_port;
 	__u32 to_ports = *(const __u32 *)&to->src_port;
 
-	if (bpf_l4_csum_replace(skb, checksum, from_ports, to_ports, flags | sizeof(to_ports)))
+	if (checksum ? !bl_rewrite_ports(skb, packet, to_ports, checksum, flags)
+		     : !bl_rewrite_sctp(skb, packet, to_ports))
 		return false;
-	if (packet->ipv4 ? !bl_rewrite_ipv4(skb, packet, to, hop, checksum, flags)
-			 : !bl_rewrite_ipv6(skb, packet, to, hop, checksum, flags))
-		return false;
-	return !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports), 0);
+	return packet->ipv4 ? bl_rewrite_ipv4(skb, packet, to, hop, checksum, flags)
+			    : bl_rewrite_ipv6(skb, packet, to, hop, checksum, flags);
 }
