@@ -37,6 +37,7 @@ func benchmarks() []benchmark {
 	list := []benchmark{
 		{name: "connect", times: 3, run: measureConnect},
 		{name: "tcp", times: 3, run: measureTCP},
+		{name: "packets", times: 3, run: measurePackets},
 		{name: "memory", times: 1, run: measureMemory},
 	}
 	for _, l := range shapes {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -15,6 +17,12 @@ var (
 	endpoints6 = netip.MustParsePrefix("fd00:10:128::/48")
 	outside4   = netip.MustParsePrefix("192.0.2.0/24")
 	outside6   = netip.MustParsePrefix("2001:db8::/48")
+)
+
+// The addresses of the device that [addUplink] makes.
+var (
+	uplinkAddr4 = netip.MustParseAddr("198.51.100.1")
+	uplinkAddr6 = netip.MustParseAddr("2001:db8:ffff::1")
 )
 
 func setUp(name string) error {
@@ -36,7 +44,7 @@ func addUplink() error {
 	if err := netlink.LinkAdd(uplink); err != nil {
 		return fmt.Errorf("add device %s: %w", uplink.Name, err)
 	}
-	for _, own := range []string{"198.51.100.1/24", "2001:db8:ffff::1/64"} {
+	for _, own := range []string{uplinkAddr4.String() + "/24", uplinkAddr6.String() + "/64"} {
 		addr, err := netlink.ParseAddr(own)
 		if err != nil {
 			return err
@@ -57,6 +65,13 @@ func addUplink() error {
 		}
 	}
 	return nil
+}
+
+// forward makes this network namespace a router.
+func forward() error {
+	return errors.Join(
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+		os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 }
 
 // addLocalEndpoints makes every address of the endpoints this machine's own. A

@@ -35,6 +35,28 @@ var socketQuantities = []quantity{
 	{key: "tcp/bulk", title: "bytes over one connection through a ClusterIP", unit: "of that", bound: likely, bar: 1},
 }
 
+// packetQuantities are measured for each family. What is net of an empty program is
+// so whether its title says it or not.
+var packetQuantities = []quantity{
+	{key: "packets/empty", title: "an empty program, restoring the packet included", unit: "ns"},
+	{key: "packets/floor", title: "floor: parse, one lookup, rewrite", unit: "ns"},
+	{key: "packets/inserts", title: "two LRU inserts", unit: "ns"},
+	{key: "packets/none/udp", title: "UDP packet, no Service", unit: "ns"},
+	{key: "packets/none/udp/floors", title: "UDP packet, no Service", unit: "floors", bound: atMost, bar: 2},
+	{key: "packets/none/tcp", title: "TCP packet, no SYN, no Service", unit: "ns"},
+	{key: "packets/none/tcp/floors", title: "TCP packet, no SYN, no Service", unit: "floors", bound: atMost, bar: 2},
+	{key: "packets/flow", title: "known flow to another node", unit: "ns"},
+	{key: "packets/flow/floors", title: "known flow to another node", unit: "floors", bound: atMost, bar: 5},
+	{key: "packets/flow/affinity", title: "known flow to another node, session affinity", unit: "ns"},
+	{key: "packets/flow/affinity/floors", title: "known flow to another node, session affinity", unit: "floors", bound: atMost, bar: 5},
+	{key: "packets/reply", title: "reply from another node", unit: "ns"},
+	{key: "packets/reply/floors", title: "reply from another node", unit: "floors", bound: atMost, bar: 5},
+	{key: "packets/new", title: "new flow to another node", unit: "ns"},
+	{key: "packets/new/floors", title: "new flow to another node, less two LRU inserts", unit: "floors", bound: atMost, bar: 8},
+	{key: "packets/new/affinity", title: "new flow to another node, session affinity", unit: "ns"},
+	{key: "packets/new/affinity/floors", title: "new flow to another node, session affinity, less two LRU inserts", unit: "floors"},
+}
+
 // quantities lists what is measured, in the order in which it is shown.
 func quantities() []quantity {
 	var list []quantity
@@ -45,6 +67,16 @@ func quantities() []quantity {
 			list = append(list, q)
 		}
 	}
+	for _, family := range model.Families {
+		for _, q := range packetQuantities {
+			q.key = of(q.key, family)
+			q.section = fmt.Sprintf("Packets, %s", family)
+			list = append(list, q)
+		}
+	}
+	list = append(list, quantity{
+		key: "packets/memory", section: "Packet flows", title: "kernel memory of bl_flow for a flow, both directions", unit: "bytes", bound: atMost, bar: 300,
+	})
 	list = append(list, quantity{
 		key: "memory/maps", section: "Empty tables", title: "kernel memory of all maps", unit: "MiB", bound: atMost, bar: 32,
 	})

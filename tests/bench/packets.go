@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+const (
+	packetRounds = 300
+	packetBatch  = 2000
+	// fill is how many new flows it takes until each one evicts another.
+	fill = 1 << 16
+)
+
+// The Services that clients outside of the node use, by NodePort.
+const (
+	packetService       = 4321
+	stickyPacketService = 4320
+	packetNodePort      = 32000
+	stickyNodePort      = 30000 + stickyPacketService/10
+)
+
+// measurePackets measures the CPU time of the packet programs, as they are shipped,
+// for one packet: a client's to a NodePort whose endpoints are on other nodes, the
+// reply to it, and what is for no Service.
+func measurePackets(ctx context.Context, box *sandbox) ([]samples, error) {
+	cgroup, err := box.subgroup(beeline)
+	if err != nil {
+		return nil, err
+	}
+	d, err := serve(ctx, box, cgroup, packetServices())
+	if err != nil {
+		return nil, err
+	}
+	b, err := newPacketBench(d.Maps())
+	if err != nil {
+		return nil, err
+	}
+	if err := quiet(); err != nil {
+		return nil, err
+	}
+	s := make(samples)
+	for _, family := range model.Families {
+		if err := b.measure(ctx, s, family); err != nil {
+			return nil, fmt.Errorf("%s: %w", family, err)
+		}
+	}
+	return []samples{s}, b.flowMemory(d.Maps(), s)
+}
+
+func packetServices() source.Update {
+	u := load{services: 10000, endpoints: destinations, protocol: model.TCP}.update()
+	u.PutServices[packetService].Ports[0].NodePort = packetNodePort
+	return u
+}
+
+// packetBench is a node with one device, and the programs.
+type packetBench struct {
+	*runner
+	ingress *ebpf.Program
+	node    map[model.Family]netip.Addr
+}
+
+func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
+	if err := addUplink(); err != nil {
+		return nil, err
+	}
+	if err := forward(); err != nil {
+		return nil, err
+	}
+	uplink, err := netlink.LinkByName("uplink")
+	if err != nil {
+		return nil, err
+	}
+	b := &packetBench{node: map[model.Family]netip.Addr{model.IPv4: uplinkAddr4, model.IPv6: uplinkAddr6}}
+	for _, addr := range b.node {
+		if err := maps.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
+			return nil, err
+		}
+	}
+	device := bpfmap.Device{ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6}
+	if err := maps.PutDevice(device); err != nil {
+		return nil, err
+	}
+	programs, err := maps.LoadPrograms(bpfmap.Constants{Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	keep = append(keep, programs)
+	b.ingress = programs["bl_ingress"]
+	b.runner, err = newRunner(device.Ifindex)
+	return b, err
+}
+
+// flowMemory measures the kernel memory that both entries of a flow take.
+func (b *packetBench) flowMemory(maps *bpfmap.Maps, s samples) error {
+	have, err := maps.Snapshot()
+	if err != nil {
+		return err
+	}
+	all, err := maps.Fill(have)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if m.Map == "bl_flow" {
+			s.add("packets/memory", 2*float64(m.Memory)/float64(m.Size))
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no map bl_flow")
+}
+
+// measure measures flows that are there, then those that are not.
+func (b *packetBench) measure(ctx context.Context, s samples, family model.Family) error {
+	known, err := b.known(family)
+	if err != nil {
+		return err
+	}
+	err = interleave(ctx, packetRounds, b.contestants(known), func(m measured) {
+		floor := m["floor"] - m["empty"]
+		s.add(of("packets/empty", family), m["empty"])
+		s.add(of("packets/floor", family), floor)
+		for _, name := range []string{"none/udp", "none/tcp", "flow", "flow/affinity", "reply"} {
+			net := m[name] - m["empty"]
+			s.add(of("packets/"+name, family), net)
+			s.add(of("packets/"+name+"/floors", family), net/floor)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	fresh := b.fresh(family, known)
+	for _, name := range []string{"inserts", "new"} {
+		if _, err := b.time(fresh[name], fill); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return interleave(ctx, packetRounds, b.contestants(fresh), func(m measured) {
+		inserts, floor := m["inserts"]-m["empty"], m["floor"]-m["again"]
+		s.add(of("packets/inserts", family), inserts)
+		for _, name := range []string{"new", "new/affinity"} {
+			net := m[name] - m["empty"]
+			s.add(of("packets/"+name, family), net)
+			s.add(of("packets/"+name+"/floors", family), (net-inserts)/floor)
+		}
+	})
+}
+
+func (b *packetBench) contestants(runs map[string]run) []contestant {
+	var list []contestant
+	for name, r := range runs {
+		list = append(list, contestant{name, func() (float64, error) { return b.time(r, packetBatch) }})
+	}
+	return list
+}
+
+func outsider(family model.Family) netip.AddrPort {
+	if family == model.IPv4 {
+		return netip.AddrPortFrom(nth(outside4, 7), 40000)
+	}
+	return netip.AddrPortFrom(nth(outside6, 7), 40000)
+}
+
+// known returns runs whose packets are of flows that are there, or of none.
+func (b *packetBench) known(family model.Family) (map[string]run, error) {
+	client, elsewhere := outsider(family), netip.AddrPortFrom(outsider(family).Addr().Next(), 53)
+	flow, reply, err := b.establish(client, netip.AddrPortFrom(b.node[family], packetNodePort))
+	if err != nil {
+		return nil, err
+	}
+	sticky, _, err := b.establish(client, netip.AddrPortFrom(b.node[family], stickyNodePort))
+	if err != nil {
+		return nil, err
+	}
+	floor, err := b.floor(flow)
+	return map[string]run{
+		"empty":         {program: b.BlBenchEmpty, packet: flow, verdict: accepted},
+		"floor":         floor,
+		"none/udp":      {program: b.ingress, packet: newUDP(client, elsewhere), verdict: passes},
+		"none/tcp":      {program: b.ingress, packet: newTCP(client, elsewhere, tcpACK), verdict: passes},
+		"flow":          {program: b.ingress, packet: flow, verdict: redirects},
+		"flow/affinity": {program: b.ingress, packet: sticky, verdict: redirects},
+		"reply":         {program: b.ingress, packet: reply, verdict: redirects},
+	}, err
+}
+
+// establish begins a connection and returns a packet of each direction.
+func (b *packetBench) establish(client, to netip.AddrPort) (flow, reply frame, err error) {
+	syn, err := b.once(run{program: b.ingress, packet: newTCP(client, to, tcpSYN), verdict: redirects})
+	if err != nil {
+		return nil, nil, fmt.Errorf("SYN from %s to %s: %w", client, to, err)
+	}
+	backend, source := syn.destination(), syn.source()
+	synack := newTCP(backend, source, tcpSYN|tcpACK)
+	back, err := b.once(run{program: b.ingress, packet: synack, verdict: redirects})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reply from %s to %s: %w", backend, source, err)
+	}
+	if back.source() != to || back.destination() != client {
+		return nil, nil, fmt.Errorf("a reply to %s goes from %s to %s, want from %s", client, back.source(), back.destination(), to)
+	}
+	return newTCP(client, to, tcpACK), newTCP(backend, source, tcpACK), nil
+}
+
+// floor teaches the floor what to do with a packet.
+func (b *packetBench) floor(packet frame) (run, error) {
+	from, to := packet.source(), packet.destination()
+	key := packetsBlFlowKey{SrcPort: bigEndian(from.Port()), DstPort: bigEndian(to.Port()), Proto: uint8(model.TCP)}
+	key.Src.Byte, key.Dst.Byte = from.Addr().As16(), to.Addr().As16()
+	rewrite := packetsBlBenchRewrite{SrcPort: key.DstPort, DstPort: key.SrcPort}
+	rewrite.Src.Byte, rewrite.Dst.Byte = key.Dst.Byte, key.Src.Byte
+	if err := b.BlBenchFlow.Put(&key, &rewrite); err != nil {
+		return run{}, err
+	}
+	r := run{program: b.BlBenchFloor, packet: packet, verdict: accepted}
+	out, err := b.once(r)
+	if err == nil && (out.source() != to || out.destination() != from) {
+		err = fmt.Errorf("the floor sends from %s to %s, want from %s to %s", out.source(), out.destination(), to, from)
+	}
+	return r, err
+}
+
+// fresh returns runs whose packets begin a flow each time, and what they are
+// compared with.
+func (b *packetBench) fresh(family model.Family, known map[string]run) map[string]run {
+	syn := func(nodePort uint16) run {
+		to := netip.AddrPortFrom(b.node[family], nodePort)
+		return run{program: b.ingress, packet: newTCP(outsider(family), to, tcpSYN), verdict: redirects, fresh: new(uint32)}
+	}
+	return map[string]run{
+		"again":        known["empty"],
+		"floor":        known["floor"],
+		"empty":        {program: b.BlBenchEmpty, packet: known["flow"].packet, verdict: accepted, fresh: new(uint32)},
+		"inserts":      {program: b.BlBenchInsert, packet: known["flow"].packet, verdict: accepted, fresh: new(uint32)},
+		"new":          syn(packetNodePort),
+		"new/affinity": syn(stickyNodePort),
+	}
+}
+
+func bigEndian(port uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Verdicts of packet programs (linux/pkt_cls.h).
+const (
+	passes    = ^uint32(0) // TC_ACT_UNSPEC
+	accepted  = 0
+	redirects = 7
+)
+
+// runner runs packet programs without a device, each time on the same packet.
+type runner struct {
+	packetsObjects
+	context runContext
+	loaded  map[*ebpf.Program]uint32
+}
+
+// runContext is the beginning of struct __sk_buff.
+type runContext struct {
+	_              [9]uint32
+	IngressIfindex uint32
+	Ifindex        uint32
+}
+
+// newRunner makes a runner of packets that come in by a device. It is good until
+// the process ends.
+func newRunner(ifindex int) (*runner, error) {
+	r := &runner{
+		context: runContext{IngressIfindex: uint32(ifindex), Ifindex: uint32(ifindex)},
+		loaded:  make(map[*ebpf.Program]uint32),
+	}
+	if err := loadPacketsObjects(&r.packetsObjects, nil); err != nil {
+		return nil, fmt.Errorf("load the programs to measure with: %w", err)
+	}
+	return r, nil
+}
+
+// run is a program that is measured with a packet.
+type run struct {
+	program *ebpf.Program
+	packet  frame
+	verdict uint32
+	// fresh counts the runs so far and gives each one's packet another source. nil
+	// leaves the packet alone.
+	fresh *uint32
+}
+
+// set makes r the one that is run.
+func (r *runner) set(what run) error {
+	index, ok := r.loaded[what.program]
+	if !ok {
+		index = uint32(len(r.loaded))
+		if err := r.BlBenchNext.Put(index, what.program); err != nil {
+			return fmt.Errorf("add a program to measure: %w", err)
+		}
+		r.loaded[what.program] = index
+	}
+	now := packetsBlBenchCase{Program: index}
+	copy(now.Packet[:], what.packet)
+	if what.fresh != nil {
+		now.Runs = *what.fresh
+		now.PortAt, now.AddrAt = uint32(what.packet.transport()), uint32(what.packet.sourceEnd()-2)
+	}
+	return r.BlBenchNow.Put(uint32(0), &now)
+}
+
+// once runs the program once and returns what it made of the packet.
+func (r *runner) once(what run) (frame, error) {
+	if err := r.set(what); err != nil {
+		return nil, err
+	}
+	out := make(frame, frameSize+256)
+	options := &ebpf.RunOptions{Data: what.packet, DataOut: out, Context: &r.context}
+	if err := r.check(what, options); err != nil {
+		return nil, err
+	}
+	return frame(options.DataOut), nil
+}
+
+// time runs the program again and again, and returns the CPU time of a run, ns.
+func (r *runner) time(what run, repeat uint32) (float64, error) {
+	if err := r.set(what); err != nil {
+		return 0, err
+	}
+	if what.fresh != nil {
+		*what.fresh += repeat
+	}
+	start := threadTime()
+	err := r.check(what, &ebpf.RunOptions{Data: what.packet, Context: &r.context, Repeat: repeat})
+	return float64(threadTime()-start) / float64(repeat), err
+}
+
+func (r *runner) check(what run, options *ebpf.RunOptions) error {
+	verdict, err := r.BlBenchRun.Run(options)
+	if err != nil {
+		return err
+	}
+	if verdict != what.verdict {
+		return fmt.Errorf("the verdict is %d, want %d", int32(verdict), int32(what.verdict))
+	}
+	return nil
+}
