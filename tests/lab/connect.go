@@ -29,3 +29,9 @@ func (s *Socket) ConnectWithin(to netip.AddrPort, within time.Duration) error {
 func (s *Socket) SetOption(level, option, value int) error {
 	return unix.SetsockoptInt(s.fd, level, option, value)
 }
+
+// SetLinger says how many seconds Close waits for data to arrive; 0 resets the
+// connection.
+func (s *Socket) SetLinger(seconds int32) error {
+	return unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: seconds})
+}

@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -90,6 +91,37 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
+// TestInside: under externalTrafficPolicy Local a pod of another node reaches
+// endpoints anywhere, the other node itself those of this node only.
+func TestInside(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		manifests := c.service(1, "far", "externalTrafficPolicy: Local,", []endpoint{otherRemote})
+		manifests = append(manifests, c.service(2, "near", "externalTrafficPolicy: Local,", []endpoint{local})...)
+		return append(manifests, c.service(3, "self", "", []endpoint{remote})...)
+	})
+	pod, host := c.nodes[1].routed, c.nodes[1].Namespace
+	for _, network := range networks {
+		got, err := ask(pod, network, nodePort(network, 1), "x")
+		if err != nil || got.name != otherRemote.server() {
+			t.Errorf("%s from a pod to the other node: %v, %v", network, got, err)
+		} else if err := c.checkSource(network, otherRemote, got); err != nil {
+			t.Errorf("%s from a pod: %v", network, err)
+		}
+		if got, err := ask(pod, network, nodePort(network, 3), "x"); err != nil || got.name != remote.server() {
+			t.Errorf("%s from a pod to itself: %v, %v", network, got, err)
+		}
+		if err := silent(host, network, nodePort(network, 1)); !errors.Is(err, lab.ErrNothing) {
+			t.Errorf("%s from a node to the other node: %v, want no answer", network, err)
+		}
+		for _, from := range []*lab.Namespace{pod, host} {
+			if got, err := ask(from, network, nodePort(network, 2), "x"); err != nil || got.client != got.self {
+				t.Errorf("%s from inside to this node: %v, %v", network, got, err)
+			}
+		}
+	}
+}
+
 // TestUndeclared: other ports of a ClusterIP are refused, addresses that no Service
 // has are dropped, other ports of the node are nobody's business.
 func TestUndeclared(t *testing.T) {
@@ -140,6 +172,16 @@ func TestSamePort(t *testing.T) {
 // askFromPort asks from a port of the client, and leaves the connection open.
 func askFromPort(t *testing.T, n *lab.Namespace, network string, port uint16, to netip.AddrPort) answer {
 	t.Helper()
+	got, err := askBy(boundSocket(t, n, network, port), network, to, "x")
+	if err != nil {
+		t.Fatalf("%s from port %d to %s: %v", network, port, to, err)
+	}
+	return got
+}
+
+// boundSocket makes a socket at a port that others may have too.
+func boundSocket(t *testing.T, n *lab.Namespace, network string, port uint16) *lab.Socket {
+	t.Helper()
 	s := n.Socket(network)
 	any := map[byte]netip.Addr{'4': netip.IPv4Unspecified(), '6': netip.IPv6Unspecified()}[network[3]]
 	err := errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
@@ -147,11 +189,7 @@ func askFromPort(t *testing.T, n *lab.Namespace, network string, port uint16, to
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := askBy(s, network, to, "x")
-	if err != nil {
-		t.Fatalf("%s from port %d to %s: %v", network, port, to, err)
-	}
-	return got
+	return s
 }
 
 // connect opens a connection and returns who greeted.
@@ -258,6 +296,67 @@ func mustTalk(t *testing.T, s *lab.Socket) greeting {
 		t.Fatal(err)
 	}
 	return hello
+}
+
+// TestPortReuse: a client that connects again from the same port at once begins a
+// new flow, wherever it goes, after an orderly end and after a reset.
+func TestPortReuse(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "web", "", []endpoint{local, otherLocal, remote, otherRemote})
+	})
+	for i, network := range networks[:2] {
+		seen := map[string]bool{}
+		for range 40 {
+			s := boundSocket(t, c.client, network, uint16(4300+i))
+			if err := s.SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+			got, err := askBy(s, network, nodePort(network, 1), "x")
+			s.Close() // with a reset
+			if err != nil {
+				t.Fatalf("%s: %v", network, err)
+			}
+			seen[got.name] = true
+		}
+		if len(seen) != 4 {
+			t.Errorf("%s: one port reached %v only", network, seen)
+		}
+	}
+}
+
+// TestReplyEvicted: a flow whose reply entry is gone goes on when the client has
+// sent something.
+func TestReplyEvicted(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+	})
+	type flow struct {
+		name   string
+		socket *lab.Socket
+		hello  greeting
+	}
+	var flows []flow
+	for _, network := range networks {
+		for _, i := range []int{1, 2} {
+			s, hello := connect(t, c.client, network, nodePort(network, i))
+			flows = append(flows, flow{fmt.Sprintf("%s to Service %d", network, i), s, hello})
+		}
+	}
+	time.Sleep(1100 * time.Millisecond) // entries are looked after once a second
+	if n := a.evict(isReply); n < len(flows) {
+		t.Errorf("only %d reply entries of %d flows", n, len(flows))
+	}
+	for _, f := range flows {
+		if strings.HasPrefix(f.name, "tcp") {
+			if err := echo(f.socket, "x"); err != nil {
+				t.Errorf("%s: %v", f.name, err)
+			}
+		} else if hello := mustTalk(t, f.socket); hello != f.hello {
+			t.Errorf("%s: the flow of %v goes on as that of %v", f.name, f.hello, hello)
+		}
+	}
 }
 
 // TestForeign: a connection that was there before the Service goes on as it was.
