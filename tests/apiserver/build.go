@@ -15,7 +15,7 @@ import (
 // moduleDir is the nested module, relative to the repository's root.
 const moduleDir = "tests/apiserver/kubernetes"
 
-// linkerFlags strip the symbols and give kube-apiserver the version that its
+// linkerFlags strip the symbols and give the programs the version that their
 // release has. It must be that of the nested module.
 const linkerFlags = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=v1.36.3" +
@@ -26,6 +26,14 @@ const linkerFlags = "-s -w" +
 var programs = map[string]string{
 	"etcd":           "go.etcd.io/etcd/server/v3",
 	"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+	"kube-proxy":     "k8s.io/kubernetes/cmd/kube-proxy",
+}
+
+// KubeProxy returns the path of a kube-proxy of the API server's version, which is
+// for measuring and comparing with. It is built as the API server is.
+func KubeProxy(ctx context.Context) (string, error) {
+	dir, err := binaries(ctx)
+	return filepath.Join(dir, "kube-proxy"), err
 }
 
 // binaries returns the directory of the programs, built when the cache holds none

@@ -28,18 +28,20 @@ type agent struct {
 	started time.Time
 }
 
-// startAgent runs the agent for the cgroup.
-func startAgent(box *sandbox, binary, kubeconfig, cgroup string) (*agent, error) {
+// startAgent runs the agent for the cgroup. Further flags may override those that
+// it is always given.
+func startAgent(box *sandbox, binary, kubeconfig, cgroup string, flags ...string) (*agent, error) {
 	a := &agent{binary: binary, box: box, log: filepath.Join(box.dir, "agent.log")}
 	out, err := os.Create(a.log)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	a.cmd = exec.Command(binary,
-		"--kubeconfig="+kubeconfig, "--hostname-override=node", "--cgroup-root="+cgroup,
-		"--bpffs="+box.bpffs, "--service-cluster-ip-range="+services4.String(),
-		"--healthz-bind-address=", "--min-sync-period=0", "--v=2")
+	a.cmd = exec.Command(binary, append([]string{
+		"--kubeconfig=" + kubeconfig, "--hostname-override=node", "--cgroup-root=" + cgroup,
+		"--bpffs=" + box.bpffs, "--service-cluster-ip-range=" + services4.String(),
+		"--healthz-bind-address=", "--min-sync-period=0", "--v=2",
+	}, flags...)...)
 	a.cmd.Stdout, a.cmd.Stderr = out, out
 	a.started = time.Now()
 	return a, a.cmd.Start()

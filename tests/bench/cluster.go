@@ -146,6 +146,9 @@ func (l load) apiService(i int) *corev1.Service {
 	if m.AffinitySeconds > 0 {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	}
+	if l.published && m.Ports[0].NodePort != 0 {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, int32(m.Ports[0].NodePort)
+	}
 	return s
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,22 @@ func TestFigure(t *testing.T) {
 	}
 	if p99 := (quantity{p99: true}).figure(runs); p99.value < 60 {
 		t.Errorf("99th percentile: got %v, want nearly the largest of all samples", p99.value)
+	}
+}
+
+func TestTailIsComparedWithTheLowerOneOfEachRun(t *testing.T) {
+	r := make(results)
+	for _, run := range []map[string]float64{
+		{beeline: 10, "iptables": 40, "nftables": 20},
+		{beeline: 30, "iptables": 10, "nftables": 20},
+	} {
+		for name, latency := range run {
+			r.add(samples{near.key("latency", name): {latency}})
+		}
+	}
+	r.derive()
+	if got := slices.Concat(r[near.key("p99", "against")]...); !slices.Equal(got, []float64{0.5, 3}) {
+		t.Errorf("got %v, want 0.5 and 3", got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -70,8 +69,8 @@ func addUplink() error {
 // forward makes this network namespace a router.
 func forward() error {
 	return errors.Join(
-		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
-		os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
+		sysctl("ipv4/ip_forward", "1"),
+		sysctl("ipv6/conf/all/forwarding", "1"))
 }
 
 // addLocalEndpoints makes every address of the endpoints this machine's own. A

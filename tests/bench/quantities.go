@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -57,6 +58,38 @@ var packetQuantities = []quantity{
 	{key: "packets/new/affinity/floors", title: "new flow to another node, session affinity, less two LRU inserts", unit: "floors"},
 }
 
+// nodePortQuantities are measured for each place of a backend.
+func nodePortQuantities() []quantity {
+	var list []quantity
+	for _, b := range backends {
+		add := func(q quantity) {
+			q.section = "NodePort, " + b.title
+			list = append(list, q)
+		}
+		for _, name := range nodeProxies {
+			add(quantity{key: b.key("rate", name), title: "new TCP connections, " + proxyTitle(name), unit: "1/s"})
+			add(quantity{key: b.key("latency", name), title: "connect(), median, " + proxyTitle(name), unit: "us"})
+			add(quantity{key: b.key("latency", name), title: "connect(), 99th percentile, " + proxyTitle(name), unit: "us", p99: true})
+		}
+		add(quantity{
+			key: b.key("rate", "against"), title: "new TCP connections, against the faster mode of kube-proxy",
+			unit: "times", bound: atLeast, bar: 1,
+		})
+		add(quantity{
+			key: b.key("p99", "against"), title: "99th percentile, against the lower one of kube-proxy",
+			unit: "times", bound: atMost, bar: 1,
+		})
+	}
+	return list
+}
+
+func proxyTitle(name string) string {
+	if name == beeline {
+		return "Beeline"
+	}
+	return "kube-proxy " + name
+}
+
 // quantities lists what is measured, in the order in which it is shown.
 func quantities() []quantity {
 	var list []quantity
@@ -77,6 +110,7 @@ func quantities() []quantity {
 	list = append(list, quantity{
 		key: "packets/memory", section: "Packet flows", title: "kernel memory of bl_flow for a flow, both directions", unit: "bytes", bound: atMost, bar: 300,
 	})
+	list = append(list, nodePortQuantities()...)
 	list = append(list, quantity{
 		key: "memory/maps", section: "Empty tables", title: "kernel memory of all maps", unit: "MiB", bound: atMost, bar: 32,
 	})
@@ -109,8 +143,28 @@ var controlQuantities = []quantity{
 // growth is the key of what is derived from two shapes.
 const growth = "control/growth"
 
-// derive adds what follows from several benchmarks.
+// derive adds what follows from several figures.
 func (r results) derive() {
+	r.deriveGrowth()
+	for _, b := range backends {
+		r.deriveTail(b)
+	}
+}
+
+// deriveTail compares 99th percentiles, run by run.
+func (r results) deriveTail(b backend) {
+	for run, ours := range r[b.key("latency", beeline)] {
+		best := math.Inf(1)
+		for _, name := range nodeProxies {
+			if name != beeline {
+				best = min(best, quantile(r[b.key("latency", name)][run], 0.99))
+			}
+		}
+		r.add(samples{b.key("p99", "against"): {quantile(ours, 0.99) / best}})
+	}
+}
+
+func (r results) deriveGrowth() {
 	large, small := r[shapes[0].key("change/cpu")], r[shapes[len(shapes)-1].key("change/cpu")]
 	if len(large) == 0 || len(small) == 0 {
 		return

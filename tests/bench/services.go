@@ -41,6 +41,9 @@ type load struct {
 	services  int
 	endpoints int // of each Service
 	protocol  model.Protocol
+	// published says that those with session affinity are NodePorts in the API
+	// server too.
+	published bool
 }
 
 func (l load) special(i int) bool { return i%10 == 0 }

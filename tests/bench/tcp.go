@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -56,7 +55,8 @@ func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 			return nil, err
 		}
 	}
-	server := acceptAll(listener)
+	server := new(acceptor)
+	server.acceptAll(listener)
 	for _, family := range model.Families {
 		if err := measureRate(ctx, s, server, groups, l, family); err != nil {
 			return nil, err
@@ -69,8 +69,8 @@ func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 // TIME_WAIT, or ports would run out. It concerns this network namespace only.
 func tuneTCP() error {
 	return errors.Join(
-		os.WriteFile("/proc/sys/net/core/somaxconn", []byte("65535"), 0),
-		os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0))
+		sysctl("core/somaxconn", "65535"),
+		sysctl("ipv4/tcp_max_tw_buckets", "0"))
 }
 
 const tcpService = 4321 // one without affinity
@@ -117,8 +117,7 @@ func listenAll() (int, error) {
 }
 
 // acceptAll accepts and closes until the process ends.
-func acceptAll(listener int) *acceptor {
-	a := new(acceptor)
+func (a *acceptor) acceptAll(listener int) {
 	go func() {
 		if err := pin(serverCPU); err != nil {
 			return // the client will miss it
@@ -132,7 +131,17 @@ func acceptAll(listener int) *acceptor {
 			a.accepted.Add(1)
 		}
 	}()
-	return a
+}
+
+// await waits until a batch of that many connections more has been accepted.
+func (a *acceptor) await(batch uint64) error {
+	a.expected += batch
+	for start := time.Now(); a.accepted.Load() < a.expected; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			return fmt.Errorf("the server has accepted %d connections of %d", a.accepted.Load(), a.expected)
+		}
+	}
+	return nil
 }
 
 // connectRate connects and closes. It returns when the server is done too.
@@ -152,13 +161,7 @@ func (a *acceptor) connectRate(to *targets, family model.Family) (perSecond floa
 		unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
 	}
 	took := time.Since(start)
-	a.expected += tcpBatch
-	for deadline := start.Add(10 * time.Second); a.accepted.Load() < a.expected; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			return 0, fmt.Errorf("the server has accepted %d connections of %d", a.accepted.Load(), a.expected)
-		}
-	}
-	return tcpBatch / took.Seconds(), nil
+	return tcpBatch / took.Seconds(), a.await(tcpBatch)
 }
 
 // measureBulk measures bytes in a second over one connection that stays open.
