@@ -39,6 +39,12 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
   # Serve a cluster:
   beeline-agent --kubeconfig /etc/kubernetes/kubelet.conf`
 
+// The values of --socket-lb.
+const (
+	socketLBAll  = "all"
+	socketLBHost = "host-namespace-only"
+)
+
 // options are the flags.
 type options struct {
 	manifests  string
@@ -59,6 +65,8 @@ type options struct {
 	timeouts flow.Timeouts
 
 	devices         []string
+	podDevices      []string
+	socketLB        string
 	tcMode          string
 	snatPorts       string
 	clusterCIDRs    []string
@@ -117,6 +125,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil, `CIDRs of the local addresses that NodePorts answer on, or "primary" for the node's own IP (default every local address)`)
 	f.StringSliceVar(&o.serviceRanges, "service-cluster-ip-range", nil, "CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
 	f.StringSliceVar(&o.devices, "devices", []string{datapath.DevicesAuto}, "names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them, none serves only processes of this node")
+	f.StringSliceVar(&o.podDevices, "pod-devices", nil, "names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not be translated: their packets are")
+	f.StringVar(&o.socketLB, "socket-lb", socketLBAll, "whose sockets are translated: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
 	f.StringVar(&o.tcMode, "tc-mode", string(datapath.TCAuto), "how to attach to devices: tcx, clsact or auto")
 	_ = f.MarkHidden("tc-mode")
 	f.StringVar(&o.snatPorts, "snat-port-range", "61000-65535", "source ports of clients' connections to endpoints on other nodes; should not overlap net.ipv4.ip_local_port_range")
@@ -193,6 +203,14 @@ func (c *config) packets() error {
 	var err error
 	if err := datapath.CheckDevices(c.devices); err != nil {
 		errs = append(errs, fmt.Errorf("--devices: %w", err))
+	}
+	if len(c.podDevices) > 0 {
+		if err := datapath.CheckDevices(c.podDevices); err != nil {
+			errs = append(errs, fmt.Errorf("--pod-devices: %w", err))
+		}
+	}
+	if c.socketLB != socketLBAll && c.socketLB != socketLBHost {
+		errs = append(errs, fmt.Errorf("--socket-lb: %q is none of %s, %s", c.socketLB, socketLBAll, socketLBHost))
 	}
 	if c.snatMin, c.snatMax, err = portRange(c.snatPorts); err != nil {
 		errs = append(errs, fmt.Errorf("--snat-port-range: %w", err))

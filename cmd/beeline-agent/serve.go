@@ -97,15 +97,17 @@ func serve(ctx context.Context, c *config) error {
 // datapath returns where the datapath goes.
 func (c *config) datapath() datapath.Options {
 	return datapath.Options{
-		BPFFS:        c.bpffs,
-		Cgroup:       c.cgroup,
-		Sizes:        c.sizes,
-		Devices:      c.devices,
-		TC:           datapath.TCMode(c.tcMode),
-		NodeAddrs:    c.nodeAddrs,
-		ClusterCIDRs: c.podRanges,
-		SNATPortMin:  c.snatMin,
-		SNATPortMax:  c.snatMax,
+		BPFFS:           c.bpffs,
+		Cgroup:          c.cgroup,
+		Sizes:           c.sizes,
+		Devices:         c.devices,
+		PodDevices:      c.podDevices,
+		HostSocketsOnly: c.socketLB == socketLBHost,
+		TC:              datapath.TCMode(c.tcMode),
+		NodeAddrs:       c.nodeAddrs,
+		ClusterCIDRs:    c.podRanges,
+		SNATPortMin:     c.snatMin,
+		SNATPortMax:     c.snatMax,
 	}
 }
 

@@ -352,6 +352,8 @@ func (m *Maps) Resized() bool { return m.resized }
 type Constants struct {
 	// HostNetns is the cookie of the network namespace that is the node's.
 	HostNetns uint64
+	// HostSocketsOnly leaves the sockets of other network namespaces alone.
+	HostSocketsOnly bool
 	// Seed sets where the choice of backends starts; it should differ between
 	// nodes.
 	Seed uint32
@@ -366,8 +368,9 @@ type Constants struct {
 // set fills in the variables that a program object has.
 func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 	values := map[string]any{
-		sockVarBlHostNetns: c.HostNetns,
-		sockVarBlSeed:      c.Seed,
+		sockVarBlHostNetns:       c.HostNetns,
+		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
+		sockVarBlSeed:            c.Seed,
 	}
 	if c.UDPPeerIdle != 0 {
 		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)

@@ -34,6 +34,12 @@ type Options struct {
 	// clients or other nodes, or [DevicesAuto] alone. Without any, or with
 	// [DevicesNone] alone, only sockets are served.
 	Devices []string
+	// PodDevices are patterns of the names of the host's side of pods' devices, for
+	// pods whose sockets are not translated.
+	PodDevices []string
+	// HostSocketsOnly leaves the sockets of other network namespaces than the node's
+	// alone.
+	HostSocketsOnly bool
 	// TC is how programs are attached to devices; "" is [TCAuto].
 	TC TCMode
 	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
@@ -93,11 +99,12 @@ func Prepare(opts Options) (*Datapath, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.programs, err = d.maps.LoadPrograms(bpfmap.Constants{
-		HostNetns:   cookie,
-		Seed:        rand.Uint32(),
-		UDPPeerIdle: opts.UDPPeerIdle,
-		SNATPortMin: opts.SNATPortMin,
-		SNATPortMax: opts.SNATPortMax,
+		HostNetns:       cookie,
+		HostSocketsOnly: opts.HostSocketsOnly,
+		Seed:            rand.Uint32(),
+		UDPPeerIdle:     opts.UDPPeerIdle,
+		SNATPortMin:     opts.SNATPortMin,
+		SNATPortMax:     opts.SNATPortMax,
 	}); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}

@@ -68,20 +68,27 @@ func (d *Datapath) syncDevices() error {
 		return err
 	}
 	var devices []bpfmap.Device
+	var pods []netlink.Link
 	if d.servesPackets() {
 		n, err := readNetwork()
 		if err != nil {
 			return err
 		}
 		devices = d.plan(n, former)
+		pods = n.pods(d.opts.PodDevices, devices)
 	}
 	var errs []error
+	for _, l := range pods {
+		if err := d.attachPod(l.Attrs().Index); err != nil && !gone(err) {
+			errs = append(errs, explain(fmt.Errorf("attach to pod device %s: %w", l.Attrs().Name, err)))
+		}
+	}
 	for i := range devices {
 		if err := d.attachDevice(&devices[i]); err != nil && !gone(err) {
 			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
 		}
 	}
-	return errors.Join(append(errs, d.detachOthers(former, devices))...)
+	return errors.Join(append(errs, d.detachOthers(former, devices, pods))...)
 }
 
 // servesPackets reports whether programs are attached to devices at all.
@@ -146,6 +153,28 @@ func assignIDs(devices, former []bpfmap.Device) {
 	take(func(_, former *bpfmap.Device) bool { return former.Ifindex == 0 })
 }
 
+// attachPod makes the programs for pods run on the host's side of a pod's device.
+func (d *Datapath) attachPod(ifindex int) error {
+	if !d.tcx {
+		if _, err := addQdisc(ifindex); err != nil {
+			return err
+		}
+	}
+	for _, dir := range directions {
+		program := d.programs[dir.pod]
+		var err error
+		if d.tcx {
+			err = dir.attachTCX(Dir(d.opts.BPFFS), ifindex, program)
+		} else {
+			err = dir.attachFilter(ifindex, dir.pod, program)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", dir.name, err)
+		}
+	}
+	return nil
+}
+
 // attachDevice writes the device's entry and makes the programs run on it.
 func (d *Datapath) attachDevice(device *bpfmap.Device) error {
 	if d.tcx {
@@ -192,9 +221,10 @@ func (d *Datapath) attachLinks(device *bpfmap.Device) error {
 }
 
 // detachOthers takes the programs off the devices that are not served any more.
-func (d *Datapath) detachOthers(former, devices []bpfmap.Device) error {
+func (d *Datapath) detachOthers(former, devices []bpfmap.Device, pods []netlink.Link) error {
 	served := func(ifindex int) bool {
-		return slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
+		return slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex }) ||
+			slices.ContainsFunc(pods, func(l netlink.Link) bool { return l.Attrs().Index == ifindex })
 	}
 	errs := []error{detachTCX(Dir(d.opts.BPFFS), served)}
 	for _, f := range former {

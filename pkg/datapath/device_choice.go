@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // The words that [Options.Devices] may be in place of patterns.
@@ -202,6 +204,19 @@ func matching(patterns []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// pods returns the devices of pods: those whose names match, except the ones that
+// face clients.
+func (n *network) pods(patterns []string, devices []bpfmap.Device) []netlink.Link {
+	var list []netlink.Link
+	for _, l := range n.links {
+		faces := slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == l.Attrs().Index })
+		if !faces && l.Attrs().Flags&net.FlagLoopback == 0 && matching(patterns, l.Attrs().Name) != "" {
+			list = append(list, l)
+		}
+	}
+	return list
 }
 
 // automatic returns a function that says why a device is chosen, "" when it is not.

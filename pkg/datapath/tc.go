@@ -39,6 +39,7 @@ const tcxPrefix = linkPrefix + "tcx_"
 type direction struct {
 	name    string
 	program string
+	pod     string // the program for the devices of pods
 	at      ebpf.AttachType
 	parent  uint32 // of filters
 }
@@ -46,8 +47,8 @@ type direction struct {
 // directions lists the hooks in the order in which they are attached: a reply is
 // translated from the first request on.
 var directions = []direction{
-	{"egress", "bl_egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
-	{"ingress", "bl_ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{"egress", "bl_egress", "bl_pod_egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{"ingress", "bl_ingress", "bl_pod_ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 }
 
 // programFor returns the name of the direction's program for a device.
@@ -256,7 +257,7 @@ func (d direction) hasFilter(ifindex int) (bool, error) {
 func (d direction) owns(f netlink.Filter) bool {
 	bpf, ok := f.(*netlink.BpfFilter)
 	return ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle &&
-		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true))
+		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true) || bpf.Name == d.pod)
 }
 
 // gone reports whether an operation failed because the device is no more.
