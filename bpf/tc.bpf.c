@@ -47,9 +47,12 @@ enum bl_tc_hook {
 
 /* What a new flow is going to be. */
 struct bl_tc_plan {
-	struct bl_choice choice;
-	union bl_addr source; /* towards the backend: the client's or this node's */
+	union bl_addr source BL_ALIGNED; /* towards the backend: the client's or this node's */
+	union bl_addr backend;
+	struct bl_backend_ref ref; /* of the backend */
 	__u32 service;
+	__be16 port; /* of the backend */
+	bool local; /* the backend is of the local set */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
 	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
@@ -132,40 +135,43 @@ static __always_inline void bl_tc_pod_source(const struct bl_packet *packet,
  * backend is then on another node. With @output the packet is on its way out
  * already and keeps its source.
  */
-static __noinline void bl_tc_route(struct __sk_buff *skb, const struct bl_packet *packet,
-				   bool output, struct bl_tc_plan *plan)
+__noinline int bl_tc_route(struct __sk_buff *skb, const struct bl_packet *packet, bool output,
+			   struct bl_tc_plan *plan)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex};
 	const struct bl_device_entry *device;
 	const __u32 *id;
 	long ret;
 
+	if (!packet || !plan)
+		return 0;
 	plan->source = packet->key.src;
-	if (plan->choice.member == BL_BACKEND_LOCAL)
-		return;
+	if (plan->local)
+		return 0;
 	if (packet->ipv4) {
 		fib.family = AF_INET;
 		fib.ipv4_src = packet->key.src.word[3];
-		fib.ipv4_dst = plan->choice.backend->addr.word[3];
+		fib.ipv4_dst = plan->backend.word[3];
 	} else {
 		fib.family = AF_INET6;
 		__builtin_memcpy(fib.ipv6_src, &packet->key.src, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, &plan->choice.backend->addr, sizeof(fib.ipv6_dst));
+		__builtin_memcpy(fib.ipv6_dst, &plan->backend, sizeof(fib.ipv6_dst));
 	}
 	ret = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
-		return;
+		return 0;
 	id = bpf_map_lookup_elem(&bl_device_id, &fib.ifindex);
 	if (!id)
-		return;
+		return 0;
 	device = bl_device_lookup(*id);
 	if (!device)
-		return;
+		return 0;
 	plan->device = *id;
 	if (output)
-		return;
+		return 0;
 	plan->bits |= BL_FLOW_SNAT;
 	plan->source = bl_device_addr(device, packet->ipv4);
+	return 0;
 }
 
 /* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
@@ -266,16 +272,18 @@ static __always_inline void bl_tc_to_backend(const struct bl_flow_entry *forward
  * Store both entries of a new flow and begin its way. False, with nothing stored, when there was no
  * free source port or no memory.
  */
-static __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet *packet,
-				   const struct bl_tc_plan *plan, struct bl_tc_way *way)
+__noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet *packet,
+			    const struct bl_tc_plan *plan, struct bl_tc_way *way)
 {
 	struct bl_flow_entry forward = {}, reply = {};
 	struct bl_flow_key key;
 	__u32 now = bl_flow_now();
 
-	forward.addr = plan->choice.backend->addr;
-	forward.port = plan->choice.backend->port;
-	forward.forward.backend = plan->choice.ref;
+	if (!packet || !plan || !way)
+		return false;
+	forward.addr = plan->backend;
+	forward.port = plan->port;
+	forward.forward.backend = plan->ref;
 	forward.forward.used = now;
 	forward.forward.service = plan->service;
 	forward.touched = now;
@@ -297,16 +305,18 @@ static __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet
 }
 
 /* Choose a backend for the first packet of a flow. */
-static __noinline enum bl_tc_fate bl_tc_balance(struct __sk_buff *skb,
-						const struct bl_packet *packet,
-						enum bl_tc_hook hook, struct bl_tc_plan *plan)
+__noinline enum bl_tc_fate bl_tc_balance(struct __sk_buff *skb, const struct bl_packet *packet,
+					 enum bl_tc_hook hook, struct bl_tc_plan *plan)
 {
 	struct bl_service_stat_entry *stat;
 	struct bl_frontend_entry frontend;
+	struct bl_choice choice;
 	enum bl_reason reason;
 	__u32 ifindex = skb->ifindex;
 	const __u32 *id;
 
+	if (!packet || !plan)
+		return BL_TC_DROPPED;
 	frontend = bl_tc_frontend(packet, &reason);
 	if (frontend.kind == BL_FRONTEND_NONE)
 		return reason == BL_REASON_COUNT ? BL_TC_PASSES : bl_tc_refuse(reason);
@@ -319,12 +329,16 @@ static __noinline enum bl_tc_fate bl_tc_balance(struct __sk_buff *skb,
 		return bl_tc_refuse(BL_REASON_SOURCE_RANGE);
 	}
 	bl_tc_select(packet, frontend, hook != BL_TC_INGRESS || bl_tc_internal(packet),
-		     bl_random(stat, frontend.service), &plan->choice);
-	if (!plan->choice.backend) {
+		     bl_random(stat, frontend.service), &choice);
+	if (!choice.backend) {
 		stat->refused++;
-		return bl_tc_refuse(plan->choice.reason);
+		return bl_tc_refuse(choice.reason);
 	}
 	stat->connections++;
+	plan->backend = choice.backend->addr;
+	plan->port = choice.backend->port;
+	plan->ref = choice.ref;
+	plan->local = choice.member == BL_BACKEND_LOCAL;
 	plan->service = frontend.service;
 	if (hook == BL_TC_INGRESS) {
 		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
@@ -345,7 +359,7 @@ static __always_inline enum bl_tc_fate bl_tc_new(struct __sk_buff *skb,
 		return fate;
 	if (hook == BL_TC_POD_INGRESS) {
 		plan.bits = BL_FLOW_POD;
-		bl_tc_pod_source(packet, &plan.choice.backend->addr, &plan.source);
+		bl_tc_pod_source(packet, &plan.backend, &plan.source);
 	} else {
 		bl_tc_route(skb, packet, hook == BL_TC_EGRESS, &plan);
 		if (hook == BL_TC_EGRESS && !plan.device)
@@ -580,7 +594,7 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
  * A packet that carries no Service: an ICMP error about a packet of a flow goes
  * to the side that sent that packet.
  */
-static __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
+__noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 {
 	const struct bl_device_entry *device;
 	struct bl_icmp_error error = {};

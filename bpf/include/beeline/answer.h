@@ -268,8 +268,10 @@ static __always_inline int bl_answer_icmp(struct __sk_buff *skb, const struct bl
 }
 
 /* Nobody serves what the packet asks for. */
-static __always_inline int bl_answer_refused(struct __sk_buff *skb, const struct bl_packet *packet)
+__noinline int bl_answer_refused(struct __sk_buff *skb, const struct bl_packet *packet)
 {
+	if (!packet)
+		return TC_ACT_SHOT;
 	if (packet->key.proto == IPPROTO_TCP)
 		return packet->ipv4 ? bl_answer_reset4(skb, packet) : bl_answer_reset6(skb, packet);
 	return bl_answer_icmp(skb, packet, &packet->key.dst,
@@ -302,11 +304,13 @@ static __always_inline union bl_addr bl_answer_source(struct __sk_buff *skb,
 }
 
 /* The packet has no hop left, on its way through this node. */
-static __always_inline int bl_answer_time_exceeded(struct __sk_buff *skb,
-						   const struct bl_packet *packet)
+__noinline int bl_answer_time_exceeded(struct __sk_buff *skb, const struct bl_packet *packet)
 {
-	union bl_addr source = bl_answer_source(skb, packet);
+	union bl_addr source;
 
+	if (!packet)
+		return TC_ACT_SHOT;
+	source = bl_answer_source(skb, packet);
 	return bl_answer_icmp(skb, packet, &source,
 			      packet->ipv4 ? bl_icmp(BL_ICMP4_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0)
 					   : bl_icmp(BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0));
@@ -316,11 +320,13 @@ static __always_inline int bl_answer_time_exceeded(struct __sk_buff *skb,
  * The packet does not fit through the device that it would leave by. IPv4 packets
  * that may be fragmented are answered too: nobody could fragment them here.
  */
-static __always_inline int bl_answer_too_big(struct __sk_buff *skb, const struct bl_packet *packet,
-					     __u32 mtu)
+__noinline int bl_answer_too_big(struct __sk_buff *skb, const struct bl_packet *packet, __u32 mtu)
 {
-	union bl_addr source = bl_answer_source(skb, packet);
+	union bl_addr source;
 
+	if (!packet)
+		return TC_ACT_SHOT;
+	source = bl_answer_source(skb, packet);
 	return bl_answer_icmp(skb, packet, &source,
 			      packet->ipv4 ? bl_icmp(BL_ICMP4_UNREACHABLE, BL_ICMP4_TOO_BIG, mtu)
 					   : bl_icmp(BL_ICMP6_TOO_BIG, 0, mtu));

@@ -14,6 +14,13 @@
 #include <beeline/frontend.h>
 #include <beeline/sctp.h>
 
+/*
+ * Functions here and in the files that stand on this one are not static where the
+ * verifier is to look at them once, whatever calls them with what: the programs
+ * would else take seconds to load. It then takes their pointers for ones that may
+ * be NULL.
+ */
+
 enum bl_packet_limits {
 	BL_PACKET_MAX_EXTENSIONS = 8, /* IPv6 extension headers */
 };
@@ -166,9 +173,10 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
  * is none that a Service could carry: not IP, another protocol, a fragment, cut
  * short, or with a bad length. Changes nothing.
  */
-static __always_inline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3,
-					    struct bl_packet *packet)
+__noinline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3, struct bl_packet *packet)
 {
+	if (!packet)
+		return false;
 	packet->l3 = l3;
 	__builtin_memset(packet->key.pad, 0, sizeof(packet->key.pad));
 	switch (skb->protocol) {
@@ -304,13 +312,16 @@ static __always_inline bool bl_rewrite_ports(struct __sk_buff *skb, const struct
  * the device computes; with @hop also one hop less to live. False when the packet
  * could not be written: it is then to be dropped, for it may be half changed.
  */
-static __always_inline bool bl_packet_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
-					      const struct bl_rewrite *to, bool hop)
+__noinline bool bl_packet_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
+				  const struct bl_rewrite *to, bool hop)
 {
+	__u32 checksum, to_ports;
 	__u64 flags;
-	__u32 checksum = bl_packet_checksum(packet, &flags);
-	__u32 to_ports = *(const __u32 *)&to->src_port;
 
+	if (!packet || !to)
+		return false;
+	checksum = bl_packet_checksum(packet, &flags);
+	to_ports = *(const __u32 *)&to->src_port;
 	if (checksum ? !bl_rewrite_ports(skb, packet, to_ports, checksum, flags)
 		     : !bl_rewrite_sctp(skb, packet, to_ports))
 		return false;

@@ -35,8 +35,8 @@ static const __u32 bl_crc32c_power[16] = {
 	0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
 };
 
-/* The product modulo the polynomial. */
-static __always_inline __u32 bl_crc32c_multiply(__u32 a, __u32 b)
+/* The product modulo the polynomial. Not static: see packet.h. */
+__noinline __u32 bl_crc32c_multiply(__u32 a, __u32 b)
 {
 	__u32 product = 0;
 
