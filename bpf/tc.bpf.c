@@ -22,6 +22,7 @@
 #include <beeline/flow.h>
 #include <beeline/answer.h>
 #include <beeline/icmp.h>
+#include <beeline/fragment.h>
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -632,14 +633,58 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 	return id ? bpf_redirect_neigh(device->ifindex, NULL, 0, 0) : BL_TC_PASS;
 }
 
+/* Keep what becomes of the first fragment of a datagram. */
+static __noinline void bl_tc_keep_fate(const struct bl_packet *packet, enum bl_tc_hook hook,
+				       enum bl_tc_fate fate, const struct bl_tc_way *way)
+{
+	struct bl_fragment_entry entry = {
+		.to = way->to,
+		.device = way->device,
+		.second = bl_flow_now(),
+		.fate = fate == BL_TC_REFUSED ? BL_TC_DROPPED : fate,
+		.back = way->back,
+	};
+	struct bl_fragment_key key;
+
+	bl_fragment_key(packet, hook, &key);
+	if (fate == BL_TC_PASSES)
+		bpf_map_delete_elem(&bl_fragment, &key);
+	else
+		bpf_map_update_elem(&bl_fragment, &key, &entry, BPF_ANY);
+}
+
+/* A later fragment: as its first one. */
+static __noinline enum bl_tc_fate bl_tc_recall_fate(const struct bl_packet *packet,
+						    enum bl_tc_hook hook, struct bl_tc_way *way)
+{
+	const struct bl_fragment_entry *entry;
+	struct bl_fragment_key key;
+
+	bl_fragment_key(packet, hook, &key);
+	entry = bpf_map_lookup_elem(&bl_fragment, &key);
+	if (!entry || bl_flow_now() - entry->second > BL_FRAGMENT_SECONDS)
+		return BL_TC_PASSES;
+	way->to = entry->to;
+	way->device = entry->device;
+	way->back = entry->back;
+	return entry->fate;
+}
+
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 {
 	struct bl_packet packet = {.leaves = hook == BL_TC_EGRESS};
 	struct bl_tc_way way = {};
+	enum bl_tc_fate fate;
 
 	if (!bl_packet_parse(skb, l3, &packet))
 		return bl_tc_icmp(skb, l3, hook);
-	switch (bl_tc_decide(skb, &packet, hook, &way)) {
+	if (packet.part == BL_PACKET_LATER)
+		fate = bl_tc_recall_fate(&packet, hook, &way);
+	else
+		fate = bl_tc_decide(skb, &packet, hook, &way);
+	if (packet.part == BL_PACKET_FIRST)
+		bl_tc_keep_fate(&packet, hook, fate, &way);
+	switch (fate) {
 	case BL_TC_TRANSLATED:
 		return bl_tc_go(skb, &packet, &way);
 	case BL_TC_REFUSED:

@@ -26,6 +26,7 @@ const (
 	tcMapBlDeviceId                 = "bl_device_id"
 	tcMapBlFilter                   = "bl_filter"
 	tcMapBlFlow                     = "bl_flow"
+	tcMapBlFragment                 = "bl_fragment"
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlLocalCidr                = "bl_local_cidr"
 	tcMapBlNodeAddr                 = "bl_node_addr"
@@ -137,6 +138,7 @@ type tcMapSpecs struct {
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
+	BlFragment    *ebpf.MapSpec `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -214,6 +216,7 @@ type tcMaps struct {
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
+	BlFragment    *ebpf.Map `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -239,6 +242,7 @@ func (m *tcMaps) Close() error {
 		m.BlDeviceId,
 		m.BlFilter,
 		m.BlFlow,
+		m.BlFragment,
 		m.BlFrontend,
 		m.BlLocalCidr,
 		m.BlNodeAddr,

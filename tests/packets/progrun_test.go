@@ -221,7 +221,6 @@ func untouched4(all map[string][]byte, name string, f frame) {
 		all[fmt.Sprintf("%swith %d words of header", name, length)] = with(packet, 0, 4<<4|length)
 	}
 	all[name+"with more header than packet"] = with(packet, 0, 4<<4|15)
-	all[name+"first fragment"] = with(packet, 6, 0x20, 0)
 	all[name+"later fragment"] = with(packet, 6, 0x20, 1)
 	all[name+"last fragment"] = with(packet, 6, 0x1f, 0xff)
 	all[name+"longer than it is"] = with(packet, 2, 0, byte(len(packet)-ethernetSize+1))
@@ -248,8 +247,8 @@ func untouched6(all map[string][]byte, name string, f frame) {
 		}
 	}
 	f.extension = unix.IPPROTO_FRAGMENT
-	f.options = extensions(f.protocol, 8, f.extension)
-	all[name+"in a fragment"] = f.bytes()
+	f.options = []byte{f.protocol, 0, 0, 9, 0, 0, 0, 1}
+	all[name+"in a later fragment"] = f.bytes()
 	f.extension = unix.IPPROTO_DSTOPTS
 	f.options = extensions(f.protocol, 8, slices.Repeat([]byte{f.extension}, 9)...)
 	all[name+"behind nine extensions"] = f.bytes()

@@ -263,6 +263,8 @@ static __always_inline struct bl_icmp bl_icmp(__u8 type, __u8 code, __u32 info)
 static __always_inline int bl_answer_icmp(struct __sk_buff *skb, const struct bl_packet *packet,
 					  const union bl_addr *source, struct bl_icmp error)
 {
+	if (packet->part == BL_PACKET_LATER)
+		return TC_ACT_SHOT; /* RFC 1122, 3.2.2: the first one is answered */
 	return packet->ipv4 ? bl_answer_icmp4(skb, packet, source, error)
 			    : bl_answer_icmp6(skb, packet, source, error);
 }

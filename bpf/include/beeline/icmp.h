@@ -105,8 +105,7 @@ static __always_inline bool bl_icmp_parse6(struct __sk_buff *skb, struct bl_icmp
  * Read an ICMP error that quotes a packet of a protocol with ports. False when the packet is
  * none. Changes nothing.
  */
-static __always_inline bool bl_icmp_parse(struct __sk_buff *skb, __u32 l3,
-					  struct bl_icmp_error *error)
+static __noinline bool bl_icmp_parse(struct __sk_buff *skb, __u32 l3, struct bl_icmp_error *error)
 {
 	error->l3 = l3;
 	__builtin_memset(error->key.pad, 0, sizeof(error->key.pad));

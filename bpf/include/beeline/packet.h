@@ -33,16 +33,25 @@ enum bl_tcp_flags {
 	BL_TCP_ACK = 0x10,
 };
 
+/* Which part of a datagram a packet is. */
+enum bl_packet_part {
+	BL_PACKET_WHOLE,
+	BL_PACKET_FIRST, /* fragment */
+	BL_PACKET_LATER, /* fragment: without ports */
+};
+
 /* Offsets are from the start of the packet data. */
 struct bl_packet {
 	struct bl_flow_key key BL_ALIGNED; /* addresses, ports, protocol as they stand */
 	__u32 l3;
 	__u32 l4;
+	__be32 fragment_id; /* 0 when whole */
 	__u16 l4_len; /* by the IP header; cut off where the kernel has put many packets together */
 	/* SCTP: of the segment that means the same to a connection. UDP: 0. */
 	__u8 tcp_flags;
 	__u8 ttl; /* or hop limit */
 	bool ipv4;
+	__u8 part; /* enum bl_packet_part */
 	/* The packet is about to leave: what is answered comes in by the device. */
 	bool leaves;
 };
@@ -65,9 +74,18 @@ static __always_inline __u8 bl_packet_chunk_flags(__u8 chunk)
 	return BL_TCP_ACK;
 }
 
+/* Note a fragment: @offset is where in the datagram it is, @more whether it is not the last. */
+static __always_inline void bl_packet_fragment(struct bl_packet *packet, __u16 offset, bool more,
+					       __be32 id)
+{
+	packet->part = offset ? BL_PACKET_LATER : more ? BL_PACKET_FIRST : BL_PACKET_WHOLE;
+	packet->fragment_id = packet->part == BL_PACKET_WHOLE ? 0 : id;
+}
+
 /*
  * Read the ports of a packet that is @len bytes long from its network header on.
- * False when it is cut short or a length in it is wrong.
+ * False when it is cut short or a length in it is wrong, and for a fragment of SCTP,
+ * whose checksum can be corrected only when all of the packet is there.
  */
 static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_packet *packet,
 					    __u32 len)
@@ -76,6 +94,8 @@ static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_pac
 	__u32 header = sizeof(struct udphdr);
 	__u8 size_flags[2] = {};
 
+	if (packet->part == BL_PACKET_LATER)
+		return packet->l4 < end && end <= skb->len;
 	switch (packet->key.proto) {
 	case IPPROTO_TCP:
 		if (bpf_skb_load_bytes(skb, packet->l4 + 12, size_flags, sizeof(size_flags)))
@@ -87,6 +107,8 @@ static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_pac
 	case IPPROTO_UDP:
 		break;
 	case IPPROTO_SCTP:
+		if (packet->part != BL_PACKET_WHOLE)
+			return false;
 		header = sizeof(struct bl_sctp);
 		/* The type of the first chunk; 0, which is data, where there is none. */
 		bpf_skb_load_bytes(skb, packet->l4 + header, &size_flags[1], 1);
@@ -117,8 +139,10 @@ static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_pack
 
 	if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
 		return false;
-	if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(0x3fff))
+	if (ip.version != 4 || ip.ihl < 5)
 		return false;
+	bl_packet_fragment(packet, bpf_ntohs(ip.frag_off) & 0x1fff, ip.frag_off & bpf_htons(0x2000),
+			   ip.id);
 	bl_addr_set_ipv4(&packet->key.src, ip.saddr);
 	bl_addr_set_ipv4(&packet->key.dst, ip.daddr);
 	packet->key.proto = ip.protocol;
@@ -128,10 +152,12 @@ static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_pack
 	return bl_packet_ports(skb, packet, bl_packet_len(skb, packet->l3, bpf_ntohs(ip.tot_len)));
 }
 
-/* An extension header that has a length in its second byte. */
+/* The start of an extension header. */
 struct bl_extension {
 	__u8 next;
-	__u8 length; /* in units of 8 bytes, the first not counted */
+	__u8 length; /* in units of 8 bytes, the first not counted; not of a fragment's */
+	__be16 offset; /* of a fragment: the lowest bit says whether there are more */
+	__be32 id; /* of a fragment */
 };
 
 static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_packet *packet)
@@ -150,14 +176,21 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 	next = ip.nexthdr;
 	for (int i = 0; i < BL_PACKET_MAX_EXTENSIONS; i++) {
 		switch (next) {
+		case IPPROTO_FRAGMENT:
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:
 		case IPPROTO_DSTOPTS:
 			if (bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
 				return false;
+			if (next == IPPROTO_FRAGMENT) {
+				extension.length = 0;
+				bl_packet_fragment(packet, bpf_ntohs(extension.offset) & 0xfff8,
+						   extension.offset & bpf_htons(1), extension.id);
+			}
 			next = extension.next;
 			at += (extension.length + 1) * 8;
-			continue;
+			if (packet->part != BL_PACKET_LATER)
+				continue;
 		}
 		break;
 	}
@@ -170,8 +203,9 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 
 /*
  * Read the headers of @skb, whose network header is at @l3. False when the packet
- * is none that a Service could carry: not IP, another protocol, a fragment, cut
- * short, or with a bad length. Changes nothing.
+ * is none that a Service could carry: not IP, another protocol, cut short, or with
+ * a bad length. Of a later fragment, whatever it carries, the ports stay as they
+ * are. Changes nothing.
  */
 __noinline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3, struct bl_packet *packet)
 {
@@ -308,7 +342,8 @@ static __always_inline bool bl_rewrite_ports(struct __sk_buff *skb, const struct
 }
 
 /*
- * Give the packet the addresses and ports of @to, with right checksums whatever
+ * Give the packet the addresses and, unless it is a later fragment, the ports of
+ * @to, with right checksums whatever
  * the device computes; with @hop also one hop less to live. False when the packet
  * could not be written: it is then to be dropped, for it may be half changed.
  */
@@ -322,8 +357,10 @@ __noinline bool bl_packet_rewrite(struct __sk_buff *skb, const struct bl_packet 
 		return false;
 	checksum = bl_packet_checksum(packet, &flags);
 	to_ports = *(const __u32 *)&to->src_port;
-	if (checksum ? !bl_rewrite_ports(skb, packet, to_ports, checksum, flags)
-		     : !bl_rewrite_sctp(skb, packet, to_ports))
+	if (packet->part == BL_PACKET_LATER)
+		checksum = 0; /* both it and the ports are in the first one */
+	else if (checksum ? !bl_rewrite_ports(skb, packet, to_ports, checksum, flags)
+			  : !bl_rewrite_sctp(skb, packet, to_ports))
 		return false;
 	return packet->ipv4 ? bl_rewrite_ipv4(skb, packet, to, hop, checksum, flags)
 			    : bl_rewrite_ipv6(skb, packet, to, hop, checksum, flags);

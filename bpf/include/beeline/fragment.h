@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Fragments. Only the first one of a datagram has the ports, so what becomes of it
+ * is kept for the others. One that comes before the first passes untouched.
+ */
+#pragma once
+
+#include <beeline/packet.h>
+
+enum bl_fragment_limits {
+	BL_FRAGMENT_ENTRIES = 4096, /* datagrams */
+	BL_FRAGMENT_SECONDS = 30, /* how long Linux waits for all fragments of IPv4 */
+};
+
+/* What the fragments of one datagram have in common at one hook. */
+struct bl_fragment_key {
+	union bl_addr src;
+	union bl_addr dst;
+	__be32 id;
+	__u8 proto; /* 0 with IPv6, where the id stands alone */
+	__u8 hook;
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct bl_fragment_key) == 40, "bl_fragment_key");
+
+/* What became of the first fragment. */
+struct bl_fragment_entry {
+	struct bl_rewrite to;
+	__u32 device;
+	__u32 second; /* as bl_flow_now() */
+	__u8 fate;
+	__u8 back;
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct bl_fragment_entry) == 48, "bl_fragment_entry");
+
+/* It is worth nothing after a moment, so each load of the programs has its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, BL_FRAGMENT_ENTRIES);
+	__type(key, struct bl_fragment_key);
+	__type(value, struct bl_fragment_entry);
+} bl_fragment SEC(".maps");
+
+static __always_inline void bl_fragment_key(const struct bl_packet *packet, __u8 hook,
+					    struct bl_fragment_key *key)
+{
+	key->src = packet->key.src;
+	key->dst = packet->key.dst;
+	key->id = packet->fragment_id;
+	key->proto = packet->ipv4 ? packet->key.proto : 0;
+	key->hook = hook;
+	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}

@@ -1,0 +1,199 @@
+package packets_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// fragments returns a packet without options in fragments of at most size bytes,
+// which is a multiple of 8.
+func (f frame) fragments(id uint16, size int) [][]byte {
+	var list [][]byte
+	packet := f.bytes()
+	header := ethernetSize + headerSize(f.to.Addr())
+	segment := packet[header:]
+	for offset := 0; offset < len(segment); offset += size {
+		part := segment[offset:min(offset+size, len(segment))]
+		more := offset+len(part) < len(segment)
+		if f.to.Addr().Is4() {
+			list = append(list, fragment4(packet[:header], id, offset, more, part))
+		} else {
+			list = append(list, fragment6(packet[:header], f.protocol, id, offset, more, part))
+		}
+	}
+	return list
+}
+
+func fragment4(header []byte, id uint16, offset int, more bool, part []byte) []byte {
+	p := slices.Concat(header, part)
+	ip := p[ethernetSize:]
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+	binary.BigEndian.PutUint16(ip[4:], id)
+	place := uint16(offset / 8)
+	if more {
+		place |= 0x2000
+	}
+	binary.BigEndian.PutUint16(ip[6:], place)
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], ^sum(0, ip[:20]))
+	return p
+}
+
+func fragment6(header []byte, protocol byte, id uint16, offset int, more bool, part []byte) []byte {
+	extension := make([]byte, 8)
+	extension[0] = protocol
+	place := uint16(offset)
+	if more {
+		place |= 1
+	}
+	binary.BigEndian.PutUint16(extension[2:], place)
+	binary.BigEndian.PutUint16(extension[6:], id)
+	p := slices.Concat(header, extension, part)
+	ip := p[ethernetSize:]
+	binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40))
+	ip[6] = unix.IPPROTO_FRAGMENT
+	return p
+}
+
+// TestProgramFragments: the fragments of a packet are translated as if the packet
+// had been fragmented afterwards, both ways.
+func TestProgramFragments(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	payload := strings.Repeat("payload ", 100)
+	id := uint16(0)
+	for name, protocol := range protocols {
+		for _, family := range []byte{4, 6} {
+			request := frame{from: crafted[family], to: virtual[family], protocol: protocol, flags: flagSYN, payload: payload}
+			translated := request
+			translated.to = backend[family]
+			reply := frame{from: backend[family], to: crafted[family], protocol: protocol, flags: flagSYN | flagACK, payload: payload}
+			translatedReply := reply
+			translatedReply.from = virtual[family]
+			for _, way := range []struct {
+				program  string
+				in, want frame
+			}{{"bl_ingress", request, translated}, {"bl_egress", reply, translatedReply}} {
+				id += 2
+				in, want := way.in.fragments(id, 256), way.want.fragments(id, 256)
+				if _, out := b.run(t, way.program, in[1]); !bytes.Equal(out, in[1]) {
+					t.Errorf("%s %d in %s: a fragment before the first one was changed", name, family, way.program)
+				}
+				for i := range in {
+					if verdict, out := b.run(t, way.program, in[i]); verdict != passes || !bytes.Equal(out, want[i]) {
+						t.Errorf("%s %d in %s: fragment %d of %d: verdict %d, packet\n% x, want\n% x",
+							name, family, way.program, i+1, len(in), int32(verdict), out, want[i])
+					}
+				}
+				other := way.in.fragments(id+1, 256)[1]
+				if _, out := b.run(t, way.program, other); !bytes.Equal(out, other) {
+					t.Errorf("%s %d in %s: a fragment of another datagram was changed", name, family, way.program)
+				}
+			}
+		}
+	}
+}
+
+// TestProgramFragmentsRefused: the first fragment is answered, the others are
+// dropped.
+func TestProgramFragmentsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	undeclared := netip.AddrPortFrom(virtual[4].Addr(), 81)
+	for name, protocol := range protocols {
+		f := frame{from: crafted[4], to: undeclared, protocol: protocol, flags: flagSYN, payload: strings.Repeat("x", 600)}
+		for i, fragment := range f.fragments(7, 256) {
+			want := uint32(dropped)
+			if i == 0 {
+				want = redirect
+			}
+			if verdict, _ := b.run(t, "bl_ingress", fragment); verdict != want {
+				t.Errorf("%s: fragment %d: verdict %d, want %d", name, i+1, int32(verdict), want)
+			}
+		}
+	}
+}
+
+// TestFragments: datagrams that do not fit into a packet reach backends here and on
+// the other node, and the answers, which do not fit either, come back.
+func TestFragments(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+	})
+	c.watchChecksums(t)
+	for _, network := range networks[2:] {
+		for i, e := range []endpoint{local, remote} {
+			for _, size := range []int{2000, 8000, 60000} {
+				payload := strings.Repeat("datagram", size/8)
+				got, err := exchange(c.client, network, nodePort(network, i+1), payload)
+				if err != nil || !strings.HasPrefix(got, e.server()+" ") || !strings.HasSuffix(got, " "+payload) {
+					t.Errorf("%s to %s, %d bytes: %d bytes came back: %v", network, e.server(), size, len(got), err)
+				}
+			}
+		}
+	}
+}
+
+// exchange sends a datagram and returns the answer.
+func exchange(n *lab.Namespace, network string, to netip.AddrPort, payload string) (string, error) {
+	var conn net.Conn
+	err := n.Run(func() (err error) {
+		conn, err = net.Dial(network, to.String())
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte(payload)); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 65536)
+	size, err := conn.Read(buf)
+	return string(buf[:size]), err
+}
+
+// TestFragmentsOfTCP: segments that a router had to fragment arrive.
+func TestFragmentsOfTCP(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+	})
+	err := c.router.Run(func() error {
+		link, err := netlink.LinkByName("nodes")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(link, 1000)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.watchChecksums(t)
+	for i, e := range []endpoint{local, remote} {
+		s := c.client.Socket("tcp4")
+		// Packets may be fragmented on their way.
+		if err := s.SetOption(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
+			t.Fatal(err)
+		}
+		got, err := askBy(s, "tcp4", nodePort("tcp4", i+1), strings.Repeat("x", 1400))
+		if err != nil || got.name != e.server() {
+			t.Errorf("to %s: %v, %v", e.server(), got, err)
+		}
+	}
+}
