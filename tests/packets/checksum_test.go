@@ -13,9 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// watchChecksums fails the test for every packet that passes a device of the
-// cluster with a wrong checksum, until the test ends. Packets whose checksum is
-// left to the receiver are not looked at.
+// watchChecksums watches every namespace of the cluster.
 func (c *cluster) watchChecksums(t *testing.T) {
 	t.Helper()
 	names := []string{"router", "client", "other client", "node1", "node1/routed", "node1/bridged", "node2", "node2/routed", "node2/bridged"}
@@ -24,6 +22,9 @@ func (c *cluster) watchChecksums(t *testing.T) {
 	}
 }
 
+// watchChecksums fails the test when a packet that passes a device of the namespace
+// has a wrong checksum, until the test ends. Packets whose checksum is left to the
+// receiver are not looked at.
 func watchChecksums(t *testing.T, name string, n *lab.Namespace) {
 	t.Helper()
 	fd := -1
@@ -163,16 +164,17 @@ func checkSegment(protocol byte, pseudo uint32, segment []byte) error {
 // sum is the Internet checksum's sum, folded: 0xffff over what holds a right
 // checksum.
 func sum(start uint32, bytes []byte) uint16 {
-	for ; len(bytes) > 1; bytes = bytes[2:] {
-		start += uint32(binary.BigEndian.Uint16(bytes))
+	total := uint64(start)
+	for ; len(bytes) > 3; bytes = bytes[4:] {
+		total += uint64(binary.BigEndian.Uint32(bytes))
 	}
-	if len(bytes) == 1 {
-		start += uint32(bytes[0]) << 8
+	var rest [4]byte
+	copy(rest[:], bytes)
+	total += uint64(binary.BigEndian.Uint32(rest[:]))
+	for total > 0xffff {
+		total = total&0xffff + total>>16
 	}
-	for start > 0xffff {
-		start = start&0xffff + start>>16
-	}
-	return uint16(start)
+	return uint16(total)
 }
 
 // TestChecksum: the check tells right checksums from wrong ones.

@@ -61,7 +61,8 @@ func TestIperf(t *testing.T) {
 				{"--bytes", "2M", "--udp", "--bitrate", "100M", "--length", "1200"},
 			} {
 				t.Run(strings.Join(append([]string{offload.name, network}, flags...), " "), func(t *testing.T) {
-					c.watchChecksums(t)
+					watchChecksums(t, "client", c.client)
+					watchChecksums(t, remote.server(), c.nodes[1].routed)
 					c.runIperf(t, append(flags, "--client", nodeAddrs(1).of(network).String()))
 				})
 			}

@@ -31,7 +31,8 @@ func TestTransfer(t *testing.T) {
 			offload.set(c)
 			for _, network := range networks[:2] {
 				t.Run(strings.Join([]string{way, offload.name, network}, " "), func(t *testing.T) {
-					c.watchChecksums(t)
+					watchChecksums(t, "client", c.client)
+					watchChecksums(t, remote.server(), c.nodes[1].routed)
 					transfer(t, c.client, network, nodePort(network, 1))
 				})
 			}
