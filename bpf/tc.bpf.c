@@ -23,6 +23,7 @@
 #include <beeline/answer.h>
 #include <beeline/icmp.h>
 #include <beeline/fragment.h>
+#include <beeline/echo.h>
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -592,8 +593,8 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 }
 
 /*
- * A packet that carries no Service: an ICMP error about a packet of a flow goes
- * to the side that sent that packet.
+ * A packet that carries no Service: an echo request to an address of one is
+ * answered, and an ICMP error about a packet of a flow goes to the side that sent that packet.
  */
 __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 {
@@ -604,7 +605,8 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_tc_hook hook)
 	__u32 id;
 
 	if (!bl_icmp_parse(skb, l3, &error))
-		return BL_TC_PASS;
+		return hook == BL_TC_POD_EGRESS ? BL_TC_PASS
+						: bl_echo(skb, l3, hook == BL_TC_EGRESS);
 	flow = bpf_map_lookup_elem(&bl_flow, &error.key);
 	if (!flow || !bl_tc_error_here(flow, hook))
 		return BL_TC_PASS;

@@ -21,6 +21,7 @@ var (
 	_ = [1]int{}[sockBlFrontendFlagBL_FRONTEND_INTERNAL_LOCAL-sockBlFrontendFlag(tables.InternalLocal)]
 	_ = [1]int{}[sockBlFrontendFlagBL_FRONTEND_EXTERNAL_LOCAL-sockBlFrontendFlag(tables.ExternalLocal)]
 	_ = [1]int{}[sockBlFrontendFlagBL_FRONTEND_SOURCE_RANGES-sockBlFrontendFlag(tables.SourceRanges)]
+	_ = [1]int{}[sockBlFrontendFlagBL_FRONTEND_REFUSE_OTHERS-sockBlFrontendFlag(tables.RefuseOthers)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_CLUSTER-sockBlBackendState(tables.InCluster)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_LOCAL-sockBlBackendState(tables.InLocal)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_READY-sockBlBackendState(tables.Ready)]

@@ -209,6 +209,7 @@ const (
 	sockBlFrontendFlagBL_FRONTEND_INTERNAL_LOCAL sockBlFrontendFlag = 1
 	sockBlFrontendFlagBL_FRONTEND_EXTERNAL_LOCAL sockBlFrontendFlag = 2
 	sockBlFrontendFlagBL_FRONTEND_SOURCE_RANGES  sockBlFrontendFlag = 4
+	sockBlFrontendFlagBL_FRONTEND_REFUSE_OTHERS  sockBlFrontendFlag = 8
 )
 
 type sockBlFrontendKey struct {

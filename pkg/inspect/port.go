@@ -100,8 +100,8 @@ type Frontend struct {
 	// Address is the unspecified address for a NodePort: it stands for those of
 	// the node.
 	Address netip.Addr `json:"address"`
-	// Port and Protocol are absent for the kind Address: it refuses the ports of
-	// a ClusterIP that the Service does not have.
+	// Port and Protocol are absent for the kind Address: it answers echo requests
+	// and, with RefuseOthers, refuses the ports that the Service does not have.
 	Port     uint16 `json:"port,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Internal and External are the sets, cluster or local, that clients inside
@@ -112,6 +112,8 @@ type Frontend struct {
 	// Restricted is set.
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	Restricted   bool           `json:"restricted,omitempty"`
+	// RefuseOthers is set for the address of a ClusterIP.
+	RefuseOthers bool `json:"refuseOthers,omitempty"`
 }
 
 // reading is one pass over the tables.
@@ -257,6 +259,7 @@ func (b Backend) compare(o Backend) int {
 func (r *reading) frontend(key tables.FrontendKey, f tables.Frontend) Frontend {
 	out := Frontend{Kind: f.Kind.String(), Address: key.Addr, Port: key.Port}
 	if f.Kind == tables.FrontendAddress {
+		out.RefuseOthers = f.Flags&tables.RefuseOthers != 0
 		return out
 	}
 	out.Protocol = key.Protocol.String()
@@ -291,6 +294,5 @@ var kindOrder = map[string]int{
 // IsNodePort reports whether the address stands for those of the node.
 func (f Frontend) IsNodePort() bool { return f.Kind == tables.FrontendNodePort.String() }
 
-// RefusesOtherPorts reports whether the frontend only refuses ports that the
-// Service does not have.
-func (f Frontend) RefusesOtherPorts() bool { return f.Kind == tables.FrontendAddress.String() }
+// IsAddress reports whether the frontend stands for an address and no port.
+func (f Frontend) IsAddress() bool { return f.Kind == tables.FrontendAddress.String() }

@@ -107,14 +107,20 @@ func unspecified(family model.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// addressFrontends make the ports of a ClusterIP that the Service does not
-// declare refused.
+// addressFrontends make the addresses of a Service answer echo requests, and the
+// ports of a ClusterIP that the Service does not declare refused. Several Services
+// may share the other addresses, and hosts may have them.
 func addressFrontends(svc *model.Service, family model.Family) []DesiredFrontend {
 	var fs []DesiredFrontend
-	for _, a := range svc.ClusterIPs {
-		if model.FamilyOf(a) == family {
-			fs = append(fs, DesiredFrontend{FrontendKey{Addr: a.Unmap()}, FrontendAddress, 0})
+	add := func(addrs []netip.Addr, flags FrontendFlags) {
+		for _, a := range addrs {
+			if model.FamilyOf(a) == family {
+				fs = append(fs, DesiredFrontend{FrontendKey{Addr: a.Unmap()}, FrontendAddress, flags})
+			}
 		}
 	}
+	add(svc.ClusterIPs, RefuseOthers)
+	add(svc.ExternalIPs, 0)
+	add(svc.LoadBalancerIPs, 0)
 	return fs
 }

@@ -16,7 +16,7 @@ func lines(d Desired) []string {
 	var list []string
 	for _, u := range d.Units {
 		for _, f := range u.Frontends {
-			list = append(list, fmt.Sprintf("%s %s: %s %s %03b", u.Name.Port.Port, u.Name.Family, f.Kind, f.Key, f.Flags))
+			list = append(list, fmt.Sprintf("%s %s: %s %s %04b", u.Name.Port.Port, u.Name.Family, f.Kind, f.Key, f.Flags))
 		}
 	}
 	return list
@@ -41,47 +41,56 @@ func TestCompileFrontends(t *testing.T) {
 		want   string
 	}{
 		{"dual stack", func(*model.Service) {}, `
-			http IPv4: ClusterIP 10.96.0.1:80/TCP 000
-			http IPv4: ExternalIP 192.0.2.1:80/TCP 000
-			http IPv4: LoadBalancer 198.51.100.1:80/TCP 000
-			http IPv4: NodePort 0.0.0.0:30080/TCP 000
-			http IPv4: Address 10.96.0.1 000
-			dns IPv4: ClusterIP 10.96.0.1:53/UDP 000
-			dns IPv4: ExternalIP 192.0.2.1:53/UDP 000
-			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 000
-			http IPv6: ClusterIP [fd00::1]:80/TCP 000
-			http IPv6: LoadBalancer [2001:db8::1]:80/TCP 000
-			http IPv6: NodePort [::]:30080/TCP 000
-			http IPv6: Address fd00::1 000
-			dns IPv6: ClusterIP [fd00::1]:53/UDP 000
-			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 000`},
+			http IPv4: ClusterIP 10.96.0.1:80/TCP 0000
+			http IPv4: ExternalIP 192.0.2.1:80/TCP 0000
+			http IPv4: LoadBalancer 198.51.100.1:80/TCP 0000
+			http IPv4: NodePort 0.0.0.0:30080/TCP 0000
+			http IPv4: Address 10.96.0.1 1000
+			http IPv4: Address 192.0.2.1 0000
+			http IPv4: Address 198.51.100.1 0000
+			dns IPv4: ClusterIP 10.96.0.1:53/UDP 0000
+			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
+			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 0000
+			http IPv6: ClusterIP [fd00::1]:80/TCP 0000
+			http IPv6: LoadBalancer [2001:db8::1]:80/TCP 0000
+			http IPv6: NodePort [::]:30080/TCP 0000
+			http IPv6: Address fd00::1 1000
+			http IPv6: Address 2001:db8::1 0000
+			dns IPv6: ClusterIP [fd00::1]:53/UDP 0000
+			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 0000`},
 		{"local policies", func(s *model.Service) {
 			s.ClusterIPs, s.Ports = s.ClusterIPs[:1], s.Ports[:1]
 			s.InternalLocal, s.ExternalLocal = true, true
 		}, `
-			http IPv4: ClusterIP 10.96.0.1:80/TCP 011
-			http IPv4: ExternalIP 192.0.2.1:80/TCP 010
-			http IPv4: LoadBalancer 198.51.100.1:80/TCP 010
-			http IPv4: NodePort 0.0.0.0:30080/TCP 010
-			http IPv4: Address 10.96.0.1 000`},
+			http IPv4: ClusterIP 10.96.0.1:80/TCP 0011
+			http IPv4: ExternalIP 192.0.2.1:80/TCP 0010
+			http IPv4: LoadBalancer 198.51.100.1:80/TCP 0010
+			http IPv4: NodePort 0.0.0.0:30080/TCP 0010
+			http IPv4: Address 10.96.0.1 1000
+			http IPv4: Address 192.0.2.1 0000
+			http IPv4: Address 198.51.100.1 0000`},
 		{"internal policy only", func(s *model.Service) {
 			s.ClusterIPs, s.Ports = s.ClusterIPs[1:], s.Ports[1:]
 			s.InternalLocal = true
 		}, `
-			dns IPv6: ClusterIP [fd00::1]:53/UDP 011
-			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 000
-			dns IPv6: Address fd00::1 000`},
+			dns IPv6: ClusterIP [fd00::1]:53/UDP 0011
+			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 0000
+			dns IPv6: Address fd00::1 1000
+			dns IPv6: Address 2001:db8::1 0000`},
 		{"source ranges of one family", func(s *model.Service) {
 			s.Ports = s.Ports[1:]
 			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 		}, `
-			dns IPv4: ClusterIP 10.96.0.1:53/UDP 000
-			dns IPv4: ExternalIP 192.0.2.1:53/UDP 000
-			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 100
-			dns IPv4: Address 10.96.0.1 000
-			dns IPv6: ClusterIP [fd00::1]:53/UDP 000
-			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 000
-			dns IPv6: Address fd00::1 000`},
+			dns IPv4: ClusterIP 10.96.0.1:53/UDP 0000
+			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
+			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 0100
+			dns IPv4: Address 10.96.0.1 1000
+			dns IPv4: Address 192.0.2.1 0000
+			dns IPv4: Address 198.51.100.1 0000
+			dns IPv6: ClusterIP [fd00::1]:53/UDP 0000
+			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 0000
+			dns IPv6: Address fd00::1 1000
+			dns IPv6: Address 2001:db8::1 0000`},
 		{"no ports", func(s *model.Service) { s.Ports = nil }, ""},
 	}
 	for _, tt := range tests {

@@ -51,7 +51,7 @@ const (
 	FrontendNodePort
 	FrontendExternalIP
 	FrontendLoadBalancer
-	// FrontendAddress makes the other ports of a ClusterIP refused.
+	// FrontendAddress makes an address answer echo requests.
 	FrontendAddress
 )
 
@@ -80,6 +80,7 @@ const (
 	InternalLocal FrontendFlags = 1 << iota // clients inside the cluster: local set
 	ExternalLocal                           // clients outside: local set
 	SourceRanges                            // only sources in the source ranges
+	RefuseOthers                            // of a [FrontendAddress]: refuse ports that are no frontends
 )
 
 // Frontend leads to a Service port.

@@ -53,10 +53,13 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend, id uint32) (lost []model.Name, err error) {
 	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
 	f := t.frontends[want.Key]
-	if f != nil && f.owner != name && f.owner != nobody && !stronger(want.Kind, f.Kind) {
+	if f != nil && f.owner != name && f.owner != nobody && !stronger(entry, f.Frontend) {
 		if !slices.Contains(f.waiting, name) {
 			f.waiting = append(f.waiting, name)
 			svc.claims[want.Key] = struct{}{}
+		}
+		if want.Kind == FrontendAddress && want.Flags&RefuseOthers == 0 {
+			return nil, nil // shared: another Service keeps it for both
 		}
 		return nil, &ClashError{want.Key, want.Kind, f.owner}
 	}

@@ -285,8 +285,10 @@ func (w *world) checkFrontends() {
 		}
 	}
 	for key, list := range claims {
-		best := slices.MaxFunc(list, func(a, b claim) int { return rank(a.kind) - rank(b.kind) })
-		list = slices.DeleteFunc(list, func(c claim) bool { return rank(c.kind) < rank(best.kind) })
+		given := func(c claim) bool { return ofCluster(Frontend{Kind: c.kind, Flags: c.flags}) }
+		if slices.ContainsFunc(list, given) {
+			list = slices.DeleteFunc(list, func(c claim) bool { return !given(c) })
+		}
 		f, ok := w.store.frontends[key]
 		got := claim{w.store.names[f.Service].Unit(), f.Kind, f.Flags}
 		if !ok || !slices.Contains(list, got) {

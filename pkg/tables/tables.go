@@ -1,7 +1,6 @@
 package tables
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -600,17 +599,12 @@ func (t *Tables) Usage() []Fill {
 	}
 }
 
-// stronger reports whether a frontend of kind a displaces one of kind b: a
-// ClusterIP is given by the cluster, the other addresses are chosen by whoever
-// writes the Service.
-func stronger(a, b FrontendKind) bool {
-	return cmp.Compare(rank(a), rank(b)) > 0
+// stronger reports whether frontend a displaces b: a ClusterIP is given by the
+// cluster, the other addresses are chosen by whoever writes the Service.
+func stronger(a, b Frontend) bool {
+	return ofCluster(a) && !ofCluster(b)
 }
 
-func rank(k FrontendKind) int {
-	switch k {
-	case FrontendClusterIP, FrontendAddress:
-		return 1
-	}
-	return 0
+func ofCluster(f Frontend) bool {
+	return f.Kind == FrontendClusterIP || f.Flags&RefuseOthers != 0
 }

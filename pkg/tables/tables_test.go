@@ -534,6 +534,39 @@ func TestClashClusterIP(t *testing.T) {
 	}
 }
 
+// TestSharedAddress: Services may have an external address in common, each with its
+// own ports; the address is there as long as one of them is. That of a ClusterIP
+// goes before it.
+func TestSharedAddress(t *testing.T) {
+	store := newMemory(t, roomy)
+	tables := New(store)
+	key := FrontendKey{Addr: vip(1).Addr}
+	a := oneUnit("a", key, FrontendAddress, endpoints(1), nil)
+	b := oneUnit("b", key, FrontendAddress, endpoints(1), nil)
+	apply(t, tables, a)
+	apply(t, tables, b)
+	if got := store.ownerOf(key); got != "a" {
+		t.Fatalf("%s has the address, want a", got)
+	}
+	affected, err := tables.Remove(named("a"))
+	if err != nil || !slices.Equal(affected, []model.Name{named("b")}) {
+		t.Fatalf("affected are %v, %v, want b", affected, err)
+	}
+	apply(t, tables, b)
+	if got := store.ownerOf(key); got != "b" {
+		t.Fatalf("%s has the address, want b", got)
+	}
+	owner := oneUnit("owner", key, FrontendAddress, endpoints(1), nil)
+	owner.Units[0].Frontends[0].Flags = RefuseOthers
+	if affected := apply(t, tables, owner); !slices.Equal(affected, []model.Name{named("b")}) {
+		t.Fatalf("affected are %v, want b", affected)
+	}
+	apply(t, tables, b)
+	if got := store.frontends[key]; store.ownerOf(key) != "owner" || got.Flags != RefuseOthers {
+		t.Fatalf("%s has the address: %+v", store.ownerOf(key), got)
+	}
+}
+
 func TestLarge(t *testing.T) {
 	limits := roomy
 	store := newMemory(t, limits)

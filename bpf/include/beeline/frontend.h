@@ -185,7 +185,7 @@ static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
  */
 static __always_inline enum bl_reason bl_undeclared(const struct bl_dst *dst)
 {
-	if (bl_frontend_get(dst->high, dst->low, 0).kind == BL_FRONTEND_ADDRESS)
+	if (bl_frontend_get(dst->high, dst->low, 0).flags & BL_FRONTEND_REFUSE_OTHERS)
 		return BL_REASON_UNDECLARED_PORT;
 	if (bl_service_cidr_has(dst))
 		return BL_REASON_UNALLOCATED_ADDRESS;

@@ -221,7 +221,7 @@ func TestStatus(t *testing.T) {
 	if down.Agent != want || !down.Agent.Started.Equal(now.Add(-3*time.Hour)) || !down.Agent.LastSync.Equal(now.Add(-5*time.Second)) {
 		t.Errorf("agent is %+v", down.Agent)
 	}
-	if want := (inspect.Served{Services: 6, Ports: 13, Frontends: 24, Backends: 10}); down.Served != want {
+	if want := (inspect.Served{Services: 6, Ports: 13, Frontends: 26, Backends: 10}); down.Served != want {
 		t.Errorf("served is %+v, want %+v", down.Served, want)
 	}
 	if len(down.Programs) != 0 {
@@ -249,7 +249,7 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		byName[m.Name] = m
 	}
 	for _, want := range []inspect.Map{
-		{Name: "bl_frontend", Used: 24, Size: 1 << 18, Setting: "--max-frontends"},
+		{Name: "bl_frontend", Used: 26, Size: 1 << 18, Setting: "--max-frontends"},
 		{Name: "bl_service", Used: 13, Size: 1 << 18, Setting: "--max-services"},
 		{Name: "bl_backend", Used: 10, Size: 1 << 21, Setting: "--max-backends"},
 		{Name: "bl_slot", Used: 13, Size: 1 << 24, Setting: "--max-slots"},

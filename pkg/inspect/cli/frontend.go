@@ -59,7 +59,7 @@ func frontendTable(frontends []inspect.FrontendEntry, wide bool) string {
 // frontendAddress returns "10.0.0.1:80/TCP", or the address alone of a frontend
 // that stands for no port.
 func frontendAddress(f inspect.Frontend) string {
-	if f.RefusesOtherPorts() {
+	if f.IsAddress() {
 		return f.Address.String()
 	}
 	return netip.AddrPortFrom(f.Address, f.Port).String() + "/" + f.Protocol
@@ -76,7 +76,7 @@ func frontendFlags(f inspect.Frontend) []string {
 	if f.Restricted {
 		flags = append(flags, "source-ranges")
 	}
-	if f.RefusesOtherPorts() {
+	if f.RefuseOthers {
 		flags = append(flags, "refuse")
 	}
 	return flags

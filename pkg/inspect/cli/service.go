@@ -205,8 +205,10 @@ func portText(p inspect.Port, wide bool) string {
 func frontendsOf(p inspect.Port) *table {
 	t := newTable("FRONTEND", "KIND", "FROM-CLUSTER", "FROM-OUTSIDE", "CLIENTS")
 	for _, f := range p.Frontends {
-		if f.RefusesOtherPorts() {
-			t.add(frontendAddress(f)+" other ports", f.Kind, "refused", "refused", clients(f, true))
+		if f.IsAddress() {
+			if f.RefuseOthers {
+				t.add(frontendAddress(f)+" other ports", f.Kind, "refused", "refused", clients(f, true))
+			}
 			continue
 		}
 		t.add(frontendAddress(f), f.Kind, f.Internal+" set", f.External+" set", clients(f, true))
