@@ -70,8 +70,11 @@ func measureNodePort(ctx context.Context, box *sandbox) (runs []samples, err err
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(l.fill(ctx, c), createNodePorts(ctx, c)); err != nil {
+	if err := l.fill(ctx, c); err != nil {
 		return nil, fmt.Errorf("fill the API server: %w", err)
+	}
+	if err := createNodePorts(ctx, c); err != nil {
+		return nil, fmt.Errorf("create the NodePorts: %w", err)
 	}
 	for i, name := range nodeProxies {
 		p := nodeProxy{name: name, index: i, host: network.nodes[i], box: box}
