@@ -296,11 +296,13 @@ __noinline bool bl_tc_store(struct __sk_buff *skb, const struct bl_packet *packe
 		bl_count(BL_REASON_NO_SOURCE_PORT);
 		return false;
 	}
-	if (!bpf_map_update_elem(&bl_flow, &packet->key, &forward, BPF_ANY)) {
+	key = packet->key; /* Linux 6.1 takes keys from the stack only */
+	if (!bpf_map_update_elem(&bl_flow, &key, &forward, BPF_ANY)) {
 		way->to.src = plan->source;
 		bl_tc_to_backend(&forward, way);
 		return true;
 	}
+	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
 	bpf_map_delete_elem(&bl_flow, &key);
 	bl_count(BL_REASON_FLOW_NOT_STORED);
 	return false;
