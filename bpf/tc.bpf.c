@@ -530,6 +530,13 @@ bl_tc_reply(struct __sk_buff *skb, const struct bl_packet *packet, enum bl_tc_ho
 	return BL_TC_TRANSLATED;
 }
 
+static __always_inline bool bl_tc_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
+					  const struct bl_rewrite *to, bool hop)
+{
+	return packet->plain ? bl_packet_rewrite_plain(skb, packet, to, hop)
+			     : bl_packet_rewrite(skb, packet, to, hop);
+}
+
 /* Translate the packet and send it on. */
 static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packet *packet,
 				    const struct bl_tc_way *way)
@@ -538,7 +545,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	__u32 mtu = 0;
 
 	if (!way->device) {
-		if (!bl_packet_rewrite(skb, packet, &way->to, false))
+		if (!bl_tc_rewrite(skb, packet, &way->to, false))
 			return TC_ACT_SHOT;
 		return way->back ? bl_answer_return(skb, packet->l3, false) : BL_TC_PASS;
 	}
@@ -549,7 +556,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 		return TC_ACT_SHOT;
 	if (bpf_check_mtu(skb, device->ifindex, &mtu, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED)
 		return bl_answer_too_big(skb, packet, mtu);
-	if (!bl_packet_rewrite(skb, packet, &way->to, true))
+	if (!bl_tc_rewrite(skb, packet, &way->to, true))
 		return TC_ACT_SHOT;
 	return bpf_redirect_neigh(device->ifindex, NULL, 0, 0);
 }
@@ -680,7 +687,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	struct bl_tc_way way = {};
 	enum bl_tc_fate fate;
 
-	if (!bl_packet_parse(skb, l3, &packet))
+	packet.plain = bl_packet_plain(skb, l3, &packet);
+	if (!packet.plain && !bl_packet_parse(skb, l3, &packet))
 		return bl_tc_icmp(skb, l3, hook);
 	if (packet.part == BL_PACKET_LATER)
 		fate = bl_tc_recall_fate(&packet, hook, &way);
