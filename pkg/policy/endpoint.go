@@ -2,8 +2,10 @@ package policy
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -11,16 +13,29 @@ import (
 // endpoint is a backend that may come into a set.
 type endpoint struct {
 	Backend
-	order int // among all endpoints of the Service port, as they were listed
-	from  *model.Endpoint
+	from *model.Endpoint
 }
 
-// join returns the endpoints of every slice port that belongs to the Service
-// port, in the order of the slices.
-func join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) []endpoint {
-	n := 0
-	eachPort(port, family, list, func(s *model.Slice, _ uint16) { n += len(s.Endpoints) })
-	eps := make([]endpoint, 0, n)
+// rank is what endpoints are ordered by: address and port, then the place in which
+// they were listed. Numbers compare several times faster than netip's types.
+type rank struct {
+	high, low uint64 // of the address
+	port      uint16
+	place     int32
+}
+
+// scratch is the memory of one call of [Select], used again by the next: a call
+// for a large Service would else leave as much for the garbage collector.
+type scratch struct {
+	listed, ordered []endpoint
+	ranks           []rank
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// join appends the endpoints of every slice port that belongs to the Service port,
+// in the order of the slices.
+func join(eps []endpoint, port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) []endpoint {
 	eachPort(port, family, list, func(s *model.Slice, target uint16) {
 		for i := range s.Endpoints {
 			ep := &s.Endpoints[i]
@@ -32,8 +47,7 @@ func join(port model.ServicePort, family model.Family, list []*model.Slice, node
 					Terminating: ep.Terminating,
 					OnNode:      node.Name != "" && ep.NodeName == node.Name,
 				},
-				order: len(eps),
-				from:  ep,
+				from: ep,
 			})
 		}
 	})
@@ -54,28 +68,44 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 	}
 }
 
-// unique sorts eps by address and port and leaves one of each: the last one that
-// is not terminating, or the first when all are. A pod may stand in two slices
-// while a controller moves it; its newer entry counts, unless that only says
+// unique returns the listed endpoints by address and port, one of each: the last
+// one that is not terminating, or the first when all are. A pod may stand in two
+// slices while a controller moves it; its newer entry counts, unless that only says
 // that an earlier pod of the same address goes away.
-//
-// It works in place.
-func unique(eps []endpoint) []endpoint {
-	slices.SortFunc(eps, func(a, b endpoint) int {
-		if c := a.AddrPort.Compare(b.AddrPort); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.order, b.order)
-	})
-	kept := eps[:0]
-	for _, e := range eps {
-		last := len(kept) - 1
+func (s *scratch) unique() []endpoint {
+	s.ranks = s.ranks[:0]
+	for i := range s.listed {
+		addr := s.listed[i].AddrPort.Addr().As16()
+		s.ranks = append(s.ranks, rank{
+			high:  binary.BigEndian.Uint64(addr[:8]),
+			low:   binary.BigEndian.Uint64(addr[8:]),
+			port:  s.listed[i].AddrPort.Port(),
+			place: int32(i),
+		})
+	}
+	slices.SortFunc(s.ranks, rank.compare)
+	s.ordered = s.ordered[:0]
+	for _, r := range s.ranks {
+		e := &s.listed[r.place]
+		last := len(s.ordered) - 1
 		switch {
-		case last < 0 || kept[last].AddrPort != e.AddrPort:
-			kept = append(kept, e)
+		case last < 0 || s.ordered[last].AddrPort != e.AddrPort:
+			s.ordered = append(s.ordered, *e)
 		case !e.Terminating:
-			kept[last] = e
+			s.ordered[last] = *e
 		}
 	}
-	return kept
+	return s.ordered
+}
+
+func (r rank) compare(o rank) int {
+	switch {
+	case r.high != o.high:
+		return cmp.Compare(r.high, o.high)
+	case r.low != o.low:
+		return cmp.Compare(r.low, o.low)
+	case r.port != o.port:
+		return cmp.Compare(r.port, o.port)
+	}
+	return cmp.Compare(r.place, o.place)
 }

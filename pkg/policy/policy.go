@@ -74,7 +74,10 @@ type Sets struct {
 // the same address and port. node must not be nil; of an unknown name or zone
 // (empty) nothing is local or hinted at.
 func Select(port model.ServicePort, family model.Family, slices []*model.Slice, node *model.Node) Sets {
-	eps := unique(join(port, family, slices, node))
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	s.listed = join(s.listed[:0], port, family, slices, node)
+	eps := s.unique()
 
 	hinted := hintFilter(eps, node)
 	cluster := pick(eps, func(e *endpoint) bool { return e.Ready && hinted(e) })

@@ -94,10 +94,9 @@ func (t *Tables) restoreUnits(have *Snapshot) map[uint32]*unit {
 			continue
 		}
 		u := &unit{
-			id:       id,
-			name:     name,
-			backends: make(map[netip.AddrPort]*backend),
-			ranges:   make(map[netip.Prefix]struct{}),
+			id:     id,
+			name:   name,
+			ranges: make(map[netip.Prefix]struct{}),
 		}
 		byID[id] = u
 		t.units[name.Unit()] = u
@@ -116,17 +115,21 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 	for _, id := range slices.Sorted(maps.Keys(have.Backends)) {
 		end = id + 1
 		b := have.Backends[id]
-		u := byID[b.Service]
-		if u == nil || u.backends[b.AddrPort] != nil {
+		u, place, known := byID[b.Service], 0, false
+		if u != nil {
+			place, known = u.find(b.AddrPort)
+		}
+		if u == nil || known {
 			t.orphans.backends = append(t.orphans.backends, orphan{id, b})
 			continue
 		}
-		u.backends[b.AddrPort] = &backend{
+		u.backends = slices.Insert(u.backends, place, backend{
+			addr:       b.AddrPort,
 			id:         id,
 			generation: b.Generation,
 			state:      b.State,
 			left:       membership &^ b.State,
-		}
+		})
 		used[id] = true
 	}
 	t.backends.restore(end, func(id uint32) bool { return used[id] })

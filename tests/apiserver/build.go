@@ -36,9 +36,9 @@ func KubeProxy(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "kube-proxy"), err
 }
 
-// binaries returns the directory of the programs, built when the cache holds none
+// Build returns the directory of the programs, built when the cache holds none
 // of these versions. Test processes that ask at the same time build once.
-func binaries(ctx context.Context) (string, error) {
+func Build(ctx context.Context) (string, error) {
 	root, err := repositoryRoot()
 	if err != nil {
 		return "", err

@@ -44,7 +44,7 @@ type Server struct {
 // kube-apiserver and may override them.
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
-	bin, err := binaries(t.Context())
+	bin, err := Build(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,11 +47,7 @@ func buildCluster(ctx context.Context, dir string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the agent (run inside the repository): %w: %s", err, out)
 	}
-	// Package apiserver builds its programs when it starts them.
-	_, stop, err := startCluster(ctx, dir)
-	if err == nil {
-		stop()
-	}
+	_, err := apiserver.Build(ctx)
 	return err
 }
 
