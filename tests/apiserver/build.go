@@ -29,13 +29,6 @@ var programs = map[string]string{
 	"kube-proxy":     "k8s.io/kubernetes/cmd/kube-proxy",
 }
 
-// KubeProxy returns the path of a kube-proxy of the API server's version, which is
-// for measuring and comparing with. It is built as the API server is.
-func KubeProxy(ctx context.Context) (string, error) {
-	dir, err := binaries(ctx)
-	return filepath.Join(dir, "kube-proxy"), err
-}
-
 // Build returns the directory of the programs, built when the cache holds none
 // of these versions. Test processes that ask at the same time build once.
 func Build(ctx context.Context) (string, error) {

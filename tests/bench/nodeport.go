@@ -149,11 +149,11 @@ func (p *nodeProxy) start(ctx context.Context, server *apiserver.Server, c *kube
 			stop, err = p.startAgent(ctx, kubeconfig, services)
 			return err
 		}
-		binary, err := apiserver.KubeProxy(ctx)
+		programs, err := apiserver.Build(ctx)
 		if err != nil {
 			return err
 		}
-		stop, err = startKubeProxy(binary, dir, p.name, p.name, kubeconfig)
+		stop, err = startKubeProxy(filepath.Join(programs, "kube-proxy"), dir, p.name, p.name, kubeconfig)
 		return errors.Join(err, forgetConnections())
 	})
 	return stop, err
