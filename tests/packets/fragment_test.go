@@ -96,6 +96,10 @@ func TestProgramFragments(t *testing.T) {
 							name, family, way.program, i+1, len(in), int32(verdict), out, want[i])
 					}
 				}
+				whole, wantWhole := way.in.fragments(id, 1024)[0], way.want.fragments(id, 1024)[0]
+				if _, out := b.run(t, way.program, whole); !bytes.Equal(out, wantWhole) {
+					t.Errorf("%s %d in %s: one fragment that is all: packet\n% x, want\n% x", name, family, way.program, out, wantWhole)
+				}
 				other := way.in.fragments(id+1, 256)[1]
 				if _, out := b.run(t, way.program, other); !bytes.Equal(out, other) {
 					t.Errorf("%s %d in %s: a fragment of another datagram was changed", name, family, way.program)

@@ -48,6 +48,7 @@ __noinline __u32 bl_crc32c_multiply(__u32 a, __u32 b)
 	return product;
 }
 
+/* Between the order of this machine and lowest byte first, either way. */
 static __always_inline __u32 bl_sctp_swap(__u32 value)
 {
 	return __builtin_bswap32(bpf_ntohl(value));
