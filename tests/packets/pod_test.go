@@ -1,0 +1,143 @@
+package packets_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// podFlags leave the sockets of pods alone and translate their packets.
+var podFlags = []string{"--socket-lb", "host-namespace-only", "--pod-devices", "veth*"}
+
+// podSets are the endpoints of Services that pods ask for. The i-th set is of
+// Service i+1.
+var podSets = []struct {
+	policy    string
+	endpoints []endpoint
+}{
+	{"Cluster", []endpoint{local}},
+	{"Cluster", []endpoint{otherLocal}},
+	{"Cluster", []endpoint{{node: 1, place: "host"}}},
+	{"Cluster", []endpoint{remote}},
+	{"Cluster", []endpoint{{node: 2, place: "host"}}},
+	{"Local", []endpoint{remote}},
+	{"Cluster", nil},
+}
+
+func (c *cluster) podServices() []string {
+	var manifests []string
+	for i, set := range podSets {
+		manifests = append(manifests, c.service(i+1, fmt.Sprintf("pods-%d", i+1),
+			"externalTrafficPolicy: "+set.policy+",", set.endpoints)...)
+	}
+	return manifests
+}
+
+// TestPods: a pod whose socket is not translated reaches every kind of frontend and
+// endpoint by its packets, itself included.
+func TestPods(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c, _ := serveCluster(t, (*cluster).podServices, append([]string{"--tc-mode", mode}, podFlags...)...)
+			for _, offload := range offloads {
+				t.Run(offload.name, func(t *testing.T) {
+					offload.set(c)
+					c.watchChecksums(t)
+					c.checkPod(t, local)
+					c.checkPod(t, otherLocal)
+				})
+			}
+		})
+	}
+}
+
+// checkPod asks for every Service by every frontend from a pod.
+func (c *cluster) checkPod(t *testing.T, at endpoint) {
+	t.Helper()
+	for i, set := range podSets {
+		for _, f := range frontends {
+			for _, network := range networks {
+				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+				if err := c.checkPodAnswer(at, network, to, set.endpoints); err != nil {
+					t.Errorf("%s from %s to the %s of %v under %s: %v", network, at.server(), f.name, set.endpoints, set.policy, err)
+				}
+			}
+		}
+	}
+}
+
+// checkPodAnswer asks from a pod. The one endpoint has to see the pod's own address,
+// or that of the Service when it is the pod itself.
+func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort, endpoints []endpoint) error {
+	got, err := ask(c.podOf(at), network, to, "payload")
+	if len(endpoints) == 0 {
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return fmt.Errorf("reached %v, error %v, want it refused", got, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want := got.self
+	if endpoints[0] == at {
+		want = netip.AddrPortFrom(to.Addr(), got.self.Port())
+	}
+	if got.name != endpoints[0].server() || got.client != want {
+		return fmt.Errorf("reached %v, want %s to have seen %s", got.greeting, endpoints[0].server(), want)
+	}
+	return nil
+}
+
+// TestPodSockets: the packets of a pod leave it with the Service's address; those
+// of a process of the node never have it, for its socket is translated.
+func TestPodSockets(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
+	node := c.nodes[0]
+	for i, set := range podSets[:4] {
+		for _, network := range networks {
+			to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
+			for _, from := range []struct {
+				name      string
+				ns        *lab.Namespace
+				untouched bool
+				wait      time.Duration
+			}{
+				{"the node", node.Namespace, false, silence / 10},
+				{"a pod", node.routed, true, time.Second},
+			} {
+				capture := from.ns.Capture()
+				got, err := ask(from.ns, network, to, "payload")
+				if err != nil || got.name != set.endpoints[0].server() {
+					t.Errorf("%s from %s to %v: %v, %v", network, from.name, set.endpoints, got, err)
+				}
+				if saw := capture.Saw(to.Addr(), from.wait); saw != from.untouched {
+					t.Errorf("%s from %s: packets with the Service's address: %t", network, from.name, saw)
+				}
+			}
+		}
+	}
+}
+
+// TestPodTransfer sends a lot from a pod to itself and to the other node.
+func TestPodTransfer(t *testing.T) {
+	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
+	for i, name := range map[int]string{1: "itself", 4: "the other node"} {
+		for _, network := range networks[:2] {
+			t.Run(network+" to "+name, func(t *testing.T) {
+				watchChecksums(t, local.server(), c.nodes[0].routed)
+				watchChecksums(t, remote.server(), c.nodes[1].routed)
+				transfer(t, c.nodes[0].routed, network, netip.AddrPortFrom(clusterIP(i).of(network), 80))
+			})
+		}
+	}
+}
