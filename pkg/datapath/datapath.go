@@ -262,7 +262,11 @@ func removePins(dir string) (removed []string, err error) {
 				continue
 			}
 			path := filepath.Join(dir, p.Name())
-			if err := os.Remove(path); err != nil {
+			remove := os.Remove
+			if links {
+				remove = removeLink
+			}
+			if err := remove(path); err != nil {
 				return removed, err
 			}
 			removed = append(removed, path)

@@ -60,6 +60,21 @@ func (h hook) attach(dir, cgroup string, program *ebpf.Program) error {
 	return h.create(path, cgroup, program)
 }
 
+// removeLink takes a pinned link's program off its hook and removes the pin. Without
+// the pin alone the kernel would do it too, but later.
+func removeLink(path string) error {
+	pinned, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return fmt.Errorf("open pin %s: %w", path, err)
+	}
+	defer pinned.Close()
+	// Where a cgroup or a device is gone, so is what was attached to it.
+	if err := pinned.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) && !errors.Is(err, ebpf.ErrNotSupported) && !gone(err) {
+		return fmt.Errorf("detach %s: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
 func (h hook) create(path, cgroup string, program *ebpf.Program) error {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: h.at, Program: program})
 	if err != nil {

@@ -124,7 +124,7 @@ func detachTCX(dir string, keep func(ifindex int) bool) error {
 		if n, err := fmt.Sscan(number, &ifindex); n != 1 || err != nil || !strings.HasPrefix(p.Name(), tcxPrefix) || keep(ifindex) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, p.Name())); err != nil {
+		if err := removeLink(filepath.Join(dir, p.Name())); err != nil {
 			return fmt.Errorf("detach from device %d: %w", ifindex, err)
 		}
 	}
