@@ -5,7 +5,7 @@ GO ?= go
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
-BPF_SOURCES = $(shell find bpf -name '*.[ch]')
+BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
 # Long enough for a package that boots an API server on two slow cores.
 TEST_TIMEOUT ?= 15m
 
