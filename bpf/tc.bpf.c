@@ -530,11 +530,52 @@ bl_tc_reply(struct __sk_buff *skb, const struct bl_packet *packet, enum bl_tc_ho
 	return BL_TC_TRANSLATED;
 }
 
+/*
+ * The checksum of a UDP packet once it is rewritten, where the kernel would get it
+ * wrong, which is that of a tunnel; else 0. When the checksum of the packet inside is
+ * left to the device, the outer one is complete nevertheless (local checksum offload),
+ * but the kernel takes it for the one that is left. It tells so by changing nothing
+ * when asked to; a checksum that is left to the device is the pseudo-header's sum.
+ */
+__noinline __u32 bl_tc_tunnel_checksum(struct __sk_buff *skb, const struct bl_packet *packet,
+				       const struct bl_rewrite *to)
+{
+	const __u32 none[8] = {};
+	__u32 at, pseudo, addrs, ports;
+	__u16 sum;
+
+	if (!packet || !to)
+		return 0;
+	if (packet->part != BL_PACKET_WHOLE || skb->gso_size ||
+	    bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
+		return 0;
+	at = packet->l4 + offsetof(struct udphdr, check);
+	if (bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) || !sum)
+		return 0;
+	pseudo = bl_csum_change(none, (const __u32 *)&packet->key.src, 8);
+	pseudo = (pseudo & 0xffff) + (pseudo >> 16) + bpf_htons(IPPROTO_UDP) +
+		 bpf_htons(packet->l4_len);
+	if (sum == (__u16)~bl_csum_fold(pseudo) || !bl_packet_unsummed(skb, at))
+		return 0;
+	addrs = bl_csum_change((const __u32 *)&packet->key.src, (const __u32 *)&to->src, 8);
+	ports = bl_csum_change((const __u32 *)&packet->key.src_port, (const __u32 *)&to->src_port,
+			       1);
+	sum = bl_csum_fold((__u16)~sum + (addrs & 0xffff) + (addrs >> 16) + (ports & 0xffff) +
+			   (ports >> 16));
+	return sum ? sum : 0xffff;
+}
+
 static __always_inline bool bl_tc_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
 					  const struct bl_rewrite *to, bool hop)
 {
-	return packet->plain ? bl_packet_rewrite_plain(skb, packet, to, hop)
-			     : bl_packet_rewrite(skb, packet, to, hop);
+	__u16 tunnel =
+		packet->key.proto == IPPROTO_UDP ? bl_tc_tunnel_checksum(skb, packet, to) : 0;
+
+	if (!(packet->plain ? bl_packet_rewrite_plain(skb, packet, to, hop)
+			    : bl_packet_rewrite(skb, packet, to, hop)))
+		return false;
+	return !tunnel || !bpf_skb_store_bytes(skb, packet->l4 + offsetof(struct udphdr, check),
+					       &tunnel, sizeof(tunnel), 0);
 }
 
 /* Translate the packet and send it on. */
