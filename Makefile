@@ -56,7 +56,7 @@ lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
 
 .PHONY: test
 test: root setup-test build ## run all tests, then those of the programs in the oldest kernel (root)
-	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./...
 	$(GO) run ./tools/kernels -kernel 6.1
 
 .PHONY: test-kernels
