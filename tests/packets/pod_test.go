@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,7 +76,8 @@ func (c *cluster) checkPod(t *testing.T, at endpoint) {
 }
 
 // checkPodAnswer asks from a pod. The one endpoint has to see the pod's own address,
-// or that of the Service when it is the pod itself.
+// or that of the Service when it is the pod itself. The port is the pod's own or,
+// where another flow to the endpoint has it, one of the SNAT range.
 func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort, endpoints []endpoint) error {
 	got, err := ask(c.podOf(at), network, to, "payload")
 	if len(endpoints) == 0 {
@@ -87,12 +89,12 @@ func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort,
 	if err != nil {
 		return err
 	}
-	want := got.self
+	want, port := got.self.Addr(), got.client.Port()
 	if endpoints[0] == at {
-		want = netip.AddrPortFrom(to.Addr(), got.self.Port())
+		want = to.Addr()
 	}
-	if got.name != endpoints[0].server() || got.client != want {
-		return fmt.Errorf("reached %v, want %s to have seen %s", got.greeting, endpoints[0].server(), want)
+	if got.name != endpoints[0].server() || got.client.Addr() != want || port != got.self.Port() && port < 61000 {
+		return fmt.Errorf("reached %v, want %s to have seen %s with port %d or one of the SNAT range", got.greeting, endpoints[0].server(), want, got.self.Port())
 	}
 	return nil
 }
@@ -138,6 +140,71 @@ func TestPodTransfer(t *testing.T) {
 				watchChecksums(t, remote.server(), c.nodes[1].routed)
 				transfer(t, c.nodes[0].routed, network, netip.AddrPortFrom(clusterIP(i).of(network), 80))
 			})
+		}
+	}
+}
+
+// TestPodFragments: a pod's datagrams that do not fit into a packet reach every
+// kind of endpoint, and so do the answers.
+func TestPodFragments(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
+	c.watchChecksums(t)
+	payload := strings.Repeat("datagram", 1000)
+	for _, at := range []endpoint{local, otherLocal} {
+		for i, set := range podSets[:5] {
+			for _, network := range networks[2:] {
+				to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
+				got, err := exchange(c.podOf(at), network, to, payload)
+				if err != nil || !strings.HasPrefix(got, set.endpoints[0].server()+" ") || !strings.HasSuffix(got, " "+payload) {
+					t.Errorf("%s from %s to %v: %d bytes came back: %v", network, at.server(), set.endpoints, len(got), err)
+				}
+			}
+		}
+	}
+}
+
+// TestPodMove: a pod's UDP flow goes to another endpoint when its own has left,
+// among them the pod itself.
+func TestPodMove(t *testing.T) {
+	t.Parallel()
+	dns := func(c *cluster, endpoints ...endpoint) []string { return c.service(1, "dns", "", endpoints) }
+	c, a := serveCluster(t, func(c *cluster) []string { return dns(c, remote) }, podFlags...)
+	sockets := map[string]*lab.Socket{}
+	for _, network := range networks[2:] {
+		sockets[network], _ = connect(t, c.podOf(local), network, netip.AddrPortFrom(clusterIP(1).of(network), 80))
+	}
+	for _, next := range []endpoint{local, otherLocal, local, otherRemote} {
+		a.apply(dns(c, next)...)
+		for network, s := range sockets {
+			if hello := mustTalk(t, s); hello.name != next.server() {
+				t.Errorf("%s reached %s, want %s", network, hello.name, next.server())
+			}
+		}
+	}
+	a.apply(dns(c)...)
+	for network, s := range sockets {
+		if got, err := talkUDP(s, "x"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%s without endpoints: %v, %v, want it refused", network, got, err)
+		}
+	}
+}
+
+// TestPodUndeclared: a pod is refused at other ports of a ClusterIP, and what it
+// sends to addresses that no Service has is dropped.
+func TestPodUndeclared(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
+	for _, at := range []endpoint{local, otherLocal} {
+		for _, network := range networks {
+			refused := netip.AddrPortFrom(clusterIP(1).of(network), 81)
+			if got, err := ask(c.podOf(at), network, refused, "x"); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s from %s to an undeclared port: %v, %v, want it refused", network, at.server(), got, err)
+			}
+			unallocated := netip.AddrPortFrom(clusterIP(99).of(network), 80)
+			if err := silent(c.podOf(at), network, unallocated); !errors.Is(err, lab.ErrNothing) {
+				t.Errorf("%s from %s to an unallocated address: %v, want no answer", network, at.server(), err)
+			}
 		}
 	}
 }
