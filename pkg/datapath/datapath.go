@@ -73,6 +73,9 @@ type Datapath struct {
 // in opts has changed. Devices are those of the calling thread's network
 // namespace. The error is a [RunningError] when another agent runs.
 func Prepare(opts Options) (*Datapath, error) {
+	if err := checkRights(); err != nil {
+		return nil, err
+	}
 	if err := checkCgroup2(opts.Cgroup); err != nil {
 		return nil, err
 	}

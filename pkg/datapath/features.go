@@ -28,8 +28,8 @@ var helpers = []struct {
 // explain adds to an error of loading or attaching what is the likely cause: a
 // right that the process lacks or a feature that the kernel lacks.
 func explain(err error) error {
-	if errors.Is(err, os.ErrPermission) && !privileged() {
-		return fmt.Errorf("%w: the agent needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN: run it as root", err)
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: %s", err, rights)
 	}
 	if missing := missingFeatures(); len(missing) > 0 {
 		return errors.Join(append([]error{err}, missing...)...)
@@ -37,18 +37,24 @@ func explain(err error) error {
 	return err
 }
 
-// privileged reports whether the process may use BPF at all.
-func privileged() bool {
+// rights are what the agent needs.
+const rights = "the agent needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN: run it as root"
+
+// checkRights returns an error when the process may not load programs.
+func checkRights() error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.CGroupSockAddr,
 		AttachType:   ebpf.AttachCGroupInet4Connect,
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 		License:      "GPL",
 	})
-	if err != nil {
-		return false
+	if errors.Is(err, os.ErrPermission) {
+		return errors.New("no right to load BPF programs: " + rights)
 	}
-	return prog.Close() == nil
+	if err != nil {
+		return nil // what is wrong shows when the real programs are loaded
+	}
+	return prog.Close()
 }
 
 func missingFeatures() []error {
