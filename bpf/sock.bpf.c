@@ -72,15 +72,7 @@ static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx, const un
 static __always_inline int bl_sock_refuse(enum bl_reason reason)
 {
 	bl_count(reason);
-	switch (reason) {
-	case BL_REASON_NO_LOCAL_ENDPOINT:
-	case BL_REASON_SOURCE_RANGE:
-	case BL_REASON_UNALLOCATED_ADDRESS:
-		bpf_set_retval(-EHOSTUNREACH);
-		break;
-	default:
-		bpf_set_retval(-ECONNREFUSED);
-	}
+	bpf_set_retval(bl_reason_drops(reason) ? -EHOSTUNREACH : -ECONNREFUSED);
 	return BL_SOCK_REFUSE;
 }
 
@@ -148,17 +140,13 @@ bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u
 	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_affinity_key key = {.service = frontend.service};
-	__u32 member = BL_BACKEND_CLUSTER;
+	__u32 member;
 	__u64 set;
 
 	if (!service)
 		return choice;
-	if (unlikely(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL)) {
-		member = BL_BACKEND_LOCAL;
-		set = *(const volatile __u64 *)&service->local;
-	} else {
-		set = *(const volatile __u64 *)&service->cluster;
-	}
+	set = bl_service_set(service, unlikely(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL),
+			     &member);
 	if (unlikely(service->affinity)) {
 		key.netns = bpf_get_netns_cookie(ctx);
 		choice = bl_affinity_select(&bl_affinity, service, &key, frontend.service, set,

@@ -100,19 +100,14 @@ static __always_inline void bl_tc_select(const struct bl_packet *packet,
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
 	__u8 local = internal ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
-	__u32 member = BL_BACKEND_CLUSTER;
+	__u32 member;
 	__u64 set;
 
 	choice->backend = NULL;
 	choice->reason = BL_REASON_BROKEN_TABLE;
 	if (!service)
 		return;
-	if (frontend.flags & local) {
-		member = BL_BACKEND_LOCAL;
-		set = *(const volatile __u64 *)&service->local;
-	} else {
-		set = *(const volatile __u64 *)&service->cluster;
-	}
+	set = bl_service_set(service, frontend.flags & local, &member);
 	if (service->affinity)
 		*choice = bl_affinity_select(&bl_client, service, &key, frontend.service, set,
 					     member, random);
@@ -250,14 +245,7 @@ struct bl_tc_way {
 static __always_inline enum bl_tc_fate bl_tc_refuse(enum bl_reason reason)
 {
 	bl_count(reason);
-	switch (reason) {
-	case BL_REASON_NO_LOCAL_ENDPOINT:
-	case BL_REASON_SOURCE_RANGE:
-	case BL_REASON_UNALLOCATED_ADDRESS:
-		return BL_TC_DROPPED;
-	default:
-		return BL_TC_REFUSED;
-	}
+	return bl_reason_drops(reason) ? BL_TC_DROPPED : BL_TC_REFUSED;
 }
 
 /* The way of a client's packet by its flow's forward entry; its source is known. */

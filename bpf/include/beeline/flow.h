@@ -73,12 +73,6 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool fr
 		bl_flow_set_state(forward, BL_FLOW_ESTABLISHED);
 }
 
-/* The source of a flow towards its backend. */
-struct bl_flow_source {
-	union bl_addr addr;
-	__be16 port;
-};
-
 /* The reply entry's key: the backend's packets as they arrive. */
 static __always_inline void bl_flow_reply_key(const struct bl_flow_key *forward_key,
 					      const struct bl_flow_entry *forward,

@@ -32,6 +32,25 @@ static __always_inline const struct bl_backend_entry *bl_backend_recall(struct b
 	return backend;
 }
 
+/* Whether what is not served for @reason gets no answer; all else is told so. */
+static __always_inline bool bl_reason_drops(enum bl_reason reason)
+{
+	return reason == BL_REASON_NO_LOCAL_ENDPOINT || reason == BL_REASON_SOURCE_RANGE ||
+	       reason == BL_REASON_UNALLOCATED_ADDRESS;
+}
+
+/*
+ * The set of @service for a client, read once; @member says which it is, as in a
+ * backend's state.
+ */
+static __always_inline __u64 bl_service_set(const struct bl_service_entry *service, bool local,
+					    __u32 *member)
+{
+	*member = local ? BL_BACKEND_LOCAL : BL_BACKEND_CLUSTER;
+	return local ? *(const volatile __u64 *)&service->local
+		     : *(const volatile __u64 *)&service->cluster;
+}
+
 /*
  * Pick a backend of @set by @random, a number spread over 32 bits.
  *
