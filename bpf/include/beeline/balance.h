@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The first packet of a flow: which backend it goes to, by which way, and from which
+ * source. The program that includes this file says by BL_CONTEXT what its context is
+ * and by bl_context_ifindex() on which device it runs.
+ */
+#pragma once
+
+#include <beeline/flow.h>
+#include <beeline/way.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+
+enum bl_plan_limits {
+	BL_PLAN_PORT_ATTEMPTS = 16,
+};
+
+/* Source ports of SNAT, host byte order, both included. */
+volatile const __u16 bl_snat_port_min = 61000;
+volatile const __u16 bl_snat_port_max = 65535;
+
+/* What a new flow is going to be. */
+struct bl_plan {
+	union bl_addr source BL_ALIGNED; /* towards the backend: the client's or this node's */
+	union bl_addr backend;
+	struct bl_backend_ref ref; /* of the backend */
+	__u32 service;
+	__be16 port; /* of the backend */
+	bool local; /* the backend is of the local set */
+	__u8 client_device;
+	__u8 device; /* the packet leaves by it; 0 is the host's stack */
+	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
+};
+
+/* The frontend behind the packet's destination, as bl_sock_frontend. */
+static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct bl_packet *packet,
+								   enum bl_reason *reason)
+{
+	struct bl_dst dst = {
+		.high = ((const __u64 *)&packet->key.dst)[0],
+		.low = ((const __u64 *)&packet->key.dst)[1],
+		.port = packet->key.dst_port,
+		.proto = packet->key.proto,
+		.ipv4 = packet->ipv4,
+	};
+	struct bl_frontend_entry frontend = bl_frontend_get(dst.high, dst.low, dst.tail);
+
+	*reason = BL_REASON_COUNT;
+	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
+		return frontend;
+	frontend = bl_node_port_get(&dst);
+	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves(&dst, 0))
+		return frontend;
+	frontend.kind = BL_FRONTEND_NONE;
+	*reason = bl_undeclared(&dst);
+	return frontend;
+}
+
+/* Whether the packet comes from inside of the cluster. */
+static __always_inline bool bl_packet_internal(const struct bl_packet *packet)
+{
+	struct bl_cidr_key key = {.prefix_len = 128, .addr = packet->key.src};
+
+	return bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
+}
+
+/* The backend of a new flow to @frontend. */
+static __always_inline void bl_packet_select(const struct bl_packet *packet,
+					     struct bl_frontend_entry frontend, bool internal,
+					     __u32 random, struct bl_choice *choice)
+{
+	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
+	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
+	__u8 local = internal ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
+	__u32 member;
+	__u64 set;
+
+	choice->backend = NULL;
+	choice->reason = BL_REASON_BROKEN_TABLE;
+	if (!service)
+		return;
+	set = bl_service_set(service, frontend.flags & local, &member);
+	if (service->affinity)
+		*choice = bl_affinity_select(&bl_client, service, &key, frontend.service, set,
+					     member, random);
+	else
+		*choice = bl_set_select(set, random);
+	choice->member = member;
+}
+
+/*
+ * The source of a pod's packet. A pod that is its own backend must not see its own
+ * address: it sees the Service's, so that the reply comes back here.
+ */
+static __always_inline void bl_pod_source(const struct bl_packet *packet,
+					  const union bl_addr *backend, union bl_addr *source)
+{
+	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
+}
+
+/*
+ * Find out by which device the packet would reach the backend. The device stays 0,
+ * which is the host's stack, unless it is one at which replies are translated: the
+ * backend is then on another node. With @output the packet is on its way out
+ * already and keeps its source.
+ */
+__noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet *packet,
+			     bool output, struct bl_plan *plan)
+{
+	struct bpf_fib_lookup fib = {.ifindex = bl_context_ifindex(context)};
+	const struct bl_device_entry *device;
+	const __u32 *id;
+	long ret;
+
+	if (!packet || !plan)
+		return 0;
+	plan->source = packet->key.src;
+	if (plan->local)
+		return 0;
+	if (packet->ipv4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = packet->key.src.word[3];
+		fib.ipv4_dst = plan->backend.word[3];
+	} else {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, &packet->key.src, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &plan->backend, sizeof(fib.ipv6_dst));
+	}
+	ret = bpf_fib_lookup(context, &fib, sizeof(fib), 0);
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return 0;
+	id = bpf_map_lookup_elem(&bl_device_id, &fib.ifindex);
+	if (!id)
+		return 0;
+	device = bl_device_lookup(*id);
+	if (!device)
+		return 0;
+	plan->device = *id;
+	if (output)
+		return 0;
+	plan->bits |= BL_FLOW_SNAT;
+	plan->source = bl_device_addr(device, packet->ipv4);
+	return 0;
+}
+
+/* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
+static __always_inline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+					  bool ipv4)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
+	struct bpf_sock *sk;
+
+	if (key->proto == IPPROTO_SCTP)
+		return false;
+	if (ipv4) {
+		tuple.ipv4.saddr = key->src.word[3];
+		tuple.ipv4.daddr = key->dst.word[3];
+		tuple.ipv4.sport = key->src_port;
+		tuple.ipv4.dport = key->dst_port;
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &key->src, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &key->dst, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = key->src_port;
+		tuple.ipv6.dport = key->dst_port;
+	}
+	if (key->proto == IPPROTO_TCP)
+		sk = bpf_skc_lookup_tcp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+/*
+ * Insert the reply entry at the first source port that no other flow and no socket
+ * of this host uses: the client's own, else one of the SNAT range. The insertion
+ * claims the port. False when none was free; else @key is the entry's.
+ */
+static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
+					  const struct bl_packet *packet,
+					  const struct bl_plan *plan,
+					  const struct bl_flow_entry *reply,
+					  struct bl_flow_entry *forward, struct bl_flow_key *key)
+{
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+
+	forward->other_port = packet->key.src_port;
+	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
+		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
+		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
+		    !bpf_map_update_elem(&bl_flow, key, reply, BPF_NOEXIST))
+			return true;
+		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
+	}
+	return false;
+}
+
+/* Refuse or drop a new connection. */
+static __always_inline enum bl_fate bl_refuse(enum bl_reason reason)
+{
+	bl_count(reason);
+	return bl_reason_drops(reason) ? BL_FATE_DROPPED : BL_FATE_REFUSED;
+}
+
+/* The way of a client's packet by its flow's forward entry; its source is known. */
+static __always_inline void bl_way_to_backend(const struct bl_flow_entry *forward,
+					      struct bl_way *way)
+{
+	way->to.dst = forward->addr;
+	way->to.src_port = forward->other_port;
+	way->to.dst_port = forward->port;
+	way->device = forward->device;
+}
+
+/*
+ * Store both entries of a new flow and begin its way. False, with nothing stored, when there was no
+ * free source port or no memory.
+ */
+__noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
+			      const struct bl_plan *plan, struct bl_way *way)
+{
+	struct bl_flow_entry forward = {}, reply = {};
+	struct bl_flow_key key;
+	__u32 now = bl_flow_now();
+
+	if (!packet || !plan || !way)
+		return false;
+	forward.addr = plan->backend;
+	forward.port = plan->port;
+	forward.forward.backend = plan->ref;
+	forward.forward.used = now;
+	forward.forward.service = plan->service;
+	forward.touched = now;
+	forward.device = plan->device;
+	forward.bits = BL_FLOW_NEW | plan->bits;
+	bl_flow_make_reply(&packet->key, &forward, plan->client_device, now, &reply);
+	if (!bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
+		bl_count(BL_REASON_NO_SOURCE_PORT);
+		return false;
+	}
+	key = packet->key; /* Linux 6.1 takes keys from the stack only */
+	if (!bpf_map_update_elem(&bl_flow, &key, &forward, BPF_ANY)) {
+		way->to.src = plan->source;
+		bl_way_to_backend(&forward, way);
+		return true;
+	}
+	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
+	bpf_map_delete_elem(&bl_flow, &key);
+	bl_count(BL_REASON_FLOW_NOT_STORED);
+	return false;
+}
+
+/* Choose a backend for the first packet of a flow. */
+__noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct bl_packet *packet,
+					enum bl_hook hook, struct bl_plan *plan)
+{
+	struct bl_service_stat_entry *stat;
+	struct bl_frontend_entry frontend;
+	struct bl_choice choice;
+	enum bl_reason reason;
+	__u32 ifindex = bl_context_ifindex(context);
+	const __u32 *id;
+
+	if (!packet || !plan)
+		return BL_FATE_DROPPED;
+	frontend = bl_packet_frontend(packet, &reason);
+	if (frontend.kind == BL_FRONTEND_NONE)
+		return reason == BL_REASON_COUNT ? BL_FATE_PASSES : bl_refuse(reason);
+	stat = bl_service_stat_lookup(frontend.service);
+	if (!stat)
+		return bl_refuse(BL_REASON_BROKEN_TABLE);
+	if (frontend.flags & BL_FRONTEND_SOURCE_RANGES &&
+	    !bl_source_in_range(frontend.service, &packet->key.src)) {
+		stat->refused++;
+		return bl_refuse(BL_REASON_SOURCE_RANGE);
+	}
+	bl_packet_select(packet, frontend, hook != BL_HOOK_INGRESS || bl_packet_internal(packet),
+			 bl_random(stat, frontend.service), &choice);
+	if (!choice.backend) {
+		stat->refused++;
+		return bl_refuse(choice.reason);
+	}
+	stat->connections++;
+	plan->backend = choice.backend->addr;
+	plan->port = choice.backend->port;
+	plan->ref = choice.ref;
+	plan->local = choice.member == BL_BACKEND_LOCAL;
+	plan->service = frontend.service;
+	if (hook == BL_HOOK_INGRESS) {
+		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+		plan->client_device = id ? *id : 0;
+	}
+	return BL_FATE_TRANSLATED;
+}
+
+/* The first packet of a flow. */
+static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet, enum bl_hook hook,
+						  struct bl_way *way)
+{
+	struct bl_plan plan = {};
+	enum bl_fate fate = bl_plan_balance(context, packet, hook, &plan);
+
+	if (fate != BL_FATE_TRANSLATED)
+		return fate;
+	if (hook == BL_HOOK_POD_INGRESS) {
+		plan.bits = BL_FLOW_POD;
+		bl_pod_source(packet, &plan.backend, &plan.source);
+	} else {
+		bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan);
+		if (hook == BL_HOOK_EGRESS && !plan.device)
+			return BL_FATE_PASSES; /* the reply would not come by here */
+	}
+	if (!bl_plan_store(context, packet, &plan, way))
+		return BL_FATE_DROPPED;
+	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	return BL_FATE_TRANSLATED;
+}

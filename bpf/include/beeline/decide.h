@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A packet of a known flow, and what becomes of any packet with ports.
+ */
+#pragma once
+
+#include <beeline/balance.h>
+
+/* Remove both entries of a flow. */
+static __noinline void bl_flow_remove(const struct bl_packet *packet,
+				      const struct bl_flow_entry *forward,
+				      const union bl_addr *source)
+{
+	struct bl_flow_key key;
+
+	bl_flow_reply_key(&packet->key, forward, source, &key);
+	bpf_map_delete_elem(&bl_flow, &key);
+	bpf_map_delete_elem(&bl_flow, &packet->key);
+}
+
+/*
+ * Whether a client's packet begins a new flow although there is an entry: a UDP
+ * flow whose backend has left its sets, or the next connection of TCP or SCTP from
+ * the same port.
+ */
+static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
+					    const struct bl_flow_entry *forward)
+{
+	if (packet->key.proto != IPPROTO_UDP)
+		return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
+		       bl_flow_get_state(forward) >= BL_FLOW_CLOSING;
+	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
+				  BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL);
+}
+
+/*
+ * Keep the reply entry alive beside the forward one: once a second it is looked up,
+ * so that neither is evicted before the other, and made again if it is gone.
+ */
+static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
+					   struct bl_flow_entry *forward,
+					   const union bl_addr *source, __u32 ifindex, __u32 now)
+{
+	struct bl_flow_entry reply = {};
+	struct bl_flow_key key;
+	const __u32 *id;
+
+	forward->touched = now;
+	forward->forward.used = now;
+	bl_flow_reply_key(&packet->key, forward, source, &key);
+	if (bpf_map_lookup_elem(&bl_flow, &key))
+		return;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	bl_flow_make_reply(&packet->key, forward, id ? *id : 0, now, &reply);
+	bpf_map_update_elem(&bl_flow, &key, &reply, BPF_NOEXIST);
+}
+
+/* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
+static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
+						   const struct bl_packet *packet,
+						   enum bl_hook hook, struct bl_flow_entry *forward,
+						   struct bl_way *way)
+{
+	union bl_addr *source = &way->to.src;
+	const struct bl_device_entry *device;
+	__u32 now = bl_flow_now();
+
+	*source = packet->key.src;
+	if (hook == BL_HOOK_POD_INGRESS) {
+		bl_pod_source(packet, &forward->addr, source);
+	} else if (forward->bits & BL_FLOW_SNAT) {
+		device = bl_device_lookup(forward->device);
+		if (!device)
+			return BL_FATE_DROPPED;
+		*source = bl_device_addr(device, packet->ipv4);
+	}
+	if (bl_flow_renewed(packet, forward)) {
+		bl_flow_remove(packet, forward, source);
+		return BL_FATE_UNKNOWN;
+	}
+	if (forward->touched != (__u16)now)
+		bl_flow_touch_reply(packet, forward, source,
+				    hook == BL_HOOK_INGRESS ? bl_context_ifindex(context) : 0, now);
+	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
+	bl_way_to_backend(forward, way);
+	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	return BL_FATE_TRANSLATED;
+}
+
+/*
+ * Note in the forward entry what a reply tells: once a second, and whenever the
+ * connection changes its state. A forward entry that is gone is made again, as of a
+ * backend that is in no set. @ifindex is the device that the backend is behind, 0
+ * when that is for the stack to know.
+ */
+static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
+					     struct bl_flow_entry *reply, __u32 ifindex, __u32 now)
+{
+	struct bl_flow_entry *forward, fresh = {};
+	struct bl_flow_key key;
+	const __u32 *id;
+
+	reply->touched = now;
+	bl_flow_forward_key(&packet->key, reply, &key);
+	forward = bpf_map_lookup_elem(&bl_flow, &key);
+	if (forward) {
+		forward->forward.used = now;
+		bl_flow_track(forward, false, packet->key.proto, packet->tcp_flags);
+		return;
+	}
+	fresh.addr = packet->key.src;
+	fresh.port = packet->key.src_port;
+	fresh.other_port = packet->key.dst_port;
+	fresh.forward.backend.id = ~0U;
+	fresh.forward.used = now;
+	fresh.touched = now;
+	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	fresh.device = id ? *id : 0;
+	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
+}
+
+/*
+ * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
+ * when the pod answered itself, where it left it; others at the first device that
+ * faces the outside.
+ */
+static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
+					       const struct bl_flow_entry *reply, enum bl_hook hook)
+{
+	bool pod = reply->bits & BL_FLOW_POD;
+	bool itself = pod && bl_addr_equal(&reply->client, &packet->key.src);
+
+	switch (hook) {
+	case BL_HOOK_POD_INGRESS:
+		return itself;
+	case BL_HOOK_POD_EGRESS:
+		return pod && !itself;
+	default:
+		return !pod;
+	}
+}
+
+/* A backend's packet of a known flow that is translated at this hook. */
+static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet, enum bl_hook hook,
+						  struct bl_flow_entry *reply, struct bl_way *way)
+{
+	__u32 ifindex = hook == BL_HOOK_INGRESS ? bl_context_ifindex(context) : 0;
+	__u32 now = bl_flow_now();
+
+	if (reply->touched != (__u16)now ||
+	    packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST))
+		bl_flow_touch_forward(packet, reply, ifindex, now);
+	way->to.src = reply->addr;
+	way->to.dst = reply->client;
+	way->to.src_port = reply->port;
+	way->to.dst_port = reply->other_port;
+	way->device = hook == BL_HOOK_INGRESS ? reply->device : 0;
+	way->back = hook == BL_HOOK_POD_INGRESS;
+	return BL_FATE_TRANSLATED;
+}
+
+/* What becomes of @packet; when it is translated, @way says how it goes on. */
+static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
+					      const struct bl_packet *packet, enum bl_hook hook,
+					      struct bl_way *way)
+{
+	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, &packet->key);
+	enum bl_fate fate;
+
+	if (flow && flow->bits & BL_FLOW_IS_REPLY)
+		return bl_flow_reply_here(packet, flow, hook)
+			       ? bl_flow_reply(context, packet, hook, flow, way)
+			       : BL_FATE_PASSES;
+	if (hook == BL_HOOK_POD_EGRESS)
+		return BL_FATE_PASSES;
+	if (flow) {
+		fate = bl_flow_client(context, packet, hook, flow, way);
+		if (fate != BL_FATE_UNKNOWN)
+			return fate;
+	}
+	if (packet->key.proto != IPPROTO_UDP &&
+	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) != BL_TCP_SYN)
+		return BL_FATE_PASSES; /* of a connection that somebody else set up */
+	return bl_flow_begin(context, packet, hook, way);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What becomes of a packet and how it goes on, whatever program decides.
+ */
+#pragma once
+
+#include <beeline/packet.h>
+
+/* The hook that runs; a constant of each program. */
+enum bl_hook {
+	BL_HOOK_INGRESS, /* of a device that faces clients or other nodes */
+	BL_HOOK_EGRESS,
+	BL_HOOK_POD_INGRESS, /* of the host's side of a pod's device: from the pod */
+	BL_HOOK_POD_EGRESS, /* to the pod */
+};
+
+/* What becomes of a packet. */
+enum bl_fate {
+	BL_FATE_PASSES, /* untouched */
+	BL_FATE_TRANSLATED, /* by struct bl_way */
+	BL_FATE_DROPPED,
+	BL_FATE_REFUSED, /* the client is told */
+	BL_FATE_UNKNOWN, /* it begins a new flow */
+};
+
+/* How a translated packet goes on. */
+struct bl_way {
+	struct bl_rewrite to BL_ALIGNED;
+	__u32 device; /* index in bl_device; 0 is the host's stack */
+	bool back; /* to the pod that it came from */
+};
