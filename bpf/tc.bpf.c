@@ -18,6 +18,7 @@
 #define bl_context_ifindex(context) ((context)->ifindex)
 
 #include <beeline/decide.h>
+#include <beeline/skb.h>
 #include <beeline/answer.h>
 #include <beeline/icmp.h>
 #include <beeline/fragment.h>
@@ -200,7 +201,7 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	struct bl_way way = {};
 	enum bl_fate fate;
 
-	packet.plain = bl_packet_plain(skb, l3, &packet);
+	packet.plain = bl_skb_plain(skb, l3, &packet);
 	if (!packet.plain && !bl_packet_parse(skb, l3, &packet))
 		return bl_tc_icmp(skb, l3, hook);
 	if (packet.part == BL_PACKET_LATER)

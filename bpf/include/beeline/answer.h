@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include <beeline/packet.h>
+#include <beeline/skb.h>
 
 #define BL_ANSWER_TTL 64
 
@@ -71,15 +71,6 @@ struct bl_pseudo6 {
 	__u8 zero[3];
 	__u8 proto;
 };
-
-static __always_inline __u16 bl_csum_fold(__s64 sum)
-{
-	__u32 folded = sum;
-
-	folded = (folded & 0xffff) + (folded >> 16);
-	folded = (folded & 0xffff) + (folded >> 16);
-	return ~folded;
-}
 
 /*
  * Swap the MAC addresses and send the packet back where it came from: out by the
