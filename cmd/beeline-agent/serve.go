@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/health"
@@ -33,9 +34,13 @@ import (
 )
 
 // serve runs the agent until ctx ends.
-func serve(ctx context.Context, c *config) error {
+func serve(ctx context.Context, c *config.Settings) error {
 	started := time.Now()
-	d, err := datapath.Prepare(c.datapath())
+	cgroup, err := cgroupRoot(&c.Beeline)
+	if err != nil {
+		return err
+	}
+	d, err := datapath.Prepare(datapathOptions(c, cgroup))
 	if err != nil {
 		return err
 	}
@@ -43,7 +48,7 @@ func serve(ctx context.Context, c *config) error {
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
-	d.Maps().SetAgent(c.describe(started))
+	d.Maps().SetAgent(describe(c, cgroup, started))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(metrics.NewDatapath(d.Maps()))
@@ -51,16 +56,16 @@ func serve(ctx context.Context, c *config) error {
 
 	var healthy *health.State
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
-		Node:              model.Node{Name: c.nodeName, Addrs: c.nodeAddrs},
-		NodePortAddresses: c.nodePorts,
-		ServiceCIDRs:      c.ranges,
-		MinSyncPeriod:     c.minSyncPeriod,
+		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
+		NodePortAddresses: c.NodePorts,
+		ServiceCIDRs:      c.ServiceRanges,
+		MinSyncPeriod:     c.MinSyncPeriod,
 		Complete: func() error {
 			if err := d.Attach(); err != nil {
 				return err
 			}
-			klog.InfoS("Serving", "version", version.String(), "node", c.nodeName, "cgroup", c.cgroup,
-				"pins", datapath.Dir(c.bpffs), "after", time.Since(started).Round(time.Millisecond))
+			klog.InfoS("Serving", "version", version.String(), "node", c.NodeName, "cgroup", cgroup,
+				"pins", datapath.Dir(c.Beeline.BPFFS), "after", time.Since(started).Round(time.Millisecond))
 			return nil
 		},
 		Synced: func(s reconcile.Sync) {
@@ -72,10 +77,10 @@ func serve(ctx context.Context, c *config) error {
 	})
 	healthy = health.New(r.Oldest)
 	node := &nodeSink{Sink: r, changed: make(chan struct{}, 1)}
-	if len(c.nodeAddrs) == 0 {
+	if len(c.NodeAddrs) == 0 {
 		node.setAddrs = d.SetNodeAddrs
 	}
-	src, err := c.source(node)
+	src, err := newSource(c, node)
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -87,27 +92,35 @@ func serve(ctx context.Context, c *config) error {
 	}
 	flows := flow.New(flow.Options{
 		Maps:     d.Maps(),
-		Timeouts: c.timeouts,
+		Timeouts: c.Timeouts,
 		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
 	})
 	devices := func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }
 	return errors.Join(run(ctx, r, src, flows.Run, devices), d.Close())
 }
 
-// datapath returns where the datapath goes.
-func (c *config) datapath() datapath.Options {
+// cgroupRoot returns the cgroup whose processes are served.
+func cgroupRoot(b *config.BeelineConfiguration) (string, error) {
+	if b.CgroupRoot != "" {
+		return b.CgroupRoot, nil
+	}
+	return datapath.FindCgroup2()
+}
+
+// datapathOptions returns where the datapath goes.
+func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 	return datapath.Options{
-		BPFFS:           c.bpffs,
-		Cgroup:          c.cgroup,
-		Sizes:           c.sizes,
-		Devices:         c.devices,
-		PodDevices:      c.podDevices,
-		HostSocketsOnly: c.socketLB == socketLBHost,
-		TC:              datapath.TCMode(c.tcMode),
-		NodeAddrs:       c.nodeAddrs,
-		ClusterCIDRs:    c.podRanges,
-		SNATPortMin:     c.snatMin,
-		SNATPortMax:     c.snatMax,
+		BPFFS:           c.Beeline.BPFFS,
+		Cgroup:          cgroup,
+		Sizes:           c.Sizes,
+		Devices:         c.Beeline.Devices,
+		PodDevices:      c.Beeline.PodDevices,
+		HostSocketsOnly: c.Beeline.SocketLB == config.SocketLBHost,
+		TC:              datapath.TCMode(c.Beeline.TCMode),
+		NodeAddrs:       c.NodeAddrs,
+		ClusterCIDRs:    c.PodRanges,
+		SNATPortMin:     c.SNATPortMin,
+		SNATPortMax:     c.SNATPortMax,
 	}
 }
 
@@ -158,38 +171,44 @@ func run(ctx context.Context, r *reconcile.Reconciler, src runner, others ...fun
 	return err
 }
 
-// source returns where Services come from.
-func (c *config) source(sink source.Sink) (runner, error) {
-	if c.manifests == "" {
-		return kube.New(kube.Options{Kubeconfig: c.kubeconfig, Master: c.master, NodeName: c.nodeName, Sink: sink})
+// newSource returns where Services come from.
+func newSource(c *config.Settings, sink source.Sink) (runner, error) {
+	b := &c.Beeline
+	if b.Manifests == "" {
+		return kube.New(kube.Options{
+			Kubeconfig: c.KubeProxy.ClientConnection.Kubeconfig,
+			Master:     b.Master,
+			NodeName:   c.NodeName,
+			Sink:       sink,
+		})
 	}
-	if err := os.MkdirAll(c.stateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
+	if err := os.MkdirAll(b.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
 	}
 	return file.New(file.Options{
-		Dir:           c.manifests,
-		StateFile:     filepath.Join(c.stateDir, "manifests.json"),
-		ServiceRanges: c.ranges,
+		Dir:           b.Manifests,
+		StateFile:     filepath.Join(b.StateDir, "manifests.json"),
+		ServiceRanges: c.ServiceRanges,
 		Sink:          sink,
 	})
 }
 
 // describe returns what the agent tells of itself beside the maps.
-func (c *config) describe(started time.Time) bpfmap.Agent {
+func describe(c *config.Settings, cgroup string, started time.Time) bpfmap.Agent {
 	a := bpfmap.Agent{
 		PID:     os.Getpid(),
 		Started: started,
 		Version: version.String(),
-		Node:    c.nodeName,
-		Cgroup:  c.cgroup,
+		Node:    c.NodeName,
+		Cgroup:  cgroup,
 	}
-	switch {
-	case c.manifests != "":
-		a.Source = "manifests " + c.manifests
-	case c.kubeconfig != "":
-		a.Source = "kubeconfig " + c.kubeconfig
-	case c.master != "":
-		a.Source = "API server " + c.master
+	switch kubeconfig := c.KubeProxy.ClientConnection.Kubeconfig; {
+	case c.Beeline.Manifests != "":
+		a.Source = "manifests " + c.Beeline.Manifests
+	case kubeconfig != "":
+		a.Source = "kubeconfig " + kubeconfig
+	case c.Beeline.Master != "":
+		a.Source = "API server " + c.Beeline.Master
 	default:
 		a.Source = "API server of the pod"
 	}
@@ -197,15 +216,15 @@ func (c *config) describe(started time.Time) bpfmap.Agent {
 }
 
 // listen serves metrics and health until ctx ends.
-func listen(ctx context.Context, c *config, registry *prometheus.Registry, healthy http.Handler) error {
+func listen(ctx context.Context, c *config.Settings, registry *prometheus.Registry, healthy http.Handler) error {
 	metricsMux := http.NewServeMux()
 	metricsMux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	healthMux := http.NewServeMux()
 	healthMux.Handle("/healthz", healthy)
 	healthMux.Handle("/livez", healthy)
 	return errors.Join(
-		listenOn(ctx, "--metrics-bind-address", c.metricsAddress, metricsMux),
-		listenOn(ctx, "--healthz-bind-address", c.healthAddress, healthMux),
+		listenOn(ctx, "--metrics-bind-address", c.MetricsAddress, metricsMux),
+		listenOn(ctx, "--healthz-bind-address", c.HealthzAddress, healthMux),
 	)
 }
 

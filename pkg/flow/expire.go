@@ -55,7 +55,6 @@ type Expirer struct {
 
 // New returns an Expirer, which does nothing before Run.
 func New(o Options) *Expirer {
-	o.Timeouts.fill()
 	return &Expirer{Options: o, clock: bpfmap.Clock}
 }
 

@@ -1,11 +1,7 @@
 package flow
 
 import (
-	"errors"
-	"fmt"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -38,52 +34,6 @@ var DefaultTimeouts = Timeouts{
 	UDPStream:      120 * time.Second,
 	SCTP:           30 * time.Second,
 	SCTPStream:     210 * time.Second,
-}
-
-// setting is a timeout that has a flag.
-type setting struct {
-	flag  string
-	usage string
-	field func(*Timeouts) *time.Duration
-}
-
-// settings have kube-proxy's flag names. As there, 0 does not change the default.
-var settings = []setting{
-	{"conntrack-tcp-timeout-established", "idle time after which a TCP connection of a client outside of the node is forgotten; 0 is the default",
-		func(t *Timeouts) *time.Duration { return &t.TCPEstablished }},
-	{"conntrack-tcp-timeout-close-wait", "the same for a connection that one side has closed; 0 is the default",
-		func(t *Timeouts) *time.Duration { return &t.TCPCloseWait }},
-	{"conntrack-udp-timeout", "the same for UDP packets that were not replied to; 0 is the default",
-		func(t *Timeouts) *time.Duration { return &t.UDP }},
-	{"conntrack-udp-timeout-stream", "the same for UDP packets that were replied to; 0 is the default",
-		func(t *Timeouts) *time.Duration { return &t.UDPStream }},
-}
-
-// AddFlags adds the flags, with the present values as defaults.
-func (t *Timeouts) AddFlags(f *pflag.FlagSet) {
-	for _, s := range settings {
-		f.DurationVar(s.field(t), s.flag, *s.field(t), s.usage)
-	}
-}
-
-// Check refuses what can be no timeout; the error names each flag.
-func (t *Timeouts) Check() error {
-	var errs []error
-	for _, s := range settings {
-		if d := *s.field(t); d != 0 && d < time.Second {
-			errs = append(errs, fmt.Errorf("--%s: %v is less than 1s", s.flag, d))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// fill sets the timeouts that are 0 and have a flag to their defaults.
-func (t *Timeouts) fill() {
-	for _, s := range settings {
-		if d := s.field(t); *d == 0 {
-			*d = *s.field(&DefaultTimeouts)
-		}
-	}
 }
 
 // of returns how long a flow may be idle.

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// setDatapath sets what goes on at devices.
+func (s *Settings) setDatapath(beeline *field.Path) field.ErrorList {
+	b := &s.Beeline
+	var errs field.ErrorList
+	if err := datapath.CheckDevices(b.Devices); err != nil {
+		errs = append(errs, field.Invalid(beeline.Child("devices"), b.Devices, err.Error()))
+	}
+	if err := datapath.CheckDevices(b.PodDevices); err != nil {
+		errs = append(errs, field.Invalid(beeline.Child("podDevices"), b.PodDevices, err.Error()))
+	}
+	if b.SocketLB != SocketLBAll && b.SocketLB != SocketLBHost {
+		errs = append(errs, field.NotSupported(beeline.Child("socketLB"), b.SocketLB, []SocketLB{SocketLBAll, SocketLBHost}))
+	}
+	switch mode := datapath.TCMode(b.TCMode); mode {
+	case datapath.TCAuto, datapath.TCX, datapath.TCClsact:
+	default:
+		errs = append(errs, field.NotSupported(beeline.Child("tcMode"), mode,
+			[]datapath.TCMode{datapath.TCAuto, datapath.TCX, datapath.TCClsact}))
+	}
+	var ok bool
+	if s.SNATPortMin, s.SNATPortMax, ok = portRange(b.SNATPortRange); !ok {
+		errs = append(errs, field.Invalid(beeline.Child("snatPortRange"), b.SNATPortRange, "must be a range of ports such as 61000-65535"))
+	}
+	return errs
+}
+
+// portRange parses "61000-65535".
+func portRange(s string) (first, last uint16, ok bool) {
+	a, b, dash := strings.Cut(s, "-")
+	low, errLow := strconv.ParseUint(a, 10, 16)
+	high, errHigh := strconv.ParseUint(b, 10, 16)
+	ok = dash && errLow == nil && errHigh == nil && low > 0 && low <= high
+	return uint16(low), uint16(high), ok
+}

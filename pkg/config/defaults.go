@@ -1,0 +1,124 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flow"
+)
+
+// The ports that kube-proxy serves health and metrics on.
+const (
+	healthzPort = 10256
+	metricsPort = 10249
+)
+
+// The sizes of connection tracking that kube-proxy asks for.
+const (
+	defaultConntrackMaxPerCore = 32 * 1024
+	defaultConntrackMin        = 128 * 1024
+)
+
+// setDefaults sets what is not given to its default, addresses of servers excepted.
+func (c *Config) setDefaults() {
+	setKubeProxyDefaults(&c.KubeProxy)
+	setBeelineDefaults(&c.Beeline)
+}
+
+// setKubeProxyDefaults sets the fields that Beeline honours to kube-proxy's defaults,
+// but for minSyncPeriod: 0 remains 0 and means at once, for a change costs the same
+// however many Services there are.
+func setKubeProxyDefaults(k *KubeProxyConfiguration) {
+	k.APIVersion, k.Kind = kubeproxyconfig.SchemeGroupVersion.String(), KubeProxyKind
+	fill(&k.BindAddress, "0.0.0.0")
+	fill(&k.DetectLocalMode, LocalModeClusterCIDR)
+	fill(&k.ConfigSyncPeriod.Duration, 15*time.Minute)
+	fill(&k.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	fill(&k.ClientConnection.QPS, 5)
+	fill(&k.ClientConnection.Burst, 10)
+	for _, period := range []*metav1.Duration{&k.IPTables.SyncPeriod, &k.IPVS.SyncPeriod, &k.NFTables.SyncPeriod} {
+		fill(&period.Duration, 30*time.Second)
+	}
+	fillPointer(&k.OOMScoreAdj, -999)
+	fillPointer(&k.IPTables.LocalhostNodePorts, true)
+	fillPointer(&k.IPTables.MasqueradeBit, 14)
+	fillPointer(&k.NFTables.MasqueradeBit, 14)
+	fillPointer(&k.Conntrack.MaxPerCore, defaultConntrackMaxPerCore)
+	fillPointer(&k.Conntrack.Min, defaultConntrackMin)
+	fillPointer(&k.Conntrack.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
+	fillPointer(&k.Conntrack.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
+	logsapi.SetRecommendedLoggingConfiguration(&k.Logging)
+}
+
+func setBeelineDefaults(b *BeelineConfiguration) {
+	b.APIVersion, b.Kind = BeelineAPIVersion, BeelineKind
+	fill(&b.StateDir, "/var/lib/beeline")
+	fill(&b.SocketLB, SocketLBAll)
+	fill(&b.TCMode, string(datapath.TCAuto))
+	fill(&b.SNATPortRange, "61000-65535")
+	fill(&b.BPFFS, datapath.DefaultBPFFS)
+	if len(b.Devices) == 0 {
+		b.Devices = []string{datapath.DevicesAuto}
+	}
+	sizes, t := bpfmap.DefaultSizes, &b.Tables
+	fill(&t.MaxFrontends, sizes.Frontends)
+	fill(&t.MaxServices, sizes.Services)
+	fill(&t.MaxBackends, sizes.Backends)
+	fill(&t.MaxSlots, sizes.Slots)
+	fill(&t.MaxAffinityEntries, sizes.Affinity)
+	fill(&t.MaxUDPPeers, sizes.UDPPeers)
+	fill(&t.MaxSourceRanges, sizes.SourceRanges)
+	fill(&t.MaxClients, sizes.Clients)
+	times, f := flow.DefaultTimeouts, &b.FlowTimeouts
+	fill(&f.TCPSynSent.Duration, times.TCPSynSent)
+	fill(&f.TCPSynReceived.Duration, times.TCPSynReceived)
+	fill(&f.TCPClose.Duration, times.TCPClose)
+	fill(&f.SCTP.Duration, times.SCTP)
+	fill(&f.SCTPStream.Duration, times.SCTPStream)
+}
+
+// setAddressDefaults sets the addresses that the agent's servers listen on: of the
+// family of bindAddress where none is given, and with kube-proxy's port where only an
+// IP is.
+func (c *Config) setAddressDefaults() {
+	k := &c.KubeProxy
+	all, local := "0.0.0.0", "127.0.0.1"
+	if bind, err := netip.ParseAddr(k.BindAddress); err == nil && bind.Is6() && !bind.Is4In6() {
+		all, local = "::", "::1"
+	}
+	fill(&k.HealthzBindAddress, all)
+	fill(&k.MetricsBindAddress, local)
+	k.HealthzBindAddress = withPort(k.HealthzBindAddress, healthzPort)
+	k.MetricsBindAddress = withPort(k.MetricsBindAddress, metricsPort)
+}
+
+// withPort returns an address with the port when it is an IP alone.
+func withPort(address string, port int) string {
+	if _, err := netip.ParseAddr(address); err != nil {
+		return address
+	}
+	return net.JoinHostPort(address, strconv.Itoa(port))
+}
+
+// fill sets a field that has its type's zero value.
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// fillPointer sets a field that is nil.
+func fillPointer[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}

@@ -1,0 +1,56 @@
+package config
+
+// addBeeline adds the flags that kube-proxy has no counterpart of.
+func (f *flagSet) addBeeline(b *BeelineConfiguration) {
+	bind(f, f.StringVar, &b.Manifests, "manifests", "BeelineConfiguration.manifests",
+		"folder of Service and EndpointSlice files to serve in place of a cluster's")
+	bind(f, f.StringVar, &b.StateDir, "state-dir", "BeelineConfiguration.stateDir",
+		"folder that keeps what was assigned to the Services of --manifests")
+	bind(f, f.StringVar, &b.Master, "master", "BeelineConfiguration.master",
+		"address of the API server, in place of the kubeconfig's")
+	bind(f, f.StringSliceVar, &b.NodeIPs, "node-ip", "BeelineConfiguration.nodeIPs",
+		"this node's own IP, one of each family (default the Node object's)")
+	bind(f, f.StringSliceVar, &b.ServiceClusterIPRanges, "service-cluster-ip-range", "BeelineConfiguration.serviceClusterIPRanges",
+		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
+	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
+		"cgroup2 folder whose processes are served (default where cgroup2 is mounted)")
+	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",
+		"folder on a BPF file system for what outlives the agent")
+	f.addDevices(b)
+	f.addTables(&b.Tables)
+}
+
+func (f *flagSet) addDevices(b *BeelineConfiguration) {
+	bind(f, f.StringSliceVar, &b.Devices, "devices", "BeelineConfiguration.devices",
+		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them, none serves only processes of this node")
+	bind(f, f.StringSliceVar, &b.PodDevices, "pod-devices", "BeelineConfiguration.podDevices",
+		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not be translated: their packets are")
+	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
+		"whose sockets are translated: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
+	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",
+		"how to attach to devices: tcx, clsact or auto")
+	_ = f.MarkHidden("tc-mode")
+	bind(f, f.StringVar, &b.SNATPortRange, "snat-port-range", "BeelineConfiguration.snatPortRange",
+		"source ports of clients' connections to endpoints on other nodes; should not overlap net.ipv4.ip_local_port_range")
+}
+
+func (f *flagSet) addTables(t *TablesConfiguration) {
+	bind(f, f.Uint32Var, &t.MaxFrontends, "max-frontends", "BeelineConfiguration.tables.maxFrontends",
+		"addresses and ports that can be served")
+	bind(f, f.Uint32Var, &t.MaxServices, "max-services", "BeelineConfiguration.tables.maxServices",
+		"Service ports that can be served, each IP family counted")
+	bind(f, f.Uint32Var, &t.MaxBackends, "max-backends", "BeelineConfiguration.tables.maxBackends",
+		"endpoints of all Service ports")
+	bind(f, f.Uint32Var, &t.MaxSlots, "max-slots", "BeelineConfiguration.tables.maxSlots",
+		"places of endpoints in sets")
+	bind(f, f.Uint32Var, &t.MaxAffinityEntries, "max-affinity-entries", "BeelineConfiguration.tables.maxAffinityEntries",
+		"clients with session affinity; the one idle longest gives way")
+	bind(f, f.Uint32Var, &t.MaxUDPPeers, "max-udp-peers", "BeelineConfiguration.tables.maxUDPPeers",
+		"twice the Service addresses that unconnected UDP sockets use; the one idle longest gives way")
+	bind(f, f.Uint32Var, &t.MaxSourceRanges, "max-source-ranges", "BeelineConfiguration.tables.maxSourceRanges",
+		"loadBalancerSourceRanges of all Service ports")
+	bind(f, f.Uint32Var, &t.MaxFlows, "max-flows", "BeelineConfiguration.tables.maxFlows",
+		"twice the connections of clients outside of the node; the one idle longest gives way (default 65536, or what --conntrack-max-per-core and --conntrack-min say)")
+	bind(f, f.Uint32Var, &t.MaxClients, "max-clients", "BeelineConfiguration.tables.maxClients",
+		"clients outside of the node with session affinity; the one idle longest gives way")
+}

@@ -1,0 +1,132 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// setSource checks that there is one source of Services.
+func (s *Settings) setSource(manifests *field.Path) field.ErrorList {
+	if s.Beeline.Manifests != "" && (s.KubeProxy.ClientConnection.Kubeconfig != "" || s.Beeline.Master != "") {
+		return field.ErrorList{field.Forbidden(manifests, "cannot be combined with --kubeconfig or --master: Services come from one place")}
+	}
+	return nil
+}
+
+// setNode sets the node's name, its IPs and where NodePorts answer.
+func (s *Settings) setNode(kubeProxy, beeline *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var err error
+	if s.NodeName, err = nodeName(s.KubeProxy.HostnameOverride); err != nil {
+		errs = append(errs, field.Invalid(kubeProxy.Child("hostnameOverride"), s.KubeProxy.HostnameOverride, err.Error()))
+	}
+	for i, ip := range s.Beeline.NodeIPs {
+		errs = append(errs, s.addNodeAddr(ip, beeline.Child("nodeIPs").Index(i))...)
+	}
+	errs = append(errs, s.setBindAddress(kubeProxy.Child("bindAddress"))...)
+	if s.NodePorts, err = policy.ParseNodePortAddresses(s.nodePortAddresses()); err != nil {
+		errs = append(errs, field.Invalid(kubeProxy.Child("nodePortAddresses"), s.KubeProxy.NodePortAddresses, err.Error()))
+	}
+	errs = append(errs, parsePrefixes(s.Beeline.ServiceClusterIPRanges, beeline.Child("serviceClusterIPRanges"), &s.ServiceRanges)...)
+	return errs
+}
+
+// nodePortAddresses returns where NodePorts answer. As in kube-proxy, the mode nftables
+// leaves those addresses of the machine closed that are not the node's own.
+func (s *Settings) nodePortAddresses() []string {
+	if k := &s.KubeProxy; k.Mode == "nftables" && len(k.NodePortAddresses) == 0 {
+		return []string{"primary"}
+	}
+	return s.KubeProxy.NodePortAddresses
+}
+
+// setBindAddress takes bindAddress as the node's IP unless it is 0.0.0.0 or ::.
+func (s *Settings) setBindAddress(path *field.Path) field.ErrorList {
+	if ip, err := netip.ParseAddr(s.KubeProxy.BindAddress); err == nil && ip.IsUnspecified() {
+		return nil
+	}
+	return s.addNodeAddr(s.KubeProxy.BindAddress, path)
+}
+
+// addNodeAddr adds an IP of the node.
+func (s *Settings) addNodeAddr(ip string, path *field.Path) field.ErrorList {
+	addr, err := netip.ParseAddr(ip)
+	if err != nil || addr.Zone() != "" || addr.IsUnspecified() {
+		return field.ErrorList{field.Invalid(path, ip, "must be an IP address")}
+	}
+	addr = addr.Unmap()
+	for _, other := range s.NodeAddrs {
+		if other == addr {
+			return nil
+		}
+		if other.Is4() == addr.Is4() {
+			return field.ErrorList{field.Invalid(path, ip, fmt.Sprintf("is the second IP of its family beside %s", other))}
+		}
+	}
+	s.NodeAddrs = append(s.NodeAddrs, addr)
+	return nil
+}
+
+// nodeName returns the name of the Node object: the host name in lower case
+// unless given.
+func nodeName(override string) (string, error) {
+	name := override
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("must be given, there is no host name: %w", err)
+		}
+	}
+	name = strings.ToLower(strings.TrimSpace(name))
+	if name == "" {
+		return "", fmt.Errorf("must not be empty")
+	}
+	return name, nil
+}
+
+// setPods sets which clients are inside the cluster.
+func (s *Settings) setPods(kubeProxy *field.Path) field.ErrorList {
+	k := &s.KubeProxy
+	var ranges []netip.Prefix
+	var errs field.ErrorList
+	if k.ClusterCIDR != "" {
+		errs = parsePrefixes(strings.Split(k.ClusterCIDR, ","), kubeProxy.Child("clusterCIDR"), &ranges)
+	}
+	mode := kubeProxy.Child("detectLocalMode")
+	switch k.DetectLocalMode {
+	case LocalModeClusterCIDR:
+		s.PodRanges = ranges
+	case LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix:
+		errs = append(errs, field.Invalid(mode, k.DetectLocalMode, "is not supported yet: use ClusterCIDR with clusterCIDR"))
+	default:
+		errs = append(errs, field.NotSupported(mode, k.DetectLocalMode,
+			[]localMode{LocalModeClusterCIDR, LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix}))
+	}
+	if k.DetectLocalMode == LocalModeBridgeInterface && k.DetectLocal.BridgeInterface == "" {
+		errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "bridgeInterface"), "names the bridge of the pods"))
+	}
+	if k.DetectLocalMode == LocalModeInterfaceNamePrefix && k.DetectLocal.InterfaceNamePrefix == "" {
+		errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "interfaceNamePrefix"), "starts the names of pods' devices"))
+	}
+	return errs
+}
+
+// parsePrefixes parses CIDRs; bits beyond the prefix are cleared.
+func parsePrefixes(list []string, path *field.Path, to *[]netip.Prefix) field.ErrorList {
+	var errs field.ErrorList
+	for i, s := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR such as 10.0.0.0/16 or fd00::/64"))
+			continue
+		}
+		*to = append(*to, p.Masked())
+	}
+	return errs
+}

@@ -1,0 +1,89 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Settings are a configuration, checked and understood.
+type Settings struct {
+	*Config
+
+	// NodeName is the name of the Node object.
+	NodeName string
+	// NodeAddrs are the node's own IPs, one of a family at most. Those of the other
+	// families are the Node object's.
+	NodeAddrs []netip.Addr
+	// NodePorts says where NodePorts answer.
+	NodePorts policy.NodePortAddresses
+	// ServiceRanges are the CIDRs of cluster IPs.
+	ServiceRanges []netip.Prefix
+	// PodRanges are the CIDRs of clients inside the cluster; empty unless the local mode
+	// is ClusterCIDR.
+	PodRanges []netip.Prefix
+
+	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
+	SNATPortMin, SNATPortMax uint16
+	// MasqueradeAll makes SNAT of every connection to a cluster IP.
+	MasqueradeAll bool
+
+	// Sizes are the sizes of the tables.
+	Sizes bpfmap.Sizes
+	// Timeouts are how long flows may be idle.
+	Timeouts flow.Timeouts
+
+	// SyncPeriod is half the time that a change may wait before the agent counts as
+	// unhealthy.
+	SyncPeriod time.Duration
+	// MinSyncPeriod is the shortest time between two rounds of changes.
+	MinSyncPeriod time.Duration
+
+	// HealthzAddress and MetricsAddress are what the servers listen on; "" is none.
+	HealthzAddress, MetricsAddress string
+}
+
+// Settings checks the configuration. The error tells everything that is wrong, each
+// with the flag, or the file and the field, and what is allowed.
+func (c *Config) Settings() (*Settings, error) {
+	s := &Settings{Config: c}
+	kubeProxy, beeline := field.NewPath(KubeProxyKind), field.NewPath(BeelineKind)
+	var errs field.ErrorList
+	errs = append(errs, s.setSource(beeline.Child("manifests"))...)
+	errs = append(errs, s.setNode(kubeProxy, beeline)...)
+	errs = append(errs, s.setServers(kubeProxy)...)
+	errs = append(errs, s.setPeriods(kubeProxy)...)
+	errs = append(errs, s.setPods(kubeProxy)...)
+	errs = append(errs, s.setTimeouts(kubeProxy.Child("conntrack"), beeline.Child("flowTimeouts"))...)
+	errs = append(errs, checkKubeProxy(&c.KubeProxy, kubeProxy)...)
+	errs = append(errs, s.setDatapath(beeline)...)
+	s.setSizes()
+	if len(errs) > 0 {
+		return nil, c.origin.explain(errs)
+	}
+	return s, nil
+}
+
+// setSizes sets the sizes of the tables.
+func (s *Settings) setSizes() {
+	t := s.Beeline.Tables
+	s.Sizes = bpfmap.Sizes{
+		Frontends:    t.MaxFrontends,
+		Services:     t.MaxServices,
+		Backends:     t.MaxBackends,
+		Slots:        t.MaxSlots,
+		Affinity:     t.MaxAffinityEntries,
+		UDPPeers:     t.MaxUDPPeers,
+		SourceRanges: t.MaxSourceRanges,
+		Flows:        t.MaxFlows,
+		Clients:      t.MaxClients,
+	}
+	if s.Sizes.Flows == 0 {
+		s.Sizes.Flows = flowEntries(&s.KubeProxy.Conntrack)
+	}
+}

@@ -1,0 +1,114 @@
+package config
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Group, version and kind of a [BeelineConfiguration].
+const (
+	BeelineAPIVersion = "config.beeline.io/v1alpha1"
+	BeelineKind       = "BeelineConfiguration"
+)
+
+// BeelineConfiguration holds the settings that kube-proxy has no counterpart of. A
+// field that is not given, null, or its type's zero value is at its default.
+type BeelineConfiguration struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// master is the address of the API server, in place of the kubeconfig's.
+	Master string `json:"master"`
+	// manifests is a folder of Service and EndpointSlice files to serve in place of a
+	// cluster's.
+	Manifests string `json:"manifests"`
+	// stateDir is the folder that keeps what was assigned to the Services of
+	// manifests. Defaults to /var/lib/beeline.
+	StateDir string `json:"stateDir"`
+	// nodeIPs are this node's own IPs, one of each family. The family of an IP that is
+	// not given is bindAddress, or as the Node object says.
+	NodeIPs []string `json:"nodeIPs"`
+	// serviceClusterIPRanges are the CIDRs of cluster IPs, one of each family:
+	// unallocated addresses in them are refused, and manifests assigns from them.
+	ServiceClusterIPRanges []string `json:"serviceClusterIPRanges"`
+
+	// devices are the names of the devices that face clients or other nodes. Patterns
+	// like eth* are allowed; auto, the default, finds them; none serves only processes
+	// of this node.
+	Devices []string `json:"devices"`
+	// podDevices are the names of the host's side of pods' devices, patterns allowed,
+	// for pods whose sockets cannot or must not be translated: their packets are.
+	PodDevices []string `json:"podDevices"`
+	// socketLB says whose sockets are translated: all, the default, or
+	// host-namespace-only for those of the node's own network namespace.
+	SocketLB SocketLB `json:"socketLB"`
+	// tcMode is how programs are attached to devices: tcx, clsact or auto, the default.
+	TCMode string `json:"tcMode"`
+	// snatPortRange are the source ports, first and last, of clients' connections to
+	// endpoints on other nodes. It should not overlap net.ipv4.ip_local_port_range.
+	// Defaults to 61000-65535.
+	SNATPortRange string `json:"snatPortRange"`
+
+	// cgroupRoot is the cgroup2 folder whose processes are served. Defaults to where
+	// cgroup2 is mounted.
+	CgroupRoot string `json:"cgroupRoot"`
+	// bpffs is a folder on a BPF file system for what outlives the agent. Defaults to
+	// /sys/fs/bpf.
+	BPFFS string `json:"bpffs"`
+	// tables are the sizes of the tables in the kernel.
+	Tables TablesConfiguration `json:"tables"`
+	// flowTimeouts are how long flows of clients outside of the node may be idle, beside
+	// those times that kube-proxy's conntrack section names.
+	FlowTimeouts FlowTimeoutsConfiguration `json:"flowTimeouts"`
+}
+
+// SocketLB says whose sockets are translated.
+type SocketLB string
+
+// The values of socketLB.
+const (
+	SocketLBAll  SocketLB = "all"
+	SocketLBHost SocketLB = "host-namespace-only"
+)
+
+// TablesConfiguration is how many entries tables have room for.
+type TablesConfiguration struct {
+	// maxFrontends is the number of addresses and ports that can be served.
+	MaxFrontends uint32 `json:"maxFrontends"`
+	// maxServices is the number of Service ports, each IP family counted.
+	MaxServices uint32 `json:"maxServices"`
+	// maxBackends is the number of endpoints of all Service ports.
+	MaxBackends uint32 `json:"maxBackends"`
+	// maxSlots is the number of places of endpoints in sets.
+	MaxSlots uint32 `json:"maxSlots"`
+	// maxAffinityEntries is the number of clients with session affinity; the one idle
+	// longest gives way.
+	MaxAffinityEntries uint32 `json:"maxAffinityEntries"`
+	// maxUDPPeers is twice the number of Service addresses that unconnected UDP sockets
+	// use; the one idle longest gives way.
+	MaxUDPPeers uint32 `json:"maxUDPPeers"`
+	// maxSourceRanges is the number of loadBalancerSourceRanges of all Service ports.
+	MaxSourceRanges uint32 `json:"maxSourceRanges"`
+	// maxFlows is twice the number of connections of clients outside of the node; the
+	// one idle longest gives way. When it is not given and conntrack.maxPerCore or
+	// conntrack.min is set to something else than kube-proxy's default, these say it.
+	MaxFlows uint32 `json:"maxFlows"`
+	// maxClients is the number of clients outside of the node with session affinity; the
+	// one idle longest gives way.
+	MaxClients uint32 `json:"maxClients"`
+}
+
+// FlowTimeoutsConfiguration is how long a flow may be idle in states that kube-proxy
+// has no setting for. They default to the kernel's for nf_conntrack.
+type FlowTimeoutsConfiguration struct {
+	// tcpSynSent is for connections that were not answered yet. Defaults to 2m.
+	TCPSynSent metav1.Duration `json:"tcpSynSent"`
+	// tcpSynReceived is for connections that the client has yet to confirm. Defaults to
+	// 1m.
+	TCPSynReceived metav1.Duration `json:"tcpSynReceived"`
+	// tcpClose is for connections that both sides have closed, or one has reset.
+	// Defaults to 10s.
+	TCPClose metav1.Duration `json:"tcpClose"`
+	// sctp is for associations that were not answered yet. Defaults to 30s.
+	SCTP metav1.Duration `json:"sctp"`
+	// sctpStream is for associations that were. Defaults to 3m30s.
+	SCTPStream metav1.Duration `json:"sctpStream"`
+}
