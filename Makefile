@@ -2,8 +2,12 @@
 export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 GO ?= go
+BIN ?= bin
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# Where make image names the image for, and the machines it is made for.
+IMAGE ?= ghcr.io/beeline-lb/beeline
+IMAGE_ARCHS ?= amd64 arm64
 VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
 BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
 # Long enough for a package that boots an API server on two slow cores.
@@ -22,13 +26,23 @@ help: ## list the targets
 build: ## build bin/beeline-agent and bin/beeline
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 		-ldflags "-s -w -X $(VERSION_VARIABLE)=$(VERSION)" \
-		-o bin/ ./cmd/beeline-agent ./cmd/beeline
+		-o $(BIN)/ ./cmd/beeline-agent ./cmd/beeline
+
+.PHONY: image
+image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and ctr images import, bin/image/beeline.tar for registries (root)
+	@tools/image/build "$(IMAGE):$(VERSION)" "$(VERSION)" $(IMAGE_ARCHS)
+
+.PHONY: image-root
+image-root: ## make all files of the image in the folder ROOT, for the machine ARCH
+	GOARCH=$(ARCH) $(MAKE) build BIN=$(ROOT)/usr/local/bin
+	$(GO) run ./tools/image -version $(VERSION) -o $(ROOT)/usr/share/doc/beeline $(ROOT)/usr/local/bin/*
+	cp LICENSE bpf/LICENSES/* $(ROOT)/usr/share/doc/beeline/
 
 .PHONY: setup
-setup: setup-test setup-demo setup-generate ## install everything the other targets need (Debian, Ubuntu; root)
+setup: setup-test setup-demo setup-generate setup-image ## install everything the other targets need (Debian, Ubuntu; root)
 
-.PHONY: setup-test setup-demo setup-generate
-setup-test setup-demo setup-generate: setup-%:
+.PHONY: setup-test setup-demo setup-generate setup-image
+setup-test setup-demo setup-generate setup-image: setup-%:
 	@tools/setup/install $*
 
 .PHONY: generate
