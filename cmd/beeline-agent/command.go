@@ -34,7 +34,7 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
   beeline-agent --kubeconfig /etc/kubernetes/kubelet.conf`
 
 func newCommand(out io.Writer) *cobra.Command {
-	var down bool
+	var down, kubeProxyDown bool
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
 		Short:         "Service load balancing for a node",
@@ -47,7 +47,11 @@ func newCommand(out io.Writer) *cobra.Command {
 	}
 	flags := config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
+	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if kubeProxyDown {
+			return cleanupKubeProxy(out)
+		}
 		c, err := flags.Load()
 		if err != nil {
 			return err

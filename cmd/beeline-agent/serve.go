@@ -22,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
@@ -96,7 +97,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
 	})
 	devices := func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }
-	return errors.Join(run(ctx, r, src, flows.Run, devices), d.Close())
+	return errors.Join(run(ctx, r, src, flows.Run, devices, kubeproxy.Follow), d.Close())
 }
 
 // cgroupRoot returns the cgroup whose processes are served.

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/beeline-lb/beeline/pkg/kubeproxy"
+)
+
+// cleanupKubeProxy removes what a kube-proxy left and says what that was.
+func cleanupKubeProxy(out io.Writer) error {
+	report, err := kubeproxy.Cleanup()
+	for _, line := range report.Removed {
+		fmt.Fprintln(out, "removed", line)
+	}
+	for _, line := range report.Kept {
+		fmt.Fprintln(out, "kept", line)
+	}
+	if err == nil && len(report.Removed) == 0 {
+		fmt.Fprintln(out, "nothing of kube-proxy to remove")
+	}
+	return err
+}

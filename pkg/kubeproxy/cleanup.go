@@ -1,0 +1,197 @@
+package kubeproxy
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Report says what was done, one line each.
+type Report struct {
+	// Removed names what is gone.
+	Removed []string
+	// Kept names what is still there, and why.
+	Kept []string
+}
+
+func (r *Report) removed(format string, args ...any) {
+	r.Removed = append(r.Removed, fmt.Sprintf(format, args...))
+}
+
+// took notes what became of one table.
+func (r *Report) took(table string, p plan) {
+	if !p.empty() {
+		r.removed("%d chains of %s and %d rules that led to them", len(p.chains), table, len(p.links))
+	}
+	for _, k := range p.kept {
+		r.Kept = append(r.Kept, fmt.Sprintf("chain %s of %s: chain %s leads to it", k.chain, table, k.by))
+	}
+}
+
+// attempts is how often a table is read and written anew when somebody else has
+// changed it meanwhile.
+const attempts = 5
+
+// Cleanup removes what kube-proxy made in the network namespace of the calling
+// thread. kube-proxy must not run any more, for it would make all of it again.
+// What could not be removed is in the error, all else is removed nevertheless;
+// Cleanup can be called again.
+func Cleanup() (*Report, error) {
+	r := &Report{}
+	session, err := openNFT()
+	if err != nil {
+		return r, err
+	}
+	defer session.close()
+	var errs []error
+	for i, f := range families {
+		errs = append(errs, session.cleanFamily(f, legacyFamilies[i], r))
+	}
+	errs = append(errs, cleanIPVS(r), cleanSets(r))
+	connections, err := Release()
+	if connections > 0 {
+		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %d connections are translated yet; the agent removes it when they have ended",
+			handoverTable, connections))
+	}
+	return r, errors.Join(append(errs, err)...)
+}
+
+// cleanFamily removes the rules of one IP family. When connections cannot be held,
+// nothing is removed.
+func (s *nftSession) cleanFamily(f family, legacy legacyFamily, r *Report) error {
+	found, err := s.find(f, legacy)
+	if err != nil || !found {
+		return err
+	}
+	if err := s.holdConnections(f); err != nil {
+		return err
+	}
+	removed, err := s.deleteTable(f, nativeTable)
+	if removed {
+		r.removed("table %s %s", f.name, nativeTable)
+	}
+	return errors.Join(err, s.cleanIPTables(f, r), cleanLegacy(legacy, r))
+}
+
+// find reports whether there is anything to remove.
+func (s *nftSession) find(f family, legacy legacyFamily) (bool, error) {
+	native, err := s.findTable(f, nativeTable)
+	if native != nil || err != nil && !errors.Is(err, errNoNFTables) {
+		return native != nil, err
+	}
+	var tables []ruleset
+	if err == nil {
+		list, err := s.iptables(f)
+		if err != nil {
+			return false, err
+		}
+		for _, t := range list {
+			tables = append(tables, t)
+		}
+	}
+	list, err := readLegacy(legacy)
+	if err != nil {
+		return false, err
+	}
+	for _, t := range list {
+		tables = append(tables, t)
+	}
+	for _, t := range tables {
+		if p, err := makePlan(t); err != nil || !p.empty() {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// cleanIPTables removes the chains of iptables-nft.
+func (s *nftSession) cleanIPTables(f family, r *Report) error {
+	tables, err := s.iptables(f)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range tables {
+		p, err := makePlan(t)
+		if err == nil {
+			err = t.apply(p)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.took(t.String(), p)
+	}
+	return errors.Join(errs...)
+}
+
+// readLegacy returns the tables of iptables-legacy that are in use.
+func readLegacy(f legacyFamily) ([]*xtTable, error) {
+	names, err := f.inUse()
+	if len(names) == 0 || err != nil {
+		return nil, err
+	}
+	s, err := openLegacy(f)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	var tables []*xtTable
+	for _, name := range names {
+		t, err := s.read(name)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// cleanLegacy removes the chains of iptables-legacy.
+func cleanLegacy(f legacyFamily, r *Report) error {
+	names, err := f.inUse()
+	if len(names) == 0 || err != nil {
+		return err
+	}
+	unlock, err := lockXtables()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := openLegacy(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, s.clean(name, r))
+	}
+	return errors.Join(errs...)
+}
+
+// clean removes the chains of one table at once.
+func (s *legacySession) clean(name string, r *Report) error {
+	for attempt := 1; ; attempt++ {
+		t, err := s.read(name)
+		if err != nil {
+			return err
+		}
+		p, err := makePlan(t)
+		if err != nil {
+			return err
+		}
+		if !p.empty() {
+			t.drop(p)
+			err = s.write(t)
+		}
+		if errors.Is(err, unix.EAGAIN) && attempt < attempts {
+			continue
+		}
+		if err == nil {
+			r.took(s.name+" table "+name, p)
+		}
+		return err
+	}
+}

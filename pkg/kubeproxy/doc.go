@@ -1,0 +1,17 @@
+// Package kubeproxy removes what a kube-proxy has left in the kernel of this
+// network namespace, in each of its modes, and nothing that belongs to others:
+//
+//   - iptables mode: its chains and the rules that lead to them, in the tables of
+//     iptables-nft and of iptables-legacy, for IPv4 and IPv6;
+//   - nftables mode: the tables "kube-proxy";
+//   - IPVS mode: its virtual servers, the device kube-ipvs0 and its sets, and the
+//     chains.
+//
+// It talks to the kernel itself and needs none of the programs iptables, nft,
+// ipset and ipvsadm.
+//
+// Connections that kube-proxy set up in the modes iptables and nftables live on:
+// they are entries of the connection tracking, which translates them for as long
+// as something in the namespace asks for translation. The tables
+// "beeline-handover" do that when nothing else is left; see [Release].
+package kubeproxy

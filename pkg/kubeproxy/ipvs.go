@@ -1,0 +1,188 @@
+package kubeproxy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ipvsDevice has the addresses of Services in kube-proxy's IPVS mode.
+const ipvsDevice = "kube-ipvs0"
+
+// ipvsStatus is there when the kernel has IPVS.
+const ipvsStatus = "/proc/thread-self/net/ip_vs"
+
+// ipSets are the sets of kube-proxy's IPVS mode, those of IPv4.
+var ipSets = []string{
+	"KUBE-LOOP-BACK", "KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL",
+	"KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW",
+	"KUBE-LOAD-BALANCER-SOURCE-IP", "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+	"KUBE-NODE-PORT-TCP", "KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-UDP", "KUBE-NODE-PORT-LOCAL-UDP",
+	"KUBE-NODE-PORT-SCTP-HASH", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+	"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS",
+}
+
+// nodePortSets hold the NodePorts, by protocol.
+var nodePortSets = map[uint16]string{
+	unix.IPPROTO_TCP:  "KUBE-NODE-PORT-TCP",
+	unix.IPPROTO_UDP:  "KUBE-NODE-PORT-UDP",
+	unix.IPPROTO_SCTP: "KUBE-NODE-PORT-SCTP-HASH",
+}
+
+// ipSetNames returns the names of a set in both families. A set's name has at most
+// 31 characters.
+func ipSetNames(v4 string) []string {
+	v6 := "KUBE-6-" + strings.TrimPrefix(v4, "KUBE-")
+	return []string{v4, v6[:min(len(v6), 31)]}
+}
+
+// servicePort is a protocol and a port.
+type servicePort struct{ protocol, port uint16 }
+
+// cleanIPVS removes the virtual servers, then the device.
+func cleanIPVS(r *Report) error {
+	device, err := netlink.LinkByName(ipvsDevice)
+	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
+		device = nil
+	} else if err != nil {
+		return fmt.Errorf("ipvs: look for device %s: %w", ipvsDevice, err)
+	}
+	if err := cleanVirtualServers(r, device); err != nil {
+		return err
+	}
+	if device == nil {
+		return nil
+	}
+	if err := netlink.LinkDel(device); err != nil {
+		return fmt.Errorf("ipvs: delete device %s: %w", ipvsDevice, err)
+	}
+	r.removed("device %s", ipvsDevice)
+	return nil
+}
+
+// cleanVirtualServers removes those on addresses of the device and those of
+// NodePorts. Others may have virtual servers too.
+func cleanVirtualServers(r *Report, device netlink.Link) error {
+	if _, err := os.Stat(ipvsStatus); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	addrs, err := deviceAddrs(device)
+	if err != nil {
+		return err
+	}
+	ports, err := nodePorts()
+	if err != nil {
+		return err
+	}
+	handle, err := ipvs.New("")
+	if err != nil {
+		return fmt.Errorf("ipvs: open a netlink socket: %w", err)
+	}
+	defer handle.Close()
+	services, err := handle.GetServices()
+	if err != nil {
+		return fmt.Errorf("ipvs: list the virtual servers: %w", err)
+	}
+	var errs []error
+	count := 0
+	for _, s := range services {
+		addr, _ := netip.AddrFromSlice(s.Address)
+		if s.FWMark != 0 || !addrs[addr.Unmap()] && !ports[servicePort{s.Protocol, s.Port}] {
+			continue
+		}
+		if err := handle.DelService(s); err != nil {
+			errs = append(errs, fmt.Errorf("ipvs: delete the virtual server %s: %w", netip.AddrPortFrom(addr, s.Port), err))
+			continue
+		}
+		count++
+	}
+	if count > 0 {
+		r.removed("%d IPVS virtual servers", count)
+	}
+	return errors.Join(errs...)
+}
+
+func deviceAddrs(device netlink.Link) (map[netip.Addr]bool, error) {
+	addrs := make(map[netip.Addr]bool)
+	if device == nil {
+		return addrs, nil
+	}
+	list, err := netlink.AddrList(device, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: list the addresses of %s: %w", ipvsDevice, err)
+	}
+	for _, a := range list {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		addrs[addr.Unmap()] = true
+	}
+	return addrs, nil
+}
+
+// nodePorts reads the NodePorts from kube-proxy's sets.
+func nodePorts() (map[servicePort]bool, error) {
+	ports := make(map[servicePort]bool)
+	for protocol, v4 := range nodePortSets {
+		for _, name := range ipSetNames(v4) {
+			set, err := netlink.IpsetList(name)
+			if noSet(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("ipset: list %s: %w", name, err)
+			}
+			for _, entry := range set.Entries {
+				if entry.Port != nil {
+					ports[servicePort{protocol, *entry.Port}] = true
+				}
+			}
+		}
+	}
+	return ports, nil
+}
+
+// noSet reports whether an error says that there is no such set, or that the kernel
+// has no sets at all.
+func noSet(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// cleanSets removes the sets, to which no rule may lead any more.
+func cleanSets(r *Report) error {
+	var errs []error
+	for _, v4 := range ipSets {
+		for _, name := range ipSetNames(v4) {
+			removed, err := destroySet(name)
+			if removed {
+				r.removed("set %s", name)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// destroySet removes a set; false says that there was none.
+func destroySet(name string) (bool, error) {
+	_, err := netlink.IpsetList(name)
+	if noSet(err) {
+		return false, nil
+	}
+	if err == nil {
+		err = netlink.IpsetDestroy(name)
+	}
+	if err != nil {
+		return false, fmt.Errorf("ipset: destroy %s: %w", name, err)
+	}
+	// The kernel is not asked whether it did.
+	if _, err := netlink.IpsetList(name); !noSet(err) {
+		return false, fmt.Errorf("ipset: %s is still there: a rule uses it", name)
+	}
+	return true, nil
+}
