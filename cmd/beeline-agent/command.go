@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -34,7 +36,10 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
   beeline-agent --kubeconfig /etc/kubernetes/kubelet.conf`
 
 func newCommand(out io.Writer) *cobra.Command {
-	var down, kubeProxyDown bool
+	var (
+		down, kubeProxyDown bool
+		writeTo             string
+	)
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
 		Short:         "Service load balancing for a node",
@@ -48,6 +53,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags := config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
 	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
+	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if kubeProxyDown {
 			return cleanupKubeProxy(out)
@@ -63,8 +69,14 @@ func newCommand(out io.Writer) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if writeTo != "" {
+			return c.Write(writeTo)
+		}
 		if err := logsapi.ValidateAndApply(&c.KubeProxy.Logging, nil); err != nil {
 			return err
+		}
+		if unused := c.Unused(); len(unused) > 0 {
+			klog.InfoS("Settings of kube-proxy without effect here", "fields", strings.Join(unused, " "))
 		}
 		return serve(cmd.Context(), s)
 	}

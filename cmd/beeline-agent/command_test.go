@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -36,6 +38,8 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"--snat-port-range 9-1", []string{"--snat-port-range", "9-1"}},
 		{"--logging-format xml", []string{"--logging-format", "xml"}},
 		{"--min-sync-period fast", []string{"--min-sync-period", "fast"}},
+		{"--config /no/such/file", []string{"--config", "/no/such/file"}},
+		{"--config ../../pkg/config/testdata/kubeadm.yaml --manifests /m", []string{"--manifests", "cannot be combined"}},
 		{"--no-such-flag", []string{"--no-such-flag"}},
 		{"argument", []string{"argument"}},
 	} {
@@ -52,5 +56,24 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWriteConfig writes what files and flags lead to.
+func TestWriteConfig(t *testing.T) {
+	written := filepath.Join(t.TempDir(), "written.yaml")
+	cmd := newCommand(io.Discard)
+	cmd.SetArgs([]string{"--config", "../../pkg/config/testdata/partial.yaml", "--cluster-cidr", "fd00::/8", "--write-config-to", written})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"clusterCIDR: fd00::/8", "mode: nftables", "snatPortRange: 61000-65535", "maxFlows: 1000"} {
+		if !strings.Contains(string(content), line+"\n") {
+			t.Errorf("no line %q in\n%s", line, content)
+		}
 	}
 }

@@ -38,7 +38,7 @@ type Config struct {
 func Default() *Config {
 	c := &Config{}
 	c.setDefaults()
-	c.setAddressDefaults()
+	c.setDependentDefaults()
 	return c
 }
 
@@ -47,7 +47,7 @@ func Default() *Config {
 func (c *Config) Configz() map[string]any {
 	return map[string]any{
 		kubeproxyconfig.GroupName: c.KubeProxy,
-		"config.beeline.io":       c.Beeline,
+		beelineGroup:              c.Beeline,
 	}
 }
 
@@ -56,6 +56,7 @@ func (c *Config) Configz() map[string]any {
 type section struct {
 	name                      string
 	syncPeriod, minSyncPeriod *metav1.Duration
+	masquerade                string // the section of masqueradeAll
 	masqueradeAll             *bool
 }
 
@@ -65,9 +66,9 @@ func (c *Config) section() section {
 	k := &c.KubeProxy
 	switch k.Mode {
 	case "nftables":
-		return section{"nftables", &k.NFTables.SyncPeriod, &k.NFTables.MinSyncPeriod, &k.NFTables.MasqueradeAll}
+		return section{"nftables", &k.NFTables.SyncPeriod, &k.NFTables.MinSyncPeriod, "nftables", &k.NFTables.MasqueradeAll}
 	case "ipvs":
-		return section{"ipvs", &k.IPVS.SyncPeriod, &k.IPVS.MinSyncPeriod, &k.IPTables.MasqueradeAll}
+		return section{"ipvs", &k.IPVS.SyncPeriod, &k.IPVS.MinSyncPeriod, "iptables", &k.IPTables.MasqueradeAll}
 	}
-	return section{"iptables", &k.IPTables.SyncPeriod, &k.IPTables.MinSyncPeriod, &k.IPTables.MasqueradeAll}
+	return section{"iptables", &k.IPTables.SyncPeriod, &k.IPTables.MinSyncPeriod, "iptables", &k.IPTables.MasqueradeAll}
 }

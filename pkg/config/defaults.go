@@ -8,7 +8,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
-	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -27,17 +26,21 @@ const (
 	defaultConntrackMin        = 128 * 1024
 )
 
-// setDefaults sets what is not given to its default, addresses of servers excepted.
+// defaultMinSyncPeriod is kube-proxy's for iptables and nftables.
+const defaultMinSyncPeriod = time.Second
+
+// setDefaults sets what is not given to its default, where that does not depend on
+// other fields.
 func (c *Config) setDefaults() {
 	setKubeProxyDefaults(&c.KubeProxy)
 	setBeelineDefaults(&c.Beeline)
 }
 
 // setKubeProxyDefaults sets the fields that Beeline honours to kube-proxy's defaults,
-// but for minSyncPeriod: 0 remains 0 and means at once, for a change costs the same
+// but for minSyncPeriod, which remains 0 and means at once: a change costs the same
 // however many Services there are.
 func setKubeProxyDefaults(k *KubeProxyConfiguration) {
-	k.APIVersion, k.Kind = kubeproxyconfig.SchemeGroupVersion.String(), KubeProxyKind
+	k.APIVersion, k.Kind = kubeProxyAPIVersion, KubeProxyKind
 	fill(&k.BindAddress, "0.0.0.0")
 	fill(&k.DetectLocalMode, LocalModeClusterCIDR)
 	fill(&k.ConfigSyncPeriod.Duration, 15*time.Minute)
@@ -85,11 +88,15 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	fill(&f.SCTPStream.Duration, times.SCTPStream)
 }
 
-// setAddressDefaults sets the addresses that the agent's servers listen on: of the
-// family of bindAddress where none is given, and with kube-proxy's port where only an
-// IP is.
-func (c *Config) setAddressDefaults() {
+// setDependentDefaults sets what depends on other fields. The servers listen on
+// addresses of the family of bindAddress where none is given, and on kube-proxy's port
+// where only an IP is. The mode nftables leaves NodePorts closed on all addresses but
+// the node's own.
+func (c *Config) setDependentDefaults() {
 	k := &c.KubeProxy
+	if k.Mode == "nftables" && len(k.NodePortAddresses) == 0 {
+		k.NodePortAddresses = []string{"primary"}
+	}
 	all, local := "0.0.0.0", "127.0.0.1"
 	if bind, err := netip.ParseAddr(k.BindAddress); err == nil && bind.Is6() && !bind.Is4In6() {
 		all, local = "::", "::1"

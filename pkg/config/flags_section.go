@@ -30,7 +30,7 @@ func applySection(given *pflag.FlagSet, c *Config) {
 	}
 	if given.Changed("masquerade-all") {
 		*section.masqueradeAll, _ = given.GetBool("masquerade-all")
-		c.origin.flags["KubeProxyConfiguration."+section.name+".masqueradeAll"] = "masquerade-all"
+		c.origin.flags["KubeProxyConfiguration."+section.masquerade+".masqueradeAll"] = "masquerade-all"
 	}
 	for _, name := range []string{prefix + "sync-period", "sync-period"} {
 		if given.Changed(name) {

@@ -1,13 +1,80 @@
 package config
 
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
+)
+
+// kubeProxyAPIVersion is the version of a KubeProxyConfiguration.
+var kubeProxyAPIVersion = kubeproxyconfig.SchemeGroupVersion.String()
+
 // Load returns what the files of --config say, with the flags that were given set over
-// them, and defaults where neither says anything.
+// them, and defaults where neither says anything. The error tells everything that is
+// wrong with the files' form; [Config.Settings] checks the values.
 func (f *Flags) Load() (*Config, error) {
-	c := &Config{origin: origin{files: make(map[string]string), flags: make(map[string]string)}}
+	c := &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}
+	var errs []error
+	for _, name := range f.Files {
+		errs = append(errs, c.read(name)...)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
 	c.setDefaults()
 	if err := f.apply(c); err != nil {
 		return nil, err
 	}
-	c.setAddressDefaults()
+	c.setDependentDefaults()
 	return c, nil
+}
+
+// read takes over what a file holds.
+func (c *Config) read(name string) []error {
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return []error{fmt.Errorf("--config: %w", err)}
+	}
+	docs, faults := yamldoc.Split(raw)
+	for _, d := range docs {
+		faults = append(faults, c.document(place{name, d})...)
+	}
+	if len(docs)+len(faults) == 0 {
+		faults = []*yamldoc.Fault{{Reason: fmt.Sprintf("holds neither a %s nor a %s", KubeProxyKind, BeelineKind)}}
+	}
+	return yamldoc.InFile(name, faults)
+}
+
+// document takes over one document of a file.
+func (c *Config) document(at place) []*yamldoc.Fault {
+	data, faults := at.document.JSON()
+	if len(faults) > 0 {
+		return faults
+	}
+	var tm metav1.TypeMeta
+	if faults := at.document.Loose(nil, data, &tm); len(faults) > 0 {
+		return faults
+	}
+	var target any
+	switch {
+	case tm.APIVersion == kubeProxyAPIVersion && tm.Kind == KubeProxyKind:
+		target = &c.KubeProxy
+		data, c.origin.former = withoutFormer(data)
+	case tm.APIVersion == BeelineAPIVersion && tm.Kind == BeelineKind:
+		target = &c.Beeline
+	default:
+		return []*yamldoc.Fault{at.document.FaultAt("kind", fmt.Sprintf("%q of apiVersion %q is no configuration: give %s of %s or %s of %s",
+			tm.Kind, tm.APIVersion, KubeProxyKind, kubeProxyAPIVersion, BeelineKind, BeelineAPIVersion))}
+	}
+	if first, ok := c.origin.places[tm.Kind]; ok {
+		return []*yamldoc.Fault{at.document.FaultAt("kind", fmt.Sprintf("there is a %s in %s already (document %d): keep one of them",
+			tm.Kind, first.file, first.document.Number))}
+	}
+	c.origin.places[tm.Kind] = at
+	return at.document.Strict(nil, data, target)
 }

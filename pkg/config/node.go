@@ -30,20 +30,11 @@ func (s *Settings) setNode(kubeProxy, beeline *field.Path) field.ErrorList {
 		errs = append(errs, s.addNodeAddr(ip, beeline.Child("nodeIPs").Index(i))...)
 	}
 	errs = append(errs, s.setBindAddress(kubeProxy.Child("bindAddress"))...)
-	if s.NodePorts, err = policy.ParseNodePortAddresses(s.nodePortAddresses()); err != nil {
+	if s.NodePorts, err = policy.ParseNodePortAddresses(s.KubeProxy.NodePortAddresses); err != nil {
 		errs = append(errs, field.Invalid(kubeProxy.Child("nodePortAddresses"), s.KubeProxy.NodePortAddresses, err.Error()))
 	}
 	errs = append(errs, parsePrefixes(s.Beeline.ServiceClusterIPRanges, beeline.Child("serviceClusterIPRanges"), &s.ServiceRanges)...)
 	return errs
-}
-
-// nodePortAddresses returns where NodePorts answer. As in kube-proxy, the mode nftables
-// leaves those addresses of the machine closed that are not the node's own.
-func (s *Settings) nodePortAddresses() []string {
-	if k := &s.KubeProxy; k.Mode == "nftables" && len(k.NodePortAddresses) == 0 {
-		return []string{"primary"}
-	}
-	return s.KubeProxy.NodePortAddresses
 }
 
 // setBindAddress takes bindAddress as the node's IP unless it is 0.0.0.0 or ::.

@@ -6,34 +6,45 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // origin is where values come from, so that an error can name the place.
 type origin struct {
-	files map[string]string // by kind
-	flags map[string]string // names without dashes, by field path, which starts with the kind
+	places map[string]place  // by kind
+	flags  map[string]string // names without dashes, by field path, which starts with the kind
+	former []string          // fields in the file that kube-proxy once had
+}
+
+// place is a document of a file.
+type place struct {
+	file     string
+	document *yamldoc.Document
 }
 
 // explain joins errors into one, each at the place where the value was given.
-func (o origin) explain(list field.ErrorList) error {
+func (o *origin) explain(list field.ErrorList) error {
 	errs := make([]error, 0, len(list))
 	for _, err := range list {
-		errs = append(errs, fmt.Errorf("%s: %s", o.place(err.Field), err.ErrorBody()))
+		errs = append(errs, o.at(err))
 	}
 	return errors.Join(errs...)
 }
 
-// place returns where the value at a field path comes from: the flag, the file and the
-// field, or the field alone when it has its default.
-func (o origin) place(path string) string {
+// at returns the error with its place: the flag, the field of a document, or the field
+// alone when it has its default.
+func (o *origin) at(err *field.Error) error {
 	for above, flag := range o.flags {
-		if rest, ok := strings.CutPrefix(path, above); ok && (rest == "" || rest[0] == '[' || rest[0] == '.') {
-			return "--" + flag + rest
+		if rest, ok := strings.CutPrefix(err.Field, above); ok && (rest == "" || rest[0] == '[' || rest[0] == '.') {
+			return fmt.Errorf("--%s%s: %s", flag, rest, err.ErrorBody())
 		}
 	}
-	kind, rest, _ := strings.Cut(path, ".")
-	if file := o.files[kind]; file != "" {
-		return file + ": " + rest
+	kind, path, _ := strings.Cut(err.Field, ".")
+	if p, ok := o.places[kind]; ok {
+		fault := p.document.FaultAt(path, err.ErrorBody())
+		fault.File = p.file
+		return fault
 	}
-	return path
+	return errors.New(err.Error())
 }

@@ -6,7 +6,8 @@ import (
 
 // Group, version and kind of a [BeelineConfiguration].
 const (
-	BeelineAPIVersion = "config.beeline.io/v1alpha1"
+	beelineGroup      = "config.beeline.io"
+	BeelineAPIVersion = beelineGroup + "/v1alpha1"
 	BeelineKind       = "BeelineConfiguration"
 )
 

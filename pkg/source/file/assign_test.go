@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // manifest of a Service with lines of its spec.
@@ -89,8 +90,8 @@ func TestCopiedFile(t *testing.T) {
 		t.Errorf("%d Services, want 2000", n)
 	}
 	errs := s.Errors()
-	if len(errs) != maxFaults+1 || errs[maxFaults].Error() != "all-backup.yaml: and 1980 more faults" {
-		t.Errorf("%d errors, want %d and the last one to tell of the rest", len(errs), maxFaults+1)
+	if len(errs) != yamldoc.MaxFaults+1 || errs[yamldoc.MaxFaults].Error() != "all-backup.yaml: and 1980 more faults" {
+		t.Errorf("%d errors, want %d and the last one to tell of the rest", len(errs), yamldoc.MaxFaults+1)
 	}
 	if want := "all-backup.yaml: document 2: line 9: metadata.name: Service default/s-1 is already in all.yaml: keep one of them"; errs[1].Error() != want {
 		t.Errorf("error %q, want %q", errs[1], want)

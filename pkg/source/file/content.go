@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // content is what a file declares: valid by itself, with the API's defaults
@@ -38,7 +38,7 @@ type object struct {
 
 	service  *corev1.Service // nil for a slice
 	families []model.Family  // to have a cluster IP of, the primary one first
-	unmet    *Fault          // why the ranges cannot give it those; nil is that they can
+	unmet    *yamldoc.Fault  // why the ranges cannot give it those; nil is that they can
 
 	slice *model.Slice // nil for a Service and for a slice to be ignored
 }
@@ -52,11 +52,11 @@ const (
 // decode reads a file's manifests. It returns every fault it finds, and content
 // only when there is none. A file without a manifest is a fault: it is more
 // likely cut short than meant to take its Services away.
-func (r *rules) decode(raw []byte) (*content, []*Fault) {
+func (r *rules) decode(raw []byte) (*content, []*yamldoc.Fault) {
 	c := &content{raw: raw}
-	docs, faults := documents(raw)
+	docs, faults := yamldoc.Split(raw)
 	if len(docs)+len(faults) == 0 {
-		return nil, []*Fault{{Reason: "no manifest in it: delete the file to delete what it declared"}}
+		return nil, []*yamldoc.Fault{{Reason: "no manifest in it: delete the file to delete what it declared"}}
 	}
 	for _, d := range docs {
 		objects, more := r.document(d)
@@ -90,40 +90,29 @@ func (c *content) services() []*object {
 }
 
 // path returns the field path from the document on of a path in the object.
-func (o *object) path(path string) string { return below(o.root, path) }
+func (o *object) path(path string) string { return yamldoc.Below(o.root, path) }
 
 // place returns a fault at a path of an object that docs hold.
-func place(docs []*document, o *object, path, reason string) *Fault {
-	i, _ := slices.BinarySearchFunc(docs, o.document, func(d *document, number int) int { return d.number - number })
-	return docs[i].faultAt(o.path(path), reason)
+func place(docs []*yamldoc.Document, o *object, path, reason string) *yamldoc.Fault {
+	i, _ := slices.BinarySearchFunc(docs, o.document, func(d *yamldoc.Document, number int) int { return d.Number - number })
+	return docs[i].FaultAt(o.path(path), reason)
 }
 
 // document decodes a document's objects.
-func (r *rules) document(d *document) ([]*object, []*Fault) {
-	if faults := d.checkKeys(); len(faults) > 0 {
+func (r *rules) document(d *yamldoc.Document) ([]*object, []*yamldoc.Fault) {
+	data, faults := d.JSON()
+	if len(faults) > 0 {
 		return nil, faults
-	}
-	if d.root.Kind != yaml.MappingNode {
-		return nil, []*Fault{d.faultAt("", "must be an object with apiVersion and kind")}
-	}
-	var v any
-	if err := d.root.Decode(&v); err != nil {
-		return nil, []*Fault{syntaxFault(d.number, err)}
-	}
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, []*Fault{d.faultAt("", err.Error())}
 	}
 	return r.objects(d, nil, data, metav1.TypeMeta{})
 }
 
 // objects decodes the object or the list of objects in data. What it does not
 // say of its type is taken from implied.
-func (r *rules) objects(d *document, root *field.Path, data []byte, implied metav1.TypeMeta) ([]*object, []*Fault) {
+func (r *rules) objects(d *yamldoc.Document, root *field.Path, data []byte, implied metav1.TypeMeta) ([]*object, []*yamldoc.Fault) {
 	var tm metav1.TypeMeta
-	if err := json.Unmarshal(data, &tm); err != nil {
-		path, reason := typeFault(data, err)
-		return nil, []*Fault{d.faultAt(below(root, path), reason)}
+	if faults := d.Loose(root, data, &tm); len(faults) > 0 {
+		return nil, faults
 	}
 	if tm == (metav1.TypeMeta{}) {
 		tm = implied
@@ -141,23 +130,23 @@ func (r *rules) objects(d *document, root *field.Path, data []byte, implied meta
 	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == "EndpointSliceList":
 		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindSlice})
 	}
-	return nil, []*Fault{d.faultAt(below(root, "kind"), fmt.Sprintf(
+	return nil, []*yamldoc.Fault{d.FaultAt(yamldoc.Below(root, "kind"), fmt.Sprintf(
 		"%q of apiVersion %q is not served: give Service of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
 		tm.Kind, tm.APIVersion))}
 }
 
 // list decodes the items of a list of objects.
-func (r *rules) list(d *document, data []byte, item metav1.TypeMeta) ([]*object, []*Fault) {
+func (r *rules) list(d *yamldoc.Document, data []byte, item metav1.TypeMeta) ([]*object, []*yamldoc.Fault) {
 	var l struct {
 		metav1.TypeMeta `json:",inline"`
 		Metadata        metav1.ListMeta   `json:"metadata"`
 		Items           []json.RawMessage `json:"items"`
 	}
-	if faults := d.strict(nil, data, &l); len(faults) > 0 {
+	if faults := d.Strict(nil, data, &l); len(faults) > 0 {
 		return nil, faults
 	}
 	var objects []*object
-	var faults []*Fault
+	var faults []*yamldoc.Fault
 	for i, data := range l.Items {
 		more, bad := r.objects(d, field.NewPath("items").Index(i), data, item)
 		objects = append(objects, more...)
@@ -166,45 +155,36 @@ func (r *rules) list(d *document, data []byte, item metav1.TypeMeta) ([]*object,
 	return objects, faults
 }
 
-func (r *rules) service(d *document, root *field.Path, data []byte) ([]*object, []*Fault) {
+func (r *rules) service(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
 	svc := &corev1.Service{}
-	if faults := d.strict(root, data, svc); len(faults) > 0 {
+	if faults := d.Strict(root, data, svc); len(faults) > 0 {
 		return nil, faults
 	}
 	defaultService(svc)
-	o := &object{id: id{kindService, nameOf(svc)}, document: d.number, root: root, service: svc}
+	o := &object{id: id{kindService, nameOf(svc)}, document: d.Number, root: root, service: svc}
 	errs := r.checkService(svc, root)
 	if len(errs) == 0 {
 		var err *field.Error
 		if o.families, err = r.families(svc, root.Child("spec")); err != nil {
-			o.unmet = d.faultAt(err.Field, err.ErrorBody())
+			o.unmet = d.FaultAt(err.Field, err.ErrorBody())
 		}
 	}
-	return []*object{o}, d.faults(errs)
+	return []*object{o}, d.Faults(errs)
 }
 
-func (r *rules) slice(d *document, root *field.Path, data []byte) ([]*object, []*Fault) {
+func (r *rules) slice(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
 	slice := &discoveryv1.EndpointSlice{}
-	if faults := d.strict(root, data, slice); len(faults) > 0 {
+	if faults := d.Strict(root, data, slice); len(faults) > 0 {
 		return nil, faults
 	}
 	if slice.Namespace == "" {
 		slice.Namespace = metav1.NamespaceDefault
 	}
 	errs := checkSlice(slice, root)
-	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.number, root: root, slice: convert.Slice(slice)}
-	return []*object{o}, d.faults(errs)
+	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.Number, root: root, slice: convert.Slice(slice)}
+	return []*object{o}, d.Faults(errs)
 }
 
 func nameOf(o metav1.Object) model.Name {
 	return model.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-// faults places errs in the document.
-func (d *document) faults(errs field.ErrorList) []*Fault {
-	var faults []*Fault
-	for _, err := range errs {
-		faults = append(faults, d.faultAt(err.Field, err.ErrorBody()))
-	}
-	return faults
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // The node ports assigned when Options gives none.
@@ -76,9 +77,9 @@ type Source struct {
 // manifest is a file of the folder.
 type manifest struct {
 	reading
-	now    *content // decoded from raw; nil when that has faults
-	good   *content // last one accepted
-	faults []*Fault // of raw by itself
+	now    *content         // decoded from raw; nil when that has faults
+	good   *content         // last one accepted
+	faults []*yamldoc.Fault // of raw by itself
 }
 
 // choices returns the contents the file may have, the preferred one first.
@@ -238,7 +239,7 @@ func (s *Source) take(found map[string]reading) bool {
 		m.reading = r
 		switch {
 		case r.err != nil:
-			m.now, m.faults = nil, []*Fault{{Reason: r.err.Error()}}
+			m.now, m.faults = nil, []*yamldoc.Fault{{Reason: r.err.Error()}}
 		case m.good != nil && bytes.Equal(m.good.raw, r.raw):
 			m.now, m.faults = m.good, nil
 		default:
@@ -269,7 +270,7 @@ func (s *Source) plan() {
 			m.good = c
 		}
 		if faults := append(slices.Clip(m.faults), clashes[name]...); len(faults) > 0 {
-			refused[name] = inFile(name, faults)
+			refused[name] = yamldoc.InFile(name, faults)
 		}
 	}
 	s.noteRefused(refused)
@@ -337,7 +338,7 @@ func (s *Source) noteRefused(refused map[string][]error) {
 }
 
 // Errors returns what is wrong now: with the folder, its watch and the state
-// file, then with each file, by name. Those of files are of type [*Fault]. It
+// file, then with each file, by name. Those of files are of type [*yamldoc.Fault]. It
 // may be called from any goroutine.
 func (s *Source) Errors() []error {
 	s.mu.Lock()

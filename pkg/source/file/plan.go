@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // catalog is what is served: objects of different files without a clash.
@@ -58,12 +59,12 @@ type candidate struct {
 //
 // Who has an address or an object keeps it; among newcomers the file whose name
 // sorts first gets it. Candidates are sorted by file.
-func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*Fault) {
-	faults := map[string][]*Fault{}
+func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*yamldoc.Fault) {
+	faults := map[string][]*yamldoc.Fault{}
 	refused := map[string]int{} // contents of a file that are out
 	for {
 		b := &builder{rules: r, prev: prev, next: newCatalog(),
-			faults: map[string][]*Fault{}, docs: map[string][]*document{}}
+			faults: map[string][]*yamldoc.Fault{}, docs: map[string][]*yamldoc.Document{}}
 		for _, c := range candidates {
 			if n := refused[c.file]; n < len(c.choices) {
 				b.next.chosen[c.file] = c.choices[n]
@@ -89,8 +90,8 @@ type builder struct {
 	rules      *rules
 	prev, next *catalog
 	files      []string // of next.chosen, sorted
-	faults     map[string][]*Fault
-	docs       map[string][]*document // parsed again, of files with a fault
+	faults     map[string][]*yamldoc.Fault
+	docs       map[string][]*yamldoc.Document // parsed again, of files with a fault
 }
 
 func (b *builder) build() {
@@ -109,7 +110,7 @@ func (b *builder) build() {
 // content, since few files have such faults.
 func (b *builder) refuse(name string, o *object, path, reason string) {
 	if b.docs[name] == nil {
-		b.docs[name], _ = documents(b.next.chosen[name].raw)
+		b.docs[name], _ = yamldoc.Split(b.next.chosen[name].raw)
 	}
 	b.faults[name] = append(b.faults[name], place(b.docs[name], o, path, reason))
 }

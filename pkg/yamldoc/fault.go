@@ -1,13 +1,13 @@
-package file
+package yamldoc
 
 import (
 	"fmt"
 	"strings"
 )
 
-// Fault is what is wrong at one place of a manifest.
+// Fault is what is wrong at one place of a file.
 type Fault struct {
-	File     string // name inside the folder
+	File     string // name as people know it
 	Document int    // counted from 1; 0 is the file as a whole
 	Line     int    // counted from 1 in the file; 0 is unknown
 	Path     string // field path such as spec.ports[1].port; "" is the document
@@ -33,14 +33,14 @@ func (f *Fault) Error() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// maxFaults is how many faults of one file are told.
-const maxFaults = 20
+// MaxFaults is how many faults of one file are told.
+const MaxFaults = 20
 
-// inFile returns the first of faults with their file filled in, and how many
+// InFile returns the first of faults with their file filled in, and how many
 // there are besides.
-func inFile(name string, faults []*Fault) []error {
+func InFile(name string, faults []*Fault) []error {
 	var errs []error
-	for _, f := range faults[:min(len(faults), maxFaults)] {
+	for _, f := range faults[:min(len(faults), MaxFaults)] {
 		named := *f
 		named.File = name
 		errs = append(errs, &named)

@@ -1,4 +1,4 @@
-package file
+package yamldoc
 
 import (
 	"bytes"
@@ -10,18 +10,19 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// document is one YAML document of a file.
-type document struct {
-	number int // counted from 1
-	root   *yaml.Node
+// Document is one YAML document of a file.
+type Document struct {
+	Number int        // counted from 1
+	Root   *yaml.Node // the document's value
 }
 
-// documents splits raw. A syntax error ends it, since nothing behind it can be
+// Split returns the documents of raw. A syntax error ends it, since nothing behind it can be
 // told apart; documents that hold nothing but comments are left out.
-func documents(raw []byte) ([]*document, []*Fault) {
-	var docs []*document
+func Split(raw []byte) ([]*Document, []*Fault) {
+	var docs []*Document
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	for number := 1; ; number++ {
 		var node yaml.Node
@@ -35,7 +36,7 @@ func documents(raw []byte) ([]*document, []*Fault) {
 		if node.Kind != yaml.DocumentNode || node.Content[0].ShortTag() == "!!null" {
 			continue
 		}
-		docs = append(docs, &document{number, node.Content[0]})
+		docs = append(docs, &Document{number, node.Content[0]})
 	}
 }
 
@@ -50,10 +51,10 @@ func syntaxFault(number int, err error) *Fault {
 	return f
 }
 
-// faultAt places reason at the field path, or at the nearest field above it that
+// FaultAt places reason at the field path, or at the nearest field above it that
 // the document has.
-func (d *document) faultAt(path, reason string) *Fault {
-	return &Fault{Document: d.number, Line: line(d.root, path), Path: path, Reason: reason}
+func (d *Document) FaultAt(path, reason string) *Fault {
+	return &Fault{Document: d.Number, Line: line(d.Root, path), Path: path, Reason: reason}
 }
 
 // line returns the line of the field that path names below node, or of the
@@ -100,7 +101,7 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 
 // checkKeys finds keys that JSON cannot carry: equal ones in one mapping and
 // ones that are not strings.
-func (d *document) checkKeys() []*Fault {
+func (d *Document) checkKeys() []*Fault {
 	var faults []*Fault
 	var walk func(node *yaml.Node, path string)
 	walk = func(node *yaml.Node, path string) {
@@ -116,7 +117,7 @@ func (d *document) checkKeys() []*Fault {
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			key := node.Content[i]
 			below := strings.TrimPrefix(path+"."+key.Value, ".")
-			f := &Fault{Document: d.number, Line: key.Line, Path: below}
+			f := &Fault{Document: d.Number, Line: key.Line, Path: below}
 			if first, dup := seen[key.Value]; dup {
 				f.Reason = fmt.Sprintf("duplicate field, first given in line %d", first)
 				faults = append(faults, f)
@@ -128,6 +129,15 @@ func (d *document) checkKeys() []*Fault {
 			walk(node.Content[i+1], below)
 		}
 	}
-	walk(d.root, "")
+	walk(d.Root, "")
+	return faults
+}
+
+// Faults places errors in the document.
+func (d *Document) Faults(errs field.ErrorList) []*Fault {
+	var faults []*Fault
+	for _, err := range errs {
+		faults = append(faults, d.FaultAt(err.Field, err.ErrorBody()))
+	}
 	return faults
 }

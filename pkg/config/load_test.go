@@ -1,0 +1,230 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/tools/txtar"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flow"
+)
+
+// load reads what a command line leads to.
+func load(t *testing.T, args ...string) (*Config, error) {
+	t.Helper()
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags := AddFlags(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return flags.Load()
+}
+
+// mustSettings reads what a command line leads to, which must be right.
+func mustSettings(t *testing.T, args ...string) *Settings {
+	t.Helper()
+	c, err := load(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// equal fails the test when a setting is not as it should be.
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s is %v, want %v", what, got, want)
+	}
+}
+
+// TestFaults reads files of which each has a list of everything that is wrong.
+func TestFaults(t *testing.T) {
+	archive, err := txtar.ParseFile("testdata/faults.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for i := 0; i+1 < len(archive.Files); i += 2 {
+		file, want := archive.Files[i], archive.Files[i+1]
+		t.Run(strings.TrimSuffix(file.Name, ".yaml"), func(t *testing.T) {
+			name := filepath.Join(dir, file.Name)
+			if err := os.WriteFile(name, file.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := load(t, "--config", name)
+			if err == nil {
+				_, err = c.Settings()
+			}
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			got := strings.ReplaceAll(err.Error(), name+": ", "") + "\n"
+			wanted := strings.ReplaceAll(string(want.Data), "DIR", dir)
+			if sorted(got) != sorted(wanted) {
+				t.Errorf("got\n%swant\n%s", got, wanted)
+			}
+		})
+	}
+}
+
+// sorted sorts lines: faults are told by document, but in no order of lines.
+func sorted(text string) string {
+	lines := strings.SplitAfter(strings.TrimSpace(text)+"\n", "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// TestKubeadm reads the ConfigMap of a cluster that kubeadm has set up: empty strings,
+// zeros and nulls are defaults.
+func TestKubeadm(t *testing.T) {
+	s := mustSettings(t, "--config", "testdata/kubeadm.yaml", "--hostname-override", "n")
+	want := Default()
+	want.KubeProxy.HostnameOverride = "n"
+	want.KubeProxy.ClientConnection.Kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
+	want.KubeProxy.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/56"
+	equal(t, "the configuration", tree(s.KubeProxy), tree(want.KubeProxy))
+	equal(t, "Beeline's part", s.Beeline, want.Beeline)
+	equal(t, "the unused", s.Unused(), nil)
+	equal(t, "PodRanges", s.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")})
+	equal(t, "MinSyncPeriod", s.MinSyncPeriod, 0)
+	equal(t, "SyncPeriod", s.SyncPeriod, 30*time.Second)
+	equal(t, "TCPEstablished", s.Timeouts.TCPEstablished, 24*time.Hour)
+	equal(t, "Flows", s.Sizes.Flows, bpfmap.DefaultSizes.Flows)
+}
+
+// TestPartial reads a file that names few fields, of both parts, and some that have no
+// effect.
+func TestPartial(t *testing.T) {
+	s := mustSettings(t, "--config", "testdata/partial.yaml")
+	equal(t, "NodeName", s.NodeName, "node-1")
+	equal(t, "NodePorts.Primary", s.NodePorts.Primary, true)
+	equal(t, "MinSyncPeriod", s.MinSyncPeriod, 2*time.Second)
+	equal(t, "MasqueradeAll", s.MasqueradeAll, false)
+	equal(t, "Flows", s.Sizes.Flows, 1000)
+	equal(t, "TCPEstablished", s.Timeouts.TCPEstablished, flow.DefaultTimeouts.TCPEstablished)
+	equal(t, "TCPCloseWait", s.Timeouts.TCPCloseWait, time.Hour)
+	equal(t, "UDP", s.Timeouts.UDP, 45*time.Second)
+	equal(t, "SCTP", s.Timeouts.SCTP, time.Minute)
+	equal(t, "devices", s.Beeline.Devices, []string{"eth*"})
+	equal(t, "the scheduler", s.KubeProxy.IPVS.Scheduler, "lc")
+	equal(t, "the unused", s.Unused(), []string{"featureGates.Some", "iptables.masqueradeAll", "ipvs.strictARP", "mode"})
+}
+
+// TestOld reads fields that kube-proxy no longer has.
+func TestOld(t *testing.T) {
+	s := mustSettings(t, "--config", "testdata/old.yaml")
+	equal(t, "the unused", s.Unused(), []string{"resourceContainer", "udpIdleTimeout"})
+	equal(t, "HealthzAddress", s.HealthzAddress, "[::]:10256")
+	equal(t, "MetricsAddress", s.MetricsAddress, "[::1]:10249")
+	equal(t, "NodeAddrs", s.NodeAddrs, nil)
+}
+
+// TestFlagsWin sets flags over files.
+func TestFlagsWin(t *testing.T) {
+	s := mustSettings(t, "--config", "testdata/partial.yaml",
+		"--hostname-override", "other", "--nodeport-addresses", "10.0.0.0/8,fd00::/8", "--devices", "none",
+		"--metrics-bind-address=", "--healthz-bind-address", "127.0.0.1", "--min-sync-period", "0", "--max-flows", "2000",
+		"--ipvs-min-sync-period", "7s", "--conntrack-tcp-timeout-established", "3h", "-v", "3")
+	equal(t, "NodeName", s.NodeName, "other")
+	equal(t, "NodePorts", s.NodePorts.CIDRs, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")})
+	equal(t, "devices", s.Beeline.Devices, []string{"none"})
+	equal(t, "MetricsAddress", s.MetricsAddress, "")
+	equal(t, "HealthzAddress", s.HealthzAddress, "127.0.0.1:10256")
+	equal(t, "MinSyncPeriod", s.MinSyncPeriod, 0)
+	equal(t, "Flows", s.Sizes.Flows, 2000)
+	equal(t, "TCPEstablished", s.Timeouts.TCPEstablished, 3*time.Hour)
+	equal(t, "the verbosity", s.KubeProxy.Logging.Verbosity, 3)
+	// What flags do not name is the file's.
+	equal(t, "UDP", s.Timeouts.UDP, 45*time.Second)
+	equal(t, "PodRanges", s.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")})
+}
+
+// TestSeveralFiles reads a part each from two files.
+func TestSeveralFiles(t *testing.T) {
+	beeline := filepath.Join(t.TempDir(), "beeline.yaml")
+	content := "apiVersion: " + BeelineAPIVersion + "\nkind: " + BeelineKind + "\nsocketLB: host-namespace-only\n"
+	if err := os.WriteFile(beeline, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := mustSettings(t, "--config", "testdata/kubeadm.yaml", "--config", beeline)
+	equal(t, "socketLB", s.Beeline.SocketLB, SocketLBHost)
+	equal(t, "kubeconfig", s.KubeProxy.ClientConnection.Kubeconfig, "/var/lib/kube-proxy/kubeconfig.conf")
+
+	_, err := load(t, "--config", beeline, "--config", "testdata/partial.yaml", "--config", "testdata/missing.yaml")
+	for _, want := range []string{
+		"testdata/partial.yaml: document 2: line 25: kind: there is a BeelineConfiguration in " + beeline + " already (document 1)",
+		"--config: open testdata/missing.yaml",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+}
+
+// TestWrite writes configurations and reads them back.
+func TestWrite(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--config", "testdata/kubeadm.yaml"},
+		{"--config", "testdata/partial.yaml"},
+		{"--config", "testdata/old.yaml"},
+		{"--healthz-bind-address=", "--metrics-bind-address=", "--node-ip", "10.0.0.1,fd00::1", "--bind-address", "fd00::1",
+			"--manifests", "/m", "--log-flush-frequency", "1s", "--vmodule", "a=1,b=2", "--proxy-mode", "ipvs", "--ipvs-scheduler", "sh",
+			"--min-sync-period", "3s", "--conntrack-min", "0", "--oom-score-adj", "0", "--feature-gates", "A=true"},
+	} {
+		c, err := load(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(t.TempDir(), "written.yaml")
+		if err := c.Write(name); err != nil {
+			t.Fatal(err)
+		}
+		back, err := load(t, "--config", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, strings.Join(args, " "), tree(back.KubeProxy), tree(c.KubeProxy))
+		equal(t, strings.Join(args, " "), back.Beeline, c.Beeline)
+		if before, after := mustSettings(t, args...), mustSettings(t, "--config", name); before.HealthzAddress != after.HealthzAddress {
+			t.Errorf("health is served on %q, before on %q", after.HealthzAddress, before.HealthzAddress)
+		}
+	}
+}
+
+// TestFlowTable derives the size of the flow table from connection tracking's where
+// that was chosen.
+func TestFlowTable(t *testing.T) {
+	equal(t, "the default", mustSettings(t).Sizes.Flows, bpfmap.DefaultSizes.Flows)
+	equal(t, "left alone", mustSettings(t, "--conntrack-max-per-core", "0").Sizes.Flows, bpfmap.DefaultSizes.Flows)
+	equal(t, "at least min", mustSettings(t, "--conntrack-max-per-core", "1", "--conntrack-min", "200000").Sizes.Flows, 400000)
+	equal(t, "at most", mustSettings(t, "--conntrack-max-per-core", "1048577").Sizes.Flows, 2<<20)
+	equal(t, "given", mustSettings(t, "--conntrack-max-per-core", "1048577", "--max-flows", "5000").Sizes.Flows, 5000)
+}
+
+// TestNodeAddrs takes the node's IPs from both parts.
+func TestNodeAddrs(t *testing.T) {
+	addrs := func(list ...string) (parsed []netip.Addr) {
+		for _, s := range list {
+			parsed = append(parsed, netip.MustParseAddr(s))
+		}
+		return parsed
+	}
+	equal(t, "none", mustSettings(t).NodeAddrs, nil)
+	equal(t, "bindAddress", mustSettings(t, "--bind-address", "10.0.0.1").NodeAddrs, addrs("10.0.0.1"))
+	equal(t, "both", mustSettings(t, "--node-ip", "fd00::1", "--bind-address", "10.0.0.1").NodeAddrs, addrs("fd00::1", "10.0.0.1"))
+	equal(t, "the same", mustSettings(t, "--node-ip", "10.0.0.1", "--bind-address", "10.0.0.1").NodeAddrs, addrs("10.0.0.1"))
+}

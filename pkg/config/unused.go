@@ -1,0 +1,124 @@
+package config
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// unused are the fields of kube-proxy that have no effect, or hold others of that kind.
+// The mode says only which of the sections counts.
+var unused = []string{
+	"featureGates",
+	"showHiddenMetricsForVersion",
+	"mode",
+	"iptables",
+	"ipvs",
+	"nftables",
+	"winkernel",
+	"configSyncPeriod", // changes are watched, nothing is refreshed by time
+	"portRange",
+	"windowsRunAsService",
+}
+
+// formerFields are those that kube-proxy's configuration had in earlier versions and
+// ConfigMaps of old clusters still have. kube-proxy passes over them, too.
+var formerFields = []string{"resourceContainer", "udpIdleTimeout", "conntrack.max"}
+
+// Unused returns the fields of kube-proxy's configuration that are set to something
+// else than its default and have no effect, sorted.
+func (c *Config) Unused() []string {
+	fields := slices.Clone(c.origin.former)
+	given, defaults := tree(c.KubeProxy), tree(Default().KubeProxy)
+	for _, name := range unused {
+		fields = append(fields, differences(name, given[name], defaults[name])...)
+	}
+	used := c.used()
+	fields = slices.DeleteFunc(fields, func(path string) bool { return used[path] })
+	slices.Sort(fields)
+	return fields
+}
+
+// used returns those fields among the unused that have an effect, or say what is the
+// case anyway.
+func (c *Config) used() map[string]bool {
+	section := c.section()
+	used := map[string]bool{
+		"ipvs.scheduler":                      true,
+		section.name + ".syncPeriod":          true,
+		section.name + ".minSyncPeriod":       true,
+		section.masquerade + ".masqueradeAll": true,
+		"mode":                                c.KubeProxy.Mode == "iptables",
+	}
+	k := &c.KubeProxy
+	for name, period := range map[string]time.Duration{
+		"iptables": k.IPTables.MinSyncPeriod.Duration,
+		"nftables": k.NFTables.MinSyncPeriod.Duration,
+	} {
+		used[name+".minSyncPeriod"] = used[name+".minSyncPeriod"] || period == defaultMinSyncPeriod
+	}
+	return used
+}
+
+// differences returns the paths below path at which two JSON values differ.
+func differences(path string, a, b any) []string {
+	objectA, okA := a.(map[string]any)
+	objectB, okB := b.(map[string]any)
+	if !okA && !okB {
+		if reflect.DeepEqual(a, b) {
+			return nil
+		}
+		return []string{path}
+	}
+	var paths []string
+	for key := range objectA {
+		paths = append(paths, differences(path+"."+key, objectA[key], objectB[key])...)
+	}
+	for key := range objectB {
+		if _, both := objectA[key]; !both {
+			paths = append(paths, differences(path+"."+key, nil, objectB[key])...)
+		}
+	}
+	return paths
+}
+
+// tree returns a configuration as its file would have it.
+func tree(k KubeProxyConfiguration) map[string]any {
+	var fields map[string]any
+	data, err := json.Marshal(k)
+	if err == nil {
+		err = json.Unmarshal(data, &fields)
+	}
+	if err != nil {
+		panic(err) // there is no value that JSON cannot hold
+	}
+	return fields
+}
+
+// withoutFormer takes fields of earlier versions out of a configuration, given as
+// JSON, and returns their names.
+func withoutFormer(data []byte) ([]byte, []string) {
+	var fields map[string]any
+	if json.Unmarshal(data, &fields) != nil {
+		return data, nil
+	}
+	var found []string
+	for _, path := range formerFields {
+		object, name := fields, path
+		if above, below, nested := strings.Cut(path, "."); nested {
+			object, _ = fields[above].(map[string]any)
+			name = below
+		}
+		if object[name] != nil {
+			found = append(found, path)
+		}
+		delete(object, name)
+	}
+	without, err := json.Marshal(fields)
+	if err != nil {
+		return data, nil
+	}
+	return without, found
+}

@@ -1,0 +1,97 @@
+package yamldoc
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+)
+
+// JSON returns the document as JSON. What JSON cannot carry and what is no object is a
+// fault.
+func (d *Document) JSON() ([]byte, []*Fault) {
+	if faults := d.checkKeys(); len(faults) > 0 {
+		return nil, faults
+	}
+	if d.Root.Kind != yaml.MappingNode {
+		return nil, []*Fault{d.FaultAt("", "must be an object with apiVersion and kind")}
+	}
+	var v any
+	if err := d.Root.Decode(&v); err != nil {
+		return nil, []*Fault{syntaxFault(d.Number, err)}
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, []*Fault{d.FaultAt("", err.Error())}
+	}
+	return data, nil
+}
+
+// Strict decodes the JSON of the document's object at root, which is nil for the
+// document itself, into v. Unknown fields and values of a wrong type are faults; all of
+// them are returned, by line. A field that is null is as one that is not given.
+func (d *Document) Strict(root *field.Path, data []byte, v any) []*Fault {
+	return d.decode(root, data, v, true)
+}
+
+// Loose is Strict that passes over unknown fields.
+func (d *Document) Loose(root *field.Path, data []byte, v any) []*Fault {
+	return d.decode(root, data, v, false)
+}
+
+func (d *Document) decode(root *field.Path, data []byte, v any, strict bool) []*Fault {
+	var tree any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&tree); err != nil {
+		return []*Fault{d.FaultAt(Below(root, ""), err.Error())}
+	}
+	c := checker{strict: strict}
+	c.check(withoutNulls(tree), v)
+	var faults []*Fault
+	for _, w := range c.wrong {
+		faults = append(faults, d.FaultAt(Below(root, w.path), w.reason))
+	}
+	if len(faults) > 0 {
+		slices.SortStableFunc(faults, func(a, b *Fault) int { return a.Line - b.Line })
+		return faults
+	}
+	data, err := json.Marshal(tree)
+	if err == nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(data, v)
+	}
+	if err != nil {
+		return []*Fault{d.FaultAt(Below(root, ""), err.Error())}
+	}
+	return nil
+}
+
+// withoutNulls removes the fields of tree that are null, and returns it.
+func withoutNulls(tree any) any {
+	switch t := tree.(type) {
+	case map[string]any:
+		for key, value := range t {
+			if value == nil {
+				delete(t, key)
+			}
+			withoutNulls(value)
+		}
+	case []any:
+		for _, item := range t {
+			withoutNulls(item)
+		}
+	}
+	return tree
+}
+
+// Below returns the field path of path seen from root.
+func Below(root *field.Path, path string) string {
+	if root == nil {
+		return path
+	}
+	return strings.TrimSuffix(root.String()+"."+path, ".")
+}
