@@ -75,12 +75,26 @@ static __always_inline bool bl_tc_rewrite(struct __sk_buff *skb, const struct bl
 					       &tunnel, sizeof(tunnel), 0);
 }
 
+/*
+ * The interface index of the device @id in bl_device, by which a packet leaves that is
+ * given the addresses of @to. 0 when there is none.
+ */
+static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
+					   const struct bl_rewrite *to, bool ipv4)
+{
+	const struct bl_device_entry *device;
+
+	if (bl_masquerade_all && id == BL_DEVICE_ROUTED)
+		return bl_route(skb, &to->src, &to->dst, ipv4);
+	device = bl_device_lookup(id);
+	return device ? device->ifindex : 0;
+}
+
 /* Translate the packet and send it on. */
 static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packet *packet,
 				    const struct bl_way *way)
 {
-	const struct bl_device_entry *device;
-	__u32 mtu = 0;
+	__u32 ifindex, mtu = 0;
 
 	if (!way->device) {
 		if (!bl_tc_rewrite(skb, packet, &way->to, false))
@@ -89,14 +103,14 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	}
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
-	device = bl_device_lookup(way->device);
-	if (!device || !device->ifindex)
+	ifindex = bl_tc_ifindex(skb, way->device, &way->to, packet->ipv4);
+	if (!ifindex)
 		return TC_ACT_SHOT;
-	if (bpf_check_mtu(skb, device->ifindex, &mtu, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED)
+	if (bpf_check_mtu(skb, ifindex, &mtu, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED)
 		return bl_answer_too_big(skb, packet, mtu);
 	if (!bl_tc_rewrite(skb, packet, &way->to, true))
 		return TC_ACT_SHOT;
-	return bpf_redirect_neigh(device->ifindex, NULL, 0, 0);
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
 /* Whether an ICMP error about a flow is translated at this hook, as the packets are. */
@@ -104,12 +118,13 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 {
 	bool reply = flow->bits & BL_FLOW_IS_REPLY;
 	bool pod = flow->bits & BL_FLOW_POD;
+	bool snat = flow->bits & BL_FLOW_SNAT;
 
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
-		return !reply;
+		return !reply || snat;
 	case BL_HOOK_POD_EGRESS:
-		return reply && pod;
+		return reply && (pod || snat);
 	default:
 		return !reply || !pod;
 	}
@@ -121,11 +136,10 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
  */
 __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 {
-	const struct bl_device_entry *device;
 	struct bl_icmp_error error = {};
 	struct bl_flow_entry *flow;
 	struct bl_rewrite to = {};
-	__u32 id;
+	__u32 id, ifindex = 0;
 
 	if (!bl_icmp_parse(skb, l3, &error))
 		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS
@@ -137,25 +151,23 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 	to.src_port = flow->port;
 	to.dst = flow->client;
 	to.dst_port = flow->other_port;
-	id = hook == BL_HOOK_INGRESS ? flow->device : 0;
+	id = hook == BL_HOOK_EGRESS ? 0 : flow->device;
 	if (!(flow->bits & BL_FLOW_IS_REPLY)) {
 		to.src = error.key.src;
 		to.src_port = flow->other_port;
 		to.dst = flow->addr;
 		to.dst_port = flow->port;
-		if (flow->bits & BL_FLOW_SNAT) {
-			device = bl_device_lookup(flow->device);
-			if (!device)
-				return TC_ACT_SHOT;
-			to.src = bl_device_addr(device, error.ipv4);
-		}
+		if (flow->bits & BL_FLOW_SNAT && !bl_flow_snat_source(flow, error.ipv4, &to.src))
+			return TC_ACT_SHOT;
 	}
-	device = id ? bl_device_lookup(id) : NULL;
-	if (id && (!device || !device->ifindex || error.ttl <= 1))
-		return TC_ACT_SHOT;
+	if (id) {
+		ifindex = bl_tc_ifindex(skb, id, &to, error.ipv4);
+		if (!ifindex || error.ttl <= 1)
+			return TC_ACT_SHOT;
+	}
 	if (!bl_icmp_rewrite(skb, &error, &to, id != 0))
 		return TC_ACT_SHOT;
-	return id ? bpf_redirect_neigh(device->ifindex, NULL, 0, 0) : BL_TC_PASS;
+	return id ? bpf_redirect_neigh(ifindex, NULL, 0, 0) : BL_TC_PASS;
 }
 
 /* Keep what becomes of the first fragment of a datagram. */

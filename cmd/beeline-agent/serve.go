@@ -81,6 +81,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 	if len(c.NodeAddrs) == 0 {
 		node.setAddrs = d.SetNodeAddrs
 	}
+	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
+		node.setPodRanges = d.SetInternalCIDRs
+	}
 	src, err := newSource(c, node)
 	if err != nil {
 		return errors.Join(err, d.Close())
@@ -120,22 +123,31 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 		TC:              datapath.TCMode(c.Beeline.TCMode),
 		NodeAddrs:       c.NodeAddrs,
 		ClusterCIDRs:    c.PodRanges,
+		Internal:        c.Internal,
+		MasqueradeAll:   c.MasqueradeAll,
 		SNATPortMin:     c.SNATPortMin,
 		SNATPortMax:     c.SNATPortMax,
 	}
 }
 
-// nodeSink is a sink that tells of the Node's addresses.
+// nodeSink is a sink that tells of the Node's addresses and pod ranges.
 type nodeSink struct {
 	source.Sink
-	setAddrs func([]netip.Addr) // nil: they do not matter
-	changed  chan struct{}      // of room 1
+	// nil: they do not matter
+	setAddrs     func([]netip.Addr)
+	setPodRanges func([]netip.Prefix)
+	changed      chan struct{} // of room 1
 }
 
 // Apply hands the update on.
 func (s *nodeSink) Apply(u source.Update) {
-	if u.Node != nil && s.setAddrs != nil {
-		s.setAddrs(u.Node.Addrs)
+	if u.Node != nil {
+		if s.setAddrs != nil {
+			s.setAddrs(u.Node.Addrs)
+		}
+		if s.setPodRanges != nil {
+			s.setPodRanges(u.Node.PodRanges)
+		}
 		select {
 		case s.changed <- struct{}{}:
 		default:

@@ -7,8 +7,11 @@ import (
 	"slices"
 )
 
+// routedDevice is the index that stands for the device of any pod of this node.
+const routedDevice = uint32(sockBlDeviceLimitBL_DEVICE_ROUTED)
+
 // MaxDevices is how many devices packets can be served on.
-const MaxDevices = int(sockBlDeviceLimitBL_DEVICE_MAX) - 1
+const MaxDevices = int(routedDevice) - 1
 
 // Device is a network device that faces clients or other nodes.
 type Device struct {
@@ -25,6 +28,8 @@ type Device struct {
 	NoEthernet bool
 	// OwnQdisc says that the agent made the device's clsact qdisc.
 	OwnQdisc bool
+	// Internal says that clients behind the device are inside of the cluster.
+	Internal bool
 }
 
 func (d *Device) entry() sockBlDeviceEntry {
@@ -44,6 +49,9 @@ func (d *Device) entry() sockBlDeviceEntry {
 	if d.OwnQdisc {
 		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC)
 	}
+	if d.Internal {
+		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_INTERNAL)
+	}
 	return e
 }
 
@@ -55,6 +63,7 @@ func (e *sockBlDeviceEntry) device(id uint32) Device {
 		Reason:     stringOf(e.Reason[:]),
 		NoEthernet: e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_NO_ETHERNET) != 0,
 		OwnQdisc:   e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC) != 0,
+		Internal:   e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_INTERNAL) != 0,
 	}
 	if e.Addr4 != 0 {
 		var addr [4]byte
@@ -110,6 +119,24 @@ func (m *Maps) DeleteDevice(d Device) error {
 	gone := Device{Name: d.Name}
 	entry := gone.entry()
 	return m.put(sockMapBlDevice, d.ID, &entry)
+}
+
+// SetMasquerade sets where packets to pods of this node come from when they do not
+// keep the client's address; a zero value is none.
+func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
+	d := Device{Addr4: addr4, Addr6: addr6}
+	entry := d.entry()
+	return m.put(sockMapBlDevice, routedDevice, &entry)
+}
+
+// Masquerade returns what SetMasquerade has set.
+func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) {
+	var entry sockBlDeviceEntry
+	if err := m.all[sockMapBlDevice].Lookup(routedDevice, &entry); err != nil {
+		return addr4, addr6, fmt.Errorf("map %s: %w", sockMapBlDevice, err)
+	}
+	d := entry.device(routedDevice)
+	return d.Addr4, d.Addr6, nil
 }
 
 // LocalCIDRs returns the prefixes of pods, sorted.

@@ -59,7 +59,7 @@ type Flow struct {
 	State   FlowState
 	Idle    time.Duration // since the last packet of either direction, to a second
 	// Device is the name of the one that the client's packets leave by; "" is the
-	// host's stack.
+	// host's stack, [RoutedDevice] that of a pod of this node.
 	Device string
 	// Service and BackendID are not known of a flow that was made again from its
 	// replies.
@@ -69,6 +69,10 @@ type Flow struct {
 
 	used uint32 // the program's stamp
 }
+
+// RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
+// the route leads to. No device can have this name.
+const RoutedDevice = "by route"
 
 // key returns the key of the forward entry: the client's packets.
 func (f *Flow) key() *sockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
@@ -126,7 +130,7 @@ type flowReader struct {
 	FlowBatch
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
-	devices [MaxDevices + 1]Device
+	devices [routedDevice + 1]Device
 	cursor  ebpf.MapBatchCursor
 	keys    []sockBlFlowKey
 	values  []sockBlFlowEntry
@@ -135,9 +139,15 @@ type flowReader struct {
 func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, error) {
 	r := &flowReader{clock: clock, keys: make([]sockBlFlowKey, batch), values: make([]sockBlFlowEntry, batch)}
 	devices, err := m.Devices()
+	if err != nil {
+		return r, err
+	}
 	for _, d := range devices {
 		r.devices[d.ID] = d
 	}
+	routed := &r.devices[routedDevice]
+	routed.Name = RoutedDevice
+	routed.Addr4, routed.Addr6, err = m.Masquerade()
 	return r, err
 }
 

@@ -363,6 +363,9 @@ type Constants struct {
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
 	// both 0 is the default.
 	SNATPortMin, SNATPortMax uint16
+	// MasqueradeAll gives packets to backends on this node a source address of the
+	// node, see [Maps.SetMasquerade].
+	MasqueradeAll bool
 }
 
 // set fills in the variables that a program object has.
@@ -371,6 +374,7 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 		sockVarBlHostNetns:       c.HostNetns,
 		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
 		sockVarBlSeed:            c.Seed,
+		tcVarBlMasqueradeAll:     c.MasqueradeAll,
 	}
 	if c.UDPPeerIdle != 0 {
 		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)

@@ -122,12 +122,14 @@ type sockBlDeviceFlag uint32
 const (
 	sockBlDeviceFlagBL_DEVICE_NO_ETHERNET sockBlDeviceFlag = 1
 	sockBlDeviceFlagBL_DEVICE_OWN_QDISC   sockBlDeviceFlag = 2
+	sockBlDeviceFlagBL_DEVICE_INTERNAL    sockBlDeviceFlag = 4
 )
 
 type sockBlDeviceLimit uint32
 
 const (
-	sockBlDeviceLimitBL_DEVICE_MAX sockBlDeviceLimit = 256
+	sockBlDeviceLimitBL_DEVICE_MAX    sockBlDeviceLimit = 256
+	sockBlDeviceLimitBL_DEVICE_ROUTED sockBlDeviceLimit = 255
 )
 
 type sockBlFilterEntry struct {

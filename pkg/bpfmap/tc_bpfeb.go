@@ -68,6 +68,7 @@ const (
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	tcVarBlHostNetns                = "bl_host_netns"
 	tcVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	tcVarBlMasqueradeAll            = "bl_masquerade_all"
 	tcVarBlSeed                     = "bl_seed"
 	tcVarBlSnatPortMax              = "bl_snat_port_max"
 	tcVarBlSnatPortMin              = "bl_snat_port_min"
@@ -180,6 +181,7 @@ type tcVariableSpecs struct {
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
@@ -285,6 +287,7 @@ type tcVariables struct {
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`

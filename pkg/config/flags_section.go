@@ -7,7 +7,7 @@ import "github.com/spf13/pflag"
 func (f *flagSet) addSection(c *Config) {
 	section := c.section()
 	f.Bool("masquerade-all", *section.masqueradeAll,
-		"give every connection to a cluster IP that comes in as packets a source address of this node")
+		"give packets to backends on this node a source address of the node, too, except under externalTrafficPolicy Local")
 	for _, prefix := range []string{"", "iptables-", "ipvs-"} {
 		f.Duration(prefix+"sync-period", section.syncPeriod.Duration,
 			"changes that wait for twice this time make the agent unhealthy")

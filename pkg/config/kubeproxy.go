@@ -51,9 +51,6 @@ func (s *Settings) setPeriods(kubeProxy *field.Path) field.ErrorList {
 	section := s.section()
 	s.SyncPeriod, s.MinSyncPeriod, s.MasqueradeAll = section.syncPeriod.Duration, section.minSyncPeriod.Duration, *section.masqueradeAll
 	path := kubeProxy.Child(section.name)
-	if s.MasqueradeAll {
-		errs = append(errs, field.Forbidden(kubeProxy.Child(section.masquerade, "masqueradeAll"), "is not supported yet"))
-	}
 	if s.SyncPeriod <= 0 {
 		errs = append(errs, field.Invalid(path.Child("syncPeriod"), s.SyncPeriod.String(), "must be more than 0"))
 	}

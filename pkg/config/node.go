@@ -81,29 +81,32 @@ func nodeName(override string) (string, error) {
 	return name, nil
 }
 
-// setPods sets which clients are inside the cluster.
+// setPods sets where pods are, and which clients are inside the cluster.
 func (s *Settings) setPods(kubeProxy *field.Path) field.ErrorList {
 	k := &s.KubeProxy
-	var ranges []netip.Prefix
 	var errs field.ErrorList
 	if k.ClusterCIDR != "" {
-		errs = parsePrefixes(strings.Split(k.ClusterCIDR, ","), kubeProxy.Child("clusterCIDR"), &ranges)
+		errs = parsePrefixes(strings.Split(k.ClusterCIDR, ","), kubeProxy.Child("clusterCIDR"), &s.PodRanges)
 	}
 	mode := kubeProxy.Child("detectLocalMode")
 	switch k.DetectLocalMode {
 	case LocalModeClusterCIDR:
-		s.PodRanges = ranges
-	case LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix:
-		errs = append(errs, field.Invalid(mode, k.DetectLocalMode, "is not supported yet: use ClusterCIDR with clusterCIDR"))
+		s.Internal.CIDRs = s.PodRanges
+	case LocalModeNodeCIDR:
+		if s.Beeline.Manifests != "" {
+			errs = append(errs, field.Invalid(mode, k.DetectLocalMode, "needs the Node object of an API server: a folder of manifests has none"))
+		}
+	case LocalModeBridgeInterface:
+		if s.Internal.Bridge = k.DetectLocal.BridgeInterface; s.Internal.Bridge == "" {
+			errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "bridgeInterface"), "names the bridge of the pods"))
+		}
+	case LocalModeInterfaceNamePrefix:
+		if s.Internal.InterfacePrefix = k.DetectLocal.InterfaceNamePrefix; s.Internal.InterfacePrefix == "" {
+			errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "interfaceNamePrefix"), "starts the names of pods' devices"))
+		}
 	default:
 		errs = append(errs, field.NotSupported(mode, k.DetectLocalMode,
 			[]localMode{LocalModeClusterCIDR, LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix}))
-	}
-	if k.DetectLocalMode == LocalModeBridgeInterface && k.DetectLocal.BridgeInterface == "" {
-		errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "bridgeInterface"), "names the bridge of the pods"))
-	}
-	if k.DetectLocalMode == LocalModeInterfaceNamePrefix && k.DetectLocal.InterfaceNamePrefix == "" {
-		errs = append(errs, field.Required(kubeProxy.Child("detectLocal", "interfaceNamePrefix"), "starts the names of pods' devices"))
 	}
 	return errs
 }

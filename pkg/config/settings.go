@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
@@ -24,13 +25,15 @@ type Settings struct {
 	NodePorts policy.NodePortAddresses
 	// ServiceRanges are the CIDRs of cluster IPs.
 	ServiceRanges []netip.Prefix
-	// PodRanges are the CIDRs of clients inside the cluster; empty unless the local mode
-	// is ClusterCIDR.
+	// PodRanges are the CIDRs of pods.
 	PodRanges []netip.Prefix
+	// Internal says which packets come from inside the cluster. With the local mode
+	// NodeCIDR its CIDRs are those of the Node object.
+	Internal datapath.Internal
 
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
 	SNATPortMin, SNATPortMax uint16
-	// MasqueradeAll makes SNAT of every connection to a cluster IP.
+	// MasqueradeAll makes SNAT of connections to backends on this node, too.
 	MasqueradeAll bool
 
 	// Sizes are the sizes of the tables.

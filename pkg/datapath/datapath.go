@@ -45,11 +45,30 @@ type Options struct {
 	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
 	// hold them face other nodes. See [Datapath.SetNodeAddrs].
 	NodeAddrs []netip.Addr
-	// ClusterCIDRs are the ranges of pods.
+	// ClusterCIDRs are the ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
+	// Internal says which packets come from inside of the cluster.
+	Internal Internal
+	// MasqueradeAll hides clients from backends on this node, too, except where the
+	// traffic policy is to show them.
+	MasqueradeAll bool
 	// SNATPortMin and SNATPortMax bound the source ports of connections to backends
 	// on other nodes, both included; both 0 is 61000 to 65535.
 	SNATPortMin, SNATPortMax uint16
+}
+
+// Internal says which packets come from inside of the cluster: those from one of the
+// addresses and those that come in by one of the devices.
+type Internal struct {
+	CIDRs []netip.Prefix // see [Datapath.SetInternalCIDRs]
+	// Bridge is the name of a device, InterfacePrefix the beginning of names; "" is
+	// none.
+	Bridge, InterfacePrefix string
+}
+
+// by reports whether what comes in by a device of this name is internal.
+func (i *Internal) by(name string) bool {
+	return i.Bridge != "" && name == i.Bridge || i.InterfacePrefix != "" && strings.HasPrefix(name, i.InterfacePrefix)
 }
 
 // Datapath is the maps and the programs of one agent.
@@ -61,10 +80,12 @@ type Datapath struct {
 	netns    netns
 	tcx      bool // else clsact
 
-	nodeAddrs atomic.Pointer[[]netip.Addr]
+	nodeAddrs     atomic.Pointer[[]netip.Addr]
+	internalCIDRs atomic.Pointer[[]netip.Prefix]
 
 	mu       sync.Mutex // held while devices are attached to
 	attached bool
+	swept    bool // filters of a former agent have been looked for
 }
 
 // Prepare takes the place of any former agent on the BPF file system, opens or
@@ -91,6 +112,7 @@ func Prepare(opts Options) (*Datapath, error) {
 	}
 	d := &Datapath{opts: opts, lock: l}
 	d.SetNodeAddrs(opts.NodeAddrs)
+	d.SetInternalCIDRs(opts.Internal.CIDRs)
 	if d.netns, err = currentNetns(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -108,6 +130,7 @@ func Prepare(opts Options) (*Datapath, error) {
 		UDPPeerIdle:     opts.UDPPeerIdle,
 		SNATPortMin:     opts.SNATPortMin,
 		SNATPortMax:     opts.SNATPortMax,
+		MasqueradeAll:   opts.MasqueradeAll,
 	}); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
@@ -152,9 +175,6 @@ func (d *Datapath) Attach() error {
 		if err := hook.attach(dir, d.opts.Cgroup, d.programs[hook.program]); err != nil {
 			return explain(fmt.Errorf("attach %s: %w", hook.program, err))
 		}
-	}
-	if err := d.maps.SetLocalCIDRs(d.opts.ClusterCIDRs); err != nil {
-		return err
 	}
 	d.setAttached()
 	if err := d.SyncDevices(); err != nil {

@@ -62,13 +62,20 @@ func (d *Datapath) SyncDevices() error {
 // them. It does not wait.
 func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) { d.nodeAddrs.Store(&addrs) }
 
+// SetInternalCIDRs replaces the addresses from which packets are internal; the next
+// [Datapath.SyncDevices] heeds them. It does not wait.
+func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) { d.internalCIDRs.Store(&cidrs) }
+
 func (d *Datapath) syncDevices() error {
+	if err := d.maps.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
+		return err
+	}
 	former, err := d.maps.Devices()
 	if err != nil {
 		return err
 	}
 	var devices []bpfmap.Device
-	var pods []netlink.Link
+	var pods, masqueraded []netlink.Link
 	if d.servesPackets() {
 		n, err := readNetwork()
 		if err != nil {
@@ -76,19 +83,20 @@ func (d *Datapath) syncDevices() error {
 		}
 		devices = d.plan(n, former)
 		pods = n.pods(d.opts.PodDevices, devices)
-	}
-	var errs []error
-	for _, l := range pods {
-		if err := d.attachPod(l.Attrs().Index); err != nil && !gone(err) {
-			errs = append(errs, explain(fmt.Errorf("attach to pod device %s: %w", l.Attrs().Name, err)))
+		if d.opts.MasqueradeAll {
+			masqueraded = n.masqueraded(devices, pods)
+			if err := d.setMasquerade(n); err != nil {
+				return err
+			}
 		}
 	}
+	errs := d.attachPods(pods, masqueraded)
 	for i := range devices {
 		if err := d.attachDevice(&devices[i]); err != nil && !gone(err) {
 			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
 		}
 	}
-	return errors.Join(append(errs, d.detachOthers(former, devices, pods))...)
+	return errors.Join(append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)))...)
 }
 
 // servesPackets reports whether programs are attached to devices at all.
@@ -107,6 +115,7 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 			Ifindex:    c.link.Attrs().Index,
 			Reason:     c.reason,
 			NoEthernet: noEthernet(c.link),
+			Internal:   d.opts.Internal.by(c.link.Attrs().Name),
 		})
 	}
 	assignIDs(devices, former)
@@ -151,28 +160,6 @@ func assignIDs(devices, former []bpfmap.Device) {
 		}
 	}
 	take(func(_, former *bpfmap.Device) bool { return former.Ifindex == 0 })
-}
-
-// attachPod makes the programs for pods run on the host's side of a pod's device.
-func (d *Datapath) attachPod(ifindex int) error {
-	if !d.tcx {
-		if _, err := addQdisc(ifindex); err != nil {
-			return err
-		}
-	}
-	for _, dir := range directions {
-		program := d.programs[dir.pod]
-		var err error
-		if d.tcx {
-			err = dir.attachTCX(Dir(d.opts.BPFFS), ifindex, program)
-		} else {
-			err = dir.attachFilter(ifindex, dir.pod, program)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", dir.name, err)
-		}
-	}
-	return nil
 }
 
 // attachDevice writes the device's entry and makes the programs run on it.
@@ -226,7 +213,7 @@ func (d *Datapath) detachOthers(former, devices []bpfmap.Device, pods []netlink.
 		return slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex }) ||
 			slices.ContainsFunc(pods, func(l netlink.Link) bool { return l.Attrs().Index == ifindex })
 	}
-	errs := []error{detachTCX(Dir(d.opts.BPFFS), served)}
+	errs := []error{detachTCX(Dir(d.opts.BPFFS), served), d.sweep(served)}
 	for _, f := range former {
 		if f.Ifindex == 0 || served(f.Ifindex) {
 			continue

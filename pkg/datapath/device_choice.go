@@ -219,6 +219,19 @@ func (n *network) pods(patterns []string, devices []bpfmap.Device) []netlink.Lin
 	return list
 }
 
+// masqueraded returns the devices that backends may be behind which see this node for
+// their client, except those that have other programs. Of a bridge and its ports, the
+// bridge gets what is sent to the node.
+func (n *network) masqueraded(devices []bpfmap.Device, pods []netlink.Link) []netlink.Link {
+	ports := n.ports()
+	return slices.DeleteFunc(slices.Clone(n.links), func(l netlink.Link) bool {
+		ifindex := l.Attrs().Index
+		return !leadsToPods(l) || ports[ifindex] ||
+			slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == ifindex }) ||
+			slices.ContainsFunc(pods, func(p netlink.Link) bool { return p.Attrs().Index == ifindex })
+	})
+}
+
 // automatic returns a function that says why a device is chosen, "" when it is not.
 func (n *network) automatic(nodeAddrs []netip.Addr, podRanges []netip.Prefix) func(netlink.Link) string {
 	defaults, podRoutes := n.defaultDevices(), n.podRoutes(podRanges)

@@ -40,15 +40,18 @@ type direction struct {
 	name    string
 	program string
 	pod     string // the program for the devices of pods
-	at      ebpf.AttachType
-	parent  uint32 // of filters
+	// masquerade is the program for the devices that backends are behind which see
+	// this node for their client; "" is none.
+	masquerade string
+	at         ebpf.AttachType
+	parent     uint32 // of filters
 }
 
 // directions lists the hooks in the order in which they are attached: a reply is
 // translated from the first request on.
 var directions = []direction{
-	{"egress", "bl_egress", "bl_pod_egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
-	{"ingress", "bl_ingress", "bl_pod_ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{"egress", "bl_egress", "bl_pod_egress", "", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{"ingress", "bl_ingress", "bl_pod_ingress", "bl_pod_egress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 }
 
 // programFor returns the name of the direction's program for a device.
@@ -109,6 +112,17 @@ func tcxDevice(l link.Link) (int, error) {
 		return int(tcx.Ifindex), nil
 	}
 	return 0, nil
+}
+
+// detach takes the programs of this direction off a device: those of a former agent.
+func (d direction) detach(dir string, ifindex int) error {
+	if err := removeLink(d.pin(dir, ifindex)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if has, err := d.hasFilter(ifindex); err != nil || !has {
+		return err
+	}
+	return netlink.FilterDel(d.filter(ifindex))
 }
 
 // detachTCX removes the links that are pinned for devices, except those that keep
@@ -257,7 +271,7 @@ func (d direction) hasFilter(ifindex int) (bool, error) {
 func (d direction) owns(f netlink.Filter) bool {
 	bpf, ok := f.(*netlink.BpfFilter)
 	return ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle &&
-		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true) || bpf.Name == d.pod)
+		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true) || bpf.Name == d.pod || bpf.Name == d.masquerade)
 }
 
 // gone reports whether an operation failed because the device is no more.

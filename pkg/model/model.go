@@ -188,4 +188,7 @@ type Node struct {
 	Zone string // label topology.kubernetes.io/zone; "" is unknown
 	// Addrs are the node's own IPs, the primary one of each family first.
 	Addrs []netip.Addr
+	// PodRanges are those that the node's pods have their addresses from, as far as
+	// the cluster hands them out by node.
+	PodRanges []netip.Prefix
 }

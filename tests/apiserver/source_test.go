@@ -214,10 +214,17 @@ func testNode(t *testing.T, c *cluster) {
 	sink.await(t, "the node's zone", func() bool { return sink.node.Zone == "zone-b" })
 
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}}
-	_, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+	node, err = nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 	must(t, err)
 	sink.await(t, "the node's address", func() bool {
 		return slices.Equal(sink.node.Addrs, []netip.Addr{netip.MustParseAddr("192.0.2.7")}) && sink.node.Zone == "zone-b"
+	})
+
+	node.Spec.PodCIDR, node.Spec.PodCIDRs = "10.244.7.0/24", []string{"10.244.7.0/24", "fd44:0:0:7::/64"}
+	_, err = nodes.Update(t.Context(), node, metav1.UpdateOptions{})
+	must(t, err)
+	sink.await(t, "the node's pod ranges", func() bool {
+		return slices.Equal(sink.node.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("fd44:0:0:7::/64")})
 	})
 }
 

@@ -19,6 +19,8 @@ enum bl_plan_limits {
 /* Source ports of SNAT, host byte order, both included. */
 volatile const __u16 bl_snat_port_min = 61000;
 volatile const __u16 bl_snat_port_max = 65535;
+/* Packets to backends on this node get a source address of the node, too. */
+volatile const bool bl_masquerade_all;
 
 /* What a new flow is going to be. */
 struct bl_plan {
@@ -27,7 +29,7 @@ struct bl_plan {
 	struct bl_backend_ref ref; /* of the backend */
 	__u32 service;
 	__be16 port; /* of the backend */
-	bool local; /* the backend is of the local set */
+	bool keep; /* the backend is on this node and is to see the client's address */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
 	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
@@ -57,12 +59,14 @@ static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct 
 	return frontend;
 }
 
-/* Whether the packet comes from inside of the cluster. */
-static __always_inline bool bl_packet_internal(const struct bl_packet *packet)
+/* Whether a packet that came in by the device @id comes from inside of the cluster. */
+static __always_inline bool bl_packet_internal(const struct bl_packet *packet, __u32 id)
 {
 	struct bl_cidr_key key = {.prefix_len = 128, .addr = packet->key.src};
+	const struct bl_device_entry *device = bl_device_lookup(id);
 
-	return bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
+	return (device && device->flags & BL_DEVICE_INTERNAL) ||
+	       bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
 }
 
 /* The backend of a new flow to @frontend. */
@@ -90,6 +94,24 @@ static __always_inline void bl_packet_select(const struct bl_packet *packet,
 }
 
 /*
+ * Index of the device that a client whose packet comes by @hook is behind; 0 is for the
+ * host's stack to know. A pod is asked for by its device only when its packets get
+ * another source: other replies are translated where they reach it.
+ */
+static __always_inline __u8 bl_client_device(struct BL_CONTEXT *context, enum bl_hook hook)
+{
+	__u32 ifindex = bl_context_ifindex(context);
+	const __u32 *id;
+
+	if (hook == BL_HOOK_POD_INGRESS)
+		return BL_DEVICE_ROUTED;
+	if (hook != BL_HOOK_INGRESS)
+		return 0;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	return id ? *id : 0;
+}
+
+/*
  * The source of a pod's packet. A pod that is its own backend must not see its own
  * address: it sees the Service's, so that the reply comes back here.
  */
@@ -100,37 +122,56 @@ static __always_inline void bl_pod_source(const struct bl_packet *packet,
 }
 
 /*
- * Find out by which device the packet would reach the backend. The device stays 0,
- * which is the host's stack, unless it is one at which replies are translated: the
- * backend is then on another node. With @output the packet is on its way out
- * already and keeps its source.
+ * The interface index of the device by which a packet from @src would reach @dst. 0 when
+ * it would not be forwarded, as to an address of this node.
  */
-__noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet *packet,
-			     bool output, struct bl_plan *plan)
+__noinline __u32 bl_route(struct BL_CONTEXT *context, const union bl_addr *src,
+			  const union bl_addr *dst, bool ipv4)
 {
 	struct bpf_fib_lookup fib = {.ifindex = bl_context_ifindex(context)};
-	const struct bl_device_entry *device;
-	const __u32 *id;
 	long ret;
 
-	if (!packet || !plan)
+	if (!src || !dst)
 		return 0;
-	plan->source = packet->key.src;
-	if (plan->local)
-		return 0;
-	if (packet->ipv4) {
+	if (ipv4) {
 		fib.family = AF_INET;
-		fib.ipv4_src = packet->key.src.word[3];
-		fib.ipv4_dst = plan->backend.word[3];
+		fib.ipv4_src = src->word[3];
+		fib.ipv4_dst = dst->word[3];
 	} else {
 		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, &packet->key.src, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, &plan->backend, sizeof(fib.ipv6_dst));
+		__builtin_memcpy(fib.ipv6_src, src, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, dst, sizeof(fib.ipv6_dst));
 	}
 	ret = bpf_fib_lookup(context, &fib, sizeof(fib), 0);
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return 0;
-	id = bpf_map_lookup_elem(&bl_device_id, &fib.ifindex);
+	return fib.ifindex;
+}
+
+/*
+ * Find out by which device the packet would reach the backend. The device stays 0,
+ * which is the host's stack, unless it is one at which replies are translated: the
+ * backend is then on another node, or it is to see this node for its client. With
+ * @output the packet is on its way out already and keeps its source.
+ */
+__noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet *packet,
+			     bool output, struct bl_plan *plan)
+{
+	const struct bl_device_entry *device;
+	__u32 ifindex, masquerade = BL_DEVICE_ROUTED;
+	const __u32 *id;
+
+	if (!packet || !plan)
+		return 0;
+	plan->source = packet->key.src;
+	if (plan->keep)
+		return 0;
+	ifindex = bl_route(context, &packet->key.src, &plan->backend, packet->ipv4);
+	if (!ifindex)
+		return 0;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	if (!id && bl_masquerade_all && !output)
+		id = &masquerade;
 	if (!id)
 		return 0;
 	device = bl_device_lookup(*id);
@@ -262,8 +303,7 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	struct bl_frontend_entry frontend;
 	struct bl_choice choice;
 	enum bl_reason reason;
-	__u32 ifindex = bl_context_ifindex(context);
-	const __u32 *id;
+	bool internal;
 
 	if (!packet || !plan)
 		return BL_FATE_DROPPED;
@@ -278,8 +318,9 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 		stat->refused++;
 		return bl_refuse(BL_REASON_SOURCE_RANGE);
 	}
-	bl_packet_select(packet, frontend, hook != BL_HOOK_INGRESS || bl_packet_internal(packet),
-			 bl_random(stat, frontend.service), &choice);
+	plan->client_device = bl_client_device(context, hook);
+	internal = hook != BL_HOOK_INGRESS || bl_packet_internal(packet, plan->client_device);
+	bl_packet_select(packet, frontend, internal, bl_random(stat, frontend.service), &choice);
 	if (!choice.backend) {
 		stat->refused++;
 		return bl_refuse(choice.reason);
@@ -288,12 +329,8 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	plan->backend = choice.backend->addr;
 	plan->port = choice.backend->port;
 	plan->ref = choice.ref;
-	plan->local = choice.member == BL_BACKEND_LOCAL;
+	plan->keep = choice.member == BL_BACKEND_LOCAL && !(bl_masquerade_all && internal);
 	plan->service = frontend.service;
-	if (hook == BL_HOOK_INGRESS) {
-		id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-		plan->client_device = id ? *id : 0;
-	}
 	return BL_FATE_TRANSLATED;
 }
 
@@ -307,14 +344,14 @@ static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 
 	if (fate != BL_FATE_TRANSLATED)
 		return fate;
-	if (hook == BL_HOOK_POD_INGRESS) {
+	if (hook != BL_HOOK_POD_INGRESS || bl_masquerade_all)
+		bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan);
+	if (hook == BL_HOOK_POD_INGRESS && !plan.device) {
 		plan.bits = BL_FLOW_POD;
 		bl_pod_source(packet, &plan.backend, &plan.source);
-	} else {
-		bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan);
-		if (hook == BL_HOOK_EGRESS && !plan.device)
-			return BL_FATE_PASSES; /* the reply would not come by here */
 	}
+	if (hook == BL_HOOK_EGRESS && !plan.device)
+		return BL_FATE_PASSES; /* the reply would not come by here */
 	if (!bl_plan_store(context, packet, &plan, way))
 		return BL_FATE_DROPPED;
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);

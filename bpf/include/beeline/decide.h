@@ -39,19 +39,18 @@ static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
  */
 static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 					   struct bl_flow_entry *forward,
-					   const union bl_addr *source, __u32 ifindex, __u32 now)
+					   const union bl_addr *source, __u8 client_device,
+					   __u32 now)
 {
 	struct bl_flow_entry reply = {};
 	struct bl_flow_key key;
-	const __u32 *id;
 
 	forward->touched = now;
 	forward->forward.used = now;
 	bl_flow_reply_key(&packet->key, forward, source, &key);
 	if (bpf_map_lookup_elem(&bl_flow, &key))
 		return;
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	bl_flow_make_reply(&packet->key, forward, id ? *id : 0, now, &reply);
+	bl_flow_make_reply(&packet->key, forward, client_device, now, &reply);
 	bpf_map_update_elem(&bl_flow, &key, &reply, BPF_NOEXIST);
 }
 
@@ -62,25 +61,21 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 						   struct bl_way *way)
 {
 	union bl_addr *source = &way->to.src;
-	const struct bl_device_entry *device;
 	__u32 now = bl_flow_now();
 
 	*source = packet->key.src;
-	if (hook == BL_HOOK_POD_INGRESS) {
-		bl_pod_source(packet, &forward->addr, source);
-	} else if (forward->bits & BL_FLOW_SNAT) {
-		device = bl_device_lookup(forward->device);
-		if (!device)
+	if (forward->bits & BL_FLOW_SNAT) {
+		if (!bl_flow_snat_source(forward, packet->ipv4, source))
 			return BL_FATE_DROPPED;
-		*source = bl_device_addr(device, packet->ipv4);
+	} else if (hook == BL_HOOK_POD_INGRESS) {
+		bl_pod_source(packet, &forward->addr, source);
 	}
 	if (bl_flow_renewed(packet, forward)) {
 		bl_flow_remove(packet, forward, source);
 		return BL_FATE_UNKNOWN;
 	}
 	if (forward->touched != (__u16)now)
-		bl_flow_touch_reply(packet, forward, source,
-				    hook == BL_HOOK_INGRESS ? bl_context_ifindex(context) : 0, now);
+		bl_flow_touch_reply(packet, forward, source, bl_client_device(context, hook), now);
 	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
 	bl_way_to_backend(forward, way);
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
@@ -91,7 +86,7 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
  * Note in the forward entry what a reply tells: once a second, and whenever the
  * connection changes its state. A forward entry that is gone is made again, as of a
  * backend that is in no set. @ifindex is the device that the backend is behind, 0
- * when that is for the stack to know.
+ * when that is for the stack or a route to know.
  */
 static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 					     struct bl_flow_entry *reply, __u32 ifindex, __u32 now)
@@ -116,14 +111,14 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	fresh.touched = now;
 	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
 	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	fresh.device = id ? *id : 0;
+	fresh.device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
 	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
 }
 
 /*
  * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
- * when the pod answered itself, where it left it; others at the first device that
- * faces the outside.
+ * when the pod answered itself, where it left it; one to this node's own address where
+ * it comes in; others at the first device that faces the outside.
  */
 static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 					       const struct bl_flow_entry *reply, enum bl_hook hook)
@@ -133,9 +128,9 @@ static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
-		return itself;
+		return itself || reply->bits & BL_FLOW_SNAT;
 	case BL_HOOK_POD_EGRESS:
-		return pod && !itself;
+		return (pod && !itself) || reply->bits & BL_FLOW_SNAT;
 	default:
 		return !pod;
 	}
@@ -156,7 +151,7 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	way->to.dst = reply->client;
 	way->to.src_port = reply->port;
 	way->to.dst_port = reply->other_port;
-	way->device = hook == BL_HOOK_INGRESS ? reply->device : 0;
+	way->device = hook == BL_HOOK_EGRESS ? 0 : reply->device;
 	way->back = hook == BL_HOOK_POD_INGRESS;
 	return BL_FATE_TRANSLATED;
 }

@@ -31,6 +31,21 @@ static __always_inline union bl_addr bl_device_addr(const struct bl_device_entry
 	return addr;
 }
 
+/*
+ * The source that SNAT gives the packets of a flow, by its forward entry. False when
+ * its device was never there.
+ */
+static __always_inline bool bl_flow_snat_source(const struct bl_flow_entry *forward, bool ipv4,
+						union bl_addr *source)
+{
+	const struct bl_device_entry *device = bl_device_lookup(forward->device);
+
+	if (!device)
+		return false;
+	*source = bl_device_addr(device, ipv4);
+	return true;
+}
+
 static __always_inline enum bl_flow_state bl_flow_get_state(const struct bl_flow_entry *flow)
 {
 	return flow->bits & BL_FLOW_STATE;
@@ -110,6 +125,6 @@ static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward
 	reply->client = forward_key->src;
 	reply->other_port = forward_key->src_port;
 	reply->touched = now - 1; /* the first reply is noted */
-	reply->device = client_device;
+	reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
 	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
 }

@@ -304,7 +304,7 @@ struct bl_flow_entry {
 	/* Low bits of the second in which the other entry was last looked up. */
 	__u16 touched;
 	/* Index in bl_device. Forward: leaves by it, 0 is the host's stack. Reply: the
-	 * client is behind it; 0 likewise. */
+	 * client is behind it; 0 likewise. Or BL_DEVICE_ROUTED. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
 };
@@ -337,10 +337,15 @@ enum bl_device_flag {
 	BL_DEVICE_NO_ETHERNET = 1 << 0, /* packets start with the IP header */
 	/* The agent made the clsact qdisc and removes it with its filters. */
 	BL_DEVICE_OWN_QDISC = 1 << 1,
+	/* Clients behind it are inside of the cluster. */
+	BL_DEVICE_INTERNAL = 1 << 2,
 };
 
 enum bl_device_limit {
 	BL_DEVICE_MAX = 256, /* index 0 is never used */
+	/* The device that the route to the destination leads to: that of a pod of this
+	 * node. Its entry has addresses alone. */
+	BL_DEVICE_ROUTED = 255,
 };
 
 enum bl_node_addr_flag {

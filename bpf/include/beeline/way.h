@@ -11,7 +11,8 @@ enum bl_hook {
 	BL_HOOK_INGRESS, /* of a device that faces clients or other nodes */
 	BL_HOOK_EGRESS,
 	BL_HOOK_POD_INGRESS, /* of the host's side of a pod's device: from the pod */
-	BL_HOOK_POD_EGRESS, /* to the pod */
+	/* To the pod; also from the devices of pods, for replies to this node alone. */
+	BL_HOOK_POD_EGRESS,
 };
 
 /* What becomes of a packet. */
@@ -26,6 +27,8 @@ enum bl_fate {
 /* How a translated packet goes on. */
 struct bl_way {
 	struct bl_rewrite to BL_ALIGNED;
-	__u32 device; /* index in bl_device; 0 is the host's stack */
+	/* Index in bl_device; 0 is the host's stack, BL_DEVICE_ROUTED where the route
+	 * leads. */
+	__u32 device;
 	bool back; /* to the pod that it came from */
 };

@@ -18,7 +18,25 @@ func Node(node *corev1.Node) *model.Node {
 		Name:  node.Name,
 		Zone:  node.Labels[corev1.LabelTopologyZone],
 		Addrs: nodeAddrs(node.Status.Addresses),
+
+		PodRanges: podRanges(&node.Spec),
 	}
+}
+
+// podRanges returns those of both families; podCIDR alone is of objects from before
+// podCIDRs.
+func podRanges(spec *corev1.NodeSpec) []netip.Prefix {
+	list := spec.PodCIDRs
+	if len(list) == 0 {
+		list = []string{spec.PodCIDR}
+	}
+	var ranges []netip.Prefix
+	for _, s := range list {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			ranges = append(ranges, p.Masked())
+		}
+	}
+	return ranges
 }
 
 func nodeAddrs(list []corev1.NodeAddress) []netip.Addr {

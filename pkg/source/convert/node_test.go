@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"net/netip"
 	"reflect"
 	"testing"
 
@@ -16,6 +17,7 @@ func TestNode(t *testing.T) {
 			Name:   "node-1",
 			Labels: map[string]string{"topology.kubernetes.io/zone": "zone-a"},
 		},
+		Spec: corev1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd44:0:0:1::/64", "no range"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeHostName, Address: "203.0.113.9"},
 			{Type: corev1.NodeExternalIP, Address: "198.51.100.1"},
@@ -31,6 +33,8 @@ func TestNode(t *testing.T) {
 		Name:  "node-1",
 		Zone:  "zone-a",
 		Addrs: addrs("192.0.2.1", "2001:db8::1", "192.0.2.2", "198.51.100.1"),
+
+		PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd44:0:0:1::/64")},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("Node:\n got %+v\nwant %+v", got, want)

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+type discard struct{}
+
+func (discard) Apply(source.Update) {}
+func (discard) Synced()             {}
+
+// TestNodeTellsThePodRanges: what a source says of the Node reaches who asked for it.
+func TestNodeTellsThePodRanges(t *testing.T) {
+	var got []netip.Prefix
+	sink := &nodeSink{Sink: discard{}, changed: make(chan struct{}, 1), setPodRanges: func(r []netip.Prefix) { got = r }}
+	want := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	sink.Apply(source.Update{Node: &model.Node{Name: "n", PodRanges: want}})
+	if !slices.Equal(got, want) || len(sink.changed) != 1 {
+		t.Errorf("got %v, devices to be looked at: %d", got, len(sink.changed))
+	}
+	sink.Apply(source.Update{})
+	if !slices.Equal(got, want) {
+		t.Errorf("an update without a node made it %v", got)
+	}
+}

@@ -1,0 +1,123 @@
+package packets_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// masqueradeSets are the endpoints of Services; the i-th set is of Service i+1.
+var masqueradeSets = []struct {
+	policy string
+	at     endpoint
+}{
+	{"Cluster", local},
+	{"Cluster", otherLocal},
+	{"Cluster", remote},
+	{"Cluster", endpoint{node: 1, place: "host"}},
+	{"Local", local},
+	{"Local", otherLocal},
+}
+
+func (c *cluster) masqueradeServices() []string {
+	var manifests []string
+	for i, set := range masqueradeSets {
+		manifests = append(manifests, c.service(i+1, fmt.Sprintf("hidden-%d", i+1),
+			"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
+	}
+	return manifests
+}
+
+// TestMasqueradeAll: with --masquerade-all, pods of this node see the node for their
+// client, whoever that is, unless the policy is to show it. Without, they see the
+// client.
+func TestMasqueradeAll(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c, a := serveCluster(t, (*cluster).masqueradeServices, "--tc-mode", mode, "--masquerade-all")
+			for _, offload := range offloads {
+				t.Run(offload.name, func(t *testing.T) {
+					offload.set(c)
+					c.watchChecksums(t)
+					c.checkMasquerade(t, c.client, true)
+				})
+			}
+			t.Run("off again", func(t *testing.T) {
+				a.Signal(unix.SIGTERM)
+				if err := a.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				a.flags = append(a.flags, "--masquerade-all=false")
+				a.start()
+				c.checkMasquerade(t, c.client, false)
+			})
+		})
+	}
+}
+
+// TestMasqueradeAllOfPods: the same for the packets of pods whose sockets are not
+// translated, also of one that asks itself.
+func TestMasqueradeAllOfPods(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c, _ := serveCluster(t, (*cluster).masqueradeServices, append([]string{"--tc-mode", mode, "--masquerade-all"}, podFlags...)...)
+			c.watchChecksums(t)
+			for _, at := range []endpoint{local, otherLocal} {
+				c.checkMasquerade(t, c.podOf(at), true)
+			}
+		})
+	}
+}
+
+// checkMasquerade asks for every Service by every frontend.
+func (c *cluster) checkMasquerade(t *testing.T, from *lab.Namespace, all bool) {
+	t.Helper()
+	for i, set := range masqueradeSets {
+		for _, f := range frontends {
+			for _, network := range networks {
+				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+				got, err := ask(from, network, to, "payload")
+				if err != nil || got.name != set.at.server() {
+					t.Errorf("%s to the %s of %v: %v, %v", network, f.name, set, got.greeting, err)
+					continue
+				}
+				shown := set.policy == "Local" && f.name != "ClusterIP" && from == c.client
+				want := got.self.Addr()
+				if set.at.place != "host" && (set.at.node != 1 || all && !shown) {
+					want = nodeAddrs(1).of(network)
+				}
+				if got.client.Addr() != want || got.client.Port() != got.self.Port() && got.client.Port() < 61000 {
+					t.Errorf("%s from %s to the %s of %v: it has seen %s, want %s", network, got.self, f.name, set, got.client, want)
+				}
+			}
+		}
+	}
+}
+
+// TestMasqueradeAllOfMuch sends datagrams that do not fit into a packet, and a lot.
+func TestMasqueradeAllOfMuch(t *testing.T) {
+	c, _ := serveCluster(t, (*cluster).masqueradeServices, "--masquerade-all")
+	c.watchChecksums(t)
+	payload := strings.Repeat("datagram", 1000)
+	for i := range 2 {
+		for _, network := range networks[2:] {
+			want := fmt.Sprintf("%s %s", masqueradeSets[i].at.server(), netip.AddrPortFrom(nodeAddrs(1).of(network), 0))
+			got, err := exchange(c.client, network, nodePort(network, i+1), payload)
+			if err != nil || !strings.HasPrefix(got, strings.TrimSuffix(want, "0")) || !strings.HasSuffix(got, " "+payload) {
+				t.Errorf("%s to %s: %d bytes came back: %v", network, masqueradeSets[i].at.server(), len(got), err)
+			}
+		}
+		for _, network := range networks[:2] {
+			transfer(t, c.client, network, nodePort(network, i+1))
+		}
+	}
+}
