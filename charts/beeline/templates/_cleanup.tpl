@@ -1,0 +1,28 @@
+{{- /* Takes Beeline down on the node, then waits: the pod is ready when that is done. */ -}}
+{{- define "beeline.cleanupContainers" -}}
+initContainers:
+  - name: cleanup
+    {{- include "beeline.container" (list .) | nindent 4 }}
+    volumeMounts:
+      {{- include "beeline.volumeMounts" . | nindent 6 }}
+    args:
+      - --cleanup
+      {{- include "beeline.placeArgs" . | nindent 6 }}
+containers:
+  - name: cleaned-up
+    image: {{ .Values.pauseImage }}
+{{- end -}}
+
+{{- /*
+Removes what kube-proxy left, before the agent starts. Programs that a former agent
+attached go on serving meanwhile. iptables-legacy is reached through a raw socket.
+*/ -}}
+{{- define "beeline.cleanupKubeProxyContainer" -}}
+- name: cleanup-kube-proxy
+  {{- include "beeline.container" (list . "NET_RAW") | nindent 2 }}
+  volumeMounts:
+    - name: xtables-lock
+      mountPath: /run/xtables.lock
+  args:
+    - --cleanup-kube-proxy
+{{- end -}}

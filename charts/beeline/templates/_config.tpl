@@ -1,0 +1,27 @@
+{{- /* The agent's configuration file: a document of Beeline's, one of kube-proxy's. */ -}}
+{{- define "beeline.configFile" -}}
+{{- if and .Values.kubeProxyConfig .Values.existingKubeProxyConfigMap.name -}}
+{{- fail "kubeProxyConfig and existingKubeProxyConfigMap.name cannot both be set: the agent reads one KubeProxyConfiguration" -}}
+{{- end -}}
+apiVersion: config.beeline.io/v1alpha1
+kind: BeelineConfiguration
+{{- with .Values.config }}
+{{ toYaml . }}
+{{- end }}
+{{- with .Values.kubeProxyConfig }}
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* What the agents must be started again for when it changes. */ -}}
+{{- define "beeline.configChecksum" -}}
+{{- $config := include "beeline.configFile" . -}}
+{{- with .Values.existingKubeProxyConfigMap.name -}}
+{{- $map := lookup "v1" "ConfigMap" $.Release.Namespace . -}}
+{{- $config = cat $config (dig "data" $.Values.existingKubeProxyConfigMap.key "" $map) -}}
+{{- end -}}
+{{- sha256sum $config -}}
+{{- end -}}
