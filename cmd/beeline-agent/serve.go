@@ -37,6 +37,7 @@ import (
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, c *config.Settings) error {
 	started := time.Now()
+	tuneHost(c)
 	cgroup, err := cgroupRoot(&c.Beeline)
 	if err != nil {
 		return err
@@ -77,10 +78,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		},
 	})
 	healthy = health.New(r.Oldest)
-	node := &nodeSink{Sink: r, changed: make(chan struct{}, 1)}
-	if len(c.NodeAddrs) == 0 {
-		node.setAddrs = d.SetNodeAddrs
-	}
+	node := &nodeSink{Sink: r, given: c.NodeAddrs, setAddrs: d.SetNodeAddrs, changed: make(chan struct{}, 1)}
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		node.setPodRanges = d.SetInternalCIDRs
 	}
@@ -133,6 +131,7 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 // nodeSink is a sink that tells of the Node's addresses and pod ranges.
 type nodeSink struct {
 	source.Sink
+	given []netip.Addr // go before the Node's
 	// nil: they do not matter
 	setAddrs     func([]netip.Addr)
 	setPodRanges func([]netip.Prefix)
@@ -143,7 +142,7 @@ type nodeSink struct {
 func (s *nodeSink) Apply(u source.Update) {
 	if u.Node != nil {
 		if s.setAddrs != nil {
-			s.setAddrs(u.Node.Addrs)
+			s.setAddrs(model.PreferAddrs(s.given, u.Node.Addrs))
 		}
 		if s.setPodRanges != nil {
 			s.setPodRanges(u.Node.PodRanges)
@@ -188,11 +187,16 @@ func run(ctx context.Context, r *reconcile.Reconciler, src runner, others ...fun
 func newSource(c *config.Settings, sink source.Sink) (runner, error) {
 	b := &c.Beeline
 	if b.Manifests == "" {
+		client := &c.KubeProxy.ClientConnection
 		return kube.New(kube.Options{
-			Kubeconfig: c.KubeProxy.ClientConnection.Kubeconfig,
-			Master:     b.Master,
-			NodeName:   c.NodeName,
-			Sink:       sink,
+			Kubeconfig:         client.Kubeconfig,
+			Master:             b.Master,
+			QPS:                client.QPS,
+			Burst:              int(client.Burst),
+			ContentType:        client.ContentType,
+			AcceptContentTypes: client.AcceptContentTypes,
+			NodeName:           c.NodeName,
+			Sink:               sink,
 		})
 	}
 	if err := os.MkdirAll(b.StateDir, 0o700); err != nil {

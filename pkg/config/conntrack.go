@@ -4,11 +4,13 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/prometheus/procfs/sysfs"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/flow"
 )
 
@@ -16,9 +18,9 @@ import (
 // maxPerCore.
 const maxTracked = 1 << 20
 
-// ConntrackMax returns how many connections netfilter is to track on this machine, by
+// trackedMax returns how many connections netfilter is to track on a machine, by
 // kube-proxy's rule; 0 leaves the limit as it is.
-func ConntrackMax(c *kubeproxyconfig.KubeProxyConntrackConfiguration, cores int) int {
+func trackedMax(c *kubeproxyconfig.KubeProxyConntrackConfiguration, cores int) int {
 	if *c.MaxPerCore == 0 {
 		return 0
 	}
@@ -33,16 +35,49 @@ func ConntrackMax(c *kubeproxyconfig.KubeProxyConntrackConfiguration, cores int)
 // connection tracking only where somebody has chosen that: unlike netfilter's table the
 // kernel makes this one in full at once, and only clients outside of the node use it.
 func flowEntries(c *kubeproxyconfig.KubeProxyConntrackConfiguration) uint32 {
-	tracked := min(ConntrackMax(c, runtime.NumCPU()), maxTracked)
-	if tracked == 0 || *c.MaxPerCore == defaultConntrackMaxPerCore && *c.Min == defaultConntrackMin {
+	if *c.MaxPerCore == defaultConntrackMaxPerCore && *c.Min == defaultConntrackMin {
+		return bpfmap.DefaultSizes.Flows
+	}
+	tracked := min(trackedMax(c, cores()), maxTracked)
+	if tracked <= 0 {
 		return bpfmap.DefaultSizes.Flows
 	}
 	return uint32(2 * tracked)
 }
 
+// cores returns how many CPUs the machine has, whichever of them this process may use.
+func cores() int {
+	var cpus []sysfs.CPU
+	machine, err := sysfs.NewDefaultFS()
+	if err == nil {
+		cpus, err = machine.CPUs()
+	}
+	if err != nil || len(cpus) == 0 {
+		return runtime.NumCPU()
+	}
+	return len(cpus)
+}
+
+// netfilter returns how netfilter is to track connections. A host that serves no
+// cluster is left as it is.
+func (s *Settings) netfilter() conntrack.Settings {
+	if s.Beeline.Manifests != "" {
+		return conntrack.Settings{}
+	}
+	c := &s.KubeProxy.Conntrack
+	return conntrack.Settings{
+		Max:            trackedMax(c, cores()),
+		TCPEstablished: c.TCPEstablishedTimeout.Duration,
+		TCPCloseWait:   c.TCPCloseWaitTimeout.Duration,
+		UDP:            c.UDPTimeout.Duration,
+		UDPStream:      c.UDPStreamTimeout.Duration,
+		TCPBeLiberal:   c.TCPBeLiberal,
+	}
+}
+
 // setTimeouts sets how long flows may be idle. 0 in kube-proxy's section leaves the
 // kernel's default.
-func (s *Settings) setTimeouts(conntrack, flows *field.Path) field.ErrorList {
+func (s *Settings) setTimeouts(kubeProxy, beeline *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	set := func(path *field.Path, to *time.Duration, d metav1.Duration) {
 		switch {
@@ -55,14 +90,14 @@ func (s *Settings) setTimeouts(conntrack, flows *field.Path) field.ErrorList {
 	}
 	t, k, b := &s.Timeouts, &s.KubeProxy.Conntrack, &s.Beeline.FlowTimeouts
 	*t = flow.DefaultTimeouts
-	set(conntrack.Child("tcpEstablishedTimeout"), &t.TCPEstablished, *k.TCPEstablishedTimeout)
-	set(conntrack.Child("tcpCloseWaitTimeout"), &t.TCPCloseWait, *k.TCPCloseWaitTimeout)
-	set(conntrack.Child("udpTimeout"), &t.UDP, k.UDPTimeout)
-	set(conntrack.Child("udpStreamTimeout"), &t.UDPStream, k.UDPStreamTimeout)
-	set(flows.Child("tcpSynSent"), &t.TCPSynSent, b.TCPSynSent)
-	set(flows.Child("tcpSynReceived"), &t.TCPSynReceived, b.TCPSynReceived)
-	set(flows.Child("tcpClose"), &t.TCPClose, b.TCPClose)
-	set(flows.Child("sctp"), &t.SCTP, b.SCTP)
-	set(flows.Child("sctpStream"), &t.SCTPStream, b.SCTPStream)
+	set(kubeProxy.Child("tcpEstablishedTimeout"), &t.TCPEstablished, *k.TCPEstablishedTimeout)
+	set(kubeProxy.Child("tcpCloseWaitTimeout"), &t.TCPCloseWait, *k.TCPCloseWaitTimeout)
+	set(kubeProxy.Child("udpTimeout"), &t.UDP, k.UDPTimeout)
+	set(kubeProxy.Child("udpStreamTimeout"), &t.UDPStream, k.UDPStreamTimeout)
+	set(beeline.Child("tcpSynSent"), &t.TCPSynSent, b.TCPSynSent)
+	set(beeline.Child("tcpSynReceived"), &t.TCPSynReceived, b.TCPSynReceived)
+	set(beeline.Child("tcpClose"), &t.TCPClose, b.TCPClose)
+	set(beeline.Child("sctp"), &t.SCTP, b.SCTP)
+	set(beeline.Child("sctpStream"), &t.SCTPStream, b.SCTPStream)
 	return errs
 }

@@ -106,9 +106,7 @@ func TestKubeProxyFlags(t *testing.T) {
 	}
 	ours := pflag.NewFlagSet("", pflag.ContinueOnError)
 	AddFlags(ours)
-	elsewhere := []string{"boot-id-file", "machine-id-file", "init-only", "help", "version", "cleanup", "write-config-to",
-		// Of the format json, which is the agent's to bring.
-		"log-json-split-stream", "log-json-info-buffer-size"}
+	elsewhere := []string{"boot-id-file", "machine-id-file", "init-only", "help", "version", "cleanup", "write-config-to"}
 	found := regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)`).FindAllStringSubmatch(string(out), -1)
 	if len(found) < 50 {
 		t.Fatalf("%d flags in\n%s", len(found), out)

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -41,6 +42,9 @@ type Settings struct {
 	// Timeouts are how long flows may be idle.
 	Timeouts flow.Timeouts
 
+	// Netfilter is how netfilter is to track connections.
+	Netfilter conntrack.Settings
+
 	// SyncPeriod is half the time that a change may wait before the agent counts as
 	// unhealthy.
 	SyncPeriod time.Duration
@@ -65,10 +69,11 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setTimeouts(kubeProxy.Child("conntrack"), beeline.Child("flowTimeouts"))...)
 	errs = append(errs, checkKubeProxy(&c.KubeProxy, kubeProxy)...)
 	errs = append(errs, s.setDatapath(beeline)...)
-	s.setSizes()
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)
 	}
+	s.setSizes()
+	s.Netfilter = s.netfilter()
 	return s, nil
 }
 

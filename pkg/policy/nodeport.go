@@ -59,12 +59,16 @@ func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {
 	return false
 }
 
-// primary returns the node's own IP of the family; invalid when it has none.
+// primary returns the node's own IP of the family. It is loopback, which only the node
+// itself reaches, when none is known.
 func primary(node *model.Node, family model.Family) netip.Addr {
 	for _, a := range node.Addrs {
 		if model.FamilyOf(a) == family {
 			return a
 		}
 	}
-	return netip.Addr{}
+	if family == model.IPv4 {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
 }

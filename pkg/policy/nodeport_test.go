@@ -14,20 +14,23 @@ func TestNodePortAddresses(t *testing.T) {
 	node := &model.Node{Addrs: addrs("192.168.1.7", "10.0.0.7", "fd00::7")}
 	for _, tc := range []struct {
 		name   string
+		node   *model.Node
 		values []string
 		want   []netip.Addr
 	}{
-		{"unset is every local address", nil, local},
-		{"primary is the first IP of each family", []string{"primary"}, addrs("192.168.1.7", "fd00::7")},
-		{"CIDRs of both families", []string{"10.0.0.9/8", "::/0"}, addrs("10.0.0.7", "::1", "fd00::7")},
-		{"no local address inside", []string{"172.16.0.0/12"}, nil},
+		{"unset is every local address", node, nil, local},
+		{"primary is the first IP of each family", node, []string{"primary"}, addrs("192.168.1.7", "fd00::7")},
+		{"primary is loopback in a family without", &model.Node{Addrs: addrs("10.0.0.7")}, []string{"primary"}, addrs("10.0.0.7", "::1")},
+		{"primary is loopback before the Node is known", &model.Node{}, []string{"primary"}, addrs("127.0.0.1", "::1")},
+		{"CIDRs of both families", node, []string{"10.0.0.9/8", "::/0"}, addrs("10.0.0.7", "::1", "fd00::7")},
+		{"no local address inside", node, []string{"172.16.0.0/12"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n, err := ParseNodePortAddresses(tc.values)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := n.Select(local, node); !slices.Equal(got, tc.want) {
+			if got := n.Select(local, tc.node); !slices.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

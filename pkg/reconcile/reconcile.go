@@ -186,9 +186,7 @@ func (r *Reconciler) dropSlice(slice model.Name) {
 // setNode takes what a source tells of the node. Its name is the agent's own.
 func (r *Reconciler) setNode(n model.Node) {
 	n.Name = r.node.Name
-	if len(r.opts.Node.Addrs) > 0 {
-		n.Addrs = r.opts.Node.Addrs
-	}
+	n.Addrs = model.PreferAddrs(r.opts.Node.Addrs, n.Addrs)
 	if n.Zone != r.node.Zone {
 		for name := range r.services {
 			r.touch(name)

@@ -52,15 +52,21 @@ func newClients(o Options) (core, discovery rest.Interface, err error) {
 	return core, discovery, nil
 }
 
-// clientConfig returns o's way to the API server, with protobuf and the agent's
-// name set. The rate limits stay client-go's: three watches need few requests.
+// clientConfig returns o's way to the API server, with content types, rate limits and
+// the agent's name set.
 func clientConfig(o Options) (*rest.Config, error) {
 	c, err := serverConfig(o)
 	if err != nil {
 		return nil, err
 	}
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	c.QPS, c.Burst = o.QPS, o.Burst
+	c.ContentType, c.AcceptContentTypes = o.ContentType, o.AcceptContentTypes
+	if c.ContentType == "" {
+		c.ContentType = runtime.ContentTypeProtobuf
+	}
+	if c.AcceptContentTypes == "" {
+		c.AcceptContentTypes = c.ContentType + "," + runtime.ContentTypeJSON
+	}
 	c.UserAgent = "beeline-agent/" + version.String()
 	return c, nil
 }

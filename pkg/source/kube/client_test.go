@@ -53,6 +53,29 @@ func TestClientConfig(t *testing.T) {
 	}
 }
 
+// TestClientSettings sets limits and content types.
+func TestClientSettings(t *testing.T) {
+	for _, c := range []struct {
+		options Options
+		want    rest.Config
+	}{
+		{Options{}, rest.Config{ContentConfig: rest.ContentConfig{
+			ContentType:        "application/vnd.kubernetes.protobuf",
+			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+		}}},
+		{Options{QPS: 7, Burst: 9, ContentType: "application/json", AcceptContentTypes: "application/json"}, rest.Config{
+			QPS: 7, Burst: 9, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
+		}},
+	} {
+		c.options.Config = &rest.Config{Host: "https://192.0.2.9"}
+		got, err := clientConfig(c.options)
+		must(t, err)
+		if got.QPS != c.want.QPS || got.Burst != c.want.Burst || got.ContentType != c.want.ContentType || got.AcceptContentTypes != c.want.AcceptContentTypes {
+			t.Errorf("%+v leads to %v, %v, %q, %q", c.options, got.QPS, got.Burst, got.ContentType, got.AcceptContentTypes)
+		}
+	}
+}
+
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	outsidePod(t)
 	empty := filepath.Join(t.TempDir(), "empty")

@@ -37,6 +37,14 @@ type Options struct {
 	// nothing serves before Beeline does.
 	Master string
 
+	// QPS and Burst limit the requests; 0 is client-go's default, a negative QPS no
+	// limit.
+	QPS   float32
+	Burst int
+	// ContentType is what requests are encoded in, "" is protobuf; AcceptContentTypes
+	// what answers may be, "" is ContentType or JSON.
+	ContentType, AcceptContentTypes string
+
 	// NodeName is the name of this node's Node object.
 	NodeName string
 	Sink     source.Sink

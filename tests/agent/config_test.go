@@ -1,0 +1,139 @@
+package agent_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// writeConfig writes a configuration file and returns its name.
+func writeConfig(t *testing.T, documents ...string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(name, []byte(strings.Join(documents, "---\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// kubeProxyConfig is a configuration of kube-proxy with some lines.
+func kubeProxyConfig(lines string) string {
+	return "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + lines
+}
+
+// TestConfigFile: what a file says holds, a flag goes before it, and what has no effect
+// is told once.
+func TestConfigFile(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	h.ServeBackends()
+	s := h.NewStandalone(lab.Service("web", `{clusterIP: 10.96.0.1, type: NodePort, ports: [{port: 80, nodePort: 30080}]}`),
+		lab.Slice("web", "8080/TCP", backends(2)...))
+	s.Start("--config", writeConfig(t, kubeProxyConfig(`
+hostnameOverride: of-the-file
+nodePortAddresses: [192.0.2.0/24]
+oomScoreAdj: 7
+logging: {format: json}
+mode: ipvs
+ipvs: {strictARP: true, scheduler: rr}
+metricsBindAddress: 127.0.0.1:11249
+healthzBindAddress: 0.0.0.0:0
+`), "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\ndevices: [none]\n"))
+
+	mustReach(t, h, "tcp4", netip.AddrPortFrom(lab.Node4, 30080))
+	if !fails(h, netip.AddrPortFrom(lab.Backend4(3), 30080), unix.ECONNREFUSED)() {
+		t.Error("a NodePort answers on an address outside of nodePortAddresses")
+	}
+	if _, err := get(h, "http://127.0.0.1:11249/metrics"); err != nil {
+		t.Error(err)
+	}
+	if _, err := get(h, "http://127.0.0.1:10256/healthz"); err == nil {
+		t.Error("health is served although its port is 0")
+	}
+	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", s.PID()))
+	if err != nil || strings.TrimSpace(string(score)) != "7" {
+		t.Errorf("oom_score_adj is %q: %v", score, err)
+	}
+	out := s.Output()
+	if n := strings.Count(out, `"fields":"ipvs.strictARP mode"`); n != 1 {
+		t.Errorf("what has no effect is told %d times as JSON:\n%s", n, out)
+	}
+	if !strings.Contains(out, `"node":"`+lab.NodeName+`"`) {
+		t.Errorf("the flag's node name is not used:\n%s", out)
+	}
+}
+
+// TestWrongConfigFile: everything wrong with files and flags is told before anything is
+// done.
+func TestWrongConfigFile(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	s := h.NewStandalone()
+	form := writeConfig(t, kubeProxyConfig("clusterCidr: 10.0.0.0/8\nconntrack: {min: many}\n"))
+	wantRefusal(t, s.Launch("--config", form),
+		form+": document 1: line 3: clusterCidr: unknown field", form+": document 1: line 4: conntrack.min: must be an integer")
+	value := writeConfig(t, kubeProxyConfig("clusterCIDR: 10.0.0.0/40\noomScoreAdj: 9999\n"))
+	wantRefusal(t, s.Launch("--config", value, "--oom-score-adj", "5000"),
+		value+": document 1: line 3: clusterCIDR[0]: Invalid value", "--oom-score-adj: Invalid value: 5000: must be from -1000 to 1000")
+}
+
+// netfilterValue returns a setting of the host's connection tracking.
+func netfilterValue(t *testing.T, h *lab.Host, name string) (value int) {
+	t.Helper()
+	err := h.Thread(func() error {
+		content, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		if err != nil {
+			return err
+		}
+		value, err = strconv.Atoi(strings.TrimSpace(string(content)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestConntrackSettings: for a cluster, netfilter's timeouts become those of the
+// configuration; what may not be set in this namespace stops nothing. With manifests
+// they stay.
+func TestConntrackSettings(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max"); err != nil {
+		t.Skip("netfilter's connection tracking is not loaded")
+	}
+	h := lab.NewHost(t)
+	before := netfilterValue(t, h, "nf_conntrack_udp_timeout")
+	config := writeConfig(t, kubeProxyConfig(`
+conntrack: {maxPerCore: 1000, min: 1000, udpTimeout: 77s, tcpCloseWaitTimeout: 88s, tcpBeLiberal: true}
+`))
+	s := h.NewStandalone()
+	s.Start("--config", config)
+	if got := netfilterValue(t, h, "nf_conntrack_udp_timeout"); got != before {
+		t.Errorf("with manifests the time-out became %d, from %d", got, before)
+	}
+	s.Signal(unix.SIGTERM)
+	_ = s.Wait()
+
+	agent := h.Start(lab.AgentBinary(t), "--config", config, "--master", "http://127.0.0.1:1",
+		"--hostname-override", lab.NodeName, "--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS)
+	for name, want := range map[string]int{
+		"nf_conntrack_udp_timeout":             77,
+		"nf_conntrack_tcp_timeout_close_wait":  88,
+		"nf_conntrack_tcp_timeout_established": 86400,
+		"nf_conntrack_tcp_be_liberal":          1,
+	} {
+		lab.Eventually(t, name, func() bool { return netfilterValue(t, h, name) == want })
+	}
+	if agent.Ended() {
+		t.Errorf("the agent ended: %v", agent.Wait())
+	}
+}
