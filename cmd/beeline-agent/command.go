@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/drain"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
 
@@ -27,7 +29,8 @@ KubeProxyConfiguration, a BeelineConfiguration or both. A flag that is given win
 over the files.
 
 When the agent ends, what it has set up stays and goes on to serve; started again
-it takes over without a connection lost. --cleanup takes everything down.`
+it takes over without a connection lost. --cleanup takes everything down, --drain does so when
+the connections that are served have ended.`
 
 const example = `  # Serve the manifests of a folder, with addresses assigned from 10.96.0.0/16:
   beeline-agent --manifests /etc/beeline/manifests --service-cluster-ip-range 10.96.0.0/16
@@ -37,8 +40,8 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
 
 func newCommand(out io.Writer) *cobra.Command {
 	var (
-		down, kubeProxyDown bool
-		writeTo             string
+		down, drainFirst, kubeProxyDown bool
+		writeTo                         string
 	)
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
@@ -52,6 +55,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	}
 	flags := config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
+	cmd.Flags().BoolVar(&drainFirst, "drain", false, "as --cleanup, but leave new connections to another proxy that serves already, and wait until those of clients outside of the node have ended")
 	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -69,6 +73,9 @@ func newCommand(out io.Writer) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if drainFirst {
+			return drainAndCleanup(cmd.Context(), out, s)
+		}
 		if writeTo != "" {
 			return c.Write(writeTo)
 		}
@@ -85,6 +92,27 @@ func newCommand(out io.Writer) *cobra.Command {
 
 func cleanup(out io.Writer, bpffs string) error {
 	removed, err := datapath.Cleanup(bpffs)
+	return report(out, bpffs, removed, err)
+}
+
+// drainAndCleanup cleans up when the connections that are served have ended.
+func drainAndCleanup(ctx context.Context, out io.Writer, s *config.Settings) error {
+	last := -1
+	removed, err := drain.Run(ctx, drain.Options{
+		BPFFS:    s.Beeline.BPFFS,
+		Timeouts: s.Timeouts,
+		Waiting: func(flows int) {
+			if flows != last {
+				fmt.Fprintln(out, "waiting for", flows, "connections to end")
+			}
+			last = flows
+		},
+	})
+	return report(out, s.Beeline.BPFFS, removed, err)
+}
+
+// report says what a cleanup removed.
+func report(out io.Writer, bpffs string, removed []string, err error) error {
 	for _, path := range removed {
 		fmt.Fprintln(out, "removed", path)
 	}

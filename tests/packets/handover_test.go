@@ -3,10 +3,14 @@ package packets_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -31,6 +35,8 @@ const longest = 2 * time.Second
 // talk is a TCP connection on which a count goes there and back all the time.
 type talk struct {
 	name   string
+	to     netip.AddrPort
+	port   uint16 // the client's
 	socket *lab.Socket
 	stop   chan struct{}
 	done   sync.WaitGroup
@@ -44,10 +50,15 @@ type talk struct {
 // start connects and begins to count.
 func startTalk(t *testing.T, n *lab.Namespace, name, network string, to netip.AddrPort) *talk {
 	t.Helper()
-	k := &talk{name: fmt.Sprintf("%s to %s", name, to), socket: n.Socket(network), stop: make(chan struct{})}
+	k := &talk{name: fmt.Sprintf("%s to %s", name, to), to: to, socket: n.Socket(network), stop: make(chan struct{})}
 	if err := k.socket.Connect(to); err != nil {
 		t.Fatalf("%s: %v", k.name, err)
 	}
+	self, err := k.socket.Local()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.port = self.Port()
 	if _, _, err := k.socket.Receive(); err != nil {
 		t.Fatalf("%s: %v", k.name, err)
 	}
@@ -147,11 +158,40 @@ func (all talks) end() {
 	}
 }
 
+// byKubeProxy checks whose the connections are: kube-proxy's have the Service's
+// address as their destination in the node's connection tracking, Beeline's the
+// backend's or are not there at all.
+func (all talks) byKubeProxy(t *testing.T, n *lab.Namespace, want bool) {
+	t.Helper()
+	tracked, err := n.Output("cat", "/proc/thread-self/net/nf_conntrack")
+	if err != nil {
+		t.Fatal(failure(err))
+	}
+	found := make(map[string]bool)
+	for line := range strings.Lines(tracked) {
+		var destination netip.Addr
+		for _, field := range strings.Fields(line) {
+			if text, ok := strings.CutPrefix(field, "dst="); ok {
+				destination, _ = netip.ParseAddr(text)
+			}
+			if text, ok := strings.CutPrefix(field, "sport="); ok {
+				found[destination.String()+" "+text] = true
+				break // what follows are the replies
+			}
+		}
+	}
+	for _, k := range all {
+		if got := found[fmt.Sprintf("%s %d", k.to.Addr(), k.port)]; got != want {
+			t.Errorf("%s is kube-proxy's: %t, want %t", k.name, got, want)
+		}
+	}
+}
+
 // besideKubeProxy are ports other than kube-proxy's.
 var besideKubeProxy = []string{"--metrics-bind-address=127.0.0.1:19249", "--healthz-bind-address=127.0.0.1:19256"}
 
-// testHandover: connections live on while a node goes from kube-proxy to Beeline,
-// and new ones are served.
+// testHandover: connections live on while a node goes from kube-proxy to Beeline and
+// back, and new ones are served all the time.
 func testHandover(t *testing.T, server *apiserver.Server, m proxyMode) {
 	c := newCluster(t, false)
 	c.serveAll(t)
@@ -161,27 +201,59 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode) {
 	proxy.start()
 	old := openTalks(t, c)
 	old.goOn(t, "with kube-proxy")
+	old.byKubeProxy(t, node.Namespace, true)
 
-	startAgent(t, node, publicServices(), besideKubeProxy...)
+	agent := startAgent(t, node, publicServices(), besideKubeProxy...)
 	old.goOn(t, "with both")
-	between := openTalks(t, c)
+	new := openTalks(t, c)
 	proxy.stop()
 	if out := cleanupByAgent(t, node.Namespace); !strings.Contains(out, "kept table beeline-handover: ") {
 		t.Errorf("the cleanup says %q", out)
 	}
-	old.goOn(t, "after the cleanup")
-	between.goOn(t, "after the cleanup")
-	new := openTalks(t, c)
-	new.goOn(t, "with Beeline")
-	old.goOn(t, "with Beeline")
+	slices.Concat(old, new).goOn(t, "after the cleanup")
+	new = append(new, openTalks(t, c)...)
+	slices.Concat(old, new).goOn(t, "with Beeline")
+	new.byKubeProxy(t, node.Namespace, false)
 
 	old.end()
 	lab.Eventually(t, "nothing of kube-proxy is left", func() bool {
 		tables, err := node.Output("nft", "list", "tables")
 		return err == nil && !strings.Contains(tables+cleanupByAgent(t, node.Namespace), "beeline-handover")
 	})
-	between.goOn(t, "after all")
-	new.goOn(t, "after all")
+	new.goOn(t, "without anything of kube-proxy")
+	handBack(t, c, proxy, agent, new)
+}
+
+// handBack gives the node back to kube-proxy, with connections of Beeline.
+func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *agent, old talks) {
+	t.Helper()
+	node := c.nodes[0]
+	proxy.start()
+	old.goOn(t, "with both again")
+	agent.Signal(unix.SIGTERM)
+	if err := agent.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	drain := node.Start(lab.AgentBinary(t), "--drain", "--bpffs", node.BPFFS, "--cgroup-root", node.Cgroup)
+	lab.Eventually(t, "the drain waits", func() bool {
+		return drain.Ended() || strings.Contains(drain.Output(), "waiting for ")
+	})
+	new := openTalks(t, c)
+	new.byKubeProxy(t, node.Namespace, true)
+	slices.Concat(old, new).goOn(t, "while Beeline drains")
+	if drain.Ended() {
+		t.Fatalf("the drain ended while connections were open: %v", drain.Wait())
+	}
+
+	old.end()
+	if err := drain.Wait(); err != nil || !strings.Contains(drain.Output(), "waiting for 0 connections") {
+		t.Fatalf("the drain ended: %v", err)
+	}
+	if left, err := os.ReadDir(node.BPFFS); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	new.goOn(t, "without Beeline")
+	openTalks(t, c).byKubeProxy(t, node.Namespace, true)
 }
 
 // forgetSoon makes connection tracking forget a connection a second after its end.

@@ -1,0 +1,38 @@
+package datapath
+
+import (
+	"errors"
+	"os"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// Held are the pinned maps of an agent that has ended, with its place taken so that
+// no other one starts.
+type Held struct {
+	Maps *bpfmap.Maps
+	lock *lock
+}
+
+// Hold takes the place of an agent on the BPF file system and opens its maps. The
+// error is a [RunningError] while one runs, and [os.ErrNotExist] where none has been.
+func Hold(bpffs string) (*Held, error) {
+	if err := checkBPFFS(bpffs); err != nil {
+		return nil, err
+	}
+	l, err := takeLock(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	maps, err := bpfmap.Open(Dir(bpffs))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(os.ErrNotExist, l.release())
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	return &Held{maps, l}, nil
+}
+
+// Close gives the place up. What is pinned goes on.
+func (h *Held) Close() error { return errors.Join(h.Maps.Close(), h.lock.release()) }

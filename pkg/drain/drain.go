@@ -1,0 +1,56 @@
+// Package drain gives a node to another service proxy without breaking connections.
+//
+// From the start no new connection is Beeline's: the tables hold no frontend, so
+// what comes goes by and reaches the other proxy. The packets of known flows are
+// translated as before, until the last of them has ended; then everything is removed.
+// Sockets need no translation once they are connected and are not waited for.
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flow"
+)
+
+// Options say what is drained.
+type Options struct {
+	// BPFFS is where the agent pinned its maps; see [datapath.Options].
+	BPFFS    string
+	Timeouts flow.Timeouts
+	// Waiting is called every few seconds with the number of flows that are not
+	// over yet.
+	Waiting func(flows int)
+}
+
+// Run returns when all is removed, with the paths that are gone. The other proxy has
+// to serve already, and the agent must have ended; else the error is a
+// [datapath.RunningError]. When ctx ends first, known flows are still served and Run
+// can be called again.
+func Run(ctx context.Context, o Options) (removed []string, err error) {
+	held, err := datapath.Hold(o.BPFFS)
+	if errors.Is(err, os.ErrNotExist) {
+		return datapath.Cleanup(o.BPFFS)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := held.Maps.ForgetFrontends(); err != nil {
+		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
+	}
+	flows := flow.New(flow.Options{
+		Maps:     held.Maps,
+		Timeouts: o.Timeouts,
+		Walked:   func(w flow.Walk) { o.Waiting(w.Flows - w.Expired) },
+	})
+	if err := flows.Drain(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for connections to end: %w", err), held.Close())
+	}
+	if err := held.Close(); err != nil {
+		return nil, err
+	}
+	return datapath.Cleanup(o.BPFFS)
+}
