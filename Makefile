@@ -20,7 +20,7 @@ TEST_TIMEOUT ?= 15m
 .PHONY: help
 help: ## list the targets
 	@echo "Beeline $(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/beeline-agent and bin/beeline
@@ -39,10 +39,10 @@ image-root: ## make all files of the image in the folder ROOT, for the machine A
 	cp LICENSE bpf/LICENSES/* $(ROOT)/usr/share/doc/beeline/
 
 .PHONY: setup
-setup: setup-test setup-demo setup-generate setup-image ## install everything the other targets need (Debian, Ubuntu; root)
+setup: setup-test setup-demo setup-generate setup-image setup-cluster ## install everything the other targets need (Debian, Ubuntu; root)
 
-.PHONY: setup-test setup-demo setup-generate setup-image
-setup-test setup-demo setup-generate setup-image: setup-%:
+.PHONY: setup-test setup-demo setup-generate setup-image setup-cluster
+setup-test setup-demo setup-generate setup-image setup-cluster: setup-%:
 	@tools/setup/install $*
 
 .PHONY: generate
@@ -76,6 +76,29 @@ test: root setup-test build ## run all tests, then those of the programs in the 
 .PHONY: test-kernels
 test-kernels: root setup-test ## run the tests of the programs in every supported kernel (root)
 	$(GO) run ./tools/kernels -kernel all
+
+# The cluster that make cluster boots.
+PROXY ?= beeline
+MODE ?= nftables
+FABRIC ?= routes
+NODES ?= 3
+PROCS ?= 4
+CLUSTER_IMAGE = bin/cluster-image
+CLUSTER = $(GO) run ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) \
+	--nodes=$(NODES) --procs=$(PROCS) --archive=$(CLUSTER_IMAGE)/beeline-$(shell $(GO) env GOARCH).tar
+
+.PHONY: cluster-image
+cluster-image: root setup-image setup-cluster
+	@IMAGE_DIR=$(CLUSTER_IMAGE) $(MAKE) --no-print-directory image \
+		IMAGE_ARCHS=$(shell $(GO) env GOARCH) IMAGE=ghcr.io/beeline-lb/beeline VERSION=cluster
+
+.PHONY: cluster
+cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan (root)
+	@$(CLUSTER) up
+
+.PHONY: cluster-e2e
+cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the network; FOCUS=regexp (root)
+	@$(CLUSTER) e2e $(if $(FOCUS),--focus='$(FOCUS)')
 
 .PHONY: bench
 bench: root setup-test build ## measure; writes tests/bench/RESULTS.md (root)

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Images that are not upstream's tests'.
+const (
+	pauseImage     = "registry.k8s.io/pause:3.10.2"
+	coreDNSImage   = "registry.k8s.io/coredns/coredns:local"
+	kubeProxyImage = "registry.k8s.io/kube-proxy:local"
+)
+
+// recipe says how an image is made.
+type recipe struct {
+	tags []string
+	// debian is set when Debian's files are in it.
+	debian bool
+	// files are added: path in the image → file here.
+	files           map[string]string
+	entrypoint, cmd []string
+}
+
+// testImages are those of upstream's tests, by the last part of the name. They
+// have the programs that the tests of the network call, not all that upstream's
+// have; nginx is wanted by name only.
+func testImages(f programFolders, pause string) map[string]recipe {
+	agnhost := map[string]string{
+		"agnhost":   filepath.Join(f.Tests, "agnhost"),
+		"agnhost-2": filepath.Join(f.Tests, "agnhost"),
+		"coredns":   filepath.Join(f.CoreDNS, "coredns"),
+	}
+	return map[string]recipe{
+		"agnhost":           {debian: true, files: agnhost, entrypoint: []string{"/agnhost"}, cmd: []string{"pause"}},
+		"busybox":           {debian: true, cmd: []string{"sh"}},
+		"glibc-dns-testing": {debian: true, cmd: []string{"sleep", "infinity"}},
+		"nginx":             {debian: true, files: agnhost, entrypoint: []string{"/agnhost", "netexec", "--http-port=80"}},
+		"pause":             {files: map[string]string{"pause": pause}, entrypoint: []string{"/pause"}},
+	}
+}
+
+// buildImages returns an archive with all images of a cluster but Beeline's, made
+// when what goes into it has changed.
+func buildImages(ctx context.Context, cache, rootfs string, f programFolders) (string, error) {
+	pause := filepath.Join(cache, "pause")
+	if err := buildStatic(ctx, pause, "./tests/cluster/pause"); err != nil {
+		return "", err
+	}
+	recipes, err := listRecipes(ctx, f, pause)
+	if err != nil {
+		return "", err
+	}
+	// The folders' names change with what is in them.
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %+v", rootfs, recipes))
+	archive := filepath.Join(cache, fmt.Sprintf("images-%x.tar", key[:6]))
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	fmt.Fprintln(os.Stderr, "images of the cluster")
+	tmp := filepath.Join(cache, "images.building")
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	images, err := makeImages(tmp, rootfs, recipes)
+	if err != nil {
+		return "", err
+	}
+	if err := writeArchive(filepath.Join(tmp, "images.tar"), images); err != nil {
+		return "", err
+	}
+	return archive, os.Rename(filepath.Join(tmp, "images.tar"), archive)
+}
+
+// listRecipes returns the recipes of all images, with the tags that the suite asks
+// for.
+func listRecipes(ctx context.Context, f programFolders, pause string) ([]recipe, error) {
+	out, err := exec.CommandContext(ctx, filepath.Join(f.Tests, "e2e.test"), "--list-images").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the images of the suite: %w", err)
+	}
+	known := testImages(f, pause)
+	recipes := []recipe{
+		{tags: []string{coreDNSImage}, files: map[string]string{"coredns": filepath.Join(f.CoreDNS, "coredns")}, entrypoint: []string{"/coredns"}},
+		{tags: []string{kubeProxyImage}, debian: true, files: map[string]string{"kube-proxy": filepath.Join(f.Kubernetes, "kube-proxy")}, entrypoint: []string{"/kube-proxy"}},
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		tag := strings.TrimSpace(lines.Text())
+		name, _, _ := strings.Cut(path.Base(tag), ":")
+		if r, ok := known[name]; ok && strings.HasPrefix(tag, "registry.k8s.io/") {
+			r.tags = []string{tag}
+			recipes = append(recipes, r)
+		}
+	}
+	// The suite lists them in any order.
+	slices.SortFunc(recipes, func(x, y recipe) int { return strings.Compare(x.tags[0], y.tags[0]) })
+	return recipes, nil
+}
+
+func makeImages(tmp, rootfs string, recipes []recipe) ([]image, error) {
+	debian, err := newLayer(filepath.Join(tmp, "debian.tar"), func(w *tar.Writer) error { return addTree(w, rootfs) })
+	if err != nil {
+		return nil, err
+	}
+	var images []image
+	for i, r := range recipes {
+		made := image{tags: r.tags, entrypoint: r.entrypoint, cmd: r.cmd}
+		if r.debian {
+			made.layers = append(made.layers, debian)
+		}
+		if len(r.files) > 0 {
+			l, err := newLayer(filepath.Join(tmp, fmt.Sprintf("%d.tar", i)), func(w *tar.Writer) error {
+				return addFiles(w, r.files)
+			})
+			if err != nil {
+				return nil, err
+			}
+			made.layers = append(made.layers, l)
+		}
+		images = append(images, made)
+	}
+	return images, nil
+}
+
+// addFiles adds programs, a file that is there under another name as a link.
+func addFiles(w *tar.Writer, files map[string]string) error {
+	have := make(map[string]string) // by file here
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if first, ok := have[files[name]]; ok {
+			if err := w.WriteHeader(&tar.Header{Name: name, Linkname: first, Typeflag: tar.TypeSymlink, Mode: 0o777}); err != nil {
+				return err
+			}
+			continue
+		}
+		have[files[name]] = name
+		if err := addFile(w, name, files[name], 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buildStatic builds a program of this repository.
+func buildStatic(ctx context.Context, output, pkg string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", output, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+// Command cluster runs a real Kubernetes cluster on this machine, its nodes in
+// namespaces, and upstream's end-to-end tests and our own against it.
+//
+//	go run ./tests/cluster up         a cluster to look at, until interrupted
+//	go run ./tests/cluster e2e        upstream's tests of the network
+//
+// It needs root. All that it makes is gone when it has ended, however it ends.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/programs"
+)
+
+// The first process of a node works on its main thread, see runNode.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	if err := dispatch(); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+// dispatch does what this process is for: a node, the cluster, or the command.
+func dispatch() error {
+	if env := os.Getenv(initEnv); env != "" {
+		return runNode(env)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if env := os.Getenv(childEnv); env != "" {
+		var s settings
+		if err := json.Unmarshal([]byte(env), &s); err != nil {
+			return err
+		}
+		return runCluster(ctx, s)
+	}
+	return newCommand().ExecuteContext(ctx)
+}
+
+func newCommand() *cobra.Command {
+	s := &settings{}
+	root := &cobra.Command{
+		Use:           "cluster",
+		Short:         "A real Kubernetes cluster on this machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&s.Proxy, "proxy", proxyBeeline, "what serves the Services: beeline, kube-proxy or none")
+	f.StringVar(&s.Mode, "mode", "nftables", "mode of kube-proxy: nftables or iptables")
+	f.StringVar(&s.Fabric, "fabric", fabricRoutes, "how packets of pods come to other nodes: routes or vxlan")
+	f.IntVar(&s.Nodes, "nodes", 3, "number of nodes, in three zones by turns")
+	f.IntVar(&s.Procs, "procs", 4, "upstream's tests that run at the same time")
+	f.StringVar(&s.Reports, "reports", "", "folder for results and logs (default bin/cluster in the repository)")
+	f.StringVar(&s.Image, "image", "ghcr.io/beeline-lb/beeline:cluster", "name of Beeline's image in that file")
+	f.StringVar(&s.Archive, "archive", "bin/cluster-image/beeline-"+runtime.GOARCH+".tar", "file with Beeline's image, from make cluster-image")
+	for name, task := range tasks {
+		cmd := &cobra.Command{
+			Use:   name,
+			Short: task.short,
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				s.Task = name
+				return launch(cmd.Context(), *s)
+			},
+		}
+		if name == "e2e" {
+			cmd.Flags().StringVar(&s.Focus, "focus", defaultFocus, "regular expression of the tests to run")
+			cmd.Flags().StringVar(&s.Skip, "skip", defaultSkip, "regular expression of those to leave out")
+		}
+		root.AddCommand(cmd)
+	}
+	return root
+}
+
+// launch builds what is missing, runs the cluster and takes everything down.
+func launch(ctx context.Context, s settings) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("namespaces and cgroups need root: run with sudo")
+	}
+	if err := s.validate(); err != nil {
+		return err
+	}
+	if err := build(ctx, &s); err != nil {
+		return err
+	}
+	p, err := newPlace()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.remove()) }()
+	err = p.run(ctx, s)
+	if ctx.Err() != nil {
+		return nil // interrupted, as asked
+	}
+	return err
+}
+
+// build fills in what the cluster is made of.
+func build(ctx context.Context, s *settings) (err error) {
+	root, err := programs.Root()
+	if err != nil {
+		return err
+	}
+	if s.Reports == "" {
+		s.Reports = filepath.Join(root, "bin", "cluster")
+	}
+	if s.Reports, err = filepath.Abs(s.Reports); err != nil {
+		return err
+	}
+	cache := filepath.Join(root, ".cache", "cluster")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	if s.Programs, err = buildPrograms(ctx); err != nil {
+		return err
+	}
+	if s.Rootfs, err = buildRootfs(ctx, cache); err != nil {
+		return err
+	}
+	images, err := buildImages(ctx, cache, s.Rootfs, s.Programs)
+	if err != nil {
+		return err
+	}
+	s.Images = append(s.Images, images)
+	if s.Proxy == proxyKubeProxy && s.Task == "e2e" {
+		return nil
+	}
+	if s.Archive, err = filepath.Abs(s.Archive); err != nil {
+		return err
+	}
+	if _, err := os.Stat(s.Archive); err != nil {
+		return fmt.Errorf("Beeline's image, see make cluster-image: %w", err)
+	}
+	s.Images = append(s.Images, s.Archive)
+	return nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childEnv is where the process that runs the cluster finds its [settings].
+const childEnv = "BEELINE_CLUSTER"
+
+// listenerFD is where that process finds the socket on which this machine's
+// loopback device leads to the API server.
+const listenerFD = 3
+
+// inotifyInstances is how many a user needs for some kubelets and containerds;
+// the kernel's default is 128.
+const inotifyInstances = 2048
+
+// place is what belongs to one cluster on this machine. All else is in network,
+// mount and pid namespaces, which end with their processes.
+type place struct {
+	groups   groups
+	dir      string
+	listener *net.TCPListener
+	inotify  string // the machine's own limit, when it was raised
+}
+
+func newPlace() (p *place, err error) {
+	p = &place{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.remove())
+		}
+	}()
+	if p.dir, err = os.MkdirTemp("", "beeline-cluster-"); err != nil {
+		return p, err
+	}
+	all, err := hierarchies()
+	if err != nil {
+		return p, err
+	}
+	p.groups = groups{hierarchies: all, name: filepath.Base(p.dir)}
+	if p.groups.unified() == "" {
+		return p, errors.New("cgroup2 is not mounted")
+	}
+	if err := p.groups.make(); err != nil {
+		return p, err
+	}
+	if err := p.raiseInotify(); err != nil {
+		return p, err
+	}
+	p.listener, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	return p, err
+}
+
+const inotifyFile = "/proc/sys/fs/inotify/max_user_instances"
+
+func (p *place) raiseInotify() error {
+	b, err := os.ReadFile(inotifyFile)
+	if err != nil {
+		return err
+	}
+	var have int
+	if _, err := fmt.Sscan(string(b), &have); err != nil || have >= inotifyInstances {
+		return err
+	}
+	p.inotify = strings.TrimSpace(string(b))
+	return os.WriteFile(inotifyFile, fmt.Append(nil, inotifyInstances), 0)
+}
+
+// run runs the cluster in a child process, in network, mount and host-name
+// namespaces and cgroups of its own, until it ends or ctx does.
+func (p *place) run(ctx context.Context, s settings) error {
+	s.Dir, s.Groups, s.Hierarchies = p.dir, p.groups.name, p.groups.hierarchies
+	env, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	group, err := os.Open(p.groups.unified())
+	if err != nil {
+		return err
+	}
+	defer group.Close()
+	socket, err := p.listener.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	// It ends what it started; the cgroup takes care of what it does not.
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
+		UseCgroupFD: true,
+		CgroupFD:    int(group.Fd()),
+		Pdeathsig:   unix.SIGKILL,
+		Setpgid:     true, // an interrupt from the terminal comes by way of Cancel
+	}
+	// The parent death signal is that of the thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
+// remove ends what is left of the cluster and takes down all that was made.
+func (p *place) remove() error {
+	var errs []error
+	if p.listener != nil {
+		errs = append(errs, p.listener.Close())
+	}
+	if p.groups.name != "" {
+		errs = append(errs, p.groups.kill(), p.groups.remove())
+	}
+	if p.inotify != "" {
+		errs = append(errs, os.WriteFile(inotifyFile, []byte(p.inotify), 0))
+	}
+	if p.dir != "" {
+		errs = append(errs, os.RemoveAll(p.dir))
+	}
+	return errors.Join(errs...)
+}

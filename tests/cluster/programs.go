@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/beeline-lb/beeline/tests/programs"
+)
+
+// programFolders are the folders of what is built from other projects.
+type programFolders struct {
+	Kubernetes, Node, Tests, Containerd, Runc, CNI, CoreDNS string
+}
+
+// buildPrograms builds what the cache lacks. That takes minutes the first time.
+func buildPrograms(ctx context.Context) (f programFolders, err error) {
+	for _, p := range []struct {
+		set    programs.Set
+		folder *string
+	}{
+		{programs.Kubernetes, &f.Kubernetes},
+		{programs.KubernetesNode, &f.Node},
+		{programs.KubernetesTests, &f.Tests},
+		{programs.Containerd, &f.Containerd},
+		{programs.Runc, &f.Runc},
+		{programs.CNI, &f.CNI},
+		{programs.CoreDNS, &f.CoreDNS},
+	} {
+		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)
+		if *p.folder, err = p.set.Build(ctx); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// path is the search path with all of them.
+func (f programFolders) path() string {
+	path := ""
+	for _, dir := range []string{f.Kubernetes, f.Node, f.Tests, f.Containerd, f.Runc} {
+		path += dir + string(filepath.ListSeparator)
+	}
+	return path + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}

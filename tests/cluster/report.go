@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// reportName is the file of a run's results.
+const reportName = "junit.xml"
+
+// The outcomes of a test.
+const (
+	outcomePassed  = "pass"
+	outcomeFailed  = "fail"
+	outcomeSkipped = "skip"
+)
+
+// result is what became of a test.
+type result struct {
+	name    string
+	outcome string
+	message string  // why it failed or was skipped, one line
+	seconds float64 // that it took
+}
+
+type results []result
+
+// junit is what is read of a report.
+type junit struct {
+	Cases []struct {
+		Name    string  `xml:"name,attr"`
+		Status  string  `xml:"status,attr"`
+		Time    float64 `xml:"time,attr"`
+		Skipped *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"skipped"`
+		Failure *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"failure"`
+		Error *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"error"`
+	} `xml:"testsuite>testcase"`
+}
+
+// readReport reads the tests that were to be run, in the order of their names. A
+// test that the focus leaves out is not among them.
+func readReport(path string) (results, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseReport(b)
+}
+
+func parseReport(b []byte) (results, error) {
+	var report junit
+	if err := xml.Unmarshal(b, &report); err != nil {
+		return nil, fmt.Errorf("read the report: %w", err)
+	}
+	var all results
+	for _, c := range report.Cases {
+		name, ok := strings.CutPrefix(c.Name, "[It] ")
+		if !ok {
+			continue // of the suite itself
+		}
+		r := result{name: shorten(name), outcome: outcomePassed, seconds: c.Time}
+		switch {
+		case c.Failure != nil:
+			r.outcome, r.message = outcomeFailed, firstLine(c.Failure.Message)
+		case c.Error != nil:
+			r.outcome, r.message = outcomeFailed, firstLine(c.Error.Message)
+		case c.Skipped != nil:
+			message, skippedItself := strings.CutPrefix(c.Skipped.Message, "skipped - ")
+			if !skippedItself {
+				continue // not in focus
+			}
+			r.outcome, r.message = outcomeSkipped, firstLine(message)
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(x, y result) int { return strings.Compare(x.name, y.name) })
+	return all, nil
+}
+
+// testLabels are what ginkgo puts behind a name.
+var testLabels = regexp.MustCompile(`( \[[^\]]*\])+$`)
+
+// shorten takes the group and the labels off a test's name.
+func shorten(name string) string {
+	name = strings.TrimPrefix(name, "[sig-network] ")
+	return testLabels.ReplaceAllString(name, "")
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
+
+func (r results) count(outcome string) int {
+	n := 0
+	for _, one := range r {
+		if one.outcome == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+// summary counts the outcomes.
+func (r results) summary() string {
+	return fmt.Sprintf("%d passed, %d failed, %d skipped",
+		r.count(outcomePassed), r.count(outcomeFailed), r.count(outcomeSkipped))
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The values of settings.Proxy.
+const (
+	proxyBeeline   = "beeline"
+	proxyKubeProxy = "kube-proxy"
+	proxyNone      = "none"
+)
+
+// The values of settings.Fabric: how packets of pods come to other nodes.
+const (
+	fabricRoutes = "routes"
+	fabricVXLAN  = "vxlan"
+)
+
+// settings say what cluster to run, and for what.
+type settings struct {
+	// Task is the command: up, e2e, ...
+	Task string
+	// Proxy serves the Services, in Mode if it is kube-proxy.
+	Proxy, Mode string
+	Fabric      string
+	// Nodes is how many there are. They are in three zones by turns.
+	Nodes int
+
+	// Focus and Skip choose upstream's tests, Procs is how many run at a time.
+	Focus, Skip string
+	Procs       int
+	// Image is the name of Beeline's image and Archive the file that has it.
+	Image, Archive string
+	// Reports is the folder for results and logs that stay.
+	Reports string
+
+	// What the parent has made.
+	Dir         string
+	Groups      string
+	Hierarchies []hierarchy
+	Programs    programFolders
+	Rootfs      string
+	Images      []string
+}
+
+func (s *settings) validate() error {
+	var errs []error
+	one := func(flag, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			errs = append(errs, fmt.Errorf("--%s=%s: want one of %q", flag, value, allowed))
+		}
+	}
+	one("proxy", s.Proxy, proxyBeeline, proxyKubeProxy, proxyNone)
+	one("mode", s.Mode, "nftables", "iptables")
+	one("fabric", s.Fabric, fabricRoutes, fabricVXLAN)
+	if s.Nodes < 1 || s.Nodes > maxNodes {
+		errs = append(errs, fmt.Errorf("--nodes=%d: want 1 to %d", s.Nodes, maxNodes))
+	}
+	if s.Procs < 1 {
+		errs = append(errs, fmt.Errorf("--procs=%d: want at least 1", s.Procs))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+)
+
+// task is something to do with a cluster that runs.
+type task struct {
+	short string
+	run   func(context.Context, *cluster) error
+}
+
+var tasks = map[string]task{
+	"up": {"Boot a cluster and keep it until interrupted", up},
+}
+
+// up keeps the cluster until the user interrupts.
+func up(ctx context.Context, c *cluster) error {
+	fmt.Printf(`
+    export KUBECONFIG=%s PATH=$PATH:%s
+    kubectl get pods --all-namespaces --output=wide
+
+In a node:   nsenter --all --target PID
+`, c.credential("kubeconfig.conf"), c.Programs.Node)
+	for _, n := range c.nodes {
+		fmt.Printf("    %s   %d\n", nodeName(n.index), n.pid())
+	}
+	fmt.Printf("Logs:        %s\nInterrupt to take it all down.\n", filepath.Clean(c.logs))
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,146 @@
+// Package programs builds the programs of other projects that tests run, each set
+// from a Go module of its own, so that their dependencies stay out of Beeline's.
+//
+// What is built is kept in the repository's .cache/bin.
+package programs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+)
+
+// Set is what is built together, from one module.
+type Set struct {
+	// Name is that of the folder in the cache.
+	Name string
+	// Module is the folder of go.mod, relative to the repository's root.
+	Module string
+	// Packages are the packages to build, by the name of the binary.
+	Packages map[string]string
+	// Tests are packages whose tests are built to a binary, by its name.
+	Tests map[string]string
+	// LinkerFlags and Tags are those of go build.
+	LinkerFlags string
+	Tags        string
+	// CGO is set when C code is part of the programs.
+	CGO bool
+}
+
+// Build returns the folder of the programs, built when the cache holds none of
+// these versions. Processes that ask at the same time build once.
+func (s Set) Build(ctx context.Context) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	version, err := s.fingerprint(root)
+	if err != nil {
+		return "", err
+	}
+	cache := filepath.Join(root, ".cache", "bin")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, s.Name+".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+
+	dir := filepath.Join(cache, s.Name+"-"+version)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	return dir, s.build(ctx, root, dir)
+}
+
+// build fills dir, which appears only when all programs are in it. The caller
+// holds the lock.
+func (s Set) build(ctx context.Context, root, dir string) error {
+	tmp := filepath.Join(filepath.Dir(dir), s.Name+".building")
+	if err := os.RemoveAll(tmp); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Packages)) {
+		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Packages[name], "build"); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Tests)) {
+		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Tests[name], "test", "-c"); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, dir)
+}
+
+func (s Set) compile(ctx context.Context, root, output, pkg string, verb ...string) error {
+	args := append(verb, "-buildvcs=false", "-tags", s.Tags, "-ldflags", s.LinkerFlags, "-o", output, pkg)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(root, s.Module)
+	cgo := "CGO_ENABLED=0"
+	if s.CGO {
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+// fingerprint changes with whatever changes the binaries.
+func (s Set) fingerprint(root string) (string, error) {
+	h := sha256.New()
+	// Maps are printed in the order of their keys.
+	fmt.Fprintf(h, "%s %+v\n", runtime.Version(), s)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		b, err := os.ReadFile(filepath.Join(root, s.Module, name))
+		if err != nil {
+			return "", err
+		}
+		h.Write(b)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:6]), nil
+}
+
+// lock takes the lock file at path, waiting while another process has it. The
+// kernel frees it when the process ends.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// Root walks up from the working directory to the repository's root.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "tests/programs/build.go")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("build programs for tests: not inside the repository")
+		}
+		dir = parent
+	}
+}
