@@ -143,7 +143,7 @@ func build(ctx context.Context, s *settings) (err error) {
 		return err
 	}
 	if _, err := os.Stat(s.Archive); err != nil {
-		return fmt.Errorf("Beeline's image, see make cluster-image: %w", err)
+		return fmt.Errorf("image of Beeline, see make cluster-image: %w", err)
 	}
 	s.Images = append(s.Images, s.Archive)
 	return nil

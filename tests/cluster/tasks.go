@@ -13,7 +13,8 @@ type task struct {
 }
 
 var tasks = map[string]task{
-	"up": {"Boot a cluster and keep it until interrupted", up},
+	"e2e": {"Run upstream's tests of the network", e2e},
+	"up":  {"Boot a cluster and keep it until interrupted", up},
 }
 
 // up keeps the cluster until the user interrupts.
