@@ -16,6 +16,7 @@
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT __sk_buff
 #define bl_context_ifindex(context) ((context)->ifindex)
+#define BL_ANSWERS true
 
 #include <beeline/decide.h>
 #include <beeline/skb.h>

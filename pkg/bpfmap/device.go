@@ -30,12 +30,21 @@ type Device struct {
 	OwnQdisc bool
 	// Internal says that clients behind the device are inside of the cluster.
 	Internal bool
+	// MTU counts bytes from the IP header on.
+	MTU int
+	// XDPSend says that XDP programs can send frames by the device, XDPSendBuffers
+	// that they can send such as lie in several buffers.
+	XDPSend, XDPSendBuffers bool
+	// NoXDP is why XDP does not serve the device, for people; "" when it does or was
+	// not asked to.
+	NoXDP string
 }
 
 func (d *Device) entry() sockBlDeviceEntry {
-	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex)}
+	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU)}
 	putString(e.Name[:], d.Name)
 	putString(e.Reason[:], d.Reason)
+	putString(e.NoXdp[:], d.NoXDP)
 	if d.Addr4.IsValid() {
 		addr := d.Addr4.As4()
 		e.Addr4 = binary.NativeEndian.Uint32(addr[:])
@@ -43,27 +52,36 @@ func (d *Device) entry() sockBlDeviceEntry {
 	if d.Addr6.IsValid() {
 		e.Addr6 = addrOf(d.Addr6)
 	}
-	if d.NoEthernet {
-		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_NO_ETHERNET)
-	}
-	if d.OwnQdisc {
-		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC)
-	}
-	if d.Internal {
-		e.Flags |= uint32(sockBlDeviceFlagBL_DEVICE_INTERNAL)
+	for flag, is := range d.flags() {
+		if *is {
+			e.Flags |= uint32(flag)
+		}
 	}
 	return e
 }
 
+// flags returns the device's flags by their bits.
+func (d *Device) flags() map[sockBlDeviceFlag]*bool {
+	return map[sockBlDeviceFlag]*bool{
+		sockBlDeviceFlagBL_DEVICE_NO_ETHERNET:      &d.NoEthernet,
+		sockBlDeviceFlagBL_DEVICE_OWN_QDISC:        &d.OwnQdisc,
+		sockBlDeviceFlagBL_DEVICE_INTERNAL:         &d.Internal,
+		sockBlDeviceFlagBL_DEVICE_XDP_SEND:         &d.XDPSend,
+		sockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS: &d.XDPSendBuffers,
+	}
+}
+
 func (e *sockBlDeviceEntry) device(id uint32) Device {
 	d := Device{
-		ID:         id,
-		Name:       stringOf(e.Name[:]),
-		Ifindex:    int(e.Ifindex),
-		Reason:     stringOf(e.Reason[:]),
-		NoEthernet: e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_NO_ETHERNET) != 0,
-		OwnQdisc:   e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_OWN_QDISC) != 0,
-		Internal:   e.Flags&uint32(sockBlDeviceFlagBL_DEVICE_INTERNAL) != 0,
+		ID:      id,
+		Name:    stringOf(e.Name[:]),
+		Ifindex: int(e.Ifindex),
+		Reason:  stringOf(e.Reason[:]),
+		MTU:     int(e.Mtu),
+		NoXDP:   stringOf(e.NoXdp[:]),
+	}
+	for flag, is := range d.flags() {
+		*is = e.Flags&uint32(flag) != 0
 	}
 	if e.Addr4 != 0 {
 		var addr [4]byte

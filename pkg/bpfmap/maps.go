@@ -407,6 +407,16 @@ func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
 	return programs, nil
 }
 
+// LoadXDP loads the program for packets at the lowest level of a device over these
+// maps.
+func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) {
+	programs := make(map[string]*ebpf.Program)
+	if err := m.loadPrograms(loadXdp, &c, programs); err != nil {
+		return nil, fmt.Errorf("load the XDP program: %w", err)
+	}
+	return programs["bl_xdp"], nil
+}
+
 // loadPrograms adds the programs of one object.
 func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants, programs map[string]*ebpf.Program) error {
 	spec, err := load()

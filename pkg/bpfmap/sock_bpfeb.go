@@ -112,17 +112,20 @@ type sockBlDeviceEntry struct {
 	Addr4   uint32
 	Ifindex uint32
 	Flags   uint32
-	Pad     uint32
+	Mtu     uint32
 	Name    [16]int8
 	Reason  [80]int8
+	NoXdp   [64]int8
 }
 
 type sockBlDeviceFlag uint32
 
 const (
-	sockBlDeviceFlagBL_DEVICE_NO_ETHERNET sockBlDeviceFlag = 1
-	sockBlDeviceFlagBL_DEVICE_OWN_QDISC   sockBlDeviceFlag = 2
-	sockBlDeviceFlagBL_DEVICE_INTERNAL    sockBlDeviceFlag = 4
+	sockBlDeviceFlagBL_DEVICE_NO_ETHERNET      sockBlDeviceFlag = 1
+	sockBlDeviceFlagBL_DEVICE_OWN_QDISC        sockBlDeviceFlag = 2
+	sockBlDeviceFlagBL_DEVICE_INTERNAL         sockBlDeviceFlag = 4
+	sockBlDeviceFlagBL_DEVICE_XDP_SEND         sockBlDeviceFlag = 8
+	sockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS sockBlDeviceFlag = 16
 )
 
 type sockBlDeviceLimit uint32
@@ -254,7 +257,8 @@ const (
 	sockBlReasonBL_REASON_AFFINITY_NOT_STORED sockBlReason = 8
 	sockBlReasonBL_REASON_NO_SOURCE_PORT      sockBlReason = 9
 	sockBlReasonBL_REASON_FLOW_NOT_STORED     sockBlReason = 10
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 11
+	sockBlReasonBL_REASON_XDP_SENT            sockBlReason = 11
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 12
 )
 
 type sockBlSchema uint32

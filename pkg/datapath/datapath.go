@@ -42,6 +42,9 @@ type Options struct {
 	HostSocketsOnly bool
 	// TC is how programs are attached to devices; "" is [TCAuto].
 	TC TCMode
+	// XDP is whether packets that go on to other nodes are served before the kernel
+	// makes anything of them; "" is [XDPOff].
+	XDP XDPMode
 	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
 	// hold them face other nodes. See [Datapath.SetNodeAddrs].
 	NodeAddrs []netip.Addr
@@ -76,6 +79,7 @@ type Datapath struct {
 	opts     Options
 	maps     *bpfmap.Maps
 	programs map[string]*ebpf.Program
+	xdp      *ebpf.Program // nil when it is not asked for
 	lock     *lock
 	netns    netns
 	tcx      bool // else clsact
@@ -123,7 +127,7 @@ func Prepare(opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.programs, err = d.maps.LoadPrograms(bpfmap.Constants{
+	constants := bpfmap.Constants{
 		HostNetns:       cookie,
 		HostSocketsOnly: opts.HostSocketsOnly,
 		Seed:            rand.Uint32(),
@@ -131,8 +135,14 @@ func Prepare(opts Options) (*Datapath, error) {
 		SNATPortMin:     opts.SNATPortMin,
 		SNATPortMax:     opts.SNATPortMax,
 		MasqueradeAll:   opts.MasqueradeAll,
-	}); err != nil {
+	}
+	if d.programs, err = d.maps.LoadPrograms(constants); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
+	}
+	if opts.XDP != "" && opts.XDP != XDPOff {
+		if d.xdp, err = d.maps.LoadXDP(constants); err != nil {
+			return nil, errors.Join(explain(err), d.Close())
+		}
 	}
 	if d.tcx, err = d.useTCX(); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -210,6 +220,9 @@ func (d *Datapath) Close() error {
 	var errs []error
 	for _, p := range d.programs {
 		errs = append(errs, p.Close())
+	}
+	if d.xdp != nil {
+		errs = append(errs, d.xdp.Close())
 	}
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())

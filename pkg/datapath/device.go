@@ -96,6 +96,9 @@ func (d *Datapath) syncDevices() error {
 			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
 		}
 	}
+	if err := d.syncXDP(devices); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)))...)
 }
 
@@ -116,6 +119,7 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 			Reason:     c.reason,
 			NoEthernet: noEthernet(c.link),
 			Internal:   d.opts.Internal.by(c.link.Attrs().Name),
+			MTU:        c.link.Attrs().MTU,
 		})
 	}
 	assignIDs(devices, former)
@@ -124,7 +128,10 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 		if at := slices.IndexFunc(former, func(f bpfmap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
 			was = &former[at]
 		}
-		devices[i].OwnQdisc = was.OwnQdisc && was.Ifindex == devices[i].Ifindex
+		if was.Ifindex == devices[i].Ifindex {
+			devices[i].OwnQdisc, devices[i].NoXDP = was.OwnQdisc, was.NoXDP
+			devices[i].XDPSend, devices[i].XDPSendBuffers = was.XDPSend, was.XDPSendBuffers
+		}
 		devices[i].Addr4 = n.source(devices[i].Ifindex, netip.Addr.Is4, was.Addr4, nodeAddrs)
 		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, nodeAddrs)
 	}
@@ -268,6 +275,8 @@ type Device struct {
 	bpfmap.Device
 	// Mode is how the programs are attached; "" when one is not.
 	Mode TCMode
+	// XDP is [XDPOff] where no XDP program of ours is attached.
+	XDP XDPMode
 }
 
 // Devices returns the devices that packets are served on, as the maps and the
@@ -286,7 +295,11 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
 		}
-		list = append(list, Device{w, mode})
+		xdp, err := xdpMode(Dir(bpffs), w.Ifindex)
+		if err != nil {
+			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
+		}
+		list = append(list, Device{w, mode, xdp})
 	}
 	return list, nil
 }

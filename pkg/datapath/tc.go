@@ -125,17 +125,23 @@ func (d direction) detach(dir string, ifindex int) error {
 	return netlink.FilterDel(d.filter(ifindex))
 }
 
-// detachTCX removes the links that are pinned for devices, except those that keep
-// is true for.
+// detachTCX removes the tcx links that are pinned for devices, except those that
+// keep is true for.
 func detachTCX(dir string, keep func(ifindex int) bool) error {
+	return detachLinks(dir, tcxPrefix, keep)
+}
+
+// detachLinks removes the links that are pinned for devices under names that begin
+// with prefix and the ifindex, except those that keep is true for.
+func detachLinks(dir, prefix string, keep func(ifindex int) bool) error {
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, p := range pins {
 		var ifindex int
-		number, _, _ := strings.Cut(strings.TrimPrefix(p.Name(), tcxPrefix), "_")
-		if n, err := fmt.Sscan(number, &ifindex); n != 1 || err != nil || !strings.HasPrefix(p.Name(), tcxPrefix) || keep(ifindex) {
+		number, _, _ := strings.Cut(strings.TrimPrefix(p.Name(), prefix), "_")
+		if n, err := fmt.Sscan(number, &ifindex); n != 1 || err != nil || !strings.HasPrefix(p.Name(), prefix) || keep(ifindex) {
 			continue
 		}
 		if err := removeLink(filepath.Join(dir, p.Name())); err != nil {

@@ -74,6 +74,9 @@ type Device struct {
 	// on other nodes.
 	Addresses []netip.Addr `json:"addresses"`
 	ID        uint32       `json:"id"` // by which flows name it
+	// XDP is native or off. NoXDP is why it is off although it was asked for.
+	XDP   string `json:"xdp"`
+	NoXDP string `json:"noXDP,omitempty"`
 }
 
 // Map is how full a map is.
@@ -177,7 +180,7 @@ func (d *Datapath) devices() ([]Device, error) {
 	list := make([]Device, 0, len(devices))
 	for _, v := range devices {
 		addrs := slices.DeleteFunc([]netip.Addr{v.Addr4, v.Addr6}, func(a netip.Addr) bool { return !a.IsValid() })
-		list = append(list, Device{v.Name, v.Ifindex, v.Reason, string(v.Mode), addrs, v.ID})
+		list = append(list, Device{v.Name, v.Ifindex, v.Reason, string(v.Mode), addrs, v.ID, string(v.XDP), v.NoXDP})
 	}
 	return list, nil
 }

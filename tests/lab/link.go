@@ -8,7 +8,10 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -114,6 +117,38 @@ func (n *Namespace) SetChecksumOffload(on bool, devices ...string) {
 		return nil
 	})
 }
+
+// PassXDP attaches a program that lets everything pass to veth devices: only so do
+// they take what XDP sends at the other end.
+func (n *Namespace) PassXDP(devices ...string) {
+	n.t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.XDP,
+		AttachType:   ebpf.AttachXDP,
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()},
+		License:      "GPL",
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer program.Close()
+	n.must("attach XDP programs", func() error {
+		for _, name := range devices {
+			device, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetXdpFdWithFlags(device, program.FD(), nl.XDP_FLAGS_DRV_MODE); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// xdpPass is XDP_PASS of linux/bpf.h.
+const xdpPass = 2
 
 // ethtoolSetTxChecksum is ETHTOOL_STXCSUM of linux/ethtool.h.
 const ethtoolSetTxChecksum = 0x17

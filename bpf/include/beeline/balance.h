@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The first packet of a flow: which backend it goes to, by which way, and from which
- * source. The program that includes this file says by BL_CONTEXT what its context is
- * and by bl_context_ifindex() on which device it runs.
+ * source. The program that includes this file says by BL_CONTEXT what its context is,
+ * by bl_context_ifindex() on which device it runs, and by BL_ANSWERS whether it answers
+ * what is refused.
  */
 #pragma once
 
@@ -240,11 +241,21 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 	return false;
 }
 
-/* Refuse or drop a new connection. */
-static __always_inline enum bl_fate bl_refuse(enum bl_reason reason)
+/*
+ * Refuse or drop a new connection to the Service of @stat, which may be NULL. A refusal
+ * is counted by the program that answers.
+ */
+static __always_inline enum bl_fate bl_refuse(struct bl_service_stat_entry *stat,
+					      enum bl_reason reason)
 {
-	bl_count(reason);
-	return bl_reason_drops(reason) ? BL_FATE_DROPPED : BL_FATE_REFUSED;
+	bool drops = bl_reason_drops(reason);
+
+	if (drops || BL_ANSWERS) {
+		bl_count(reason);
+		if (stat)
+			stat->refused++;
+	}
+	return drops ? BL_FATE_DROPPED : BL_FATE_REFUSED;
 }
 
 /* The way of a client's packet by its flow's forward entry; its source is known. */
@@ -309,22 +320,18 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 		return BL_FATE_DROPPED;
 	frontend = bl_packet_frontend(packet, &reason);
 	if (frontend.kind == BL_FRONTEND_NONE)
-		return reason == BL_REASON_COUNT ? BL_FATE_PASSES : bl_refuse(reason);
+		return reason == BL_REASON_COUNT ? BL_FATE_PASSES : bl_refuse(NULL, reason);
 	stat = bl_service_stat_lookup(frontend.service);
 	if (!stat)
-		return bl_refuse(BL_REASON_BROKEN_TABLE);
+		return bl_refuse(NULL, BL_REASON_BROKEN_TABLE);
 	if (frontend.flags & BL_FRONTEND_SOURCE_RANGES &&
-	    !bl_source_in_range(frontend.service, &packet->key.src)) {
-		stat->refused++;
-		return bl_refuse(BL_REASON_SOURCE_RANGE);
-	}
+	    !bl_source_in_range(frontend.service, &packet->key.src))
+		return bl_refuse(stat, BL_REASON_SOURCE_RANGE);
 	plan->client_device = bl_client_device(context, hook);
 	internal = hook != BL_HOOK_INGRESS || bl_packet_internal(packet, plan->client_device);
 	bl_packet_select(packet, frontend, internal, bl_random(stat, frontend.service), &choice);
-	if (!choice.backend) {
-		stat->refused++;
-		return bl_refuse(choice.reason);
-	}
+	if (!choice.backend)
+		return bl_refuse(stat, choice.reason);
 	stat->connections++;
 	plan->backend = choice.backend->addr;
 	plan->port = choice.backend->port;

@@ -64,13 +64,13 @@ struct bl_plain6 {
 };
 
 /*
- * Read the headers of a packet of @len bytes, of which those from @data to @end lie
- * in one piece, with the network header of @protocol at @l3. For TCP and UDP packets
- * without IP options or extension headers; most are. False for all others and for
- * what is no whole packet: the slow way then tells.
+ * Read the headers of a packet, of which the bytes from @data to @end lie in one piece,
+ * with the network header of @protocol at @l3. For TCP and UDP packets without IP
+ * options or extension headers; most are. False for all others: the slow way then
+ * tells. Whether all of the packet is there is for the caller to see.
  */
-static __always_inline bool bl_packet_plain(void *data, void *end, __u32 len, __u32 l3,
-					    __be16 protocol, struct bl_packet *packet)
+static __always_inline bool bl_packet_plain(void *data, void *end, __u32 l3, __be16 protocol,
+					    struct bl_packet *packet)
 {
 	const struct bl_plain4 *four = data + l3;
 	const struct bl_plain6 *six = data + l3;
@@ -106,7 +106,7 @@ static __always_inline bool bl_packet_plain(void *data, void *end, __u32 len, __
 	} else {
 		return false;
 	}
-	if (length < sizeof(*tcp) || length > 0xffff || packet->l4 + length > len)
+	if (length < sizeof(*tcp) || length > 0xffff)
 		return false;
 	packet->l4_len = length;
 	*(__u32 *)&packet->key.src_port = *(const __u32 *)tcp;

@@ -178,11 +178,12 @@ __noinline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3, struct bl_packe
 	return false;
 }
 
-/* bl_packet_plain for the packet of @skb. */
+/* bl_packet_plain for the packet of @skb, if all of it is there. */
 static __always_inline bool bl_skb_plain(struct __sk_buff *skb, __u32 l3, struct bl_packet *packet)
 {
-	return bl_packet_plain((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, l3,
-			       skb->protocol, packet);
+	return bl_packet_plain((void *)(long)skb->data, (void *)(long)skb->data_end, l3,
+			       skb->protocol, packet) &&
+	       packet->l4 + packet->l4_len <= skb->len;
 }
 
 /*

@@ -325,13 +325,14 @@ struct bl_device_entry {
 	__be32 addr4; /* likewise */
 	__u32 ifindex; /* 0 is not in use */
 	__u32 flags; /* enum bl_device_flag */
-	__u32 pad;
+	__u32 mtu; /* bytes from the IP header on */
 	/* Of the agent and of people. The name outlives the device: one of the same
 	 * name gets the index, and so the flows, of the former. */
 	char name[16];
 	char reason[80]; /* why it was chosen */
+	char no_xdp[64]; /* why XDP does not serve it */
 };
-_Static_assert(sizeof(struct bl_device_entry) == 128, "bl_device_entry");
+_Static_assert(sizeof(struct bl_device_entry) == 192, "bl_device_entry");
 
 enum bl_device_flag {
 	BL_DEVICE_NO_ETHERNET = 1 << 0, /* packets start with the IP header */
@@ -339,6 +340,9 @@ enum bl_device_flag {
 	BL_DEVICE_OWN_QDISC = 1 << 1,
 	/* Clients behind it are inside of the cluster. */
 	BL_DEVICE_INTERNAL = 1 << 2,
+	/* XDP programs can send by it: whole frames, and those in several buffers. */
+	BL_DEVICE_XDP_SEND = 1 << 3,
+	BL_DEVICE_XDP_SEND_BUFFERS = 1 << 4,
 };
 
 enum bl_device_limit {
@@ -421,5 +425,7 @@ enum bl_reason {
 	BL_REASON_NO_SOURCE_PORT,
 	/* Dropped: no memory for the flow. */
 	BL_REASON_FLOW_NOT_STORED,
+	/* Served: the packet was sent on by XDP. */
+	BL_REASON_XDP_SENT,
 	BL_REASON_COUNT,
 };

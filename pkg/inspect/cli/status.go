@@ -115,7 +115,7 @@ func deviceText(devices []inspect.Device, wide bool) string {
 	if len(devices) == 0 {
 		return "No device is attached to: only processes of this node are served.\n"
 	}
-	heading := []string{"DEVICE", "ATTACHED-BY", "SOURCE", "REASON"}
+	heading := []string{"DEVICE", "ATTACHED-BY", "XDP", "SOURCE", "REASON"}
 	if wide {
 		heading = append(heading, "IFINDEX", "ID")
 	}
@@ -129,7 +129,11 @@ func deviceText(devices []inspect.Device, wide bool) string {
 		if attach == "" {
 			attach = "NOT ATTACHED"
 		}
-		row := []string{d.Name, attach, strings.Join(addrs, ","), d.Reason}
+		xdp := d.XDP
+		if d.NoXDP != "" {
+			xdp += ": " + d.NoXDP
+		}
+		row := []string{d.Name, attach, xdp, strings.Join(addrs, ","), d.Reason}
 		if wide {
 			row = append(row, number(d.Ifindex), number(d.ID))
 		}

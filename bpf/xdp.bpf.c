@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Services reached by packets that go on to another node, before the kernel makes
+ * anything of them: clients' packets to a backend there, and its replies. Whatever
+ * else a packet may be, or need, it passes untouched, and the program at tc ingress of
+ * the device looks at it, with the same tables and flows.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+/* For the headers that do not mind which kind of program includes them. */
+#define BL_CONTEXT xdp_md
+#define bl_context_ifindex(context) ((context)->ingress_ifindex)
+#define BL_ANSWERS false
+
+#include <beeline/decide.h>
+#include <beeline/hop.h>
+
+/* Read the headers of a frame. False when it is left to tc. */
+static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *packet)
+{
+	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
+	const struct ethhdr *eth = data;
+	__u32 len = end - data;
+
+	if ((void *)(eth + 1) > end)
+		return false;
+	if (!bl_packet_plain(data, end, sizeof(*eth), eth->h_proto, packet))
+		return false;
+	len = packet->l4 + packet->l4_len;
+	return len <= (__u32)(end - data) || len <= bpf_xdp_get_buff_len(xdp);
+}
+
+/* A checksum after @change, the sum of what has changed under it. */
+static __always_inline __u16 bl_xdp_checksum(__u16 checksum, __u32 change)
+{
+	return bl_csum_fold((__u16)~checksum + (change & 0xffff) + (change >> 16));
+}
+
+/* The sum of what @to changes under the checksum of TCP or UDP. */
+static __always_inline __u32 bl_xdp_change(const struct bl_packet *packet,
+					   const struct bl_rewrite *to, __u32 addrs)
+{
+	__u32 ports = bl_csum_change((const __u32 *)&packet->key.src_port,
+				     (const __u32 *)&to->src_port, 1);
+
+	return (addrs & 0xffff) + (addrs >> 16) + (ports & 0xffff) + (ports >> 16);
+}
+
+/* Give TCP or UDP at @l4 its new ports. A UDP checksum of zero is none and stays so. */
+static __always_inline void bl_xdp_layer4(struct tcphdr *l4, const struct bl_packet *packet,
+					  const struct bl_rewrite *to, __u32 change)
+{
+	struct udphdr *udp = (struct udphdr *)l4;
+
+	*(__u32 *)l4 = *(const __u32 *)&to->src_port;
+	if (packet->key.proto == IPPROTO_TCP) {
+		l4->check = bl_xdp_checksum(l4->check, change);
+	} else if (udp->check) {
+		udp->check = bl_xdp_checksum(udp->check, change);
+		if (!udp->check)
+			udp->check = 0xffff;
+	}
+}
+
+/*
+ * Rewrite the frame with one hop less to live, and send it by the device of @way.
+ * What cannot be sent from here passes untouched.
+ */
+static __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
+				  const struct bl_way *way)
+{
+	const struct bl_device_entry *device = bl_device_lookup(way->device);
+	__u32 len = packet->l4 + packet->l4_len;
+	struct bl_plain4 *four;
+	struct bl_plain6 *six;
+	const __u8 *macs;
+	__u32 addrs;
+	void *data, *end;
+
+	if (!device || !device->ifindex || packet->ttl <= 1 || len - packet->l3 > device->mtu)
+		return XDP_PASS;
+	data = (void *)(long)xdp->data;
+	end = (void *)(long)xdp->data_end;
+	if (!(device->flags &
+	      (len <= (__u32)(end - data) ? BL_DEVICE_XDP_SEND : BL_DEVICE_XDP_SEND_BUFFERS)))
+		return XDP_PASS;
+	macs = bl_hop_macs(xdp, packet->ipv4, &way->to.src, &way->to.dst, device->ifindex);
+	if (!macs)
+		return XDP_PASS;
+	if (packet->ipv4) {
+		__u32 from[2] = {packet->key.src.word[3], packet->key.dst.word[3]};
+		__u32 now[2] = {way->to.src.word[3], way->to.dst.word[3]};
+
+		four = data + sizeof(struct ethhdr);
+		if ((void *)(four + 1) > end)
+			return XDP_PASS;
+		addrs = bl_csum_change(from, now, 2);
+		bl_plain_ipv4(&four->ip, &way->to, addrs, true);
+		bl_xdp_layer4(&four->tcp, packet, &way->to, bl_xdp_change(packet, &way->to, addrs));
+	} else {
+		six = data + sizeof(struct ethhdr);
+		if ((void *)(six + 1) > end)
+			return XDP_PASS;
+		addrs = bl_csum_change((const __u32 *)&packet->key.src, (const __u32 *)&way->to.src,
+				       8);
+		bl_plain_ipv6(&six->ip, &way->to, true);
+		bl_xdp_layer4(&six->tcp, packet, &way->to, bl_xdp_change(packet, &way->to, addrs));
+	}
+	__builtin_memcpy(data, macs, 2 * ETH_ALEN);
+	bl_count(BL_REASON_XDP_SENT);
+	return device->ifindex == xdp->ingress_ifindex ? XDP_TX
+						       : (int)bpf_redirect(device->ifindex, 0);
+}
+
+SEC("xdp.frags")
+int bl_xdp(struct xdp_md *xdp)
+{
+	struct bl_packet packet = {.plain = true};
+	struct bl_way way = {};
+
+	if (!bl_xdp_parse(xdp, &packet))
+		return XDP_PASS;
+	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &way)) {
+	case BL_FATE_TRANSLATED:
+		return way.device ? bl_xdp_send(xdp, &packet, &way) : XDP_PASS;
+	case BL_FATE_DROPPED:
+		return XDP_DROP;
+	default:
+		return XDP_PASS;
+	}
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,211 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// XDPMode is whether and how packets are served by XDP.
+type XDPMode string
+
+// The ways to serve packets by XDP.
+const (
+	XDPOff XDPMode = "off"
+	// XDPAuto is [XDPNative] on devices whose driver has it, but not on veth: what the
+	// other end sends may have its checksum unfinished, which XDP cannot tell.
+	XDPAuto XDPMode = "auto"
+	// XDPNative runs the program in the device's driver.
+	XDPNative XDPMode = "native"
+)
+
+// XDPModes lists the modes that can be asked for.
+var XDPModes = []XDPMode{XDPOff, XDPAuto, XDPNative}
+
+// xdpPrefix begins the names of pins of XDP links.
+const xdpPrefix = linkPrefix + "xdp_"
+
+func xdpPin(dir string, ifindex int) string {
+	return filepath.Join(dir, fmt.Sprintf("%s%d", xdpPrefix, ifindex))
+}
+
+// xdpError is why a device is not served by XDP. tc serves it all the same.
+type xdpError struct{ reason string }
+
+func (e xdpError) Error() string { return e.reason }
+
+// syncXDP attaches the XDP program to the devices where it can serve, and writes
+// into each one's entry how far it can. It takes the program off others.
+func (d *Datapath) syncXDP(devices []bpfmap.Device) error {
+	dir := Dir(d.opts.BPFFS)
+	on := make(map[int]bool)
+	var errs []error
+	for i := range devices {
+		device := devices[i]
+		device.NoXDP = ""
+		if d.xdp != nil {
+			err := d.attachXDP(&device)
+			var no xdpError
+			switch {
+			case err == nil:
+				on[device.Ifindex] = true
+			case errors.As(err, &no):
+				device.NoXDP = no.reason
+			case !gone(err):
+				errs = append(errs, explain(fmt.Errorf("attach XDP to device %s: %w", device.Name, err)))
+			}
+		}
+		device.XDPSend, device.XDPSendBuffers = d.xdpSends(&device)
+		if device == devices[i] {
+			continue
+		}
+		if device.NoXDP != devices[i].NoXDP && device.NoXDP != "" {
+			klog.InfoS("Device is served without XDP", "device", device.Name, "reason", device.NoXDP)
+		}
+		devices[i] = device
+		errs = append(errs, d.maps.PutDevice(device))
+	}
+	return errors.Join(append(errs, detachLinks(dir, xdpPrefix, func(ifindex int) bool { return on[ifindex] }))...)
+}
+
+// attachXDP makes the program run on a device. A link that is pinned for it is
+// updated, so that there is no moment without a program.
+func (d *Datapath) attachXDP(device *bpfmap.Device) error {
+	l, err := netlink.LinkByIndex(device.Ifindex)
+	if err != nil {
+		return err
+	}
+	if device.NoEthernet {
+		return xdpError{"its packets have no Ethernet header"}
+	}
+	if d.opts.XDP == XDPAuto && l.Type() == "veth" {
+		return xdpError{"veth: checksums may be unfinished; take --xdp native"}
+	}
+	path := xdpPin(Dir(d.opts.BPFFS), device.Ifindex)
+	pinned, err := link.LoadPinnedLink(path, nil)
+	if err == nil {
+		defer pinned.Close()
+		if have, err := xdpMode(Dir(d.opts.BPFFS), device.Ifindex); err != nil {
+			return err
+		} else if have == XDPNative {
+			return pinned.Update(d.xdp)
+		}
+		if err := removeLink(path); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open pin %s: %w", path, err)
+	}
+	attached, err := link.AttachXDP(link.XDPOptions{Program: d.xdp, Interface: device.Ifindex, Flags: link.XDPDriverMode})
+	if err != nil {
+		return noXDP(l, err)
+	}
+	return errors.Join(attached.Pin(path), attached.Close())
+}
+
+// noXDP says why the program could not be attached.
+func noXDP(l netlink.Link, err error) error {
+	xdp := l.Attrs().Xdp
+	switch {
+	case xdp != nil && xdp.Attached:
+		return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d)", programName(xdp.ProgId), xdp.ProgId)}
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, ebpf.ErrNotSupported):
+		return xdpError{fmt.Sprintf("its driver (%s) has no native XDP", l.Type())}
+	case gone(err):
+		return err
+	}
+	return xdpError{err.Error()}
+}
+
+func programName(id uint32) string {
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return "unknown"
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil || info.Name == "" {
+		return "unnamed"
+	}
+	return info.Name
+}
+
+// xdpMode returns how our program is attached to a device, [XDPOff] when it is not.
+func xdpMode(dir string, ifindex int) (XDPMode, error) {
+	pinned, err := link.LoadPinnedLink(xdpPin(dir, ifindex), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return XDPOff, nil
+	}
+	if err != nil {
+		return XDPOff, err
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		return XDPOff, fmt.Errorf("look at the link: %w", err)
+	}
+	if at := info.XDP(); at == nil || int(at.Ifindex) != ifindex {
+		return XDPOff, nil
+	}
+	return XDPNative, nil
+}
+
+// What a driver can do for XDP, from include/uapi/linux/netdev.h (Linux 6.3).
+const (
+	netdevCommandGet     = 1
+	netdevIfindex        = 1
+	netdevFeatures       = 3
+	netdevXDPSend        = 1 << 2
+	netdevXDPSendBuffers = 1 << 6
+)
+
+// xdpSends reports whether XDP programs can send by a device, and what lies in
+// several buffers too.
+func (d *Datapath) xdpSends(device *bpfmap.Device) (frames, buffers bool) {
+	if d.xdp == nil || device.NoEthernet {
+		return false, false
+	}
+	features, err := xdpFeatures(device.Ifindex)
+	if err != nil {
+		// Before Linux 6.3 the kernel does not tell. A driver that runs programs sends.
+		return device.NoXDP == "", false
+	}
+	return features&netdevXDPSend != 0, features&netdevXDPSendBuffers != 0
+}
+
+// xdpFeatures asks the kernel what a device's driver can do for XDP.
+func xdpFeatures(ifindex int) (uint64, error) {
+	family, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return 0, err
+	}
+	request := nl.NewNetlinkRequest(int(family.ID), 0)
+	request.AddData(&nl.Genlmsg{Command: netdevCommandGet, Version: uint8(family.Version)})
+	request.AddData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))))
+	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, answer := range answers {
+		attributes, err := nl.ParseRouteAttr(answer[nl.SizeofGenlmsg:])
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range attributes {
+			if a.Attr.Type == netdevFeatures && len(a.Value) == 8 {
+				return nl.NativeEndian().Uint64(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel tells no features")
+}
