@@ -119,6 +119,7 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 		PodDevices:      c.Beeline.PodDevices,
 		HostSocketsOnly: c.Beeline.SocketLB == config.SocketLBHost,
 		TC:              datapath.TCMode(c.Beeline.TCMode),
+		XDP:             datapath.XDPMode(c.Beeline.XDP),
 		NodeAddrs:       c.NodeAddrs,
 		ClusterCIDRs:    c.PodRanges,
 		Internal:        c.Internal,

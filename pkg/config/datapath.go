@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,9 @@ func (s *Settings) setDatapath(beeline *field.Path) field.ErrorList {
 	}
 	if b.SocketLB != SocketLBAll && b.SocketLB != SocketLBHost {
 		errs = append(errs, field.NotSupported(beeline.Child("socketLB"), b.SocketLB, []SocketLB{SocketLBAll, SocketLBHost}))
+	}
+	if mode := datapath.XDPMode(b.XDP); !slices.Contains(datapath.XDPModes, mode) {
+		errs = append(errs, field.NotSupported(beeline.Child("xdp"), mode, datapath.XDPModes))
 	}
 	switch mode := datapath.TCMode(b.TCMode); mode {
 	case datapath.TCAuto, datapath.TCX, datapath.TCClsact:

@@ -65,6 +65,7 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	b.APIVersion, b.Kind = BeelineAPIVersion, BeelineKind
 	fill(&b.StateDir, "/var/lib/beeline")
 	fill(&b.SocketLB, SocketLBAll)
+	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))
 	fill(&b.SNATPortRange, "61000-65535")
 	fill(&b.BPFFS, datapath.DefaultBPFFS)

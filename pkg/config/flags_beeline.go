@@ -27,6 +27,8 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not be translated: their packets are")
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
 		"whose sockets are translated: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
+	bind(f, f.StringVar, &b.XDP, "xdp", "BeelineConfiguration.xdp",
+		"serve packets that go on to other nodes in the devices' drivers: off, auto where the driver can, or native on veth devices too")
 	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",
 		"how to attach to devices: tcx, clsact or auto")
 	_ = f.MarkHidden("tc-mode")

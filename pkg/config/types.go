@@ -41,6 +41,10 @@ type BeelineConfiguration struct {
 	// socketLB says whose sockets are translated: all, the default, or
 	// host-namespace-only for those of the node's own network namespace.
 	SocketLB SocketLB `json:"socketLB"`
+	// xdp is whether packets that go on to other nodes are served in the devices'
+	// drivers: off, the default; auto where the driver can; or native, on veth devices
+	// too. Attaching makes some drivers restart the device.
+	XDP string `json:"xdp"`
 	// tcMode is how programs are attached to devices: tcx, clsact or auto, the default.
 	TCMode string `json:"tcMode"`
 	// snatPortRange are the source ports, first and last, of clients' connections to

@@ -118,6 +118,18 @@ func (n *Namespace) SetChecksumOffload(on bool, devices ...string) {
 	})
 }
 
+// SetMTU sets how many bytes, from the IP header on, a device's packets may have.
+func (n *Namespace) SetMTU(device string, mtu int) {
+	n.t.Helper()
+	n.must("set the MTU of "+device, func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(link, mtu)
+	})
+}
+
 // PassXDP attaches a program that lets everything pass to veth devices: only so do
 // they take what XDP sends at the other end.
 func (n *Namespace) PassXDP(devices ...string) {

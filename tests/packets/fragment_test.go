@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -178,16 +177,7 @@ func TestFragmentsOfTCP(t *testing.T) {
 	c, _ := serveCluster(t, func(c *cluster) []string {
 		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
 	})
-	err := c.router.Run(func() error {
-		link, err := netlink.LinkByName("nodes")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetMTU(link, 1000)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.router.SetMTU("nodes", 1000)
 	c.watchChecksums(t)
 	for i, e := range []endpoint{local, remote} {
 		s := c.client.Socket("tcp4")

@@ -21,6 +21,14 @@ const (
 	redirect = 7
 )
 
+// The verdicts of the XDP program.
+const (
+	xdpDrops     = 1
+	xdpPasses    = 2
+	xdpSends     = 3 // by the device it came in by
+	xdpRedirects = 4
+)
+
 var (
 	crafted = map[byte]netip.AddrPort{
 		4: netip.MustParseAddrPort("192.0.2.2:4242"),
@@ -61,6 +69,9 @@ func newBench(t testing.TB) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if programs["bl_xdp"], err = a.Maps().LoadXDP(bpfmap.Constants{}); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		for _, p := range programs {
 			p.Close()
@@ -84,10 +95,13 @@ func (b *bench) run(t testing.TB, program string, packet []byte) (uint32, []byte
 	return verdict, options.DataOut
 }
 
-// wantUntouched fails the test unless both programs let the packet pass as it is.
+// letsPass are the verdicts by which programs let a packet pass.
+var letsPass = map[string]uint32{"bl_ingress": passes, "bl_egress": passes, "bl_xdp": xdpPasses}
+
+// wantUntouched fails the test unless all programs let the packet pass as it is.
 func (b *bench) wantUntouched(t *testing.T, what string, packet []byte) {
 	t.Helper()
-	for _, program := range []string{"bl_ingress", "bl_egress"} {
+	for program, passes := range letsPass {
 		if verdict, out := b.run(t, program, packet); verdict != passes || !bytes.Equal(out, packet) {
 			t.Errorf("%s: verdict %d of %s, packet\n% x, was\n% x", what, int32(verdict), program, out, packet)
 		}
@@ -269,9 +283,9 @@ func FuzzPrograms(f *testing.F) {
 			return
 		}
 		before := checkPacket(packet[ethernetSize:])
-		for _, program := range []string{"bl_ingress", "bl_egress"} {
+		for program := range letsPass {
 			verdict, out := b.run(t, program, packet)
-			if !slices.Contains([]uint32{passes, dropped, redirect}, verdict) {
+			if !slices.Contains(verdicts(program), verdict) {
 				t.Errorf("verdict %d of %s", int32(verdict), program)
 			}
 			if bytes.Equal(out, packet) {
@@ -285,6 +299,14 @@ func FuzzPrograms(f *testing.F) {
 			}
 		}
 	})
+}
+
+// verdicts are those that a program may return.
+func verdicts(program string) []uint32 {
+	if program == "bl_xdp" {
+		return []uint32{xdpDrops, xdpPasses, xdpSends, xdpRedirects}
+	}
+	return []uint32{passes, dropped, redirect}
 }
 
 // forService reports whether one of the Service's addresses is in the packet.

@@ -1,11 +1,16 @@
 package packets_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/lab"
 )
 
 // newXDPCluster makes a cluster whose devices can serve by XDP: checksums are made by
@@ -98,6 +103,89 @@ func TestXDPTransfer(t *testing.T) {
 			if sent, least := sentByXDP(t, c.nodes[0])-before, uint64(2*transferSize/1500); sent < least {
 				t.Errorf("XDP has sent %d packets, want %d at least", sent, least)
 			}
+		})
+	}
+}
+
+// TestXDPHandsOver: flows go on while agents with and without XDP take turns.
+func TestXDPHandsOver(t *testing.T) {
+	t.Parallel()
+	c := newXDPCluster(t, false)
+	c.serveAll(t)
+	var a *agent
+	for _, n := range []*node{c.nodes[1], c.nodes[0]} {
+		a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
+	}
+	flags := a.flags[:len(a.flags)-1]
+	for _, network := range networks[:2] {
+		t.Run(network, func(t *testing.T) {
+			done := make(chan struct{})
+			var turns, byXDP int
+			go func() {
+				defer close(done)
+				transfer(t, c.client, network, nodePort(network, 1))
+			}()
+			for running := true; running; turns++ {
+				select {
+				case <-done:
+					running = false
+				default:
+					before := sentByXDP(t, c.nodes[0])
+					a.Signal(unix.SIGKILL)
+					_ = a.Wait()
+					a.flags = append(slices.Clone(flags), []string{"off", "native"}[turns%2])
+					a.start()
+					if sentByXDP(t, c.nodes[0]) > before {
+						byXDP++
+					}
+				}
+			}
+			if turns < 4 || byXDP == 0 {
+				t.Errorf("%d turns during the transfer, %d of them with packets sent by XDP", turns, byXDP)
+			}
+		})
+	}
+}
+
+// TestXDPAtTheMTU: XDP sends what fits the device; what is a byte longer gets the
+// answer that tc gives it.
+func TestXDPAtTheMTU(t *testing.T) {
+	t.Parallel()
+	c := newXDPCluster(t, false)
+	c.serveAll(t)
+	for _, n := range c.nodes {
+		startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
+	}
+	// A veth device takes a few bytes more than it sends.
+	c.client.SetMTU(uplink, 1504)
+	for _, device := range []string{"client", "clients", "nodes", "node1"} {
+		c.router.SetMTU(device, 1504)
+	}
+	for _, network := range networks[2:] {
+		t.Run(network, func(t *testing.T) {
+			headers := 20 + 8
+			if network == "udp6" {
+				headers = 40 + 8
+			}
+			if _, err := ask(c.client, network, nodePort(network, 1), "neighbours are known now"); err != nil {
+				t.Fatal(err)
+			}
+			before := sentByXDP(t, c.nodes[0])
+			s := c.client.Socket(network)
+			never := s.SetOption(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+			if network == "udp6" {
+				never = s.SetOption(unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+			}
+			if err := errors.Join(never, s.Connect(nodePort(network, 1))); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Send(strings.Repeat("x", 1500-headers)); err != nil {
+				t.Fatal(err)
+			}
+			lab.Eventually(t, "XDP sends a packet as long as the MTU", func() bool { return sentByXDP(t, c.nodes[0]) > before })
+			lab.Eventually(t, "a packet longer than the MTU is answered", func() bool {
+				return errors.Is(s.Send(strings.Repeat("x", 1501-headers)), unix.EMSGSIZE)
+			})
 		})
 	}
 }

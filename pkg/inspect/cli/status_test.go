@@ -25,9 +25,9 @@ func testStatus() *inspect.Status {
 			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
 		},
 		Devices: []inspect.Device{
-			{Name: "eth0", Ifindex: 2, Reason: "default route", Attach: "tcx", ID: 1,
+			{Name: "eth0", Ifindex: 2, Reason: "default route", Attach: "tcx", ID: 1, XDP: "native",
 				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}},
-			{Name: "flannel.1", Ifindex: 40, Reason: "overlay (vxlan)", ID: 2},
+			{Name: "flannel.1", Ifindex: 40, Reason: "overlay (vxlan)", ID: 2, XDP: "off", NoXDP: "its driver (vxlan) has no native XDP"},
 		},
 		Maps: []inspect.Map{
 			{Name: "bl_agent", MemoryBytes: 4096},
@@ -57,9 +57,9 @@ PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TA
 bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1
 bl_getpeername6   CGroupInet6GetPeername (of a removed cgroup)   135          0a77e3c19f2c4b1d
 
-DEVICE      ATTACHED-BY    XDP                                           SOURCE                    REASON
-eth0        tcx            native                                        192.0.2.10,2001:db8::10   default route
-flannel.1   NOT ATTACHED   off: its driver (vxlan) has no native XDP     -                         overlay (vxlan)
+DEVICE      ATTACHED-BY    XDP                                         SOURCE                    REASON
+eth0        tcx            native                                      192.0.2.10,2001:db8::10   default route
+flannel.1   NOT ATTACHED   off: its driver (vxlan) has no native XDP   -                         overlay (vxlan)
 
 MAP            USED   SIZE     FILL    MEMORY      SETTING
 bl_frontend    23     262144   0.0%    3.0 MiB     --max-frontends

@@ -1,0 +1,258 @@
+package packets_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// xdpBench is a host whose uplink can send what XDP makes, and a Service with one
+// backend behind it.
+type xdpBench struct {
+	*lab.Host
+	program *ebpf.Program
+	maps    *bpfmap.Maps
+	device  bpfmap.Device
+}
+
+// xdpBackend is beyond the gateway.
+var xdpBackend = map[byte]netip.AddrPort{
+	4: netip.MustParseAddrPort("203.0.113.7:8080"),
+	6: netip.MustParseAddrPort("[2001:db8:7::7]:8080"),
+}
+
+// The MAC addresses of the gateway and of the uplink.
+var gatewayMAC, uplinkMAC = net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr{2, 0, 0, 0, 1, 2}
+
+func newXDPBench(t *testing.T) *xdpBench {
+	t.Helper()
+	h := lab.NewHost(t)
+	forward(h.Namespace)
+	b := &xdpBench{Host: h}
+	a := h.Serve(lab.AgentOptions{})
+	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
+		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
+	b.maps = a.Maps()
+	b.device = bpfmap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
+	err := h.Run(func() error { return b.setUplink(t) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.program, err = b.maps.LoadXDP(bpfmap.Constants{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.program.Close() })
+	return b
+}
+
+// setUplink makes known what the program needs to send by the uplink.
+func (b *xdpBench) setUplink(t *testing.T) error {
+	t.Helper()
+	l, err := netlink.LinkByName(lab.Uplink)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetHardwareAddr(l, uplinkMAC); err != nil {
+		return err
+	}
+	for _, gateway := range []netip.Addr{lab.Outside4, lab.Outside6} {
+		if err := netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: gateway.AsSlice(), HardwareAddr: gatewayMAC,
+		}); err != nil {
+			return err
+		}
+	}
+	b.device.Ifindex = l.Attrs().Index
+	return b.maps.PutDevice(b.device)
+}
+
+// xdpContext is struct xdp_md of linux/bpf.h.
+type xdpContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// run returns the verdict on a packet that the uplink gets and the packet as it is
+// then.
+func (b *xdpBench) run(t *testing.T, packet []byte) (uint32, []byte) {
+	t.Helper()
+	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256),
+		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(b.device.Ifindex)}}
+	var verdict uint32
+	err := b.Run(func() (err error) {
+		verdict, err = b.program.Run(options)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("run on % x: %v", packet, err)
+	}
+	return verdict, options.DataOut
+}
+
+// sent returns the frame that XDP is to make of f.
+func sent(f frame) []byte {
+	packet := hopLess(f)
+	copy(packet, gatewayMAC)
+	copy(packet[6:], uplinkMAC)
+	return packet
+}
+
+// hopLess returns the packet with one hop less to live.
+func hopLess(f frame) []byte {
+	packet := f.bytes()
+	if f.to.Addr().Is6() {
+		packet[ethernetSize+7]--
+		return packet
+	}
+	header := packet[ethernetSize : ethernetSize+20]
+	header[8]--
+	header[10], header[11] = 0, 0
+	checksum := ^sum(0, header)
+	header[10], header[11] = byte(checksum>>8), byte(checksum)
+	return packet
+}
+
+// xdpRequests are clients' packets that XDP sends on, and such as only tc does.
+func xdpRequests() map[string]frame {
+	all := map[string]frame{}
+	for name, protocol := range protocols {
+		for _, family := range []byte{4, 6} {
+			all[fmt.Sprintf("%s %d", name, family)] = frame{
+				from: crafted[family], to: virtual[family], protocol: protocol, flags: flagSYN,
+				payload: "a payload that is longer than a TCP header",
+			}
+		}
+	}
+	return all
+}
+
+func familyOf(f frame) byte {
+	if f.to.Addr().Is4() {
+		return 4
+	}
+	return 6
+}
+
+func nodeAddrOf(f frame) netip.Addr {
+	if f.to.Addr().Is4() {
+		return lab.Node4
+	}
+	return lab.Node6
+}
+
+// TestXDPTranslates: the first packet of a flow, its reply, and the next.
+func TestXDPTranslates(t *testing.T) {
+	t.Parallel()
+	b := newXDPBench(t)
+	for name, f := range xdpRequests() {
+		family := familyOf(f)
+		forward := f
+		forward.from, forward.to = netip.AddrPortFrom(nodeAddrOf(f), f.from.Port()), xdpBackend[family]
+		reply := f
+		reply.from, reply.to, reply.flags = forward.to, forward.from, flagSYN|flagACK
+		back := reply
+		back.from, back.to = f.to, f.from
+		for i, step := range []struct{ in, out frame }{{f, forward}, {reply, back}, {f, forward}} {
+			verdict, out := b.run(t, step.in.bytes())
+			if verdict != xdpSends || !bytes.Equal(out, sent(step.out)) {
+				t.Errorf("%s, packet %d: verdict %d, frame\n% x, want\n% x", name, i, verdict, out, sent(step.out))
+			}
+		}
+	}
+}
+
+// TestXDPLeavesToTC: what XDP cannot send passes as it is, of flows that are known
+// and that are not.
+func TestXDPLeavesToTC(t *testing.T) {
+	t.Parallel()
+	for name, f := range xdpRequests() {
+		for _, known := range []bool{false, true} {
+			b := newXDPBench(t)
+			if known {
+				if verdict, _ := b.run(t, f.bytes()); verdict != xdpSends {
+					t.Fatalf("%s: verdict %d on the first packet", name, verdict)
+				}
+			}
+			check := func(what string, packet []byte) {
+				t.Helper()
+				if verdict, out := b.run(t, packet); verdict != xdpPasses || !bytes.Equal(out, packet) {
+					t.Errorf("%s %s, flow known %v: verdict %d, packet\n% x, was\n% x", name, what, known, verdict, out, packet)
+				}
+			}
+			packet := f.bytes()
+			for size := ethernetSize; size < len(packet); size++ {
+				check(fmt.Sprintf("cut at %d of %d", size, len(packet)), packet[:size])
+			}
+			check("with a VLAN tag", tagged(packet))
+			check("at its last hop", lastHop(f))
+			withOptions := f
+			withOptions.options, withOptions.extension = []byte{1, 1, 1, 0}, unix.IPPROTO_DSTOPTS
+			if familyOf(f) == 6 {
+				withOptions.options = extensions(f.protocol, 8, unix.IPPROTO_DSTOPTS)
+			}
+			check("with options", withOptions.bytes())
+			b.leaves(t, f, check)
+		}
+	}
+}
+
+// leaves checks what passes because of the device or of the way.
+func (b *xdpBench) leaves(t *testing.T, f frame, check func(string, []byte)) {
+	t.Helper()
+	for what, change := range map[string]func(*bpfmap.Device){
+		"longer than the MTU":           func(d *bpfmap.Device) { d.MTU = len(f.bytes()) - ethernetSize - 1 },
+		"by a device that cannot send":  func(d *bpfmap.Device) { d.XDPSend = false },
+		"to a device that is no longer": func(d *bpfmap.Device) { d.Ifindex = 4242 },
+	} {
+		device := b.device
+		change(&device)
+		if err := b.maps.PutDevice(device); err != nil {
+			t.Fatal(err)
+		}
+		check(what, f.bytes())
+		if err := b.maps.PutDevice(b.device); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lastHop returns the packet as one that may not be forwarded any more.
+func lastHop(f frame) []byte {
+	packet := f.bytes()
+	if f.to.Addr().Is6() {
+		packet[ethernetSize+7] = 1
+		return packet
+	}
+	header := packet[ethernetSize : ethernetSize+20]
+	header[8], header[10], header[11] = 1, 0, 0
+	checksum := ^sum(0, header)
+	header[10], header[11] = byte(checksum>>8), byte(checksum)
+	return packet
+}
+
+// TestXDPKeepsNoChecksum: UDP over IPv4 may do without a checksum, and goes on so.
+func TestXDPKeepsNoChecksum(t *testing.T) {
+	t.Parallel()
+	b := newXDPBench(t)
+	f := xdpRequests()["UDP 4"]
+	without := func(packet []byte) []byte {
+		packet = slices.Clone(packet)
+		packet[ethernetSize+20+6], packet[ethernetSize+20+7] = 0, 0
+		return packet
+	}
+	forward := f
+	forward.from, forward.to = netip.AddrPortFrom(lab.Node4, f.from.Port()), xdpBackend[4]
+	verdict, out := b.run(t, without(f.bytes()))
+	if want := without(sent(forward)); verdict != xdpSends || !bytes.Equal(out, want) {
+		t.Errorf("verdict %d, frame\n% x, want\n% x", verdict, out, want)
+	}
+}
