@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -14,12 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/health"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
@@ -57,6 +56,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 	syncs := metrics.NewSync(registry)
 
 	var healthy *health.State
+	var checks *health.Services
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
@@ -73,22 +73,34 @@ func serve(ctx context.Context, c *config.Settings) error {
 		Synced: func(s reconcile.Sync) {
 			syncs.Observe(s)
 			d.Maps().SetSynced(s.Start.Add(s.Duration), s.Pending)
-			healthy.Synced()
+			if !s.Stuck {
+				healthy.Synced()
+			}
+			checks.Update(s)
 			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
 		},
 	})
-	healthy = health.New(r.Oldest)
-	node := &nodeSink{Sink: r, given: c.NodeAddrs, setAddrs: d.SetNodeAddrs, changed: make(chan struct{}, 1)}
+	registry.MustRegister(metrics.NewQueue(r.Queue))
+	healthy = health.New(health.Options{
+		Oldest:      r.Oldest,
+		Timeout:     2 * c.SyncPeriod,
+		WithoutNode: c.Beeline.Manifests != "",
+		Answered:    metrics.NewHealth(registry).Answered,
+	})
+	node := &nodeSink{
+		Sink: r, given: c.NodeAddrs,
+		setNode: healthy.SetNode, setAddrs: d.SetNodeAddrs, changed: make(chan struct{}, 1),
+	}
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		node.setPodRanges = d.SetInternalCIDRs
 	}
-	src, err := newSource(c, node)
+	src, record, err := newSource(c, node)
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
-	if err := listen(ctx, c, registry, healthy); err != nil {
-		return errors.Join(err, d.Close())
-	}
+	checks = health.NewServices(health.ServicesOptions{
+		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: healthy.Healthy, Record: record,
+	})
 	if addrs, err := host.Addresses(); err == nil {
 		r.SetLocalAddresses(addrs)
 	}
@@ -97,8 +109,19 @@ func serve(ctx context.Context, c *config.Settings) error {
 		Timeouts: c.Timeouts,
 		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
 	})
-	devices := func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }
-	return errors.Join(run(ctx, r, src, flows.Run, devices, kubeproxy.Follow), d.Close())
+	parts := []part{
+		r.Run,
+		src.Run,
+		healthPages(c, healthy, record).Run,
+		metricsPages(c, registry, record).Run,
+		endless(func(ctx context.Context) { host.Watch(ctx, r.SetLocalAddresses) }),
+		endless(func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }),
+		endless(flows.Run),
+		endless(checks.Run),
+		endless(kubeproxy.Follow),
+	}
+	record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
+	return errors.Join(run(ctx, parts), d.Close())
 }
 
 // cgroupRoot returns the cgroup whose processes are served.
@@ -129,10 +152,11 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 	}
 }
 
-// nodeSink is a sink that tells of the Node's addresses and pod ranges.
+// nodeSink is a sink that tells of the Node object.
 type nodeSink struct {
 	source.Sink
-	given []netip.Addr // go before the Node's
+	given   []netip.Addr // go before the Node's
+	setNode func(*model.Node)
 	// nil: they do not matter
 	setAddrs     func([]netip.Addr)
 	setPodRanges func([]netip.Prefix)
@@ -141,7 +165,11 @@ type nodeSink struct {
 
 // Apply hands the update on.
 func (s *nodeSink) Apply(u source.Update) {
+	if u.NodeGone {
+		s.setNode(nil)
+	}
 	if u.Node != nil {
+		s.setNode(u.Node)
 		if s.setAddrs != nil {
 			s.setAddrs(model.PreferAddrs(s.given, u.Node.Addrs))
 		}
@@ -156,59 +184,71 @@ func (s *nodeSink) Apply(u source.Update) {
 	s.Sink.Apply(u)
 }
 
+// part is a part of the agent. It runs until ctx ends; an error ends the agent.
+type part func(ctx context.Context) error
+
+// endless returns the part that cannot fail.
+func endless(run func(context.Context)) part {
+	return func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// run runs the parts of the agent until ctx ends or one of them fails.
+func run(ctx context.Context, parts []part) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for _, p := range parts {
+		running.Go(func() {
+			if err := p(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	running.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
 // runner is a source.
 type runner interface {
 	Run(context.Context) error
 }
 
-// run runs the parts of the agent until ctx ends or one of them fails.
-func run(ctx context.Context, r *reconcile.Reconciler, src runner, others ...func(context.Context)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var parts sync.WaitGroup
-	parts.Go(func() { host.Watch(ctx, r.SetLocalAddresses) })
-	for _, part := range others {
-		parts.Go(func() { part(ctx) })
-	}
-	parts.Go(func() {
-		if err := src.Run(ctx); err != nil {
-			cancel(err)
-		}
-	})
-	err := r.Run(ctx)
-	cancel(err)
-	parts.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		return cause
-	}
-	return err
-}
-
-// newSource returns where Services come from.
-func newSource(c *config.Settings, sink source.Sink) (runner, error) {
+// newSource returns where Services come from, and what takes events.
+func newSource(c *config.Settings, sink source.Sink) (runner, event.Recorder, error) {
 	b := &c.Beeline
 	if b.Manifests == "" {
 		client := &c.KubeProxy.ClientConnection
-		return kube.New(kube.Options{
+		src, err := kube.New(kube.Options{
 			Kubeconfig:         client.Kubeconfig,
 			Master:             b.Master,
-			QPS:                client.QPS,
-			Burst:              int(client.Burst),
 			ContentType:        client.ContentType,
 			AcceptContentTypes: client.AcceptContentTypes,
+			QPS:                client.QPS,
+			Burst:              int(client.Burst),
 			NodeName:           c.NodeName,
 			Sink:               sink,
 		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return src, src.Record, nil
 	}
 	if err := os.MkdirAll(b.StateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("state folder: %w", err)
+		return nil, nil, fmt.Errorf("state folder: %w", err)
 	}
-	return file.New(file.Options{
+	src, err := file.New(file.Options{
 		Dir:           b.Manifests,
 		StateFile:     filepath.Join(b.StateDir, "manifests.json"),
 		ServiceRanges: c.ServiceRanges,
 		Sink:          sink,
 	})
+	return src, event.Discard, err
 }
 
 // describe returns what the agent tells of itself beside the maps.
@@ -233,33 +273,33 @@ func describe(c *config.Settings, cgroup string, started time.Time) bpfmap.Agent
 	return a
 }
 
-// listen serves metrics and health until ctx ends.
-func listen(ctx context.Context, c *config.Settings, registry *prometheus.Registry, healthy http.Handler) error {
-	metricsMux := http.NewServeMux()
-	metricsMux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	healthMux := http.NewServeMux()
-	healthMux.Handle("/healthz", healthy)
-	healthMux.Handle("/livez", healthy)
-	return errors.Join(
-		listenOn(ctx, "--metrics-bind-address", c.MetricsAddress, metricsMux),
-		listenOn(ctx, "--healthz-bind-address", c.HealthzAddress, healthMux),
-	)
+// healthPages serves what load balancers and probes ask.
+func healthPages(c *config.Settings, healthy *health.State, record event.Recorder) *health.Listener {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", healthy.Healthz)
+	mux.HandleFunc("/livez", healthy.Livez)
+	return &health.Listener{
+		Name:     "healthz",
+		Address:  c.HealthzAddress,
+		Handler:  mux,
+		HardFail: c.KubeProxy.BindAddressHardFail,
+		Reason:   event.FailedProxierHealthServer,
+		Record:   record,
+	}
 }
 
-func listenOn(ctx context.Context, flag, address string, handler http.Handler) error {
-	if address == "" {
-		return nil
+// metricsPages serves what Prometheus and people ask.
+func metricsPages(c *config.Settings, registry *prometheus.Registry, record event.Recorder) *health.Listener {
+	return &health.Listener{
+		Name:    "metrics",
+		Address: c.MetricsAddress,
+		Handler: metrics.Pages(metrics.PagesOptions{
+			Registry:  registry,
+			Configz:   c.Configz,
+			Profiling: c.KubeProxy.EnableProfiling,
+		}),
+		HardFail: c.KubeProxy.BindAddressHardFail,
+		Reason:   event.FailedMetricsServer,
+		Record:   record,
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.ErrorS(err, "HTTP server ended", "flag", flag)
-		}
-	}()
-	return nil
 }

@@ -17,7 +17,11 @@ func (discard) Synced()             {}
 // TestNodeTellsThePodRanges: what a source says of the Node reaches who asked for it.
 func TestNodeTellsThePodRanges(t *testing.T) {
 	var got []netip.Prefix
-	sink := &nodeSink{Sink: discard{}, changed: make(chan struct{}, 1), setPodRanges: func(r []netip.Prefix) { got = r }}
+	sink := &nodeSink{
+		Sink: discard{}, changed: make(chan struct{}, 1),
+		setNode:      func(*model.Node) {},
+		setPodRanges: func(r []netip.Prefix) { got = r },
+	}
 	want := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	sink.Apply(source.Update{Node: &model.Node{Name: "n", PodRanges: want}})
 	if !slices.Equal(got, want) || len(sink.changed) != 1 {

@@ -1,4 +1,8 @@
-// Package health tells over HTTP whether the agent keeps the node's tables true.
+// Package health tells over HTTP whether this node serves: the agent itself, and
+// each Service whose load balancers ask.
+//
+// Status codes, headers and bodies are kube-proxy's (v1.36), for load balancers and
+// probes know these.
 package health
 
 import (
@@ -6,24 +10,36 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// stuck is how long a change may wait before the agent counts as unhealthy.
-const stuck = time.Minute
+// Options configure a [State].
+type Options struct {
+	// Oldest returns when the oldest change came in that is not in the kernel; zero
+	// when there is none.
+	Oldest func() time.Time
+	// Timeout is how long a change may wait before the agent counts as unhealthy.
+	Timeout time.Duration
+	// WithoutNode says that there is no cluster and so no Node object.
+	WithoutNode bool
+	// Answered is told of each answer, by page: "healthz", "livez".
+	Answered func(page string, code int)
+}
 
 // State is what the agent knows of its own health. Make one with [New].
 type State struct {
-	oldest func() time.Time
-	now    func() time.Time
+	opts Options
+	now  func() time.Time
 
-	mu      sync.Mutex
-	updated time.Time
+	mu       sync.Mutex
+	updated  time.Time // zero before the first sync
+	eligible bool
 }
 
-// New returns the state of an agent that has not synced yet. oldest returns when
-// the oldest change that still waits came in, zero when there is none.
-func New(oldest func() time.Time) *State {
-	return &State{oldest: oldest, now: time.Now}
+// New returns the state of an agent that has not synced yet.
+func New(opts Options) *State {
+	return &State{opts: opts, now: time.Now, eligible: opts.WithoutNode}
 }
 
 // Synced notes that the tables are up to date.
@@ -33,26 +49,87 @@ func (s *State) Synced() {
 	s.updated = s.now()
 }
 
+// SetNode takes the Node object; nil is that there is none. Load balancers should
+// send no new connection to a node that is not in the cluster or about to leave it
+// (KEP-3836).
+func (s *State) SetNode(n *model.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.eligible = n != nil && !n.Leaving
+}
+
+// Healthy reports whether changes reach the kernel in time.
+func (s *State) Healthy() bool {
+	oldest := s.opts.Oldest()
+	return oldest.IsZero() || s.now().Sub(oldest) < s.opts.Timeout
+}
+
 // status is the body of an answer.
 type status struct {
+	// LastUpdated is the current time when the answer is good.
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyStatus `json:"status,omitempty"`
+}
+
+type familyStatus struct {
 	LastUpdated time.Time `json:"lastUpdated"`
-	CurrentTime time.Time `json:"currentTime"`
 	Healthy     bool      `json:"healthy"`
 }
 
-// ServeHTTP answers 200 when every change older than a minute is in the kernel,
-// else 503.
-func (s *State) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	now, oldest := s.now(), s.oldest()
+// status returns what livez says, and whether the tables have ever been complete.
+func (s *State) status() (body status, synced bool) {
+	healthy := s.Healthy()
 	s.mu.Lock()
-	body := status{LastUpdated: s.updated, CurrentTime: now}
+	defer s.mu.Unlock()
+	body = status{LastUpdated: s.updated, CurrentTime: s.now(), Healthy: healthy}
+	if !s.updated.IsZero() {
+		body.Status = make(map[string]familyStatus)
+		for _, f := range model.Families {
+			body.Status[f.String()] = familyStatus{LastUpdated: s.updated, Healthy: healthy}
+		}
+	}
+	return body, !s.updated.IsZero()
+}
+
+// Healthz answers 200 when this node should get connections: changes reach the
+// kernel in time and the node stays in the cluster.
+//
+// Before the first sync it answers 503: there may be nothing yet that serves.
+func (s *State) Healthz(w http.ResponseWriter, _ *http.Request) {
+	body, synced := s.status()
+	s.mu.Lock()
+	eligible := s.eligible
 	s.mu.Unlock()
-	body.Healthy = !body.LastUpdated.IsZero() && (oldest.IsZero() || now.Sub(oldest) < stuck)
+	body.NodeEligible = &eligible
+	s.answer(w, "healthz", body, body.Healthy && eligible && synced)
+}
+
+// Livez answers 200 unless the agent should be started anew: changes have not
+// reached the kernel in time.
+func (s *State) Livez(w http.ResponseWriter, _ *http.Request) {
+	body, _ := s.status()
+	s.answer(w, "livez", body, body.Healthy)
+}
+
+func (s *State) answer(w http.ResponseWriter, page string, body status, good bool) {
+	code := http.StatusServiceUnavailable
+	if good {
+		code = http.StatusOK
+		body.LastUpdated = body.CurrentTime
+	}
+	s.opts.Answered(page, code)
+	// Marshalling a status cannot fail.
+	text, _ := json.Marshal(body)
+	writeJSON(w, code, text)
+}
+
+func writeJSON(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if !body.Healthy {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
+	w.WriteHeader(code)
 	// The client has gone when this fails.
-	_ = json.NewEncoder(w).Encode(body)
+	_, _ = w.Write(body)
 }

@@ -11,7 +11,9 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"time"
 )
 
 // Name is the namespace and name of an object.
@@ -117,6 +119,16 @@ type Service struct {
 
 	// AffinitySeconds is the ClientIP affinity's time-out; 0 is no affinity.
 	AffinitySeconds uint32
+
+	// HealthCheckPort is where load balancers ask whether this node has endpoints;
+	// 0 is nowhere.
+	HealthCheckPort uint16
+}
+
+// HasFamily reports whether the family is one of those that the Service has a cluster
+// IP of: only these are served.
+func (s *Service) HasFamily(family Family) bool {
+	return slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return FamilyOf(a) == family })
 }
 
 // ServicePort is one port of a Service. Ports of a Service differ in Name.
@@ -155,6 +167,9 @@ type Slice struct {
 	Family    Family
 	Ports     []SlicePort
 	Endpoints []Endpoint
+	// Triggered is when that happened which made the slice what it is; zero is
+	// unknown. It is no part of what is served.
+	Triggered time.Time
 }
 
 // ServiceName returns the name of the Service that the slice belongs to.
@@ -191,4 +206,6 @@ type Node struct {
 	// PodRanges are those that the node's pods have their addresses from, as far as
 	// the cluster hands them out by node.
 	PodRanges []netip.Prefix
+	// Leaving says that the node is about to be removed from the cluster.
+	Leaving bool
 }

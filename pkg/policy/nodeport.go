@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -42,6 +43,17 @@ func (n NodePortAddresses) Select(local []netip.Addr, node *model.Node) []netip.
 		}
 	}
 	return selected
+}
+
+// All reports whether NodePorts answer on every address of a family, also on those
+// that the node does not have yet.
+func (n NodePortAddresses) All(family model.Family) bool {
+	if n.Primary {
+		return false
+	}
+	return len(n.CIDRs) == 0 || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
+		return p.Bits() == 0 && model.FamilyOf(p.Addr()) == family
+	})
 }
 
 func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {

@@ -4,6 +4,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -55,6 +56,16 @@ type Sync struct {
 	Pending  int // failed, to be tried again
 	Full     map[string]bool
 	Usage    []tables.Fill
+	// Stuck says that something failed which is no Service's own fault.
+	Stuck bool
+	// Checks are those health checks of load balancers that have changed.
+	Checks []Check
+	// NodePorts are the addresses on which NodePorts answer; nil when unchanged.
+	NodePorts []netip.Addr
+	// NoLocal are the sums over all Services.
+	NoLocal map[model.Family]NoLocal
+	// Triggers are what made the slices change that this round brought in.
+	Triggers []Trigger
 }
 
 // Reconciler is a [source.Sink] that writes into tables. Make one with [New].
@@ -72,13 +83,21 @@ type Reconciler struct {
 	dirty    map[model.Name]struct{}
 	nodeSet  bool // node addresses need a look
 	synced   bool // the source is complete
-	queued   time.Time
+	queue    Queue
+	triggers map[model.Name][]Trigger // by Service
+	// When the oldest change came in that waits for a round, is in the one under way,
+	// or has failed; zero is none.
+	queued, applying, stuck time.Time
 
-	wake chan struct{}
+	wake    chan struct{}
+	started time.Time
 
 	// Of the loop only.
-	failed     map[model.Name]string // the error that was logged
-	nodeFailed bool                  // node addresses or Service ranges
+	failed     map[model.Name]failure
+	nodeFailed time.Time // since when node addresses or Service ranges fail; zero is not
+	checks     map[place]Check
+	noLocal    map[place]NoLocal // those that are not zero
+	noLocalSum map[model.Family]NoLocal
 	complete   bool
 	pruned     bool
 	released   chan tables.Retired
@@ -99,14 +118,21 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		dirty:    make(map[model.Name]struct{}),
 		nodeSet:  true,
 		wake:     make(chan struct{}, 1),
-		failed:   make(map[model.Name]string),
+		started:  time.Now(),
+		triggers: make(map[model.Name][]Trigger),
+		failed:   make(map[model.Name]failure),
 		released: make(chan tables.Retired, 1),
+
+		checks:     make(map[place]Check),
+		noLocal:    make(map[place]NoLocal),
+		noLocalSum: make(map[model.Family]NoLocal),
 	}
 }
 
 // Apply takes changes from a source.
 func (r *Reconciler) Apply(u source.Update) {
 	r.mu.Lock()
+	r.note(&u)
 	for _, s := range u.PutServices {
 		r.services[s.Name] = s
 		r.touch(s.Name)
@@ -118,8 +144,10 @@ func (r *Reconciler) Apply(u source.Update) {
 	for _, s := range u.PutSlices {
 		r.dropSlice(s.Name)
 		r.putSlice(s)
+		r.trigger(s)
 	}
 	for _, name := range u.DeleteSlices {
+		delete(r.triggers, r.owner[name])
 		r.dropSlice(name)
 	}
 	if u.Node != nil {
@@ -143,14 +171,6 @@ func (r *Reconciler) SetLocalAddresses(addrs []netip.Addr) {
 	r.local, r.nodeSet = addrs, true
 	r.mu.Unlock()
 	r.signal()
-}
-
-// Oldest returns when the oldest change that is not applied came in; zero when
-// there is none.
-func (r *Reconciler) Oldest() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.queued
 }
 
 func (r *Reconciler) touch(name model.Name) {
@@ -234,7 +254,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			return err
 		}
 		switch {
-		case len(r.failed) == 0 && !r.nodeFailed && r.pruned == r.complete:
+		case len(r.failed) == 0 && r.nodeFailed.IsZero() && r.pruned == r.complete:
 			retry, backoff = nil, retryMin
 		case retry == nil:
 			retry = time.After(backoff)
@@ -249,7 +269,7 @@ func (r *Reconciler) again() {
 	for name := range r.failed {
 		r.touch(name)
 	}
-	r.nodeSet = r.nodeSet || r.nodeFailed
+	r.nodeSet = r.nodeSet || !r.nodeFailed.IsZero()
 }
 
 // pause keeps MinSyncPeriod. It returns false when ctx ended.
@@ -284,7 +304,9 @@ func (r *Reconciler) take() (work, bool) {
 		return work{}, false
 	}
 	w := work{names: r.dirty, node: r.node, local: r.local, nodeSet: r.nodeSet, queued: r.queued}
+	r.applying = r.queued
 	r.dirty, r.nodeSet, r.queued = make(map[model.Name]struct{}), false, time.Time{}
+	r.queue.Services, r.queue.Slices = 0, 0
 	return w, true
 }
 
@@ -309,10 +331,10 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	if w.nodeSet {
-		r.applyNode(&w)
-	}
 	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool)}
+	if w.nodeSet {
+		r.applyNode(&w, &s)
+	}
 	if !r.complete {
 		if err := r.tables.Reserve(r.count()); err != nil {
 			klog.ErrorS(err, "Making room ahead failed, going on step by step")
@@ -329,7 +351,9 @@ func (r *Reconciler) sync(ctx context.Context) error {
 		r.complete = true
 	}
 	r.retire(ctx)
+	r.setStuck()
 	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
+	s.Stuck, s.NoLocal = !r.stuck.IsZero(), maps.Clone(r.noLocalSum)
 	r.opts.Synced(s)
 	return nil
 }
@@ -358,13 +382,19 @@ func (r *Reconciler) count() (units, endpoints int) {
 }
 
 // applyNode brings in what concerns no Service.
-func (r *Reconciler) applyNode(w *work) {
+func (r *Reconciler) applyNode(w *work, s *Sync) {
+	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.node)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(r.opts.ServiceCIDRs),
-		r.tables.SetNodeAddrs(nodeAddrs(w.local, &w.node, r.opts.NodePortAddresses)),
+		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts)),
 	)
-	if r.nodeFailed = err != nil; r.nodeFailed {
-		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
+	if err == nil {
+		r.nodeFailed = time.Time{}
+		return
+	}
+	klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
+	if r.nodeFailed.IsZero() {
+		r.nodeFailed = time.Now()
 	}
 }
 
@@ -389,23 +419,29 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 		next := make(map[model.Name]struct{})
 		for _, name := range slices.SortedFunc(maps.Keys(names), model.Name.Compare) {
 			svc, endpoints := r.object(name)
+			var desired tables.Desired
 			var affected []model.Name
 			var err error
 			if svc == nil {
 				affected, err = r.tables.Remove(name)
 			} else {
-				affected, err = r.tables.Apply(tables.Compile(svc, endpoints, &w.node))
+				desired = tables.Compile(svc, endpoints, &w.node)
+				affected, err = r.tables.Apply(desired)
 			}
 			maps.Copy(next, set(affected))
-			r.outcome(name, err, s.Full)
+			r.outcome(name, err, w.queued, s.Full)
+			if err == nil || ownFault(err) {
+				r.report(s, name, svc, endpoints, &desired, &w.node)
+			}
 			s.Services++
 		}
 		names = next
 	}
 }
 
-// outcome notes what failed, so that it is tried again, and logs what is new.
-func (r *Reconciler) outcome(name model.Name, err error, full map[string]bool) {
+// outcome notes what failed, so that it is tried again, and logs what is new. queued
+// is when the change came in.
+func (r *Reconciler) outcome(name model.Name, err error, queued time.Time, full map[string]bool) {
 	before, was := r.failed[name]
 	if err == nil {
 		if was {
@@ -415,10 +451,14 @@ func (r *Reconciler) outcome(name model.Name, err error, full map[string]bool) {
 		return
 	}
 	noteFull(err, full)
-	if text := err.Error(); text != before {
-		klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
-		r.failed[name] = text
+	now := failure{text: err.Error()}
+	if !ownFault(err) {
+		now.since = cmp.Or(earliest(before.since, queued), time.Now())
 	}
+	if now.text != before.text {
+		klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
+	}
+	r.failed[name] = now
 }
 
 // noteFull adds the tables that err says are full.
@@ -463,11 +503,12 @@ func (r *Reconciler) retire(ctx context.Context) {
 	})
 }
 
-// nodeAddrs returns where NodePorts answer. Loopback is the node only to the
-// node's own processes; so is the any-address, which connect() takes for it.
-func nodeAddrs(local []netip.Addr, node *model.Node, which policy.NodePortAddresses) map[netip.Addr]tables.NodeAddr {
+// nodeAddrs returns the entries of the addresses on which NodePorts answer. Loopback
+// is the node only to the node's own processes; so is the any-address, which connect()
+// takes for it.
+func nodeAddrs(selected []netip.Addr) map[netip.Addr]tables.NodeAddr {
 	addrs := make(map[netip.Addr]tables.NodeAddr)
-	for _, a := range which.Select(local, node) {
+	for _, a := range selected {
 		addrs[a] = tables.NodeAddr{HostOnly: a.IsLoopback()}
 	}
 	for _, a := range []netip.Addr{

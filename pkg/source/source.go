@@ -14,6 +14,9 @@ type Update struct {
 	DeleteSlices   []model.Name
 	// Node replaces what is known of the node; nil leaves it.
 	Node *model.Node
+	// NodeGone says that the cluster has no such node any more. The machine is still
+	// there: it keeps its addresses and its zone.
+	NodeGone bool
 }
 
 // Sink takes what a source sees. Its methods may be called from several

@@ -34,7 +34,7 @@ type DesiredFrontend struct {
 func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
 	desired := Desired{Name: svc.Name}
 	for _, family := range model.Families {
-		if !hasFamily(svc.ClusterIPs, family) {
+		if !svc.HasFamily(family) {
 			continue
 		}
 		for i, port := range svc.Ports {
@@ -47,15 +47,6 @@ func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desire
 		}
 	}
 	return desired
-}
-
-func hasFamily(addrs []netip.Addr, family model.Family) bool {
-	for _, a := range addrs {
-		if model.FamilyOf(a) == family {
-			return true
-		}
-	}
-	return false
 }
 
 func compileUnit(svc *model.Service, port model.ServicePort, family model.Family) Unit {

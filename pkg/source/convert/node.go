@@ -20,6 +20,7 @@ func Node(node *corev1.Node) *model.Node {
 		Addrs: nodeAddrs(node.Status.Addresses),
 
 		PodRanges: podRanges(&node.Spec),
+		Leaving:   leaving(node),
 	}
 }
 
@@ -37,6 +38,16 @@ func podRanges(spec *corev1.NodeSpec) []netip.Prefix {
 		}
 	}
 	return ranges
+}
+
+// taintToBeDeleted is what the cluster autoscaler puts on a node that it is about
+// to delete (KEP-3836).
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+func leaving(node *corev1.Node) bool {
+	return !node.DeletionTimestamp.IsZero() || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == taintToBeDeleted
+	})
 }
 
 func nodeAddrs(list []corev1.NodeAddress) []netip.Addr {

@@ -47,3 +47,21 @@ func TestNodeWithNothingKnown(t *testing.T) {
 		t.Errorf("Node = %+v, want %+v", got, want)
 	}
 }
+
+func TestNodeLeaves(t *testing.T) {
+	for name, node := range map[string]*corev1.Node{
+		"deleted": {ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}},
+		"the autoscaler is about to delete it": {Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: "node.kubernetes.io/unschedulable"}, {Key: "ToBeDeletedByClusterAutoscaler", Value: "1767225600"},
+		}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !Node(node).Leaving {
+				t.Error("the node stays")
+			}
+		})
+	}
+	if Node(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other"}}}}).Leaving {
+		t.Error("a node with another taint leaves")
+	}
+}

@@ -40,6 +40,7 @@ func Service(svc *corev1.Service) *model.Service {
 		InternalLocal:   internalLocal(spec),
 		ExternalLocal:   externalLocal(spec),
 		AffinitySeconds: affinitySeconds(spec),
+		HealthCheckPort: healthCheckPort(spec),
 	}
 }
 
@@ -120,4 +121,13 @@ func affinitySeconds(spec *corev1.ServiceSpec) uint32 {
 		}
 	}
 	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// healthCheckPort is 0 for a Service that needs no health check: that is one whose
+// traffic any node can take.
+func healthCheckPort(spec *corev1.ServiceSpec) uint16 {
+	if spec.Type != corev1.ServiceTypeLoadBalancer || !externalLocal(spec) || !validPort(spec.HealthCheckNodePort) {
+		return 0
+	}
+	return uint16(spec.HealthCheckNodePort)
 }

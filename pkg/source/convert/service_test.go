@@ -293,3 +293,27 @@ func TestServiceAffinity(t *testing.T) {
 		})
 	}
 }
+
+func TestHealthCheckPort(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		kind   corev1.ServiceType
+		policy corev1.ServiceExternalTrafficPolicy
+		port   int32
+		want   uint16
+	}{
+		{"LoadBalancer, Local", corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 32000, 32000},
+		{"no port is given", corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 0, 0},
+		{"no port number", corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 65536 + 80, 0},
+		{"LoadBalancer, Cluster", corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyCluster, 32000, 0},
+		{"NodePort, Local", corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal, 32000, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := clusterService()
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = c.kind, c.policy, c.port
+			if got := Service(s).HealthCheckPort; got != c.want {
+				t.Errorf("HealthCheckPort = %d, want %d", got, c.want)
+			}
+		})
+	}
+}

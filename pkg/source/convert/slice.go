@@ -2,6 +2,7 @@ package convert
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,7 +27,18 @@ func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
 		Family:    family,
 		Ports:     slicePorts(slice.Ports),
 		Endpoints: endpoints(slice.Endpoints, family),
+		Triggered: triggered(slice.Annotations),
 	}
+}
+
+// triggered returns the time that the controller of the slices notes as that of
+// the change of a pod or Service; zero when it is missing or no time.
+func triggered(annotations map[string]string) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, annotations[corev1.EndpointsLastChangeTriggerTime])
+	if err != nil {
+		return time.Time{}
+	}
+	return at.UTC()
 }
 
 func sliceFamily(t discoveryv1.AddressType) (model.Family, bool) {

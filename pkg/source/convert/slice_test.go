@@ -3,6 +3,7 @@ package convert
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -152,6 +153,18 @@ func TestSlice(t *testing.T) {
 					{Name: "", Protocol: model.TCP, Port: 5},
 				}
 			},
+		}, {
+			"when it was triggered",
+			func(s *discoveryv1.EndpointSlice) {
+				s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-03-01T13:00:00.5+01:00"}
+			},
+			func(m *model.Slice) { m.Triggered = time.Date(2026, 3, 1, 12, 0, 0, 5e8, time.UTC) },
+		}, {
+			"a trigger that is no time",
+			func(s *discoveryv1.EndpointSlice) {
+				s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "yesterday"}
+			},
+			func(*model.Slice) {},
 		}, {
 			"a slice of a Service left to another proxy is as good as any",
 			func(s *discoveryv1.EndpointSlice) { s.Labels[LabelServiceProxyName] = "other" },

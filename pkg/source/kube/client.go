@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,18 +18,22 @@ import (
 	"github.com/beeline-lb/beeline/pkg/version"
 )
 
-// newClients returns clients of the core and the discovery group.
+// clients are of one API group each.
+type clients struct{ core, discovery, events rest.Interface }
+
+// newClients returns clients of the groups that the agent uses.
 //
-// They know these two groups only. The generated clientset would register every
-// API group, which costs the agent memory and time at its start.
-func newClients(o Options) (core, discovery rest.Interface, err error) {
+// They know these groups only. The generated clientset would register every API
+// group, which costs the agent memory and time at its start.
+func newClients(o Options) (*clients, error) {
 	base, err := clientConfig(o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
-		return nil, nil, fmt.Errorf("register api types: %w", err)
+	err = errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), eventsv1.AddToScheme(scheme))
+	if err != nil {
+		return nil, fmt.Errorf("register api types: %w", err)
 	}
 	// Errors of the API server are of group version v1 whatever was asked for.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -36,20 +41,25 @@ func newClients(o Options) (core, discovery rest.Interface, err error) {
 
 	transport, err := rest.HTTPClientFor(base)
 	if err != nil {
-		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
+		return nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
 	}
-	client := func(path string, gv schema.GroupVersion) (rest.Interface, error) {
-		c := rest.CopyConfig(base)
-		c.APIPath, c.GroupVersion = path, &gv
-		return rest.RESTClientForConfigAndClient(c, transport)
+	c := new(clients)
+	for _, group := range []struct {
+		client  *rest.Interface
+		path    string
+		version schema.GroupVersion
+	}{
+		{&c.core, "/api", corev1.SchemeGroupVersion},
+		{&c.discovery, "/apis", discoveryv1.SchemeGroupVersion},
+		{&c.events, "/apis", eventsv1.SchemeGroupVersion},
+	} {
+		config := rest.CopyConfig(base)
+		config.APIPath, config.GroupVersion = group.path, &group.version
+		if *group.client, err = rest.RESTClientForConfigAndClient(config, transport); err != nil {
+			return nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
+		}
 	}
-	if core, err = client("/api", corev1.SchemeGroupVersion); err != nil {
-		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
-	}
-	if discovery, err = client("/apis", discoveryv1.SchemeGroupVersion); err != nil {
-		return nil, nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
-	}
-	return core, discovery, nil
+	return c, nil
 }
 
 // clientConfig returns o's way to the API server, with content types, rate limits and

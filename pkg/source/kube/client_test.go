@@ -85,11 +85,11 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 		options     Options
 		want        string
 	}{
-		{"no way to the server", Options{NodeName: "n", Sink: &recorder{}}, "give a kubeconfig or a master URL"},
-		{"no node name", Options{Master: "http://127.0.0.1:1", Sink: &recorder{}}, "node name"},
+		{"no way to the server", Options{NodeName: "n", Sink: &updates{}}, "give a kubeconfig or a master URL"},
+		{"no node name", Options{Master: "http://127.0.0.1:1", Sink: &updates{}}, "node name"},
 		{"no sink", Options{Master: "http://127.0.0.1:1", NodeName: "n"}, "sink"},
-		{"no such kubeconfig", Options{Kubeconfig: "/nonexistent/kc", NodeName: "n", Sink: &recorder{}}, "/nonexistent/kc"},
-		{"empty kubeconfig", Options{Kubeconfig: empty, NodeName: "n", Sink: &recorder{}}, empty},
+		{"no such kubeconfig", Options{Kubeconfig: "/nonexistent/kc", NodeName: "n", Sink: &updates{}}, "/nonexistent/kc"},
+		{"empty kubeconfig", Options{Kubeconfig: empty, NodeName: "n", Sink: &updates{}}, empty},
 	} {
 		t.Run(c.description, func(t *testing.T) {
 			if _, err := New(c.options); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
@@ -55,6 +56,7 @@ type Source struct {
 	reflectors []*cache.Reflector
 	listed     []<-chan struct{}
 	sink       source.Sink
+	recorder   *recorder
 }
 
 // New returns a Source for o. It does not contact the API server, which may be
@@ -66,16 +68,20 @@ func New(o Options) (*Source, error) {
 	if o.Sink == nil {
 		return nil, errors.New("kubernetes source: no sink")
 	}
-	core, discovery, err := newClients(o)
+	c, err := newClients(o)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink}
-	follow(s, core, "services", selectServices, newServices(o.Sink))
-	follow(s, discovery, "endpointslices", selectSlices, newSlices(o.Sink))
-	follow(s, core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
+	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName)}
+	follow(s, c.core, "services", selectServices, newServices(o.Sink))
+	follow(s, c.discovery, "endpointslices", selectSlices, newSlices(o.Sink))
+	follow(s, c.core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
 	return s, nil
 }
+
+// Record tells the API server of an event, once Run runs. It may be called at any
+// time and does not block.
+func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 
 // Run follows the API server until ctx is done and then returns nil. While the
 // server cannot be reached, what was last seen stays and the reason is logged.
@@ -84,6 +90,7 @@ func New(o Options) (*Source, error) {
 // and the Node, should there be one, have been handed over. A call of the sink
 // that is under way when ctx is done may outlast Run.
 func (s *Source) Run(ctx context.Context) error {
+	go s.recorder.run(ctx)
 	// The reflectors are not waited for: one that backs off notices ctx only when
 	// its delay, up to a minute, is over (client-go 0.36).
 	for _, r := range s.reflectors {
@@ -139,19 +146,30 @@ func newServices(sink source.Sink) *store[*corev1.Service, model.Service] {
 
 func newSlices(sink source.Sink) *store[*discoveryv1.EndpointSlice, model.Slice] {
 	var seen interner
-	return newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
+	st := newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
 		s := convert.Slice(o)
 		seen.slice(s)
 		return s
 	}, func(put []*model.Slice, gone []model.Name) {
 		sink.Apply(source.Update{PutSlices: put, DeleteSlices: gone})
 	})
+	st.same = sameSlice
+	return st
 }
 
-// newNodes ignores that a Node is gone: the node itself, which still runs this
-// process, keeps the addresses and the zone that it had.
+// sameSlice leaves out what triggered the slices: the controller may note a new time
+// and change nothing else.
+func sameSlice(a, b *model.Slice) bool {
+	c := *b
+	c.Triggered = a.Triggered
+	return same(a, &c)
+}
+
 func newNodes(sink source.Sink) *store[*corev1.Node, model.Node] {
-	return newStore(convert.Node, func(put []*model.Node, _ []model.Name) {
+	return newStore(convert.Node, func(put []*model.Node, gone []model.Name) {
+		if len(put) == 0 {
+			sink.Apply(source.Update{NodeGone: len(gone) > 0})
+		}
 		for _, n := range put {
 			sink.Apply(source.Update{Node: n})
 		}

@@ -25,6 +25,8 @@ type object interface {
 type store[O object, M any] struct {
 	// convert returns nil for what is not served.
 	convert func(O) *M
+	// same reports whether what is served does not differ.
+	same func(a, b *M) bool
 	// changed is given at least one model or name.
 	changed func(put []*M, gone []model.Name)
 	known   map[model.Name]*M
@@ -35,8 +37,10 @@ type store[O object, M any] struct {
 var _ cache.TransformingStore = (*store[object, model.Node])(nil)
 
 func newStore[O object, M any](convert func(O) *M, changed func([]*M, []model.Name)) *store[O, M] {
-	return &store[O, M]{convert: convert, changed: changed, listed: make(chan struct{})}
+	return &store[O, M]{convert: convert, same: same[M], changed: changed, listed: make(chan struct{})}
 }
+
+func same[M any](a, b *M) bool { return reflect.DeepEqual(a, b) }
 
 // Add hands on a new object.
 func (s *store[O, M]) Add(obj any) error { return s.Update(obj) }
@@ -51,7 +55,7 @@ func (s *store[O, M]) Update(obj any) error {
 		s.remove(e.name)
 		return nil
 	}
-	if reflect.DeepEqual(s.known[e.name], e.model) {
+	if old := s.known[e.name]; old != nil && s.same(old, e.model) {
 		return nil
 	}
 	s.known[e.name] = e.model
@@ -89,7 +93,7 @@ func (s *store[O, M]) Replace(objs []any, _ string) error {
 		if e.model == nil {
 			continue
 		}
-		if old := s.known[e.name]; reflect.DeepEqual(old, e.model) {
+		if old := s.known[e.name]; old != nil && s.same(old, e.model) {
 			e.model = old
 		} else {
 			put = append(put, e.model)

@@ -14,16 +14,16 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
-// recorder is a sink that remembers the updates it was given.
-type recorder struct{ updates []source.Update }
+// updates is a sink that remembers the updates it was given.
+type updates struct{ all []source.Update }
 
-func (r *recorder) Apply(u source.Update) { r.updates = append(r.updates, u) }
-func (r *recorder) Synced()               {}
+func (r *updates) Apply(u source.Update) { r.all = append(r.all, u) }
+func (r *updates) Synced()               {}
 
 // take returns the updates since the last call.
-func (r *recorder) take() []source.Update {
-	u := r.updates
-	r.updates = nil
+func (r *updates) take() []source.Update {
+	u := r.all
+	r.all = nil
 	return u
 }
 
@@ -76,7 +76,7 @@ func names(t *testing.T, got []source.Update) (put, gone sets.Set[string]) {
 }
 
 func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newServices(&sink)
 	must(t, st.Replace([]any{service("kept", "10.0.0.1"), service("moved", "10.0.0.2"), service("gone", "10.0.0.3")}, "1"))
 	if put, gone := names(t, sink.take()); !put.Equal(sets.New("kept", "moved", "gone")) || gone.Len() != 0 {
@@ -93,7 +93,7 @@ func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
 }
 
 func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newServices(&sink)
 	select {
 	case <-st.listed:
@@ -110,7 +110,7 @@ func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
 }
 
 func TestMetadataChangeIsNoUpdate(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newServices(&sink)
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
@@ -131,7 +131,7 @@ func TestMetadataChangeIsNoUpdate(t *testing.T) {
 }
 
 func TestServiceNoLongerServedIsDeleted(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newServices(&sink)
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
@@ -153,7 +153,7 @@ func TestServiceNoLongerServedIsDeleted(t *testing.T) {
 }
 
 func TestSliceMovesToAnotherService(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newSlices(&sink)
 	must(t, st.Replace([]any{endpointSlice("s-1", "blue", "10.1.0.1")}, "1"))
 	sink.take()
@@ -172,7 +172,7 @@ func TestSliceMovesToAnotherService(t *testing.T) {
 // The reflector collects a streamed list in a store of its own, which calls the
 // transformer and needs a key from what that returns.
 func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newServices(&sink)
 	stream := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(st.Transformer()))
 	must(t, stream.Add(service("a", "10.0.0.1")))
@@ -189,7 +189,7 @@ func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
 }
 
 func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
-	var sink recorder
+	var sink updates
 	st := newNodes(&sink)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "z1"}},
@@ -206,14 +206,21 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 	heartbeat := node.DeepCopy()
 	heartbeat.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 	must(t, st.Update(heartbeat))
-	must(t, st.Delete(node))
 	if got := sink.take(); got != nil {
-		t.Errorf("updates %+v, want none", got)
+		t.Errorf("updates %+v of a heartbeat, want none", got)
+	}
+	must(t, st.Delete(node))
+	if got := sink.take(); len(got) != 1 || !got[0].NodeGone || got[0].Node != nil {
+		t.Errorf("updates %+v, want that the node is gone and no word of its addresses", got)
+	}
+	must(t, st.Add(node))
+	if got := sink.take(); len(got) != 1 || got[0].Node == nil || got[0].NodeGone {
+		t.Errorf("updates %+v, want the node again", got)
 	}
 }
 
 func BenchmarkUpdateOfUnchangedSlice(b *testing.B) {
-	var sink recorder
+	var sink updates
 	st := newSlices(&sink)
 	addrs := make([]string, 100)
 	for i := range addrs {

@@ -1,0 +1,38 @@
+// Package event is what the agent tells people of a cluster, beside its log.
+package event
+
+import "github.com/beeline-lb/beeline/pkg/model"
+
+// Type is the API's type of an event.
+type Type string
+
+// The types.
+const (
+	Normal  Type = "Normal"
+	Warning Type = "Warning"
+)
+
+// Reasons of events, as kube-proxy has them.
+const (
+	Starting                  = "Starting"
+	FailedServiceHealthCheck  = "FailedToStartServiceHealthcheck"
+	FailedProxierHealthServer = "FailedToStartProxierHealthcheck"
+	FailedMetricsServer       = "FailedToStartMetricServer"
+)
+
+// Event is something that has happened to a Service, or to the node.
+type Event struct {
+	// Service is whom the event is about; zero is the node.
+	Service model.Name
+	Type    Type
+	// Reason is one word why, Action one word what was being done.
+	Reason, Action string
+	// Note is a sentence for people.
+	Note string
+}
+
+// Recorder takes events. It does not block.
+type Recorder func(Event)
+
+// Discard takes events where there is no cluster to tell.
+func Discard(Event) {}

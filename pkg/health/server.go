@@ -1,0 +1,92 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// readHeaderTimeout bounds how long a client may take to ask.
+const readHeaderTimeout = 10 * time.Second
+
+// server answers for one family of a Service, on one port of several addresses.
+type server struct {
+	*handler
+	port      uint16
+	http      *http.Server
+	listeners map[netip.Addr]net.Listener
+	told      map[netip.Addr]string // the last failure by address
+}
+
+func (s *Services) newServer(name checkName, port uint16) *server {
+	h := &handler{service: name.service, healthy: s.opts.Healthy}
+	return &server{
+		handler:   h,
+		port:      port,
+		http:      &http.Server{Handler: h, ReadHeaderTimeout: readHeaderTimeout},
+		listeners: make(map[netip.Addr]net.Listener),
+		told:      make(map[netip.Addr]string),
+	}
+}
+
+// close ends the server and its connections.
+func (s *server) close() {
+	// The only errors are those of closing listeners, which are gone all the same.
+	_ = s.http.Close()
+}
+
+// keep closes the listeners on other addresses than these.
+func (s *server) keep(addrs []netip.Addr) {
+	for addr, l := range s.listeners {
+		if !slices.Contains(addrs, addr) {
+			_ = l.Close()
+			delete(s.listeners, addr)
+		}
+	}
+	for addr := range s.told {
+		if !slices.Contains(addrs, addr) {
+			delete(s.told, addr)
+		}
+	}
+}
+
+// open listens on those of the addresses that it does not listen on yet, and returns
+// where that failed.
+func (s *server) open(ctx context.Context, addrs []netip.Addr) map[netip.Addr]error {
+	failed := make(map[netip.Addr]error)
+	for _, addr := range addrs {
+		if s.listeners[addr] != nil {
+			continue
+		}
+		// With its family in the network's name, "::" is not for IPv4 too.
+		network := "tcp4"
+		if model.FamilyOf(addr) == model.IPv6 {
+			network = "tcp6"
+		}
+		l, err := new(net.ListenConfig).Listen(ctx, network, netip.AddrPortFrom(addr, s.port).String())
+		if err != nil {
+			failed[addr] = err
+			continue
+		}
+		delete(s.told, addr)
+		s.listeners[addr] = l
+		go s.serve(l)
+	}
+	return failed
+}
+
+// serve returns when the listener or the server is closed.
+func (s *server) serve(l net.Listener) {
+	err := s.http.Serve(l)
+	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		klog.ErrorS(err, "Health check of a Service ended", "service", s.service, "address", l.Addr())
+	}
+}

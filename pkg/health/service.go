@@ -1,0 +1,199 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+)
+
+// retry is how long to wait before an address is tried again that could not be
+// listened on.
+const retry = 5 * time.Second
+
+// ServicesOptions configure [Services].
+type ServicesOptions struct {
+	// NodeName is for messages.
+	NodeName string
+	// NodePorts selects the addresses that load balancers ask at.
+	NodePorts policy.NodePortAddresses
+	// Healthy reports whether the agent keeps the tables true.
+	Healthy func() bool
+	Record  event.Recorder
+}
+
+// Services answer, each on its healthCheckNodePort, load balancers that want to know
+// whether this node has endpoints. Make one with [NewServices].
+type Services struct {
+	opts ServicesOptions
+	wake chan struct{}
+
+	mu     sync.Mutex
+	checks map[checkName]reconcile.Check
+	addrs  []netip.Addr // on which NodePorts answer
+
+	// Of the loop only.
+	servers map[checkName]*server
+}
+
+// checkName is whom a server answers for. Each family has its own endpoints.
+type checkName struct {
+	service model.Name
+	family  model.Family
+}
+
+// NewServices returns servers of no Service.
+func NewServices(opts ServicesOptions) *Services {
+	return &Services{
+		opts:    opts,
+		wake:    make(chan struct{}, 1),
+		checks:  make(map[checkName]reconcile.Check),
+		servers: make(map[checkName]*server),
+	}
+}
+
+// Update takes the outcome of a sync.
+func (s *Services) Update(o reconcile.Sync) {
+	if len(o.Checks) == 0 && o.NodePorts == nil {
+		return
+	}
+	s.mu.Lock()
+	for _, c := range o.Checks {
+		name := checkName{c.Service, c.Family}
+		s.checks[name] = c
+		if c.Port == 0 {
+			delete(s.checks, name)
+		}
+	}
+	if o.NodePorts != nil {
+		s.addrs = o.NodePorts
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the servers until ctx ends.
+func (s *Services) Run(ctx context.Context) {
+	for {
+		failed := s.sync(ctx)
+		var again <-chan time.Time
+		if failed {
+			again = time.After(retry)
+		}
+		select {
+		case <-ctx.Done():
+			for _, server := range s.servers {
+				server.close()
+			}
+			return
+		case <-s.wake:
+		case <-again:
+		}
+	}
+}
+
+// sync brings the servers to what is asked for: first those are closed whose port
+// another may want. It reports whether an address could not be listened on.
+func (s *Services) sync(ctx context.Context) (failed bool) {
+	s.mu.Lock()
+	checks, addrs := maps.Clone(s.checks), s.addrs
+	s.mu.Unlock()
+	for name, server := range s.servers {
+		if checks[name].Port != server.port {
+			server.close()
+			delete(s.servers, name)
+		}
+	}
+	for name, check := range checks {
+		if s.servers[name] == nil {
+			s.servers[name] = s.newServer(name, check.Port)
+		}
+		s.servers[name].local.Store(int64(check.Local))
+	}
+	for name, server := range s.servers {
+		server.keep(s.listenOn(name.family, addrs))
+	}
+	for name, server := range s.servers {
+		for addr, err := range server.open(ctx, s.listenOn(name.family, addrs)) {
+			failed = true
+			s.complain(name, server, addr, err)
+		}
+	}
+	return failed
+}
+
+// listenOn returns the addresses of a family to listen on: the any-address when load
+// balancers may ask at all of them.
+func (s *Services) listenOn(family model.Family, addrs []netip.Addr) []netip.Addr {
+	if s.opts.NodePorts.All(family) {
+		if family == model.IPv4 {
+			return []netip.Addr{netip.IPv4Unspecified()}
+		}
+		return []netip.Addr{netip.IPv6Unspecified()}
+	}
+	var selected []netip.Addr
+	for _, a := range addrs {
+		if model.FamilyOf(a) == family {
+			selected = append(selected, a)
+		}
+	}
+	return selected
+}
+
+// complain tells, once, why an address cannot be listened on.
+func (s *Services) complain(name checkName, server *server, addr netip.Addr, err error) {
+	if server.told[addr] == err.Error() {
+		return
+	}
+	server.told[addr] = err.Error()
+	klog.ErrorS(err, "Health check of a Service cannot be answered, trying again", "service", name.service,
+		"address", netip.AddrPortFrom(addr, server.port))
+	s.opts.Record(event.Event{
+		Service: name.service,
+		Type:    event.Warning,
+		Reason:  event.FailedServiceHealthCheck,
+		Action:  "Listen",
+		Note: fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v",
+			s.opts.NodeName, name.service, server.port, err),
+	})
+}
+
+// handler answers for a Service of which local endpoints are on this node.
+type handler struct {
+	service model.Name
+	local   atomic.Int64
+	healthy func() bool
+}
+
+// ServeHTTP answers 200 when the node has endpoints and the agent is healthy.
+func (h *handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	local, healthy := h.local.Load(), h.healthy()
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(local, 10))
+	code := http.StatusServiceUnavailable
+	if local > 0 && healthy {
+		code = http.StatusOK
+	}
+	writeJSON(w, code, fmt.Appendf(nil, `{
+	"service": {
+		"namespace": %q,
+		"name": %q
+	},
+	"localEndpoints": %d,
+	"serviceProxyHealthy": %t
+}`, h.service.Namespace, h.service.Name, local, healthy))
+}

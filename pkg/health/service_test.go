@@ -1,0 +1,203 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+)
+
+// balancer asks Services whose servers run until the test ends.
+type balancer struct {
+	t        *testing.T
+	services *Services
+
+	mu      sync.Mutex
+	healthy bool
+	events  []event.Event
+}
+
+func newBalancer(t *testing.T, nodePorts ...string) *balancer {
+	t.Helper()
+	b := &balancer{t: t, healthy: true}
+	ports, err := policy.ParseNodePortAddresses(nodePorts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.services = NewServices(ServicesOptions{
+		NodeName:  "node-1",
+		NodePorts: ports,
+		Healthy: func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.healthy
+		},
+		Record: func(e event.Event) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.events = append(b.events, e)
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		b.services.Run(ctx)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return b
+}
+
+// set tells of a Service's port and endpoints.
+func (b *balancer) set(name string, port uint16, local int) {
+	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{{
+		Service: model.Name{Namespace: "shop", Name: name}, Family: model.IPv4, Port: port, Local: local,
+	}}})
+}
+
+func (b *balancer) setAddrs(addrs ...string) {
+	o := reconcile.Sync{NodePorts: []netip.Addr{}}
+	for _, a := range addrs {
+		o.NodePorts = append(o.NodePorts, netip.MustParseAddr(a))
+	}
+	b.services.Update(o)
+}
+
+func (b *balancer) setHealthy(healthy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.healthy = healthy
+}
+
+// answer returns the status and the body, or the error of the connection.
+func answer(addr string, port uint16) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(fmt.Sprintf("http://%s:%d/", addr, port))
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintln(response.StatusCode, response.Header.Get("X-Load-Balancing-Endpoint-Weight"), string(body))
+}
+
+// eventually waits until the answer has all parts.
+func (b *balancer) eventually(addr string, port uint16, parts ...string) {
+	b.t.Helper()
+	var got string
+	for deadline := time.Now().Add(2 * retry); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		got = answer(addr, port)
+		missing := false
+		for _, p := range parts {
+			missing = missing || !strings.Contains(got, p)
+		}
+		if !missing {
+			return
+		}
+	}
+	b.t.Fatalf("%s:%d answers %q, want %q", addr, port, got, parts)
+}
+
+// occupy listens on a free port of 127.0.0.1 until it is released or the test ends.
+func occupy(t *testing.T) (port uint16, release func()) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return netip.MustParseAddrPort(l.Addr().String()).Port(), func() { l.Close() }
+}
+
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	port, release := occupy(t)
+	release()
+	return port
+}
+
+const refused = "connection refused"
+
+func TestEndpointsAndHealthDecide(t *testing.T) {
+	b, port := newBalancer(t), freePort(t)
+	b.set("cart", port, 2)
+	b.eventually("127.0.0.1", port, "200 2 ", `"name": "cart"`, `"localEndpoints": 2,`, `"serviceProxyHealthy": true`)
+	b.setHealthy(false)
+	b.eventually("127.0.0.1", port, "503 2 ", `"localEndpoints": 2,`, `"serviceProxyHealthy": false`)
+	b.setHealthy(true)
+	b.set("cart", port, 0)
+	b.eventually("127.0.0.1", port, "503 0 ", `"localEndpoints": 0,`, `"serviceProxyHealthy": true`)
+
+	other := freePort(t)
+	b.set("cart", other, 1)
+	b.eventually("127.0.0.1", other, "200 1 ")
+	b.eventually("127.0.0.1", port, refused)
+	b.set("cart", 0, 0)
+	b.eventually("127.0.0.1", other, refused)
+}
+
+// TestPortInUse: the Service whose port is taken is told of once and served when the
+// port is free; others do not wait for it.
+func TestPortInUse(t *testing.T) {
+	b := newBalancer(t)
+	taken, release := occupy(t)
+	free := freePort(t)
+	b.set("blocked", taken, 1)
+	b.set("cart", free, 1)
+	b.eventually("127.0.0.1", free, "200 1 ")
+	time.Sleep(retry + retry/2) // for another attempt
+	release()
+	b.eventually("127.0.0.1", taken, "200 1 ", "blocked")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.events) != 1 || b.events[0].Service.Name != "blocked" || b.events[0].Type != event.Warning ||
+		b.events[0].Reason != "FailedToStartServiceHealthcheck" || !strings.Contains(b.events[0].Note, fmt.Sprint(taken)) {
+		t.Errorf("events %+v, want one about the blocked Service and its port", b.events)
+	}
+}
+
+// TestAddresses: with nodePortAddresses, only the selected addresses answer, and they
+// follow those of the machine.
+func TestAddresses(t *testing.T) {
+	b, port := newBalancer(t, "127.0.8.0/24"), freePort(t)
+	b.setAddrs("127.0.8.1", "127.0.8.2", "::1")
+	b.set("cart", port, 1)
+	b.eventually("127.0.8.1", port, "200")
+	b.eventually("127.0.8.2", port, "200")
+	b.eventually("127.0.0.1", port, refused)
+	b.setAddrs("127.0.8.2", "127.0.8.3")
+	b.eventually("127.0.8.3", port, "200")
+	b.eventually("127.0.8.2", port, "200")
+	b.eventually("127.0.8.1", port, refused)
+	b.setAddrs()
+	b.eventually("127.0.8.2", port, refused)
+}
+
+// TestFamiliesAreApart: each family answers with its own endpoints, on one port.
+func TestFamiliesAreApart(t *testing.T) {
+	b, port := newBalancer(t), freePort(t)
+	name := model.Name{Namespace: "shop", Name: "cart"}
+	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{
+		{Service: name, Family: model.IPv4, Port: port, Local: 1},
+		{Service: name, Family: model.IPv6, Port: port, Local: 2},
+	}})
+	b.eventually("127.0.0.1", port, "200 1 ")
+	b.eventually("[::1]", port, "200 2 ")
+}

@@ -1,0 +1,70 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// Datapath collects the counters of the programs from the maps.
+type Datapath struct {
+	maps        *bpfmap.Maps
+	connections *prometheus.Desc
+	refused     *prometheus.Desc
+	reasons     *prometheus.Desc
+}
+
+// NewDatapath returns a collector over the maps.
+func NewDatapath(maps *bpfmap.Maps) *Datapath {
+	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
+	return &Datapath{
+		maps: maps,
+		connections: prometheus.NewDesc("beeline_service_connections_total",
+			"Connections and UDP peers for which a backend of the Service port was chosen.", labels, nil),
+		refused: prometheus.NewDesc("beeline_service_refused_total",
+			"Connections to the Service port that were refused or dropped.", labels, nil),
+		reasons: prometheus.NewDesc("beeline_datapath_events_total",
+			"Connections that were refused or not served in full, by reason.", []string{"reason", "refused"}, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
+	ch <- d.connections
+	ch <- d.refused
+	ch <- d.reasons
+}
+
+// Collect implements [prometheus.Collector].
+func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
+	reasons, err := d.maps.Reasons()
+	if err != nil {
+		klog.ErrorS(err, "Counters of the datapath could not be read")
+	}
+	for _, r := range reasons {
+		refused := "false"
+		if r.Refused {
+			refused = "true"
+		}
+		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, refused)
+	}
+	names := d.maps.ServiceNames()
+	end := uint32(0)
+	for id := range names {
+		end = max(end, id+1)
+	}
+	stats, err := d.maps.ServiceStats(end)
+	if err != nil {
+		klog.ErrorS(err, "Counters of Services could not be read")
+		return
+	}
+	for id, name := range names {
+		values := []string{
+			name.Port.Service.Namespace, name.Port.Service.Name, name.Port.Port,
+			name.Port.Protocol.String(), name.Family.String(),
+		}
+		ch <- prometheus.MustNewConstMetric(d.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
+		ch <- prometheus.MustNewConstMetric(d.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
+	}
+}

@@ -1,0 +1,84 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+// Queue is what the sources have handed over.
+type Queue struct {
+	Last time.Time // when the last change came in; zero before the first
+	// Services and Slices count changes that no round has taken up.
+	Services, Slices int
+	// ServicesTotal and SlicesTotal count all changes.
+	ServicesTotal, SlicesTotal uint64
+}
+
+// Trigger is what once made a slice change.
+type Trigger struct {
+	Family model.Family
+	Time   time.Time
+}
+
+// Queue returns what is known of the changes.
+func (r *Reconciler) Queue() Queue {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queue
+}
+
+// Oldest returns when the oldest change that is not in the kernel came in; zero when
+// there is none.
+//
+// A Service whose address belongs to another one, or that a full table has no room
+// for, does not count: its own are the only clients that miss it.
+func (r *Reconciler) Oldest() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return earliest(r.queued, r.applying, r.stuck)
+}
+
+// earliest returns the first in time; zero when all are zero.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
+}
+
+// note counts the changes of an update. The caller has the lock.
+func (r *Reconciler) note(u *source.Update) {
+	services := len(u.PutServices) + len(u.DeleteServices)
+	slices := len(u.PutSlices) + len(u.DeleteSlices)
+	if services+slices > 0 {
+		r.queue.Last = time.Now()
+	}
+	r.queue.Services += services
+	r.queue.ServicesTotal += uint64(services)
+	r.queue.Slices += slices
+	r.queue.SlicesTotal += uint64(slices)
+}
+
+// trigger remembers why a slice changed until the change is in the kernel. Changes
+// from before this agent, and those that it finds at its start, took their time
+// elsewhere. The caller has the lock.
+func (r *Reconciler) trigger(s *model.Slice) {
+	if !r.synced || !s.Triggered.After(r.started) {
+		return
+	}
+	name := s.ServiceName()
+	r.triggers[name] = append(r.triggers[name], Trigger{s.Family, s.Triggered})
+}
+
+// takeTriggers returns, once, what triggered the changes of a Service's slices.
+func (r *Reconciler) takeTriggers(name model.Name) []Trigger {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.triggers[name]
+	delete(r.triggers, name)
+	return t
+}

@@ -1,0 +1,126 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Check is what one family of a Service tells load balancers that ask whether this
+// node has endpoints.
+type Check struct {
+	Service model.Name
+	Family  model.Family
+	Port    uint16 // 0: it is not to be asked
+	Local   int    // Ready endpoints on this node
+}
+
+// NoLocal counts Service ports under the policy Local that have usable endpoints, but
+// none on this node.
+type NoLocal struct{ Internal, External int }
+
+// place is where a Service is reported on.
+type place struct {
+	service model.Name
+	family  model.Family
+}
+
+// report adds to a round what has become of a Service; svc is nil when it is not
+// served any more.
+func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.Node) {
+	s.Triggers = append(s.Triggers, r.takeTriggers(name)...)
+	for _, family := range model.Families {
+		at := place{name, family}
+		check := Check{Service: name, Family: family}
+		if svc != nil && svc.HealthCheckPort != 0 && svc.HasFamily(family) {
+			check.Port = svc.HealthCheckPort
+			check.Local = policy.LocalReady(family, slices, node)
+		}
+		r.reportCheck(s, at, check)
+		r.countNoLocal(at, noLocal(desired, family))
+	}
+}
+
+// reportCheck adds a check when it differs from what was told last.
+func (r *Reconciler) reportCheck(s *Sync, at place, check Check) {
+	if r.checks[at].Port == 0 && check.Port == 0 || r.checks[at] == check {
+		return
+	}
+	s.Checks = append(s.Checks, check)
+	r.checks[at] = check
+	if check.Port == 0 {
+		delete(r.checks, at)
+	}
+}
+
+// noLocal counts the units of one family that drop for want of a local endpoint.
+func noLocal(desired *tables.Desired, family model.Family) (n NoLocal) {
+	for i := range desired.Units {
+		u := &desired.Units[i]
+		if u.Name.Family != family || u.Sets.Local.Kind != policy.Drop {
+			continue
+		}
+		if u.Name.InternalLocal {
+			n.Internal++
+		}
+		if u.Name.ExternalLocal {
+			n.External++
+		}
+	}
+	return n
+}
+
+// countNoLocal replaces what a Service adds to the sum of its family.
+func (r *Reconciler) countNoLocal(at place, n NoLocal) {
+	before := r.noLocal[at]
+	if n == before {
+		return
+	}
+	sum := r.noLocalSum[at.family]
+	sum.Internal += n.Internal - before.Internal
+	sum.External += n.External - before.External
+	r.noLocalSum[at.family] = sum
+	r.noLocal[at] = n
+	if n == (NoLocal{}) {
+		delete(r.noLocal, at)
+	}
+}
+
+// failure is why a Service is not served in full.
+type failure struct {
+	text string
+	// since is when the change came in; zero when it is a matter of this Service alone.
+	since time.Time
+}
+
+// setStuck notes since when something waits that should be in the kernel.
+func (r *Reconciler) setStuck() {
+	stuck := r.nodeFailed
+	for _, f := range r.failed {
+		stuck = earliest(stuck, f.since)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applying, r.stuck = time.Time{}, stuck
+}
+
+// ownFault reports whether all of err concerns nobody but its Service: an address
+// that another Service has, a table without room.
+func ownFault(err error) bool {
+	switch e := err.(type) {
+	case *tables.FullError, *tables.ClashError:
+		return true
+	case interface{ Unwrap() error }:
+		return ownFault(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if !ownFault(err) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
