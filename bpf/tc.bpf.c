@@ -23,6 +23,7 @@
 #include <beeline/answer.h>
 #include <beeline/icmp.h>
 #include <beeline/fragment.h>
+#include <beeline/reorder.h>
 #include <beeline/echo.h>
 
 /* To the next program of the hook, then the stack: the packet is not ours. */
@@ -171,9 +172,13 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 	return id ? bpf_redirect_neigh(ifindex, NULL, 0, 0) : BL_TC_PASS;
 }
 
-/* Keep what becomes of the first fragment of a datagram. */
-static __noinline void bl_tc_keep_fate(const struct bl_packet *packet, enum bl_hook hook,
-				       enum bl_fate fate, const struct bl_way *way)
+/*
+ * Keep what becomes of the first fragment of a datagram. True when others had come
+ * before it: it is then put back together with them, and this packet is to be dropped.
+ */
+static __noinline bool bl_tc_keep_fate(struct __sk_buff *skb, const struct bl_packet *packet,
+				       enum bl_hook hook, enum bl_fate fate,
+				       const struct bl_way *way)
 {
 	struct bl_fragment_entry entry = {
 		.to = way->to,
@@ -182,30 +187,54 @@ static __noinline void bl_tc_keep_fate(const struct bl_packet *packet, enum bl_h
 		.fate = fate == BL_FATE_REFUSED ? BL_FATE_DROPPED : fate,
 		.back = way->back,
 	};
+	const struct bl_fragment_entry *former;
 	struct bl_fragment_key key;
+	bool overtaken;
 
 	bl_fragment_key(packet, hook, &key);
-	if (fate == BL_FATE_PASSES)
-		bpf_map_delete_elem(&bl_fragment, &key);
-	else
+	former = bpf_map_lookup_elem(&bl_fragment, &key);
+	overtaken = former && former->fate == BL_FATE_UNKNOWN;
+	/* The others of one that passes need not wait, where they would. */
+	if (fate != BL_FATE_PASSES || overtaken || bl_reorder_wanted(packet))
 		bpf_map_update_elem(&bl_fragment, &key, &entry, BPF_ANY);
+	else if (former)
+		bpf_map_delete_elem(&bl_fragment, &key);
+	if (!overtaken || entry.fate == BL_FATE_DROPPED)
+		return false;
+	return bl_reorder_release(skb, packet->l3, &key);
 }
 
-/* A later fragment: as its first one. */
-static __noinline enum bl_fate bl_tc_recall_fate(const struct bl_packet *packet, enum bl_hook hook,
-						 struct bl_way *way)
+/* Fill in what became of the first fragment of a datagram. False when it is not known. */
+static __always_inline bool bl_tc_fate_known(const struct bl_fragment_key *key, struct bl_way *way,
+					     enum bl_fate *fate)
 {
-	const struct bl_fragment_entry *entry;
-	struct bl_fragment_key key;
+	const struct bl_fragment_entry *entry = bpf_map_lookup_elem(&bl_fragment, key);
 
-	bl_fragment_key(packet, hook, &key);
-	entry = bpf_map_lookup_elem(&bl_fragment, &key);
-	if (!entry || bl_flow_now() - entry->second > BL_FRAGMENT_SECONDS)
-		return BL_FATE_PASSES;
+	if (!entry || entry->fate == BL_FATE_UNKNOWN ||
+	    bl_flow_now() - entry->second > BL_FRAGMENT_SECONDS)
+		return false;
 	way->to = entry->to;
 	way->device = entry->device;
 	way->back = entry->back;
-	return entry->fate;
+	*fate = entry->fate;
+	return true;
+}
+
+/* A later fragment: as its first one, when that has come. */
+static __noinline enum bl_fate bl_tc_recall_fate(struct __sk_buff *skb,
+						 const struct bl_packet *packet, enum bl_hook hook,
+						 struct bl_way *way)
+{
+	enum bl_fate fate = BL_FATE_PASSES;
+	struct bl_fragment_key key;
+
+	bl_fragment_key(packet, hook, &key);
+	if (bl_tc_fate_known(&key, way, &fate) || !bl_reorder_wanted(packet))
+		return fate;
+	if (bl_reorder_keep(skb, packet, &key))
+		return BL_FATE_DROPPED;
+	bl_tc_fate_known(&key, way, &fate);
+	return fate;
 }
 
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
@@ -215,14 +244,15 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	enum bl_fate fate;
 
 	packet.plain = bl_skb_plain(skb, l3, &packet);
-	if (!packet.plain && !bl_packet_parse(skb, l3, &packet))
-		return bl_tc_icmp(skb, l3, hook);
-	if (packet.part == BL_PACKET_LATER)
-		fate = bl_tc_recall_fate(&packet, hook, &way);
+	if (packet.plain || bl_packet_parse(skb, l3, &packet))
+		fate = packet.part == BL_PACKET_LATER ? bl_tc_recall_fate(skb, &packet, hook, &way)
+						      : bl_decide(skb, &packet, hook, &way);
+	else if (packet.part == BL_PACKET_FIRST)
+		fate = BL_FATE_PASSES;
 	else
-		fate = bl_decide(skb, &packet, hook, &way);
-	if (packet.part == BL_PACKET_FIRST)
-		bl_tc_keep_fate(&packet, hook, fate, &way);
+		return bl_tc_icmp(skb, l3, hook);
+	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_fate(skb, &packet, hook, fate, &way))
+		return TC_ACT_SHOT;
 	switch (fate) {
 	case BL_FATE_TRANSLATED:
 		return bl_tc_go(skb, &packet, &way);

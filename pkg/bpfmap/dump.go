@@ -295,6 +295,7 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Refused: true},
 	sockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Refused: true},
 	sockBlReasonBL_REASON_XDP_SENT:            {Name: "xdp_sent"},
+	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept"},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

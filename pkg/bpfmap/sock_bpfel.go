@@ -243,6 +243,11 @@ const (
 	sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY sockBlNodeAddrFlag = 2
 )
 
+type sockBlPeersEntry struct {
+	_      structs.HostLayout
+	Second [16384]uint32
+}
+
 type sockBlReason uint32
 
 const (
@@ -258,7 +263,8 @@ const (
 	sockBlReasonBL_REASON_NO_SOURCE_PORT      sockBlReason = 9
 	sockBlReasonBL_REASON_FLOW_NOT_STORED     sockBlReason = 10
 	sockBlReasonBL_REASON_XDP_SENT            sockBlReason = 11
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 12
+	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT   sockBlReason = 12
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 13
 )
 
 type sockBlSchema uint32
@@ -387,6 +393,7 @@ const (
 	sockMapBlFrontend                 = "bl_frontend"
 	sockMapBlLocalCidr                = "bl_local_cidr"
 	sockMapBlNodeAddr                 = "bl_node_addr"
+	sockMapBlPeers                    = "bl_peers"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
 	sockMapBlServiceName              = "bl_service_name"
@@ -500,6 +507,7 @@ type sockMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -575,6 +583,7 @@ type sockMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -600,6 +609,7 @@ func (m *sockMaps) Close() error {
 		m.BlFrontend,
 		m.BlLocalCidr,
 		m.BlNodeAddr,
+		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,

@@ -30,6 +30,9 @@ const (
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlLocalCidr                = "bl_local_cidr"
 	tcMapBlNodeAddr                 = "bl_node_addr"
+	tcMapBlPeers                    = "bl_peers"
+	tcMapBlReorder                  = "bl_reorder"
+	tcMapBlReorderData              = "bl_reorder_data"
 	tcMapBlService                  = "bl_service"
 	tcMapBlServiceCidr              = "bl_service_cidr"
 	tcMapBlServiceName              = "bl_service_name"
@@ -143,6 +146,9 @@ type tcMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
+	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -222,6 +228,9 @@ type tcMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
+	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -248,6 +257,9 @@ func (m *tcMaps) Close() error {
 		m.BlFrontend,
 		m.BlLocalCidr,
 		m.BlNodeAddr,
+		m.BlPeers,
+		m.BlReorder,
+		m.BlReorderData,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,

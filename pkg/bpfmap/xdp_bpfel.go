@@ -30,6 +30,7 @@ const (
 	xdpMapBlHop                      = "bl_hop"
 	xdpMapBlLocalCidr                = "bl_local_cidr"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
+	xdpMapBlPeers                    = "bl_peers"
 	xdpMapBlService                  = "bl_service"
 	xdpMapBlServiceCidr              = "bl_service_cidr"
 	xdpMapBlServiceName              = "bl_service_name"
@@ -133,6 +134,7 @@ type xdpMapSpecs struct {
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -212,6 +214,7 @@ type xdpMaps struct {
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -238,6 +241,7 @@ func (m *xdpMaps) Close() error {
 		m.BlHop,
 		m.BlLocalCidr,
 		m.BlNodeAddr,
+		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,

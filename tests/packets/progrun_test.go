@@ -55,6 +55,7 @@ var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP
 // Service of both families and protocols with one backend, at its loopback device.
 type bench struct {
 	host     *lab.Host
+	maps     *bpfmap.Maps
 	programs map[string]*ebpf.Program
 }
 
@@ -77,7 +78,7 @@ func newBench(t testing.TB) *bench {
 			p.Close()
 		}
 	})
-	return &bench{h, programs}
+	return &bench{h, a.Maps(), programs}
 }
 
 // run returns the verdict on a packet and the packet as it is then.
@@ -235,8 +236,12 @@ func untouched4(all map[string][]byte, name string, f frame) {
 		all[fmt.Sprintf("%swith %d words of header", name, length)] = with(packet, 0, 4<<4|length)
 	}
 	all[name+"with more header than packet"] = with(packet, 0, 4<<4|15)
-	all[name+"later fragment"] = with(packet, 6, 0x20, 1)
-	all[name+"last fragment"] = with(packet, 6, 0x1f, 0xff)
+	elsewhere := f
+	elsewhere.to = foreign[4]
+	all[name+"first fragment to no Service"] = with(elsewhere.bytes(), 6, 0x20, 0)
+	all[name+"later fragment to no Service"] = with(elsewhere.bytes(), 6, 0x20, 1)
+	all[name+"last fragment to no Service"] = with(elsewhere.bytes(), 6, 0x1f, 0xff)
+	all[name+"later fragment of another protocol"] = with(with(packet, 6, 0x20, 1), 9, unix.IPPROTO_ICMP)
 	all[name+"longer than it is"] = with(packet, 2, 0, byte(len(packet)-ethernetSize+1))
 	all[name+"shorter than its headers"] = with(packet, 2, 0, 27)
 	for protocol := range 256 {
@@ -260,9 +265,14 @@ func untouched6(all map[string][]byte, name string, f frame) {
 			all[fmt.Sprintf("%sas protocol %d", name, protocol)] = with(packet, 6, byte(protocol))
 		}
 	}
-	f.extension = unix.IPPROTO_FRAGMENT
-	f.options = []byte{f.protocol, 0, 0, 9, 0, 0, 0, 1}
-	all[name+"in a later fragment"] = f.bytes()
+	later := f
+	later.to = foreign[6]
+	later.extension = unix.IPPROTO_FRAGMENT
+	later.options = []byte{f.protocol, 0, 0, 9, 0, 0, 0, 1}
+	all[name+"in a later fragment to no Service"] = later.bytes()
+	later.to = f.to
+	later.options = []byte{unix.IPPROTO_ICMPV6, 0, 0, 9, 0, 0, 0, 1}
+	all[name+"as ICMP in a later fragment"] = later.bytes()
 	f.extension = unix.IPPROTO_DSTOPTS
 	f.options = extensions(f.protocol, 8, slices.Repeat([]byte{f.extension}, 9)...)
 	all[name+"behind nine extensions"] = f.bytes()

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <beeline/flow.h>
+#include <beeline/peers.h>
 #include <beeline/way.h>
 
 #define AF_INET 2
@@ -298,6 +299,7 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 	if (!bpf_map_update_elem(&bl_flow, &key, &forward, BPF_ANY)) {
 		way->to.src = plan->source;
 		bl_way_to_backend(&forward, way);
+		bl_peers_note(&plan->backend, &plan->source, now);
 		return true;
 	}
 	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);

@@ -43,11 +43,12 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 					   __u32 now)
 {
 	struct bl_flow_entry reply = {};
-	struct bl_flow_key key;
+	struct bl_flow_key key BL_ALIGNED;
 
 	forward->touched = now;
 	forward->forward.used = now;
 	bl_flow_reply_key(&packet->key, forward, source, &key);
+	bl_peers_note(&key.src, &key.dst, now);
 	if (bpf_map_lookup_elem(&bl_flow, &key))
 		return;
 	bl_flow_make_reply(&packet->key, forward, client_device, now, &reply);
@@ -96,6 +97,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	const __u32 *id;
 
 	reply->touched = now;
+	bl_peers_note(&packet->key.src, &packet->key.dst, now);
 	bl_flow_forward_key(&packet->key, reply, &key);
 	forward = bpf_map_lookup_elem(&bl_flow, &key);
 	if (forward) {

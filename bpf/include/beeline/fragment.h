@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Fragments. Only the first one of a datagram has the ports, so what becomes of it
- * is kept for the others. One that comes before the first passes untouched.
+ * is kept for the others.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct bl_fragment_key {
 };
 _Static_assert(sizeof(struct bl_fragment_key) == 40, "bl_fragment_key");
 
-/* What became of the first fragment. */
+/* What became of the first fragment; BL_FATE_UNKNOWN while others wait for it. */
 struct bl_fragment_entry {
 	struct bl_rewrite to;
 	__u32 device;
@@ -51,4 +51,16 @@ static __always_inline void bl_fragment_key(const struct bl_packet *packet, __u8
 	key->proto = packet->ipv4 ? packet->key.proto : 0;
 	key->hook = hook;
 	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}
+
+/* Whether two keys, both BL_ALIGNED or of a map, are the same. */
+static __always_inline bool bl_fragment_same(const struct bl_fragment_key *a,
+					     const struct bl_fragment_key *b)
+{
+	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+	__u64 differs = 0;
+
+	for (unsigned int i = 0; i < sizeof(*a) / sizeof(*x); i++)
+		differs |= x[i] ^ y[i];
+	return !differs;
 }

@@ -154,6 +154,13 @@ struct {
 	__type(value, struct bl_flow_entry);
 } bl_flow SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bl_peers_entry);
+} bl_peers SEC(".maps");
+
 /* Session affinity of packets, by client address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -319,6 +319,21 @@ enum bl_flow_bits {
 	BL_FLOW_POD = 1 << 7, /* the client is a pod: its device translates replies */
 };
 
+/* Size of bl_peers. */
+enum bl_peers_size {
+	BL_PEERS_SHIFT = 14,
+	BL_PEERS_SIZE = 1 << BL_PEERS_SHIFT,
+};
+
+/*
+ * Which hosts answer which in a flow, at the hash of both addresses: the second of
+ * CLOCK_MONOTONIC_COARSE in which that was last seen, 0 for never. Two pairs of hosts
+ * may share a place.
+ */
+struct bl_peers_entry {
+	__u32 second[BL_PEERS_SIZE];
+};
+
 /* A device that faces clients or other nodes: packets are translated there. */
 struct bl_device_entry {
 	union bl_addr addr6; /* source of SNAT; zero is none */
@@ -427,5 +442,8 @@ enum bl_reason {
 	BL_REASON_FLOW_NOT_STORED,
 	/* Served: the packet was sent on by XDP. */
 	BL_REASON_XDP_SENT,
+	/* Passed untouched: a fragment that came before its datagram's first one, and no
+	 * room to keep it until then. */
+	BL_REASON_FRAGMENT_NOT_KEPT,
 	BL_REASON_COUNT,
 };
