@@ -16,7 +16,7 @@ import (
 func tuneHost(c *config.Settings) {
 	score := strconv.Itoa(int(*c.KubeProxy.OOMScoreAdj))
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(score), 0); err != nil {
-		klog.InfoS("Agent is ended like any process when memory runs out", "oomScoreAdj", score, "err", err)
+		klog.InfoS("OOM score stays as it is", "wanted", score, "err", err)
 	}
 	if c.Netfilter == (conntrack.Settings{}) {
 		return

@@ -71,7 +71,7 @@ func (f *flagSet) addClient(k *KubeProxyConfiguration) {
 	bind(f, f.Float32Var, &client.QPS, "kube-api-qps", "KubeProxyConfiguration.clientConnection.qps",
 		"requests to the API server per second")
 	bind(f, f.DurationVar, &k.ConfigSyncPeriod.Duration, "config-sync-period", "KubeProxyConfiguration.configSyncPeriod",
-		"accepted for kube-proxy's sake: changes are watched, nothing is refreshed by time")
+		"without effect: changes are watched, nothing is refreshed by time")
 }
 
 func (f *flagSet) addNode(k *KubeProxyConfiguration) {
@@ -84,7 +84,7 @@ func (f *flagSet) addNode(k *KubeProxyConfiguration) {
 	bind(f, f.StringVar, &k.ClusterCIDR, "cluster-cidr", "KubeProxyConfiguration.clusterCIDR",
 		"CIDRs of pods, separated by commas: clients in them are inside the cluster")
 	f.bindValue(text[localMode]{&k.DetectLocalMode}, "detect-local-mode", "KubeProxyConfiguration.detectLocalMode",
-		"how clients inside the cluster are told: ClusterCIDR")
+		"how clients inside the cluster are told: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	bind(f, f.StringVar, &k.DetectLocal.BridgeInterface, "pod-bridge-interface", "KubeProxyConfiguration.detectLocal.bridgeInterface",
 		"bridge of the pods, for --detect-local-mode=BridgeInterface")
 	bind(f, f.StringVar, &k.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "KubeProxyConfiguration.detectLocal.interfaceNamePrefix",

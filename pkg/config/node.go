@@ -30,10 +30,24 @@ func (s *Settings) setNode(kubeProxy, beeline *field.Path) field.ErrorList {
 		errs = append(errs, s.addNodeAddr(ip, beeline.Child("nodeIPs").Index(i))...)
 	}
 	errs = append(errs, s.setBindAddress(kubeProxy.Child("bindAddress"))...)
-	if s.NodePorts, err = policy.ParseNodePortAddresses(s.KubeProxy.NodePortAddresses); err != nil {
-		errs = append(errs, field.Invalid(kubeProxy.Child("nodePortAddresses"), s.KubeProxy.NodePortAddresses, err.Error()))
-	}
+	errs = append(errs, s.setNodePorts(kubeProxy.Child("nodePortAddresses"))...)
 	errs = append(errs, parsePrefixes(s.Beeline.ServiceClusterIPRanges, beeline.Child("serviceClusterIPRanges"), &s.ServiceRanges)...)
+	return errs
+}
+
+// setNodePorts sets where NodePorts answer.
+func (s *Settings) setNodePorts(path *field.Path) field.ErrorList {
+	list := s.KubeProxy.NodePortAddresses
+	var err error
+	if s.NodePorts, err = policy.ParseNodePortAddresses(list); err == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, value := range list {
+		if one, err := policy.ParseNodePortAddresses(list[i : i+1]); err != nil || one.Primary {
+			errs = append(errs, field.Invalid(path.Index(i), value, `must be a CIDR, such as 10.0.0.0/16 or fd00::/64, or "primary" alone`))
+		}
+	}
 	return errs
 }
 
@@ -117,7 +131,7 @@ func parsePrefixes(list []string, path *field.Path, to *[]netip.Prefix) field.Er
 	for i, s := range list {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR such as 10.0.0.0/16 or fd00::/64"))
+			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR, such as 10.0.0.0/16 or fd00::/64"))
 			continue
 		}
 		*to = append(*to, p.Masked())

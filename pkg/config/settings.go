@@ -69,29 +69,10 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setTimeouts(kubeProxy.Child("conntrack"), beeline.Child("flowTimeouts"))...)
 	errs = append(errs, checkKubeProxy(&c.KubeProxy, kubeProxy)...)
 	errs = append(errs, s.setDatapath(beeline)...)
+	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)
 	}
-	s.setSizes()
 	s.Netfilter = s.netfilter()
 	return s, nil
-}
-
-// setSizes sets the sizes of the tables.
-func (s *Settings) setSizes() {
-	t := s.Beeline.Tables
-	s.Sizes = bpfmap.Sizes{
-		Frontends:    t.MaxFrontends,
-		Services:     t.MaxServices,
-		Backends:     t.MaxBackends,
-		Slots:        t.MaxSlots,
-		Affinity:     t.MaxAffinityEntries,
-		UDPPeers:     t.MaxUDPPeers,
-		SourceRanges: t.MaxSourceRanges,
-		Flows:        t.MaxFlows,
-		Clients:      t.MaxClients,
-	}
-	if s.Sizes.Flows == 0 {
-		s.Sizes.Flows = flowEntries(&s.KubeProxy.Conntrack)
-	}
 }

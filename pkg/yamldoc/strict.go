@@ -2,6 +2,7 @@ package yamldoc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -57,7 +58,9 @@ func (d *Document) decode(root *field.Path, data []byte, v any, strict bool) []*
 		faults = append(faults, d.FaultAt(Below(root, w.path), w.reason))
 	}
 	if len(faults) > 0 {
-		slices.SortStableFunc(faults, func(a, b *Fault) int { return a.Line - b.Line })
+		slices.SortFunc(faults, func(a, b *Fault) int {
+			return cmp.Or(a.Line-b.Line, strings.Compare(a.Path, b.Path))
+		})
 		return faults
 	}
 	data, err := json.Marshal(tree)
