@@ -100,6 +100,10 @@ cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-
 cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the network; FOCUS=regexp (root)
 	@$(CLUSTER) e2e $(if $(FOCUS),--focus='$(FOCUS)')
 
+.PHONY: cluster-migrate
+cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic (root)
+	@$(CLUSTER) migrate
+
 .PHONY: bench
 bench: root setup-test build ## measure; writes tests/bench/RESULTS.md (root)
 	$(GO) run ./tests/bench

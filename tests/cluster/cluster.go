@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// proxyLabel is the node label that says which proxy serves the node.
-const proxyLabel = "beeline.io/proxy"
+// proxyLabel is the label of the nodes on which a proxy is to run; its value is
+// "wanted".
+func proxyLabel(proxy string) string { return "beeline.io/" + proxy }
 
 // cluster is a running cluster. The process that holds it is in the namespace of
 // the router between the nodes, where the control plane runs too.
@@ -122,14 +123,20 @@ func (c *cluster) bootNodes(ctx context.Context) error {
 
 // installProxies installs what serves the Services of the nodes.
 func (c *cluster) installProxies(ctx context.Context) error {
-	if c.Proxy == proxyNone {
+	switch c.Proxy {
+	case proxyNone:
 		return nil
-	}
-	if err := c.apply(ctx, c.Proxy+".yaml"); err != nil {
-		return err
-	}
-	if err := c.rolledOut(ctx, "daemonset/"+c.Proxy); err != nil {
-		return err
+	case proxyBeeline:
+		if err := c.installChart(ctx, nil); err != nil {
+			return err
+		}
+	default:
+		if err := c.apply(ctx, "kube-proxy.yaml"); err != nil {
+			return err
+		}
+		if err := c.rolledOut(ctx, "daemonset/kube-proxy"); err != nil {
+			return err
+		}
 	}
 	c.say("%s serves", c.Proxy)
 	return nil
@@ -137,12 +144,17 @@ func (c *cluster) installProxies(ctx context.Context) error {
 
 // apply applies one of our manifests.
 func (c *cluster) apply(ctx context.Context, name string) error {
-	manifest, err := render(name, map[string]string{
-		"CoreDNSImage": coreDNSImage, "KubeProxyImage": kubeProxyImage, "BeelineImage": c.Image,
+	return c.applyWith(ctx, name, map[string]any{
+		"CoreDNSImage": coreDNSImage, "KubeProxyImage": kubeProxyImage,
 		"APIHost": routerAddr4, "APIURL": apiURL,
 		"DNSAddr4": dnsAddr4, "DNSAddr6": dnsAddr6,
-		"ClusterCIDRs": clusterCIDRs, "ServiceCIDRs": serviceCIDRs, "Mode": c.Mode, "ProxyLabel": proxyLabel,
+		"ClusterCIDRs": clusterCIDRs, "Mode": c.Mode, "ProxyLabel": proxyLabel(proxyKubeProxy), "LoadImage": loadImage,
 	})
+}
+
+// applyWith applies one of our manifests, filled in with data.
+func (c *cluster) applyWith(ctx context.Context, name string, data map[string]any) error {
+	manifest, err := render(name, data)
 	if err != nil {
 		return err
 	}
@@ -156,9 +168,13 @@ func (c *cluster) apply(ctx context.Context, name string) error {
 
 // rolledOut waits until an object of kube-system has all its pods ready.
 func (c *cluster) rolledOut(ctx context.Context, object string) error {
-	_, err := c.kubectl(ctx, "rollout", "status", "--namespace=kube-system", "--timeout="+bootTimeout.String(), object)
+	return c.rolledOutIn(ctx, "kube-system", object)
+}
+
+func (c *cluster) rolledOutIn(ctx context.Context, namespace, object string) error {
+	_, err := c.kubectl(ctx, "rollout", "status", "--namespace="+namespace, "--timeout="+bootTimeout.String(), object)
 	if err != nil {
-		pods, _ := c.kubectl(ctx, "describe", "pods", "--namespace=kube-system")
+		pods, _ := c.kubectl(ctx, "describe", "pods", "--namespace="+namespace)
 		err = fmt.Errorf("%w\n%s", err, pods)
 	}
 	return err

@@ -164,3 +164,26 @@ func buildStatic(ctx context.Context, output, pkg string) error {
 	}
 	return nil
 }
+
+// loadImage is the image of the program load.
+const loadImage = "beeline.io/load:local"
+
+// buildLoad returns an archive with the image of the program load.
+func buildLoad(ctx context.Context, cache string) (string, error) {
+	dir := filepath.Join(cache, "load")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "load")
+	if err := buildStatic(ctx, binary, "./tests/cluster/load"); err != nil {
+		return "", err
+	}
+	only, err := newLayer(filepath.Join(dir, "layer.tar"), func(w *tar.Writer) error {
+		return addFile(w, "load", binary, 0o755)
+	})
+	if err != nil {
+		return "", err
+	}
+	archive := filepath.Join(dir, "image.tar")
+	return archive, writeArchive(archive, []image{{tags: []string{loadImage}, layers: []layer{only}, entrypoint: []string{"/load"}}})
+}

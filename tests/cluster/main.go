@@ -91,6 +91,9 @@ func launch(ctx context.Context, s settings) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("namespaces and cgroups need root: run with sudo")
 	}
+	if s.Task == "migrate" {
+		s.Proxy = proxyKubeProxy
+	}
 	if err := s.validate(); err != nil {
 		return err
 	}
@@ -135,7 +138,12 @@ func build(ctx context.Context, s *settings) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Images = append(s.Images, images)
+	load, err := buildLoad(ctx, cache)
+	if err != nil {
+		return err
+	}
+	s.Images = append(s.Images, images, load)
+	s.Chart = filepath.Join(root, "charts", "beeline")
 	if s.Proxy == proxyKubeProxy && s.Task == "e2e" {
 		return nil
 	}

@@ -142,7 +142,7 @@ func (c *cluster) register(ctx context.Context, i int) error {
 			corev1.LabelTopologyZone:   zones[(i-1)%len(zones)],
 			corev1.LabelTopologyRegion: "region-1",
 			corev1.LabelOSStable:       "linux",
-			proxyLabel:                 c.Proxy,
+			proxyLabel(c.Proxy):        "wanted",
 		}},
 	}
 	for _, pods := range podRanges(i) {

@@ -11,7 +11,7 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, Containerd, Runc, CNI, CoreDNS string
+	Kubernetes, Node, Tests, Containerd, Runc, CNI, CoreDNS, Helm string
 }
 
 // buildPrograms builds what the cache lacks. That takes minutes the first time.
@@ -27,6 +27,7 @@ func buildPrograms(ctx context.Context) (f programFolders, err error) {
 		{programs.Runc, &f.Runc},
 		{programs.CNI, &f.CNI},
 		{programs.CoreDNS, &f.CoreDNS},
+		{programs.Helm, &f.Helm},
 	} {
 		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)
 		if *p.folder, err = p.set.Build(ctx); err != nil {

@@ -43,6 +43,7 @@ type settings struct {
 	Hierarchies []hierarchy
 	Programs    programFolders
 	Rootfs      string
+	Chart       string
 	Images      []string
 }
 

@@ -13,8 +13,9 @@ type task struct {
 }
 
 var tasks = map[string]task{
-	"e2e": {"Run upstream's tests of the network", e2e},
-	"up":  {"Boot a cluster and keep it until interrupted", up},
+	"e2e":     {"Run upstream's tests of the network", e2e},
+	"migrate": {"Replace kube-proxy by Beeline and go back, under traffic", migrate},
+	"up":      {"Boot a cluster and keep it until interrupted", up},
 }
 
 // up keeps the cluster until the user interrupts.

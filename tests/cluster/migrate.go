@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The traffic during a migration: long connections, and short ones a second.
+const (
+	longOutside, longPod = 100, 34
+	rateOutside, ratePod = 30, 10
+	// outsideLifetime is how old connections from outside become, for a node is
+	// given back only when those through Beeline have ended.
+	outsideLifetime = 40 * time.Second
+)
+
+// migrate replaces kube-proxy by Beeline node by node as docs/migration.md says,
+// and goes back, under traffic from outside and from pods. No connection breaks
+// and none fails.
+func migrate(ctx context.Context, c *cluster) error {
+	t := &traffic{cluster: c}
+	if err := c.startMigrationTraffic(ctx, t); err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"kube-proxy serves all nodes", func(context.Context) error { return nil }},
+		{"Beeline serves all nodes", c.toBeeline},
+		{"the rules of kube-proxy are gone", c.removeRules},
+		{"kube-proxy serves all nodes again", c.toKubeProxy},
+	} {
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("until %s: %w", step.what, err)
+		}
+		if err := settle(ctx, 10*time.Second); err != nil {
+			return err
+		}
+		if err := t.check(step.what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startMigrationTraffic starts servers and clients and waits until all long
+// connections are made.
+func (c *cluster) startMigrationTraffic(ctx context.Context, t *traffic) error {
+	if err := c.apply(ctx, "echo.yaml"); err != nil {
+		return err
+	}
+	if err := c.rolledOutIn(ctx, "default", "daemonset/echo"); err != nil {
+		return err
+	}
+	inside, outside, err := c.serviceAddresses(ctx, "echo")
+	if err != nil {
+		return err
+	}
+	for _, url := range outside {
+		if err := c.answers(ctx, url); err != nil {
+			return err
+		}
+	}
+	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
+		"LoadImage": loadImage, "Long": longPod, "Rate": ratePod, "Targets": strings.Join(inside, ","),
+	}); err != nil {
+		return err
+	}
+	if err := c.rolledOutIn(ctx, "default", "daemonset/client"); err != nil {
+		return err
+	}
+	if err := t.watchPods(ctx, "app=client"); err != nil {
+		return err
+	}
+	if err := t.startOutside(fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
+		fmt.Sprintf("--lifetime=%s", outsideLifetime), "--targets="+strings.Join(outside, ",")); err != nil {
+		return err
+	}
+	want := longOutside + c.Nodes*longPod
+	return c.await(ctx, fmt.Sprintf("%d long connections", want), func() error {
+		n, err := t.open()
+		if err == nil && n < want {
+			err = fmt.Errorf("%d are open", n)
+		}
+		return err
+	})
+}
+
+// toBeeline has Beeline serve one node after the other.
+func (c *cluster) toBeeline(ctx context.Context) error {
+	if err := c.installChart(ctx, besideKubeProxy()); err != nil {
+		return err
+	}
+	for i := 1; i <= c.Nodes; i++ {
+		if err := c.replace(ctx, i, proxyKubeProxy, proxyBeeline); err != nil {
+			return err
+		}
+		c.say("%s is Beeline's", nodeName(i))
+	}
+	return nil
+}
+
+// removeRules has Beeline remove what kube-proxy left and take its ports.
+func (c *cluster) removeRules(ctx context.Context) error {
+	return c.installChart(ctx, chartValues{"cleanupKubeProxy": true})
+}
+
+// toKubeProxy goes back, one node after the other.
+func (c *cluster) toKubeProxy(ctx context.Context) error {
+	if err := c.installChart(ctx, besideKubeProxy()); err != nil {
+		return err
+	}
+	for i := 1; i <= c.Nodes; i++ {
+		if err := c.replace(ctx, i, proxyBeeline, proxyKubeProxy); err != nil {
+			return err
+		}
+		if err := c.drain(ctx, i); err != nil {
+			return err
+		}
+		c.say("%s is kube-proxy's", nodeName(i))
+	}
+	return nil
+}
+
+// replace has a proxy run on the i-th node, and when it serves, another one end.
+func (c *cluster) replace(ctx context.Context, i int, leaves, comes string) error {
+	if err := c.want(ctx, i, comes, true); err != nil {
+		return err
+	}
+	if err := c.rolledOut(ctx, "daemonset/"+comes); err != nil {
+		return err
+	}
+	return c.want(ctx, i, leaves, false)
+}
+
+// want says whether a proxy is to run on the i-th node, and waits until it does or
+// has ended.
+func (c *cluster) want(ctx context.Context, i int, proxy string, wanted bool) error {
+	label := proxyLabel(proxy) + "-"
+	if wanted {
+		label = proxyLabel(proxy) + "=wanted"
+	}
+	if _, err := c.kubectl(ctx, "label", "node", nodeName(i), label); err != nil {
+		return err
+	}
+	return c.await(ctx, fmt.Sprintf("%s on %s is as wanted", proxy, nodeName(i)), func() error {
+		names, err := c.kubectl(ctx, "get", "pods", "--namespace=kube-system", "--output=name",
+			"--selector="+podSelectors[proxy], "--field-selector=spec.nodeName="+nodeName(i))
+		if err == nil && (strings.TrimSpace(names) != "") != wanted {
+			err = fmt.Errorf("pods there: %q", names)
+		}
+		return err
+	})
+}
+
+// podSelectors find the pods of a proxy.
+var podSelectors = map[string]string{
+	proxyBeeline:   "app.kubernetes.io/name=beeline",
+	proxyKubeProxy: "k8s-app=kube-proxy,app.kubernetes.io/name!=beeline",
+}
+
+// drain gives the i-th node, on which no agent runs any more, to kube-proxy.
+func (c *cluster) drain(ctx context.Context, i int) error {
+	pod := "drain-" + nodeName(i)
+	if err := c.applyWith(ctx, "drain.yaml", map[string]any{"Pod": pod, "Node": nodeName(i), "Image": c.Image}); err != nil {
+		return err
+	}
+	_, err := c.kubectl(ctx, "wait", "--namespace=kube-system", "--for=jsonpath={.status.phase}=Succeeded",
+		"--timeout="+bootTimeout.String(), "pod/"+pod)
+	if err != nil {
+		logs, _ := c.kubectl(ctx, "logs", "--namespace=kube-system", pod)
+		err = fmt.Errorf("%w\n%s", err, logs)
+	}
+	return err
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
+)
+
+// traffic is what watches a change of the cluster: clients that keep count.
+type traffic struct {
+	cluster *cluster
+	sources []source
+}
+
+// source is a running client.
+type source struct {
+	name string
+	url  string // of its counts
+}
+
+// startOutside runs a client on the router: a host that is no part of the cluster.
+func (t *traffic) startOutside(args ...string) error {
+	c := t.cluster
+	port := 9000 + len(t.sources)
+	binary := filepath.Join(filepath.Dir(c.Images[1]), "load")
+	args = append([]string{"run", fmt.Sprintf("--listen=127.0.0.1:%d", port)}, args...)
+	d, err := startDaemon(c.logs, fmt.Sprintf("load-%d", port), exec.Command(binary, args...))
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, d)
+	t.sources = append(t.sources, source{"outside", fmt.Sprintf("http://127.0.0.1:%d/stats", port)})
+	return nil
+}
+
+// watchPods adds the clients in pods.
+func (t *traffic) watchPods(ctx context.Context, selector string) error {
+	pods, err := t.cluster.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return err
+	}
+	for _, p := range pods.Items {
+		t.sources = append(t.sources, source{"pod on " + p.Spec.NodeName, fmt.Sprintf("http://%s:9000/stats", p.Status.PodIP)})
+	}
+	return nil
+}
+
+func (s source) read() (loadstats.Stats, error) {
+	var stats loadstats.Stats
+	resp, err := prober.Get(s.url)
+	if err != nil {
+		return stats, fmt.Errorf("counts of the client %s: %w", s.name, err)
+	}
+	defer resp.Body.Close()
+	return stats, json.NewDecoder(resp.Body).Decode(&stats)
+}
+
+// open returns how many long connections are open.
+func (t *traffic) open() (int, error) {
+	n := 0
+	for _, s := range t.sources {
+		stats, err := s.read()
+		if err != nil {
+			return 0, err
+		}
+		n += stats.Open
+	}
+	return n, nil
+}
+
+// check tells the counts and fails when anything went wrong, or when a client did
+// nothing.
+func (t *traffic) check(what string) error {
+	t.cluster.say("%s", what)
+	var errs []error
+	fmt.Printf("          %-16s %6s %9s %7s %7s %7s %9s\n", "CLIENT", "LONG", "REQUESTS", "BROKEN", "SHORT", "FAILED", "SLOWEST")
+	for _, s := range t.sources {
+		stats, err := s.read()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Printf("          %-16s %6d %9d %7d %7d %7d %6d ms\n", s.name,
+			stats.Open, stats.Requests, stats.Broken, stats.Short, stats.Failed, stats.Slowest)
+		if stats.Broken+stats.Failed > 0 {
+			errs = append(errs, fmt.Errorf("%s: client %s: %d connections broken, %d failed:\n  %s",
+				what, s.name, stats.Broken, stats.Failed, strings.Join(stats.Errors, "\n  ")))
+		}
+		if stats.Short == 0 {
+			errs = append(errs, fmt.Errorf("%s: client %s got no answer at all", what, s.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serviceAddresses waits for the load balancer and returns the URLs by which a
+// Service is reached from within and from outside.
+func (c *cluster) serviceAddresses(ctx context.Context, name string) (inside, outside []string, err error) {
+	var svc *corev1.Service
+	err = c.await(ctx, "Service "+name+" has its addresses", func() (err error) {
+		svc, err = c.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(svc.Status.LoadBalancer.Ingress) != len(svc.Spec.ClusterIPs) {
+			err = errors.New("the load balancer has not assigned them")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, ip := range svc.Spec.ClusterIPs {
+		inside = append(inside, url(ip, svc.Spec.Ports[0].Port))
+	}
+	for i := 1; i <= c.Nodes; i++ {
+		for _, addr := range nodeAddrs(i) {
+			outside = append(outside, url(addr.Addr().String(), svc.Spec.Ports[0].NodePort))
+		}
+	}
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		outside = append(outside, url(ingress.IP, svc.Spec.Ports[0].Port))
+	}
+	return slices.Concat(inside, outside), outside, nil
+}
+
+func url(ip string, port int32) string {
+	if strings.Contains(ip, ":") {
+		ip = "[" + ip + "]"
+	}
+	return fmt.Sprintf("http://%s:%d", ip, port)
+}
+
+// answers waits until a URL does.
+func (c *cluster) answers(ctx context.Context, url string) error {
+	return c.await(ctx, url+" answers", func() error {
+		resp, err := prober.Get(url)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+// settle lets the traffic run for a while.
+func settle(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
