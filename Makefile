@@ -104,6 +104,13 @@ cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the ne
 cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic (root)
 	@$(CLUSTER) migrate
 
+.PHONY: cluster-rollout cluster-upgrade
+cluster-rollout: cluster-image ## replace pods behind a load balancer in a cluster, under traffic (root)
+	@$(CLUSTER) rollout
+
+cluster-upgrade: cluster-image ## upgrade Beeline in a cluster and roll back, under traffic (root)
+	@$(CLUSTER) upgrade
+
 .PHONY: bench
 bench: root setup-test build ## measure; writes tests/bench/RESULTS.md (root)
 	$(GO) run ./tests/bench

@@ -67,11 +67,18 @@ func (c *cluster) installChart(ctx context.Context, changes chartValues) error {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Programs.Helm, "helm"),
-		"upgrade", "--install", "beeline", c.Chart, "--namespace=kube-system", "--values="+file)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.credential("admin.conf"), "HOME="+c.Dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("helm: %w\n%s", err, out)
+	if err := c.helm(ctx, "upgrade", "--install", "beeline", c.Chart, "--values="+file); err != nil {
+		return err
 	}
 	return c.rolledOut(ctx, "daemonset/beeline")
+}
+
+// helm runs helm in the namespace kube-system.
+func (c *cluster) helm(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Programs.Helm, "helm"), append(args, "--namespace=kube-system")...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.credential("admin.conf"), "HOME="+c.Dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("helm %v: %w\n%s", args, err, out)
+	}
+	return nil
 }

@@ -38,7 +38,11 @@ func runCluster(ctx context.Context, s settings) (err error) {
 	if err := os.MkdirAll(c.logs, 0o755); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.stop()) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		err = errors.Join(err, c.stop())
+	}()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}

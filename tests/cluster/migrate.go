@@ -21,7 +21,7 @@ const (
 // and none fails.
 func migrate(ctx context.Context, c *cluster) error {
 	t := &traffic{cluster: c}
-	if err := c.startMigrationTraffic(ctx, t); err != nil {
+	if err := c.startTraffic(ctx, t, outsideLifetime); err != nil {
 		return err
 	}
 	for _, step := range []struct {
@@ -46,9 +46,10 @@ func migrate(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// startMigrationTraffic starts servers and clients and waits until all long
-// connections are made.
-func (c *cluster) startMigrationTraffic(ctx context.Context, t *traffic) error {
+// startTraffic starts servers and clients, outside and in pods, and waits until all
+// long connections are made. Those from outside are renewed at an age; zero is
+// never.
+func (c *cluster) startTraffic(ctx context.Context, t *traffic, lifetime time.Duration) error {
 	if err := c.apply(ctx, "echo.yaml"); err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func (c *cluster) startMigrationTraffic(ctx context.Context, t *traffic) error {
 		return err
 	}
 	if err := t.startOutside(fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
-		fmt.Sprintf("--lifetime=%s", outsideLifetime), "--targets="+strings.Join(outside, ",")); err != nil {
+		fmt.Sprintf("--lifetime=%s", lifetime), "--targets="+strings.Join(outside, ",")); err != nil {
 		return err
 	}
 	want := longOutside + c.Nodes*longPod

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The rolling update: as many servers as leave some nodes with none at times.
+const (
+	rolloutReplicas = 3
+	rolloutRate     = 500 // requests a second
+	rolloutGrace    = 10 * time.Second
+	rollouts        = 2
+)
+
+// rollout replaces the pods behind a load balancer that leads only to nodes with
+// endpoints (externalTrafficPolicy Local, a health check every two seconds), while
+// requests come from outside. None fails, and the pods see the client's address.
+func rollout(ctx context.Context, c *cluster) error {
+	if err := c.applyWith(ctx, "web.yaml", map[string]any{
+		"Replicas": rolloutReplicas, "LoadImage": loadImage, "Grace": rolloutGrace,
+	}); err != nil {
+		return err
+	}
+	if err := c.rolledOutIn(ctx, "default", "deployment/web"); err != nil {
+		return err
+	}
+	_, outside, err := c.serviceAddresses(ctx, "web")
+	if err != nil {
+		return err
+	}
+	// NodePorts of nodes without a server drop by design: only the load balancer's.
+	balanced := outside[2*c.Nodes:]
+	for _, url := range balanced {
+		if err := c.answers(ctx, url); err != nil {
+			return err
+		}
+	}
+	t := &traffic{cluster: c}
+	if err := t.startOutside(fmt.Sprintf("--rate=%d", rolloutRate), "--targets="+strings.Join(balanced, ",")); err != nil {
+		return err
+	}
+	for i := 1; i <= rollouts; i++ {
+		if err := settle(ctx, 5*time.Second); err != nil {
+			return err
+		}
+		if err := c.restartWeb(ctx); err != nil {
+			return err
+		}
+		if err := t.check(fmt.Sprintf("rolling update %d is over", i)); err != nil {
+			return err
+		}
+	}
+	return c.checkRollout(t)
+}
+
+// restartWeb replaces the pods and waits until the old ones have ended.
+func (c *cluster) restartWeb(ctx context.Context) error {
+	if _, err := c.kubectl(ctx, "rollout", "restart", "deployment/web"); err != nil {
+		return err
+	}
+	if err := c.rolledOutIn(ctx, "default", "deployment/web"); err != nil {
+		return err
+	}
+	return c.await(ctx, "the old pods have ended", func() error {
+		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		if err == nil && len(pods.Items) != rolloutReplicas {
+			err = fmt.Errorf("%d pods", len(pods.Items))
+		}
+		return err
+	})
+}
+
+// checkRollout fails when a pod saw another address than the client's, or when
+// pods were not replaced at all.
+func (c *cluster) checkRollout(t *traffic) error {
+	stats, err := t.sources[0].read()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	own := []string{routerAddr4, routerAddr6}
+	for client, n := range stats.Clients {
+		if !slices.Contains(own, client) {
+			errs = append(errs, fmt.Errorf("%d requests came from %s for the pods, want %v", n, client, own))
+		}
+	}
+	if want := rolloutReplicas * (rollouts + 1); len(stats.Hosts) != want {
+		errs = append(errs, fmt.Errorf("%d pods answered, want all %d", len(stats.Hosts), want))
+	}
+	if errors.Join(errs...) == nil {
+		c.say("%d pods answered, and saw the client's address", len(stats.Hosts))
+	}
+	return errors.Join(errs...)
+}
