@@ -71,8 +71,8 @@ func Fit(size uint32, backends int) uint32 {
 // Backend is what a ring is made of.
 type Backend struct {
 	AddrPort netip.AddrPort
-	// Weight is the backend's share of the slots, as others have theirs. 0 gets
-	// none.
+	// Weight is the backend's share of the slots beside the others' weights: 2 and 4
+	// are as 1 and 2. 0 gets none.
 	Weight uint32
 }
 
@@ -145,13 +145,15 @@ func Ring(size uint32, backends []Backend) []uint32 {
 // newTurns returns the backends that have a weight, by address and port.
 func newTurns(size uint32, backends []Backend) []turn {
 	turns := make([]turn, 0, len(backends))
+	unit := commonWeight(backends)
 	var sum uint64
 	for i, b := range backends {
 		if b.Weight == 0 {
 			continue
 		}
-		sum += uint64(b.Weight)
-		turns = append(turns, turn{order: newOrder(b.AddrPort, size), backend: uint32(i), weight: b.Weight})
+		weight := b.Weight / unit
+		sum += uint64(weight)
+		turns = append(turns, turn{order: newOrder(b.AddrPort, size), backend: uint32(i), weight: weight})
 	}
 	slices.SortFunc(turns, func(a, b turn) int {
 		return backends[a.backend].AddrPort.Compare(backends[b.backend].AddrPort)
@@ -161,6 +163,17 @@ func newTurns(size uint32, backends []Backend) []turn {
 		turns[i].weight = max(turns[i].weight, least)
 	}
 	return turns
+}
+
+// commonWeight returns the greatest number that divides every weight.
+func commonWeight(backends []Backend) uint32 {
+	common := uint32(0)
+	for _, b := range backends {
+		for a := b.Weight; a != 0; {
+			common, a = a, common%a
+		}
+	}
+	return common
 }
 
 // take returns the next slot of the order that is free, which then is not.

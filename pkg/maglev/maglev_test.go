@@ -145,6 +145,21 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// TestSameWeights: what weights have in common does not count.
+func TestSameWeights(t *testing.T) {
+	list := backends(9)
+	for i := range list {
+		list[i].Weight = uint32(1 + i%3)
+	}
+	want := Ring(1021, list)
+	for i := range list {
+		list[i].Weight *= 6
+	}
+	if !slices.Equal(want, Ring(1021, list)) {
+		t.Error("six times the weights make another ring")
+	}
+}
+
 // TestSmallWeights: whoever has a weight gets a slot.
 func TestSmallWeights(t *testing.T) {
 	for _, weight := range []uint32{1000, 65025, math.MaxUint32 / 2} {

@@ -123,6 +123,16 @@ type Service struct {
 	// HealthCheckPort is where load balancers ask whether this node has endpoints;
 	// 0 is nowhere.
 	HealthCheckPort uint16
+
+	Algorithm Algorithm
+	// RingSize is the number of slots of a hashing algorithm's ring; 0 leaves it to
+	// the number of endpoints.
+	RingSize uint32
+	// ZoneWeights multiply the weights of the endpoints of a zone; one that is not
+	// named has 1.
+	ZoneWeights map[string]uint8
+	// Faults are settings that were wrong and do not count.
+	Faults []Fault
 }
 
 // HasFamily reports whether the family is one of those that the Service has a cluster
@@ -170,6 +180,10 @@ type Slice struct {
 	// Triggered is when that happened which made the slice what it is; zero is
 	// unknown. It is no part of what is served.
 	Triggered time.Time
+	// Weight of each endpoint beside those of other slices; nil is 1.
+	Weight *uint8
+	// Faults are settings that were wrong and do not count.
+	Faults []Fault
 }
 
 // ServiceName returns the name of the Service that the slice belongs to.

@@ -20,7 +20,7 @@ func BenchmarkSelect(b *testing.B) {
 				node := &model.Node{Name: "node-1", Zone: "a"}
 				b.ReportAllocs()
 				for b.Loop() {
-					Select(port, model.IPv4, list, node)
+					Select(&model.Service{}, port, model.IPv4, list, node)
 				}
 			})
 		}

@@ -37,6 +37,10 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 // in the order of the slices.
 func join(eps []endpoint, port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) []endpoint {
 	eachPort(port, family, list, func(s *model.Slice, target uint16) {
+		weight := uint16(1)
+		if s.Weight != nil {
+			weight = uint16(*s.Weight)
+		}
 		for i := range s.Endpoints {
 			ep := &s.Endpoints[i]
 			eps = append(eps, endpoint{
@@ -46,12 +50,25 @@ func join(eps []endpoint, port model.ServicePort, family model.Family, list []*m
 					Serving:     ep.Serving,
 					Terminating: ep.Terminating,
 					OnNode:      node.Name != "" && ep.NodeName == node.Name,
+					Weight:      weight,
 				},
 				from: ep,
 			})
 		}
 	})
 	return eps
+}
+
+// weigh multiplies the weights by those of the endpoints' zones.
+func weigh(eps []endpoint, zones map[string]uint8) {
+	if len(zones) == 0 {
+		return
+	}
+	for i := range eps {
+		if weight, ok := zones[eps[i].from.Zone]; ok {
+			eps[i].Weight *= uint16(weight)
+		}
+	}
 }
 
 // eachPort calls f for every slice port that belongs to the Service port.

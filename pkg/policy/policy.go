@@ -46,6 +46,8 @@ type Backend struct {
 	Terminating bool
 	// OnNode says that the endpoint runs on the node the sets are made for.
 	OnNode bool
+	// Weight is the share of new connections; 0 gets none.
+	Weight uint16
 }
 
 // draining says that the endpoint is on its way out but still answers: it is
@@ -56,7 +58,8 @@ func (b *Backend) draining() bool { return b.Serving && b.Terminating }
 type Set struct {
 	Kind Kind
 	// Backends are in the order of their AddrPort, which is there once. There
-	// are some if Kind is Backends and none otherwise.
+	// are some of a weight if Kind is Backends; otherwise those that there are have
+	// none, and keep what they serve.
 	Backends []Backend
 }
 
@@ -69,14 +72,15 @@ type Sets struct {
 	Local Set
 }
 
-// Select returns the sets of one family of a Service port. slices are all the
+// Select returns the sets of one family of a port of svc. slices are all the
 // slices of the Service, ordered by name: the order decides between endpoints of
 // the same address and port. node must not be nil; of an unknown name or zone
 // (empty) nothing is local or hinted at.
-func Select(port model.ServicePort, family model.Family, slices []*model.Slice, node *model.Node) Sets {
+func Select(svc *model.Service, port model.ServicePort, family model.Family, slices []*model.Slice, node *model.Node) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.listed = join(s.listed[:0], port, family, slices, node)
+	weigh(s.listed, svc.ZoneWeights)
 	eps := s.unique()
 
 	hinted := hintFilter(eps, node)
@@ -91,19 +95,23 @@ func Select(port model.ServicePort, family model.Family, slices []*model.Slice, 
 
 	// The Cluster set is empty only when nothing is usable anywhere: hints never
 	// filter out the last Ready endpoint.
+	sets := Sets{Cluster: newSet(cluster, Reject)}
 	none := Reject
-	if len(cluster) > 0 {
+	if sets.Cluster.Kind == Backends {
 		none = Drop
 	}
-	return Sets{Cluster: newSet(cluster, Reject), Local: newSet(local, none)}
+	sets.Local = newSet(local, none)
+	return sets
 }
 
-// newSet returns the set of backends, or one of kind none when there are none.
+// newSet returns the set of backends, of kind none when no backend has a weight.
 func newSet(backends []Backend, none Kind) Set {
-	if len(backends) == 0 {
-		return Set{Kind: none}
+	for i := range backends {
+		if backends[i].Weight > 0 {
+			return Set{Kind: Backends, Backends: backends}
+		}
 	}
-	return Set{Kind: Backends, Backends: backends}
+	return Set{Kind: none, Backends: backends}
 }
 
 // pick returns the backends that match, in order, or nil.

@@ -113,7 +113,7 @@ func runSelectCases(t *testing.T, node *model.Node, cases []selectCase) {
 					return list
 				}
 				list := build()
-				got := Select(httpPort, family, list, node)
+				got := Select(&model.Service{}, httpPort, family, list, node)
 				if cluster := show(got.Cluster); cluster != c.cluster {
 					t.Errorf("cluster set = %s, want %s", cluster, c.cluster)
 				}
@@ -324,11 +324,11 @@ func TestJoin(t *testing.T) {
 			{"http", model.SCTP, "reject"},
 		} {
 			port := model.ServicePort{Name: c.name, Protocol: c.protocol, Port: targetPort}
-			if got := show(Select(port, family, list, here).Cluster); got != c.want {
+			if got := show(Select(&model.Service{}, port, family, list, here).Cluster); got != c.want {
 				t.Errorf("%v, port %q %v: cluster set = %s, want %s", family, c.name, c.protocol, got, c.want)
 			}
 		}
-		if got := show(Select(httpPort, other, list, here).Cluster); got != "3" {
+		if got := show(Select(&model.Service{}, httpPort, other, list, here).Cluster); got != "3" {
 			t.Errorf("%v: cluster set = %s, want 3", other, got)
 		}
 	}
@@ -336,14 +336,14 @@ func TestJoin(t *testing.T) {
 
 func TestBackendState(t *testing.T) {
 	list := []*model.Slice{httpSlice(model.IPv4, draining(2), draining(1).here())}
-	sets := Select(httpPort, model.IPv4, list, here)
+	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here)
 	local := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.1:8080"),
-		Serving:  true, Terminating: true, OnNode: true,
+		Serving:  true, Terminating: true, OnNode: true, Weight: 1,
 	}
 	remote := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.2:8080"),
-		Serving:  true, Terminating: true,
+		Serving:  true, Terminating: true, Weight: 1,
 	}
 	if want := []Backend{local, remote}; !slices.Equal(sets.Cluster.Backends, want) {
 		t.Errorf("cluster backends = %+v, want %+v", sets.Cluster.Backends, want)

@@ -15,6 +15,7 @@ type backend struct {
 	id         uint32
 	generation uint32
 	state      BackendState
+	weight     uint16
 	// left holds the sets that the backend was in and is not any more: coming
 	// back to one makes what was remembered of it void.
 	left BackendState
@@ -22,8 +23,9 @@ type backend struct {
 
 // endpoint is one that a unit wants, with the bits it should have.
 type endpoint struct {
-	addr  netip.AddrPort
-	state BackendState
+	addr   netip.AddrPort
+	state  BackendState
+	weight uint16
 }
 
 // Backends of a unit, wanted endpoints and the sets of pkg/policy are all in the
@@ -44,11 +46,11 @@ func appendWanted(wanted []endpoint, sets policy.Sets) []endpoint {
 		}
 		var e endpoint
 		if order <= 0 {
-			e.addr, e.state = cluster[0].AddrPort, InCluster|conditions(cluster[0])
+			e.addr, e.state, e.weight = cluster[0].AddrPort, InCluster|conditions(cluster[0]), cluster[0].Weight
 			cluster = cluster[1:]
 		}
 		if order >= 0 {
-			e.addr, e.state = local[0].AddrPort, e.state|InLocal|conditions(local[0])
+			e.addr, e.state, e.weight = local[0].AddrPort, e.state|InLocal|conditions(local[0]), local[0].Weight
 			local = local[1:]
 		}
 		wanted = append(wanted, e)
@@ -70,6 +72,9 @@ func conditions(b policy.Backend) BackendState {
 	if b.OnNode {
 		s |= OnNode
 	}
+	if b.Weight == 0 {
+		s |= NoNew
+	}
 	return s
 }
 
@@ -87,7 +92,7 @@ func (t *Tables) putBackends(u *unit, wanted []endpoint) error {
 		}
 		b := &known[0]
 		next := *b
-		next.state = want.state | b.state&membership
+		next.state, next.weight = want.state|b.state&membership, want.weight
 		if next.state&^b.state&b.left != 0 {
 			next.generation++
 			next.left = 0
@@ -122,7 +127,7 @@ func (t *Tables) addBackends(u *unit, fresh []endpoint, all int) ([]backend, err
 		}
 		b := backend{addr: want.addr, id: id, generation: t.store.Generation(id)}
 		next := b
-		next.generation, next.state = b.generation+1, want.state
+		next.generation, next.state, next.weight = b.generation+1, want.state, want.weight
 		if err := t.putBackend(u, &b, next); err != nil {
 			t.backends.put(id)
 			errs = append(errs, err)
@@ -151,8 +156,8 @@ func merge(list, added []backend) []backend {
 
 // putBackend writes next in place of b, if it differs.
 func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
-	if next.state != b.state || next.generation != b.generation {
-		entry := Backend{AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation}
+	if next.state != b.state || next.generation != b.generation || next.weight != b.weight {
+		entry := Backend{AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation, Weight: next.weight}
 		if err := t.store.PutBackend(b.id, entry); err != nil {
 			return fmt.Errorf("backend %s: %w", b.addr, err)
 		}
@@ -194,19 +199,6 @@ func (t *Tables) dropBackends(u *unit, wanted []endpoint, held map[uint32]bool) 
 	clear(u.backends[len(kept):])
 	u.backends = kept
 	return errors.Join(errs...)
-}
-
-// members returns the ids of the set's backends that have one.
-func (u *unit) members(set policy.Set) []uint32 {
-	members := make([]uint32, 0, len(set.Backends))
-	known := u.backends
-	for _, b := range set.Backends {
-		known = from(known, b.AddrPort)
-		if len(known) > 0 && known[0].addr == b.AddrPort {
-			members = append(members, known[0].id)
-		}
-	}
-	return members
 }
 
 // find returns the place of an address among the unit's backends.

@@ -18,8 +18,13 @@ type Unit struct {
 	Name            ServiceName
 	Sets            policy.Sets
 	AffinitySeconds uint32
+	Algorithm       model.Algorithm
+	RingSize        uint32 // 0 is by the number of backends
 	SourceRanges    []netip.Prefix
 	Frontends       []DesiredFrontend
+
+	// rings are those of the cluster and the local set, once prepared.
+	rings [2][]uint32
 }
 
 // DesiredFrontend is a way to reach a unit.
@@ -39,7 +44,7 @@ func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desire
 		}
 		for i, port := range svc.Ports {
 			unit := compileUnit(svc, port, family)
-			unit.Sets = policy.Select(port, family, slices, node)
+			unit.Sets = policy.Select(svc, port, family, slices, node)
 			if i == 0 {
 				unit.Frontends = append(unit.Frontends, addressFrontends(svc, family)...)
 			}
@@ -61,6 +66,8 @@ func compileUnit(svc *model.Service, port model.ServicePort, family model.Family
 			ExternalLocal: svc.ExternalLocal,
 		},
 		AffinitySeconds: svc.AffinitySeconds,
+		Algorithm:       svc.Algorithm.Or(model.Random),
+		RingSize:        svc.RingSize,
 	}
 	var internal, external FrontendFlags
 	if svc.InternalLocal {

@@ -102,6 +102,7 @@ type Service struct {
 	Cluster         Set
 	Local           Set
 	AffinitySeconds uint32
+	Algorithm       model.Algorithm
 }
 
 // ServiceName is what a Service id stands for.
@@ -135,6 +136,8 @@ const (
 	Serving
 	Terminating
 	OnNode
+	// NoNew is of weight 0: what it serves goes on.
+	NoNew
 )
 
 // membership masks the bits that decide whether a remembered backend is valid.
@@ -147,6 +150,7 @@ type Backend struct {
 	Service    uint32
 	State      BackendState
 	Generation uint32
+	Weight     uint16
 }
 
 // SourceRange lets a client prefix reach a Service's load-balancer addresses.

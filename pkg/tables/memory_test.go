@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
@@ -420,8 +421,10 @@ func (m *memory) snapshot() Snapshot {
 type unitView struct {
 	name           ServiceName
 	affinity       uint32
+	algorithm      model.Algorithm
 	cluster, local setView
 	backends       map[netip.AddrPort]BackendState
+	weights        map[netip.AddrPort]uint16
 	ranges         []netip.Prefix
 }
 
@@ -440,13 +443,15 @@ func (m *memory) view() map[UnitName]unitView {
 		}
 		s := m.services[id]
 		v := unitView{
-			name: name, affinity: s.AffinitySeconds,
+			name: name, affinity: s.AffinitySeconds, algorithm: s.Algorithm,
 			cluster: m.viewSet(s.Cluster), local: m.viewSet(s.Local),
 			backends: make(map[netip.AddrPort]BackendState),
+			weights:  make(map[netip.AddrPort]uint16),
 		}
 		for _, b := range m.backends {
 			if b.Service == id && b.State != 0 {
 				v.backends[b.AddrPort] = b.State
+				v.weights[b.AddrPort] = b.Weight
 			}
 		}
 		for r := range m.ranges {

@@ -46,6 +46,9 @@ func TestRandomFull(t *testing.T) {
 		one := model.Name{Namespace: "ns", Name: "svc-1"}
 		last := randomDesired(w.rand, one)
 		last.Units = last.Units[:min(1, len(last.Units))]
+		for i := range last.Units {
+			last.Units[i].Algorithm = model.Random // no ring would fit
+		}
 		w.desired = map[model.Name]Desired{one: last}
 		w.settle()
 		w.settle() // what did not fit beside what went
@@ -176,6 +179,9 @@ func (w *world) apply(name model.Name) {
 
 func (w *world) applyOne(name model.Name) ([]model.Name, error) {
 	if d, ok := w.desired[name]; ok {
+		if w.rand.IntN(2) == 0 {
+			w.tables.Prepare([]Desired{d})
+		}
 		return w.tables.Apply(d)
 	}
 	return w.tables.Remove(name)
@@ -357,6 +363,11 @@ func randomDesired(r *rand.Rand, name model.Name) Desired {
 		InternalLocal:   r.IntN(3) == 0,
 		ExternalLocal:   r.IntN(3) == 0,
 		AffinitySeconds: uint32(r.IntN(2)) * 60,
+		Algorithm:       model.Algorithm(r.IntN(int(model.Maglev) + 1)),
+		RingSize:        []uint32{251, 509}[r.IntN(2)],
+	}
+	if r.IntN(3) == 0 {
+		svc.ZoneWeights = map[string]uint8{"z": uint8(r.IntN(3)), "y": uint8(r.IntN(4))}
 	}
 	if r.IntN(4) > 0 {
 		svc.ClusterIPs = append(svc.ClusterIPs, netip.MustParseAddr("10.96.0."+index))
@@ -387,6 +398,9 @@ func randomSlices(r *rand.Rand, svc *model.Service) []*model.Slice {
 			Service: svc.Name.Name,
 			Family:  model.Families[i],
 		}
+		if weight := uint8(r.IntN(4)); r.IntN(3) == 0 {
+			s.Weight = &weight
+		}
 		for _, p := range svc.Ports {
 			s.Ports = append(s.Ports, model.SlicePort{Name: p.Name, Protocol: p.Protocol, Port: 8080})
 		}
@@ -405,6 +419,7 @@ func randomEndpoint(r *rand.Rand, addr string) model.Endpoint {
 	ep.Ready = r.IntN(3) > 0
 	ep.Serving = ep.Ready || r.IntN(2) == 0
 	ep.Terminating = !ep.Ready && r.IntN(2) == 0
+	ep.Zone = []string{"z", "y", "x"}[r.IntN(3)]
 	if r.IntN(2) == 0 {
 		ep.ZoneHints = []string{[]string{"z", "y"}[r.IntN(2)]}
 	}

@@ -128,6 +128,7 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 			id:         id,
 			generation: b.Generation,
 			state:      b.State,
+			weight:     b.Weight,
 			left:       membership &^ b.State,
 		})
 		used[id] = true
@@ -151,7 +152,7 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
 		for _, b := range u.backends {
 			known[b.id] = true
 		}
-		take := func(set *Set, members *[]uint32, local bool) {
+		take := func(set *Set, in *content, local bool) {
 			if set.Kind != policy.Backends {
 				return
 			}
@@ -160,7 +161,7 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
 				*set, u.stale = Set{}, true
 				return
 			}
-			*members = ids
+			*in = content{raw: ids}
 			owners = append(owners, owner{run{set.First, set.Count}, u, local})
 		}
 		take(&u.entry.Cluster, &u.cluster, false)
@@ -180,9 +181,9 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
 		bad = slices.Delete(bad, i, i+1)
 		o.unit.stale = true
 		if o.local {
-			o.unit.entry.Local, o.unit.local = Set{}, nil
+			o.unit.entry.Local, o.unit.local = Set{}, content{}
 		} else {
-			o.unit.entry.Cluster, o.unit.cluster = Set{}, nil
+			o.unit.entry.Cluster, o.unit.cluster = Set{}, content{}
 		}
 	}
 }

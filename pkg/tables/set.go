@@ -10,47 +10,66 @@ import (
 )
 
 // putSet writes the slots of a set that differs from the present one, and
-// returns the set with the members it got: a part of them when there is no room
-// for all, the present ones when it could not be written.
-func (t *Tables) putSet(u *unit, have Set, haveMembers []uint32, want policy.Set) (Set, []uint32, error) {
+// returns the set with the content it got: a part of it when there is no room
+// for all, the present one when it could not be written.
+func (t *Tables) putSet(u *unit, have Set, haveContent content, want wantedSet) (Set, content, error) {
 	if want.Kind != policy.Backends {
-		return Set{Kind: want.Kind}, nil, nil
+		return Set{Kind: want.Kind}, content{}, nil
 	}
-	members := u.members(want)
-	if len(members) == 0 {
-		return Set{Kind: policy.Reject}, nil, nil
+	c := u.content(want)
+	if len(c.members) == 0 {
+		return Set{Kind: policy.Reject}, content{}, nil
 	}
-	if have.Kind == policy.Backends && slices.Equal(haveMembers, members) {
-		return have, haveMembers, nil
+	if have.Kind == policy.Backends && c.equal(haveContent) {
+		return have, c, nil
 	}
-	r, err := t.allocateSlots(members)
+	slots := u.slots(c, want)
+	if have.Kind == policy.Backends && slices.Equal(slots, haveContent.raw) {
+		return have, c, nil
+	}
+	r, err := t.allocateSlots(uint32(len(slots)))
+	if r.count == 0 && errors.Is(err, ErrFull) {
+		r, err = t.allocateSome(uint32(len(c.members)), uint32(len(slots)))
+		c = content{members: c.members[:r.count]}
+		slots = c.members
+	}
 	if errors.Is(err, ErrFull) && r.count == 0 {
-		return Set{Kind: policy.Reject}, nil, err
+		return Set{Kind: policy.Reject}, content{}, err
 	}
 	if r.count == 0 {
-		return have, haveMembers, err
+		return have, haveContent, err
 	}
-	members = members[:r.count]
-	if putErr := t.store.PutSlots(r.first, members); putErr != nil {
+	if putErr := t.store.PutSlots(r.first, slots); putErr != nil {
 		t.slots.put(r)
-		return have, haveMembers, errors.Join(err, putErr)
+		return have, haveContent, errors.Join(err, putErr)
 	}
-	return Set{policy.Backends, r.first, r.count}, members, err
+	return Set{policy.Backends, r.first, r.count}, c, err
 }
 
-// allocateSlots returns a run for as many of the members as there is room for.
-func (t *Tables) allocateSlots(members []uint32) (run, error) {
-	all := uint32(len(members))
-	if r, ok := t.slots.get(all); ok {
+// allocateSlots returns a run of so many slots; it waits for retired ones when
+// there is none.
+func (t *Tables) allocateSlots(count uint32) (run, error) {
+	if r, ok := t.slots.get(count); ok {
 		return r, nil
 	}
 	if err := t.reclaim(); err != nil {
 		return run{}, err
 	}
-	if r, ok := t.slots.get(all); ok {
+	if r, ok := t.slots.get(count); ok {
 		return r, nil
 	}
+	return run{}, t.store.Limits().Slots.Full()
+}
+
+// allocateSome returns a run for as many of the endpoints as there is room for, one
+// slot each, where there is none for the slots that they should have.
+func (t *Tables) allocateSome(all, slots uint32) (run, error) {
 	full := t.store.Limits().Slots.Full()
+	if all < slots {
+		if r, ok := t.slots.get(all); ok {
+			return r, fmt.Errorf("weights and hashes are not followed, which takes %d slots: %w", slots, full)
+		}
+	}
 	for count := uint32(1) << bits.Len32(all-1) / 2; count > 0; count /= 2 {
 		if r, ok := t.slots.get(count); ok {
 			return r, fmt.Errorf("%d of %d endpoints are not used: %w", all-count, all, full)

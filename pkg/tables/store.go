@@ -66,7 +66,7 @@ type Store interface {
 	PutService(id uint32, service Service) error
 
 	// PutBackend writes address and Service of an id that no reader knows, or
-	// State and Generation, together by one store, of any id.
+	// State and Generation, together by one store, and Weight of any id.
 	PutBackend(id uint32, backend Backend) error
 	// Generation of the id's last user; 0 when never used.
 	Generation(id uint32) uint32

@@ -33,7 +33,7 @@ func ready(addrs []netip.AddrPort) policy.Set {
 	}
 	set := policy.Set{Kind: policy.Backends}
 	for _, a := range addrs {
-		set.Backends = append(set.Backends, policy.Backend{AddrPort: a, Ready: true, Serving: true})
+		set.Backends = append(set.Backends, policy.Backend{AddrPort: a, Ready: true, Serving: true, Weight: 1})
 	}
 	return set
 }

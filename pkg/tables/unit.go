@@ -12,8 +12,8 @@ type unit struct {
 	id       uint32
 	name     ServiceName
 	entry    Service
-	cluster  []uint32 // backend ids of the cluster set
-	local    []uint32
+	cluster  content
+	local    content
 	backends []backend // in the order of their addresses
 	ranges   map[netip.Prefix]struct{}
 	// stale is set when the store's entry may differ from entry.
@@ -54,11 +54,11 @@ func (t *Tables) unit(name ServiceName) (*unit, error) {
 func (t *Tables) applyUnit(u *unit, want *Unit) error {
 	t.wanted = appendWanted(t.wanted[:0], want.Sets)
 	errs := []error{t.putBackends(u, t.wanted), t.putRanges(u, want.SourceRanges)}
-	entry := Service{AffinitySeconds: want.AffinitySeconds}
-	var cluster, local []uint32
+	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm}
+	var cluster, local content
 	var clusterErr, localErr error
-	entry.Cluster, cluster, clusterErr = t.putSet(u, u.entry.Cluster, u.cluster, want.Sets.Cluster)
-	entry.Local, local, localErr = t.putSet(u, u.entry.Local, u.local, want.Sets.Local)
+	entry.Cluster, cluster, clusterErr = t.putSet(u, u.entry.Cluster, u.cluster, want.cluster())
+	entry.Local, local, localErr = t.putSet(u, u.entry.Local, u.local, want.local())
 	errs = append(errs, clusterErr, localErr)
 	if entry != u.entry || u.stale {
 		if err := t.store.PutService(u.id, entry); err != nil {
@@ -74,7 +74,7 @@ func (t *Tables) applyUnit(u *unit, want *Unit) error {
 	var held map[uint32]bool // backends of a set that could not be replaced
 	if clusterErr != nil || localErr != nil {
 		held = make(map[uint32]bool)
-		for _, id := range slices.Concat(u.cluster, u.local) {
+		for _, id := range slices.Concat(u.cluster.ids(), u.local.ids()) {
 			held[id] = true
 		}
 	}

@@ -29,7 +29,7 @@ func Service(svc *corev1.Service) *model.Service {
 		return nil
 	}
 	spec := &svc.Spec
-	return &model.Service{
+	out := &model.Service{
 		Name:            model.Name{Namespace: svc.Namespace, Name: svc.Name},
 		Type:            string(spec.Type),
 		ClusterIPs:      parseAddrs(clusterIPs(spec)),
@@ -42,6 +42,8 @@ func Service(svc *corev1.Service) *model.Service {
 		AffinitySeconds: affinitySeconds(spec),
 		HealthCheckPort: healthCheckPort(spec),
 	}
+	annotateService(out, svc.Annotations)
+	return out
 }
 
 func served(svc *corev1.Service) bool {

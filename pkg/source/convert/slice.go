@@ -21,7 +21,7 @@ func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
 	if _, headless := slice.Labels[corev1.IsHeadlessService]; headless || service == "" || !ok {
 		return nil
 	}
-	return &model.Slice{
+	out := &model.Slice{
 		Name:      model.Name{Namespace: slice.Namespace, Name: slice.Name},
 		Service:   service,
 		Family:    family,
@@ -29,6 +29,8 @@ func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
 		Endpoints: endpoints(slice.Endpoints, family),
 		Triggered: triggered(slice.Annotations),
 	}
+	annotateSlice(out, slice.Annotations)
+	return out
 }
 
 // triggered returns the time that the controller of the slices notes as that of

@@ -1,0 +1,93 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Algorithm is how the backend of a new connection is chosen.
+type Algorithm uint8
+
+// The algorithms. All but [RoundRobin] go by the weights of the endpoints; weight 0
+// gets no new connection with any of them.
+const (
+	// DefaultAlgorithm leaves the choice to the agent's configuration.
+	DefaultAlgorithm Algorithm = iota
+	// Random spreads evenly in no order that can be told ahead.
+	Random
+	// RoundRobin takes one after the other.
+	RoundRobin
+	// WeightedRoundRobin takes one after the other, each as often as it has weight,
+	// and spreads the turns of each over the round.
+	WeightedRoundRobin
+	// SourceHash goes by the client's address.
+	SourceHash
+	// DestinationHash goes by the address that the client asked for.
+	DestinationHash
+	// Maglev goes by addresses and ports of client and Service, on every node alike.
+	Maglev
+)
+
+// algorithmNames are those of IPVS where it has the algorithm.
+var algorithmNames = [...]string{
+	Random:             "random",
+	RoundRobin:         "rr",
+	WeightedRoundRobin: "wrr",
+	SourceHash:         "sh",
+	DestinationHash:    "dh",
+	Maglev:             "maglev",
+}
+
+// String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
+func (a Algorithm) String() string {
+	if int(a) >= len(algorithmNames) {
+		return fmt.Sprintf("Algorithm(%d)", uint8(a))
+	}
+	return algorithmNames[a]
+}
+
+// Algorithms returns the names of the algorithms.
+func Algorithms() []string { return slices.Clone(algorithmNames[Random:]) }
+
+// ParseAlgorithm returns the algorithm of a name.
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for a, n := range algorithmNames {
+		if n == name && name != "" {
+			return Algorithm(a), nil
+		}
+	}
+	return DefaultAlgorithm, fmt.Errorf("%q is none of %s", name, strings.Join(Algorithms(), ", "))
+}
+
+// Or returns a, or other in place of [DefaultAlgorithm].
+func (a Algorithm) Or(other Algorithm) Algorithm {
+	if a == DefaultAlgorithm {
+		return other
+	}
+	return a
+}
+
+// Hashes reports whether the algorithm sends equal clients to equal backends.
+func (a Algorithm) Hashes() bool {
+	return a == SourceHash || a == DestinationHash || a == Maglev
+}
+
+// Fault is a setting of a Service, or of one of its slices, that cannot be used; the
+// default counts in its place.
+type Fault struct {
+	// Object is the kind and name of a slice; "" is the Service itself.
+	Object string
+	// Setting is the annotation.
+	Setting string
+	// Reason says what is wrong with the value and what is allowed.
+	Reason string
+}
+
+// String returns "annotation x: reason".
+func (f Fault) String() string {
+	if f.Object == "" {
+		return fmt.Sprintf("annotation %s: %s", f.Setting, f.Reason)
+	}
+	return fmt.Sprintf("%s: annotation %s: %s", f.Object, f.Setting, f.Reason)
+}

@@ -1,0 +1,23 @@
+package model
+
+import "testing"
+
+func TestAlgorithmNames(t *testing.T) {
+	for _, name := range Algorithms() {
+		a, err := ParseAlgorithm(name)
+		if err != nil || a.String() != name || a == DefaultAlgorithm {
+			t.Errorf("%q is %d, %q: %v", name, a, a, err)
+		}
+	}
+	for _, name := range []string{"", "RR", "lc", "random "} {
+		if a, err := ParseAlgorithm(name); err == nil || a != DefaultAlgorithm {
+			t.Errorf("%q is %s", name, a)
+		}
+	}
+	if got := DefaultAlgorithm.Or(Maglev); got != Maglev {
+		t.Errorf("the default is %s", got)
+	}
+	if got := SourceHash.Or(Maglev); got != SourceHash {
+		t.Errorf("sh is %s by default", got)
+	}
+}

@@ -1,0 +1,71 @@
+package convert
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+func TestServiceAnnotations(t *testing.T) {
+	for _, tt := range []struct {
+		key, value string
+		edit       func(*model.Service) // what is different; nil with a fault
+		fault      string               // part of the reason
+	}{
+		{"service.beeline.io/algorithm", "maglev", func(s *model.Service) { s.Algorithm = model.Maglev }, ""},
+		{"service.beeline.io/algorithm", " wrr ", func(s *model.Service) { s.Algorithm = model.WeightedRoundRobin }, ""},
+		{"service.beeline.io/algorithm", "lc", nil, `"lc" is none of random, rr, wrr, sh, dh, maglev`},
+		{"service.beeline.io/algorithm", "", nil, `"" is none of`},
+		{"service.beeline.io/maglev-size", "65521", func(s *model.Service) { s.RingSize = 65521 }, ""},
+		{"service.beeline.io/maglev-size", "65537", nil, "65537 is none of the ring sizes [251 "},
+		{"service.beeline.io/maglev-size", "-1", nil, `"-1" is none of the ring sizes`},
+		{"service.beeline.io/zone-weights", "zone-a=3,zone-b=1", func(s *model.Service) {
+			s.ZoneWeights = map[string]uint8{"zone-a": 3, "zone-b": 1}
+		}, ""},
+		{"service.beeline.io/zone-weights", " a = 0 , b=255", func(s *model.Service) {
+			s.ZoneWeights = map[string]uint8{"a": 0, "b": 255}
+		}, ""},
+		{"service.beeline.io/zone-weights", "a=3,b", nil, `"b" is no weight of a zone`},
+		{"service.beeline.io/zone-weights", "=3", nil, `"=3" is no weight of a zone`},
+		{"service.beeline.io/zone-weights", "a=3,a=4", nil, `zone "a" has two weights`},
+		{"service.beeline.io/zone-weights", "a=256", nil, `zone "a": "256" is no number from 0 to 255`},
+		{"service.beeline.io/other", "x", func(*model.Service) {}, ""},
+	} {
+		svc, want := clusterService(), clusterModel()
+		svc.Annotations = map[string]string{tt.key: tt.value}
+		got := Service(svc)
+		if tt.edit != nil {
+			tt.edit(want)
+		} else if len(got.Faults) != 1 || got.Faults[0].Setting != tt.key || !strings.Contains(got.Faults[0].Reason, tt.fault) {
+			t.Errorf("%s %q: faults %v, want %q", tt.key, tt.value, got.Faults, tt.fault)
+		} else {
+			got.Faults = nil
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s %q: %+v, want %+v", tt.key, tt.value, got, want)
+		}
+	}
+}
+
+func TestSliceWeight(t *testing.T) {
+	for value, want := range map[string]int{"0": 0, "7": 7, "255": 255, "256": -1, "-1": -1, "": -1, "many": -1} {
+		slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+		slice.Name = "web-1"
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: "web"}
+		slice.Annotations = map[string]string{"service.beeline.io/weight": value}
+		got := Slice(slice)
+		switch {
+		case want < 0:
+			if got.Weight != nil || len(got.Faults) != 1 ||
+				!strings.HasPrefix(got.Faults[0].String(), "EndpointSlice web-1: annotation service.beeline.io/weight: ") {
+				t.Errorf("%q: weight %v, faults %v", value, got.Weight, got.Faults)
+			}
+		case got.Weight == nil || int(*got.Weight) != want || got.Faults != nil:
+			t.Errorf("%q: weight %v, faults %v", value, got.Weight, got.Faults)
+		}
+	}
+}

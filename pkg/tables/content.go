@@ -1,0 +1,180 @@
+package tables
+
+import (
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/maglev"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// layout is the way in which backends are put into the slots of a set.
+type layout uint8
+
+const (
+	// layoutRuns gives each backend as many neighbouring slots as it has weight.
+	layoutRuns layout = iota
+	// layoutTurns spreads the slots of each backend over the set.
+	layoutTurns
+	// layoutRing is a ring of pkg/maglev.
+	layoutRing
+)
+
+// wantedSet is a set with what decides how its slots are filled.
+type wantedSet struct {
+	policy.Set
+	layout   layout
+	weighted bool
+	ringSize uint32   // 0 is by the number of backends
+	ring     []uint32 // as [Tables.Prepare] has made it; nil: not yet
+}
+
+func (u *Unit) cluster() wantedSet { return u.set(u.Sets.Cluster, 0) }
+
+// local returns the local set. One that no frontend leads to gets no ring.
+func (u *Unit) local() wantedSet {
+	set := u.set(u.Sets.Local, 1)
+	used := func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 }
+	if set.layout == layoutRing && !slices.ContainsFunc(u.Frontends, used) {
+		set.layout = layoutRuns
+	}
+	return set
+}
+
+func (u *Unit) set(set policy.Set, place int) wantedSet {
+	want := wantedSet{
+		Set:      set,
+		weighted: u.Algorithm != model.RoundRobin,
+		ringSize: u.RingSize,
+		ring:     u.rings[place],
+	}
+	switch {
+	case u.Algorithm.Hashes():
+		want.layout = layoutRing
+	case u.Algorithm == model.WeightedRoundRobin:
+		want.layout = layoutTurns
+	}
+	return want
+}
+
+// size returns the number of slots of a ring of so many backends.
+func (w *wantedSet) size(backends int) uint32 {
+	if w.ringSize == 0 {
+		return maglev.Size(backends)
+	}
+	return maglev.Fit(w.ringSize, backends)
+}
+
+// content is what the slots of a set are made of.
+type content struct {
+	layout  layout
+	size    uint32   // of a ring
+	members []uint32 // ids of the backends with a weight, by address
+	weights []uint32 // of members, without a common divisor; nil: all are 1
+	// raw are the slots that a former agent has filled; what they are made of is not
+	// known.
+	raw []uint32
+}
+
+func (c content) equal(o content) bool {
+	return c.layout == o.layout && c.size == o.size && slices.Equal(c.members, o.members) &&
+		slices.Equal(c.weights, o.weights) && c.raw == nil && o.raw == nil
+}
+
+// ids returns the backends in the slots; some may be there several times.
+func (c content) ids() []uint32 {
+	if c.raw != nil {
+		return c.raw
+	}
+	return c.members
+}
+
+// content returns what the slots of a set are to be made of: those of its backends
+// that have a weight and an id.
+func (u *unit) content(want wantedSet) content {
+	c := content{layout: want.layout, members: make([]uint32, 0, len(want.Backends))}
+	var weights []uint32
+	known := u.backends
+	for i := range want.Backends {
+		b := &want.Backends[i]
+		if b.Weight == 0 {
+			continue
+		}
+		known = from(known, b.AddrPort)
+		if len(known) == 0 || known[0].addr != b.AddrPort {
+			continue
+		}
+		c.members = append(c.members, known[0].id)
+		if want.weighted && (b.Weight != 1 || weights != nil) {
+			weights = appendWeight(weights, len(c.members)-1, b.Weight)
+		}
+	}
+	c.weights = reduce(weights)
+	if c.layout == layoutRing {
+		c.size = want.size(len(c.members))
+	}
+	return c
+}
+
+// appendWeight adds the weight of member number i. The weights begin with the first
+// that is not 1.
+func appendWeight(weights []uint32, i int, weight uint16) []uint32 {
+	for len(weights) < i {
+		weights = append(weights, 1)
+	}
+	return append(weights, uint32(weight))
+}
+
+// slots returns the ids for the slots of a set.
+func (u *unit) slots(c content, want wantedSet) []uint32 {
+	switch {
+	case c.layout == layoutRing:
+		ring := want.ring
+		if uint32(len(ring)) != c.size || len(c.members) != weighing(want.Set) {
+			ring = maglev.Ring(c.size, u.ringBackends(c))
+		}
+		slots := make([]uint32, len(ring))
+		for i, member := range ring {
+			slots[i] = c.members[member]
+		}
+		return slots
+	case c.weights == nil:
+		return c.members
+	}
+	places := runsOf
+	if c.layout == layoutTurns {
+		places = turnsOf
+	}
+	slots := places(bound(c.weights))
+	for i, member := range slots {
+		slots[i] = c.members[member]
+	}
+	return slots
+}
+
+// ringBackends returns the members as a ring takes them.
+func (u *unit) ringBackends(c content) []maglev.Backend {
+	addrs := make(map[uint32]*backend, len(u.backends))
+	for i := range u.backends {
+		addrs[u.backends[i].id] = &u.backends[i]
+	}
+	list := make([]maglev.Backend, len(c.members))
+	for i, id := range c.members {
+		list[i] = maglev.Backend{AddrPort: addrs[id].addr, Weight: 1}
+		if c.weights != nil {
+			list[i].Weight = c.weights[i]
+		}
+	}
+	return list
+}
+
+// weighing returns how many backends of a set have a weight.
+func weighing(set policy.Set) int {
+	n := 0
+	for i := range set.Backends {
+		if set.Backends[i].Weight > 0 {
+			n++
+		}
+	}
+	return n
+}

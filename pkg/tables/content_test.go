@@ -1,0 +1,226 @@
+package tables
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/maglev"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// weighed is oneUnit with weights for the endpoints, all in both sets.
+func weighed(algorithm model.Algorithm, weights ...uint16) Desired {
+	all := endpoints(len(weights))
+	d := oneUnit("a", vip(1), FrontendClusterIP, all, all)
+	u := &d.Units[0]
+	u.Algorithm = algorithm
+	for i, w := range weights {
+		u.Sets.Cluster.Backends[i].Weight = w
+		u.Sets.Local.Backends[i].Weight = w
+	}
+	return d
+}
+
+// slotsOfOnly returns the last octets of the addresses in the slots of the only
+// Service's sets.
+func slotsOfOnly(t *testing.T, m *memory) (cluster, local []byte) {
+	t.Helper()
+	if len(m.services) != 1 {
+		t.Fatalf("%d services", len(m.services))
+	}
+	octets := func(set Set) (list []byte) {
+		for _, slot := range slotsOf(set) {
+			list = append(list, m.backends[m.slots[slot]].AddrPort.Addr().As4()[3])
+		}
+		return list
+	}
+	return octets(m.services[0].Cluster), octets(m.services[0].Local)
+}
+
+func TestLayouts(t *testing.T) {
+	for _, tt := range []struct {
+		algorithm model.Algorithm
+		weights   []uint16
+		want      string
+	}{
+		{model.Random, []uint16{1, 1, 1}, "[0 1 2]"},
+		{model.Random, []uint16{2, 1, 3}, "[0 0 1 2 2 2]"},
+		{model.Random, []uint16{20, 10, 30}, "[0 0 1 2 2 2]"},
+		{model.Random, []uint16{2, 0, 1}, "[0 0 2]"},
+		{model.RoundRobin, []uint16{2, 1, 3}, "[0 1 2]"},
+		{model.RoundRobin, []uint16{2, 0, 3}, "[0 2]"},
+		{model.WeightedRoundRobin, []uint16{5, 1, 1}, "[0 0 1 0 2 0 0]"},
+		{model.WeightedRoundRobin, []uint16{7, 7, 0}, "[0 1]"},
+	} {
+		store := newMemory(t, roomy)
+		apply(t, New(store), weighed(tt.algorithm, tt.weights...))
+		cluster, local := slotsOfOnly(t, store)
+		if got := fmt.Sprint(cluster); got != tt.want {
+			t.Errorf("%s %v: %s, want %s", tt.algorithm, tt.weights, got, tt.want)
+		}
+		if !slices.Equal(cluster, local) {
+			t.Errorf("%s %v: the local set is %v", tt.algorithm, tt.weights, local)
+		}
+	}
+}
+
+// TestRings: a set of a hashing algorithm is the ring of pkg/maglev, the local one
+// only where a frontend leads to it.
+func TestRings(t *testing.T) {
+	for _, algorithm := range []model.Algorithm{model.SourceHash, model.DestinationHash, model.Maglev} {
+		for _, used := range []bool{false, true} {
+			for _, prepared := range []bool{false, true} {
+				d := weighed(algorithm, 3, 1, 0, 2)
+				if used {
+					d.Units[0].Frontends[0].Flags = InternalLocal
+				}
+				store := newMemory(t, roomy)
+				tables := New(store)
+				if prepared {
+					tables.Prepare([]Desired{d})
+					if d.Units[0].rings[0] == nil || d.Units[0].rings[1] != nil != used {
+						t.Fatalf("%s: prepared %d and %d slots", algorithm, len(d.Units[0].rings[0]), len(d.Units[0].rings[1]))
+					}
+				}
+				apply(t, tables, d)
+				var list []maglev.Backend
+				for _, b := range d.Units[0].Sets.Cluster.Backends {
+					list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
+				}
+				var want []byte
+				for _, b := range maglev.Ring(16381, list) {
+					want = append(want, byte(b))
+				}
+				cluster, local := slotsOfOnly(t, store)
+				if !slices.Equal(cluster, want) {
+					t.Errorf("%s, prepared %t: the slots are not the ring", algorithm, prepared)
+				}
+				if !used {
+					want = []byte{0, 0, 0, 1, 3, 3}
+				}
+				if !slices.Equal(local, want) {
+					t.Errorf("%s, local set used %t: %d slots", algorithm, used, len(local))
+				}
+				if store.services[0].Algorithm != algorithm {
+					t.Errorf("the algorithm is %s", store.services[0].Algorithm)
+				}
+			}
+		}
+	}
+}
+
+// TestRingIDs: neither ids nor the order in which endpoints came change a ring.
+func TestRingIDs(t *testing.T) {
+	all := endpoints(12)
+	with := func(addrs []netip.AddrPort) Desired {
+		d := oneUnit("a", vip(1), FrontendClusterIP, addrs, nil)
+		d.Units[0].Algorithm, d.Units[0].RingSize = model.Maglev, 1021
+		return d
+	}
+	store := newMemory(t, roomy)
+	apply(t, New(store), with(all))
+	want, _ := slotsOfOnly(t, store)
+
+	store = newMemory(t, roomy)
+	tables := New(store)
+	for _, some := range [][]netip.AddrPort{all[6:], all[3:9], all[:2], all[1:11], all} {
+		apply(t, tables, with(some))
+		grace(store, tables)
+	}
+	got, _ := slotsOfOnly(t, store)
+	if !slices.Equal(got, want) {
+		t.Error("the ring depends on what was there before")
+	}
+}
+
+// TestPrepareUnchanged: a ring is made only when its set has changed.
+func TestPrepareUnchanged(t *testing.T) {
+	store := newMemory(t, roomy)
+	tables := New(store)
+	apply(t, tables, weighed(model.Maglev, 1, 2, 3))
+	for _, tt := range []struct {
+		name    string
+		desired Desired
+		made    bool
+	}{
+		{"nothing", weighed(model.Maglev, 1, 2, 3), false},
+		{"another hash", weighed(model.SourceHash, 1, 2, 3), false},
+		{"conditions", func() Desired {
+			d := weighed(model.Maglev, 1, 2, 3)
+			d.Units[0].Sets.Cluster.Backends[0].Terminating = true
+			return d
+		}(), false},
+		{"one without a weight more", weighed(model.Maglev, 1, 2, 3, 0), false},
+		{"a weight", weighed(model.Maglev, 1, 2, 4), true},
+		{"one more", weighed(model.Maglev, 1, 2, 3, 1), true},
+	} {
+		tables.Prepare([]Desired{tt.desired})
+		if made := tt.desired.Units[0].rings[0] != nil; made != tt.made {
+			t.Errorf("changed: %s; made a ring: %t", tt.name, made)
+		}
+	}
+	before := store.services[0].Cluster
+	apply(t, tables, weighed(model.SourceHash, 1, 2, 3, 0))
+	if store.services[0].Cluster != before {
+		t.Error("a ring that did not change was written again")
+	}
+}
+
+// TestNoWeight: who loses its weight keeps what it serves, and gets a new
+// generation by neither losing nor regaining it.
+func TestNoWeight(t *testing.T) {
+	store := newMemory(t, roomy)
+	tables := New(store)
+	apply(t, tables, weighed(model.Random, 1, 1))
+	id, b := store.backendAt(endpoints(2)[1])
+	apply(t, tables, weighed(model.Random, 1, 0))
+	if got := store.backends[id]; !store.valid(id, b.Generation, InCluster) || got.State&NoNew == 0 || got.Weight != 0 {
+		t.Errorf("without a weight it is %+v", got)
+	}
+	none := weighed(model.Random, 0, 0)
+	none.Units[0].Sets.Cluster.Kind, none.Units[0].Sets.Local.Kind = policy.Reject, policy.Reject
+	apply(t, tables, none)
+	if got := store.services[0].Cluster; got != (Set{Kind: policy.Reject}) {
+		t.Errorf("the set of no weight is %+v", got)
+	}
+	if !store.valid(id, b.Generation, InCluster) {
+		t.Error("void when all lost their weight")
+	}
+	apply(t, tables, weighed(model.Random, 1, 5))
+	if got := store.backends[id]; !store.valid(id, b.Generation, InCluster) || got.State&NoNew != 0 || got.Weight != 5 {
+		t.Errorf("with a weight again it is %+v", got)
+	}
+}
+
+// TestRingDoesNotFit: endpoints are served without the ring, which is tried again.
+func TestRingDoesNotFit(t *testing.T) {
+	limits := roomy
+	limits.Slots.Size = 1024
+	store := newMemory(t, limits)
+	tables := New(store)
+	d := weighed(model.Maglev, 1, 1, 1)
+	if _, err := tables.Apply(d); !errors.Is(err, ErrFull) {
+		t.Fatalf("error %v", err)
+	}
+	if got, _ := slotsOfOnly(t, store); !slices.Equal(got, []byte{0, 1, 2}) {
+		t.Errorf("slots %v", got)
+	}
+	d.Units[0].RingSize = 251
+	apply(t, tables, d)
+	grace(store, tables)
+	apply(t, tables, d)
+	if got, _ := slotsOfOnly(t, store); len(got) != 251 {
+		t.Errorf("%d slots", len(got))
+	}
+	before := maps.Clone(store.slots)
+	tables = Restore(store, store.snapshot())
+	apply(t, tables, d)
+	if !maps.Equal(store.slots, before) || !tables.Retire().Empty() {
+		t.Error("a restart wrote the ring again")
+	}
+}

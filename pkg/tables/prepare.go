@@ -1,0 +1,88 @@
+package tables
+
+import (
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/beeline-lb/beeline/pkg/maglev"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Prepare makes the rings that Apply will need for sets that have changed, several
+// at a time. It changes nothing else; Apply makes those that are missing.
+func (t *Tables) Prepare(desired []Desired) {
+	var jobs []func()
+	for i := range desired {
+		for j := range desired[i].Units {
+			want := &desired[i].Units[j]
+			u := t.units[want.Name.Unit()]
+			if u == nil {
+				u = &unit{}
+			}
+			jobs = u.prepare(jobs, want.cluster(), u.cluster, &want.rings[0])
+			jobs = u.prepare(jobs, want.local(), u.local, &want.rings[1])
+		}
+	}
+	parallel(jobs)
+}
+
+// prepare adds a job that makes the ring of a set, if it needs a new one.
+func (u *unit) prepare(jobs []func(), want wantedSet, have content, ring *[]uint32) []func() {
+	if want.Kind != policy.Backends || want.layout != layoutRing {
+		return jobs
+	}
+	if n := weighing(want.Set); len(have.members) == n {
+		if c := u.content(want); len(c.members) == n && c.equal(have) {
+			return jobs
+		}
+	}
+	return append(jobs, func() { *ring = want.newRing() })
+}
+
+// newRing returns the ring of the backends that have a weight, by their number among
+// those.
+func (w *wantedSet) newRing() []uint32 {
+	list := make([]maglev.Backend, 0, len(w.Backends))
+	for i := range w.Backends {
+		if b := &w.Backends[i]; b.Weight > 0 {
+			list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
+		}
+	}
+	return maglev.Ring(w.size(len(list)), list)
+}
+
+// parallel runs the jobs on all processors.
+func parallel(jobs []func()) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
+		workers.Go(func() {
+			for {
+				i := next.Add(1) - 1
+				if i >= int64(len(jobs)) {
+					return
+				}
+				jobs[i]()
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// RingSlots returns how many slots the rings of a Service take that has so many
+// endpoints: those of each port and family counted. 0 when it has no rings.
+func RingSlots(svc *model.Service, endpoints int) int {
+	if !svc.Algorithm.Hashes() {
+		return 0
+	}
+	units := max(1, len(svc.Ports)*len(svc.ClusterIPs))
+	want := wantedSet{ringSize: svc.RingSize}
+	rings := units
+	if svc.InternalLocal || svc.ExternalLocal {
+		rings *= 2
+	}
+	return rings << bits.Len32(want.size(endpoints/units))
+}

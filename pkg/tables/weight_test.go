@@ -1,0 +1,95 @@
+package tables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// naive is smooth weighted round robin as it is defined: every place gains its
+// weight, the greatest is taken and loses the sum.
+func naive(weights []uint32) []uint32 {
+	all := int(sum(weights))
+	current := make([]int, len(weights))
+	var slots []uint32
+	for range all {
+		best := 0
+		for i, w := range weights {
+			current[i] += int(w)
+			if current[i] > current[best] {
+				best = i
+			}
+		}
+		current[best] -= all
+		slots = append(slots, uint32(best))
+	}
+	return slots
+}
+
+func TestTurns(t *testing.T) {
+	for _, tt := range []struct {
+		weights []uint32
+		want    string
+	}{
+		{[]uint32{5, 1, 1}, "[0 0 1 0 2 0 0]"},
+		{[]uint32{1, 2}, "[1 0 1]"},
+		{[]uint32{4, 3, 2}, "[0 1 2 0 1 0 2 1 0]"},
+		{[]uint32{1, 1, 3, 3}, "[2 3 0 1 2 3 2 3]"},
+	} {
+		if got := fmt.Sprint(turnsOf(tt.weights)); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.weights, got, tt.want)
+		}
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		weights := make([]uint32, 1+r.IntN(20))
+		for i := range weights {
+			weights[i] = 1 + r.Uint32N(9)
+		}
+		if got, want := turnsOf(weights), naive(weights); !slices.Equal(got, want) {
+			t.Fatalf("%v: %v, want %v", weights, got, want)
+		}
+	}
+}
+
+func TestWeightRuns(t *testing.T) {
+	if got := fmt.Sprint(runsOf([]uint32{2, 1, 3})); got != "[0 0 1 2 2 2]" {
+		t.Error(got)
+	}
+}
+
+func TestReduce(t *testing.T) {
+	for _, tt := range []struct{ weights, want []uint32 }{
+		{nil, nil},
+		{[]uint32{3, 3, 3}, nil},
+		{[]uint32{2, 4, 6}, []uint32{1, 2, 3}},
+		{[]uint32{7, 1}, []uint32{7, 1}},
+	} {
+		if got := reduce(slices.Clone(tt.weights)); !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.weights, got, tt.want)
+		}
+	}
+}
+
+// TestBound: great weights of many backends keep their proportions, and nobody is
+// left out.
+func TestBound(t *testing.T) {
+	weights := make([]uint32, 5000)
+	for i := range weights {
+		weights[i] = uint32(1 + i%255*255)
+	}
+	got := bound(weights)
+	if all := sum(got); all > maxWeighted+uint64(len(weights)) {
+		t.Errorf("%d slots", all)
+	}
+	scale := float64(maxWeighted) / float64(sum(weights))
+	for i, w := range got {
+		if share := float64(weights[i]) * scale; w == 0 || float64(w) > share+1 || float64(w) < share-1 {
+			t.Fatalf("weight %d is %d slots, its share is %.2f", weights[i], w, share)
+		}
+	}
+	if small := []uint32{100, 255}; !slices.Equal(bound(small), small) {
+		t.Error("weights that fit are changed")
+	}
+}
