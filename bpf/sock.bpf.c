@@ -133,13 +133,50 @@ static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock
 	return frontend;
 }
 
-/* The backend of a new connection to @frontend. */
-static __always_inline struct bl_choice
-bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u32 random)
+/* The hash by which BL_ALGORITHM_SOURCE_HASH goes. Global: verified once. */
+__noinline __u32 bl_sock_source_hash(struct bpf_sock_addr *ctx, bool ipv4)
+{
+	union bl_addr addr BL_ALIGNED = bl_sock_source(ctx->sk, ipv4);
+
+	addr = bl_source_first(ctx->sk, &addr, ipv4);
+	return bl_hash_spread(bl_hash_addr(0, &addr));
+}
+
+/*
+ * The number by which a Service picks a slot of @set for the connection of a socket to
+ * @dst. It has no source port yet, so with BL_ALGORITHM_MAGLEV its connections are
+ * spread over the ring; the socket itself keeps them where they are.
+ */
+static __always_inline __u32 bl_sock_spread(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					    __u16 algorithm,
+					    const struct bl_service_stat_entry *stat, __u32 service,
+					    __u64 set)
+{
+	union bl_addr addr BL_ALIGNED;
+
+	switch (algorithm) {
+	case BL_ALGORITHM_ROUND_ROBIN:
+	case BL_ALGORITHM_WEIGHTED_ROUND_ROBIN:
+		return bl_turn(stat, service, set);
+	case BL_ALGORITHM_SOURCE_HASH:
+		return bl_sock_source_hash(ctx, dst->ipv4);
+	case BL_ALGORITHM_DESTINATION_HASH:
+		bl_dst_get_addr(dst, &addr);
+		return bl_hash_spread(bl_hash_addr(0, &addr));
+	}
+	return bl_random(stat, service);
+}
+
+/* The backend of a new connection to @dst, which is of @frontend. */
+static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx,
+						       const struct bl_dst *dst,
+						       struct bl_frontend_entry frontend,
+						       const struct bl_service_stat_entry *stat)
 {
 	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_affinity_key key = {.service = frontend.service};
+	__u32 random = bl_random(stat, frontend.service);
 	__u32 member;
 	__u64 set;
 
@@ -147,6 +184,8 @@ bl_sock_select(struct bpf_sock_addr *ctx, struct bl_frontend_entry frontend, __u
 		return choice;
 	set = bl_service_set(service, unlikely(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL),
 			     &member);
+	if (unlikely(service->algorithm != BL_ALGORITHM_RANDOM))
+		random = bl_sock_spread(ctx, dst, service->algorithm, stat, frontend.service, set);
 	if (unlikely(service->affinity)) {
 		key.netns = bpf_get_netns_cookie(ctx);
 		choice = bl_affinity_select(&bl_affinity, service, &key, frontend.service, set,
@@ -252,13 +291,11 @@ static __always_inline int bl_sock_admit(struct bpf_sock_addr *ctx, const struct
  * Choose a backend of @service for a new connection. Returns BL_SOCK_REFUSE with
  * the error set, and choice->backend NULL, when none may serve.
  */
-static __always_inline int bl_sock_choose(struct bpf_sock_addr *ctx,
+static __always_inline int bl_sock_choose(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					  const struct bl_sock_service *service,
 					  struct bl_choice *choice)
 {
-	__u32 random = bl_random(service->stat, service->frontend.service);
-
-	*choice = bl_sock_select(ctx, service->frontend, random);
+	*choice = bl_sock_select(ctx, dst, service->frontend, service->stat);
 	if (unlikely(!choice->backend))
 		return bl_sock_refuse_service(service->stat, choice->reason);
 	service->stat->connections++;
@@ -282,7 +319,7 @@ static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const stru
 		bl_sock_forget(ctx);
 		return BL_SOCK_PROCEED;
 	}
-	verdict = bl_sock_choose(ctx, &service, choice);
+	verdict = bl_sock_choose(ctx, dst, &service, choice);
 	if (choice->backend)
 		bl_sock_remember(ctx, dst, service.frontend.service, choice);
 	return verdict;
@@ -428,7 +465,7 @@ static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const stru
 		if (choice->backend)
 			return BL_SOCK_PROCEED;
 	}
-	verdict = bl_sock_choose(ctx, &service, choice);
+	verdict = bl_sock_choose(ctx, dst, &service, choice);
 	if (choice->backend)
 		bl_udp_remember(ctx, cookie, dst, choice, now);
 	return verdict;

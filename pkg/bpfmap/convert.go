@@ -28,6 +28,13 @@ var (
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_SERVING-sockBlBackendState(tables.Serving)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_TERMINATING-sockBlBackendState(tables.Terminating)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_ON_NODE-sockBlBackendState(tables.OnNode)]
+	_ = [1]int{}[sockBlBackendStateBL_BACKEND_NO_NEW-sockBlBackendState(tables.NoNew)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_RANDOM-sockBlAlgorithm(model.Random-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_ROUND_ROBIN-sockBlAlgorithm(model.RoundRobin-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_WEIGHTED_ROUND_ROBIN-sockBlAlgorithm(model.WeightedRoundRobin-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_SOURCE_HASH-sockBlAlgorithm(model.SourceHash-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_DESTINATION_HASH-sockBlAlgorithm(model.DestinationHash-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_MAGLEV-sockBlAlgorithm(model.Maglev-model.Random)]
 	_ = [1]int{}[sockBlSetKindBL_SET_REJECT-sockBlSetKind(policy.Reject)]
 	_ = [1]int{}[sockBlSetKindBL_SET_DROP-sockBlSetKind(policy.Drop)]
 	_ = [1]int{}[sockBlSetKindBL_SET_BACKENDS-sockBlSetKind(policy.Backends)]
@@ -69,6 +76,13 @@ func setOf(word uint64) tables.Set {
 		Count: uint32(word>>sockBlSetBitsBL_SET_COUNT_SHIFT) & (1<<sockBlSetBitsBL_SET_COUNT_BITS - 1),
 	}
 }
+
+// algorithmNumber returns the number of an algorithm; the programs know no default.
+func algorithmNumber(a model.Algorithm) uint16 {
+	return uint16(a.Or(model.Random) - model.Random)
+}
+
+func algorithmOf(number uint16) model.Algorithm { return model.Random + model.Algorithm(number) }
 
 // prefixBits returns the length of a prefix over the v4-mapped form.
 func prefixBits(p netip.Prefix) uint32 {

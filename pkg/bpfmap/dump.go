@@ -34,6 +34,7 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 			Cluster:         setOf(atomic.LoadUint64(&e.Cluster)),
 			Local:           setOf(atomic.LoadUint64(&e.Local)),
 			AffinitySeconds: e.Affinity,
+			Algorithm:       algorithmOf(e.Algorithm),
 		}
 	}
 	for id := range m.backend.len() {
@@ -43,6 +44,7 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 				Service:    e.Service,
 				State:      tables.BackendState(e.State),
 				Generation: e.Generation,
+				Weight:     e.Weight,
 			}
 		}
 	}

@@ -15,6 +15,7 @@ type filter struct {
 	entry *sockBlFilterEntry
 	keys  map[sockBlFrontendKey]struct{}
 	count map[uint32]uint32 // keys of a bit
+	rings uint32            // Service ports of BL_ALGORITHM_MAGLEV
 }
 
 // openFilter returns the filter of the frontends that exist, with exactly their
@@ -28,6 +29,11 @@ func openFilter(m *Maps) (*filter, error) {
 	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, _ *sockBlFrontendEntry) { f.add(key) })
 	if err != nil {
 		return nil, err
+	}
+	for id := range m.service.len() {
+		if m.service.at(id).Algorithm == uint16(sockBlAlgorithmBL_ALGORITHM_MAGLEV) {
+			f.addRing()
+		}
 	}
 	for i := range f.entry.Word {
 		for word := f.entry.Word[i]; word != 0; word &= word - 1 {
@@ -66,6 +72,22 @@ func (f *filter) remove(key *sockBlFrontendKey) {
 
 func (f *filter) clear(bit uint32) {
 	atomic.AndUint64(&f.entry.Word[bit/64], ^(uint64(1) << (bit % 64)))
+}
+
+// ringsKey stands for all Services of BL_ALGORITHM_MAGLEV.
+var ringsKey = sockBlFrontendKey{Proto: uint8(sockBlFilterSizeBL_FILTER_RINGS)}
+
+// addRing counts a Service of BL_ALGORITHM_MAGLEV.
+func (f *filter) addRing() {
+	f.rings++
+	f.add(&ringsKey)
+}
+
+// removeRing is the opposite of addRing.
+func (f *filter) removeRing() {
+	if f.rings--; f.rings == 0 {
+		f.remove(&ringsKey)
+	}
 }
 
 // hash is the hash of the key that the programs compute too; see

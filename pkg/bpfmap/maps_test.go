@@ -147,7 +147,7 @@ func fill(t *testing.T, m *Maps) content {
 	}
 	backend := uint32(0)
 	for i, id := range slices.Sorted(maps.Keys(c.Names)) {
-		s := tables.Service{AffinitySeconds: uint32(i), Local: tables.Set{Kind: policy.Drop}}
+		s := tables.Service{AffinitySeconds: uint32(i), Local: tables.Set{Kind: policy.Drop}, Algorithm: model.Maglev - model.Algorithm(i)}
 		// The third run lies in two chunks.
 		s.Cluster = tables.Set{Kind: policy.Backends, First: uint32(i*8192 - i), Count: uint32(i + 1)}
 		c.Services[id] = s
@@ -156,6 +156,7 @@ func fill(t *testing.T, m *Maps) content {
 			c.Backends[backend] = tables.Backend{
 				AddrPort: netip.AddrPortFrom([]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}[i%2], uint16(8080+i)),
 				Service:  id, State: tables.InCluster | tables.Ready | tables.OnNode, Generation: 1<<32 - 1 - uint32(i),
+				Weight: uint16(1<<16 - 1 - i),
 			}
 			c.Slots[s.Cluster] = append(c.Slots[s.Cluster], backend)
 			backend += 1365
@@ -289,6 +290,35 @@ func TestFilter(t *testing.T) {
 		t.Fatal("no error")
 	}
 	check(m, 0, 2000)
+}
+
+// TestFilterRings: the filter tells whether there is a Service of Maglev.
+func TestFilterRings(t *testing.T) {
+	dir := bpffs(t)
+	m := load(t, dir, small)
+	check := func(want bool) {
+		t.Helper()
+		bit := ringsKey.filterBit()
+		if got := m.filter.entry.Word[bit/64]>>(bit%64)&1 != 0; got != want {
+			t.Errorf("the filter tells of rings: %t, want %t", got, want)
+		}
+	}
+	put := func(id uint32, a model.Algorithm) { must(t, m.PutService(id, tables.Service{Algorithm: a})) }
+	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)), m.PutServiceName(1, nameOf("b", model.IPv4)))
+	check(false)
+	put(0, model.SourceHash)
+	check(false)
+	put(0, model.Maglev)
+	put(0, model.Maglev)
+	put(1, model.Maglev)
+	put(1, model.Random)
+	check(true)
+	m = reload(t, m, dir, small)
+	check(true)
+	put(0, model.DefaultAlgorithm)
+	check(false)
+	m = reload(t, m, dir, small)
+	check(false)
 }
 
 func wantFull(t *testing.T, err error, table string, size uint32, setting string) {
@@ -445,7 +475,7 @@ func TestGrowSizes(t *testing.T) {
 	name := nameOf("e", model.IPv4)
 	must(t, m.PutServiceName(5*4096-1, name))
 	want.Names[5*4096-1] = name
-	want.Services[5*4096-1] = tables.Service{}
+	want.Services[5*4096-1] = tables.Service{Algorithm: model.Random}
 	want.Slots[tables.Set{}] = nil
 	wantContent(t, m, want)
 }
@@ -593,6 +623,8 @@ func TestRestore(t *testing.T) {
 			ClusterIPs:      []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i)})},
 			Ports:           []model.ServicePort{{Name: "web", Protocol: model.TCP, Port: 80, NodePort: uint16(30000 + i)}},
 			AffinitySeconds: uint32(i % 2),
+			Algorithm:       model.Algorithm(i % 7),
+			RingSize:        251,
 		}
 		slice := &model.Slice{
 			Name: name, Service: name.Name, Family: model.IPv4,

@@ -51,14 +51,19 @@ type sockBlAgentEntry struct {
 type sockBlAlgorithm uint32
 
 const (
-	sockBlAlgorithmBL_ALGORITHM_RANDOM sockBlAlgorithm = 0
+	sockBlAlgorithmBL_ALGORITHM_RANDOM               sockBlAlgorithm = 0
+	sockBlAlgorithmBL_ALGORITHM_ROUND_ROBIN          sockBlAlgorithm = 1
+	sockBlAlgorithmBL_ALGORITHM_WEIGHTED_ROUND_ROBIN sockBlAlgorithm = 2
+	sockBlAlgorithmBL_ALGORITHM_SOURCE_HASH          sockBlAlgorithm = 3
+	sockBlAlgorithmBL_ALGORITHM_DESTINATION_HASH     sockBlAlgorithm = 4
+	sockBlAlgorithmBL_ALGORITHM_MAGLEV               sockBlAlgorithm = 5
 )
 
 type sockBlBackendEntry struct {
 	_          structs.HostLayout
 	Addr       sockBlAddr
 	Port       uint16
-	Pad        uint16
+	Weight     uint16
 	Service    uint32
 	State      uint32
 	Generation uint32
@@ -73,6 +78,7 @@ const (
 	sockBlBackendStateBL_BACKEND_SERVING     sockBlBackendState = 8
 	sockBlBackendStateBL_BACKEND_TERMINATING sockBlBackendState = 16
 	sockBlBackendStateBL_BACKEND_ON_NODE     sockBlBackendState = 32
+	sockBlBackendStateBL_BACKEND_NO_NEW      sockBlBackendState = 64
 )
 
 type sockBlChunk uint32
@@ -145,6 +151,7 @@ type sockBlFilterSize uint32
 const (
 	sockBlFilterSizeBL_FILTER_SHIFT sockBlFilterSize = 20
 	sockBlFilterSizeBL_FILTER_WORDS sockBlFilterSize = 16384
+	sockBlFilterSizeBL_FILTER_RINGS sockBlFilterSize = 255
 )
 
 type sockBlFlowBits uint32

@@ -98,10 +98,28 @@ func (m *Maps) PutService(id uint32, service tables.Service) error {
 	if err != nil {
 		return err
 	}
+	m.putAlgorithm(e, algorithmNumber(service.Algorithm))
 	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
 	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
 	atomic.StoreUint64(&e.Local, setWord(service.Local))
 	return nil
+}
+
+// putAlgorithm replaces the algorithm of an entry. While one is BL_ALGORITHM_MAGLEV,
+// the filter says so.
+func (m *Maps) putAlgorithm(e *sockBlServiceEntry, algorithm uint16) {
+	const maglev = uint16(sockBlAlgorithmBL_ALGORITHM_MAGLEV)
+	old := e.Algorithm
+	if old == algorithm {
+		return
+	}
+	if algorithm == maglev {
+		m.filter.addRing()
+	}
+	e.Algorithm = algorithm
+	if old == maglev {
+		m.filter.removeRing()
+	}
 }
 
 // PutBackend writes an entry; state and generation last, by one store.
@@ -114,6 +132,7 @@ func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	if e.Addr != addr || e.Port != port || e.Service != backend.Service {
 		e.Addr, e.Port, e.Service = addr, port, backend.Service
 	}
+	e.Weight = backend.Weight
 	pair := [2]uint32{uint32(backend.State), backend.Generation}
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&e.State)), *(*uint64)(unsafe.Pointer(&pair)))
 	return nil

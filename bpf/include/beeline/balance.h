@@ -9,6 +9,7 @@
 
 #include <beeline/flow.h>
 #include <beeline/peers.h>
+#include <beeline/spread.h>
 #include <beeline/way.h>
 
 #define AF_INET 2
@@ -74,12 +75,13 @@ static __always_inline bool bl_packet_internal(const struct bl_packet *packet, _
 /* The backend of a new flow to @frontend. */
 static __always_inline void bl_packet_select(const struct bl_packet *packet,
 					     struct bl_frontend_entry frontend, bool internal,
-					     __u32 random, struct bl_choice *choice)
+					     const struct bl_service_stat_entry *stat,
+					     struct bl_choice *choice)
 {
 	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
 	__u8 local = internal ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
-	__u32 member;
+	__u32 member, spread;
 	__u64 set;
 
 	choice->backend = NULL;
@@ -87,11 +89,12 @@ static __always_inline void bl_packet_select(const struct bl_packet *packet,
 	if (!service)
 		return;
 	set = bl_service_set(service, frontend.flags & local, &member);
+	spread = bl_packet_spread(packet, service, stat, frontend.service, set);
 	if (service->affinity)
 		*choice = bl_affinity_select(&bl_client, service, &key, frontend.service, set,
-					     member, random);
+					     member, spread);
 	else
-		*choice = bl_set_select(set, random);
+		*choice = bl_set_select(set, spread);
 	choice->member = member;
 }
 
@@ -331,7 +334,7 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 		return bl_refuse(stat, BL_REASON_SOURCE_RANGE);
 	plan->client_device = bl_client_device(context, hook);
 	internal = hook != BL_HOOK_INGRESS || bl_packet_internal(packet, plan->client_device);
-	bl_packet_select(packet, frontend, internal, bl_random(stat, frontend.service), &choice);
+	bl_packet_select(packet, frontend, internal, stat, &choice);
 	if (!choice.backend)
 		return bl_refuse(stat, choice.reason);
 	stat->connections++;

@@ -158,6 +158,34 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	return BL_FATE_TRANSLATED;
 }
 
+/*
+ * Whether a TCP packet without a flow belongs to a connection that is sent on by the
+ * ring of its Service: the flow was another node's, or has been forgotten.
+ */
+static __noinline bool bl_flow_resumes(const struct bl_packet *packet)
+{
+	const struct bl_service_entry *service;
+	struct bl_frontend_entry frontend;
+	enum bl_reason reason;
+
+	frontend = bl_packet_frontend(packet, &reason);
+	if (frontend.kind == BL_FRONTEND_NONE)
+		return false;
+	service = bl_service_lookup(frontend.service);
+	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
+}
+
+/* Whether a client's packet that has no flow begins one. */
+static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
+{
+	__u8 flags = packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST);
+
+	if (packet->key.proto == IPPROTO_UDP || flags == BL_TCP_SYN)
+		return true;
+	return packet->key.proto == IPPROTO_TCP && flags == BL_TCP_ACK && bl_filter_test_rings() &&
+	       bl_flow_resumes(packet);
+}
+
 /* What becomes of @packet; when it is translated, @way says how it goes on. */
 static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
@@ -177,8 +205,7 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 		if (fate != BL_FATE_UNKNOWN)
 			return fate;
 	}
-	if (packet->key.proto != IPPROTO_UDP &&
-	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) != BL_TCP_SYN)
+	if (!bl_flow_begins(packet))
 		return BL_FATE_PASSES; /* of a connection that somebody else set up */
 	return bl_flow_begin(context, packet, hook, way);
 }

@@ -102,6 +102,14 @@ static __always_inline bool bl_filter_test(__u64 hash)
 	return filter && filter->word[bit >> 6] >> (bit & 63) & 1;
 }
 
+/* Whether there may be a Service of BL_ALGORITHM_MAGLEV. */
+static __always_inline bool bl_filter_test_rings(void)
+{
+	const struct bl_dst rings = {.proto = BL_FILTER_RINGS};
+
+	return bl_filter_test(bl_frontend_hash(0, 0, rings.tail));
+}
+
 /*
  * The frontend of exactly this address and, in @tail, port and protocol. Its kind
  * is BL_FRONTEND_NONE when there is none.

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <beeline/hash.h>
 #include <beeline/table.h>
 
 #define BL_NSEC_PER_SEC 1000000000ULL
@@ -52,12 +53,13 @@ static __always_inline __u64 bl_service_set(const struct bl_service_entry *servi
 }
 
 /*
- * Pick a backend of @set by @random, a number spread over 32 bits.
+ * Pick the backend of @set at @spread, a number spread over 32 bits: the share of the
+ * slots that lies before it.
  *
  * The caller has read the set word once, so first slot and count belong together
  * even while the agent replaces the set.
  */
-static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
+static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 spread)
 {
 	struct bl_choice choice = {.reason = BL_REASON_NO_ENDPOINT};
 	__u32 count = bl_set_count(set);
@@ -73,7 +75,7 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
 		break;
 	}
 	choice.reason = BL_REASON_BROKEN_TABLE;
-	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)random * count >> 32));
+	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)spread * count >> 32));
 	if (!id)
 		return choice;
 	choice.ref.id = *id;
@@ -84,16 +86,40 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 random)
 }
 
 /*
+ * Where the choices of a Service start: elsewhere on each node and CPU, so that rare
+ * connections from many nodes do not meet at one backend.
+ */
+static __always_inline __u32 bl_start(__u32 service)
+{
+	return (bl_seed ^ (bpf_get_smp_processor_id() << 20 | service)) * 0x85ebca6bU;
+}
+
+/*
  * A number spread over 32 bits for the next choice of a Service: steps of the
  * golden ratio, which visit all parts of a set evenly in any order of set sizes.
- * Where the steps start differs between nodes, CPUs and Services, so that rare
- * connections from many nodes do not meet at one backend.
  */
 static __always_inline __u32 bl_random(const struct bl_service_stat_entry *stat, __u32 service)
 {
-	__u32 start = bl_seed ^ (bpf_get_smp_processor_id() << 20 | service);
+	return bl_start(service) + (__u32)stat->connections * 0x9e3779b9U;
+}
 
-	return start * 0x85ebca6bU + (__u32)stat->connections * 0x9e3779b9U;
+/* Likewise for one slot of @set after the other, on each CPU for itself. */
+static __always_inline __u32 bl_turn(const struct bl_service_stat_entry *stat, __u32 service,
+				     __u64 set)
+{
+	__u64 turn = (bl_start(service) >> 8) + stat->connections;
+	__u64 count = bl_set_count(set);
+
+	if (!count)
+		return 0;
+	/* The first number that bl_set_select takes for the slot. */
+	return ((turn % count << 32) + count - 1) / count;
+}
+
+/* Whether the backend that a client had may get a new connection of it. */
+static __always_inline bool bl_affinity_lasts(const struct bl_backend_entry *backend)
+{
+	return backend && !(backend->state & BL_BACKEND_NO_NEW);
 }
 
 /*
@@ -106,7 +132,7 @@ static __always_inline __u32 bl_random(const struct bl_service_stat_entry *stat,
 static __always_inline struct bl_choice bl_affinity_select(void *map,
 							   const struct bl_service_entry *service,
 							   const void *key, __u32 id, __u64 set,
-							   __u32 member, __u32 random)
+							   __u32 member, __u32 spread)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct bl_affinity_entry *known, fresh = {.last_used = now};
@@ -116,7 +142,7 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 	known = bpf_map_lookup_elem(map, key);
 	if (known && now - known->last_used < service->affinity * BL_NSEC_PER_SEC) {
 		backend = bl_backend_recall(known->backend, id, member);
-		if (backend) {
+		if (bl_affinity_lasts(backend)) {
 			known->last_used = now;
 			choice.backend = backend;
 			choice.ref = known->backend;
@@ -124,7 +150,7 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 			return choice;
 		}
 	}
-	choice = bl_set_select(set, random);
+	choice = bl_set_select(set, spread);
 	if (!choice.backend)
 		return choice;
 	if (known) {
@@ -141,7 +167,7 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 		return choice;
 	}
 	backend = bl_backend_recall(known->backend, id, member);
-	if (backend) {
+	if (bl_affinity_lasts(backend)) {
 		choice.backend = backend;
 		choice.ref = known->backend;
 	}

@@ -100,8 +100,15 @@ enum bl_set_kind {
 	BL_SET_BACKENDS,
 };
 
+/* How the slot for a new connection is found. */
 enum bl_algorithm {
 	BL_ALGORITHM_RANDOM,
+	BL_ALGORITHM_ROUND_ROBIN, /* one slot after the other */
+	BL_ALGORITHM_WEIGHTED_ROUND_ROBIN, /* likewise, of slots filled by weight */
+	BL_ALGORITHM_SOURCE_HASH,
+	BL_ALGORITHM_DESTINATION_HASH,
+	/* By addresses and ports; packets within a connection find their way by it. */
+	BL_ALGORITHM_MAGLEV,
 };
 
 /* One family of one Service port. */
@@ -109,7 +116,7 @@ struct bl_service_entry {
 	__u64 cluster; /* set word */
 	__u64 local; /* set word */
 	__u32 affinity; /* seconds; 0 is none */
-	__u16 algorithm;
+	__u16 algorithm; /* enum bl_algorithm */
 	__u16 pad;
 	__u64 reserved;
 };
@@ -149,6 +156,8 @@ enum bl_backend_state {
 	BL_BACKEND_SERVING = 1 << 3,
 	BL_BACKEND_TERMINATING = 1 << 4,
 	BL_BACKEND_ON_NODE = 1 << 5,
+	/* Gets no new connections: affinity does not lead to it any more. */
+	BL_BACKEND_NO_NEW = 1 << 6,
 };
 
 /*
@@ -159,7 +168,7 @@ enum bl_backend_state {
 struct bl_backend_entry {
 	union bl_addr addr;
 	__be16 port;
-	__u16 pad;
+	__u16 weight; /* for display: the slots follow from it */
 	__u32 service;
 	__u32 state; /* enum bl_backend_state; 0 is not in use */
 	__u32 generation;
@@ -377,11 +386,14 @@ enum bl_node_addr_flag {
 enum bl_filter_size {
 	BL_FILTER_SHIFT = 20,
 	BL_FILTER_WORDS = 1 << (BL_FILTER_SHIFT - 6),
+	BL_FILTER_RINGS = 255, /* a protocol number that is reserved */
 };
 
 /*
  * A bit for each frontend, at the hash of its key: a clear bit means that there is
- * no such frontend, at a tenth of the cost of looking for it.
+ * no such frontend, at a tenth of the cost of looking for it. The key of the
+ * any-address, port 0 and BL_FILTER_RINGS stands for all Services of
+ * BL_ALGORITHM_MAGLEV.
  */
 struct bl_filter_entry {
 	__u64 word[BL_FILTER_WORDS];
