@@ -62,6 +62,8 @@ func serve(ctx context.Context, c *config.Settings) error {
 		NodePortAddresses: c.NodePorts,
 		ServiceCIDRs:      c.ServiceRanges,
 		MinSyncPeriod:     c.MinSyncPeriod,
+		Algorithm:         c.Algorithm,
+		Faults:            metrics.NewFaults(registry).Observe,
 		Complete: func() error {
 			if err := d.Attach(); err != nil {
 				return err

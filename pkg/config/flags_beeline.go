@@ -12,6 +12,8 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"this node's own IP, one of each family (default the Node object's)")
 	bind(f, f.StringSliceVar, &b.ServiceClusterIPRanges, "service-cluster-ip-range", "BeelineConfiguration.serviceClusterIPRanges",
 		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
+	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
+		"how Services spread connections that do not say it by annotation: random, rr, wrr, sh, dh or maglev (default random, or what --ipvs-scheduler says)")
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted)")
 	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",

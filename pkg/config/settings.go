@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
@@ -31,6 +32,9 @@ type Settings struct {
 	// Internal says which packets come from inside the cluster. With the local mode
 	// NodeCIDR its CIDRs are those of the Node object.
 	Internal datapath.Internal
+
+	// Algorithm is that of Services which name none.
+	Algorithm model.Algorithm
 
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
 	SNATPortMin, SNATPortMax uint16
@@ -70,6 +74,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, checkKubeProxy(&c.KubeProxy, kubeProxy)...)
 	errs = append(errs, s.setDatapath(beeline)...)
 	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
+	errs = append(errs, s.setAlgorithm(beeline)...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)
 	}

@@ -31,6 +31,11 @@ type BeelineConfiguration struct {
 	// unallocated addresses in them are refused, and manifests assigns from them.
 	ServiceClusterIPRanges []string `json:"serviceClusterIPRanges"`
 
+	// algorithm is how Services spread connections that do not say it by annotation:
+	// random, the default, rr, wrr, sh, dh or maglev. In its absence kube-proxy's
+	// ipvs.scheduler counts, where it is one of these.
+	Algorithm string `json:"algorithm"`
+
 	// devices are the names of the devices that face clients or other nodes. Patterns
 	// like eth* are allowed; auto, the default, finds them; none serves only processes
 	// of this node.

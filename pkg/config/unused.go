@@ -45,8 +45,9 @@ func (c *Config) Unused() []string {
 // case anyway.
 func (c *Config) used() map[string]bool {
 	section := c.section()
+	_, known := scheduled(c.KubeProxy.IPVS.Scheduler)
 	used := map[string]bool{
-		"ipvs.scheduler":                      true,
+		"ipvs.scheduler":                      known && c.Beeline.Algorithm == "",
 		section.name + ".syncPeriod":          true,
 		section.name + ".minSyncPeriod":       true,
 		section.masquerade + ".masqueradeAll": true,

@@ -38,6 +38,11 @@ type Options struct {
 	// ServiceCIDRs are the prefixes in which an address without a Service is
 	// dropped.
 	ServiceCIDRs []netip.Prefix
+	// Algorithm is that of Services which name none.
+	Algorithm model.Algorithm
+	// Faults is told of the settings of a Service and its slices that are wrong: when
+	// there are others than before, with none when all is well again. nil is not told.
+	Faults func(service model.Name, faults []model.Fault)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends
@@ -94,6 +99,7 @@ type Reconciler struct {
 
 	// Of the loop only.
 	failed     map[model.Name]failure
+	faults     map[model.Name][]model.Fault
 	nodeFailed time.Time // since when node addresses or Service ranges fail; zero is not
 	checks     map[place]Check
 	noLocal    map[place]NoLocal // those that are not zero
@@ -121,6 +127,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		started:  time.Now(),
 		triggers: make(map[model.Name][]Trigger),
 		failed:   make(map[model.Name]failure),
+		faults:   make(map[model.Name][]model.Fault),
 		released: make(chan tables.Retired, 1),
 
 		checks:     make(map[place]Check),
@@ -368,17 +375,20 @@ func (r *Reconciler) prune(w *work, s *Sync) {
 	r.apply(w, s)
 }
 
-// count returns how many units and endpoints there are, roughly.
-func (r *Reconciler) count() (units, endpoints int) {
+// count returns how many units and endpoints there are, and slots of rings, roughly.
+func (r *Reconciler) count() (units, endpoints, rings int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, svc := range r.services {
 		units += len(svc.Ports) * len(svc.ClusterIPs)
+		own := 0
 		for _, slice := range r.slices[name] {
-			endpoints += len(slice.Ports) * len(slice.Endpoints)
+			own += len(slice.Ports) * len(slice.Endpoints)
 		}
+		endpoints += own
+		rings += tables.RingSlots(r.complement(svc), own)
 	}
-	return units, endpoints
+	return units, endpoints, rings
 }
 
 // applyNode brings in what concerns no Service.
@@ -417,23 +427,17 @@ func (r *Reconciler) exists(name model.Name) bool {
 func (r *Reconciler) apply(w *work, s *Sync) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
-		for _, name := range slices.SortedFunc(maps.Keys(names), model.Name.Compare) {
-			svc, endpoints := r.object(name)
-			var desired tables.Desired
-			var affected []model.Name
-			var err error
-			if svc == nil {
-				affected, err = r.tables.Remove(name)
-			} else {
-				desired = tables.Compile(svc, endpoints, &w.node)
-				affected, err = r.tables.Apply(desired)
+		for some := range slices.Chunk(slices.SortedFunc(maps.Keys(names), model.Name.Compare), ahead) {
+			wishes, desired := r.desire(some, &w.node)
+			for i, name := range some {
+				affected, err := r.tables.Apply(desired[i])
+				maps.Copy(next, set(affected))
+				r.outcome(name, err, w.queued, s.Full)
+				if err == nil || ownFault(err) {
+					r.report(s, name, wishes[i].svc, wishes[i].slices, &desired[i], &w.node)
+				}
+				s.Services++
 			}
-			maps.Copy(next, set(affected))
-			r.outcome(name, err, w.queued, s.Full)
-			if err == nil || ownFault(err) {
-				r.report(s, name, svc, endpoints, &desired, &w.node)
-			}
-			s.Services++
 		}
 		names = next
 	}

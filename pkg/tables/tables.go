@@ -139,10 +139,11 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 }
 
 // Reserve makes room for what the Services will need when all of them are about
-// to be applied: so many units, and endpoints of all units.
-func (t *Tables) Reserve(units, endpoints int) error {
+// to be applied: so many units, endpoints of all units, and slots of rings, of which
+// some more are needed while rings are replaced.
+func (t *Tables) Reserve(units, endpoints, rings int) error {
 	// A set takes a block of slots up to twice its size.
-	return t.store.Reserve(uint32(units), uint32(endpoints), uint32(2*endpoints))
+	return t.store.Reserve(uint32(units), uint32(endpoints), uint32(2*endpoints+rings+rings/16))
 }
 
 func (t *Tables) service(name model.Name) *service {

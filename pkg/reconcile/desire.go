@@ -1,0 +1,72 @@
+package reconcile
+
+import (
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// ahead is how many Services are compiled before the first of them is applied: what
+// takes long is prepared for all of them together.
+const ahead = 64
+
+// wish is a Service as it was when it was compiled, nil when it is gone.
+type wish struct {
+	svc    *model.Service
+	slices []*model.Slice
+}
+
+// desire returns the named Services and what they want to have: nothing when they are
+// gone.
+func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]wish, []tables.Desired) {
+	wishes := make([]wish, len(names))
+	desired := make([]tables.Desired, len(names))
+	for i, name := range names {
+		svc, list := r.object(name)
+		wishes[i], desired[i].Name = wish{svc, list}, name
+		if svc != nil {
+			desired[i] = tables.Compile(r.complement(svc), list, node)
+		}
+		r.noteFaults(name, wishes[i].faults())
+	}
+	r.tables.Prepare(desired)
+	return wishes, desired
+}
+
+// faults returns the settings of the Service and its slices that are wrong.
+func (w *wish) faults() []model.Fault {
+	if w.svc == nil {
+		return nil
+	}
+	faults := slices.Clip(w.svc.Faults)
+	for _, s := range w.slices {
+		faults = append(faults, s.Faults...)
+	}
+	return faults
+}
+
+// complement returns the Service with what it leaves to the configuration.
+func (r *Reconciler) complement(svc *model.Service) *model.Service {
+	if svc.Algorithm != model.DefaultAlgorithm {
+		return svc
+	}
+	with := *svc
+	with.Algorithm = r.opts.Algorithm.Or(model.Random)
+	return &with
+}
+
+// noteFaults tells of the faults of a Service unless they are those of before.
+func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
+	if slices.Equal(r.faults[name], faults) {
+		return
+	}
+	if len(faults) == 0 {
+		delete(r.faults, name)
+	} else {
+		r.faults[name] = faults
+	}
+	if r.opts.Faults != nil {
+		r.opts.Faults(name, faults)
+	}
+}
