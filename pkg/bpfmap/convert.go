@@ -10,6 +10,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
+// firstAlgorithm has number 0 in enum bl_algorithm.
+const firstAlgorithm = model.Random
+
 // The numbers of pkg/tables and pkg/policy are those of the C enums: an index out
 // of range here is a difference.
 var (
@@ -29,12 +32,12 @@ var (
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_TERMINATING-sockBlBackendState(tables.Terminating)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_ON_NODE-sockBlBackendState(tables.OnNode)]
 	_ = [1]int{}[sockBlBackendStateBL_BACKEND_NO_NEW-sockBlBackendState(tables.NoNew)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_RANDOM-sockBlAlgorithm(model.Random-model.Random)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_ROUND_ROBIN-sockBlAlgorithm(model.RoundRobin-model.Random)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_WEIGHTED_ROUND_ROBIN-sockBlAlgorithm(model.WeightedRoundRobin-model.Random)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_SOURCE_HASH-sockBlAlgorithm(model.SourceHash-model.Random)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_DESTINATION_HASH-sockBlAlgorithm(model.DestinationHash-model.Random)]
-	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_MAGLEV-sockBlAlgorithm(model.Maglev-model.Random)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_RANDOM-sockBlAlgorithm(model.Random-firstAlgorithm)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_ROUND_ROBIN-sockBlAlgorithm(model.RoundRobin-firstAlgorithm)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_WEIGHTED_ROUND_ROBIN-sockBlAlgorithm(model.WeightedRoundRobin-firstAlgorithm)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_SOURCE_HASH-sockBlAlgorithm(model.SourceHash-firstAlgorithm)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_DESTINATION_HASH-sockBlAlgorithm(model.DestinationHash-firstAlgorithm)]
+	_ = [1]int{}[sockBlAlgorithmBL_ALGORITHM_MAGLEV-sockBlAlgorithm(model.Maglev-firstAlgorithm)]
 	_ = [1]int{}[sockBlSetKindBL_SET_REJECT-sockBlSetKind(policy.Reject)]
 	_ = [1]int{}[sockBlSetKindBL_SET_DROP-sockBlSetKind(policy.Drop)]
 	_ = [1]int{}[sockBlSetKindBL_SET_BACKENDS-sockBlSetKind(policy.Backends)]
@@ -79,10 +82,10 @@ func setOf(word uint64) tables.Set {
 
 // algorithmNumber returns the number of an algorithm; the programs know no default.
 func algorithmNumber(a model.Algorithm) uint16 {
-	return uint16(a.Or(model.Random) - model.Random)
+	return uint16(a.Or(firstAlgorithm) - firstAlgorithm)
 }
 
-func algorithmOf(number uint16) model.Algorithm { return model.Random + model.Algorithm(number) }
+func algorithmOf(number uint16) model.Algorithm { return firstAlgorithm + model.Algorithm(number) }
 
 // prefixBits returns the length of a prefix over the v4-mapped form.
 func prefixBits(p netip.Prefix) uint32 {
