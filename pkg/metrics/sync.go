@@ -88,7 +88,6 @@ func (s *Sync) Observe(o reconcile.Sync) {
 		}
 		s.noLocal.WithLabelValues("internal", family).Set(float64(o.NoLocal[f].Internal))
 		s.noLocal.WithLabelValues("external", family).Set(float64(o.NoLocal[f].External))
-		s.programming.WithLabelValues(family) // also shown when it has no observation
 	}
 	for _, t := range o.Triggers {
 		s.programming.WithLabelValues(t.Family.String()).Observe(o.Start.Add(o.Duration).Sub(t.Time).Seconds())

@@ -1,0 +1,150 @@
+package reconcile_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// next returns the next round that brought in a Service.
+func (l *loop) next() reconcile.Sync {
+	l.t.Helper()
+	for {
+		select {
+		case s := <-l.syncs:
+			if s.Services > 0 {
+				return s
+			}
+		case <-time.After(10 * time.Second):
+			l.t.Fatal("no round within 10 s")
+		}
+	}
+}
+
+func balanced(s *model.Service) {
+	s.Type, s.ExternalLocal, s.HealthCheckPort = "LoadBalancer", true, 32000
+}
+
+func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
+	l := start(t, newMaps(t), asIs, reconcile.Options{Node: model.Node{Name: "here"}})
+	name := model.Name{Namespace: "default", Name: "a"}
+	check := func(port uint16, local int) []reconcile.Check {
+		return []reconcile.Check{{Service: name, Family: model.IPv4, Port: port, Local: local}}
+	}
+	at := func(node string) *model.Slice {
+		s := slice("a-1", "a", "10.0.0.1", "10.0.0.2")
+		s.Endpoints[0].NodeName = node
+		return s
+	}
+	l.Synced()
+	for _, step := range []struct {
+		what    string
+		update  source.Update
+		checks  []reconcile.Check
+		noLocal int
+	}{
+		{"without endpoints", put(service("a", "10.96.0.1", balanced)), check(32000, 0), 0},
+		{"none on this node", put(at("there")), nil, 1},
+		{"one on this node", put(at("here")), check(32000, 1), 0},
+		{"nothing new for the check", put(service("a", "10.96.0.1", balanced, func(s *model.Service) { s.AffinitySeconds = 9 })), nil, 0},
+		{"gone again", put(at("there")), check(32000, 0), 1},
+		{"no check any more", put(service("a", "10.96.0.1")), check(0, 0), 0},
+		{"a check again", put(service("a", "10.96.0.1", balanced)), check(32000, 0), 1},
+		{"deleted", source.Update{DeleteServices: []model.Name{name}}, check(0, 0), 0},
+	} {
+		l.Apply(step.update)
+		got := l.next()
+		if !slices.Equal(got.Checks, step.checks) || got.NoLocal[model.IPv4].External != step.noLocal {
+			t.Errorf("%s: checks %+v, without local endpoints %+v; want %+v, %d",
+				step.what, got.Checks, got.NoLocal, step.checks, step.noLocal)
+		}
+	}
+}
+
+func TestTriggersAreToldOnce(t *testing.T) {
+	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	soon := time.Now().Add(time.Hour)
+	at := func(when time.Time, addrs ...string) *model.Slice {
+		s := slice("a-1", "a", addrs...)
+		s.Triggered = when
+		return s
+	}
+	l.Apply(put(service("a", "10.96.0.1"), at(soon, "10.0.0.1")))
+	l.Synced()
+	for _, step := range []struct {
+		what   string
+		update source.Update
+		want   []reconcile.Trigger
+	}{
+		{"found at the start", put(service("b", "10.96.0.2")), nil},
+		{"from before the start", put(at(time.Now().Add(-time.Hour), "10.0.0.2")), nil},
+		{"a change", put(at(soon, "10.0.0.3")), []reconcile.Trigger{{Family: model.IPv4, Time: soon}}},
+		{"another Service", put(service("c", "10.96.0.3")), nil},
+		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []reconcile.Trigger{
+			{Family: model.IPv4, Time: soon}, {Family: model.IPv4, Time: soon.Add(1)},
+		}},
+		{"deleted", source.Update{DeleteSlices: []model.Name{{Namespace: "default", Name: "a-1"}}}, nil},
+	} {
+		if step.what == "found at the start" {
+			if got := l.next().Triggers; got != nil {
+				t.Errorf("at the start: %v", got)
+			}
+		}
+		l.Apply(step.update)
+		if got := l.next().Triggers; !slices.Equal(got, step.want) {
+			t.Errorf("%s: %v, want %v", step.what, got, step.want)
+		}
+	}
+}
+
+// TestOldest: an error counts from when the change came in until it is overcome; what
+// is a Service's own fault does not.
+func TestOldest(t *testing.T) {
+	broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
+	broken.times.Store(6)
+	l := start(t, newMaps(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+	if !l.Oldest().IsZero() {
+		t.Errorf("oldest is %s before any change", l.Oldest())
+	}
+	l.Synced()
+	before := time.Now()
+	l.Apply(put(service("a", "10.96.0.1")))
+	after := time.Now()
+	for stuck := true; stuck; {
+		s := l.next()
+		stuck = s.Stuck
+		if oldest := l.Oldest(); stuck && (oldest.Before(before) || oldest.After(after)) {
+			t.Errorf("oldest is %s, want one from %s to %s", oldest, before, after)
+		}
+	}
+	if !l.Oldest().IsZero() || broken.times.Load() > 0 {
+		t.Errorf("oldest is %s when all is in the kernel, %d failures left", l.Oldest(), broken.times.Load())
+	}
+
+	external := func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
+	l.Apply(put(service("b", "10.96.0.2", external), service("c", "10.96.0.3", external)))
+	if s := l.next(); s.Pending != 1 || s.Stuck || !l.Oldest().IsZero() {
+		t.Errorf("a clash: %d pending, stuck is %v, oldest is %s; want 1, false, none", s.Pending, s.Stuck, l.Oldest())
+	}
+}
+
+func TestQueueCounts(t *testing.T) {
+	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1"), slice("a-2", "a", "10.0.0.2")))
+	l.Apply(source.Update{Node: &model.Node{Zone: "z"}})
+	got := l.Queue()
+	if got.Services != 1 || got.ServicesTotal != 1 || got.Slices != 2 || got.SlicesTotal != 2 || time.Since(got.Last) > time.Minute {
+		t.Errorf("before the source is complete: %+v", got)
+	}
+	l.Synced()
+	l.next()
+	if got := l.Queue(); got.Services != 0 || got.ServicesTotal != 1 || got.Slices != 0 || got.SlicesTotal != 2 {
+		t.Errorf("afterwards: %+v", got)
+	}
+}

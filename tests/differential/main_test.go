@@ -1,0 +1,158 @@
+// Package differential_test runs the real beeline-agent and the real kube-proxy for
+// the same cluster and compares what they answer. It needs root.
+package differential_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+
+// rig is a cluster of one node, which is there twice: a host that Beeline serves and
+// one that kube-proxy does.
+type rig struct {
+	t         *testing.T
+	server    *apiserver.Server
+	client    kubernetes.Interface
+	beeline   *lab.Host
+	kubeProxy *lab.Host
+	agent     *lab.Process
+	// broken is the path of a file that makes kube-proxy's changes fail.
+	broken string
+}
+
+// newRig returns when both proxies are healthy.
+func newRig(t *testing.T, agentFlags ...string) *rig {
+	t.Helper()
+	lab.Need(t, "nft")
+	r := &rig{t: t, server: apiserver.Start(t)}
+	r.client = r.server.Client(t)
+	r.beeline, r.kubeProxy = lab.NewHost(t), lab.NewHost(t)
+	r.createNode()
+	for _, h := range r.hosts() {
+		r.connect(h)
+	}
+	r.startAgent(agentFlags...)
+	r.startKubeProxy()
+	r.eventuallyBoth("both are healthy", "http://127.0.0.1:10256/healthz", func(a *answer) bool { return a.code == 200 })
+	return r
+}
+
+func (r *rig) hosts() []*lab.Host { return []*lab.Host{r.beeline, r.kubeProxy} }
+
+func (r *rig) createNode() *corev1.Node {
+	r.t.Helper()
+	node, err := r.client.CoreV1().Nodes().Create(r.t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lab.NodeName}}, metav1.CreateOptions{})
+	r.must(err)
+	node.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: lab.Node4.String()},
+		{Type: corev1.NodeInternalIP, Address: lab.Node6.String()},
+	}
+	node, err = r.client.CoreV1().Nodes().UpdateStatus(r.t.Context(), node, metav1.UpdateOptions{})
+	r.must(err)
+	return node
+}
+
+// changeNode changes the Node object, its status too.
+func (r *rig) changeNode(change func(*corev1.Node)) {
+	r.t.Helper()
+	nodes := r.client.CoreV1().Nodes()
+	node, err := nodes.Get(r.t.Context(), lab.NodeName, metav1.GetOptions{})
+	r.must(err)
+	change(node)
+	status := node.Status
+	node, err = nodes.Update(r.t.Context(), node, metav1.UpdateOptions{})
+	r.must(err)
+	node.Status = status
+	_, err = nodes.UpdateStatus(r.t.Context(), node, metav1.UpdateOptions{})
+	r.must(err)
+}
+
+// connect makes the API server answer at its address in the host's namespace.
+func (r *rig) connect(h *lab.Host) {
+	r.t.Helper()
+	addr := strings.TrimPrefix(r.server.Config.Host, "https://")
+	var l net.Listener
+	r.must(h.Run(func() (err error) {
+		l, err = net.Listen("tcp4", addr)
+		return err
+	}))
+	r.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go relay(conn, addr)
+		}
+	}()
+}
+
+func relay(client net.Conn, addr string) {
+	defer client.Close()
+	server, err := net.Dial("tcp4", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		defer server.Close()
+		_, _ = io.Copy(server, client) // until one side closes
+	}()
+	_, _ = io.Copy(client, server)
+}
+
+func (r *rig) startAgent(flags ...string) {
+	r.t.Helper()
+	r.agent = r.beeline.Start(lab.AgentBinary(r.t), append([]string{
+		"--kubeconfig", r.server.Kubeconfig, "--hostname-override", lab.NodeName,
+		"--cgroup-root", r.beeline.Cgroup, "--bpffs", r.beeline.BPFFS,
+	}, flags...)...)
+}
+
+// startKubeProxy runs it with an nft that fails while the file broken is there.
+func (r *rig) startKubeProxy() {
+	r.t.Helper()
+	bin, err := apiserver.Build(r.t.Context())
+	r.must(err)
+	dir := r.t.TempDir()
+	r.broken = filepath.Join(dir, "broken")
+	script := "#!/bin/sh\n[ -e " + r.broken + " ] && exit 1\nPATH=" + os.Getenv("PATH") + " exec nft \"$@\"\n"
+	r.must(os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700))
+	config := filepath.Join(dir, "config.yaml")
+	r.must(os.WriteFile(config, []byte(kubeProxyConfig+"hostnameOverride: "+lab.NodeName+
+		"\nclientConnection: {kubeconfig: "+r.server.Kubeconfig+"}\n"), 0o600))
+	r.kubeProxy.Start("/usr/bin/env", "PATH="+dir+":"+os.Getenv("PATH"), filepath.Join(bin, "kube-proxy"), "--config="+config)
+}
+
+// kubeProxyConfig leaves what concerns the whole machine as it is. NodePorts answer
+// everywhere, as in the other modes.
+const kubeProxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+nftables: {syncPeriod: 2s, minSyncPeriod: 10ms}
+conntrack: {maxPerCore: 0, min: 0}
+oomScoreAdj: 0
+nodePortAddresses: [0.0.0.0/0, "::/0"]
+`
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
