@@ -9,6 +9,7 @@
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
+#include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
@@ -25,6 +26,8 @@
 #include <beeline/fragment.h>
 #include <beeline/reorder.h>
 #include <beeline/echo.h>
+
+#define BL_VLAN_ID_MASK 0xfff
 
 /* To the next program of the hook, then the stack: the packet is not ours. */
 #define BL_TC_PASS TC_ACT_UNSPEC
@@ -92,27 +95,43 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 	return device ? device->ifindex : 0;
 }
 
+/*
+ * Send the packet out by a device: without the tag that it may have come in with, which
+ * is one of priority alone.
+ */
+static __always_inline int bl_tc_send(struct __sk_buff *skb, __u32 ifindex)
+{
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return TC_ACT_SHOT;
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+}
+
 /* Translate the packet and send it on. */
 static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packet *packet,
 				    const struct bl_way *way)
 {
-	__u32 ifindex, mtu = 0;
+	__u32 ifindex, mtu;
+	long fits;
 
-	if (!way->device) {
+	if (!way->device || way->device == BL_DEVICE_TURNED) {
 		if (!bl_tc_rewrite(skb, packet, &way->to, false))
 			return TC_ACT_SHOT;
-		return way->back ? bl_answer_return(skb, packet->l3, false) : BL_TC_PASS;
+		return way->back || way->device ? bl_answer_return(skb, packet->l3, packet->leaves)
+						: BL_TC_PASS;
 	}
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
 	ifindex = bl_tc_ifindex(skb, way->device, &way->to, packet->ipv4);
 	if (!ifindex)
 		return TC_ACT_SHOT;
-	if (bpf_check_mtu(skb, ifindex, &mtu, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED)
+	/* The length by the IP header's start; of many packets in one, that of each. */
+	mtu = skb->gso_size ? 0 : skb->len - packet->l3;
+	fits = bpf_check_mtu(skb, ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
+	if (fits == BPF_MTU_CHK_RET_FRAG_NEEDED || fits == BPF_MTU_CHK_RET_SEGS_TOOBIG)
 		return bl_answer_too_big(skb, packet, mtu);
 	if (!bl_tc_rewrite(skb, packet, &way->to, true))
 		return TC_ACT_SHOT;
-	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+	return bl_tc_send(skb, ifindex);
 }
 
 /* Whether an ICMP error about a flow is translated at this hook, as the packets are. */
@@ -122,6 +141,8 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 	bool pod = flow->bits & BL_FLOW_POD;
 	bool snat = flow->bits & BL_FLOW_SNAT;
 
+	if (flow->device == BL_DEVICE_TURNED)
+		return hook == BL_HOOK_EGRESS;
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
 		return !reply || snat;
@@ -169,7 +190,9 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 	}
 	if (!bl_icmp_rewrite(skb, &error, &to, id != 0))
 		return TC_ACT_SHOT;
-	return id ? bpf_redirect_neigh(ifindex, NULL, 0, 0) : BL_TC_PASS;
+	if (flow->device == BL_DEVICE_TURNED)
+		return bl_answer_return(skb, l3, true);
+	return id ? bl_tc_send(skb, ifindex) : BL_TC_PASS;
 }
 
 /*
@@ -237,11 +260,27 @@ static __noinline enum bl_fate bl_tc_recall_fate(struct __sk_buff *skb,
 	return fate;
 }
 
+/*
+ * Whether the packet is for somebody else: of a VLAN, whose device has programs of its
+ * own where it faces clients, or come in for another host, as a device in promiscuous
+ * mode lets them in.
+ */
+static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook hook)
+{
+	if (skb->vlan_present && skb->vlan_tci & BL_VLAN_ID_MASK)
+		return true;
+	return (hook == BL_HOOK_INGRESS || hook == BL_HOOK_POD_INGRESS) &&
+	       skb->pkt_type == PACKET_OTHERHOST;
+}
+
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 {
 	struct bl_packet packet = {.leaves = hook == BL_HOOK_EGRESS};
 	struct bl_way way = {};
 	enum bl_fate fate;
+
+	if (bl_tc_foreign(skb, hook))
+		return BL_TC_PASS;
 
 	packet.plain = bl_skb_plain(skb, l3, &packet);
 	if (packet.plain || bl_packet_parse(skb, l3, &packet))

@@ -10,8 +10,19 @@ import (
 // routedDevice is the index that stands for the device of any pod of this node.
 const routedDevice = uint32(sockBlDeviceLimitBL_DEVICE_ROUTED)
 
+// turnedDevice is the index that stands for packets of the host to its own backends.
+const turnedDevice = uint32(sockBlDeviceLimitBL_DEVICE_TURNED)
+
+// The sources of packets that the host sends to a backend on this node. They are
+// routed as what has no other route and stand for no host: IPv4's dummy address (RFC
+// 7600) and one of IPv6's dummy prefix (RFC 9780).
+var (
+	turnedAddr4 = netip.MustParseAddr("192.0.0.8")
+	turnedAddr6 = netip.MustParseAddr("100:0:0:1::8")
+)
+
 // MaxDevices is how many devices packets can be served on.
-const MaxDevices = int(routedDevice) - 1
+const MaxDevices = int(turnedDevice) - 1
 
 // Device is a network device that faces clients or other nodes.
 type Device struct {
@@ -145,6 +156,13 @@ func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
 	d := Device{Addr4: addr4, Addr6: addr6}
 	entry := d.entry()
 	return m.put(sockMapBlDevice, routedDevice, &entry)
+}
+
+// writeTurned writes the entry of packets that turn round.
+func (m *Maps) writeTurned() error {
+	d := Device{Addr4: turnedAddr4, Addr6: turnedAddr6}
+	entry := d.entry()
+	return m.put(sockMapBlDevice, turnedDevice, &entry)
 }
 
 // Masquerade returns what SetMasquerade has set.

@@ -74,6 +74,10 @@ type Flow struct {
 // the route leads to. No device can have this name.
 const RoutedDevice = "by route"
 
+// TurnedDevice is what [Flow.Device] is when packets turn round where they would leave
+// this node.
+const TurnedDevice = "turned round"
+
 // key returns the key of the forward entry: the client's packets.
 func (f *Flow) key() *sockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
 
@@ -145,6 +149,7 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 	for _, d := range devices {
 		r.devices[d.ID] = d
 	}
+	r.devices[turnedDevice] = Device{Name: TurnedDevice, Addr4: turnedAddr4, Addr6: turnedAddr6}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice
 	routed.Addr4, routed.Addr6, err = m.Masquerade()

@@ -156,6 +156,9 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if err := m.writeCover(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	if err := m.writeTurned(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	return m, nil
 }
 

@@ -139,6 +139,7 @@ type sockBlDeviceLimit uint32
 const (
 	sockBlDeviceLimitBL_DEVICE_MAX    sockBlDeviceLimit = 256
 	sockBlDeviceLimitBL_DEVICE_ROUTED sockBlDeviceLimit = 255
+	sockBlDeviceLimitBL_DEVICE_TURNED sockBlDeviceLimit = 254
 )
 
 type sockBlFilterEntry struct {

@@ -35,3 +35,8 @@ func (s *Socket) SetOption(level, option, value int) error {
 func (s *Socket) SetLinger(seconds int32) error {
 	return unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: seconds})
 }
+
+// Option returns an option of the socket.
+func (s *Socket) Option(level, option int) (int, error) {
+	return unix.GetsockoptInt(s.fd, level, option)
+}

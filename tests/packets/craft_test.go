@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -81,15 +82,22 @@ func (f frame) segment() []byte {
 	return segment
 }
 
+// ethernet returns a header with the destination of the loopback device, at which the
+// kernel runs programs: they leave alone what is for others.
 func ethernet(protocol uint16) []byte {
-	header := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0, 0}
+	header := []byte{0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0, 0}
 	binary.BigEndian.PutUint16(header[12:], protocol)
 	return header
 }
 
-// tagged returns the packet with a VLAN tag.
-func tagged(packet []byte) []byte {
-	return slices.Concat(packet[:12], []byte{0x81, 0, 0, 5}, packet[12:])
+// toMAC returns the packet with another destination of its Ethernet header.
+func toMAC(packet []byte, to net.HardwareAddr) []byte {
+	return slices.Concat(to, packet[6:])
+}
+
+// tagged returns the packet with the tag of a VLAN.
+func tagged(packet []byte, vlan byte) []byte {
+	return slices.Concat(packet[:12], []byte{0x81, 0, 0, vlan}, packet[12:])
 }
 
 // with returns the packet with bytes replaced, counted from the IP header on.

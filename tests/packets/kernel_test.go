@@ -22,6 +22,7 @@ const (
 )
 
 var (
+	tunnelMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	tunnelNear = netip.MustParseAddrPort("10.250.0.1:7000")
 	tunnelFar  = netip.MustParseAddrPort("10.250.0.2:7001")
 )
@@ -67,7 +68,7 @@ func tunnelService() []string {
 func (n *node) addTunnel(to netip.Addr) error {
 	n.SetSysctl("ipv6/conf/default/disable_ipv6", "1")
 	n.AddLink(&netlink.Vxlan{
-		LinkAttrs: netlink.LinkAttrs{Name: "tunnel", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}},
+		LinkAttrs: netlink.LinkAttrs{Name: "tunnel", HardwareAddr: tunnelMAC},
 		VxlanId:   7,
 		Port:      tunnelPort,
 		PortLow:   tunnelPort,
@@ -114,7 +115,7 @@ func (c *cluster) checkTunnel(t *testing.T, network string) {
 	outer := c.nodes[0].RawSocket(map[string]int{"udp4": unix.AF_INET, "udp6": unix.AF_INET6}[network], unix.SOCK_RAW, unix.IPPROTO_UDP)
 	defer outer.Close()
 	answer := frame{from: tunnelFar, to: tunnelNear, protocol: unix.IPPROTO_UDP, payload: "answer"}
-	if err := far.SendTo(packet[:tunnelHeaderSize]+string(answer.bytes()), from); err != nil {
+	if err := far.SendTo(packet[:tunnelHeaderSize]+string(toMAC(answer.bytes(), tunnelMAC)), from); err != nil {
 		t.Fatal(err)
 	}
 	if _, source, err := outer.Receive(); err != nil || source.Addr() != clusterIP(1).of(network) {

@@ -205,7 +205,7 @@ func untouched() map[string][]byte {
 		for _, family := range []byte{4, 6} {
 			f := frame{from: crafted[family], to: virtual[family], protocol: protocol, flags: flagSYN, payload: "hello"}
 			name := fmt.Sprintf("%s %d ", name, family)
-			all[name+"with a VLAN tag"] = tagged(f.bytes())
+			all[name+"with a VLAN tag"] = tagged(f.bytes(), 5)
 			elsewhere := f
 			elsewhere.to = foreign[family]
 			all[name+"to no Service"] = elsewhere.bytes()

@@ -192,7 +192,7 @@ func TestXDPLeavesToTC(t *testing.T) {
 			for size := ethernetSize; size < len(packet); size++ {
 				check(fmt.Sprintf("cut at %d of %d", size, len(packet)), packet[:size])
 			}
-			check("with a VLAN tag", tagged(packet))
+			check("with a VLAN tag", tagged(packet, 5))
 			check("at its last hop", lastHop(f))
 			withOptions := f
 			withOptions.options, withOptions.extension = []byte{1, 1, 1, 0}, unix.IPPROTO_DSTOPTS

@@ -190,6 +190,24 @@ __noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet 
 	return 0;
 }
 
+/*
+ * Let a packet that leaves turn round to its backend on this node. No packet that comes
+ * in by a device may have an address of this node as its source, and the reply has to
+ * come by here: so the source is an address whose route is that of all others.
+ */
+static __always_inline bool bl_plan_turn(const struct bl_packet *packet, struct bl_plan *plan)
+{
+	const struct bl_device_entry *device = bl_device_lookup(BL_DEVICE_TURNED);
+
+	if (!device)
+		return false;
+	plan->device = BL_DEVICE_TURNED;
+	plan->client_device = BL_DEVICE_TURNED;
+	plan->bits |= BL_FLOW_SNAT;
+	plan->source = bl_device_addr(device, packet->ipv4);
+	return true;
+}
+
 /* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
 static __always_inline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
 					  bool ipv4)
@@ -362,8 +380,8 @@ static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 		plan.bits = BL_FLOW_POD;
 		bl_pod_source(packet, &plan.backend, &plan.source);
 	}
-	if (hook == BL_HOOK_EGRESS && !plan.device)
-		return BL_FATE_PASSES; /* the reply would not come by here */
+	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_turn(packet, &plan))
+		return BL_FATE_DROPPED;
 	if (!bl_plan_store(context, packet, &plan, way))
 		return BL_FATE_DROPPED;
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);

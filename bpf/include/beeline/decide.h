@@ -76,7 +76,11 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 		return BL_FATE_UNKNOWN;
 	}
 	if (forward->touched != (__u16)now)
-		bl_flow_touch_reply(packet, forward, source, bl_client_device(context, hook), now);
+		bl_flow_touch_reply(packet, forward, source,
+				    forward->device == BL_DEVICE_TURNED
+					    ? BL_DEVICE_TURNED
+					    : bl_client_device(context, hook),
+				    now);
 	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
 	bl_way_to_backend(forward, way);
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
@@ -113,14 +117,17 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	fresh.touched = now;
 	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
 	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	fresh.device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
+	if (reply->device == BL_DEVICE_TURNED)
+		fresh.device = BL_DEVICE_TURNED;
+	else
+		fresh.device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
 	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
 }
 
 /*
  * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
  * when the pod answered itself, where it left it; one to this node's own address where
- * it comes in; others at the first device that faces the outside.
+ * it comes in; one that turns round where it would leave; others at the first device that faces the outside.
  */
 static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 					       const struct bl_flow_entry *reply, enum bl_hook hook)
@@ -128,6 +135,8 @@ static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 	bool pod = reply->bits & BL_FLOW_POD;
 	bool itself = pod && bl_addr_equal(&reply->client, &packet->key.src);
 
+	if (reply->device == BL_DEVICE_TURNED)
+		return hook == BL_HOOK_EGRESS;
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
 		return itself || reply->bits & BL_FLOW_SNAT;
@@ -153,7 +162,8 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	way->to.dst = reply->client;
 	way->to.src_port = reply->port;
 	way->to.dst_port = reply->other_port;
-	way->device = hook == BL_HOOK_EGRESS ? 0 : reply->device;
+	way->device =
+		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_TURNED ? 0 : reply->device;
 	way->back = hook == BL_HOOK_POD_INGRESS;
 	return BL_FATE_TRANSLATED;
 }

@@ -85,23 +85,47 @@ static __always_inline __u64 bl_reorder_hash(const struct bl_fragment_key *key)
 	return mixed;
 }
 
+/* The first place of the datagram's group. */
+static __always_inline __u32 bl_reorder_first(__u64 hash)
+{
+	return (hash >> 32 & (BL_REORDER_GROUPS - 1)) * BL_REORDER_GROUP;
+}
+
 static __always_inline bool bl_reorder_old(__u64 word, __u64 now)
 {
 	return ((now - (word >> 32)) & BL_REORDER_TIME_MASK) >= BL_REORDER_MSEC;
 }
 
-/* Take a free place of the group for @word. BL_REORDER_GROUP when there is none. */
-static __always_inline __u32 bl_reorder_take(struct bl_reorder_group *group, __u64 word, __u64 now)
+static __always_inline __u64 *bl_reorder_place(__u32 place)
+{
+	__u32 index = place / BL_REORDER_GROUP;
+	struct bl_reorder_group *group = bpf_map_lookup_elem(&bl_reorder, &index);
+
+	return group ? &group->place[place % BL_REORDER_GROUP] : NULL;
+}
+
+/* Take a place, if it is free, for @word. */
+__noinline bool bl_reorder_try(__u32 place, __u64 word, __u64 now)
+{
+	__u64 *at = bl_reorder_place(place);
+	__u64 was;
+
+	if (!at)
+		return false;
+	was = *(volatile __u64 *)at;
+	if (was && !bl_reorder_old(was, now))
+		return false;
+	return __sync_val_compare_and_swap(at, was, word) == was;
+}
+
+/* Take a free place of the group that begins at @first. What is none when there is none. */
+static __always_inline __u32 bl_reorder_take(__u32 first, __u64 word, __u64 now)
 {
 	for (__u32 i = 0; i < BL_REORDER_GROUP; i++) {
-		__u64 was = *(volatile __u64 *)&group->place[i];
-
-		if (was && !bl_reorder_old(was, now))
-			continue;
-		if (__sync_val_compare_and_swap(&group->place[i], was, word) == was)
-			return i;
+		if (bl_reorder_try(first + i, word, now))
+			return first + i;
 	}
-	return BL_REORDER_GROUP;
+	return BL_REORDER_GROUPS * BL_REORDER_GROUP;
 }
 
 /*
@@ -145,36 +169,30 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 	struct bl_fragment_key datagram BL_ALIGNED;
 	struct bl_fragment_entry *entry, waits = {.fate = BL_FATE_UNKNOWN};
 	struct bl_reorder_fragment *fragment;
-	struct bl_reorder_group *group;
 	__u64 now = bl_reorder_now();
-	__u32 index, place;
-	__u64 hash, word;
+	__u64 hash, word, *at;
+	__u32 place;
 
 	if (!packet || !key)
 		return false;
 	datagram = *key;
 	hash = bl_reorder_hash(&datagram);
-	index = hash >> 32 & (BL_REORDER_GROUPS - 1);
 	word = (__u32)hash | now << 32;
-	group = bpf_map_lookup_elem(&bl_reorder, &index);
-	if (!group)
-		return false;
-	place = bl_reorder_take(group, word, now);
-	index = index * BL_REORDER_GROUP + place;
-	if (place >= BL_REORDER_GROUP) {
+	place = bl_reorder_take(bl_reorder_first(hash), word, now);
+	fragment = bpf_map_lookup_elem(&bl_reorder_data, &place);
+	at = bl_reorder_place(place);
+	if (!fragment || !at) {
 		bl_count(BL_REASON_FRAGMENT_NOT_KEPT);
 		return false;
 	}
-	fragment = bpf_map_lookup_elem(&bl_reorder_data, &index);
-	if (!fragment || !bl_reorder_copy(skb, packet, &datagram, fragment)) {
+	if (!bl_reorder_copy(skb, packet, &datagram, fragment)) {
 		bl_count(BL_REASON_FRAGMENT_NOT_KEPT);
-		group->place[place] = 0;
+		*at = 0;
 		return false;
 	}
 	waits.second = bl_flow_now();
 	bpf_map_update_elem(&bl_fragment, &datagram, &waits, BPF_NOEXIST);
-	if (__sync_val_compare_and_swap(&group->place[place], word, word | BL_REORDER_WHOLE) !=
-	    word)
+	if (__sync_val_compare_and_swap(at, word, word | BL_REORDER_WHOLE) != word)
 		return false;
 	/*
 	 * Whoever has the first fragment stores its fate before it looks here, so one of
@@ -184,19 +202,53 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 	if (entry && entry->fate == BL_FATE_UNKNOWN)
 		return true;
 	word |= BL_REORDER_WHOLE;
-	return __sync_val_compare_and_swap(&group->place[place], word, 0) != word;
+	return __sync_val_compare_and_swap(at, word, 0) != word;
 }
 
-/* Make @skb the fragment and put it where the packet is. */
-static __always_inline void bl_reorder_put(struct __sk_buff *skb, __u32 l3, __u64 flags,
-					   const struct bl_reorder_fragment *fragment)
+/* Put what @skb is where the packet of the datagram @key came. */
+static __always_inline void bl_reorder_emit(struct __sk_buff *skb,
+					    const struct bl_fragment_key *key)
 {
-	__u32 len = fragment->len;
+	bool leaves = key->hook == BL_HOOK_EGRESS || key->hook == BL_HOOK_POD_EGRESS;
 
-	if (!bl_reorder_bound(&len) || bpf_skb_change_tail(skb, l3 + len, 0))
-		return;
-	if (!bpf_skb_store_bytes(skb, l3, fragment->bytes, len, BPF_F_RECOMPUTE_CSUM))
-		bpf_clone_redirect(skb, skb->ifindex, flags);
+	bpf_clone_redirect(skb, skb->ifindex, leaves ? 0 : BPF_F_INGRESS);
+}
+
+/*
+ * Put the fragment that is kept at @place where it came, if it is of the datagram @key:
+ * @skb is made it, which with @first is put there itself before.
+ */
+__noinline bool bl_reorder_put(struct __sk_buff *skb, __u32 l3, const struct bl_fragment_key *key,
+			       __u32 place, bool first)
+{
+	struct bl_fragment_key datagram BL_ALIGNED;
+	struct bl_reorder_fragment *fragment;
+	__u64 *at = bl_reorder_place(place), word;
+	bool found = false;
+	__u32 len;
+
+	fragment = bpf_map_lookup_elem(&bl_reorder_data, &place);
+	if (!key || !at || !fragment)
+		return false;
+	datagram = *key;
+	word = *(volatile __u64 *)at;
+	if (!(word & BL_REORDER_WHOLE) || (__u32)word != (__u32)bl_reorder_hash(&datagram) ||
+	    bl_reorder_old(word, bl_reorder_now()))
+		return false;
+	/* No longer whole, and nobody else's for as long as it is not old. */
+	if (__sync_val_compare_and_swap(at, word, word & ~BL_REORDER_WHOLE) != word)
+		return false;
+	len = fragment->len;
+	if (bl_fragment_same(&fragment->key, &datagram) && bl_reorder_bound(&len)) {
+		found = true;
+		if (first)
+			bl_reorder_emit(skb, &datagram);
+		if (!bpf_skb_change_tail(skb, l3 + len, 0) &&
+		    !bpf_skb_store_bytes(skb, l3, fragment->bytes, len, BPF_F_RECOMPUTE_CSUM))
+			bl_reorder_emit(skb, &datagram);
+	}
+	*at = 0;
+	return found;
 }
 
 /*
@@ -208,44 +260,16 @@ __noinline bool bl_reorder_release(struct __sk_buff *skb, __u32 l3,
 				   const struct bl_fragment_key *key)
 {
 	struct bl_fragment_key datagram BL_ALIGNED;
-	struct bl_reorder_fragment *fragment;
-	struct bl_reorder_group *group;
-	__u64 now = bl_reorder_now();
 	bool found = false;
-	__u32 first, index;
-	__u64 hash, flags;
+	__u32 first;
 
 	if (!key)
 		return false;
 	datagram = *key;
-	flags = datagram.hook == BL_HOOK_EGRESS || datagram.hook == BL_HOOK_POD_EGRESS
-			? 0
-			: BPF_F_INGRESS;
-	hash = bl_reorder_hash(&datagram);
-	first = hash >> 32 & (BL_REORDER_GROUPS - 1);
-	group = bpf_map_lookup_elem(&bl_reorder, &first);
-	if (!group)
-		return false;
-	first *= BL_REORDER_GROUP;
+	first = bl_reorder_first(bl_reorder_hash(&datagram));
 	for (__u32 i = 0; i < BL_REORDER_GROUP; i++) {
-		__u64 word = *(volatile __u64 *)&group->place[i];
-
-		if (!(word & BL_REORDER_WHOLE) || (__u32)word != (__u32)hash ||
-		    bl_reorder_old(word, now))
-			continue;
-		/* No longer whole, and nobody else's for as long as it is not old. */
-		if (__sync_val_compare_and_swap(&group->place[i], word, word & ~BL_REORDER_WHOLE) !=
-		    word)
-			continue;
-		index = first + i;
-		fragment = bpf_map_lookup_elem(&bl_reorder_data, &index);
-		if (fragment && bl_fragment_same(&fragment->key, &datagram)) {
-			if (!found)
-				bpf_clone_redirect(skb, skb->ifindex, flags);
+		if (bl_reorder_put(skb, l3, key, first + i, !found))
 			found = true;
-			bl_reorder_put(skb, l3, flags, fragment);
-		}
-		group->place[i] = 0;
 	}
 	return found;
 }

@@ -313,7 +313,7 @@ struct bl_flow_entry {
 	/* Low bits of the second in which the other entry was last looked up. */
 	__u16 touched;
 	/* Index in bl_device. Forward: leaves by it, 0 is the host's stack. Reply: the
-	 * client is behind it; 0 likewise. Or BL_DEVICE_ROUTED. */
+	 * client is behind it; 0 likewise. Or BL_DEVICE_ROUTED, BL_DEVICE_TURNED. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
 };
@@ -374,6 +374,10 @@ enum bl_device_limit {
 	/* The device that the route to the destination leads to: that of a pod of this
 	 * node. Its entry has addresses alone. */
 	BL_DEVICE_ROUTED = 255,
+	/* Packets that the host sends to a backend on this node, and the replies: they turn
+	 * round where they would leave. Its entry has the address alone that stands for
+	 * the host. */
+	BL_DEVICE_TURNED = 254,
 };
 
 enum bl_node_addr_flag {

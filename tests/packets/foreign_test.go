@@ -1,0 +1,133 @@
+package packets_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// TestFramesOfOthers: frames for another host, as a device in promiscuous mode lets
+// them in, and frames of a VLAN are left alone. A tag of priority alone makes no
+// difference, and none goes on to the next device.
+func TestFramesOfOthers(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+	})
+	own := c.macOf(t, c.nodes[0].Namespace, uplink)
+	err := c.nodes[0].Run(func() error {
+		link, err := netlink.LinkByName(uplink)
+		if err != nil {
+			return err
+		}
+		return netlink.SetPromiscOn(link)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := uint16(5000)
+	for i, e := range []endpoint{local, remote} {
+		for _, network := range networks[2:] {
+			for _, kind := range []struct {
+				name   string
+				change func(packet []byte) []byte
+				served bool
+			}{
+				{"plain", func(p []byte) []byte { return toMAC(p, own) }, true},
+				{"with a priority", func(p []byte) []byte { return tagged(toMAC(p, own), 0) }, true},
+				{"of a VLAN", func(p []byte) []byte { return tagged(toMAC(p, own), 5) }, false},
+				{"for another host", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{2, 0, 0, 0, 0, 9}) }, false},
+			} {
+				port++
+				f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), port), to: nodePort(network, i+1), protocol: unix.IPPROTO_UDP, payload: "x"}
+				client := boundSocket(t, c.client, network, port)
+				wire := c.nodes[e.node-1].Capture()
+				c.sendFrame(t, c.router, "node1", kind.change(f.bytes()))
+				if kind.served {
+					if got, _, err := client.Receive(); err != nil {
+						t.Errorf("%s %s to %s: %q, %v", network, kind.name, e.server(), got, err)
+					}
+				} else if wire.Saw(c.addrsOf(e).of(network), silence) {
+					t.Errorf("%s %s was sent on to %s", network, kind.name, e.server())
+				}
+			}
+		}
+	}
+}
+
+func (c *cluster) macOf(t *testing.T, n *lab.Namespace, device string) (mac net.HardwareAddr) {
+	t.Helper()
+	err := n.Run(func() error {
+		link, err := netlink.LinkByName(device)
+		if err == nil {
+			mac = link.Attrs().HardwareAddr
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mac
+}
+
+// sendFrame sends a frame out by a device.
+func (c *cluster) sendFrame(t *testing.T, n *lab.Namespace, device string, frame []byte) {
+	t.Helper()
+	err := n.Run(func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		fd, err := packetSocket(link.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		_, err = unix.Write(fd, frame)
+		return errors.Join(err, unix.Close(fd))
+	})
+	if err != nil {
+		t.Fatalf("send a frame by %s: %v", device, err)
+	}
+}
+
+// TestSegmentsTooBig: a client whose segments do not fit through the tunnel to the other
+// node is told so, also when the kernel has put them together.
+func TestSegmentsTooBig(t *testing.T) {
+	c := newCluster(t, true)
+	c.serveAll(t)
+	startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
+	for _, network := range networks[:2] {
+		c.learnsMTU(t, network)
+	}
+}
+
+// learnsMTU sends a lot by a connection and checks what the client thinks of the way.
+func (c *cluster) learnsMTU(t *testing.T, network string) {
+	t.Helper()
+	s, _ := connect(t, c.client, network, nodePort(network, 1))
+	for range 20 {
+		if err := s.Send(string(make([]byte, 16<<10))); err != nil {
+			t.Fatal(err)
+		}
+		for got := 0; got < 16<<10; {
+			part, _, err := s.Receive()
+			if err != nil {
+				t.Fatalf("%s: after %d bytes: %v", network, got, err)
+			}
+			got += len(part)
+		}
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_MTU
+	if network == "tcp6" {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_MTU
+	}
+	if mtu, err := s.Option(level, option); err != nil || mtu != 1450 {
+		t.Errorf("%s: the client takes the way's MTU for %d, %v, want 1450", network, mtu, err)
+	}
+}
