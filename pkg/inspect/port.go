@@ -45,7 +45,9 @@ func (p PortName) compare(o PortName) int {
 // Port is how one family of one Service port is served.
 type Port struct {
 	PortName
-	NodePort  uint16     `json:"nodePort,omitempty"`
+	NodePort uint16 `json:"nodePort,omitempty"`
+	// Algorithm is random, rr, wrr, sh, dh or maglev.
+	Algorithm string     `json:"algorithm"`
 	Frontends []Frontend `json:"frontends"`
 	// Cluster and Local are what traffic under the policy of that name reaches.
 	Cluster Set `json:"cluster"`
@@ -75,6 +77,8 @@ type Set struct {
 	// Reason says in words why there are no backends.
 	Reason   string   `json:"reason,omitempty"`
 	Backends []uint32 `json:"backends"` // ids
+	// Slots is how many slots the backends share.
+	Slots uint32 `json:"slots"`
 	// Used says that a frontend leads to the set.
 	Used bool `json:"used"`
 }
@@ -89,6 +93,8 @@ type Backend struct {
 	Terminating bool       `json:"terminating"`
 	OnNode      bool       `json:"onNode"` // on this node
 	Sets        []string   `json:"sets"`   // cluster, local
+	// Weight is the share of new connections beside that of others; 0 gets none.
+	Weight uint16 `json:"weight"`
 	// Generation tells users of the same id apart: what was remembered of a
 	// backend is void when it has changed.
 	Generation uint32 `json:"generation"`
@@ -177,6 +183,7 @@ func (r *reading) ports() map[uint32]*Port {
 		ports[id] = &Port{
 			PortName:  r.portName(id),
 			NodePort:  name.NodePort,
+			Algorithm: service.Algorithm.String(),
 			Frontends: []Frontend{},
 			Backends:  []Backend{},
 			Cluster:   r.set(service.Cluster),
@@ -222,6 +229,7 @@ func (r *reading) set(s tables.Set) Set {
 		set.Backends = append(set.Backends, r.Slots(s)...)
 		slices.Sort(set.Backends)
 		set.Backends = slices.Compact(set.Backends)
+		set.Slots = s.Count
 	case policy.Reject:
 		set.Reason = "no endpoint can be used"
 	case policy.Drop:
@@ -241,6 +249,7 @@ func backend(id uint32, b tables.Backend) Backend {
 		OnNode:      b.State&tables.OnNode != 0,
 		Sets:        []string{},
 		Generation:  b.Generation,
+		Weight:      b.Weight,
 	}
 	if b.State&tables.InCluster != 0 {
 		out.Sets = append(out.Sets, setCluster)

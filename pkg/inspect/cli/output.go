@@ -127,7 +127,7 @@ func memory(bytes uint64) string {
 }
 
 // amount returns "1 thing" or "2 things".
-func amount[T ~int | ~uint64](n T, thing string) string {
+func amount[T ~int | ~uint32 | ~uint64](n T, thing string) string {
 	if n != 1 {
 		thing += "s"
 	}

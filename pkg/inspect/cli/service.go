@@ -192,7 +192,7 @@ func portText(p inspect.Port, wide bool) string {
 	if p.PortName.PortName != "" {
 		name = " " + p.PortName.PortName
 	}
-	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, traffic(p.Counts))
+	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, traffic(p.Counts))
 	for _, t := range []*table{frontendsOf(p), setsOf(p), backendsOf(p, wide)} {
 		if len(t.rows) > 1 {
 			t.indent = "  "
@@ -243,17 +243,20 @@ func setText(s inspect.Set) string {
 	if s.Reason != "" {
 		return s.Kind + ": " + s.Reason
 	}
+	if s.Slots != uint32(len(s.Backends)) {
+		return amount(len(s.Backends), "backend") + " in " + amount(s.Slots, "slot")
+	}
 	return amount(len(s.Backends), "backend")
 }
 
 func backendsOf(p inspect.Port, wide bool) *table {
-	heading := []string{"BACKEND", "ID", "STATE", "ON-NODE", "SETS"}
+	heading := []string{"BACKEND", "ID", "STATE", "ON-NODE", "WEIGHT", "SETS"}
 	if wide {
 		heading = append(heading, "GENERATION")
 	}
 	t := newTable(heading...)
 	for _, b := range p.Backends {
-		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), strings.Join(b.Sets, ",")}
+		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), number(b.Weight), strings.Join(b.Sets, ",")}
 		if wide {
 			row = append(row, number(b.Generation))
 		}
