@@ -43,6 +43,21 @@
 {{- end -}}
 
 {{- define "beeline.agentArgs" -}}
+{{ include "beeline.configArgs" . }}
+- --hostname-override=$(NODE_NAME)
+- --healthz-bind-address={{ include "beeline.hostPort" (dict "host" .Values.healthz.address "port" .Values.healthz.port) }}
+- --metrics-bind-address={{ include "beeline.metricsAddress" . }}
+{{- if eq .Values.priorityClassName "system-node-critical" }}
+# What the kubelet gives to such pods; less takes another capability.
+- --oom-score-adj=-997
+{{- end }}
+{{ include "beeline.placeArgs" . }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "beeline.configArgs" -}}
 - --config=/etc/beeline/config.yaml
 {{- with .Values.existingKubeProxyConfigMap }}
 {{- if .name }}
@@ -50,13 +65,6 @@
 # The way to the API server is this pod's, not that of kube-proxy's.
 - --kubeconfig=
 {{- end }}
-{{- end }}
-- --hostname-override=$(NODE_NAME)
-- --healthz-bind-address={{ include "beeline.hostPort" (dict "host" .Values.healthz.address "port" .Values.healthz.port) }}
-- --metrics-bind-address={{ include "beeline.metricsAddress" . }}
-{{ include "beeline.placeArgs" . }}
-{{- range .Values.extraArgs }}
-- {{ . | quote }}
 {{- end }}
 {{- end -}}
 

@@ -1,3 +1,7 @@
+{{- define "beeline.takesDown" -}}
+{{- or .Values.cleanup .Values.drain | ternary "true" "" -}}
+{{- end -}}
+
 {{- /* Takes Beeline down on the node, then waits: the pod is ready when that is done. */ -}}
 {{- define "beeline.cleanupContainers" -}}
 initContainers:
@@ -6,7 +10,8 @@ initContainers:
     volumeMounts:
       {{- include "beeline.volumeMounts" . | nindent 6 }}
     args:
-      - --cleanup
+      - --{{ ternary "drain" "cleanup" .Values.drain }}
+      {{- include "beeline.configArgs" . | nindent 6 }}
       {{- include "beeline.placeArgs" . | nindent 6 }}
 containers:
   - name: cleaned-up

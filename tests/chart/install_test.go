@@ -1,0 +1,206 @@
+package chart_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+)
+
+// TestCluster runs what needs an API server on one of them, one after the other.
+func TestCluster(t *testing.T) {
+	c := newCluster(t)
+	for _, test := range []struct {
+		name string
+		run  func(*cluster)
+	}{
+		{"the API server accepts the matrix", acceptsMatrix},
+		{"the API server's address is looked up", findsAPIServer},
+		{"kube-proxy's configuration is watched over", rollsForKubeProxysConfig},
+		{"upgrade and rollback", upgrades},
+		{"the agent serves with what the chart gives it", servesAsInstalled},
+		{"a node is taken down", takesDown},
+		{"a node is cleaned of kube-proxy", cleansUp},
+		{"uninstall", uninstalls},
+	} {
+		if !t.Run(test.name, func(t *testing.T) {
+			here := *c
+			here.t, here.helm = t, newHelm(t, c.server.Kubeconfig)
+			test.run(&here)
+		}) {
+			return
+		}
+	}
+}
+
+// acceptsMatrix has the API server create what each set of values makes, without
+// keeping it; unknown fields are errors.
+func acceptsMatrix(c *cluster) {
+	for name, yaml := range matrix {
+		rendered, err := c.helm.template(onNode + yaml)
+		if err != nil {
+			c.t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, object := range decode(c.t, rendered) {
+			if err := c.dryRun(object); err != nil {
+				c.t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// dryRun creates an object strictly, without keeping it. Kinds that the API server does
+// not have are left out.
+func (c *cluster) dryRun(object runtime.Object) error {
+	kinds, _, err := scheme.ObjectKinds(object)
+	if err != nil {
+		return err
+	}
+	kind := kinds[0]
+	if kind.Group == "monitoring.coreos.com" {
+		return nil
+	}
+	meta := object.(metav1.Object)
+	resource := strings.ToLower(kind.Kind) + "s"
+	path := []string{"/apis", kind.Group, kind.Version}
+	if kind.Group == "" {
+		path = []string{"/api", kind.Version}
+	}
+	if meta.GetNamespace() != "" {
+		path = append(path, "namespaces", meta.GetNamespace())
+	}
+	object.GetObjectKind().SetGroupVersionKind(kind)
+	client := c.client.CoreV1().RESTClient().(*rest.RESTClient)
+	err = client.Post().AbsPath(append(path, resource)...).
+		Param("dryRun", metav1.DryRunAll).Param("fieldValidation", metav1.FieldValidationStrict).
+		Body(encode(c.t, object)).SetHeader("Content-Type", "application/json").Do(c.t.Context()).Error()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", kind.Kind, meta.GetName(), err)
+	}
+	return nil
+}
+
+// kubeconfig returns one that leads to a server.
+func kubeconfig(server string) string {
+	return "apiVersion: v1\nkind: Config\nclusters: [{name: default, cluster: {server: '" + server + "'}}]\n"
+}
+
+// findsAPIServer puts the places where the address can be found into the cluster, one
+// after the other. Each goes before the former.
+func findsAPIServer(c *cluster) {
+	wants := func(yaml, host, port, source string) {
+		c.t.Helper()
+		p, err := c.plan("install", yaml)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if got := apiServer(daemonSet(c.t, decode(c.t, p.Manifest)).Spec.Template.Spec); got != host+" "+port {
+			c.t.Errorf("the agents are sent to %s, want %s %s", got, host, port)
+		}
+		if notes := strings.Join(strings.Fields(p.Info.Notes), " "); !strings.Contains(notes, source) {
+			c.t.Errorf("the notes do not say %q:\n%s", source, p.Info.Notes)
+		}
+	}
+	if _, err := c.plan("install", "{}"); err == nil || !strings.Contains(err.Error(), "apiServer.host") {
+		c.t.Errorf("without an address: %v", err)
+	}
+	c.putConfigMap("kube-public", "cluster-info", map[string]string{"kubeconfig": kubeconfig("https://api.example.org:7443")})
+	wants("{}", "api.example.org", "7443", "api.example.org:7443, taken from the ConfigMap kube-public/cluster-info")
+	c.putConfigMap(namespace, "kube-proxy", map[string]string{"config.conf": "", "kubeconfig": kubeconfig("https://eks.example.org")})
+	wants("{}", "eks.example.org", "443", "the key kubeconfig of the ConfigMap kube-system/kube-proxy")
+	c.putConfigMap(namespace, "kube-proxy", map[string]string{"kubeconfig.conf": kubeconfig("https://[fd00::7]:6443")})
+	wants("{}", "fd00::7", "6443", "[fd00::7]:6443, taken from the key kubeconfig.conf")
+	wants("apiServer: {host: 192.0.2.9}", "192.0.2.9", "6443", "the value apiServer.host")
+	wants("apiServer: {host: '::1', port: 8443}", "::1", "8443", "[::1]:8443")
+	c.putConfigMap(namespace, "kube-proxy", map[string]string{"kubeconfig.conf": "no: {kubeconfig"})
+	wants("{}", "api.example.org", "7443", "cluster-info")
+
+	// What is installed is kept when there is nothing else to be found.
+	c.helm.must("install", release, chartDir(c.t))
+	c.deleteConfigMap(namespace, "kube-proxy")
+	c.deleteConfigMap("kube-public", "cluster-info")
+	c.helm.must("upgrade", release, chartDir(c.t))
+	if got := apiServer(c.daemonSet().Spec.Template.Spec); got != "api.example.org 7443" {
+		c.t.Errorf("after an upgrade the agents are sent to %s", got)
+	}
+	c.helm.must("uninstall", release)
+}
+
+// apiServer returns host and port that the agent is told.
+func apiServer(pod corev1.PodSpec) string {
+	var host, port string
+	for _, e := range pod.Containers[0].Env {
+		switch e.Name {
+		case "KUBERNETES_SERVICE_HOST":
+			host = e.Value
+		case "KUBERNETES_SERVICE_PORT":
+			port = e.Value
+		}
+	}
+	return host + " " + port
+}
+
+// rollsForKubeProxysConfig: an upgrade starts the agents again when the ConfigMap that
+// they read has changed.
+func rollsForKubeProxysConfig(c *cluster) {
+	sum := func(config string) string {
+		c.t.Helper()
+		c.putConfigMap(namespace, "kube-proxy", map[string]string{"config.conf": config})
+		p, err := c.plan("install", onNode+"existingKubeProxyConfigMap: {name: kube-proxy}")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return daemonSet(c.t, decode(c.t, p.Manifest)).Spec.Template.Annotations["checksum/config"]
+	}
+	if a, b := sum("clusterCIDR: 10.0.0.0/8"), sum("clusterCIDR: 10.1.0.0/16"); a == b {
+		c.t.Error("the checksum stays when kube-proxy's ConfigMap changes")
+	}
+	c.deleteConfigMap(namespace, "kube-proxy")
+}
+
+// upgrades installs, changes the configuration and goes back: the pods' template must
+// follow, or agents would run on with the wrong configuration.
+func upgrades(c *cluster) {
+	c.helm.must("install", release, chartDir(c.t), values(c.t, onNode+"image: {tag: v1}"))
+	first := c.daemonSet().Spec.Template
+	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, onNode+"image: {tag: v2}\nconfig: {devices: [eth0]}"))
+	second := c.daemonSet().Spec.Template
+	if second.Annotations["checksum/config"] == first.Annotations["checksum/config"] {
+		c.t.Error("another configuration does not start the agents again")
+	}
+	if image := second.Spec.Containers[0].Image; image != "ghcr.io/beeline-lb/beeline:v2" {
+		c.t.Errorf("the image is %s after the upgrade", image)
+	}
+	c.helm.must("rollback", release)
+	if got := c.daemonSet().Spec.Template; !equality.Semantic.DeepEqual(got, first) {
+		c.t.Errorf("after a rollback the pods are\n%v\nwant\n%v", got, first)
+	}
+	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, onNode+"cleanup: true"))
+	if pod := c.daemonSet().Spec.Template.Spec; pod.InitContainers[0].Args[0] != "--cleanup" || pod.Containers[0].Name != "cleaned-up" {
+		c.t.Errorf("the pods that take Beeline down are %+v", pod)
+	}
+	c.helm.must("uninstall", release)
+}
+
+// uninstalls: nothing of the release stays in the cluster.
+func uninstalls(c *cluster) {
+	c.helm.must("uninstall", release)
+	ctx, get := c.t.Context(), metav1.GetOptions{}
+	_, set := c.client.AppsV1().DaemonSets(namespace).Get(ctx, release, get)
+	_, config := c.client.CoreV1().ConfigMaps(namespace).Get(ctx, release, get)
+	_, account := c.client.CoreV1().ServiceAccounts(namespace).Get(ctx, release, get)
+	_, role := c.client.RbacV1().ClusterRoles().Get(ctx, release, get)
+	_, binding := c.client.RbacV1().ClusterRoleBindings().Get(ctx, release, get)
+	for _, err := range []error{set, config, account, role, binding} {
+		if !apierrors.IsNotFound(err) {
+			c.t.Errorf("left behind: %v", err)
+		}
+	}
+}

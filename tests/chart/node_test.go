@@ -1,0 +1,182 @@
+package chart_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// node runs the agent of a DaemonSet's pod on a host of the lab: with the pod's flags,
+// environment, capabilities, ConfigMaps and service account, and with the host's own
+// folders where the pod mounts those of a node.
+type node struct {
+	*lab.Host
+	t       *testing.T
+	cluster *cluster
+}
+
+// secrets is where a pod finds its service account, as a folder below /run.
+const secrets = "secrets/kubernetes.io/serviceaccount"
+
+// mounts is run in a mount namespace of its own, with the folders in the environment.
+const mounts = `
+mount --bind "$BPFFS" /sys/fs/bpf
+mount --bind "$CGROUP" /sys/fs/cgroup
+mount --bind "$ETC" /etc
+mount --bind "$RUN" /run
+exec "$@"`
+
+func newNode(c *cluster) *node {
+	c.t.Helper()
+	lab.Need(c.t, "unshare", "setpriv", "env", "mount")
+	n := &node{Host: lab.NewHost(c.t), t: c.t, cluster: c}
+	n.ServeBackends()
+	n.forward(strings.TrimPrefix(c.server.Config.Host, "https://"))
+	return n
+}
+
+// forward makes a server of the test's own network namespace reachable from the node's,
+// at the same address and port.
+func (n *node) forward(addr string) {
+	n.t.Helper()
+	var listener net.Listener
+	err := n.Run(func() (err error) {
+		listener, err = net.Listen("tcp", addr)
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			inside, err := listener.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			go pipe(inside, addr)
+		}
+	}()
+}
+
+// pipe connects a connection with a server until either ends.
+func pipe(inside net.Conn, addr string) {
+	defer inside.Close()
+	outside, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer outside.Close()
+	go func() {
+		defer inside.Close()
+		_, _ = io.Copy(inside, outside) // ends with either connection
+	}()
+	_, _ = io.Copy(outside, inside)
+}
+
+// start starts a container of the pod, without the capabilities in lacks.
+func (n *node) start(pod *corev1.PodSpec, c corev1.Container, lacks ...corev1.Capability) *lab.Process {
+	n.t.Helper()
+	command := []string{"env",
+		"BPFFS=" + n.BPFFS, "CGROUP=" + n.Cgroup, "ETC=" + n.configMaps(pod, c), "RUN=" + n.account(pod),
+		"unshare", "--mount", "--propagation=private", "sh", "-ec", mounts, "sh", "env", "-i", "PATH=" + os.Getenv("PATH")}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			command = append(command, e.Name+"="+e.Value)
+		}
+	}
+	command = append(command, "setpriv", "--inh-caps=-all", "--bounding-set="+boundingSet(c, lacks), lab.AgentBinary(n.t))
+	for _, arg := range c.Args {
+		command = append(command, strings.ReplaceAll(arg, "$(NODE_NAME)", lab.NodeName))
+	}
+	return n.Start(command[0], command[1:]...)
+}
+
+// boundingSet returns a container's capabilities as setpriv takes them.
+func boundingSet(c corev1.Container, lacks []corev1.Capability) string {
+	set := []string{"-all"}
+	for _, capability := range c.SecurityContext.Capabilities.Add {
+		if !slices.Contains(lacks, capability) {
+			set = append(set, "+"+strings.ToLower(string(capability)))
+		}
+	}
+	return strings.Join(set, ",")
+}
+
+// configMaps returns a folder to be /etc, with the ConfigMaps that a container mounts there.
+func (n *node) configMaps(pod *corev1.PodSpec, c corev1.Container) string {
+	n.t.Helper()
+	etc := n.t.TempDir()
+	for _, volume := range pod.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		m, err := n.cluster.client.CoreV1().ConfigMaps(namespace).Get(n.t.Context(), volume.ConfigMap.Name, metav1.GetOptions{})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, mount := range c.VolumeMounts {
+			if mount.Name == volume.Name {
+				n.write(filepath.Join(etc, strings.TrimPrefix(mount.MountPath, "/etc/")), m.Data)
+			}
+		}
+	}
+	return etc
+}
+
+// account returns a folder to be /run, with what the pod's service account has.
+func (n *node) account(pod *corev1.PodSpec) string {
+	n.t.Helper()
+	run := n.t.TempDir()
+	ca, err := os.ReadFile(n.cluster.server.Config.CAFile)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write(filepath.Join(run, secrets), map[string]string{
+		"token": n.cluster.token(pod.ServiceAccountName), "ca.crt": string(ca), "namespace": namespace,
+	})
+	return run
+}
+
+func (n *node) write(dir string, files map[string]string) {
+	n.t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// passes reports whether a probe of the agent succeeds.
+func (n *node) passes(p *corev1.Probe) bool {
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = n.Run(func() (err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	response, err := client.Get("http://127.0.0.1:" + p.HTTPGet.Port.String() + p.HTTPGet.Path)
+	if err != nil {
+		return false
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
