@@ -29,6 +29,12 @@
 
 #define BL_VLAN_ID_MASK 0xfff
 
+/*
+ * The bit that marks what is translated to a backend on this node, by which a firewall
+ * lets it in; 0 marks nothing.
+ */
+volatile const __u32 bl_forward_mark;
+
 /* To the next program of the hook, then the stack: the packet is not ours. */
 #define BL_TC_PASS TC_ACT_UNSPEC
 
@@ -294,6 +300,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 		return TC_ACT_SHOT;
 	switch (fate) {
 	case BL_FATE_TRANSLATED:
+		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !way.device)
+			skb->mark |= bl_forward_mark;
 		return bl_tc_go(skb, &packet, &way);
 	case BL_FATE_REFUSED:
 		return bl_answer_refused(skb, &packet);

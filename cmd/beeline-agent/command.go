@@ -92,7 +92,7 @@ func newCommand(out io.Writer) *cobra.Command {
 
 func cleanup(out io.Writer, bpffs string) error {
 	removed, err := datapath.Cleanup(bpffs)
-	return report(out, bpffs, removed, err)
+	return leave(out, bpffs, removed, err)
 }
 
 // drainAndCleanup cleans up when the connections that are served have ended.
@@ -108,16 +108,19 @@ func drainAndCleanup(ctx context.Context, out io.Writer, s *config.Settings) err
 			last = flows
 		},
 	})
-	return report(out, s.Beeline.BPFFS, removed, err)
+	return leave(out, s.Beeline.BPFFS, removed, err)
 }
 
-// report says what a cleanup removed.
-func report(out io.Writer, bpffs string, removed []string, err error) error {
+// leave removes what is of use only beside the programs, and says what was removed.
+func leave(out io.Writer, bpffs string, removed []string, err error) error {
 	for _, path := range removed {
 		fmt.Fprintln(out, "removed", path)
 	}
 	if err == nil && len(removed) == 0 {
 		fmt.Fprintln(out, "nothing to remove in", bpffs)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return leaveNetfilter(out)
 }

@@ -10,14 +10,25 @@ import (
 // cleanupKubeProxy removes what a kube-proxy left and says what that was.
 func cleanupKubeProxy(out io.Writer) error {
 	report, err := kubeproxy.Cleanup()
+	tell(out, report)
+	if err == nil && len(report.Removed) == 0 {
+		fmt.Fprintln(out, "nothing of kube-proxy to remove")
+	}
+	return err
+}
+
+// leaveNetfilter removes Beeline's own rules and says what that was.
+func leaveNetfilter(out io.Writer) error {
+	report, err := kubeproxy.Leave()
+	tell(out, report)
+	return err
+}
+
+func tell(out io.Writer, report *kubeproxy.Report) {
 	for _, line := range report.Removed {
 		fmt.Fprintln(out, "removed", line)
 	}
 	for _, line := range report.Kept {
 		fmt.Fprintln(out, "kept", line)
 	}
-	if err == nil && len(report.Removed) == 0 {
-		fmt.Fprintln(out, "nothing of kube-proxy to remove")
-	}
-	return err
 }

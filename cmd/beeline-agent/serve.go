@@ -120,7 +120,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		endless(func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }),
 		endless(flows.Run),
 		endless(checks.Run),
-		endless(kubeproxy.Follow),
+		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, c.AcceptForwarded) }),
 	}
 	record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
 	return errors.Join(run(ctx, parts), d.Close())
@@ -136,7 +136,12 @@ func cgroupRoot(b *config.BeelineConfiguration) (string, error) {
 
 // datapathOptions returns where the datapath goes.
 func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
+	var mark uint32
+	if c.AcceptForwarded {
+		mark = kubeproxy.ForwardMark
+	}
 	return datapath.Options{
+		ForwardMark:     mark,
 		BPFFS:           c.Beeline.BPFFS,
 		Cgroup:          cgroup,
 		Sizes:           c.Sizes,

@@ -369,6 +369,9 @@ type Constants struct {
 	// MasqueradeAll gives packets to backends on this node a source address of the
 	// node, see [Maps.SetMasquerade].
 	MasqueradeAll bool
+	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
+	// is none.
+	ForwardMark uint32
 }
 
 // set fills in the variables that a program object has.
@@ -378,6 +381,7 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
 		sockVarBlSeed:            c.Seed,
 		tcVarBlMasqueradeAll:     c.MasqueradeAll,
+		tcVarBlForwardMark:       c.ForwardMark,
 	}
 	if c.UDPPeerIdle != 0 {
 		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)

@@ -69,6 +69,7 @@ const (
 	tcVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	tcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
+	tcVarBlForwardMark              = "bl_forward_mark"
 	tcVarBlHostNetns                = "bl_host_netns"
 	tcVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	tcVarBlMasqueradeAll            = "bl_masquerade_all"
@@ -185,6 +186,7 @@ type tcVariableSpecs struct {
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
+	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
@@ -297,6 +299,7 @@ type tcVariables struct {
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
+	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`

@@ -26,6 +26,11 @@ func (s *Settings) setDatapath(beeline *field.Path) field.ErrorList {
 	if mode := datapath.XDPMode(b.XDP); !slices.Contains(datapath.XDPModes, mode) {
 		errs = append(errs, field.NotSupported(beeline.Child("xdp"), mode, datapath.XDPModes))
 	}
+	if b.AcceptForwarded != AcceptForwardedAuto && b.AcceptForwarded != AcceptForwardedNever {
+		errs = append(errs, field.NotSupported(beeline.Child("acceptForwarded"), b.AcceptForwarded,
+			[]AcceptForwarded{AcceptForwardedAuto, AcceptForwardedNever}))
+	}
+	s.AcceptForwarded = b.AcceptForwarded == AcceptForwardedAuto && b.Manifests == ""
 	switch mode := datapath.TCMode(b.TCMode); mode {
 	case datapath.TCAuto, datapath.TCX, datapath.TCClsact:
 	default:

@@ -67,6 +67,7 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	fill(&b.SocketLB, SocketLBAll)
 	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))
+	fill(&b.AcceptForwarded, AcceptForwardedAuto)
 	fill(&b.SNATPortRange, "61000-65535")
 	fill(&b.BPFFS, datapath.DefaultBPFFS)
 	if len(b.Devices) == 0 {

@@ -34,6 +34,8 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",
 		"how to attach to devices: tcx, clsact or auto")
 	_ = f.MarkHidden("tc-mode")
+	f.bindValue(text[AcceptForwarded]{&b.AcceptForwarded}, "accept-forwarded", "BeelineConfiguration.acceptForwarded",
+		"let connections of Services through an iptables whose chain FORWARD drops packets, as kube-proxy does: auto, or never, which leaves iptables alone")
 	bind(f, f.StringVar, &b.SNATPortRange, "snat-port-range", "BeelineConfiguration.snatPortRange",
 		"source ports of clients' connections to endpoints on other nodes; should not overlap net.ipv4.ip_local_port_range")
 }

@@ -41,6 +41,10 @@ type Settings struct {
 	// MasqueradeAll makes SNAT of connections to backends on this node, too.
 	MasqueradeAll bool
 
+	// AcceptForwarded lets connections of Services through a firewall that drops what
+	// the node passes on.
+	AcceptForwarded bool
+
 	// Sizes are the sizes of the tables.
 	Sizes bpfmap.Sizes
 	// Timeouts are how long flows may be idle.

@@ -57,6 +57,11 @@ type BeelineConfiguration struct {
 	// Defaults to 61000-65535.
 	SNATPortRange string `json:"snatPortRange"`
 
+	// acceptForwarded lets connections of Services through an iptables whose chain FORWARD
+	// drops or rejects packets, as kube-proxy does: auto, the default, adds a chain
+	// BEELINE-FORWARD there unless manifests are served; never leaves iptables alone.
+	AcceptForwarded AcceptForwarded `json:"acceptForwarded"`
+
 	// cgroupRoot is the cgroup2 folder whose processes are served. Defaults to where
 	// cgroup2 is mounted.
 	CgroupRoot string `json:"cgroupRoot"`
@@ -77,6 +82,15 @@ type SocketLB string
 const (
 	SocketLBAll  SocketLB = "all"
 	SocketLBHost SocketLB = "host-namespace-only"
+)
+
+// AcceptForwarded says what is done about a firewall that drops connections of Services.
+type AcceptForwarded string
+
+// The values of acceptForwarded.
+const (
+	AcceptForwardedAuto  AcceptForwarded = "auto"
+	AcceptForwardedNever AcceptForwarded = "never"
 )
 
 // TablesConfiguration is how many entries tables have room for.

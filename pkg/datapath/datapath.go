@@ -58,6 +58,9 @@ type Options struct {
 	// SNATPortMin and SNATPortMax bound the source ports of connections to backends
 	// on other nodes, both included; both 0 is 61000 to 65535.
 	SNATPortMin, SNATPortMax uint16
+	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
+	// is none.
+	ForwardMark uint32
 }
 
 // Internal says which packets come from inside of the cluster: those from one of the
@@ -134,6 +137,7 @@ func Prepare(opts Options) (*Datapath, error) {
 		UDPPeerIdle:     opts.UDPPeerIdle,
 		SNATPortMin:     opts.SNATPortMin,
 		SNATPortMax:     opts.SNATPortMax,
+		ForwardMark:     opts.ForwardMark,
 		MasqueradeAll:   opts.MasqueradeAll,
 	}
 	if d.programs, err = d.maps.LoadPrograms(constants); err != nil {

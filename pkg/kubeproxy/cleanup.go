@@ -3,6 +3,7 @@ package kubeproxy
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,13 +49,26 @@ func Cleanup() (*Report, error) {
 	for i, f := range families {
 		errs = append(errs, session.cleanFamily(f, legacyFamilies[i], r))
 	}
-	errs = append(errs, cleanIPVS(r), cleanSets(r))
+	errs = append(errs, cleanIPVS(r), cleanSets(r), release(r))
+	return r, errors.Join(errs...)
+}
+
+// Leave removes what Beeline itself made: what [Accept] made, and the tables
+// "beeline-handover" unless connections need them.
+func Leave() (*Report, error) {
+	r := &Report{}
+	err := errors.Join(removeAccept(r), release(r))
+	return r, err
+}
+
+// release is [Release] with a report.
+func release(r *Report) error {
 	connections, err := Release()
 	if connections > 0 {
-		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %d connections are translated yet; the agent removes it when they have ended",
+		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %d connections are translated yet; the agent, or another cleanup, removes it when they have ended",
 			handoverTable, connections))
 	}
-	return r, errors.Join(append(errs, err)...)
+	return err
 }
 
 // cleanFamily removes the rules of one IP family. When connections cannot be held,
@@ -65,6 +79,9 @@ func (s *nftSession) cleanFamily(f family, legacy legacyFamily, r *Report) error
 		return err
 	}
 	if err := s.holdConnections(f); err != nil {
+		return err
+	}
+	if err := s.replaceForward(f, legacy); err != nil {
 		return err
 	}
 	removed, err := s.deleteTable(f, nativeTable)
@@ -80,22 +97,9 @@ func (s *nftSession) find(f family, legacy legacyFamily) (bool, error) {
 	if native != nil || err != nil && !errors.Is(err, errNoNFTables) {
 		return native != nil, err
 	}
-	var tables []ruleset
-	if err == nil {
-		list, err := s.iptables(f)
-		if err != nil {
-			return false, err
-		}
-		for _, t := range list {
-			tables = append(tables, t)
-		}
-	}
-	list, err := readLegacy(legacy)
+	tables, err := s.rulesets(f, legacy)
 	if err != nil {
 		return false, err
-	}
-	for _, t := range list {
-		tables = append(tables, t)
 	}
 	for _, t := range tables {
 		if p, err := makePlan(t); err != nil || !p.empty() {
@@ -103,6 +107,40 @@ func (s *nftSession) find(f family, legacy legacyFamily) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// rulesets returns the tables of iptables of both kinds.
+func (s *nftSession) rulesets(f family, legacy legacyFamily) ([]ruleset, error) {
+	var all []ruleset
+	tables, err := s.iptables(f)
+	if err != nil && !errors.Is(err, errNoNFTables) {
+		return nil, err
+	}
+	for _, t := range tables {
+		all = append(all, t)
+	}
+	old, err := readLegacy(legacy)
+	for _, t := range old {
+		all = append(all, t)
+	}
+	return all, err
+}
+
+// replaceForward accepts what KUBE-FORWARD accepts, if there is one and it matters.
+func (s *nftSession) replaceForward(f family, legacy legacyFamily) error {
+	tables, err := s.rulesets(f, legacy)
+	if err != nil {
+		return err
+	}
+	needed := slices.ContainsFunc(tables, func(t ruleset) bool {
+		return t.name() == "filter" && slices.Contains(t.chains(), "KUBE-FORWARD")
+	})
+	if !needed {
+		return nil
+	}
+	_, err = s.accept(f)
+	_, errLegacy := acceptLegacy(legacy)
+	return errors.Join(err, errLegacy)
 }
 
 // cleanIPTables removes the chains of iptables-nft.

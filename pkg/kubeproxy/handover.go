@@ -39,15 +39,23 @@ func (s *nftSession) holdConnections(f family) error {
 	return nil
 }
 
-// releasePeriod is how often the agent looks whether the tables are still needed.
-const releasePeriod = time.Minute
+// followPeriod is how often the agent looks after its rules.
+const followPeriod = time.Minute
 
-// Follow removes the tables "beeline-handover" as soon as nothing needs them, until
-// ctx ends.
-func Follow(ctx context.Context) {
-	tick := time.NewTicker(releasePeriod)
+// Follow removes the tables "beeline-handover" as soon as nothing needs them and, with
+// accept, makes what [Accept] makes, again when somebody has removed it; until ctx ends.
+func Follow(ctx context.Context, accept bool) {
+	tick := time.NewTicker(followPeriod)
 	defer tick.Stop()
 	for {
+		if accept {
+			made, err := Accept()
+			if err != nil {
+				klog.ErrorS(err, "A firewall may drop connections of Services", "chain", acceptChain)
+			} else if made > 0 {
+				klog.InfoS("Let connections of Services through the firewall", "chain", acceptChain, "tables", made)
+			}
+		}
 		if _, err := Release(); err != nil {
 			klog.ErrorS(err, "Cannot remove what holds connections of kube-proxy", "table", handoverTable)
 		}

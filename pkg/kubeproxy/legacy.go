@@ -137,7 +137,7 @@ func (s *legacySession) read(name string) (*xtTable, error) {
 // write replaces the table by the one without what was dropped. The kernel refuses
 // with EAGAIN when rules were added or removed since the table was read.
 func (s *legacySession) write(t *xtTable) error {
-	old := make([]byte, len(t.entries)*xtCounterSize)
+	old := make([]byte, t.before*xtCounterSize)
 	request, err := t.replacement(old)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (t *xtTable) replacement(old []byte) ([]byte, error) {
 	var request bytes.Buffer
 	for _, field := range []any{
 		name, t.validHooks, uint32(t.remaining()), uint32(len(blob)), hookEntry, underflow,
-		uint32(len(t.entries)), uint64(uintptr(unsafe.Pointer(unsafe.SliceData(old)))), blob,
+		uint32(t.before), uint64(uintptr(unsafe.Pointer(unsafe.SliceData(old)))), blob,
 	} {
 		if err := binary.Write(&request, binary.NativeEndian, field); err != nil {
 			return nil, err
@@ -177,9 +177,14 @@ func (t *xtTable) addCounters(old []byte) []byte {
 	info := make([]byte, xtTableName+8)
 	copy(info, t.tableName)
 	binary.NativeEndian.PutUint32(info[xtTableName:], uint32(t.remaining()))
-	for i, e := range t.entries {
+	for _, e := range t.entries {
+		var counter [xtCounterSize]byte
+		if e.offset >= 0 {
+			copy(counter[:], old)
+			old = old[xtCounterSize:]
+		}
 		if !e.dropped {
-			info = append(info, old[i*xtCounterSize:][:xtCounterSize]...)
+			info = append(info, counter[:]...)
 		}
 	}
 	return info

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math"
 )
 
 // xtLayout says where the fields of an entry are; linux/netfilter_ipv4/ip_tables.h
@@ -36,7 +35,9 @@ type xtEntry struct {
 	chain   string // the chain that it is in; for a head its name
 	head    bool   // begins a user's chain, or ends the table
 	rule    rule
-	verdict int  // offset of the verdict in data, 0 for another target
+	verdict int      // offset of the verdict in data, 0 for another target
+	to      *xtEntry // where it leads to, nil for a verdict such as ACCEPT
+	reject  bool
 	dropped bool // does not get into the next table
 }
 
@@ -47,9 +48,14 @@ type xtTable struct {
 	validHooks uint32
 	hookEntry  [xtHooks]uint32
 	underflow  [xtHooks]uint32
+	before     int      // how many entries the kernel's table has
+	first      *xtEntry // a new one that FORWARD begins with
 	entries    []*xtEntry
 	names      []string
 }
+
+// hookForward is the hook of the chain FORWARD.
+const hookForward = 2
 
 // hookChains are the names of the chains by hook.
 var hookChains = [xtHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
@@ -80,11 +86,31 @@ func (t *xtTable) parse(blob []byte) error {
 		t.entries = append(t.entries, e)
 		at += len(e.data)
 	}
+	t.before = len(t.entries)
+	return t.resolve(starts)
+}
+
+// resolve finds out where the entries lead to.
+func (t *xtTable) resolve(starts map[int]string) error {
+	at := make(map[int]*xtEntry)
 	for _, e := range t.entries {
-		if e.verdict > 0 {
-			if to := e.jump(); to >= 0 && to != e.offset+len(e.data) {
-				e.rule.target = starts[to]
-			}
+		at[e.offset] = e
+	}
+	for _, e := range t.entries {
+		if e.verdict == 0 || e.jump() < 0 {
+			continue
+		}
+		if e.to = at[e.jump()]; e.to == nil {
+			return fmt.Errorf("entry at byte %d leads to byte %d, where none begins", e.offset, e.jump())
+		}
+		// One without a target leads to the next one.
+		if e.jump() != e.offset+len(e.data) {
+			e.rule.target = starts[e.jump()]
+		}
+	}
+	for hook, name := range hookChains {
+		if t.validHooks&(1<<hook) != 0 && (at[int(t.hookEntry[hook])] == nil || at[int(t.underflow[hook])] == nil) {
+			return fmt.Errorf("chain %s begins or ends where there is no entry", name)
 		}
 	}
 	return nil
@@ -109,6 +135,8 @@ func (t *xtTable) parseEntry(blob []byte, at int) (*xtEntry, error) {
 	case xtErrorTarget:
 		e.head = true
 		e.chain = cString(e.data[target+xtHeaderSize:])
+	case "REJECT":
+		e.reject = true
 	}
 	for m := t.layout.header; m+xtHeaderSize <= target; {
 		length := int(binary.NativeEndian.Uint16(e.data[m:]))
@@ -156,16 +184,19 @@ func (t *xtTable) drop(p plan) {
 	}
 }
 
-// next returns the table without what was dropped.
+// next returns the table as it is to be.
 func (t *xtTable) next() (blob []byte, hookEntry, underflow [xtHooks]uint32) {
-	// moved leads from where an entry was to where it is, or the first behind it
-	// that is still there.
-	moved := make(map[int]int)
-	size := 0
+	// at says where an entry will be, or the first behind it that stays.
+	at := make(map[*xtEntry]uint32)
+	atOld := make(map[int]uint32)
+	size := uint32(0)
 	for _, e := range t.entries {
-		moved[e.offset] = size
+		at[e] = size
+		if e.offset >= 0 {
+			atOld[e.offset] = size
+		}
 		if !e.dropped {
-			size += len(e.data)
+			size += uint32(len(e.data))
 		}
 	}
 	for _, e := range t.entries {
@@ -173,19 +204,20 @@ func (t *xtTable) next() (blob []byte, hookEntry, underflow [xtHooks]uint32) {
 			continue
 		}
 		data := bytes.Clone(e.data)
-		if e.verdict > 0 {
-			if to := e.jump(); to >= 0 && to <= math.MaxInt32 {
-				binary.NativeEndian.PutUint32(data[e.verdict:], uint32(moved[to]))
-			}
+		if e.to != nil {
+			binary.NativeEndian.PutUint32(data[e.verdict:], at[e.to])
 		}
 		blob = append(blob, data...)
 	}
 	for hook := range hookChains {
 		hookEntry[hook], underflow[hook] = t.hookEntry[hook], t.underflow[hook]
 		if t.validHooks&(1<<hook) != 0 {
-			hookEntry[hook] = uint32(moved[int(t.hookEntry[hook])])
-			underflow[hook] = uint32(moved[int(t.underflow[hook])])
+			hookEntry[hook] = atOld[int(t.hookEntry[hook])]
+			underflow[hook] = atOld[int(t.underflow[hook])]
 		}
+	}
+	if t.first != nil {
+		hookEntry[hookForward] = at[t.first]
 	}
 	return blob, hookEntry, underflow
 }

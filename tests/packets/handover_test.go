@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -108,8 +110,9 @@ func (k *talk) progress() (count int, slowest time.Duration, err error) {
 // talks are connections that are to live on.
 type talks []*talk
 
-// openTalks makes a connection for each way to each Service.
-func openTalks(t *testing.T, c *cluster) talks {
+// openTalks makes a connection for each way to each Service. A firewall lets pods reach
+// pods only.
+func openTalks(t *testing.T, c *cluster, firewall bool) talks {
 	t.Helper()
 	var all talks
 	for _, network := range networks[:2] {
@@ -117,9 +120,11 @@ func openTalks(t *testing.T, c *cluster) talks {
 			cluster := netip.AddrPortFrom(clusterIP(i).of(network), 80)
 			all = append(all,
 				startTalk(t, c.nodes[0].Namespace, "the node", network, cluster),
-				startTalk(t, c.nodes[0].bridged, "a pod", network, cluster),
 				startTalk(t, c.client, "the client", network, nodePort(network, i)),
 				startTalk(t, c.client, "the client", network, netip.AddrPortFrom(externalIP(i).of(network), 80)))
+			if i < 3 || !firewall {
+				all = append(all, startTalk(t, c.nodes[0].bridged, "a pod", network, cluster))
+			}
 		}
 	}
 	return all
@@ -187,31 +192,71 @@ func (all talks) byKubeProxy(t *testing.T, n *lab.Namespace, want bool) {
 	}
 }
 
-// besideKubeProxy are ports other than kube-proxy's.
-var besideKubeProxy = []string{"--metrics-bind-address=127.0.0.1:19249", "--healthz-bind-address=127.0.0.1:19256"}
+// startClusterAgent starts an agent that follows the API server, with other ports than
+// kube-proxy's, and returns when it serves.
+func startClusterAgent(t *testing.T, server *apiserver.Server, n *node) *lab.Process {
+	t.Helper()
+	p := n.Start(lab.AgentBinary(t), "--kubeconfig", server.Kubeconfig, "--hostname-override", n.name(),
+		"--cluster-cidr", strings.Join(podRanges, ","), "--bpffs", n.BPFFS, "--cgroup-root", n.Cgroup,
+		"--metrics-bind-address=127.0.0.1:19249", "--healthz-bind-address=127.0.0.1:19256",
+		// What concerns the whole machine is left as it is.
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")
+	lab.Eventually(t, "the agent serves", func() bool {
+		maps, err := bpfmap.Open(datapath.Dir(n.BPFFS))
+		if err != nil {
+			return p.Ended()
+		}
+		defer maps.Close()
+		agent := maps.Agent()
+		return p.Ended() || agent.PID == p.PID() && !agent.Synced.IsZero()
+	})
+	if p.Ended() {
+		t.Fatalf("the agent ended: %v", p.Wait())
+	}
+	return p
+}
+
+// dropForwarded makes a firewall that drops what the node passes on, but from pod to
+// pod.
+func dropForwarded(t *testing.T, n *lab.Namespace, m proxyMode) {
+	t.Helper()
+	for i, program := range []string{"iptables", "ip6tables"} {
+		for _, rule := range []string{
+			"-P FORWARD DROP",
+			"-A FORWARD -s " + podRanges[i] + " -d " + podRanges[i] + " -j ACCEPT",
+		} {
+			if _, err := n.Output(program+"-"+m.iptables, strings.Fields("-w "+rule)...); err != nil {
+				t.Fatal(failure(err))
+			}
+		}
+	}
+}
 
 // testHandover: connections live on while a node goes from kube-proxy to Beeline and
-// back, and new ones are served all the time.
-func testHandover(t *testing.T, server *apiserver.Server, m proxyMode) {
+// back, and new ones are served all the time; with a firewall as without.
+func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall bool) {
 	c := newCluster(t, false)
 	c.serveAll(t)
 	node := c.nodes[0]
 	forgetSoon(node.Namespace)
+	if firewall {
+		dropForwarded(t, node.Namespace, m)
+	}
 	proxy := newKubeProxy(t, server, node.Namespace, m)
 	proxy.start()
-	old := openTalks(t, c)
+	old := openTalks(t, c, firewall)
 	old.goOn(t, "with kube-proxy")
 	old.byKubeProxy(t, node.Namespace, true)
 
-	agent := startAgent(t, node, publicServices(), besideKubeProxy...)
+	agent := startClusterAgent(t, server, node)
 	old.goOn(t, "with both")
-	new := openTalks(t, c)
+	new := openTalks(t, c, firewall)
 	proxy.stop()
 	if out := cleanupByAgent(t, node.Namespace); !strings.Contains(out, "kept table beeline-handover: ") {
 		t.Errorf("the cleanup says %q", out)
 	}
 	slices.Concat(old, new).goOn(t, "after the cleanup")
-	new = append(new, openTalks(t, c)...)
+	new = append(new, openTalks(t, c, firewall)...)
 	slices.Concat(old, new).goOn(t, "with Beeline")
 	new.byKubeProxy(t, node.Namespace, false)
 
@@ -221,11 +266,11 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode) {
 		return err == nil && !strings.Contains(tables+cleanupByAgent(t, node.Namespace), "beeline-handover")
 	})
 	new.goOn(t, "without anything of kube-proxy")
-	handBack(t, c, proxy, agent, new)
+	handBack(t, c, proxy, agent, new, firewall)
 }
 
 // handBack gives the node back to kube-proxy, with connections of Beeline.
-func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *agent, old talks) {
+func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *lab.Process, old talks, firewall bool) {
 	t.Helper()
 	node := c.nodes[0]
 	proxy.start()
@@ -238,7 +283,7 @@ func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *agent, old talk
 	lab.Eventually(t, "the drain waits", func() bool {
 		return drain.Ended() || strings.Contains(drain.Output(), "waiting for ")
 	})
-	new := openTalks(t, c)
+	new := openTalks(t, c, firewall)
 	new.byKubeProxy(t, node.Namespace, true)
 	slices.Concat(old, new).goOn(t, "while Beeline drains")
 	if drain.Ended() {
@@ -252,8 +297,13 @@ func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *agent, old talk
 	if left, err := os.ReadDir(node.BPFFS); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+	for _, program := range []string{"iptables-nft-save", "iptables-legacy-save", "ip6tables-nft-save", "ip6tables-legacy-save"} {
+		if rules, err := node.Output(program); err != nil || strings.Contains(rules, "BEELINE") {
+			t.Errorf("left behind, %s: %v\n%s", program, err, rules)
+		}
+	}
 	new.goOn(t, "without Beeline")
-	openTalks(t, c).byKubeProxy(t, node.Namespace, true)
+	openTalks(t, c, firewall).byKubeProxy(t, node.Namespace, true)
 }
 
 // forgetSoon makes connection tracking forget a connection a second after its end.

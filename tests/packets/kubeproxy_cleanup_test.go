@@ -21,7 +21,10 @@ func TestKubeProxy(t *testing.T) {
 			t.Parallel()
 			t.Run("Cleanup", func(t *testing.T) { testCleanup(t, server, m) })
 			t.Run("UsedByOthers", func(t *testing.T) { testUsedByOthers(t, server, m) })
-			t.Run("Handover", func(t *testing.T) { testHandover(t, server, m) })
+			t.Run("Handover", func(t *testing.T) { testHandover(t, server, m, false) })
+			if m.proxy == "iptables" { // in the other, kube-proxy leaves firewalls as they are
+				t.Run("Firewall", func(t *testing.T) { testHandover(t, server, m, true) })
+			}
 		})
 	}
 }
@@ -66,6 +69,15 @@ var firewallBetween = []string{
 	"-t filter -P FORWARD DROP",
 }
 
+// inPlaceOfKubeForward is what accepts connections where KUBE-FORWARD did, for FORWARD
+// drops them.
+var inPlaceOfKubeForward = []string{
+	"-t filter -N BEELINE-FORWARD",
+	"-t filter -A BEELINE-FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT",
+	"-t filter -A BEELINE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+	"-t filter -I FORWARD -j BEELINE-FORWARD",
+}
+
 // nativeFirewall is what nft makes.
 const nativeFirewall = `
 table inet firewall {
@@ -80,8 +92,8 @@ table ip kube-proxy-mine { chain services { accept; }
 `
 
 // testCleanup: what a firewall made before kube-proxy, and while it ran, is the
-// same afterwards, byte by byte, as on a machine that never had a kube-proxy; and the
-// same as kube-proxy leaves it when it cleans up itself.
+// same afterwards, byte by byte, as on a machine that never had a kube-proxy, and as
+// kube-proxy leaves it when it cleans up itself. Only KUBE-FORWARD has a successor.
 func testCleanup(t *testing.T, server *apiserver.Server, m proxyMode) {
 	without := lab.NewNode(t).Namespace
 	makeFirewall(t, without, m, firewallBefore)
@@ -110,11 +122,15 @@ func testCleanup(t *testing.T, server *apiserver.Server, m proxyMode) {
 			t.Errorf("the agent says %q", out)
 		}
 	}
-	if got := dumpFirewall(t, byAgent); got != want {
-		t.Errorf("after the agent's cleanup:\n%s\nwant:\n%s", got, want)
-	}
 	if got := dumpFirewall(t, byItself); got != want {
 		t.Errorf("after kube-proxy's own cleanup:\n%s\nwant:\n%s", got, want)
+	}
+	if m.proxy == "iptables" {
+		makeFirewall(t, without, m, inPlaceOfKubeForward)
+		want = dumpFirewall(t, without)
+	}
+	if got := dumpFirewall(t, byAgent); got != want {
+		t.Errorf("after the agent's cleanup:\n%s\nwant:\n%s", got, want)
 	}
 	if out := cleanupByAgent(t, byAgent); out != "nothing of kube-proxy to remove\n" {
 		t.Errorf("a second cleanup says %q", out)
