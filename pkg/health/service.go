@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -126,10 +127,10 @@ func (s *Services) sync(ctx context.Context) (failed bool) {
 		s.servers[name].local.Store(int64(check.Local))
 	}
 	for name, server := range s.servers {
-		server.keep(s.listenOn(name.family, addrs))
+		server.keep(s.listenOn(name, checks, addrs))
 	}
 	for name, server := range s.servers {
-		for addr, err := range server.open(ctx, s.listenOn(name.family, addrs)) {
+		for addr, err := range server.open(ctx, s.listenOn(name, checks, addrs)) {
 			failed = true
 			s.complain(name, server, addr, err)
 		}
@@ -137,22 +138,43 @@ func (s *Services) sync(ctx context.Context) (failed bool) {
 	return failed
 }
 
-// listenOn returns the addresses of a family to listen on: the any-address when load
-// balancers may ask at all of them.
-func (s *Services) listenOn(family model.Family, addrs []netip.Addr) []netip.Addr {
-	if s.opts.NodePorts.All(family) {
-		if family == model.IPv4 {
-			return []netip.Addr{netip.IPv4Unspecified()}
+// listenOn returns the addresses that a check answers at: the any-address of its
+// family when load balancers may ask at all of them. A Service of one family then
+// answers at the node's addresses of the other one too, where kube-proxy does not:
+// which of a node's addresses a load balancer asks at has nothing to do with the Service.
+func (s *Services) listenOn(name checkName, checks map[checkName]reconcile.Check, addrs []netip.Addr) []netip.Addr {
+	if s.opts.NodePorts.All(name.family) {
+		all := []netip.Addr{anyAddress(name.family)}
+		other := checkName{name.service, otherFamily(name.family)}
+		if _, answers := checks[other]; !answers && slices.ContainsFunc(addrs, other.has) {
+			all = append(all, anyAddress(other.family))
 		}
-		return []netip.Addr{netip.IPv6Unspecified()}
+		return all
 	}
 	var selected []netip.Addr
 	for _, a := range addrs {
-		if model.FamilyOf(a) == family {
+		if name.has(a) {
 			selected = append(selected, a)
 		}
 	}
 	return selected
+}
+
+// has reports whether an address is of the check's family.
+func (n checkName) has(a netip.Addr) bool { return model.FamilyOf(a) == n.family }
+
+func otherFamily(f model.Family) model.Family {
+	if f == model.IPv4 {
+		return model.IPv6
+	}
+	return model.IPv4
+}
+
+func anyAddress(f model.Family) netip.Addr {
+	if f == model.IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }
 
 // complain tells, once, why an address cannot be listened on.

@@ -201,3 +201,18 @@ func TestFamiliesAreApart(t *testing.T) {
 	b.eventually("127.0.0.1", port, "200 1 ")
 	b.eventually("[::1]", port, "200 2 ")
 }
+
+// TestOneFamily: a Service of one family answers at the node's addresses of both, until
+// it has the other one too.
+func TestOneFamily(t *testing.T) {
+	b, port := newBalancer(t), freePort(t)
+	b.setAddrs("127.0.0.1", "::1")
+	b.set("cart", port, 1)
+	b.eventually("127.0.0.1", port, "200 1 ")
+	b.eventually("[::1]", port, "200 1 ")
+	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{
+		{Service: model.Name{Namespace: "shop", Name: "cart"}, Family: model.IPv6, Port: port, Local: 2},
+	}})
+	b.eventually("[::1]", port, "200 2 ")
+	b.eventually("127.0.0.1", port, "200 1 ")
+}
