@@ -37,6 +37,7 @@ func makeBalancerRoutes(nodes int) error {
 	for f, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
 		err = errors.Join(err, addRoute(netlink.Route{
 			Dst: ipNet(balancerRange(family)), LinkIndex: bridge.Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Src: net.ParseIP(clientAddrs[f]),
 		}))
 		for i := 1; i <= nodes; i++ {
 			rule := netlink.NewRule()
@@ -55,27 +56,7 @@ func makeBalancerRoutes(nodes int) error {
 
 // program puts the rules for the served Services in force, all at once.
 func (b *balancer) program(served []*corev1.Service) error {
-	slices.SortFunc(served, func(x, y *corev1.Service) int { return strings.Compare(key(x), key(y)) })
-	var choose strings.Builder
-	for _, s := range served {
-		for _, addr := range b.assigned[key(s)] {
-			choose.WriteString(chooseRule(s, addr, b.healthy[key(s)]))
-		}
-	}
-	rules := fmt.Sprintf(`table inet balancer
-delete table inet balancer
-table inet balancer {
-	chain choose {
-%[1]s	}
-	chain steer {
-		ct mark 0 jump choose
-		meta mark set ct mark
-		ct mark 0 drop
-	}
-	chain arriving { type filter hook prerouting priority mangle; ip daddr %[2]s jump steer; ip6 daddr %[3]s jump steer; }
-	chain leaving { type route hook output priority mangle; ip daddr %[2]s jump steer; ip6 daddr %[3]s jump steer; }
-}
-`, choose.String(), balancerRange(corev1.IPv4Protocol), balancerRange(corev1.IPv6Protocol))
+	rules := b.ruleset(served)
 	if rules == b.rules {
 		return nil
 	}
@@ -86,6 +67,41 @@ table inet balancer {
 	}
 	b.rules = rules
 	return nil
+}
+
+// ruleset returns the rules: a connection's first packet chooses the node, by a mark
+// that all its packets get and routes go by. One to an address that is no Service's, or
+// whose Service has no node, is dropped.
+func (b *balancer) ruleset(served []*corev1.Service) string {
+	slices.SortFunc(served, func(x, y *corev1.Service) int { return strings.Compare(key(x), key(y)) })
+	var choose strings.Builder
+	for _, s := range served {
+		for _, addr := range b.assigned[key(s)] {
+			choose.WriteString(chooseRule(s, addr, b.healthy[key(s)]))
+		}
+	}
+	return fmt.Sprintf(`table inet balancer
+delete table inet balancer
+table inet balancer {
+	chain choose {
+%[1]s	}
+	chain steer {
+		ct mark 0 jump choose
+		meta mark set ct mark
+		ct mark 0 drop
+	}
+	chain arriving {
+		type filter hook prerouting priority mangle
+		ip daddr %[2]s jump steer
+		ip6 daddr %[3]s jump steer
+	}
+	chain leaving {
+		type route hook output priority mangle
+		ip daddr %[2]s jump steer
+		ip6 daddr %[3]s jump steer
+	}
+}
+`, choose.String(), balancerRange(corev1.IPv4Protocol), balancerRange(corev1.IPv6Protocol))
 }
 
 // chooseRule gives new connections to an address of a Service to one of the

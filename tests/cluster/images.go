@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/beeline-lb/beeline/tests/programs"
 )
 
 // Images that are not upstream's tests'.
@@ -36,18 +38,25 @@ type recipe struct {
 // testImages are those of upstream's tests, by the last part of the name. They
 // have the programs that the tests of the network call, not all that upstream's
 // have; nginx is wanted by name only.
-func testImages(f programFolders, pause string) map[string]recipe {
+func testImages(f programFolders, sources, pause string) map[string]recipe {
 	agnhost := map[string]string{
 		"agnhost":   filepath.Join(f.Tests, "agnhost"),
 		"agnhost-2": filepath.Join(f.Tests, "agnhost"),
 		"coredns":   filepath.Join(f.CoreDNS, "coredns"),
+		// Of its server for TLS.
+		"localhost.crt": filepath.Join(sources, "test/images/agnhost/porter/localhost.crt"),
+		"localhost.key": filepath.Join(sources, "test/images/agnhost/porter/localhost.key"),
 	}
 	return map[string]recipe{
 		"agnhost":           {debian: true, files: agnhost, entrypoint: []string{"/agnhost"}, cmd: []string{"pause"}},
 		"busybox":           {debian: true, cmd: []string{"sh"}},
 		"glibc-dns-testing": {debian: true, cmd: []string{"sleep", "infinity"}},
 		"nginx":             {debian: true, files: agnhost, entrypoint: []string{"/agnhost", "netexec", "--http-port=80"}},
-		"pause":             {files: map[string]string{"pause": pause}, entrypoint: []string{"/pause"}},
+		"regression-issue-74839": {
+			files:      map[string]string{"boom": filepath.Join(f.TestImages, "regression-issue-74839")},
+			entrypoint: []string{"/boom"},
+		},
+		"pause": {files: map[string]string{"pause": pause}, entrypoint: []string{"/pause"}},
 	}
 }
 
@@ -94,7 +103,11 @@ func listRecipes(ctx context.Context, f programFolders, pause string) ([]recipe,
 	if err != nil {
 		return nil, fmt.Errorf("list the images of the suite: %w", err)
 	}
-	known := testImages(f, pause)
+	sources, err := programs.Kubernetes.Sources(ctx, "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	known := testImages(f, sources, pause)
 	recipes := []recipe{
 		{tags: []string{coreDNSImage}, files: map[string]string{"coredns": filepath.Join(f.CoreDNS, "coredns")}, entrypoint: []string{"/coredns"}},
 		{tags: []string{kubeProxyImage}, debian: true, files: map[string]string{"kube-proxy": filepath.Join(f.Kubernetes, "kube-proxy")}, entrypoint: []string{"/kube-proxy"}},

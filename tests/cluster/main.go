@@ -83,6 +83,7 @@ func newCommand() *cobra.Command {
 		}
 		root.AddCommand(cmd)
 	}
+	root.AddCommand(newTable(s))
 	return root
 }
 

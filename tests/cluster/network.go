@@ -20,13 +20,19 @@ const maxNodes = 9
 // The address plan. The cluster's own network is one for tests (RFC 2544); nothing
 // in it leaves the namespaces, which no device connects with the machine's own.
 const (
-	routerAddr4  = "198.18.0.1"
-	routerAddr6  = "fd98:18::1"
+	routerAddr4 = "198.18.0.1"
+	routerAddr6 = "fd98:18::1"
+	// Clients of load balancers are in another network than the nodes.
+	clientAddr4  = "198.19.0.1"
+	clientAddr6  = "fd98:19::1"
 	clusterCIDRs = "10.244.0.0/16,fd98:244::/48"
 	serviceCIDRs = "10.96.0.0/16,fd98:96::/112"
 	dnsAddr4     = "10.96.0.10"
 	dnsAddr6     = "fd98:96::a"
 )
+
+// clientAddrs are those of a client of load balancers, by family.
+var clientAddrs = []string{clientAddr4, clientAddr6}
 
 // bridgeName is the switch between the nodes; the router's addresses are on it.
 const bridgeName = "fabric"
@@ -70,6 +76,8 @@ func makeFabric(nodes int) error {
 		netlink.LinkSetUp(lo),
 		addAddr(bridge, netip.MustParsePrefix(routerAddr4+"/24")),
 		addAddr(bridge, netip.MustParsePrefix(routerAddr6+"/64")),
+		addAddr(bridge, netip.MustParsePrefix(clientAddr4+"/32")),
+		addAddr(bridge, netip.MustParsePrefix(clientAddr6+"/128")),
 		netlink.LinkSetUp(bridge))
 	for _, all := range []string{"0.0.0.0/0", "::/0"} {
 		err = errors.Join(err, addRoute(netlink.Route{Dst: ipNet(netip.MustParsePrefix(all)), Type: unix.RTN_UNREACHABLE}))

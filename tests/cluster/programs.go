@@ -11,7 +11,7 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, Containerd, Runc, CNI, CoreDNS, Helm string
+	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm string
 }
 
 // buildPrograms builds what the cache lacks. That takes minutes the first time.
@@ -23,6 +23,7 @@ func buildPrograms(ctx context.Context) (f programFolders, err error) {
 		{programs.Kubernetes, &f.Kubernetes},
 		{programs.KubernetesNode, &f.Node},
 		{programs.KubernetesTests, &f.Tests},
+		{programs.KubernetesImages, &f.TestImages},
 		{programs.Containerd, &f.Containerd},
 		{programs.Runc, &f.Runc},
 		{programs.CNI, &f.CNI},

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// upgradeRounds is how often the agents are replaced, twice each.
+const upgradeRounds = 3
+
 // upgrade upgrades the release to other settings, which replaces every agent, and
 // rolls back, under traffic from outside and from pods. No connection breaks and
 // none fails.
@@ -19,35 +22,42 @@ func upgrade(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		what string
-		do   func() error
-	}{
-		{"helm upgrade is over", func() error { return c.installChart(ctx, chartValues{"extraArgs": []string{"--v=3"}}) }},
-		{"helm rollback is over", func() error { return c.helm(ctx, "rollback", "beeline", "1") }},
-	} {
-		if err := step.do(); err != nil {
-			return err
-		}
-		if err := c.rolledOut(ctx, "daemonset/beeline"); err != nil {
-			return err
-		}
-		after, err := c.agents(ctx)
-		if err != nil {
-			return err
-		}
-		if after == before {
-			return fmt.Errorf("%s: the agents are still %s", step.what, after)
-		}
-		before = after
-		if err := settle(ctx, 5*time.Second); err != nil {
-			return err
-		}
-		if err := t.check(step.what); err != nil {
-			return err
+	for round := 1; round <= upgradeRounds; round++ {
+		for _, step := range []struct {
+			what string
+			do   func() error
+		}{
+			{"upgrade", func() error { return c.installChart(ctx, chartValues{"extraArgs": []string{"--v=3"}}) }},
+			{"rollback", func() error { return c.helm(ctx, "rollback", "beeline") }},
+		} {
+			if err := step.do(); err != nil {
+				return err
+			}
+			if before, err = c.replacedAgents(ctx, before); err != nil {
+				return fmt.Errorf("helm %s: %w", step.what, err)
+			}
+			if err := settle(ctx, 5*time.Second); err != nil {
+				return err
+			}
+			if err := t.check(fmt.Sprintf("helm %s %d is over", step.what, round)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// replacedAgents waits until all agents run, and returns their names, which must
+// not be those from before.
+func (c *cluster) replacedAgents(ctx context.Context, before string) (string, error) {
+	if err := c.rolledOut(ctx, "daemonset/beeline"); err != nil {
+		return "", err
+	}
+	after, err := c.agents(ctx)
+	if err == nil && after == before {
+		err = fmt.Errorf("the agents are still %s", after)
+	}
+	return after, err
 }
 
 // agents returns the names of Beeline's pods.

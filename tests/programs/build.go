@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -96,6 +97,22 @@ func (s Set) compile(ctx context.Context, root, output, pkg string, verb ...stri
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
+}
+
+// Sources returns the folder with the files of a module that the set's one requires.
+func (s Set) Sources(ctx context.Context, module string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir = filepath.Join(root, s.Module)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the sources of %s: %w", module, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // fingerprint changes with whatever changes the binaries.

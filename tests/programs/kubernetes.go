@@ -47,3 +47,11 @@ var KubernetesTests = Set{
 	Tests:       map[string]string{"e2e.test": "k8s.io/kubernetes/test/e2e"},
 	LinkerFlags: kubernetesLinkerFlags,
 }
+
+// KubernetesImages is what else is in the images of that suite.
+var KubernetesImages = Set{
+	Name:        "kubernetes-images",
+	Module:      kubernetesModule,
+	Packages:    map[string]string{"regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839"},
+	LinkerFlags: kubernetesLinkerFlags,
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const report = `<testsuites><testsuite>
+<testcase name="[SynchronizedBeforeSuite]" status="passed" time="1"></testcase>
+<testcase name="[It] [sig-network] Services should serve [Slow] [sig-network, Slow]" status="passed" time="2.5"></testcase>
+<testcase name="[It] [sig-network] DNS should resolve [sig-network]" status="failed" time="3"><failure message="timed out&#xA;after 1s"></failure></testcase>
+<testcase name="[It] [sig-network] Proxy should proxy [sig-network]" status="skipped" time="0"><skipped message="skipped - needs SSH&#xA;x"></skipped></testcase>
+<testcase name="[It] [sig-storage] left out [sig-storage]" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
+</testsuite></testsuites>`
+
+func TestReadReport(t *testing.T) {
+	got, err := parseReport([]byte(report))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := results{
+		{name: "DNS should resolve", outcome: outcomeFailed, message: "timed out", seconds: 3},
+		{name: "Proxy should proxy", outcome: outcomeSkipped, message: "needs SSH"},
+		{name: "Services should serve", outcome: outcomePassed, seconds: 2.5},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got := got.summary(); got != "1 passed, 1 failed, 1 skipped" {
+		t.Errorf("summary %q", got)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	columns := []column{
+		{"one", results{{name: "a", outcome: outcomePassed}, {name: "b", outcome: outcomeSkipped}}},
+		{"two", results{{name: "b", outcome: outcomeFailed}}},
+	}
+	if got := outcomes(columns, "a"); !slices.Equal(got, []string{"pass", "-"}) {
+		t.Errorf("a: %v", got)
+	}
+	if got := outcomes(columns, "b"); !slices.Equal(got, []string{"skip", "fail"}) {
+		t.Errorf("b: %v", got)
+	}
+	_, _, err := explain([]column{{"one", results{{name: "never heard of", outcome: outcomeFailed}}}})
+	if err == nil || !strings.Contains(err.Error(), `"never heard of"`) {
+		t.Errorf("a test that fails without a reason: %v", err)
+	}
+}
+
+func TestReasons(t *testing.T) {
+	if _, err := parseReasons(reasonsText); err != nil {
+		t.Error(err)
+	}
+	r, err := parseReasons("# words\n^DNS .* a = b = c\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.of("DNS is a"); got != "b = c" {
+		t.Errorf("reason %q", got)
+	}
+	for _, wrong := range []string{"no reason", "( = x"} {
+		if _, err := parseReasons(wrong); err == nil {
+			t.Errorf("%q was read", wrong)
+		}
+	}
+}
