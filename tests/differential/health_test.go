@@ -20,7 +20,10 @@ import (
 
 // TestBesideKubeProxy compares on one cluster, which takes seconds to start.
 func TestBesideKubeProxy(t *testing.T) {
+	lab.Need(t, "nft")
 	r := newRig(t)
+	r.startKubeProxy()
+	r.eventuallyBoth("both are healthy", "http://127.0.0.1:10256/healthz", says(200, ""))
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *rig)

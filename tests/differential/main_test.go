@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// rig is a cluster of one node, which is there twice: a host that Beeline serves and
-// one that kube-proxy does.
+// rig is a cluster of one node, which may be there twice: a host that Beeline serves
+// and one that kube-proxy does.
 type rig struct {
 	t         *testing.T
 	server    *apiserver.Server
@@ -33,21 +33,23 @@ type rig struct {
 	broken string
 }
 
-// newRig returns when both proxies are healthy.
+// newRig starts a cluster of a node that Beeline serves.
 func newRig(t *testing.T, agentFlags ...string) *rig {
 	t.Helper()
-	lab.Need(t, "nft")
 	r := &rig{t: t, server: apiserver.Start(t)}
 	r.client = r.server.Client(t)
-	r.beeline, r.kubeProxy = lab.NewHost(t), lab.NewHost(t)
 	r.createNode()
-	for _, h := range r.hosts() {
-		r.connect(h)
-	}
+	r.beeline = r.newHost()
 	r.startAgent(agentFlags...)
-	r.startKubeProxy()
-	r.eventuallyBoth("both are healthy", "http://127.0.0.1:10256/healthz", func(a *answer) bool { return a.code == 200 })
 	return r
+}
+
+// newHost makes a host from which the API server can be reached.
+func (r *rig) newHost() *lab.Host {
+	r.t.Helper()
+	h := lab.NewHost(r.t)
+	r.connect(h)
+	return h
 }
 
 func (r *rig) hosts() []*lab.Host { return []*lab.Host{r.beeline, r.kubeProxy} }
@@ -124,9 +126,11 @@ func (r *rig) startAgent(flags ...string) {
 	}, flags...)...)
 }
 
-// startKubeProxy runs it with an nft that fails while the file broken is there.
+// startKubeProxy runs it on a host of its own, with an nft that fails while the file
+// broken is there.
 func (r *rig) startKubeProxy() {
 	r.t.Helper()
+	r.kubeProxy = r.newHost()
 	bin, err := apiserver.Build(r.t.Context())
 	r.must(err)
 	dir := r.t.TempDir()
