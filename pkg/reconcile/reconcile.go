@@ -35,8 +35,8 @@ type Options struct {
 	Node model.Node
 	// NodePortAddresses selects where NodePorts answer.
 	NodePortAddresses policy.NodePortAddresses
-	// ServiceCIDRs are the prefixes in which an address without a Service is
-	// dropped.
+	// ServiceCIDRs are prefixes in which an address without a Service is dropped,
+	// beside those that the source tells of.
 	ServiceCIDRs []netip.Prefix
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
@@ -85,6 +85,7 @@ type Reconciler struct {
 	owner    map[model.Name]model.Name              // slice → Service
 	node     model.Node
 	local    []netip.Addr
+	cidrs    []netip.Prefix
 	dirty    map[model.Name]struct{}
 	nodeSet  bool // node addresses need a look
 	synced   bool // the source is complete
@@ -159,6 +160,9 @@ func (r *Reconciler) Apply(u source.Update) {
 	}
 	if u.Node != nil {
 		r.setNode(*u.Node)
+	}
+	if u.ServiceCIDRs != nil {
+		r.cidrs, r.nodeSet = u.ServiceCIDRs, true
 	}
 	r.mu.Unlock()
 	r.signal()
@@ -298,6 +302,7 @@ type work struct {
 	names   map[model.Name]struct{}
 	node    model.Node
 	local   []netip.Addr
+	cidrs   []netip.Prefix // also those of the options
 	nodeSet bool
 	queued  time.Time
 }
@@ -311,6 +316,7 @@ func (r *Reconciler) take() (work, bool) {
 		return work{}, false
 	}
 	w := work{names: r.dirty, node: r.node, local: r.local, nodeSet: r.nodeSet, queued: r.queued}
+	w.cidrs = slices.Concat(r.opts.ServiceCIDRs, r.cidrs)
 	r.applying = r.queued
 	r.dirty, r.nodeSet, r.queued = make(map[model.Name]struct{}), false, time.Time{}
 	r.queue.Services, r.queue.Slices = 0, 0
@@ -395,7 +401,7 @@ func (r *Reconciler) count() (units, endpoints, rings int) {
 func (r *Reconciler) applyNode(w *work, s *Sync) {
 	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.node)...)
 	err := errors.Join(
-		r.tables.SetServiceCIDRs(r.opts.ServiceCIDRs),
+		r.tables.SetServiceCIDRs(w.cidrs),
 		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts)),
 	)
 	if err == nil {

@@ -2,7 +2,11 @@
 // sources themselves are its sub-packages.
 package source
 
-import "github.com/beeline-lb/beeline/pkg/model"
+import (
+	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
 
 // Update is a set of changes that belong together: the receiver makes all of
 // them visible at once. Deletions name what no longer exists; deleting what is
@@ -17,6 +21,9 @@ type Update struct {
 	// NodeGone says that the cluster has no such node any more. The machine is still
 	// there: it keeps its addresses and its zone.
 	NodeGone bool
+	// ServiceCIDRs replace those known of the cluster, in which an address without a
+	// Service belongs to nobody; nil leaves them.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Sink takes what a source sees. Its methods may be called from several

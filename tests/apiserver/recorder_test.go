@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"maps"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ type recorder struct {
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.Slice
 	node     *model.Node
+	cidrs    []netip.Prefix
 	// atSync is what was known when the source said that it was synced.
 	atSync map[model.Name]*model.Service
 	// puts and deletes count by the object's name, Services and slices together.
@@ -58,6 +60,9 @@ func (r *recorder) Apply(u source.Update) {
 	}
 	if u.Node != nil {
 		r.node = u.Node
+	}
+	if u.ServiceCIDRs != nil {
+		r.cidrs = u.ServiceCIDRs
 	}
 	r.wake()
 }

@@ -24,6 +24,7 @@ func TestSource(t *testing.T) {
 		name string
 		test func(*testing.T, *cluster)
 	}{
+		{"ServiceCIDRs", testServiceCIDRs}, // before others leave Services of another proxy
 		{"InitialList", testInitialList},
 		{"NotServed", testNotServed},
 		{"NoLongerServed", testNoLongerServed},
@@ -32,6 +33,7 @@ func TestSource(t *testing.T) {
 		{"SliceMoves", testSliceMoves},
 		{"Node", testNode},
 		{"ManyAtOnce", testManyAtOnce},
+		{"NoRightToServiceCIDRs", testNoRightToServiceCIDRs},
 		{"ServerKilled", testServerKilled},
 		{"WatchExpired", testWatchExpired},
 	} {

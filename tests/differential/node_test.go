@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +55,10 @@ func TestNodeChanges(t *testing.T) {
 			return len(got) == len(want)
 		})
 	}
+	lab.Eventually(t, "an address of the cluster that no Service has", func() bool {
+		_, err := r.beeline.Reach("tcp4", netip.MustParseAddrPort("10.96.200.200:80"))
+		return err == unix.EHOSTUNREACH
+	})
 	goesTo("a node of no zone uses all", lab.Backend4(1), lab.Backend4(2))
 	setZone("west")
 	goesTo("the zone of the node", lab.Backend4(2))

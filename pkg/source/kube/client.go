@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,7 +20,7 @@ import (
 )
 
 // clients are of one API group each.
-type clients struct{ core, discovery, events rest.Interface }
+type clients struct{ core, discovery, networking, events rest.Interface }
 
 // newClients returns clients of the groups that the agent uses.
 //
@@ -31,7 +32,8 @@ func newClients(o Options) (*clients, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	err = errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme), eventsv1.AddToScheme(scheme))
+	err = errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme),
+		networkingv1.AddToScheme(scheme), eventsv1.AddToScheme(scheme))
 	if err != nil {
 		return nil, fmt.Errorf("register api types: %w", err)
 	}
@@ -51,6 +53,7 @@ func newClients(o Options) (*clients, error) {
 	}{
 		{&c.core, "/api", corev1.SchemeGroupVersion},
 		{&c.discovery, "/apis", discoveryv1.SchemeGroupVersion},
+		{&c.networking, "/apis", networkingv1.SchemeGroupVersion},
 		{&c.events, "/apis", eventsv1.SchemeGroupVersion},
 	} {
 		config := rest.CopyConfig(base)

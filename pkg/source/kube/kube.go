@@ -57,6 +57,8 @@ type Source struct {
 	listed     []<-chan struct{}
 	sink       source.Sink
 	recorder   *recorder
+	ranges     *ranges
+	cidrs      *cidrFollower
 }
 
 // New returns a Source for o. It does not contact the API server, which may be
@@ -72,10 +74,12 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName)}
+	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName), ranges: newRanges(o.Sink)}
+	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	follow(s, c.core, "services", selectServices, newServices(o.Sink))
 	follow(s, c.discovery, "endpointslices", selectSlices, newSlices(o.Sink))
 	follow(s, c.core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
+	follow(s, c.core, "services", selectForeign, newForeignServices(s.ranges))
 	return s, nil
 }
 
@@ -86,11 +90,12 @@ func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 // Run follows the API server until ctx is done and then returns nil. While the
 // server cannot be reached, what was last seen stays and the reason is logged.
 //
-// The sink is told [source.Sink.Synced] once all Services, all EndpointSlices
-// and the Node, should there be one, have been handed over. A call of the sink
+// The sink is told [source.Sink.Synced] once all Services, all EndpointSlices, and the
+// Node and ServiceCIDRs, should there be any, have been handed over. A call of the sink
 // that is under way when ctx is done may outlast Run.
 func (s *Source) Run(ctx context.Context) error {
 	go s.recorder.run(ctx)
+	go s.cidrs.run(ctx)
 	// The reflectors are not waited for: one that backs off notices ctx only when
 	// its delay, up to a minute, is over (client-go 0.36).
 	for _, r := range s.reflectors {
@@ -103,6 +108,13 @@ func (s *Source) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+	select {
+	case <-s.cidrs.listed:
+	case <-s.cidrs.absent:
+	case <-ctx.Done():
+		return nil
+	}
+	s.ranges.start()
 	s.sink.Synced()
 	<-ctx.Done()
 	return nil

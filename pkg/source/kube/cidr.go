@@ -1,0 +1,190 @@
+package kube
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
+)
+
+const (
+	// cidrRetry is how long to wait before an unreachable server is asked again for
+	// ServiceCIDRs, cidrAbsent the same for one that has or shows none.
+	cidrRetry  = time.Second
+	cidrAbsent = 10 * time.Minute
+)
+
+// serviceCIDR is a ServiceCIDR object.
+type serviceCIDR struct {
+	name     model.Name
+	prefixes []netip.Prefix
+}
+
+// foreignService is a Service that is left to another proxy.
+type foreignService struct {
+	name       model.Name
+	clusterIPs []netip.Addr
+}
+
+// ranges tells a sink of the Service CIDRs.
+//
+// One in which a Service of another proxy has its address is left out: what is no
+// Service of ours there may be one of theirs.
+type ranges struct {
+	sink source.Sink
+
+	mu      sync.Mutex
+	ready   bool
+	cidrs   map[model.Name]*serviceCIDR
+	foreign map[model.Name]*foreignService
+	told    []netip.Prefix
+}
+
+func newRanges(sink source.Sink) *ranges {
+	return &ranges{
+		sink:    sink,
+		cidrs:   make(map[model.Name]*serviceCIDR),
+		foreign: make(map[model.Name]*foreignService),
+	}
+}
+
+// start lets the sink be told: both kinds of object have been listed.
+func (r *ranges) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ready = true
+	r.tell()
+}
+
+// tell hands over what differs from what was told last. The caller has the lock.
+func (r *ranges) tell() {
+	if !r.ready {
+		return
+	}
+	want := []netip.Prefix{}
+	for _, c := range r.cidrs {
+		for _, p := range c.prefixes {
+			if !r.shared(p) {
+				want = append(want, p)
+			}
+		}
+	}
+	slices.SortFunc(want, netip.Prefix.Compare)
+	want = slices.Compact(want)
+	if slices.Equal(want, r.told) {
+		return
+	}
+	r.told = want
+	r.sink.Apply(source.Update{ServiceCIDRs: want})
+}
+
+// shared reports whether a Service of another proxy has an address in the prefix.
+func (r *ranges) shared(p netip.Prefix) bool {
+	for _, f := range r.foreign {
+		if slices.ContainsFunc(f.clusterIPs, p.Contains) {
+			klog.V(2).InfoS("Service CIDR holds a Service of another proxy, unallocated addresses in it are let pass",
+				"cidr", p, "service", f.name)
+			return true
+		}
+	}
+	return false
+}
+
+func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
+	return newStore(func(o *networkingv1.ServiceCIDR) *serviceCIDR {
+		return &serviceCIDR{nameOf(o), convert.ServiceCIDR(o)}
+	}, func(put []*serviceCIDR, gone []model.Name) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, c := range put {
+			r.cidrs[c.name] = c
+		}
+		for _, name := range gone {
+			delete(r.cidrs, name)
+		}
+		r.tell()
+	})
+}
+
+func newForeignServices(r *ranges) *store[*corev1.Service, foreignService] {
+	return newStore(func(o *corev1.Service) *foreignService {
+		return &foreignService{nameOf(o), convert.ClusterIPs(o)}
+	}, func(put []*foreignService, gone []model.Name) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, f := range put {
+			r.foreign[f.name] = f
+		}
+		for _, name := range gone {
+			delete(r.foreign, name)
+		}
+		r.tell()
+	})
+}
+
+// selectForeign selects the Services that are left to another proxy.
+func selectForeign(l *metav1.ListOptions) {
+	l.LabelSelector = convert.LabelServiceProxyName
+}
+
+// cidrFollower follows ServiceCIDRs where the API has them, which is from Kubernetes
+// 1.33 on, and shows them to this account.
+type cidrFollower struct {
+	client    rest.Interface
+	reflector *cache.Reflector
+	// listed is closed when the first list has been handed on, absent when the server
+	// has said that there will be none.
+	listed <-chan struct{}
+	absent chan struct{}
+}
+
+func newCIDRFollower(client rest.Interface, r *ranges) *cidrFollower {
+	st := newServiceCIDRs(r)
+	lw := cache.NewFilteredListWatchFromClient(client, "servicecidrs", metav1.NamespaceAll, func(*metav1.ListOptions) {})
+	return &cidrFollower{
+		client:    client,
+		reflector: cache.NewReflectorWithOptions(lw, &networkingv1.ServiceCIDR{}, st, cache.ReflectorOptions{Name: "servicecidrs"}),
+		listed:    st.listed,
+		absent:    make(chan struct{}),
+	}
+}
+
+// run follows until ctx ends. A reflector by itself would take a resource that is not
+// there for an outage.
+func (f *cidrFollower) run(ctx context.Context) {
+	told := false
+	for {
+		err := f.client.Get().Resource("servicecidrs").Param("limit", "1").Do(ctx).Error()
+		wait := cidrRetry
+		switch {
+		case err == nil:
+			f.reflector.RunWithContext(ctx)
+			return
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			wait = cidrAbsent
+			if !told {
+				told = true
+				klog.InfoS("No ServiceCIDRs to be had: unallocated cluster IPs are known by flag only", "err", err)
+				close(f.absent)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
