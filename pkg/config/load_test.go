@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -227,4 +228,33 @@ func TestNodeAddrs(t *testing.T) {
 	equal(t, "bindAddress", mustSettings(t, "--bind-address", "10.0.0.1").NodeAddrs, addrs("10.0.0.1"))
 	equal(t, "both", mustSettings(t, "--node-ip", "fd00::1", "--bind-address", "10.0.0.1").NodeAddrs, addrs("fd00::1", "10.0.0.1"))
 	equal(t, "the same", mustSettings(t, "--node-ip", "10.0.0.1", "--bind-address", "10.0.0.1").NodeAddrs, addrs("10.0.0.1"))
+}
+
+// TestFlagsNameFields looks for the fields that flags are said to set: errors name the
+// flag by them.
+func TestFlagsNameFields(t *testing.T) {
+	c := Default()
+	data, err := json.Marshal(map[string]any{KubeProxyKind: c.KubeProxy, BeelineKind: c.Beeline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all any
+	if err := json.Unmarshal(data, &all); err != nil {
+		t.Fatal(err)
+	}
+	// Fields that JSON leaves out when they are empty.
+	omitted := []string{"KubeProxyConfiguration.featureGates", "KubeProxyConfiguration.logging.vmodule",
+		"KubeProxyConfiguration.logging.options.text.splitStream", "KubeProxyConfiguration.logging.options.json.splitStream"}
+	for flag, path := range newFlagSet(c).fields {
+		at, ok := all, true
+		for _, name := range strings.Split(path, ".") {
+			object, _ := at.(map[string]any)
+			if at, ok = object[name]; !ok {
+				break
+			}
+		}
+		if !ok && !slices.Contains(omitted, path) {
+			t.Errorf("--%s is said to set %s, which there is not", flag, path)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -8,9 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -68,6 +72,43 @@ healthzBindAddress: 0.0.0.0:0
 	}
 	if !strings.Contains(out, `"node":"`+lab.NodeName+`"`) {
 		t.Errorf("the flag's node name is not used:\n%s", out)
+	}
+}
+
+// TestKubeProxyConfigMap: the agent serves a cluster with what a cluster's ConfigMap for
+// kube-proxy says, and shows it as kube-proxy does.
+func TestKubeProxyConfigMap(t *testing.T) {
+	c := &cluster{t: t, server: apiserver.Start(t), host: lab.NewHost(t)}
+	c.client = c.server.Client(t)
+	c.host.ServeBackends()
+	c.host.Relay(strings.TrimPrefix(c.server.Config.Host, "https://"))
+	content, err := os.ReadFile("../../pkg/config/testdata/kubeadm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(content), "/var/lib/kube-proxy/kubeconfig.conf", c.server.Kubeconfig)
+	text = strings.ReplaceAll(text, `contentType: ""`, "contentType: application/json")
+	c.host.Start(lab.AgentBinary(t), "--config", writeConfig(t, text), "--hostname-override", "Node-1",
+		"--cgroup-root", c.host.Cgroup, "--bpffs", c.host.BPFFS)
+	c.createService("web", "10.96.0.77")
+	c.putSlice("web", endpoint(1, true), endpoint(2, true))
+	c.eventuallyOnly(netip.MustParseAddrPort("10.96.0.77:80"), 1, 2)
+
+	page, err := get(c.host, "http://127.0.0.1:10249/configz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var configz struct {
+		KubeProxy kubeproxyconfig.KubeProxyConfiguration `json:"kubeproxy.config.k8s.io"`
+		Beeline   struct{ BPFFS string }                 `json:"config.beeline.io"`
+	}
+	if err := json.Unmarshal([]byte(page), &configz); err != nil {
+		t.Fatal(err)
+	}
+	k := &configz.KubeProxy
+	if k.ClusterCIDR != "10.244.0.0/16,fd00:10:244::/56" || k.ClientConnection.Kubeconfig != c.server.Kubeconfig ||
+		k.Conntrack.TCPEstablishedTimeout.Duration != 24*time.Hour || configz.Beeline.BPFFS != c.host.BPFFS {
+		t.Errorf("/configz is %s", page)
 	}
 }
 

@@ -3,14 +3,10 @@ package packets_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -98,7 +94,7 @@ func newKubeProxy(t *testing.T, server *apiserver.Server, node *lab.Namespace, m
 	if err != nil {
 		t.Fatal(err)
 	}
-	relay(t, server, node)
+	node.Relay(strings.TrimPrefix(server.Config.Host, "https://"))
 	k := &kubeProxy{t: t, node: node, mode: m, config: server.Kubeconfig}
 	k.path = strings.Join([]string{iptablesPath(t, m.iptables), bin, os.Getenv("PATH")}, ":")
 	return k
@@ -121,49 +117,6 @@ func iptablesPath(t *testing.T, kind string) string {
 		}
 	}
 	return dir
-}
-
-// relay leads from a namespace to the API server, at the same address.
-func relay(t *testing.T, server *apiserver.Server, n *lab.Namespace) {
-	t.Helper()
-	to, err := url.Parse(server.Config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listener net.Listener
-	err = n.Run(func() (err error) {
-		listener, err = net.Listen("tcp", to.Host)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go pass(conn, to.Host)
-		}
-	}()
-}
-
-func pass(from net.Conn, to string) {
-	defer from.Close()
-	conn, err := net.Dial("tcp", to)
-	if err != nil {
-		return
-	}
-	var both sync.WaitGroup
-	for _, pair := range [][2]net.Conn{{from, conn}, {conn, from}} {
-		both.Go(func() {
-			_, _ = io.Copy(pair[0], pair[1]) // ends with the connection
-			pair[0].Close()
-		})
-	}
-	both.Wait()
 }
 
 // start runs kube-proxy and returns when its rules lead to all Services.
