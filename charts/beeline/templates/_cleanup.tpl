@@ -20,11 +20,11 @@ containers:
 
 {{- /*
 Removes what kube-proxy left, before the agent starts. Programs that a former agent
-attached go on serving meanwhile. iptables-legacy is reached through a raw socket.
+attached go on serving meanwhile.
 */ -}}
 {{- define "beeline.cleanupKubeProxyContainer" -}}
 - name: cleanup-kube-proxy
-  {{- include "beeline.container" (list . "NET_RAW") | nindent 2 }}
+  {{- include "beeline.container" (list .) | nindent 2 }}
   volumeMounts:
     - name: xtables-lock
       mountPath: /run/xtables.lock

@@ -15,6 +15,8 @@
 - name: cgroup
   mountPath: {{ include "beeline.cgroupMount" . }}
   readOnly: true
+- name: xtables-lock
+  mountPath: /run/xtables.lock
 - name: config
   mountPath: /etc/beeline
   readOnly: true
@@ -34,13 +36,11 @@
   hostPath:
     path: {{ include "beeline.cgroupMount" . }}
     type: Directory
-{{- if .Values.cleanupKubeProxy }}
 # What keeps programs that change iptables-legacy out of each other's way.
 - name: xtables-lock
   hostPath:
     path: /run/xtables.lock
     type: FileOrCreate
-{{- end }}
 - name: config
   configMap:
     name: {{ include "beeline.fullname" . }}
