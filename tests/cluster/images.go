@@ -48,10 +48,11 @@ func testImages(f programFolders, sources, pause string) map[string]recipe {
 		"localhost.key": filepath.Join(sources, "test/images/agnhost/porter/localhost.key"),
 	}
 	return map[string]recipe{
-		"agnhost":           {debian: true, files: agnhost, entrypoint: []string{"/agnhost"}, cmd: []string{"pause"}},
-		"busybox":           {debian: true, cmd: []string{"sh"}},
-		"glibc-dns-testing": {debian: true, cmd: []string{"sleep", "infinity"}},
-		"nginx":             {debian: true, files: agnhost, entrypoint: []string{"/agnhost", "netexec", "--http-port=80"}},
+		"agnhost":             {debian: true, files: agnhost, entrypoint: []string{"/agnhost"}, cmd: []string{"pause"}},
+		"distroless-iptables": {debian: true, cmd: []string{"sh"}},
+		"busybox":             {debian: true, cmd: []string{"sh"}},
+		"glibc-dns-testing":   {debian: true, cmd: []string{"sleep", "infinity"}},
+		"nginx":               {debian: true, files: agnhost, entrypoint: []string{"/agnhost", "netexec", "--http-port=80"}},
 		"regression-issue-74839": {
 			files:      map[string]string{"boom": filepath.Join(f.TestImages, "regression-issue-74839")},
 			entrypoint: []string{"/boom"},

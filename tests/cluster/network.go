@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -146,6 +147,9 @@ func setUpNode(i int, s settings) error {
 	if err != nil {
 		return fmt.Errorf("network of node %d: %w", i, err)
 	}
+	if err := masquerade(i); err != nil {
+		return err
+	}
 	if s.Fabric == fabricVXLAN {
 		return setUpTunnel(i, s.Nodes)
 	}
@@ -155,6 +159,26 @@ func setUpNode(i int, s settings) error {
 		}
 	}
 	return err
+}
+
+// masquerade hides the i-th node's pods from all that is not in the cluster, other
+// nodes included, as most clusters do.
+func masquerade(i int) error {
+	inside := strings.Split(clusterCIDRs, ",")
+	pods := podRanges(i)
+	cmd := exec.Command("nft", "--file", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`table inet outbound {
+	chain postrouting {
+		type nat hook postrouting priority srcnat
+		oifname eth0 ip saddr %s ip daddr != %s masquerade
+		oifname eth0 ip6 saddr %s ip6 daddr != %s masquerade
+	}
+}
+`, pods[0], inside[0], pods[1], inside[1]))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("masquerade pods of node %d: %w\n%s", i, err, out)
+	}
+	return nil
 }
 
 // addRoute adds a route.
