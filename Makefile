@@ -98,7 +98,7 @@ cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-
 
 .PHONY: cluster-e2e
 cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the network; FOCUS=regexp (root)
-	@$(CLUSTER) e2e $(if $(FOCUS),--focus='$(FOCUS)')
+	@$(CLUSTER) e2e $(if $(FOCUS),--focus='$(FOCUS)') $(if $(AGAIN),--again)
 
 .PHONY: cluster-migrate
 cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic (root)

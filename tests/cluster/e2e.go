@@ -26,6 +26,17 @@ const defaultSkip = `Feature:Networking-(IPv4|IPv6|DNS|Performance)|IPerf2|Featu
 // upstream does it; ginkgo runs the serial ones alone.
 func e2e(ctx context.Context, c *cluster) error {
 	dir := filepath.Join(c.Reports, c.variant())
+	if c.Again {
+		last, err := readReport(filepath.Join(dir, reportName))
+		if err != nil {
+			return err
+		}
+		if c.Focus = last.failedPattern(); c.Focus == "" {
+			c.say("none failed last time")
+			return nil
+		}
+		dir = filepath.Join(dir, againName)
+	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,9 +15,13 @@ import (
 // reportName is the file of a run's results.
 const reportName = "junit.xml"
 
+// againName is the folder, in that of a run, of a second run of what failed.
+const againName = "again"
+
 // The outcomes of a test.
 const (
 	outcomePassed  = "pass"
+	outcomeAgain   = "pass (2nd run)"
 	outcomeFailed  = "fail"
 	outcomeSkipped = "skip"
 )
@@ -85,6 +92,40 @@ func parseReport(b []byte) (results, error) {
 	}
 	slices.SortFunc(all, func(x, y result) int { return strings.Compare(x.name, y.name) })
 	return all, nil
+}
+
+// readRun reads a run and, if there is one, the second run of what failed.
+func readRun(dir string) (results, error) {
+	first, err := readReport(filepath.Join(dir, reportName))
+	if err != nil {
+		return nil, err
+	}
+	second, err := readReport(filepath.Join(dir, againName, reportName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return first, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range first {
+		passed := slices.ContainsFunc(second, func(s result) bool { return s.name == r.name && s.outcome == outcomePassed })
+		if r.outcome == outcomeFailed && passed {
+			first[i].outcome = outcomeAgain
+		}
+	}
+	return first, nil
+}
+
+// failedPattern returns a regular expression of the tests that failed; empty when none
+// did.
+func (r results) failedPattern() string {
+	var names []string
+	for _, one := range r {
+		if one.outcome == outcomeFailed {
+			names = append(names, regexp.QuoteMeta(one.name))
+		}
+	}
+	return strings.Join(names, "|")
 }
 
 // testLabels are what ginkgo puts behind a name.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,5 +66,33 @@ func TestReasons(t *testing.T) {
 		if _, err := parseReasons(wrong); err == nil {
 			t.Errorf("%q was read", wrong)
 		}
+	}
+}
+
+// TestSecondRun: what failed and passes when run again is told apart.
+func TestSecondRun(t *testing.T) {
+	dir := t.TempDir()
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(dir, reportName), report)
+	first, err := readRun(dir)
+	if err != nil || first[0].outcome != outcomeFailed {
+		t.Fatalf("first run: %+v, %v", first, err)
+	}
+	if got, want := first.failedPattern(), "DNS should resolve"; got != want {
+		t.Errorf("to run again: %q, want %q", got, want)
+	}
+	again := strings.Replace(report, `<failure message="timed out&#xA;after 1s"></failure>`, "", 1)
+	write(filepath.Join(dir, againName, reportName), again)
+	both, err := readRun(dir)
+	if err != nil || both[0].outcome != outcomeAgain || both[2].outcome != outcomePassed {
+		t.Errorf("second run: %+v, %v", both, err)
 	}
 }

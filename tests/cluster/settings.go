@@ -32,6 +32,8 @@ type settings struct {
 	// Focus and Skip choose upstream's tests, Procs is how many run at a time.
 	Focus, Skip string
 	Procs       int
+	// Again runs those tests only that failed last time.
+	Again bool
 	// Image is the name of Beeline's image and Archive the file that has it.
 	Image, Archive string
 	// Reports is the folder for results and logs that stay.

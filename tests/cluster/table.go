@@ -69,7 +69,7 @@ func newTable(s *settings) *cobra.Command {
 func readColumns(reports string) ([]column, error) {
 	var columns []column
 	for _, v := range variants {
-		r, err := readReport(filepath.Join(reports, v[0], reportName))
+		r, err := readRun(filepath.Join(reports, v[0]))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -97,7 +97,7 @@ columns). ` + "`go run ./tests/cluster table`" + ` writes this page.
 `)
 	row(&b, "", headings(columns)...)
 	row(&b, "---", slices.Repeat([]string{"---"}, len(columns))...)
-	for _, outcome := range []string{outcomePassed, outcomeFailed, outcomeSkipped} {
+	for _, outcome := range []string{outcomePassed, outcomeAgain, outcomeFailed, outcomeSkipped} {
 		var counts []string
 		for _, c := range columns {
 			counts = append(counts, fmt.Sprint(c.results.count(outcome)))
