@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -24,9 +22,8 @@ const childEnv = "BEELINE_CLUSTER"
 // loopback device leads to the API server.
 const listenerFD = 3
 
-// inotifyInstances is how many a user needs for some kubelets and containerds;
-// the kernel's default is 128.
-const inotifyInstances = 2048
+// placePrefix begins the names of a cluster's folder and cgroups.
+const placePrefix = "beeline-cluster-"
 
 // place is what belongs to one cluster on this machine. All else is in network,
 // mount and pid namespaces, which end with their processes.
@@ -34,7 +31,7 @@ type place struct {
 	groups   groups
 	dir      string
 	listener *net.TCPListener
-	inotify  string // the machine's own limit, when it was raised
+	inotify  int // the machine's own limit, when it was raised
 }
 
 func newPlace() (p *place, err error) {
@@ -44,7 +41,7 @@ func newPlace() (p *place, err error) {
 			err = errors.Join(err, p.remove())
 		}
 	}()
-	if p.dir, err = os.MkdirTemp("", "beeline-cluster-"); err != nil {
+	if p.dir, err = os.MkdirTemp("", placePrefix); err != nil {
 		return p, err
 	}
 	all, err := hierarchies()
@@ -58,26 +55,11 @@ func newPlace() (p *place, err error) {
 	if err := p.groups.make(); err != nil {
 		return p, err
 	}
-	if err := p.raiseInotify(); err != nil {
+	if p.inotify, err = raiseInotify(); err != nil {
 		return p, err
 	}
 	p.listener, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	return p, err
-}
-
-const inotifyFile = "/proc/sys/fs/inotify/max_user_instances"
-
-func (p *place) raiseInotify() error {
-	b, err := os.ReadFile(inotifyFile)
-	if err != nil {
-		return err
-	}
-	var have int
-	if _, err := fmt.Sscan(string(b), &have); err != nil || have >= inotifyInstances {
-		return err
-	}
-	p.inotify = strings.TrimSpace(string(b))
-	return os.WriteFile(inotifyFile, fmt.Append(nil, inotifyInstances), 0)
 }
 
 // run runs the cluster in a child process, in network, mount and host-name
@@ -129,10 +111,7 @@ func (p *place) remove() error {
 		errs = append(errs, p.listener.Close())
 	}
 	if p.groups.name != "" {
-		errs = append(errs, p.groups.kill(), p.groups.remove())
-	}
-	if p.inotify != "" {
-		errs = append(errs, os.WriteFile(inotifyFile, []byte(p.inotify), 0))
+		errs = append(errs, p.groups.kill(), p.groups.remove(), restoreInotify(p.inotify, p.groups))
 	}
 	if p.dir != "" {
 		errs = append(errs, os.RemoveAll(p.dir))
