@@ -150,6 +150,20 @@ func (m *Maps) DeleteDevice(d Device) error {
 	return m.put(sockMapBlDevice, d.ID, &entry)
 }
 
+// ForgetRoutes makes the next connections look for their way anew. To be called when
+// routes have changed.
+func (m *Maps) ForgetRoutes() error {
+	hops := m.all[sockMapBlBackendDev]
+	keys := make([]uint32, hops.MaxEntries())
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := hops.BatchUpdate(keys, make([]uint64, len(keys)), nil); err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlBackendDev, err)
+	}
+	return nil
+}
+
 // SetMasquerade sets where packets to pods of this node come from when they do not
 // keep the client's address; a zero value is none.
 func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {

@@ -391,6 +391,7 @@ const (
 	sockMapBlAffinity                 = "bl_affinity"
 	sockMapBlAgent                    = "bl_agent"
 	sockMapBlBackend                  = "bl_backend"
+	sockMapBlBackendDev               = "bl_backend_dev"
 	sockMapBlClient                   = "bl_client"
 	sockMapBlCounter                  = "bl_counter"
 	sockMapBlCover                    = "bl_cover"
@@ -505,6 +506,7 @@ type sockMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
@@ -581,6 +583,7 @@ type sockMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlCover       *ebpf.Map `ebpf:"bl_cover"`
@@ -607,6 +610,7 @@ func (m *sockMaps) Close() error {
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlBackend,
+		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
 		m.BlCover,

@@ -19,10 +19,12 @@ const (
 	tcMapBlAffinity                 = "bl_affinity"
 	tcMapBlAgent                    = "bl_agent"
 	tcMapBlBackend                  = "bl_backend"
+	tcMapBlBackendDev               = "bl_backend_dev"
 	tcMapBlClient                   = "bl_client"
 	tcMapBlCounter                  = "bl_counter"
 	tcMapBlCover                    = "bl_cover"
 	tcMapBlDevice                   = "bl_device"
+	tcMapBlDeviceHint               = "bl_device_hint"
 	tcMapBlDeviceId                 = "bl_device_id"
 	tcMapBlFilter                   = "bl_filter"
 	tcMapBlFlow                     = "bl_flow"
@@ -136,10 +138,12 @@ type tcMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
+	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
@@ -219,10 +223,12 @@ type tcMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
+	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
@@ -248,10 +254,12 @@ func (m *tcMaps) Close() error {
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlBackend,
+		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
 		m.BlCover,
 		m.BlDevice,
+		m.BlDeviceHint,
 		m.BlDeviceId,
 		m.BlFilter,
 		m.BlFlow,

@@ -19,10 +19,12 @@ const (
 	xdpMapBlAffinity                 = "bl_affinity"
 	xdpMapBlAgent                    = "bl_agent"
 	xdpMapBlBackend                  = "bl_backend"
+	xdpMapBlBackendDev               = "bl_backend_dev"
 	xdpMapBlClient                   = "bl_client"
 	xdpMapBlCounter                  = "bl_counter"
 	xdpMapBlCover                    = "bl_cover"
 	xdpMapBlDevice                   = "bl_device"
+	xdpMapBlDeviceHint               = "bl_device_hint"
 	xdpMapBlDeviceId                 = "bl_device_id"
 	xdpMapBlFilter                   = "bl_filter"
 	xdpMapBlFlow                     = "bl_flow"
@@ -123,10 +125,12 @@ type xdpMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
+	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
@@ -203,10 +207,12 @@ type xdpMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
+	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
+	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
@@ -230,10 +236,12 @@ func (m *xdpMaps) Close() error {
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlBackend,
+		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
 		m.BlCover,
 		m.BlDevice,
+		m.BlDeviceHint,
 		m.BlDeviceId,
 		m.BlFilter,
 		m.BlFlow,

@@ -99,7 +99,8 @@ func (d *Datapath) syncDevices() error {
 	if err := d.syncXDP(devices); err != nil {
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)))...)
+	errs = append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)), d.maps.ForgetRoutes())
+	return errors.Join(errs...)
 }
 
 // servesPackets reports whether programs are attached to devices at all.

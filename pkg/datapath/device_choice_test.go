@@ -189,3 +189,23 @@ func TestIDsOfGoneDevicesAreTheLastToBeUsed(t *testing.T) {
 		t.Errorf("IDs %d to %d, then %d; want 2 to 1, then 0", first, last, none)
 	}
 }
+
+// TestInternalDevices: a device counts as internal by its whole name or its beginning.
+func TestInternalDevices(t *testing.T) {
+	for _, tc := range []struct {
+		internal Internal
+		want     bool
+	}{
+		{Internal{}, false},
+		{Internal{Bridge: "uplink"}, true},
+		{Internal{Bridge: "up"}, false},
+		{Internal{InterfacePrefix: "up"}, true},
+		{Internal{InterfacePrefix: "link"}, false},
+	} {
+		d := &Datapath{opts: Options{Devices: []string{"uplink"}, Internal: tc.internal}}
+		d.SetNodeAddrs(nil)
+		if got := d.plan(node(), nil); len(got) != 1 || got[0].Internal != tc.want {
+			t.Errorf("%+v: devices %+v, want uplink with internal %t", tc.internal, got, tc.want)
+		}
+	}
+}

@@ -25,18 +25,53 @@ volatile const __u16 bl_snat_port_max = 65535;
 /* Packets to backends on this node get a source address of the node, too. */
 volatile const bool bl_masquerade_all;
 
+/*
+ * Where bl_device_of() found a device last, by the low bits of its interface index. A
+ * hint alone: the device itself says whose it is.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_DEVICE_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} bl_device_hint SEC(".maps");
+
 /* What a new flow is going to be. */
 struct bl_plan {
 	union bl_addr source BL_ALIGNED; /* towards the backend: the client's or this node's */
 	union bl_addr backend;
 	struct bl_backend_ref ref; /* of the backend */
 	__u32 service;
+	__u32 now; /* s, as bl_flow_now() */
 	__be16 port; /* of the backend */
 	bool keep; /* the backend is on this node and is to see the client's address */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
 	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
 };
+
+/*
+ * Index in bl_device of the device with this interface index, 0 when packets are not
+ * served there.
+ */
+static __always_inline __u8 bl_device_of(__u32 ifindex)
+{
+	const struct bl_device_entry *device;
+	__u32 at = ifindex % BL_DEVICE_MAX;
+	__u32 *hint = bpf_map_lookup_elem(&bl_device_hint, &at);
+	const __u32 *id;
+
+	if (!hint)
+		return 0;
+	device = bl_device_lookup(*hint);
+	if (device && device->ifindex == ifindex)
+		return *hint;
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	if (!id)
+		return 0;
+	*hint = *id;
+	return *id;
+}
 
 /* The frontend behind the packet's destination, as bl_sock_frontend. */
 static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct bl_packet *packet,
@@ -62,12 +97,20 @@ static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct 
 	return frontend;
 }
 
-/* Whether a packet that came in by the device @id comes from inside of the cluster. */
-static __always_inline bool bl_packet_internal(const struct bl_packet *packet, __u32 id)
+/*
+ * Whether a packet that came in by the device @id comes from inside of the cluster.
+ * False, too, when that is the same to the frontend.
+ */
+static __always_inline bool bl_packet_internal(const struct bl_packet *packet,
+					       struct bl_frontend_entry frontend, __u32 id)
 {
 	struct bl_cidr_key key = {.prefix_len = 128, .addr = packet->key.src};
-	const struct bl_device_entry *device = bl_device_lookup(id);
+	const struct bl_device_entry *device;
 
+	if (!bl_masquerade_all && !(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL) ==
+					  !(frontend.flags & BL_FRONTEND_EXTERNAL_LOCAL))
+		return false;
+	device = bl_device_lookup(id);
 	return (device && device->flags & BL_DEVICE_INTERNAL) ||
 	       bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
 }
@@ -105,15 +148,9 @@ static __always_inline void bl_packet_select(const struct bl_packet *packet,
  */
 static __always_inline __u8 bl_client_device(struct BL_CONTEXT *context, enum bl_hook hook)
 {
-	__u32 ifindex = bl_context_ifindex(context);
-	const __u32 *id;
-
 	if (hook == BL_HOOK_POD_INGRESS)
 		return BL_DEVICE_ROUTED;
-	if (hook != BL_HOOK_INGRESS)
-		return 0;
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	return id ? *id : 0;
+	return hook == BL_HOOK_INGRESS ? bl_device_of(bl_context_ifindex(context)) : 0;
 }
 
 /*
@@ -154,36 +191,68 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, const union bl_addr *src,
 }
 
 /*
- * Find out by which device the packet would reach the backend. The device stays 0,
- * which is the host's stack, unless it is one at which replies are translated: the
- * backend is then on another node, or it is to see this node for its client. With
- * @output the packet is on its way out already and keeps its source.
+ * Index in bl_device of the device by which the packet would reach the backend. 0,
+ * which is the host's stack, unless replies are translated there: the backend is then
+ * on another node, or it is to see this node for its client.
+ */
+static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
+					   const struct bl_packet *packet,
+					   const struct bl_plan *plan)
+{
+	__u32 ifindex = bl_route(context, &packet->key.src, &plan->backend, packet->ipv4);
+	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
+
+	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_ROUTED : id;
+}
+
+/* The entry of bl_backend_dev for the plan's backend and device 0. */
+static __always_inline __u64 bl_backend_dev_word(const struct bl_plan *plan)
+{
+	__u64 word = plan->ref.id >> BL_BACKEND_DEV_INDEX_BITS;
+
+	word = word << BL_BACKEND_DEV_GENERATION_BITS |
+	       (plan->ref.generation & ((1 << BL_BACKEND_DEV_GENERATION_BITS) - 1));
+	word = word << BL_BACKEND_DEV_SECOND_BITS |
+	       (plan->now & ((1 << BL_BACKEND_DEV_SECOND_BITS) - 1));
+	return word << BL_BACKEND_DEV_DEVICE_BITS;
+}
+
+/*
+ * Find out by which device the packet leaves and whether it gets another source. With
+ * @output it is on its way out already and keeps its own.
+ *
+ * That a backend is on this node is not kept: its device may be about to be served.
  */
 __noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet *packet,
 			     bool output, struct bl_plan *plan)
 {
 	const struct bl_device_entry *device;
-	__u32 ifindex, masquerade = BL_DEVICE_ROUTED;
-	const __u32 *id;
+	__u64 *hop, word, now;
+	__u32 at;
 
 	if (!packet || !plan)
 		return 0;
 	plan->source = packet->key.src;
 	if (plan->keep)
 		return 0;
-	ifindex = bl_route(context, &packet->key.src, &plan->backend, packet->ipv4);
-	if (!ifindex)
+	at = plan->ref.id % BL_BACKEND_DEV_ENTRIES;
+	hop = bpf_map_lookup_elem(&bl_backend_dev, &at);
+	if (!hop)
 		return 0;
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	if (!id && bl_masquerade_all && !output)
-		id = &masquerade;
-	if (!id)
+	word = *(volatile __u64 *)hop;
+	now = bl_backend_dev_word(plan);
+	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
+		word = now | bl_plan_device(context, packet, plan);
+		if (word != now)
+			*(volatile __u64 *)hop = word;
+	}
+	plan->device = (__u8)word;
+	if (output && plan->device == BL_DEVICE_ROUTED)
+		plan->device = 0;
+	if (output || !plan->device)
 		return 0;
-	device = bl_device_lookup(*id);
+	device = bl_device_lookup(plan->device);
 	if (!device)
-		return 0;
-	plan->device = *id;
-	if (output)
 		return 0;
 	plan->bits |= BL_FLOW_SNAT;
 	plan->source = bl_device_addr(device, packet->ipv4);
@@ -299,19 +368,18 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 {
 	struct bl_flow_entry forward = {}, reply = {};
 	struct bl_flow_key key;
-	__u32 now = bl_flow_now();
 
 	if (!packet || !plan || !way)
 		return false;
 	forward.addr = plan->backend;
 	forward.port = plan->port;
 	forward.forward.backend = plan->ref;
-	forward.forward.used = now;
+	forward.forward.used = plan->now;
 	forward.forward.service = plan->service;
-	forward.touched = now;
+	forward.touched = plan->now;
 	forward.device = plan->device;
 	forward.bits = BL_FLOW_NEW | plan->bits;
-	bl_flow_make_reply(&packet->key, &forward, plan->client_device, now, &reply);
+	bl_flow_make_reply(&packet->key, &forward, plan->client_device, plan->now, &reply);
 	if (!bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
 		bl_count(BL_REASON_NO_SOURCE_PORT);
 		return false;
@@ -320,7 +388,7 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 	if (!bpf_map_update_elem(&bl_flow, &key, &forward, BPF_ANY)) {
 		way->to.src = plan->source;
 		bl_way_to_backend(&forward, way);
-		bl_peers_note(&plan->backend, &plan->source, now);
+		bl_peers_note(&plan->backend, &plan->source, plan->now);
 		return true;
 	}
 	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
@@ -351,7 +419,8 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	    !bl_source_in_range(frontend.service, &packet->key.src))
 		return bl_refuse(stat, BL_REASON_SOURCE_RANGE);
 	plan->client_device = bl_client_device(context, hook);
-	internal = hook != BL_HOOK_INGRESS || bl_packet_internal(packet, plan->client_device);
+	internal = hook != BL_HOOK_INGRESS ||
+		   bl_packet_internal(packet, frontend, plan->client_device);
 	bl_packet_select(packet, frontend, internal, stat, &choice);
 	if (!choice.backend)
 		return bl_refuse(stat, choice.reason);
@@ -361,6 +430,7 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	plan->ref = choice.ref;
 	plan->keep = choice.member == BL_BACKEND_LOCAL && !(bl_masquerade_all && internal);
 	plan->service = frontend.service;
+	plan->now = bl_flow_now();
 	return BL_FATE_TRANSLATED;
 }
 

@@ -186,6 +186,14 @@ struct {
 	__type(value, __u32);
 } bl_device_id SEC(".maps");
 
+/* Ways to backends, by id; see enum bl_backend_dev_bits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_BACKEND_DEV_ENTRIES);
+	__type(key, __u32);
+	__type(value, __u64);
+} bl_backend_dev SEC(".maps");
+
 /* Addresses that NodePorts answer on; the value is enum bl_node_addr_flag. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -369,6 +369,23 @@ enum bl_device_flag {
 	BL_DEVICE_XDP_SEND_BUFFERS = 1 << 4,
 };
 
+/*
+ * bl_backend_dev: by which device the route to a backend led a moment ago. Asking the kernel
+ * costs as much as all lookups of a new flow together. An entry is one word, read and
+ * written as a whole: which backend it is (what of its id is not the index, and its
+ * generation), the second in which it was found, low bits of each, and the index in
+ * bl_device. It is good for the rest of the second; the agent clears all of them when
+ * routes change.
+ */
+enum bl_backend_dev_bits {
+	BL_BACKEND_DEV_INDEX_BITS = 12, /* of the backend's id */
+	BL_BACKEND_DEV_DEVICE_BITS = 8,
+	BL_BACKEND_DEV_SECOND_BITS = 16,
+	BL_BACKEND_DEV_GENERATION_BITS = 20,
+	BL_BACKEND_DEV_ID_BITS = 20,
+	BL_BACKEND_DEV_ENTRIES = 1 << BL_BACKEND_DEV_INDEX_BITS,
+};
+
 enum bl_device_limit {
 	BL_DEVICE_MAX = 256, /* index 0 is never used */
 	/* The device that the route to the destination leads to: that of a pod of this
