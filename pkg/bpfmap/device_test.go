@@ -12,7 +12,7 @@ func TestDeviceIsReadBack(t *testing.T) {
 	want := []Device{
 		{ID: 1, Name: "eth0", Ifindex: 2, Reason: "default route", Addr4: netip.MustParseAddr("192.0.2.1"),
 			Addr6: netip.MustParseAddr("2001:db8::1"), OwnQdisc: true},
-		{ID: 254, Name: "wg0", Ifindex: 9, Reason: "overlay (wireguard)", NoEthernet: true},
+		{ID: uint32(MaxDevices), Name: "wg0", Ifindex: 9, Reason: "overlay (wireguard)", NoEthernet: true},
 	}
 	for _, d := range want {
 		if err := m.PutDevice(d); err != nil {
@@ -55,7 +55,7 @@ func TestDeviceIsFoundByItsIfindexOnly(t *testing.T) {
 
 func TestDeviceWithoutIDIsRefused(t *testing.T) {
 	m := load(t, bpffs(t), small)
-	for _, id := range []uint32{0, 255} {
+	for _, id := range []uint32{0, uint32(MaxDevices) + 1} {
 		err := m.PutDevice(Device{ID: id, Name: "eth0", Ifindex: 2})
 		if err == nil || !strings.Contains(err.Error(), "--devices") {
 			t.Errorf("ID %d: got %v, want what to do", id, err)
