@@ -164,8 +164,7 @@ func cleansUp(c *cluster) {
 // rare are rights that the agent needs for what does not happen here: an event that
 // comes again is patched.
 var rare = map[string]bool{
-	"patch events.k8s.io/events":          true,
-	"list networking.k8s.io/servicecidrs": true, "watch networking.k8s.io/servicecidrs": true,
+	"patch events.k8s.io/events": true,
 }
 
 // checkRole compares the requests of a service account with the role.
