@@ -94,6 +94,15 @@ func buildImages(ctx context.Context, cache, rootfs string, f programFolders) (s
 	if err := writeArchive(filepath.Join(tmp, "images.tar"), images); err != nil {
 		return "", err
 	}
+	old, err := filepath.Glob(filepath.Join(cache, "images-*.tar"))
+	if err != nil {
+		return "", err
+	}
+	for _, path := range old {
+		if err := os.Remove(path); err != nil {
+			return "", err
+		}
+	}
 	return archive, os.Rename(filepath.Join(tmp, "images.tar"), archive)
 }
 
@@ -198,6 +207,11 @@ func buildLoad(ctx context.Context, cache string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	archive := filepath.Join(dir, "image.tar")
-	return archive, writeArchive(archive, []image{{tags: []string{loadImage}, layers: []layer{only}, entrypoint: []string{"/load"}}})
+	// Another cluster may be reading the last one.
+	archive, tmp := filepath.Join(dir, "image.tar"), filepath.Join(dir, "image.building")
+	err = writeArchive(tmp, []image{{tags: []string{loadImage}, layers: []layer{only}, entrypoint: []string{"/load"}}})
+	if err != nil {
+		return "", err
+	}
+	return archive, os.Rename(tmp, archive)
 }

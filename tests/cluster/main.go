@@ -133,6 +133,11 @@ func build(ctx context.Context, s *settings) (err error) {
 	if s.Programs, err = buildPrograms(ctx); err != nil {
 		return err
 	}
+	unlock, err := programs.Lock(filepath.Join(cache, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if s.Rootfs, err = buildRootfs(ctx, cache); err != nil {
 		return err
 	}

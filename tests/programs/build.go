@@ -51,7 +51,7 @@ func (s Set) Build(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(filepath.Join(cache, s.Name+".lock"))
+	unlock, err := Lock(filepath.Join(cache, s.Name+".lock"))
 	if err != nil {
 		return "", err
 	}
@@ -130,9 +130,9 @@ func (s Set) fingerprint(root string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)[:6]), nil
 }
 
-// lock takes the lock file at path, waiting while another process has it. The
+// Lock takes the lock file at path, waiting while another process has it. The
 // kernel frees it when the process ends.
-func lock(path string) (unlock func(), err error) {
+func Lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
