@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 )
 
@@ -142,6 +143,10 @@ func (l load) apiService(i int) *corev1.Service {
 			ClusterIP: l.clusterIP(i, model.IPv4).String(),
 			Ports:     []corev1.ServicePort{{Protocol: corev1.Protocol(l.protocol.String()), Port: servicePort}},
 		},
+	}
+	if l.ring != 0 {
+		s.Annotations[convert.AnnotationAlgorithm] = model.Maglev.String()
+		s.Annotations[convert.AnnotationRingSize] = fmt.Sprint(l.ring)
 	}
 	if m.AffinitySeconds > 0 {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP

@@ -33,10 +33,16 @@ var shapes = []load{
 	{services: 10000, endpoints: 10, protocol: model.UDP},
 	{services: 1000, endpoints: 100, protocol: model.UDP},
 	{services: 100, endpoints: 1000, protocol: model.UDP},
+	{services: 1000, endpoints: 100, protocol: model.UDP, ring: 16381},
 	{services: 100, endpoints: 10, protocol: model.UDP},
 }
 
-func (l load) String() string { return fmt.Sprintf("%dx%d", l.services, l.endpoints) }
+func (l load) String() string {
+	if l.ring != 0 {
+		return fmt.Sprintf("%dx%d/maglev", l.services, l.endpoints)
+	}
+	return fmt.Sprintf("%dx%d", l.services, l.endpoints)
+}
 
 const agentName = "beeline-agent"
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -118,12 +119,28 @@ func quantities() []quantity {
 		for _, q := range controlQuantities {
 			q.key = l.key(q.key)
 			q.section = fmt.Sprintf("%d Services x %d endpoints", l.services, l.endpoints)
+			if l.ring != 0 {
+				q.section += fmt.Sprintf(", Maglev rings of %d slots", l.ring)
+				q.bound, q.bar = ringBar(q)
+			}
 			list = append(list, q)
 		}
 	}
 	return append(list, quantity{
 		key: growth, section: "Growth", title: "CPU time for a change, 10,000 Services against 100", unit: "times", bound: atMost, bar: 1.5,
 	})
+}
+
+// ringBar returns what is asked of a quantity of the control plane when there are
+// rings to be made. The slots count to the agent's memory, as far as it has written them.
+func ringBar(q quantity) (bound, float64) {
+	switch {
+	case strings.HasSuffix(q.key, "/list"):
+		return atMost, 2
+	case strings.HasSuffix(q.key, "/change") && q.p99:
+		return atMost, 5
+	}
+	return none, 0
 }
 
 // controlQuantities are measured for each shape.

@@ -44,6 +44,8 @@ type load struct {
 	// published says that those with session affinity are NodePorts in the API
 	// server too.
 	published bool
+	// ring is the size of the rings when the Services are of Maglev; 0: they are not.
+	ring uint32
 }
 
 func (l load) special(i int) bool { return i%10 == 0 }
