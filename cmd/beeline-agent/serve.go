@@ -57,13 +57,14 @@ func serve(ctx context.Context, c *config.Settings) error {
 
 	var healthy *health.State
 	var checks *health.Services
+	record := event.Recorder(event.Discard)
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
 		ServiceCIDRs:      c.ServiceRanges,
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
-		Faults:            metrics.NewFaults(registry).Observe,
+		Faults:            tellFaults(metrics.NewFaults(registry), &record),
 		Complete: func() error {
 			if err := d.Attach(); err != nil {
 				return err
@@ -96,7 +97,8 @@ func serve(ctx context.Context, c *config.Settings) error {
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		node.setPodRanges = d.SetInternalCIDRs
 	}
-	src, record, err := newSource(c, node)
+	var src runner
+	src, record, err = newSource(c, node)
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}

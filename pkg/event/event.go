@@ -20,6 +20,9 @@ const (
 	FailedMetricsServer       = "FailedToStartMetricServer"
 )
 
+// InvalidSetting is the reason of an event about an annotation that cannot be used.
+const InvalidSetting = "InvalidSetting"
+
 // Event is something that has happened to a Service, or to the node.
 type Event struct {
 	// Service is whom the event is about; zero is the node.
