@@ -217,5 +217,10 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 	}
 	if (!bl_flow_begins(packet))
 		return BL_FATE_PASSES; /* of a connection that somebody else set up */
-	return bl_flow_begin(context, packet, hook, way);
+	fate = bl_flow_begin(context, packet, hook, way);
+	/* Resets are made for SYNs: the stack answers what is within a connection. */
+	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
+	    !(packet->tcp_flags & BL_TCP_SYN))
+		return BL_FATE_PASSES;
+	return fate;
 }
