@@ -92,27 +92,32 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, boo
 }
 
 /*
- * Make the packet @len bytes long from its network header on and write them. @sum
- * is that of the pseudo-header. When the packet's checksum is left to whoever sends
- * it, so is the answer's, and at the same place: what is written there is @sum, and
- * what it is replaced by is what @bytes hold there, for they sum up already. Where
- * that place is in what an ICMP error @quotes, it has to be right as it is.
+ * Make the packet @len bytes long from its network header on and write them. @sum is
+ * that of the pseudo-header.
+ *
+ * When the packet's checksum is left to whoever sends it, the kernel goes on to take it
+ * so: something in the answer may be replaced by the sum of what follows the IP header,
+ * or may be not. Two bytes behind the end of the answer make that sum what is there.
  */
 static __always_inline int bl_answer_write(struct __sk_buff *skb, const struct bl_packet *packet,
-					   const void *bytes, __u32 len, __s64 sum, bool quotes)
+					   const void *bytes, __u32 len, __s64 sum)
 {
 	__u64 flags;
 	__u32 at = bl_packet_checksum(packet, &flags);
-	bool header = !quotes || at < packet->l4 + sizeof(struct bl_icmp);
-	bool unsummed = at && header && bl_packet_unsummed(skb, at);
-	__u16 start = ~bl_csum_fold(sum);
+	bool unsummed = at && bl_packet_unsummed(skb, at);
+	__u16 start = ~bl_csum_fold(sum), there;
 
-	if (bpf_skb_change_tail(skb, packet->l3 + len, 0))
+	if (bpf_skb_change_tail(skb, packet->l3 + len + (unsummed ? sizeof(there) : 0), 0))
 		return TC_ACT_SHOT;
 	if (bpf_skb_store_bytes(skb, packet->l3, bytes, len, BPF_F_INVALIDATE_HASH))
 		return TC_ACT_SHOT;
-	if (unsummed && bpf_skb_store_bytes(skb, at, &start, sizeof(start), 0))
-		return TC_ACT_SHOT;
+	if (unsummed) {
+		if (bpf_skb_load_bytes(skb, at, &there, sizeof(there)))
+			return TC_ACT_SHOT;
+		there = ~bl_csum_fold((__u32)(__u16)~there + start);
+		if (bpf_skb_store_bytes(skb, packet->l3 + len, &there, sizeof(there), 0))
+			return TC_ACT_SHOT;
+	}
 	return bl_answer_return(skb, packet->l3, packet->leaves);
 }
 
@@ -168,7 +173,7 @@ static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_pac
 		       packet->key.src.word[3]);
 	answer.icmp = error;
 	answer.icmp.checksum = bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, 0));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0, true);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0);
 }
 
 static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
@@ -187,7 +192,7 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 	sum = bl_answer_pseudo6(&answer.ip, len);
 	answer.icmp.checksum =
 		bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum, true);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 /* Fill a reset that answers a SYN. */
@@ -224,7 +229,7 @@ static __noinline int bl_answer_reset4(struct __sk_buff *skb, const struct bl_pa
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 	answer.tcp.check = bl_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum, false);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_packet *packet)
@@ -239,7 +244,7 @@ static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_pa
 	sum = bl_answer_pseudo6(&answer.ip, sizeof(answer.tcp));
 	answer.tcp.check = bl_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum, false);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
 }
 
 static __always_inline struct bl_icmp bl_icmp(__u8 type, __u8 code, __u32 info)
