@@ -38,6 +38,7 @@ func benchmarks() []benchmark {
 		{name: "connect", times: 3, run: measureConnect},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
+		{name: "xdp", times: 3, run: measureXDP},
 		{name: "nodeport", times: 2, cluster: true, run: measureNodePort},
 		{name: "memory", times: 1, run: measureMemory},
 	}

@@ -66,6 +66,30 @@ func addUplink() error {
 	return nil
 }
 
+// viaGateway leads the routes of [addUplink] over a gateway whose MAC address is
+// known, one of each family.
+func viaGateway() error {
+	uplink, err := netlink.LinkByName("uplink")
+	if err != nil {
+		return err
+	}
+	for _, p := range []netip.Prefix{endpoints4, endpoints6, outside4, outside6} {
+		gateway := uplinkAddr4.Next()
+		if p.Addr().Is6() {
+			gateway = uplinkAddr6.Next()
+		}
+		neighbour := netlink.Neigh{
+			LinkIndex: uplink.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: gateway.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		}
+		route := netlink.Route{LinkIndex: uplink.Attrs().Index, Gw: gateway.AsSlice()}
+		if err := errors.Join(netlink.NeighSet(&neighbour), replaceRoute(p, route)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // forward makes this network namespace a router.
 func forward() error {
 	return errors.Join(
@@ -100,4 +124,13 @@ func addRoute(to netip.Prefix, route netlink.Route) error {
 		return fmt.Errorf("add route %s: %w", to, err)
 	}
 	return nil
+}
+
+// replaceRoute puts a route in the place of all to that prefix.
+func replaceRoute(to netip.Prefix, route netlink.Route) error {
+	dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
+	if err := netlink.RouteDel(&netlink.Route{Dst: dst, LinkIndex: route.LinkIndex}); err != nil {
+		return fmt.Errorf("remove route %s: %w", to, err)
+	}
+	return addRoute(to, route)
 }

@@ -58,6 +58,32 @@ func measurePackets(ctx context.Context, box *sandbox) ([]samples, error) {
 	return []samples{s}, b.flowMemory(d.Maps(), s)
 }
 
+// measureXDP is measurePackets for the XDP program.
+func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
+	cgroup, err := box.subgroup(beeline)
+	if err != nil {
+		return nil, err
+	}
+	d, err := serve(ctx, box, cgroup, packetServices())
+	if err != nil {
+		return nil, err
+	}
+	b, err := newXDPBench(d.Maps())
+	if err != nil {
+		return nil, err
+	}
+	if err := quiet(); err != nil {
+		return nil, err
+	}
+	s := make(samples)
+	for _, family := range model.Families {
+		if err := b.measure(ctx, s, family); err != nil {
+			return nil, fmt.Errorf("%s: %w", family, err)
+		}
+	}
+	return []samples{s}, nil
+}
+
 func packetServices() source.Update {
 	u := load{services: 10000, endpoints: destinations, protocol: model.TCP}.update()
 	u.PutServices[packetService].Ports[0].NodePort = packetNodePort
@@ -67,29 +93,14 @@ func packetServices() source.Update {
 // packetBench is a node with one device, and the programs.
 type packetBench struct {
 	*runner
-	ingress *ebpf.Program
+	prefix  string        // of the figures
+	ingress *ebpf.Program // what is measured
 	node    map[model.Family]netip.Addr
 }
 
 func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
-	if err := addUplink(); err != nil {
-		return nil, err
-	}
-	if err := forward(); err != nil {
-		return nil, err
-	}
-	uplink, err := netlink.LinkByName("uplink")
+	b, ifindex, err := newPacketNode(maps)
 	if err != nil {
-		return nil, err
-	}
-	b := &packetBench{node: map[model.Family]netip.Addr{model.IPv4: uplinkAddr4, model.IPv6: uplinkAddr6}}
-	for _, addr := range b.node {
-		if err := maps.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
-			return nil, err
-		}
-	}
-	device := bpfmap.Device{ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6}
-	if err := maps.PutDevice(device); err != nil {
 		return nil, err
 	}
 	programs, err := maps.LoadPrograms(bpfmap.Constants{Seed: 1})
@@ -97,9 +108,50 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	keep = append(keep, programs)
-	b.ingress = programs["bl_ingress"]
-	b.runner, err = newRunner(device.Ifindex)
+	b.prefix, b.ingress = "packets", programs["bl_ingress"]
+	b.runner, err = newRunner(ifindex)
 	return b, err
+}
+
+func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
+	b, ifindex, err := newPacketNode(maps)
+	if err != nil {
+		return nil, err
+	}
+	if err := viaGateway(); err != nil {
+		return nil, err
+	}
+	b.prefix = "xdp"
+	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1}); err != nil {
+		return nil, err
+	}
+	b.runner, err = newXDPRunner(ifindex)
+	return b, err
+}
+
+// newPacketNode makes the node's device and address known to the programs.
+func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
+	if err := addUplink(); err != nil {
+		return nil, 0, err
+	}
+	if err := forward(); err != nil {
+		return nil, 0, err
+	}
+	uplink, err := netlink.LinkByName("uplink")
+	if err != nil {
+		return nil, 0, err
+	}
+	b = &packetBench{node: map[model.Family]netip.Addr{model.IPv4: uplinkAddr4, model.IPv6: uplinkAddr6}}
+	for _, addr := range b.node {
+		if err := maps.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
+			return nil, 0, err
+		}
+	}
+	device := bpfmap.Device{
+		ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6,
+		MTU: uplink.Attrs().MTU, XDPSend: true,
+	}
+	return b, device.Ifindex, maps.PutDevice(device)
 }
 
 // flowMemory measures the kernel memory that both entries of a flow take.
@@ -129,12 +181,12 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 	}
 	err = interleave(ctx, packetRounds, b.contestants(known), func(m measured) {
 		floor := m["floor"] - m["empty"]
-		s.add(of("packets/empty", family), m["empty"])
-		s.add(of("packets/floor", family), floor)
+		s.add(of(b.prefix+"/empty", family), m["empty"])
+		s.add(of(b.prefix+"/floor", family), floor)
 		for _, name := range []string{"none/udp", "none/tcp", "flow", "flow/affinity", "reply"} {
 			net := m[name] - m["empty"]
-			s.add(of("packets/"+name, family), net)
-			s.add(of("packets/"+name+"/floors", family), net/floor)
+			s.add(of(b.prefix+"/"+name, family), net)
+			s.add(of(b.prefix+"/"+name+"/floors", family), net/floor)
 		}
 	})
 	if err != nil {
@@ -148,11 +200,11 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 	}
 	return interleave(ctx, packetRounds, b.contestants(fresh), func(m measured) {
 		inserts, floor := m["inserts"]-m["empty"], m["floor"]-m["again"]
-		s.add(of("packets/inserts", family), inserts)
+		s.add(of(b.prefix+"/inserts", family), inserts)
 		for _, name := range []string{"new", "new/affinity"} {
 			net := m[name] - m["empty"]
-			s.add(of("packets/"+name, family), net)
-			s.add(of("packets/"+name+"/floors", family), (net-inserts)/floor)
+			s.add(of(b.prefix+"/"+name, family), net)
+			s.add(of(b.prefix+"/"+name+"/floors", family), (net-inserts)/floor)
 		}
 	})
 }
@@ -185,25 +237,25 @@ func (b *packetBench) known(family model.Family) (map[string]run, error) {
 	}
 	floor, err := b.floor(flow)
 	return map[string]run{
-		"empty":         {program: b.BlBenchEmpty, packet: flow, verdict: accepted},
+		"empty":         {program: b.BlBenchEmpty, packet: flow, verdict: b.empty},
 		"floor":         floor,
-		"none/udp":      {program: b.ingress, packet: newUDP(client, elsewhere), verdict: passes},
-		"none/tcp":      {program: b.ingress, packet: newTCP(client, elsewhere, tcpACK), verdict: passes},
-		"flow":          {program: b.ingress, packet: flow, verdict: redirects},
-		"flow/affinity": {program: b.ingress, packet: sticky, verdict: redirects},
-		"reply":         {program: b.ingress, packet: reply, verdict: redirects},
+		"none/udp":      {program: b.ingress, packet: newUDP(client, elsewhere), verdict: b.passes},
+		"none/tcp":      {program: b.ingress, packet: newTCP(client, elsewhere, tcpACK), verdict: b.passes},
+		"flow":          {program: b.ingress, packet: flow, verdict: b.sends},
+		"flow/affinity": {program: b.ingress, packet: sticky, verdict: b.sends},
+		"reply":         {program: b.ingress, packet: reply, verdict: b.sends},
 	}, err
 }
 
 // establish begins a connection and returns a packet of each direction.
 func (b *packetBench) establish(client, to netip.AddrPort) (flow, reply frame, err error) {
-	syn, err := b.once(run{program: b.ingress, packet: newTCP(client, to, tcpSYN), verdict: redirects})
+	syn, err := b.once(run{program: b.ingress, packet: newTCP(client, to, tcpSYN), verdict: b.sends})
 	if err != nil {
 		return nil, nil, fmt.Errorf("SYN from %s to %s: %w", client, to, err)
 	}
 	backend, source := syn.destination(), syn.source()
 	synack := newTCP(backend, source, tcpSYN|tcpACK)
-	back, err := b.once(run{program: b.ingress, packet: synack, verdict: redirects})
+	back, err := b.once(run{program: b.ingress, packet: synack, verdict: b.sends})
 	if err != nil {
 		return nil, nil, fmt.Errorf("reply from %s to %s: %w", backend, source, err)
 	}
@@ -223,7 +275,7 @@ func (b *packetBench) floor(packet frame) (run, error) {
 	if err := b.BlBenchFlow.Put(&key, &rewrite); err != nil {
 		return run{}, err
 	}
-	r := run{program: b.BlBenchFloor, packet: packet, verdict: accepted}
+	r := run{program: b.BlBenchFloor, packet: packet, verdict: b.verdicts.floor}
 	out, err := b.once(r)
 	if err == nil && (out.source() != to || out.destination() != from) {
 		err = fmt.Errorf("the floor sends from %s to %s, want from %s to %s", out.source(), out.destination(), to, from)
@@ -236,13 +288,13 @@ func (b *packetBench) floor(packet frame) (run, error) {
 func (b *packetBench) fresh(family model.Family, known map[string]run) map[string]run {
 	syn := func(nodePort uint16) run {
 		to := netip.AddrPortFrom(b.node[family], nodePort)
-		return run{program: b.ingress, packet: newTCP(outsider(family), to, tcpSYN), verdict: redirects, fresh: new(uint32)}
+		return run{program: b.ingress, packet: newTCP(outsider(family), to, tcpSYN), verdict: b.sends, fresh: new(uint32)}
 	}
 	return map[string]run{
 		"again":        known["empty"],
 		"floor":        known["floor"],
-		"empty":        {program: b.BlBenchEmpty, packet: known["flow"].packet, verdict: accepted, fresh: new(uint32)},
-		"inserts":      {program: b.BlBenchInsert, packet: known["flow"].packet, verdict: accepted, fresh: new(uint32)},
+		"empty":        {program: b.BlBenchEmpty, packet: known["flow"].packet, verdict: b.empty, fresh: new(uint32)},
+		"inserts":      {program: b.BlBenchInsert, packet: known["flow"].packet, verdict: b.empty, fresh: new(uint32)},
 		"new":          syn(packetNodePort),
 		"new/affinity": syn(stickyNodePort),
 	}

@@ -6,36 +6,69 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Verdicts of packet programs (linux/pkt_cls.h).
-const (
-	passes    = ^uint32(0) // TC_ACT_UNSPEC
-	accepted  = 0
-	redirects = 7
+// verdicts are what programs of a kind return.
+type verdicts struct {
+	passes uint32
+	sends  uint32 // by the device that the packet came in by
+	empty  uint32 // of the program that does nothing
+	floor  uint32
+}
+
+var (
+	// linux/pkt_cls.h: TC_ACT_UNSPEC, TC_ACT_REDIRECT, TC_ACT_OK.
+	tcVerdicts = verdicts{passes: ^uint32(0), sends: 7}
+	// linux/bpf.h: XDP_PASS, XDP_TX.
+	xdpVerdicts = verdicts{passes: 2, sends: 3, empty: 2, floor: 3}
 )
 
 // runner runs packet programs without a device, each time on the same packet.
 type runner struct {
 	packetsObjects
-	context runContext
+	verdicts
+	context any
 	loaded  map[*ebpf.Program]uint32
 }
 
-// runContext is the beginning of struct __sk_buff.
-type runContext struct {
+// tcContext is the beginning of struct __sk_buff.
+type tcContext struct {
 	_              [9]uint32
 	IngressIfindex uint32
 	Ifindex        uint32
 }
 
-// newRunner makes a runner of packets that come in by a device. It is good until
-// the process ends.
+// xdpContext is struct xdp_md.
+type xdpContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// newRunner makes a runner of packets that come in by a device to tc. It is good
+// until the process ends.
 func newRunner(ifindex int) (*runner, error) {
 	r := &runner{
-		context: runContext{IngressIfindex: uint32(ifindex), Ifindex: uint32(ifindex)},
-		loaded:  make(map[*ebpf.Program]uint32),
+		verdicts: tcVerdicts,
+		context:  tcContext{IngressIfindex: uint32(ifindex), Ifindex: uint32(ifindex)},
+		loaded:   make(map[*ebpf.Program]uint32),
 	}
 	if err := loadPacketsObjects(&r.packetsObjects, nil); err != nil {
 		return nil, fmt.Errorf("load the programs to measure with: %w", err)
+	}
+	return r, nil
+}
+
+// newXDPRunner is newRunner for XDP.
+func newXDPRunner(ifindex int) (*runner, error) {
+	r := &runner{
+		verdicts: xdpVerdicts,
+		context:  xdpContext{DataEnd: frameSize, Ingress: uint32(ifindex)},
+		loaded:   make(map[*ebpf.Program]uint32),
+	}
+	spec, err := loadXdp()
+	if err != nil {
+		return nil, err
+	}
+	// Programs and maps are called as those for tc.
+	if err := spec.LoadAndAssign(&r.packetsObjects, nil); err != nil {
+		return nil, fmt.Errorf("load the programs to measure XDP with: %w", err)
 	}
 	return r, nil
 }
@@ -75,7 +108,7 @@ func (r *runner) once(what run) (frame, error) {
 		return nil, err
 	}
 	out := make(frame, frameSize+256)
-	options := &ebpf.RunOptions{Data: what.packet, DataOut: out, Context: &r.context}
+	options := &ebpf.RunOptions{Data: what.packet, DataOut: out, Context: r.context}
 	if err := r.check(what, options); err != nil {
 		return nil, err
 	}
@@ -91,7 +124,7 @@ func (r *runner) time(what run, repeat uint32) (float64, error) {
 		*what.fresh += repeat
 	}
 	start := threadTime()
-	err := r.check(what, &ebpf.RunOptions{Data: what.packet, Context: &r.context, Repeat: repeat})
+	err := r.check(what, &ebpf.RunOptions{Data: what.packet, Context: r.context, Repeat: repeat})
 	return float64(threadTime()-start) / float64(repeat), err
 }
 

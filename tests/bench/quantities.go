@@ -59,6 +59,29 @@ var packetQuantities = []quantity{
 	{key: "packets/new/affinity/floors", title: "new flow to another node, session affinity, less two LRU inserts", unit: "floors"},
 }
 
+// xdpBars are the bars of the XDP program where they are not those of packets.
+var xdpBars = map[string]float64{
+	"xdp/none/udp/floors":      1.5,
+	"xdp/none/tcp/floors":      1.5,
+	"xdp/flow/floors":          3.5,
+	"xdp/flow/affinity/floors": 3.5,
+	"xdp/reply/floors":         3.5,
+	"xdp/new/floors":           5,
+}
+
+// xdpQuantities are what is measured of packets, for the XDP program.
+func xdpQuantities() []quantity {
+	var list []quantity
+	for _, q := range packetQuantities {
+		q.key = "xdp" + strings.TrimPrefix(q.key, "packets")
+		if bar, ok := xdpBars[q.key]; ok {
+			q.bar = bar
+		}
+		list = append(list, q)
+	}
+	return list
+}
+
 // nodePortQuantities are measured for each place of a backend.
 func nodePortQuantities() []quantity {
 	var list []quantity
@@ -105,6 +128,13 @@ func quantities() []quantity {
 		for _, q := range packetQuantities {
 			q.key = of(q.key, family)
 			q.section = fmt.Sprintf("Packets, %s", family)
+			list = append(list, q)
+		}
+	}
+	for _, family := range model.Families {
+		for _, q := range xdpQuantities() {
+			q.key = of(q.key, family)
+			q.section = fmt.Sprintf("XDP, %s", family)
 			list = append(list, q)
 		}
 	}

@@ -1,84 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What packet programs are measured with. bl_bench_run gives the packet its bytes
+ * What tc programs are measured with. bl_bench_run gives the packet its bytes
  * again and goes on with the program that is measured, so that each run of a
  * repeated test sees the same packet and what runs is the program as it is shipped.
  */
-#include <stdbool.h>
-#include <linux/bpf.h>
+#include "bench.h"
+
 #include <linux/pkt_cls.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
-
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <linux/tcp.h>
-
-#include <beeline/types.h>
-
-enum bl_bench_limits {
-	BL_BENCH_PACKET = 80, /* bytes that programs may change */
-	BL_BENCH_CASES = 16,
-	BL_BENCH_PORT_MIN = 1024,
-	BL_BENCH_PORTS = 60000,
-};
-
-/* What is measured. */
-struct bl_bench_case {
-	__u8 packet[BL_BENCH_PACKET];
-	__u32 program; /* index in bl_bench_next */
-	/* Offset of the port, and of the end of the address, that each run changes; 0
-	 * is none. */
-	__u32 port_at;
-	__u32 addr_at;
-	__u32 runs; /* those with port_at */
-};
-
-/* The addresses and ports that the floor gives a packet. */
-struct bl_bench_rewrite {
-	union bl_addr src;
-	union bl_addr dst;
-	__be16 src_port;
-	__be16 dst_port;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct bl_bench_case);
-} bl_bench_now SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, BL_BENCH_CASES);
-	__type(key, __u32);
-	__type(value, __u32);
-} bl_bench_next SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__type(key, struct bl_flow_key);
-	__type(value, struct bl_bench_rewrite);
-} bl_bench_flow SEC(".maps");
-
-/* Of the default size of bl_flow. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1 << 16);
-	__type(key, struct bl_flow_key);
-	__type(value, struct bl_flow_entry);
-} bl_bench_lru SEC(".maps");
-
-static __always_inline struct bl_bench_case *bl_bench_get(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_bench_now, &zero);
-}
 
 SEC("tc")
 int bl_bench_run(struct __sk_buff *skb)
@@ -105,115 +33,18 @@ int bl_bench_empty(struct __sk_buff *skb __attribute__((unused)))
 	return TC_ACT_OK;
 }
 
-/* Insert the two entries of a new flow. */
 SEC("tc")
 int bl_bench_insert(struct __sk_buff *skb __attribute__((unused)))
 {
-	const struct bl_bench_case *this = bl_bench_get();
-	struct bl_flow_entry entry = {};
-	struct bl_flow_key key = {};
-
-	if (!this)
-		return TC_ACT_SHOT;
-	key.src.word[0] = this->runs;
-	if (bpf_map_update_elem(&bl_bench_lru, &key, &entry, BPF_NOEXIST))
-		return TC_ACT_SHOT;
-	key.src.word[1] = 1;
-	if (bpf_map_update_elem(&bl_bench_lru, &key, &entry, BPF_ANY))
-		return TC_ACT_SHOT;
-	return TC_ACT_OK;
+	return bl_bench_insert_both() ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
-/* What @sum becomes when the words @from of what it covers become @to. */
-static __always_inline __u64 bl_bench_sum(__u64 sum, const __u32 *from, const __u32 *to,
-					  __u32 words)
-{
-	for (__u32 i = 0; i < words; i++)
-		sum += (__u64)(__u32)~from[i] + to[i];
-	return sum;
-}
-
-static __always_inline __u16 bl_bench_fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-/* Give the segment new ports and the checksum @sum, which covers its addresses. */
-static __always_inline void bl_bench_ports(struct tcphdr *tcp, const struct bl_bench_rewrite *to,
-					   __u64 sum)
-{
-	__u32 from_ports = *(__u32 *)&tcp->source;
-	__u32 to_ports = *(__u32 *)&to->src_port;
-
-	tcp->check = ~bl_bench_fold(bl_bench_sum(sum, &from_ports, &to_ports, 1));
-	*(__u32 *)&tcp->source = to_ports;
-}
-
-static __always_inline bool bl_bench_ipv4(struct iphdr *ip, void *end)
-{
-	struct bl_flow_key key = {.proto = IPPROTO_TCP};
-	struct tcphdr *tcp = (void *)(ip + 1);
-	const struct bl_bench_rewrite *to;
-	__u32 addrs[2];
-
-	if ((void *)(tcp + 1) > end || ip->version != 4 || ip->ihl != 5 ||
-	    ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(0x3fff))
-		return false;
-	key.src.word[2] = key.dst.word[2] = bpf_htonl(0xffff);
-	key.src.word[3] = ip->saddr;
-	key.dst.word[3] = ip->daddr;
-	key.src_port = tcp->source;
-	key.dst_port = tcp->dest;
-	to = bpf_map_lookup_elem(&bl_bench_flow, &key);
-	if (!to)
-		return false;
-	addrs[0] = to->src.word[3];
-	addrs[1] = to->dst.word[3];
-	bl_bench_ports(tcp, to, bl_bench_sum((__u16)~tcp->check, &ip->saddr, addrs, 2));
-	ip->check = ~bl_bench_fold(bl_bench_sum((__u16)~ip->check, &ip->saddr, addrs, 2));
-	ip->saddr = addrs[0];
-	ip->daddr = addrs[1];
-	return true;
-}
-
-static __always_inline bool bl_bench_ipv6(struct ipv6hdr *ip, void *end)
-{
-	struct bl_flow_key key = {.proto = IPPROTO_TCP};
-	struct tcphdr *tcp = (void *)(ip + 1);
-	const struct bl_bench_rewrite *to;
-	const __u32 *from;
-
-	if ((void *)(tcp + 1) > end || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
-		return false;
-	__builtin_memcpy(&key.src, &ip->saddr, sizeof(key.src));
-	__builtin_memcpy(&key.dst, &ip->daddr, sizeof(key.dst));
-	key.src_port = tcp->source;
-	key.dst_port = tcp->dest;
-	to = bpf_map_lookup_elem(&bl_bench_flow, &key);
-	if (!to)
-		return false;
-	from = (const __u32 *)&ip->saddr;
-	bl_bench_ports(tcp, to, bl_bench_sum((__u16)~tcp->check, from, to->src.word, 8));
-	__builtin_memcpy(&ip->saddr, &to->src, 2 * sizeof(to->src));
-	return true;
-}
-
-/* The least that any translation does: parse, one lookup, rewrite, checksums. */
 SEC("tc")
 int bl_bench_floor(struct __sk_buff *skb)
 {
-	void *end = (void *)(long)skb->data_end;
-	void *ip = (void *)(long)skb->data + ETH_HLEN;
-	bool done = false;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		done = bl_bench_ipv4(ip, end);
-	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		done = bl_bench_ipv6(ip, end);
-	return done ? TC_ACT_OK : TC_ACT_SHOT;
+	return bl_bench_translate(data + ETH_HLEN, end, skb->protocol) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";
