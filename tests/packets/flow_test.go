@@ -196,6 +196,12 @@ func boundSocket(t *testing.T, n *lab.Namespace, network string, port uint16) *l
 func connect(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) (*lab.Socket, greeting) {
 	t.Helper()
 	s := n.Socket(network)
+	return s, begin(t, s, network, to)
+}
+
+// begin connects a socket and returns who greeted.
+func begin(t *testing.T, s *lab.Socket, network string, to netip.AddrPort) greeting {
+	t.Helper()
 	err := s.Connect(to)
 	if err != nil {
 		t.Fatalf("%s to %s: %v", network, to, err)
@@ -208,7 +214,7 @@ func connect(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) 
 	if err != nil {
 		t.Fatalf("%s to %s: %v", network, to, err)
 	}
-	return s, hello
+	return hello
 }
 
 // TestDrain: a TCP connection goes on when its endpoint is terminating, gone, and

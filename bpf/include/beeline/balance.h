@@ -17,6 +17,9 @@
 
 enum bl_plan_limits {
 	BL_PLAN_PORT_ATTEMPTS = 16,
+	/* The ports that Linux gives to outgoing connections unless it is told otherwise. */
+	BL_PLAN_CLIENT_PORT_MIN = 32768,
+	BL_PLAN_CLIENT_PORTS = 28232,
 };
 
 /* Source ports of SNAT, host byte order, both included. */
@@ -309,9 +312,26 @@ static __always_inline bool bl_port_taken(struct BL_CONTEXT *context, const stru
 }
 
 /*
- * Insert the reply entry at the first source port that no other flow and no socket
- * of this host uses: the client's own, else one of the SNAT range. The insertion
- * claims the port. False when none was free; else @key is the entry's.
+ * The source port of a client that keeps its address. It may have a connection of its
+ * own to the backend, and from the same port, for to the client those are two different
+ * destinations; their packets would be mistaken for each other. So ports that clients are
+ * likely to have move aside, all by the same distance: whichever node translates a
+ * connection, the backend sees the same port.
+ */
+static __always_inline __be16 bl_port_aside(__be16 port)
+{
+	__u16 host = bpf_ntohs(port);
+
+	if ((__u16)(host - BL_PLAN_CLIENT_PORT_MIN) >= BL_PLAN_CLIENT_PORTS)
+		return port;
+	return bpf_htons(host - BL_PLAN_CLIENT_PORTS);
+}
+
+/*
+ * Insert the reply entry at the first source port that no other flow and no socket of
+ * this host uses: the client's own, or the one beside that it gets with its own address,
+ * else one of the SNAT range. The insertion claims the port. False when none was free;
+ * else @key is the entry's.
  */
 static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_packet *packet,
@@ -321,7 +341,8 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 {
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 
-	forward->other_port = packet->key.src_port;
+	forward->other_port = plan->bits & BL_FLOW_SNAT ? packet->key.src_port
+							: bl_port_aside(packet->key.src_port);
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
