@@ -46,6 +46,11 @@ func (h Host) Apply(s Settings) (changed []string, err error) {
 	if _, err := os.Stat(filepath.Join(h.Sysctls, "nf_conntrack_max")); errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNotLoaded
 	}
+	h, release, err := h.writable()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	liberal := 0
 	if s.TCPBeLiberal {
 		liberal = 1
