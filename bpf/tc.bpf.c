@@ -300,6 +300,7 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 		return TC_ACT_SHOT;
 	switch (fate) {
 	case BL_FATE_TRANSLATED:
+		bl_count(BL_REASON_PACKET_TRANSLATED);
 		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !way.device)
 			skb->mark |= bl_forward_mark;
 		return bl_tc_go(skb, &packet, &way);
@@ -308,6 +309,7 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	case BL_FATE_DROPPED:
 		return TC_ACT_SHOT;
 	default:
+		bl_count(BL_REASON_PACKET_PASSED);
 		return BL_TC_PASS;
 	}
 }

@@ -275,29 +275,41 @@ func appendStats(stats []ServiceStat, chunk *ebpf.Map, count uint32) ([]ServiceS
 	return stats, nil
 }
 
-// Reason says why a connection was refused or not fully served.
+// Effect is what became of a connection or packet that is counted.
+type Effect string
+
+// The effects.
+const (
+	Refused Effect = "refused" // the client was told
+	Dropped Effect = "dropped" // the client got no answer
+	Served  Effect = "served"
+	Passed  Effect = "passed" // left to others, untouched
+)
+
+// Reason is a counter of connections or packets by what became of them and why.
 type Reason struct {
-	Name  string // as in metrics
-	Count uint64
-	// Refused is false for a connection that was served all the same.
-	Refused bool
+	Name   string // as in metrics
+	Count  uint64
+	Effect Effect
 }
 
 // reasons names the counters; the index is enum bl_reason.
 var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
-	sockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Refused: true},
-	sockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Refused: true},
-	sockBlReasonBL_REASON_SOURCE_RANGE:        {Name: "source_range", Refused: true},
-	sockBlReasonBL_REASON_UNDECLARED_PORT:     {Name: "undeclared_port", Refused: true},
-	sockBlReasonBL_REASON_UNALLOCATED_ADDRESS: {Name: "unallocated_address", Refused: true},
-	sockBlReasonBL_REASON_BROKEN_TABLE:        {Name: "broken_table", Refused: true},
-	sockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored"},
-	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored"},
-	sockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored"},
-	sockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Refused: true},
-	sockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Refused: true},
-	sockBlReasonBL_REASON_XDP_SENT:            {Name: "xdp_sent"},
-	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept"},
+	sockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Effect: Refused},
+	sockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Effect: Dropped},
+	sockBlReasonBL_REASON_SOURCE_RANGE:        {Name: "source_range", Effect: Dropped},
+	sockBlReasonBL_REASON_UNDECLARED_PORT:     {Name: "undeclared_port", Effect: Refused},
+	sockBlReasonBL_REASON_UNALLOCATED_ADDRESS: {Name: "unallocated_address", Effect: Dropped},
+	sockBlReasonBL_REASON_BROKEN_TABLE:        {Name: "broken_table", Effect: Refused},
+	sockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored", Effect: Served},
+	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored", Effect: Served},
+	sockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored", Effect: Served},
+	sockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Effect: Dropped},
+	sockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Effect: Dropped},
+	sockBlReasonBL_REASON_XDP_SENT:            {Name: "xdp_sent", Effect: Served},
+	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept", Effect: Passed},
+	sockBlReasonBL_REASON_PACKET_TRANSLATED:   {Name: "packet_translated", Effect: Served},
+	sockBlReasonBL_REASON_PACKET_PASSED:       {Name: "packet_passed", Effect: Passed},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	flowClient  = netip.MustParseAddrPort("192.0.2.7:40000")
+	flowClient  = netip.MustParseAddrPort("192.0.2.7:20000")
 	flowService = netip.MustParseAddrPort("10.96.0.1:80")
 	flowBackend = netip.MustParseAddrPort("10.1.0.1:8080")
 )

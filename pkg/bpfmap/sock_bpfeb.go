@@ -272,7 +272,9 @@ const (
 	sockBlReasonBL_REASON_FLOW_NOT_STORED     sockBlReason = 10
 	sockBlReasonBL_REASON_XDP_SENT            sockBlReason = 11
 	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT   sockBlReason = 12
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 13
+	sockBlReasonBL_REASON_PACKET_TRANSLATED   sockBlReason = 13
+	sockBlReasonBL_REASON_PACKET_PASSED       sockBlReason = 14
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 15
 )
 
 type sockBlSchema uint32

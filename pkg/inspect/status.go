@@ -21,6 +21,8 @@ type Status struct {
 	Devices   []Device  `json:"devices"`  // on which packets are served
 	Maps      []Map     `json:"maps"`
 	Counters  []Counter `json:"counters"`
+	// Refusals are the Service ports of which connections were refused or dropped.
+	Refusals []Refusal `json:"refusals"`
 	// NodeAddresses are those that NodePorts answer on.
 	NodeAddresses []NodeAddress `json:"nodeAddresses"`
 	// ServiceCIDRs are the ranges in which an address without a Service is
@@ -89,12 +91,18 @@ type Map struct {
 	MemoryBytes uint64 `json:"memoryBytes"`       // kernel memory
 }
 
-// Counter counts connections by what went wrong.
+// Counter counts connections or packets by what became of them and why.
 type Counter struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
-	// Refused is false for connections that were served all the same.
-	Refused bool `json:"refused"`
+	// Effect is refused, dropped, served or passed.
+	Effect string `json:"effect"`
+}
+
+// Refusal is a Service port with its connections that were refused or dropped.
+type Refusal struct {
+	PortName
+	Count uint64 `json:"count"`
 }
 
 // NodeAddress is an address that NodePorts answer on.
@@ -107,16 +115,18 @@ type NodeAddress struct {
 
 // Status returns the state of the datapath and of its agent.
 func (d *Datapath) Status() (*Status, error) {
-	snapshot, err := d.maps.Snapshot()
+	r, err := d.read()
 	if err != nil {
 		return nil, err
 	}
+	snapshot := r.Snapshot
 	s := &Status{
 		Directory:     datapath.Dir(d.bpffs),
 		Schema:        bpfmap.Schema,
 		Served:        served(snapshot),
 		NodeAddresses: nodeAddresses(snapshot),
 		ServiceCIDRs:  append([]netip.Prefix{}, snapshot.ServiceCIDRs...),
+		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
 	fills, err := d.maps.Fill(snapshot)
@@ -131,7 +141,7 @@ func (d *Datapath) Status() (*Status, error) {
 		return nil, err
 	}
 	for _, r := range reasons {
-		s.Counters = append(s.Counters, Counter{r.Name, r.Count, r.Refused})
+		s.Counters = append(s.Counters, Counter{r.Name, r.Count, string(r.Effect)})
 	}
 	if s.Programs, err = programs(d.bpffs); err != nil {
 		return nil, err
@@ -141,6 +151,17 @@ func (d *Datapath) Status() (*Status, error) {
 	}
 	s.Agent, err = d.agent()
 	return s, err
+}
+
+func (r *reading) refusals() []Refusal {
+	list := []Refusal{}
+	for id := range r.Names {
+		if n := r.counts(id).Refused; n > 0 {
+			list = append(list, Refusal{r.portName(id), n})
+		}
+	}
+	slices.SortFunc(list, func(a, b Refusal) int { return a.compare(b.PortName) })
+	return list
 }
 
 func served(s tables.Snapshot) Served {

@@ -25,7 +25,7 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 		refused: prometheus.NewDesc("beeline_service_refused_total",
 			"Connections to the Service port that were refused or dropped.", labels, nil),
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
-			"Connections that were refused or not served in full, by reason.", []string{"reason", "refused"}, nil),
+			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 	}
 }
 
@@ -43,11 +43,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		klog.ErrorS(err, "Counters of the datapath could not be read")
 	}
 	for _, r := range reasons {
-		refused := "false"
-		if r.Refused {
-			refused = "true"
-		}
-		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, refused)
+		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
 	names := d.maps.ServiceNames()
 	end := uint32(0)

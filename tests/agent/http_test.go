@@ -61,7 +61,7 @@ func TestPages(t *testing.T) {
 	}
 	for _, line := range []string{
 		`beeline_service_connections_total{ip_family="IPv4",namespace="default",port="web",protocol="TCP",service="web"} 7`,
-		`beeline_datapath_events_total{reason="undeclared_port",refused="true"} 1`,
+		`beeline_datapath_events_total{effect="refused",reason="undeclared_port"} 1`,
 		`beeline_table_entries{map="bl_service"} 3`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {

@@ -478,5 +478,9 @@ enum bl_reason {
 	/* Passed untouched: a fragment that came before its datagram's first one, and no
 	 * room to keep it until then. */
 	BL_REASON_FRAGMENT_NOT_KEPT,
+	/* Served: the packet was translated at tc. */
+	BL_REASON_PACKET_TRANSLATED,
+	/* Passed untouched at tc: the packet is of no flow and for no Service. */
+	BL_REASON_PACKET_PASSED,
 	BL_REASON_COUNT,
 };

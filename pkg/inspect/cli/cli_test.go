@@ -227,7 +227,7 @@ func TestStatus(t *testing.T) {
 	if len(down.Programs) != 0 {
 		t.Errorf("programs are %+v, want none", down.Programs)
 	}
-	if c := down.Counters[0]; c.Reason != "no_endpoint" || c.Count != 17 || !c.Refused {
+	if c := down.Counters[0]; c.Reason != "no_endpoint" || c.Count != 17 || c.Effect != "refused" {
 		t.Errorf("first counter is %+v", c)
 	}
 	checkMaps(t, down.Maps)

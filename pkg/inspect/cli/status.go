@@ -17,7 +17,8 @@ func (c *command) statusCommand() *cobra.Command {
 		Short: "Show the agent, the attached programs, map fill and counters",
 		Long: `Show the agent, the attached programs, the devices on which clients from outside
 of the node are served and why those, how full the maps are, and how many
-connections were refused and why.
+connections and packets were refused, dropped, served and passed, and why. -o wide
+names the Services of which connections were refused.
 
 While the agent is down, traffic is served from what it wrote last.`,
 		Args: noArgs,
@@ -34,7 +35,7 @@ While the agent is down, traffic is served from what it wrote last.`,
 func statusText(s *inspect.Status, now time.Time, wide bool) string {
 	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), deviceText(s.Devices, wide), mapText(s.Maps, wide), counterText(s.Counters)}
 	if wide {
-		parts = append(parts, addressText(s))
+		parts = append(parts, refusalText(s.Refusals), addressText(s))
 	}
 	return strings.Join(parts, "\n")
 }
@@ -158,13 +159,21 @@ func mapText(maps []inspect.Map, wide bool) string {
 	return t.String()
 }
 
-// effects says what the counters do not by their names.
-var effects = map[bool]string{true: "refused", false: "served"}
-
 func counterText(counters []inspect.Counter) string {
-	t := newTable("REASON", "CONNECTIONS", "EFFECT")
+	t := newTable("REASON", "COUNT", "EFFECT")
 	for _, c := range counters {
-		t.add(c.Reason, number(c.Count), effects[c.Refused])
+		t.add(c.Reason, number(c.Count), c.Effect)
+	}
+	return t.String()
+}
+
+func refusalText(refusals []inspect.Refusal) string {
+	if len(refusals) == 0 {
+		return "No Service has refused a connection.\n"
+	}
+	t := newTable("SERVICE", "PORT", "FAMILY", "REFUSED")
+	for _, r := range refusals {
+		t.add(r.String(), fmt.Sprintf("%d/%s", r.Port, r.Protocol), r.Family, number(r.Count))
 	}
 	return t.String()
 }

@@ -35,9 +35,10 @@ func testStatus() *inspect.Status {
 			{Name: "bl_node_addr", Used: 2048, Size: 4096, MemoryBytes: 600 << 10},
 		},
 		Counters: []inspect.Counter{
-			{Reason: "no_endpoint", Count: 17, Refused: true},
-			{Reason: "sock_not_stored"},
+			{Reason: "no_endpoint", Count: 17, Effect: "refused"},
+			{Reason: "sock_not_stored", Effect: "served"},
 		},
+		Refusals: []inspect.Refusal{{PortName: inspect.PortName{Namespace: "default", Service: "web", PortName: "http", Port: 80, Protocol: "TCP", Family: "IPv4"}, Count: 17}},
 		NodeAddresses: []inspect.NodeAddress{
 			{Address: netip.MustParseAddr("127.0.0.1"), HostOnly: true}, {Address: netip.MustParseAddr("192.0.2.10")},
 		},
@@ -66,9 +67,9 @@ bl_frontend    23     262144   0.0%    3.0 MiB     --max-frontends
 bl_node_addr   2048   4096     50.0%   600.0 KiB   -
 all maps       -      -        -       3.6 MiB     -
 
-REASON            CONNECTIONS   EFFECT
-no_endpoint       17            refused
-sock_not_stored   0             served
+REASON            COUNT   EFFECT
+no_endpoint       17      refused
+sock_not_stored   0       served
 `
 
 // TestStatusText shows everything that a look at a node starts with.
@@ -81,6 +82,7 @@ func TestStatusText(t *testing.T) {
 		"Pinned in   /sys/fs/bpf/beeline/v1 (schema 1)\n",
 		"IFINDEX   ID\n", "LINK-ID   CGROUP-ID\n", "12        4067\n",
 		"bl_agent       -      -        -       4.0 KiB     -\n",
+		"SERVICE            PORT     FAMILY   REFUSED\ndefault/web:http   80/TCP   IPv4     17\n",
 		"NodePorts on     127.0.0.1 (host only), 192.0.2.10\nService ranges   10.96.0.0/16\n",
 	} {
 		if !strings.Contains(got, part) {
