@@ -79,7 +79,7 @@ func newCommand() *cobra.Command {
 		}
 		if name == "e2e" {
 			cmd.Flags().StringVar(&s.Focus, "focus", defaultFocus, "regular expression of the tests to run")
-			cmd.Flags().BoolVar(&s.Again, "again", false, "run those tests only that failed last time")
+			cmd.Flags().BoolVar(&s.Again, "again", false, "run those tests only that failed or were skipped last time")
 			cmd.Flags().StringVar(&s.Skip, "skip", defaultSkip, "regular expression of those to leave out")
 		}
 		root.AddCommand(cmd)

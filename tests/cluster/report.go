@@ -15,7 +15,7 @@ import (
 // reportName is the file of a run's results.
 const reportName = "junit.xml"
 
-// againName is the folder, in that of a run, of a second run of what failed.
+// againName is the folder, in that of a run, of a second run of what did not pass.
 const againName = "again"
 
 // The outcomes of a test.
@@ -94,7 +94,7 @@ func parseReport(b []byte) (results, error) {
 	return all, nil
 }
 
-// readRun reads a run and, if there is one, the second run of what failed.
+// readRun reads a run and, if there is one, the second run of what did not pass.
 func readRun(dir string) (results, error) {
 	first, err := readReport(filepath.Join(dir, reportName))
 	if err != nil {
@@ -109,19 +109,19 @@ func readRun(dir string) (results, error) {
 	}
 	for i, r := range first {
 		passed := slices.ContainsFunc(second, func(s result) bool { return s.name == r.name && s.outcome == outcomePassed })
-		if r.outcome == outcomeFailed && passed {
+		if r.outcome != outcomePassed && passed {
 			first[i].outcome = outcomeAgain
 		}
 	}
 	return first, nil
 }
 
-// failedPattern returns a regular expression of the tests that failed; empty when none
-// did.
-func (r results) failedPattern() string {
+// notPassedPattern returns a regular expression of the tests that failed or were
+// skipped; empty when there is none.
+func (r results) notPassedPattern() string {
 	var names []string
 	for _, one := range r {
-		if one.outcome == outcomeFailed {
+		if one.outcome != outcomePassed {
 			names = append(names, regexp.QuoteMeta(one.name))
 		}
 	}

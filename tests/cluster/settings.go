@@ -32,7 +32,7 @@ type settings struct {
 	// Focus and Skip choose upstream's tests, Procs is how many run at a time.
 	Focus, Skip string
 	Procs       int
-	// Again runs those tests only that failed last time.
+	// Again runs those tests only that failed or were skipped last time.
 	Again bool
 	// Image is the name of Beeline's image and Archive the file that has it.
 	Image, Archive string

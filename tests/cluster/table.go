@@ -92,7 +92,8 @@ func formatTable(columns []column) ([]byte, error) {
 
 Upstream's e2e.test of Kubernetes v1.36.3 against a real cluster of three nodes in three
 zones, dual-stack, made by ` + "`make cluster-e2e`" + ` (with ` + "`PROXY=kube-proxy`" + ` for the other
-columns). ` + "`go run ./tests/cluster table`" + ` writes this page.
+columns). "2nd run" is one of what had not passed, by ` + "`AGAIN=1 NODES=6`" + `: some tests
+need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page.
 
 `)
 	row(&b, "", headings(columns)...)
