@@ -131,10 +131,13 @@ func (r results) notPassedPattern() string {
 // testLabels are what ginkgo puts behind a name.
 var testLabels = regexp.MustCompile(`( \[[^\]]*\])+$`)
 
-// shorten takes the group and the labels off a test's name.
+// providerLabel tells tests of one cloud provider from those of the same name.
+var providerLabel = regexp.MustCompile(` \[Provider:[^\]]*\]`)
+
+// shorten takes the group and the labels off a test's name, but for a provider.
 func shorten(name string) string {
 	name = strings.TrimPrefix(name, "[sig-network] ")
-	return testLabels.ReplaceAllString(name, "")
+	return testLabels.ReplaceAllString(name, "") + providerLabel.FindString(name)
 }
 
 func firstLine(s string) string {

@@ -96,3 +96,16 @@ func TestSecondRun(t *testing.T) {
 		t.Errorf("second run: %+v, %v", both, err)
 	}
 }
+
+func TestShorten(t *testing.T) {
+	for name, want := range map[string]string{
+		"[sig-network] DNS should resolve [Slow] [sig-network, Slow]":          "DNS should resolve",
+		"[sig-network] DNS should resolve [Provider:GCE] [sig-network]":        "DNS should resolve [Provider:GCE]",
+		"[sig-network] Networking [Feature:X] should work: udp [sig-network]":  "Networking [Feature:X] should work: udp",
+		"[sig-network] Services should serve [LinuxOnly] [Conformance] [a, b]": "Services should serve",
+	} {
+		if got := shorten(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
