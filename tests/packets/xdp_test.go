@@ -30,19 +30,7 @@ func newXDPCluster(t *testing.T, withOverlay bool) *cluster {
 // sentByXDP returns how many packets XDP has sent on at a node.
 func sentByXDP(t *testing.T, n *node) uint64 {
 	t.Helper()
-	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
-		reasons, err := maps.Reasons()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range reasons {
-			if r.Name == "xdp_sent" {
-				return r.Count
-			}
-		}
-		t.Fatal("no counter of packets that XDP sent")
-		return 0
-	})
+	return eventCount(t, n, "xdp_sent")
 }
 
 func withMaps[T any](t *testing.T, n *node, read func(*bpfmap.Maps) T) T {

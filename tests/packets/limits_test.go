@@ -1,0 +1,107 @@
+package packets_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// TestSourcePortsRunOut: of four connections to one endpoint on another node from one
+// port, one keeps the port and two get those of the range. The fourth has to wait; the
+// others go on.
+func TestSourcePortsRunOut(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "web", "", []endpoint{remote})
+	}, "--snat-port-range", "61000-61001")
+	for i, network := range networks {
+		port := uint16(41000 + i)
+		var open []*lab.Socket
+		seen := make(map[uint16]bool)
+		for _, f := range frontends[:3] {
+			s, hello := connectFrom(t, c.client, network, port, netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1))))
+			open, seen[hello.client.Port()] = append(open, s), true
+		}
+		if !seen[port] || !seen[61000] || !seen[61001] {
+			t.Errorf("%s: source ports %v, want %d, 61000 and 61001", network, seen, port)
+		}
+		before := eventCount(t, a.node, "no_source_port")
+		f := frontends[3]
+		if err := refuses(boundSocket(t, c.client, network, port), network, netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))); err != nil {
+			t.Errorf("%s without a source port: %v", network, err)
+		}
+		if eventCount(t, a.node, "no_source_port") == before {
+			t.Errorf("%s: no packet is counted as one without a source port", network)
+		}
+		for _, s := range open {
+			if err := goesOn(s, network); err != nil {
+				t.Errorf("%s: %v", network, err)
+			}
+		}
+	}
+}
+
+// refuses reports why a socket gets through although it should not.
+func refuses(s *lab.Socket, network string, to netip.AddrPort) error {
+	err := s.Connect(to)
+	if err == nil && strings.HasPrefix(network, "udp") {
+		_, err = s.Ask("x")
+	}
+	if !errors.Is(err, lab.ErrNothing) && !errors.Is(err, unix.ETIMEDOUT) {
+		return errors.Join(errors.New("want no answer"), err)
+	}
+	return nil
+}
+
+// eventCount returns a counter of a node's programs.
+func eventCount(t *testing.T, n *node, name string) uint64 {
+	t.Helper()
+	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
+		reasons, err := maps.Reasons()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range reasons {
+			if r.Name == name {
+				return r.Count
+			}
+		}
+		t.Fatalf("no counter %s", name)
+		return 0
+	})
+}
+
+// TestAffinityEnds: a client stays with a backend for as long as it comes back within
+// the time-out, and not when it comes later.
+func TestAffinityEnds(t *testing.T) {
+	t.Parallel()
+	endpoints := []endpoint{local, otherLocal, remote, otherRemote}
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "sticky", "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 2}},", endpoints)
+	})
+	reached := func(pause time.Duration, times int) map[string]bool {
+		seen := make(map[string]bool)
+		for range times {
+			time.Sleep(pause)
+			got, err := ask(c.client, "tcp4", nodePort("tcp4", 1), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[got.name] = true
+		}
+		return seen
+	}
+	if seen := reached(500*time.Millisecond, 8); len(seen) != 1 {
+		t.Errorf("within the time-out the client reached %v", seen)
+	}
+	if seen := reached(2100*time.Millisecond, 4); len(seen) < 2 {
+		t.Errorf("after the time-out the client reached %v only", seen)
+	}
+}
