@@ -74,7 +74,8 @@ func TestIperf(t *testing.T) {
 func (c *cluster) runIperf(t *testing.T, flags []string) {
 	t.Helper()
 	var report struct {
-		End struct {
+		Error string
+		End   struct {
 			Received struct{ Bytes float64 } `json:"sum_received"`
 			Sum      struct{ Bytes float64 }
 		}
@@ -83,11 +84,11 @@ func (c *cluster) runIperf(t *testing.T, flags []string) {
 	lab.Eventually(t, "iperf3 is served", func() bool {
 		var err error
 		out, err = c.client.Output("iperf3", append(flags, "--port", fmt.Sprint(nodePort("tcp4", 1).Port()), "--json")...)
-		return err == nil
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		return err == nil && report.Error == ""
 	})
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		t.Fatal(err)
-	}
 	if report.End.Received.Bytes+report.End.Sum.Bytes == 0 {
 		t.Errorf("nothing came over: %s", out)
 	}

@@ -105,33 +105,50 @@ func TestXDPHandsOver(t *testing.T) {
 		a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
 	}
 	flags := a.flags[:len(a.flags)-1]
+	open := make(map[string]*lab.Socket)
+	for _, network := range networks {
+		open[network], _ = connect(t, c.client, network, nodePort(network, 1))
+	}
+	for turn := range 4 {
+		mode := []string{"off", "native"}[turn%2]
+		a.Signal(unix.SIGKILL)
+		_ = a.Wait()
+		a.flags = append(slices.Clone(flags), mode)
+		a.start()
+		for _, network := range networks {
+			before := sentByXDP(t, c.nodes[0])
+			if err := goesOn(open[network], network); err != nil {
+				t.Errorf("%s with XDP %s: %v", network, mode, err)
+			}
+			if sent := sentByXDP(t, c.nodes[0]) - before; (sent > 0) != (mode == "native") {
+				t.Errorf("%s with XDP %s: XDP has sent %d packets", network, mode, sent)
+			}
+		}
+	}
+}
+
+// TestXDPHandsOverInATransfer: nothing of a transfer is lost when XDP leaves it to tc on
+// its way.
+func TestXDPHandsOverInATransfer(t *testing.T) {
+	t.Parallel()
 	for _, network := range networks[:2] {
-		t.Run(network, func(t *testing.T) {
-			done := make(chan struct{})
-			var turns, byXDP int
-			go func() {
-				defer close(done)
-				transfer(t, c.client, network, nodePort(network, 1))
-			}()
-			for running := true; running; turns++ {
-				select {
-				case <-done:
-					running = false
-				default:
-					before := sentByXDP(t, c.nodes[0])
-					a.Signal(unix.SIGKILL)
-					_ = a.Wait()
-					a.flags = append(slices.Clone(flags), []string{"off", "native"}[turns%2])
-					a.start()
-					if sentByXDP(t, c.nodes[0]) > before {
-						byXDP++
-					}
-				}
-			}
-			if turns < 4 || byXDP == 0 {
-				t.Errorf("%d turns during the transfer, %d of them with packets sent by XDP", turns, byXDP)
-			}
-		})
+		c := newXDPCluster(t, false)
+		c.serveAll(t)
+		var a *agent
+		for _, n := range []*node{c.nodes[1], c.nodes[0]} {
+			a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			transfer(t, c.client, network, nodePort(network, 1))
+		}()
+		lab.Eventually(t, "the transfer goes by XDP", func() bool { return sentByXDP(t, c.nodes[0]) > 100 })
+		a.Signal(unix.SIGKILL)
+		_ = a.Wait()
+		a.flags[len(a.flags)-1] = "off"
+		a.start()
+		<-done
 	}
 }
 

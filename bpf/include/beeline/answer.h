@@ -96,22 +96,28 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, boo
  * that of the pseudo-header.
  *
  * When the packet's checksum is left to whoever sends it, the kernel goes on to take it
- * so: something in the answer may be replaced by the sum of what follows the IP header,
- * or may be not. Two bytes behind the end of the answer make that sum what is there.
+ * so: two bytes of the answer, at the same place, may be replaced by the sum of what
+ * follows the IP header, or may be not. Where they are the answer's own checksum, or
+ * @free for any use, they hold the pseudo-header's sum until then, and are right, or
+ * zero, afterwards. Else two bytes behind the end of the answer make the sum what is
+ * there; that holds as far as the next router, which cuts them off.
  */
 static __always_inline int bl_answer_write(struct __sk_buff *skb, const struct bl_packet *packet,
-					   const void *bytes, __u32 len, __s64 sum)
+					   const void *bytes, __u32 len, __s64 sum, bool free)
 {
 	__u64 flags;
 	__u32 at = bl_packet_checksum(packet, &flags);
 	bool unsummed = at && bl_packet_unsummed(skb, at);
 	__u16 start = ~bl_csum_fold(sum), there;
 
-	if (bpf_skb_change_tail(skb, packet->l3 + len + (unsummed ? sizeof(there) : 0), 0))
+	if (bpf_skb_change_tail(skb, packet->l3 + len + (unsummed && !free ? sizeof(there) : 0), 0))
 		return TC_ACT_SHOT;
 	if (bpf_skb_store_bytes(skb, packet->l3, bytes, len, BPF_F_INVALIDATE_HASH))
 		return TC_ACT_SHOT;
-	if (unsummed) {
+	if (unsummed && free) {
+		if (bpf_skb_store_bytes(skb, at, &start, sizeof(start), 0))
+			return TC_ACT_SHOT;
+	} else if (unsummed) {
 		if (bpf_skb_load_bytes(skb, at, &there, sizeof(there)))
 			return TC_ACT_SHOT;
 		there = ~bl_csum_fold((__u32)(__u16)~there + start);
@@ -159,6 +165,16 @@ static __always_inline __s64 bl_answer_pseudo6(const struct ipv6hdr *ip, __u32 l
 	return bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 }
 
+/*
+ * Whether an error about @packet says nothing where the packet has its checksum: that of
+ * UDP lies where errors have the MTU, if they have one; that of TCP in the quote.
+ */
+static __always_inline bool bl_answer_free(const struct bl_packet *packet,
+					   const struct bl_icmp *error)
+{
+	return packet->key.proto == IPPROTO_UDP && !error->info;
+}
+
 static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_packet *packet,
 				      const union bl_addr *source, struct bl_icmp error)
 {
@@ -173,7 +189,8 @@ static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_pac
 		       packet->key.src.word[3]);
 	answer.icmp = error;
 	answer.icmp.checksum = bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, 0));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0,
+			       bl_answer_free(packet, &error));
 }
 
 static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
@@ -192,7 +209,8 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 	sum = bl_answer_pseudo6(&answer.ip, len);
 	answer.icmp.checksum =
 		bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum,
+			       bl_answer_free(packet, &error));
 }
 
 /* Fill a reset that answers a SYN. */
@@ -229,7 +247,7 @@ static __noinline int bl_answer_reset4(struct __sk_buff *skb, const struct bl_pa
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 	answer.tcp.check = bl_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum, true);
 }
 
 static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_packet *packet)
@@ -244,7 +262,7 @@ static __noinline int bl_answer_reset6(struct __sk_buff *skb, const struct bl_pa
 	sum = bl_answer_pseudo6(&answer.ip, sizeof(answer.tcp));
 	answer.tcp.check = bl_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum);
+	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum, true);
 }
 
 static __always_inline struct bl_icmp bl_icmp(__u8 type, __u8 code, __u32 info)
