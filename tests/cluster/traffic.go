@@ -105,8 +105,8 @@ func (t *traffic) check(what string) error {
 }
 
 // serviceAddresses waits for the load balancer and returns the URLs by which a
-// Service is asked: from pods its own addresses and the load balancer's, from outside
-// the load balancer's first, then every node's.
+// Service is asked: from outside the load balancer's first, then every node's, from pods
+// its own, too.
 func (c *cluster) serviceAddresses(ctx context.Context, name string) (inside, outside []string, err error) {
 	var svc *corev1.Service
 	err = c.await(ctx, "Service "+name+" has its addresses", func() (err error) {
@@ -125,13 +125,12 @@ func (c *cluster) serviceAddresses(ctx context.Context, name string) (inside, ou
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {
 		outside = append(outside, url(ingress.IP, svc.Spec.Ports[0].Port))
 	}
-	inside = append(inside, outside...)
 	for i := 1; i <= c.Nodes; i++ {
 		for _, addr := range nodeAddrs(i) {
 			outside = append(outside, url(addr.Addr().String(), svc.Spec.Ports[0].NodePort))
 		}
 	}
-	return inside, outside, nil
+	return append(inside, outside...), outside, nil
 }
 
 func url(ip string, port int32) string {
