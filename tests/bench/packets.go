@@ -34,6 +34,17 @@ const (
 // for one packet: a client's to a NodePort whose endpoints are on other nodes, the
 // reply to it, and what is for no Service.
 func measurePackets(ctx context.Context, box *sandbox) ([]samples, error) {
+	return measureHook(ctx, box, newPacketBench, (*packetBench).flowMemory)
+}
+
+// measureXDP is measurePackets for the XDP program.
+func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
+	return measureHook(ctx, box, newXDPBench)
+}
+
+// measureHook measures the programs of a hook, then what else is to be known of them.
+func measureHook(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps) (*packetBench, error),
+	also ...func(*packetBench, *bpfmap.Maps, samples) error) ([]samples, error) {
 	cgroup, err := box.subgroup(beeline)
 	if err != nil {
 		return nil, err
@@ -42,7 +53,7 @@ func measurePackets(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := newPacketBench(d.Maps())
+	b, err := newBench(d.Maps())
 	if err != nil {
 		return nil, err
 	}
@@ -55,30 +66,9 @@ func measurePackets(ctx context.Context, box *sandbox) ([]samples, error) {
 			return nil, fmt.Errorf("%s: %w", family, err)
 		}
 	}
-	return []samples{s}, b.flowMemory(d.Maps(), s)
-}
-
-// measureXDP is measurePackets for the XDP program.
-func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
-	cgroup, err := box.subgroup(beeline)
-	if err != nil {
-		return nil, err
-	}
-	d, err := serve(ctx, box, cgroup, packetServices())
-	if err != nil {
-		return nil, err
-	}
-	b, err := newXDPBench(d.Maps())
-	if err != nil {
-		return nil, err
-	}
-	if err := quiet(); err != nil {
-		return nil, err
-	}
-	s := make(samples)
-	for _, family := range model.Families {
-		if err := b.measure(ctx, s, family); err != nil {
-			return nil, fmt.Errorf("%s: %w", family, err)
+	for _, measure := range also {
+		if err := measure(b, d.Maps(), s); err != nil {
+			return nil, err
 		}
 	}
 	return []samples{s}, nil
