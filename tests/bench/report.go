@@ -75,6 +75,9 @@ flow have a source of their own each time, in a flow table that is full, and two
 inserts into a full table of that size are measured beside them. What the kernel does
 with the packet afterwards does not count.
 
+**XDP.** Likewise for bl_xdp, beside an empty XDP program and a floor that sends the
+packet back (XDP_TX). All routes lead over a gateway whose MAC address is known.
+
 **NodePort.** A client, three nodes and another machine as namespaces on one bridge.
 The nodes are alike but for who serves them: the agent as it is shipped, and kube-proxy
 of the same release as the API server in two modes; all get 5,000 Services of two
