@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 )
 
 // verdicts are what programs of a kind return.
@@ -25,6 +27,8 @@ var (
 type runner struct {
 	packetsObjects
 	verdicts
+	// mac is the device's address: tc leaves frames for others alone.
+	mac     net.HardwareAddr
 	context any
 	loaded  map[*ebpf.Program]uint32
 }
@@ -49,6 +53,11 @@ func newRunner(ifindex int) (*runner, error) {
 		context:  tcContext{IngressIfindex: uint32(ifindex), Ifindex: uint32(ifindex)},
 		loaded:   make(map[*ebpf.Program]uint32),
 	}
+	device, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return nil, err
+	}
+	r.mac = device.Attrs().HardwareAddr
 	if err := loadPacketsObjects(&r.packetsObjects, nil); err != nil {
 		return nil, fmt.Errorf("load the programs to measure with: %w", err)
 	}
@@ -85,6 +94,7 @@ type run struct {
 
 // set makes r the one that is run.
 func (r *runner) set(what run) error {
+	copy(what.packet, r.mac)
 	index, ok := r.loaded[what.program]
 	if !ok {
 		index = uint32(len(r.loaded))
