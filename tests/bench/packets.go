@@ -18,6 +18,9 @@ import (
 const (
 	packetRounds = 300
 	packetBatch  = 2000
+	// The kernel takes long to get ready for runs of an XDP program.
+	xdpRounds = 40
+	xdpBatch  = 15000
 	// fill is how many new flows it takes until each one evicts another.
 	fill = 1 << 16
 )
@@ -83,7 +86,9 @@ func packetServices() source.Update {
 // packetBench is a node with one device, and the programs.
 type packetBench struct {
 	*runner
-	prefix  string        // of the figures
+	prefix  string // of the figures
+	rounds  int
+	batch   uint32        // runs of a packet
 	ingress *ebpf.Program // what is measured
 	node    map[model.Family]netip.Addr
 }
@@ -99,6 +104,7 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 	}
 	keep = append(keep, programs)
 	b.prefix, b.ingress = "packets", programs["bl_ingress"]
+	b.rounds, b.batch = packetRounds, packetBatch
 	b.runner, err = newRunner(ifindex)
 	return b, err
 }
@@ -111,7 +117,7 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 	if err := viaGateway(); err != nil {
 		return nil, err
 	}
-	b.prefix = "xdp"
+	b.prefix, b.rounds, b.batch = "xdp", xdpRounds, xdpBatch
 	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1}); err != nil {
 		return nil, err
 	}
@@ -169,7 +175,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 	if err != nil {
 		return err
 	}
-	err = interleave(ctx, packetRounds, b.contestants(known), func(m measured) {
+	err = interleave(ctx, b.rounds, b.contestants(known), func(m measured) {
 		floor := m["floor"] - m["empty"]
 		s.add(of(b.prefix+"/empty", family), m["empty"])
 		s.add(of(b.prefix+"/floor", family), floor)
@@ -188,7 +194,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return interleave(ctx, packetRounds, b.contestants(fresh), func(m measured) {
+	return interleave(ctx, b.rounds, b.contestants(fresh), func(m measured) {
 		inserts, floor := m["inserts"]-m["empty"], m["floor"]-m["again"]
 		s.add(of(b.prefix+"/inserts", family), inserts)
 		for _, name := range []string{"new", "new/affinity"} {
@@ -202,7 +208,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 func (b *packetBench) contestants(runs map[string]run) []contestant {
 	var list []contestant
 	for name, r := range runs {
-		list = append(list, contestant{name, func() (float64, error) { return b.time(r, packetBatch) }})
+		list = append(list, contestant{name, func() (float64, error) { return b.time(r, b.batch) }})
 	}
 	return list
 }
