@@ -166,6 +166,21 @@ static __always_inline void bl_pod_source(const struct bl_packet *packet,
 	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
 }
 
+/* Ask a fib lookup for the way from @src to @dst. */
+static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
+					 const union bl_addr *src, const union bl_addr *dst)
+{
+	if (ipv4) {
+		fib->family = AF_INET;
+		fib->ipv4_src = src->word[3];
+		fib->ipv4_dst = dst->word[3];
+	} else {
+		fib->family = AF_INET6;
+		__builtin_memcpy(fib->ipv6_src, src, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, dst, sizeof(fib->ipv6_dst));
+	}
+}
+
 /*
  * The interface index of the device by which a packet from @src would reach @dst. 0 when
  * it would not be forwarded, as to an address of this node.
@@ -178,15 +193,7 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, const union bl_addr *src,
 
 	if (!src || !dst)
 		return 0;
-	if (ipv4) {
-		fib.family = AF_INET;
-		fib.ipv4_src = src->word[3];
-		fib.ipv4_dst = dst->word[3];
-	} else {
-		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, src, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, dst, sizeof(fib.ipv6_dst));
-	}
+	bl_fib_addrs(&fib, ipv4, src, dst);
 	ret = bpf_fib_lookup(context, &fib, sizeof(fib), 0);
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return 0;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <linux/if_ether.h>
-#include <beeline/flow.h>
+#include <beeline/balance.h>
 
 enum bl_hop_limits {
 	BL_HOP_SHIFT = 10,
@@ -49,15 +49,7 @@ static __always_inline const __u8 *bl_hop_macs(struct BL_CONTEXT *context, bool 
 		return NULL;
 	if (hop->ifindex == ifindex && hop->second == now && bl_addr_equal(&hop->addr, dst))
 		return hop->macs;
-	if (ipv4) {
-		fib.family = AF_INET;
-		fib.ipv4_src = src->word[3];
-		fib.ipv4_dst = dst->word[3];
-	} else {
-		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, src, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, dst, sizeof(fib.ipv6_dst));
-	}
+	bl_fib_addrs(&fib, ipv4, src, dst);
 	if (bpf_fib_lookup(context, &fib, sizeof(fib), BPF_FIB_LOOKUP_OUTPUT) ||
 	    fib.ifindex != ifindex)
 		return NULL;
