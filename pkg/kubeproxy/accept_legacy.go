@@ -35,16 +35,11 @@ func changeLegacyFilter(f legacyFamily, change func(*xtTable) bool) error {
 	if err != nil || !slices.Contains(names, "filter") {
 		return err
 	}
-	unlock, err := lockXtables()
+	s, unlock, err := openLegacyLocked(f)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := openLegacy(f)
-	if err != nil {
-		return err
-	}
-	defer s.close()
 	for attempt := 1; ; attempt++ {
 		t, err := s.read("filter")
 		if err != nil || !change(t) {

@@ -186,22 +186,31 @@ func readLegacy(f legacyFamily) ([]*xtTable, error) {
 	return tables, nil
 }
 
+// openLegacyLocked opens the tables of iptables-legacy while no program of iptables
+// changes them, until unlock is called.
+func openLegacyLocked(f legacyFamily) (s *legacySession, unlock func(), err error) {
+	release, err := lockXtables()
+	if err != nil {
+		return nil, nil, err
+	}
+	if s, err = openLegacy(f); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return s, func() { s.close(); release() }, nil
+}
+
 // cleanLegacy removes the chains of iptables-legacy.
 func cleanLegacy(f legacyFamily, r *Report) error {
 	names, err := f.inUse()
 	if len(names) == 0 || err != nil {
 		return err
 	}
-	unlock, err := lockXtables()
+	s, unlock, err := openLegacyLocked(f)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := openLegacy(f)
-	if err != nil {
-		return err
-	}
-	defer s.close()
 	var errs []error
 	for _, name := range names {
 		errs = append(errs, s.clean(name, r))
