@@ -310,6 +310,11 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept", Effect: Passed},
 	sockBlReasonBL_REASON_PACKET_TRANSLATED:   {Name: "packet_translated", Effect: Served},
 	sockBlReasonBL_REASON_PACKET_PASSED:       {Name: "packet_passed", Effect: Passed},
+	sockBlReasonBL_REASON_TUNNEL_SENT:         {Name: "tunnel_sent", Effect: Served},
+	sockBlReasonBL_REASON_TUNNEL_TAKEN:        {Name: "tunnel_taken", Effect: Served},
+	sockBlReasonBL_REASON_TUNNEL_STRANGER:     {Name: "tunnel_stranger", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_MALFORMED:    {Name: "tunnel_malformed", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND:   {Name: "tunnel_no_backend", Effect: Dropped},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

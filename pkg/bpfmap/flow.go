@@ -19,20 +19,22 @@ type FlowState uint8
 
 // The states; the numbers are those of enum bl_flow_state.
 const (
-	FlowNew         = FlowState(sockBlFlowStateBL_FLOW_NEW)          // TCP: SYN seen; others: no reply yet
-	FlowSynReceived = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED) // TCP: the backend has answered the SYN
-	FlowEstablished = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)  // TCP: the client has answered that; others: replied to
-	FlowClosing     = FlowState(sockBlFlowStateBL_FLOW_CLOSING)      // TCP: FIN of one side seen
-	FlowClosed      = FlowState(sockBlFlowStateBL_FLOW_CLOSED)       // TCP: FIN of both sides, or RST
+	FlowNew            = FlowState(sockBlFlowStateBL_FLOW_NEW)             // TCP: SYN seen; others: no reply yet
+	FlowSynReceived    = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED)    // TCP: the backend has answered the SYN
+	FlowEstablished    = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)     // TCP: the client has answered that; others: replied to
+	FlowClientClosing  = FlowState(sockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
+	FlowBackendClosing = FlowState(sockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
+	FlowClosed         = FlowState(sockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
 )
 
 // FlowStateNames are the states as people write them, by number.
 var FlowStateNames = [...]string{
-	FlowNew:         "new",
-	FlowSynReceived: "syn-received",
-	FlowEstablished: "established",
-	FlowClosing:     "closing",
-	FlowClosed:      "closed",
+	FlowNew:            "new",
+	FlowSynReceived:    "syn-received",
+	FlowEstablished:    "established",
+	FlowClientClosing:  "client-closing",
+	FlowBackendClosing: "backend-closing",
+	FlowClosed:         "closed",
 }
 
 // String returns the name of the state.

@@ -98,7 +98,7 @@ func TestFlow(t *testing.T) {
 		{toService, tcpSYN, FlowNew},
 		{reply, tcpSYN | tcpACK, FlowSynReceived},
 		{toService, tcpACK, FlowEstablished},
-		{reply, tcpFIN | tcpACK, FlowClosing},
+		{reply, tcpFIN | tcpACK, FlowBackendClosing},
 		{toService, tcpFIN | tcpACK, FlowClosed},
 	} {
 		step.act(step.with)

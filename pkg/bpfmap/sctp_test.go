@@ -216,7 +216,7 @@ func TestSCTPFlow(t *testing.T) {
 		{toService, sctpCookieEcho, FlowEstablished},
 		{reply, sctpCookieAck, FlowEstablished},
 		{toService, sctpData, FlowEstablished},
-		{toService, sctpShutdown, FlowClosing},
+		{toService, sctpShutdown, FlowClientClosing},
 		{reply, sctpShutdownAck, FlowClosed},
 		{toService, sctpShutdownComplete, FlowClosed},
 		{toService, sctpInit, FlowNew},

@@ -65,7 +65,8 @@ type sockBlBackendEntry struct {
 	Port       uint16
 	Weight     uint16
 	Service    uint32
-	State      uint32
+	State      uint16
+	Node       uint16
 	Generation uint32
 }
 
@@ -158,12 +159,11 @@ const (
 type sockBlFlowBits uint32
 
 const (
-	sockBlFlowBitsBL_FLOW_STATE       sockBlFlowBits = 7
-	sockBlFlowBitsBL_FLOW_IS_REPLY    sockBlFlowBits = 8
-	sockBlFlowBitsBL_FLOW_SNAT        sockBlFlowBits = 16
-	sockBlFlowBitsBL_FLOW_FIN_CLIENT  sockBlFlowBits = 32
-	sockBlFlowBitsBL_FLOW_FIN_BACKEND sockBlFlowBits = 64
-	sockBlFlowBitsBL_FLOW_POD         sockBlFlowBits = 128
+	sockBlFlowBitsBL_FLOW_STATE    sockBlFlowBits = 7
+	sockBlFlowBitsBL_FLOW_IS_REPLY sockBlFlowBits = 8
+	sockBlFlowBitsBL_FLOW_SNAT     sockBlFlowBits = 16
+	sockBlFlowBitsBL_FLOW_TUNNEL   sockBlFlowBits = 32
+	sockBlFlowBitsBL_FLOW_POD      sockBlFlowBits = 128
 )
 
 type sockBlFlowEntry struct {
@@ -201,11 +201,12 @@ type sockBlFlowKey struct {
 type sockBlFlowState uint32
 
 const (
-	sockBlFlowStateBL_FLOW_NEW          sockBlFlowState = 0
-	sockBlFlowStateBL_FLOW_SYN_RECEIVED sockBlFlowState = 1
-	sockBlFlowStateBL_FLOW_ESTABLISHED  sockBlFlowState = 2
-	sockBlFlowStateBL_FLOW_CLOSING      sockBlFlowState = 3
-	sockBlFlowStateBL_FLOW_CLOSED       sockBlFlowState = 4
+	sockBlFlowStateBL_FLOW_NEW             sockBlFlowState = 0
+	sockBlFlowStateBL_FLOW_SYN_RECEIVED    sockBlFlowState = 1
+	sockBlFlowStateBL_FLOW_ESTABLISHED     sockBlFlowState = 2
+	sockBlFlowStateBL_FLOW_CLIENT_CLOSING  sockBlFlowState = 3
+	sockBlFlowStateBL_FLOW_BACKEND_CLOSING sockBlFlowState = 4
+	sockBlFlowStateBL_FLOW_CLOSED          sockBlFlowState = 5
 )
 
 type sockBlFrontendEntry struct {
@@ -251,6 +252,13 @@ const (
 	sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY sockBlNodeAddrFlag = 2
 )
 
+type sockBlNodeEntry struct {
+	_     structs.HostLayout
+	Addr  sockBlAddr
+	Flags uint32
+	Pad   uint32
+}
+
 type sockBlPeersEntry struct {
 	_      structs.HostLayout
 	Second [16384]uint32
@@ -274,7 +282,12 @@ const (
 	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT   sockBlReason = 12
 	sockBlReasonBL_REASON_PACKET_TRANSLATED   sockBlReason = 13
 	sockBlReasonBL_REASON_PACKET_PASSED       sockBlReason = 14
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 15
+	sockBlReasonBL_REASON_TUNNEL_SENT         sockBlReason = 15
+	sockBlReasonBL_REASON_TUNNEL_TAKEN        sockBlReason = 16
+	sockBlReasonBL_REASON_TUNNEL_STRANGER     sockBlReason = 17
+	sockBlReasonBL_REASON_TUNNEL_MALFORMED    sockBlReason = 18
+	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND   sockBlReason = 19
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 20
 )
 
 type sockBlSchema uint32
@@ -284,13 +297,13 @@ const (
 )
 
 type sockBlServiceEntry struct {
-	_         structs.HostLayout
-	Cluster   uint64
-	Local     uint64
-	Affinity  uint32
-	Algorithm uint16
-	Pad       uint16
-	Reserved  uint64
+	_          structs.HostLayout
+	Cluster    uint64
+	Local      uint64
+	Affinity   uint32
+	Algorithm  uint16
+	Forwarding uint16
+	Reserved   uint64
 }
 
 type sockBlServiceNameEntry struct {
@@ -403,7 +416,9 @@ const (
 	sockMapBlFlow                     = "bl_flow"
 	sockMapBlFrontend                 = "bl_frontend"
 	sockMapBlLocalCidr                = "bl_local_cidr"
+	sockMapBlNode                     = "bl_node"
 	sockMapBlNodeAddr                 = "bl_node_addr"
+	sockMapBlNodeId                   = "bl_node_id"
 	sockMapBlPeers                    = "bl_peers"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
@@ -431,9 +446,12 @@ const (
 	sockVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	sockVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
 	sockVarBlExportBlFlowState        = "bl_export_bl_flow_state"
+	sockVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	sockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	sockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	sockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
+	sockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	sockVarBlExportBlReason           = "bl_export_bl_reason"
 	sockVarBlExportBlSchema           = "bl_export_bl_schema"
 	sockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -442,10 +460,13 @@ const (
 	sockVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	sockVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	sockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	sockVarBlExportBlTunnel           = "bl_export_bl_tunnel"
+	sockVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	sockVarBlHostNetns                = "bl_host_netns"
 	sockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	sockVarBlSeed                     = "bl_seed"
+	sockVarBlTunnelPort               = "bl_tunnel_port"
 	sockVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
 
@@ -518,7 +539,9 @@ type sockMapSpecs struct {
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -544,9 +567,12 @@ type sockVariableSpecs struct {
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -555,10 +581,13 @@ type sockVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
+	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
 
@@ -595,7 +624,9 @@ type sockMaps struct {
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -622,7 +653,9 @@ func (m *sockMaps) Close() error {
 		m.BlFlow,
 		m.BlFrontend,
 		m.BlLocalCidr,
+		m.BlNode,
 		m.BlNodeAddr,
+		m.BlNodeId,
 		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,
@@ -649,9 +682,12 @@ type sockVariables struct {
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
@@ -660,10 +696,13 @@ type sockVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
+	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }
 

@@ -133,8 +133,11 @@ func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 		e.Addr, e.Port, e.Service = addr, port, backend.Service
 	}
 	e.Weight = backend.Weight
-	pair := [2]uint32{uint32(backend.State), backend.Generation}
-	atomic.StoreUint64((*uint64)(unsafe.Pointer(&e.State)), *(*uint64)(unsafe.Pointer(&pair)))
+	word := struct {
+		state, node uint16
+		generation  uint32
+	}{uint16(backend.State), e.Node, backend.Generation}
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&e.State)), *(*uint64)(unsafe.Pointer(&word)))
 	return nil
 }
 

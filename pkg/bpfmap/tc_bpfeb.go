@@ -31,7 +31,9 @@ const (
 	tcMapBlFragment                 = "bl_fragment"
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlLocalCidr                = "bl_local_cidr"
+	tcMapBlNode                     = "bl_node"
 	tcMapBlNodeAddr                 = "bl_node_addr"
+	tcMapBlNodeId                   = "bl_node_id"
 	tcMapBlPeers                    = "bl_peers"
 	tcMapBlReorder                  = "bl_reorder"
 	tcMapBlReorderData              = "bl_reorder_data"
@@ -59,9 +61,12 @@ const (
 	tcVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	tcVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
 	tcVarBlExportBlFlowState        = "bl_export_bl_flow_state"
+	tcVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	tcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	tcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	tcVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	tcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
+	tcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	tcVarBlExportBlReason           = "bl_export_bl_reason"
 	tcVarBlExportBlSchema           = "bl_export_bl_schema"
 	tcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -70,6 +75,8 @@ const (
 	tcVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	tcVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	tcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	tcVarBlExportBlTunnel           = "bl_export_bl_tunnel"
+	tcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	tcVarBlForwardMark              = "bl_forward_mark"
 	tcVarBlHostNetns                = "bl_host_netns"
@@ -78,6 +85,7 @@ const (
 	tcVarBlSeed                     = "bl_seed"
 	tcVarBlSnatPortMax              = "bl_snat_port_max"
 	tcVarBlSnatPortMin              = "bl_snat_port_min"
+	tcVarBlTunnelPort               = "bl_tunnel_port"
 	tcVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
 
@@ -150,7 +158,9 @@ type tcMapSpecs struct {
 	BlFragment    *ebpf.MapSpec `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
@@ -178,9 +188,12 @@ type tcVariableSpecs struct {
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -189,6 +202,8 @@ type tcVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
@@ -197,6 +212,7 @@ type tcVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
 
@@ -235,7 +251,9 @@ type tcMaps struct {
 	BlFragment    *ebpf.Map `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
@@ -266,7 +284,9 @@ func (m *tcMaps) Close() error {
 		m.BlFragment,
 		m.BlFrontend,
 		m.BlLocalCidr,
+		m.BlNode,
 		m.BlNodeAddr,
+		m.BlNodeId,
 		m.BlPeers,
 		m.BlReorder,
 		m.BlReorderData,
@@ -295,9 +315,12 @@ type tcVariables struct {
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
@@ -306,6 +329,8 @@ type tcVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
@@ -314,6 +339,7 @@ type tcVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }
 

@@ -31,7 +31,9 @@ const (
 	xdpMapBlFrontend                 = "bl_frontend"
 	xdpMapBlHop                      = "bl_hop"
 	xdpMapBlLocalCidr                = "bl_local_cidr"
+	xdpMapBlNode                     = "bl_node"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
+	xdpMapBlNodeId                   = "bl_node_id"
 	xdpMapBlPeers                    = "bl_peers"
 	xdpMapBlService                  = "bl_service"
 	xdpMapBlServiceCidr              = "bl_service_cidr"
@@ -52,9 +54,12 @@ const (
 	xdpVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	xdpVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
 	xdpVarBlExportBlFlowState        = "bl_export_bl_flow_state"
+	xdpVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	xdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	xdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	xdpVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	xdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
+	xdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	xdpVarBlExportBlReason           = "bl_export_bl_reason"
 	xdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	xdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -63,6 +68,8 @@ const (
 	xdpVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	xdpVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	xdpVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	xdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
+	xdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	xdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	xdpVarBlHostNetns                = "bl_host_netns"
 	xdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
@@ -70,6 +77,7 @@ const (
 	xdpVarBlSeed                     = "bl_seed"
 	xdpVarBlSnatPortMax              = "bl_snat_port_max"
 	xdpVarBlSnatPortMin              = "bl_snat_port_min"
+	xdpVarBlTunnelPort               = "bl_tunnel_port"
 	xdpVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
 
@@ -137,7 +145,9 @@ type xdpMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -163,9 +173,12 @@ type xdpVariableSpecs struct {
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -174,6 +187,8 @@ type xdpVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
@@ -181,6 +196,7 @@ type xdpVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
 
@@ -219,7 +235,9 @@ type xdpMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
+	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -248,7 +266,9 @@ func (m *xdpMaps) Close() error {
 		m.BlFrontend,
 		m.BlHop,
 		m.BlLocalCidr,
+		m.BlNode,
 		m.BlNodeAddr,
+		m.BlNodeId,
 		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,
@@ -275,9 +295,12 @@ type xdpVariables struct {
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
+	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
+	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
@@ -286,6 +309,8 @@ type xdpVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
+	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
@@ -293,6 +318,7 @@ type xdpVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }
 

@@ -61,7 +61,7 @@ func (t *Timeouts) tcp(state bpfmap.FlowState) time.Duration {
 		return t.TCPSynReceived
 	case bpfmap.FlowEstablished:
 		return t.TCPEstablished
-	case bpfmap.FlowClosing:
+	case bpfmap.FlowClientClosing, bpfmap.FlowBackendClosing:
 		return t.TCPCloseWait
 	}
 	return t.TCPClose

@@ -23,7 +23,7 @@ type Flow struct {
 	Source  netip.AddrPort `json:"source"`
 	Backend netip.AddrPort `json:"backend"`
 	SNAT    bool           `json:"snat"`
-	State   string         `json:"state"` // new, syn-received, established, closing, closed
+	State   string         `json:"state"` // new, syn-received, established, client-closing, backend-closing, closed
 	// IdleSeconds have passed since the last packet of either direction.
 	IdleSeconds int64 `json:"idleSeconds"`
 	// Device is the one that the client's packets leave by, absent when the host's

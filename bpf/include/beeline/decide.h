@@ -28,7 +28,7 @@ static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
 {
 	if (packet->key.proto != IPPROTO_UDP)
 		return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
-		       bl_flow_get_state(forward) >= BL_FLOW_CLOSING;
+		       bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING;
 	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
 				  BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL);
 }

@@ -75,11 +75,13 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool fr
 		return;
 	}
 	if (tcp_flags & BL_TCP_FIN) {
-		forward->bits |= from_client ? BL_FLOW_FIN_CLIENT : BL_FLOW_FIN_BACKEND;
-		if (forward->bits & BL_FLOW_FIN_CLIENT && forward->bits & BL_FLOW_FIN_BACKEND)
+		enum bl_flow_state mine =
+			from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
+
+		if (state < BL_FLOW_CLIENT_CLOSING)
+			bl_flow_set_state(forward, mine);
+		else if (state != mine)
 			bl_flow_set_state(forward, BL_FLOW_CLOSED);
-		else
-			bl_flow_set_state(forward, BL_FLOW_CLOSING);
 		return;
 	}
 	if (state == BL_FLOW_NEW && !from_client)

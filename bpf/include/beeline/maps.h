@@ -38,6 +38,11 @@ BL_EXPORT(enum, bl_flow_bits);
 BL_EXPORT(struct, bl_flow_forward);
 BL_EXPORT(enum, bl_device_flag);
 BL_EXPORT(enum, bl_device_limit);
+BL_EXPORT(enum, bl_forwarding);
+BL_EXPORT(enum, bl_node_flag);
+BL_EXPORT(enum, bl_node_limit);
+BL_EXPORT(enum, bl_tunnel);
+BL_EXPORT(struct, bl_tunnel_option);
 
 /* Never preallocated: the memory grows with what is served. */
 struct {
@@ -205,6 +210,23 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_NODE_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_node_entry);
+} bl_node SEC(".maps");
+
+/* Every address of every node of the cluster to its index in bl_node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4 * BL_NODE_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, union bl_addr);
+	__type(value, __u32);
+} bl_node_id SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
@@ -240,6 +262,8 @@ volatile const __u64 bl_host_netns;
 volatile const bool bl_host_sockets_only;
 /* Differs between nodes. */
 volatile const __u32 bl_seed;
+/* The UDP port of the tunnel; 0 is no tunnel. */
+volatile const __u16 bl_tunnel_port;
 /* How long an idle unconnected UDP socket keeps its backend, ns. */
 volatile const __u64 bl_udp_peer_idle = 60ULL * 1000 * 1000 * 1000;
 

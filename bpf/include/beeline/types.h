@@ -111,13 +111,20 @@ enum bl_algorithm {
 	BL_ALGORITHM_MAGLEV,
 };
 
+/* How a packet reaches a backend on another node. */
+enum bl_forwarding {
+	BL_FORWARDING_SNAT, /* from an address of this node, to which the backend answers */
+	/* As it is, in a tunnel to the backend's node, which answers the client itself. */
+	BL_FORWARDING_DSR,
+};
+
 /* One family of one Service port. */
 struct bl_service_entry {
 	__u64 cluster; /* set word */
 	__u64 local; /* set word */
 	__u32 affinity; /* seconds; 0 is none */
 	__u16 algorithm; /* enum bl_algorithm */
-	__u16 pad;
+	__u16 forwarding; /* enum bl_forwarding */
 	__u64 reserved;
 };
 _Static_assert(sizeof(struct bl_service_entry) == 32, "bl_service_entry");
@@ -170,7 +177,8 @@ struct bl_backend_entry {
 	__be16 port;
 	__u16 weight; /* for display: the slots follow from it */
 	__u32 service;
-	__u32 state; /* enum bl_backend_state; 0 is not in use */
+	__u16 state; /* enum bl_backend_state; 0 is not in use */
+	__u16 node; /* index in bl_node of the one that it is on; 0 is unknown */
 	__u32 generation;
 };
 _Static_assert(sizeof(struct bl_backend_entry) == 32, "bl_backend_entry");
@@ -282,7 +290,8 @@ enum bl_flow_state {
 	BL_FLOW_NEW, /* TCP: SYN seen; others: no reply yet */
 	BL_FLOW_SYN_RECEIVED, /* TCP: SYN and ACK of the backend seen */
 	BL_FLOW_ESTABLISHED, /* TCP: ACK of the client seen; others: replied to */
-	BL_FLOW_CLOSING, /* TCP: FIN of one side seen */
+	BL_FLOW_CLIENT_CLOSING, /* TCP: FIN of the client seen */
+	BL_FLOW_BACKEND_CLOSING, /* TCP: FIN of the backend seen */
 	BL_FLOW_CLOSED, /* TCP: FIN of both sides, or RST */
 };
 
@@ -308,7 +317,8 @@ struct bl_flow_entry {
 		union bl_addr client;
 	};
 	__be16 port; /* of addr */
-	/* Forward: port of the source. Reply: port of the client. */
+	/* Forward: port of the source, or index in bl_node when it leaves by the tunnel.
+	 * Reply: port of the client. */
 	__be16 other_port;
 	/* Low bits of the second in which the other entry was last looked up. */
 	__u16 touched;
@@ -323,8 +333,9 @@ enum bl_flow_bits {
 	BL_FLOW_STATE = 0x07, /* forward only: enum bl_flow_state */
 	BL_FLOW_IS_REPLY = 1 << 3,
 	BL_FLOW_SNAT = 1 << 4, /* the source is this node's */
-	BL_FLOW_FIN_CLIENT = 1 << 5, /* forward only: who has sent FIN */
-	BL_FLOW_FIN_BACKEND = 1 << 6,
+	/* With a device: the client's packets leave in a tunnel, and there is no reply
+	 * entry. Without: another node has chosen the backend and sent them here. */
+	BL_FLOW_TUNNEL = 1 << 5,
 	BL_FLOW_POD = 1 << 7, /* the client is a pod: its device translates replies */
 };
 
@@ -402,6 +413,46 @@ enum bl_node_addr_flag {
 	/* Loopback: means this node only to its own network namespace. */
 	BL_NODE_ADDR_HOST_ONLY = 1 << 1,
 };
+
+/* The nodes of the cluster, this one among them; ids count from 1. */
+struct bl_node_entry {
+	union bl_addr addr; /* where the tunnel to it ends; zero: not in use */
+	__u32 flags; /* enum bl_node_flag */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bl_node_entry) == 24, "bl_node_entry");
+
+enum bl_node_flag {
+	BL_NODE_SELF = 1 << 0,
+	BL_NODE_TUNNEL = 1 << 1, /* it has said lately that it takes packets of the tunnel */
+};
+
+enum bl_node_limit {
+	BL_NODE_MAX = 8192,
+};
+
+/*
+ * The tunnel: Geneve over UDP, the packet inside begins with its IP header and is the
+ * client's as it came. Numbers are in host byte order. A packet whose Geneve header has
+ * the flag for control is of an agent for another.
+ */
+enum bl_tunnel {
+	BL_TUNNEL_CLASS = 0xfffb, /* of the option; from the range for experiments */
+	/* Critical: who does not know it must drop the packet. */
+	BL_TUNNEL_BACKEND = 0x81,
+	BL_TUNNEL_CONTROL = 1 << 6, /* the flag O in the header's second byte */
+};
+
+/* The only option: the backend that the packet is for. */
+struct bl_tunnel_option {
+	__be16 class;
+	__u8 type;
+	__u8 length; /* of what follows, in units of 4 bytes */
+	union bl_addr backend;
+	__be16 port;
+	__be16 pad;
+};
+_Static_assert(sizeof(struct bl_tunnel_option) == 24, "bl_tunnel_option");
 
 /* Size of bl_filter. */
 enum bl_filter_size {
@@ -482,5 +533,15 @@ enum bl_reason {
 	BL_REASON_PACKET_TRANSLATED,
 	/* Passed untouched at tc: the packet is of no flow and for no Service. */
 	BL_REASON_PACKET_PASSED,
+	/* Served: the packet was sent to its backend's node in the tunnel. */
+	BL_REASON_TUNNEL_SENT,
+	/* Served: a packet was taken out of the tunnel. */
+	BL_REASON_TUNNEL_TAKEN,
+	/* Dropped: a packet of the tunnel that comes from no node of the cluster. */
+	BL_REASON_TUNNEL_STRANGER,
+	/* Dropped: a packet of the tunnel that is cut short, nested or has another option. */
+	BL_REASON_TUNNEL_MALFORMED,
+	/* Dropped: a packet of the tunnel whose backend is not on this node. */
+	BL_REASON_TUNNEL_NO_BACKEND,
 	BL_REASON_COUNT,
 };

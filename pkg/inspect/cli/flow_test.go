@@ -31,7 +31,7 @@ var flows = []flow{
 	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, webID},
 	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, webID},
 	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, 0},
-	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 4, webID + 1},
+	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 5, webID + 1},
 	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, dnsID},
 	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, 0},
 }
@@ -119,7 +119,7 @@ func TestFlowFilters(t *testing.T) {
 		{"--protocol TCP", 4},
 		{"--protocol SCTP", 0},
 		{"--state established", 3},
-		{"--state closing --service shop/web", 1},
+		{"--state client-closing --service shop/web", 1},
 	} {
 		out, errs, code := run(append(strings.Fields("flow list --bpffs "+bpffs), strings.Fields(c.args)...)...)
 		if got := strings.Count(out, "\n") - 1; code != cli.ExitOK || got != c.want {
