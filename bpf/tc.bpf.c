@@ -173,7 +173,7 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 	if (!bl_icmp_parse(skb, l3, &error))
 		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS
 						  : bl_echo(skb, l3, hook == BL_HOOK_EGRESS);
-	flow = bpf_map_lookup_elem(&bl_flow, &error.key);
+	flow = bl_flow_lookup(&error.key);
 	if (!flow || !bl_tc_error_here(flow, hook))
 		return BL_TC_PASS;
 	to.src = flow->addr;

@@ -353,7 +353,7 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
-		    !bpf_map_update_elem(&bl_flow, key, reply, BPF_NOEXIST))
+		    bl_flow_insert(key, reply))
 			return true;
 		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
 	}
@@ -412,15 +412,15 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 		bl_count(BL_REASON_NO_SOURCE_PORT);
 		return false;
 	}
-	key = packet->key; /* Linux 6.1 takes keys from the stack only */
-	if (!bpf_map_update_elem(&bl_flow, &key, &forward, BPF_ANY)) {
+	key = packet->key;
+	if (bl_flow_store(&key, &forward)) {
 		way->to.src = plan->source;
 		bl_way_to_backend(&forward, way);
 		bl_peers_note(&plan->backend, &plan->source, plan->now);
 		return true;
 	}
 	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
-	bpf_map_delete_elem(&bl_flow, &key);
+	bl_flow_delete(&key);
 	bl_count(BL_REASON_FLOW_NOT_STORED);
 	return false;
 }

@@ -14,8 +14,8 @@ static __noinline void bl_flow_remove(const struct bl_packet *packet,
 	struct bl_flow_key key;
 
 	bl_flow_reply_key(&packet->key, forward, source, &key);
-	bpf_map_delete_elem(&bl_flow, &key);
-	bpf_map_delete_elem(&bl_flow, &packet->key);
+	bl_flow_delete(&key);
+	bl_flow_delete(&packet->key);
 }
 
 /*
@@ -49,10 +49,10 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 	forward->forward.used = now;
 	bl_flow_reply_key(&packet->key, forward, source, &key);
 	bl_peers_note(&key.src, &key.dst, now);
-	if (bpf_map_lookup_elem(&bl_flow, &key))
+	if (bl_flow_lookup(&key))
 		return;
 	bl_flow_make_reply(&packet->key, forward, client_device, now, &reply);
-	bpf_map_update_elem(&bl_flow, &key, &reply, BPF_NOEXIST);
+	bl_flow_insert(&key, &reply);
 }
 
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
@@ -103,7 +103,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	reply->touched = now;
 	bl_peers_note(&packet->key.src, &packet->key.dst, now);
 	bl_flow_forward_key(&packet->key, reply, &key);
-	forward = bpf_map_lookup_elem(&bl_flow, &key);
+	forward = bl_flow_lookup(&key);
 	if (forward) {
 		forward->forward.used = now;
 		bl_flow_track(forward, false, packet->key.proto, packet->tcp_flags);
@@ -121,7 +121,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 		fresh.device = BL_DEVICE_TURNED;
 	else
 		fresh.device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
-	bpf_map_update_elem(&bl_flow, &key, &fresh, BPF_NOEXIST);
+	bl_flow_insert(&key, &fresh);
 }
 
 /*
@@ -201,7 +201,7 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
 					      struct bl_way *way)
 {
-	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, &packet->key);
+	struct bl_flow_entry *flow = bl_flow_lookup(&packet->key);
 	enum bl_fate fate;
 
 	if (flow && flow->bits & BL_FLOW_IS_REPLY)

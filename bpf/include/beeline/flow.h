@@ -46,6 +46,34 @@ static __always_inline bool bl_flow_snat_source(const struct bl_flow_entry *forw
 	return true;
 }
 
+/* The entry of packets like @key. NULL when they are of no flow. */
+static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow_key *key)
+{
+	return bpf_map_lookup_elem(&bl_flow, key);
+}
+
+/*
+ * Add an entry. False when there is one of this key, or no memory. The key must be on the
+ * stack: Linux 6.1 takes no other.
+ */
+static __always_inline bool bl_flow_insert(const struct bl_flow_key *key,
+					   const struct bl_flow_entry *entry)
+{
+	return !bpf_map_update_elem(&bl_flow, key, entry, BPF_NOEXIST);
+}
+
+/* Add an entry, in place of one that is there. False when there is no memory. */
+static __always_inline bool bl_flow_store(const struct bl_flow_key *key,
+					  const struct bl_flow_entry *entry)
+{
+	return !bpf_map_update_elem(&bl_flow, key, entry, BPF_ANY);
+}
+
+static __always_inline void bl_flow_delete(const struct bl_flow_key *key)
+{
+	bpf_map_delete_elem(&bl_flow, key);
+}
+
 static __always_inline enum bl_flow_state bl_flow_get_state(const struct bl_flow_entry *flow)
 {
 	return flow->bits & BL_FLOW_STATE;
