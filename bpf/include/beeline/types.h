@@ -440,7 +440,9 @@ enum bl_tunnel {
 	BL_TUNNEL_CLASS = 0xfffb, /* of the option; from the range for experiments */
 	/* Critical: who does not know it must drop the packet. */
 	BL_TUNNEL_BACKEND = 0x81,
-	BL_TUNNEL_CONTROL = 1 << 6, /* the flag O in the header's second byte */
+	/* The flags O and C in the header's second byte: for control, critical options. */
+	BL_TUNNEL_CONTROL = 1 << 7,
+	BL_TUNNEL_CRITICAL = 1 << 6,
 };
 
 /* The only option: the backend that the packet is for. */
