@@ -29,6 +29,12 @@ const (
 	retryMax = 30 * time.Second
 )
 
+// retireDelay is how long what was taken out of the tables is kept before the kernel is
+// asked to wait for running programs: one wait is then for all changes of that time. It
+// costs as much CPU time as a change, for the Go runtime looks after a thread that does
+// not come back from the kernel.
+const retireDelay = 100 * time.Millisecond
+
 // Options configure a [Reconciler].
 type Options struct {
 	// Node is what is known of the node before a source tells.
@@ -498,17 +504,17 @@ func (r *Reconciler) retire(ctx context.Context) {
 	r.waiting = true
 	r.barrier.Go(func() {
 		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(retireDelay):
+			}
 			err := r.store.Barrier()
 			if err == nil {
 				r.released <- retired
 				return
 			}
 			klog.ErrorS(err, "Waiting for running programs failed, trying again")
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(retryMin):
-			}
 		}
 	})
 }
