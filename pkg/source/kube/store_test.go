@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -238,5 +241,60 @@ func BenchmarkUpdateOfUnchangedSlice(b *testing.B) {
 	}
 	if st.known[model.Name{Namespace: "ns", Name: "s"}] != known {
 		b.Fatal("the slice counted as changed")
+	}
+}
+
+// TestSameSlice changes each field of a slice and its parts by itself.
+func TestSameSlice(t *testing.T) {
+	build := func() *model.Slice {
+		return &model.Slice{
+			Ports: make([]model.SlicePort, 1), Endpoints: []model.Endpoint{{}, {NodeHints: []string{"a"}, ZoneHints: []string{"a"}}},
+			Weight: new(uint8(0)), Faults: make([]model.Fault, 1),
+		}
+	}
+	if !sameSlice(build(), build()) {
+		t.Fatal("a slice differs from one like it")
+	}
+	changed := 0
+	var change func(path string, at func(*model.Slice) reflect.Value)
+	change = func(path string, at func(*model.Slice) reflect.Value) {
+		s := build()
+		v := at(s)
+		switch v.Interface().(type) {
+		case time.Time:
+			v.Set(reflect.ValueOf(time.Unix(1, 0)))
+		case netip.Addr:
+			v.Set(reflect.ValueOf(netip.IPv4Unspecified()))
+		case bool:
+			v.SetBool(!v.Bool())
+		case string:
+			v.SetString("b")
+		default:
+			switch v.Kind() {
+			case reflect.Struct:
+				for i := range v.NumField() {
+					change(path+"."+v.Type().Field(i).Name, func(s *model.Slice) reflect.Value { return at(s).Field(i) })
+				}
+				return
+			case reflect.Slice:
+				for i := range v.Len() {
+					change(fmt.Sprintf("%s[%d]", path, i), func(s *model.Slice) reflect.Value { return at(s).Index(i) })
+				}
+				v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+			case reflect.Pointer:
+				change(path+".*", func(s *model.Slice) reflect.Value { return at(s).Elem() })
+				v.SetZero()
+			default:
+				v.SetUint(v.Uint() + 1)
+			}
+		}
+		changed++
+		if got, want := sameSlice(s, build()), path == ".Triggered"; got != want || sameSlice(build(), s) != want {
+			t.Errorf("slices that differ in %s: the same is %v, want %v", path, got, want)
+		}
+	}
+	change("", func(s *model.Slice) reflect.Value { return reflect.ValueOf(s).Elem() })
+	if changed < 25 {
+		t.Errorf("only %d changes tried", changed)
 	}
 }
