@@ -603,7 +603,7 @@ func memoryOf(m *Maps) []byte {
 
 func chunkBytes[T any](t *table[T]) []byte {
 	var all []byte
-	for _, c := range t.chunks {
+	for _, c := range t.chunks() {
 		all = append(all, unsafe.Slice((*byte)(unsafe.Pointer(&c[0])), len(c)*int(unsafe.Sizeof(c[0])))...)
 	}
 	return all

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -13,14 +15,17 @@ import (
 )
 
 // table is a growable table: an array of chunks, each an array of T that is
-// mapped into memory. An entry never moves.
+// mapped into memory. An entry never moves. One goroutine may make it grow while others
+// read.
 type table[T any] struct {
 	outer    *ebpf.Map
 	inner    *ebpf.MapSpec
 	limit    tables.Limit // in entries of T
 	perChunk uint32
 	readOnly bool
-	chunks   [][]T
+	// list of the chunks; one that is longer takes its place, for others may read while
+	// the table grows.
+	list atomic.Pointer[[][]T]
 }
 
 // openTable maps the chunks that exist. perChunk counts T, which may be smaller
@@ -35,6 +40,7 @@ func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, setting string, readO
 		perChunk: perChunk,
 		readOnly: readOnly,
 	}
+	t.list.Store(new([][]T))
 	for i := range outer.MaxEntries() {
 		chunk, err := lookupChunk(outer, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -82,23 +88,26 @@ func (t *table[T]) mapChunk(chunk *ebpf.Map) error {
 	}
 	mem, err := unix.Mmap(chunk.FD(), 0, int(t.inner.MaxEntries*t.inner.ValueSize), prot, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("map %s: map chunk %d into memory: %w", t.limit.Table, len(t.chunks), err)
+		return fmt.Errorf("map %s: map chunk %d into memory: %w", t.limit.Table, len(t.chunks()), err)
 	}
-	t.chunks = append(t.chunks, unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), t.perChunk))
+	longer := append(slices.Clip(t.chunks()), unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), t.perChunk))
+	t.list.Store(&longer)
 	return nil
 }
 
+func (t *table[T]) chunks() [][]T { return *t.list.Load() }
+
 // at returns an entry, or nil when the table has not grown that far.
 func (t *table[T]) at(id uint32) *T {
-	chunk := id / t.perChunk
-	if chunk >= uint32(len(t.chunks)) {
+	chunks, chunk := t.chunks(), id/t.perChunk
+	if chunk >= uint32(len(chunks)) {
 		return nil
 	}
-	return &t.chunks[chunk][id%t.perChunk]
+	return &chunks[chunk][id%t.perChunk]
 }
 
 // len returns how many entries exist.
-func (t *table[T]) len() uint32 { return uint32(len(t.chunks)) * t.perChunk }
+func (t *table[T]) len() uint32 { return uint32(len(t.chunks())) * t.perChunk }
 
 // grow returns an entry, adding chunks as needed: at least as many as there are,
 // for the kernel waits for running programs each time some are added. The error
@@ -117,7 +126,7 @@ func (t *table[T]) grow(id uint32) (*T, error) {
 
 // reserve makes room for count entries.
 func (t *table[T]) reserve(count uint32) error {
-	have, want := uint32(len(t.chunks)), (min(count, t.limit.Size)+t.perChunk-1)/t.perChunk
+	have, want := uint32(len(t.chunks())), (min(count, t.limit.Size)+t.perChunk-1)/t.perChunk
 	if want <= have {
 		return nil
 	}
@@ -156,11 +165,11 @@ func addChunks(outer *ebpf.Map, inner *ebpf.MapSpec, first, end uint32) ([]*ebpf
 // close unmaps the chunks; entries must not be used afterwards.
 func (t *table[T]) close() error {
 	var errs []error
-	for _, c := range t.chunks {
+	for _, c := range t.chunks() {
 		mem := unsafe.Slice((*byte)(unsafe.Pointer(&c[0])), int(t.inner.MaxEntries*t.inner.ValueSize))
 		errs = append(errs, unix.Munmap(mem))
 	}
-	t.chunks = nil
+	t.list.Store(new([][]T))
 	return errors.Join(errs...)
 }
 
