@@ -219,13 +219,6 @@ func (t *Tables) Retire() Retired {
 	return retired
 }
 
-// Unretire takes back what Retire returned when the barrier failed.
-func (t *Tables) Unretire(r Retired) {
-	t.retired.services = append(t.retired.services, r.services...)
-	t.retired.backends = append(t.retired.backends, r.backends...)
-	t.retired.slots = append(t.retired.slots, r.slots...)
-}
-
 // Release makes ids and slots free after a barrier.
 func (t *Tables) Release(r Retired) {
 	for _, id := range r.services {

@@ -430,23 +430,6 @@ func TestBarrierFails(t *testing.T) {
 	}
 }
 
-func TestUnretire(t *testing.T) {
-	limits := roomy
-	limits.Services.Size = 1
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	if _, err := tables.Remove(named("a")); err != nil {
-		t.Fatal(err)
-	}
-	retired := tables.Retire()
-	b := oneUnit("b", vip(2), FrontendClusterIP, endpoints(1), nil)
-	_, err := tables.Apply(b)
-	wantFull(t, err, "bl_service", "--max-services") // the id is on its way
-	tables.Unretire(retired)
-	apply(t, tables, b)
-}
-
 // ownerOf returns whose frontend a key is.
 func (m *memory) ownerOf(key FrontendKey) string {
 	f, ok := m.frontends[key]
