@@ -159,6 +159,15 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 	}
 }
 
+/* The flow of an ICMP error that is translated at this hook. NULL when there is none. */
+static __noinline const struct bl_flow_entry *bl_tc_error_flow(const struct bl_flow_key *key,
+							       enum bl_hook hook)
+{
+	const struct bl_flow_entry *flow = bl_flow_lookup(key);
+
+	return flow && bl_tc_error_here(flow, hook) ? flow : NULL;
+}
+
 /*
  * A packet that carries no Service: an echo request to an address of one is
  * answered, and an ICMP error about a packet of a flow goes to the side that sent that packet.
@@ -166,15 +175,15 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 {
 	struct bl_icmp_error error = {};
-	struct bl_flow_entry *flow;
+	const struct bl_flow_entry *flow;
 	struct bl_rewrite to = {};
 	__u32 id, ifindex = 0;
 
 	if (!bl_icmp_parse(skb, l3, &error))
 		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS
 						  : bl_echo(skb, l3, hook == BL_HOOK_EGRESS);
-	flow = bl_flow_lookup(&error.key);
-	if (!flow || !bl_tc_error_here(flow, hook))
+	flow = bl_tc_error_flow(&error.key, hook);
+	if (!flow)
 		return BL_TC_PASS;
 	to.src = flow->addr;
 	to.src_port = flow->port;

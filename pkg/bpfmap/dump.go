@@ -315,6 +315,7 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_TUNNEL_STRANGER:     {Name: "tunnel_stranger", Effect: Dropped},
 	sockBlReasonBL_REASON_TUNNEL_MALFORMED:    {Name: "tunnel_malformed", Effect: Dropped},
 	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND:   {Name: "tunnel_no_backend", Effect: Dropped},
+	sockBlReasonBL_REASON_FLOW_OVERFLOW:       {Name: "flow_overflow", Effect: Served},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

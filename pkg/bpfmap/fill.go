@@ -62,6 +62,10 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+	overflow, err := count[sockBlFlowKey, sockBlFlowEntry](m.all[sockMapBlOverflow])
+	if err != nil {
+		return nil, err
+	}
 	services := uint32(len(s.Names))
 	return map[string]uint32{
 		sockMapBlService:     services,
@@ -76,6 +80,7 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 		sockMapBlAffinity:    affinity,
 		sockMapBlUdpPeer:     peers,
 		sockMapBlFlow:        flows,
+		sockMapBlOverflow:    overflow,
 		sockMapBlClient:      clients,
 	}, nil
 }

@@ -19,12 +19,13 @@ type FlowState uint8
 
 // The states; the numbers are those of enum bl_flow_state.
 const (
-	FlowNew            = FlowState(sockBlFlowStateBL_FLOW_NEW)             // TCP: SYN seen; others: no reply yet
-	FlowSynReceived    = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED)    // TCP: the backend has answered the SYN
-	FlowEstablished    = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)     // TCP: the client has answered that; others: replied to
+	FlowNew            = FlowState(sockBlFlowStateBL_FLOW_NEW)             // no reply yet
+	FlowSynReceived    = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
+	FlowEstablished    = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
 	FlowClientClosing  = FlowState(sockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
 	FlowBackendClosing = FlowState(sockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
 	FlowClosed         = FlowState(sockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
+	FlowAborted        = FlowState(sockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
 )
 
 // FlowStateNames are the states as people write them, by number.
@@ -35,6 +36,7 @@ var FlowStateNames = [...]string{
 	FlowClientClosing:  "client-closing",
 	FlowBackendClosing: "backend-closing",
 	FlowClosed:         "closed",
+	FlowAborted:        "aborted",
 }
 
 // String returns the name of the state.
@@ -68,9 +70,27 @@ type Flow struct {
 	Service   uint32
 	BackendID uint32
 	Known     bool
+	// Overflow says that the flow is in the table of those that began when half-open
+	// ones had used up their share of the other.
+	Overflow bool
 
 	used uint32 // the program's stamp
 }
+
+// FlowReplied is what [FlowSynReceived] is called where there is no SYN.
+const FlowReplied = "replied"
+
+// StateName returns the state as people write it.
+func (f *Flow) StateName() string {
+	if f.State == FlowSynReceived && f.Protocol == model.UDP {
+		return FlowReplied
+	}
+	return f.State.String()
+}
+
+// HalfOpen reports whether the client has yet to go on after a reply: it may be none
+// that gets them.
+func (f *Flow) HalfOpen() bool { return f.State < FlowEstablished || f.State == FlowAborted }
 
 // RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
 // the route leads to. No device can have this name.
@@ -105,28 +125,34 @@ type FlowReply struct {
 	touched uint16
 }
 
-// FlowBatch is a part of the flow table.
+// FlowBatch is a part of the flow tables.
 type FlowBatch struct {
-	Flows   []Flow // by their forward entries
-	Replies []FlowReply
+	Overflow bool   // as of its flows
+	Flows    []Flow // by their forward entries
+	Replies  []FlowReply
 }
 
-// FlowBatches reads the flow table, one part of a few thousand entries by each
+// FlowBatches reads the flow tables, one part of a few thousand entries by each
 // system call, with the time by clock, which is [Clock] but in tests. The slices of
 // a batch are good until the next one. An entry that comes or goes meanwhile is seen
-// or not; every other is seen once. Reading leaves the order of eviction alone.
+// or not, one that moves to the other table once or twice; every other is seen once.
+// Reading leaves the order of eviction alone.
 // After an error there is no further batch.
 func (m *Maps) FlowBatches(clock func() (time.Duration, error)) iter.Seq2[FlowBatch, error] {
 	return func(yield func(FlowBatch, error) bool) {
 		r, err := newFlowReader(m, clock)
-		for last := false; err == nil && !last; {
-			last, err = r.next(m.all[sockMapBlFlow])
-			if err == nil && !yield(r.FlowBatch, nil) {
+		for _, name := range m.flowTables() {
+			r.Overflow, r.cursor = name == sockMapBlOverflow, ebpf.MapBatchCursor{}
+			for last := false; err == nil && !last; {
+				last, err = r.next(m.all[name])
+				if err == nil && !yield(r.FlowBatch, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(FlowBatch{}, fmt.Errorf("read map %s: %w", name, err))
 				return
 			}
-		}
-		if err != nil {
-			yield(FlowBatch{}, fmt.Errorf("read map %s: %w", sockMapBlFlow, err))
 		}
 	}
 }
@@ -196,6 +222,7 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 		Service:   value.Forward.Service,
 		BackendID: value.Forward.Backend.Id,
 		Known:     value.Forward.Backend.Id != math.MaxUint32,
+		Overflow:  r.Overflow,
 		used:      value.Forward.Used,
 	}
 	source := f.Client.Addr()
@@ -241,11 +268,21 @@ func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply
 // again before the reply entry goes, so that is taken out once more.
 func (m *Maps) DeleteFlow(f *Flow) error {
 	forward := f.key()
-	err := m.remove(sockMapBlFlow, forward)
+	err := m.removeFlowEntry(forward)
 	if err != nil || !f.Source.IsValid() {
 		return err
 	}
-	return errors.Join(m.remove(sockMapBlFlow, f.replyKey()), m.remove(sockMapBlFlow, forward))
+	return errors.Join(m.removeFlowEntry(f.replyKey()), m.removeFlowEntry(forward))
+}
+
+// removeFlowEntry deletes an entry from the table that it is in, which may have changed
+// since it was read.
+func (m *Maps) removeFlowEntry(key *sockBlFlowKey) error {
+	var err error
+	for _, name := range m.flowTables() {
+		err = errors.Join(err, m.remove(name, key))
+	}
+	return err
 }
 
 // ExpireFlow removes a flow unless a packet of it came since it was read, and
@@ -269,21 +306,33 @@ func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
 	if err != nil || now == nil || now.Touched != r.touched {
 		return false, err
 	}
-	return true, m.remove(sockMapBlFlow, &r.key)
+	return true, m.removeFlowEntry(&r.key)
+}
+
+// flowTables returns the maps that hold flows. They move from the first to the second.
+func (m *Maps) flowTables() []string {
+	both := []string{sockMapBlOverflow, sockMapBlFlow}
+	if m.HalfOpen().Overflow == 0 {
+		return both[1:]
+	}
+	return both
 }
 
 // flowEntry returns nil when there is none.
 func (m *Maps) flowEntry(key *sockBlFlowKey) (*sockBlFlowEntry, error) {
 	var entry sockBlFlowEntry
-	err := m.all[sockMapBlFlow].Lookup(key, &entry)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, nil
+	for _, name := range m.flowTables() {
+		err := m.all[name].Lookup(key, &entry)
+		if err == nil {
+			return &entry, nil
+		}
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("map %s: %w", name, err)
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", sockMapBlFlow, err)
-	}
-	return &entry, nil
+	return nil, nil
 }
 
-// MaxFlows returns how many flows there is room for.
+// MaxFlows returns how many flows there is room for, those aside that are half-open in
+// the overflow table.
 func (m *Maps) MaxFlows() int { return int(m.all[sockMapBlFlow].MaxEntries() / 2) }

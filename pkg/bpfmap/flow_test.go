@@ -123,6 +123,54 @@ func TestFlow(t *testing.T) {
 	}
 }
 
+// TestFlowAborted follows connections that end before they are established, and one that
+// ends right after that.
+func TestFlowAborted(t *testing.T) {
+	const client, backend = true, false
+	type packet struct {
+		fromClient bool
+		flags      byte
+	}
+	syn, synACK := packet{client, tcpSYN}, packet{backend, tcpSYN | tcpACK}
+	for _, c := range []struct {
+		packets []packet
+		want    FlowState
+	}{
+		{[]packet{syn, {backend, tcpRST | tcpACK}}, FlowAborted},
+		{[]packet{syn, {client, tcpRST}}, FlowAborted},
+		{[]packet{syn, {client, tcpFIN | tcpACK}}, FlowAborted},
+		{[]packet{syn, synACK, {client, tcpRST}}, FlowAborted},
+		{[]packet{syn, synACK, {client, tcpRST}, {client, tcpACK}, {backend, tcpFIN | tcpACK}}, FlowAborted},
+		{[]packet{syn, synACK, {client, tcpRST}, syn}, FlowNew},
+		{[]packet{syn, synACK, synACK, syn}, FlowSynReceived},
+		{[]packet{syn, synACK, {client, tcpFIN | tcpACK}}, FlowClientClosing},
+		{[]packet{syn, {backend, tcpFIN | tcpACK}}, FlowBackendClosing},
+		{[]packet{syn, synACK, {client, tcpACK}, {client, tcpRST}}, FlowClosed},
+	} {
+		m := load(t, bpffs(t), small)
+		programs := serveFlows(t, m)
+		for _, p := range c.packets {
+			if p.fromClient {
+				send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, p.flags))
+			} else {
+				send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, p.flags))
+			}
+		}
+		flows, _ := flowTable(t, m)
+		if len(flows) != 1 || flows[0].State != c.want {
+			t.Errorf("after %v the flows are %+v, want one that is %s", c.packets, flows, c.want)
+			continue
+		}
+		halfOpen := int64(0)
+		if flows[0].HalfOpen() {
+			halfOpen = 1
+		}
+		if n := m.HalfOpen().Count; n != halfOpen {
+			t.Errorf("after %v the programs count %d half-open flows, want %d", c.packets, n, halfOpen)
+		}
+	}
+}
+
 // TestExpireFlow leaves alone what came to life again since it was read.
 func TestExpireFlow(t *testing.T) {
 	m := load(t, bpffs(t), small)
@@ -253,4 +301,87 @@ func TestFlowStamps(t *testing.T) {
 			t.Errorf("at %d, a flow of second %d is idle for %s, want %s", c.now, c.stamp, f.Idle, c.want)
 		}
 	}
+}
+
+// nthClient returns one of many clients.
+func nthClient(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), 20000)
+}
+
+// TestOverflow: connections that are half-open take up no more than their share of the
+// table, and one that began beyond it moves there when it is established.
+func TestOverflow(t *testing.T) {
+	sizes := small
+	sizes.Flows = 8000
+	m := load(t, bpffs(t), sizes)
+	programs := serveFlows(t, m)
+	toService := func(n int, flags byte) {
+		send(t, programs[tcProgBlIngress], tcpPacket(nthClient(n), flowService, flags))
+	}
+	reply := func(n int, flags byte) {
+		send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, nthClient(n), flags))
+	}
+	want := func(what string, established, halfOpen, overflow int) {
+		t.Helper()
+		flows, replies := flowTable(t, m)
+		got := map[string]int{}
+		for i := range flows {
+			switch f := &flows[i]; {
+			case f.Overflow:
+				got["overflow"]++
+			case f.HalfOpen():
+				got["half-open"]++
+			default:
+				got["established"]++
+			}
+		}
+		if got["established"] != established || got["half-open"] != halfOpen || got["overflow"] != overflow || len(replies) != len(flows) {
+			t.Fatalf("%s: %v and %d reply entries, want %d established, %d half-open, %d in the overflow table", what, got, len(replies), established, halfOpen, overflow)
+		}
+		if n := m.HalfOpen().Count; n != int64(halfOpen) {
+			t.Errorf("%s: the programs have counted %d half-open flows, want %d", what, n, halfOpen)
+		}
+	}
+	const share = 8000 / 2 / 4
+	for n := range share {
+		toService(n, tcpSYN)
+	}
+	want("a share of SYNs", 0, share, 0)
+	if m.HalfOpen().Overflow != 0 {
+		t.Error("the overflow table is in use")
+	}
+	for n := share; n < share+3; n++ {
+		toService(n, tcpSYN)
+	}
+	want("more SYNs", 0, share, 3)
+	if m.HalfOpen().Overflow == 0 {
+		t.Error("the overflow table is not in use")
+	}
+	reply(share, tcpSYN|tcpACK)
+	want("the backend has answered", 0, share, 3)
+	toService(share, tcpACK)
+	want("the client has answered that", 1, share, 2)
+	toService(share+1, tcpACK)
+	reply(share+1, tcpRST|tcpACK)
+	toService(share+1, tcpACK)
+	want("the backend has refused", 1, share, 2)
+	reply(0, tcpSYN|tcpACK)
+	toService(0, tcpACK)
+	want("one of the share goes on", 2, share-1, 2)
+	reply(1, tcpRST|tcpACK)
+	toService(1, tcpSYN)
+	want("one that was refused begins again", 2, share-1, 2)
+	toService(share+10, tcpSYN)
+	want("a new one in its place", 2, share, 2)
+	for _, n := range []int{0, share} {
+		reply(n, tcpFIN|tcpACK)
+		toService(n, tcpFIN|tcpACK)
+	}
+	flows, _ := flowTable(t, m)
+	for i := range flows {
+		if flows[i].State == FlowClosed || flows[i].Overflow {
+			must(t, m.DeleteFlow(&flows[i]))
+		}
+	}
+	want("those that were established are gone, and the overflow", 0, share, 0)
 }

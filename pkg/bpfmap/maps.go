@@ -50,21 +50,23 @@ var DefaultSizes = Sizes{
 type sizing struct {
 	setting string
 	entries func(*Sizes) *uint32
+	part    uint32 // of as many entries the map has one; 0 is all
 }
 
 // sized lists the maps whose size can be set.
 var sized = map[string]sizing{
-	sockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }},
-	sockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
-	sockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
-	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }},
-	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }},
-	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }},
-	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }},
-	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }},
-	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }},
-	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }},
-	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }},
+	sockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
+	sockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
+	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
+	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
+	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
+	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
+	sockMapBlOverflow:    {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
+	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
 }
 
 // Setting returns the flag that sets the size of a map, "" when it is fixed.
@@ -80,7 +82,9 @@ type Maps struct {
 	backend *table[sockBlBackendEntry]
 	slot    *table[uint32]
 	agent   *table1[sockBlAgentEntry]
-	cover   *table1[sockBlCoverEntry]
+	// halfOpen is written by the programs, too.
+	halfOpen *table1[sockBlHalfOpenEntry]
+	cover    *table1[sockBlCoverEntry]
 	// filterMap is the memory of filter, which is nil when opened for reading.
 	filterMap *table1[sockBlFilterEntry]
 	filter    *filter
@@ -105,7 +109,7 @@ func mapSpecs(sizes Sizes) (*ebpf.CollectionSpec, error) {
 			return nil, fmt.Errorf("%s must be at least 1", s.setting)
 		}
 		if m.InnerMap == nil {
-			m.MaxEntries = entries
+			m.MaxEntries = (entries-1)/max(s.part, 1) + 1
 			continue
 		}
 		perChunk := m.InnerMap.MaxEntries
@@ -295,6 +299,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
 		return err
 	}
+	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], readOnly); err != nil {
+		return err
+	}
 	m.statChunks, err = countChunks(m.all[sockMapBlServiceStat])
 	return err
 }
@@ -433,6 +440,11 @@ func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Consta
 	if err := c.set(spec.Variables); err != nil {
 		return err
 	}
+	if v := spec.Variables[tcVarBlHalfOpenMax]; v != nil {
+		if err := v.Set(m.maxHalfOpen()); err != nil {
+			return fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
+		}
+	}
 	for name, kernelMap := range m.all {
 		if s := spec.Maps[name]; s != nil {
 			s.MaxEntries = kernelMap.MaxEntries()
@@ -471,6 +483,9 @@ func (m *Maps) Close() error {
 	}
 	if m.agent != nil {
 		errs = append(errs, m.agent.close())
+	}
+	if m.halfOpen != nil {
+		errs = append(errs, m.halfOpen.close())
 	}
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())

@@ -221,7 +221,7 @@ func TestSCTPFlow(t *testing.T) {
 		{toService, sctpShutdownComplete, FlowClosed},
 		{toService, sctpInit, FlowNew},
 		{reply, sctpInitAck, FlowSynReceived},
-		{reply, sctpAbort, FlowClosed},
+		{reply, sctpAbort, FlowAborted},
 	} {
 		step.act(step.with)
 		flows, replies := flowTable(t, m)

@@ -163,6 +163,7 @@ const (
 	sockBlFlowBitsBL_FLOW_IS_REPLY sockBlFlowBits = 8
 	sockBlFlowBitsBL_FLOW_SNAT     sockBlFlowBits = 16
 	sockBlFlowBitsBL_FLOW_TUNNEL   sockBlFlowBits = 32
+	sockBlFlowBitsBL_FLOW_OVERFLOW sockBlFlowBits = 64
 	sockBlFlowBitsBL_FLOW_POD      sockBlFlowBits = 128
 )
 
@@ -207,6 +208,7 @@ const (
 	sockBlFlowStateBL_FLOW_CLIENT_CLOSING  sockBlFlowState = 3
 	sockBlFlowStateBL_FLOW_BACKEND_CLOSING sockBlFlowState = 4
 	sockBlFlowStateBL_FLOW_CLOSED          sockBlFlowState = 5
+	sockBlFlowStateBL_FLOW_ABORTED         sockBlFlowState = 6
 )
 
 type sockBlFrontendEntry struct {
@@ -244,6 +246,14 @@ const (
 	sockBlFrontendKindBL_FRONTEND_LOAD_BALANCER sockBlFrontendKind = 4
 	sockBlFrontendKindBL_FRONTEND_ADDRESS       sockBlFrontendKind = 5
 )
+
+type sockBlHalfOpenEntry struct {
+	_        structs.HostLayout
+	Count    int64
+	Pad      [56]uint8
+	Overflow uint32
+	Pad2     [60]uint8
+}
 
 type sockBlNodeAddrFlag uint32
 
@@ -287,7 +297,8 @@ const (
 	sockBlReasonBL_REASON_TUNNEL_STRANGER     sockBlReason = 17
 	sockBlReasonBL_REASON_TUNNEL_MALFORMED    sockBlReason = 18
 	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND   sockBlReason = 19
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 20
+	sockBlReasonBL_REASON_FLOW_OVERFLOW       sockBlReason = 20
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 21
 )
 
 type sockBlSchema uint32
@@ -415,10 +426,12 @@ const (
 	sockMapBlFilter                   = "bl_filter"
 	sockMapBlFlow                     = "bl_flow"
 	sockMapBlFrontend                 = "bl_frontend"
+	sockMapBlHalfOpen                 = "bl_half_open"
 	sockMapBlLocalCidr                = "bl_local_cidr"
 	sockMapBlNode                     = "bl_node"
 	sockMapBlNodeAddr                 = "bl_node_addr"
 	sockMapBlNodeId                   = "bl_node_id"
+	sockMapBlOverflow                 = "bl_overflow"
 	sockMapBlPeers                    = "bl_peers"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
@@ -538,10 +551,12 @@ type sockMapSpecs struct {
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -623,10 +638,12 @@ type sockMaps struct {
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -652,10 +669,12 @@ func (m *sockMaps) Close() error {
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFrontend,
+		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlOverflow,
 		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,

@@ -30,10 +30,12 @@ const (
 	tcMapBlFlow                     = "bl_flow"
 	tcMapBlFragment                 = "bl_fragment"
 	tcMapBlFrontend                 = "bl_frontend"
+	tcMapBlHalfOpen                 = "bl_half_open"
 	tcMapBlLocalCidr                = "bl_local_cidr"
 	tcMapBlNode                     = "bl_node"
 	tcMapBlNodeAddr                 = "bl_node_addr"
 	tcMapBlNodeId                   = "bl_node_id"
+	tcMapBlOverflow                 = "bl_overflow"
 	tcMapBlPeers                    = "bl_peers"
 	tcMapBlReorder                  = "bl_reorder"
 	tcMapBlReorderData              = "bl_reorder_data"
@@ -79,6 +81,7 @@ const (
 	tcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	tcVarBlForwardMark              = "bl_forward_mark"
+	tcVarBlHalfOpenMax              = "bl_half_open_max"
 	tcVarBlHostNetns                = "bl_host_netns"
 	tcVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	tcVarBlMasqueradeAll            = "bl_masquerade_all"
@@ -157,10 +160,12 @@ type tcMapSpecs struct {
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFragment    *ebpf.MapSpec `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
@@ -206,6 +211,7 @@ type tcVariableSpecs struct {
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
+	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
@@ -250,10 +256,12 @@ type tcMaps struct {
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFragment    *ebpf.Map `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
@@ -283,10 +291,12 @@ func (m *tcMaps) Close() error {
 		m.BlFlow,
 		m.BlFragment,
 		m.BlFrontend,
+		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlOverflow,
 		m.BlPeers,
 		m.BlReorder,
 		m.BlReorderData,
@@ -333,6 +343,7 @@ type tcVariables struct {
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
+	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`

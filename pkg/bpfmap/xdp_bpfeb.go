@@ -29,11 +29,13 @@ const (
 	xdpMapBlFilter                   = "bl_filter"
 	xdpMapBlFlow                     = "bl_flow"
 	xdpMapBlFrontend                 = "bl_frontend"
+	xdpMapBlHalfOpen                 = "bl_half_open"
 	xdpMapBlHop                      = "bl_hop"
 	xdpMapBlLocalCidr                = "bl_local_cidr"
 	xdpMapBlNode                     = "bl_node"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
 	xdpMapBlNodeId                   = "bl_node_id"
+	xdpMapBlOverflow                 = "bl_overflow"
 	xdpMapBlPeers                    = "bl_peers"
 	xdpMapBlService                  = "bl_service"
 	xdpMapBlServiceCidr              = "bl_service_cidr"
@@ -71,6 +73,7 @@ const (
 	xdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	xdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	xdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
+	xdpVarBlHalfOpenMax              = "bl_half_open_max"
 	xdpVarBlHostNetns                = "bl_host_netns"
 	xdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	xdpVarBlMasqueradeAll            = "bl_masquerade_all"
@@ -143,11 +146,13 @@ type xdpMapSpecs struct {
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -190,6 +195,7 @@ type xdpVariableSpecs struct {
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
+	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
@@ -233,11 +239,13 @@ type xdpMaps struct {
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
+	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -264,11 +272,13 @@ func (m *xdpMaps) Close() error {
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFrontend,
+		m.BlHalfOpen,
 		m.BlHop,
 		m.BlLocalCidr,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlOverflow,
 		m.BlPeers,
 		m.BlService,
 		m.BlServiceCidr,
@@ -312,6 +322,7 @@ type xdpVariables struct {
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
+	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`

@@ -34,9 +34,11 @@ const orphanTimeout = 120 * time.Second
 
 // Walk is what one walk over the table found.
 type Walk struct {
-	Flows   int // in the table before the walk
-	Expired int // flows of these that were removed
-	Orphans int // reply entries without a flow that were removed
+	Flows    int // in the tables before the walk
+	Expired  int // flows of these that were removed
+	Orphans  int // reply entries without a flow that were removed
+	HalfOpen int // flows that are left in the table and not established
+	Overflow int // flows that are left in the overflow table, none of them established
 }
 
 // Options are what an [Expirer] needs.
@@ -79,6 +81,12 @@ func (e *Expirer) Run(ctx context.Context) {
 func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	var w Walk
 	var errs []error
+	before := e.Maps.HalfOpen()
+	begun, err := e.clock()
+	if err != nil {
+		return w, err
+	}
+	overflow := 0 // entries
 	start := time.Now()
 	for batch, err := range e.Maps.FlowBatches(e.clock) {
 		if err == nil {
@@ -87,12 +95,22 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
+		if batch.Overflow {
+			overflow += len(batch.Flows) + len(batch.Replies)
+		}
 		if !pause(ctx, rest*time.Since(start)) {
-			break
+			return w, errors.Join(errs...)
 		}
 		start = time.Now()
 	}
-	return w, errors.Join(errs...)
+	if len(errs) > 0 {
+		return w, errors.Join(errs...)
+	}
+	e.Maps.CountHalfOpen(before, w.HalfOpen)
+	if overflow == 0 {
+		e.Maps.ForgetOverflow(before, begun)
+	}
+	return w, nil
 }
 
 // expire removes what is over of a part of the table. It stops at the first error:
@@ -101,15 +119,20 @@ func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
 	w.Flows += len(batch.Flows)
 	for i := range batch.Flows {
 		f := &batch.Flows[i]
-		if f.Idle < e.Timeouts.of(f.Protocol, f.State) {
-			continue
+		removed := false
+		if f.Idle >= e.Timeouts.of(f.Protocol, f.State) {
+			var err error
+			if removed, err = e.Maps.ExpireFlow(f); err != nil {
+				return err
+			}
 		}
-		removed, err := e.Maps.ExpireFlow(f)
-		if err != nil {
-			return err
-		}
-		if removed {
+		switch {
+		case removed:
 			w.Expired++
+		case f.Overflow:
+			w.Overflow++
+		case f.HalfOpen():
+			w.HalfOpen++
 		}
 	}
 	for i := range batch.Replies {

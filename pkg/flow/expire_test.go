@@ -41,6 +41,8 @@ type table struct {
 	t    *testing.T
 	maps *bpfmap.Maps
 	flow *ebpf.Map
+	// What the programs keep of half-open flows.
+	overflow, halfOpen *ebpf.Map
 }
 
 // newTable makes maps whose pins are on a BPF file system that has no place in the
@@ -64,10 +66,13 @@ func newTable(t *testing.T, flows uint32) *table {
 	check(t, err)
 	t.Cleanup(func() { maps.Close() })
 	check(t, maps.Pin(dir))
-	flow, err := ebpf.LoadPinnedMap(filepath.Join(dir, "bl_flow"), nil)
-	check(t, err)
-	t.Cleanup(func() { flow.Close() })
-	return &table{t, maps, flow}
+	pinned := func(name string) *ebpf.Map {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		check(t, err)
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	return &table{t, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open")}
 }
 
 func check(t *testing.T, err error) {
@@ -140,7 +145,9 @@ func TestExpiry(t *testing.T) {
 		{model.TCP, bpfmap.FlowClientClosing, 120},
 		{model.TCP, bpfmap.FlowBackendClosing, 120},
 		{model.TCP, bpfmap.FlowClosed, 10},
+		{model.TCP, bpfmap.FlowAborted, 10},
 		{model.UDP, bpfmap.FlowNew, 30},
+		{model.UDP, bpfmap.FlowSynReceived, 120},
 		{model.UDP, bpfmap.FlowEstablished, 120},
 		{model.SCTP, bpfmap.FlowNew, 30},
 		{model.SCTP, bpfmap.FlowEstablished, 210},
@@ -149,8 +156,12 @@ func TestExpiry(t *testing.T) {
 		tab.put(forward(i, c.protocol, c.state, start))
 		tab.put(reply(i, c.protocol, start))
 		for _, now := range []uint32{start, start + c.timeout - 1} {
-			if w := tab.walk(now); w != (Walk{Flows: 1}) {
-				t.Errorf("%s: after %d s: %+v", name, now-start, w)
+			want := Walk{Flows: 1}
+			if c.state <= bpfmap.FlowSynReceived || c.state == bpfmap.FlowAborted {
+				want.HalfOpen = 1
+			}
+			if w := tab.walk(now); w != want {
+				t.Errorf("%s: after %d s: %+v, want %+v", name, now-start, w, want)
 			}
 			if !tab.has(forward(i, c.protocol, 0, 0)) || !tab.has(reply(i, c.protocol, 0)) {
 				t.Errorf("%s is not whole after %d s", name, now-start)
@@ -195,6 +206,58 @@ func TestOneWay(t *testing.T) {
 	tab.put(reply(1, model.TCP, start))
 	if w := tab.walk(start + 5001); w != (Walk{Flows: 1}) || !tab.has(reply(1, model.TCP, 0)) {
 		t.Errorf("%+v", w)
+	}
+}
+
+// halfOpen has the layout of bl_half_open_entry.
+type halfOpen struct {
+	Count    int64
+	_        [56]byte
+	Overflow uint32
+	_        [60]byte
+}
+
+// TestHalfOpen corrects what the programs think, and lets packets pass by the overflow
+// table once that is empty and at rest.
+func TestHalfOpen(t *testing.T) {
+	tab := newTable(t, 4096)
+	wrong := halfOpen{Count: 70, Overflow: start}
+	check(t, tab.halfOpen.Put(uint32(0), wrong))
+	add := func(m *ebpf.Map, n int, state bpfmap.FlowState) {
+		k, e := forward(n, model.TCP, state, start)
+		check(t, m.Put(k, e))
+	}
+	add(tab.flow, 1, bpfmap.FlowNew)
+	add(tab.flow, 2, bpfmap.FlowSynReceived)
+	add(tab.flow, 3, bpfmap.FlowAborted)
+	add(tab.flow, 4, bpfmap.FlowEstablished)
+	add(tab.overflow, 5, bpfmap.FlowNew)
+	k, e := reply(6, model.TCP, start)
+	check(t, tab.overflow.Put(k, e))
+	for _, c := range []struct {
+		after uint32
+		walk  Walk
+		want  halfOpen
+	}{
+		{8, Walk{Flows: 5, HalfOpen: 3, Overflow: 1}, halfOpen{3, [56]byte{}, start, [60]byte{}}},
+		{60, Walk{Flows: 5, HalfOpen: 1, Overflow: 1, Expired: 2}, halfOpen{1, [56]byte{}, start, [60]byte{}}},
+		{119, Walk{Flows: 3, HalfOpen: 1, Overflow: 1}, halfOpen{1, [56]byte{}, start, [60]byte{}}},
+		{120, Walk{Flows: 3, Expired: 2, Orphans: 1}, halfOpen{0, [56]byte{}, start, [60]byte{}}},
+		{121, Walk{Flows: 1}, halfOpen{}},
+	} {
+		if w := tab.walk(start + c.after); w != c.walk {
+			t.Errorf("after %d s: %+v, want %+v", c.after, w, c.walk)
+		}
+		var got halfOpen
+		check(t, tab.halfOpen.Lookup(uint32(0), &got))
+		if got != c.want {
+			t.Errorf("after %d s the programs know %+v, want %+v", c.after, got, c.want)
+		}
+	}
+	check(t, tab.halfOpen.Put(uint32(0), halfOpen{Overflow: start + 500}))
+	tab.walk(start + 503)
+	if known := tab.maps.HalfOpen(); known.Overflow != start+500 {
+		t.Error("a table that was just added to is passed by")
 	}
 }
 

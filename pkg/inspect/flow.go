@@ -23,7 +23,7 @@ type Flow struct {
 	Source  netip.AddrPort `json:"source"`
 	Backend netip.AddrPort `json:"backend"`
 	SNAT    bool           `json:"snat"`
-	State   string         `json:"state"` // new, syn-received, established, client-closing, backend-closing, closed
+	State   string         `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
 	// IdleSeconds have passed since the last packet of either direction.
 	IdleSeconds int64 `json:"idleSeconds"`
 	// Device is the one that the client's packets leave by, absent when the host's
@@ -155,7 +155,7 @@ func (r *reading) flow(f *bpfmap.Flow) Flow {
 		Source:         f.Source,
 		Backend:        f.Backend,
 		SNAT:           f.SNAT,
-		State:          f.State.String(),
+		State:          f.StateName(),
 		IdleSeconds:    int64(f.Idle / time.Second),
 		Device:         f.Device,
 	}

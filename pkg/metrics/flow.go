@@ -8,10 +8,11 @@ import (
 
 // Flows holds the metrics of the flow table. Make one with [NewFlows].
 type Flows struct {
-	size    int
-	used    prometheus.Gauge
-	free    prometheus.Gauge
-	expired prometheus.Counter
+	size     int
+	used     prometheus.Gauge
+	free     prometheus.Gauge
+	halfOpen prometheus.Gauge
+	expired  prometheus.Counter
 }
 
 // NewFlows registers the metrics of a table with room for size flows.
@@ -26,13 +27,17 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 			Name: "beeline_flows_free",
 			Help: "Connections that can still be remembered before the one idle longest gives way.",
 		}),
+		halfOpen: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "beeline_flows_half_open",
+			Help: "Of the connections that are remembered, those whose client has yet to go on after a reply.",
+		}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "beeline_flows_expired_total",
 			Help: "Connections that were forgotten because they were idle for longer than their time-out.",
 		}),
 	}
 	f.free.Set(float64(size))
-	reg.MustRegister(f.used, f.free, f.expired)
+	reg.MustRegister(f.used, f.free, f.halfOpen, f.expired)
 	return f
 }
 
@@ -40,6 +45,7 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 func (f *Flows) Observe(w flow.Walk) {
 	used := w.Flows - w.Expired
 	f.used.Set(float64(used))
-	f.free.Set(float64(max(0, f.size-used)))
+	f.free.Set(float64(max(0, f.size-(used-w.Overflow))))
+	f.halfOpen.Set(float64(w.HalfOpen + w.Overflow))
 	f.expired.Add(float64(w.Expired))
 }

@@ -288,8 +288,8 @@ static __always_inline bool bl_plan_turn(const struct bl_packet *packet, struct 
 }
 
 /* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
-static __always_inline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
-					  bool ipv4)
+static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+				     bool ipv4)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
@@ -353,7 +353,7 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
-		    bl_flow_insert(key, reply))
+		    bl_flow_claim(key, reply))
 			return true;
 		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
 	}
@@ -387,6 +387,14 @@ static __always_inline void bl_way_to_backend(const struct bl_flow_entry *forwar
 	way->device = forward->device;
 }
 
+/* Count why a new flow is not stored. */
+static __always_inline void bl_plan_fail(const struct bl_flow_entry *forward, enum bl_reason reason)
+{
+	if (!(forward->bits & BL_FLOW_OVERFLOW))
+		bl_half_open_give();
+	bl_count(reason);
+}
+
 /*
  * Store both entries of a new flow and begin its way. False, with nothing stored, when there was no
  * free source port or no memory.
@@ -407,9 +415,13 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 	forward.touched = plan->now;
 	forward.device = plan->device;
 	forward.bits = BL_FLOW_NEW | plan->bits;
+	if (!bl_half_open_take()) {
+		bl_count(BL_REASON_FLOW_OVERFLOW);
+		forward.bits |= BL_FLOW_OVERFLOW;
+	}
 	bl_flow_make_reply(&packet->key, &forward, plan->client_device, plan->now, &reply);
 	if (!bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
-		bl_count(BL_REASON_NO_SOURCE_PORT);
+		bl_plan_fail(&forward, BL_REASON_NO_SOURCE_PORT);
 		return false;
 	}
 	key = packet->key;
@@ -420,8 +432,8 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 		return true;
 	}
 	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
-	bl_flow_delete(&key);
-	bl_count(BL_REASON_FLOW_NOT_STORED);
+	bl_flow_delete(&key, forward.bits);
+	bl_plan_fail(&forward, BL_REASON_FLOW_NOT_STORED);
 	return false;
 }
 

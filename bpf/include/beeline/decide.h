@@ -11,11 +11,14 @@ static __noinline void bl_flow_remove(const struct bl_packet *packet,
 				      const struct bl_flow_entry *forward,
 				      const union bl_addr *source)
 {
+	__u8 bits = forward->bits;
 	struct bl_flow_key key;
 
 	bl_flow_reply_key(&packet->key, forward, source, &key);
-	bl_flow_delete(&key);
-	bl_flow_delete(&packet->key);
+	if (!bl_flow_proven(forward) && !(bits & BL_FLOW_OVERFLOW))
+		bl_half_open_give();
+	bl_flow_delete(&key, bits);
+	bl_flow_delete(&packet->key, bits);
 }
 
 /*
@@ -55,6 +58,42 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 	bl_flow_insert(&key, &reply);
 }
 
+/* The device that the client of a flow is behind, as the reply entry has it. */
+static __always_inline __u8 bl_flow_client_device(struct BL_CONTEXT *context, enum bl_hook hook,
+						  const struct bl_flow_entry *forward)
+{
+	return forward->device == BL_DEVICE_TURNED ? BL_DEVICE_TURNED
+						   : bl_client_device(context, hook);
+}
+
+/*
+ * Move a flow that is established from bl_overflow to bl_flow. When that fails, for want
+ * of memory or because another packet of the flow is at it, the next packet tries again.
+ */
+static __noinline void bl_flow_settle(const struct bl_packet *packet,
+				      const struct bl_flow_entry *forward,
+				      const union bl_addr *source, __u8 client_device)
+{
+	struct bl_flow_entry entry = {};
+	struct bl_flow_key key BL_ALIGNED;
+
+	bl_flow_make_reply(&packet->key, forward, client_device, bl_flow_now(), &entry);
+	bl_flow_reply_key(&packet->key, forward, source, &key);
+	entry.bits &= ~BL_FLOW_OVERFLOW;
+	if (!bl_flow_insert(&key, &entry))
+		return;
+	entry = *forward;
+	entry.bits &= ~BL_FLOW_OVERFLOW;
+	/* What has been evicted meanwhile may by now be another flow's. */
+	if (bpf_map_lookup_elem(&bl_overflow, &packet->key) != forward ||
+	    !bl_flow_insert(&packet->key, &entry)) {
+		bl_flow_delete(&key, entry.bits);
+		return;
+	}
+	bl_flow_delete(&packet->key, BL_FLOW_OVERFLOW);
+	bl_flow_delete(&key, BL_FLOW_OVERFLOW);
+}
+
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
 static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 						   const struct bl_packet *packet,
@@ -77,12 +116,12 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 	}
 	if (forward->touched != (__u16)now)
 		bl_flow_touch_reply(packet, forward, source,
-				    forward->device == BL_DEVICE_TURNED
-					    ? BL_DEVICE_TURNED
-					    : bl_client_device(context, hook),
-				    now);
-	bl_flow_track(forward, true, packet->key.proto, packet->tcp_flags);
+				    bl_flow_client_device(context, hook, forward), now);
+	bl_flow_track(forward, true, packet->tcp_flags);
 	bl_way_to_backend(forward, way);
+	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_proven(forward))
+		bl_flow_settle(packet, forward, source,
+			       bl_flow_client_device(context, hook, forward));
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
 	return BL_FATE_TRANSLATED;
 }
@@ -106,7 +145,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	forward = bl_flow_lookup(&key);
 	if (forward) {
 		forward->forward.used = now;
-		bl_flow_track(forward, false, packet->key.proto, packet->tcp_flags);
+		bl_flow_track(forward, false, packet->tcp_flags);
 		return;
 	}
 	fresh.addr = packet->key.src;
@@ -115,7 +154,9 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	fresh.forward.backend.id = ~0U;
 	fresh.forward.used = now;
 	fresh.touched = now;
-	fresh.bits = BL_FLOW_ESTABLISHED | (reply->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
+	fresh.bits = reply->bits & BL_FLOW_OF_BOTH;
+	bl_flow_set_state(&fresh, reply->bits & BL_FLOW_OVERFLOW ? BL_FLOW_SYN_RECEIVED
+								 : BL_FLOW_ESTABLISHED);
 	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
 	if (reply->device == BL_DEVICE_TURNED)
 		fresh.device = BL_DEVICE_TURNED;

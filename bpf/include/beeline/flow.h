@@ -8,6 +8,12 @@
 #include <beeline/packet.h>
 #include <beeline/select.h>
 
+/* The bits that both entries of a flow have. */
+#define BL_FLOW_OF_BOTH (BL_FLOW_SNAT | BL_FLOW_POD | BL_FLOW_OVERFLOW)
+
+/* How many half-open flows bl_flow may hold. */
+volatile const __u32 bl_half_open_max = ~0U >> 1;
+
 /* Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. */
 static __always_inline __u32 bl_flow_now(void)
 {
@@ -46,32 +52,110 @@ static __always_inline bool bl_flow_snat_source(const struct bl_flow_entry *forw
 	return true;
 }
 
+static __always_inline struct bl_half_open_entry *bl_half_open_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_half_open, &zero);
+}
+
+/* Whether bl_overflow may hold something. */
+static __always_inline bool bl_overflow_used(void)
+{
+	const volatile struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	return half_open && half_open->overflow;
+}
+
+/* To be called before bl_overflow is added to. */
+static __always_inline void bl_overflow_use(void)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+	__u32 now = bl_flow_now();
+
+	if (half_open && half_open->overflow != now)
+		half_open->overflow = now;
+}
+
+/* Take a place in bl_flow for a half-open flow. False when none is left. */
+static __always_inline bool bl_half_open_take(void)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	if (!half_open || half_open->count >= bl_half_open_max)
+		return false;
+	__sync_fetch_and_add(&half_open->count, 1);
+	return true;
+}
+
+/* Give back the place of a flow that is established, or gone. */
+static __always_inline void bl_half_open_give(void)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	if (half_open)
+		__sync_fetch_and_add(&half_open->count, -1);
+}
+
 /* The entry of packets like @key. NULL when they are of no flow. */
 static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow_key *key)
 {
-	return bpf_map_lookup_elem(&bl_flow, key);
+	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, key);
+
+	return flow || !bl_overflow_used() ? flow : bpf_map_lookup_elem(&bl_overflow, key);
 }
 
 /*
- * Add an entry. False when there is one of this key, or no memory. The key must be on the
- * stack: Linux 6.1 takes no other.
+ * Add an entry to the table that its bits name. False when there is one of this key, or no
+ * memory. The key must be on the stack: Linux 6.1 takes no other.
  */
 static __always_inline bool bl_flow_insert(const struct bl_flow_key *key,
 					   const struct bl_flow_entry *entry)
 {
-	return !bpf_map_update_elem(&bl_flow, key, entry, BPF_NOEXIST);
+	if (!(entry->bits & BL_FLOW_OVERFLOW))
+		return !bpf_map_update_elem(&bl_flow, key, entry, BPF_NOEXIST);
+	bl_overflow_use();
+	return !bpf_map_update_elem(&bl_overflow, key, entry, BPF_NOEXIST);
 }
 
-/* Add an entry, in place of one that is there. False when there is no memory. */
+/* Likewise, in place of an entry that is there. */
 static __always_inline bool bl_flow_store(const struct bl_flow_key *key,
 					  const struct bl_flow_entry *entry)
 {
-	return !bpf_map_update_elem(&bl_flow, key, entry, BPF_ANY);
+	if (!(entry->bits & BL_FLOW_OVERFLOW))
+		return !bpf_map_update_elem(&bl_flow, key, entry, BPF_ANY);
+	bl_overflow_use();
+	return !bpf_map_update_elem(&bl_overflow, key, entry, BPF_ANY);
 }
 
-static __always_inline void bl_flow_delete(const struct bl_flow_key *key)
+/* Remove the entry of @key from the table that the flow's @bits name. */
+static __always_inline void bl_flow_delete(const struct bl_flow_key *key, __u8 bits)
 {
-	bpf_map_delete_elem(&bl_flow, key);
+	if (bits & BL_FLOW_OVERFLOW)
+		bpf_map_delete_elem(&bl_overflow, key);
+	else
+		bpf_map_delete_elem(&bl_flow, key);
+}
+
+/*
+ * Add an entry whose key no other flow may have, in either table. Of two that do so at
+ * once one at most succeeds.
+ */
+static __noinline bool bl_flow_claim(const struct bl_flow_key *key,
+				     const struct bl_flow_entry *entry)
+{
+	const void *other = NULL;
+
+	if (!bl_flow_insert(key, entry))
+		return false;
+	if (entry->bits & BL_FLOW_OVERFLOW)
+		other = bpf_map_lookup_elem(&bl_flow, key);
+	else if (bl_overflow_used())
+		other = bpf_map_lookup_elem(&bl_overflow, key);
+	if (!other)
+		return true;
+	bl_flow_delete(key, entry->bits);
+	return false;
 }
 
 static __always_inline enum bl_flow_state bl_flow_get_state(const struct bl_flow_entry *flow)
@@ -84,38 +168,58 @@ static __always_inline void bl_flow_set_state(struct bl_flow_entry *flow, enum b
 	flow->bits = (flow->bits & ~BL_FLOW_STATE) | state;
 }
 
-/*
- * Note in the forward entry what a packet tells of the connection. Two packets at
- * once may lose one of two notes; the next packet makes it again.
- */
-static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool from_client,
-					  __u8 proto, __u8 tcp_flags)
+/* Whether the flow has been established: its client has gone on after a reply. */
+static __always_inline bool bl_flow_proven(const struct bl_flow_entry *forward)
 {
 	enum bl_flow_state state = bl_flow_get_state(forward);
 
-	if (proto == IPPROTO_UDP) {
-		if (!from_client && state == BL_FLOW_NEW)
-			bl_flow_set_state(forward, BL_FLOW_ESTABLISHED);
-		return;
-	}
-	if (tcp_flags & BL_TCP_RST) {
-		bl_flow_set_state(forward, BL_FLOW_CLOSED);
-		return;
-	}
-	if (tcp_flags & BL_TCP_FIN) {
-		enum bl_flow_state mine =
-			from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
+	return state >= BL_FLOW_ESTABLISHED && state != BL_FLOW_ABORTED;
+}
 
-		if (state < BL_FLOW_CLIENT_CLOSING)
-			bl_flow_set_state(forward, mine);
-		else if (state != mine)
-			bl_flow_set_state(forward, BL_FLOW_CLOSED);
+/* The state of a half-open flow in @state after a packet that is no RST. */
+static __always_inline enum bl_flow_state bl_flow_advance(enum bl_flow_state state,
+							  bool from_client, __u8 tcp_flags)
+{
+	if (tcp_flags & BL_TCP_SYN)
+		return from_client ? state : BL_FLOW_SYN_RECEIVED;
+	if (from_client && state == BL_FLOW_SYN_RECEIVED)
+		return BL_FLOW_ESTABLISHED;
+	/* To the backend, the connection has been established. */
+	if (!from_client && tcp_flags & BL_TCP_FIN)
+		return BL_FLOW_ESTABLISHED;
+	if (from_client)
+		return tcp_flags & BL_TCP_FIN ? BL_FLOW_ABORTED : state;
+	return BL_FLOW_SYN_RECEIVED;
+}
+
+/*
+ * Note in the forward entry what a packet tells of the connection. Two packets at
+ * once may lose one of two notes; the next packet makes it again. TCP's flags are 0 for
+ * UDP.
+ */
+static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool from_client,
+					  __u8 tcp_flags)
+{
+	enum bl_flow_state mine = from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
+	enum bl_flow_state state = bl_flow_get_state(forward);
+
+	if (tcp_flags & BL_TCP_RST) {
+		bl_flow_set_state(forward,
+				  bl_flow_proven(forward) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED);
 		return;
 	}
-	if (state == BL_FLOW_NEW && !from_client)
-		bl_flow_set_state(forward, BL_FLOW_SYN_RECEIVED);
-	else if (state == BL_FLOW_SYN_RECEIVED && from_client && !(tcp_flags & BL_TCP_SYN))
-		bl_flow_set_state(forward, BL_FLOW_ESTABLISHED);
+	if (state < BL_FLOW_ESTABLISHED) {
+		bl_flow_set_state(forward, bl_flow_advance(state, from_client, tcp_flags));
+		if (!bl_flow_proven(forward))
+			return;
+		if (!(forward->bits & BL_FLOW_OVERFLOW))
+			bl_half_open_give();
+		state = BL_FLOW_ESTABLISHED;
+	}
+	if (!(tcp_flags & BL_TCP_FIN) || state == BL_FLOW_ABORTED)
+		return;
+	bl_flow_set_state(forward,
+			  state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED);
 }
 
 /* The reply entry's key: the backend's packets as they arrive. */
@@ -156,5 +260,5 @@ static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward
 	reply->other_port = forward_key->src_port;
 	reply->touched = now - 1; /* the first reply is noted */
 	reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
-	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_SNAT | BL_FLOW_POD));
+	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & BL_FLOW_OF_BOTH);
 }

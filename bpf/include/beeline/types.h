@@ -287,12 +287,13 @@ _Static_assert(sizeof(struct bl_flow_key) == 40, "bl_flow_key");
 
 /* How far a flow has come; what it is decides how long it may be idle. */
 enum bl_flow_state {
-	BL_FLOW_NEW, /* TCP: SYN seen; others: no reply yet */
-	BL_FLOW_SYN_RECEIVED, /* TCP: SYN and ACK of the backend seen */
-	BL_FLOW_ESTABLISHED, /* TCP: ACK of the client seen; others: replied to */
+	BL_FLOW_NEW, /* no reply seen yet */
+	BL_FLOW_SYN_RECEIVED, /* replied to; TCP: SYN and ACK of the backend seen */
+	BL_FLOW_ESTABLISHED, /* the client has gone on after that; TCP: its ACK seen */
 	BL_FLOW_CLIENT_CLOSING, /* TCP: FIN of the client seen */
 	BL_FLOW_BACKEND_CLOSING, /* TCP: FIN of the backend seen */
 	BL_FLOW_CLOSED, /* TCP: FIN of both sides, or RST */
+	BL_FLOW_ABORTED, /* TCP: RST, or FIN of the client, before it was established */
 };
 
 /* What only the forward entry of a flow holds. */
@@ -336,8 +337,25 @@ enum bl_flow_bits {
 	/* With a device: the client's packets leave in a tunnel, and there is no reply
 	 * entry. Without: another node has chosen the backend and sent them here. */
 	BL_FLOW_TUNNEL = 1 << 5,
+	BL_FLOW_OVERFLOW = 1 << 6, /* both entries are in bl_overflow */
 	BL_FLOW_POD = 1 << 7, /* the client is a pod: its device translates replies */
 };
+
+/*
+ * Flows that have not come to be established are half-open: their client may be none
+ * that gets the replies. So that they cannot crowd out the others, they have a share of
+ * bl_flow. What begins when that is used up is kept in bl_overflow until it is
+ * established.
+ */
+struct bl_half_open_entry {
+	/* Half-open flows in bl_flow. Not exact: the agent counts them now and then. */
+	__s64 count;
+	__u8 pad[56]; /* new flows write what is above, all packets read what is below */
+	/* bl_flow_now() when bl_overflow was last added to; 0: it is empty. */
+	__u32 overflow;
+	__u8 pad2[60];
+};
+_Static_assert(sizeof(struct bl_half_open_entry) == 128, "bl_half_open_entry");
 
 /* Size of bl_peers. */
 enum bl_peers_size {
@@ -545,5 +563,7 @@ enum bl_reason {
 	BL_REASON_TUNNEL_MALFORMED,
 	/* Dropped: a packet of the tunnel whose backend is not on this node. */
 	BL_REASON_TUNNEL_NO_BACKEND,
+	/* Served: the flow began when half-open ones had used up their share of the table. */
+	BL_REASON_FLOW_OVERFLOW,
 	BL_REASON_COUNT,
 };

@@ -42,7 +42,7 @@ func (c *command) addFlowFlags(cmd *cobra.Command) *flowFlags {
 		f.filter.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
 		return err
 	})
-	states := bpfmap.FlowStateNames[:]
+	states := append(bpfmap.FlowStateNames[:], bpfmap.FlowReplied)
 	flags.Func("state", "only those in this `STATE`: "+strings.Join(states, ", "), func(s string) error {
 		if f.filter.State = s; !slices.Contains(states, s) {
 			return fmt.Errorf("must be one of %s", strings.Join(states, ", "))

@@ -1,0 +1,49 @@
+package bpfmap
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// The shares of half-open flows, as parts of what the flow table holds.
+const (
+	halfOpenPart = 4 // of the flow table itself
+	overflowPart = 8 // the size of the table for those that begin beyond that
+)
+
+// maxHalfOpen returns how many half-open flows the flow table may hold.
+func (m *Maps) maxHalfOpen() uint32 { return max(1, uint32(m.MaxFlows())/halfOpenPart) }
+
+// HalfOpen is what the programs know of half-open flows.
+type HalfOpen struct {
+	// Count is how many are in the flow table. The programs miss some changes; so does
+	// whoever counts them there while packets come.
+	Count int64
+	// Overflow is the second, by [Clock], in which the overflow table was last added to;
+	// 0 is never.
+	Overflow uint32
+}
+
+// HalfOpen reads what the programs know.
+func (m *Maps) HalfOpen() HalfOpen {
+	e := m.halfOpen.entry()
+	return HalfOpen{atomic.LoadInt64(&e.Count), atomic.LoadUint32(&e.Overflow)}
+}
+
+// CountHalfOpen corrects the programs' count: so many were found in the table where they
+// had known of before.Count. Changes since before was read stay counted.
+func (m *Maps) CountHalfOpen(before HalfOpen, found int) {
+	atomic.AddInt64(&m.halfOpen.entry().Count, int64(found)-before.Count)
+}
+
+// overflowRest is how long the overflow table was not added to when packets need not look
+// there: a program that has noted the second may be about to.
+const overflowRest = 5 * time.Second
+
+// ForgetOverflow lets packets pass by the overflow table, which was found empty in a
+// reading that began at start, after before was read, until it is added to again.
+func (m *Maps) ForgetOverflow(before HalfOpen, start time.Duration) {
+	if time.Duration(before.Overflow)*time.Second+overflowRest < start {
+		atomic.CompareAndSwapUint32(&m.halfOpen.entry().Overflow, before.Overflow, 0)
+	}
+}
