@@ -131,6 +131,7 @@ type Service struct {
 	// ZoneWeights multiply the weights of the endpoints of a zone; one that is not
 	// named has 1.
 	ZoneWeights map[string]uint8
+	Forwarding  Forwarding
 	// Faults are settings that were wrong and do not count.
 	Faults []Fault
 }

@@ -16,6 +16,12 @@ type Update struct {
 	DeleteServices []model.Name
 	PutSlices      []*model.Slice
 	DeleteSlices   []model.Name
+	// PutPeers and DeletePeers are nodes of the cluster, by name.
+	PutPeers    []*model.Peer
+	DeletePeers []string
+	// PeersListed says that all nodes of the cluster have been handed over once, from a
+	// source that begins to tell of them later than of the rest.
+	PeersListed bool
 	// Node replaces what is known of the node; nil leaves it.
 	Node *model.Node
 	// NodeGone says that the cluster has no such node any more. The machine is still

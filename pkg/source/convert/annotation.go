@@ -18,6 +18,8 @@ const (
 	AnnotationRingSize = "service.beeline.io/maglev-size"
 	// AnnotationZoneWeights, of a Service, is a list such as "zone-a=3,zone-b=1".
 	AnnotationZoneWeights = "service.beeline.io/zone-weights"
+	// AnnotationForwarding, of a Service, is one of [model.Forwardings].
+	AnnotationForwarding = model.AnnotationForwarding
 	// AnnotationWeight, of an EndpointSlice, is a number from 0 to 255.
 	AnnotationWeight = "service.beeline.io/weight"
 )
@@ -53,6 +55,10 @@ func annotateService(svc *model.Service, values map[string]string) {
 	})
 	a.read(AnnotationZoneWeights, func(value string) (err error) {
 		svc.ZoneWeights, err = zoneWeights(value)
+		return err
+	})
+	a.read(AnnotationForwarding, func(value string) (err error) {
+		svc.Forwarding, err = model.ParseForwarding(value)
 		return err
 	})
 	svc.Faults = a.faults

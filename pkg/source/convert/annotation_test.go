@@ -33,6 +33,9 @@ func TestServiceAnnotations(t *testing.T) {
 		{"service.beeline.io/zone-weights", "=3", nil, `"=3" is no weight of a zone`},
 		{"service.beeline.io/zone-weights", "a=3,a=4", nil, `zone "a" has two weights`},
 		{"service.beeline.io/zone-weights", "a=256", nil, `zone "a": "256" is no number from 0 to 255`},
+		{"service.beeline.io/forwarding-mode", "dsr", func(s *model.Service) { s.Forwarding = model.DSR }, ""},
+		{"service.beeline.io/forwarding-mode", "snat", func(s *model.Service) { s.Forwarding = model.SNAT }, ""},
+		{"service.beeline.io/forwarding-mode", "DSR", nil, `"DSR" is none of snat, dsr, hybrid`},
 		{"service.beeline.io/other", "x", func(*model.Service) {}, ""},
 	} {
 		svc, want := clusterService(), clusterModel()

@@ -24,6 +24,23 @@ func Node(node *corev1.Node) *model.Node {
 	}
 }
 
+// Peer returns what other nodes know of node. Packets in a tunnel go to the first
+// InternalIP of IPv4, of IPv6 when it has none, else to an ExternalIP.
+func Peer(node *corev1.Node) *model.Peer {
+	p := &model.Peer{Name: node.Name, Addrs: nodeAddrs(node.Status.Addresses)}
+	for _, t := range nodeIPTypes {
+		for _, addr := range addrsOf(node.Status.Addresses, t) {
+			if !p.Tunnel.IsValid() || p.Tunnel.Is6() && addr.Is4() {
+				p.Tunnel = addr
+			}
+		}
+		if p.Tunnel.IsValid() {
+			break
+		}
+	}
+	return p
+}
+
 // podRanges returns those of both families; podCIDR alone is of objects from before
 // podCIDRs.
 func podRanges(spec *corev1.NodeSpec) []netip.Prefix {
@@ -50,16 +67,30 @@ func leaving(node *corev1.Node) bool {
 	})
 }
 
+// nodeIPTypes are the types of addresses that are IPs, those of the cluster first.
+var nodeIPTypes = [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP}
+
 func nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
 	var addrs []netip.Addr
-	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
-		for _, a := range list {
-			if a.Type != t {
-				continue
-			}
-			if addr, ok := parseAddr(a.Address); ok && !slices.Contains(addrs, addr) {
+	for _, t := range nodeIPTypes {
+		for _, addr := range addrsOf(list, t) {
+			if !slices.Contains(addrs, addr) {
 				addrs = append(addrs, addr)
 			}
+		}
+	}
+	return addrs
+}
+
+// addrsOf returns the addresses of one type.
+func addrsOf(list []corev1.NodeAddress, t corev1.NodeAddressType) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range list {
+		if a.Type != t {
+			continue
+		}
+		if addr, ok := parseAddr(a.Address); ok {
+			addrs = append(addrs, addr)
 		}
 	}
 	return addrs

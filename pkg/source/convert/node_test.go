@@ -41,6 +41,35 @@ func TestNode(t *testing.T) {
 	}
 }
 
+func TestPeer(t *testing.T) {
+	internal := func(a string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a}
+	}
+	external := func(a string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: a}
+	}
+	for _, tt := range []struct {
+		list   []corev1.NodeAddress
+		tunnel string
+		addrs  []string
+	}{
+		{[]corev1.NodeAddress{external("198.51.100.1"), internal("192.0.2.1"), internal("192.0.2.2")},
+			"192.0.2.1", []string{"192.0.2.1", "192.0.2.2", "198.51.100.1"}},
+		{[]corev1.NodeAddress{internal("2001:db8::1"), internal("192.0.2.1")}, "192.0.2.1", []string{"2001:db8::1", "192.0.2.1"}},
+		{[]corev1.NodeAddress{external("198.51.100.1"), internal("2001:db8::1")}, "2001:db8::1", []string{"2001:db8::1", "198.51.100.1"}},
+		{[]corev1.NodeAddress{external("2001:db8::1"), external("198.51.100.1")}, "198.51.100.1", []string{"2001:db8::1", "198.51.100.1"}},
+	} {
+		got := Peer(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: tt.list}})
+		want := &model.Peer{Name: "n", Tunnel: netip.MustParseAddr(tt.tunnel), Addrs: addrs(tt.addrs...)}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: %+v, want %+v", tt.list, got, want)
+		}
+	}
+	if got := Peer(&corev1.Node{}); got.Tunnel.IsValid() {
+		t.Errorf("a node without addresses takes packets at %s", got.Tunnel)
+	}
+}
+
 func TestNodeWithNothingKnown(t *testing.T) {
 	got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
 	if want := (&model.Node{Name: "node-1"}); !reflect.DeepEqual(got, want) {

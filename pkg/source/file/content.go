@@ -28,9 +28,14 @@ type id struct {
 	model.Name
 }
 
-func (i id) String() string { return fmt.Sprintf("%s %s", i.kind, i.Name) }
+func (i id) String() string {
+	if i.Namespace == "" {
+		return i.kind + " " + i.Name.Name
+	}
+	return fmt.Sprintf("%s %s", i.kind, i.Name)
+}
 
-// object is one Service or EndpointSlice of a file.
+// object is one Service, EndpointSlice or Node of a file.
 type object struct {
 	id       id
 	document int         // counted from 1
@@ -40,13 +45,15 @@ type object struct {
 	families []model.Family  // to have a cluster IP of, the primary one first
 	unmet    *yamldoc.Fault  // why the ranges cannot give it those; nil is that they can
 
-	slice *model.Slice // nil for a Service and for a slice to be ignored
+	slice *model.Slice // nil for other kinds and for a slice to be ignored
+	peer  *model.Peer  // nil for other kinds
 }
 
 // The kinds of objects that a file may hold.
 const (
 	kindService = "Service"
 	kindSlice   = "EndpointSlice"
+	kindNode    = "Node"
 )
 
 // decode reads a file's manifests. It returns every fault it finds, and content
@@ -122,16 +129,20 @@ func (r *rules) objects(d *yamldoc.Document, root *field.Path, data []byte, impl
 		return r.service(d, root, data)
 	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == kindSlice:
 		return r.slice(d, root, data)
+	case gv == "v1" && tm.Kind == kindNode:
+		return r.node(d, root, data)
 	case root != nil:
 	case gv == "v1" && tm.Kind == "List":
 		return r.list(d, data, metav1.TypeMeta{})
 	case gv == "v1" && tm.Kind == "ServiceList":
 		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindService})
+	case gv == "v1" && tm.Kind == "NodeList":
+		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindNode})
 	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == "EndpointSliceList":
 		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindSlice})
 	}
 	return nil, []*yamldoc.Fault{d.FaultAt(yamldoc.Below(root, "kind"), fmt.Sprintf(
-		"%q of apiVersion %q is not served: give Service of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
+		"%q of apiVersion %q is not served: give Service or Node of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
 		tm.Kind, tm.APIVersion))}
 }
 
@@ -182,6 +193,17 @@ func (r *rules) slice(d *yamldoc.Document, root *field.Path, data []byte) ([]*ob
 	}
 	errs := checkSlice(slice, root)
 	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.Number, root: root, slice: convert.Slice(slice)}
+	return []*object{o}, d.Faults(errs)
+}
+
+// node decodes a Node, of which only its name and addresses matter.
+func (r *rules) node(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
+	node := &corev1.Node{}
+	if faults := d.Strict(root, data, node); len(faults) > 0 {
+		return nil, faults
+	}
+	errs := checkNode(node, root)
+	o := &object{id: id{kindNode, nameOf(node)}, document: d.Number, root: root, peer: convert.Peer(node)}
 	return []*object{o}, d.Faults(errs)
 }
 

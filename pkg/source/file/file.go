@@ -1,4 +1,4 @@
-// Package file is the source that reads Services and EndpointSlices from a
+// Package file is the source that reads Services, EndpointSlices and Nodes from a
 // folder of manifests and follows changes to them.
 //
 // A file is taken as a whole or not at all: while it is broken or clashes with
@@ -291,7 +291,8 @@ func (s *Source) send() {
 	s.opts.Sink.Apply(u)
 	klog.InfoS("Manifests applied", "files", len(s.files), "services", len(s.catalog.services),
 		"putServices", len(u.PutServices), "deleteServices", len(u.DeleteServices),
-		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices))
+		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices),
+		"putNodes", len(u.PutPeers), "deleteNodes", len(u.DeletePeers))
 }
 
 func (s *Source) save() error {

@@ -194,6 +194,12 @@ func dump(updates []source.Update, errs []error) string {
 			}
 			b.WriteString("\n")
 		}
+		for _, p := range u.PutPeers {
+			fmt.Fprintf(&b, "put node %s %s %s\n", p.Name, p.Tunnel, p.Addrs)
+		}
+		for _, name := range u.DeletePeers {
+			fmt.Fprintf(&b, "delete node %s\n", name)
+		}
 		for _, name := range u.DeleteServices {
 			fmt.Fprintf(&b, "delete %s\n", name)
 		}

@@ -22,6 +22,7 @@ type catalog struct {
 	assigned map[model.Name]assignment
 	services map[model.Name]*service
 	slices   map[model.Name]*model.Slice
+	peers    map[model.Name]*model.Peer
 }
 
 // declaration is an object and the file that declares it.
@@ -45,6 +46,7 @@ func newCatalog() *catalog {
 		assigned: map[model.Name]assignment{},
 		services: map[model.Name]*service{},
 		slices:   map[model.Name]*model.Slice{},
+		peers:    map[model.Name]*model.Peer{},
 	}
 }
 
@@ -321,6 +323,9 @@ func (b *builder) convert() {
 			if p.slice != nil {
 				b.next.slices[i.Name] = p.slice
 			}
+			if p.peer != nil {
+				b.next.peers[i.Name] = p.peer
+			}
 			continue
 		}
 		a := b.next.assigned[i.Name]
@@ -354,6 +359,11 @@ func (c *catalog) diff(next *catalog) source.Update {
 	var u source.Update
 	u.PutServices, u.DeleteServices = changes(c.models(), next.models())
 	u.PutSlices, u.DeleteSlices = changes(c.slices, next.slices)
+	var gone []model.Name
+	u.PutPeers, gone = changes(c.peers, next.peers)
+	for _, name := range gone {
+		u.DeletePeers = append(u.DeletePeers, name.Name)
+	}
 	return u
 }
 

@@ -1,0 +1,77 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// AnnotationForwarding is the annotation that a Service names its [Forwarding] by. Whether
+// it can be had depends on the configuration, so not the sources alone tell of faults.
+const AnnotationForwarding = "service.beeline.io/forwarding-mode"
+
+// Forwarding is how packets reach a backend on another node.
+type Forwarding uint8
+
+// The ways.
+const (
+	// DefaultForwarding leaves the choice to the agent's configuration.
+	DefaultForwarding Forwarding = iota
+	// SNAT sends packets from an address of this node, to which the backend answers.
+	SNAT
+	// DSR, direct server return, sends packets in a tunnel to the backend's node, which
+	// answers the client itself.
+	DSR
+	// Hybrid is DSR for TCP and SNAT for all else.
+	Hybrid
+)
+
+var forwardingNames = [...]string{SNAT: "snat", DSR: "dsr", Hybrid: "hybrid"}
+
+// String returns the name that [ParseForwarding] reads; "" for [DefaultForwarding].
+func (f Forwarding) String() string {
+	if int(f) >= len(forwardingNames) {
+		return fmt.Sprintf("Forwarding(%d)", uint8(f))
+	}
+	return forwardingNames[f]
+}
+
+// Forwardings returns the names of the ways.
+func Forwardings() []string { return slices.Clone(forwardingNames[SNAT:]) }
+
+// ParseForwarding returns the way of a name.
+func ParseForwarding(name string) (Forwarding, error) {
+	for f, n := range forwardingNames {
+		if n == name && name != "" {
+			return Forwarding(f), nil
+		}
+	}
+	return DefaultForwarding, fmt.Errorf("%q is none of %s", name, strings.Join(Forwardings(), ", "))
+}
+
+// Or returns f, or other in place of [DefaultForwarding].
+func (f Forwarding) Or(other Forwarding) Forwarding {
+	if f == DefaultForwarding {
+		return other
+	}
+	return f
+}
+
+// Tunnels reports whether packets of some protocol go in a tunnel.
+func (f Forwarding) Tunnels() bool { return f == DSR || f == Hybrid }
+
+// TunnelsProtocol reports whether packets of the protocol go in a tunnel.
+func (f Forwarding) TunnelsProtocol(p Protocol) bool {
+	return f == DSR || f == Hybrid && p == TCP
+}
+
+// Peer is a node of the cluster, this one among them, as the others know it.
+type Peer struct {
+	Name string
+	// Tunnel is where packets in a tunnel to the node go; not valid when it has no
+	// address.
+	Tunnel netip.Addr
+	// Addrs are all of the node's addresses.
+	Addrs []netip.Addr
+}
