@@ -24,6 +24,8 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 		Slots:     m.slots,
 		Frontends: make(map[tables.FrontendKey]tables.Frontend),
 		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
+		Nodes:     make(map[uint16]tables.Node),
+		NodeIDs:   make(map[netip.Addr]uint16),
 	}
 	for id := range m.service.len() {
 		if _, ok := s.Names[id]; !ok {
@@ -35,6 +37,7 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 			Local:           setOf(atomic.LoadUint64(&e.Local)),
 			AffinitySeconds: e.Affinity,
 			Algorithm:       algorithmOf(e.Algorithm),
+			Tunnels:         e.Forwarding == uint16(sockBlForwardingBL_FORWARDING_DSR),
 		}
 	}
 	for id := range m.backend.len() {
@@ -45,8 +48,16 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 				State:      tables.BackendState(e.State),
 				Generation: e.Generation,
 				Weight:     e.Weight,
+				Node:       e.Node,
 			}
 		}
+	}
+	nodes, err := m.Nodes()
+	if err != nil {
+		return s, err
+	}
+	for _, n := range nodes {
+		s.Nodes[n.ID] = n.Node
 	}
 	return s, m.snapshotHashes(&s)
 }
@@ -85,6 +96,10 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	err = each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
 		s.ServiceCIDRs = append(s.ServiceCIDRs, prefixOf(key.Addr, key.PrefixLen))
 	})
+	if err != nil {
+		return err
+	}
+	err = each(m.all[sockMapBlNodeId], func(key *sockBlAddr, id *uint32) { s.NodeIDs[key.netip()] = uint16(*id) })
 	if err != nil {
 		return err
 	}

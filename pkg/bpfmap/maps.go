@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -85,6 +86,9 @@ type Maps struct {
 	// halfOpen is written by the programs, too.
 	halfOpen *table1[sockBlHalfOpenEntry]
 	cover    *table1[sockBlCoverEntry]
+	// node is bl_node; nodeMu is held while an entry is written.
+	node   *table1[[MaxNodes]sockBlNodeEntry]
+	nodeMu sync.Mutex
 	// filterMap is the memory of filter, which is nil when opened for reading.
 	filterMap *table1[sockBlFilterEntry]
 	filter    *filter
@@ -302,6 +306,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], readOnly); err != nil {
 		return err
 	}
+	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {
+		return err
+	}
 	m.statChunks, err = countChunks(m.all[sockMapBlServiceStat])
 	return err
 }
@@ -379,6 +386,11 @@ type Constants struct {
 	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
 	// is none.
 	ForwardMark uint32
+	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
+	TunnelPort uint16
+	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
+	// into it.
+	TunnelClamp bool
 }
 
 // set fills in the variables that a program object has.
@@ -387,6 +399,8 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 		sockVarBlHostNetns:       c.HostNetns,
 		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
 		sockVarBlSeed:            c.Seed,
+		sockVarBlTunnelPort:      c.TunnelPort,
+		sockVarBlTunnelClamp:     c.TunnelClamp,
 		tcVarBlMasqueradeAll:     c.MasqueradeAll,
 		tcVarBlForwardMark:       c.ForwardMark,
 	}
@@ -480,6 +494,9 @@ func (m *Maps) Close() error {
 	}
 	if m.filterMap != nil {
 		errs = append(errs, m.filterMap.close())
+	}
+	if m.node != nil {
+		errs = append(errs, m.node.close())
 	}
 	if m.agent != nil {
 		errs = append(errs, m.agent.close())

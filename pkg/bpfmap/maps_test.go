@@ -142,12 +142,19 @@ func fill(t *testing.T, m *Maps) content {
 			NodeAddrs: map[netip.Addr]tables.NodeAddr{
 				netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("127.0.0.1"): {HostOnly: true}, netip.IPv6Loopback(): {HostOnly: true},
 			},
+			Nodes: map[uint16]tables.Node{
+				1:    {Addr: netip.MustParseAddr("192.0.2.1"), Name: "node-1", Self: true},
+				8191: {Addr: netip.MustParseAddr("fd00::2"), Name: strings.Repeat("n", 253)},
+			},
+			NodeIDs: map[netip.Addr]uint16{
+				netip.MustParseAddr("192.0.2.1"): 1, netip.MustParseAddr("fd00::1"): 1, netip.MustParseAddr("fd00::2"): 8191,
+			},
 		},
 		Slots: map[tables.Set][]uint32{},
 	}
 	backend := uint32(0)
 	for i, id := range slices.Sorted(maps.Keys(c.Names)) {
-		s := tables.Service{AffinitySeconds: uint32(i), Local: tables.Set{Kind: policy.Drop}, Algorithm: model.Maglev - model.Algorithm(i)}
+		s := tables.Service{AffinitySeconds: uint32(i), Local: tables.Set{Kind: policy.Drop}, Algorithm: model.Maglev - model.Algorithm(i), Tunnels: i%2 == 1}
 		// The third run lies in two chunks.
 		s.Cluster = tables.Set{Kind: policy.Backends, First: uint32(i*8192 - i), Count: uint32(i + 1)}
 		c.Services[id] = s
@@ -156,7 +163,7 @@ func fill(t *testing.T, m *Maps) content {
 			c.Backends[backend] = tables.Backend{
 				AddrPort: netip.AddrPortFrom([]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}[i%2], uint16(8080+i)),
 				Service:  id, State: tables.InCluster | tables.Ready | tables.OnNode, Generation: 1<<32 - 1 - uint32(i),
-				Weight: uint16(1<<16 - 1 - i),
+				Weight: uint16(1<<16 - 1 - i), Node: uint16(i % 2 * 8191),
 			}
 			c.Slots[s.Cluster] = append(c.Slots[s.Cluster], backend)
 			backend += 1365
@@ -171,6 +178,12 @@ func write(t *testing.T, m *Maps, c content) {
 	t.Helper()
 	for id, name := range c.Names {
 		must(t, m.PutServiceName(id, name))
+	}
+	for id, n := range c.Nodes {
+		must(t, m.PutNode(id, n))
+	}
+	for addr, id := range c.NodeIDs {
+		must(t, m.PutNodeID(addr, id))
 	}
 	for id, b := range c.Backends {
 		must(t, m.PutBackend(id, b))
@@ -200,7 +213,7 @@ func write(t *testing.T, m *Maps, c content) {
 func TestSnapshot(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	empty := contentOf(t, m)
-	if len(empty.Names)+len(empty.Backends)+len(empty.Frontends)+len(empty.NodeAddrs) != 0 {
+	if len(empty.Names)+len(empty.Backends)+len(empty.Frontends)+len(empty.NodeAddrs)+len(empty.Nodes)+len(empty.NodeIDs) != 0 {
 		t.Fatalf("new maps hold %+v", empty)
 	}
 	want := fill(t, m)
@@ -221,6 +234,12 @@ func TestSnapshot(t *testing.T) {
 	}
 	for id := range want.Services {
 		must(t, m.PutService(id, tables.Service{}), m.ClearServiceName(id))
+	}
+	for addr := range want.NodeIDs {
+		must(t, m.DeleteNodeID(addr), m.DeleteNodeID(addr))
+	}
+	for id := range want.Nodes {
+		must(t, m.ClearNode(id), m.ClearNode(id))
 	}
 	for id, b := range want.Backends {
 		b.State = 0

@@ -211,6 +211,13 @@ const (
 	sockBlFlowStateBL_FLOW_ABORTED         sockBlFlowState = 6
 )
 
+type sockBlForwarding uint32
+
+const (
+	sockBlForwardingBL_FORWARDING_SNAT sockBlForwarding = 0
+	sockBlForwardingBL_FORWARDING_DSR  sockBlForwarding = 1
+)
+
 type sockBlFrontendEntry struct {
 	_       structs.HostLayout
 	Service uint32
@@ -262,11 +269,39 @@ const (
 	sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY sockBlNodeAddrFlag = 2
 )
 
+type sockBlNodeAnswer uint32
+
+const (
+	sockBlNodeAnswerBL_NODE_NOT_ASKED sockBlNodeAnswer = 0
+	sockBlNodeAnswerBL_NODE_ASKED     sockBlNodeAnswer = 1
+	sockBlNodeAnswerBL_NODE_TAKES     sockBlNodeAnswer = 2
+	sockBlNodeAnswerBL_NODE_REFUSES   sockBlNodeAnswer = 3
+	sockBlNodeAnswerBL_NODE_SILENT    sockBlNodeAnswer = 4
+)
+
 type sockBlNodeEntry struct {
-	_     structs.HostLayout
-	Addr  sockBlAddr
-	Flags uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Addr   sockBlAddr
+	Flags  uint32
+	Answer uint32
+}
+
+type sockBlNodeFlag uint32
+
+const (
+	sockBlNodeFlagBL_NODE_SELF   sockBlNodeFlag = 1
+	sockBlNodeFlagBL_NODE_TUNNEL sockBlNodeFlag = 2
+)
+
+type sockBlNodeLimit uint32
+
+const (
+	sockBlNodeLimitBL_NODE_MAX sockBlNodeLimit = 8192
+)
+
+type sockBlNodeNameEntry struct {
+	_    structs.HostLayout
+	Name [256]int8
 }
 
 type sockBlPeersEntry struct {
@@ -380,6 +415,15 @@ type sockBlSrcrangeKey struct {
 	Addr      sockBlAddr
 }
 
+type sockBlTunnel uint32
+
+const (
+	sockBlTunnelBL_TUNNEL_CLASS    sockBlTunnel = 65531
+	sockBlTunnelBL_TUNNEL_BACKEND  sockBlTunnel = 129
+	sockBlTunnelBL_TUNNEL_CONTROL  sockBlTunnel = 128
+	sockBlTunnelBL_TUNNEL_CRITICAL sockBlTunnel = 64
+)
+
 type sockBlUdpDirection uint32
 
 const (
@@ -431,6 +475,7 @@ const (
 	sockMapBlNode                     = "bl_node"
 	sockMapBlNodeAddr                 = "bl_node_addr"
 	sockMapBlNodeId                   = "bl_node_id"
+	sockMapBlNodeName                 = "bl_node_name"
 	sockMapBlOverflow                 = "bl_overflow"
 	sockMapBlPeers                    = "bl_peers"
 	sockMapBlService                  = "bl_service"
@@ -463,6 +508,7 @@ const (
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	sockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	sockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	sockVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	sockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	sockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	sockVarBlExportBlReason           = "bl_export_bl_reason"
@@ -479,6 +525,7 @@ const (
 	sockVarBlHostNetns                = "bl_host_netns"
 	sockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	sockVarBlSeed                     = "bl_seed"
+	sockVarBlTunnelClamp              = "bl_tunnel_clamp"
 	sockVarBlTunnelPort               = "bl_tunnel_port"
 	sockVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
@@ -556,6 +603,7 @@ type sockMapSpecs struct {
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
@@ -586,6 +634,7 @@ type sockVariableSpecs struct {
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
@@ -602,6 +651,7 @@ type sockVariableSpecs struct {
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
+	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
@@ -643,6 +693,7 @@ type sockMaps struct {
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
@@ -674,6 +725,7 @@ func (m *sockMaps) Close() error {
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlService,
@@ -705,6 +757,7 @@ type sockVariables struct {
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
@@ -721,6 +774,7 @@ type sockVariables struct {
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
+	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }

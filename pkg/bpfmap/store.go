@@ -20,6 +20,8 @@ func (m *Maps) Limits() tables.Limits {
 		Slots:        m.slot.limit,
 		Frontends:    m.limit(sockMapBlFrontend),
 		SourceRanges: m.limit(sockMapBlSrcrange),
+		Nodes:        m.limit(sockMapBlNode),
+		NodeIDs:      m.limit(sockMapBlNodeId),
 	}
 }
 
@@ -99,6 +101,10 @@ func (m *Maps) PutService(id uint32, service tables.Service) error {
 		return err
 	}
 	m.putAlgorithm(e, algorithmNumber(service.Algorithm))
+	e.Forwarding = uint16(sockBlForwardingBL_FORWARDING_SNAT)
+	if service.Tunnels {
+		e.Forwarding = uint16(sockBlForwardingBL_FORWARDING_DSR)
+	}
 	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
 	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
 	atomic.StoreUint64(&e.Local, setWord(service.Local))
@@ -122,7 +128,7 @@ func (m *Maps) putAlgorithm(e *sockBlServiceEntry, algorithm uint16) {
 	}
 }
 
-// PutBackend writes an entry; state and generation last, by one store.
+// PutBackend writes an entry; state, node and generation last, by one store.
 func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	e, err := m.backend.grow(id)
 	if err != nil {
@@ -136,7 +142,7 @@ func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	word := struct {
 		state, node uint16
 		generation  uint32
-	}{uint16(backend.State), e.Node, backend.Generation}
+	}{uint16(backend.State), backend.Node, backend.Generation}
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&e.State)), *(*uint64)(unsafe.Pointer(&word)))
 	return nil
 }

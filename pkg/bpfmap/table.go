@@ -173,7 +173,8 @@ func (t *table[T]) close() error {
 	return errors.Join(errs...)
 }
 
-// table1 is a map of one entry that is mapped into memory.
+// table1 is a map of one entry, or an array of a fixed number of them, that is mapped
+// into memory. T is all of it.
 type table1[T any] struct {
 	mem []byte
 }
@@ -183,7 +184,7 @@ func openTable1[T any](kernelMap *ebpf.Map, readOnly bool) (*table1[T], error) {
 	if !readOnly {
 		prot |= unix.PROT_WRITE
 	}
-	size := max(int(kernelMap.ValueSize()), os.Getpagesize())
+	size := max(int(kernelMap.ValueSize()*kernelMap.MaxEntries()), os.Getpagesize())
 	mem, err := unix.Mmap(kernelMap.FD(), 0, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("%s: map into memory: %w", kernelMap, err)

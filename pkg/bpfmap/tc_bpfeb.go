@@ -35,6 +35,7 @@ const (
 	tcMapBlNode                     = "bl_node"
 	tcMapBlNodeAddr                 = "bl_node_addr"
 	tcMapBlNodeId                   = "bl_node_id"
+	tcMapBlNodeName                 = "bl_node_name"
 	tcMapBlOverflow                 = "bl_overflow"
 	tcMapBlPeers                    = "bl_peers"
 	tcMapBlReorder                  = "bl_reorder"
@@ -67,6 +68,7 @@ const (
 	tcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	tcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	tcVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	tcVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	tcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	tcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	tcVarBlExportBlReason           = "bl_export_bl_reason"
@@ -88,6 +90,7 @@ const (
 	tcVarBlSeed                     = "bl_seed"
 	tcVarBlSnatPortMax              = "bl_snat_port_max"
 	tcVarBlSnatPortMin              = "bl_snat_port_min"
+	tcVarBlTunnelClamp              = "bl_tunnel_clamp"
 	tcVarBlTunnelPort               = "bl_tunnel_port"
 	tcVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
@@ -165,6 +168,7 @@ type tcMapSpecs struct {
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
@@ -197,6 +201,7 @@ type tcVariableSpecs struct {
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
@@ -218,6 +223,7 @@ type tcVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
@@ -261,6 +267,7 @@ type tcMaps struct {
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
@@ -296,6 +303,7 @@ func (m *tcMaps) Close() error {
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlReorder,
@@ -329,6 +337,7 @@ type tcVariables struct {
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
@@ -350,6 +359,7 @@ type tcVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }

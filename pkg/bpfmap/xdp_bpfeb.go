@@ -35,6 +35,7 @@ const (
 	xdpMapBlNode                     = "bl_node"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
 	xdpMapBlNodeId                   = "bl_node_id"
+	xdpMapBlNodeName                 = "bl_node_name"
 	xdpMapBlOverflow                 = "bl_overflow"
 	xdpMapBlPeers                    = "bl_peers"
 	xdpMapBlService                  = "bl_service"
@@ -60,6 +61,7 @@ const (
 	xdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	xdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	xdpVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
+	xdpVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	xdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	xdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	xdpVarBlExportBlReason           = "bl_export_bl_reason"
@@ -80,6 +82,7 @@ const (
 	xdpVarBlSeed                     = "bl_seed"
 	xdpVarBlSnatPortMax              = "bl_snat_port_max"
 	xdpVarBlSnatPortMin              = "bl_snat_port_min"
+	xdpVarBlTunnelClamp              = "bl_tunnel_clamp"
 	xdpVarBlTunnelPort               = "bl_tunnel_port"
 	xdpVarBlUdpPeerIdle              = "bl_udp_peer_idle"
 )
@@ -152,6 +155,7 @@ type xdpMapSpecs struct {
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
@@ -182,6 +186,7 @@ type xdpVariableSpecs struct {
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
@@ -202,6 +207,7 @@ type xdpVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
 }
@@ -245,6 +251,7 @@ type xdpMaps struct {
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
+	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
@@ -278,6 +285,7 @@ func (m *xdpMaps) Close() error {
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,
+		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlService,
@@ -309,6 +317,7 @@ type xdpVariables struct {
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
+	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
@@ -329,6 +338,7 @@ type xdpVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
 }

@@ -49,6 +49,7 @@ func join(eps []endpoint, port model.ServicePort, family model.Family, list []*m
 					Ready:       ep.Ready,
 					Serving:     ep.Serving,
 					Terminating: ep.Terminating,
+					NodeName:    ep.NodeName,
 					OnNode:      node.Name != "" && ep.NodeName == node.Name,
 					Weight:      weight,
 				},

@@ -44,6 +44,8 @@ type Backend struct {
 	Ready       bool
 	Serving     bool
 	Terminating bool
+	// NodeName is the node that the endpoint runs on; "" is unknown.
+	NodeName string
 	// OnNode says that the endpoint runs on the node the sets are made for.
 	OnNode bool
 	// Weight is the share of new connections; 0 gets none.

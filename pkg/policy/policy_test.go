@@ -339,11 +339,11 @@ func TestBackendState(t *testing.T) {
 	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here)
 	local := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.1:8080"),
-		Serving:  true, Terminating: true, OnNode: true, Weight: 1,
+		Serving:  true, Terminating: true, NodeName: "here", OnNode: true, Weight: 1,
 	}
 	remote := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.2:8080"),
-		Serving:  true, Terminating: true, Weight: 1,
+		Serving:  true, Terminating: true, NodeName: "there", Weight: 1,
 	}
 	if want := []Backend{local, remote}; !slices.Equal(sets.Cluster.Backends, want) {
 		t.Errorf("cluster backends = %+v, want %+v", sets.Cluster.Backends, want)

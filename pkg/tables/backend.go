@@ -16,6 +16,7 @@ type backend struct {
 	generation uint32
 	state      BackendState
 	weight     uint16
+	node       uint16
 	// left holds the sets that the backend was in and is not any more: coming
 	// back to one makes what was remembered of it void.
 	left BackendState
@@ -26,6 +27,8 @@ type endpoint struct {
 	addr   netip.AddrPort
 	state  BackendState
 	weight uint16
+	node   uint16 // set by nodes.locate
+	host   string // the name of the node
 }
 
 // Backends of a unit, wanted endpoints and the sets of pkg/policy are all in the
@@ -46,11 +49,11 @@ func appendWanted(wanted []endpoint, sets policy.Sets) []endpoint {
 		}
 		var e endpoint
 		if order <= 0 {
-			e.addr, e.state, e.weight = cluster[0].AddrPort, InCluster|conditions(cluster[0]), cluster[0].Weight
+			e.take(&cluster[0], InCluster)
 			cluster = cluster[1:]
 		}
 		if order >= 0 {
-			e.addr, e.state, e.weight = local[0].AddrPort, e.state|InLocal|conditions(local[0]), local[0].Weight
+			e.take(&local[0], InLocal)
 			local = local[1:]
 		}
 		wanted = append(wanted, e)
@@ -58,7 +61,13 @@ func appendWanted(wanted []endpoint, sets policy.Sets) []endpoint {
 	return wanted
 }
 
-func conditions(b policy.Backend) BackendState {
+// take adds that the endpoint is in a set.
+func (e *endpoint) take(b *policy.Backend, set BackendState) {
+	e.addr, e.weight, e.host = b.AddrPort, b.Weight, b.NodeName
+	e.state |= set | conditions(b)
+}
+
+func conditions(b *policy.Backend) BackendState {
 	var s BackendState
 	if b.Ready {
 		s |= Ready
@@ -92,7 +101,7 @@ func (t *Tables) putBackends(u *unit, wanted []endpoint) error {
 		}
 		b := &known[0]
 		next := *b
-		next.state, next.weight = want.state|b.state&membership, want.weight
+		next.state, next.weight, next.node = want.state|b.state&membership, want.weight, want.node
 		if next.state&^b.state&b.left != 0 {
 			next.generation++
 			next.left = 0
@@ -128,6 +137,7 @@ func (t *Tables) addBackends(u *unit, fresh []endpoint, all int) ([]backend, err
 		b := backend{addr: want.addr, id: id, generation: t.store.Generation(id)}
 		next := b
 		next.generation, next.state, next.weight = b.generation+1, want.state, want.weight
+		next.node = want.node
 		if err := t.putBackend(u, &b, next); err != nil {
 			t.backends.put(id)
 			errs = append(errs, err)
@@ -156,12 +166,16 @@ func merge(list, added []backend) []backend {
 
 // putBackend writes next in place of b, if it differs.
 func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
-	if next.state != b.state || next.generation != b.generation || next.weight != b.weight {
-		entry := Backend{AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation, Weight: next.weight}
+	if next.state != b.state || next.generation != b.generation || next.weight != b.weight || next.node != b.node {
+		entry := Backend{
+			AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation,
+			Weight: next.weight, Node: next.node,
+		}
 		if err := t.store.PutBackend(b.id, entry); err != nil {
 			return fmt.Errorf("backend %s: %w", b.addr, err)
 		}
 	}
+	t.nodes.move(b.node, next.node)
 	*b = next
 	return nil
 }
@@ -187,6 +201,9 @@ func (t *Tables) dropBackends(u *unit, wanted []endpoint, held map[uint32]bool) 
 		next := b
 		next.state = state &^ (membership &^ b.state)
 		next.left |= b.state &^ next.state & membership
+		if next.state == 0 {
+			next.node = 0
+		}
 		if err := t.putBackend(u, &b, next); err != nil {
 			errs = append(errs, err)
 		}

@@ -31,6 +31,10 @@ func (discard) PutServiceCIDR(netip.Prefix) error        { return nil }
 func (discard) DeleteServiceCIDR(netip.Prefix) error     { return nil }
 func (discard) PutNodeAddr(netip.Addr, NodeAddr) error   { return nil }
 func (discard) DeleteNodeAddr(netip.Addr) error          { return nil }
+func (discard) PutNode(uint16, Node) error               { return nil }
+func (discard) ClearNode(uint16) error                   { return nil }
+func (discard) PutNodeID(netip.Addr, uint16) error       { return nil }
+func (discard) DeleteNodeID(netip.Addr) error            { return nil }
 func (discard) Barrier() error                           { return nil }
 
 // BenchmarkApply changes one endpoint of one Service out of many.

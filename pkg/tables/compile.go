@@ -19,9 +19,11 @@ type Unit struct {
 	Sets            policy.Sets
 	AffinitySeconds uint32
 	Algorithm       model.Algorithm
-	RingSize        uint32 // 0 is by the number of backends
-	SourceRanges    []netip.Prefix
-	Frontends       []DesiredFrontend
+	// Tunnels says that packets to backends on other nodes go in a tunnel.
+	Tunnels      bool
+	RingSize     uint32 // 0 is by the number of backends
+	SourceRanges []netip.Prefix
+	Frontends    []DesiredFrontend
 
 	// rings are those of the cluster and the local set, once prepared.
 	rings [2][]uint32
@@ -68,6 +70,7 @@ func compileUnit(svc *model.Service, port model.ServicePort, family model.Family
 		AffinitySeconds: svc.AffinitySeconds,
 		Algorithm:       svc.Algorithm.Or(model.Random),
 		RingSize:        svc.RingSize,
+		Tunnels:         svc.Forwarding.TunnelsProtocol(port.Protocol),
 	}
 	var internal, external FrontendFlags
 	if svc.InternalLocal {

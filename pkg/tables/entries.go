@@ -103,6 +103,8 @@ type Service struct {
 	Local           Set
 	AffinitySeconds uint32
 	Algorithm       model.Algorithm
+	// Tunnels says that packets to backends on other nodes go in a tunnel.
+	Tunnels bool
 }
 
 // ServiceName is what a Service id stands for.
@@ -151,6 +153,17 @@ type Backend struct {
 	State      BackendState
 	Generation uint32
 	Weight     uint16
+	// Node is the id of the one that a backend of a Service that tunnels is on; 0 is
+	// unknown.
+	Node uint16
+}
+
+// Node is a node of the cluster. Its id is 1 or more.
+type Node struct {
+	// Addr is where packets in a tunnel to it go.
+	Addr netip.Addr
+	Name string
+	Self bool // it is this one
 }
 
 // SourceRange lets a client prefix reach a Service's load-balancer addresses.

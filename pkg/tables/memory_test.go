@@ -34,12 +34,15 @@ type memory struct {
 	ranges    map[SourceRange]bool
 	cidrs     map[netip.Prefix]bool
 	nodeAddrs map[netip.Addr]NodeAddr
+	nodes     map[uint16]Node
+	nodeIDs   map[netip.Addr]uint16
 
-	// What readers may hold: the last three are since the last Barrier.
+	// What readers may hold: the last four are since the last Barrier.
 	owner        map[uint32]uint32 // slot → Service whose word leads to it
 	heldSlots    map[uint32]bool
 	heldServices map[uint32]bool
 	heldBackends map[uint32]bool
+	heldNodes    map[uint16]bool
 	// lost holds the sets that a backend has left in its present generation.
 	lost map[uint32]BackendState
 
@@ -61,10 +64,13 @@ func newMemory(t testing.TB, limits Limits) *memory {
 		ranges:       make(map[SourceRange]bool),
 		cidrs:        make(map[netip.Prefix]bool),
 		nodeAddrs:    make(map[netip.Addr]NodeAddr),
+		nodes:        make(map[uint16]Node),
+		nodeIDs:      make(map[netip.Addr]uint16),
 		owner:        make(map[uint32]uint32),
 		heldSlots:    make(map[uint32]bool),
 		heldServices: make(map[uint32]bool),
 		heldBackends: make(map[uint32]bool),
+		heldNodes:    make(map[uint16]bool),
 		lost:         make(map[uint32]BackendState),
 	}
 }
@@ -76,6 +82,8 @@ var roomy = Limits{
 	Slots:        Limit{"bl_slot", 1 << 20, "--max-slots"},
 	Frontends:    Limit{"bl_frontend", 1 << 16, "--max-frontends"},
 	SourceRanges: Limit{"bl_srcrange", 1 << 16, "--max-source-ranges"},
+	Nodes:        Limit{"bl_node", 64, ""},
+	NodeIDs:      Limit{"bl_node_id", 64, ""},
 }
 
 func (m *memory) Reserve(_, _, _ uint32) error { return nil }
@@ -253,6 +261,13 @@ func (m *memory) PutBackend(id uint32, b Backend) error {
 	if old.State != 0 {
 		m.heldBackends[id] = true
 	}
+	if _, ok := m.nodes[b.Node]; b.Node != 0 && !ok {
+		m.broken("backend %d is on node %d, which is none", id, b.Node)
+	}
+	if b.State == 0 && b.Node != 0 {
+		m.broken("backend %d is not in use but on node %d", id, b.Node)
+	}
+	m.heldNodes[old.Node] = true
 	m.backends[id] = b
 	return nil
 }
@@ -373,6 +388,66 @@ func (m *memory) DeleteNodeAddr(addr netip.Addr) error {
 	return nil
 }
 
+func (m *memory) PutNode(id uint16, n Node) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+	if id == 0 || uint32(id) >= m.limits.Nodes.Size {
+		m.broken("node id %d", id)
+	}
+	old, known := m.nodes[id]
+	switch {
+	case known && old.Addr != n.Addr:
+		m.broken("node %d goes from %s to %s", id, old.Addr, n.Addr)
+	case !known && m.heldNodes[id]:
+		m.broken("node id %d is reused while a reader may have it", id)
+	}
+	m.nodes[id] = n
+	return nil
+}
+
+func (m *memory) ClearNode(id uint16) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+	for bid, b := range m.backends {
+		if b.State != 0 && b.Node == id {
+			m.broken("node %d is cleared while backend %d is on it", id, bid)
+		}
+	}
+	for addr, node := range m.nodeIDs {
+		if node == id {
+			m.broken("node %d is cleared while it has address %s", id, addr)
+		}
+	}
+	delete(m.nodes, id)
+	m.heldNodes[id] = true
+	return nil
+}
+
+func (m *memory) PutNodeID(addr netip.Addr, id uint16) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+	if _, ok := m.nodes[id]; !ok {
+		m.broken("address %s leads to node %d, which is none", addr, id)
+	}
+	if _, ok := m.nodeIDs[addr]; !ok && uint32(len(m.nodeIDs)) >= m.limits.NodeIDs.Size {
+		return m.limits.NodeIDs.Full()
+	}
+	m.nodeIDs[addr] = id
+	return nil
+}
+
+func (m *memory) DeleteNodeID(addr netip.Addr) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+	m.heldNodes[m.nodeIDs[addr]] = true
+	delete(m.nodeIDs, addr)
+	return nil
+}
+
 // Barrier ends all readers.
 func (m *memory) Barrier() error {
 	if m.barrierErr != nil {
@@ -381,6 +456,7 @@ func (m *memory) Barrier() error {
 	clear(m.heldSlots)
 	clear(m.heldServices)
 	clear(m.heldBackends)
+	clear(m.heldNodes)
 	return nil
 }
 
@@ -405,6 +481,8 @@ func (m *memory) snapshot() Snapshot {
 		SourceRanges: slices.Collect(maps.Keys(m.ranges)),
 		ServiceCIDRs: slices.Collect(maps.Keys(m.cidrs)),
 		NodeAddrs:    maps.Clone(m.nodeAddrs),
+		Nodes:        maps.Clone(m.nodes),
+		NodeIDs:      maps.Clone(m.nodeIDs),
 	}
 	for id := range m.names {
 		s.Services[id] = m.services[id]
@@ -422,9 +500,11 @@ type unitView struct {
 	name           ServiceName
 	affinity       uint32
 	algorithm      model.Algorithm
+	tunnels        bool
 	cluster, local setView
 	backends       map[netip.AddrPort]BackendState
 	weights        map[netip.AddrPort]uint16
+	nodes          map[netip.AddrPort]netip.Addr // where their tunnel ends
 	ranges         []netip.Prefix
 }
 
@@ -443,15 +523,17 @@ func (m *memory) view() map[UnitName]unitView {
 		}
 		s := m.services[id]
 		v := unitView{
-			name: name, affinity: s.AffinitySeconds, algorithm: s.Algorithm,
+			name: name, affinity: s.AffinitySeconds, algorithm: s.Algorithm, tunnels: s.Tunnels,
 			cluster: m.viewSet(s.Cluster), local: m.viewSet(s.Local),
 			backends: make(map[netip.AddrPort]BackendState),
 			weights:  make(map[netip.AddrPort]uint16),
+			nodes:    make(map[netip.AddrPort]netip.Addr),
 		}
 		for _, b := range m.backends {
 			if b.Service == id && b.State != 0 {
 				v.backends[b.AddrPort] = b.State
 				v.weights[b.AddrPort] = b.Weight
+				v.nodes[b.AddrPort] = m.nodes[b.Node].Addr
 			}
 		}
 		for r := range m.ranges {
@@ -461,6 +543,25 @@ func (m *memory) view() map[UnitName]unitView {
 		}
 		slices.SortFunc(v.ranges, netip.Prefix.Compare)
 		view[name.Unit()] = v
+	}
+	return view
+}
+
+// viewNodes returns the nodes with the addresses that they may send from.
+func (m *memory) viewNodes() map[Node][]netip.Addr {
+	view := make(map[Node][]netip.Addr)
+	for _, n := range m.nodes {
+		if _, twice := view[n]; twice {
+			m.t.Fatalf("%v has two ids", n)
+		}
+		view[n] = []netip.Addr{}
+	}
+	for addr, id := range m.nodeIDs {
+		n := m.nodes[id]
+		view[n] = append(view[n], addr)
+	}
+	for _, addrs := range view {
+		slices.SortFunc(addrs, netip.Addr.Compare)
 	}
 	return view
 }

@@ -37,6 +37,7 @@ func TestRandomFull(t *testing.T) {
 	limits := roomy
 	limits.Services.Size, limits.Backends.Size = 14, 24
 	limits.Slots.Size, limits.Frontends.Size = 64, 20
+	limits.Nodes.Size, limits.NodeIDs.Size = 8, 10
 	eachSeed(t, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed, limits)
 		for range 150 {
@@ -50,6 +51,7 @@ func TestRandomFull(t *testing.T) {
 			last.Units[i].Algorithm = model.Random // no ring would fit
 		}
 		w.desired = map[model.Name]Desired{one: last}
+		w.peers = w.peers[:min(4, len(w.peers))]
 		w.settle()
 		w.settle() // what did not fit beside what went
 		w.check()
@@ -79,6 +81,7 @@ type world struct {
 	store   *memory
 	tables  *Tables
 	desired map[model.Name]Desired
+	peers   []*model.Peer
 	retired []Retired // waiting for Release
 }
 
@@ -105,7 +108,7 @@ func (w *world) step() {
 		}
 	}
 	w.mayDie(func() {
-		switch w.rand.IntN(12) {
+		switch w.rand.IntN(14) {
 		case 0, 1, 2, 3, 4, 5:
 			name := randomName(w.rand)
 			w.desired[name] = randomDesired(w.rand, name)
@@ -122,10 +125,25 @@ func (w *world) step() {
 			w.applyAll()
 		case 11:
 			w.restart()
+			w.setNodes()
 			w.applyAll()
 			w.prune()
+			w.tolerate(w.tables.DropNodes())
+		case 12, 13:
+			w.peers = randomPeers(w.rand)
+			w.setNodes()
+			w.tolerate(w.tables.DropNodes())
 		}
 	})
+}
+
+// setNodes brings in the nodes, and applies the Services that are affected.
+func (w *world) setNodes() {
+	affected, err := w.tables.SetNodes(w.peers, "here")
+	w.tolerate(err)
+	for _, name := range affected {
+		w.apply(name)
+	}
 }
 
 // mayDie runs f; an agent that dies in it is started again.
@@ -240,8 +258,10 @@ func leaves(err error) []error {
 // settle ends the trouble and applies everything.
 func (w *world) settle() {
 	w.store.failing, w.store.killAt = nil, 0
+	w.setNodes()
 	w.applyAll()
 	w.prune()
+	w.tolerate(w.tables.DropNodes())
 	w.retired = append(w.retired, w.tables.Retire())
 	w.release()
 }
@@ -250,7 +270,7 @@ func (w *world) settle() {
 // restarts without a change.
 func (w *world) check() {
 	w.t.Helper()
-	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired}
+	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired, peers: w.peers}
 	fresh.tables = New(fresh.store)
 	fresh.settle()
 	got, want := w.store.view(), fresh.store.view()
@@ -263,6 +283,7 @@ func (w *world) check() {
 		w.t.Errorf("%d units, want %d", len(got), len(want))
 	}
 	w.checkFrontends()
+	w.checkNodes(fresh)
 	if got, want := w.tables.Usage(), fresh.tables.Usage(); !slices.Equal(got, want) {
 		w.t.Errorf("usage is %+v, want %+v", got, want)
 	}
@@ -317,8 +338,10 @@ func (w *world) checkRestart() {
 	if got := w.tables.Usage(); !slices.Equal(got, usage) {
 		w.t.Errorf("usage after a restart is %+v, was %+v", got, usage)
 	}
+	w.setNodes()
 	w.applyAll()
 	w.prune()
+	w.tolerate(w.tables.DropNodes())
 	if n := w.store.writes - before; n != 0 {
 		w.t.Errorf("a restart without a change makes %d writes", n)
 	}
@@ -327,6 +350,26 @@ func (w *world) checkRestart() {
 	}
 	if !w.tables.Retire().Empty() {
 		w.t.Error("a restart without a change retires something")
+	}
+}
+
+// checkNodes compares the nodes with those of a fresh store, but for their ids.
+func (w *world) checkNodes(fresh *world) {
+	w.t.Helper()
+	got, want := w.store.viewNodes(), fresh.store.viewNodes()
+	if w.store.limits == roomy && !reflect.DeepEqual(got, want) {
+		w.t.Errorf("the nodes are\n%+v, want\n%+v", got, want)
+	}
+	for _, node := range w.tables.nodes.known {
+		backends := 0
+		for _, b := range w.store.backends {
+			if b.State != 0 && w.store.nodes[b.Node] == node.Node {
+				backends++
+			}
+		}
+		if backends != node.backends {
+			w.t.Errorf("node %s has %d backends, %d are counted", node.Name, backends, node.backends)
+		}
 	}
 }
 
@@ -364,6 +407,7 @@ func randomDesired(r *rand.Rand, name model.Name) Desired {
 		ExternalLocal:   r.IntN(3) == 0,
 		AffinitySeconds: uint32(r.IntN(2)) * 60,
 		Algorithm:       model.Algorithm(r.IntN(int(model.Maglev) + 1)),
+		Forwarding:      model.Forwarding(r.IntN(int(model.Hybrid) + 1)),
 		RingSize:        []uint32{251, 509}[r.IntN(2)],
 	}
 	if r.IntN(3) == 0 {
@@ -388,6 +432,28 @@ func randomDesired(r *rand.Rand, name model.Name) Desired {
 	}
 	svc.Ports = pick(r, 2, svc.Ports...)
 	return Compile(svc, randomSlices(r, svc), &model.Node{Name: "here", Zone: "z"})
+}
+
+// randomPeers makes nodes that share addresses, have none, or are more than there is
+// room for.
+func randomPeers(r *rand.Rand) []*model.Peer {
+	var list []*model.Peer
+	names := []string{"here", "there", "far", "away"}
+	for i := range 12 {
+		names = append(names, fmt.Sprint("other-", i))
+	}
+	for _, name := range names {
+		if r.IntN(4) == 0 {
+			continue
+		}
+		p := &model.Peer{Name: name}
+		for range r.IntN(3) {
+			p.Addrs = append(p.Addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(24))}))
+			p.Tunnel = p.Addrs[0]
+		}
+		list = append(list, p)
+	}
+	return list
 }
 
 func randomSlices(r *rand.Rand, svc *model.Service) []*model.Slice {
@@ -415,7 +481,7 @@ func randomSlices(r *rand.Rand, svc *model.Service) []*model.Slice {
 }
 
 func randomEndpoint(r *rand.Rand, addr string) model.Endpoint {
-	ep := model.Endpoint{Addr: netip.MustParseAddr(addr), NodeName: []string{"here", "there"}[r.IntN(2)]}
+	ep := model.Endpoint{Addr: netip.MustParseAddr(addr), NodeName: []string{"here", "there", "far", "away"}[r.IntN(4)]}
 	ep.Ready = r.IntN(3) > 0
 	ep.Serving = ep.Ready || r.IntN(2) == 0
 	ep.Terminating = !ep.Ready && r.IntN(2) == 0

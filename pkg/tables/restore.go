@@ -32,6 +32,7 @@ func Restore(store Store, have Snapshot) *Tables {
 		}
 	}
 	t.restoreFrontends(&have, byID)
+	t.nodes.restore(&have)
 	return t
 }
 
@@ -64,9 +65,11 @@ func (t *Tables) clearOrphans() error {
 			errs = append(errs, t.store.DeleteSourceRange(r))
 		}
 	}
-	for _, b := range t.orphans.backends {
+	for i := range t.orphans.backends {
+		b := &t.orphans.backends[i]
+		t.nodes.move(b.Node, 0)
+		b.State, b.Node = 0, 0
 		if !usedBackends[b.id] {
-			b.State = 0
 			errs = append(errs, t.store.PutBackend(b.id, b.Backend))
 		}
 	}
@@ -129,6 +132,7 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 			generation: b.Generation,
 			state:      b.State,
 			weight:     b.Weight,
+			node:       b.Node,
 			left:       membership &^ b.State,
 		})
 		used[id] = true

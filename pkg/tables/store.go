@@ -47,6 +47,8 @@ type Limits struct {
 	Slots        Limit
 	Frontends    Limit
 	SourceRanges Limit
+	Nodes        Limit // its Size counts the id 0, too, which is never used
+	NodeIDs      Limit
 }
 
 // Store is where the entries go: the kernel's maps. It is written by one
@@ -66,7 +68,7 @@ type Store interface {
 	PutService(id uint32, service Service) error
 
 	// PutBackend writes address and Service of an id that no reader knows, or
-	// State and Generation, together by one store, and Weight of any id.
+	// State, Node and Generation, together by one store, and Weight of any id.
 	PutBackend(id uint32, backend Backend) error
 	// Generation of the id's last user; 0 when never used.
 	Generation(id uint32) uint32
@@ -81,6 +83,12 @@ type Store interface {
 	DeleteServiceCIDR(p netip.Prefix) error
 	PutNodeAddr(addr netip.Addr, a NodeAddr) error
 	DeleteNodeAddr(addr netip.Addr) error
+	// PutNode writes an id that no reader knows, or Name and Self of any id.
+	PutNode(id uint16, n Node) error
+	ClearNode(id uint16) error
+	// PutNodeID lets packets from an address of a node in.
+	PutNodeID(addr netip.Addr, id uint16) error
+	DeleteNodeID(addr netip.Addr) error
 
 	// Barrier returns when every program that was running when it was called has
 	// ended.
@@ -97,4 +105,6 @@ type Snapshot struct {
 	SourceRanges []SourceRange
 	ServiceCIDRs []netip.Prefix
 	NodeAddrs    map[netip.Addr]NodeAddr
+	Nodes        map[uint16]Node
+	NodeIDs      map[netip.Addr]uint16
 }

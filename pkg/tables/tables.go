@@ -25,6 +25,7 @@ type Tables struct {
 	frontends map[FrontendKey]*frontend
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
+	nodes     nodes
 	ranges    uint32 // source ranges of all units
 
 	retired Retired
@@ -39,6 +40,8 @@ type service struct {
 	frontends map[FrontendKey]struct{}
 	// claims are the frontends it wants that another Service has.
 	claims map[FrontendKey]struct{}
+	// hosts are the nodes with endpoints to which packets are tunneled, sorted.
+	hosts []string
 }
 
 type frontend struct {
@@ -54,11 +57,12 @@ type Retired struct {
 	services []uint32
 	backends []uint32
 	slots    []run
+	nodes    []uint16
 }
 
 // Empty reports whether there is nothing to wait for.
 func (r Retired) Empty() bool {
-	return len(r.services) == 0 && len(r.backends) == 0 && len(r.slots) == 0
+	return len(r.services) == 0 && len(r.backends) == 0 && len(r.slots) == 0 && len(r.nodes) == 0
 }
 
 // New returns the tables over an empty store.
@@ -74,6 +78,7 @@ func New(store Store) *Tables {
 		frontends: make(map[FrontendKey]*frontend),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
+		nodes:     newNodes(limits.Nodes),
 	}
 }
 
@@ -98,6 +103,7 @@ func (e *ClashError) Error() string {
 // frontend: they are to be applied again.
 func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 	svc := t.service(desired.Name)
+	t.nodes.use(svc, &desired)
 	var errs []error
 	wanted := make(map[UnitName]bool, len(desired.Units))
 	for i := range desired.Units {
@@ -230,6 +236,7 @@ func (t *Tables) Release(r Retired) {
 	for _, s := range r.slots {
 		t.slots.put(s)
 	}
+	t.nodes.free = append(t.nodes.free, r.nodes...)
 }
 
 // leadsTo reports whether a frontend of the Service still leads to the unit.

@@ -53,8 +53,11 @@ func (t *Tables) unit(name ServiceName) (*unit, error) {
 // source ranges. Those that go are left until no frontend asks for them.
 func (t *Tables) applyUnit(u *unit, want *Unit) error {
 	t.wanted = appendWanted(t.wanted[:0], want.Sets)
+	if want.Tunnels {
+		t.nodes.locate(t.wanted)
+	}
 	errs := []error{t.putBackends(u, t.wanted), t.putRanges(u, want.SourceRanges)}
-	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm}
+	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm, Tunnels: want.Tunnels}
 	var cluster, local content
 	var clusterErr, localErr error
 	entry.Cluster, cluster, clusterErr = t.putSet(u, u.entry.Cluster, u.cluster, want.cluster())

@@ -40,6 +40,7 @@ BL_EXPORT(enum, bl_device_flag);
 BL_EXPORT(enum, bl_device_limit);
 BL_EXPORT(enum, bl_forwarding);
 BL_EXPORT(enum, bl_node_flag);
+BL_EXPORT(enum, bl_node_answer);
 BL_EXPORT(enum, bl_node_limit);
 BL_EXPORT(enum, bl_tunnel);
 BL_EXPORT(struct, bl_tunnel_option);
@@ -240,6 +241,15 @@ struct {
 	__type(value, __u32);
 } bl_node_id SEC(".maps");
 
+/* Name of each node by its index in bl_node, for people and for a new agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BL_NODE_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct bl_node_name_entry);
+} bl_node_name SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -279,6 +289,8 @@ volatile const bool bl_host_sockets_only;
 volatile const __u32 bl_seed;
 /* The UDP port of the tunnel; 0 is no tunnel. */
 volatile const __u16 bl_tunnel_port;
+/* Lower the MSS of TCP connections that come by the tunnel to what fits into it. */
+volatile const bool bl_tunnel_clamp;
 /* How long an idle unconnected UDP socket keeps its backend, ns. */
 volatile const __u64 bl_udp_peer_idle = 60ULL * 1000 * 1000 * 1000;
 

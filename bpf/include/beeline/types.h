@@ -435,14 +435,27 @@ enum bl_node_addr_flag {
 /* The nodes of the cluster, this one among them; ids count from 1. */
 struct bl_node_entry {
 	union bl_addr addr; /* where the tunnel to it ends; zero: not in use */
-	__u32 flags; /* enum bl_node_flag */
-	__u32 pad;
+	__u32 flags; /* enum bl_node_flag; the agent stores it and answer together */
+	__u32 answer; /* enum bl_node_answer, for display */
 };
 _Static_assert(sizeof(struct bl_node_entry) == 24, "bl_node_entry");
+
+struct bl_node_name_entry {
+	char name[256];
+};
 
 enum bl_node_flag {
 	BL_NODE_SELF = 1 << 0,
 	BL_NODE_TUNNEL = 1 << 1, /* it has said lately that it takes packets of the tunnel */
+};
+
+/* What a node has said when it was asked whether it takes packets of the tunnel. */
+enum bl_node_answer {
+	BL_NODE_NOT_ASKED, /* no endpoint that packets are to be tunneled to is on it */
+	BL_NODE_ASKED, /* for the first time, just now */
+	BL_NODE_TAKES,
+	BL_NODE_REFUSES,
+	BL_NODE_SILENT,
 };
 
 enum bl_node_limit {

@@ -1,0 +1,164 @@
+package tables
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+func peer(name string, addrs ...string) *model.Peer {
+	p := &model.Peer{Name: name}
+	for _, a := range addrs {
+		p.Addrs = append(p.Addrs, netip.MustParseAddr(a))
+	}
+	p.Tunnel = p.Addrs[0]
+	return p
+}
+
+// tunneled is a Service with one endpoint on each of the nodes.
+func tunneled(name string, n int, hosts ...string) Desired {
+	d := oneUnit(name, vip(n), FrontendClusterIP, endpoints(len(hosts)), nil)
+	d.Units[0].Tunnels = true
+	for i, host := range hosts {
+		d.Units[0].Sets.Cluster.Backends[i].NodeName = host
+	}
+	return d
+}
+
+func setNodes(t *testing.T, tables *Tables, peers ...*model.Peer) []model.Name {
+	t.Helper()
+	affected, err := tables.SetNodes(peers, "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return affected
+}
+
+// TestNodesAffectServices: a node that comes, goes or gets another tunnel affects the
+// Services that tunnel to it, and no others.
+func TestNodesAffectServices(t *testing.T) {
+	store := newMemory(t, roomy)
+	tables := New(store)
+	apply(t, tables, tunneled("a", 1, "n1", "n2"))
+	apply(t, tables, tunneled("b", 2, "n2"))
+	plain := tunneled("c", 3, "n1")
+	plain.Units[0].Tunnels = false
+	apply(t, tables, plain)
+
+	n1, n2, here := peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"), peer("here", "192.0.2.9")
+	for _, step := range []struct {
+		what     string
+		peers    []*model.Peer
+		affected []model.Name
+	}{
+		{"n1 and this node come", []*model.Peer{n1, here}, []model.Name{named("a")}},
+		{"n2 comes", []*model.Peer{n1, n2, here}, []model.Name{named("a"), named("b")}},
+		{"nothing changes", []*model.Peer{here, n2, n1}, nil},
+		{"n2 has one address more", []*model.Peer{n1, peer("n2", "192.0.2.2", "2001:db8::2"), here}, nil},
+		{"n2 has another tunnel", []*model.Peer{n1, peer("n2", "192.0.2.22"), here}, []model.Name{named("a"), named("b")}},
+		{"n1 goes", []*model.Peer{peer("n2", "192.0.2.22"), here}, []model.Name{named("a")}},
+	} {
+		if got := setNodes(t, tables, step.peers...); !slices.Equal(got, step.affected) {
+			t.Errorf("%s: affected are %v, want %v", step.what, got, step.affected)
+		}
+		apply(t, tables, tunneled("a", 1, "n1", "n2"))
+		apply(t, tables, tunneled("b", 2, "n2"))
+		if err := tables.DropNodes(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := store.view()
+	if at := v[web("b")].nodes[endpoints(1)[0]]; at != netip.MustParseAddr("192.0.2.22") {
+		t.Errorf("the backend of b is at %s", at)
+	}
+	if at := v[web("a")].nodes[endpoints(1)[0]]; at.IsValid() {
+		t.Errorf("the first backend of a is at %s, its node is gone", at)
+	}
+	if at := v[web("c")].nodes[endpoints(1)[0]]; at.IsValid() {
+		t.Errorf("the backend of c, which does not tunnel, is at %s", at)
+	}
+	peers, changed := tables.Peers()
+	want := []Peer{
+		{Node{netip.MustParseAddr("192.0.2.9"), "here", true}, 1, false},
+		{Node{netip.MustParseAddr("192.0.2.22"), "n2", false}, 4, true},
+	}
+	if !changed || !slices.Equal(peers, want) {
+		t.Errorf("peers are %+v (%t), want %+v", peers, changed, want)
+	}
+	if _, changed := tables.Peers(); changed {
+		t.Error("peers have changed by themselves")
+	}
+	apply(t, tables, tunneled("b", 2))
+	apply(t, tables, tunneled("a", 1))
+	if peers, changed := tables.Peers(); !changed || peers[1].Used {
+		t.Errorf("peers are %+v (%t), want none to be used", peers, changed)
+	}
+}
+
+// TestNodesOutliveRestart: ids are those of before, and endpoints find their nodes before
+// the source has told of any.
+func TestNodesOutliveRestart(t *testing.T) {
+	store := newMemory(t, roomy)
+	tables := New(store)
+	setNodes(t, tables, peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"), peer("n3", "192.0.2.3"))
+	setNodes(t, tables, peer("n3", "192.0.2.3"))
+	if err := tables.DropNodes(); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, tables, tunneled("a", 1, "n3"))
+	before := store.writes
+	tables = Restore(store, store.snapshot())
+	apply(t, tables, tunneled("a", 1, "n3"))
+	if err := tables.DropNodes(); err != nil {
+		t.Fatal(err)
+	}
+	if store.writes != before {
+		t.Errorf("a restart makes %d writes", store.writes-before)
+	}
+	if affected := setNodes(t, tables, peer("n3", "192.0.2.3")); affected != nil || store.writes != before {
+		t.Errorf("the same nodes make %d writes and affect %v", store.writes-before, affected)
+	}
+}
+
+// TestNodeIDsRest: the id that has been free longest is used again, and only when no
+// other is left.
+func TestNodeIDsRest(t *testing.T) {
+	limits := roomy
+	limits.Nodes.Size = 4
+	store := newMemory(t, limits)
+	tables := New(store)
+	replace := func(p *model.Peer) uint16 {
+		setNodes(t, tables, p)
+		if err := tables.DropNodes(); err != nil {
+			t.Fatal(err)
+		}
+		tables.Release(tables.Retire())
+		clear(store.heldNodes)
+		return tables.nodes.byName[p.Name]
+	}
+	var got []uint16
+	for i := range byte(7) {
+		got = append(got, replace(&model.Peer{Name: "n", Tunnel: netip.AddrFrom4([4]byte{192, 0, 2, i})}))
+	}
+	if want := []uint16{1, 2, 3, 1, 2, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("ids are %v, want %v", got, want)
+	}
+}
+
+// TestNodesFull: nodes beyond the limit have no id, this one always has.
+func TestNodesFull(t *testing.T) {
+	limits := roomy
+	limits.Nodes.Size = 3
+	tables := New(newMemory(t, limits))
+	_, err := tables.SetNodes([]*model.Peer{peer("a", "192.0.2.1"), peer("b", "192.0.2.2"), peer("here", "192.0.2.3")}, "here")
+	var full *FullError
+	if !errors.As(err, &full) || full.Table != "bl_node" {
+		t.Errorf("the error is %v", err)
+	}
+	if peers, _ := tables.Peers(); len(peers) != 2 || !peers[0].Self || peers[1].Name != "a" {
+		t.Errorf("peers are %+v", peers)
+	}
+}
