@@ -64,6 +64,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 		ServiceCIDRs:      c.ServiceRanges,
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
+		Forwarding:        c.Forwarding,
+		ForwardingRefused: forwardingRefused(c),
+		NoTunnel:          c.TunnelPort == 0,
 		Faults:            tellFaults(metrics.NewFaults(registry), &record),
 		Complete: func() error {
 			if err := d.Attach(); err != nil {
@@ -158,7 +161,17 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 		MasqueradeAll:   c.MasqueradeAll,
 		SNATPortMin:     c.SNATPortMin,
 		SNATPortMax:     c.SNATPortMax,
+		TunnelPort:      c.TunnelPort,
+		TunnelClamp:     *c.Beeline.DSRClampMSS,
 	}
+}
+
+// forwardingRefused returns why packets cannot go in a tunnel, or "".
+func forwardingRefused(c *config.Settings) string {
+	if c.MasqueradeAll {
+		return config.MasqueradesAll
+	}
+	return ""
 }
 
 // nodeSink is a sink that tells of the Node object.

@@ -29,6 +29,9 @@ const (
 // defaultMinSyncPeriod is kube-proxy's for iptables and nftables.
 const defaultMinSyncPeriod = time.Second
 
+// defaultDSRPort is none that a tunnel of a CNI uses.
+const defaultDSRPort = 6091
+
 // setDefaults sets what is not given to its default, where that does not depend on
 // other fields.
 func (c *Config) setDefaults() {
@@ -64,6 +67,8 @@ func setKubeProxyDefaults(k *KubeProxyConfiguration) {
 func setBeelineDefaults(b *BeelineConfiguration) {
 	b.APIVersion, b.Kind = BeelineAPIVersion, BeelineKind
 	fill(&b.StateDir, "/var/lib/beeline")
+	fillPointer(&b.DSRPort, defaultDSRPort)
+	fillPointer(&b.DSRClampMSS, true)
 	fill(&b.SocketLB, SocketLBAll)
 	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))

@@ -14,12 +14,22 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
 		"how Services spread connections that do not say it by annotation: random, rr, wrr, sh, dh or maglev (default random, or what --ipvs-scheduler says)")
+	f.addForwarding(b)
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted)")
 	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",
 		"folder on a BPF file system for what outlives the agent")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
+}
+
+func (f *flagSet) addForwarding(b *BeelineConfiguration) {
+	bind(f, f.StringVar, &b.ForwardingMode, "forwarding-mode", "BeelineConfiguration.forwardingMode",
+		"how packets of clients outside of the node reach endpoints on other nodes, for Services that do not say it by annotation: snat; dsr in a tunnel to the endpoint's node, which answers the client itself; or hybrid, dsr for TCP alone (default snat)")
+	bind(f, f.Int32Var, b.DSRPort, "dsr-port", "BeelineConfiguration.dsrPort",
+		"UDP port of the tunnel, the same on all nodes; 0: this node takes no part in it")
+	bind(f, f.BoolVar, b.DSRClampMSS, "dsr-clamp-mss", "BeelineConfiguration.dsrClampMSS",
+		"lower the segment size of TCP connections that come by the tunnel to what fits into it")
 }
 
 func (f *flagSet) addDevices(b *BeelineConfiguration) {

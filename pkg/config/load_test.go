@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // load reads what a command line leads to.
@@ -184,7 +185,7 @@ func TestWrite(t *testing.T) {
 		{"--config", "testdata/old.yaml"},
 		{"--healthz-bind-address=", "--metrics-bind-address=", "--node-ip", "10.0.0.1,fd00::1", "--bind-address", "fd00::1",
 			"--manifests", "/m", "--log-flush-frequency", "1s", "--vmodule", "a=1,b=2", "--proxy-mode", "ipvs", "--ipvs-scheduler", "sh",
-			"--min-sync-period", "3s", "--conntrack-min", "0", "--oom-score-adj", "0", "--feature-gates", "A=true"},
+			"--min-sync-period", "3s", "--conntrack-min", "0", "--oom-score-adj", "0", "--feature-gates", "A=true", "--dsr-port", "0", "--dsr-clamp-mss=false"},
 	} {
 		c, err := load(t, args...)
 		if err != nil {
@@ -214,6 +215,29 @@ func TestFlowTable(t *testing.T) {
 	equal(t, "at least min", mustSettings(t, "--conntrack-max-per-core", "1", "--conntrack-min", "200000").Sizes.Flows, 400000)
 	equal(t, "at most", mustSettings(t, "--conntrack-max-per-core", "1048577").Sizes.Flows, 2<<20)
 	equal(t, "given", mustSettings(t, "--conntrack-max-per-core", "1048577", "--max-flows", "5000").Sizes.Flows, 5000)
+}
+
+// TestForwarding tells no port from port 0, and no tunnel from one that masqueradeAll
+// forbids.
+func TestForwarding(t *testing.T) {
+	s := mustSettings(t)
+	equal(t, "the default", s.Forwarding, model.SNAT)
+	equal(t, "the default port", s.TunnelPort, 6091)
+	equal(t, "the clamp by default", *s.Beeline.DSRClampMSS, true)
+	s = mustSettings(t, "--forwarding-mode", "hybrid", "--dsr-port", "0", "--dsr-clamp-mss=false")
+	equal(t, "hybrid", s.Forwarding, model.Hybrid)
+	equal(t, "no port", s.TunnelPort, 0)
+	equal(t, "no clamp", *s.Beeline.DSRClampMSS, false)
+	equal(t, "snat", mustSettings(t, "--forwarding-mode", "snat", "--masquerade-all").Forwarding, model.SNAT)
+	for _, mode := range []string{"dsr", "hybrid"} {
+		c, err := load(t, "--forwarding-mode", mode, "--masquerade-all")
+		if err == nil {
+			_, err = c.Settings()
+		}
+		if err == nil || !strings.Contains(err.Error(), "--forwarding-mode") || !strings.Contains(err.Error(), "masqueradeAll") {
+			t.Errorf("%s with masqueradeAll: %v", mode, err)
+		}
+	}
 }
 
 // TestNodeAddrs takes the node's IPs from both parts.

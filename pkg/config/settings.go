@@ -36,6 +36,12 @@ type Settings struct {
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
 
+	// Forwarding is how packets of Services which do not say it reach backends on other
+	// nodes.
+	Forwarding model.Forwarding
+	// TunnelPort is the UDP port of the tunnel; 0: this node takes no part in it.
+	TunnelPort uint16
+
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
 	SNATPortMin, SNATPortMax uint16
 	// MasqueradeAll makes SNAT of connections to backends on this node, too.
@@ -79,6 +85,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setDatapath(beeline)...)
 	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
 	errs = append(errs, s.setAlgorithm(beeline)...)
+	errs = append(errs, s.setForwarding(beeline)...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)
 	}

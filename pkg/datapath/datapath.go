@@ -61,6 +61,11 @@ type Options struct {
 	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
 	// is none.
 	ForwardMark uint32
+	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
+	TunnelPort uint16
+	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
+	// into it.
+	TunnelClamp bool
 }
 
 // Internal says which packets come from inside of the cluster: those from one of the
@@ -139,6 +144,8 @@ func Prepare(opts Options) (*Datapath, error) {
 		SNATPortMax:     opts.SNATPortMax,
 		ForwardMark:     opts.ForwardMark,
 		MasqueradeAll:   opts.MasqueradeAll,
+		TunnelPort:      opts.TunnelPort,
+		TunnelClamp:     opts.TunnelClamp,
 	}
 	if d.programs, err = d.maps.LoadPrograms(constants); err != nil {
 		return nil, errors.Join(explain(err), d.Close())

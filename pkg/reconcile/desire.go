@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -28,18 +29,24 @@ func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]wish, []tab
 		if svc != nil {
 			desired[i] = tables.Compile(r.complement(svc), list, node)
 		}
-		r.noteFaults(name, wishes[i].faults())
+		r.noteFaults(name, r.faultsOf(&wishes[i]))
 	}
 	r.tables.Prepare(desired)
 	return wishes, desired
 }
 
-// faults returns the settings of the Service and its slices that are wrong.
-func (w *wish) faults() []model.Fault {
+// faultsOf returns the settings of the Service and its slices that are wrong.
+func (r *Reconciler) faultsOf(w *wish) []model.Fault {
 	if w.svc == nil {
 		return nil
 	}
 	faults := slices.Clip(w.svc.Faults)
+	if r.opts.ForwardingRefused != "" && w.svc.Forwarding.Tunnels() {
+		faults = append(faults, model.Fault{
+			Setting: model.AnnotationForwarding,
+			Reason:  fmt.Sprintf("%q %s", w.svc.Forwarding, r.opts.ForwardingRefused),
+		})
+	}
 	for _, s := range w.slices {
 		faults = append(faults, s.Faults...)
 	}
@@ -48,12 +55,26 @@ func (w *wish) faults() []model.Fault {
 
 // complement returns the Service with what it leaves to the configuration.
 func (r *Reconciler) complement(svc *model.Service) *model.Service {
-	if svc.Algorithm != model.DefaultAlgorithm {
+	algorithm, forwarding := svc.Algorithm.Or(r.opts.Algorithm).Or(model.Random), r.forwarding(svc)
+	if svc.Algorithm == algorithm && svc.Forwarding == forwarding {
 		return svc
 	}
 	with := *svc
-	with.Algorithm = r.opts.Algorithm.Or(model.Random)
+	with.Algorithm, with.Forwarding = algorithm, forwarding
 	return &with
+}
+
+// forwarding returns how packets of the Service reach backends on other nodes.
+func (r *Reconciler) forwarding(svc *model.Service) model.Forwarding {
+	way := svc.Forwarding
+	if r.opts.ForwardingRefused != "" && way.Tunnels() {
+		way = model.DefaultForwarding
+	}
+	way = way.Or(r.opts.Forwarding)
+	if r.opts.NoTunnel {
+		return model.SNAT
+	}
+	return way
 }
 
 // noteFaults tells of the faults of a Service unless they are those of before.

@@ -46,6 +46,16 @@ type Options struct {
 	ServiceCIDRs []netip.Prefix
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
+	// Forwarding is that of Services which name none.
+	Forwarding model.Forwarding
+	// ForwardingRefused says why a Service's packets cannot go in a tunnel; "" when they
+	// can.
+	ForwardingRefused string
+	// NoTunnel says that this node takes no part in the tunnel, whatever Services ask.
+	NoTunnel bool
+	// FollowPeers is called, perhaps several times, when the nodes of the cluster come to
+	// matter, which they do for the tunnel alone; nil when the source tells of them anyway.
+	FollowPeers func()
 	// Faults is told of the settings of a Service and its slices that are wrong: when
 	// there are others than before, with none when all is well again. nil is not told.
 	Faults func(service model.Name, faults []model.Fault)
@@ -77,6 +87,8 @@ type Sync struct {
 	NoLocal map[model.Family]NoLocal
 	// Triggers are what made the slices change that this round brought in.
 	Triggers []Trigger
+	// Peers are the nodes of the cluster; nil when unchanged.
+	Peers []tables.Peer
 }
 
 // Reconciler is a [source.Sink] that writes into tables. Make one with [New].
@@ -92,6 +104,7 @@ type Reconciler struct {
 	node     model.Node
 	local    []netip.Addr
 	cidrs    []netip.Prefix
+	peers    peers
 	dirty    map[model.Name]struct{}
 	nodeSet  bool // node addresses need a look
 	synced   bool // the source is complete
@@ -108,14 +121,18 @@ type Reconciler struct {
 	failed     map[model.Name]failure
 	faults     map[model.Name][]model.Fault
 	nodeFailed time.Time // since when node addresses or Service ranges fail; zero is not
-	checks     map[place]Check
-	noLocal    map[place]NoLocal // those that are not zero
-	noLocalSum map[model.Family]NoLocal
-	complete   bool
-	pruned     bool
-	released   chan tables.Retired
-	waiting    bool // a barrier is on its way
-	barrier    sync.WaitGroup
+	// peersFailed is the same of the nodes of the cluster; peersFault is what was logged
+	// of them.
+	peersFailed time.Time
+	peersFault  string
+	checks      map[place]Check
+	noLocal     map[place]NoLocal // those that are not zero
+	noLocalSum  map[model.Family]NoLocal
+	complete    bool
+	pruned      bool
+	released    chan tables.Retired
+	waiting     bool // a barrier is on its way
+	barrier     sync.WaitGroup
 }
 
 // New returns a reconciler over tables and the store below them.
@@ -128,6 +145,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		slices:   make(map[model.Name]map[string]*model.Slice),
 		owner:    make(map[model.Name]model.Name),
 		node:     opts.Node,
+		peers:    newPeers(&opts),
 		dirty:    make(map[model.Name]struct{}),
 		nodeSet:  true,
 		wake:     make(chan struct{}, 1),
@@ -149,12 +167,15 @@ func (r *Reconciler) Apply(u source.Update) {
 	r.note(&u)
 	for _, s := range u.PutServices {
 		r.services[s.Name] = s
+		r.peers.want(s.Name, r.forwarding(s).Tunnels())
 		r.touch(s.Name)
 	}
 	for _, name := range u.DeleteServices {
 		delete(r.services, name)
+		r.peers.want(name, false)
 		r.touch(name)
 	}
+	r.peers.take(&u)
 	for _, s := range u.PutSlices {
 		r.dropSlice(s.Name)
 		r.putSlice(s)
@@ -170,7 +191,11 @@ func (r *Reconciler) Apply(u source.Update) {
 	if u.ServiceCIDRs != nil {
 		r.cidrs, r.nodeSet = u.ServiceCIDRs, true
 	}
+	follow := r.peers.matter()
 	r.mu.Unlock()
+	if follow && r.opts.FollowPeers != nil {
+		r.opts.FollowPeers()
+	}
 	r.signal()
 }
 
@@ -178,6 +203,9 @@ func (r *Reconciler) Apply(u source.Update) {
 func (r *Reconciler) Synced() {
 	r.mu.Lock()
 	r.synced = true
+	if r.opts.FollowPeers == nil {
+		r.peers.take(&source.Update{PeersListed: true})
+	}
 	r.mu.Unlock()
 	r.signal()
 }
@@ -229,7 +257,9 @@ func (r *Reconciler) setNode(n model.Node) {
 			r.touch(name)
 		}
 	}
-	r.nodeSet = r.nodeSet || !slices.Equal(n.Addrs, r.node.Addrs)
+	if !slices.Equal(n.Addrs, r.node.Addrs) {
+		r.nodeSet, r.peers.set = true, true
+	}
 	r.node = n
 }
 
@@ -271,7 +301,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			return err
 		}
 		switch {
-		case len(r.failed) == 0 && r.nodeFailed.IsZero() && r.pruned == r.complete:
+		case len(r.failed) == 0 && r.nodeFailed.IsZero() && r.peersFailed.IsZero() && r.pruned == r.complete:
 			retry, backoff = nil, retryMin
 		case retry == nil:
 			retry = time.After(backoff)
@@ -287,6 +317,7 @@ func (r *Reconciler) again() {
 		r.touch(name)
 	}
 	r.nodeSet = r.nodeSet || !r.nodeFailed.IsZero()
+	r.peers.set = r.peers.set || !r.peersFailed.IsZero()
 }
 
 // pause keeps MinSyncPeriod. It returns false when ctx ended.
@@ -310,7 +341,9 @@ type work struct {
 	local   []netip.Addr
 	cidrs   []netip.Prefix // also those of the options
 	nodeSet bool
-	queued  time.Time
+	// peers are the nodes of the cluster; nil when they are to stay as they are.
+	peers  []*model.Peer
+	queued time.Time
 }
 
 // take collects the changes since the last round; false before the source is
@@ -323,6 +356,7 @@ func (r *Reconciler) take() (work, bool) {
 	}
 	w := work{names: r.dirty, node: r.node, local: r.local, nodeSet: r.nodeSet, queued: r.queued}
 	w.cidrs = slices.Concat(r.opts.ServiceCIDRs, r.cidrs)
+	w.peers = r.peers.changed(&r.node)
 	r.applying = r.queued
 	r.dirty, r.nodeSet, r.queued = make(map[model.Name]struct{}), false, time.Time{}
 	r.queue.Services, r.queue.Slices = 0, 0
@@ -359,10 +393,12 @@ func (r *Reconciler) sync(ctx context.Context) error {
 			klog.ErrorS(err, "Making room ahead failed, going on step by step")
 		}
 	}
+	r.applyPeers(&w)
 	r.apply(&w, &s)
 	if !r.pruned {
 		r.prune(&w, &s)
 	}
+	r.dropPeers(&s)
 	if !r.complete {
 		if err := r.opts.Complete(); err != nil {
 			return err

@@ -140,6 +140,8 @@ func put(objects ...any) source.Update {
 			u.PutServices = append(u.PutServices, o)
 		case *model.Slice:
 			u.PutSlices = append(u.PutSlices, o)
+		case *model.Peer:
+			u.PutPeers = append(u.PutPeers, o)
 		case *model.Node:
 			u.Node = o
 		}

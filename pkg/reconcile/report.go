@@ -97,7 +97,7 @@ type failure struct {
 
 // setStuck notes since when something waits that should be in the kernel.
 func (r *Reconciler) setStuck() {
-	stuck := r.nodeFailed
+	stuck := earliest(r.nodeFailed, r.peersFailed)
 	for _, f := range r.failed {
 		stuck = earliest(stuck, f.since)
 	}

@@ -101,6 +101,12 @@ func addManifest(u *source.Update, text []byte) error {
 		if s := convert.Slice(&object); s != nil {
 			u.PutSlices = append(u.PutSlices, s)
 		}
+	case "Node":
+		var object corev1.Node
+		if err := yaml.UnmarshalStrict(text, &object); err != nil {
+			return err
+		}
+		u.PutPeers = append(u.PutPeers, convert.Peer(&object))
 	default:
 		return fmt.Errorf("kind %q", kind.Kind)
 	}

@@ -1,0 +1,197 @@
+package reconcile_test
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+func peer(name, addr string) *model.Peer {
+	a := netip.MustParseAddr(addr)
+	return &model.Peer{Name: name, Tunnel: a, Addrs: []netip.Addr{a}}
+}
+
+// on is a slice of a Service with one endpoint on each node, 10.1.0.1 and so on.
+func on(service string, nodes ...string) *model.Slice {
+	s := slice(service+"-1", service)
+	for i, node := range nodes {
+		s.Endpoints = append(s.Endpoints, model.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i + 1)}), NodeName: node, Ready: true, Serving: true,
+		})
+	}
+	return s
+}
+
+// tunnels returns where packets to each endpoint of the Service port are tunneled, nil
+// when they are not.
+func (l *loop) tunnels(name string) map[string]string {
+	l.t.Helper()
+	have, err := l.maps.Snapshot()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for id, n := range have.Names {
+		if n.Port.Service.Name != name || !have.Services[id].Tunnels {
+			continue
+		}
+		at := make(map[string]string)
+		for _, b := range have.Backends {
+			if b.Service != id {
+				continue
+			}
+			at[b.AddrPort.Addr().String()] = ""
+			if b.Node != 0 {
+				at[b.AddrPort.Addr().String()] = have.Nodes[b.Node].Addr.String()
+			}
+		}
+		return at
+	}
+	return nil
+}
+
+func (l *loop) eventuallyTunnels(name string, want map[string]string) {
+	l.t.Helper()
+	var got map[string]string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if got = l.tunnels(name); reflect.DeepEqual(got, want) {
+			return
+		}
+	}
+	l.t.Fatalf("%s is tunneled to %v, want %v", name, got, want)
+}
+
+// nodes returns the names of the nodes in the maps, that of this one with a star.
+func (l *loop) nodes() string {
+	l.t.Helper()
+	list, err := l.maps.Nodes()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var names []string
+	for _, n := range list {
+		if n.Self {
+			n.Name += "*"
+		}
+		names = append(names, n.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func (l *loop) eventuallyNodes(want string) {
+	l.t.Helper()
+	got := ""
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if got = l.nodes(); got == want {
+			return
+		}
+	}
+	l.t.Fatalf("nodes are %q, want %q", got, want)
+}
+
+func forwarding(f model.Forwarding) func(*model.Service) {
+	return func(s *model.Service) { s.Forwarding = f }
+}
+
+// TestForwarding: Services go by their own mode, else by the default; endpoints of a
+// tunneled one lead to their nodes, which come and go.
+func TestForwarding(t *testing.T) {
+	self := model.Node{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}
+	l := start(t, newMaps(t), asIs, reconcile.Options{Node: self, Forwarding: model.Hybrid})
+	l.Apply(put(
+		service("a", "10.96.0.1"), on("a", "n1", "n2", "here", ""),
+		service("b", "10.96.0.2", forwarding(model.SNAT)), on("b", "n1"),
+		peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"),
+	))
+	l.Synced()
+	l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1", "10.1.0.2": "192.0.2.2", "10.1.0.3": "192.0.2.9", "10.1.0.4": ""})
+	l.eventually("10.96.0.2:80", "10.1.0.1:8080")
+	if got := l.tunnels("b"); got != nil {
+		t.Errorf("b is tunneled to %v", got)
+	}
+	l.eventuallyNodes("here* n1 n2")
+	l.Apply(put(peer("n3", "192.0.2.3"), peer("n1", "192.0.2.11")))
+	l.Apply(source.Update{DeletePeers: []string{"n2"}})
+	l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.11", "10.1.0.2": "", "10.1.0.3": "192.0.2.9", "10.1.0.4": ""})
+	l.eventuallyNodes("here* n1 n3")
+}
+
+// TestPeersAreFollowedWhenAsked: a source that can be spared the nodes is asked for them
+// when the first Service wants the tunnel, and what a former agent knew serves until then.
+func TestPeersAreFollowedWhenAsked(t *testing.T) {
+	maps := newMaps(t)
+	run := func(name string, fn func(t *testing.T, l *loop, asked chan bool)) {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan bool, 100)
+			fn(t, start(t, maps, asIs, reconcile.Options{
+				Node: model.Node{Name: "here"}, FollowPeers: func() { asked <- true },
+			}), asked)
+		})
+	}
+	run("first agent", func(t *testing.T, l *loop, asked chan bool) {
+		l.Apply(put(service("a", "10.96.0.1"), on("a", "n1")))
+		l.Synced()
+		l.eventually("10.96.0.1:80", "10.1.0.1:8080")
+		if len(asked) > 0 || l.nodes() != "" {
+			t.Fatalf("asked %d times for nodes that nobody needs; there are %q", len(asked), l.nodes())
+		}
+		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR))))
+		<-asked
+		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": ""})
+		l.Apply(put(peer("n1", "192.0.2.1"), peer("here", "192.0.2.9")))
+		l.Apply(source.Update{PeersListed: true})
+		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1"})
+		maps.SetAnswer(2, netip.MustParseAddr("192.0.2.1"), bpfmap.Takes)
+	})
+	run("second agent", func(t *testing.T, l *loop, asked chan bool) {
+		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1", "n1")))
+		l.Synced()
+		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1", "10.1.0.2": "192.0.2.1"})
+		l.Apply(put(peer("here", "192.0.2.9"), peer("n1", "192.0.2.1")))
+		l.Apply(source.Update{PeersListed: true})
+		for len(l.syncs) > 0 {
+			<-l.syncs
+		}
+		l.Apply(put(service("b", "10.96.0.2")))
+		<-l.syncs
+		if list, err := maps.Nodes(); err != nil || len(list) != 2 || !list[1].Tunnel {
+			t.Errorf("nodes are %+v: %v", list, err)
+		}
+		l.Apply(put(service("a", "10.96.0.1")))
+		l.eventuallyNodes("")
+	})
+}
+
+// TestForwardingRefused: what cannot be had is a fault of the Service, and the default
+// counts; a node that takes no part minds no Service.
+func TestForwardingRefused(t *testing.T) {
+	told := make(chan []model.Fault, 10)
+	l := start(t, newMaps(t), asIs, reconcile.Options{
+		ForwardingRefused: "cannot be had",
+		Faults:            func(_ model.Name, faults []model.Fault) { told <- faults },
+	})
+	l.Apply(put(service("a", "10.96.0.1", forwarding(model.Hybrid)), on("a", "n1"), peer("n1", "192.0.2.1")))
+	l.Synced()
+	l.eventually("10.96.0.1:80", "10.1.0.1:8080")
+	if got := l.tunnels("a"); got != nil {
+		t.Errorf("a is tunneled to %v", got)
+	}
+	want := model.Fault{Setting: "service.beeline.io/forwarding-mode", Reason: `"hybrid" cannot be had`}
+	if got := <-told; len(got) != 1 || got[0] != want {
+		t.Errorf("faults are %v, want %v", got, want)
+	}
+
+	l = start(t, newMaps(t), asIs, reconcile.Options{NoTunnel: true, Forwarding: model.DSR})
+	l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1"), peer("n1", "192.0.2.1")))
+	l.Synced()
+	l.eventually("10.96.0.1:80", "10.1.0.1:8080")
+	if got := l.tunnels("a"); got != nil || l.nodes() != "" {
+		t.Errorf("without a part in it, a is tunneled to %v; nodes are %q", got, l.nodes())
+	}
+}
