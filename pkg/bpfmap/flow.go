@@ -90,7 +90,7 @@ func (f *Flow) StateName() string {
 
 // HalfOpen reports whether the client has yet to go on after a reply: it may be none
 // that gets them.
-func (f *Flow) HalfOpen() bool { return f.State < FlowEstablished || f.State == FlowAborted }
+func (s FlowState) HalfOpen() bool { return s < FlowEstablished || s == FlowAborted }
 
 // RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
 // the route leads to. No device can have this name.

@@ -162,7 +162,7 @@ func TestFlowAborted(t *testing.T) {
 			continue
 		}
 		halfOpen := int64(0)
-		if flows[0].HalfOpen() {
+		if flows[0].State.HalfOpen() {
 			halfOpen = 1
 		}
 		if n := m.HalfOpen().Count; n != halfOpen {
@@ -329,7 +329,7 @@ func TestOverflow(t *testing.T) {
 			switch f := &flows[i]; {
 			case f.Overflow:
 				got["overflow"]++
-			case f.HalfOpen():
+			case f.State.HalfOpen():
 				got["half-open"]++
 			default:
 				got["established"]++

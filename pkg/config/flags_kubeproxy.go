@@ -117,7 +117,7 @@ func (f *flagSet) addConntrack(k *KubeProxyConfiguration) {
 	bind(f, f.DurationVar, &c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", "KubeProxyConfiguration.conntrack.tcpCloseWaitTimeout",
 		"the same for a connection that one side has closed")
 	bind(f, f.DurationVar, &c.UDPTimeout.Duration, "conntrack-udp-timeout", "KubeProxyConfiguration.conntrack.udpTimeout",
-		"the same for UDP packets that were not replied to")
+		"the same for UDP packets that were not replied to, or whose sender did not go on after that")
 	bind(f, f.DurationVar, &c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", "KubeProxyConfiguration.conntrack.udpStreamTimeout",
-		"the same for UDP packets that were replied to")
+		"the same for UDP packets in both directions")
 }

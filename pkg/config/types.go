@@ -144,8 +144,8 @@ type FlowTimeoutsConfiguration struct {
 	// tcpClose is for connections that both sides have closed, or one has reset.
 	// Defaults to 10s.
 	TCPClose metav1.Duration `json:"tcpClose"`
-	// sctp is for associations that were not answered yet. Defaults to 30s.
+	// sctp is for associations that the client has yet to confirm. Defaults to 30s.
 	SCTP metav1.Duration `json:"sctp"`
-	// sctpStream is for associations that were. Defaults to 3m30s.
+	// sctpStream is for the others. Defaults to 3m30s.
 	SCTPStream metav1.Duration `json:"sctpStream"`
 }

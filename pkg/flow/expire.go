@@ -32,6 +32,9 @@ const (
 // again. It must be far from the 65536 s at which the entry's stamp starts over.
 const orphanTimeout = 120 * time.Second
 
+// overflowOrphanTimeout is the same in the overflow table: the forward entry was evicted.
+const overflowOrphanTimeout = 10 * time.Second
+
 // Walk is what one walk over the table found.
 type Walk struct {
 	Flows    int // in the tables before the walk
@@ -131,13 +134,17 @@ func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
 			w.Expired++
 		case f.Overflow:
 			w.Overflow++
-		case f.HalfOpen():
+		case f.State.HalfOpen():
 			w.HalfOpen++
 		}
 	}
+	timeout := orphanTimeout
+	if batch.Overflow {
+		timeout = overflowOrphanTimeout
+	}
 	for i := range batch.Replies {
 		r := &batch.Replies[i]
-		if r.Unused < orphanTimeout {
+		if r.Unused < timeout {
 			continue
 		}
 		removed, err := e.Maps.ExpireReply(r)

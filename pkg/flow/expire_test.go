@@ -147,9 +147,10 @@ func TestExpiry(t *testing.T) {
 		{model.TCP, bpfmap.FlowClosed, 10},
 		{model.TCP, bpfmap.FlowAborted, 10},
 		{model.UDP, bpfmap.FlowNew, 30},
-		{model.UDP, bpfmap.FlowSynReceived, 120},
+		{model.UDP, bpfmap.FlowSynReceived, 30},
 		{model.UDP, bpfmap.FlowEstablished, 120},
 		{model.SCTP, bpfmap.FlowNew, 30},
+		{model.SCTP, bpfmap.FlowSynReceived, 30},
 		{model.SCTP, bpfmap.FlowEstablished, 210},
 	} {
 		name := fmt.Sprint(c.protocol, " ", c.state)
@@ -157,7 +158,7 @@ func TestExpiry(t *testing.T) {
 		tab.put(reply(i, c.protocol, start))
 		for _, now := range []uint32{start, start + c.timeout - 1} {
 			want := Walk{Flows: 1}
-			if c.state <= bpfmap.FlowSynReceived || c.state == bpfmap.FlowAborted {
+			if c.state.HalfOpen() {
 				want.HalfOpen = 1
 			}
 			if w := tab.walk(now); w != want {
@@ -240,9 +241,9 @@ func TestHalfOpen(t *testing.T) {
 		want  halfOpen
 	}{
 		{8, Walk{Flows: 5, HalfOpen: 3, Overflow: 1}, halfOpen{3, [56]byte{}, start, [60]byte{}}},
-		{60, Walk{Flows: 5, HalfOpen: 1, Overflow: 1, Expired: 2}, halfOpen{1, [56]byte{}, start, [60]byte{}}},
+		{60, Walk{Flows: 5, HalfOpen: 1, Overflow: 1, Expired: 2, Orphans: 1}, halfOpen{1, [56]byte{}, start, [60]byte{}}},
 		{119, Walk{Flows: 3, HalfOpen: 1, Overflow: 1}, halfOpen{1, [56]byte{}, start, [60]byte{}}},
-		{120, Walk{Flows: 3, Expired: 2, Orphans: 1}, halfOpen{0, [56]byte{}, start, [60]byte{}}},
+		{120, Walk{Flows: 3, Expired: 2}, halfOpen{0, [56]byte{}, start, [60]byte{}}},
 		{121, Walk{Flows: 1}, halfOpen{}},
 	} {
 		if w := tab.walk(start + c.after); w != c.walk {

@@ -15,10 +15,10 @@ type Timeouts struct {
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration // one side has sent FIN
 	TCPClose       time.Duration // both sides have, or one has sent RST
-	UDP            time.Duration // no reply yet
-	UDPStream      time.Duration // replied to
-	SCTP           time.Duration // no reply yet
-	SCTPStream     time.Duration // replied to
+	UDP            time.Duration // no reply yet, or the client has not gone on after it
+	UDPStream      time.Duration // the client has
+	SCTP           time.Duration // the same for associations
+	SCTPStream     time.Duration
 }
 
 // DefaultTimeouts are nf_conntrack's: nf_conntrack_tcp_timeout_syn_sent, _syn_recv,
@@ -42,12 +42,12 @@ func (t *Timeouts) of(protocol model.Protocol, state bpfmap.FlowState) time.Dura
 	case model.TCP:
 		return t.tcp(state)
 	case model.SCTP:
-		if state == bpfmap.FlowNew {
+		if state.HalfOpen() {
 			return t.SCTP
 		}
 		return t.SCTPStream
 	}
-	if state == bpfmap.FlowNew {
+	if state.HalfOpen() {
 		return t.UDP
 	}
 	return t.UDPStream
