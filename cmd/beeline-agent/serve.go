@@ -30,6 +30,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/source/kube"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
 
@@ -58,6 +59,8 @@ func serve(ctx context.Context, c *config.Settings) error {
 	var healthy *health.State
 	var checks *health.Services
 	record := event.Recorder(event.Discard)
+	attached := make(chan struct{})
+	prober := newProber(c, d.Maps())
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
@@ -74,6 +77,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 			}
 			klog.InfoS("Serving", "version", version.String(), "node", c.NodeName, "cgroup", cgroup,
 				"pins", datapath.Dir(c.Beeline.BPFFS), "after", time.Since(started).Round(time.Millisecond))
+			close(attached)
 			return nil
 		},
 		Synced: func(s reconcile.Sync) {
@@ -83,6 +87,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 				healthy.Synced()
 			}
 			checks.Update(s)
+			if s.Peers != nil {
+				prober.SetPeers(s.Peers)
+			}
 			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
 		},
 	})
@@ -124,6 +131,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		endless(func(ctx context.Context) { host.Watch(ctx, r.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }),
 		endless(flows.Run),
+		endless(func(ctx context.Context) { probe(ctx, c, prober, attached) }),
 		endless(checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, c.AcceptForwarded) }),
 	}
@@ -163,6 +171,30 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 		SNATPortMax:     c.SNATPortMax,
 		TunnelPort:      c.TunnelPort,
 		TunnelClamp:     *c.Beeline.DSRClampMSS,
+	}
+}
+
+// newProber returns what finds out which nodes take packets of the tunnel.
+func newProber(c *config.Settings, m *bpfmap.Maps) *tunnel.Prober {
+	return tunnel.New(tunnel.Options{
+		Port:  c.TunnelPort,
+		Nodes: m,
+		Takes: func(ifindex int) bool {
+			serves, err := m.ServesDevice(ifindex)
+			return err == nil && serves
+		},
+	})
+}
+
+// probe asks other nodes, and answers them, once the programs are at work.
+func probe(ctx context.Context, c *config.Settings, prober *tunnel.Prober, attached <-chan struct{}) {
+	if c.TunnelPort == 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-attached:
+		prober.Run(ctx)
 	}
 }
 

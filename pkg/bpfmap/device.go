@@ -2,9 +2,12 @@ package bpfmap
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/cilium/ebpf"
 )
 
 // routedDevice is the index that stands for the device of any pod of this node.
@@ -138,6 +141,19 @@ func (m *Maps) PutDevice(d Device) error {
 		return err
 	}
 	return m.put(sockMapBlDeviceId, uint32(d.Ifindex), d.ID)
+}
+
+// ServesDevice reports whether packets are served on the device of that index.
+func (m *Maps) ServesDevice(ifindex int) (bool, error) {
+	var id uint32
+	err := m.all[sockMapBlDeviceId].Lookup(uint32(ifindex), &id)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("map %s: %w", sockMapBlDeviceId, err)
+	}
+	return true, nil
 }
 
 // DeleteDevice takes a device out. Its ID is kept for another one of that name.

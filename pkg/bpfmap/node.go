@@ -28,6 +28,23 @@ const (
 	Silent   = Answer(sockBlNodeAnswerBL_NODE_SILENT)
 )
 
+// String returns the answer in lower case.
+func (a Answer) String() string {
+	switch a {
+	case NotAsked:
+		return "not asked"
+	case Asked:
+		return "asked"
+	case Takes:
+		return "takes"
+	case Refuses:
+		return "refuses"
+	case Silent:
+		return "silent"
+	}
+	return fmt.Sprintf("Answer(%d)", uint32(a))
+}
+
 // Node is a node of the cluster and what it has said.
 type Node struct {
 	tables.Node
@@ -127,6 +144,12 @@ func (m *Maps) NodeOf(addr netip.Addr) (uint16, error) {
 		return 0, fmt.Errorf("map %s: %w", sockMapBlNodeId, err)
 	}
 	return uint16(id), nil
+}
+
+// Answer returns what a node has said. It may be called beside all other methods.
+func (m *Maps) Answer(id uint16) Answer {
+	_, answer := m.node.entry()[id].load()
+	return answer
 }
 
 // SetAnswer notes what a node has said, by one store: packets go to it in the tunnel

@@ -1,0 +1,370 @@
+// Package tunnel finds out which nodes take packets of the tunnel, by asking their agents
+// at the tunnel's own port, and answers theirs.
+//
+// An answer proves that Beeline runs there, takes part, and that the network lets the
+// port through. While it is missing, packets reach that node's backends by SNAT.
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+const (
+	// A node is asked every interval; while it has not answered yet every eager, but
+	// eagerly no more than eagerTries times.
+	interval   = 10 * time.Second
+	eager      = 2 * time.Second
+	eagerTries = 5
+	// timeout is how long an answer may take.
+	timeout = time.Second
+	// missable is after how many questions without an answer a node counts as silent. An
+	// agent may be away for two, about 20 s: its programs go on without it.
+	missable = 3
+	// pace is the shortest time between two answers to one node.
+	pace = 200 * time.Millisecond
+	// retry is how long to wait before the port is asked for again that another program
+	// has.
+	retry = 10 * time.Second
+)
+
+// Nodes is what the datapath knows of nodes; [bpfmap.Maps] implements it.
+type Nodes interface {
+	// NodeOf returns the id of the node that has an address; 0 is none.
+	NodeOf(addr netip.Addr) (uint16, error)
+	// Answer returns what was set last.
+	Answer(id uint16) bpfmap.Answer
+	SetAnswer(id uint16, addr netip.Addr, answer bpfmap.Answer)
+}
+
+// Options configure a [Prober].
+type Options struct {
+	// Port is the UDP port of the tunnel.
+	Port  uint16
+	Nodes Nodes
+	// Takes reports whether this node takes packets of the tunnel that come in by a
+	// device.
+	Takes func(ifindex int) bool
+}
+
+// Prober asks and answers. Make one with [New].
+type Prober struct {
+	opts Options
+	// Tests change these.
+	listenOn                 []netip.Addr
+	interval, eager, timeout time.Duration
+
+	mu       sync.Mutex
+	nodes    int // of the cluster
+	peers    map[uint16]*peer
+	answered map[uint16]time.Time // when a node last got an answer
+	sockets  [2]*socket           // IPv4, IPv6; nil: none
+
+	wake chan struct{}
+}
+
+// peer is a node that is asked.
+type peer struct {
+	id     uint16
+	addr   netip.Addr
+	answer bpfmap.Answer
+
+	next    time.Time // when to ask again
+	until   time.Time // when the answer has to be there; zero: none is due
+	nonce   uint64    // of the last question
+	asked   int       // since it last said that it takes packets
+	missing int       // questions since the last answer that have timed out
+}
+
+// New returns a prober that asks nobody yet.
+func New(o Options) *Prober {
+	return &Prober{
+		opts:     o,
+		listenOn: []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()},
+		interval: interval, eager: eager, timeout: timeout,
+		peers:    make(map[uint16]*peer),
+		answered: make(map[uint16]time.Time),
+		wake:     make(chan struct{}, 1),
+	}
+}
+
+// SetPeers replaces the nodes of the cluster. Those with backends that packets are to be
+// tunneled to are asked. What a node has said before, also to a former agent, holds until
+// it is silent.
+func (p *Prober) SetPeers(list []tables.Peer) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.peers
+	p.nodes = len(list)
+	p.peers = make(map[uint16]*peer)
+	for _, t := range list {
+		if t.Self || !t.Used {
+			if p.opts.Nodes.Answer(t.ID) != bpfmap.NotAsked {
+				p.opts.Nodes.SetAnswer(t.ID, t.Addr, bpfmap.NotAsked)
+			}
+			continue
+		}
+		known := before[t.ID]
+		if known == nil || known.addr != t.Addr {
+			known = &peer{id: t.ID, addr: t.Addr, answer: p.opts.Nodes.Answer(t.ID), next: now.Add(spread(len(list)))}
+			if known.answer == bpfmap.NotAsked {
+				p.say(known, bpfmap.Asked)
+			}
+		}
+		p.peers[t.ID] = known
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// spread returns how long to wait before a node is asked for the first time, so that many
+// nodes are not asked all at once.
+func spread(nodes int) time.Duration {
+	return rand.N(min(time.Duration(nodes)*time.Millisecond, eager))
+}
+
+// Run asks and answers until ctx ends. The port is open while there are nodes only.
+func (p *Prober) Run(ctx context.Context) {
+	told := ""
+	for ctx.Err() == nil {
+		if !p.wanted() {
+			select {
+			case <-ctx.Done():
+			case <-p.wake:
+			}
+			continue
+		}
+		err := p.open(ctx)
+		if err == nil {
+			told = ""
+			p.serve(ctx)
+			continue
+		}
+		if err.Error() != told {
+			klog.ErrorS(err, "Other nodes cannot be asked whether they take packets of the tunnel, trying again", "port", p.opts.Port)
+			told = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}
+
+// wanted reports whether there are nodes.
+func (p *Prober) wanted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodes > 0
+}
+
+// serve asks and answers by the open sockets, and closes them.
+func (p *Prober) serve(ctx context.Context) {
+	var readers sync.WaitGroup
+	for _, s := range p.sockets {
+		if s != nil {
+			readers.Go(func() { p.receive(s) })
+		}
+	}
+	p.ask(ctx)
+	p.close()
+	readers.Wait()
+}
+
+// open opens a socket of each family that the host has.
+func (p *Prober) open(ctx context.Context) error {
+	for _, addr := range p.listenOn {
+		s, err := listen(ctx, netip.AddrPortFrom(addr, p.opts.Port))
+		if noFamily(err) {
+			continue
+		}
+		if err != nil {
+			p.close()
+			return err
+		}
+		p.sockets[family(addr)] = s
+	}
+	return nil
+}
+
+func (p *Prober) close() {
+	for _, s := range p.sockets {
+		if s != nil {
+			_ = s.Close()
+		}
+	}
+	p.sockets = [2]*socket{}
+}
+
+// family is the index of an address's socket.
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// ask asks the nodes whose time has come, while there are any.
+func (p *Prober) ask(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for p.wanted() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+		due, next := p.due(time.Now())
+		for _, q := range due {
+			p.question(q.addr, q.nonce)
+		}
+		// Nodes whose time comes almost together are asked together.
+		timer.Reset(max(time.Until(next), 20*time.Millisecond))
+	}
+}
+
+// question is one to be asked.
+type question struct {
+	addr  netip.Addr
+	nonce uint64
+}
+
+// due returns the questions of now, and when the next ones are.
+func (p *Prober) due(now time.Time) (list []question, next time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next = now.Add(p.interval)
+	for _, peer := range p.peers {
+		if !peer.until.IsZero() && !now.Before(peer.until) {
+			peer.until = time.Time{}
+			if peer.missing++; peer.missing >= missable {
+				p.say(peer, bpfmap.Silent)
+			}
+		}
+		if !now.Before(peer.next) {
+			peer.nonce = rand.Uint64()
+			peer.asked++
+			peer.until, peer.next = now.Add(p.timeout), now.Add(p.pause(peer))
+			list = append(list, question{peer.addr, peer.nonce})
+		}
+		for _, t := range []time.Time{peer.next, peer.until} {
+			if !t.IsZero() && t.Before(next) {
+				next = t
+			}
+		}
+	}
+	return list, next
+}
+
+// pause returns how long to wait before a node is asked again.
+func (p *Prober) pause(peer *peer) time.Duration {
+	if peer.answer != bpfmap.Takes && peer.asked < eagerTries {
+		return p.eager
+	}
+	return p.interval*9/10 + rand.N(p.interval/5)
+}
+
+// question asks a node. One that cannot be sent is a question without an answer.
+func (p *Prober) question(to netip.Addr, nonce uint64) {
+	s := p.sockets[family(to)]
+	if s == nil {
+		return
+	}
+	m := message{version: version, kind: kindQuestion, nonce: nonce}
+	if err := s.send(m.marshal(), netip.Addr{}, netip.AddrPortFrom(to, p.opts.Port)); err != nil {
+		klog.V(2).ErrorS(err, "A node cannot be asked whether it takes packets of the tunnel", "node", to)
+	}
+}
+
+// receive takes messages until the socket is closed.
+func (p *Prober) receive(s *socket) {
+	var b [1500]byte
+	for {
+		n, from, to, err := s.read(b[:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			klog.V(2).ErrorS(err, "A message about the tunnel cannot be read")
+			continue
+		}
+		m, ok := parse(b[:n])
+		if !ok {
+			continue
+		}
+		id, err := p.opts.Nodes.NodeOf(from.Addr())
+		if err != nil || id == 0 {
+			continue // a stranger
+		}
+		switch m.kind {
+		case kindQuestion:
+			p.reply(s, id, m, from, to)
+		case kindAnswer:
+			p.heard(id, m)
+		}
+	}
+}
+
+// reply answers a node.
+func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to origin) {
+	now := time.Now()
+	p.mu.Lock()
+	soon := now.Sub(p.answered[id]) < pace
+	if !soon {
+		p.answered[id] = now
+	}
+	p.mu.Unlock()
+	if soon {
+		return
+	}
+	a := message{version: version, kind: kindAnswer, nonce: m.nonce}
+	if p.opts.Takes(to.ifindex) {
+		a.flags |= flagTakes
+	}
+	if err := s.send(a.marshal(), to.addr, from); err != nil {
+		klog.V(2).ErrorS(err, "A node that asks about the tunnel cannot be answered", "node", from)
+	}
+}
+
+// heard notes an answer to the last question.
+func (p *Prober) heard(id uint16, m message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer := p.peers[id]
+	if peer == nil || m.nonce != peer.nonce || peer.until.IsZero() {
+		return
+	}
+	peer.until, peer.missing = time.Time{}, 0
+	answer := bpfmap.Refuses
+	if m.version == version && m.flags&flagTakes != 0 {
+		answer, peer.asked = bpfmap.Takes, 0
+	}
+	p.say(peer, answer)
+	peer.next = time.Now().Add(p.pause(peer))
+}
+
+// say notes what a node has said. The caller has the lock.
+func (p *Prober) say(peer *peer, answer bpfmap.Answer) {
+	if peer.answer == answer {
+		return
+	}
+	if peer.answer == bpfmap.Takes {
+		klog.InfoS("Node takes no packets of the tunnel any more, new connections reach it by SNAT", "node", peer.addr, "answer", answer)
+	}
+	peer.answer = answer
+	p.opts.Nodes.SetAnswer(peer.id, peer.addr, answer)
+}

@@ -1,0 +1,206 @@
+package packets_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// nodeManifest returns the manifest of a node's Node object with the addresses that are
+// given.
+func nodeManifest(i int, list ...netip.Addr) string {
+	text := make([]string, len(list))
+	for i, a := range list {
+		text[i] = fmt.Sprintf("{type: InternalIP, address: %q}", a)
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nstatus: {addresses: [%s]}\n", i, strings.Join(text, ", "))
+}
+
+// tunneled returns the manifests of both nodes and of a Service with a pod on each, of
+// which some word stands in the annotations.
+func (c *cluster) tunneled(annotation string) []string {
+	endpoints := make([]string, len(c.nodes))
+	var list []string
+	for i, n := range c.nodes {
+		a := nodeAddrs(n.index)
+		list = append(list, nodeManifest(n.index, a[1], a[0]))
+		endpoints[i] = fmt.Sprintf("{addresses: [%q], nodeName: %s}", n.routedAddrs()[0], n.name())
+	}
+	service := lab.Service("web", "{clusterIP: 10.96.0.1, type: NodePort, ports: [{port: 80, nodePort: 30080}]}")
+	if annotation != "" {
+		service = strings.Replace(service, "namespace: default",
+			fmt.Sprintf("namespace: default, annotations: {service.beeline.io/forwarding-mode: %s}", annotation), 1)
+	}
+	return append(list, service, lab.SliceOf("web", fmt.Sprintf("%d/TCP", backendPort), endpoints...))
+}
+
+// answerOf returns what node 1 knows of node 2.
+func (c *cluster) answerOf(t *testing.T) bpfmap.Node {
+	t.Helper()
+	maps, err := bpfmap.Open(datapath.Dir(c.nodes[0].BPFFS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	list, err := maps.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range list {
+		if n.Name == c.nodes[1].name() {
+			return n
+		}
+	}
+	return bpfmap.Node{}
+}
+
+// eventually waits until node 2 has said something to node 1.
+func (c *cluster) eventually(t *testing.T, within time.Duration, want bpfmap.Answer) {
+	t.Helper()
+	var got bpfmap.Node
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if got = c.answerOf(t); got.Answer == want {
+			if got.Tunnel != (want == bpfmap.Takes) {
+				t.Errorf("node 2 %s, but the tunnel to it is used: %t", got.Answer, got.Tunnel)
+			}
+			return
+		}
+	}
+	t.Fatalf("node 2 %s, want %s", got.Answer, want)
+}
+
+// TestProbe: the tunnel is used to a node whose Beeline takes its packets, and only to
+// such a node.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name       string
+		annotation string
+		first      []string // flags of node 1
+		second     []string // and of node 2
+		want       bpfmap.Answer
+	}{
+		{"both by default", "", []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Takes},
+		{"by annotation", "dsr", nil, nil, bpfmap.Takes},
+		{"another mode", "", []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Silent},
+		{"no part in it", "dsr", nil, []string{"--dsr-port", "0"}, bpfmap.Silent},
+		{"another port", "dsr", nil, []string{"--dsr-port", "6092"}, bpfmap.Silent},
+		{"no device", "dsr", nil, []string{"--devices", "none"}, bpfmap.Refuses},
+		{"hidden clients", "dsr", nil, []string{"--masquerade-all"}, bpfmap.Silent},
+		{"not asked for", "", nil, nil, bpfmap.NotAsked},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), tt.second...)
+			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), tt.first...)
+			if tt.want == bpfmap.NotAsked {
+				time.Sleep(time.Second) // for a question to be asked
+			}
+			c.eventually(t, 20*time.Second, tt.want)
+			if tt.want != bpfmap.NotAsked && c.answerOf(t).Addr != nodeAddrs(2)[0] {
+				t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
+			}
+		})
+	}
+}
+
+// TestProbeIPv6: nodes without IPv4 addresses ask each other, too.
+func TestProbeIPv6(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	manifests := c.tunneled("dsr")
+	for i := range c.nodes {
+		manifests[i] = nodeManifest(i+1, nodeAddrs(i + 1)[1])
+	}
+	for _, n := range c.nodes {
+		startAgent(t, n, manifests, "--node-ip", nodeAddrs(n.index)[1].String())
+	}
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	if c.answerOf(t).Addr != nodeAddrs(2)[1] {
+		t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
+	}
+}
+
+// TestProbeAgentAway: an agent that starts again changes nothing, one that stays away ends
+// the use of the tunnel, and one that comes back begins it again; so do endpoints.
+func TestProbeAgentAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	first := startAgent(t, c.nodes[0], c.tunneled("dsr"))
+	second := startAgent(t, c.nodes[1], c.tunneled("dsr"))
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	for _, a := range []*agent{second, first} {
+		a.Signal(unix.SIGKILL)
+		if err := a.Wait(); err == nil {
+			t.Fatal("the agent ended by itself")
+		}
+		if got := c.answerOf(t); !got.Tunnel {
+			t.Error("without an agent, the tunnel is not used any more")
+		}
+		a.start()
+	}
+	for range 150 { // 15 s: one question at least
+		if got := c.answerOf(t); !got.Tunnel {
+			t.Fatalf("after the agents' start, node 2 %s", got.Answer)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	second.Signal(unix.SIGTERM)
+	if err := second.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	c.eventually(t, time.Minute, bpfmap.Silent)
+	if took := time.Since(stopped); took < 15*time.Second || took > 40*time.Second {
+		t.Errorf("node 2 is silent after %s", took)
+	}
+	second.start()
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	first.apply(c.tunneled("")...)
+	if got := c.answerOf(t); got.Tunnel || got.Addr.IsValid() {
+		t.Errorf("without a Service that asks for it, node 2 is %+v", got)
+	}
+}
+
+// TestProbeStranger: who is no node of the cluster learns nothing.
+func TestProbeStranger(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	for _, n := range c.nodes {
+		startAgent(t, n, c.tunneled("dsr"))
+	}
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	question := make([]byte, 24)
+	copy(question, []byte{0, 0x80, 0x88, 0xb5, 0, 0, 0, 0, 1, 1})
+	talk := func(from *lab.Namespace) error {
+		return from.Run(func() error {
+			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(nodeAddrs(2)[0], 6091)))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if _, err := conn.Write(question); err != nil {
+				return err
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+				return err
+			}
+			_, err = conn.Read(make([]byte, 100))
+			return err
+		})
+	}
+	if err := talk(c.client); err == nil {
+		t.Error("the client got an answer")
+	}
+	lab.Eventually(t, "a node gets an answer", func() bool { return talk(c.nodes[0].Namespace) == nil })
+}
