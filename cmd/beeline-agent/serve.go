@@ -61,6 +61,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 	record := event.Recorder(event.Discard)
 	attached := make(chan struct{})
 	prober := newProber(c, d.Maps())
+	var src runner
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
@@ -70,6 +71,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		Forwarding:        c.Forwarding,
 		ForwardingRefused: forwardingRefused(c),
 		NoTunnel:          c.TunnelPort == 0,
+		FollowPeers:       followPeers(c, &src),
 		Faults:            tellFaults(metrics.NewFaults(registry), &record),
 		Complete: func() error {
 			if err := d.Attach(); err != nil {
@@ -107,7 +109,6 @@ func serve(ctx context.Context, c *config.Settings) error {
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		node.setPodRanges = d.SetInternalCIDRs
 	}
-	var src runner
 	src, record, err = newSource(c, node)
 	if err != nil {
 		return errors.Join(err, d.Close())
@@ -204,6 +205,15 @@ func forwardingRefused(c *config.Settings) string {
 		return config.MasqueradesAll
 	}
 	return ""
+}
+
+// followPeers returns what makes a source tell of all nodes of the cluster; nil for one that
+// does anyway. src is set when the source begins.
+func followPeers(c *config.Settings, src *runner) func() {
+	if c.Beeline.Manifests != "" {
+		return nil
+	}
+	return func() { (*src).(*kube.Source).FollowPeers() }
 }
 
 // nodeSink is a sink that tells of the Node object.

@@ -43,6 +43,13 @@ func (c *cluster) follow(t *testing.T, config *rest.Config, node string) *record
 // run runs a source until t ends.
 func (c *cluster) run(t *testing.T, config *rest.Config, node string) *recorder {
 	t.Helper()
+	sink, _ := c.source(t, config, node)
+	return sink
+}
+
+// source is run that also returns the source.
+func (c *cluster) source(t *testing.T, config *rest.Config, node string) (*recorder, *kube.Source) {
+	t.Helper()
 	sink := newRecorder()
 	src, err := kube.New(kube.Options{Config: config, NodeName: node, Sink: sink})
 	must(t, err)
@@ -55,7 +62,7 @@ func (c *cluster) run(t *testing.T, config *rest.Config, node string) *recorder 
 			t.Errorf("source ended with %v", err)
 		}
 	})
-	return sink
+	return sink, src
 }
 
 func (c *cluster) name(name string) model.Name {

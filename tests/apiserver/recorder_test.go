@@ -20,6 +20,8 @@ type recorder struct {
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.Slice
 	node     *model.Node
+	peers    map[string]*model.Peer
+	listed   bool // peers are all
 	cidrs    []netip.Prefix
 	// atSync is what was known when the source said that it was synced.
 	atSync map[model.Name]*model.Service
@@ -33,6 +35,7 @@ func newRecorder() *recorder {
 	return &recorder{
 		services: make(map[model.Name]*model.Service),
 		slices:   make(map[model.Name]*model.Slice),
+		peers:    make(map[string]*model.Peer),
 		puts:     make(map[model.Name]int),
 		deletes:  make(map[model.Name]int),
 		changed:  make(chan struct{}),
@@ -58,6 +61,13 @@ func (r *recorder) Apply(u source.Update) {
 		delete(r.slices, n)
 		r.deleted(n)
 	}
+	for _, p := range u.PutPeers {
+		r.peers[p.Name] = p
+	}
+	for _, name := range u.DeletePeers {
+		delete(r.peers, name)
+	}
+	r.listed = r.listed || u.PeersListed
 	if u.Node != nil {
 		r.node = u.Node
 	}

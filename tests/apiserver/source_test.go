@@ -32,6 +32,7 @@ func TestSource(t *testing.T) {
 		{"RollingUpdate", testRollingUpdate},
 		{"SliceMoves", testSliceMoves},
 		{"Node", testNode},
+		{"Peers", testPeers},
 		{"ManyAtOnce", testManyAtOnce},
 		{"NoRightToServiceCIDRs", testNoRightToServiceCIDRs},
 		{"ServerKilled", testServerKilled},

@@ -1,5 +1,5 @@
 // Package kube follows the Services, EndpointSlices and the Node of a Kubernetes
-// API server and hands them to a [source.Sink]. It is the only package of
+// API server, all Nodes when they are asked for, and hands them to a [source.Sink]. It is the only package of
 // Beeline that imports client-go.
 //
 // The list-and-watch loop is client-go's reflector, which streams the initial
@@ -60,6 +60,7 @@ type Source struct {
 	recorder   *recorder
 	ranges     *ranges
 	cidrs      *cidrFollower
+	peers      *peerFollower
 }
 
 // New returns a Source for o. It does not contact the API server, which may be
@@ -77,6 +78,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName), ranges: newRanges(o.Sink)}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
+	s.peers = newPeerFollower(c.core, o.Sink)
 	follow(s, c.core, "services", selectServices, newServices(o.Sink))
 	follow(s, c.discovery, "endpointslices", selectSlices, newSlices(o.Sink))
 	follow(s, c.core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
@@ -97,6 +99,7 @@ func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 func (s *Source) Run(ctx context.Context) error {
 	go s.recorder.run(ctx)
 	go s.cidrs.run(ctx)
+	go s.peers.run(ctx)
 	// The reflectors are not waited for: one that backs off notices ctx only when
 	// its delay, up to a minute, is over (client-go 0.36).
 	for _, r := range s.reflectors {
