@@ -39,6 +39,8 @@ func benchmarks() []benchmark {
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
 		{name: "xdp", times: 3, run: measureXDP},
+		{name: "xdp-flows", times: 2, run: measureXDPFlows},
+		{name: "xdp-tables", times: 2, run: measureXDPTables},
 		{name: "nodeport", times: 2, cluster: true, run: measureNodePort},
 		{name: "memory", times: 1, run: measureMemory},
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -29,7 +30,7 @@ const (
 const (
 	packetService       = 4321
 	stickyPacketService = 4320
-	packetNodePort      = 32000
+	packetNodePort      = 29000
 	stickyNodePort      = 30000 + stickyPacketService/10
 )
 
@@ -127,13 +128,7 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 
 // newPacketNode makes the node's device and address known to the programs.
 func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
-	if err := addUplink(); err != nil {
-		return nil, 0, err
-	}
-	if err := forward(); err != nil {
-		return nil, 0, err
-	}
-	uplink, err := netlink.LinkByName("uplink")
+	uplink, err := packetUplink()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -148,6 +143,17 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 		MTU: uplink.Attrs().MTU, XDPSend: true,
 	}
 	return b, device.Ifindex, maps.PutDevice(device)
+}
+
+// packetUplink returns the node's device, made by the first call.
+func packetUplink() (netlink.Link, error) {
+	if uplink, err := netlink.LinkByName("uplink"); err == nil {
+		return uplink, nil
+	}
+	if err := errors.Join(addUplink(), forward()); err != nil {
+		return nil, err
+	}
+	return netlink.LinkByName("uplink")
 }
 
 // flowMemory measures the kernel memory that both entries of a flow take.
@@ -264,10 +270,7 @@ func (b *packetBench) establish(client, to netip.AddrPort) (flow, reply frame, e
 // floor teaches the floor what to do with a packet.
 func (b *packetBench) floor(packet frame) (run, error) {
 	from, to := packet.source(), packet.destination()
-	key := packetsBlFlowKey{SrcPort: bigEndian(from.Port()), DstPort: bigEndian(to.Port()), Proto: uint8(model.TCP)}
-	key.Src.Byte, key.Dst.Byte = from.Addr().As16(), to.Addr().As16()
-	rewrite := packetsBlBenchRewrite{SrcPort: key.DstPort, DstPort: key.SrcPort}
-	rewrite.Src.Byte, rewrite.Dst.Byte = key.Dst.Byte, key.Src.Byte
+	key, rewrite := floorEntry(packet)
 	if err := b.BlBenchFlow.Put(&key, &rewrite); err != nil {
 		return run{}, err
 	}
@@ -277,6 +280,16 @@ func (b *packetBench) floor(packet frame) (run, error) {
 		err = fmt.Errorf("the floor sends from %s to %s, want from %s to %s", out.source(), out.destination(), to, from)
 	}
 	return r, err
+}
+
+// floorEntry returns what makes the floor turn a packet round.
+func floorEntry(packet frame) (key packetsBlFlowKey, rewrite packetsBlBenchRewrite) {
+	from, to := packet.source(), packet.destination()
+	key.SrcPort, key.DstPort, key.Proto = bigEndian(from.Port()), bigEndian(to.Port()), uint8(model.TCP)
+	key.Src.Byte, key.Dst.Byte = from.Addr().As16(), to.Addr().As16()
+	rewrite.SrcPort, rewrite.DstPort = key.DstPort, key.SrcPort
+	rewrite.Src.Byte, rewrite.Dst.Byte = key.Dst.Byte, key.Src.Byte
+	return key, rewrite
 }
 
 // fresh returns runs whose packets begin a flow each time, and what they are

@@ -19,7 +19,10 @@ type packetsBlBenchCase struct {
 	Program uint32
 	PortAt  uint32
 	AddrAt  uint32
+	PortMin uint32
+	Ports   uint32
 	Runs    uint32
+	Turns   uint32
 }
 
 type packetsBlBenchRewrite struct {

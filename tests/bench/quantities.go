@@ -82,6 +82,24 @@ func xdpQuantities() []quantity {
 	return list
 }
 
+// xdpFlowQuantities are measured for each family.
+var xdpFlowQuantities = []quantity{
+	{key: "xdp/flows/floor", title: "floor, its lookup in a table of 65,536", unit: "ns"},
+	{key: "xdp/flows/flow", title: "known flow to another node, one of 65,536 in turn", unit: "ns"},
+	{key: "xdp/flows/flow/floors", title: "known flow to another node, one of 65,536 in turn", unit: "of those floors", bound: atMost, bar: 1.6},
+}
+
+// xdpTableQuantities are measured for each family.
+func xdpTableQuantities() []quantity {
+	var list []quantity
+	for _, p := range tablePackets {
+		list = append(list, quantity{
+			key: p.key(), title: p.title + ", against tables of two Services", unit: "times", bound: atMost, bar: 1.1,
+		})
+	}
+	return list
+}
+
 // nodePortQuantities are measured for each place of a backend.
 func nodePortQuantities() []quantity {
 	var list []quantity
@@ -135,6 +153,20 @@ func quantities() []quantity {
 		for _, q := range xdpQuantities() {
 			q.key = of(q.key, family)
 			q.section = fmt.Sprintf("XDP, %s", family)
+			list = append(list, q)
+		}
+	}
+	for _, family := range model.Families {
+		for _, q := range xdpFlowQuantities {
+			q.key = of(q.key, family)
+			q.section = fmt.Sprintf("XDP, many flows, %s", family)
+			list = append(list, q)
+		}
+	}
+	for _, family := range model.Families {
+		for _, q := range xdpTableQuantities() {
+			q.key = of(q.key, family)
+			q.section = fmt.Sprintf("XDP, 50,000 Services and 500,000 slots, %s", family)
 			list = append(list, q)
 		}
 	}

@@ -111,7 +111,12 @@ func (l load) update() source.Update {
 // serve loads the datapath with the update and attaches it to the cgroup. It goes
 // on until the process ends.
 func serve(ctx context.Context, box *sandbox, cgroup string, u source.Update) (*datapath.Datapath, error) {
-	d, err := datapath.Prepare(datapath.Options{BPFFS: box.bpffs, Cgroup: cgroup, Sizes: bpfmap.DefaultSizes})
+	return serveWith(ctx, datapath.Options{BPFFS: box.bpffs, Cgroup: cgroup, Sizes: bpfmap.DefaultSizes}, u)
+}
+
+// serveWith is serve with other options.
+func serveWith(ctx context.Context, o datapath.Options, u source.Update) (*datapath.Datapath, error) {
+	d, err := datapath.Prepare(o)
 	if err != nil {
 		return nil, err
 	}

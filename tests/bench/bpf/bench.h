@@ -20,8 +20,6 @@
 enum bl_bench_limits {
 	BL_BENCH_PACKET = 80, /* bytes that programs may change */
 	BL_BENCH_CASES = 16,
-	BL_BENCH_PORT_MIN = 1024,
-	BL_BENCH_PORTS = 60000,
 };
 
 /* What is measured. */
@@ -32,7 +30,10 @@ struct bl_bench_case {
 	 * is none. */
 	__u32 port_at;
 	__u32 addr_at;
+	__u32 port_min;
+	__u32 ports; /* after so many another address is the next's */
 	__u32 runs; /* those with port_at */
+	__u32 turns; /* packets that take turns; 0 gives each run one of its own */
 };
 
 /* The addresses and ports that the floor gives a packet. */
@@ -77,6 +78,14 @@ static __always_inline struct bl_bench_case *bl_bench_get(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&bl_bench_now, &zero);
+}
+
+/* The number of the packet of the next run that changes it. */
+static __always_inline __u32 bl_bench_turn(struct bl_bench_case *this)
+{
+	__u32 run = this->runs++;
+
+	return this->turns ? run % this->turns : run;
 }
 
 /* Insert the two entries of a new flow. */

@@ -13,13 +13,17 @@ int bl_bench_run(struct __sk_buff *skb)
 {
 	struct bl_bench_case *this = bl_bench_get();
 	__be16 port, addr;
+	__u32 run;
 
 	if (!this || bpf_skb_store_bytes(skb, 0, this->packet, sizeof(this->packet), 0))
 		return TC_ACT_SHOT;
 	if (this->port_at) {
-		port = bpf_htons(BL_BENCH_PORT_MIN + this->runs % BL_BENCH_PORTS);
-		addr = bpf_htons(this->runs++ / BL_BENCH_PORTS);
-		if (bpf_skb_store_bytes(skb, this->port_at, &port, sizeof(port), 0) ||
+		run = bl_bench_turn(this);
+		port = bpf_htons(this->port_min + run % this->ports);
+		addr = bpf_htons(run / this->ports);
+		if (bpf_skb_store_bytes(skb, this->port_at, &port, sizeof(port), 0))
+			return TC_ACT_SHOT;
+		if (this->addr_at &&
 		    bpf_skb_store_bytes(skb, this->addr_at, &addr, sizeof(addr), 0))
 			return TC_ACT_SHOT;
 	}

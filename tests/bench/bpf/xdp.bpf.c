@@ -30,9 +30,10 @@ int bl_bench_run(struct xdp_md *xdp)
 		return XDP_ABORTED;
 	__builtin_memcpy(data, this->packet, BL_BENCH_PACKET);
 	if (this->port_at) {
-		run = this->runs++;
-		if (!bl_bench_put(xdp, this->port_at, BL_BENCH_PORT_MIN + run % BL_BENCH_PORTS) ||
-		    !bl_bench_put(xdp, this->addr_at, run / BL_BENCH_PORTS))
+		run = bl_bench_turn(this);
+		if (!bl_bench_put(xdp, this->port_at, this->port_min + run % this->ports))
+			return XDP_ABORTED;
+		if (this->addr_at && !bl_bench_put(xdp, this->addr_at, run / this->ports))
 			return XDP_ABORTED;
 	}
 	bpf_tail_call(xdp, &bl_bench_next, this->program);
