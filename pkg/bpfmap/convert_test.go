@@ -187,7 +187,7 @@ func TestFilterSpread(t *testing.T) {
 			k := frontendKey(tables.FrontendKey{Addr: addr(i), Port: []uint16{80, 443, 53, 9090}[r.IntN(4)], Protocol: model.TCP})
 			set[k.filterBit()] = true
 		}
-		// n keys in m bits leave m(1-e^(-n/m)) set: 39,250 here.
+		// n keys in m bits leave m(1-e^(-n/m)) set: 39,810 here.
 		if len(set) < n*9/10 {
 			t.Errorf("%d %s keys have %d bits", n, family, len(set))
 		}

@@ -108,7 +108,7 @@ func (k *sockBlFrontendKey) filterBit() uint32 {
 // check is the digest that tells a value from one of another key in reused
 // memory; see bl_frontend_check.
 func (k *sockBlFrontendKey) check() uint16 {
-	return uint16(k.hash()>>48 ^ k.hash()>>28)
+	return uint16(k.hash()>>48 ^ k.hash()>>25)
 }
 
 // writeCover computes the prefix around all Service CIDRs.

@@ -145,14 +145,14 @@ const (
 
 type sockBlFilterEntry struct {
 	_    structs.HostLayout
-	Word [16384]uint64
+	Word [65536]uint64
 }
 
 type sockBlFilterSize uint32
 
 const (
-	sockBlFilterSizeBL_FILTER_SHIFT sockBlFilterSize = 20
-	sockBlFilterSizeBL_FILTER_WORDS sockBlFilterSize = 16384
+	sockBlFilterSizeBL_FILTER_SHIFT sockBlFilterSize = 22
+	sockBlFilterSizeBL_FILTER_WORDS sockBlFilterSize = 65536
 	sockBlFilterSizeBL_FILTER_RINGS sockBlFilterSize = 255
 )
 

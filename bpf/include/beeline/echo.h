@@ -62,20 +62,22 @@ static __always_inline int bl_echo4(struct __sk_buff *skb, __u32 l3, bool leaves
 static __always_inline int bl_echo6(struct __sk_buff *skb, __u32 l3, bool leaves)
 {
 	__u8 hop_limit = BL_ANSWER_TTL;
-	struct in6_addr addrs[2];
 	struct ipv6hdr ip BL_ALIGNED;
 	const __u64 *dst = (const __u64 *)&ip.daddr;
+	struct in6_addr client;
 
 	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)) || ip.version != 6 ||
 	    ip.nexthdr != IPPROTO_ICMPV6 || !bl_echo_is(skb, l3 + sizeof(ip), BL_ECHO6_REQUEST) ||
 	    !bl_echo_serves(dst[0], dst[1]))
 		return TC_ACT_UNSPEC;
-	addrs[0] = ip.daddr;
-	addrs[1] = ip.saddr;
+	client = ip.saddr;
+	ip.saddr = ip.daddr;
+	ip.daddr = client;
 	if (!bl_echo_reply(skb, l3 + sizeof(ip), BL_ECHO6_REQUEST, BL_ECHO6_REPLY) ||
 	    bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, hop_limit), &hop_limit,
 				sizeof(hop_limit), 0) ||
-	    bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), addrs, sizeof(addrs), 0))
+	    bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), &ip.saddr,
+				sizeof(ip.saddr) + sizeof(ip.daddr), 0))
 		return TC_ACT_SHOT;
 	return bl_answer_return(skb, l3, leaves);
 }

@@ -88,7 +88,7 @@ static __always_inline __u64 bl_frontend_hash(__u64 high, __u64 low, __u32 tail)
  */
 static __always_inline __u16 bl_frontend_check(__u64 hash)
 {
-	return hash >> 48 ^ hash >> 28;
+	return hash >> 48 ^ hash >> 25;
 }
 
 /* Whether there may be a frontend whose key has this hash. */

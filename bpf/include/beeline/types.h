@@ -489,7 +489,7 @@ _Static_assert(sizeof(struct bl_tunnel_option) == 24, "bl_tunnel_option");
 
 /* Size of bl_filter. */
 enum bl_filter_size {
-	BL_FILTER_SHIFT = 20,
+	BL_FILTER_SHIFT = 22,
 	BL_FILTER_WORDS = 1 << (BL_FILTER_SHIFT - 6),
 	BL_FILTER_RINGS = 255, /* a protocol number that is reserved */
 };
