@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -47,8 +48,10 @@ type Port struct {
 	PortName
 	NodePort uint16 `json:"nodePort,omitempty"`
 	// Algorithm is random, rr, wrr, sh, dh or maglev.
-	Algorithm string     `json:"algorithm"`
-	Frontends []Frontend `json:"frontends"`
+	Algorithm string `json:"algorithm"`
+	// Forwarding is how packets reach endpoints on other nodes: snat or dsr.
+	Forwarding string     `json:"forwarding"`
+	Frontends  []Frontend `json:"frontends"`
 	// Cluster and Local are what traffic under the policy of that name reaches.
 	Cluster Set `json:"cluster"`
 	Local   Set `json:"local"`
@@ -181,14 +184,15 @@ func (r *reading) ports() map[uint32]*Port {
 	for id, name := range r.Names {
 		service := r.Services[id]
 		ports[id] = &Port{
-			PortName:  r.portName(id),
-			NodePort:  name.NodePort,
-			Algorithm: service.Algorithm.String(),
-			Frontends: []Frontend{},
-			Backends:  []Backend{},
-			Cluster:   r.set(service.Cluster),
-			Local:     r.set(service.Local),
-			Counts:    r.counts(id),
+			PortName:   r.portName(id),
+			NodePort:   name.NodePort,
+			Algorithm:  service.Algorithm.String(),
+			Forwarding: forwarding(service),
+			Frontends:  []Frontend{},
+			Backends:   []Backend{},
+			Cluster:    r.set(service.Cluster),
+			Local:      r.set(service.Local),
+			Counts:     r.counts(id),
 		}
 	}
 	for id, b := range r.Backends {
@@ -206,6 +210,13 @@ func (r *reading) ports() map[uint32]*Port {
 		slices.SortFunc(p.Frontends, Frontend.compare)
 	}
 	return ports
+}
+
+func forwarding(s tables.Service) string {
+	if s.Tunnels {
+		return model.DSR.String()
+	}
+	return model.SNAT.String()
 }
 
 func (p *Port) addFrontend(f Frontend) {

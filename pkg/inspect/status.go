@@ -17,6 +17,7 @@ type Status struct {
 	Schema    int       `json:"schema"`    // version of the maps' layout
 	Agent     Agent     `json:"agent"`
 	Served    Served    `json:"served"`
+	Tunnel    Tunnel    `json:"tunnel"`   // of direct server return
 	Programs  []Program `json:"programs"` // of sockets
 	Devices   []Device  `json:"devices"`  // on which packets are served
 	Maps      []Map     `json:"maps"`
@@ -147,6 +148,9 @@ func (d *Datapath) Status() (*Status, error) {
 		return nil, err
 	}
 	if s.Devices, err = d.devices(); err != nil {
+		return nil, err
+	}
+	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err
 	}
 	s.Agent, err = d.agent()

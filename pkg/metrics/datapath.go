@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
@@ -13,6 +15,7 @@ type Datapath struct {
 	connections *prometheus.Desc
 	refused     *prometheus.Desc
 	reasons     *prometheus.Desc
+	nodes       *prometheus.Desc
 }
 
 // NewDatapath returns a collector over the maps.
@@ -26,6 +29,8 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 			"Connections to the Service port that were refused or dropped.", labels, nil),
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
 			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
+		nodes: prometheus.NewDesc("beeline_nodes",
+			"Other nodes of the cluster by what they have answered; those that take packets of the tunnel get them. None while nobody asks for direct server return.", []string{"answer"}, nil),
 	}
 }
 
@@ -34,6 +39,7 @@ func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.connections
 	ch <- d.refused
 	ch <- d.reasons
+	ch <- d.nodes
 }
 
 // Collect implements [prometheus.Collector].
@@ -45,6 +51,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range reasons {
 		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
+	d.collectNodes(ch)
 	names := d.maps.ServiceNames()
 	end := uint32(0)
 	for id := range names {
@@ -62,5 +69,22 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(d.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
 		ch <- prometheus.MustNewConstMetric(d.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
+	}
+}
+
+func (d *Datapath) collectNodes(ch chan<- prometheus.Metric) {
+	nodes, err := d.maps.Nodes()
+	if err != nil {
+		klog.ErrorS(err, "Nodes could not be read")
+		return
+	}
+	count := make(map[bpfmap.Answer]int)
+	for _, n := range nodes {
+		if !n.Self {
+			count[n.Answer]++
+		}
+	}
+	for answer := bpfmap.NotAsked; answer <= bpfmap.Silent; answer++ {
+		ch <- prometheus.MustNewConstMetric(d.nodes, prometheus.GaugeValue, float64(count[answer]), strings.ReplaceAll(answer.String(), " ", "_"))
 	}
 }

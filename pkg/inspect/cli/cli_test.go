@@ -56,7 +56,8 @@ func TestGolden(t *testing.T) {
 		"flow show 198.51.100.9:51000", "flow show 198.51.100.9:5353 -o json", "flow show 203.0.113.7:40000",
 		"flow show 203.0.113.7:1", "flow show 203.0.113.7", "flow show", "flow delete", "flow delete --all --protocol TCP",
 		"flow list --client there", "flow list --state open", "flow list --protocol ICMP", "flow list --service web",
-		"svc ls", "fe list -n default", "be list -n default", "aff list -n default",
+		"node list", "node list -o wide", "node list -o json", "node show",
+		"svc ls", "no ls", "fe list -n default", "be list -n default", "aff list -n default",
 		"service", "service remove", "service list extra", "service list --colour", "status -o xml", "nothing",
 		"completion", "completion tcsh",
 		"__complete service show sh", "__complete service show -n shop w", "__complete service list -n k",
@@ -97,7 +98,7 @@ func compareGolden(t *testing.T, name, got string) {
 func TestAliases(t *testing.T) {
 	bpffs := newDatapath(t)
 	for long, short := range map[string]string{
-		"service": "svc", "backend": "be", "frontend": "fe", "affinity": "aff", "flow": "fl",
+		"service": "svc", "backend": "be", "frontend": "fe", "affinity": "aff", "flow": "fl", "node": "no",
 	} {
 		want, _, _ := run(long, "list", "--bpffs", bpffs)
 		got, _, code := run(short, "list", "--bpffs", bpffs)
@@ -141,7 +142,7 @@ func TestExitCodes(t *testing.T) {
 // TestNoDatapath says where nothing was found.
 func TestNoDatapath(t *testing.T) {
 	bpffs := newBPFFS(t)
-	for _, args := range []string{"service list", "service show a/b", "backend list", "frontend list", "affinity list", "flow list", "flow show 192.0.2.7:1", "flow delete --all", "status"} {
+	for _, args := range []string{"service list", "service show a/b", "backend list", "frontend list", "affinity list", "flow list", "node list", "flow show 192.0.2.7:1", "flow delete --all", "status"} {
 		out, errs, code := run(append(strings.Fields(args), "--bpffs", bpffs)...)
 		if code != cli.ExitNoDatapath || out != "" || !strings.Contains(errs, datapath.Dir(bpffs)) || !strings.Contains(errs, "--bpffs") {
 			t.Errorf("%s: exit code %d, output %q, said %q", args, code, out, errs)
@@ -224,6 +225,9 @@ func TestStatus(t *testing.T) {
 	if want := (inspect.Served{Services: 6, Ports: 13, Frontends: 26, Backends: 10}); down.Served != want {
 		t.Errorf("served is %+v, want %+v", down.Served, want)
 	}
+	if want := (inspect.Tunnel{Nodes: 5, Asked: 4, Used: 1}); down.Tunnel != want {
+		t.Errorf("tunnel is %+v, want %+v", down.Tunnel, want)
+	}
 	if len(down.Programs) != 0 {
 		t.Errorf("programs are %+v, want none", down.Programs)
 	}
@@ -260,6 +264,7 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		{Name: "bl_client", Used: 1, Size: 1024, Setting: "--max-clients"},
 		{Name: "bl_srcrange", Used: 2, Size: 1 << 16, Setting: "--max-source-ranges"},
 		{Name: "bl_node_addr", Used: 2, Size: 4096},
+		{Name: "bl_node", Used: 6, Size: 8192},
 		{Name: "bl_sock"},
 	} {
 		if got := byName[want.Name]; got != want {

@@ -62,10 +62,16 @@ func newDatapath(t *testing.T) string {
 func fill(t *testing.T, maps *bpfmap.Maps) {
 	t.Helper()
 	tab := tables.New(maps)
+	_, err := tab.SetNodes(nodes(), testNode.Name)
+	check(t, err)
 	for _, s := range fixture() {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
+	maps.SetAnswer(2, netip.MustParseAddr("192.0.2.11"), bpfmap.Takes)
+	maps.SetAnswer(3, netip.MustParseAddr("2001:db8::12"), bpfmap.Silent)
+	maps.SetAnswer(4, netip.MustParseAddr("192.0.2.13"), bpfmap.Refuses)
+	maps.SetAnswer(5, netip.MustParseAddr("192.0.2.14"), bpfmap.Asked)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
@@ -76,6 +82,18 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
 	})
 	maps.SetSynced(now.Add(-5*time.Second), 1)
+}
+
+// nodes are those of the cluster.
+func nodes() []*model.Peer {
+	var list []*model.Peer
+	for name, addr := range map[string]string{
+		"node-a": "192.0.2.10", "node-b": "192.0.2.11", "node-c": "2001:db8::12", "node-d": "192.0.2.13",
+		"node-e": "192.0.2.14", "node-f": "192.0.2.15",
+	} {
+		list = append(list, &model.Peer{Name: name, Tunnel: netip.MustParseAddr(addr)})
+	}
+	return list
 }
 
 type served struct {
@@ -151,6 +169,7 @@ func dns() served {
 	return served{
 		&model.Service{
 			Name: name("kube-system/dns"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.10"), AffinitySeconds: 10,
+			Forwarding: model.Hybrid,
 			Ports: []model.ServicePort{
 				{Name: "dns", Protocol: model.UDP, Port: 53},
 				{Name: "dns-tcp", Protocol: model.TCP, Port: 53},

@@ -192,7 +192,11 @@ func portText(p inspect.Port, wide bool) string {
 	if p.PortName.PortName != "" {
 		name = " " + p.PortName.PortName
 	}
-	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, traffic(p.Counts))
+	way := ""
+	if p.Forwarding != "snat" {
+		way = ", " + p.Forwarding
+	}
+	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s%s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, way, traffic(p.Counts))
 	for _, t := range []*table{frontendsOf(p), setsOf(p), backendsOf(p, wide)} {
 		if len(t.rows) > 1 {
 			t.indent = "  "
