@@ -22,6 +22,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"the API server accepts the matrix", acceptsMatrix},
 		{"the API server's address is looked up", findsAPIServer},
+		{"the tunnel's port is named", namesTunnel},
 		{"kube-proxy's configuration is watched over", rollsForKubeProxysConfig},
 		{"upgrade and rollback", upgrades},
 		{"the agent serves with what the chart gives it", servesAsInstalled},
@@ -35,6 +36,21 @@ func TestCluster(t *testing.T) {
 			test.run(&here)
 		}) {
 			return
+		}
+	}
+}
+
+// namesTunnel looks for the port in the notes of who asks for direct server return.
+func namesTunnel(c *cluster) {
+	for config, want := range map[string]string{
+		"{}": "", "{forwardingMode: snat}": "", "{forwardingMode: dsr}": "UDP port 6091", "{forwardingMode: hybrid, dsrPort: 7000}": "UDP port 7000",
+	} {
+		p, err := c.plan("install", onNode+"config: "+config)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if notes := p.Info.Notes; !strings.Contains(notes, want) || strings.Contains(notes, "UDP") != (want != "") {
+			c.t.Errorf("with %s the notes are\n%s", config, notes)
 		}
 	}
 }
