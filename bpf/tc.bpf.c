@@ -17,6 +17,7 @@
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT __sk_buff
 #define bl_context_ifindex(context) ((context)->ifindex)
+#define bl_context_ct_lookup bpf_skb_ct_lookup
 #define BL_ANSWERS true
 
 #include <beeline/decide.h>

@@ -13,6 +13,7 @@
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT xdp_md
 #define bl_context_ifindex(context) ((context)->ingress_ifindex)
+#define bl_context_ct_lookup bpf_xdp_ct_lookup
 #define BL_ANSWERS false
 
 #include <beeline/decide.h>

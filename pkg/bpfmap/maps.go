@@ -461,6 +461,11 @@ func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Consta
 			return fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
 		}
 	}
+	if v := spec.Variables[tcVarBlConntrack]; v != nil {
+		if err := v.Set(haveConntrack()); err != nil {
+			return fmt.Errorf("set constant %s: %w", tcVarBlConntrack, err)
+		}
+	}
 	for name, kernelMap := range m.all {
 		if s := spec.Maps[name]; s != nil {
 			s.MaxEntries = kernelMap.MaxEntries()

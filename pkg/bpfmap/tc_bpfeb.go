@@ -54,6 +54,7 @@ const (
 	tcProgBlIngressL3               = "bl_ingress_l3"
 	tcProgBlPodEgress               = "bl_pod_egress"
 	tcProgBlPodIngress              = "bl_pod_ingress"
+	tcVarBlConntrack                = "bl_conntrack"
 	tcVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	tcVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	tcVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -187,6 +188,7 @@ type tcMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcVariableSpecs struct {
+	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
@@ -323,6 +325,7 @@ func (m *tcMaps) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcVariables struct {
+	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`

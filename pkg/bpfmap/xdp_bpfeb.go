@@ -47,6 +47,7 @@ const (
 	xdpMapBlSrcrange                 = "bl_srcrange"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
 	xdpProgBlXdp                     = "bl_xdp"
+	xdpVarBlConntrack                = "bl_conntrack"
 	xdpVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	xdpVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	xdpVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -172,6 +173,7 @@ type xdpMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpVariableSpecs struct {
+	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
@@ -303,6 +305,7 @@ func (m *xdpMaps) Close() error {
 //
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpVariables struct {
+	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`

@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -52,4 +53,64 @@ func goesOn(s *lab.Socket, network string) error {
 		return err
 	}
 	return echo(s, "again")
+}
+
+// TestSomebodyElseTranslatesToo: the node's connection tracking gives a client's
+// connection the node's address, as kube-proxy has it do, and the very port that a client
+// of Beeline comes from. Both have the same endpoint, which sees two clients.
+func TestSomebodyElseTranslatesToo(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			c := newXDPCluster(t, false)
+			c.serveAll(t)
+			startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}), "--xdp", mode)
+			const elsewhere, port = 29000, 45000
+			translate(t, c.nodes[0].Namespace, elsewhere, c.addrsOf(remote), nodeAddrs(1), port)
+			for _, network := range networks {
+				self := nodeAddrs(1).of(network)
+				theirs, hello := connect(t, c.client, network, netip.AddrPortFrom(self, elsewhere))
+				if hello.client != netip.AddrPortFrom(self, port) {
+					t.Fatalf("%s: the endpoint sees %s, so this test proves nothing", network, hello.client)
+				}
+				ours, hello := connectFrom(t, c.client, network, port, nodePort(network, 1))
+				if hello.client.Addr() != self || hello.client.Port() == port {
+					t.Errorf("%s: the endpoint sees %s as its second client", network, hello.client)
+				}
+				for whose, s := range map[string]*lab.Socket{"somebody else's": theirs, "Beeline's": ours} {
+					if err := goesOn(s, network); err != nil {
+						t.Errorf("%s, %s: %v", network, whose, err)
+					}
+				}
+			}
+			if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (mode == "native") {
+				t.Errorf("XDP has sent %d packets", sent)
+			}
+		})
+	}
+}
+
+// translate has the node's own connection tracking translate what comes to a port: to
+// backends, from the source addresses and one port.
+func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, port uint16) {
+	t.Helper()
+	const table = `table %[1]s other {
+	chain prerouting {
+		type nat hook prerouting priority dstnat;
+		tcp dport %[2]d ct mark set 1 dnat to %[3]s;
+		udp dport %[2]d ct mark set 1 dnat to %[3]s;
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat;
+		meta l4proto { tcp, udp } ct mark 1 snat to %[4]s;
+	}
+}`
+	for i, family := range []string{"ip", "ip6"} {
+		rules := fmt.Sprintf(table, family, from, netip.AddrPortFrom(to[i], backendPort), netip.AddrPortFrom(source[i], port))
+		if _, err := n.Output("nft", rules); err != nil {
+			t.Fatal(failure(err))
+		}
+	}
 }

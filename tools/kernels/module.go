@@ -17,7 +17,7 @@ import (
 // loads modules on demand in the test kernels.
 var wantedModules = []string{
 	"veth", "dummy", "bridge", "vxlan",
-	"nf_tables", "sctp",
+	"nf_tables", "nf_conntrack", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",
 }

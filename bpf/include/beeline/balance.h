@@ -2,11 +2,12 @@
 /*
  * The first packet of a flow: which backend it goes to, by which way, and from which
  * source. The program that includes this file says by BL_CONTEXT what its context is,
- * by bl_context_ifindex() on which device it runs, and by BL_ANSWERS whether it answers
- * what is refused.
+ * by bl_context_ifindex() on which device it runs, by bl_context_ct_lookup how it asks for
+ * tracked connections, and by BL_ANSWERS whether it answers what is refused.
  */
 #pragma once
 
+#include <beeline/conntrack.h>
 #include <beeline/flow.h>
 #include <beeline/peers.h>
 #include <beeline/spread.h>
@@ -287,7 +288,10 @@ static __always_inline bool bl_plan_turn(const struct bl_packet *packet, struct 
 	return true;
 }
 
-/* Whether a socket of this host may get packets of the flow @key. SCTP's are not known. */
+/*
+ * Whether a socket of this host may get packets of the flow @key, or a connection that
+ * netfilter translates. SCTP's are not known.
+ */
 static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
 				     bool ipv4)
 {
@@ -308,6 +312,8 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 		tuple.ipv6.sport = key->src_port;
 		tuple.ipv6.dport = key->dst_port;
 	}
+	if (bl_tracked(context, &tuple, size, key->proto))
+		return true;
 	if (key->proto == IPPROTO_TCP)
 		sk = bpf_skc_lookup_tcp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	else
@@ -335,10 +341,10 @@ static __always_inline __be16 bl_port_aside(__be16 port)
 }
 
 /*
- * Insert the reply entry at the first source port that no other flow and no socket of
- * this host uses: the client's own, or the one beside that it gets with its own address,
- * else one of the SNAT range. The insertion claims the port. False when none was free;
- * else @key is the entry's.
+ * Insert the reply entry at the first source port that no other flow, no socket of this
+ * host and no connection that netfilter translates uses: the client's own, or the one
+ * beside that it gets with its own address, else one of the SNAT range. The insertion
+ * claims the port. False when none was free; else @key is the entry's.
  */
 static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_packet *packet,
