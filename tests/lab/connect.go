@@ -40,3 +40,8 @@ func (s *Socket) SetLinger(seconds int32) error {
 func (s *Socket) Option(level, option int) (int, error) {
 	return unix.GetsockoptInt(s.fd, level, option)
 }
+
+// TCPInfo returns what the kernel tells of a TCP connection.
+func (s *Socket) TCPInfo() (*unix.TCPInfo, error) {
+	return unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+}
