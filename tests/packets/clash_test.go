@@ -67,7 +67,7 @@ func TestSomebodyElseTranslatesToo(t *testing.T) {
 			c := newXDPCluster(t, false)
 			c.serveAll(t)
 			startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}), "--xdp", mode)
-			const elsewhere, port = 29000, 45000
+			const elsewhere, port = 29000, 25000
 			translate(t, c.nodes[0].Namespace, elsewhere, c.addrsOf(remote), nodeAddrs(1), port)
 			for _, network := range networks {
 				self := nodeAddrs(1).of(network)
@@ -111,6 +111,28 @@ func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, po
 		rules := fmt.Sprintf(table, family, from, netip.AddrPortFrom(to[i], backendPort), netip.AddrPortFrom(source[i], port))
 		if _, err := n.Output("nft", rules); err != nil {
 			t.Fatal(failure(err))
+		}
+	}
+}
+
+// TestNodeKnowsTheBackendToo: a process of the node connects to the endpoint that a client
+// has by way of the node, and from the client's port. Each gets its own answers.
+func TestNodeKnowsTheBackendToo(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "far", "", []endpoint{remote})
+	})
+	const port = 45000
+	for _, network := range networks {
+		client, _ := connectFrom(t, c.client, network, port, nodePort(network, 1))
+		process, hello := connectFrom(t, c.nodes[0].Namespace, network, port, netip.AddrPortFrom(clusterIP(1).of(network), 80))
+		if hello.client != netip.AddrPortFrom(nodeAddrs(1).of(network), port) {
+			t.Fatalf("%s: the endpoint sees the process as %s, so this test proves nothing", network, hello.client)
+		}
+		for whose, s := range map[string]*lab.Socket{"client": client, "process": process} {
+			if err := goesOn(s, network); err != nil {
+				t.Errorf("%s, the %s: %v", network, whose, err)
+			}
 		}
 	}
 }

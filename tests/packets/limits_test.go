@@ -14,7 +14,7 @@ import (
 )
 
 // TestSourcePortsRunOut: of four connections to one endpoint on another node from one
-// port, one keeps the port and two get those of the range. The fourth has to wait; the
+// port that Linux does not take by itself, one keeps it and two get those of the range. The fourth has to wait; the
 // others go on.
 func TestSourcePortsRunOut(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func TestSourcePortsRunOut(t *testing.T) {
 		return c.service(1, "web", "", []endpoint{remote})
 	}, "--snat-port-range", "61000-61001")
 	for i, network := range networks {
-		port := uint16(41000 + i)
+		port := uint16(21000 + i)
 		var open []*lab.Socket
 		seen := make(map[uint16]bool)
 		for _, f := range frontends[:3] {

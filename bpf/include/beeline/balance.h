@@ -325,11 +325,13 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 }
 
 /*
- * The source port of a client that keeps its address. It may have a connection of its
- * own to the backend, and from the same port, for to the client those are two different
- * destinations; their packets would be mistaken for each other. So ports that clients are
- * likely to have move aside, all by the same distance: whichever node translates a
- * connection, the backend sees the same port.
+ * The source port that a flow takes by choice. It must not be one that somebody else takes
+ * later for a connection to the same backend, for the packets of both would be mistaken
+ * for each other: a client that keeps its address may connect to the backend itself, from
+ * the same port, for to the client those are two different destinations; and so may this
+ * node, which does not know of the ports of flows that have its address. So ports that
+ * Linux is likely to take move aside, all by the same distance: whichever node translates
+ * a connection, the backend sees the same port.
  */
 static __always_inline __be16 bl_port_aside(__be16 port)
 {
@@ -342,9 +344,9 @@ static __always_inline __be16 bl_port_aside(__be16 port)
 
 /*
  * Insert the reply entry at the first source port that no other flow, no socket of this
- * host and no connection that netfilter translates uses: the client's own, or the one
- * beside that it gets with its own address, else one of the SNAT range. The insertion
- * claims the port. False when none was free; else @key is the entry's.
+ * host and no connection that netfilter translates uses: the client's own or the one
+ * beside, else one of the SNAT range. The insertion claims the port. False when none was
+ * free; else @key is the entry's.
  */
 static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_packet *packet,
@@ -354,8 +356,7 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 {
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 
-	forward->other_port = plan->bits & BL_FLOW_SNAT ? packet->key.src_port
-							: bl_port_aside(packet->key.src_port);
+	forward->other_port = bl_port_aside(packet->key.src_port);
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
