@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -12,7 +13,12 @@ import (
 )
 
 // host is a network namespace. It goes with the process.
-type host struct{ netns int }
+type host struct {
+	netns int
+	// port is the name of the other end of the device that plug makes.
+	port string
+	mac  net.HardwareAddr // of that device
+}
 
 // newHost makes a namespace with its loopback device up.
 func newHost() (*host, error) {
@@ -55,10 +61,18 @@ func onThread(fn func() error) error {
 func (h *host) plug(bridge netlink.Link, name string, addr netip.Prefix) error {
 	port := netlink.NewVeth(netlink.LinkAttrs{Name: fmt.Sprintf("port%d", h.netns), MasterIndex: bridge.Attrs().Index})
 	port.PeerName, port.PeerNamespace = name, netlink.NsFd(h.netns)
+	h.port = port.Name
 	if err := netlink.LinkAdd(port); err != nil {
 		return fmt.Errorf("add device %s: %w", port.Name, err)
 	}
-	return errors.Join(setUp(port.Name), h.do(func() error { return address(name, addr) }))
+	return errors.Join(setUp(port.Name), h.do(func() error {
+		device, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		h.mac = device.Attrs().HardwareAddr
+		return address(name, addr)
+	}))
 }
 
 // addPod returns a namespace behind a device of the host's.

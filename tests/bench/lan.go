@@ -33,8 +33,9 @@ type lan struct {
 	client *host
 	nodes  []*host
 	// pods and far count what is accepted.
-	pods []*acceptor
-	far  *acceptor
+	pods    []*acceptor
+	far     *acceptor
+	farHost *host
 }
 
 func newLAN(nodes int) (*lan, error) {
@@ -45,11 +46,11 @@ func newLAN(nodes int) (*lan, error) {
 	if err := setUp(bridge.Name); err != nil {
 		return nil, err
 	}
-	l := new(lan)
 	far, err := newHost()
 	if err != nil {
 		return nil, err
 	}
+	l := &lan{farHost: far}
 	if l.client, err = newHost(); err != nil {
 		return nil, err
 	}

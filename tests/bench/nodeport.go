@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -33,11 +34,12 @@ type backend struct {
 	title    string
 	addr     netip.Prefix
 	nodePort uint16
+	protocol corev1.Protocol
 }
 
 var (
-	near     = backend{"near", "a pod of the node", podAddr, 32001}
-	far      = backend{"far", "another machine", lanFar, 32002}
+	near     = backend{"near", "a pod of the node", podAddr, 32001, corev1.ProtocolTCP}
+	far      = backend{"far", "another machine", lanFar, 32002, corev1.ProtocolTCP}
 	backends = []backend{near, far}
 )
 
@@ -57,7 +59,7 @@ var nodeProxies = []string{beeline, "iptables", "nftables"}
 // are alike but for who serves them.
 func measureNodePort(ctx context.Context, box *sandbox) (runs []samples, err error) {
 	l := load{services: 5000, endpoints: 2, protocol: model.TCP, published: true}
-	network, err := newLAN(len(nodeProxies))
+	network, err := newLAN(len(forwarders))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +78,10 @@ func measureNodePort(ctx context.Context, box *sandbox) (runs []samples, err err
 	if err := createNodePorts(ctx, c); err != nil {
 		return nil, fmt.Errorf("create the NodePorts: %w", err)
 	}
-	for i, name := range nodeProxies {
+	for i, name := range forwarders {
+		if name == plain {
+			continue
+		}
 		p := nodeProxy{name: name, index: i, host: network.nodes[i], box: box}
 		stop, err := p.start(ctx, server, c, l.services)
 		if err != nil {
@@ -85,25 +90,28 @@ func measureNodePort(ctx context.Context, box *sandbox) (runs []samples, err err
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	s := make(samples)
-	err = network.client.do(func() error { return network.measure(ctx, s) })
+	if err := network.client.do(func() error { return network.measure(ctx, s) }); err != nil {
+		return nil, err
+	}
+	err = network.measureForwarding(ctx, s)
 	return []samples{s}, err
 }
 
 // createNodePorts creates the Services that are connected to.
 func createNodePorts(ctx context.Context, c *kubernetes.Clientset) error {
-	for _, b := range backends {
+	for _, b := range append(slices.Clone(backends), datagrams) {
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: b.name},
 			Spec: corev1.ServiceSpec{
 				Type:  corev1.ServiceTypeNodePort,
-				Ports: []corev1.ServicePort{{Port: servicePort, NodePort: int32(b.nodePort)}},
+				Ports: []corev1.ServicePort{{Port: servicePort, NodePort: int32(b.nodePort), Protocol: b.protocol}},
 			},
 		}
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: b.name, Labels: map[string]string{discoveryv1.LabelServiceName: b.name}},
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{b.addr.Addr().String()}}},
-			Ports:       []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(endpointPort))}},
+			Ports:       []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(endpointPort)), Protocol: &b.protocol}},
 		}
 		if _, err := c.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 			return err
@@ -145,8 +153,12 @@ func (p *nodeProxy) start(ctx context.Context, server *apiserver.Server, c *kube
 		if err != nil {
 			return err
 		}
-		if p.name == beeline {
-			stop, err = p.startAgent(ctx, kubeconfig, services)
+		switch p.name {
+		case beeline:
+			stop, err = p.startAgent(ctx, dir, kubeconfig, services)
+			return err
+		case beelineXDP:
+			stop, err = p.startAgent(ctx, dir, kubeconfig, services, "--xdp=native")
 			return err
 		}
 		programs, err := apiserver.Build(ctx)
@@ -159,13 +171,18 @@ func (p *nodeProxy) start(ctx context.Context, server *apiserver.Server, c *kube
 	return stop, err
 }
 
-func (p *nodeProxy) startAgent(ctx context.Context, kubeconfig string, services int) (stop func() error, err error) {
+// startAgent starts an agent with a folder and pins of its own.
+func (p *nodeProxy) startAgent(ctx context.Context, dir, kubeconfig string, services int, flags ...string) (stop func() error, err error) {
 	cgroup, err := p.box.subgroup(p.name)
 	if err != nil {
 		return nil, err
 	}
-	a, err := startAgent(p.box, filepath.Join(os.Getenv(buildEnv), agentName), kubeconfig, cgroup,
-		"--hostname-override="+p.name, "--devices=uplink")
+	own := &sandbox{cgroup: cgroup, dir: dir, bpffs: filepath.Join(p.box.bpffs, p.name)}
+	if err := os.Mkdir(own.bpffs, 0o700); err != nil {
+		return nil, err
+	}
+	a, err := startAgent(own, filepath.Join(os.Getenv(buildEnv), agentName), kubeconfig, cgroup,
+		append(flags, "--hostname-override="+p.name, "--devices=uplink")...)
 	if err != nil {
 		return nil, err
 	}

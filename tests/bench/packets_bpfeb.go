@@ -23,6 +23,8 @@ type packetsBlBenchCase struct {
 	Ports   uint32
 	Runs    uint32
 	Turns   uint32
+	Ifindex uint32
+	Task    uint64
 }
 
 type packetsBlBenchRewrite struct {

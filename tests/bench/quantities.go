@@ -125,9 +125,28 @@ func nodePortQuantities() []quantity {
 	return list
 }
 
+// forwardingQuantities are measured of whatever forwards datagrams.
+func forwardingQuantities() []quantity {
+	const section = "64-byte UDP through a NodePort to another machine"
+	var list []quantity
+	for _, name := range forwarders {
+		list = append(list, quantity{
+			key: forwardingKey(name), section: section, title: "packets per second of one core, " + proxyTitle(name), unit: "million/s",
+		})
+	}
+	return append(list,
+		quantity{key: forwardingKey("against"), section: section, title: "XDP, against the faster mode of kube-proxy", unit: "times", bound: atLeast, bar: 1},
+		quantity{key: forwardingKey("against/plain"), section: section, title: "XDP, against plain forwarding", unit: "times", bound: atLeast, bar: 1})
+}
+
 func proxyTitle(name string) string {
-	if name == beeline {
+	switch name {
+	case beeline:
 		return "Beeline"
+	case beelineXDP:
+		return "Beeline with XDP"
+	case plain:
+		return "plain forwarding by the kernel"
 	}
 	return "kube-proxy " + name
 }
@@ -174,6 +193,7 @@ func quantities() []quantity {
 		key: "packets/memory", section: "Packet flows", title: "kernel memory of bl_flow for a flow, both directions", unit: "bytes", bound: atMost, bar: 300,
 	})
 	list = append(list, nodePortQuantities()...)
+	list = append(list, forwardingQuantities()...)
 	list = append(list, quantity{
 		key: "memory/maps", section: "Empty tables", title: "kernel memory of all maps", unit: "MiB", bound: atMost, bar: 32,
 	})

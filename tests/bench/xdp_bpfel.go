@@ -8,14 +8,36 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type xdpBlBenchArrivals struct {
+	_     structs.HostLayout
+	All   uint64
+	Apart uint64
+}
+
+type xdpBlBenchCase struct {
+	_       structs.HostLayout
+	Packet  [80]uint8
+	Program uint32
+	PortAt  uint32
+	AddrAt  uint32
+	PortMin uint32
+	Ports   uint32
+	Runs    uint32
+	Turns   uint32
+	Ifindex uint32
+	Task    uint64
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	xdpMapBlBenchArrived = "bl_bench_arrived"
 	xdpMapBlBenchFlow    = "bl_bench_flow"
 	xdpMapBlBenchLru     = "bl_bench_lru"
 	xdpMapBlBenchNext    = "bl_bench_next"
@@ -24,6 +46,8 @@ const (
 	xdpProgBlBenchFloor  = "bl_bench_floor"
 	xdpProgBlBenchInsert = "bl_bench_insert"
 	xdpProgBlBenchRun    = "bl_bench_run"
+	xdpProgBlBenchSend   = "bl_bench_send"
+	xdpProgBlBenchSink   = "bl_bench_sink"
 )
 
 // loadXdp returns the embedded CollectionSpec for xdp.
@@ -72,16 +96,19 @@ type xdpProgramSpecs struct {
 	BlBenchFloor  *ebpf.ProgramSpec `ebpf:"bl_bench_floor"`
 	BlBenchInsert *ebpf.ProgramSpec `ebpf:"bl_bench_insert"`
 	BlBenchRun    *ebpf.ProgramSpec `ebpf:"bl_bench_run"`
+	BlBenchSend   *ebpf.ProgramSpec `ebpf:"bl_bench_send"`
+	BlBenchSink   *ebpf.ProgramSpec `ebpf:"bl_bench_sink"`
 }
 
 // xdpMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpMapSpecs struct {
-	BlBenchFlow *ebpf.MapSpec `ebpf:"bl_bench_flow"`
-	BlBenchLru  *ebpf.MapSpec `ebpf:"bl_bench_lru"`
-	BlBenchNext *ebpf.MapSpec `ebpf:"bl_bench_next"`
-	BlBenchNow  *ebpf.MapSpec `ebpf:"bl_bench_now"`
+	BlBenchArrived *ebpf.MapSpec `ebpf:"bl_bench_arrived"`
+	BlBenchFlow    *ebpf.MapSpec `ebpf:"bl_bench_flow"`
+	BlBenchLru     *ebpf.MapSpec `ebpf:"bl_bench_lru"`
+	BlBenchNext    *ebpf.MapSpec `ebpf:"bl_bench_next"`
+	BlBenchNow     *ebpf.MapSpec `ebpf:"bl_bench_now"`
 }
 
 // xdpVariableSpecs contains global variables before they are loaded into the kernel.
@@ -110,14 +137,16 @@ func (o *xdpObjects) Close() error {
 //
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpMaps struct {
-	BlBenchFlow *ebpf.Map `ebpf:"bl_bench_flow"`
-	BlBenchLru  *ebpf.Map `ebpf:"bl_bench_lru"`
-	BlBenchNext *ebpf.Map `ebpf:"bl_bench_next"`
-	BlBenchNow  *ebpf.Map `ebpf:"bl_bench_now"`
+	BlBenchArrived *ebpf.Map `ebpf:"bl_bench_arrived"`
+	BlBenchFlow    *ebpf.Map `ebpf:"bl_bench_flow"`
+	BlBenchLru     *ebpf.Map `ebpf:"bl_bench_lru"`
+	BlBenchNext    *ebpf.Map `ebpf:"bl_bench_next"`
+	BlBenchNow     *ebpf.Map `ebpf:"bl_bench_now"`
 }
 
 func (m *xdpMaps) Close() error {
 	return _XdpClose(
+		m.BlBenchArrived,
 		m.BlBenchFlow,
 		m.BlBenchLru,
 		m.BlBenchNext,
@@ -139,6 +168,8 @@ type xdpPrograms struct {
 	BlBenchFloor  *ebpf.Program `ebpf:"bl_bench_floor"`
 	BlBenchInsert *ebpf.Program `ebpf:"bl_bench_insert"`
 	BlBenchRun    *ebpf.Program `ebpf:"bl_bench_run"`
+	BlBenchSend   *ebpf.Program `ebpf:"bl_bench_send"`
+	BlBenchSink   *ebpf.Program `ebpf:"bl_bench_sink"`
 }
 
 func (p *xdpPrograms) Close() error {
@@ -147,6 +178,8 @@ func (p *xdpPrograms) Close() error {
 		p.BlBenchFloor,
 		p.BlBenchInsert,
 		p.BlBenchRun,
+		p.BlBenchSend,
+		p.BlBenchSink,
 	)
 }
 

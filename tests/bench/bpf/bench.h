@@ -19,6 +19,8 @@
 
 enum bl_bench_limits {
 	BL_BENCH_PACKET = 80, /* bytes that programs may change */
+	BL_BENCH_DATAGRAM = 64, /* bytes of a frame that is sent */
+	BL_BENCH_SINK_PORT = 8080,
 	BL_BENCH_CASES = 16,
 };
 
@@ -34,6 +36,8 @@ struct bl_bench_case {
 	__u32 ports; /* after so many another address is the next's */
 	__u32 runs; /* those with port_at */
 	__u32 turns; /* packets that take turns; 0 gives each run one of its own */
+	__u32 ifindex; /* of the device that frames are sent by; 0 drops them */
+	__u64 task; /* that sends */
 };
 
 /* The addresses and ports that the floor gives a packet. */
