@@ -171,8 +171,8 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	return m, nil
 }
 
-// Open opens the maps that are pinned in dir for reading, and for forgetting flows. The
-// error is [os.ErrNotExist] when dir holds none.
+// Open opens the maps that are pinned in dir for reading. The error is
+// [os.ErrNotExist] when dir holds none.
 func Open(dir string) (*Maps, error) {
 	spec, err := mapSpecs(DefaultSizes)
 	if err != nil {
@@ -305,8 +305,7 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
 		return err
 	}
-	// Whoever walks over the flows corrects it, a drain too.
-	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], false); err != nil {
+	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], readOnly); err != nil {
 		return err
 	}
 	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {

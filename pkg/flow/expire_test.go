@@ -39,7 +39,6 @@ const isReply = 1 << 3
 // table is a flow table in the kernel, and what the programs would write there.
 type table struct {
 	t    *testing.T
-	dir  string // of the pins
 	maps *bpfmap.Maps
 	flow *ebpf.Map
 	// What the programs keep of half-open flows.
@@ -73,7 +72,7 @@ func newTable(t *testing.T, flows uint32) *table {
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
-	return &table{t, dir, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open")}
+	return &table{t, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open")}
 }
 
 func check(t *testing.T, err error) {
@@ -260,22 +259,6 @@ func TestHalfOpen(t *testing.T) {
 	tab.walk(start + 503)
 	if known := tab.maps.HalfOpen(); known.Overflow != start+500 {
 		t.Error("a table that was just added to is passed by")
-	}
-}
-
-// TestDrain forgets the flows of an agent that has ended, in maps that it left.
-func TestDrain(t *testing.T) {
-	tab := newTable(t, 4096)
-	tab.put(forward(1, model.TCP, bpfmap.FlowNew, start))
-	tab.put(reply(1, model.TCP, start))
-	left, err := bpfmap.Open(tab.dir)
-	check(t, err)
-	defer left.Close()
-	e := New(Options{Maps: left, Timeouts: DefaultTimeouts})
-	e.clock = func() (time.Duration, error) { return (start + 1000) * time.Second, nil }
-	check(t, e.Drain(t.Context()))
-	if tab.has(forward(1, model.TCP, 0, 0)) || tab.has(reply(1, model.TCP, 0)) {
-		t.Error("a flow that is over is still there")
 	}
 }
 
