@@ -50,6 +50,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
+	if d.Maps().Agent().TunnelPort != c.TunnelPort {
+		d.Maps().ForgetAnswers()
+	}
 	d.Maps().SetAgent(describe(c, cgroup, started))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -323,6 +326,8 @@ func describe(c *config.Settings, cgroup string, started time.Time) bpfmap.Agent
 		Version: version.String(),
 		Node:    c.NodeName,
 		Cgroup:  cgroup,
+
+		TunnelPort: c.TunnelPort,
 	}
 	switch kubeconfig := c.KubeProxy.ClientConnection.Kubeconfig; {
 	case c.Beeline.Manifests != "":

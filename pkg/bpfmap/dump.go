@@ -160,6 +160,8 @@ type Agent struct {
 	Node    string
 	Source  string // where Services come from
 	Cgroup  string // path of the cgroup whose sockets are served
+	// TunnelPort is the UDP port of the tunnel; 0: the node takes no part in it.
+	TunnelPort uint16
 }
 
 // SetAgent writes what the agent tells of itself.
@@ -167,6 +169,7 @@ func (m *Maps) SetAgent(a Agent) {
 	e := m.agent.entry()
 	e.Pid = uint32(a.PID)
 	e.Started = uint64(a.Started.UnixNano())
+	e.TunnelPort = uint32(a.TunnelPort)
 	putString(e.Version[:], a.Version)
 	putString(e.Node[:], a.Node)
 	putString(e.Source[:], a.Source)
@@ -194,6 +197,8 @@ func (m *Maps) Agent() Agent {
 		Node:    stringOf(e.Node[:]),
 		Source:  stringOf(e.Source[:]),
 		Cgroup:  stringOf(e.Cgroup[:]),
+
+		TunnelPort: uint16(e.TunnelPort),
 	}
 	if synced := atomic.LoadUint64(&e.Synced); synced != 0 {
 		a.Synced = time.Unix(0, int64(synced))

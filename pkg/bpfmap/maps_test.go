@@ -771,7 +771,8 @@ func TestAgent(t *testing.T) {
 	dir := bpffs(t)
 	m := load(t, dir, small)
 	want := Agent{
-		PID: 42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
+		TunnelPort: 6091,
+		PID:        42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
 		Source: "/manifests", Cgroup: "/sys/fs/cgroup",
 	}
 	m.SetAgent(want)

@@ -170,6 +170,18 @@ func (m *Maps) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 	e.store(flags, answer)
 }
 
+// ForgetAnswers makes nodes ones that were not asked: what they have said does not hold for
+// another port.
+func (m *Maps) ForgetAnswers() {
+	m.nodeMu.Lock()
+	defer m.nodeMu.Unlock()
+	for id := range m.node.entry() {
+		e := &m.node.entry()[id]
+		flags, _ := e.load()
+		e.store(flags&^uint32(sockBlNodeFlagBL_NODE_TUNNEL), NotAsked)
+	}
+}
+
 // nodeWord is what of a node is stored at once.
 type nodeWord struct {
 	flags  uint32

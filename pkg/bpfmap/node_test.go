@@ -36,6 +36,9 @@ func TestAnswer(t *testing.T) {
 	m.SetAnswer(7, at, Silent)
 	want("no answer", Node{Node: node(at, "b", true), ID: 7, Answer: Silent})
 	m.SetAnswer(7, at, Takes)
+	m.ForgetAnswers()
+	want("another port", Node{Node: node(at, "b", true), ID: 7})
+	m.SetAnswer(7, at, Takes)
 	must(t, m.ClearNode(7))
 	m.SetAnswer(7, at, Takes)
 	if list, err := m.Nodes(); err != nil || len(list) > 0 {

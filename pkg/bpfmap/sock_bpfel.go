@@ -35,17 +35,17 @@ type sockBlAffinityKey struct {
 }
 
 type sockBlAgentEntry struct {
-	_       structs.HostLayout
-	Started uint64
-	Synced  uint64
-	Syncs   uint64
-	Pending uint64
-	Pid     uint32
-	Pad     uint32
-	Version [64]int8
-	Node    [256]int8
-	Source  [256]int8
-	Cgroup  [256]int8
+	_          structs.HostLayout
+	Started    uint64
+	Synced     uint64
+	Syncs      uint64
+	Pending    uint64
+	Pid        uint32
+	TunnelPort uint32
+	Version    [64]int8
+	Node       [256]int8
+	Source     [256]int8
+	Cgroup     [256]int8
 }
 
 type sockBlAlgorithm uint32

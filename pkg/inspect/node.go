@@ -55,7 +55,8 @@ func nodeReason(n bpfmap.Node) string {
 
 // Tunnel counts the nodes of the cluster, but this one.
 type Tunnel struct {
-	Nodes int `json:"nodes"`
+	Port  uint16 `json:"port"` // UDP; 0: this node takes no part
+	Nodes int    `json:"nodes"`
 	// Asked have endpoints for the tunnel, Used take packets of it.
 	Asked int `json:"asked"`
 	Used  int `json:"used"`
@@ -66,6 +67,7 @@ func (d *Datapath) tunnel() (t Tunnel, err error) {
 	if err != nil {
 		return t, err
 	}
+	t.Port = d.maps.Agent().TunnelPort
 	for _, n := range known {
 		if n.Self {
 			continue

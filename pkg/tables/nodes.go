@@ -306,7 +306,7 @@ func (n *nodes) use(svc *service, desired *Desired) {
 // hosts returns the names of the nodes with backends to which packets are tunneled,
 // sorted.
 func (d *Desired) hosts() []string {
-	var hosts []string
+	var seen map[string]struct{}
 	for i := range d.Units {
 		u := &d.Units[i]
 		if !u.Tunnels {
@@ -314,14 +314,17 @@ func (d *Desired) hosts() []string {
 		}
 		for _, set := range [][]policy.Backend{u.Sets.Cluster.Backends, u.Sets.Local.Backends} {
 			for i := range set {
-				if set[i].NodeName != "" {
-					hosts = append(hosts, set[i].NodeName)
+				if set[i].NodeName == "" {
+					continue
 				}
+				if seen == nil {
+					seen = make(map[string]struct{})
+				}
+				seen[set[i].NodeName] = struct{}{}
 			}
 		}
 	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // restore takes over the ids. Of several of one address the first counts.

@@ -172,6 +172,29 @@ func TestProbeAgentAway(t *testing.T) {
 	}
 }
 
+// TestProbePortChange: what a node has said of one port does not hold for another.
+func TestProbePortChange(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	var agents []*agent
+	for _, n := range c.nodes {
+		agents = append(agents, startAgent(t, n, c.tunneled("dsr")))
+	}
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	for i, a := range agents {
+		a.Signal(unix.SIGKILL)
+		if err := a.Wait(); err == nil {
+			t.Fatal("the agent ended by itself")
+		}
+		a.flags = append(a.flags, "--dsr-port", "6092")
+		a.start()
+		if got := c.answerOf(t); i == 0 && got.Tunnel {
+			t.Error("the tunnel is used to a port at which nobody has answered")
+		}
+	}
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+}
+
 // TestProbeStranger: who is no node of the cluster learns nothing.
 func TestProbeStranger(t *testing.T) {
 	t.Parallel()

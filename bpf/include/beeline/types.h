@@ -523,7 +523,7 @@ struct bl_agent_entry {
 	__u64 syncs; /* since the start */
 	__u64 pending; /* Services whose last sync failed */
 	__u32 pid;
-	__u32 pad;
+	__u32 tunnel_port; /* UDP, host byte order; 0 is no tunnel */
 	char version[64];
 	char node[256];
 	char source[256];

@@ -225,7 +225,7 @@ func TestStatus(t *testing.T) {
 	if want := (inspect.Served{Services: 6, Ports: 13, Frontends: 26, Backends: 10}); down.Served != want {
 		t.Errorf("served is %+v, want %+v", down.Served, want)
 	}
-	if want := (inspect.Tunnel{Nodes: 5, Asked: 4, Used: 1}); down.Tunnel != want {
+	if want := (inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1}); down.Tunnel != want {
 		t.Errorf("tunnel is %+v, want %+v", down.Tunnel, want)
 	}
 	if len(down.Programs) != 0 {

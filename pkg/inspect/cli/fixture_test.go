@@ -80,6 +80,7 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 	maps.SetAgent(bpfmap.Agent{
 		PID: 4242, Started: now.Add(-3 * time.Hour), Version: "v0.1.0", Node: "node-a",
 		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
+		TunnelPort: 6091,
 	})
 	maps.SetSynced(now.Add(-5*time.Second), 1)
 }

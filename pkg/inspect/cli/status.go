@@ -52,7 +52,7 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 		amount(s.Served.Services, "service"), amount(s.Served.Ports, "port"),
 		amount(s.Served.Frontends, "frontend"), amount(s.Served.Backends, "backend")))
 	if s.Tunnel.Nodes > 0 {
-		t.add("Tunnel", fmt.Sprintf("to %d of %s that have endpoints for it", s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
+		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
 	}
 	if wide {
 		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))

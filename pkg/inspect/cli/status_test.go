@@ -20,7 +20,7 @@ func testStatus() *inspect.Status {
 			Syncs: 1532, Pending: 1,
 		},
 		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10},
-		Tunnel: inspect.Tunnel{Nodes: 5, Asked: 4, Used: 1},
+		Tunnel: inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1},
 		Programs: []inspect.Program{
 			{Name: "bl_connect4", Attach: "CGroupInet4Connect", ProgramID: 34, Tag: "9f2c4b1d0a77e3c1", LinkID: 12, CgroupID: 4067},
 			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
@@ -54,7 +54,7 @@ Source      https://192.0.2.1:6443
 Cgroup      /sys/fs/cgroup
 Last sync   2026-03-01T11:59:55Z (5s ago), 1532 since the start, 1 service pending
 Serving     6 services (13 ports), 23 frontends, 10 backends
-Tunnel      to 1 of 4 nodes that have endpoints for it
+Tunnel      UDP port 6091, to 1 of 4 nodes that have endpoints for it
 
 PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TAG
 bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1
