@@ -93,7 +93,7 @@ func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort,
 	if endpoints[0] == at {
 		want = to.Addr()
 	}
-	if got.name != endpoints[0].server() || got.client.Addr() != want || !seenPort(port, got.self.Port(), true) {
+	if got.name != endpoints[0].server() || got.client.Addr() != want || !seenPort(port, got.self.Port()) {
 		return fmt.Errorf("reached %v, want %s to have seen %s with a port for %d", got.greeting, endpoints[0].server(), want, got.self.Port())
 	}
 	return nil
