@@ -66,6 +66,10 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+	newClients, err := count[sockBlClientKey, sockBlAffinityEntry](m.all[sockMapBlNewClient])
+	if err != nil {
+		return nil, err
+	}
 	services := uint32(len(s.Names))
 	return map[string]uint32{
 		sockMapBlService:     services,
@@ -85,6 +89,7 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 		sockMapBlFlow:        flows,
 		sockMapBlOverflow:    overflow,
 		sockMapBlClient:      clients,
+		sockMapBlNewClient:   newClients,
 	}, nil
 }
 

@@ -11,6 +11,10 @@ const (
 	overflowPart = 8 // the size of the table for those that begin beyond that
 )
 
+// newClientPart is the size of the table of clients without an established flow, as a
+// part of that of the others.
+const newClientPart = 4
+
 // maxHalfOpen returns how many half-open flows the flow table may hold.
 func (m *Maps) maxHalfOpen() uint32 { return max(1, uint32(m.MaxFlows())/halfOpenPart) }
 

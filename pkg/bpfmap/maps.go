@@ -68,6 +68,7 @@ var sized = map[string]sizing{
 	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
 	sockMapBlOverflow:    {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
 	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
+	sockMapBlNewClient:   {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
 }
 
 // Setting returns the flag that sets the size of a map, "" when it is fixed.

@@ -472,6 +472,7 @@ const (
 	sockMapBlFrontend                 = "bl_frontend"
 	sockMapBlHalfOpen                 = "bl_half_open"
 	sockMapBlLocalCidr                = "bl_local_cidr"
+	sockMapBlNewClient                = "bl_new_client"
 	sockMapBlNode                     = "bl_node"
 	sockMapBlNodeAddr                 = "bl_node_addr"
 	sockMapBlNodeId                   = "bl_node_id"
@@ -600,6 +601,7 @@ type sockMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
@@ -690,6 +692,7 @@ type sockMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
@@ -722,6 +725,7 @@ func (m *sockMaps) Close() error {
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlLocalCidr,
+		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,

@@ -32,6 +32,7 @@ const (
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlHalfOpen                 = "bl_half_open"
 	tcMapBlLocalCidr                = "bl_local_cidr"
+	tcMapBlNewClient                = "bl_new_client"
 	tcMapBlNode                     = "bl_node"
 	tcMapBlNodeAddr                 = "bl_node_addr"
 	tcMapBlNodeId                   = "bl_node_id"
@@ -166,6 +167,7 @@ type tcMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
@@ -266,6 +268,7 @@ type tcMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
@@ -302,6 +305,7 @@ func (m *tcMaps) Close() error {
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlLocalCidr,
+		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,

@@ -32,6 +32,7 @@ const (
 	xdpMapBlHalfOpen                 = "bl_half_open"
 	xdpMapBlHop                      = "bl_hop"
 	xdpMapBlLocalCidr                = "bl_local_cidr"
+	xdpMapBlNewClient                = "bl_new_client"
 	xdpMapBlNode                     = "bl_node"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
 	xdpMapBlNodeId                   = "bl_node_id"
@@ -153,6 +154,7 @@ type xdpMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
@@ -250,6 +252,7 @@ type xdpMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
@@ -284,6 +287,7 @@ func (m *xdpMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlHop,
 		m.BlLocalCidr,
+		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,

@@ -241,6 +241,38 @@ func TestFlood(t *testing.T) {
 	a.checkRecovers(t, c)
 }
 
+// TestFloodAffinity: clients whose connections were established keep their backends through
+// a flood that would fill the table of clients many times over.
+func TestFloodAffinity(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "sticky", "sessionAffinity: ClientIP,", everywhere)
+	}, "--max-clients", "512")
+	f := c.newFlooder(t)
+	reached := func(n *lab.Namespace, network string) string {
+		got, err := ask(n, network, nodePort(network, 1), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.name
+	}
+	clients := []*lab.Namespace{c.client, c.other, c.router, c.nodes[1].Namespace}
+	had := make(map[*lab.Namespace][2]string)
+	for _, n := range clients {
+		had[n] = [2]string{reached(n, "tcp4"), reached(n, "tcp6")}
+	}
+	for family, network := range networks[:2] {
+		if err := f.flood(network, nodePort(network, 1), 10_000); err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range clients {
+			if got := reached(n, network); got != had[n][family] {
+				t.Errorf("client %d by %s reached %s after the flood, before it %s", i, network, got, had[n][family])
+			}
+		}
+	}
+}
+
 // askInFlood floods a Service, and meanwhile makes new connections to it and goes on with
 // half of those that there were. It returns how many were made.
 func (c *cluster) askInFlood(t *testing.T, f *flooder, network string, service int, before []established) int {

@@ -137,11 +137,12 @@ static __always_inline void bl_packet_select(const struct bl_packet *packet,
 		return;
 	set = bl_service_set(service, frontend.flags & local, &member);
 	spread = bl_packet_spread(packet, service, stat, frontend.service, set);
-	if (service->affinity)
-		*choice = bl_affinity_select(&bl_client, service, &key, frontend.service, set,
-					     member, spread);
-	else
+	if (!service->affinity)
 		*choice = bl_set_select(set, spread);
+	else if (!bl_affinity_recall(bpf_map_lookup_elem(&bl_client, &key), service,
+				     frontend.service, member, bpf_ktime_get_coarse_ns(), choice))
+		*choice = bl_affinity_select(&bl_new_client, service, &key, frontend.service, set,
+					     member, spread);
 	choice->member = member;
 }
 

@@ -117,7 +117,7 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 	if (forward->touched != (__u16)now)
 		bl_flow_touch_reply(packet, forward, source,
 				    bl_flow_client_device(context, hook, forward), now);
-	bl_flow_track(forward, true, packet->tcp_flags);
+	bl_flow_track(forward, &packet->key.src, true, packet->tcp_flags);
 	bl_way_to_backend(forward, way);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_proven(forward))
 		bl_flow_settle(packet, forward, source,
@@ -145,7 +145,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	forward = bl_flow_lookup(&key);
 	if (forward) {
 		forward->forward.used = now;
-		bl_flow_track(forward, false, packet->tcp_flags);
+		bl_flow_track(forward, &key.src, false, packet->tcp_flags);
 		return;
 	}
 	fresh.addr = packet->key.src;

@@ -192,12 +192,36 @@ static __always_inline enum bl_flow_state bl_flow_advance(enum bl_flow_state sta
 	return BL_FLOW_SYN_RECEIVED;
 }
 
+/* Keep the affinity of a client, whose flow is established. */
+static __noinline void bl_client_keep(const union bl_addr *client,
+				      const struct bl_flow_entry *forward)
+{
+	__u32 id = forward->forward.service;
+	const struct bl_service_entry *service = bl_service_lookup(id);
+	struct bl_client_key key = {.client = *client, .service = id};
+	struct bl_affinity_entry fresh = {
+		.backend = forward->forward.backend,
+		.last_used = bpf_ktime_get_coarse_ns(),
+	};
+	const struct bl_affinity_entry *known;
+
+	if (!service || !service->affinity || fresh.backend.id == ~0U)
+		return;
+	known = bpf_map_lookup_elem(&bl_client, &key);
+	if (known && known->backend.id == fresh.backend.id &&
+	    known->backend.generation == fresh.backend.generation)
+		return;
+	if (bpf_map_update_elem(&bl_client, &key, &fresh, BPF_ANY))
+		bl_count(BL_REASON_AFFINITY_NOT_STORED);
+}
+
 /*
- * Note in the forward entry what a packet tells of the connection. Two packets at
- * once may lose one of two notes; the next packet makes it again. TCP's flags are 0 for
+ * Note in the forward entry what a packet of @client's connection tells of it. Two packets
+ * at once may lose one of two notes; the next packet makes it again. TCP's flags are 0 for
  * UDP.
  */
-static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool from_client,
+static __always_inline void bl_flow_track(struct bl_flow_entry *forward,
+					  const union bl_addr *client, bool from_client,
 					  __u8 tcp_flags)
 {
 	enum bl_flow_state mine = from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
@@ -214,6 +238,7 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward, bool fr
 			return;
 		if (!(forward->bits & BL_FLOW_OVERFLOW))
 			bl_half_open_give();
+		bl_client_keep(client, forward);
 		state = BL_FLOW_ESTABLISHED;
 	}
 	if (!(tcp_flags & BL_TCP_FIN) || state == BL_FLOW_ABORTED)

@@ -182,13 +182,21 @@ struct {
 	__type(value, struct bl_peers_entry);
 } bl_peers SEC(".maps");
 
-/* Session affinity of packets, by client address. */
+/* Session affinity of packets, by client address: of clients with an established flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct bl_client_key);
 	__type(value, struct bl_affinity_entry);
 } bl_client SEC(".maps");
+
+/* Likewise, of those that have yet to establish one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_client_key);
+	__type(value, struct bl_affinity_entry);
+} bl_new_client SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -123,6 +123,29 @@ static __always_inline bool bl_affinity_lasts(const struct bl_backend_entry *bac
 }
 
 /*
+ * Choose the backend that @known, which may be NULL, remembers of a client. False when the
+ * Service's affinity has ended, or the backend may get no connection from the set that
+ * @member names.
+ */
+static __always_inline bool bl_affinity_recall(struct bl_affinity_entry *known,
+					       const struct bl_service_entry *service, __u32 id,
+					       __u32 member, __u64 now, struct bl_choice *choice)
+{
+	const struct bl_backend_entry *backend;
+
+	if (!known || now - known->last_used >= service->affinity * BL_NSEC_PER_SEC)
+		return false;
+	backend = bl_backend_recall(known->backend, id, member);
+	if (!bl_affinity_lasts(backend))
+		return false;
+	known->last_used = now;
+	choice->backend = backend;
+	choice->ref = known->backend;
+	choice->reason = BL_REASON_COUNT;
+	return true;
+}
+
+/*
  * Pick a backend of @set for the client of @key, the same as before while the Service's
  * affinity lasts and the backend is in the set that @member names.
  *
@@ -140,16 +163,8 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 	struct bl_choice choice;
 
 	known = bpf_map_lookup_elem(map, key);
-	if (known && now - known->last_used < service->affinity * BL_NSEC_PER_SEC) {
-		backend = bl_backend_recall(known->backend, id, member);
-		if (bl_affinity_lasts(backend)) {
-			known->last_used = now;
-			choice.backend = backend;
-			choice.ref = known->backend;
-			choice.reason = BL_REASON_COUNT;
-			return choice;
-		}
-	}
+	if (bl_affinity_recall(known, service, id, member, now, &choice))
+		return choice;
 	choice = bl_set_select(set, spread);
 	if (!choice.backend)
 		return choice;
