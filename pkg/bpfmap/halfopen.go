@@ -35,8 +35,12 @@ func (m *Maps) HalfOpen() HalfOpen {
 }
 
 // CountHalfOpen corrects the programs' count: so many were found in the table where they
-// had known of before.Count. Changes since before was read stay counted.
+// had known of before.Count. Changes since before was read stay counted. Maps that are
+// opened for reading are left as they are.
 func (m *Maps) CountHalfOpen(before HalfOpen, found int) {
+	if m.readOnly {
+		return
+	}
 	atomic.AddInt64(&m.halfOpen.entry().Count, int64(found)-before.Count)
 }
 
@@ -45,8 +49,12 @@ func (m *Maps) CountHalfOpen(before HalfOpen, found int) {
 const overflowRest = 5 * time.Second
 
 // ForgetOverflow lets packets pass by the overflow table, which was found empty in a
-// reading that began at start, after before was read, until it is added to again.
+// reading that began at start, after before was read, until it is added to again. Maps
+// that are opened for reading are left as they are.
 func (m *Maps) ForgetOverflow(before HalfOpen, start time.Duration) {
+	if m.readOnly {
+		return
+	}
 	if time.Duration(before.Overflow)*time.Second+overflowRest < start {
 		atomic.CompareAndSwapUint32(&m.halfOpen.entry().Overflow, before.Overflow, 0)
 	}

@@ -93,6 +93,7 @@ type Maps struct {
 	// filterMap is the memory of filter, which is nil when opened for reading.
 	filterMap *table1[sockBlFilterEntry]
 	filter    *filter
+	readOnly  bool // the memory of all tables
 	// resized is set when a pinned map was replaced by one of another size.
 	resized bool
 	// statChunks counts the chunks of the Services' counters.
@@ -283,6 +284,7 @@ func copyCounters(to, from *ebpf.Map) error {
 // mapTables maps the memory of the tables that are written in place.
 func (m *Maps) mapTables(readOnly bool) error {
 	var err error
+	m.readOnly = readOnly
 	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.spec.Maps[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
 		return err
 	}
