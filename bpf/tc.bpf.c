@@ -27,6 +27,7 @@
 #include <beeline/fragment.h>
 #include <beeline/reorder.h>
 #include <beeline/echo.h>
+#include <beeline/tunnel_skb.h>
 
 #define BL_VLAN_ID_MASK 0xfff
 
@@ -102,15 +103,16 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 	return device ? device->ifindex : 0;
 }
 
-/*
- * Send the packet out by a device: without the tag that it may have come in with, which
- * is one of priority alone.
- */
-static __always_inline int bl_tc_send(struct __sk_buff *skb, __u32 ifindex)
+/* Send the packet on by the tunnel. */
+static __always_inline int bl_tc_tunnel(struct __sk_buff *skb, const struct bl_packet *packet,
+					const struct bl_way *way)
 {
-	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
-		return TC_ACT_SHOT;
-	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+	int verdict;
+
+	if (packet->ttl <= 1)
+		return bl_answer_time_exceeded(skb, packet);
+	verdict = bl_tunnel_send(skb, packet, way);
+	return verdict < 0 ? bl_answer_too_big(skb, packet, -verdict) : verdict;
 }
 
 /* Translate the packet and send it on. */
@@ -120,6 +122,10 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	__u32 ifindex, mtu;
 	long fits;
 
+	if (way->tunnel)
+		return bl_tc_tunnel(skb, packet, way);
+	if (way->clamp)
+		bl_tunnel_clamp_mss(skb, packet);
 	if (!way->device || way->device == BL_DEVICE_TURNED) {
 		if (!bl_tc_rewrite(skb, packet, &way->to, false))
 			return TC_ACT_SHOT;
@@ -138,7 +144,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 		return bl_answer_too_big(skb, packet, mtu);
 	if (!bl_tc_rewrite(skb, packet, &way->to, true))
 		return TC_ACT_SHOT;
-	return bl_tc_send(skb, ifindex);
+	return bl_skb_send(skb, ifindex);
 }
 
 /* Whether an ICMP error about a flow is translated at this hook, as the packets are. */
@@ -172,20 +178,28 @@ static __noinline const struct bl_flow_entry *bl_tc_error_flow(const struct bl_f
 /*
  * A packet that carries no Service: an echo request to an address of one is
  * answered, and an ICMP error about a packet of a flow goes to the side that sent that packet.
+ * When that is by the tunnel, @way is set and the caller sends it.
  */
-__noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
+__noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, struct bl_way *way)
 {
 	struct bl_icmp_error error = {};
 	const struct bl_flow_entry *flow;
 	struct bl_rewrite to = {};
 	__u32 id, ifindex = 0;
 
+	if (!way)
+		return TC_ACT_SHOT;
 	if (!bl_icmp_parse(skb, l3, &error))
 		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS
 						  : bl_echo(skb, l3, hook == BL_HOOK_EGRESS);
 	flow = bl_tc_error_flow(&error.key, hook);
 	if (!flow)
 		return BL_TC_PASS;
+	if (!(flow->bits & BL_FLOW_IS_REPLY) && bl_flow_leaves_by_tunnel(flow)) {
+		if (hook == BL_HOOK_INGRESS)
+			bl_way_to_backend(flow, way);
+		return BL_TC_PASS;
+	}
 	to.src = flow->addr;
 	to.src_port = flow->port;
 	to.dst = flow->client;
@@ -207,8 +221,8 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 	if (!bl_icmp_rewrite(skb, &error, &to, id != 0))
 		return TC_ACT_SHOT;
 	if (flow->device == BL_DEVICE_TURNED)
-		return bl_answer_return(skb, l3, true);
-	return id ? bl_tc_send(skb, ifindex) : BL_TC_PASS;
+		return bl_answer_return(skb, error.l3, true);
+	return id ? bl_skb_send(skb, ifindex) : BL_TC_PASS;
 }
 
 /*
@@ -225,6 +239,7 @@ static __noinline bool bl_tc_keep_fate(struct __sk_buff *skb, const struct bl_pa
 		.second = bl_flow_now(),
 		.fate = fate == BL_FATE_REFUSED ? BL_FATE_DROPPED : fate,
 		.back = way->back,
+		.tunnel = way->tunnel,
 	};
 	const struct bl_fragment_entry *former;
 	struct bl_fragment_key key;
@@ -255,6 +270,7 @@ static __always_inline bool bl_tc_fate_known(const struct bl_fragment_key *key, 
 	way->to = entry->to;
 	way->device = entry->device;
 	way->back = entry->back;
+	way->tunnel = entry->tunnel;
 	*fate = entry->fate;
 	return true;
 }
@@ -294,18 +310,26 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	struct bl_packet packet = {.leaves = hook == BL_HOOK_EGRESS};
 	struct bl_way way = {};
 	enum bl_fate fate;
+	int verdict;
 
 	if (bl_tc_foreign(skb, hook))
 		return BL_TC_PASS;
 
 	packet.plain = bl_skb_plain(skb, l3, &packet);
-	if (packet.plain || bl_packet_parse(skb, l3, &packet))
+	if (packet.plain || bl_packet_parse(skb, l3, &packet)) {
+		if (hook == BL_HOOK_INGRESS && bl_tunnel_here(&packet))
+			return bl_tunnel_take(skb, &packet);
 		fate = packet.part == BL_PACKET_LATER ? bl_tc_recall_fate(skb, &packet, hook, &way)
 						      : bl_decide(skb, &packet, hook, &way);
-	else if (packet.part == BL_PACKET_FIRST)
+	} else if (packet.part == BL_PACKET_FIRST) {
 		fate = BL_FATE_PASSES;
-	else
-		return bl_tc_icmp(skb, l3, hook);
+	} else {
+		verdict = bl_tc_icmp(skb, l3, hook, &way);
+		if (!way.tunnel)
+			return verdict;
+		packet.part = BL_PACKET_LATER; /* without ports, and nothing is answered */
+		return bl_tc_tunnel(skb, &packet, &way);
+	}
 	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_fate(skb, &packet, hook, fate, &way))
 		return TC_ACT_SHOT;
 	switch (fate) {

@@ -57,8 +57,12 @@ type Flow struct {
 	// Source is where the backend sees the connection come from: the client, or
 	// with SNAT this node. Its address is then the one that Device has now; it is
 	// not valid when the device has none.
-	Source  netip.AddrPort
-	SNAT    bool
+	Source netip.AddrPort
+	SNAT   bool
+	Tunnel FlowTunnel
+	// Node is where the tunnel ends that packets leave by, not valid when that node is
+	// gone.
+	Node    netip.Addr
 	Backend netip.AddrPort
 	State   FlowState
 	Idle    time.Duration // since the last packet of either direction, to a second
@@ -66,7 +70,7 @@ type Flow struct {
 	// host's stack, [RoutedDevice] that of a pod of this node.
 	Device string
 	// Service and BackendID are not known of a flow that was made again from its
-	// replies.
+	// replies, and of one that comes by the tunnel.
 	Service   uint32
 	BackendID uint32
 	Known     bool
@@ -76,6 +80,17 @@ type Flow struct {
 
 	used uint32 // the program's stamp
 }
+
+// FlowTunnel is which way the client's packets go by the tunnel between nodes.
+type FlowTunnel uint8
+
+// The ways. A flow whose packets leave by the tunnel has no reply entry, for the other
+// node answers the client.
+const (
+	NoTunnel FlowTunnel = iota
+	LeavesByTunnel
+	ComesByTunnel
+)
 
 // FlowReplied is what [FlowSynReceived] is called where there is no SYN.
 const FlowReplied = "replied"
@@ -163,6 +178,7 @@ type flowReader struct {
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
 	devices [routedDevice + 1]Device
+	nodes   map[uint16]netip.Addr
 	cursor  ebpf.MapBatchCursor
 	keys    []sockBlFlowKey
 	values  []sockBlFlowEntry
@@ -178,6 +194,14 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 		r.devices[d.ID] = d
 	}
 	r.devices[turnedDevice] = Device{Name: TurnedDevice, Addr4: turnedAddr4, Addr6: turnedAddr6}
+	nodes, err := m.Nodes()
+	if err != nil {
+		return r, err
+	}
+	r.nodes = make(map[uint16]netip.Addr, len(nodes))
+	for _, n := range nodes {
+		r.nodes[n.ID] = n.Addr
+	}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice
 	routed.Addr4, routed.Addr6, err = m.Masquerade()
@@ -225,6 +249,13 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 		Overflow:  r.Overflow,
 		used:      value.Forward.Used,
 	}
+	if uint32(value.Bits)&uint32(sockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
+		f.Tunnel = ComesByTunnel
+		if value.Device != 0 {
+			f.Tunnel, f.Node, f.Source = LeavesByTunnel, r.nodes[value.OtherPort], f.Client
+			return f
+		}
+	}
 	source := f.Client.Addr()
 	if f.SNAT && source.Is4() {
 		source = device.Addr4
@@ -269,7 +300,7 @@ func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply
 func (m *Maps) DeleteFlow(f *Flow) error {
 	forward := f.key()
 	err := m.removeFlowEntry(forward)
-	if err != nil || !f.Source.IsValid() {
+	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return err
 	}
 	return errors.Join(m.removeFlowEntry(f.replyKey()), m.removeFlowEntry(forward))

@@ -54,8 +54,12 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
-	programs, err := m.LoadPrograms(Constants{})
+	constants := Constants{TunnelPort: 6091, TunnelClamp: true}
+	programs, err := m.LoadPrograms(constants)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if programs[xdpProgBlXdp], err = m.LoadXDP(constants); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -384,4 +388,54 @@ func TestOverflow(t *testing.T) {
 		}
 	}
 	want("those that were established are gone, and the overflow", 0, share, 0)
+}
+
+// TestFlowTunnel tells which way flows go by the tunnel, and forgets one that leaves by it
+// and nothing else.
+func TestFlowTunnel(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	must(t, m.PutDevice(Device{ID: 9, Name: "uplink0", Ifindex: 7}))
+	must(t, m.PutNode(3, tables.Node{Addr: netip.MustParseAddr("192.0.2.33")}))
+	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
+		t.Helper()
+		must(t, m.put(sockMapBlFlow, flowKey(client, flowService, model.TCP), &sockBlFlowEntry{
+			Addr: addrOf(flowBackend.Addr()), Port: hton16(flowBackend.Port()), OtherPort: otherPort, Device: device,
+			Bits: uint8(sockBlFlowBitsBL_FLOW_TUNNEL),
+		}))
+	}
+	other := netip.AddrPortFrom(flowClient.Addr(), 3)
+	third := netip.AddrPortFrom(flowClient.Addr(), 4)
+	put(flowClient, 9, 3) // to node 3
+	put(third, 9, 4)      // to a node that is gone
+	put(other, 0, hton16(other.Port()))
+	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
+	must(t, m.put(sockMapBlFlow, reply.replyKey(), &sockBlFlowEntry{Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY)}))
+	type way struct {
+		tunnel FlowTunnel
+		node   netip.Addr
+		source netip.AddrPort
+		device string
+	}
+	want := map[netip.AddrPort]way{
+		flowClient: {LeavesByTunnel, netip.MustParseAddr("192.0.2.33"), flowClient, "uplink0"},
+		third:      {LeavesByTunnel, netip.Addr{}, third, "uplink0"},
+		other:      {ComesByTunnel, netip.Addr{}, other, ""},
+	}
+	flows, _ := flowTable(t, m)
+	for _, f := range flows {
+		if got := (way{f.Tunnel, f.Node, f.Source, f.Device}); got != want[f.Client] {
+			t.Errorf("the flow of %s is %+v, want %+v", f.Client, got, want[f.Client])
+		}
+		if f.Tunnel == LeavesByTunnel {
+			must(t, m.DeleteFlow(&f))
+		}
+	}
+	flows, replies := flowTable(t, m)
+	if len(flows) != 1 || len(replies) != 1 {
+		t.Fatalf("%v and %v are left", flows, replies)
+	}
+	must(t, m.DeleteFlow(&flows[0]))
+	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
+		t.Errorf("%v and %v are left", flows, replies)
+	}
 }

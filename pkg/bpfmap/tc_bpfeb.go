@@ -48,6 +48,7 @@ const (
 	tcMapBlSlot                     = "bl_slot"
 	tcMapBlSock                     = "bl_sock"
 	tcMapBlSrcrange                 = "bl_srcrange"
+	tcMapBlTunnelWork               = "bl_tunnel_work"
 	tcMapBlUdpPeer                  = "bl_udp_peer"
 	tcProgBlEgress                  = "bl_egress"
 	tcProgBlEgressL3                = "bl_egress_l3"
@@ -183,6 +184,7 @@ type tcMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
+	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 }
 
@@ -284,6 +286,7 @@ type tcMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
+	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 }
 
@@ -321,6 +324,7 @@ func (m *tcMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSrcrange,
+		m.BlTunnelWork,
 		m.BlUdpPeer,
 	)
 }

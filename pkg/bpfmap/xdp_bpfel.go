@@ -46,6 +46,7 @@ const (
 	xdpMapBlSlot                     = "bl_slot"
 	xdpMapBlSock                     = "bl_sock"
 	xdpMapBlSrcrange                 = "bl_srcrange"
+	xdpMapBlTunnelWork               = "bl_tunnel_work"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
 	xdpProgBlXdp                     = "bl_xdp"
 	xdpVarBlConntrack                = "bl_conntrack"
@@ -168,6 +169,7 @@ type xdpMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
+	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 }
 
@@ -266,6 +268,7 @@ type xdpMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
+	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 }
 
@@ -301,6 +304,7 @@ func (m *xdpMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSrcrange,
+		m.BlTunnelWork,
 		m.BlUdpPeer,
 	)
 }

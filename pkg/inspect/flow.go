@@ -23,7 +23,12 @@ type Flow struct {
 	Source  netip.AddrPort `json:"source"`
 	Backend netip.AddrPort `json:"backend"`
 	SNAT    bool           `json:"snat"`
-	State   string         `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
+	// Tunnel is "out" when the client's packets leave in the tunnel to Node, which
+	// answers the client, and "in" when another node has chosen the backend and sends
+	// them here; else absent.
+	Tunnel string     `json:"tunnel,omitempty"`
+	Node   netip.Addr `json:"node,omitzero"`
+	State  string     `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
 	// IdleSeconds have passed since the last packet of either direction.
 	IdleSeconds int64 `json:"idleSeconds"`
 	// Device is the one that the client's packets leave by, absent when the host's
@@ -147,6 +152,9 @@ func (d *Datapath) eachFlow(filter FlowFilter, fn func(*bpfmap.Flow, *Flow) erro
 	return nil
 }
 
+// tunnelNames are what [Flow.Tunnel] may be.
+var tunnelNames = map[bpfmap.FlowTunnel]string{bpfmap.LeavesByTunnel: "out", bpfmap.ComesByTunnel: "in"}
+
 func (r *reading) flow(f *bpfmap.Flow) Flow {
 	out := Flow{
 		Protocol:       f.Protocol.String(),
@@ -155,6 +163,8 @@ func (r *reading) flow(f *bpfmap.Flow) Flow {
 		Source:         f.Source,
 		Backend:        f.Backend,
 		SNAT:           f.SNAT,
+		Tunnel:         tunnelNames[f.Tunnel],
+		Node:           f.Node,
 		State:          f.StateName(),
 		IdleSeconds:    int64(f.Idle / time.Second),
 		Device:         f.Device,

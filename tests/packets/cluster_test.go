@@ -70,6 +70,8 @@ type cluster struct {
 	router, client, other *lab.Namespace
 	nodes                 [2]*node
 	overlay               bool
+	agents                []*agent // of the nodes, with direct return
+	direct                bool     // backends on the other node answer the client themselves
 }
 
 // node is a host with a pod behind a routed veth device, one behind a bridge, and

@@ -148,6 +148,10 @@ func TestFragments(t *testing.T) {
 
 // exchange sends a datagram and returns the answer.
 func exchange(n *lab.Namespace, network string, to netip.AddrPort, payload string) (string, error) {
+	return exchangeWithin(n, network, to, payload, 5*time.Second)
+}
+
+func exchangeWithin(n *lab.Namespace, network string, to netip.AddrPort, payload string, limit time.Duration) (string, error) {
 	var conn net.Conn
 	err := n.Run(func() (err error) {
 		conn, err = net.Dial(network, to.String())
@@ -157,7 +161,7 @@ func exchange(n *lab.Namespace, network string, to netip.AddrPort, payload strin
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return "", err
 	}
 	if _, err := conn.Write([]byte(payload)); err != nil {

@@ -61,16 +61,22 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
+	return newBenchWith(t, bpfmap.Constants{})
+}
+
+// newBenchWith makes a bench whose programs are loaded with constants.
+func newBenchWith(t testing.TB, constants bpfmap.Constants) *bench {
+	t.Helper()
 	h := lab.NewHost(t)
 	a := h.Serve(lab.AgentOptions{ServiceRanges: []string{"10.96.0.0/16", "fd96::/112"}})
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", ports, lab.Backend4(1)), lab.Slice("web", ports, lab.Backend6(1)))
-	programs, err := a.Maps().LoadPrograms(bpfmap.Constants{})
+	programs, err := a.Maps().LoadPrograms(constants)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if programs["bl_xdp"], err = a.Maps().LoadXDP(bpfmap.Constants{}); err != nil {
+	if programs["bl_xdp"], err = a.Maps().LoadXDP(constants); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

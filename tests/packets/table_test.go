@@ -208,10 +208,10 @@ func seenPort(port, own uint16) bool {
 }
 
 // checkSource says what is wrong with the source that an endpoint has seen: the
-// address is the client's own on this node, else node 1's.
+// address is the client's own on this node or with direct return, else node 1's.
 func (c *cluster) checkSource(network string, e endpoint, got answer) error {
 	want := got.self.Addr()
-	if e.node != 1 {
+	if e.node != 1 && !c.direct {
 		want = c.snat(e.place == "host").of(network)
 	}
 	port := got.client.Port()

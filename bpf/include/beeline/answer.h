@@ -42,7 +42,7 @@ struct bl_answer_icmp4 {
 struct bl_answer_icmp6 {
 	struct ipv6hdr ip;
 	struct bl_icmp icmp;
-	__u8 quote[sizeof(struct ipv6hdr) + 8];
+	__u8 quote[sizeof(struct ipv6hdr) + 8 + 8]; /* there may be a fragment's header */
 };
 
 struct bl_answer_reset4 {
@@ -197,19 +197,23 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 				      const union bl_addr *source, struct bl_icmp error)
 {
 	struct bl_answer_icmp6 answer = {};
-	__u32 len = sizeof(answer.icmp) + sizeof(answer.quote);
+	__u32 quote = sizeof(answer.quote) - 8;
+	__u32 len;
 	__s64 sum;
 
-	if (packet->l4 != packet->l3 + sizeof(struct ipv6hdr))
+	if (packet->part == BL_PACKET_FIRST)
+		quote += 8;
+	if (packet->l4 + 8 != packet->l3 + quote)
 		return TC_ACT_SHOT;
-	if (bpf_skb_load_bytes(skb, packet->l3, answer.quote, sizeof(answer.quote)))
+	if (bpf_skb_load_bytes(skb, packet->l3, answer.quote, quote))
 		return TC_ACT_SHOT;
+	len = sizeof(answer.icmp) + quote;
 	bl_answer_ipv6(&answer.ip, IPPROTO_ICMPV6, len, source, &packet->key.src);
 	answer.icmp = error;
 	sum = bl_answer_pseudo6(&answer.ip, len);
 	answer.icmp.checksum =
 		bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, sum));
-	return bl_answer_write(skb, packet, &answer, sizeof(answer), sum,
+	return bl_answer_write(skb, packet, &answer, sizeof(answer.ip) + len, sum,
 			       bl_answer_free(packet, &error));
 }
 

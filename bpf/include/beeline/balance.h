@@ -9,6 +9,7 @@
 
 #include <beeline/conntrack.h>
 #include <beeline/flow.h>
+#include <beeline/node.h>
 #include <beeline/peers.h>
 #include <beeline/spread.h>
 #include <beeline/way.h>
@@ -48,10 +49,11 @@ struct bl_plan {
 	__u32 service;
 	__u32 now; /* s, as bl_flow_now() */
 	__be16 port; /* of the backend */
+	__u16 node; /* to which the tunnel may take the packet; 0 is none */
 	bool keep; /* the backend is on this node and is to see the client's address */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
-	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD */
+	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD, BL_FLOW_TUNNEL */
 };
 
 /*
@@ -217,16 +219,49 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_ROUTED : id;
 }
 
-/* The entry of bl_backend_dev for the plan's backend and device 0. */
-static __always_inline __u64 bl_backend_dev_word(const struct bl_plan *plan)
+/* The entry of bl_backend_dev for @ref and device 0. */
+static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref, __u32 now)
 {
-	__u64 word = plan->ref.id >> BL_BACKEND_DEV_INDEX_BITS;
+	__u64 word = ref.id >> BL_BACKEND_DEV_INDEX_BITS;
 
 	word = word << BL_BACKEND_DEV_GENERATION_BITS |
-	       (plan->ref.generation & ((1 << BL_BACKEND_DEV_GENERATION_BITS) - 1));
-	word = word << BL_BACKEND_DEV_SECOND_BITS |
-	       (plan->now & ((1 << BL_BACKEND_DEV_SECOND_BITS) - 1));
+	       (ref.generation & ((1 << BL_BACKEND_DEV_GENERATION_BITS) - 1));
+	word = word << BL_BACKEND_DEV_SECOND_BITS | (now & ((1 << BL_BACKEND_DEV_SECOND_BITS) - 1));
 	return word << BL_BACKEND_DEV_DEVICE_BITS;
+}
+
+/*
+ * Let the tunnel take the packet to the backend's node: by the device that the route
+ * there leads to, if that has an address which the node can answer, and room. False
+ * when the node takes nothing by the tunnel.
+ */
+static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, struct bl_plan *plan)
+{
+	const struct bl_node_entry *node = bl_node_lookup(plan->node);
+	/* Beyond all backends. */
+	struct bl_backend_ref ref = {.id = ~(__u32)plan->node};
+	const struct bl_device_entry *device;
+	union bl_addr to BL_ALIGNED, none BL_ALIGNED = {};
+	__u32 at = ref.id % BL_BACKEND_DEV_ENTRIES;
+	__u64 *hop, word, now;
+
+	hop = bpf_map_lookup_elem(&bl_backend_dev, &at);
+	if (!node || !hop || (node->flags & (BL_NODE_TUNNEL | BL_NODE_SELF)) != BL_NODE_TUNNEL)
+		return false;
+	to = node->addr;
+	word = *(volatile __u64 *)hop;
+	now = bl_backend_dev_word(ref, plan->now);
+	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
+		word = now | bl_device_of(bl_route(context, &none, &to, bl_addr_is_ipv4(&to)));
+		*(volatile __u64 *)hop = word;
+	}
+	device = bl_device_lookup((__u8)word);
+	if (!(__u8)word || !device || device->mtu < BL_TUNNEL_MTU_MIN ||
+	    !bl_device_has_addr(device, bl_addr_is_ipv4(&to)))
+		return false;
+	plan->device = word;
+	plan->bits |= BL_FLOW_TUNNEL;
+	return true;
 }
 
 /*
@@ -245,14 +280,14 @@ __noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet 
 	if (!packet || !plan)
 		return 0;
 	plan->source = packet->key.src;
-	if (plan->keep)
+	if (plan->keep || (plan->node && bl_plan_tunnel(context, plan)))
 		return 0;
 	at = plan->ref.id % BL_BACKEND_DEV_ENTRIES;
 	hop = bpf_map_lookup_elem(&bl_backend_dev, &at);
 	if (!hop)
 		return 0;
 	word = *(volatile __u64 *)hop;
-	now = bl_backend_dev_word(plan);
+	now = bl_backend_dev_word(plan->ref, plan->now);
 	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
 		word = now | bl_plan_device(context, packet, plan);
 		if (word != now)
@@ -344,6 +379,21 @@ static __always_inline __be16 bl_port_aside(__be16 port)
 }
 
 /*
+ * Whether the entry at @key is that of the same flow as @reply: its forward entry has been
+ * forgotten.
+ */
+static __always_inline bool bl_flow_is_reply(const struct bl_flow_key *key,
+					     const struct bl_flow_entry *reply)
+{
+	const struct bl_flow_entry *there = bl_flow_lookup(key);
+
+	return there && !((there->bits ^ reply->bits) & ~BL_FLOW_TUNNEL) &&
+	       there->port == reply->port && there->other_port == reply->other_port &&
+	       bl_addr_equal(&there->addr, &reply->addr) &&
+	       bl_addr_equal(&there->client, &reply->client);
+}
+
+/*
  * Insert the reply entry at the first source port that no other flow, no socket of this
  * host and no connection that netfilter translates uses: the client's own or the one
  * beside, else one of the SNAT range. The insertion claims the port. False when none was
@@ -361,7 +411,7 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
-		    bl_flow_claim(key, reply))
+		    (bl_flow_claim(key, reply) || bl_flow_is_reply(key, reply)))
 			return true;
 		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
 	}
@@ -393,6 +443,16 @@ static __always_inline void bl_way_to_backend(const struct bl_flow_entry *forwar
 	way->to.src_port = forward->other_port;
 	way->to.dst_port = forward->port;
 	way->device = forward->device;
+	way->tunnel = bl_flow_leaves_by_tunnel(forward);
+}
+
+/* Give a new flow a place among the half-open ones, or in bl_overflow. */
+static __always_inline void bl_plan_share(struct bl_flow_entry *forward)
+{
+	if (bl_half_open_take())
+		return;
+	bl_count(BL_REASON_FLOW_OVERFLOW);
+	forward->bits |= BL_FLOW_OVERFLOW;
 }
 
 /* Count why a new flow is not stored. */
@@ -404,8 +464,8 @@ static __always_inline void bl_plan_fail(const struct bl_flow_entry *forward, en
 }
 
 /*
- * Store both entries of a new flow and begin its way. False, with nothing stored, when there was no
- * free source port or no memory.
+ * Store the entries of a new flow and begin its way. False, with nothing stored, when there
+ * was no free source port or no memory.
  */
 __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
 			      const struct bl_plan *plan, struct bl_way *way)
@@ -417,18 +477,17 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 		return false;
 	forward.addr = plan->backend;
 	forward.port = plan->port;
+	forward.other_port = plan->node;
 	forward.forward.backend = plan->ref;
 	forward.forward.used = plan->now;
 	forward.forward.service = plan->service;
 	forward.touched = plan->now;
 	forward.device = plan->device;
 	forward.bits = BL_FLOW_NEW | plan->bits;
-	if (!bl_half_open_take()) {
-		bl_count(BL_REASON_FLOW_OVERFLOW);
-		forward.bits |= BL_FLOW_OVERFLOW;
-	}
+	bl_plan_share(&forward);
 	bl_flow_make_reply(&packet->key, &forward, plan->client_device, plan->now, &reply);
-	if (!bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
+	if (!bl_flow_leaves_by_tunnel(&forward) &&
+	    !bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
 		bl_plan_fail(&forward, BL_REASON_NO_SOURCE_PORT);
 		return false;
 	}
@@ -439,10 +498,20 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 		bl_peers_note(&plan->backend, &plan->source, plan->now);
 		return true;
 	}
-	bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
-	bl_flow_delete(&key, forward.bits);
+	if (!bl_flow_leaves_by_tunnel(&forward)) {
+		bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
+		bl_flow_delete(&key, forward.bits);
+	}
 	bl_plan_fail(&forward, BL_REASON_FLOW_NOT_STORED);
 	return false;
+}
+
+/* Whether packets of a Service go to backends on other nodes by the tunnel. */
+static __always_inline bool bl_service_tunnels(__u32 id)
+{
+	const struct bl_service_entry *service = bl_service_lookup(id);
+
+	return service && service->forwarding == BL_FORWARDING_DSR;
 }
 
 /* Choose a backend for the first packet of a flow. */
@@ -479,6 +548,9 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	plan->keep = choice.member == BL_BACKEND_LOCAL && !(bl_masquerade_all && internal);
 	plan->service = frontend.service;
 	plan->now = bl_flow_now();
+	if (bl_tunnel_port && hook == BL_HOOK_INGRESS && !bl_masquerade_all &&
+	    bl_service_tunnels(frontend.service))
+		plan->node = choice.backend->node;
 	return BL_FATE_TRANSLATED;
 }
 

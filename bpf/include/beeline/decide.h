@@ -6,7 +6,7 @@
 
 #include <beeline/balance.h>
 
-/* Remove both entries of a flow. */
+/* Remove the entries of a flow. */
 static __noinline void bl_flow_remove(const struct bl_packet *packet,
 				      const struct bl_flow_entry *forward,
 				      const union bl_addr *source)
@@ -14,26 +14,39 @@ static __noinline void bl_flow_remove(const struct bl_packet *packet,
 	__u8 bits = forward->bits;
 	struct bl_flow_key key;
 
-	bl_flow_reply_key(&packet->key, forward, source, &key);
 	if (!bl_flow_proven(forward) && !(bits & BL_FLOW_OVERFLOW))
 		bl_half_open_give();
-	bl_flow_delete(&key, bits);
+	if (!bl_flow_leaves_by_tunnel(forward)) {
+		bl_flow_reply_key(&packet->key, forward, source, &key);
+		bl_flow_delete(&key, bits);
+	}
 	bl_flow_delete(&packet->key, bits);
+}
+
+/* Whether the backend of a flow is in none of its Service's sets any more. */
+static __always_inline bool bl_flow_has_lost(const struct bl_flow_entry *forward)
+{
+	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
+				  BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL);
 }
 
 /*
  * Whether a client's packet begins a new flow although there is an entry: a UDP
  * flow whose backend has left its sets, or the next connection of TCP or SCTP from
- * the same port.
+ * the same port. What the tunnel brings is for the node to decide that has chosen the
+ * backend; what it takes away may have ended by a reset that was not seen here.
  */
 static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
-					    const struct bl_flow_entry *forward)
+					    const struct bl_flow_entry *forward, __u32 now)
 {
-	if (packet->key.proto != IPPROTO_UDP)
-		return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
-		       bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING;
-	return !bl_backend_recall(forward->forward.backend, forward->forward.service,
-				  BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL);
+	if (packet->key.proto == IPPROTO_UDP)
+		return bl_flow_comes_by_tunnel(forward)
+			       ? now - forward->forward.backend.generation > BL_TUNNEL_SECONDS
+			       : bl_flow_has_lost(forward);
+	if ((packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) != BL_TCP_SYN)
+		return false;
+	return bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING ||
+	       (bl_flow_leaves_by_tunnel(forward) && bl_flow_has_lost(forward));
 }
 
 /*
@@ -50,6 +63,8 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 
 	forward->touched = now;
 	forward->forward.used = now;
+	if (bl_flow_leaves_by_tunnel(forward))
+		return;
 	bl_flow_reply_key(&packet->key, forward, source, &key);
 	bl_peers_note(&key.src, &key.dst, now);
 	if (bl_flow_lookup(&key))
@@ -80,18 +95,20 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 	bl_flow_make_reply(&packet->key, forward, client_device, bl_flow_now(), &entry);
 	bl_flow_reply_key(&packet->key, forward, source, &key);
 	entry.bits &= ~BL_FLOW_OVERFLOW;
-	if (!bl_flow_insert(&key, &entry))
+	if (!bl_flow_leaves_by_tunnel(forward) && !bl_flow_insert(&key, &entry))
 		return;
 	entry = *forward;
 	entry.bits &= ~BL_FLOW_OVERFLOW;
 	/* What has been evicted meanwhile may by now be another flow's. */
 	if (bpf_map_lookup_elem(&bl_overflow, &packet->key) != forward ||
 	    !bl_flow_insert(&packet->key, &entry)) {
-		bl_flow_delete(&key, entry.bits);
+		if (!bl_flow_leaves_by_tunnel(forward))
+			bl_flow_delete(&key, entry.bits);
 		return;
 	}
+	if (!bl_flow_leaves_by_tunnel(forward))
+		bl_flow_delete(&key, BL_FLOW_OVERFLOW);
 	bl_flow_delete(&packet->key, BL_FLOW_OVERFLOW);
-	bl_flow_delete(&key, BL_FLOW_OVERFLOW);
 }
 
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
@@ -110,7 +127,7 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 	} else if (hook == BL_HOOK_POD_INGRESS) {
 		bl_pod_source(packet, &forward->addr, source);
 	}
-	if (bl_flow_renewed(packet, forward)) {
+	if (bl_flow_renewed(packet, forward, now)) {
 		bl_flow_remove(packet, forward, source);
 		return BL_FATE_UNKNOWN;
 	}
@@ -160,7 +177,7 @@ static __noinline void bl_flow_touch_forward(const struct bl_packet *packet,
 	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
 	if (reply->device == BL_DEVICE_TURNED)
 		fresh.device = BL_DEVICE_TURNED;
-	else
+	else if (!(reply->bits & BL_FLOW_TUNNEL))
 		fresh.device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
 	bl_flow_insert(&key, &fresh);
 }
@@ -206,6 +223,8 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	way->device =
 		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_TURNED ? 0 : reply->device;
 	way->back = hook == BL_HOOK_POD_INGRESS;
+	way->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
+		     packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
 	return BL_FATE_TRANSLATED;
 }
 

@@ -9,7 +9,7 @@
 #include <beeline/select.h>
 
 /* The bits that both entries of a flow have. */
-#define BL_FLOW_OF_BOTH (BL_FLOW_SNAT | BL_FLOW_POD | BL_FLOW_OVERFLOW)
+#define BL_FLOW_OF_BOTH (BL_FLOW_SNAT | BL_FLOW_POD | BL_FLOW_OVERFLOW | BL_FLOW_TUNNEL)
 
 /* How many half-open flows bl_flow may hold. */
 volatile const __u32 bl_half_open_max = ~0U >> 1;
@@ -158,6 +158,21 @@ static __noinline bool bl_flow_claim(const struct bl_flow_key *key,
 	return false;
 }
 
+/*
+ * Whether the client's packets leave by the tunnel. The backend's node answers them, so
+ * such a flow has a forward entry alone.
+ */
+static __always_inline bool bl_flow_leaves_by_tunnel(const struct bl_flow_entry *forward)
+{
+	return forward->bits & BL_FLOW_TUNNEL && forward->device;
+}
+
+/* Whether the backend was chosen by another node, which sends the packets here. */
+static __always_inline bool bl_flow_comes_by_tunnel(const struct bl_flow_entry *forward)
+{
+	return forward->bits & BL_FLOW_TUNNEL && !forward->device;
+}
+
 static __always_inline enum bl_flow_state bl_flow_get_state(const struct bl_flow_entry *flow)
 {
 	return flow->bits & BL_FLOW_STATE;
@@ -218,7 +233,8 @@ static __noinline void bl_client_keep(const union bl_addr *client,
 /*
  * Note in the forward entry what a packet of @client's connection tells of it. Two packets
  * at once may lose one of two notes; the next packet makes it again. TCP's flags are 0 for
- * UDP.
+ * UDP. Replies to what leaves by the tunnel are not seen: that the client goes on tells of
+ * one.
  */
 static __always_inline void bl_flow_track(struct bl_flow_entry *forward,
 					  const union bl_addr *client, bool from_client,
@@ -233,6 +249,8 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward,
 		return;
 	}
 	if (state < BL_FLOW_ESTABLISHED) {
+		if (bl_flow_leaves_by_tunnel(forward) && !(tcp_flags & BL_TCP_SYN))
+			state = BL_FLOW_SYN_RECEIVED;
 		bl_flow_set_state(forward, bl_flow_advance(state, from_client, tcp_flags));
 		if (!bl_flow_proven(forward))
 			return;

@@ -30,7 +30,8 @@ struct bl_fragment_entry {
 	__u32 second; /* as bl_flow_now() */
 	__u8 fate;
 	__u8 back;
-	__u8 pad[2];
+	__u8 tunnel;
+	__u8 pad;
 };
 _Static_assert(sizeof(struct bl_fragment_entry) == 48, "bl_fragment_entry");
 

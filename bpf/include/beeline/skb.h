@@ -158,24 +158,43 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 }
 
 /*
- * Read the headers of @skb, whose network header is at @l3. False when the packet
- * is none that a Service could carry: not IP, another protocol, cut short, or with
- * a bad length. Of a later fragment, whatever it carries, the ports stay as they
- * are. Changes nothing.
+ * Read the headers of a packet in @skb, whose network header, of @protocol, is at @l3.
+ * False when the packet is none that a Service could carry: not IP, another protocol, cut
+ * short, or with a bad length. Of a later fragment, whatever it carries, the ports stay
+ * as they are. Changes nothing.
  */
-__noinline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3, struct bl_packet *packet)
+__noinline bool bl_packet_parse_as(struct __sk_buff *skb, __u32 l3, __u32 protocol,
+				   struct bl_packet *packet)
 {
 	if (!packet)
 		return false;
 	packet->l3 = l3;
 	__builtin_memset(packet->key.pad, 0, sizeof(packet->key.pad));
-	switch (skb->protocol) {
+	switch (protocol) {
 	case bpf_htons(ETH_P_IP):
 		return bl_packet_ipv4(skb, packet);
 	case bpf_htons(ETH_P_IPV6):
 		return bl_packet_ipv6(skb, packet);
 	}
 	return false;
+}
+
+/* bl_packet_parse_as for the packet that @skb is. */
+static __always_inline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3,
+					    struct bl_packet *packet)
+{
+	return bl_packet_parse_as(skb, l3, skb->protocol, packet);
+}
+
+/*
+ * Send the packet out by a device: without the tag that it may have come in with, which
+ * is one of priority alone.
+ */
+static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex)
+{
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return TC_ACT_SHOT;
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
 /* bl_packet_plain for the packet of @skb, if all of it is there. */

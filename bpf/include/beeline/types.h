@@ -298,6 +298,8 @@ enum bl_flow_state {
 
 /* What only the forward entry of a flow holds. */
 struct bl_flow_forward {
+	/* Its id is ~0 when it is not known. The generation of one that another node has
+	 * chosen is the second in which it last was. */
 	struct bl_backend_ref backend;
 	__u32 used; /* s of CLOCK_MONOTONIC_COARSE, last packet of either direction */
 	__u32 service;

@@ -31,4 +31,6 @@ struct bl_way {
 	 * leads, BL_DEVICE_TURNED the device it is at, the other way. */
 	__u32 device;
 	bool back; /* to the pod that it came from */
+	bool tunnel; /* in the tunnel to the node that is the source port of @to */
+	bool clamp; /* with an MSS that leaves room for the tunnel */
 };

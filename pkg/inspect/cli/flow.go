@@ -77,7 +77,8 @@ func (c *command) flowList() *cobra.Command {
 		Long: `List connections of clients outside of the node, both directions in one line.
 
 The client sends to the Service address; the backend sees the connection come from
-VIA, or from the client itself where that is "-". Connections of this node's own
+VIA, or from the client itself where that is "-". With a node there, packets go to that
+node in a tunnel, and it answers the client. Connections of this node's own
 sockets are not among them: those are translated once and not followed.`,
 		Example: `  beeline flow list --service shop/web --state established
   beeline flow list --client 192.0.2.0/24 --protocol UDP -o wide`,
@@ -108,7 +109,9 @@ func flowTable(flows []inspect.Flow, wide bool) string {
 	t := newTable(heading...)
 	for _, f := range flows {
 		via := ""
-		if f.Source != f.Client {
+		if f.Tunnel == "out" {
+			via = node(f)
+		} else if f.Source != f.Client {
 			via = source(f)
 		}
 		row := []string{
@@ -129,6 +132,14 @@ func source(f inspect.Flow) string {
 		return fmt.Sprintf("no-address:%d", f.Source.Port())
 	}
 	return f.Source.String()
+}
+
+// node returns the node that packets go to in the tunnel.
+func node(f inspect.Flow) string {
+	if !f.Node.IsValid() {
+		return "a node that is gone"
+	}
+	return "node " + f.Node.String()
 }
 
 func serviceID(p inspect.PortName) string {
@@ -174,7 +185,10 @@ func flowText(flows []inspect.Flow) string {
 		t.add("Service address", f.ServiceAddress.String())
 		t.add("Backend", withID(f.Backend.String(), backendID(f)))
 		t.add("Backend sees", sourceText(f))
-		t.add("Leaves by", cmp.Or(f.Device, "the host's stack"))
+		if f.Tunnel == "in" {
+			t.add("Comes by", "the tunnel, from the node that has chosen the backend")
+		}
+		t.add("Leaves by", leavesBy(f))
 		texts[i] = t.String()
 	}
 	return strings.Join(texts, "\n")
@@ -195,8 +209,17 @@ func withID(text, id string) string {
 	return text + " (id " + id + ")"
 }
 
+func leavesBy(f inspect.Flow) string {
+	if f.Tunnel == "out" {
+		return f.Device + ", in the tunnel to " + node(f)
+	}
+	return cmp.Or(f.Device, "the host's stack")
+}
+
 func sourceText(f inspect.Flow) string {
 	switch {
+	case f.Tunnel == "out":
+		return f.Client.Addr().String() + " (the client)"
 	case f.SNAT:
 		return source(f) + " (this node, SNAT)"
 	case f.Source != f.Client:

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // flow is one as the programs store it.
@@ -20,20 +22,23 @@ type flow struct {
 	state                    uint8
 	backendID                uint32
 	serviceID                uint32
+	tunnel                   string // "out" to node 4, "in", or ""
 }
 
 // gone is the backend's id in a forward entry that a reply made.
 const gone = ^uint32(0)
 
 // flows are local and remote, of both families, one of an unknown Service port and
-// one that was made again.
+// one that was made again; and one each way by the tunnel.
 var flows = []flow{
-	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, webID},
-	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, webID},
-	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, 0},
-	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 5, webID + 1},
-	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, dnsID},
-	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, 0},
+	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, webID, ""},
+	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, webID, ""},
+	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, 0, ""},
+	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 5, webID + 1, ""},
+	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, dnsID, ""},
+	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, 0, ""},
+	{model.TCP, "198.18.0.1:40000", "203.0.113.5:80", "10.0.2.1:8080", "", 2, 2, webID, "out"},
+	{model.TCP, "198.18.0.2:40000", "203.0.113.5:80", "10.0.1.2:8080", "198.18.0.2:11768", 2, gone, 0, "in"},
 }
 
 // put writes the forward and the reply entry of a flow that is idle for 20 s.
@@ -58,7 +63,7 @@ func (f flow) put(t *testing.T, dir string, now uint32) {
 		Touched         uint16
 		Device, Bits    uint8
 	}
-	const isReply, snat = 1 << 3, 1 << 4
+	const isReply, snat, tunnel = 1 << 3, 1 << 4, 1 << 5
 	client, service, backend := netip.MustParseAddrPort(f.client), netip.MustParseAddrPort(f.service), netip.MustParseAddrPort(f.backend)
 	source, device, bits := client, uint8(0), f.state
 	if f.source != "" {
@@ -67,13 +72,24 @@ func (f flow) put(t *testing.T, dir string, now uint32) {
 	if source.Addr() != client.Addr() {
 		device, bits = 1, bits|snat
 	}
+	other := port(source)
+	if f.tunnel != "" {
+		bits |= tunnel
+	}
+	if f.tunnel == "out" {
+		device = 1
+		binary.NativeEndian.PutUint16(other[:], 4)
+	}
 	m := openMap(t, dir, "bl_flow")
 	check(t, m.Put(
 		key{client.Addr().As16(), service.Addr().As16(), port(client), port(service), uint8(f.protocol), [3]uint8{}},
-		forward{backend.Addr().As16(), f.backendID, 1, now - 20, f.serviceID, port(backend), port(source), uint16(now - 20), device, bits}))
+		forward{backend.Addr().As16(), f.backendID, 1, now - 20, f.serviceID, port(backend), other, uint16(now - 20), device, bits}))
+	if f.tunnel == "out" {
+		return
+	}
 	check(t, m.Put(
 		key{backend.Addr().As16(), source.Addr().As16(), port(backend), port(source), uint8(f.protocol), [3]uint8{}},
-		reply{service.Addr().As16(), client.Addr().As16(), port(service), port(client), uint16(now - 20), 1, bits&snat | isReply}))
+		reply{service.Addr().As16(), client.Addr().As16(), port(service), port(client), uint16(now - 20), 1, bits&(snat|tunnel) | isReply}))
 }
 
 // port returns the bytes of a port as they are in a packet.
@@ -82,6 +98,7 @@ func port(a netip.AddrPort) [2]byte { return [2]byte{byte(a.Port() >> 8), byte(a
 func fillFlows(t *testing.T, maps *bpfmap.Maps, dir string) {
 	t.Helper()
 	check(t, maps.PutDevice(bpfmap.Device{ID: 1, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("192.0.2.10")}))
+	check(t, maps.PutNode(4, tables.Node{Addr: netip.MustParseAddr("192.0.2.14"), Name: "node-d"}))
 	var ts unix.Timespec
 	check(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
 	for _, f := range flows {
@@ -101,24 +118,24 @@ func TestFlowFilters(t *testing.T) {
 		args string
 		want int
 	}{
-		{"", 6},
+		{"", 8},
 		{"--client 198.51.100.9", 4},
 		{"--client 198.51.100.9:51000", 2},
 		{"--client 198.51.100.8/30", 4},
 		{"--client 2001:db8::/32", 1},
 		{"--client [2001:db8::9]:40000", 1},
-		{"--client 0.0.0.0/0", 5},
-		{"--backend 10.0.2.1", 1},
+		{"--client 0.0.0.0/0", 7},
+		{"--backend 10.0.2.1", 2},
 		{"--backend 10.0.2.1:8081", 0},
 		{"--backend 10.0.0.0/16 --protocol udp", 2},
-		{"--service shop/web", 4},
+		{"--service shop/web", 6},
 		{"--service kube-system/dns", 1},
-		{"--service web -n shop", 4},
-		{"-n shop", 4},
+		{"--service web -n shop", 6},
+		{"-n shop", 6},
 		{"--service shop/nothing", 0},
-		{"--protocol TCP", 4},
+		{"--protocol TCP", 6},
 		{"--protocol SCTP", 0},
-		{"--state established", 3},
+		{"--state established", 5},
 		{"--state client-closing --service shop/web", 1},
 	} {
 		out, errs, code := run(append(strings.Fields("flow list --bpffs "+bpffs), strings.Fields(c.args)...)...)
@@ -136,9 +153,9 @@ func TestFlowDelete(t *testing.T) {
 		says string
 		left uint32 // entries
 	}{
-		{"--service shop/nothing", "deleted 0 flows\n", 12},
-		{"--protocol UDP --client 198.51.100.9:51000", "deleted 1 flow\n", 10},
-		{"--service shop/web --state established -o json", "{\n  \"deleted\": 2\n}\n", 6},
+		{"--service shop/nothing", "deleted 0 flows\n", 15},
+		{"--protocol UDP --client 198.51.100.9:51000", "deleted 1 flow\n", 13},
+		{"--service shop/web --state established -o json", "{\n  \"deleted\": 4\n}\n", 6},
 		{"--all", "deleted 3 flows\n", 0},
 		{"--all", "deleted 0 flows\n", 0},
 	} {

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Direct server return: a client's packet goes in a tunnel to its backend's node, which
+ * takes it out and serves it as if it had come there, and answers the client itself.
+ */
+#pragma once
+
+#include <beeline/decide.h>
+#include <beeline/node.h>
+
+/* RFC 8926. */
+struct bl_geneve {
+	__u8 length; /* of options, in units of 4 bytes; above it the version, 0 */
+	__u8 flags; /* BL_TUNNEL_CONTROL, BL_TUNNEL_CRITICAL */
+	__be16 protocol; /* as in an Ethernet header */
+	__u8 network[3];
+	__u8 reserved;
+};
+
+/* What lies between the outer IP header and the client's packet. */
+struct bl_tunnel_shim {
+	struct udphdr udp;
+	struct bl_geneve geneve;
+	struct bl_tunnel_option option;
+};
+_Static_assert(sizeof(struct bl_tunnel_shim) == BL_TUNNEL_SHIM, "bl_tunnel_shim");
+
+struct bl_tunnel4 {
+	struct iphdr ip;
+	struct bl_tunnel_shim shim;
+};
+
+struct bl_tunnel6 {
+	struct ipv6hdr ip;
+	struct bl_tunnel_shim shim;
+};
+
+/* Where a packet goes by the tunnel. */
+struct bl_tunnel_end {
+	union bl_addr source BL_ALIGNED; /* outer */
+	union bl_addr node;
+	bool ipv4; /* outer */
+};
+
+/* Find the ends of the tunnel for a packet on its @way. False when one is gone. */
+static __always_inline bool bl_tunnel_ends(const struct bl_way *way,
+					   const struct bl_device_entry *device,
+					   struct bl_tunnel_end *end)
+{
+	const struct bl_node_entry *node = bl_node_lookup(way->to.src_port);
+
+	if (!node)
+		return false;
+	end->node = node->addr;
+	end->ipv4 = bl_addr_is_ipv4(&end->node);
+	end->source = bl_device_addr(device, end->ipv4);
+	return (end->node.word[0] | end->node.word[1] | end->node.word[2] | end->node.word[3]) &&
+	       bl_device_has_addr(device, end->ipv4);
+}
+
+static __always_inline __u32 bl_tunnel_overhead(bool ipv4)
+{
+	return ipv4 ? BL_TUNNEL_IPV4 : BL_TUNNEL_IPV6;
+}
+
+/*
+ * The outer source port: it spreads flows over the ways between nodes. All fragments of
+ * a datagram have the same, and one that ends no flow of the kernel's.
+ */
+static __always_inline __be16 bl_tunnel_port_of(const struct bl_packet *packet)
+{
+	const __be32 *src = packet->key.src.word, *dst = packet->key.dst.word;
+	__u32 hash = src[1] ^ src[2] ^ src[3] ^ (dst[3] << 7 | dst[3] >> 25);
+
+	if (packet->part == BL_PACKET_WHOLE)
+		hash ^= *(const __u32 *)&packet->key.src_port * 0x85ebca6bU;
+	hash = (hash ^ hash >> 15) * 0x9e3779b9U;
+	return bpf_htons(0xc000 | hash >> 18);
+}
+
+/* Fill the headers between the outer IP header and a packet that is @len bytes long. */
+static __always_inline void bl_tunnel_fill(const struct bl_packet *packet, const struct bl_way *way,
+					   __u32 len, struct bl_tunnel_shim *shim)
+{
+	shim->udp.source = bl_tunnel_port_of(packet);
+	shim->udp.dest = bpf_htons(bl_tunnel_port);
+	shim->udp.len = bpf_htons(sizeof(*shim) + len);
+	shim->udp.check = 0; /* RFC 6935: what is inside has its own */
+	shim->geneve.length = sizeof(shim->option) / 4;
+	shim->geneve.flags = BL_TUNNEL_CRITICAL;
+	shim->geneve.protocol = packet->ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	__builtin_memset(shim->geneve.network, 0, sizeof(shim->geneve.network) + 1);
+	shim->option.class = bpf_htons(BL_TUNNEL_CLASS);
+	shim->option.type = BL_TUNNEL_BACKEND;
+	shim->option.length = sizeof(shim->option) / 4 - 1;
+	shim->option.backend = way->to.dst;
+	shim->option.port = way->to.dst_port;
+	shim->option.pad = 0;
+}
+
+/*
+ * Fill the outer IP header of a packet that is @len bytes long, without the header. One
+ * that is longer than can be said is of many packets: each will get its own length.
+ */
+static __always_inline void bl_tunnel_fill4(const struct bl_tunnel_end *end, __u8 tos, __u32 len,
+					    struct iphdr *ip)
+{
+	const __u16 *words = (const __u16 *)ip;
+	__u32 sum = 0;
+
+	len += sizeof(*ip);
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = tos;
+	ip->tot_len = len > 0xffff ? 0 : bpf_htons(len);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(0x4000); /* don't fragment */
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_UDP;
+	ip->check = 0;
+	ip->saddr = end->source.word[3];
+	ip->daddr = end->node.word[3];
+	for (unsigned int i = 0; i < sizeof(*ip) / sizeof(*words); i++)
+		sum += words[i];
+	ip->check = bl_csum_fold(sum);
+}
+
+static __always_inline void bl_tunnel_fill6(const struct bl_tunnel_end *end, __u8 tos, __u32 len,
+					    struct ipv6hdr *ip)
+{
+	*(__be32 *)ip = bpf_htonl(6U << 28 | tos << 20);
+	ip->payload_len = len > 0xffff ? 0 : bpf_htons(len);
+	ip->nexthdr = IPPROTO_UDP;
+	ip->hop_limit = 64;
+	__builtin_memcpy(&ip->saddr, &end->source, sizeof(ip->saddr));
+	__builtin_memcpy(&ip->daddr, &end->node, sizeof(ip->daddr));
+}
+
+/* What a packet is to the tunnel. */
+enum bl_tunnel_verdict {
+	BL_TUNNEL_NONE, /* not of it, or of the agents */
+	BL_TUNNEL_DROPPED,
+	BL_TUNNEL_TAKEN,
+};
+
+/*
+ * Whether a packet that has come in is of the tunnel to this node. Whose it is, is for
+ * bl_tunnel_known to say.
+ */
+static __always_inline bool bl_tunnel_here(const struct bl_packet *packet)
+{
+	const struct bl_node_entry *node;
+
+	if (!bl_tunnel_port || packet->key.dst_port != bpf_htons(bl_tunnel_port) ||
+	    packet->key.proto != IPPROTO_UDP || packet->part != BL_PACKET_WHOLE)
+		return false;
+	node = bl_node_lookup(bl_node_of(&packet->key.dst));
+	return node && node->flags & BL_NODE_SELF;
+}
+
+/* Whether the packet comes from another node of the cluster. */
+static __always_inline bool bl_tunnel_known(const struct bl_packet *packet)
+{
+	__u32 id = bl_node_of(&packet->key.src);
+	const struct bl_node_entry *node = id ? bl_node_lookup(id) : NULL;
+
+	return node && !(node->flags & BL_NODE_SELF);
+}
+
+/* Whether the headers are as bl_tunnel_fill makes them. */
+static __always_inline bool bl_tunnel_wellformed(const struct bl_tunnel_shim *shim)
+{
+	const struct bl_tunnel_option *option = &shim->option;
+
+	return shim->geneve.length == sizeof(*option) / 4 &&
+	       shim->geneve.flags == BL_TUNNEL_CRITICAL &&
+	       !(shim->geneve.network[0] | shim->geneve.network[1] | shim->geneve.network[2]) &&
+	       (shim->geneve.protocol == bpf_htons(ETH_P_IP) ||
+		shim->geneve.protocol == bpf_htons(ETH_P_IPV6)) &&
+	       option->class == bpf_htons(BL_TUNNEL_CLASS) && option->type == BL_TUNNEL_BACKEND &&
+	       option->length == sizeof(*option) / 4 - 1;
+}
+
+/* Whether a packet from the tunnel is one of the tunnel again. */
+static __always_inline bool bl_tunnel_nested(const struct bl_packet *inner)
+{
+	return inner->key.proto == IPPROTO_UDP && inner->part != BL_PACKET_LATER &&
+	       inner->key.dst_port == bpf_htons(bl_tunnel_port);
+}
+
+/*
+ * Whether a packet from the tunnel goes on with the flow that is known of it, although the
+ * sender may have chosen another backend. One that leaves this node again would not end.
+ */
+static __always_inline bool bl_tunnel_keeps(const struct bl_packet *inner,
+					    const struct bl_flow_entry *flow,
+					    const struct bl_tunnel_option *option)
+{
+	bool begins = (inner->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN;
+
+	if (flow->bits & BL_FLOW_IS_REPLY || flow->device)
+		return false;
+	if (begins && bl_flow_get_state(flow) >= BL_FLOW_CLIENT_CLOSING)
+		return false;
+	if (flow->port == option->port && bl_addr_equal(&flow->addr, &option->backend))
+		return true;
+	return inner->key.proto != IPPROTO_UDP &&
+	       !(begins && bl_flow_get_state(flow) == BL_FLOW_NEW);
+}
+
+/* Remove the flow that is known of a packet, in place of which it begins another. */
+static __always_inline void bl_tunnel_forget(const struct bl_packet *inner,
+					     const struct bl_flow_entry *flow)
+{
+	union bl_addr source BL_ALIGNED = inner->key.src;
+
+	if (!(flow->bits & BL_FLOW_SNAT) || bl_flow_snat_source(flow, inner->ipv4, &source))
+		bl_flow_remove(inner, flow, &source);
+}
+
+/*
+ * What is known of a packet that the tunnel has brought. It takes more than the stack has
+ * left; nothing else runs on the CPU meanwhile.
+ */
+struct bl_tunnel_work {
+	struct bl_packet inner;
+	struct bl_tunnel_shim shim;
+	struct bl_flow_key key BL_ALIGNED; /* of the reply entry */
+	struct bl_flow_entry forward;
+	struct bl_flow_entry reply;
+};
+
+/* Each load of the programs has its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bl_tunnel_work);
+} bl_tunnel_work SEC(".maps");
+
+static __always_inline struct bl_tunnel_work *bl_tunnel_begin(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_tunnel_work, &zero);
+}
+
+/*
+ * Store the entries of the flow that the packet from the tunnel begins. The backend sees
+ * the client as it would if the packet had come here at first.
+ */
+static __always_inline bool bl_tunnel_store(struct bl_tunnel_work *work, __u8 client_device,
+					    __u32 now)
+{
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+	const struct bl_packet *inner = &work->inner;
+	struct bl_flow_entry *forward = &work->forward;
+
+	__builtin_memset(forward, 0, sizeof(*forward));
+	forward->addr = work->shim.option.backend;
+	forward->port = work->shim.option.port;
+	forward->other_port = bl_port_aside(inner->key.src_port);
+	forward->forward.backend.id = ~0U;
+	forward->forward.backend.generation = now;
+	forward->forward.used = now;
+	forward->touched = now;
+	forward->bits = BL_FLOW_NEW | BL_FLOW_TUNNEL;
+	bl_plan_share(forward);
+	bl_flow_make_reply(&inner->key, forward, client_device, now, &work->reply);
+	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
+		bl_flow_reply_key(&inner->key, forward, &inner->key.src, &work->key);
+		if (bl_flow_claim(&work->key, &work->reply) ||
+		    bl_flow_is_reply(&work->key, &work->reply)) {
+			bl_peers_note(&work->key.src, &work->key.dst, now);
+			if (bl_flow_store(&inner->key, forward))
+				return true;
+			bl_flow_delete(&work->key, forward->bits);
+			bl_plan_fail(forward, BL_REASON_FLOW_NOT_STORED);
+			return false;
+		}
+		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
+	}
+	bl_plan_fail(forward, BL_REASON_NO_SOURCE_PORT);
+	return false;
+}
+
+/*
+ * Make sure that the packet from the tunnel is of a flow to a backend on this node. Whether
+ * that is in a set of its Service, the sender knows. False, counted, when the packet is to
+ * be dropped.
+ */
+static __noinline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct bl_tunnel_work *work)
+{
+	struct bl_flow_entry *flow = bl_flow_lookup(&work->inner.key);
+	const union bl_addr *backend = &work->shim.option.backend;
+	__u32 now = bl_flow_now(), ifindex;
+
+	if (flow && bl_tunnel_keeps(&work->inner, flow, &work->shim.option)) {
+		if (bl_flow_comes_by_tunnel(flow) && flow->forward.backend.generation != now)
+			flow->forward.backend.generation = now;
+		return true;
+	}
+	ifindex = bl_route(context, &work->inner.key.src, backend, work->inner.ipv4);
+	if ((ifindex && bl_device_of(ifindex)) ||
+	    (backend->word[2] == bpf_htonl(0xffff)) != work->inner.ipv4) {
+		bl_count(BL_REASON_TUNNEL_NO_BACKEND);
+		return false;
+	}
+	if (flow && !(flow->bits & BL_FLOW_IS_REPLY))
+		bl_tunnel_forget(&work->inner, flow);
+	return bl_tunnel_store(work, bl_device_of(bl_context_ifindex(context)), now);
+}

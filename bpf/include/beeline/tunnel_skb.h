@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The tunnel at tc: any packet that XDP does not put into it or take out of it.
+ */
+#pragma once
+
+#include <beeline/answer.h>
+#include <beeline/tunnel.h>
+
+/* The length of a packet from its IP header on; of many in one, that of each. */
+static __always_inline __u32 bl_tunnel_len(struct __sk_buff *skb, const struct bl_packet *packet)
+{
+	__u8 header = sizeof(struct udphdr);
+
+	if (!skb->gso_size)
+		return skb->len - packet->l3;
+	if (packet->key.proto == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, packet->l4 + 12, &header, sizeof(header)))
+			return ~0U;
+		header = header >> 4 << 2;
+	}
+	return packet->l4 - packet->l3 + header + skb->gso_size;
+}
+
+/*
+ * Take one hop from what the packet has to live, and read its differentiated services. The
+ * other bits of that byte are for congestion, which nobody carries over when the packet is
+ * taken out.
+ */
+static __always_inline bool bl_tunnel_hop(struct __sk_buff *skb, const struct bl_packet *packet,
+					  __u8 *tos)
+{
+	__u8 first[2], ttl = packet->ttl - 1;
+
+	if (bpf_skb_load_bytes(skb, packet->l3, first, sizeof(first)))
+		return false;
+	if (!packet->ipv4) {
+		*tos = (first[0] << 4 | first[1] >> 4) & 0xfc;
+		return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit),
+					    &ttl, sizeof(ttl), 0);
+	}
+	*tos = first[1] & 0xfc;
+	return !bpf_l3_csum_replace(skb, packet->l3 + offsetof(struct iphdr, check),
+				    bpf_htons(packet->ttl << 8), bpf_htons(ttl << 8), 2) &&
+	       !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct iphdr, ttl), &ttl,
+				    sizeof(ttl), 0);
+}
+
+/* Put the outer headers before the packet. */
+static __noinline bool bl_tunnel_wrap4(struct __sk_buff *skb, const struct bl_packet *packet,
+				       const struct bl_way *way, const struct bl_tunnel_end *end,
+				       __u8 tos)
+{
+	__u32 len = skb->len - packet->l3;
+	struct bl_tunnel4 headers;
+
+	if (bpf_skb_adjust_room(skb, sizeof(headers), BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
+		return false;
+	bl_tunnel_fill4(end, tos, len + sizeof(headers.shim), &headers.ip);
+	bl_tunnel_fill(packet, way, len, &headers.shim);
+	return !bpf_skb_store_bytes(skb, packet->l3, &headers, sizeof(headers), 0);
+}
+
+static __noinline bool bl_tunnel_wrap6(struct __sk_buff *skb, const struct bl_packet *packet,
+				       const struct bl_way *way, const struct bl_tunnel_end *end,
+				       __u8 tos)
+{
+	__u32 len = skb->len - packet->l3;
+	struct bl_tunnel6 headers;
+
+	if (bpf_skb_adjust_room(skb, sizeof(headers), BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
+					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
+		return false;
+	bl_tunnel_fill6(end, tos, len + sizeof(headers.shim), &headers.ip);
+	bl_tunnel_fill(packet, way, len, &headers.shim);
+	return !bpf_skb_store_bytes(skb, packet->l3, &headers, sizeof(headers), 0);
+}
+
+/*
+ * Send the packet, which has a hop to go, by the tunnel. One that does not fit stays as it
+ * is: the longest that would is then returned, as a negative number.
+ */
+__noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *packet,
+			      const struct bl_way *way)
+{
+	const struct bl_device_entry *device;
+	struct bl_tunnel_end end;
+	__u32 mtu = 0, overhead;
+	__u8 tos;
+
+	if (!packet || !way)
+		return TC_ACT_SHOT;
+	device = bl_device_lookup(way->device);
+	if (!device || !bl_tunnel_ends(way, device, &end))
+		return TC_ACT_SHOT;
+	overhead = bl_tunnel_overhead(end.ipv4);
+	if (bpf_check_mtu(skb, device->ifindex, &mtu, 0, 0) < 0 || mtu <= overhead)
+		return TC_ACT_SHOT;
+	if (bl_tunnel_len(skb, packet) > mtu - overhead)
+		return (int)overhead - (int)mtu;
+	if (!bl_tunnel_hop(skb, packet, &tos) ||
+	    !(end.ipv4 ? bl_tunnel_wrap4(skb, packet, way, &end, tos)
+		       : bl_tunnel_wrap6(skb, packet, way, &end, tos)))
+		return TC_ACT_SHOT;
+	bl_count(BL_REASON_TUNNEL_SENT);
+	return bl_skb_send(skb, device->ifindex);
+}
+
+/*
+ * Whether the packet at @at is of @protocol and all there. Of one that is many in one, the
+ * header may not say how long it is.
+ */
+static __always_inline bool bl_tunnel_whole(struct __sk_buff *skb, __u32 at, __be16 protocol)
+{
+	__be16 length;
+	__u32 header;
+	__u8 version;
+
+	if (bpf_skb_load_bytes(skb, at, &version, sizeof(version)))
+		return false;
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		header = (version & 0xf) * 4;
+		return version >> 4 == 4 && header >= sizeof(struct iphdr) &&
+		       !bpf_skb_load_bytes(skb, at + offsetof(struct iphdr, tot_len), &length,
+					   sizeof(length)) &&
+		       at + header <= skb->len &&
+		       (bpf_ntohs(length) >= header || (!length && skb->gso_size)) &&
+		       at + bpf_ntohs(length) <= skb->len;
+	}
+	return version >> 4 == 6 &&
+	       !bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, payload_len), &length,
+				   sizeof(length)) &&
+	       at + sizeof(struct ipv6hdr) + bpf_ntohs(length) <= skb->len;
+}
+
+/*
+ * Read the packet that the tunnel has brought, behind @shim. False when it is none that
+ * a node would have sent: its protocol has no ports and is not ICMP, or it is cut short.
+ */
+static __always_inline bool bl_tunnel_open(struct __sk_buff *skb, __u32 at, __be16 protocol,
+					   struct bl_packet *inner)
+{
+	if (!bl_tunnel_whole(skb, at, protocol))
+		return false;
+	if (bl_packet_parse_as(skb, at, protocol, inner))
+		return !bl_tunnel_nested(inner);
+	return inner->part != BL_PACKET_FIRST &&
+	       inner->key.proto == (inner->ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
+}
+
+/*
+ * Take off the outer headers of @packet, and let what remains come in by the device once
+ * more: so it is a packet of its own protocol to all who see it.
+ */
+static __always_inline int bl_tunnel_strip(struct __sk_buff *skb, const struct bl_packet *packet,
+					   const struct bl_packet *inner)
+{
+	__be16 protocol = inner->ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	__s32 room = inner->l3 - packet->l3;
+
+	/* The kernel wants an IP header of the outer family to remain. */
+	if (!packet->ipv4 && skb->len < inner->l3 + sizeof(struct ipv6hdr) &&
+	    bpf_skb_change_tail(skb, inner->l3 + sizeof(struct ipv6hdr), 0))
+		return TC_ACT_SHOT;
+	if (!packet->l3 && packet->ipv4 != inner->ipv4) {
+		/* Without an Ethernet header, the protocol is what the kernel has noted. */
+		if (bpf_skb_change_proto(skb, protocol, 0))
+			return TC_ACT_SHOT;
+		room += (__s32)sizeof(struct ipv6hdr) - (__s32)sizeof(struct iphdr);
+		if (inner->ipv4)
+			room -= 2 * ((__s32)sizeof(struct ipv6hdr) - (__s32)sizeof(struct iphdr));
+	}
+	if (bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return TC_ACT_SHOT;
+	if (packet->l3 && bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol,
+					      sizeof(protocol), 0))
+		return TC_ACT_SHOT;
+	bl_count(BL_REASON_TUNNEL_TAKEN);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* A packet of the tunnel to this node, for which bl_tunnel_here is true. */
+__noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *packet)
+{
+	struct bl_tunnel_work *work = bl_tunnel_begin();
+	struct bl_tunnel_shim *shim;
+
+	if (!packet || !work)
+		return TC_ACT_SHOT;
+	shim = &work->shim;
+	__builtin_memset(&work->inner, 0, sizeof(work->inner));
+	if (!bl_tunnel_known(packet)) {
+		bl_count(BL_REASON_TUNNEL_STRANGER);
+		return TC_ACT_SHOT;
+	}
+	if (!bpf_skb_load_bytes(skb, packet->l4 + sizeof(shim->udp), &shim->geneve,
+				sizeof(shim->geneve)) &&
+	    shim->geneve.flags & BL_TUNNEL_CONTROL)
+		return TC_ACT_UNSPEC;
+	if (bpf_skb_load_bytes(skb, packet->l4, shim, sizeof(*shim)) ||
+	    !bl_tunnel_wellformed(shim) ||
+	    !bl_tunnel_open(skb, packet->l4 + sizeof(*shim), shim->geneve.protocol, &work->inner)) {
+		bl_count(BL_REASON_TUNNEL_MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (work->inner.l4_len && !bl_tunnel_admit(skb, work))
+		return TC_ACT_SHOT;
+	return bl_tunnel_strip(skb, packet, &work->inner);
+}
+
+/* The options of TCP that matter here. */
+enum bl_tcp_option {
+	BL_TCP_OPTION_END,
+	BL_TCP_OPTION_NOTHING,
+	BL_TCP_OPTION_MSS,
+	BL_TCP_OPTIONS_MAX = 40,
+};
+
+/*
+ * Lower the MSS that a SYN to the client announces to what the tunnel has room for, so
+ * that the client's segments fit. Without one the client sends less. The uplinks of all
+ * nodes are taken to have the MTU of this one.
+ */
+__noinline int bl_tunnel_clamp_mss(struct __sk_buff *skb, const struct bl_packet *packet)
+{
+	struct {
+		__u8 kind;
+		__u8 length;
+		__be16 mss;
+	} option;
+	__u32 mtu = 0, at, end, room;
+	__be16 mss;
+	__u8 words;
+
+	if (!packet || bpf_check_mtu(skb, 0, &mtu, 0, 0) < 0 ||
+	    bpf_skb_load_bytes(skb, packet->l4 + 12, &words, sizeof(words)))
+		return 0;
+	room = BL_TUNNEL_IPV6 + packet->l4 - packet->l3 + sizeof(struct tcphdr);
+	if (mtu <= room)
+		return 0;
+	mss = bpf_htons(mtu - room);
+	at = packet->l4 + sizeof(struct tcphdr);
+	end = packet->l4 + (words >> 4 << 2);
+	for (int i = 0; i < BL_TCP_OPTIONS_MAX && at + sizeof(option) <= end; i++) {
+		if (bpf_skb_load_bytes(skb, at, &option, sizeof(option)) ||
+		    option.kind == BL_TCP_OPTION_END)
+			return 0;
+		if (option.kind == BL_TCP_OPTION_MSS) {
+			if (bpf_ntohs(option.mss) <= mtu - room)
+				return 0;
+			bpf_l4_csum_replace(skb, packet->l4 + offsetof(struct tcphdr, check),
+					    option.mss, mss, sizeof(mss));
+			return bpf_skb_store_bytes(skb, at + 2, &mss, sizeof(mss), 0);
+		}
+		at += option.kind == BL_TCP_OPTION_NOTHING || option.length < 2 ? 1 : option.length;
+	}
+	return 0;
+}

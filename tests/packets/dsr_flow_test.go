@@ -1,0 +1,274 @@
+package packets_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// tunnelMTU is how long a packet may be that goes by the tunnel over a family.
+func tunnelMTU(families []int) int {
+	if families[0] == 0 {
+		return 1500 - 60
+	}
+	return 1500 - 80
+}
+
+// TestDSRAtTheMTU: a packet that fills the tunnel goes through it; one that is a byte
+// longer is answered with what fits, and that then goes through.
+func TestDSRAtTheMTU(t *testing.T) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, way.xdp)
+			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
+			for _, network := range networks[2:] {
+				headers, level, discover, pmtu := 20+8, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
+				if network == "udp6" {
+					headers, level, discover, pmtu = 40+8, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
+				}
+				s := c.client.Socket(network)
+				if err := errors.Join(s.SetOption(level, discover, unix.IP_PMTUDISC_DO), s.Connect(nodePort(network, 1))); err != nil {
+					t.Fatal(err)
+				}
+				fits := tunnelMTU(way.family) - headers
+				payload := strings.Repeat("x", fits)
+				if got, err := s.Ask(payload[:fits-100]); err != nil || !strings.HasSuffix(got, " "+payload[:fits-100]) {
+					t.Errorf("%s: %d bytes came back of a packet that is shorter than the tunnel: %v", network, len(got), err)
+				}
+				if err := s.Send(payload); err != nil {
+					t.Fatal(err)
+				}
+				// The answer, which is longer, does not go by the tunnel.
+				if got, _, err := s.Receive(); err != nil || !strings.HasSuffix(got, " "+payload) {
+					t.Errorf("%s: %d bytes came back of a packet that fills the tunnel: %v", network, len(got), err)
+				}
+				lab.Eventually(t, network+" packets longer than the tunnel are answered", func() bool {
+					return errors.Is(s.Send(payload+"x"), unix.EMSGSIZE)
+				})
+				if got, err := s.Option(level, pmtu); err != nil || got != tunnelMTU(way.family) {
+					t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(way.family))
+				}
+				lab.Eventually(t, network+" packets that fit go through again", func() bool {
+					got, err := s.Ask(payload)
+					return err == nil && strings.HasSuffix(got, " "+payload)
+				})
+			}
+		})
+	}
+}
+
+// TestDSRMSS: backends on the other node announce an MSS that leaves room for the tunnel.
+// Without that, a transfer finds out by itself.
+func TestDSRMSS(t *testing.T) {
+	t.Parallel()
+	for _, clamp := range []bool{true, false} {
+		t.Run(fmt.Sprint("clamp ", clamp), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			manifests := append(c.nodeManifests(0, 1), c.service(1, "far", "", []endpoint{remote})...)
+			c.serveDSR(t, append(manifests, c.service(2, "near", "", []endpoint{local})...), fmt.Sprint("--dsr-clamp-mss=", clamp))
+			for _, network := range networks[:2] {
+				for i, far := range []bool{true, false} {
+					s, _ := connect(t, c.client, network, nodePort(network, i+1))
+					want := 1500 - 20 - headerSize(clientAddrs.of(network)) - 12 // with time stamps
+					if far && clamp {
+						want -= 80
+					}
+					if got, err := s.Option(unix.IPPROTO_TCP, unix.TCP_MAXSEG); err != nil || got != want {
+						t.Errorf("%s to Service %d: the MSS is %d, %v, want %d", network, i+1, got, err, want)
+					}
+				}
+				transfer(t, c.client, network, nodePort(network, 1))
+			}
+		})
+	}
+}
+
+// TestDSRFragments: datagrams that do not fit into a packet go by the tunnel, and the
+// answers, which do not fit either, come back.
+func TestDSRFragments(t *testing.T) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, way.xdp)
+			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
+			for _, network := range networks[2:] {
+				for _, size := range []int{2000, 8000, 60000} {
+					payload := strings.Repeat("datagram", size/8)
+					want := fmt.Sprintf("%s %s:", remote.server(), clientAddrs.of(network))
+					if network == "udp6" {
+						want = fmt.Sprintf("%s [%s]:", remote.server(), clientAddrs.of(network))
+					}
+					// The first one tells the client what fits.
+					lab.Eventually(t, fmt.Sprintf("%s: %d bytes come back", network, size), func() bool {
+						got, err := exchangeWithin(c.client, network, nodePort(network, 1), payload, time.Second)
+						return err == nil && strings.HasPrefix(got, want) && strings.HasSuffix(got, " "+payload)
+					})
+				}
+			}
+			c.checkDirect(t, false)
+		})
+	}
+}
+
+// TestDSRPathMTU: a router on the way to the client tells the Service's address what fits,
+// which leads to node 1; the backend learns it.
+func TestDSRPathMTU(t *testing.T) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, way.xdp)
+			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
+			for _, addr := range clientAddrs {
+				if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			for _, network := range networks[:2] {
+				transfer(t, c.client, network, nodePort(network, 1))
+			}
+		})
+	}
+}
+
+// TestDSRWithoutTunnel: a connection stays with its way when the node at its end says that
+// it takes nothing any more; new ones get a source address of node 1. The other way round
+// likewise.
+func TestDSRWithoutTunnel(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...))
+	type open struct {
+		*lab.Socket
+		network string
+		direct  bool
+	}
+	var all []open
+	for _, direct := range []bool{true, false, true} {
+		setTunnel(t, c.nodes[0], direct)
+		for _, network := range networks {
+			s, hello := connect(t, c.client, network, nodePort(network, 1))
+			want := clientAddrs.of(network)
+			if !direct {
+				want = nodeAddrs(1).of(network)
+			}
+			if hello.client.Addr() != want {
+				t.Errorf("%s with the tunnel %v: %s has seen %s, want %s", network, direct, hello.name, hello.client, want)
+			}
+			all = append(all, open{s, network, direct})
+		}
+		ways := make(map[netip.AddrPort]bpfmap.FlowTunnel)
+		for _, f := range c.flowsOf(t, c.nodes[0]) {
+			ways[f.Client] = f.Tunnel
+		}
+		for _, s := range all {
+			if err := goesOn(s.Socket, s.network); err != nil {
+				t.Errorf("%s that began with the tunnel %v: %v", s.network, s.direct, err)
+			}
+			self, err := s.Local()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (ways[self] == bpfmap.LeavesByTunnel) != s.direct {
+				t.Errorf("%s that began with the tunnel %v goes by the tunnel %v", s.network, s.direct, ways[self])
+			}
+		}
+	}
+}
+
+// TestDSRMove: a UDP flow goes to another endpoint with the first datagram after its own
+// has left, on the same node or another.
+func TestDSRMove(t *testing.T) {
+	t.Parallel()
+	for _, network := range networks[2:] {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			dns := func(endpoints ...endpoint) []string {
+				// Node 2 is asked about the tunnel as long as it has an endpoint.
+				manifests := append(c.nodeManifests(0, 1), c.service(2, "other", "", []endpoint{remote})...)
+				return append(manifests, c.service(1, "dns", "", endpoints)...)
+			}
+			a := c.serveDSR(t, dns(remote))
+			s, hello := connect(t, c.client, network, nodePort(network, 1))
+			for _, next := range []endpoint{otherRemote, local, remote, otherRemote, remote} {
+				a.apply(dns(next)...)
+				before := hello
+				hello = mustTalk(t, s)
+				if hello.name != next.server() || hello.client.Addr() != clientAddrs.of(network) {
+					t.Errorf("%v moved to %v, want %s", before, hello, next.server())
+				}
+			}
+		})
+	}
+}
+
+// TestDSRRestart: no packet is lost while the agents of either node are killed and started
+// again.
+func TestDSRRestart(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	manifests := append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...)
+	first := c.serveDSR(t, manifests)
+	tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
+	udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
+	stop, done := make(chan struct{}), make(chan int)
+	go func() { done <- keepTalking(t, udp, hello, stop) }()
+	for _, a := range []*agent{c.agents[1], first} {
+		a.Signal(unix.SIGKILL)
+		_ = a.Wait() // killed
+		if err := echo(tcp, "no agent"); err != nil {
+			t.Error(err)
+		}
+		a.start()
+		if err := echo(tcp, "a new agent"); err != nil {
+			t.Error(err)
+		}
+		if _, hello := connect(t, c.client, "tcp4", nodePort("tcp4", 1)); hello.client.Addr() != clientAddrs[0] {
+			t.Errorf("with a new agent of %s, the backend has seen %s", a.node.name(), hello.client)
+		}
+	}
+	close(stop)
+	if n := <-done; n < 50 {
+		t.Errorf("only %d datagrams went over during the restarts", n)
+	}
+}
+
+// TestDSRPortReuse: a client that connects again from the same port at once begins a new
+// connection, which may go to another backend, after an orderly end and after a reset by
+// either side.
+func TestDSRPortReuse(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", everywhere)...))
+	for i, network := range networks[:2] {
+		seen := map[string]bool{}
+		for range 40 {
+			s := boundSocket(t, c.client, network, uint16(4300+i))
+			if err := s.SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+			got, err := askBy(s, network, nodePort(network, 1), "x")
+			s.Close() // with a reset
+			if err != nil {
+				t.Fatalf("%s: %v", network, err)
+			}
+			seen[got.name] = true
+		}
+		if len(seen) != len(everywhere) {
+			t.Errorf("%s: one port reached %v only", network, seen)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package packets_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// nodeManifests are the nodes of the cluster, with the addresses that the tunnel has: of
+// both families, where it ends at the IPv4 address, or of one.
+func (c *cluster) nodeManifests(families ...int) []string {
+	var all []string
+	for _, n := range c.nodes {
+		var list []netip.Addr
+		for _, family := range families {
+			list = append(list, nodeAddrs(n.index)[family])
+		}
+		all = append(all, nodeManifest(n.index, list...))
+	}
+	return all
+}
+
+// nodesOf returns the nodes that a node knows beside itself.
+func nodesOf(t *testing.T, n *node) []bpfmap.Node {
+	t.Helper()
+	return withMaps(t, n, func(maps *bpfmap.Maps) []bpfmap.Node {
+		nodes, err := maps.Nodes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.DeleteFunc(nodes, func(n bpfmap.Node) bool { return n.Self })
+	})
+}
+
+// setTunnel lets a node believe that all others take packets of the tunnel, or none does,
+// until its agent ends.
+func setTunnel(t *testing.T, n *node, takes bool) {
+	t.Helper()
+	pin, err := ebpf.LoadPinnedMap(datapath.Dir(n.BPFFS)+"/bl_node", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pin.Close()
+	entry := struct {
+		Addr          [16]byte
+		Flags, Answer uint32
+	}{Answer: uint32(bpfmap.Silent)}
+	if takes {
+		entry.Flags, entry.Answer = nodeTunnel, uint32(bpfmap.Takes)
+	}
+	for _, other := range nodesOf(t, n) {
+		entry.Addr = other.Addr.As16()
+		if err := pin.Put(uint32(other.ID), entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// serveDSR makes the agents of the cluster serve manifests by direct server return. It
+// returns the agent of node 1, which clients meet.
+func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *agent {
+	t.Helper()
+	c.direct = true
+	c.serveAll(t)
+	c.agents = make([]*agent, len(c.nodes))
+	for i, n := range c.nodes {
+		c.agents[i] = startAgent(t, n, manifests, append([]string{"--forwarding-mode", "dsr"}, flags...)...)
+	}
+	lab.Eventually(t, "the nodes that have been asked take packets of the tunnel", func() bool {
+		return !slices.ContainsFunc(nodesOf(t, c.nodes[0]), func(n bpfmap.Node) bool { return n.Answer == bpfmap.Asked }) &&
+			slices.ContainsFunc(nodesOf(t, c.nodes[0]), func(n bpfmap.Node) bool { return n.Tunnel })
+	})
+	return c.agents[0]
+}
+
+// tunnels are the ways that tests of the tunnel go: by which programs, and over which
+// family.
+var tunnels = []struct {
+	name   string
+	xdp    string
+	family []int // of the nodes' addresses
+}{
+	{"tc over IPv4", "off", []int{0, 1}},
+	{"tc over IPv6", "off", []int{1}},
+	{"XDP over IPv4", "native", []int{0, 1}},
+	{"XDP over IPv6", "native", []int{1}},
+}
+
+// newTunnelCluster makes a cluster for a way of the tunnel.
+func newTunnelCluster(t *testing.T, xdp string) *cluster {
+	t.Helper()
+	if xdp == "off" {
+		return newCluster(t, false)
+	}
+	return newXDPCluster(t, false)
+}
+
+// TestDSRReach is the table again: backends on the other node see the client, and answer
+// it themselves.
+func TestDSRReach(t *testing.T) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, way.xdp)
+			manifests, rows := c.table()
+			c.serveDSR(t, append(c.nodeManifests(way.family...), manifests...), "--xdp", way.xdp)
+			for _, offload := range offloads {
+				if way.xdp == "native" && offload.name != "offloads off" {
+					continue
+				}
+				t.Run(offload.name, func(t *testing.T) {
+					offload.set(c)
+					c.watchChecksums(t)
+					c.checkAll(t, rows)
+				})
+			}
+			c.checkDirect(t, false)
+			if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (way.xdp == "native") {
+				t.Errorf("XDP has sent %d packets", sent)
+			}
+		})
+	}
+}
+
+// checkDirect checks that what node 1 has sent by the tunnel has arrived, all of it, and
+// that it has nothing to do with the replies. Packets may have been split on the way.
+func (c *cluster) checkDirect(t *testing.T, split bool) {
+	t.Helper()
+	sent, taken := eventCount(t, c.nodes[0], "tunnel_sent"), eventCount(t, c.nodes[1], "tunnel_taken")
+	if sent == 0 || taken < sent || !split && taken != sent {
+		t.Errorf("node 1 has sent %d packets by the tunnel, node 2 has taken %d", sent, taken)
+	}
+	for _, f := range c.flowsOf(t, c.nodes[0]) {
+		if f.SNAT {
+			t.Errorf("node 1 has the flow %+v", f)
+		}
+	}
+}
+
+// flowsOf returns the flows of a node.
+func (c *cluster) flowsOf(t *testing.T, n *node) []bpfmap.Flow {
+	t.Helper()
+	return withMaps(t, n, func(maps *bpfmap.Maps) []bpfmap.Flow {
+		var all []bpfmap.Flow
+		for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, batch.Flows...)
+		}
+		return all
+	})
+}
+
+// TestDSRTransfer sends a lot to the other node and has it sent back, with checksums and
+// segmentation made by whoever. None of what comes back goes by node 1.
+func TestDSRTransfer(t *testing.T) {
+	for _, way := range tunnels {
+		c := newTunnelCluster(t, way.xdp)
+		c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
+		for _, offload := range offloads {
+			if way.xdp == "native" && offload.name != "offloads off" {
+				continue
+			}
+			offload.set(c)
+			for _, network := range networks[:2] {
+				t.Run(strings.Join([]string{way.name, offload.name, network}, " "), func(t *testing.T) {
+					watchChecksums(t, "client", c.client)
+					watchChecksums(t, remote.server(), c.nodes[1].routed)
+					translated := eventCount(t, c.nodes[0], "packet_translated")
+					sent := eventCount(t, c.nodes[0], "tunnel_sent")
+					transfer(t, c.client, network, nodePort(network, 1))
+					c.checkDirect(t, true)
+					translated = eventCount(t, c.nodes[0], "packet_translated") - translated
+					sent = eventCount(t, c.nodes[0], "tunnel_sent") - sent
+					if translated > sent {
+						t.Errorf("node 1 has translated %d packets and sent %d by the tunnel", translated, sent)
+					}
+				})
+			}
+		}
+	}
+}
