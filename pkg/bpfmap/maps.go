@@ -87,7 +87,7 @@ type Maps struct {
 	// halfOpen is written by the programs, too.
 	halfOpen *table1[sockBlHalfOpenEntry]
 	cover    *table1[sockBlCoverEntry]
-	// node is bl_node; nodeMu is held while an entry is written.
+	// node is bl_node; nodeMu is held while entries are read or written.
 	node   *table1[[MaxNodes]sockBlNodeEntry]
 	nodeMu sync.Mutex
 	// filterMap is the memory of filter, which is nil when opened for reading.

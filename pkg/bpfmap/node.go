@@ -54,13 +54,15 @@ type Node struct {
 	Answer Answer
 }
 
-// Nodes returns the nodes of the cluster by ID.
+// Nodes returns the nodes of the cluster by ID. It may be called beside all other methods.
 func (m *Maps) Nodes() ([]Node, error) {
 	names := make(map[uint32]string)
 	err := each(m.all[sockMapBlNodeName], func(id *uint32, e *sockBlNodeNameEntry) { names[*id] = stringOf(e.Name[:]) })
 	if err != nil {
 		return nil, err
 	}
+	m.nodeMu.Lock()
+	defer m.nodeMu.Unlock()
 	var list []Node
 	for id := range m.node.entry() {
 		e := &m.node.entry()[id]

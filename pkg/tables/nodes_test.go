@@ -96,6 +96,50 @@ func TestNodesAffectServices(t *testing.T) {
 	if peers, changed := tables.Peers(); !changed || peers[1].Used {
 		t.Errorf("peers are %+v (%t), want none to be used", peers, changed)
 	}
+	if affected := setNodes(t, tables, peer("n2", "192.0.2.23"), here); affected != nil {
+		t.Errorf("a node without endpoints affects %v", affected)
+	}
+}
+
+// badNode is a store in which a node cannot be written for a while.
+type badNode struct {
+	*memory
+	bad bool
+}
+
+func (b *badNode) PutNode(id uint16, n Node) error {
+	if b.bad {
+		return errWrite
+	}
+	return b.memory.PutNode(id, n)
+}
+
+// TestNodeFails: an id whose node could not be written is not lost, and a node that could
+// not be written anew keeps its own.
+func TestNodeFails(t *testing.T) {
+	limits := roomy
+	limits.Nodes.Size = 2
+	store := &badNode{memory: newMemory(t, limits), bad: true}
+	tables := New(store)
+	set := func(name string) error {
+		_, err := tables.SetNodes([]*model.Peer{peer(name, "192.0.2.1")}, "")
+		return errors.Join(err, tables.DropNodes())
+	}
+	if err := set("a"); !errors.Is(err, errWrite) {
+		t.Fatalf("the error is %v", err)
+	}
+	store.bad = false
+	if err := set("a"); err != nil {
+		t.Fatal(err)
+	}
+	store.bad = true
+	if err := set("b"); !errors.Is(err, errWrite) || tables.nodes.byName["b"] != 1 || store.nodes[1].Name != "a" {
+		t.Errorf("after %v the node is %+v, names are %v", err, store.nodes, tables.nodes.byName)
+	}
+	store.bad = false
+	if err := set("b"); err != nil || store.nodes[1].Name != "b" {
+		t.Errorf("the node is %+v: %v", store.nodes, err)
+	}
 }
 
 // TestNodesOutliveRestart: ids are those of before, and endpoints find their nodes before
