@@ -333,3 +333,51 @@ func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 		t.Errorf("%d connections after the flood found no room", n)
 	}
 }
+
+// TestFloodDSR: when half-open connections have used up their share, a node that chooses
+// backends by a ring and sends packets to them by the tunnel stores nothing more, and
+// connections go on by the ring alone.
+func TestFloodDSR(t *testing.T) {
+	t.Parallel()
+	for _, xdp := range []string{"off", "native"} {
+		t.Run("XDP "+xdp, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, xdp)
+			manifests := append(c.nodeManifests(0, 1), c.service(1, "far", "", []endpoint{remote, otherRemote})...)
+			a := c.serveDSR(t, manifests, "--algorithm", "maglev", "--max-flows", fmt.Sprint(floodTable), "--xdp", xdp)
+			f := c.newFlooder(t)
+			for _, network := range networks {
+				if err := f.flood(network, nodePort(network, 1), 8000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := eventCount(t, a.node, "flow_overflow"); n < 25_000 {
+				t.Errorf("the table had room for all packets of the flood but %d", n)
+			}
+			before := len(c.flowsOf(t, a.node))
+			seen := map[string]int{}
+			for range 10 {
+				for _, network := range networks {
+					s, hello := connect(t, c.client, network, nodePort(network, 1))
+					e := established{network, s, hello, 1}
+					for range 3 {
+						if err := e.goesOn(); err != nil {
+							t.Errorf("%s to %s: %v", network, hello.name, err)
+						}
+					}
+					seen[hello.name]++
+				}
+			}
+			if len(seen) != 2 {
+				t.Errorf("connections reached %v only", seen)
+			}
+			if after := len(c.flowsOf(t, a.node)); after > before {
+				t.Errorf("the node has %d flows, before these connections %d", after, before)
+			}
+			known := withMaps(t, a.node, func(maps *bpfmap.Maps) bpfmap.HalfOpen { return maps.HalfOpen() })
+			if known.Overflow != 0 {
+				t.Errorf("the overflow table is used: %+v", known)
+			}
+		})
+	}
+}

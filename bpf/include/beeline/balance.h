@@ -455,6 +455,22 @@ static __always_inline void bl_plan_share(struct bl_flow_entry *forward)
 	forward->bits |= BL_FLOW_OVERFLOW;
 }
 
+/*
+ * Whether a new flow need not be stored: nothing comes back this way, and each packet of it
+ * finds the same backend by the ring. See bl_flow_begins, too.
+ */
+static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
+					      const struct bl_flow_entry *forward)
+{
+	const struct bl_service_entry *service;
+
+	if (!(forward->bits & BL_FLOW_OVERFLOW) || !bl_flow_leaves_by_tunnel(forward) ||
+	    packet->key.proto == IPPROTO_SCTP)
+		return false;
+	service = bl_service_lookup(forward->forward.service);
+	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
+}
+
 /* Count why a new flow is not stored. */
 static __always_inline void bl_plan_fail(const struct bl_flow_entry *forward, enum bl_reason reason)
 {
@@ -486,6 +502,10 @@ __noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet
 	forward.bits = BL_FLOW_NEW | plan->bits;
 	bl_plan_share(&forward);
 	bl_flow_make_reply(&packet->key, &forward, plan->client_device, plan->now, &reply);
+	if (bl_plan_stateless(packet, &forward)) {
+		bl_way_to_backend(&forward, way);
+		return true;
+	}
 	if (!bl_flow_leaves_by_tunnel(&forward) &&
 	    !bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
 		bl_plan_fail(&forward, BL_REASON_NO_SOURCE_PORT);

@@ -220,6 +220,7 @@ static __noinline void bl_client_keep(const union bl_addr *client,
 	};
 	const struct bl_affinity_entry *known;
 
+	/* ~0: made again, or chosen by another node. */
 	if (!service || !service->affinity || fresh.backend.id == ~0U)
 		return;
 	known = bpf_map_lookup_elem(&bl_client, &key);
