@@ -61,14 +61,14 @@ func podRangesOf(i int) [2]netip.Prefix {
 	}
 }
 
-// cluster is two nodes and two clients, each behind its own side of a router:
+// cluster is two nodes, or more, and two clients, each behind its own side of a router:
 //
 //	client ──┐          ┌── node1 ── pods
 //	         router ────┤
 //	other ───┘          └── node2 ── pods
 type cluster struct {
 	router, client, other *lab.Namespace
-	nodes                 [2]*node
+	nodes                 []*node
 	overlay               bool
 	agents                []*agent // of the nodes, with direct return
 	direct                bool     // backends on the other node answer the client themselves
@@ -105,6 +105,12 @@ func (c *cluster) snat(hostNetwork bool) addrs {
 // node's pods go through a tunnel.
 func newCluster(t *testing.T, withOverlay bool) *cluster {
 	t.Helper()
+	return newClusterOf(t, 2, withOverlay)
+}
+
+// newClusterOf makes a cluster of some nodes, which is two when there is an overlay.
+func newClusterOf(t *testing.T, nodes int, withOverlay bool) *cluster {
+	t.Helper()
 	c := &cluster{router: lab.NewNamespace(t), client: lab.NewNamespace(t), other: lab.NewNamespace(t), overlay: withOverlay}
 	withoutDAD(c.router, c.client, c.other)
 	forward(c.router)
@@ -114,12 +120,17 @@ func newCluster(t *testing.T, withOverlay bool) *cluster {
 	addAddrs(c.router, "nodes", parseAddrs("10.2.0.1", "fd02::1"))
 	c.plug(c.client, "clients", "client", clientAddrs)
 	c.plug(c.other, "clients", "other", otherClientAddrs)
+	c.nodes = make([]*node, nodes)
 	for i := range c.nodes {
 		c.nodes[i] = newNode(t, i+1)
 		c.plug(c.nodes[i].Namespace, "nodes", c.nodes[i].name(), nodeAddrs(i+1))
 	}
-	for i, n := range c.nodes {
-		n.connect(c.nodes[1-i].index, withOverlay)
+	for _, n := range c.nodes {
+		for _, other := range c.nodes {
+			if n != other {
+				n.connect(other.index, withOverlay)
+			}
+		}
 	}
 	for i := range c.nodes {
 		for family, r := range podRangesOf(i + 1) {

@@ -19,7 +19,7 @@ import (
 // node, one with a backend on the other, and one with a host's process there.
 func publicServices() []string {
 	const dual = "ipFamilyPolicy: RequireDualStack,"
-	c := &cluster{nodes: [2]*node{{index: 1}, {index: 2}}}
+	c := &cluster{nodes: []*node{{index: 1}, {index: 2}}}
 	var all []string
 	for i, at := range []endpoint{{node: 1, place: "routed"}, {node: 2, place: "routed"}, {node: 2, place: "host"}} {
 		all = append(all, c.service(i+1, fmt.Sprintf("public-%d", i+1), dual, []endpoint{at})...)

@@ -1,0 +1,142 @@
+package packets_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// spread makes the router share what goes to Services between nodes, by ports as well as
+// addresses.
+func (c *cluster) spread(t *testing.T, among ...int) {
+	t.Helper()
+	for family, version := range []string{"-4", "-6"} {
+		c.router.SetSysctl([]string{"ipv4", "ipv6"}[family]+"/fib_multipath_hash_policy", "1")
+		args := []string{version, "route", "replace", serviceRanges[family]}
+		for _, i := range among {
+			args = append(args, "nexthop", "via", nodeAddrs(i)[family].String(), "dev", "nodes")
+		}
+		if out, err := c.router.Output("ip", args...); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// transferRounds is how often a transfer of [transfers] goes there and back.
+const transferRounds = 20
+
+// transfers runs many transfers over connections of their own at once. halfway is called
+// when all are in their middle. It returns what has ended the transfers that broke.
+func (c *cluster) transfers(t *testing.T, number int, patience time.Duration, halfway func()) (broken []error) {
+	t.Helper()
+	var mu sync.Mutex
+	var running, middle sync.WaitGroup
+	middle.Add(number)
+	goOn := make(chan struct{})
+	for i := range number {
+		network := networks[i%2]
+		var conn net.Conn
+		err := c.client.Run(func() (err error) {
+			conn, err = net.DialTimeout(network, netip.AddrPortFrom(clusterIP(1).of(network), 80).String(), 5*time.Second)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		running.Go(func() {
+			if err := ping(conn, fmt.Sprintf("transfer %d ", i), patience, &middle, goOn); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				broken = append(broken, fmt.Errorf("transfer %d from %s: %w", i, conn.LocalAddr(), err))
+			}
+		})
+	}
+	middle.Wait()
+	halfway()
+	close(goOn)
+	running.Wait()
+	return broken
+}
+
+// ping reads the greeting and sends a text there and back. In the middle it waits for the
+// others, and may then take so long.
+func ping(conn net.Conn, name string, patience time.Duration, middle *sync.WaitGroup, goOn <-chan struct{}) error {
+	reached := sync.OnceFunc(middle.Done)
+	defer reached()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 256)); err != nil {
+		return fmt.Errorf("no greeting: %w", err)
+	}
+	for round := range transferRounds {
+		if round == transferRounds/2 {
+			reached()
+			<-goOn
+			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+				return err
+			}
+		}
+		text := strings.Repeat(fmt.Sprint(name, round, "\n"), 200)
+		if _, err := io.WriteString(conn, text); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		back := make([]byte, len(text))
+		if _, err := io.ReadFull(conn, back); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		if string(back) != text {
+			return fmt.Errorf("round %d: something else came back", round)
+		}
+	}
+	return nil
+}
+
+// TestDSRNodeDies: of two nodes that share the packets of clients, one dies in the middle
+// of many transfers. With Maglev the other goes on with all of them; without, it knows
+// nothing of those that it has not begun.
+func TestDSRNodeDies(t *testing.T) {
+	for _, tt := range []struct {
+		algorithm string
+		transfers int
+		patience  time.Duration
+		breaks    bool
+	}{{"maglev", 1000, time.Minute, false}, {"random", 100, 5 * time.Second, true}} {
+		t.Run(tt.algorithm, func(t *testing.T) {
+			c := newClusterOf(t, 3, false)
+			c.spread(t, 1, 2)
+			backends := []endpoint{{node: 3, place: "routed"}, {node: 3, place: "bridged"}, {node: 3, place: "host"}}
+			c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", backends)...), "--algorithm", tt.algorithm)
+			var before, killed uint64
+			broken := c.transfers(t, tt.transfers, tt.patience, func() {
+				before, killed = eventCount(t, c.nodes[1], "tunnel_sent"), eventCount(t, c.nodes[0], "tunnel_sent")
+				if out, err := c.router.Output("ip", "link", "set", "node1", "down"); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				time.Sleep(300 * time.Millisecond) // until the routers have noticed
+				c.spread(t, 2)
+			})
+			share := uint64(tt.transfers) * transferRounds / 10
+			if after := eventCount(t, c.nodes[1], "tunnel_sent"); before < share || killed < share || after-before < share {
+				t.Errorf("node 1 had sent %d packets by the tunnel, node 2 %d and then %d", killed, before, after-before)
+			}
+			if tt.breaks && len(broken) == 0 {
+				t.Error("no transfer broke, so the test tells nothing")
+			}
+			for i, err := range broken {
+				if !tt.breaks && i < 10 {
+					t.Error(err)
+				}
+			}
+			if !tt.breaks && len(broken) > 0 {
+				t.Errorf("%d of %d transfers broke", len(broken), tt.transfers)
+			}
+		})
+	}
+}
