@@ -16,6 +16,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -30,16 +32,22 @@ func (c *cluster) token(account string) string {
 	return request.Status.Token
 }
 
-// serve makes a Node, and a Service at an address with one endpoint.
+// serve makes two Nodes, and a Service at an address with one endpoint, whose packets are
+// to be tunneled.
 func (c *cluster) serve(address string) netip.AddrPort {
 	c.t.Helper()
 	ctx, create := c.t.Context(), metav1.CreateOptions{}
-	_, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lab.NodeName}}, create)
-	if err != nil {
-		c.t.Fatal(err)
+	for name, address := range map[string]string{lab.NodeName: lab.Node4.String(), otherNode: "192.0.2.77"} {
+		_, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}},
+		}, create)
+		if err != nil {
+			c.t.Fatal(err)
+		}
 	}
-	_, err = c.client.CoreV1().Services("default").Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+	_, err := c.client.CoreV1().Services("default").Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"service.beeline.io/forwarding-mode": "dsr"}},
 		Spec:       corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Port: 80}}},
 	}, create)
 	if err != nil {
@@ -72,6 +80,7 @@ func servesAsInstalled(c *cluster) {
 		got, err := n.Reach("tcp4", to)
 		return err == nil && got.Addr() == lab.Backend4(1)
 	})
+	lab.Eventually(c.t, "all nodes are known", func() bool { return slices.Equal(n.known(), []string{lab.NodeName, otherNode}) })
 	checkRole(c, pod.ServiceAccountName, p)
 	checkForbidden(c, pod.ServiceAccountName)
 	p.Signal(unix.SIGTERM)
@@ -89,6 +98,29 @@ func servesAsInstalled(c *cluster) {
 			return lacksRight.MatchString(p.Output())
 		})
 	}
+}
+
+// otherNode is the name of a Node without a machine.
+const otherNode = "other-node"
+
+// known returns the names of the nodes that the datapath knows, sorted.
+func (n *node) known() []string {
+	n.t.Helper()
+	opened, err := bpfmap.Open(datapath.Dir(n.BPFFS))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer opened.Close()
+	list, err := opened.Nodes()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var names []string
+	for _, node := range list {
+		names = append(names, node.Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // lacksRight matches messages of what needs a capability that the agent lacks.
