@@ -16,7 +16,7 @@ const (
 	// concurrent is how many flows take turns.
 	concurrent = 1 << 16
 	// handshakes is how many of them are half-open at a time.
-	handshakes = 1 << 12
+	handshakes = 1 << 13
 )
 
 // measureXDPFlows measures packets of many known flows that take turns, beside a floor
@@ -89,11 +89,14 @@ func (b *packetBench) establishMany(flow run, family model.Family) error {
 		steps := []run{syn}
 		for e := range l.endpoints {
 			backend := netip.AddrPortFrom(l.endpoint(packetService, e, family), endpointPort)
-			// The client's port is kept; where the backend has no such flow, it passes.
-			steps = append(steps, run{
+			// The client's port is kept, or it is one of SNAT. Replies that are of no flow pass.
+			reply := run{
 				program: b.ingress, packet: newTCP(backend, netip.AddrPortFrom(node.Addr(), 0), tcpSYN|tcpACK),
 				verdict: anyVerdict, toPort: true,
-			})
+			}
+			steps = append(steps, reply)
+			reply.snat = true
+			steps = append(steps, reply)
 		}
 		for _, step := range append(steps, flow) {
 			at := first

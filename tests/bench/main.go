@@ -38,7 +38,7 @@ func benchmarks() []benchmark {
 		{name: "connect", times: 3, run: measureConnect},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
-		{name: "xdp", times: 3, run: measureXDP},
+		{name: "xdp-packets", times: 3, run: measureXDP},
 		{name: "xdp-flows", times: 2, run: measureXDPFlows},
 		{name: "xdp-tables", times: 2, run: measureXDPTables},
 		{name: "nodeport", times: 2, cluster: true, run: measureNodePort},
@@ -66,7 +66,7 @@ func main() {
 }
 
 func command(ctx context.Context) error {
-	only := flag.String("run", "", "run one benchmark, or those of a group (control), and write no report: "+strings.Join(names(), ", "))
+	only := flag.String("run", "", "run one benchmark, or those of a group (control, xdp), and write no report: "+strings.Join(names(), ", "))
 	flag.Parse()
 	list := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return !b.matches(*only) })
 	if len(list) == 0 {

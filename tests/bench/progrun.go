@@ -24,10 +24,16 @@ var (
 )
 
 // Packets that differ have ports from firstPort on; after so many ports the next ones
-// have another address.
+// have another address. They are those that flows keep: the ports behind move aside.
 const (
 	firstPort = 1024
-	ports     = 1<<16 - firstPort
+	ports     = 32768 - firstPort
+)
+
+// The ports that flows get instead of one that is taken, unless it is set otherwise.
+const (
+	snatPort  = 61000
+	snatPorts = 1<<16 - snatPort
 )
 
 // anyVerdict is that of runs of which some pass and some are sent.
@@ -102,8 +108,9 @@ type run struct {
 	fresh *uint32
 	// turns is how many packets take turns; 0 gives each run one of its own.
 	turns uint32
-	// toPort says that the packets differ by the port that they go to instead.
-	toPort bool
+	// toPort says that the packets differ by the port that they go to instead, snat that
+	// these are the ports of SNAT.
+	toPort, snat bool
 }
 
 // set makes r the one that is run.
@@ -122,6 +129,9 @@ func (r *runner) set(what run) error {
 	if what.fresh != nil {
 		now.Runs, now.Turns = *what.fresh, what.turns
 		now.PortMin, now.Ports = firstPort, ports
+		if what.snat {
+			now.PortMin, now.Ports = snatPort, snatPorts
+		}
 		now.PortAt, now.AddrAt = uint32(what.packet.transport()), uint32(what.packet.sourceEnd()-2)
 		if what.toPort {
 			now.PortAt, now.AddrAt = now.PortAt+2, 0
