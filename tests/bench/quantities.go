@@ -53,6 +53,8 @@ var packetQuantities = []quantity{
 	{key: "packets/flow/affinity/floors", title: "known flow to another node, session affinity", unit: "floors", bound: atMost, bar: 5},
 	{key: "packets/reply", title: "reply from another node", unit: "ns"},
 	{key: "packets/reply/floors", title: "reply from another node", unit: "floors", bound: atMost, bar: 5},
+	{key: "packets/tunnel", title: "known flow with direct server return, put into the tunnel", unit: "ns"},
+	{key: "packets/tunnel/floors", title: "known flow with direct server return, put into the tunnel", unit: "floors", bound: atMost, bar: 4},
 	{key: "packets/new", title: "new flow to another node", unit: "ns"},
 	{key: "packets/new/floors", title: "new flow to another node, less two LRU inserts", unit: "floors", bound: atMost, bar: 8},
 	{key: "packets/new/affinity", title: "new flow to another node, session affinity", unit: "ns"},
@@ -66,6 +68,7 @@ var xdpBars = map[string]float64{
 	"xdp/flow/floors":          3.5,
 	"xdp/flow/affinity/floors": 3.5,
 	"xdp/reply/floors":         3.5,
+	"xdp/tunnel/floors":        4,
 	"xdp/new/floors":           5,
 }
 

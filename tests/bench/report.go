@@ -72,14 +72,17 @@ the headers, looks one key of 40 bytes up and writes other addresses and ports w
 right checksums, all by direct access to the packet. Packets are TCP without payload
 unless it says otherwise, in the tables that connect() is measured with; those of a new
 flow have a source of their own each time, in a flow table that is full, and two
-inserts into a full table of that size are measured beside them. What the kernel does
-with the packet afterwards does not count.
+inserts into a full table of that size are measured beside them. They stay below the
+share of the table that half-open flows have. What the kernel does with the packet
+afterwards does not count.
 
 **XDP.** Likewise for bl_xdp, beside an empty XDP program and a floor that sends the
 packet back (XDP_TX). All routes lead over a gateway whose MAC address is known. Many
 flows: packets of 65,536 established connections take turns, all of them in a batch; the
 floor beside them looks the same keys up in a hash table that holds these, each net of an
-empty program that gets the same packets. Large tables: 50,000 Services of both families
+empty program that gets the same packets. Direct server return: from IPv4 and IPv6 into
+a tunnel over IPv4; the next run takes the outer headers off again, which counts. Large
+tables: 50,000 Services of both families
 with 500,000 endpoints, a slot each, beside tables that hold two of these Services.
 
 **NodePort.** A client, nodes and another machine as namespaces on one bridge.

@@ -24,6 +24,9 @@ const (
 	endpointPort = 8080
 )
 
+// elsewhere is the node of all endpoints.
+const elsewhere = "elsewhere"
+
 // nth returns an address of a prefix.
 func nth(p netip.Prefix, n int) netip.Addr {
 	b := p.Addr().As16()
@@ -91,7 +94,7 @@ func (l load) slice(i int, family model.Family) *model.Slice {
 	}
 	for e := range l.endpoints {
 		s.Endpoints = append(s.Endpoints, model.Endpoint{
-			Addr: l.endpoint(i, e, family), NodeName: "elsewhere", Ready: true, Serving: true,
+			Addr: l.endpoint(i, e, family), NodeName: elsewhere, Ready: true, Serving: true,
 		})
 	}
 	return s

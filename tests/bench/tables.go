@@ -86,7 +86,7 @@ func compareTables(ctx context.Context, s samples, benches map[string]*packetBen
 			return fmt.Errorf("%s tables: %w", size, err)
 		}
 		fresh := b.fresh(family, runs)
-		if _, err := b.time(fresh["new"], fill); err != nil {
+		if err := b.fill(fresh["new"]); err != nil {
 			return fmt.Errorf("%s tables: %w", size, err)
 		}
 		runs = map[string]run{

@@ -19,6 +19,7 @@
 
 enum bl_bench_limits {
 	BL_BENCH_PACKET = 80, /* bytes that programs may change */
+	BL_BENCH_FRAME = 128,
 	BL_BENCH_DATAGRAM = 64, /* bytes of a frame that is sent */
 	BL_BENCH_SINK_PORT = 8080,
 	BL_BENCH_CASES = 16,

@@ -39,8 +39,15 @@ int bl_bench_run(struct xdp_md *xdp)
 {
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct bl_bench_case *this = bl_bench_get();
-	__u32 run;
+	__u32 run, len = end - data;
 
+	/* The run before has put headers before the packet. */
+	if (len > BL_BENCH_FRAME) {
+		if (bpf_xdp_adjust_head(xdp, len - BL_BENCH_FRAME))
+			return XDP_ABORTED;
+		data = (void *)(long)xdp->data;
+		end = (void *)(long)xdp->data_end;
+	}
 	if (!this || data + BL_BENCH_PACKET > end)
 		return XDP_ABORTED;
 	__builtin_memcpy(data, this->packet, BL_BENCH_PACKET);
