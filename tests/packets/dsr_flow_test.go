@@ -272,3 +272,24 @@ func TestDSRPortReuse(t *testing.T) {
 		}
 	}
 }
+
+// TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.
+func TestDSRSCTP(t *testing.T) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, way.xdp)
+			c.serveDSR(t, append(c.nodeManifests(way.family...), c.sctpService(1, "far", remote)...), "--xdp", way.xdp)
+			for network, family := range sctpFamilies {
+				client, backend := newSCTPSocket(c.client, family), newSCTPSocket(c.podOf(remote), family)
+				for _, to := range []netip.AddrPort{nodePort(network, 1), netip.AddrPortFrom(clusterIP(1).of(network), 80)} {
+					if err := associate(client, backend, to); err != nil {
+						t.Errorf("%s to %s: %v", network, to, err)
+					}
+				}
+			}
+			c.checkDirect(t, false)
+		})
+	}
+}

@@ -2,10 +2,12 @@ package packets_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -20,6 +22,7 @@ import (
 // backend behind it.
 type xdpBench struct {
 	*lab.Host
+	agent   *lab.Agent
 	program *ebpf.Program
 	maps    *bpfmap.Maps
 	device  bpfmap.Device
@@ -42,7 +45,7 @@ func newXDPBench(t *testing.T) *xdpBench {
 	a := h.Serve(lab.AgentOptions{})
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
-	b.maps = a.Maps()
+	b.agent, b.maps = a, a.Maps()
 	b.device = bpfmap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
 	err := h.Run(func() error { return b.setUplink(t) })
 	if err != nil {
@@ -255,4 +258,112 @@ func TestXDPKeepsNoChecksum(t *testing.T) {
 	if want := without(sent(forward)); verdict != xdpSends || !bytes.Equal(out, want) {
 		t.Errorf("verdict %d, frame\n% x, want\n% x", verdict, out, want)
 	}
+}
+
+// tunnelNode is beyond the gateway, too.
+var tunnelNode = map[byte]netip.Addr{4: netip.MustParseAddr("203.0.113.2"), 6: netip.MustParseAddr("2001:db8:7::2")}
+
+// serveByTunnel makes the backend one of another node, whose tunnel ends at an address of a
+// family, and loads the programs anew. It returns tc's.
+func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
+	t.Helper()
+	web := lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`)
+	manifests := []string{
+		strings.Replace(web, "namespace: default", "namespace: default, annotations: {service.beeline.io/forwarding-mode: dsr}", 1),
+		nodeManifest(2, tunnelNode[outer]),
+	}
+	for _, family := range families {
+		manifests = append(manifests, lab.SliceOf("web", "t:8080/TCP,u:8080/UDP",
+			fmt.Sprintf("{addresses: [%q], nodeName: node2}", xdpBackend[family].Addr())))
+	}
+	b.agent.Apply(manifests...)
+	id, err := b.maps.NodeOf(tunnelNode[outer])
+	if err != nil || id == 0 {
+		t.Fatalf("the node has the id %d, %v", id, err)
+	}
+	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Takes)
+	constants := bpfmap.Constants{TunnelPort: dsrPort}
+	programs, err := b.maps.LoadPrograms(constants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	xdp, err := b.maps.LoadXDP(constants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.program.Close()
+	b.program = xdp
+	t.Cleanup(func() {
+		for _, p := range programs {
+			p.Close()
+		}
+	})
+	return programs["bl_ingress"]
+}
+
+// TestTunnelOnTheWire: XDP and tc put the same packets into the tunnel, all of a flow from
+// one port, with the client's packet as it was but for a hop, and its class of service.
+func TestTunnelOnTheWire(t *testing.T) {
+	t.Parallel()
+	for _, outer := range families {
+		b := newXDPBench(t)
+		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
+		ports := make(map[uint16]bool)
+		for name, f := range xdpRequests() {
+			family := familyOf(f)
+			inner := hopLess(f)
+			verdict, out := b.run(t, f.bytes())
+			if len(out) < ethernetSize+headerSize(tunnelNode[outer]) {
+				t.Fatalf("%s: verdict %d, packet % x", name, verdict, out)
+			}
+			port := binary.BigEndian.Uint16(out[ethernetSize+headerSize(tunnelNode[outer]):])
+			want := tunnelled(map[byte]netip.Addr{4: lab.Node4, 6: lab.Node6}[outer], tunnelNode[outer], port, xdpBackend[family], inner)
+			copy(want, gatewayMAC)
+			copy(want[6:], uplinkMAC)
+			if verdict != xdpSends || port < 0xc000 || !bytes.Equal(out, want) {
+				t.Errorf("%s over IPv%d: verdict %d of XDP, frame\n% x, want\n% x", name, outer, verdict, out, want)
+			}
+			ports[port] = true
+			f.flags = flagACK // the next packet, by tc
+			want = tunnelled(map[byte]netip.Addr{4: lab.Node4, 6: lab.Node6}[outer], tunnelNode[outer], port, xdpBackend[family], hopLess(f))
+			verdict, out = tc.run(t, "bl_ingress", f.bytes())
+			if verdict != redirect || !bytes.Equal(out[ethernetSize:], want[ethernetSize:]) {
+				t.Errorf("%s over IPv%d: verdict %d of tc, packet\n% x, want\n% x", name, outer, verdict, out, want)
+			}
+			for program, out := range map[string][]byte{"XDP": second(b.run(t, expedited(f))), "tc": second(tc.run(t, "bl_ingress", expedited(f)))} {
+				if got := serviceClass(out); got != 0xb8 {
+					t.Errorf("%s over IPv%d: %s has sent it with the class %#x", name, outer, program, got)
+				}
+			}
+		}
+		if len(ports) < 2 {
+			t.Errorf("all flows leave by the ports %v", ports)
+		}
+	}
+}
+
+func second(_ uint32, packet []byte) []byte { return packet }
+
+// expedited returns the packet with the class of expedited forwarding (RFC 3246), and a
+// mark of congestion.
+func expedited(f frame) []byte {
+	packet := f.bytes()
+	if f.to.Addr().Is6() {
+		packet[ethernetSize], packet[ethernetSize+1] = 6<<4|0xbb>>4, 0xbb&0xf<<4
+		return packet
+	}
+	header := packet[ethernetSize : ethernetSize+20]
+	header[1], header[10], header[11] = 0xbb, 0, 0
+	checksum := ^sum(0, header)
+	header[10], header[11] = byte(checksum>>8), byte(checksum)
+	return packet
+}
+
+// serviceClass returns the byte of an IP header that has it.
+func serviceClass(packet []byte) byte {
+	ip := packet[ethernetSize:]
+	if ip[0]>>4 == 4 {
+		return ip[1]
+	}
+	return ip[0]<<4 | ip[1]>>4
 }

@@ -70,6 +70,12 @@ static __noinline bool bl_tunnel_wrap6(struct __sk_buff *skb, const struct bl_pa
 	__u32 len = skb->len - packet->l3;
 	struct bl_tunnel6 headers;
 
+	/* See bl_tunnel_strip, which cannot do it where the kernel knows of the tunnel. */
+	if (len < sizeof(struct ipv6hdr)) {
+		len = sizeof(struct ipv6hdr);
+		if (bpf_skb_change_tail(skb, packet->l3 + len, 0))
+			return false;
+	}
 	if (bpf_skb_adjust_room(skb, sizeof(headers), BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
