@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -290,6 +293,86 @@ func TestDSRSCTP(t *testing.T) {
 				}
 			}
 			c.checkDirect(t, false)
+		})
+	}
+}
+
+// mesh is a device between nodes whose packets have no Ethernet header.
+const mesh = "mesh"
+
+func meshAddrs(i int) addrs {
+	return parseAddrs(fmt.Sprintf("10.4.0.%d", i), fmt.Sprintf("fd04::%d", i))
+}
+
+// addMesh connects the two nodes by devices without Ethernet headers, until the test ends.
+func (c *cluster) addMesh(t *testing.T) {
+	t.Helper()
+	var ends [2]int
+	for i, n := range c.nodes {
+		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: mesh}, Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI, Queues: 1}
+		n.AddLink(tun)
+		addAddrs(n.Namespace, mesh, meshAddrs(n.index))
+		t.Cleanup(func() { tun.Fds[0].Close() })
+		ends[i] = int(tun.Fds[0].Fd())
+	}
+	var ended atomic.Bool
+	var carriers sync.WaitGroup
+	for i := range ends {
+		carriers.Go(func() {
+			packet := make([]byte, 1<<16)
+			for !ended.Load() {
+				ready := []unix.PollFd{{Fd: int32(ends[i]), Events: unix.POLLIN}}
+				if n, err := unix.Poll(ready, 20); err != nil || n == 0 {
+					continue
+				}
+				if size, err := unix.Read(ends[i], packet); err == nil {
+					_, _ = unix.Write(ends[1-i], packet[:size]) // a device that is full drops it
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		ended.Store(true)
+		carriers.Wait()
+	})
+}
+
+// TestDSRWithoutEthernet: the tunnel comes by a device whose packets start with the IP
+// header, and what is inside may be of another family.
+func TestDSRWithoutEthernet(t *testing.T) {
+	t.Parallel()
+	for family, name := range []string{"IPv4", "IPv6"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			c.addMesh(t)
+			// Clients' packets come in by it, too.
+			for _, n := range c.nodes {
+				for _, device := range []string{"all", mesh, uplink} {
+					n.SetSysctl("ipv4/conf/"+device+"/rp_filter", "2")
+				}
+			}
+			manifests := append(c.service(1, "web", "", []endpoint{remote}), c.service(2, "host", "", []endpoint{{node: 2, place: "host"}})...)
+			for _, n := range c.nodes {
+				manifests = append(manifests, nodeManifest(n.index, meshAddrs(n.index)[family]))
+			}
+			c.serveDSR(t, manifests, "--devices", uplink+","+mesh)
+			c.watchChecksums(t)
+			for i, e := range []endpoint{remote, {node: 2, place: "host"}} {
+				for _, network := range networks {
+					got, err := ask(c.client, network, nodePort(network, i+1), "payload")
+					if err == nil {
+						err = c.checkSource(network, e, got)
+					}
+					if err != nil || got.name != e.server() {
+						t.Errorf("%s to %s: %v, %v", network, e.server(), got, err)
+					}
+				}
+			}
+			c.checkDirect(t, false)
+			for _, network := range networks[:2] {
+				transfer(t, c.client, network, nodePort(network, 1))
+			}
 		})
 	}
 }

@@ -165,6 +165,7 @@ static __always_inline int bl_tunnel_strip(struct __sk_buff *skb, const struct b
 					   const struct bl_packet *inner)
 {
 	__be16 protocol = inner->ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	const __s32 more = sizeof(struct ipv6hdr) - sizeof(struct iphdr);
 	__s32 room = inner->l3 - packet->l3;
 
 	/* The kernel wants an IP header of the outer family to remain. */
@@ -175,9 +176,7 @@ static __always_inline int bl_tunnel_strip(struct __sk_buff *skb, const struct b
 		/* Without an Ethernet header, the protocol is what the kernel has noted. */
 		if (bpf_skb_change_proto(skb, protocol, 0))
 			return TC_ACT_SHOT;
-		room += (__s32)sizeof(struct ipv6hdr) - (__s32)sizeof(struct iphdr);
-		if (inner->ipv4)
-			room -= 2 * ((__s32)sizeof(struct ipv6hdr) - (__s32)sizeof(struct iphdr));
+		room += inner->ipv4 ? -more : more;
 	}
 	if (bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return TC_ACT_SHOT;
