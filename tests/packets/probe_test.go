@@ -227,3 +227,26 @@ func TestProbeStranger(t *testing.T) {
 	}
 	lab.Eventually(t, "a node gets an answer", func() bool { return talk(c.nodes[0].Namespace) == nil })
 }
+
+// TestDSROverlay: where packets to pods of other nodes have a tunnel of the CNI's, those of
+// direct server return go by the nodes' own addresses.
+func TestDSROverlay(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true)
+	c.serveAll(t)
+	for _, n := range c.nodes {
+		startAgent(t, n, c.tunneled("dsr"))
+	}
+	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	seen := make(map[string]int)
+	for range 50 {
+		got, err := ask(c.client, "tcp4", netip.AddrPortFrom(nodeAddrs(1)[0], 30080), "x")
+		if err != nil || got.client.Addr() != clientAddrs[0] {
+			t.Errorf("got %v, %v", got, err)
+		}
+		seen[got.name]++
+	}
+	if len(seen) != 2 || eventCount(t, c.nodes[0], "tunnel_sent") == 0 {
+		t.Errorf("answers came from %v, %d packets by the tunnel", seen, eventCount(t, c.nodes[0], "tunnel_sent"))
+	}
+}
