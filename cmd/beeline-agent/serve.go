@@ -17,6 +17,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
+	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
@@ -135,6 +136,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 		endless(func(ctx context.Context) { host.Watch(ctx, r.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }),
 		endless(flows.Run),
+		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, d.Maps().SetTracking) }),
 		endless(func(ctx context.Context) { probe(ctx, c, prober, attached) }),
 		endless(checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, c.AcceptForwarded) }),

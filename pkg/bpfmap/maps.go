@@ -86,6 +86,7 @@ type Maps struct {
 	agent   *table1[sockBlAgentEntry]
 	// halfOpen is written by the programs, too.
 	halfOpen *table1[sockBlHalfOpenEntry]
+	tracking *table1[sockBlTrackingEntry]
 	cover    *table1[sockBlCoverEntry]
 	// node is bl_node; nodeMu is held while entries are read or written.
 	node   *table1[[MaxNodes]sockBlNodeEntry]
@@ -306,6 +307,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
 		return err
 	}
+	if m.tracking, err = openTable1[sockBlTrackingEntry](m.all[sockMapBlTracking], readOnly); err != nil {
+		return err
+	}
 	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], readOnly); err != nil {
 		return err
 	}
@@ -508,6 +512,9 @@ func (m *Maps) Close() error {
 	}
 	if m.agent != nil {
 		errs = append(errs, m.agent.close())
+	}
+	if m.tracking != nil {
+		errs = append(errs, m.tracking.close())
 	}
 	if m.halfOpen != nil {
 		errs = append(errs, m.halfOpen.close())

@@ -415,6 +415,12 @@ type sockBlSrcrangeKey struct {
 	Addr      sockBlAddr
 }
 
+type sockBlTrackingEntry struct {
+	_         structs.HostLayout
+	NoneUntil uint32
+	Pad       uint32
+}
+
 type sockBlTunnel uint32
 
 const (
@@ -486,6 +492,7 @@ const (
 	sockMapBlSlot                     = "bl_slot"
 	sockMapBlSock                     = "bl_sock"
 	sockMapBlSrcrange                 = "bl_srcrange"
+	sockMapBlTracking                 = "bl_tracking"
 	sockMapBlUdpPeer                  = "bl_udp_peer"
 	sockProgBlConnect4                = "bl_connect4"
 	sockProgBlConnect6                = "bl_connect6"
@@ -615,6 +622,7 @@ type sockMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 }
 
@@ -706,6 +714,7 @@ type sockMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 }
 
@@ -739,6 +748,7 @@ func (m *sockMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSrcrange,
+		m.BlTracking,
 		m.BlUdpPeer,
 	)
 }

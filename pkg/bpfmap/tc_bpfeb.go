@@ -48,6 +48,7 @@ const (
 	tcMapBlSlot                     = "bl_slot"
 	tcMapBlSock                     = "bl_sock"
 	tcMapBlSrcrange                 = "bl_srcrange"
+	tcMapBlTracking                 = "bl_tracking"
 	tcMapBlTunnelWork               = "bl_tunnel_work"
 	tcMapBlUdpPeer                  = "bl_udp_peer"
 	tcProgBlEgress                  = "bl_egress"
@@ -184,6 +185,7 @@ type tcMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 }
@@ -286,6 +288,7 @@ type tcMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 }
@@ -324,6 +327,7 @@ func (m *tcMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSrcrange,
+		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 	)

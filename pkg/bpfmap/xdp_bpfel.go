@@ -46,6 +46,7 @@ const (
 	xdpMapBlSlot                     = "bl_slot"
 	xdpMapBlSock                     = "bl_sock"
 	xdpMapBlSrcrange                 = "bl_srcrange"
+	xdpMapBlTracking                 = "bl_tracking"
 	xdpMapBlTunnelWork               = "bl_tunnel_work"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
 	xdpProgBlXdp                     = "bl_xdp"
@@ -169,6 +170,7 @@ type xdpMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 }
@@ -268,6 +270,7 @@ type xdpMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
+	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 }
@@ -304,6 +307,7 @@ func (m *xdpMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSrcrange,
+		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 	)

@@ -249,21 +249,28 @@ func (b *packetBench) contestants(runs map[string]run) []contestant {
 	var list []contestant
 	for name, r := range runs {
 		list = append(list, contestant{name, func() (float64, error) {
-			b.settle()
+			if err := b.settle(); err != nil {
+				return 0, err
+			}
 			return b.time(r, b.batch)
 		}})
 	}
 	return list
 }
 
-// settle has the programs know of no half-open flow, as if an agent had found all of them
-// to be over: beyond their share, new flows go to another table.
-func (b *packetBench) settle() { b.maps.CountHalfOpen(b.maps.HalfOpen(), 0) }
+// settle tells the programs what an agent would: that no half-open flow is left, for
+// beyond their share new flows go to another table, and that netfilter tracks nothing.
+func (b *packetBench) settle() error {
+	b.maps.CountHalfOpen(b.maps.HalfOpen(), 0)
+	return b.maps.SetTracking(false)
+}
 
 // fill runs so often that each new flow evicts another.
 func (b *packetBench) fill(r run) error {
 	for range fill/b.batch + 1 {
-		b.settle()
+		if err := b.settle(); err != nil {
+			return err
+		}
 		if _, err := b.time(r, b.batch); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -75,6 +76,7 @@ func TestSomebodyElseTranslatesToo(t *testing.T) {
 				if hello.client != netip.AddrPortFrom(self, port) {
 					t.Fatalf("%s: the endpoint sees %s, so this test proves nothing", network, hello.client)
 				}
+				time.Sleep(1500 * time.Millisecond) // the agent looks once a second
 				ours, hello := connectFrom(t, c.client, network, port, nodePort(network, 1))
 				if hello.client.Addr() != self || hello.client.Port() == port {
 					t.Errorf("%s: the endpoint sees %s as its second client", network, hello.client)

@@ -6,8 +6,7 @@
  */
 #pragma once
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include <beeline/flow.h>
 
 /* As the kernel has them (net/netfilter/nf_conntrack_bpf.c), as far as Linux 6.1 does. */
 struct nf_conn {
@@ -35,6 +34,19 @@ extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *xdp, struct bpf_sock_tup
 extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
 /*
+ * Whether netfilter tracks nothing here, as the agent has found a moment ago: to ask for
+ * one connection is a tenth of what a new flow costs. It ends to hold when the agent ends.
+ */
+static __always_inline bool bl_tracking_none(void)
+{
+	const struct bl_tracking_entry *tracking;
+	__u32 zero = 0;
+
+	tracking = bpf_map_lookup_elem(&bl_tracking, &zero);
+	return tracking && bl_flow_now() < tracking->none_until;
+}
+
+/*
  * Whether packets with the addresses and ports of @tuple, in either direction, are of a
  * connection that is tracked. False where that cannot be asked; SCTP cannot.
  */
@@ -44,7 +56,7 @@ static __always_inline bool bl_tracked(struct BL_CONTEXT *context, struct bpf_so
 	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = proto};
 	struct nf_conn *connection;
 
-	if (!bl_conntrack)
+	if (!bl_conntrack || bl_tracking_none())
 		return false;
 	connection = bl_context_ct_lookup(context, tuple, size, &opts, sizeof(opts));
 	if (!connection)

@@ -359,6 +359,12 @@ struct bl_half_open_entry {
 };
 _Static_assert(sizeof(struct bl_half_open_entry) == 128, "bl_half_open_entry");
 
+/* What netfilter tracks in this network namespace, by the agent. */
+struct bl_tracking_entry {
+	__u32 none_until; /* bl_flow_now() up to which it is taken for nothing */
+	__u32 pad;
+};
+
 /* Size of bl_peers. */
 enum bl_peers_size {
 	BL_PEERS_SHIFT = 14,
