@@ -12,6 +12,7 @@ import (
 const (
 	ethernetSize = 14
 	flagSYN      = 0x02
+	flagRST      = 0x04
 	flagACK      = 0x10
 )
 

@@ -55,6 +55,7 @@ var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP
 // Service of both families and protocols with one backend, at its loopback device.
 type bench struct {
 	host     *lab.Host
+	agent    *lab.Agent
 	maps     *bpfmap.Maps
 	programs map[string]*ebpf.Program
 }
@@ -84,7 +85,7 @@ func newBenchWith(t testing.TB, constants bpfmap.Constants) *bench {
 			p.Close()
 		}
 	})
-	return &bench{h, a.Maps(), programs}
+	return &bench{h, a, a.Maps(), programs}
 }
 
 // run returns the verdict on a packet and the packet as it is then.

@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -247,4 +249,162 @@ func control(family byte) []byte {
 	}
 	packet = with(packet, udp+4, 0, optionAt)
 	return with(packet, udp+geneveAt, 0, 0x80)
+}
+
+// crowd lets the programs know of so many half-open flows that the next ones go to the
+// table beside.
+func crowd(maps *bpfmap.Maps) { maps.CountHalfOpen(maps.HalfOpen(), maps.MaxFlows()) }
+
+// onlyFlow returns the one flow that is there.
+func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only bpfmap.Flow, replies int) {
+	t.Helper()
+	flows := 0
+	for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range batch.Flows {
+			only = f
+			flows++
+		}
+		replies += len(batch.Replies)
+	}
+	if flows != 1 {
+		t.Fatalf("%d flows are there", flows)
+	}
+	return only, replies
+}
+
+// TestTunnelInAFlood: flows that begin when half-open ones have used up their share move
+// to the others when they are established, also such as leave by the tunnel or come by it.
+func TestTunnelInAFlood(t *testing.T) {
+	t.Parallel()
+	syn := xdpRequests()["TCP 4"]
+	ack := syn
+	ack.flags = flagACK
+	t.Run("leaves", func(t *testing.T) {
+		t.Parallel()
+		b := newXDPBench(t)
+		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, 4)}}
+		crowd(b.maps)
+		for i, step := range []struct {
+			run   func() uint32
+			want  uint32
+			aside bool
+		}{
+			{func() uint32 { verdict, _ := b.run(t, syn.bytes()); return verdict }, xdpSends, true},
+			{func() uint32 { verdict, _ := tc.run(t, "bl_ingress", syn.bytes()); return verdict }, redirect, true},
+			{func() uint32 { verdict, _ := tc.run(t, "bl_ingress", ack.bytes()); return verdict }, redirect, false},
+			{func() uint32 { verdict, _ := b.run(t, ack.bytes()); return verdict }, xdpSends, false},
+		} {
+			if got := step.run(); got != step.want {
+				t.Errorf("packet %d: verdict %d", i, int32(got))
+			}
+			flow, replies := onlyFlow(t, b.maps)
+			if flow.Overflow != step.aside || flow.State.HalfOpen() != step.aside || flow.Tunnel != bpfmap.LeavesByTunnel || replies != 0 {
+				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
+			}
+		}
+	})
+	t.Run("comes", func(t *testing.T) {
+		t.Parallel()
+		b := newTunnelBench(t)
+		crowd(b.maps)
+		synAck := frame{from: backend[4], to: syn.from, protocol: syn.protocol, flags: flagSYN | flagACK}
+		for i, step := range []struct {
+			program string
+			packet  []byte
+			aside   bool
+		}{
+			{"bl_ingress", toThisNode(4, backend[4], syn.bytes()), true},
+			{"bl_ingress", syn.bytes(), true},
+			{"bl_egress", synAck.bytes(), true},
+			{"bl_ingress", toThisNode(4, backend[4], ack.bytes()), true},
+			{"bl_ingress", ack.bytes(), false},
+		} {
+			if verdict, _ := b.run(t, step.program, step.packet); verdict == dropped {
+				t.Errorf("packet %d is dropped", i)
+			}
+			flow, replies := onlyFlow(t, b.maps)
+			if flow.Overflow != step.aside || flow.State.HalfOpen() != step.aside || flow.Tunnel != bpfmap.ComesByTunnel || replies != 1 {
+				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
+			}
+		}
+	})
+}
+
+// TestTunnelChoice: the backend that the tunnel brings is the flow's, but for a connection
+// that is established with another one. What comes without the tunnel begins anew.
+func TestTunnelChoice(t *testing.T) {
+	t.Parallel()
+	b := newTunnelBench(t)
+	first := netip.AddrPortFrom(lab.Backend4(2), 8888)
+	second := netip.AddrPortFrom(lab.Backend4(3), 9999)
+	own := backend[4] // of the Service on this node
+	// step sends a packet, by the tunnel unless via is not valid, and tells who gets it.
+	step := func(what string, f frame, via, want netip.AddrPort) {
+		t.Helper()
+		if via.IsValid() {
+			if verdict, _ := b.run(t, "bl_ingress", toThisNode(4, via, f.bytes())); verdict != redirect {
+				t.Errorf("%s: verdict %d on the packet of the tunnel", what, int32(verdict))
+			}
+		}
+		to := f
+		to.to = want
+		if verdict, out := b.run(t, "bl_ingress", f.bytes()); verdict != passes || !bytes.Equal(out, to.bytes()) {
+			t.Errorf("%s: verdict %d, packet\n% x, want\n% x", what, int32(verdict), out, to.bytes())
+		}
+	}
+	reply := func(f frame, from netip.AddrPort, flags byte) {
+		t.Helper()
+		f.from, f.to, f.flags = from, f.from, flags
+		if verdict, _ := b.run(t, "bl_egress", f.bytes()); verdict != passes {
+			t.Errorf("verdict %d on a reply", int32(verdict))
+		}
+	}
+	none := netip.AddrPort{}
+
+	udp := frame{from: crafted[4], to: virtual[4], protocol: unix.IPPROTO_UDP, payload: "a datagram of some length"}
+	step("UDP", udp, first, first)
+	step("UDP to another backend", udp, second, second)
+	step("UDP to the former", udp, first, first)
+	time.Sleep(3100 * time.Millisecond)
+	step("UDP without the tunnel", udp, none, own)
+	step("UDP by the tunnel again", udp, first, first)
+
+	tcp := frame{from: crafted[4], to: virtual[4], protocol: unix.IPPROTO_TCP, flags: flagSYN}
+	step("SYN", tcp, first, first)
+	step("SYN to another backend", tcp, second, second)
+	reply(tcp, second, flagSYN|flagACK)
+	tcp.flags = flagACK
+	step("ACK", tcp, second, second)
+	step("ACK to another backend", tcp, first, second)
+	tcp.flags = flagSYN
+	step("SYN within the connection", tcp, first, second)
+	tcp.flags = flagRST
+	step("RST", tcp, second, second)
+	tcp.flags = flagSYN
+	step("SYN after the connection", tcp, first, first)
+	reply(tcp, first, flagSYN|flagACK)
+	tcp.flags = flagACK
+	step("ACK of the next connection", tcp, first, first)
+	tcp.flags = flagRST
+	step("RST without the tunnel", tcp, none, first)
+	tcp.flags = flagSYN
+	step("SYN without the tunnel", tcp, none, own)
+
+	// One that this node sends on would go round.
+	far := tcp
+	far.from = netip.AddrPortFrom(tcp.from.Addr(), 4343)
+	b.serveElsewhere(t)
+	if verdict, _ := b.run(t, "bl_ingress", far.bytes()); verdict != redirect {
+		t.Errorf("verdict %d on a packet for another node", int32(verdict))
+	}
+	step("SYN of a flow that leads to another node", far, first, first)
+}
+
+// serveElsewhere moves the Service's backend to where the uplink leads.
+func (b *bench) serveElsewhere(t *testing.T) {
+	t.Helper()
+	b.agent.Apply(lab.Slice("web", fmt.Sprintf("t:%d/TCP,u:%d/UDP", elsewhere[4].Port(), elsewhere[4].Port()), elsewhere[4].Addr()))
 }

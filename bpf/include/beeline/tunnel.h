@@ -65,7 +65,7 @@ static __always_inline __u32 bl_tunnel_overhead(bool ipv4)
 
 /*
  * The outer source port: it spreads flows over the ways between nodes. All fragments of
- * a datagram have the same, and one that ends no flow of the kernel's.
+ * a datagram have the same.
  */
 static __always_inline __be16 bl_tunnel_port_of(const struct bl_packet *packet)
 {
@@ -89,7 +89,8 @@ static __always_inline void bl_tunnel_fill(const struct bl_packet *packet, const
 	shim->geneve.length = sizeof(shim->option) / 4;
 	shim->geneve.flags = BL_TUNNEL_CRITICAL;
 	shim->geneve.protocol = packet->ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
-	__builtin_memset(shim->geneve.network, 0, sizeof(shim->geneve.network) + 1);
+	__builtin_memset(shim->geneve.network, 0, sizeof(shim->geneve.network));
+	shim->geneve.reserved = 0;
 	shim->option.class = bpf_htons(BL_TUNNEL_CLASS);
 	shim->option.type = BL_TUNNEL_BACKEND;
 	shim->option.length = sizeof(shim->option) / 4 - 1;
@@ -135,13 +136,6 @@ static __always_inline void bl_tunnel_fill6(const struct bl_tunnel_end *end, __u
 	__builtin_memcpy(&ip->saddr, &end->source, sizeof(ip->saddr));
 	__builtin_memcpy(&ip->daddr, &end->node, sizeof(ip->daddr));
 }
-
-/* What a packet is to the tunnel. */
-enum bl_tunnel_verdict {
-	BL_TUNNEL_NONE, /* not of it, or of the agents */
-	BL_TUNNEL_DROPPED,
-	BL_TUNNEL_TAKEN,
-};
 
 /*
  * Whether a packet that has come in is of the tunnel to this node. Whose it is, is for

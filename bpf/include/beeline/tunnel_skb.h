@@ -143,8 +143,9 @@ static __always_inline bool bl_tunnel_whole(struct __sk_buff *skb, __u32 at, __b
 }
 
 /*
- * Read the packet that the tunnel has brought, behind @shim. False when it is none that
- * a node would have sent: its protocol has no ports and is not ICMP, or it is cut short.
+ * Read the packet at @at that the tunnel has brought. False when it is none that a node
+ * would have sent: its protocol has no ports and is not ICMP, it is cut short, or it is
+ * of the tunnel again.
  */
 static __always_inline bool bl_tunnel_open(struct __sk_buff *skb, __u32 at, __be16 protocol,
 					   struct bl_packet *inner)
