@@ -116,7 +116,10 @@ func mapSpecs(sizes Sizes) (*ebpf.CollectionSpec, error) {
 			return nil, fmt.Errorf("%s must be at least 1", s.setting)
 		}
 		if m.InnerMap == nil {
-			m.MaxEntries = (entries-1)/max(s.part, 1) + 1
+			m.MaxEntries = entries
+			if s.part > 0 {
+				m.MaxEntries = max((entries-1)/s.part+1, partLeast())
+			}
 			continue
 		}
 		perChunk := m.InnerMap.MaxEntries

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -245,6 +246,7 @@ func TestStatus(t *testing.T) {
 
 func checkMaps(t *testing.T, maps []inspect.Map) {
 	t.Helper()
+	least := max(1024, 256*uint32(runtime.NumCPU()))
 	byName := make(map[string]inspect.Map)
 	for _, m := range maps {
 		if m.MemoryBytes == 0 && m.Name != "bl_local_cidr" {
@@ -261,9 +263,9 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		{Name: "bl_affinity", Used: 4, Size: 1024, Setting: "--max-affinity-entries"},
 		{Name: "bl_udp_peer", Used: 0, Size: 1024, Setting: "--max-udp-peers"},
 		{Name: "bl_flow", Used: 15, Size: 1024, Setting: "--max-flows"},
-		{Name: "bl_overflow", Used: 0, Size: 128, Setting: "--max-flows"},
+		{Name: "bl_overflow", Used: 0, Size: least, Setting: "--max-flows"},
 		{Name: "bl_client", Used: 1, Size: 1024, Setting: "--max-clients"},
-		{Name: "bl_new_client", Used: 0, Size: 256, Setting: "--max-clients"},
+		{Name: "bl_new_client", Used: 0, Size: least, Setting: "--max-clients"},
 		{Name: "bl_srcrange", Used: 2, Size: 1 << 16, Setting: "--max-source-ranges"},
 		{Name: "bl_node_addr", Used: 2, Size: 4096},
 		{Name: "bl_node", Used: 6, Size: 8192},
