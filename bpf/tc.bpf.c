@@ -16,7 +16,6 @@
 
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT __sk_buff
-#define bl_context_ifindex(context) ((context)->ifindex)
 #define bl_context_ct_lookup bpf_skb_ct_lookup
 #define BL_ANSWERS true
 
@@ -98,7 +97,7 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 	const struct bl_device_entry *device;
 
 	if (bl_masquerade_all && id == BL_DEVICE_ROUTED)
-		return bl_route(skb, &to->src, &to->dst, ipv4);
+		return bl_route(skb, skb->ifindex, &to->src, &to->dst, ipv4);
 	device = bl_device_lookup(id);
 	return device ? device->ifindex : 0;
 }
@@ -307,7 +306,7 @@ static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook ho
 
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 {
-	struct bl_packet packet = {.leaves = hook == BL_HOOK_EGRESS};
+	struct bl_packet packet = {.ifindex = skb->ifindex, .leaves = hook == BL_HOOK_EGRESS};
 	struct bl_way way = {};
 	enum bl_fate fate;
 	int verdict;

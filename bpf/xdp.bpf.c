@@ -12,16 +12,16 @@
 
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT xdp_md
-#define bl_context_ifindex(context) ((context)->ingress_ifindex)
 #define bl_context_ct_lookup bpf_xdp_ct_lookup
 #define BL_ANSWERS false
 
 #include <beeline/decide.h>
 #include <beeline/hop.h>
 #include <beeline/tunnel.h>
+#include <beeline/vlan.h>
 
-/* Read the headers of a frame. False when it is left to tc. */
-static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *packet)
+/* Read the headers of a frame, as bl_xdp_frame. False when it is left to tc. */
+static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *packet, bool own)
 {
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	const struct ethhdr *eth = data;
@@ -29,8 +29,16 @@ static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *p
 
 	if ((void *)(eth + 1) > end)
 		return false;
-	if (!bl_packet_plain(data, end, sizeof(*eth), eth->h_proto, packet))
-		return false;
+	packet->ifindex = xdp->ingress_ifindex;
+	if (!bl_packet_plain(data, end, sizeof(*eth), eth->h_proto, packet)) {
+		if (!bl_vlan_plain(xdp, packet, own))
+			return false;
+	} else if (!own) {
+		struct bl_vlan_key key = {.ifindex = packet->ifindex};
+
+		if (!bl_vlan_enter(&key, packet))
+			return false;
+	}
 	len = packet->l4 + packet->l4_len;
 	return len <= (__u32)(end - data) || len <= bpf_xdp_get_buff_len(xdp);
 }
@@ -75,14 +83,14 @@ static __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *pa
 				  const struct bl_way *way)
 {
 	const struct bl_device_entry *device = bl_device_lookup(way->device);
-	__u32 len = packet->l4 + packet->l4_len;
+	__u32 len = packet->l4 + packet->l4_len, l3 = sizeof(struct ethhdr);
 	struct bl_plain4 *four;
 	struct bl_plain6 *six;
 	const __u8 *macs;
 	__u32 addrs;
 	void *data, *end;
 
-	if (!device || !device->ifindex || packet->ttl <= 1 || len - packet->l3 > device->mtu)
+	if (!device || !device->root || packet->ttl <= 1 || len - packet->l3 > device->mtu)
 		return XDP_PASS;
 	data = (void *)(long)xdp->data;
 	end = (void *)(long)xdp->data_end;
@@ -92,18 +100,25 @@ static __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *pa
 	macs = bl_hop_macs(xdp, packet->ipv4, &way->to.src, &way->to.dst, device->ifindex);
 	if (!macs)
 		return XDP_PASS;
+	if (unlikely(packet->l3 != l3 || device->tag[0].protocol)) {
+		l3 = bl_vlan_leave(xdp, packet, device) & 0x1f;
+		if (!l3)
+			return XDP_PASS;
+		data = (void *)(long)xdp->data;
+		end = (void *)(long)xdp->data_end;
+	}
 	if (packet->ipv4) {
 		__u32 from[2] = {packet->key.src.word[3], packet->key.dst.word[3]};
 		__u32 now[2] = {way->to.src.word[3], way->to.dst.word[3]};
 
-		four = data + sizeof(struct ethhdr);
+		four = data + l3;
 		if ((void *)(four + 1) > end)
 			return XDP_PASS;
 		addrs = bl_csum_change(from, now, 2);
 		bl_plain_ipv4(&four->ip, &way->to, addrs, true);
 		bl_xdp_layer4(&four->tcp, packet, &way->to, bl_xdp_change(packet, &way->to, addrs));
 	} else {
-		six = data + sizeof(struct ethhdr);
+		six = data + l3;
 		if ((void *)(six + 1) > end)
 			return XDP_PASS;
 		addrs = bl_csum_change((const __u32 *)&packet->key.src, (const __u32 *)&way->to.src,
@@ -113,8 +128,7 @@ static __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *pa
 	}
 	__builtin_memcpy(data, macs, 2 * ETH_ALEN);
 	bl_count(BL_REASON_XDP_SENT);
-	return device->ifindex == xdp->ingress_ifindex ? XDP_TX
-						       : (int)bpf_redirect(device->ifindex, 0);
+	return device->root == xdp->ingress_ifindex ? XDP_TX : (int)bpf_redirect(device->root, 0);
 }
 
 /* Take one hop from what an IPv4 packet has to live. */
@@ -179,7 +193,9 @@ static __noinline int bl_xdp_tunnel(struct xdp_md *xdp, const struct bl_packet *
 	struct bl_tunnel_end end;
 	const __u8 *macs;
 
-	if (!device || !device->ifindex || packet->ttl <= 1 || !bl_tunnel_ends(way, device, &end))
+	if (!device || !device->root || packet->ttl <= 1 || !bl_tunnel_ends(way, device, &end))
+		return XDP_PASS;
+	if (packet->l3 != sizeof(struct ethhdr) || device->tag[0].protocol)
 		return XDP_PASS;
 	overhead = bl_tunnel_overhead(end.ipv4);
 	if (len - packet->l3 + overhead > device->mtu ||
@@ -194,8 +210,7 @@ static __noinline int bl_xdp_tunnel(struct xdp_md *xdp, const struct bl_packet *
 		return XDP_DROP;
 	bl_count(BL_REASON_XDP_SENT);
 	bl_count(BL_REASON_TUNNEL_SENT);
-	return device->ifindex == xdp->ingress_ifindex ? XDP_TX
-						       : (int)bpf_redirect(device->ifindex, 0);
+	return device->root == xdp->ingress_ifindex ? XDP_TX : (int)bpf_redirect(device->root, 0);
 }
 
 /* Take off the outer headers, up to @inner. */
@@ -229,7 +244,7 @@ static __noinline int bl_xdp_take(struct xdp_md *xdp, const struct bl_packet *pa
 	struct bl_tunnel_shim *shim;
 	__u32 at;
 
-	if (!work)
+	if (!work || packet->l3 != sizeof(struct ethhdr))
 		return XDP_PASS;
 	if (!bl_tunnel_known(packet)) {
 		bl_count(BL_REASON_TUNNEL_STRANGER);
@@ -244,19 +259,23 @@ static __noinline int bl_xdp_take(struct xdp_md *xdp, const struct bl_packet *pa
 	    bl_tunnel_nested(inner) || inner->l4 + inner->l4_len > packet->l4 + packet->l4_len)
 		return XDP_PASS;
 	inner->part = BL_PACKET_WHOLE;
+	inner->ifindex = packet->ifindex;
 	work->shim = *shim;
 	if (!bl_tunnel_admit(xdp, work))
 		return XDP_DROP;
 	return bl_xdp_strip(xdp, inner);
 }
 
-SEC("xdp.frags")
-int bl_xdp(struct xdp_md *xdp)
+/*
+ * Serve a frame. Without @own no frame is taken for one of the device that it is at,
+ * but for one of that which it belongs to by bl_vlan.
+ */
+static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 {
 	struct bl_packet packet = {.plain = true};
 	struct bl_way way = {};
 
-	if (!bl_xdp_parse(xdp, &packet))
+	if (!bl_xdp_parse(xdp, &packet, own))
 		return XDP_PASS;
 	if (bl_tunnel_here(&packet))
 		return bl_xdp_take(xdp, &packet);
@@ -270,6 +289,20 @@ int bl_xdp(struct xdp_md *xdp)
 	default:
 		return XDP_PASS;
 	}
+}
+
+/* For a device that faces clients or other nodes. */
+SEC("xdp.frags")
+int bl_xdp(struct xdp_md *xdp)
+{
+	return bl_xdp_frame(xdp, true);
+}
+
+/* For bonds, and for a device that is below one which faces clients or other nodes. */
+SEC("xdp.frags")
+int bl_xdp_below(struct xdp_md *xdp)
+{
+	return bl_xdp_frame(xdp, false);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

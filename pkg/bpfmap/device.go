@@ -46,6 +46,11 @@ type Device struct {
 	Internal bool
 	// MTU counts bytes from the IP header on.
 	MTU int
+	// Root is the ifindex of the device by which XDP programs send: the device itself
+	// or, of a VLAN, the one below. 0 is none.
+	Root int
+	// Tags are those that the device's frames have there.
+	Tags Tags
 	// XDPSend says that XDP programs can send frames by the device, XDPSendBuffers
 	// that they can send such as lie in several buffers.
 	XDPSend, XDPSendBuffers bool
@@ -55,7 +60,7 @@ type Device struct {
 }
 
 func (d *Device) entry() sockBlDeviceEntry {
-	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU)}
+	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU), Root: uint32(d.Root), Tag: d.Tags.entry()}
 	putString(e.Name[:], d.Name)
 	putString(e.Reason[:], d.Reason)
 	putString(e.NoXdp[:], d.NoXDP)
@@ -92,6 +97,8 @@ func (e *sockBlDeviceEntry) device(id uint32) Device {
 		Ifindex: int(e.Ifindex),
 		Reason:  stringOf(e.Reason[:]),
 		MTU:     int(e.Mtu),
+		Root:    int(e.Root),
+		Tags:    tagsOf(e.Tag),
 		NoXDP:   stringOf(e.NoXdp[:]),
 	}
 	for flag, is := range d.flags() {

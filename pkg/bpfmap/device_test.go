@@ -11,7 +11,7 @@ func TestDeviceIsReadBack(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	want := []Device{
 		{ID: 1, Name: "eth0", Ifindex: 2, Reason: "default route", Addr4: netip.MustParseAddr("192.0.2.1"),
-			Addr6: netip.MustParseAddr("2001:db8::1"), OwnQdisc: true},
+			Addr6: netip.MustParseAddr("2001:db8::1"), OwnQdisc: true, Root: 1, Tags: Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}},
 		{ID: uint32(MaxDevices), Name: "wg0", Ifindex: 9, Reason: "overlay (wireguard)", NoEthernet: true},
 	}
 	for _, d := range want {

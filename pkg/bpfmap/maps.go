@@ -447,12 +447,28 @@ func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
 
 // LoadXDP loads the program for packets at the lowest level of a device over these
 // maps.
-func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) {
+func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) { return m.loadXDP(c, xdpProgBlXdp) }
+
+// LoadXDPBelow loads the program that takes no frame for one of the device that it comes
+// in by, but for one of those that [Maps.SetFrames] says.
+func (m *Maps) LoadXDPBelow(c Constants) (*ebpf.Program, error) {
+	return m.loadXDP(c, xdpProgBlXdpBelow)
+}
+
+// loadXDP loads one program of the object: the kernel takes long to check them.
+func (m *Maps) loadXDP(c Constants, name string) (*ebpf.Program, error) {
 	programs := make(map[string]*ebpf.Program)
-	if err := m.loadPrograms(loadXdp, &c, programs); err != nil {
+	load := func() (*ebpf.CollectionSpec, error) {
+		spec, err := loadXdp()
+		if err == nil {
+			maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+		}
+		return spec, err
+	}
+	if err := m.loadPrograms(load, &c, programs); err != nil {
 		return nil, fmt.Errorf("load the XDP program: %w", err)
 	}
-	return programs["bl_xdp"], nil
+	return programs[name], nil
 }
 
 // loadPrograms adds the programs of one object.

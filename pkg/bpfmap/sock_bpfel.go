@@ -120,9 +120,11 @@ type sockBlDeviceEntry struct {
 	Ifindex uint32
 	Flags   uint32
 	Mtu     uint32
+	Root    uint32
+	Tag     [2]sockBlTag
 	Name    [16]int8
 	Reason  [80]int8
-	NoXdp   [64]int8
+	NoXdp   [84]int8
 }
 
 type sockBlDeviceFlag uint32
@@ -415,6 +417,12 @@ type sockBlSrcrangeKey struct {
 	Addr      sockBlAddr
 }
 
+type sockBlTag struct {
+	_        structs.HostLayout
+	Protocol uint16
+	Id       uint16
+}
+
 type sockBlTrackingEntry struct {
 	_         structs.HostLayout
 	NoneUntil uint32
@@ -460,6 +468,12 @@ type sockBlUdpPeerKey struct {
 	Pad       uint32
 }
 
+type sockBlVlanKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Tag     [2]sockBlTag
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -494,6 +508,7 @@ const (
 	sockMapBlSrcrange                 = "bl_srcrange"
 	sockMapBlTracking                 = "bl_tracking"
 	sockMapBlUdpPeer                  = "bl_udp_peer"
+	sockMapBlVlan                     = "bl_vlan"
 	sockProgBlConnect4                = "bl_connect4"
 	sockProgBlConnect6                = "bl_connect6"
 	sockProgBlGetpeername4            = "bl_getpeername4"
@@ -527,6 +542,7 @@ const (
 	sockVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	sockVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	sockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	sockVarBlExportBlTag              = "bl_export_bl_tag"
 	sockVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	sockVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
@@ -624,6 +640,7 @@ type sockMapSpecs struct {
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -655,6 +672,7 @@ type sockVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
@@ -716,6 +734,7 @@ type sockMaps struct {
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
 func (m *sockMaps) Close() error {
@@ -750,6 +769,7 @@ func (m *sockMaps) Close() error {
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlUdpPeer,
+		m.BlVlan,
 	)
 }
 
@@ -782,6 +802,7 @@ type sockVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`

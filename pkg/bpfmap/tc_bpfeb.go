@@ -51,6 +51,7 @@ const (
 	tcMapBlTracking                 = "bl_tracking"
 	tcMapBlTunnelWork               = "bl_tunnel_work"
 	tcMapBlUdpPeer                  = "bl_udp_peer"
+	tcMapBlVlan                     = "bl_vlan"
 	tcProgBlEgress                  = "bl_egress"
 	tcProgBlEgressL3                = "bl_egress_l3"
 	tcProgBlIngress                 = "bl_ingress"
@@ -83,6 +84,7 @@ const (
 	tcVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	tcVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	tcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	tcVarBlExportBlTag              = "bl_export_bl_tag"
 	tcVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	tcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
@@ -188,6 +190,7 @@ type tcMapSpecs struct {
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
@@ -220,6 +223,7 @@ type tcVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
@@ -291,6 +295,7 @@ type tcMaps struct {
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
 func (m *tcMaps) Close() error {
@@ -330,6 +335,7 @@ func (m *tcMaps) Close() error {
 		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
+		m.BlVlan,
 	)
 }
 
@@ -363,6 +369,7 @@ type tcVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`

@@ -49,7 +49,9 @@ const (
 	xdpMapBlTracking                 = "bl_tracking"
 	xdpMapBlTunnelWork               = "bl_tunnel_work"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
+	xdpMapBlVlan                     = "bl_vlan"
 	xdpProgBlXdp                     = "bl_xdp"
+	xdpProgBlXdpBelow                = "bl_xdp_below"
 	xdpVarBlConntrack                = "bl_conntrack"
 	xdpVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	xdpVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
@@ -76,6 +78,7 @@ const (
 	xdpVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	xdpVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	xdpVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	xdpVarBlExportBlTag              = "bl_export_bl_tag"
 	xdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	xdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	xdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
@@ -133,7 +136,8 @@ type xdpSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpProgramSpecs struct {
-	BlXdp *ebpf.ProgramSpec `ebpf:"bl_xdp"`
+	BlXdp      *ebpf.ProgramSpec `ebpf:"bl_xdp"`
+	BlXdpBelow *ebpf.ProgramSpec `ebpf:"bl_xdp_below"`
 }
 
 // xdpMapSpecs contains maps before they are loaded into the kernel.
@@ -173,6 +177,7 @@ type xdpMapSpecs struct {
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
 // xdpVariableSpecs contains global variables before they are loaded into the kernel.
@@ -205,6 +210,7 @@ type xdpVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
@@ -273,6 +279,7 @@ type xdpMaps struct {
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
 func (m *xdpMaps) Close() error {
@@ -310,6 +317,7 @@ func (m *xdpMaps) Close() error {
 		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
+		m.BlVlan,
 	)
 }
 
@@ -343,6 +351,7 @@ type xdpVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
@@ -362,12 +371,14 @@ type xdpVariables struct {
 //
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpPrograms struct {
-	BlXdp *ebpf.Program `ebpf:"bl_xdp"`
+	BlXdp      *ebpf.Program `ebpf:"bl_xdp"`
+	BlXdpBelow *ebpf.Program `ebpf:"bl_xdp_below"`
 }
 
 func (p *xdpPrograms) Close() error {
 	return _XdpClose(
 		p.BlXdp,
+		p.BlXdpBelow,
 	)
 }
 

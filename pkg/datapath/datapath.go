@@ -84,13 +84,15 @@ func (i *Internal) by(name string) bool {
 
 // Datapath is the maps and the programs of one agent.
 type Datapath struct {
-	opts     Options
-	maps     *bpfmap.Maps
-	programs map[string]*ebpf.Program
-	xdp      *ebpf.Program // nil when it is not asked for
-	lock     *lock
-	netns    netns
-	tcx      bool // else clsact
+	opts      Options
+	maps      *bpfmap.Maps
+	programs  map[string]*ebpf.Program
+	xdp       *ebpf.Program // nil when it is not asked for
+	xdpBelow  *ebpf.Program // nil until it is needed
+	constants bpfmap.Constants
+	lock      *lock
+	netns     netns
+	tcx       bool // else clsact
 
 	nodeAddrs     atomic.Pointer[[]netip.Addr]
 	internalCIDRs atomic.Pointer[[]netip.Prefix]
@@ -135,7 +137,7 @@ func Prepare(opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	constants := bpfmap.Constants{
+	d.constants = bpfmap.Constants{
 		HostNetns:       cookie,
 		HostSocketsOnly: opts.HostSocketsOnly,
 		Seed:            rand.Uint32(),
@@ -147,11 +149,11 @@ func Prepare(opts Options) (*Datapath, error) {
 		TunnelPort:      opts.TunnelPort,
 		TunnelClamp:     opts.TunnelClamp,
 	}
-	if d.programs, err = d.maps.LoadPrograms(constants); err != nil {
+	if d.programs, err = d.maps.LoadPrograms(d.constants); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
 	if opts.XDP != "" && opts.XDP != XDPOff {
-		if d.xdp, err = d.maps.LoadXDP(constants); err != nil {
+		if d.xdp, err = d.maps.LoadXDP(d.constants); err != nil {
 			return nil, errors.Join(explain(err), d.Close())
 		}
 	}
@@ -234,6 +236,9 @@ func (d *Datapath) Close() error {
 	}
 	if d.xdp != nil {
 		errs = append(errs, d.xdp.Close())
+	}
+	if d.xdpBelow != nil {
+		errs = append(errs, d.xdpBelow.Close())
 	}
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())

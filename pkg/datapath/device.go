@@ -76,9 +76,9 @@ func (d *Datapath) syncDevices() error {
 	}
 	var devices []bpfmap.Device
 	var pods, masqueraded []netlink.Link
+	n := &network{}
 	if d.servesPackets() {
-		n, err := readNetwork()
-		if err != nil {
+		if n, err = readNetwork(); err != nil {
 			return err
 		}
 		devices = d.plan(n, former)
@@ -90,13 +90,15 @@ func (d *Datapath) syncDevices() error {
 			}
 		}
 	}
-	errs := d.attachPods(pods, masqueraded)
+	// Before an ID may get another device.
+	errs := []error{d.maps.SetFrames(n.frames(devices))}
+	errs = append(errs, d.attachPods(pods, masqueraded)...)
 	for i := range devices {
 		if err := d.attachDevice(&devices[i]); err != nil && !gone(err) {
 			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
 		}
 	}
-	if err := d.syncXDP(devices); err != nil {
+	if err := d.syncXDP(n, devices); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)), d.maps.ForgetRoutes())
@@ -114,14 +116,18 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 	var devices []bpfmap.Device
 	nodeAddrs := *d.nodeAddrs.Load()
 	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs) {
-		devices = append(devices, bpfmap.Device{
+		device := bpfmap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
 			Reason:     c.reason,
 			NoEthernet: noEthernet(c.link),
 			Internal:   d.opts.Internal.by(c.link.Attrs().Name),
 			MTU:        c.link.Attrs().MTU,
-		})
+		}
+		if b, err := n.base(c.link); err == nil {
+			device.Root, device.Tags = b.link.Attrs().Index, b.tags
+		}
+		devices = append(devices, device)
 	}
 	assignIDs(devices, former)
 	for i := range devices {
@@ -296,7 +302,7 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
 		}
-		xdp, err := xdpMode(Dir(bpffs), w.Ifindex)
+		xdp, err := xdpMode(Dir(bpffs), w.Root)
 		if err != nil {
 			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
 		}

@@ -193,7 +193,17 @@ func (n *network) choose(patterns []string, nodeAddrs []netip.Addr, podRanges []
 		}
 	}
 	slices.SortFunc(list, func(a, b chosen) int { return a.link.Attrs().Index - b.link.Attrs().Index })
-	return list
+	return n.withoutPorts(list)
+}
+
+// withoutPorts leaves out the ports of bonds that are chosen themselves: packets are
+// seen again there.
+func (n *network) withoutPorts(list []chosen) []chosen {
+	bonds := make(map[int]bool)
+	for _, c := range list {
+		bonds[c.link.Attrs().Index] = c.link.Type() == "bond" || c.link.Type() == "team"
+	}
+	return slices.DeleteFunc(list, func(c chosen) bool { return bonds[c.link.Attrs().MasterIndex] })
 }
 
 // matching returns why a device is chosen by its name, "" when it is not.

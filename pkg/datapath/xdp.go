@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -44,9 +45,9 @@ type xdpError struct{ reason string }
 
 func (e xdpError) Error() string { return e.reason }
 
-// syncXDP attaches the XDP program to the devices where it can serve, and writes
-// into each one's entry how far it can. It takes the program off others.
-func (d *Datapath) syncXDP(devices []bpfmap.Device) error {
+// syncXDP attaches the XDP programs where they can serve the devices, and writes into
+// each one's entry how far they can. It takes them off others.
+func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 	dir := Dir(d.opts.BPFFS)
 	on := make(map[int]bool)
 	var errs []error
@@ -54,11 +55,11 @@ func (d *Datapath) syncXDP(devices []bpfmap.Device) error {
 		device := devices[i]
 		device.NoXDP = ""
 		if d.xdp != nil {
-			err := d.attachXDP(&device)
+			root, err := d.attachXDP(n, devices, &device)
 			var no xdpError
 			switch {
 			case err == nil:
-				on[device.Ifindex] = true
+				on[root] = true
 			case errors.As(err, &no):
 				device.NoXDP = no.reason
 			case !gone(err):
@@ -78,27 +79,63 @@ func (d *Datapath) syncXDP(devices []bpfmap.Device) error {
 	return errors.Join(append(errs, detachLinks(dir, xdpPrefix, func(ifindex int) bool { return on[ifindex] }))...)
 }
 
-// attachXDP makes the program run on a device. A link that is pinned for it is
-// updated, so that there is no moment without a program.
-func (d *Datapath) attachXDP(device *bpfmap.Device) error {
+// attachXDP makes a program run where it can serve the device, and returns the ifindex
+// of that place.
+func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap.Device) (int, error) {
 	l, err := netlink.LinkByIndex(device.Ifindex)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	b, err := n.base(l)
+	if err != nil {
+		return 0, err
+	}
+	root := b.link.Attrs().Index
 	if device.NoEthernet {
-		return xdpError{"its packets have no Ethernet header"}
+		return 0, xdpError{"its packets have no Ethernet header"}
 	}
-	if d.opts.XDP == XDPAuto && l.Type() == "veth" {
-		return xdpError{"veth: checksums may be unfinished; take --xdp native"}
+	if d.opts.XDP == XDPAuto && slices.ContainsFunc(n.drivers(b.link), func(l netlink.Link) bool { return l.Type() == "veth" }) {
+		return 0, xdpError{"veth: checksums may be unfinished; take --xdp native"}
 	}
-	path := xdpPin(Dir(d.opts.BPFFS), device.Ifindex)
+	if err := n.checkTags(b.link); err != nil {
+		return 0, err
+	}
+	program, err := d.xdpProgram(ownsFrames(b.link, devices))
+	if err != nil {
+		return 0, err
+	}
+	if root != device.Ifindex {
+		if b.link, err = netlink.LinkByIndex(root); err != nil {
+			return 0, err
+		}
+	}
+	return root, d.runXDP(b.link, program)
+}
+
+// xdpProgram returns the program for a device that owns the frames which it gets, or for
+// one that need not. The latter is loaded when it is needed first.
+func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
+	if owns {
+		return d.xdp, nil
+	}
+	if d.xdpBelow == nil {
+		d.xdpBelow, err = d.maps.LoadXDPBelow(d.constants)
+	}
+	return d.xdpBelow, err
+}
+
+// runXDP makes a program run on a device. A link that is pinned for it is updated, so
+// that there is no moment without a program.
+func (d *Datapath) runXDP(l netlink.Link, program *ebpf.Program) error {
+	ifindex := l.Attrs().Index
+	path := xdpPin(Dir(d.opts.BPFFS), ifindex)
 	pinned, err := link.LoadPinnedLink(path, nil)
 	if err == nil {
 		defer pinned.Close()
-		if have, err := xdpMode(Dir(d.opts.BPFFS), device.Ifindex); err != nil {
+		if have, err := xdpMode(Dir(d.opts.BPFFS), ifindex); err != nil {
 			return err
 		} else if have == XDPNative {
-			return pinned.Update(d.xdp)
+			return pinned.Update(program)
 		}
 		if err := removeLink(path); err != nil {
 			return err
@@ -106,7 +143,7 @@ func (d *Datapath) attachXDP(device *bpfmap.Device) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("open pin %s: %w", path, err)
 	}
-	attached, err := link.AttachXDP(link.XDPOptions{Program: d.xdp, Interface: device.Ifindex, Flags: link.XDPDriverMode})
+	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: link.XDPDriverMode})
 	if err != nil {
 		return noXDP(l, err)
 	}
@@ -119,6 +156,8 @@ func noXDP(l netlink.Link, err error) error {
 	switch {
 	case xdp != nil && xdp.Attached:
 		return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d)", programName(xdp.ProgId), xdp.ProgId)}
+	case l.Type() == "bond" && errors.Is(err, unix.EOPNOTSUPP):
+		return xdpError{"its mode or a port's driver has no native XDP, or a port runs a program"}
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, ebpf.ErrNotSupported):
 		return xdpError{fmt.Sprintf("its driver (%s) has no native XDP", l.Type())}
 	case gone(err):
@@ -172,10 +211,10 @@ const (
 // xdpSends reports whether XDP programs can send by a device, and what lies in
 // several buffers too.
 func (d *Datapath) xdpSends(device *bpfmap.Device) (frames, buffers bool) {
-	if d.xdp == nil || device.NoEthernet {
+	if d.xdp == nil || device.NoEthernet || device.Root == 0 {
 		return false, false
 	}
-	features, err := xdpFeatures(device.Ifindex)
+	features, err := xdpFeatures(device.Root)
 	if err != nil {
 		// Before Linux 6.3 the kernel does not tell. A driver that runs programs sends.
 		return device.NoXDP == "", false

@@ -167,7 +167,7 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 	}
 	device := bpfmap.Device{
 		ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6,
-		MTU: uplink.Attrs().MTU, XDPSend: true,
+		MTU: uplink.Attrs().MTU, Root: uplink.Attrs().Index, XDPSend: true,
 	}
 	return b, device.Ifindex, maps.PutDevice(device)
 }

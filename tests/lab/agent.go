@@ -25,6 +25,8 @@ const NodeName = "node-1"
 type AgentOptions struct {
 	NodePortAddresses []string
 	ServiceRanges     []string
+	Devices           []string // that packets are served on; none unless given
+	XDP               datapath.XDPMode
 }
 
 // Agent is what beeline-agent runs, in the test process: it takes manifests from
@@ -46,7 +48,9 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	a := &Agent{t: h.t}
 	a.changed = sync.NewCond(&a.mu)
 	h.must("prepare the datapath", func() (err error) {
-		a.datapath, err = datapath.Prepare(datapath.Options{BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: bpfmap.DefaultSizes})
+		a.datapath, err = datapath.Prepare(datapath.Options{
+			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: bpfmap.DefaultSizes, Devices: opts.Devices, XDP: opts.XDP,
+		})
 		return err
 	})
 	h.t.Cleanup(func() {

@@ -75,7 +75,7 @@ func (b *xdpBench) setUplink(t *testing.T) error {
 			return err
 		}
 	}
-	b.device.Ifindex = l.Attrs().Index
+	b.device.Ifindex, b.device.Root = l.Attrs().Index, l.Attrs().Index
 	return b.maps.PutDevice(b.device)
 }
 
@@ -88,8 +88,14 @@ type xdpContext struct {
 // then.
 func (b *xdpBench) run(t *testing.T, packet []byte) (uint32, []byte) {
 	t.Helper()
+	return b.runAt(t, b.device.Ifindex, packet)
+}
+
+// runAt is run for the device of that index.
+func (b *xdpBench) runAt(t *testing.T, ifindex int, packet []byte) (uint32, []byte) {
+	t.Helper()
 	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256),
-		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(b.device.Ifindex)}}
+		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(ifindex)}}
 	var verdict uint32
 	err := b.Run(func() (err error) {
 		verdict, err = b.program.Run(options)

@@ -16,7 +16,7 @@ import (
 // wantedModules are loaded before the tests, after what they depend on: nothing
 // loads modules on demand in the test kernels.
 var wantedModules = []string{
-	"veth", "dummy", "bridge", "vxlan",
+	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding",
 	"nf_tables", "nf_conntrack", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",

@@ -2,8 +2,8 @@
 /*
  * The first packet of a flow: which backend it goes to, by which way, and from which
  * source. The program that includes this file says by BL_CONTEXT what its context is,
- * by bl_context_ifindex() on which device it runs, by bl_context_ct_lookup how it asks for
- * tracked connections, and by BL_ANSWERS whether it answers what is refused.
+ * by bl_context_ct_lookup how it asks for tracked connections, and by BL_ANSWERS whether it
+ * answers what is refused.
  */
 #pragma once
 
@@ -153,11 +153,11 @@ static __always_inline void bl_packet_select(const struct bl_packet *packet,
  * host's stack to know. A pod is asked for by its device only when its packets get
  * another source: other replies are translated where they reach it.
  */
-static __always_inline __u8 bl_client_device(struct BL_CONTEXT *context, enum bl_hook hook)
+static __always_inline __u8 bl_client_device(const struct bl_packet *packet, enum bl_hook hook)
 {
 	if (hook == BL_HOOK_POD_INGRESS)
 		return BL_DEVICE_ROUTED;
-	return hook == BL_HOOK_INGRESS ? bl_device_of(bl_context_ifindex(context)) : 0;
+	return hook == BL_HOOK_INGRESS ? bl_device_of(packet->ifindex) : 0;
 }
 
 /*
@@ -186,13 +186,13 @@ static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
 }
 
 /*
- * The interface index of the device by which a packet from @src would reach @dst. 0 when
- * it would not be forwarded, as to an address of this node.
+ * The interface index of the device by which a packet from @src, which is at the device
+ * @ifindex, would reach @dst. 0 when it would not be forwarded, as to an address of this node.
  */
-__noinline __u32 bl_route(struct BL_CONTEXT *context, const union bl_addr *src,
+__noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union bl_addr *src,
 			  const union bl_addr *dst, bool ipv4)
 {
-	struct bpf_fib_lookup fib = {.ifindex = bl_context_ifindex(context)};
+	struct bpf_fib_lookup fib = {.ifindex = ifindex};
 	long ret;
 
 	if (!src || !dst)
@@ -213,7 +213,8 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 					   const struct bl_packet *packet,
 					   const struct bl_plan *plan)
 {
-	__u32 ifindex = bl_route(context, &packet->key.src, &plan->backend, packet->ipv4);
+	__u32 ifindex =
+		bl_route(context, packet->ifindex, &packet->key.src, &plan->backend, packet->ipv4);
 	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
 
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_ROUTED : id;
@@ -235,7 +236,8 @@ static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref, __u3
  * there leads to, if that has an address which the node can answer, and room. False
  * when the node takes nothing by the tunnel.
  */
-static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, struct bl_plan *plan)
+static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				      struct bl_plan *plan)
 {
 	const struct bl_node_entry *node = bl_node_lookup(plan->node);
 	/* Beyond all backends. */
@@ -252,7 +254,8 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, struct bl_plan
 	word = *(volatile __u64 *)hop;
 	now = bl_backend_dev_word(ref, plan->now);
 	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
-		word = now | bl_device_of(bl_route(context, &none, &to, bl_addr_is_ipv4(&to)));
+		word = now | bl_device_of(bl_route(context, packet->ifindex, &none, &to,
+						   bl_addr_is_ipv4(&to)));
 		*(volatile __u64 *)hop = word;
 	}
 	device = bl_device_lookup((__u8)word);
@@ -280,7 +283,7 @@ __noinline int bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet 
 	if (!packet || !plan)
 		return 0;
 	plan->source = packet->key.src;
-	if (plan->keep || (plan->node && bl_plan_tunnel(context, plan)))
+	if (plan->keep || (plan->node && bl_plan_tunnel(context, packet, plan)))
 		return 0;
 	at = plan->ref.id % BL_BACKEND_DEV_ENTRIES;
 	hop = bpf_map_lookup_elem(&bl_backend_dev, &at);
@@ -535,8 +538,8 @@ static __always_inline bool bl_service_tunnels(__u32 id)
 }
 
 /* Choose a backend for the first packet of a flow. */
-__noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct bl_packet *packet,
-					enum bl_hook hook, struct bl_plan *plan)
+__noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
+					struct bl_plan *plan)
 {
 	struct bl_service_stat_entry *stat;
 	struct bl_frontend_entry frontend;
@@ -555,7 +558,7 @@ __noinline enum bl_fate bl_plan_balance(struct BL_CONTEXT *context, const struct
 	if (frontend.flags & BL_FRONTEND_SOURCE_RANGES &&
 	    !bl_source_in_range(frontend.service, &packet->key.src))
 		return bl_refuse(stat, BL_REASON_SOURCE_RANGE);
-	plan->client_device = bl_client_device(context, hook);
+	plan->client_device = bl_client_device(packet, hook);
 	internal = hook != BL_HOOK_INGRESS ||
 		   bl_packet_internal(packet, frontend, plan->client_device);
 	bl_packet_select(packet, frontend, internal, stat, &choice);
@@ -580,7 +583,7 @@ static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 						  struct bl_way *way)
 {
 	struct bl_plan plan = {};
-	enum bl_fate fate = bl_plan_balance(context, packet, hook, &plan);
+	enum bl_fate fate = bl_plan_balance(packet, hook, &plan);
 
 	if (fate != BL_FATE_TRANSLATED)
 		return fate;

@@ -74,11 +74,11 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 }
 
 /* The device that the client of a flow is behind, as the reply entry has it. */
-static __always_inline __u8 bl_flow_client_device(struct BL_CONTEXT *context, enum bl_hook hook,
+static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet, enum bl_hook hook,
 						  const struct bl_flow_entry *forward)
 {
 	return forward->device == BL_DEVICE_TURNED ? BL_DEVICE_TURNED
-						   : bl_client_device(context, hook);
+						   : bl_client_device(packet, hook);
 }
 
 /*
@@ -112,8 +112,7 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 }
 
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
-static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
-						   const struct bl_packet *packet,
+static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packet,
 						   enum bl_hook hook, struct bl_flow_entry *forward,
 						   struct bl_way *way)
 {
@@ -133,12 +132,12 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 	}
 	if (forward->touched != (__u16)now)
 		bl_flow_touch_reply(packet, forward, source,
-				    bl_flow_client_device(context, hook, forward), now);
+				    bl_flow_client_device(packet, hook, forward), now);
 	bl_flow_track(forward, &packet->key.src, true, packet->tcp_flags);
 	bl_way_to_backend(forward, way);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_proven(forward))
 		bl_flow_settle(packet, forward, source,
-			       bl_flow_client_device(context, hook, forward));
+			       bl_flow_client_device(packet, hook, forward));
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
 	return BL_FATE_TRANSLATED;
 }
@@ -206,11 +205,10 @@ static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 }
 
 /* A backend's packet of a known flow that is translated at this hook. */
-static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
-						  const struct bl_packet *packet, enum bl_hook hook,
+static __always_inline enum bl_fate bl_flow_reply(const struct bl_packet *packet, enum bl_hook hook,
 						  struct bl_flow_entry *reply, struct bl_way *way)
 {
-	__u32 ifindex = hook == BL_HOOK_INGRESS ? bl_context_ifindex(context) : 0;
+	__u32 ifindex = hook == BL_HOOK_INGRESS ? packet->ifindex : 0;
 	__u32 now = bl_flow_now();
 
 	if (reply->touched != (__u16)now ||
@@ -266,12 +264,12 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 
 	if (flow && flow->bits & BL_FLOW_IS_REPLY)
 		return bl_flow_reply_here(packet, flow, hook)
-			       ? bl_flow_reply(context, packet, hook, flow, way)
+			       ? bl_flow_reply(packet, hook, flow, way)
 			       : BL_FATE_PASSES;
 	if (hook == BL_HOOK_POD_EGRESS)
 		return BL_FATE_PASSES;
 	if (flow) {
-		fate = bl_flow_client(context, packet, hook, flow, way);
+		fate = bl_flow_client(packet, hook, flow, way);
 		if (fate != BL_FATE_UNKNOWN)
 			return fate;
 	}

@@ -36,6 +36,7 @@ BL_EXPORT(enum, bl_reason);
 BL_EXPORT(enum, bl_flow_state);
 BL_EXPORT(enum, bl_flow_bits);
 BL_EXPORT(struct, bl_flow_forward);
+BL_EXPORT(struct, bl_tag);
 BL_EXPORT(enum, bl_device_flag);
 BL_EXPORT(enum, bl_device_limit);
 BL_EXPORT(enum, bl_forwarding);
@@ -230,6 +231,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } bl_backend_dev SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16 * BL_DEVICE_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_vlan_key);
+	__type(value, __u32);
+} bl_vlan SEC(".maps");
 
 /* Addresses that NodePorts answer on; the value is enum bl_node_addr_flag. */
 struct {

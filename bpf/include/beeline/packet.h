@@ -41,6 +41,7 @@ struct bl_packet {
 	__u32 l3;
 	__u32 l4;
 	__be32 fragment_id; /* 0 when whole */
+	__u32 ifindex; /* of the device that it is at */
 	__u16 l4_len; /* by the IP header; cut off where the kernel has put many packets together */
 	/* SCTP: of the segment that means the same to a connection. UDP: 0. */
 	__u8 tcp_flags;

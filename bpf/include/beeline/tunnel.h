@@ -294,7 +294,8 @@ static __noinline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct bl_tun
 			flow->forward.backend.generation = now;
 		return true;
 	}
-	ifindex = bl_route(context, &work->inner.key.src, backend, work->inner.ipv4);
+	ifindex = bl_route(context, work->inner.ifindex, &work->inner.key.src, backend,
+			   work->inner.ipv4);
 	if ((ifindex && bl_device_of(ifindex)) ||
 	    (backend->word[2] == bpf_htonl(0xffff)) != work->inner.ipv4) {
 		bl_count(BL_REASON_TUNNEL_NO_BACKEND);
@@ -302,5 +303,5 @@ static __noinline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct bl_tun
 	}
 	if (flow && !(flow->bits & BL_FLOW_IS_REPLY))
 		bl_tunnel_forget(&work->inner, flow);
-	return bl_tunnel_store(work, bl_device_of(bl_context_ifindex(context)), now);
+	return bl_tunnel_store(work, bl_device_of(work->inner.ifindex), now);
 }

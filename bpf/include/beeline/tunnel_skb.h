@@ -198,6 +198,7 @@ __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *pac
 		return TC_ACT_SHOT;
 	shim = &work->shim;
 	__builtin_memset(&work->inner, 0, sizeof(work->inner));
+	work->inner.ifindex = packet->ifindex;
 	if (!bl_tunnel_known(packet)) {
 		bl_count(BL_REASON_TUNNEL_STRANGER);
 		return TC_ACT_SHOT;

@@ -380,6 +380,27 @@ struct bl_peers_entry {
 	__u32 second[BL_PEERS_SIZE];
 };
 
+/* A tag of IEEE 802.1Q as it lies in a frame, but without priority; zero is none. */
+struct bl_tag {
+	__be16 protocol; /* ETH_P_8021Q or ETH_P_8021AD */
+	__be16 id;
+};
+
+/* How many tags a frame may have that XDP serves. */
+enum bl_tag_limit {
+	BL_TAGS = 2,
+};
+
+/*
+ * bl_vlan: frames that XDP gets at one device and that belong to another. The value is
+ * the index of that in bl_device.
+ */
+struct bl_vlan_key {
+	__u32 ifindex; /* of the device whose driver runs the program */
+	struct bl_tag tag[BL_TAGS]; /* as in struct bl_device_entry */
+};
+_Static_assert(sizeof(struct bl_vlan_key) == 12, "bl_vlan_key");
+
 /* A device that faces clients or other nodes: packets are translated there. */
 struct bl_device_entry {
 	union bl_addr addr6; /* source of SNAT; zero is none */
@@ -387,13 +408,16 @@ struct bl_device_entry {
 	__u32 ifindex; /* 0 is not in use */
 	__u32 flags; /* enum bl_device_flag */
 	__u32 mtu; /* bytes from the IP header on */
+	/* Where XDP sends: the device itself or, of a VLAN, the one below; 0 is nowhere. */
+	__u32 root;
+	struct bl_tag tag[BL_TAGS]; /* that frames have there, the outer one first */
 	/* Of the agent and of people. The name outlives the device: one of the same
 	 * name gets the index, and so the flows, of the former. */
 	char name[16];
 	char reason[80]; /* why it was chosen */
-	char no_xdp[64]; /* why XDP does not serve it */
+	char no_xdp[84]; /* why XDP does not serve it */
 };
-_Static_assert(sizeof(struct bl_device_entry) == 192, "bl_device_entry");
+_Static_assert(sizeof(struct bl_device_entry) == 224, "bl_device_entry");
 
 enum bl_device_flag {
 	BL_DEVICE_NO_ETHERNET = 1 << 0, /* packets start with the IP header */
