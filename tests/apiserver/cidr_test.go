@@ -36,6 +36,7 @@ func testServiceCIDRs(t *testing.T, c *cluster) {
 	await("one more", v4, v6, extra)
 
 	proxied := c.service("proxied")
+	proxied.Spec.ClusterIP = "10.96.77.7" // not of the range that was added
 	proxied.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 	proxied = c.createService(t, proxied)
 	await("another proxy's Service in one", v6, extra)
