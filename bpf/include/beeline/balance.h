@@ -477,8 +477,7 @@ static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
 /* Count why a new flow is not stored. */
 static __always_inline void bl_plan_fail(const struct bl_flow_entry *forward, enum bl_reason reason)
 {
-	if (!(forward->bits & BL_FLOW_OVERFLOW))
-		bl_half_open_give();
+	bl_half_open_give(forward->bits);
 	bl_count(reason);
 }
 

@@ -14,8 +14,8 @@ static __noinline void bl_flow_remove(const struct bl_packet *packet,
 	__u8 bits = forward->bits;
 	struct bl_flow_key key;
 
-	if (!bl_flow_proven(forward) && !(bits & BL_FLOW_OVERFLOW))
-		bl_half_open_give();
+	if (!bl_flow_proven(forward))
+		bl_half_open_give(bits);
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		bl_flow_reply_key(&packet->key, forward, source, &key);
 		bl_flow_delete(&key, bits);

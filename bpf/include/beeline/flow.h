@@ -88,12 +88,12 @@ static __always_inline bool bl_half_open_take(void)
 	return true;
 }
 
-/* Give back the place of a flow that is established, or gone. */
-static __always_inline void bl_half_open_give(void)
+/* Give back the place of a flow that is established, or gone; in bl_overflow it has none. */
+static __always_inline void bl_half_open_give(__u8 bits)
 {
 	struct bl_half_open_entry *half_open = bl_half_open_lookup();
 
-	if (half_open)
+	if (half_open && !(bits & BL_FLOW_OVERFLOW))
 		__sync_fetch_and_add(&half_open->count, -1);
 }
 
@@ -106,26 +106,30 @@ static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow
 }
 
 /*
- * Add an entry to the table that its bits name. False when there is one of this key, or no
- * memory. The key must be on the stack: Linux 6.1 takes no other.
+ * Put an entry into the table that its bits name. False when @flags forbid it, or there is
+ * no memory. The key must be on the stack: Linux 6.1 takes no other.
  */
+static __always_inline bool bl_flow_update(const struct bl_flow_key *key,
+					   const struct bl_flow_entry *entry, __u64 flags)
+{
+	if (!(entry->bits & BL_FLOW_OVERFLOW))
+		return !bpf_map_update_elem(&bl_flow, key, entry, flags);
+	bl_overflow_use();
+	return !bpf_map_update_elem(&bl_overflow, key, entry, flags);
+}
+
+/* Add an entry. False when there is one of this key, or no memory. */
 static __always_inline bool bl_flow_insert(const struct bl_flow_key *key,
 					   const struct bl_flow_entry *entry)
 {
-	if (!(entry->bits & BL_FLOW_OVERFLOW))
-		return !bpf_map_update_elem(&bl_flow, key, entry, BPF_NOEXIST);
-	bl_overflow_use();
-	return !bpf_map_update_elem(&bl_overflow, key, entry, BPF_NOEXIST);
+	return bl_flow_update(key, entry, BPF_NOEXIST);
 }
 
-/* Likewise, in place of an entry that is there. */
+/* Add an entry, in place of one that is there. */
 static __always_inline bool bl_flow_store(const struct bl_flow_key *key,
 					  const struct bl_flow_entry *entry)
 {
-	if (!(entry->bits & BL_FLOW_OVERFLOW))
-		return !bpf_map_update_elem(&bl_flow, key, entry, BPF_ANY);
-	bl_overflow_use();
-	return !bpf_map_update_elem(&bl_overflow, key, entry, BPF_ANY);
+	return bl_flow_update(key, entry, BPF_ANY);
 }
 
 /* Remove the entry of @key from the table that the flow's @bits name. */
@@ -255,8 +259,7 @@ static __always_inline void bl_flow_track(struct bl_flow_entry *forward,
 		bl_flow_set_state(forward, bl_flow_advance(state, from_client, tcp_flags));
 		if (!bl_flow_proven(forward))
 			return;
-		if (!(forward->bits & BL_FLOW_OVERFLOW))
-			bl_half_open_give();
+		bl_half_open_give(forward->bits);
 		bl_client_keep(client, forward);
 		state = BL_FLOW_ESTABLISHED;
 	}
