@@ -256,24 +256,7 @@ func TestDSRPortReuse(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", everywhere)...))
-	for i, network := range networks[:2] {
-		seen := map[string]bool{}
-		for range 40 {
-			s := boundSocket(t, c.client, network, uint16(4300+i))
-			if err := s.SetLinger(0); err != nil {
-				t.Fatal(err)
-			}
-			got, err := askBy(s, network, nodePort(network, 1), "x")
-			s.Close() // with a reset
-			if err != nil {
-				t.Fatalf("%s: %v", network, err)
-			}
-			seen[got.name] = true
-		}
-		if len(seen) != len(everywhere) {
-			t.Errorf("%s: one port reached %v only", network, seen)
-		}
-	}
+	reusePort(t, c, len(everywhere))
 }
 
 // TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.

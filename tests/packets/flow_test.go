@@ -315,6 +315,13 @@ func TestPortReuse(t *testing.T) {
 	c, _ := serveCluster(t, func(c *cluster) []string {
 		return c.service(1, "web", "", []endpoint{local, otherLocal, remote, otherRemote})
 	})
+	reusePort(t, c, 4)
+}
+
+// reusePort connects again and again from one port of the client to the NodePort of Service
+// 1, which has that many backends.
+func reusePort(t *testing.T, c *cluster, backends int) {
+	t.Helper()
 	for i, network := range networks[:2] {
 		seen := map[string]bool{}
 		for range 40 {
@@ -329,7 +336,7 @@ func TestPortReuse(t *testing.T) {
 			}
 			seen[got.name] = true
 		}
-		if len(seen) != 4 {
+		if len(seen) != backends {
 			t.Errorf("%s: one port reached %v only", network, seen)
 		}
 	}
