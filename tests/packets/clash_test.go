@@ -1,11 +1,14 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -118,23 +121,77 @@ func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, po
 }
 
 // TestNodeKnowsTheBackendToo: a process of the node connects to the endpoint that a client
-// has by way of the node, and from the client's port. Each gets its own answers.
+// has by way of the node, and from the client's port; one of them comes first. Each gets
+// its own answers.
 func TestNodeKnowsTheBackendToo(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
 		return c.service(1, "far", "", []endpoint{remote})
 	})
-	const port = 45000
-	for _, network := range networks {
-		client, _ := connectFrom(t, c.client, network, port, nodePort(network, 1))
-		process, hello := connectFrom(t, c.nodes[0].Namespace, network, port, netip.AddrPortFrom(clusterIP(1).of(network), 80))
-		if hello.client != netip.AddrPortFrom(nodeAddrs(1).of(network), port) {
-			t.Fatalf("%s: the endpoint sees the process as %s, so this test proves nothing", network, hello.client)
-		}
-		for whose, s := range map[string]*lab.Socket{"client": client, "process": process} {
-			if err := goesOn(s, network); err != nil {
-				t.Errorf("%s, the %s: %v", network, whose, err)
+	type party struct {
+		name string
+		from *lab.Namespace
+		to   addrs
+	}
+	client := party{"client", c.client, nodeAddrs(1)}
+	process := party{"process", c.nodes[0].Namespace, clusterIP(1)}
+	for _, order := range []struct {
+		port          uint16
+		first, second party
+	}{
+		{45000, client, process},
+		// Not one of those that move aside: the flow would take it.
+		{25000, process, client},
+	} {
+		for _, network := range networks {
+			sockets := make(map[string]*lab.Socket)
+			for _, who := range []party{order.first, order.second} {
+				to := netip.AddrPortFrom(who.to.of(network), 80)
+				if who == client {
+					to = nodePort(network, 1)
+				}
+				s, hello := connectFrom(t, who.from, network, order.port, to)
+				if want := netip.AddrPortFrom(nodeAddrs(1).of(network), order.port); who == process && hello.client != want {
+					t.Fatalf("%s: the endpoint sees the process as %s, so this test proves nothing", network, hello.client)
+				}
+				sockets[who.name] = s
 			}
+			for whose, s := range sockets {
+				if err := goesOn(s, network); err != nil {
+					t.Errorf("%s, %s first, the %s: %v", network, order.first.name, whose, err)
+				}
+			}
+		}
+	}
+}
+
+// TestRefusedFromAPortOfTheNode: a client learns that an endpoint refuses it, also when it
+// comes from a port at which the node listens itself. It need not send its SYN again.
+func TestRefusedFromAPortOfTheNode(t *testing.T) {
+	t.Parallel()
+	const port, tries, again = 25000, 5, time.Second
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		list := c.service(1, "closed", "", []endpoint{remote})
+		for i := range list {
+			list[i] = strings.ReplaceAll(list[i], fmt.Sprint(backendPort), fmt.Sprint(backendPort+1))
+		}
+		return list
+	})
+	for _, network := range networks[:2] {
+		var took time.Duration
+		for i := range uint16(tries) { // a busy machine may take longer
+			c.nodes[0].ServeTCP(netip.AddrPortFrom(nodeAddrs(1).of(network), port+i))
+			s := boundSocket(t, c.client, network, port+i)
+			begun := time.Now()
+			if err := s.Connect(nodePort(network, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("%s: connect: %v, want it refused", network, err)
+			}
+			if took = time.Since(begun); took < again {
+				break
+			}
+		}
+		if took >= again {
+			t.Errorf("%s: refused after %s, each of %d times", network, took, tries)
 		}
 	}
 }

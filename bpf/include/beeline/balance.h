@@ -50,7 +50,9 @@ struct bl_plan {
 	__u32 now; /* s, as bl_flow_now() */
 	__be16 port; /* of the backend */
 	__u16 node; /* to which the tunnel may take the packet; 0 is none */
-	bool keep; /* the backend is on this node and is to see the client's address */
+	/* The backend is on this node and is to see the client's address. */
+	bool keep : 1;
+	bool again : 1; /* in the place of another flow, from the same port */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
 	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD, BL_FLOW_TUNNEL */
@@ -328,8 +330,9 @@ static __always_inline bool bl_plan_turn(const struct bl_packet *packet, struct 
 }
 
 /*
- * Whether a socket of this host may get packets of the flow @key, or a connection that
- * netfilter translates. SCTP's are not known.
+ * Whether packets like @key, a reply's, are for a socket of this host, or of a connection
+ * that netfilter translates. SCTP's are not known. A socket that listens does not count:
+ * no backend sends to it from the port that it serves at.
  */
 static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
 				     bool ipv4)
@@ -337,6 +340,7 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
 	struct bpf_sock *sk;
+	bool listens;
 
 	if (key->proto == IPPROTO_SCTP)
 		return false;
@@ -353,10 +357,15 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 	}
 	if (bl_tracked(context, &tuple, size, key->proto))
 		return true;
-	if (key->proto == IPPROTO_TCP)
+	if (key->proto == IPPROTO_TCP) {
 		sk = bpf_skc_lookup_tcp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else
-		sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return false;
+		listens = sk->state == BPF_TCP_LISTEN;
+		bpf_sk_release(sk);
+		return !listens;
+	}
+	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return false;
 	bpf_sk_release(sk);
@@ -390,17 +399,28 @@ static __always_inline bool bl_flow_is_reply(const struct bl_flow_key *key,
 {
 	const struct bl_flow_entry *there = bl_flow_lookup(key);
 
-	return there && !((there->bits ^ reply->bits) & ~BL_FLOW_TUNNEL) &&
+	return there && !((there->bits ^ reply->bits) & ~(BL_FLOW_STATE | BL_FLOW_TUNNEL)) &&
 	       there->port == reply->port && there->other_port == reply->other_port &&
 	       bl_addr_equal(&there->addr, &reply->addr) &&
 	       bl_addr_equal(&there->client, &reply->client);
 }
 
 /*
- * Insert the reply entry at the first source port that no other flow, no socket of this
- * host and no connection that netfilter translates uses: the client's own or the one
- * beside, else one of the SNAT range. The insertion claims the port. False when none was
- * free; else @key is the entry's.
+ * Whether it is asked who else has a source port before a flow takes it. To ask costs as
+ * much as all else that is done for a new flow but to store it, so a connection of TCP takes
+ * the port and sees by what the backend answers whether somebody had it: see
+ * bl_flow_disputes. The next one from the same port, and a SYN sent again, ask.
+ */
+static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const struct bl_plan *plan)
+{
+	return plan->bits & BL_FLOW_SNAT && (plan->again || packet->key.proto != IPPROTO_TCP ||
+					     !(packet->tcp_flags & BL_TCP_SYN));
+}
+
+/*
+ * Insert the reply entry at the first source port that no other flow and, if that is asked,
+ * nobody else has: the client's own or the one beside, else one of the SNAT range. The
+ * insertion claims the port. False when none was free; else @key is the entry's.
  */
 static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_packet *packet,
@@ -409,11 +429,12 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  struct bl_flow_entry *forward, struct bl_flow_key *key)
 {
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+	bool asks = bl_plan_asks(packet, plan);
 
 	forward->other_port = bl_port_aside(packet->key.src_port);
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
-		if ((!(plan->bits & BL_FLOW_SNAT) || !bl_port_taken(context, key, packet->ipv4)) &&
+		if (!(asks && bl_port_taken(context, key, packet->ipv4)) &&
 		    (bl_flow_claim(key, reply) || bl_flow_is_reply(key, reply)))
 			return true;
 		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
@@ -576,12 +597,12 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 	return BL_FATE_TRANSLATED;
 }
 
-/* The first packet of a flow. */
+/* The first packet of a flow, with @again of one in the place of another. */
 static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 						  const struct bl_packet *packet, enum bl_hook hook,
-						  struct bl_way *way)
+						  bool again, struct bl_way *way)
 {
-	struct bl_plan plan = {};
+	struct bl_plan plan = {.again = again};
 	enum bl_fate fate = bl_plan_balance(packet, hook, &plan);
 
 	if (fate != BL_FATE_TRANSLATED)

@@ -31,22 +31,53 @@ static __always_inline bool bl_flow_has_lost(const struct bl_flow_entry *forward
 }
 
 /*
+ * Whether a flow, by either entry, has a source port of this node that may be somebody
+ * else's: TCP takes it without asking, and the backend has not confirmed it yet.
+ */
+static __always_inline bool bl_flow_disputable(const struct bl_packet *packet,
+					       const struct bl_flow_entry *flow)
+{
+	return bl_flow_get_state(flow) == BL_FLOW_NEW && flow->bits & BL_FLOW_SNAT &&
+	       packet->key.proto == IPPROTO_TCP;
+}
+
+/*
+ * Whether a client's SYN begins a new flow although there is an entry: the flow is over, or
+ * its source port is somebody else's. What leaves by the tunnel may have ended by a reset
+ * that was not seen here.
+ */
+static __noinline bool bl_flow_begins_again(struct BL_CONTEXT *context,
+					    const struct bl_packet *packet,
+					    const struct bl_flow_entry *forward,
+					    const union bl_addr *source)
+{
+	struct bl_flow_key key;
+
+	if (bl_flow_disputable(packet, forward)) {
+		bl_flow_reply_key(&packet->key, forward, source, &key);
+		return bl_port_taken(context, &key, packet->ipv4);
+	}
+	return bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING ||
+	       (bl_flow_leaves_by_tunnel(forward) && bl_flow_has_lost(forward));
+}
+
+/*
  * Whether a client's packet begins a new flow although there is an entry: a UDP
  * flow whose backend has left its sets, or the next connection of TCP or SCTP from
  * the same port. What the tunnel brings is for the node to decide that has chosen the
- * backend; what it takes away may have ended by a reset that was not seen here.
+ * backend.
  */
-static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
-					    const struct bl_flow_entry *forward, __u32 now)
+static __always_inline bool bl_flow_renewed(struct BL_CONTEXT *context,
+					    const struct bl_packet *packet,
+					    const struct bl_flow_entry *forward,
+					    const union bl_addr *source, __u32 now)
 {
 	if (packet->key.proto == IPPROTO_UDP)
 		return bl_flow_comes_by_tunnel(forward)
 			       ? now - forward->forward.backend.generation > BL_TUNNEL_SECONDS
 			       : bl_flow_has_lost(forward);
-	if ((packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) != BL_TCP_SYN)
-		return false;
-	return bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING ||
-	       (bl_flow_leaves_by_tunnel(forward) && bl_flow_has_lost(forward));
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
+	       bl_flow_begins_again(context, packet, forward, source);
 }
 
 /*
@@ -112,7 +143,8 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 }
 
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
-static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packet,
+static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
+						   const struct bl_packet *packet,
 						   enum bl_hook hook, struct bl_flow_entry *forward,
 						   struct bl_way *way)
 {
@@ -126,7 +158,7 @@ static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packe
 	} else if (hook == BL_HOOK_POD_INGRESS) {
 		bl_pod_source(packet, &forward->addr, source);
 	}
-	if (bl_flow_renewed(packet, forward, now)) {
+	if (bl_flow_renewed(context, packet, forward, source, now)) {
 		bl_flow_remove(packet, forward, source);
 		return BL_FATE_UNKNOWN;
 	}
@@ -204,13 +236,32 @@ static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 	}
 }
 
+/*
+ * Whether a packet that looks like a reply is for somebody else, who had the source port
+ * before the flow took it. A backend that knows a connection from there answers a SYN as
+ * within that one; else it answers with a SYN of its own.
+ */
+static __noinline bool bl_flow_disputes(struct BL_CONTEXT *context, const struct bl_packet *packet,
+					const struct bl_flow_entry *reply)
+{
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) != (BL_TCP_SYN | BL_TCP_ACK) &&
+	       bl_flow_disputable(packet, reply) &&
+	       bl_port_taken(context, &packet->key, packet->ipv4);
+}
+
 /* A backend's packet of a known flow that is translated at this hook. */
-static __always_inline enum bl_fate bl_flow_reply(const struct bl_packet *packet, enum bl_hook hook,
+static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet, enum bl_hook hook,
 						  struct bl_flow_entry *reply, struct bl_way *way)
 {
 	__u32 ifindex = hook == BL_HOOK_INGRESS ? packet->ifindex : 0;
 	__u32 now = bl_flow_now();
 
+	if (unlikely(bl_flow_get_state(reply) == BL_FLOW_NEW)) {
+		if (bl_flow_disputes(context, packet, reply))
+			return BL_FATE_PASSES;
+		bl_flow_set_state(reply, BL_FLOW_SYN_RECEIVED);
+	}
 	if (reply->touched != (__u16)now ||
 	    packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST))
 		bl_flow_touch_forward(packet, reply, ifindex, now);
@@ -264,18 +315,18 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 
 	if (flow && flow->bits & BL_FLOW_IS_REPLY)
 		return bl_flow_reply_here(packet, flow, hook)
-			       ? bl_flow_reply(packet, hook, flow, way)
+			       ? bl_flow_reply(context, packet, hook, flow, way)
 			       : BL_FATE_PASSES;
 	if (hook == BL_HOOK_POD_EGRESS)
 		return BL_FATE_PASSES;
 	if (flow) {
-		fate = bl_flow_client(packet, hook, flow, way);
+		fate = bl_flow_client(context, packet, hook, flow, way);
 		if (fate != BL_FATE_UNKNOWN)
 			return fate;
 	}
 	if (!bl_flow_begins(packet))
 		return BL_FATE_PASSES; /* of a connection that somebody else set up */
-	fate = bl_flow_begin(context, packet, hook, way);
+	fate = bl_flow_begin(context, packet, hook, flow, way);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
 	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
 	    !(packet->tcp_flags & BL_TCP_SYN))

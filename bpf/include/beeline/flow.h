@@ -307,5 +307,5 @@ static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward
 	reply->other_port = forward_key->src_port;
 	reply->touched = now - 1; /* the first reply is noted */
 	reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
-	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & BL_FLOW_OF_BOTH);
+	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_STATE | BL_FLOW_OF_BOTH));
 }

@@ -333,7 +333,8 @@ struct bl_flow_entry {
 _Static_assert(sizeof(struct bl_flow_entry) == 40, "bl_flow_entry");
 
 enum bl_flow_bits {
-	BL_FLOW_STATE = 0x07, /* forward only: enum bl_flow_state */
+	/* enum bl_flow_state. Reply: whether there has been one, BL_FLOW_NEW or another. */
+	BL_FLOW_STATE = 0x07,
 	BL_FLOW_IS_REPLY = 1 << 3,
 	BL_FLOW_SNAT = 1 << 4, /* the source is this node's */
 	/* With a device: the client's packets leave in a tunnel, and there is no reply
