@@ -44,13 +44,12 @@ volatile const __u32 bl_forward_mark;
  * wrong, which is that of a tunnel; else 0. When the checksum of the packet inside is
  * left to the device, the outer one is complete nevertheless (local checksum offload),
  * but the kernel takes it for the one that is left. It tells so by changing nothing
- * when asked to; a checksum that is left to the device is the pseudo-header's sum.
+ * when asked to.
  */
 __noinline __u32 bl_tc_tunnel_checksum(struct __sk_buff *skb, const struct bl_packet *packet,
 				       const struct bl_rewrite *to)
 {
-	const __u32 none[8] = {};
-	__u32 at, pseudo, addrs, ports;
+	__u32 at, addrs, ports;
 	__u16 sum;
 
 	if (!packet || !to)
@@ -61,10 +60,7 @@ __noinline __u32 bl_tc_tunnel_checksum(struct __sk_buff *skb, const struct bl_pa
 	at = packet->l4 + offsetof(struct udphdr, check);
 	if (bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) || !sum)
 		return 0;
-	pseudo = bl_csum_change(none, (const __u32 *)&packet->key.src, 8);
-	pseudo = (pseudo & 0xffff) + (pseudo >> 16) + bpf_htons(IPPROTO_UDP) +
-		 bpf_htons(packet->l4_len);
-	if (sum == (__u16)~bl_csum_fold(pseudo) || !bl_packet_unsummed(skb, at))
+	if (sum == bl_csum_unfinished(packet) || !bl_packet_unsummed(skb, at))
 		return 0;
 	addrs = bl_csum_change((const __u32 *)&packet->key.src, (const __u32 *)&to->src, 8);
 	ports = bl_csum_change((const __u32 *)&packet->key.src_port, (const __u32 *)&to->src_port,

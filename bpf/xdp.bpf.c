@@ -20,6 +20,26 @@
 #include <beeline/tunnel.h>
 #include <beeline/vlan.h>
 
+/* The program runs where the kernel receives packets, not in a driver. */
+volatile const bool bl_xdp_generic;
+
+/*
+ * Whether the packet's checksum may be left to whoever sends it, as a virtual device lets
+ * packets in, or the kernel that puts many into one: it would have to be changed in another
+ * way, and the kernel sends what XDP does as it is. One without a checksum may have
+ * a packet inside whose checksum is left so.
+ */
+static __always_inline bool bl_xdp_unfinished(struct xdp_md *xdp, const struct bl_packet *packet)
+{
+	bool udp = packet->key.proto == IPPROTO_UDP;
+	__u32 at = packet->l4 +
+		   (udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check));
+	__u16 sum;
+
+	return bpf_xdp_load_bytes(xdp, at, &sum, sizeof(sum)) || (udp && !sum) ||
+	       sum == bl_csum_unfinished(packet);
+}
+
 /* Read the headers of a frame, as bl_xdp_frame. False when it is left to tc. */
 static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *packet, bool own)
 {
@@ -40,7 +60,9 @@ static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *p
 			return false;
 	}
 	len = packet->l4 + packet->l4_len;
-	return len <= (__u32)(end - data) || len <= bpf_xdp_get_buff_len(xdp);
+	if (len > (__u32)(end - data) && len > bpf_xdp_get_buff_len(xdp))
+		return false;
+	return !bl_xdp_generic || !bl_xdp_unfinished(xdp, packet);
 }
 
 /* A checksum after @change, the sum of what has changed under it. */
@@ -278,7 +300,7 @@ static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 	if (!bl_xdp_parse(xdp, &packet, own))
 		return XDP_PASS;
 	if (bl_tunnel_here(&packet))
-		return bl_xdp_take(xdp, &packet);
+		return bl_xdp_generic ? XDP_PASS : bl_xdp_take(xdp, &packet);
 	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &way)) {
 	case BL_FATE_TRANSLATED:
 		if (way.tunnel)

@@ -401,6 +401,9 @@ type Constants struct {
 	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
 	// into it.
 	TunnelClamp bool
+	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
+	// a driver.
+	XDPGeneric bool
 }
 
 // set fills in the variables that a program object has.
@@ -413,6 +416,7 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 		sockVarBlTunnelClamp:     c.TunnelClamp,
 		tcVarBlMasqueradeAll:     c.MasqueradeAll,
 		tcVarBlForwardMark:       c.ForwardMark,
+		xdpVarBlXdpGeneric:       c.XDPGeneric,
 	}
 	if c.UDPPeerIdle != 0 {
 		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
@@ -462,6 +466,12 @@ func (m *Maps) loadXDP(c Constants, name string) (*ebpf.Program, error) {
 		spec, err := loadXdp()
 		if err == nil {
 			maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+		}
+		if err == nil && c.XDPGeneric {
+			// For a program that takes several buffers, Linux 6.9 and newer copies packets
+			// and forgets how long the Ethernet header is (mac_len of the skb): those that
+			// pass would come to tc without it. For others it makes one buffer of them.
+			spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 		}
 		return spec, err
 	}

@@ -92,6 +92,7 @@ const (
 	xdpVarBlTunnelClamp              = "bl_tunnel_clamp"
 	xdpVarBlTunnelPort               = "bl_tunnel_port"
 	xdpVarBlUdpPeerIdle              = "bl_udp_peer_idle"
+	xdpVarBlXdpGeneric               = "bl_xdp_generic"
 )
 
 // loadXdp returns the embedded CollectionSpec for xdp.
@@ -224,6 +225,7 @@ type xdpVariableSpecs struct {
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
+	BlXdpGeneric               *ebpf.VariableSpec `ebpf:"bl_xdp_generic"`
 }
 
 // xdpObjects contains all objects after they have been loaded into the kernel.
@@ -365,6 +367,7 @@ type xdpVariables struct {
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
+	BlXdpGeneric               *ebpf.Variable `ebpf:"bl_xdp_generic"`
 }
 
 // xdpPrograms contains all programs after they have been loaded into the kernel.

@@ -40,7 +40,7 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
 		"whose sockets are translated: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
 	bind(f, f.StringVar, &b.XDP, "xdp", "BeelineConfiguration.xdp",
-		"serve packets that go on to other nodes in the devices' drivers: off, auto where the driver can, or native on veth devices too")
+		"serve packets that go on to other nodes in the devices' drivers: off, auto where the driver can, native on veth devices too, or generic on devices of any driver, which gains little")
 	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",
 		"how to attach to devices: tcx, clsact or auto")
 	_ = f.MarkHidden("tc-mode")

@@ -61,7 +61,8 @@ type BeelineConfiguration struct {
 	SocketLB SocketLB `json:"socketLB"`
 	// xdp is whether packets that go on to other nodes are served in the devices'
 	// drivers: off, the default; auto where the driver can; or native, on veth devices
-	// too. Attaching makes some drivers restart the device.
+	// too. Attaching makes some drivers restart the device. generic serves devices of any
+	// driver and gains little over off.
 	XDP string `json:"xdp"`
 	// tcMode is how programs are attached to devices: tcx, clsact or auto, the default.
 	TCMode string `json:"tcMode"`

@@ -148,6 +148,7 @@ func Prepare(opts Options) (*Datapath, error) {
 		MasqueradeAll:   opts.MasqueradeAll,
 		TunnelPort:      opts.TunnelPort,
 		TunnelClamp:     opts.TunnelClamp,
+		XDPGeneric:      opts.XDP == XDPGeneric,
 	}
 	if d.programs, err = d.maps.LoadPrograms(d.constants); err != nil {
 		return nil, errors.Join(explain(err), d.Close())

@@ -81,6 +81,7 @@ func (d *Datapath) syncDevices() error {
 		if n, err = readNetwork(); err != nil {
 			return err
 		}
+		n.generic = d.opts.XDP == XDPGeneric
 		devices = d.plan(n, former)
 		pods = n.pods(d.opts.PodDevices, devices)
 		if d.opts.MasqueradeAll {
@@ -282,7 +283,8 @@ type Device struct {
 	bpfmap.Device
 	// Mode is how the programs are attached; "" when one is not.
 	Mode TCMode
-	// XDP is [XDPOff] where no XDP program of ours is attached.
+	// XDP is [XDPNative], [XDPGeneric], or [XDPOff] where no XDP program of ours is
+	// attached.
 	XDP XDPMode
 }
 

@@ -42,6 +42,9 @@ type network struct {
 	// held are all addresses of the machine that are in use.
 	held   map[netip.Addr]int // ifindex
 	routes []netlink.Route    // of the main table
+	// generic says that XDP serves devices where the kernel receives packets, not in
+	// drivers.
+	generic bool
 }
 
 // readNetwork looks at the calling thread's network namespace.

@@ -13,8 +13,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
-// base is where XDP can serve a device: at the device itself or, of a VLAN, at the one
-// below, where its frames have tags.
+// base is where XDP can serve a device: at the device itself or, of a VLAN in a driver, at
+// the one below, where its frames have tags.
 type base struct {
 	link netlink.Link
 	tags bpfmap.Tags
@@ -25,7 +25,7 @@ func (n *network) base(l netlink.Link) (base, error) {
 	b := base{link: l}
 	for {
 		vlan, ok := b.link.(*netlink.Vlan)
-		if !ok {
+		if !ok || n.generic {
 			return b, nil
 		}
 		name, parent := vlan.Attrs().Name, n.link(vlan.Attrs().ParentIndex)
@@ -52,10 +52,10 @@ func (n *network) link(ifindex int) netlink.Link {
 	return n.links[at]
 }
 
-// drivers returns the devices whose drivers run the XDP program of a device: the ports
-// of a bond, else the device itself.
+// drivers returns the devices at which the XDP program of a device runs: the ports of a
+// bond, else the device itself.
 func (n *network) drivers(l netlink.Link) []netlink.Link {
-	if l.Type() != "bond" {
+	if l.Type() != "bond" || n.generic {
 		return []netlink.Link{l}
 	}
 	return slices.DeleteFunc(slices.Clone(n.links), func(port netlink.Link) bool {
@@ -65,8 +65,8 @@ func (n *network) drivers(l netlink.Link) []netlink.Link {
 
 // ownsFrames reports whether what comes in by a device without tags is a packet of that
 // device, and such packets are served: then XDP has nothing to look up.
-func ownsFrames(root netlink.Link, devices []bpfmap.Device) bool {
-	return root.Type() != "bond" &&
+func (n *network) ownsFrames(root netlink.Link, devices []bpfmap.Device) bool {
+	return (root.Type() != "bond" || n.generic) &&
 		slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == root.Attrs().Index })
 }
 
@@ -75,7 +75,7 @@ func (n *network) frames(devices []bpfmap.Device) map[bpfmap.Frames]uint32 {
 	frames := make(map[bpfmap.Frames]uint32)
 	for _, d := range devices {
 		root := n.link(d.Root)
-		if root == nil || d.Root == d.Ifindex && ownsFrames(root, devices) {
+		if root == nil || d.Root == d.Ifindex && n.ownsFrames(root, devices) {
 			continue
 		}
 		for _, driver := range n.drivers(root) {

@@ -118,6 +118,23 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// TestGenericXDPServesDevicesThemselves: VLANs and bonds are nothing special to it.
+func TestGenericXDPServesDevicesThemselves(t *testing.T) {
+	n, named := tagged()
+	n.generic = true
+	var devices []bpfmap.Device
+	for name, l := range named {
+		b, err := n.base(l)
+		if err != nil || b.link != l || b.tags != (bpfmap.Tags{}) {
+			t.Errorf("%s: served at %v with tags %v: %v", name, b.link, b.tags, err)
+		}
+		devices = append(devices, bpfmap.Device{ID: uint32(len(devices) + 1), Ifindex: l.Attrs().Index, Root: l.Attrs().Index})
+	}
+	if frames := n.frames(devices); len(frames) > 0 {
+		t.Errorf("it has to be told of %v", frames)
+	}
+}
+
 func TestPortsOfAChosenBondAreNotChosen(t *testing.T) {
 	n, _ := tagged()
 	for pattern, want := range map[string][]string{

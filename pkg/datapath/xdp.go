@@ -28,10 +28,12 @@ const (
 	XDPAuto XDPMode = "auto"
 	// XDPNative runs the program in the device's driver.
 	XDPNative XDPMode = "native"
+	// XDPGeneric runs it where the kernel receives packets of any device.
+	XDPGeneric XDPMode = "generic"
 )
 
 // XDPModes lists the modes that can be asked for.
-var XDPModes = []XDPMode{XDPOff, XDPAuto, XDPNative}
+var XDPModes = []XDPMode{XDPOff, XDPAuto, XDPNative, XDPGeneric}
 
 // xdpPrefix begins the names of pins of XDP links.
 const xdpPrefix = linkPrefix + "xdp_"
@@ -100,7 +102,7 @@ func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap
 	if err := n.checkTags(b.link); err != nil {
 		return 0, err
 	}
-	program, err := d.xdpProgram(ownsFrames(b.link, devices))
+	program, err := d.xdpProgram(n.ownsFrames(b.link, devices))
 	if err != nil {
 		return 0, err
 	}
@@ -125,16 +127,20 @@ func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
 }
 
 // runXDP makes a program run on a device. A link that is pinned for it is updated, so
-// that there is no moment without a program.
+// that there is no moment without a program, unless it is of the other mode.
 func (d *Datapath) runXDP(l netlink.Link, program *ebpf.Program) error {
 	ifindex := l.Attrs().Index
 	path := xdpPin(Dir(d.opts.BPFFS), ifindex)
+	mode, flags := XDPNative, link.XDPDriverMode
+	if d.opts.XDP == XDPGeneric {
+		mode, flags = XDPGeneric, link.XDPGenericMode
+	}
 	pinned, err := link.LoadPinnedLink(path, nil)
 	if err == nil {
 		defer pinned.Close()
 		if have, err := xdpMode(Dir(d.opts.BPFFS), ifindex); err != nil {
 			return err
-		} else if have == XDPNative {
+		} else if have == mode {
 			return pinned.Update(program)
 		}
 		if err := removeLink(path); err != nil {
@@ -143,7 +149,7 @@ func (d *Datapath) runXDP(l netlink.Link, program *ebpf.Program) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("open pin %s: %w", path, err)
 	}
-	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: link.XDPDriverMode})
+	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: flags})
 	if err != nil {
 		return noXDP(l, err)
 	}
@@ -196,6 +202,14 @@ func xdpMode(dir string, ifindex int) (XDPMode, error) {
 	if at := info.XDP(); at == nil || int(at.Ifindex) != ifindex {
 		return XDPOff, nil
 	}
+	// The link does not tell, but a device runs programs in one mode only.
+	l, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return XDPOff, err
+	}
+	if xdp := l.Attrs().Xdp; xdp != nil && xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		return XDPGeneric, nil
+	}
 	return XDPNative, nil
 }
 
@@ -213,6 +227,10 @@ const (
 func (d *Datapath) xdpSends(device *bpfmap.Device) (frames, buffers bool) {
 	if d.xdp == nil || device.NoEthernet || device.Root == 0 {
 		return false, false
+	}
+	if d.opts.XDP == XDPGeneric {
+		// The kernel sends as it sends any packet, of which it has made one buffer.
+		return true, false
 	}
 	features, err := xdpFeatures(device.Root)
 	if err != nil {

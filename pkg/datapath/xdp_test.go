@@ -76,6 +76,28 @@ func TestXDPIsTakenOffWhenOff(t *testing.T) {
 	}
 }
 
+// TestXDPModeChanges: an agent replaces the program of one that ran in the other mode.
+func TestXDPModeChanges(t *testing.T) {
+	opts, l := withXDP(t, datapath.XDPNative)
+	last := uint32(0)
+	for _, mode := range []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative, datapath.XDPGeneric, datapath.XDPGeneric} {
+		opts.XDP = mode
+		attach(t, opts)
+		wantXDP(t, opts, mode, "")
+		id := xdpOf(t, l)
+		if id == 0 || id == last {
+			t.Errorf("with XDP %s the device runs program %d, before %d", mode, id, last)
+		}
+		last = id
+	}
+	opts.XDP = datapath.XDPAuto
+	attach(t, opts)
+	wantXDP(t, opts, datapath.XDPOff, "veth")
+	if id := xdpOf(t, l); id != 0 {
+		t.Errorf("program %d is still attached", id)
+	}
+}
+
 func TestXDPAutoLeavesVeth(t *testing.T) {
 	opts, l := withXDP(t, datapath.XDPAuto)
 	attach(t, opts)
@@ -91,6 +113,12 @@ func TestXDPOfADriverWithoutIt(t *testing.T) {
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "tunnel"}, VxlanId: 7, Port: 4789}))
 	attach(t, opts)
 	wantXDP(t, opts, datapath.XDPOff, "its driver (vxlan) has no native XDP")
+	opts.XDP = datapath.XDPGeneric
+	attach(t, opts)
+	wantXDP(t, opts, datapath.XDPGeneric, "")
+	if d := devices(t, opts)[0]; !d.XDPSend || d.XDPSendBuffers {
+		t.Errorf("XDP sends frames by it: %v, such as lie in several buffers: %v; want the former alone", d.XDPSend, d.XDPSendBuffers)
+	}
 }
 
 // TestXDPProgramInTheWay: a device that runs somebody else's program keeps it and is

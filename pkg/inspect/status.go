@@ -77,7 +77,7 @@ type Device struct {
 	// on other nodes.
 	Addresses []netip.Addr `json:"addresses"`
 	ID        uint32       `json:"id"` // by which flows name it
-	// XDP is native or off. NoXDP is why it is off although it was asked for.
+	// XDP is native, generic or off. NoXDP is why it is off although it was asked for.
 	XDP   string `json:"xdp"`
 	NoXDP string `json:"noXDP,omitempty"`
 }

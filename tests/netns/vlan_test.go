@@ -213,22 +213,26 @@ func stag(id int) netlink.Vlan {
 // reach backends in each of them through the node, by XDP and by tc.
 func TestVLANs(t *testing.T) {
 	vlans := [][]netlink.Vlan{{tag(5)}, {stag(100), tag(7)}}
+	all := slices.Insert(slices.Clone(vlans), 0, nil)
 	for _, c := range []struct {
 		name     string
 		mode     datapath.XDPMode
 		networks [][]netlink.Vlan
+		offload  bool // tags come off before
 	}{
-		{"XDP", datapath.XDPNative, slices.Insert(slices.Clone(vlans), 0, nil)},
-		{"XDP, the device below is not served", datapath.XDPNative, vlans},
-		{"tc", datapath.XDPOff, slices.Insert(slices.Clone(vlans), 0, nil)},
+		{"XDP", datapath.XDPNative, all, false},
+		{"XDP, the device below is not served", datapath.XDPNative, vlans, false},
+		{"generic XDP", datapath.XDPGeneric, all, false},
+		{"generic XDP, tags come off before", datapath.XDPGeneric, vlans, true},
+		{"tc", datapath.XDPOff, all, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := lab.NewHost(t)
 			w := newWires(t, lab.Uplink, h, c.networks...)
-			h.SetFeatures(false, lab.Uplink, lab.VLANFeatures...)
-			h.Outside.SetFeatures(false, wire, lab.VLANFeatures...)
+			h.SetFeatures(c.offload, lab.Uplink, lab.VLANFeatures...)
+			h.Outside.SetFeatures(c.offload, wire, lab.VLANFeatures...)
 			a := w.serve(t, lab.AgentOptions{Devices: w.devices, XDP: c.mode})
-			w.checkAll(t, a, c.mode == datapath.XDPNative)
+			w.checkAll(t, a, c.mode != datapath.XDPOff)
 		})
 	}
 }
@@ -266,18 +270,22 @@ func (w *wires) served(t *testing.T) []datapath.Device {
 
 // TestBond: the ports of a bond are served through it, with tags and without.
 func TestBond(t *testing.T) {
-	h := lab.NewHost(t)
-	addBond(t, h.Namespace, "bond", lab.Uplink)
-	w := newWires(t, "bond", h, nil, []netlink.Vlan{tag(5)})
-	h.SetFeatures(false, lab.Uplink, lab.VLANFeatures...)
-	h.Outside.SetFeatures(false, wire, lab.VLANFeatures...)
-	// The port is no device of its own.
-	a := w.serve(t, lab.AgentOptions{Devices: append(w.devices, lab.Uplink), XDP: datapath.XDPNative})
-	w.checkAll(t, a, true)
-	for _, d := range w.served(t) {
-		if d.Name == lab.Uplink || d.XDP != datapath.XDPNative || d.NoXDP != "" {
-			t.Errorf("%s is served by XDP %s: %q", d.Name, d.XDP, d.NoXDP)
-		}
+	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
+		t.Run(string(mode), func(t *testing.T) {
+			h := lab.NewHost(t)
+			addBond(t, h.Namespace, "bond", lab.Uplink)
+			w := newWires(t, "bond", h, nil, []netlink.Vlan{tag(5)})
+			h.SetFeatures(false, lab.Uplink, lab.VLANFeatures...)
+			h.Outside.SetFeatures(false, wire, lab.VLANFeatures...)
+			// The port is no device of its own.
+			a := w.serve(t, lab.AgentOptions{Devices: append(w.devices, lab.Uplink), XDP: mode})
+			w.checkAll(t, a, true)
+			for _, d := range w.served(t) {
+				if d.Name == lab.Uplink || d.XDP != mode || d.NoXDP != "" {
+					t.Errorf("%s is served by XDP %s: %q", d.Name, d.XDP, d.NoXDP)
+				}
+			}
+		})
 	}
 }
 

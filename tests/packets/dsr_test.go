@@ -140,6 +140,27 @@ func TestDSRReach(t *testing.T) {
 	}
 }
 
+// TestDSRByGenericXDP: XDP sends by the tunnel from where the kernel receives packets, too,
+// but for those that have yet to get their checksums.
+func TestDSRByGenericXDP(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...), "--xdp", "generic")
+	for _, offload := range offloads[:2] {
+		offload.set(c)
+		for _, network := range networks[:2] {
+			t.Run(offload.name+" "+network, func(t *testing.T) {
+				c.watchChecksums(t)
+				transfer(t, c.client, network, nodePort(network, 1))
+				c.checkDirect(t, true)
+			})
+		}
+	}
+	if sent := sentByXDP(t, c.nodes[0]); sent < uint64(2*transferSize/1500) {
+		t.Errorf("XDP has sent %d packets", sent)
+	}
+}
+
 // checkDirect checks that what node 1 has sent by the tunnel has arrived, all of it, and
 // that it has nothing to do with the replies. Packets may have been split on the way.
 func (c *cluster) checkDirect(t *testing.T, split bool) {

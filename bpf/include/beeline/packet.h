@@ -150,6 +150,20 @@ static __always_inline __u16 bl_csum_fold(__s64 sum)
 	return ~folded;
 }
 
+/*
+ * What is in the place of the checksum of TCP or UDP while that is left to whoever sends
+ * the packet: the sum of the addresses, the protocol and the length.
+ */
+static __always_inline __u16 bl_csum_unfinished(const struct bl_packet *packet)
+{
+	const __u32 none[8] = {};
+	__u32 sum = bl_csum_change(none, (const __u32 *)&packet->key.src, 8);
+
+	sum = (sum & 0xffff) + (sum >> 16) + bpf_htons(packet->key.proto) +
+	      bpf_htons(packet->l4_len);
+	return ~bl_csum_fold(sum);
+}
+
 /* Change the IPv4 header at @ip, with its checksum. */
 static __always_inline void bl_plain_ipv4(struct iphdr *ip, const struct bl_rewrite *to,
 					  __u32 change, bool hop)
