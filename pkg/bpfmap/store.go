@@ -160,9 +160,7 @@ func (m *Maps) PutSlots(first uint32, backends []uint32) error {
 	if _, err := m.slot.grow(first + uint32(len(backends)) - 1); err != nil {
 		return err
 	}
-	for i, id := range backends {
-		*m.slot.at(first + uint32(i)) = id
-	}
+	m.slot.write(first, backends)
 	return nil
 }
 

@@ -106,6 +106,14 @@ func (t *table[T]) at(id uint32) *T {
 	return &chunks[chunk][id%t.perChunk]
 }
 
+// write fills entries from id on, all of which exist.
+func (t *table[T]) write(id uint32, entries []T) {
+	for chunks := t.chunks(); len(entries) > 0; {
+		n := copy(chunks[id/t.perChunk][id%t.perChunk:], entries)
+		id, entries = id+uint32(n), entries[n:]
+	}
+}
+
 // len returns how many entries exist.
 func (t *table[T]) len() uint32 { return uint32(len(t.chunks())) * t.perChunk }
 
