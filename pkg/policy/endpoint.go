@@ -1,63 +1,70 @@
 package policy
 
 import (
-	"cmp"
-	"encoding/binary"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// endpoint is a backend that may come into a set.
+// endpoint is one that may come into a set.
 type endpoint struct {
-	Backend
-	from *model.Endpoint
+	from                                *model.Endpoint
+	port                                uint16
+	weight                              uint16
+	ready, serving, terminating, onNode bool
 }
 
-// rank is what endpoints are ordered by: address and port, then the place in which
-// they were listed. Numbers compare several times faster than netip's types.
-type rank struct {
-	high, low uint64 // of the address
-	port      uint16
-	place     int32
+// draining says that the endpoint is on its way out but still answers: it is
+// used when there is no Ready one.
+func (e *endpoint) draining() bool { return e.serving && e.terminating }
+
+func (e *endpoint) backend(inCluster, inLocal bool) Backend {
+	return Backend{
+		AddrPort:    netip.AddrPortFrom(e.from.Addr, e.port),
+		NodeName:    e.from.NodeName,
+		Weight:      e.weight,
+		Ready:       e.ready,
+		Serving:     e.serving,
+		Terminating: e.terminating,
+		OnNode:      e.onNode,
+		InCluster:   inCluster,
+		InLocal:     inLocal,
+	}
 }
 
 // scratch is the memory of one call of [Select], used again by the next: a call
 // for a large Service would else leave as much for the garbage collector.
 type scratch struct {
 	listed, ordered []endpoint
-	ranks           []rank
+	ranks           ranks
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// join appends the endpoints of every slice port that belongs to the Service port,
+// join lists the endpoints of every slice port that belongs to the Service port,
 // in the order of the slices.
-func join(eps []endpoint, port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) []endpoint {
-	eachPort(port, family, list, func(s *model.Slice, target uint16) {
+func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) {
+	s.listed, s.ranks.list = s.listed[:0], s.ranks.list[:0]
+	eachPort(port, family, list, func(slice *model.Slice, target uint16) {
 		weight := uint16(1)
-		if s.Weight != nil {
-			weight = uint16(*s.Weight)
+		if slice.Weight != nil {
+			weight = uint16(*slice.Weight)
 		}
-		for i := range s.Endpoints {
-			ep := &s.Endpoints[i]
-			eps = append(eps, endpoint{
-				Backend: Backend{
-					AddrPort:    netip.AddrPortFrom(ep.Addr, target),
-					Ready:       ep.Ready,
-					Serving:     ep.Serving,
-					Terminating: ep.Terminating,
-					NodeName:    ep.NodeName,
-					OnNode:      node.Name != "" && ep.NodeName == node.Name,
-					Weight:      weight,
-				},
-				from: ep,
+		for i := range slice.Endpoints {
+			ep := &slice.Endpoints[i]
+			s.ranks.add(ep.Addr, target, len(s.listed))
+			s.listed = append(s.listed, endpoint{
+				from:        ep,
+				port:        target,
+				weight:      weight,
+				ready:       ep.Ready,
+				serving:     ep.Serving,
+				terminating: ep.Terminating,
+				onNode:      node.Name != "" && ep.NodeName == node.Name,
 			})
 		}
 	})
-	return eps
 }
 
 // weigh multiplies the weights by those of the endpoints' zones.
@@ -67,7 +74,7 @@ func weigh(eps []endpoint, zones map[string]uint8) {
 	}
 	for i := range eps {
 		if weight, ok := zones[eps[i].from.Zone]; ok {
-			eps[i].Weight *= uint16(weight)
+			eps[i].weight *= uint16(weight)
 		}
 	}
 }
@@ -91,39 +98,17 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 // slices while a controller moves it; its newer entry counts, unless that only says
 // that an earlier pod of the same address goes away.
 func (s *scratch) unique() []endpoint {
-	s.ranks = s.ranks[:0]
-	for i := range s.listed {
-		addr := s.listed[i].AddrPort.Addr().As16()
-		s.ranks = append(s.ranks, rank{
-			high:  binary.BigEndian.Uint64(addr[:8]),
-			low:   binary.BigEndian.Uint64(addr[8:]),
-			port:  s.listed[i].AddrPort.Port(),
-			place: int32(i),
-		})
-	}
-	slices.SortFunc(s.ranks, rank.compare)
 	s.ordered = s.ordered[:0]
-	for _, r := range s.ranks {
+	var last rank
+	for _, r := range s.ranks.sort() {
 		e := &s.listed[r.place]
-		last := len(s.ordered) - 1
 		switch {
-		case last < 0 || s.ordered[last].AddrPort != e.AddrPort:
+		case len(s.ordered) == 0 || last.before(&r):
 			s.ordered = append(s.ordered, *e)
-		case !e.Terminating:
-			s.ordered[last] = *e
+		case !e.terminating:
+			s.ordered[len(s.ordered)-1] = *e
 		}
+		last = r
 	}
 	return s.ordered
-}
-
-func (r rank) compare(o rank) int {
-	switch {
-	case r.high != o.high:
-		return cmp.Compare(r.high, o.high)
-	case r.low != o.low:
-		return cmp.Compare(r.low, o.low)
-	case r.port != o.port:
-		return cmp.Compare(r.port, o.port)
-	}
-	return cmp.Compare(r.place, o.place)
 }

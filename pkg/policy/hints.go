@@ -30,7 +30,7 @@ func hintsCount(eps []endpoint, hints func(*endpoint) []string, name string) boo
 	}
 	named := false
 	for i := range eps {
-		if !eps[i].Ready {
+		if !eps[i].ready {
 			continue
 		}
 		h := hints(&eps[i])

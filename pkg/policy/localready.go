@@ -24,10 +24,10 @@ func LocalReady(family model.Family, slices []*model.Slice, node *model.Node) in
 	}
 	ready := make(map[netip.Addr]struct{})
 	for port := range ports {
-		s.listed = join(s.listed[:0], port, family, slices, node)
+		s.join(port, family, slices, node)
 		for _, e := range s.unique() {
-			if e.OnNode && e.Ready {
-				ready[e.AddrPort.Addr()] = struct{}{}
+			if e.onNode && e.ready {
+				ready[e.from.Addr] = struct{}{}
 			}
 		}
 	}

@@ -8,6 +8,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -40,98 +41,84 @@ func (k Kind) String() string {
 
 // Backend is an endpoint at the target port of one Service port.
 type Backend struct {
-	AddrPort    netip.AddrPort
+	AddrPort netip.AddrPort
+	// NodeName is the node that the endpoint runs on; "" is unknown.
+	NodeName string
+	// Weight is the share of new connections; 0 gets none.
+	Weight      uint16
 	Ready       bool
 	Serving     bool
 	Terminating bool
-	// NodeName is the node that the endpoint runs on; "" is unknown.
-	NodeName string
 	// OnNode says that the endpoint runs on the node the sets are made for.
 	OnNode bool
-	// Weight is the share of new connections; 0 gets none.
-	Weight uint16
+	// InCluster and InLocal say which of the sets it is in.
+	InCluster, InLocal bool
 }
 
-// draining says that the endpoint is on its way out but still answers: it is
-// used when there is no Ready one.
-func (b *Backend) draining() bool { return b.Serving && b.Terminating }
-
-// Set is what a class of traffic may reach.
-type Set struct {
-	Kind Kind
-	// Backends are in the order of their AddrPort, which is there once. There
-	// are some of a weight if Kind is Backends; otherwise those that there are have
-	// none, and keep what they serve.
+// Sets are the two sets of one family of a Service port: what each class of traffic
+// may reach.
+type Sets struct {
+	// Cluster is for traffic under the policy Cluster.
+	Cluster Kind
+	// Local is for traffic under the policy Local, whether or not the Service
+	// has such a policy.
+	Local Kind
+	// Backends are those of both sets, in the order of their AddrPort, which is there
+	// once. There are some of a weight in a set whose kind is Backends; otherwise those
+	// that there are have none, and keep what they serve.
 	Backends []Backend
 }
 
-// Sets are the two sets of one family of a Service port.
-type Sets struct {
-	// Cluster is for traffic under the policy Cluster.
-	Cluster Set
-	// Local is for traffic under the policy Local, whether or not the Service
-	// has such a policy.
-	Local Set
-}
-
-// Select returns the sets of one family of a port of svc. slices are all the
+// Select returns the sets of one family of a port of svc. list are all the
 // slices of the Service, ordered by name: the order decides between endpoints of
 // the same address and port. node must not be nil; of an unknown name or zone
-// (empty) nothing is local or hinted at.
-func Select(svc *model.Service, port model.ServicePort, family model.Family, slices []*model.Slice, node *model.Node) Sets {
+// (empty) nothing is local or hinted at. The backends are appended to memory.
+func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node, memory *[]Backend) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.listed = join(s.listed[:0], port, family, slices, node)
+	s.join(port, family, list, node)
 	weigh(s.listed, svc.ZoneWeights)
 	eps := s.unique()
 
-	hinted := hintFilter(eps, node)
-	cluster := pick(eps, func(e *endpoint) bool { return e.Ready && hinted(e) })
-	if len(cluster) == 0 {
-		cluster = pick(eps, func(e *endpoint) bool { return e.draining() })
+	cluster, local := clusterFilter(eps, node), localFilter(eps)
+	var sets Sets
+	start := len(*memory)
+	for i := range eps {
+		e := &eps[i]
+		inCluster, inLocal := cluster(e), local(e)
+		if !inCluster && !inLocal {
+			continue
+		}
+		*memory = append(*memory, e.backend(inCluster, inLocal))
+		if inCluster && e.weight > 0 {
+			sets.Cluster = Backends
+		}
+		if inLocal && e.weight > 0 {
+			sets.Local = Backends
+		}
 	}
-	local := pick(eps, func(e *endpoint) bool { return e.OnNode && e.Ready })
-	if len(local) == 0 {
-		local = pick(eps, func(e *endpoint) bool { return e.OnNode && e.draining() })
-	}
-
 	// The Cluster set is empty only when nothing is usable anywhere: hints never
 	// filter out the last Ready endpoint.
-	sets := Sets{Cluster: newSet(cluster, Reject)}
-	none := Reject
-	if sets.Cluster.Kind == Backends {
-		none = Drop
+	if sets.Cluster == Backends && sets.Local != Backends {
+		sets.Local = Drop
 	}
-	sets.Local = newSet(local, none)
+	sets.Backends = slices.Clip((*memory)[start:])
 	return sets
 }
 
-// newSet returns the set of backends, of kind none when no backend has a weight.
-func newSet(backends []Backend, none Kind) Set {
-	for i := range backends {
-		if backends[i].Weight > 0 {
-			return Set{Kind: Backends, Backends: backends}
-		}
+// clusterFilter returns which endpoints are in the Cluster set.
+func clusterFilter(eps []endpoint, node *model.Node) func(*endpoint) bool {
+	if !slices.ContainsFunc(eps, func(e endpoint) bool { return e.ready }) {
+		return (*endpoint).draining
 	}
-	return Set{Kind: none, Backends: backends}
+	hinted := hintFilter(eps, node)
+	return func(e *endpoint) bool { return e.ready && hinted(e) }
 }
 
-// pick returns the backends that match, in order, or nil.
-func pick(eps []endpoint, match func(*endpoint) bool) []Backend {
-	n := 0
-	for i := range eps {
-		if match(&eps[i]) {
-			n++
-		}
+// localFilter returns which endpoints are in the Local set.
+func localFilter(eps []endpoint) func(*endpoint) bool {
+	if !slices.ContainsFunc(eps, func(e endpoint) bool { return e.onNode && e.ready }) {
+		return func(e *endpoint) bool { return e.onNode && e.draining() }
 	}
-	if n == 0 {
-		return nil
-	}
-	backends := make([]Backend, 0, n)
-	for i := range eps {
-		if match(&eps[i]) {
-			backends = append(backends, eps[i].Backend)
-		}
-	}
-	return backends
+	return func(e *endpoint) bool { return e.onNode && e.ready }
 }

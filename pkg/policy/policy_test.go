@@ -73,9 +73,28 @@ func httpSlice(family model.Family, pods ...pod) *model.Slice {
 
 var httpPort = model.ServicePort{Name: "http", Protocol: model.TCP, Port: 80}
 
+// set is one of the two.
+type set struct {
+	Kind     Kind
+	Backends []Backend
+}
+
+func (s Sets) cluster() set { return s.only(s.Cluster, func(b *Backend) bool { return b.InCluster }) }
+func (s Sets) local() set   { return s.only(s.Local, func(b *Backend) bool { return b.InLocal }) }
+
+func (s Sets) only(kind Kind, in func(*Backend) bool) set {
+	one := set{Kind: kind}
+	for i := range s.Backends {
+		if in(&s.Backends[i]) {
+			one.Backends = append(one.Backends, s.Backends[i])
+		}
+	}
+	return one
+}
+
 // show writes a set as its kind or, for backends, as the numbers of the pods.
 // A port other than targetPort is added to the number.
-func show(s Set) string {
+func show(s set) string {
 	if s.Kind != Backends && len(s.Backends) == 0 {
 		return s.Kind.String()
 	}
@@ -113,11 +132,11 @@ func runSelectCases(t *testing.T, node *model.Node, cases []selectCase) {
 					return list
 				}
 				list := build()
-				got := Select(&model.Service{}, httpPort, family, list, node)
-				if cluster := show(got.Cluster); cluster != c.cluster {
+				got := Select(&model.Service{}, httpPort, family, list, node, new([]Backend))
+				if cluster := show(got.cluster()); cluster != c.cluster {
 					t.Errorf("cluster set = %s, want %s", cluster, c.cluster)
 				}
-				if local := show(got.Local); local != c.local {
+				if local := show(got.local()); local != c.local {
 					t.Errorf("local set = %s, want %s", local, c.local)
 				}
 				if !reflect.DeepEqual(list, build()) {
@@ -324,11 +343,11 @@ func TestJoin(t *testing.T) {
 			{"http", model.SCTP, "reject"},
 		} {
 			port := model.ServicePort{Name: c.name, Protocol: c.protocol, Port: targetPort}
-			if got := show(Select(&model.Service{}, port, family, list, here).Cluster); got != c.want {
+			if got := show(Select(&model.Service{}, port, family, list, here, new([]Backend)).cluster()); got != c.want {
 				t.Errorf("%v, port %q %v: cluster set = %s, want %s", family, c.name, c.protocol, got, c.want)
 			}
 		}
-		if got := show(Select(&model.Service{}, httpPort, other, list, here).Cluster); got != "3" {
+		if got := show(Select(&model.Service{}, httpPort, other, list, here, new([]Backend)).cluster()); got != "3" {
 			t.Errorf("%v: cluster set = %s, want 3", other, got)
 		}
 	}
@@ -336,19 +355,18 @@ func TestJoin(t *testing.T) {
 
 func TestBackendState(t *testing.T) {
 	list := []*model.Slice{httpSlice(model.IPv4, draining(2), draining(1).here())}
-	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here)
+	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here, new([]Backend))
 	local := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.1:8080"),
 		Serving:  true, Terminating: true, NodeName: "here", OnNode: true, Weight: 1,
+		InCluster: true, InLocal: true,
 	}
 	remote := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.2:8080"),
 		Serving:  true, Terminating: true, NodeName: "there", Weight: 1,
+		InCluster: true,
 	}
-	if want := []Backend{local, remote}; !slices.Equal(sets.Cluster.Backends, want) {
-		t.Errorf("cluster backends = %+v, want %+v", sets.Cluster.Backends, want)
-	}
-	if want := []Backend{local}; !slices.Equal(sets.Local.Backends, want) {
-		t.Errorf("local backends = %+v, want %+v", sets.Local.Backends, want)
+	if want := []Backend{local, remote}; sets.Cluster != Backends || sets.Local != Backends || !slices.Equal(sets.Backends, want) {
+		t.Errorf("sets = %+v, want backends %+v", sets, want)
 	}
 }

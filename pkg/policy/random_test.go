@@ -136,7 +136,7 @@ func line(addr netip.AddrPort, ready, serving, terminating, local bool) string {
 }
 
 // describe writes a set in its own order, or as its kind.
-func describe(s Set) string {
+func describe(s set) string {
 	if len(s.Backends) == 0 {
 		return s.Kind.String()
 	}
@@ -235,12 +235,12 @@ func TestSelectRandom(t *testing.T) {
 				{Name: "dns", Protocol: model.UDP},
 				{Name: "", Protocol: model.TCP},
 			} {
-				got := Select(&model.Service{}, port, family, list, node)
+				got := Select(&model.Service{}, port, family, list, node, new([]Backend))
 				want := restate(port, family, list, node)
 				cluster, local := want.sets()
-				if describe(got.Cluster) != cluster || describe(got.Local) != local {
+				if describe(got.cluster()) != cluster || describe(got.local()) != local {
 					t.Fatalf("case %d, seed %d: %v port %q on %+v\ncluster set: %s\n       want: %s\n  local set: %s\n       want: %s",
-						i, s, family, port.Name, *node, describe(got.Cluster), cluster, describe(got.Local), local)
+						i, s, family, port.Name, *node, describe(got.cluster()), cluster, describe(got.local()), local)
 				}
 				want.count(met, got)
 			}
@@ -259,8 +259,8 @@ func TestSelectRandom(t *testing.T) {
 
 // count notes what a case was about.
 func (r restated) count(met map[string]int, got Sets) {
-	met["cluster "+got.Cluster.Kind.String()]++
-	met["local "+got.Local.Kind.String()]++
+	met["cluster "+got.Cluster.String()]++
+	met["local "+got.Local.String()]++
 	if !r.those(isReady).some() && r.cluster().some() {
 		met["cluster draining"]++
 	}

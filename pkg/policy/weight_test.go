@@ -41,11 +41,11 @@ func TestWeights(t *testing.T) {
 					list = append(list, httpSlice(family, p))
 					list[i].Weight = s.weight
 				}
-				sets := Select(&model.Service{ZoneWeights: c.zones}, httpPort, family, list, here)
-				if got := weights(sets.Cluster); got != c.cluster {
+				sets := Select(&model.Service{ZoneWeights: c.zones}, httpPort, family, list, here, new([]Backend))
+				if got := weights(sets.cluster()); got != c.cluster {
 					t.Errorf("%s cluster set: %s, want %s", family, got, c.cluster)
 				}
-				if got := weights(sets.Local); got != c.local {
+				if got := weights(sets.local()); got != c.local {
 					t.Errorf("%s local set: %s, want %s", family, got, c.local)
 				}
 			}
@@ -53,7 +53,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-func weights(s Set) string {
+func weights(s set) string {
 	var list []uint16
 	for b := range slices.Values(s.Backends) {
 		list = append(list, b.Weight)

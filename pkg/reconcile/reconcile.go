@@ -484,6 +484,7 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 				if err == nil || ownFault(err) {
 					r.report(s, name, wishes[i].svc, wishes[i].slices, &desired[i], &w.node)
 				}
+				desired[i].Free()
 				s.Services++
 			}
 		}

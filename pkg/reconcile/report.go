@@ -59,7 +59,7 @@ func (r *Reconciler) reportCheck(s *Sync, at place, check Check) {
 func noLocal(desired *tables.Desired, family model.Family) (n NoLocal) {
 	for i := range desired.Units {
 		u := &desired.Units[i]
-		if u.Name.Family != family || u.Sets.Local.Kind != policy.Drop {
+		if u.Name.Family != family || u.Sets.Local != policy.Drop {
 			continue
 		}
 		if u.Name.InternalLocal {

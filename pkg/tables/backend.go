@@ -22,53 +22,37 @@ type backend struct {
 	left BackendState
 }
 
-// endpoint is one that a unit wants, with the bits it should have.
-type endpoint struct {
-	addr   netip.AddrPort
-	state  BackendState
-	weight uint16
-	node   uint16 // set by nodes.locate
-	host   string // the name of the node
-}
+// Backends of a unit and of the sets that it wants are in the order of addresses, so that
+// one is compared with the other in one pass.
 
-// Backends of a unit, wanted endpoints and the sets of pkg/policy are all in the
-// order of addresses, so that each is compared with another in one pass.
+// cursor passes along backends.
+type cursor struct{ list []backend }
 
-// appendWanted appends the endpoints of both sets.
-func appendWanted(wanted []endpoint, sets policy.Sets) []endpoint {
-	cluster, local := sets.Cluster.Backends, sets.Local.Backends
-	for len(cluster) > 0 || len(local) > 0 {
-		order := 0
-		switch {
-		case len(local) == 0:
-			order = -1
-		case len(cluster) == 0:
-			order = 1
-		default:
-			order = cluster[0].AddrPort.Compare(local[0].AddrPort)
+// find returns the backend of an address; nil when there is none. The address is behind
+// those of the calls before.
+func (c *cursor) find(addr netip.AddrPort) *backend {
+	for len(c.list) > 0 {
+		b := &c.list[0]
+		if b.addr != addr && b.addr.Compare(addr) > 0 {
+			return nil
 		}
-		var e endpoint
-		if order <= 0 {
-			e.take(&cluster[0], InCluster)
-			cluster = cluster[1:]
+		c.list = c.list[1:]
+		if b.addr == addr {
+			return b
 		}
-		if order >= 0 {
-			e.take(&local[0], InLocal)
-			local = local[1:]
-		}
-		wanted = append(wanted, e)
 	}
-	return wanted
+	return nil
 }
 
-// take adds that the endpoint is in a set.
-func (e *endpoint) take(b *policy.Backend, set BackendState) {
-	e.addr, e.weight, e.host = b.AddrPort, b.Weight, b.NodeName
-	e.state |= set | conditions(b)
-}
-
-func conditions(b *policy.Backend) BackendState {
+// stateOf returns the bits that a backend should have.
+func stateOf(b *policy.Backend) BackendState {
 	var s BackendState
+	if b.InCluster {
+		s |= InCluster
+	}
+	if b.InLocal {
+		s |= InLocal
+	}
 	if b.Ready {
 		s |= Ready
 	}
@@ -89,19 +73,22 @@ func conditions(b *policy.Backend) BackendState {
 
 // putBackends gives an id to each endpoint and widens its membership. Bits that
 // go are left until the sets no longer lead to it.
-func (t *Tables) putBackends(u *unit, wanted []endpoint) error {
+func (t *Tables) putBackends(u *unit, want *Unit) error {
 	var errs []error
-	var fresh []endpoint
-	known := u.backends
-	for _, want := range wanted {
-		known = from(known, want.addr)
-		if len(known) == 0 || known[0].addr != want.addr {
-			fresh = append(fresh, want)
+	var fresh []*policy.Backend
+	known := cursor{u.backends}
+	for i := range want.Sets.Backends {
+		w := &want.Sets.Backends[i]
+		b := known.find(w.AddrPort)
+		if b == nil {
+			fresh = append(fresh, w)
 			continue
 		}
-		b := &known[0]
 		next := *b
-		next.state, next.weight, next.node = want.state|b.state&membership, want.weight, want.node
+		next.state, next.weight, next.node = stateOf(w)|b.state&membership, w.Weight, t.nodes.of(want, w)
+		if next == *b {
+			continue
+		}
 		if next.state&^b.state&b.left != 0 {
 			next.generation++
 			next.left = 0
@@ -110,34 +97,26 @@ func (t *Tables) putBackends(u *unit, wanted []endpoint) error {
 			errs = append(errs, err)
 		}
 	}
-	added, err := t.addBackends(u, fresh, len(wanted))
+	added, err := t.addBackends(u, want, fresh)
 	u.backends = merge(u.backends, added)
 	return errors.Join(append(errs, err)...)
 }
 
-// from returns the backends of list from addr on.
-func from(list []backend, addr netip.AddrPort) []backend {
-	for len(list) > 0 && list[0].addr.Compare(addr) < 0 {
-		list = list[1:]
-	}
-	return list
-}
-
 // addBackends gives ids to endpoints that have none, in the order of addresses, so
-// that equal input gives equal ids. all is how many the unit wants.
-func (t *Tables) addBackends(u *unit, fresh []endpoint, all int) ([]backend, error) {
+// that equal input gives equal ids.
+func (t *Tables) addBackends(u *unit, want *Unit, fresh []*policy.Backend) ([]backend, error) {
 	var errs []error
 	added := make([]backend, 0, len(fresh))
-	for i, want := range fresh {
+	for i, w := range fresh {
 		id, err := t.allocate(&t.backends, t.store.Limits().Backends)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%d of %d endpoints are not used: %w", len(fresh)-i, all, err))
+			errs = append(errs, fmt.Errorf("%d of %d endpoints are not used: %w", len(fresh)-i, len(want.Sets.Backends), err))
 			break
 		}
-		b := backend{addr: want.addr, id: id, generation: t.store.Generation(id)}
+		b := backend{addr: w.AddrPort, id: id, generation: t.store.Generation(id)}
 		next := b
-		next.generation, next.state, next.weight = b.generation+1, want.state, want.weight
-		next.node = want.node
+		next.generation, next.state, next.weight = b.generation+1, stateOf(w), w.Weight
+		next.node = t.nodes.of(want, w)
 		if err := t.putBackend(u, &b, next); err != nil {
 			t.backends.put(id)
 			errs = append(errs, err)
@@ -164,16 +143,14 @@ func merge(list, added []backend) []backend {
 	return list
 }
 
-// putBackend writes next in place of b, if it differs.
+// putBackend writes next in place of b.
 func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
-	if next.state != b.state || next.generation != b.generation || next.weight != b.weight || next.node != b.node {
-		entry := Backend{
-			AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation,
-			Weight: next.weight, Node: next.node,
-		}
-		if err := t.store.PutBackend(b.id, entry); err != nil {
-			return fmt.Errorf("backend %s: %w", b.addr, err)
-		}
+	entry := Backend{
+		AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation,
+		Weight: next.weight, Node: next.node,
+	}
+	if err := t.store.PutBackend(b.id, entry); err != nil {
+		return fmt.Errorf("backend %s: %w", b.addr, err)
 	}
 	t.nodes.move(b.node, next.node)
 	*b = next
@@ -183,35 +160,38 @@ func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
 // dropBackends narrows the membership of backends and retires those that are
 // wanted no more and not held by a set. It never widens: a backend that comes
 // back needs the generation that putBackends writes.
-func (t *Tables) dropBackends(u *unit, wanted []endpoint, held map[uint32]bool) error {
+func (t *Tables) dropBackends(u *unit, wanted []policy.Backend, held map[uint32]bool) error {
 	var errs []error
 	kept := u.backends[:0]
-	for _, b := range u.backends {
-		for len(wanted) > 0 && wanted[0].addr.Compare(b.addr) < 0 {
+	for i := range u.backends {
+		b := &u.backends[i]
+		for len(wanted) > 0 && wanted[0].AddrPort != b.addr && wanted[0].AddrPort.Compare(b.addr) < 0 {
 			wanted = wanted[1:]
 		}
 		var state BackendState
-		if len(wanted) > 0 && wanted[0].addr == b.addr {
-			state = wanted[0].state
+		if len(wanted) > 0 && wanted[0].AddrPort == b.addr {
+			state, wanted = stateOf(&wanted[0]), wanted[1:]
 		}
-		if state == 0 && held[b.id] {
-			kept = append(kept, b)
-			continue
-		}
-		next := b
-		next.state = state &^ (membership &^ b.state)
-		next.left |= b.state &^ next.state & membership
-		if next.state == 0 {
-			next.node = 0
-		}
-		if err := t.putBackend(u, &b, next); err != nil {
-			errs = append(errs, err)
+		state &^= membership &^ b.state
+		if state != b.state && (state != 0 || !held[b.id]) {
+			next := *b
+			next.state = state
+			next.left |= b.state &^ state & membership
+			if state == 0 {
+				next.node = 0
+			}
+			if err := t.putBackend(u, b, next); err != nil {
+				errs = append(errs, err)
+			}
 		}
 		if b.state == 0 {
 			t.retired.backends = append(t.retired.backends, b.id)
 			continue
 		}
-		kept = append(kept, b)
+		if len(kept) < i {
+			u.backends[len(kept)] = *b
+		}
+		kept = kept[:len(kept)+1]
 	}
 	clear(u.backends[len(kept):])
 	u.backends = kept

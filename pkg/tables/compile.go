@@ -2,6 +2,7 @@ package tables
 
 import (
 	"net/netip"
+	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -11,6 +12,21 @@ import (
 type Desired struct {
 	Name  model.Name
 	Units []Unit
+
+	memory *[]policy.Backend // of the sets; nil: it is not used again
+}
+
+// memories hold the sets of a Service: one with many endpoints would else leave as much
+// for the garbage collector each time one of them changes.
+var memories = sync.Pool{New: func() any { return new([]policy.Backend) }}
+
+// Free says that the sets are not read any more: their memory is that of another
+// Desired from then on.
+func (d *Desired) Free() {
+	if d.memory != nil {
+		memories.Put(d.memory)
+	}
+	*d = Desired{Name: d.Name}
 }
 
 // Unit is one family of one port of a Service.
@@ -39,14 +55,15 @@ type DesiredFrontend struct {
 // Compile computes what a Service wants. slices are all of its slices, ordered
 // by name. It has no side effects.
 func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
-	desired := Desired{Name: svc.Name}
+	desired := Desired{Name: svc.Name, memory: memories.Get().(*[]policy.Backend)}
+	*desired.memory = (*desired.memory)[:0]
 	for _, family := range model.Families {
 		if !svc.HasFamily(family) {
 			continue
 		}
 		for i, port := range svc.Ports {
 			unit := compileUnit(svc, port, family)
-			unit.Sets = policy.Select(svc, port, family, slices, node)
+			unit.Sets = policy.Select(svc, port, family, slices, node, desired.memory)
 			if i == 0 {
 				unit.Frontends = append(unit.Frontends, addressFrontends(svc, family)...)
 			}

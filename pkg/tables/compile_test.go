@@ -145,7 +145,7 @@ func TestCompileUnit(t *testing.T) {
 	if u.AffinitySeconds != 17 || !slices.Equal(u.SourceRanges, svc.SourceRanges[1:]) {
 		t.Errorf("affinity %d, ranges %v", u.AffinitySeconds, u.SourceRanges)
 	}
-	if u.Sets.Cluster.Kind != policy.Backends || len(u.Sets.Cluster.Backends) != 2 || len(u.Sets.Local.Backends) != 1 {
+	if u.Sets.Cluster != policy.Backends || len(u.Sets.Backends) != 2 || u.cluster().count() != 2 || u.local().count() != 1 {
 		t.Errorf("sets %+v", u.Sets)
 	}
 }

@@ -22,18 +22,23 @@ const (
 
 // wantedSet is a set with what decides how its slots are filled.
 type wantedSet struct {
-	policy.Set
+	kind     policy.Kind
+	backends []policy.Backend // also those of the other set
+	in       func(*policy.Backend) bool
 	layout   layout
 	weighted bool
 	ringSize uint32   // 0 is by the number of backends
 	ring     []uint32 // as [Tables.Prepare] has made it; nil: not yet
 }
 
-func (u *Unit) cluster() wantedSet { return u.set(u.Sets.Cluster, 0) }
+func inCluster(b *policy.Backend) bool { return b.InCluster }
+func inLocal(b *policy.Backend) bool   { return b.InLocal }
+
+func (u *Unit) cluster() *wantedSet { return u.set(u.Sets.Cluster, inCluster, u.rings[0]) }
 
 // local returns the local set. One that no frontend leads to gets no ring.
-func (u *Unit) local() wantedSet {
-	set := u.set(u.Sets.Local, 1)
+func (u *Unit) local() *wantedSet {
+	set := u.set(u.Sets.Local, inLocal, u.rings[1])
 	used := func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 }
 	if set.layout == layoutRing && !slices.ContainsFunc(u.Frontends, used) {
 		set.layout = layoutRuns
@@ -41,12 +46,14 @@ func (u *Unit) local() wantedSet {
 	return set
 }
 
-func (u *Unit) set(set policy.Set, place int) wantedSet {
-	want := wantedSet{
-		Set:      set,
+func (u *Unit) set(kind policy.Kind, in func(*policy.Backend) bool, ring []uint32) *wantedSet {
+	want := &wantedSet{
+		kind:     kind,
+		backends: u.Sets.Backends,
+		in:       in,
 		weighted: u.Algorithm != model.RoundRobin,
 		ringSize: u.RingSize,
-		ring:     u.rings[place],
+		ring:     ring,
 	}
 	switch {
 	case u.Algorithm.Hashes():
@@ -55,6 +62,24 @@ func (u *Unit) set(set policy.Set, place int) wantedSet {
 		want.layout = layoutTurns
 	}
 	return want
+}
+
+// weighing are the backends of the set that have a weight.
+func (w *wantedSet) weighing(yield func(*policy.Backend) bool) {
+	for i := range w.backends {
+		if b := &w.backends[i]; b.Weight > 0 && w.in(b) && !yield(b) {
+			return
+		}
+	}
+}
+
+// count returns how many they are.
+func (w *wantedSet) count() int {
+	n := 0
+	for range w.weighing {
+		n++
+	}
+	return n
 }
 
 // size returns the number of slots of a ring of so many backends.
@@ -91,22 +116,18 @@ func (c content) ids() []uint32 {
 
 // content returns what the slots of a set are to be made of: those of its backends
 // that have a weight and an id.
-func (u *unit) content(want wantedSet) content {
-	c := content{layout: want.layout, members: make([]uint32, 0, len(want.Backends))}
+func (u *unit) content(want *wantedSet) content {
+	c := content{layout: want.layout, members: make([]uint32, 0, len(want.backends))}
 	var weights []uint32
-	known := u.backends
-	for i := range want.Backends {
-		b := &want.Backends[i]
-		if b.Weight == 0 {
+	all := cursor{u.backends}
+	for w := range want.weighing {
+		b := all.find(w.AddrPort)
+		if b == nil {
 			continue
 		}
-		known = from(known, b.AddrPort)
-		if len(known) == 0 || known[0].addr != b.AddrPort {
-			continue
-		}
-		c.members = append(c.members, known[0].id)
-		if want.weighted && (b.Weight != 1 || weights != nil) {
-			weights = appendWeight(weights, len(c.members)-1, b.Weight)
+		c.members = append(c.members, b.id)
+		if want.weighted && (w.Weight != 1 || weights != nil) {
+			weights = appendWeight(weights, len(c.members)-1, w.Weight)
 		}
 	}
 	c.weights = reduce(weights)
@@ -126,11 +147,11 @@ func appendWeight(weights []uint32, i int, weight uint16) []uint32 {
 }
 
 // slots returns the ids for the slots of a set.
-func (u *unit) slots(c content, want wantedSet) []uint32 {
+func (u *unit) slots(c content, want *wantedSet) []uint32 {
 	switch {
 	case c.layout == layoutRing:
 		ring := want.ring
-		if uint32(len(ring)) != c.size || len(c.members) != weighing(want.Set) {
+		if uint32(len(ring)) != c.size || len(c.members) != want.count() {
 			ring = maglev.Ring(c.size, u.ringBackends(c))
 		}
 		slots := make([]uint32, len(ring))
@@ -166,15 +187,4 @@ func (u *unit) ringBackends(c content) []maglev.Backend {
 		}
 	}
 	return list
-}
-
-// weighing returns how many backends of a set have a weight.
-func weighing(set policy.Set) int {
-	n := 0
-	for i := range set.Backends {
-		if set.Backends[i].Weight > 0 {
-			n++
-		}
-	}
-	return n
 }

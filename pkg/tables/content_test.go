@@ -20,8 +20,7 @@ func weighed(algorithm model.Algorithm, weights ...uint16) Desired {
 	u := &d.Units[0]
 	u.Algorithm = algorithm
 	for i, w := range weights {
-		u.Sets.Cluster.Backends[i].Weight = w
-		u.Sets.Local.Backends[i].Weight = w
+		u.Sets.Backends[i].Weight = w
 	}
 	return d
 }
@@ -89,7 +88,7 @@ func TestRings(t *testing.T) {
 				}
 				apply(t, tables, d)
 				var list []maglev.Backend
-				for _, b := range d.Units[0].Sets.Cluster.Backends {
+				for _, b := range d.Units[0].Sets.Backends {
 					list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
 				}
 				var want []byte
@@ -152,7 +151,7 @@ func TestPrepareUnchanged(t *testing.T) {
 		{"another hash", weighed(model.SourceHash, 1, 2, 3), false},
 		{"conditions", func() Desired {
 			d := weighed(model.Maglev, 1, 2, 3)
-			d.Units[0].Sets.Cluster.Backends[0].Terminating = true
+			d.Units[0].Sets.Backends[0].Terminating = true
 			return d
 		}(), false},
 		{"one without a weight more", weighed(model.Maglev, 1, 2, 3, 0), false},
@@ -183,7 +182,7 @@ func TestNoWeight(t *testing.T) {
 		t.Errorf("without a weight it is %+v", got)
 	}
 	none := weighed(model.Random, 0, 0)
-	none.Units[0].Sets.Cluster.Kind, none.Units[0].Sets.Local.Kind = policy.Reject, policy.Reject
+	none.Units[0].Sets.Cluster, none.Units[0].Sets.Local = policy.Reject, policy.Reject
 	apply(t, tables, none)
 	if got := store.services[0].Cluster; got != (Set{Kind: policy.Reject}) {
 		t.Errorf("the set of no weight is %+v", got)

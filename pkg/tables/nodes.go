@@ -260,11 +260,12 @@ func (t *Tables) Peers() (peers []Peer, changed bool) {
 	return peers, true
 }
 
-// locate fills in the ids of the nodes that endpoints are on.
-func (n *nodes) locate(wanted []endpoint) {
-	for i := range wanted {
-		wanted[i].node = n.byName[wanted[i].host]
+// of returns the id of the node that a backend is on, as far as it matters.
+func (n *nodes) of(want *Unit, b *policy.Backend) uint16 {
+	if !want.Tunnels {
+		return 0
 	}
+	return n.byName[b.NodeName]
 }
 
 // move counts that a backend goes from one node to another; 0 is none.
@@ -312,16 +313,15 @@ func (d *Desired) hosts() []string {
 		if !u.Tunnels {
 			continue
 		}
-		for _, set := range [][]policy.Backend{u.Sets.Cluster.Backends, u.Sets.Local.Backends} {
-			for i := range set {
-				if set[i].NodeName == "" {
-					continue
-				}
-				if seen == nil {
-					seen = make(map[string]struct{})
-				}
-				seen[set[i].NodeName] = struct{}{}
+		for j := range u.Sets.Backends {
+			host := u.Sets.Backends[j].NodeName
+			if host == "" {
+				continue
 			}
+			if seen == nil {
+				seen = make(map[string]struct{})
+			}
+			seen[host] = struct{}{}
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))

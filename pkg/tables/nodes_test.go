@@ -23,7 +23,7 @@ func tunneled(name string, n int, hosts ...string) Desired {
 	d := oneUnit(name, vip(n), FrontendClusterIP, endpoints(len(hosts)), nil)
 	d.Units[0].Tunnels = true
 	for i, host := range hosts {
-		d.Units[0].Sets.Cluster.Backends[i].NodeName = host
+		d.Units[0].Sets.Backends[i].NodeName = host
 	}
 	return d
 }

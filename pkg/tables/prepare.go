@@ -30,11 +30,11 @@ func (t *Tables) Prepare(desired []Desired) {
 }
 
 // prepare adds a job that makes the ring of a set, if it needs a new one.
-func (u *unit) prepare(jobs []func(), want wantedSet, have content, ring *[]uint32) []func() {
-	if want.Kind != policy.Backends || want.layout != layoutRing {
+func (u *unit) prepare(jobs []func(), want *wantedSet, have content, ring *[]uint32) []func() {
+	if want.kind != policy.Backends || want.layout != layoutRing {
 		return jobs
 	}
-	if n := weighing(want.Set); len(have.members) == n {
+	if n := want.count(); len(have.members) == n {
 		if c := u.content(want); len(c.members) == n && c.equal(have) {
 			return jobs
 		}
@@ -45,11 +45,9 @@ func (u *unit) prepare(jobs []func(), want wantedSet, have content, ring *[]uint
 // newRing returns the ring of the backends that have a weight, by their number among
 // those.
 func (w *wantedSet) newRing() []uint32 {
-	list := make([]maglev.Backend, 0, len(w.Backends))
-	for i := range w.Backends {
-		if b := &w.Backends[i]; b.Weight > 0 {
-			list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
-		}
+	list := make([]maglev.Backend, 0, len(w.backends))
+	for b := range w.weighing {
+		list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
 	}
 	return maglev.Ring(w.size(len(list)), list)
 }

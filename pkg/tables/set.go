@@ -12,9 +12,9 @@ import (
 // putSet writes the slots of a set that differs from the present one, and
 // returns the set with the content it got: a part of it when there is no room
 // for all, the present one when it could not be written.
-func (t *Tables) putSet(u *unit, have Set, haveContent content, want wantedSet) (Set, content, error) {
-	if want.Kind != policy.Backends {
-		return Set{Kind: want.Kind}, content{}, nil
+func (t *Tables) putSet(u *unit, have Set, haveContent content, want *wantedSet) (Set, content, error) {
+	if want.kind != policy.Backends {
+		return Set{Kind: want.kind}, content{}, nil
 	}
 	c := u.content(want)
 	if len(c.members) == 0 {

@@ -30,8 +30,6 @@ type Tables struct {
 
 	retired Retired
 	orphans orphans
-
-	wanted []endpoint // reused from call to call
 }
 
 // service is what one Service has in the tables.

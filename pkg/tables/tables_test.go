@@ -27,15 +27,23 @@ func endpoints(n int) []netip.AddrPort {
 	return list
 }
 
-func ready(addrs []netip.AddrPort) policy.Set {
-	if len(addrs) == 0 {
-		return policy.Set{}
+// sets returns those of these endpoints.
+func sets(cluster, local []netip.AddrPort) policy.Sets {
+	var s policy.Sets
+	all := slices.SortedFunc(slices.Values(slices.Concat(cluster, local)), netip.AddrPort.Compare)
+	for _, a := range slices.Compact(all) {
+		s.Backends = append(s.Backends, policy.Backend{
+			AddrPort: a, Ready: true, Serving: true, Weight: 1,
+			InCluster: slices.Contains(cluster, a), InLocal: slices.Contains(local, a),
+		})
 	}
-	set := policy.Set{Kind: policy.Backends}
-	for _, a := range addrs {
-		set.Backends = append(set.Backends, policy.Backend{AddrPort: a, Ready: true, Serving: true, Weight: 1})
+	if len(cluster) > 0 {
+		s.Cluster = policy.Backends
 	}
-	return set
+	if len(local) > 0 {
+		s.Local = policy.Backends
+	}
+	return s
 }
 
 // oneUnit is a Service of one port with these endpoints in its cluster set, local
@@ -43,7 +51,7 @@ func ready(addrs []netip.AddrPort) policy.Set {
 func oneUnit(name string, key FrontendKey, kind FrontendKind, cluster, local []netip.AddrPort) Desired {
 	return Desired{Name: named(name), Units: []Unit{{
 		Name:      ServiceName{Port: web(name).Port, Family: model.IPv4, Type: "ClusterIP", Number: 80},
-		Sets:      policy.Sets{Cluster: ready(cluster), Local: ready(local)},
+		Sets:      sets(cluster, local),
 		Frontends: []DesiredFrontend{{Key: key, Kind: kind}},
 	}}}
 }
@@ -165,8 +173,8 @@ func TestStay(t *testing.T) {
 	changed := oneUnit("a", vip(2), FrontendExternalIP, all[40:], all[50:])
 	changed.Units[0].AffinitySeconds = 5
 	changed.Units[0].Name.Type = "LoadBalancer"
-	changed.Units[0].Sets.Cluster.Backends[10].Ready = false
-	changed.Units[0].Sets.Cluster.Backends[10].Terminating = true
+	changed.Units[0].Sets.Backends[10].Ready = false
+	changed.Units[0].Sets.Backends[10].Terminating = true
 	apply(t, tables, changed)
 	grace(store, tables)
 	apply(t, tables, oneUnit("b", vip(3), FrontendClusterIP, all, all))

@@ -52,11 +52,7 @@ func (t *Tables) unit(name ServiceName) (*unit, error) {
 // applyUnit brings backends, slots and sets of a unit to what is wanted, and adds
 // source ranges. Those that go are left until no frontend asks for them.
 func (t *Tables) applyUnit(u *unit, want *Unit) error {
-	t.wanted = appendWanted(t.wanted[:0], want.Sets)
-	if want.Tunnels {
-		t.nodes.locate(t.wanted)
-	}
-	errs := []error{t.putBackends(u, t.wanted), t.putRanges(u, want.SourceRanges)}
+	errs := []error{t.putBackends(u, want), t.putRanges(u, want.SourceRanges)}
 	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm, Tunnels: want.Tunnels}
 	var cluster, local content
 	var clusterErr, localErr error
@@ -81,7 +77,7 @@ func (t *Tables) applyUnit(u *unit, want *Unit) error {
 			held[id] = true
 		}
 	}
-	return errors.Join(append(errs, t.dropBackends(u, t.wanted, held))...)
+	return errors.Join(append(errs, t.dropBackends(u, want.Sets.Backends, held))...)
 }
 
 func (t *Tables) putRanges(u *unit, want []netip.Prefix) error {

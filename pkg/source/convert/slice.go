@@ -14,7 +14,9 @@ import (
 // to no Service or to a headless one, or it holds host names.
 //
 // Endpoints without a valid address of the slice's family and ports without a
-// number are left out.
+// number are left out. The endpoints are in the order of their addresses, for a Service
+// is compiled in that order each time a slice of it changes; those of one address stay in
+// the order of the slice.
 func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
 	service := slice.Labels[discoveryv1.LabelServiceName]
 	family, ok := sliceFamily(slice.AddressType)
@@ -71,6 +73,7 @@ func slicePorts(ports []discoveryv1.EndpointPort) []model.SlicePort {
 	return slices.Clip(out)
 }
 
+// endpoints returns them in the order of their addresses.
 func endpoints(list []discoveryv1.Endpoint, family model.Family) []model.Endpoint {
 	out := make([]model.Endpoint, 0, len(list))
 	for i := range list {
@@ -78,6 +81,7 @@ func endpoints(list []discoveryv1.Endpoint, family model.Family) []model.Endpoin
 			out = append(out, ep)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return slices.Clip(out)
 }
 

@@ -116,6 +116,25 @@ func TestSlice(t *testing.T) {
 			},
 			func(*model.Slice) {},
 		}, {
+			"endpoints in the order of addresses, those of one address as they are",
+			func(s *discoveryv1.EndpointSlice) {
+				s.Endpoints = []discoveryv1.Endpoint{
+					{Addresses: []string{"10.0.0.10"}},
+					{Addresses: []string{"10.0.0.9"}, NodeName: new("b")},
+					{Addresses: []string{"10.0.0.1"}},
+					{Addresses: []string{"10.0.0.9"}, NodeName: new("a")},
+				}
+			},
+			func(m *model.Slice) {
+				all := addrs("10.0.0.1", "10.0.0.9", "10.0.0.10")
+				m.Endpoints = []model.Endpoint{
+					{Addr: all[0], Ready: true, Serving: true},
+					{Addr: all[1], Ready: true, Serving: true, NodeName: "b"},
+					{Addr: all[1], Ready: true, Serving: true, NodeName: "a"},
+					{Addr: all[2], Ready: true, Serving: true},
+				}
+			},
+		}, {
 			"IPv6 slice takes no IPv4, mapped or not",
 			func(s *discoveryv1.EndpointSlice) {
 				s.AddressType = discoveryv1.AddressTypeIPv6
