@@ -14,10 +14,15 @@ import (
 
 const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// kernelDepends matches the dependencies that hold parts of a kernel.
-var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:image|base|binary|modules)-\S+)$`)
+// kernelDepends matches the dependencies that hold parts of a kernel, programDepends those
+// of a program.
+var (
+	kernelDepends  = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:image|base|binary|modules)-\S+)$`)
+	programDepends = regexp.MustCompile(`(?m)^\s*Depends: ([a-z0-9.+-]+)$`)
+)
 
-// fetch downloads the kernel of a Debian suite and unpacks it into dir.
+// fetch downloads the kernel of a Debian suite, and the suite's programs for tests, and
+// unpacks them into dir.
 func fetch(ctx context.Context, suite, dir string) error {
 	apt, err := newApt(ctx, suite, dir)
 	if err != nil {
@@ -27,10 +32,15 @@ func fetch(ctx context.Context, suite, dir string) error {
 	if _, err := apt.run(ctx, "apt-get", "update"); err != nil {
 		return err
 	}
-	names, err := apt.closure(ctx, imagePackage)
+	names, err := apt.closure(ctx, imagePackage, kernelDepends)
 	if err != nil {
 		return err
 	}
+	programs, err := apt.closure(ctx, programsPackage, programDepends)
+	if err != nil {
+		return err
+	}
+	names = append(names, programs...)
 	if _, err := apt.run(ctx, "apt-get", append([]string{"download"}, names...)...); err != nil {
 		return err
 	}
@@ -107,8 +117,8 @@ func (a *apt) run(ctx context.Context, name string, args ...string) ([]byte, err
 	return command(ctx, a.dir, name, append([]string{"--quiet", "--config-file=" + a.conf}, args...)...)
 }
 
-// closure returns the packages with parts of the kernel that name depends on.
-func (a *apt) closure(ctx context.Context, name string) ([]string, error) {
+// closure returns a package and those that it depends on by dependencies which match.
+func (a *apt) closure(ctx context.Context, name string, depends *regexp.Regexp) ([]string, error) {
 	names := []string{name}
 	seen := map[string]bool{name: true}
 	for i := 0; i < len(names); i++ {
@@ -116,7 +126,7 @@ func (a *apt) closure(ctx context.Context, name string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, match := range kernelDepends.FindAllStringSubmatch(string(out), -1) {
+		for _, match := range depends.FindAllStringSubmatch(string(out), -1) {
 			if !seen[match[1]] {
 				seen[match[1]] = true
 				names = append(names, match[1])

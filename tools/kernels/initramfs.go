@@ -13,8 +13,8 @@ import (
 	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
 
-// packInitramfs writes an initramfs with init, the kernel's modules, the test
-// binaries and the job that names them.
+// packInitramfs writes an initramfs with init, the kernel's modules, programs for tests,
+// the test binaries and the job that names them.
 func packInitramfs(ctx context.Context, name string, img *image, b *binaries, args []string) error {
 	modules, err := modulesOf(ctx, img)
 	if err != nil {
@@ -37,6 +37,9 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 		path := "/modules/" + m.name + ".ko"
 		archive.file(path, m.data)
 		job.Modules = append(job.Modules, path)
+	}
+	if err := addPrograms(archive, img); err != nil {
+		return err
 	}
 	for _, t := range b.tests {
 		test, err := addTest(archive, t)

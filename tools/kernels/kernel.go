@@ -50,11 +50,12 @@ func chooseKernels(name string) ([]kernel, error) {
 	return nil, fmt.Errorf("kernel %q is none of %v and not all", name, kernelNames())
 }
 
-// image is an unpacked kernel.
+// image is an unpacked kernel, with programs.
 type image struct {
 	release string
 	vmlinuz string
 	modules string // the folder of its modules
+	root    string // where programs are unpacked
 }
 
 // store keeps unpacked kernels, one folder for each kernel's name.
@@ -83,7 +84,7 @@ func (s store) image(ctx context.Context, k kernel, update bool) (*image, error)
 		return nil, err
 	}
 	defer os.RemoveAll(fresh)
-	fmt.Printf("kernel %s: getting Debian %s's %s\n", k.name, k.suite, imagePackage)
+	fmt.Printf("kernel %s: getting Debian %s's %s and %s\n", k.name, k.suite, imagePackage, programsPackage)
 	if err := fetch(ctx, k.suite, fresh); err != nil {
 		return nil, err
 	}
@@ -140,7 +141,13 @@ func openImage(dir string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &image{release: release, vmlinuz: vmlinuz, modules: modules}, nil
+	img := &image{release: release, vmlinuz: vmlinuz, modules: modules, root: dir}
+	for _, name := range programs {
+		if _, err := img.find("sbin", name); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
 }
 
 // onlyMatch returns the one file that any of the patterns matches.

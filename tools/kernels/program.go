@@ -1,0 +1,86 @@
+package main
+
+import (
+	"debug/elf"
+	"fmt"
+	"path"
+	"path/filepath"
+)
+
+// programsPackage is the package of each suite that has the programs.
+const programsPackage = "xdp-tools"
+
+// programs can be run by tests.
+var programs = []string{"xdp-loader", "xdp-filter"}
+
+const (
+	// libraries is where Debian's loader looks for libraries.
+	libraries = "lib/x86_64-linux-gnu"
+	// loader is itself one of them, but programs name it by another path.
+	loader     = "ld-linux-x86-64.so.2"
+	loaderPath = "/lib64/" + loader
+)
+
+// find returns the path of an unpacked file, whether its release of Debian has the folder
+// below /usr or not. The error wraps [fs.ErrNotExist] when there is none.
+func (i *image) find(dir, name string) (string, error) {
+	return onlyMatch(filepath.Join(i.root, dir, name), filepath.Join(i.root, "usr", dir, name))
+}
+
+// addPrograms adds the programs and the files that they need.
+func addPrograms(archive *cpioWriter, img *image) error {
+	added := make(map[string]bool)
+	for _, name := range programs {
+		if err := addProgram(archive, img, "sbin", name, added); err != nil {
+			return fmt.Errorf("pack %s: %w", name, err)
+		}
+	}
+	source, err := img.find(libraries, loader)
+	if err != nil {
+		return err
+	}
+	if err := addFile(archive, loaderPath, source); err != nil {
+		return err
+	}
+	objects, err := filepath.Glob(filepath.Join(img.root, "usr", libraries, "bpf", "*.o"))
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := addFile(archive, path.Join("/usr", libraries, "bpf", filepath.Base(object)), object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addProgram adds a program or a library, and the libraries that it needs, unless they have
+// been added.
+func addProgram(archive *cpioWriter, img *image, dir, name string, added map[string]bool) error {
+	if added[name] {
+		return nil
+	}
+	added[name] = true
+	source, err := img.find(dir, name)
+	if err != nil {
+		return err
+	}
+	if err := addFile(archive, path.Join("/usr", dir, name), source); err != nil {
+		return err
+	}
+	file, err := elf.Open(source)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	needed, err := file.ImportedLibraries()
+	if err != nil {
+		return err
+	}
+	for _, library := range needed {
+		if err := addProgram(archive, img, libraries, library, added); err != nil {
+			return err
+		}
+	}
+	return nil
+}
