@@ -1,0 +1,187 @@
+package libxdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// errElsewhere is returned for a dispatcher without pins where they are looked for: its
+// maker's LIBXDP_BPFFS may be another folder.
+var errElsewhere = ForeignError{"its pins are elsewhere"}
+
+// folder is where the pins of all dispatchers are, each in a folder of its own.
+func folder(bpffs string) string { return filepath.Join(bpffs, "xdp") }
+
+// lock keeps others from reading and writing pins until unlock is called.
+func lock(bpffs string) (unlock func(), err error) {
+	dir, err := os.Open(folder(bpffs))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errElsewhere
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the folder of pins: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir.Name(), err), dir.Close())
+	}
+	return func() { dir.Close() }, nil
+}
+
+// pins returns the folder of a dispatcher's pins.
+func (d *Dispatcher) pins(program *ebpf.Program) (string, error) {
+	info, err := program.Info()
+	if err != nil {
+		return "", err
+	}
+	id, _ := info.ID()
+	return filepath.Join(folder(d.bpffs), fmt.Sprintf("%s%d", prefix(d.ifindex), id)), nil
+}
+
+// prefix begins the names of the folders for a device's dispatchers.
+func prefix(ifindex int) string { return fmt.Sprintf("dispatch-%d-", ifindex) }
+
+func programPin(dir string, slot int) string {
+	return filepath.Join(dir, functionName(slot)+"-prog")
+}
+
+func linkPin(dir string, slot int) string {
+	return filepath.Join(dir, functionName(slot)+"-link")
+}
+
+// readComponents opens the pins of the programs.
+func (d *Dispatcher) readComponents(config dispatcherConfig) error {
+	unlock, err := lock(d.bpffs)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dir, err := d.pins(d.program)
+	if err != nil {
+		return err
+	}
+	for slot := range int(config.Count) {
+		program, err := openPin(programPin(dir, slot))
+		if err != nil {
+			return err
+		}
+		c, err := NewComponent(program)
+		if err != nil {
+			return errors.Join(err, program.Close())
+		}
+		c.Priority, c.Next, c.Flags = config.Priority[slot], config.Next[slot], config.Flags[slot]
+		d.Components = append(d.Components, c)
+	}
+	return nil
+}
+
+// openPin opens a pinned program, which does not know of the pin and so does not move it
+// when it is pinned once more.
+func openPin(path string) (*ebpf.Program, error) {
+	pinned, err := ebpf.LoadPinnedProgram(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errElsewhere
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pin %s: %w", path, err)
+	}
+	program, err := pinned.Clone()
+	return program, errors.Join(err, pinned.Close())
+}
+
+// pin puts the programs into a dispatcher and pins them.
+func (d *Dispatcher) pin(dispatcher *ebpf.Program, components []Component) error {
+	dir, err := d.pins(dispatcher)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	for slot, c := range components {
+		attached, err := link.AttachFreplace(dispatcher, functionName(slot), c.Program)
+		if err != nil {
+			return fmt.Errorf("put %s into a dispatcher: %w", c.Name, err)
+		}
+		if err := errors.Join(attached.Pin(linkPin(dir, slot)), attached.Close()); err != nil {
+			return err
+		}
+		program, err := c.Program.Clone()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(program.Pin(programPin(dir, slot)), program.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unpin removes the pins of a dispatcher's programs.
+func (d *Dispatcher) unpin(dispatcher *ebpf.Program) error {
+	dir, err := d.pins(dispatcher)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// Devices returns the ifindexes for which there are pins, in any network namespace.
+func Devices(bpffs string) ([]int, error) {
+	folders, err := os.ReadDir(folder(bpffs))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var list []int
+	for _, f := range folders {
+		if fields := strings.Split(f.Name(), "-"); len(fields) == 3 && fields[0] == "dispatch" {
+			if ifindex, err := strconv.Atoi(fields[1]); err == nil {
+				list = append(list, ifindex)
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// Forget removes the pins of some programs from the dispatchers of a device that is gone.
+// The others' are theirs to remove.
+func Forget(bpffs string, ifindex int, forget func(Component) bool) error {
+	unlock, err := lock(bpffs)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	paths, err := filepath.Glob(filepath.Join(folder(bpffs), prefix(ifindex)+"*", "prog*-prog"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		program, err := openPin(path)
+		if err != nil {
+			return err
+		}
+		c, err := NewComponent(program)
+		if err := errors.Join(err, program.Close()); err != nil {
+			return err
+		}
+		if !forget(c) {
+			continue
+		}
+		if err := errors.Join(os.Remove(strings.TrimSuffix(path, "-prog")+"-link"), os.Remove(path)); err != nil {
+			return err
+		}
+		if err := os.Remove(filepath.Dir(path)); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return nil
+}
