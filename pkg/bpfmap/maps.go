@@ -451,29 +451,48 @@ func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
 
 // LoadXDP loads the program for packets at the lowest level of a device over these
 // maps.
-func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) { return m.loadXDP(c, xdpProgBlXdp) }
+func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) { return m.loadXDP(c, xdpProgBlXdp, nil) }
 
 // LoadXDPBelow loads the program that takes no frame for one of the device that it comes
 // in by, but for one of those that [Maps.SetFrames] says.
 func (m *Maps) LoadXDPBelow(c Constants) (*ebpf.Program, error) {
-	return m.loadXDP(c, xdpProgBlXdpBelow)
+	return m.loadXDP(c, xdpProgBlXdpBelow, nil)
 }
 
-// loadXDP loads one program of the object: the kernel takes long to check them.
-func (m *Maps) loadXDP(c Constants, name string) (*ebpf.Program, error) {
+// LoadXDPPart loads the program of [Maps.LoadXDP], or of [Maps.LoadXDPBelow], to be run in
+// place of a function of another XDP program.
+func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
+	name := xdpProgBlXdp
+	if below {
+		name = xdpProgBlXdpBelow
+	}
+	return m.loadXDP(c, name, func(spec *ebpf.ProgramSpec) {
+		spec.Type, spec.AttachType = ebpf.Extension, ebpf.AttachNone
+		spec.AttachTarget, spec.AttachTo = target, function
+		spec.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // a matter of the target
+	})
+}
+
+// loadXDP loads one program of the object, changed by change unless that is nil: the kernel
+// takes long to check them.
+func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
 	programs := make(map[string]*ebpf.Program)
 	load := func() (*ebpf.CollectionSpec, error) {
 		spec, err := loadXdp()
-		if err == nil {
-			maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+		if err != nil {
+			return nil, err
 		}
-		if err == nil && c.XDPGeneric {
+		if c.XDPGeneric {
 			// For a program that takes several buffers, Linux 6.9 and newer copies packets
 			// and forgets how long the Ethernet header is (mac_len of the skb): those that
 			// pass would come to tc without it. For others it makes one buffer of them.
 			spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 		}
-		return spec, err
+		maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
+		if change != nil {
+			change(spec.Programs[name])
+		}
+		return spec, nil
 	}
 	if err := m.loadPrograms(load, &c, programs); err != nil {
 		return nil, fmt.Errorf("load the XDP program: %w", err)

@@ -89,6 +89,7 @@ type Datapath struct {
 	programs  map[string]*ebpf.Program
 	xdp       *ebpf.Program // nil when it is not asked for
 	xdpBelow  *ebpf.Program // nil until it is needed
+	xdpParts  map[bool]*ebpf.Program
 	constants bpfmap.Constants
 	lock      *lock
 	netns     netns
@@ -124,7 +125,7 @@ func Prepare(opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Datapath{opts: opts, lock: l}
+	d := &Datapath{opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program)}
 	d.SetNodeAddrs(opts.NodeAddrs)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)
 	if d.netns, err = currentNetns(); err != nil {
@@ -241,6 +242,9 @@ func (d *Datapath) Close() error {
 	if d.xdpBelow != nil {
 		errs = append(errs, d.xdpBelow.Close())
 	}
+	for _, p := range d.xdpParts {
+		errs = append(errs, p.Close())
+	}
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())
 	}
@@ -251,8 +255,8 @@ func (d *Datapath) Close() error {
 }
 
 // Cleanup removes our filters from the devices of the calling thread's network
-// namespace and every pin below the BPF file system, and so every link, program and
-// map. It returns what it removed. The error is a [RunningError] while an agent
+// namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
+// file system, and so every link, program and map. It returns what it removed. The error is a [RunningError] while an agent
 // runs.
 func Cleanup(bpffs string) (removed []string, err error) {
 	if err := checkBPFFS(bpffs); err != nil {
@@ -267,6 +271,9 @@ func Cleanup(bpffs string) (removed []string, err error) {
 	}
 	defer l.release()
 	if removed, err = cleanupFilters(Dir(bpffs)); err != nil {
+		return removed, err
+	}
+	if err := leaveDispatchers(bpffs, func(int) bool { return false }); err != nil {
 		return removed, err
 	}
 	schemas, err := os.ReadDir(root(bpffs))

@@ -286,6 +286,8 @@ type Device struct {
 	// XDP is [XDPNative], [XDPGeneric], or [XDPOff] where no XDP program of ours is
 	// attached.
 	XDP XDPMode
+	// XDPBeside names the other programs that a dispatcher runs.
+	XDPBeside []string
 }
 
 // Devices returns the devices that packets are served on, as the maps and the
@@ -308,7 +310,13 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
 		}
-		list = append(list, Device{w, mode, xdp})
+		device := Device{Device: w, Mode: mode, XDP: xdp}
+		if xdp == XDPOff && w.Root != 0 {
+			if device.XDP, device.XDPBeside, err = dispatcherMode(bpffs, w.Root); err != nil {
+				return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
+			}
+		}
+		list = append(list, device)
 	}
 	return list, nil
 }

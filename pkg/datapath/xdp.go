@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -72,13 +73,15 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 		if device == devices[i] {
 			continue
 		}
-		if device.NoXDP != devices[i].NoXDP && device.NoXDP != "" {
+		// The entry has room for the beginning.
+		if was := devices[i].NoXDP; device.NoXDP != "" && (was == "" || !strings.HasPrefix(device.NoXDP, was)) {
 			klog.InfoS("Device is served without XDP", "device", device.Name, "reason", device.NoXDP)
 		}
 		devices[i] = device
 		errs = append(errs, d.maps.PutDevice(device))
 	}
-	return errors.Join(append(errs, detachLinks(dir, xdpPrefix, func(ifindex int) bool { return on[ifindex] }))...)
+	keep := func(ifindex int) bool { return on[ifindex] }
+	return errors.Join(append(errs, detachLinks(dir, xdpPrefix, keep), leaveDispatchers(d.opts.BPFFS, keep))...)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex
@@ -102,16 +105,12 @@ func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap
 	if err := n.checkTags(b.link); err != nil {
 		return 0, err
 	}
-	program, err := d.xdpProgram(n.ownsFrames(b.link, devices))
-	if err != nil {
-		return 0, err
-	}
 	if root != device.Ifindex {
 		if b.link, err = netlink.LinkByIndex(root); err != nil {
 			return 0, err
 		}
 	}
-	return root, d.runXDP(b.link, program)
+	return root, d.runXDP(b.link, n.ownsFrames(b.link, devices))
 }
 
 // xdpProgram returns the program for a device that owns the frames which it gets, or for
@@ -126,10 +125,15 @@ func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
 	return d.xdpBelow, err
 }
 
-// runXDP makes a program run on a device. A link that is pinned for it is updated, so
-// that there is no moment without a program, unless it is of the other mode.
-func (d *Datapath) runXDP(l netlink.Link, program *ebpf.Program) error {
+// runXDP makes the program run on a device, which owns the frames that it gets or not. A link
+// that is pinned for it is updated, so that there is no moment without a program, unless it
+// is of the other mode.
+func (d *Datapath) runXDP(l netlink.Link, owns bool) error {
 	ifindex := l.Attrs().Index
+	program, err := d.xdpProgram(owns)
+	if err != nil {
+		return err
+	}
 	path := xdpPin(Dir(d.opts.BPFFS), ifindex)
 	mode, flags := XDPNative, link.XDPDriverMode
 	if d.opts.XDP == XDPGeneric {
@@ -150,18 +154,24 @@ func (d *Datapath) runXDP(l netlink.Link, program *ebpf.Program) error {
 		return fmt.Errorf("open pin %s: %w", path, err)
 	}
 	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: flags})
-	if err != nil {
-		return noXDP(l, err)
+	if err == nil {
+		return errors.Join(attached.Pin(path), attached.Close())
 	}
-	return errors.Join(attached.Pin(path), attached.Close())
+	if now, gone := netlink.LinkByIndex(ifindex); gone == nil {
+		l = now // a link of ours may just have been removed
+	}
+	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
+		if err := d.joinDispatcher(ifindex, owns); err != nil {
+			return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d), %v", programName(xdp.ProgId), xdp.ProgId, err)}
+		}
+		return nil
+	}
+	return noXDP(l, err)
 }
 
 // noXDP says why the program could not be attached.
 func noXDP(l netlink.Link, err error) error {
-	xdp := l.Attrs().Xdp
 	switch {
-	case xdp != nil && xdp.Attached:
-		return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d)", programName(xdp.ProgId), xdp.ProgId)}
 	case l.Type() == "bond" && errors.Is(err, unix.EOPNOTSUPP):
 		return xdpError{"its mode or a port's driver has no native XDP, or a port runs a program"}
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, ebpf.ErrNotSupported):

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -139,7 +140,7 @@ func TestXDPProgramInTheWay(t *testing.T) {
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.Attach())
-	wantXDP(t, opts, datapath.XDPOff, "in the way: XDP program firewall (id ")
+	wantXDP(t, opts, datapath.XDPOff, fmt.Sprintf("in the way: XDP program firewall (id %d), no dispatcher of libxdp", id))
 	if xdpOf(t, l) != id {
 		t.Error("the other program is gone")
 	}

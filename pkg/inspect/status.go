@@ -80,6 +80,8 @@ type Device struct {
 	// XDP is native, generic or off. NoXDP is why it is off although it was asked for.
 	XDP   string `json:"xdp"`
 	NoXDP string `json:"noXDP,omitempty"`
+	// XDPBeside names the other XDP programs of the device, of a dispatcher of libxdp.
+	XDPBeside []string `json:"xdpBeside,omitempty"`
 }
 
 // Map is how full a map is.
@@ -205,7 +207,7 @@ func (d *Datapath) devices() ([]Device, error) {
 	list := make([]Device, 0, len(devices))
 	for _, v := range devices {
 		addrs := slices.DeleteFunc([]netip.Addr{v.Addr4, v.Addr6}, func(a netip.Addr) bool { return !a.IsValid() })
-		list = append(list, Device{v.Name, v.Ifindex, v.Reason, string(v.Mode), addrs, v.ID, string(v.XDP), v.NoXDP})
+		list = append(list, Device{v.Name, v.Ifindex, v.Reason, string(v.Mode), addrs, v.ID, string(v.XDP), v.NoXDP, v.XDPBeside})
 	}
 	return list, nil
 }

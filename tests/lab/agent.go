@@ -35,6 +35,7 @@ type Agent struct {
 	t          testing.TB
 	datapath   *datapath.Datapath
 	reconciler *reconcile.Reconciler
+	stop       func()
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -42,7 +43,7 @@ type Agent struct {
 	ended   error
 }
 
-// Serve starts an agent for the host. It ends with the test.
+// Serve starts an agent for the host. It ends with the test, unless it is stopped before.
 func (h *Host) Serve(opts AgentOptions) *Agent {
 	h.t.Helper()
 	a := &Agent{t: h.t}
@@ -53,11 +54,12 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 		})
 		return err
 	})
-	h.t.Cleanup(func() {
+	a.stop = sync.OnceFunc(func() {
 		if err := a.datapath.Close(); err != nil {
 			h.t.Error(err)
 		}
 	})
+	h.t.Cleanup(a.Stop)
 	options, err := a.options(opts)
 	if err != nil {
 		h.t.Fatal(err)
@@ -113,12 +115,20 @@ func (a *Agent) run(h *Host) {
 			a.end(err)
 		}
 	})
-	h.t.Cleanup(func() {
+	closed := a.stop
+	a.stop = sync.OnceFunc(func() {
 		cancel()
 		parts.Wait()
+		closed()
 	})
 	a.reconciler.Synced()
 }
+
+// Stop ends the agent. What it has pinned goes on.
+func (a *Agent) Stop() { a.stop() }
+
+// SyncDevices attaches to the devices as they are now.
+func (a *Agent) SyncDevices() error { return a.datapath.SyncDevices() }
 
 // Maps returns the maps in the kernel.
 func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }

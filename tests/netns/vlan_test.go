@@ -92,20 +92,27 @@ func addVLANs(t *testing.T, n *lab.Namespace, parent string, list []netlink.Vlan
 	return parent
 }
 
-// serve starts an agent with a Service for each network, whose backend is there.
+// serve starts the backends, and an agent with a Service for each.
 func (w *wires) serve(t *testing.T, options lab.AgentOptions) *lab.Agent {
 	t.Helper()
+	for i := range w.devices {
+		for _, family := range families {
+			at := netip.AddrPortFrom(w.addr(i, family, 3), 8080)
+			w.Outside.ServeTCP(at)
+			w.Outside.ServeUDP(at)
+		}
+	}
+	return w.start(options)
+}
+
+// start starts an agent with a Service for each network, whose backend is there.
+func (w *wires) start(options lab.AgentOptions) *lab.Agent {
 	a := w.Serve(options)
 	var manifests []string
 	for i := range w.devices {
 		name := fmt.Sprintf("web%d", i)
 		manifests = append(manifests, lab.Service(name, fmt.Sprintf(`{clusterIPs: ["10.96.0.%d", "fd96::%d"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`, i+1, i+1)),
 			lab.Slice(name, "t:8080/TCP,u:8080/UDP", w.addr(i, 4, 3)), lab.Slice(name, "t:8080/TCP,u:8080/UDP", w.addr(i, 6, 3)))
-		for _, family := range families {
-			at := netip.AddrPortFrom(w.addr(i, family, 3), 8080)
-			w.Outside.ServeTCP(at)
-			w.Outside.ServeUDP(at)
-		}
 	}
 	a.Apply(manifests...)
 	return a

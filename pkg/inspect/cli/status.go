@@ -137,6 +137,9 @@ func deviceText(devices []inspect.Device, wide bool) string {
 		if d.NoXDP != "" {
 			xdp += ": " + d.NoXDP
 		}
+		if len(d.XDPBeside) > 0 {
+			xdp += ", beside " + strings.Join(d.XDPBeside, ", ")
+		}
 		row := []string{d.Name, attach, xdp, strings.Join(addrs, ","), d.Reason}
 		if wide {
 			row = append(row, number(d.Ifindex), number(d.ID))

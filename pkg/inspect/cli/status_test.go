@@ -26,7 +26,7 @@ func testStatus() *inspect.Status {
 			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
 		},
 		Devices: []inspect.Device{
-			{Name: "eth0", Ifindex: 2, Reason: "default route", Attach: "tcx", ID: 1, XDP: "native",
+			{Name: "eth0", Ifindex: 2, Reason: "default route", Attach: "tcx", ID: 1, XDP: "native", XDPBeside: []string{"xdpfilt_dny_udp"},
 				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}},
 			{Name: "flannel.1", Ifindex: 40, Reason: "overlay (vxlan)", ID: 2, XDP: "off", NoXDP: "its driver (vxlan) has no native XDP"},
 		},
@@ -61,7 +61,7 @@ bl_connect4       CGroupInet4Connect                             34           9f
 bl_getpeername6   CGroupInet6GetPeername (of a removed cgroup)   135          0a77e3c19f2c4b1d
 
 DEVICE      ATTACHED-BY    XDP                                         SOURCE                    REASON
-eth0        tcx            native                                      192.0.2.10,2001:db8::10   default route
+eth0        tcx            native, beside xdpfilt_dny_udp              192.0.2.10,2001:db8::10   default route
 flannel.1   NOT ATTACHED   off: its driver (vxlan) has no native XDP   -                         overlay (vxlan)
 
 MAP            USED   SIZE     FILL    MEMORY      SETTING
