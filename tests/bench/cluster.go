@@ -85,6 +85,31 @@ func startCluster(ctx context.Context, dir string) (s *apiserver.Server, stop fu
 	return apiserver.Start(h, "--advertise-address=192.0.2.1"), stop, nil
 }
 
+// cluster is an API server that holds a load, to which nobody else writes.
+type cluster struct {
+	load
+	server *apiserver.Server
+	client *kubernetes.Clientset
+	slices map[int][]*discoveryv1.EndpointSlice // by Service, once known
+}
+
+// startCluster runs an API server that holds the load until stop is called.
+func (l load) startCluster(ctx context.Context, dir string) (c *cluster, stop func(), err error) {
+	server, stop, err := startCluster(ctx, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	c = &cluster{load: l, server: server, slices: make(map[int][]*discoveryv1.EndpointSlice)}
+	if c.client, err = client(server.Config); err == nil {
+		err = l.fill(ctx, c.client)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, fmt.Errorf("fill the API server: %w", err)
+	}
+	return c, stop, nil
+}
+
 // client returns a client that does not wait.
 func client(config *rest.Config) (*kubernetes.Clientset, error) {
 	c := rest.CopyConfig(config)
@@ -197,34 +222,58 @@ func (l load) apiSlices(i int) []*discoveryv1.EndpointSlice {
 	return list
 }
 
+// slicesOf returns the slices of Service i.
+func (c *cluster) slicesOf(ctx context.Context, i int) ([]*discoveryv1.EndpointSlice, error) {
+	if known := c.slices[i]; known != nil {
+		return known, nil
+	}
+	var list []*discoveryv1.EndpointSlice
+	for part := range (c.endpoints + slicePart - 1) / slicePart {
+		name := fmt.Sprintf("%s-%d", c.service(i).Name.Name, part)
+		s, err := c.client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	c.slices[i] = list
+	return list, nil
+}
+
 // replacement is a slice in which one endpoint has another address.
-type replacement struct{ slice *discoveryv1.EndpointSlice }
+type replacement struct {
+	service, part int
+	slice         *discoveryv1.EndpointSlice
+}
 
 // prepareReplacement gives an address that no endpoint has had to the endpoint
 // with the address old.
-func (l load) prepareReplacement(ctx context.Context, c *kubernetes.Clientset, i int, old netip.Addr) (replacement, error) {
-	for part := range (l.endpoints + slicePart - 1) / slicePart {
-		name := fmt.Sprintf("%s-%d", l.service(i).Name.Name, part)
-		s, err := c.DiscoveryV1().EndpointSlices(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return replacement{}, err
-		}
+func (c *cluster) prepareReplacement(ctx context.Context, i int, old netip.Addr) (replacement, error) {
+	list, err := c.slicesOf(ctx, i)
+	if err != nil {
+		return replacement{}, err
+	}
+	for part, s := range list {
 		for e := range s.Endpoints {
 			if s.Endpoints[e].Addresses[0] == old.String() {
-				fresh := l.services*l.endpoints + int(replacements.Add(1))
+				fresh := c.services*c.endpoints + int(replacements.Add(1))
+				s = s.DeepCopy()
 				s.Endpoints[e].Addresses = []string{nth(endpoints4, fresh).String()}
-				return replacement{s}, nil
+				return replacement{i, part, s}, nil
 			}
 		}
 	}
-	return replacement{}, fmt.Errorf("connect() to %s leads to %s, which is none of its endpoints", l.service(i).Name, old)
+	return replacement{}, fmt.Errorf("connect() to %s leads to %s, which is none of its endpoints", c.service(i).Name, old)
 }
 
 // replacements counts them.
 var replacements atomic.Int64
 
 // send returns when the API server has answered.
-func (r replacement) send(ctx context.Context, c *kubernetes.Clientset) error {
-	_, err := c.DiscoveryV1().EndpointSlices(namespace).Update(ctx, r.slice, metav1.UpdateOptions{})
+func (c *cluster) send(ctx context.Context, r replacement) error {
+	written, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(ctx, r.slice, metav1.UpdateOptions{})
+	if err == nil {
+		c.slices[r.service][r.part] = written
+	}
 	return err
 }

@@ -9,9 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -24,6 +25,8 @@ const (
 	// warmUp of them that do not count.
 	changes = 110
 	warmUp  = 5
+	// growthRounds is how often the CPU time of a change is compared.
+	growthRounds = 5
 	// settle is how long the agent has to give memory back before it is weighed.
 	settle = 2 * time.Second
 )
@@ -59,31 +62,18 @@ func buildCluster(ctx context.Context, dir string) error {
 
 // measureControl measures the agent against a real API server that holds the load.
 func (l load) measureControl(ctx context.Context, box *sandbox) (runs []samples, err error) {
-	if err := addLocalEndpoints(); err != nil {
-		return nil, err
-	}
-	server, stop, err := startCluster(ctx, box.dir)
+	c, stop, err := l.startCluster(ctx, box.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	c, err := client(server.Config)
+	cgroup, err := enterControl(box)
 	if err != nil {
-		return nil, err
-	}
-	if err := l.fill(ctx, c); err != nil {
-		return nil, fmt.Errorf("fill the API server: %w", err)
-	}
-	cgroup, err := box.subgroup(beeline)
-	if err != nil {
-		return nil, err
-	}
-	if err := join(cgroup); err != nil {
 		return nil, err
 	}
 	for range agentRuns {
 		s := make(samples)
-		if err := l.measureAgent(ctx, s, box, server, c, cgroup); err != nil {
+		if err := c.measureAgent(ctx, s, box, cgroup); err != nil {
 			return nil, err
 		}
 		runs = append(runs, s)
@@ -91,9 +81,50 @@ func (l load) measureControl(ctx context.Context, box *sandbox) (runs []samples,
 	return runs, nil
 }
 
+// measureGrowth compares the CPU time of a change with the most Services and with the
+// fewest. They take turns, for it also depends on what else the machine does.
+func measureGrowth(ctx context.Context, box *sandbox) (runs []samples, err error) {
+	var cgroup string
+	var contestants []contestant
+	large, small := shapes[0], shapes[len(shapes)-1]
+	for _, l := range []load{large, small} {
+		c, stop, err := l.startCluster(ctx, box.dir)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		contestants = append(contestants, contestant{l.String(), func() (float64, error) {
+			s := make(samples)
+			if err := c.measureAgent(ctx, s, box, cgroup); err != nil {
+				return 0, err
+			}
+			return s[l.key("change/cpu")][0], nil
+		}})
+	}
+	if cgroup, err = enterControl(box); err != nil {
+		return nil, err
+	}
+	err = interleave(ctx, growthRounds, contestants, func(m measured) {
+		runs = append(runs, samples{growth: {m[large.String()] / m[small.String()]}})
+	})
+	return runs, err
+}
+
+// enterControl makes every endpoint an address of this machine, and returns the cgroup
+// for agents to serve, which this process has joined.
+func enterControl(box *sandbox) (cgroup string, err error) {
+	if err := addLocalEndpoints(); err != nil {
+		return "", err
+	}
+	if cgroup, err = box.subgroup(beeline); err != nil {
+		return "", err
+	}
+	return cgroup, join(cgroup)
+}
+
 // measureAgent measures one run of the agent.
-func (l load) measureAgent(ctx context.Context, s samples, box *sandbox, server *apiserver.Server, c *kubernetes.Clientset, cgroup string) (err error) {
-	p, kubeconfig, err := proxyTo(server, box.dir)
+func (c *cluster) measureAgent(ctx context.Context, s samples, box *sandbox, cgroup string) (err error) {
+	p, kubeconfig, err := proxyTo(c.server, box.dir)
 	if err != nil {
 		return err
 	}
@@ -103,7 +134,7 @@ func (l load) measureAgent(ctx context.Context, s samples, box *sandbox, server 
 		return err
 	}
 	defer func() { err = errors.Join(err, a.stop()) }()
-	synced, err := a.synced(ctx, l.services)
+	synced, err := a.synced(ctx, c.services)
 	if err != nil {
 		return err
 	}
@@ -111,16 +142,16 @@ func (l load) measureAgent(ctx context.Context, s samples, box *sandbox, server 
 	if err != nil {
 		return err
 	}
-	s.add(l.key("list"), synced.Sub(listed).Seconds())
-	s.add(l.key("start"), synced.Sub(a.started).Seconds())
+	s.add(c.key("list"), synced.Sub(listed).Seconds())
+	s.add(c.key("start"), synced.Sub(a.started).Seconds())
 	time.Sleep(settle)
 	now, peak, err := a.memory()
 	if err != nil {
 		return err
 	}
-	s.add(l.key("rss"), now)
-	s.add(l.key("rss/peak"), peak)
-	return l.measureChanges(ctx, s, p, a, c)
+	s.add(c.key("rss"), now)
+	s.add(c.key("rss/peak"), peak)
+	return c.measureChanges(ctx, s, p, a)
 }
 
 func (l load) key(name string) string { return fmt.Sprintf("control/%s/%s", l, name) }
@@ -150,7 +181,10 @@ func proxyTo(server *apiserver.Server, dir string) (*proxy, string, error) {
 // measureChanges replaces single endpoints, each the one that a client with
 // session affinity is sent to, and measures when connect() leaves it. Affinity
 // makes one connect() tell, however many endpoints there are.
-func (l load) measureChanges(ctx context.Context, s samples, p *proxy, a *agent, c *kubernetes.Clientset) error {
+func (c *cluster) measureChanges(ctx context.Context, s samples, p *proxy, a *agent) error {
+	// Garbage of this process is collected between changes: its collector takes as long
+	// as a change, on all CPUs.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	watcher, err := newWatcher()
 	if err != nil {
 		return err
@@ -163,7 +197,9 @@ func (l load) measureChanges(ctx context.Context, s samples, p *proxy, a *agent,
 				return err
 			}
 		}
-		ch, err := l.change(ctx, watcher, c)
+		runtime.GC()
+		time.Sleep(rand.N(10 * time.Millisecond))
+		ch, err := c.change(ctx, watcher)
 		if err != nil {
 			return err
 		}
@@ -174,16 +210,15 @@ func (l load) measureChanges(ctx context.Context, s samples, p *proxy, a *agent,
 		if err != nil {
 			return err
 		}
-		s.add(l.key("change"), milliseconds(ch.visible.Sub(arrived)))
-		s.add(l.key("change/answer"), milliseconds(ch.visible.Sub(ch.answered)))
-		s.add(l.key("change/resolution"), milliseconds(ch.resolution))
-		time.Sleep(rand.N(10 * time.Millisecond))
+		s.add(c.key("change"), milliseconds(ch.visible.Sub(arrived)))
+		s.add(c.key("change/answer"), milliseconds(ch.visible.Sub(ch.answered)))
+		s.add(c.key("change/resolution"), milliseconds(ch.resolution))
 	}
 	after, err := a.cpuTime()
 	if err != nil {
 		return err
 	}
-	s.add(l.key("change/cpu"), float64((after-before).Microseconds())/changes)
+	s.add(c.key("change/cpu"), float64((after-before).Microseconds())/changes)
 	return nil
 }
 
@@ -198,20 +233,20 @@ type change struct {
 	resolution time.Duration
 }
 
-func (l load) change(ctx context.Context, w *watcher, c *kubernetes.Clientset) (change, error) {
-	service := rand.IntN((l.services+9)/10) * 10 // one with affinity
-	vip := newSockaddr(l.clusterIP(service, model.IPv4), servicePort)
+func (c *cluster) change(ctx context.Context, w *watcher) (change, error) {
+	service := rand.IntN((c.services+9)/10) * 10 // one with affinity
+	vip := newSockaddr(c.clusterIP(service, model.IPv4), servicePort)
 	old, err := w.reached(&vip)
 	if err != nil {
 		return change{}, err
 	}
-	r, err := l.prepareReplacement(ctx, c, service, old)
+	r, err := c.prepareReplacement(ctx, service, old)
 	if err != nil {
 		return change{}, err
 	}
 	left := w.await(ctx, vip, old)
 	ch := change{sent: time.Now()}
-	if err := r.send(ctx, c); err != nil {
+	if err := c.send(ctx, r); err != nil {
 		return change{}, err
 	}
 	ch.answered = time.Now()

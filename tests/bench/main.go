@@ -47,7 +47,7 @@ func benchmarks() []benchmark {
 	for _, l := range shapes {
 		list = append(list, benchmark{name: "control-" + l.String(), times: 1, cluster: true, run: l.measureControl})
 	}
-	return list
+	return append(list, benchmark{name: "control-growth", times: 1, cluster: true, run: measureGrowth})
 }
 
 func main() {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -242,12 +241,11 @@ var controlQuantities = []quantity{
 	{key: "change/cpu", title: "agent's CPU time for a change", unit: "us"},
 }
 
-// growth is the key of what is derived from two shapes.
+// growth is the key of what compares two shapes.
 const growth = "control/growth"
 
 // derive adds what follows from several figures.
 func (r results) derive() {
-	r.deriveGrowth()
 	for _, b := range backends {
 		r.deriveTail(b)
 	}
@@ -264,12 +262,4 @@ func (r results) deriveTail(b backend) {
 		}
 		r.add(samples{b.key("p99", "against"): {quantile(ours, 0.99) / best}})
 	}
-}
-
-func (r results) deriveGrowth() {
-	large, small := r[shapes[0].key("change/cpu")], r[shapes[len(shapes)-1].key("change/cpu")]
-	if len(large) == 0 || len(small) == 0 {
-		return
-	}
-	r.add(samples{growth: {quantile(slices.Concat(large...), 0.5) / quantile(slices.Concat(small...), 0.5)}})
 }

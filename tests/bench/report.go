@@ -109,8 +109,10 @@ list has arrived with its last data. "In the kernel" is when the agent logs the 
 of its first sync. Single endpoints are replaced through the API; the endpoint is one
 that a client with session affinity is bound to, so one connect() tells whether the
 change is in effect, however many endpoints the Service has. The client looks about
-every 20 us. API server, etcd, proxy, client and agent share the machine's cores.
-CPU time for a change is that of all threads of the agent, decoding included.
+every 20 us. API server, etcd, proxy, client and agent share the machine's cores; the
+client collects its garbage between changes. CPU time for a change is that of all threads
+of the agent, decoding included. Its growth is that between the agent's runs against two
+API servers, which take turns.
 
 **Memory** is what the kernel says of each map (memlock in its fdinfo).
 `))
