@@ -583,4 +583,53 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 	return bl_sock_show6(ctx, false);
 }
 
+/*
+ * The socket behind @query in the network namespace of the packet's device, bound to that
+ * device or to none; NULL when there is none. To be released.
+ */
+static __always_inline struct bpf_sock *bl_udp_socket(struct __sk_buff *skb,
+						      const struct bl_udp_query *query)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (bl_addr_is_ipv4(&query->peer)) {
+		tuple.ipv4.saddr = query->peer.word[3];
+		tuple.ipv4.daddr = query->local.word[3];
+		tuple.ipv4.sport = query->peer_port;
+		tuple.ipv4.dport = query->local_port;
+		return bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	__builtin_memcpy(tuple.ipv6.saddr, &query->peer, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, &query->local, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.sport = query->peer_port;
+	tuple.ipv6.dport = query->local_port;
+	return bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/*
+ * Which Service has led a connected UDP socket to its peer: the agent asks by a test run
+ * in the socket's network namespace, for the kernel lists sockets, but not what they
+ * store. Returns the id of the Service, or BL_UDP_NO_SERVICE. Never attached.
+ */
+SEC("tc")
+int bl_udp_service(struct __sk_buff *skb)
+{
+	__u32 service = BL_UDP_NO_SERVICE;
+	const struct bl_sock_entry *sock;
+	struct bl_udp_query query BL_ALIGNED;
+	struct bpf_sock *sk;
+
+	if (bpf_skb_load_bytes(skb, 0, &query, sizeof(query)))
+		return service;
+	sk = bl_udp_socket(skb, &query);
+	if (!sk)
+		return service;
+	sock = bpf_sk_storage_get(&bl_sock, sk, NULL, 0);
+	if (sock && sock->vip_port && sock->port == query.peer_port &&
+	    bl_addr_equal(&sock->addr, &query.peer))
+		service = sock->service;
+	bpf_sk_release(sk);
+	return service;
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

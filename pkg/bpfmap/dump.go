@@ -73,6 +73,15 @@ func (m *Maps) ServiceNames() map[uint32]tables.ServiceName {
 	return names
 }
 
+// ServiceName returns what a Service id stands for; false when it is not in use.
+func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
+	e := m.name.at(id)
+	if e == nil || e.Family == 0 {
+		return tables.ServiceName{}, false
+	}
+	return e.tables(), true
+}
+
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, value *sockBlFrontendEntry) {
 		s.Frontends[key.tables()] = tables.Frontend{
@@ -162,6 +171,8 @@ type Agent struct {
 	Cgroup  string // path of the cgroup whose sockets are served
 	// TunnelPort is the UDP port of the tunnel; 0: the node takes no part in it.
 	TunnelPort uint16
+	// KeepsSockets: the kernel cannot end connected UDP sockets whose endpoint is gone.
+	KeepsSockets bool
 }
 
 // SetAgent writes what the agent tells of itself.
@@ -169,7 +180,10 @@ func (m *Maps) SetAgent(a Agent) {
 	e := m.agent.entry()
 	e.Pid = uint32(a.PID)
 	e.Started = uint64(a.Started.UnixNano())
-	e.TunnelPort = uint32(a.TunnelPort)
+	e.TunnelPort, e.Flags = a.TunnelPort, 0
+	if a.KeepsSockets {
+		e.Flags |= uint16(sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS)
+	}
 	putString(e.Version[:], a.Version)
 	putString(e.Node[:], a.Node)
 	putString(e.Source[:], a.Source)
@@ -198,7 +212,8 @@ func (m *Maps) Agent() Agent {
 		Source:  stringOf(e.Source[:]),
 		Cgroup:  stringOf(e.Cgroup[:]),
 
-		TunnelPort: uint16(e.TunnelPort),
+		TunnelPort:   e.TunnelPort,
+		KeepsSockets: e.Flags&uint16(sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS) != 0,
 	}
 	if synced := atomic.LoadUint64(&e.Synced); synced != 0 {
 		a.Synced = time.Unix(0, int64(synced))

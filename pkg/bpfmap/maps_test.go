@@ -584,7 +584,7 @@ func TestLoadPrograms(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
-		"bl_ingress", "bl_ingress_l3", "bl_pod_egress", "bl_pod_ingress", "bl_recvmsg4", "bl_recvmsg6", "bl_sendmsg4", "bl_sendmsg6",
+		"bl_ingress", "bl_ingress_l3", "bl_pod_egress", "bl_pod_ingress", "bl_recvmsg4", "bl_recvmsg6", "bl_sendmsg4", "bl_sendmsg6", "bl_udp_service",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("programs %v, want %v", got, want)
@@ -771,8 +771,8 @@ func TestAgent(t *testing.T) {
 	dir := bpffs(t)
 	m := load(t, dir, small)
 	want := Agent{
-		TunnelPort: 6091,
-		PID:        42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
+		TunnelPort: 6091, KeepsSockets: true,
+		PID: 42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
 		Source: "/manifests", Cgroup: "/sys/fs/cgroup",
 	}
 	m.SetAgent(want)

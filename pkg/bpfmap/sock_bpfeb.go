@@ -41,12 +41,19 @@ type sockBlAgentEntry struct {
 	Syncs      uint64
 	Pending    uint64
 	Pid        uint32
-	TunnelPort uint32
+	TunnelPort uint16
+	Flags      uint16
 	Version    [64]int8
 	Node       [256]int8
 	Source     [256]int8
 	Cgroup     [256]int8
 }
+
+type sockBlAgentFlag uint32
+
+const (
+	sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS sockBlAgentFlag = 1
+)
 
 type sockBlAlgorithm uint32
 
@@ -438,6 +445,12 @@ const (
 	sockBlTunnelBL_TUNNEL_CRITICAL sockBlTunnel = 64
 )
 
+type sockBlUdpAnswer uint32
+
+const (
+	sockBlUdpAnswerBL_UDP_NO_SERVICE sockBlUdpAnswer = 4294967295
+)
+
 type sockBlUdpDirection uint32
 
 const (
@@ -466,6 +479,15 @@ type sockBlUdpPeerKey struct {
 	Port      uint16
 	Direction uint16
 	Pad       uint32
+}
+
+type sockBlUdpQuery struct {
+	_         structs.HostLayout
+	Ethernet  [16]uint8
+	Local     sockBlAddr
+	Peer      sockBlAddr
+	LocalPort uint16
+	PeerPort  uint16
 }
 
 type sockBlVlanKey struct {
@@ -517,6 +539,8 @@ const (
 	sockProgBlRecvmsg6                = "bl_recvmsg6"
 	sockProgBlSendmsg4                = "bl_sendmsg4"
 	sockProgBlSendmsg6                = "bl_sendmsg6"
+	sockProgBlUdpService              = "bl_udp_service"
+	sockVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	sockVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	sockVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	sockVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -545,7 +569,9 @@ const (
 	sockVarBlExportBlTag              = "bl_export_bl_tag"
 	sockVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	sockVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
+	sockVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
+	sockVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	sockVarBlHostNetns                = "bl_host_netns"
 	sockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	sockVarBlSeed                     = "bl_seed"
@@ -604,6 +630,7 @@ type sockProgramSpecs struct {
 	BlRecvmsg6     *ebpf.ProgramSpec `ebpf:"bl_recvmsg6"`
 	BlSendmsg4     *ebpf.ProgramSpec `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.ProgramSpec `ebpf:"bl_sendmsg6"`
+	BlUdpService   *ebpf.ProgramSpec `ebpf:"bl_udp_service"`
 }
 
 // sockMapSpecs contains maps before they are loaded into the kernel.
@@ -647,6 +674,7 @@ type sockMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockVariableSpecs struct {
+	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
@@ -675,7 +703,9 @@ type sockVariableSpecs struct {
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
@@ -777,6 +807,7 @@ func (m *sockMaps) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockVariables struct {
+	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
@@ -805,7 +836,9 @@ type sockVariables struct {
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
@@ -826,6 +859,7 @@ type sockPrograms struct {
 	BlRecvmsg6     *ebpf.Program `ebpf:"bl_recvmsg6"`
 	BlSendmsg4     *ebpf.Program `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.Program `ebpf:"bl_sendmsg6"`
+	BlUdpService   *ebpf.Program `ebpf:"bl_udp_service"`
 }
 
 func (p *sockPrograms) Close() error {
@@ -838,6 +872,7 @@ func (p *sockPrograms) Close() error {
 		p.BlRecvmsg6,
 		p.BlSendmsg4,
 		p.BlSendmsg6,
+		p.BlUdpService,
 	)
 }
 

@@ -59,6 +59,7 @@ const (
 	tcProgBlPodEgress               = "bl_pod_egress"
 	tcProgBlPodIngress              = "bl_pod_ingress"
 	tcVarBlConntrack                = "bl_conntrack"
+	tcVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	tcVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	tcVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	tcVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -87,7 +88,9 @@ const (
 	tcVarBlExportBlTag              = "bl_export_bl_tag"
 	tcVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	tcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
+	tcVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
+	tcVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	tcVarBlForwardMark              = "bl_forward_mark"
 	tcVarBlHalfOpenMax              = "bl_half_open_max"
 	tcVarBlHostNetns                = "bl_host_netns"
@@ -198,6 +201,7 @@ type tcMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcVariableSpecs struct {
 	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
+	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
@@ -226,7 +230,9 @@ type tcVariableSpecs struct {
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
@@ -344,6 +350,7 @@ func (m *tcMaps) Close() error {
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcVariables struct {
 	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
+	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
@@ -372,7 +379,9 @@ type tcVariables struct {
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`

@@ -53,6 +53,7 @@ const (
 	xdpProgBlXdp                     = "bl_xdp"
 	xdpProgBlXdpBelow                = "bl_xdp_below"
 	xdpVarBlConntrack                = "bl_conntrack"
+	xdpVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	xdpVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	xdpVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	xdpVarBlExportBlBackendState     = "bl_export_bl_backend_state"
@@ -81,7 +82,9 @@ const (
 	xdpVarBlExportBlTag              = "bl_export_bl_tag"
 	xdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	xdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
+	xdpVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	xdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
+	xdpVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	xdpVarBlHalfOpenMax              = "bl_half_open_max"
 	xdpVarBlHostNetns                = "bl_host_netns"
 	xdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
@@ -186,6 +189,7 @@ type xdpMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpVariableSpecs struct {
 	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
+	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
@@ -214,7 +218,9 @@ type xdpVariableSpecs struct {
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
@@ -328,6 +334,7 @@ func (m *xdpMaps) Close() error {
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpVariables struct {
 	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
+	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
@@ -356,7 +363,9 @@ type xdpVariables struct {
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
+	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
+	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`

@@ -66,6 +66,12 @@ static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl
 	       ((const __u64 *)a)[0] == ((const __u64 *)b)[0];
 }
 
+/* Whether @addr, which is BL_ALIGNED, is of IPv4. */
+static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
+{
+	return !((const __u64 *)addr)[0] && BL_IS_MAPPED(((const __u64 *)addr)[1]);
+}
+
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
 {
 	addr->word[0] = 0;

@@ -31,12 +31,6 @@ static __always_inline __u32 bl_node_of(const union bl_addr *addr)
 	return id ? *id : 0;
 }
 
-/* Whether @addr, which is BL_ALIGNED, is of IPv4. */
-static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
-{
-	return !((const __u64 *)addr)[0] && BL_IS_MAPPED(((const __u64 *)addr)[1]);
-}
-
 static __always_inline bool bl_device_has_addr(const struct bl_device_entry *device, bool ipv4)
 {
 	const __be32 *six = device->addr6.word;

@@ -257,6 +257,21 @@ struct bl_sock_entry {
 };
 _Static_assert(sizeof(struct bl_sock_entry) == 48, "bl_sock_entry");
 
+/* What the agent asks bl_udp_service about: a connected UDP socket. */
+struct bl_udp_query {
+	__u8 ethernet[16]; /* zero: a test run takes it for a packet's header */
+	union bl_addr local;
+	union bl_addr peer;
+	__be16 local_port;
+	__be16 peer_port;
+};
+_Static_assert(sizeof(struct bl_udp_query) == 52, "bl_udp_query");
+
+/* What it answers, but for the id of a Service. */
+enum bl_udp_answer {
+	BL_UDP_NO_SERVICE = 0xffffffff,
+};
+
 /* bl_srcrange: the prefix covers the Service id and the first bits of addr. */
 struct bl_srcrange_key {
 	__u32 prefix_len; /* 32 + bits of addr */
@@ -549,6 +564,11 @@ struct bl_cover_entry {
 };
 _Static_assert(sizeof(struct bl_cover_entry) == 40, "bl_cover_entry");
 
+enum bl_agent_flag {
+	/* The kernel cannot end UDP sockets whose endpoint is gone. */
+	BL_AGENT_KEEPS_SOCKETS = 1 << 0,
+};
+
 /* Who fills the tables. The programs do not read it. */
 struct bl_agent_entry {
 	__u64 started; /* ns since the epoch */
@@ -556,7 +576,8 @@ struct bl_agent_entry {
 	__u64 syncs; /* since the start */
 	__u64 pending; /* Services whose last sync failed */
 	__u32 pid;
-	__u32 tunnel_port; /* UDP, host byte order; 0 is no tunnel */
+	__u16 tunnel_port; /* UDP, host byte order; 0 is no tunnel */
+	__u16 flags; /* enum bl_agent_flag */
 	char version[64];
 	char node[256];
 	char source[256];
