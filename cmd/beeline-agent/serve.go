@@ -26,6 +26,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/file"
 	"github.com/beeline-lb/beeline/pkg/source/host"
@@ -54,7 +55,8 @@ func serve(ctx context.Context, c *config.Settings) error {
 	if d.Maps().Agent().TunnelPort != c.TunnelPort {
 		d.Maps().ForgetAnswers()
 	}
-	d.Maps().SetAgent(describe(c, cgroup, started))
+	endsSockets := canEndSockets()
+	d.Maps().SetAgent(describe(c, cgroup, started, endsSockets))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(metrics.NewDatapath(d.Maps()))
@@ -66,7 +68,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 	attached := make(chan struct{})
 	prober := newProber(c, d.Maps())
 	var src runner
-	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
+	var r *reconcile.Reconciler
+	ender := newEnder(d, &r, metrics.NewSockets(registry))
+	r = reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
 		ServiceCIDRs:      c.ServiceRanges,
@@ -95,6 +99,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 			checks.Update(s)
 			if s.Peers != nil {
 				prober.SetPeers(s.Peers)
+			}
+			if s.UDPLeft {
+				ender.Wake()
 			}
 			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
 		},
@@ -140,6 +147,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 		endless(func(ctx context.Context) { probe(ctx, c, prober, attached) }),
 		endless(checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, c.AcceptForwarded) }),
+	}
+	if endsSockets {
+		parts = append(parts, endless(ender.Run))
 	}
 	record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
 	return errors.Join(run(ctx, parts), d.Close())
@@ -202,6 +212,27 @@ func probe(ctx context.Context, c *config.Settings, prober *tunnel.Prober, attac
 	case <-attached:
 		prober.Run(ctx)
 	}
+}
+
+// newEnder returns what ends UDP sockets whose endpoint is gone. r is set when it is woken.
+func newEnder(d *datapath.Datapath, r **reconcile.Reconciler, ended *metrics.Sockets) *socket.Ender {
+	return socket.New(socket.Options{
+		Service: d.UDPService,
+		Serves: func(service uint32, endpoint netip.AddrPort) bool {
+			name, ok := d.Maps().ServiceName(service)
+			return ok && (*r).Serves(name.Unit(), endpoint)
+		},
+		Ended: ended.Observe,
+	})
+}
+
+// canEndSockets reports whether the kernel ends UDP sockets, and logs why it does not.
+func canEndSockets() bool {
+	err := socket.Supported()
+	if err != nil {
+		klog.ErrorS(err, "Connected UDP sockets keep endpoints that are gone")
+	}
+	return err == nil
 }
 
 // forwardingRefused returns why packets cannot go in a tunnel, or "".
@@ -321,7 +352,7 @@ func newSource(c *config.Settings, sink source.Sink) (runner, event.Recorder, er
 }
 
 // describe returns what the agent tells of itself beside the maps.
-func describe(c *config.Settings, cgroup string, started time.Time) bpfmap.Agent {
+func describe(c *config.Settings, cgroup string, started time.Time, endsSockets bool) bpfmap.Agent {
 	a := bpfmap.Agent{
 		PID:     os.Getpid(),
 		Started: started,
@@ -329,7 +360,8 @@ func describe(c *config.Settings, cgroup string, started time.Time) bpfmap.Agent
 		Node:    c.NodeName,
 		Cgroup:  cgroup,
 
-		TunnelPort: c.TunnelPort,
+		TunnelPort:   c.TunnelPort,
+		KeepsSockets: !endsSockets,
 	}
 	switch kubeconfig := c.KubeProxy.ClientConnection.Kubeconfig; {
 	case c.Beeline.Manifests != "":

@@ -46,6 +46,9 @@ type Agent struct {
 	Syncs    uint64    `json:"syncs"` // since the start
 	// Pending counts the Services whose last sync failed.
 	Pending uint64 `json:"pending"`
+	// KeepsSockets is set where the kernel cannot end connected UDP sockets whose
+	// endpoint is gone.
+	KeepsSockets bool `json:"keepsSockets,omitempty"`
 }
 
 // Served counts what is in the tables.
@@ -228,6 +231,8 @@ func (d *Datapath) agent() (Agent, error) {
 		LastSync: told.Synced,
 		Syncs:    told.Syncs,
 		Pending:  told.Pending,
+
+		KeepsSockets: told.KeepsSockets,
 	}
 	if running {
 		a.PID = pid

@@ -89,6 +89,9 @@ type Sync struct {
 	Triggers []Trigger
 	// Peers are the nodes of the cluster; nil when unchanged.
 	Peers []tables.Peer
+	// UDPLeft says that endpoints of UDP may have gone: before this agent, too, in the
+	// first round.
+	UDPLeft bool
 }
 
 // Reconciler is a [source.Sink] that writes into tables. Make one with [New].
@@ -108,6 +111,7 @@ type Reconciler struct {
 	dirty    map[model.Name]struct{}
 	nodeSet  bool // node addresses need a look
 	synced   bool // the source is complete
+	udpLeft  bool // for the next round
 	queue    Queue
 	triggers map[model.Name][]Trigger // by Service
 	// When the oldest change came in that waits for a round, is in the one under way,
@@ -165,6 +169,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 func (r *Reconciler) Apply(u source.Update) {
 	r.mu.Lock()
 	r.note(&u)
+	r.noteLeft(&u)
 	for _, s := range u.PutServices {
 		r.services[s.Name] = s
 		r.peers.want(s.Name, r.forwarding(s).Tunnels())
@@ -342,8 +347,9 @@ type work struct {
 	cidrs   []netip.Prefix // also those of the options
 	nodeSet bool
 	// peers are the nodes of the cluster; nil when they are to stay as they are.
-	peers  []*model.Peer
-	queued time.Time
+	peers   []*model.Peer
+	udpLeft bool
+	queued  time.Time
 }
 
 // take collects the changes since the last round; false before the source is
@@ -358,7 +364,8 @@ func (r *Reconciler) take() (work, bool) {
 	w.cidrs = slices.Concat(r.opts.ServiceCIDRs, r.cidrs)
 	w.peers = r.peers.changed(&r.node)
 	r.applying = r.queued
-	r.dirty, r.nodeSet, r.queued = make(map[model.Name]struct{}), false, time.Time{}
+	w.udpLeft = r.udpLeft || !r.complete
+	r.dirty, r.nodeSet, r.queued, r.udpLeft = make(map[model.Name]struct{}), false, time.Time{}, false
 	r.queue.Services, r.queue.Slices = 0, 0
 	return w, true
 }
@@ -384,7 +391,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool)}
+	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool), UDPLeft: w.udpLeft}
 	if w.nodeSet {
 		r.applyNode(&w, &s)
 	}

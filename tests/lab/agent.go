@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -36,6 +37,7 @@ type Agent struct {
 	datapath   *datapath.Datapath
 	reconciler *reconcile.Reconciler
 	stop       func()
+	ender      *socket.Ender
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -68,6 +70,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	a.ender = socket.New(socket.Options{Service: a.datapath.UDPService, Serves: a.serves})
 	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
 	h.must("list the host's addresses", func() error {
 		addrs, err := host.Addresses()
@@ -110,6 +113,7 @@ func (a *Agent) run(h *Host) {
 			a.end(err)
 		}
 	})
+	parts.Go(func() { a.ender.Run(ctx) })
 	parts.Go(func() {
 		if err := a.reconciler.Run(ctx); err != nil {
 			a.end(err)
@@ -136,11 +140,31 @@ func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }
 // Sink returns where a source hands over what it sees.
 func (a *Agent) Sink() source.Sink { return a.reconciler }
 
+// serves reports whether an endpoint serves the Service of an id.
+func (a *Agent) serves(service uint32, endpoint netip.AddrPort) bool {
+	name, ok := a.Maps().ServiceName(service)
+	return ok && a.reconciler.Serves(name.Unit(), endpoint)
+}
+
 func (a *Agent) synced(s reconcile.Sync) {
+	if s.UDPLeft {
+		a.ender.Wake()
+	}
 	a.mu.Lock()
 	a.last = s
 	a.mu.Unlock()
 	a.changed.Broadcast()
+}
+
+// EndSockets ends UDP sockets whose endpoint is gone at once, in place of soon, and returns
+// how many those are.
+func (a *Agent) EndSockets() int {
+	a.t.Helper()
+	ended, err := a.ender.Search()
+	if err != nil {
+		a.t.Error(err)
+	}
+	return ended
 }
 
 func (a *Agent) end(err error) {

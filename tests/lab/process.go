@@ -67,6 +67,16 @@ func (n *Namespace) Start(name string, args ...string) *Process {
 	return p
 }
 
+// idle is the argument that makes a test binary wait for its end.
+const idle = "lab-idle"
+
+// Populate puts a process into the namespace, as there is one in each pod: it has only a
+// thread otherwise. The test binary calls [Main].
+func (n *Namespace) Populate() *Process {
+	n.t.Helper()
+	return n.Start("/proc/self/exe", idle)
+}
+
 // Signal sends a signal unless the process has ended.
 func (p *Process) Signal(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s) // the one error is that it has ended

@@ -54,6 +54,9 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	if s.Tunnel.Nodes > 0 {
 		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
 	}
+	if a.KeepsSockets {
+		t.add("UDP sockets", "stay connected to endpoints that are gone: the kernel cannot end them, the agent's log says why")
+	}
 	if wide {
 		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))
 	}

@@ -112,6 +112,15 @@ func TestAgentState(t *testing.T) {
 	}
 }
 
+// TestKeepsSockets says what the kernel cannot do.
+func TestKeepsSockets(t *testing.T) {
+	s := testStatus()
+	s.Agent.KeepsSockets = true
+	if got := statusText(s, statusNow, false); !strings.Contains(got, "\nUDP sockets   stay connected to endpoints that are gone: the kernel cannot end them") {
+		t.Errorf("table is:\n%s", got)
+	}
+}
+
 // TestNoPrograms says what it means that nothing is attached.
 func TestNoPrograms(t *testing.T) {
 	s := testStatus()

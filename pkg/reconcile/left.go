@@ -1,0 +1,66 @@
+package reconcile
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Serves reports whether an endpoint serves a unit by what the sources have told last. It
+// may be called beside all other methods.
+func (r *Reconciler) Serves(unit tables.UnitName, endpoint netip.AddrPort) bool {
+	svc, list := r.object(unit.Port.Service)
+	return svc != nil && policy.Serves(svc, unit.Port, endpoint, list)
+}
+
+// noteLeft notes whether an update, which is about to be taken, may end what an endpoint
+// of UDP serves. The caller has the lock.
+func (r *Reconciler) noteLeft(u *source.Update) {
+	for _, now := range u.PutServices {
+		r.udpLeft = r.udpLeft || serviceLeaves(r.services[now.Name], now)
+	}
+	for _, name := range u.DeleteServices {
+		r.udpLeft = r.udpLeft || serviceLeaves(r.services[name], nil)
+	}
+	for _, now := range u.PutSlices {
+		r.udpLeft = r.udpLeft || sliceLeaves(r.slice(now.Name), now)
+	}
+	for _, name := range u.DeleteSlices {
+		r.udpLeft = r.udpLeft || sliceLeaves(r.slice(name), nil)
+	}
+}
+
+// slice returns what a slice was last, nil when there is none. The caller has the lock.
+func (r *Reconciler) slice(name model.Name) *model.Slice {
+	return r.slices[r.owner[name]][name.Name]
+}
+
+// serviceLeaves reports whether endpoints of UDP may serve a Service as it was, but not as
+// it is now; nil is none.
+func serviceLeaves(was, now *model.Service) bool {
+	if was == nil || !slices.ContainsFunc(was.Ports, func(p model.ServicePort) bool { return p.Protocol == model.UDP }) {
+		return false
+	}
+	return now == nil || !slices.Equal(was.Ports, now.Ports) || !slices.Equal(was.ClusterIPs, now.ClusterIPs)
+}
+
+// sliceLeaves reports the same of a slice.
+func sliceLeaves(was, now *model.Slice) bool {
+	if was == nil || !slices.ContainsFunc(was.Ports, func(p model.SlicePort) bool { return p.Protocol == model.UDP }) {
+		return false
+	}
+	inUse := make(map[netip.Addr]bool)
+	if now != nil && now.Service == was.Service && slices.Equal(now.Ports, was.Ports) {
+		for i := range now.Endpoints {
+			ep := &now.Endpoints[i]
+			inUse[ep.Addr] = inUse[ep.Addr] || policy.InUse(ep)
+		}
+	}
+	return slices.ContainsFunc(was.Endpoints, func(ep model.Endpoint) bool {
+		return policy.InUse(&ep) && !inUse[ep.Addr]
+	})
+}

@@ -1,0 +1,107 @@
+package socket
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// established is the state of a connected socket, of UDP as well (enum in
+// net/tcp_states.h).
+const established = 1
+
+// id is the kernel's struct inet_diag_sockid. It has the socket's cookie, so it never means
+// another one that has the same addresses later.
+type id struct {
+	SourcePort, DestinationPort [2]byte
+	Source, Destination         [16]byte // of IPv4 the first four bytes
+	Interface                   uint32
+	Cookie                      [2]uint32
+}
+
+// cookie returns what SO_COOKIE shows of the socket.
+func (i *id) cookie() uint64 { return uint64(i.Cookie[1])<<32 | uint64(i.Cookie[0]) }
+
+// request is struct inet_diag_req_v2.
+type request struct {
+	Family, Protocol, Ext, _ uint8
+	States                   uint32
+	ID                       id
+}
+
+// answer is the beginning of struct inet_diag_msg.
+type answer struct {
+	Family, State, Timer, Retrans uint8
+	ID                            id
+}
+
+// Len and Serialize make it a part of a message.
+func (r *request) Len() int { return binary.Size(r) }
+
+func (r *request) Serialize() []byte {
+	// What has a fixed size can always be encoded.
+	b, _ := binary.Append(nil, binary.NativeEndian, r)
+	return b
+}
+
+// connected is a connected UDP socket.
+type connected struct {
+	family uint8 // AF_INET or AF_INET6
+	id     id
+}
+
+// list returns the connected UDP sockets of a family in the calling thread's network
+// namespace.
+func list(family uint8) ([]connected, error) {
+	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+	r.AddData(&request{Family: family, Protocol: unix.IPPROTO_UDP, States: 1 << established})
+	var sockets []connected
+	var damaged error
+	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
+		var a answer
+		if _, damaged = binary.Decode(message, binary.NativeEndian, &a); damaged != nil {
+			return false
+		}
+		sockets = append(sockets, connected{family, a.ID})
+		return true
+	})
+	if err := errors.Join(err, damaged); err != nil {
+		return nil, fmt.Errorf("list UDP sockets: %w", err)
+	}
+	return sockets, nil
+}
+
+// end makes the kernel end a socket of the calling thread's network namespace: what its
+// process waits for, or does with it next, fails. The error wraps ENOENT when it is gone or
+// connected to something else.
+func (c *connected) end() error {
+	r := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+	r.AddData(&request{Family: c.family, Protocol: unix.IPPROTO_UDP, ID: c.id})
+	if _, err := r.Execute(unix.NETLINK_SOCK_DIAG, 0); err != nil {
+		return fmt.Errorf("end the UDP socket from %s to %s: %w", c.socket().Local, c.socket().Peer, err)
+	}
+	return nil
+}
+
+// socket returns what the programs find the socket by.
+func (c *connected) socket() bpfmap.UDPSocket {
+	return bpfmap.UDPSocket{
+		Local:  c.addrPort(c.id.Source, c.id.SourcePort),
+		Peer:   c.addrPort(c.id.Destination, c.id.DestinationPort),
+		Device: c.id.Interface,
+	}
+}
+
+func (c *connected) addrPort(addr [16]byte, port [2]byte) netip.AddrPort {
+	a := netip.AddrFrom16(addr).Unmap()
+	if c.family == unix.AF_INET {
+		a = netip.AddrFrom4([4]byte(addr[:4]))
+	}
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port[:]))
+}

@@ -1,0 +1,189 @@
+// Package socket ends connected UDP sockets whose endpoint is gone, so that their processes
+// connect anew and get another one.
+//
+// A connected socket sends to the endpoint without any program being asked, and UDP has
+// nobody who would answer for an endpoint that is gone. The kernel lists connected sockets
+// by network namespace; which of them a Service has led to its endpoint, the program that
+// stored it there says. So a socket that a process has itself connected to the endpoint
+// stays as it is. TCP needs none of this: the other end, or its node, resets.
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+const (
+	// settle is how long to wait for more endpoints to go, and for programs that have
+	// chosen one of them to connect its socket.
+	settle = 100 * time.Millisecond
+	// interval is the shortest time between the end of a search and the next.
+	interval = time.Second
+	// rest is how many times as long as it worked a search pauses: it takes a tenth of
+	// a CPU at most.
+	rest = 9
+	// retry is how long to wait after a search that failed in part.
+	retry = 30 * time.Second
+)
+
+// Options are what an [Ender] needs.
+type Options struct {
+	// Service returns the id of the Service that has led a socket of the calling
+	// thread's network namespace to its peer; false: none has.
+	Service func(bpfmap.UDPSocket) (uint32, bool, error)
+	// Serves reports whether an endpoint serves the Service of an id.
+	Serves func(service uint32, endpoint netip.AddrPort) bool
+	// Ended is told after each search how many sockets it has ended; nil is not told.
+	Ended func(int)
+}
+
+// Ender ends sockets. Make one with [New].
+type Ender struct {
+	opts Options
+	wake chan struct{}
+}
+
+// New returns an Ender, which does nothing before Run.
+func New(o Options) *Ender {
+	return &Ender{opts: o, wake: make(chan struct{}, 1)}
+}
+
+// Wake says that endpoints have gone. It does not wait.
+func (e *Ender) Wake() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run searches all network namespaces after each Wake, until ctx ends.
+func (e *Ender) Run(ctx context.Context) {
+	var again <-chan time.Time // set while a search has failed in part
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		case <-again:
+		}
+		if !pause(ctx, settle) {
+			return
+		}
+		start := time.Now()
+		ended, err := e.Search()
+		took := time.Since(start)
+		if e.opts.Ended != nil {
+			e.opts.Ended(ended)
+		}
+		klog.V(2).InfoS("Searched for UDP sockets whose endpoint is gone", "ended", ended, "took", took)
+		again = nil
+		if err != nil {
+			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be ended; trying again", "in", retry)
+			again = time.After(retry)
+		}
+		if !pause(ctx, max(interval, rest*took)) {
+			return
+		}
+	}
+}
+
+// Search ends what there is to end now and returns how many sockets that were. An error in
+// one network namespace keeps it from no other.
+func (e *Ender) Search() (ended int, err error) {
+	err = inEach(func() error {
+		var errs []error
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			n, err := e.endFamily(family)
+			ended += n
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	return ended, err
+}
+
+// endFamily ends sockets of one family in the calling thread's network namespace.
+func (e *Ender) endFamily(family uint8) (ended int, err error) {
+	sockets, err := list(family)
+	if err != nil {
+		return 0, err
+	}
+	for i := range sockets {
+		gone, err := e.gone(sockets[i].socket())
+		if err != nil {
+			return ended, err
+		}
+		if !gone {
+			continue
+		}
+		switch err := sockets[i].end(); {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return ended, err
+		default:
+			ended++
+		}
+	}
+	return ended, nil
+}
+
+// gone reports whether a Service has led the socket to an endpoint that does not serve it
+// any more.
+func (e *Ender) gone(s bpfmap.UDPSocket) (bool, error) {
+	service, ok, err := e.opts.Service(s)
+	if err != nil || !ok {
+		return false, err
+	}
+	return !e.opts.Serves(service, s.Peer), nil
+}
+
+// Supported returns an error unless the kernel ends a UDP socket that is made for this.
+func Supported() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a UDP socket: %w", err)
+	}
+	defer unix.Close(fd)
+	discard := unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}} // nothing is sent
+	if err := unix.Connect(fd, &discard); err != nil {
+		return fmt.Errorf("connect a UDP socket: %w", err)
+	}
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return fmt.Errorf("get the cookie of a UDP socket: %w", err)
+	}
+	sockets, err := list(unix.AF_INET)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	own := slices.IndexFunc(sockets, func(c connected) bool { return c.id.cookie() == cookie })
+	if own < 0 {
+		return errors.New("the kernel does not list UDP sockets: it needs CONFIG_INET_UDP_DIAG")
+	}
+	err = sockets[own].end()
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return errors.New("the kernel ends no sockets: it needs CONFIG_INET_DIAG_DESTROY")
+	}
+	return err
+}
+
+// pause reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,169 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// The main thread runs no test: one that has joined a namespace must be able to end.
+func init() { runtime.LockOSThread() }
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to enter network namespaces")
+	}
+}
+
+// TestSupported: the kernels that tests run in can end sockets.
+func TestSupported(t *testing.T) {
+	needRoot(t)
+	if err := Supported(); err != nil {
+		t.Error(err)
+	}
+}
+
+// inNewNamespace calls fn on a thread in a network namespace of its own.
+func inNewNamespace(t *testing.T, fn func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// namespaceName returns the name of the calling thread's network namespace.
+func namespaceName() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
+
+// TestInEach visits each network namespace once: that of processes, and one that is mounted
+// and has none. The thread goes back to its own.
+func TestInEach(t *testing.T) {
+	needRoot(t)
+	mount := filepath.Join(t.TempDir(), "namespace")
+	if err := os.WriteFile(mount, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	inNewNamespace(t, func() (err error) {
+		if name, err = namespaceName(); err != nil {
+			return err
+		}
+		return unix.Mount("/proc/thread-self/ns/net", mount, "", unix.MS_BIND, "")
+	})
+	defer func() {
+		if err := unix.Unmount(mount, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	own, err := namespaceName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := make(map[string]int)
+	failed := errors.New("failed")
+	err = inEach(func() error {
+		visited, err := namespaceName()
+		count[visited]++
+		if visited == own {
+			return failed
+		}
+		return err
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("the error is %v", err)
+	}
+	if count[name] != 1 || count[own] != 1 {
+		t.Errorf("the mounted namespace was visited %d times, that of the test %d times", count[name], count[own])
+	}
+	// The thread that made the namespace is about to end.
+	for deadline := time.Now().Add(10 * time.Second); strays(t, own) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads are not in their own network namespace", strays(t, own))
+		}
+	}
+}
+
+// strays returns how many threads of the test are not in its own network namespace.
+func strays(t *testing.T, own string) (n int) {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		if at, err := os.Readlink(task); err == nil && at != own {
+			n++
+		}
+	}
+	return n
+}
+
+// TestRun: a wake is one search, and one that failed is made again.
+func TestRun(t *testing.T) {
+	needRoot(t)
+	own, err := net.Dial("udp4", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	local := own.LocalAddr().(*net.UDPAddr).AddrPort()
+	synctest.Test(t, func(t *testing.T) {
+		var asked, searches atomic.Int32
+		e := New(Options{
+			Service: func(s bpfmap.UDPSocket) (uint32, bool, error) {
+				if s.Local != local {
+					return 0, false, nil
+				}
+				if want := netip.MustParseAddrPort("127.0.0.1:9"); s.Peer != want {
+					t.Errorf("the peer is %s, want %s", s.Peer, want)
+				}
+				if asked.Add(1) == 1 {
+					return 0, false, errors.New("asked for")
+				}
+				return 7, true, nil
+			},
+			Serves: func(service uint32, _ netip.AddrPort) bool { return service == 7 },
+			Ended: func(sockets int) {
+				searches.Add(1)
+				if sockets != 0 {
+					t.Errorf("%d sockets are ended", sockets)
+				}
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go e.Run(ctx)
+		for range 3 {
+			e.Wake()
+		}
+		time.Sleep(retry / 2)
+		if asked.Load() != 1 || searches.Load() != 1 {
+			t.Errorf("asked %d times in %d searches, want once", asked.Load(), searches.Load())
+		}
+		time.Sleep(3 * retry)
+		if asked.Load() != 2 || searches.Load() != 2 {
+			t.Errorf("asked %d times in %d searches, want twice", asked.Load(), searches.Load())
+		}
+	})
+}
