@@ -1,6 +1,7 @@
 package chart_test
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -48,7 +50,7 @@ func (c *cluster) serve(address string) netip.AddrPort {
 	}
 	_, err := c.client.CoreV1().Services("default").Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"service.beeline.io/forwarding-mode": "dsr"}},
-		Spec:       corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Port: 80}}},
+		Spec:       corev1.ServiceSpec{ClusterIP: address, Ports: []corev1.ServicePort{{Name: "web", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}}},
 	}, create)
 	if err != nil {
 		c.t.Fatal(err)
@@ -56,8 +58,11 @@ func (c *cluster) serve(address string) netip.AddrPort {
 	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Port: new(int32(8080))}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{lab.Backend4(1).String()}}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("web"), Port: new(int32(8080))},
+			{Name: new("dns"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolUDP)},
+		},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{lab.Backend4(1).String()}}},
 	}, create)
 	if err != nil {
 		c.t.Fatal(err)
@@ -81,6 +86,7 @@ func servesAsInstalled(c *cluster) {
 		return err == nil && got.Addr() == lab.Backend4(1)
 	})
 	lab.Eventually(c.t, "all nodes are known", func() bool { return slices.Equal(n.known(), []string{lab.NodeName, otherNode}) })
+	n.checkSockets(netip.AddrPortFrom(to.Addr(), 53))
 	checkRole(c, pod.ServiceAccountName, p)
 	checkForbidden(c, pod.ServiceAccountName)
 	p.Signal(unix.SIGTERM)
@@ -97,6 +103,33 @@ func servesAsInstalled(c *cluster) {
 		lab.Eventually(c.t, "the agent misses "+string(capability), func() bool {
 			return lacksRight.MatchString(p.Output())
 		})
+	}
+}
+
+// checkSockets takes the endpoint away from the Service: the sockets that are connected to
+// it, of the node and of a pod, fail.
+func (n *node) checkSockets(to netip.AddrPort) {
+	n.t.Helper()
+	var sockets []*lab.Socket
+	for _, namespace := range []*lab.Namespace{n.Namespace, n.Pod} {
+		s := namespace.Socket("udp4")
+		if err := s.Connect(to); err != nil {
+			n.t.Fatal(err)
+		}
+		if _, err := s.Ask("who"); err != nil {
+			n.t.Fatal(err)
+		}
+		sockets = append(sockets, s)
+	}
+	slices := n.cluster.client.DiscoveryV1().EndpointSlices("default")
+	if err := slices.Delete(n.t.Context(), "web-1", metav1.DeleteOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+	for _, s := range sockets {
+		s.Ready(time.Minute)
+		if _, _, err := s.Receive(); !errors.Is(err, unix.ECONNABORTED) {
+			n.t.Errorf("who waits for an answer gets %v, want %v", err, unix.ECONNABORTED)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package chart_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,11 +20,14 @@ import (
 
 // node runs the agent of a DaemonSet's pod on a host of the lab: with the pod's flags,
 // environment, capabilities, ConfigMaps and service account, and with the host's own
-// folders where the pod mounts those of a node.
+// folders where the pod mounts those of a node. A pod of the host has its network namespace
+// where the container runtime would have it.
 type node struct {
 	*lab.Host
 	t       *testing.T
 	cluster *cluster
+
+	podProcess *lab.Process
 }
 
 // secrets is where a pod finds its service account, as a folder below /run.
@@ -35,6 +39,12 @@ mount --bind "$BPFFS" /sys/fs/bpf
 mount --bind "$CGROUP" /sys/fs/cgroup
 mount --bind "$ETC" /etc
 mount --bind "$RUN" /run
+if test "$NETNS"
+then
+	mkdir -p "$NETNS"
+	touch "$NETNS/pod"
+	mount --bind "$POD" "$NETNS/pod"
+fi
 exec "$@"`
 
 func newNode(c *cluster) *node {
@@ -42,6 +52,7 @@ func newNode(c *cluster) *node {
 	lab.Need(c.t, "unshare", "setpriv", "env", "mount")
 	n := &node{Host: lab.NewHost(c.t), t: c.t, cluster: c}
 	n.ServeBackends()
+	n.podProcess = n.Pod.Populate()
 	n.forward(strings.TrimPrefix(c.server.Config.Host, "https://"))
 	return n
 }
@@ -90,6 +101,7 @@ func (n *node) start(pod *corev1.PodSpec, c corev1.Container, lacks ...corev1.Ca
 	n.t.Helper()
 	command := []string{"env",
 		"BPFFS=" + n.BPFFS, "CGROUP=" + n.Cgroup, "ETC=" + n.configMaps(pod, c), "RUN=" + n.account(pod),
+		"NETNS=" + namespaces(c), fmt.Sprintf("POD=/proc/%d/ns/net", n.podProcess.PID()),
 		"unshare", "--mount", "--propagation=private", "sh", "-ec", mounts, "sh", "env", "-i", "PATH=" + os.Getenv("PATH")}
 	for _, e := range c.Env {
 		if e.ValueFrom == nil {
@@ -101,6 +113,16 @@ func (n *node) start(pod *corev1.PodSpec, c corev1.Container, lacks ...corev1.Ca
 		command = append(command, strings.ReplaceAll(arg, "$(NODE_NAME)", lab.NodeName))
 	}
 	return n.Start(command[0], command[1:]...)
+}
+
+// namespaces returns where a container mounts the network namespaces of pods; "" is nowhere.
+func namespaces(c corev1.Container) string {
+	for _, m := range c.VolumeMounts {
+		if m.Name == "network-namespaces" && *m.MountPropagation == corev1.MountPropagationHostToContainer {
+			return m.MountPath
+		}
+	}
+	return ""
 }
 
 // boundingSet returns a container's capabilities as setpriv takes them.

@@ -27,6 +27,7 @@ var matrix = map[string]string{
 	"hybrid":        "cgroupRoot: /sys/fs/cgroup/unified",
 	"addresses":     "healthz: {address: 'fd00::1', port: 20256}\nmetrics: {address: 'fd00::1', port: 20249}",
 	"account":       "serviceAccount: {create: false, name: other}\nrbac: {create: false}",
+	"no namespaces": "networkNamespaces: {path: ''}",
 	"placement":     "tolerations: []\nnodeSelector: {a: b}\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {c: d}\npodAnnotations: {e: f}\nresources: {limits: {memory: 1Gi}}\nupdateStrategy: {maxUnavailable: 3}",
 	"monitoring":    "metrics: {podMonitor: {enabled: true, interval: 30s, labels: {a: b}}, serviceMonitor: {enabled: true}, alerts: {enabled: true, labels: {a: b}}}\ndashboard: {enabled: true, annotations: {folder: network}}",
 }

@@ -5,6 +5,13 @@
   {{- include "beeline.container" (list .) | nindent 2 }}
   volumeMounts:
     {{- include "beeline.volumeMounts" . | nindent 4 }}
+    {{- with .Values.networkNamespaces.path }}
+    - name: network-namespaces
+      mountPath: {{ . }}
+      readOnly: true
+      # Those of pods that come later show up, too.
+      mountPropagation: HostToContainer
+    {{- end }}
   args:
     {{- include "beeline.agentArgs" . | nindent 4 }}
   env:

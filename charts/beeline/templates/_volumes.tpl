@@ -36,6 +36,12 @@
   hostPath:
     path: {{ include "beeline.cgroupMount" . }}
     type: Directory
+{{- with .Values.networkNamespaces.path }}
+- name: network-namespaces
+  hostPath:
+    path: {{ . }}
+    type: DirectoryOrCreate
+{{- end }}
 # What keeps programs that change iptables-legacy out of each other's way.
 - name: xtables-lock
   hostPath:
