@@ -48,7 +48,13 @@ func enterRoot(spec nodeSpec) error {
 			return err
 		}
 	}
-	return pivot(root)
+	if err := pivot(root); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("have mounts pass to containers, as systemd does: %w", err)
+	}
+	return nil
 }
 
 // kubeletSysctls are the machine's settings that a kubelet insists on, with the
