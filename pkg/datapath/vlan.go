@@ -93,12 +93,16 @@ var tagFeatures = map[netlink.VlanProtocol]struct{ name, option string }{
 }
 
 // checkTags returns an [xdpError] when frames of VLANs come to the device's XDP program
-// without their tags: it would take them for others.
+// without their tags: it would take them for others. Generic XDP gets them so at some
+// devices, whatever their features: the kernel takes tags off before a bond or a bridge.
 func (n *network) checkTags(root netlink.Link) error {
 	for _, l := range n.links {
 		vlan, ok := l.(*netlink.Vlan)
 		if !ok || vlan.Attrs().ParentIndex != root.Attrs().Index || vlan.Attrs().NetNsID >= 0 {
 			continue
+		}
+		if n.generic {
+			return xdpError{"frames of its VLANs may have lost their tags: only those are served"}
 		}
 		feature := tagFeatures[vlan.VlanProtocol]
 		for _, driver := range n.drivers(root) {

@@ -118,7 +118,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestGenericXDPServesDevicesThemselves: VLANs and bonds are nothing special to it.
+// TestGenericXDPServesDevicesThemselves: VLANs and bonds are nothing special to it, but
+// that it leaves alone what has VLANs on it.
 func TestGenericXDPServesDevicesThemselves(t *testing.T) {
 	n, named := tagged()
 	n.generic = true
@@ -127,6 +128,11 @@ func TestGenericXDPServesDevicesThemselves(t *testing.T) {
 		b, err := n.base(l)
 		if err != nil || b.link != l || b.tags != (bpfmap.Tags{}) {
 			t.Errorf("%s: served at %v with tags %v: %v", name, b.link, b.tags, err)
+		}
+		err = n.checkTags(l)
+		var no xdpError
+		if below := slices.Contains([]string{"eth0", "outer", "inner", "bond"}, name); errors.As(err, &no) != below || !below && err != nil {
+			t.Errorf("%s, with VLANs %v: %v", name, below, err)
 		}
 		devices = append(devices, bpfmap.Device{ID: uint32(len(devices) + 1), Ifindex: l.Attrs().Index, Root: l.Attrs().Index})
 	}
