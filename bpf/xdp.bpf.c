@@ -40,6 +40,19 @@ static __always_inline bool bl_xdp_unfinished(struct xdp_md *xdp, const struct b
 	       sum == bl_csum_unfinished(packet);
 }
 
+/*
+ * Whether a frame is for the device itself, by its destination. Whether one for all or for
+ * many is, and which are for another host, is left to tc, which is told by the kernel.
+ */
+static __always_inline bool bl_xdp_for(const struct ethhdr *eth, __u32 ifindex)
+{
+	__u32 place = ifindex % BL_MAC_PLACES;
+	const struct bl_mac_entry *entry = bpf_map_lookup_elem(&bl_mac, &place);
+
+	return entry && entry->ifindex == ifindex &&
+	       !__builtin_memcmp(entry->mac, eth->h_dest, sizeof(entry->mac));
+}
+
 /* Read the headers of a frame, as bl_xdp_frame. False when it is left to tc. */
 static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *packet, bool own)
 {
@@ -59,6 +72,8 @@ static __always_inline bool bl_xdp_parse(struct xdp_md *xdp, struct bl_packet *p
 		if (!bl_vlan_enter(&key, packet))
 			return false;
 	}
+	if (!bl_xdp_for(eth, packet->ifindex))
+		return false;
 	len = packet->l4 + packet->l4_len;
 	if (len > (__u32)(end - data) && len > bpf_xdp_get_buff_len(xdp))
 		return false;

@@ -54,6 +54,7 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
+	must(t, m.SetMACs(map[int]MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := Constants{TunnelPort: 6091, TunnelClamp: true}
 	programs, err := m.LoadPrograms(constants)
 	if err != nil {

@@ -271,6 +271,19 @@ type sockBlHalfOpenEntry struct {
 	Pad2     [60]uint8
 }
 
+type sockBlMacEntry struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mac     [6]uint8
+	Pad     [2]uint8
+}
+
+type sockBlMacLimit uint32
+
+const (
+	sockBlMacLimitBL_MAC_PLACES sockBlMacLimit = 1024
+)
+
 type sockBlNodeAddrFlag uint32
 
 const (
@@ -514,6 +527,7 @@ const (
 	sockMapBlFrontend                 = "bl_frontend"
 	sockMapBlHalfOpen                 = "bl_half_open"
 	sockMapBlLocalCidr                = "bl_local_cidr"
+	sockMapBlMac                      = "bl_mac"
 	sockMapBlNewClient                = "bl_new_client"
 	sockMapBlNode                     = "bl_node"
 	sockMapBlNodeAddr                 = "bl_node_addr"
@@ -554,6 +568,7 @@ const (
 	sockVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	sockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	sockVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	sockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	sockVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	sockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -651,6 +666,7 @@ type sockMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -688,6 +704,7 @@ type sockVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -748,6 +765,7 @@ type sockMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.Map `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -783,6 +801,7 @@ func (m *sockMaps) Close() error {
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlLocalCidr,
+		m.BlMac,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -821,6 +840,7 @@ type sockVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

@@ -32,6 +32,7 @@ const (
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlHalfOpen                 = "bl_half_open"
 	tcMapBlLocalCidr                = "bl_local_cidr"
+	tcMapBlMac                      = "bl_mac"
 	tcMapBlNewClient                = "bl_new_client"
 	tcMapBlNode                     = "bl_node"
 	tcMapBlNodeAddr                 = "bl_node_addr"
@@ -73,6 +74,7 @@ const (
 	tcVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	tcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	tcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	tcVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	tcVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	tcVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	tcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -174,6 +176,7 @@ type tcMapSpecs struct {
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -215,6 +218,7 @@ type tcVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -282,6 +286,7 @@ type tcMaps struct {
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.Map `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -322,6 +327,7 @@ func (m *tcMaps) Close() error {
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlLocalCidr,
+		m.BlMac,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -364,6 +370,7 @@ type tcVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

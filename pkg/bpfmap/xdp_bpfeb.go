@@ -32,6 +32,7 @@ const (
 	xdpMapBlHalfOpen                 = "bl_half_open"
 	xdpMapBlHop                      = "bl_hop"
 	xdpMapBlLocalCidr                = "bl_local_cidr"
+	xdpMapBlMac                      = "bl_mac"
 	xdpMapBlNewClient                = "bl_new_client"
 	xdpMapBlNode                     = "bl_node"
 	xdpMapBlNodeAddr                 = "bl_node_addr"
@@ -67,6 +68,7 @@ const (
 	xdpVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	xdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	xdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	xdpVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	xdpVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	xdpVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	xdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -164,6 +166,7 @@ type xdpMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -203,6 +206,7 @@ type xdpVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -270,6 +274,7 @@ type xdpMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
+	BlMac         *ebpf.Map `ebpf:"bl_mac"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -308,6 +313,7 @@ func (m *xdpMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlHop,
 		m.BlLocalCidr,
+		m.BlMac,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -348,6 +354,7 @@ type xdpVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

@@ -67,6 +67,14 @@ func readNetwork() (*network, error) {
 	return n, nil
 }
 
+// mac returns the Ethernet address of a device, which is zero when the device is gone.
+func (n *network) mac(ifindex int) (mac bpfmap.MAC) {
+	if l := n.link(ifindex); l != nil {
+		copy(mac[:], l.Attrs().HardwareAddr)
+	}
+	return mac
+}
+
 func (n *network) addAddr(a *netlink.Addr) {
 	addr, ok := netip.AddrFromSlice(a.IP)
 	if !ok || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {

@@ -53,6 +53,7 @@ func (e xdpError) Error() string { return e.reason }
 func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 	dir := Dir(d.opts.BPFFS)
 	on := make(map[int]bool)
+	macs := make(map[int]bpfmap.MAC)
 	var errs []error
 	for i := range devices {
 		device := devices[i]
@@ -63,6 +64,7 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 			switch {
 			case err == nil:
 				on[root] = true
+				macs[device.Ifindex] = n.mac(device.Ifindex)
 			case errors.As(err, &no):
 				device.NoXDP = no.reason
 			case !gone(err):
@@ -81,7 +83,7 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 		errs = append(errs, d.maps.PutDevice(device))
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
-	return errors.Join(append(errs, detachLinks(dir, xdpPrefix, keep), leaveDispatchers(d.opts.BPFFS, keep))...)
+	return errors.Join(append(errs, d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), leaveDispatchers(d.opts.BPFFS, keep))...)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex
@@ -104,6 +106,11 @@ func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap
 	}
 	if err := n.checkTags(b.link); err != nil {
 		return 0, err
+	}
+	if at := slices.IndexFunc(devices, func(other bpfmap.Device) bool {
+		return other.Ifindex < device.Ifindex && other.Ifindex%bpfmap.MACPlaces == device.Ifindex%bpfmap.MACPlaces
+	}); at >= 0 {
+		return 0, xdpError{fmt.Sprintf("its index, %d, has the low bits of that of %s: make the device anew", device.Ifindex, devices[at].Name)}
 	}
 	if root != device.Ifindex {
 		if b.link, err = netlink.LinkByIndex(root); err != nil {

@@ -2,6 +2,7 @@ package datapath_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
@@ -119,6 +121,30 @@ func TestXDPOfADriverWithoutIt(t *testing.T) {
 	wantXDP(t, opts, datapath.XDPGeneric, "")
 	if d := devices(t, opts)[0]; !d.XDPSend || d.XDPSendBuffers {
 		t.Errorf("XDP sends frames by it: %v, such as lie in several buffers: %v; want the former alone", d.XDPSend, d.XDPSendBuffers)
+	}
+}
+
+// TestXDPKnowsTheDevicesAddress: also when it changes, and of two devices where there is
+// place for one.
+func TestXDPKnowsTheDevicesAddress(t *testing.T) {
+	opts, l := withXDP(t, datapath.XDPNative)
+	opts.Devices = []string{uplink, "second"}
+	other := netlink.NewVeth(netlink.LinkAttrs{Name: "second", Index: l.Attrs().Index + bpfmap.MACPlaces})
+	other.PeerName = "elsewhere"
+	must(t, netlink.LinkAdd(other))
+	d := prepare(t, opts)
+	defer d.Close()
+	must(t, d.Attach())
+	for _, mac := range []bpfmap.MAC{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
+		must(t, netlink.LinkSetHardwareAddr(l, mac[:]), d.SyncDevices())
+		macs, err := d.Maps().MACs()
+		if want := map[int]bpfmap.MAC{l.Attrs().Index: mac}; err != nil || !maps.Equal(macs, want) {
+			t.Errorf("XDP knows %v, want %v: %v", macs, want, err)
+		}
+	}
+	list := devices(t, opts)
+	if len(list) != 2 || list[0].XDP != datapath.XDPNative || list[1].XDP != datapath.XDPOff || !strings.Contains(list[1].NoXDP, "low bits of that of "+uplink) {
+		t.Errorf("served: %+v", list)
 	}
 }
 

@@ -169,7 +169,8 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 		ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6,
 		MTU: uplink.Attrs().MTU, Root: uplink.Attrs().Index, XDPSend: true,
 	}
-	return b, device.Ifindex, maps.PutDevice(device)
+	// Frames here have no addresses.
+	return b, device.Ifindex, errors.Join(maps.PutDevice(device), maps.SetMACs(map[int]bpfmap.MAC{device.Ifindex: {}}))
 }
 
 // packetUplink returns the node's device, made by the first call.

@@ -17,9 +17,22 @@ import (
 // difference, and none goes on to the next device.
 func TestFramesOfOthers(t *testing.T) {
 	t.Parallel()
-	c, _ := serveCluster(t, func(c *cluster) []string {
-		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
-	})
+	for _, mode := range []string{"off", "native", "generic"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			c := newTunnelCluster(t, mode)
+			c.serveAll(t)
+			for _, n := range c.nodes {
+				startAgent(t, n, append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...), "--xdp", mode)
+			}
+			c.checkFrames(t)
+		})
+	}
+}
+
+// checkFrames sends frames for node 1 and for others to its uplink.
+func (c *cluster) checkFrames(t *testing.T) {
+	t.Helper()
 	own := c.macOf(t, c.nodes[0].Namespace, uplink)
 	err := c.nodes[0].Run(func() error {
 		link, err := netlink.LinkByName(uplink)
@@ -45,7 +58,10 @@ func TestFramesOfOthers(t *testing.T) {
 				{"for another host", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{2, 0, 0, 0, 0, 9}) }, false},
 			} {
 				port++
-				f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), port), to: nodePort(network, i+1), protocol: unix.IPPROTO_UDP, payload: "x"}
+				f := frame{
+					from: netip.AddrPortFrom(clientAddrs.of(network), port), to: nodePort(network, i+1),
+					protocol: unix.IPPROTO_UDP, payload: "a payload that is longer than a TCP header",
+				}
 				client := boundSocket(t, c.client, network, port)
 				wire := c.nodes[e.node-1].Capture()
 				c.sendFrame(t, c.router, "node1", kind.change(f.bytes()))

@@ -51,6 +51,9 @@ var (
 
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP}
 
+// loopback is the index of the loopback device.
+const loopback = 1
+
 // bench runs the programs on packets over the maps of a host that serves one
 // Service of both families and protocols with one backend, at its loopback device.
 type bench struct {
@@ -75,6 +78,9 @@ func newBenchWith(t testing.TB, constants bpfmap.Constants) *bench {
 		lab.Slice("web", ports, lab.Backend4(1)), lab.Slice("web", ports, lab.Backend6(1)))
 	programs, err := a.Maps().LoadPrograms(constants)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Maps().SetMACs(map[int]bpfmap.MAC{loopback: {}}); err != nil {
 		t.Fatal(err)
 	}
 	if programs["bl_xdp"], err = a.Maps().LoadXDP(constants); err != nil {

@@ -3,6 +3,7 @@ package packets_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -82,7 +83,8 @@ func (b *vlanBench) addVLAN(t *testing.T, i int, tags bpfmap.Tags, n *vlanNetwor
 	t.Helper()
 	name := fmt.Sprintf("vlan%d", i)
 	n.device.ID, n.device.Name, n.device.Ifindex, n.device.Tags = uint32(1+i), name, b.addStandIn(t, name, n.mac), tags
-	if err := b.maps.PutDevice(n.device); err != nil {
+	b.macs[n.device.Ifindex] = bpfmap.MAC{}
+	if err := errors.Join(b.maps.PutDevice(n.device), b.maps.SetMACs(b.macs)); err != nil {
 		t.Fatal(err)
 	}
 	b.frames[bpfmap.Frames{Ifindex: b.device.Ifindex, Tags: tags}] = n.device.ID

@@ -3,6 +3,7 @@ package packets_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,6 +27,7 @@ type xdpBench struct {
 	program *ebpf.Program
 	maps    *bpfmap.Maps
 	device  bpfmap.Device
+	macs    map[int]bpfmap.MAC // as XDP knows them; frames have none unless given
 }
 
 // xdpBackend is beyond the gateway.
@@ -76,7 +78,8 @@ func (b *xdpBench) setUplink(t *testing.T) error {
 		}
 	}
 	b.device.Ifindex, b.device.Root = l.Attrs().Index, l.Attrs().Index
-	return b.maps.PutDevice(b.device)
+	b.macs = map[int]bpfmap.MAC{b.device.Ifindex: {}}
+	return errors.Join(b.maps.PutDevice(b.device), b.maps.SetMACs(b.macs))
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -128,6 +131,49 @@ func hopLess(f frame) []byte {
 	checksum := ^sum(0, header)
 	header[10], header[11] = byte(checksum>>8), byte(checksum)
 	return packet
+}
+
+// TestXDPLeavesFramesOfOthers: only what is sent to the device's own address is served,
+// also of a VLAN, and nothing else makes a flow.
+func TestXDPLeavesFramesOfOthers(t *testing.T) {
+	t.Parallel()
+	b := newVLANBench(t)
+	own := make([]net.HardwareAddr, len(b.networks))
+	for i, n := range b.networks {
+		own[i] = n.mac
+		b.macs[n.device.Ifindex] = bpfmap.MAC(n.mac)
+	}
+	if err := b.maps.SetMACs(b.macs); err != nil {
+		t.Fatal(err)
+	}
+	b.eachFlow(func(name string, steps []vlanStep) {
+		step := steps[0]
+		packet := withTags(step.in.bytes(), step.from.device.Tags)
+		others := []net.HardwareAddr{
+			{0, 0, 0, 0, 0, 0}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, {1, 0, 0x5e, 0, 0, 1}, {0x33, 0x33, 0, 0, 0, 1},
+		}
+		for bit := range 48 {
+			other := slices.Clone(step.from.mac)
+			other[bit/8] ^= 1 << (bit % 8)
+			if !slices.ContainsFunc(own, func(mac net.HardwareAddr) bool { return bytes.Equal(mac, other) }) {
+				others = append(others, other)
+			}
+		}
+		for _, other := range others {
+			b.wantPassed(t, fmt.Sprintf("%s to %s", name, other), toMAC(packet, other))
+		}
+		if verdict, _ := b.run(t, toMAC(packet, step.from.mac)); verdict != xdpSends {
+			t.Errorf("%s: verdict %d on a frame for the device", name, verdict)
+		}
+	})
+	for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int(b.port) - 20000; len(batch.Flows) != want {
+			t.Errorf("there are %d flows, want %d", len(batch.Flows), want)
+		}
+	}
 }
 
 // xdpRequests are clients' packets that XDP sends on, and such as only tc does.

@@ -41,6 +41,7 @@ BL_EXPORT(struct, bl_flow_forward);
 BL_EXPORT(struct, bl_tag);
 BL_EXPORT(enum, bl_device_flag);
 BL_EXPORT(enum, bl_device_limit);
+BL_EXPORT(enum, bl_mac_limit);
 BL_EXPORT(enum, bl_forwarding);
 BL_EXPORT(enum, bl_node_flag);
 BL_EXPORT(enum, bl_agent_flag);
@@ -242,6 +243,13 @@ struct {
 	__type(key, struct bl_vlan_key);
 	__type(value, __u32);
 } bl_vlan SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_MAC_PLACES);
+	__type(key, __u32);
+	__type(value, struct bl_mac_entry);
+} bl_mac SEC(".maps");
 
 /* Addresses that NodePorts answer on; the value is enum bl_node_addr_flag. */
 struct {

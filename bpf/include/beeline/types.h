@@ -417,6 +417,21 @@ struct bl_vlan_key {
 };
 _Static_assert(sizeof(struct bl_vlan_key) == 12, "bl_vlan_key");
 
+enum bl_mac_limit {
+	BL_MAC_PLACES = 1024,
+};
+
+/*
+ * bl_mac: the MAC address of a device that XDP serves, at the place that the low bits of
+ * its index name; frames for it have that one. An ifindex of 0 is an empty place.
+ */
+struct bl_mac_entry {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct bl_mac_entry) == 12, "bl_mac_entry");
+
 /* A device that faces clients or other nodes: packets are translated there. */
 struct bl_device_entry {
 	union bl_addr addr6; /* source of SNAT; zero is none */

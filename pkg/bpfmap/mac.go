@@ -1,0 +1,38 @@
+package bpfmap
+
+import "fmt"
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// MACPlaces is how many devices can have a MAC address. Two whose indexes are the same
+// modulo this number cannot both have one.
+const MACPlaces = int(sockBlMacLimitBL_MAC_PLACES)
+
+// MACs returns the MAC addresses by which XDP knows the frames that are for a device, by
+// its index.
+func (m *Maps) MACs() (map[int]MAC, error) {
+	macs := make(map[int]MAC)
+	err := each(m.all[sockMapBlMac], func(_ *uint32, e *sockBlMacEntry) {
+		if e.Ifindex != 0 {
+			macs[int(e.Ifindex)] = e.Mac
+		}
+	})
+	return macs, err
+}
+
+// SetMACs replaces what [Maps.MACs] returns. XDP leaves frames alone that come in while the
+// address of their device changes.
+func (m *Maps) SetMACs(macs map[int]MAC) error {
+	keys, entries := make([]uint32, MACPlaces), make([]sockBlMacEntry, MACPlaces)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	for ifindex, mac := range macs {
+		entries[ifindex%MACPlaces] = sockBlMacEntry{Ifindex: uint32(ifindex), Mac: mac}
+	}
+	if _, err := m.all[sockMapBlMac].BatchUpdate(keys, entries, nil); err != nil {
+		return fmt.Errorf("map %s: %w", sockMapBlMac, err)
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+package bpfmap
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestMACsAreReplaced(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	for _, want := range []map[int]MAC{
+		{2: {2, 0, 0, 0, 0, 1}, 3: {}, MACPlaces + 1: {2, 0, 0, 0, 0, 2}},
+		{2: {2, 0, 0, 0, 0, 3}, 2*MACPlaces + 3: {2, 0, 0, 0, 0, 1}},
+		{},
+	} {
+		if err := m.SetMACs(want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := m.MACs(); err != nil || !maps.Equal(got, want) {
+			t.Errorf("MAC addresses are %v, want %v: %v", got, want, err)
+		}
+	}
+}
