@@ -156,17 +156,17 @@ func TestXDPHandsOver(t *testing.T) {
 // its way.
 func TestXDPHandsOverInATransfer(t *testing.T) {
 	t.Parallel()
-	for _, network := range networks[:2] {
+	for _, tc := range []struct{ network, mode string }{{"tcp4", "native"}, {"tcp6", "native"}, {"tcp4", "generic"}} {
 		c := newXDPCluster(t, false)
 		c.serveAll(t)
 		var a *agent
 		for _, n := range []*node{c.nodes[1], c.nodes[0]} {
-			a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
+			a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
 		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			transfer(t, c.client, network, nodePort(network, 1))
+			transfer(t, c.client, tc.network, nodePort(tc.network, 1))
 		}()
 		lab.Eventually(t, "the transfer goes by XDP", func() bool { return sentByXDP(t, c.nodes[0]) > 100 })
 		a.Signal(unix.SIGKILL)
