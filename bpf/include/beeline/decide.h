@@ -90,7 +90,7 @@ static __noinline void bl_flow_touch_reply(const struct bl_packet *packet,
 					   __u32 now)
 {
 	struct bl_flow_entry reply = {};
-	struct bl_flow_key key BL_ALIGNED;
+	struct bl_flow_key key;
 
 	forward->touched = now;
 	forward->forward.used = now;
@@ -121,7 +121,7 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 				      const union bl_addr *source, __u8 client_device)
 {
 	struct bl_flow_entry entry = {};
-	struct bl_flow_key key BL_ALIGNED;
+	struct bl_flow_key key;
 
 	bl_flow_make_reply(&packet->key, forward, client_device, bl_flow_now(), &entry);
 	bl_flow_reply_key(&packet->key, forward, source, &key);

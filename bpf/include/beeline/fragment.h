@@ -20,7 +20,7 @@ struct bl_fragment_key {
 	__u8 proto; /* 0 with IPv6, where the id stands alone */
 	__u8 hook;
 	__u8 pad[2];
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_fragment_key) == 40, "bl_fragment_key");
 
 /* What became of the first fragment; BL_FATE_UNKNOWN while others wait for it. */
@@ -31,9 +31,9 @@ struct bl_fragment_entry {
 	__u8 fate;
 	__u8 back;
 	__u8 tunnel;
-	__u8 pad;
+	__u8 pad[5];
 };
-_Static_assert(sizeof(struct bl_fragment_entry) == 48, "bl_fragment_entry");
+_Static_assert(sizeof(struct bl_fragment_entry) == 56, "bl_fragment_entry");
 
 /* It is worth nothing after a moment, so each load of the programs has its own. */
 struct {
@@ -54,7 +54,7 @@ static __always_inline void bl_fragment_key(const struct bl_packet *packet, __u8
 	__builtin_memset(key->pad, 0, sizeof(key->pad));
 }
 
-/* Whether two keys, both BL_ALIGNED or of a map, are the same. */
+/* Whether two keys are the same. */
 static __always_inline bool bl_fragment_same(const struct bl_fragment_key *a,
 					     const struct bl_fragment_key *b)
 {

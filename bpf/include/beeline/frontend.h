@@ -8,17 +8,19 @@
 #include <bpf/bpf_endian.h>
 #include <beeline/maps.h>
 
-/* For what is read or written in halves of an address. */
-#define BL_ALIGNED __attribute__((aligned(8)))
-
-/* The lower half of a v4-mapped address: 00 00 ff ff and the IPv4 address. */
+/*
+ * The lower half of a v4-mapped address: 00 00 ff ff and the IPv4 address; that address; and
+ * two words as they lie in memory one after the other.
+ */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define BL_MAPPED(ip4) ((__u64)(ip4) << 32 | 0xffff0000U)
 #define BL_MAPPED_IPV4(low) ((__be32)((low) >> 32))
+#define BL_JOINED(first, second) ((__u64)(second) << 32 | (first))
 #define BL_IS_MAPPED(low) ((__u32)(low) == 0xffff0000U)
 #else
 #define BL_MAPPED(ip4) (0xffffULL << 32 | (ip4))
 #define BL_MAPPED_IPV4(low) ((__be32)(low))
+#define BL_JOINED(first, second) ((__u64)(first) << 32 | (second))
 #define BL_IS_MAPPED(low) ((low) >> 32 == 0xffff)
 #endif
 

@@ -15,7 +15,7 @@ enum bl_icmp_error_type {
 
 struct bl_icmp_error {
 	/* The flow direction that the error travels in: the quoted packet's reverse. */
-	struct bl_flow_key key BL_ALIGNED;
+	struct bl_flow_key key;
 	union bl_addr from; /* who sent the error */
 	__u32 l3;
 	__u32 icmp;

@@ -37,7 +37,7 @@ enum bl_packet_part {
 
 /* Offsets are from the start of the packet data. */
 struct bl_packet {
-	struct bl_flow_key key BL_ALIGNED; /* addresses, ports, protocol as they stand */
+	struct bl_flow_key key; /* addresses, ports, protocol as they stand */
 	__u32 l3;
 	__u32 l4;
 	__be32 fragment_id; /* 0 when whole */
@@ -63,6 +63,16 @@ struct bl_plain6 {
 	struct ipv6hdr ip;
 	struct tcphdr tcp;
 };
+
+/*
+ * Write an address of IPv6 to @addr, which is BL_ALIGNED, by halves: it is read so, which
+ * would stall after writes by words.
+ */
+static __always_inline void bl_addr_join(union bl_addr *addr, const __u32 *words)
+{
+	((__u64 *)addr)[0] = BL_JOINED(words[0], words[1]);
+	((__u64 *)addr)[1] = BL_JOINED(words[2], words[3]);
+}
 
 /*
  * Read the headers of a packet, of which the bytes from @data to @end lie in one piece,
@@ -96,8 +106,8 @@ static __always_inline bool bl_packet_plain(void *data, void *end, __u32 l3, __b
 	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
 		if ((void *)(six + 1) > end || *(const __u8 *)six >> 4 != 6)
 			return false;
-		__builtin_memcpy(&packet->key.src, &six->ip.saddr, sizeof(packet->key.src));
-		__builtin_memcpy(&packet->key.dst, &six->ip.daddr, sizeof(packet->key.dst));
+		bl_addr_join(&packet->key.src, six->ip.saddr.in6_u.u6_addr32);
+		bl_addr_join(&packet->key.dst, six->ip.daddr.in6_u.u6_addr32);
 		packet->key.proto = six->ip.nexthdr;
 		packet->ttl = six->ip.hop_limit;
 		packet->ipv4 = false;
@@ -127,7 +137,7 @@ struct bl_rewrite {
 	union bl_addr dst;
 	__be16 src_port;
 	__be16 dst_port;
-};
+} BL_ALIGNED;
 
 /* The sum of what changes between two runs of words, for bpf_l4_csum_replace. */
 static __always_inline __u32 bl_csum_change(const __u32 *from, const __u32 *to, int words)

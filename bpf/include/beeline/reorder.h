@@ -166,7 +166,7 @@ static __always_inline bool bl_reorder_copy(struct __sk_buff *skb, const struct 
 __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *packet,
 				const struct bl_fragment_key *key)
 {
-	struct bl_fragment_key datagram BL_ALIGNED;
+	struct bl_fragment_key datagram;
 	struct bl_fragment_entry *entry, waits = {.fate = BL_FATE_UNKNOWN};
 	struct bl_reorder_fragment *fragment;
 	__u64 now = bl_reorder_now();
@@ -221,7 +221,7 @@ static __always_inline void bl_reorder_emit(struct __sk_buff *skb,
 __noinline bool bl_reorder_put(struct __sk_buff *skb, __u32 l3, const struct bl_fragment_key *key,
 			       __u32 place, bool first)
 {
-	struct bl_fragment_key datagram BL_ALIGNED;
+	struct bl_fragment_key datagram;
 	struct bl_reorder_fragment *fragment;
 	__u64 *at = bl_reorder_place(place), word;
 	bool found = false;
@@ -259,7 +259,7 @@ __noinline bool bl_reorder_put(struct __sk_buff *skb, __u32 l3, const struct bl_
 __noinline bool bl_reorder_release(struct __sk_buff *skb, __u32 l3,
 				   const struct bl_fragment_key *key)
 {
-	struct bl_fragment_key datagram BL_ALIGNED;
+	struct bl_fragment_key datagram;
 	bool found = false;
 	__u32 first;
 

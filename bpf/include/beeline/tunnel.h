@@ -219,7 +219,7 @@ static __always_inline void bl_tunnel_forget(const struct bl_packet *inner,
 struct bl_tunnel_work {
 	struct bl_packet inner;
 	struct bl_tunnel_shim shim;
-	struct bl_flow_key key BL_ALIGNED; /* of the reply entry */
+	struct bl_flow_key key; /* of the reply entry */
 	struct bl_flow_entry forward;
 	struct bl_flow_entry reply;
 };

@@ -14,6 +14,9 @@ enum bl_schema {
 	BL_SCHEMA = 1,
 };
 
+/* For what is read or written in halves of an address. */
+#define BL_ALIGNED __attribute__((aligned(8)))
+
 /*
  * An IPv6 address in network byte order. IPv4 is stored v4-mapped
  * (::ffff:a.b.c.d), so that both families share every table.
@@ -180,7 +183,7 @@ struct bl_backend_entry {
 	__u16 state; /* enum bl_backend_state; 0 is not in use */
 	__u16 node; /* index in bl_node of the one that it is on; 0 is unknown */
 	__u32 generation;
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_backend_entry) == 32, "bl_backend_entry");
 
 /* An entry of a slot chunk: the ids of BL_LINE_SIZE neighbouring slots. */
@@ -297,7 +300,7 @@ struct bl_flow_key {
 	__be16 dst_port;
 	__u8 proto;
 	__u8 pad[3];
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_key) == 40, "bl_flow_key");
 
 /* How far a flow has come; what it is decides how long it may be idle. */
@@ -344,7 +347,7 @@ struct bl_flow_entry {
 	 * client is behind it; 0 likewise. Or BL_DEVICE_ROUTED, BL_DEVICE_TURNED. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_entry) == 40, "bl_flow_entry");
 
 enum bl_flow_bits {
@@ -447,7 +450,7 @@ struct bl_device_entry {
 	char name[16];
 	char reason[80]; /* why it was chosen */
 	char no_xdp[84]; /* why XDP does not serve it */
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_device_entry) == 224, "bl_device_entry");
 
 enum bl_device_flag {
@@ -500,7 +503,7 @@ struct bl_node_entry {
 	union bl_addr addr; /* where the tunnel to it ends; zero: not in use */
 	__u32 flags; /* enum bl_node_flag; the agent stores it and answer together */
 	__u32 answer; /* enum bl_node_answer, for display */
-};
+} BL_ALIGNED;
 _Static_assert(sizeof(struct bl_node_entry) == 24, "bl_node_entry");
 
 struct bl_node_name_entry {

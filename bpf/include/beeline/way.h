@@ -26,7 +26,7 @@ enum bl_fate {
 
 /* How a translated packet goes on. */
 struct bl_way {
-	struct bl_rewrite to BL_ALIGNED;
+	struct bl_rewrite to;
 	/* Index in bl_device; 0 is the host's stack, BL_DEVICE_ROUTED where the route
 	 * leads, BL_DEVICE_TURNED the device it is at, the other way. */
 	__u32 device;
