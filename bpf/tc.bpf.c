@@ -18,6 +18,8 @@
 #define BL_CONTEXT __sk_buff
 #define bl_context_ct_lookup bpf_skb_ct_lookup
 #define BL_ANSWERS true
+/* XDP may have stored the flow of the packet. */
+#define BL_SYN_FIRST false
 
 #include <beeline/decide.h>
 #include <beeline/skb.h>

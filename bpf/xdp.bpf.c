@@ -14,6 +14,8 @@
 #define BL_CONTEXT xdp_md
 #define bl_context_ct_lookup bpf_xdp_ct_lookup
 #define BL_ANSWERS false
+/* Nobody has seen the packet before. */
+#define BL_SYN_FIRST true
 
 #include <beeline/decide.h>
 #include <beeline/hop.h>

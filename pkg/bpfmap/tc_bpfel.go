@@ -42,6 +42,7 @@ const (
 	tcMapBlPeers                    = "bl_peers"
 	tcMapBlReorder                  = "bl_reorder"
 	tcMapBlReorderData              = "bl_reorder_data"
+	tcMapBlServed                   = "bl_served"
 	tcMapBlService                  = "bl_service"
 	tcMapBlServiceCidr              = "bl_service_cidr"
 	tcMapBlServiceName              = "bl_service_name"
@@ -186,6 +187,7 @@ type tcMapSpecs struct {
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
+	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -296,6 +298,7 @@ type tcMaps struct {
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
+	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -337,6 +340,7 @@ func (m *tcMaps) Close() error {
 		m.BlPeers,
 		m.BlReorder,
 		m.BlReorderData,
+		m.BlServed,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,

@@ -40,6 +40,7 @@ const (
 	xdpMapBlNodeName                 = "bl_node_name"
 	xdpMapBlOverflow                 = "bl_overflow"
 	xdpMapBlPeers                    = "bl_peers"
+	xdpMapBlServed                   = "bl_served"
 	xdpMapBlService                  = "bl_service"
 	xdpMapBlServiceCidr              = "bl_service_cidr"
 	xdpMapBlServiceName              = "bl_service_name"
@@ -174,6 +175,7 @@ type xdpMapSpecs struct {
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
@@ -282,6 +284,7 @@ type xdpMaps struct {
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
@@ -321,6 +324,7 @@ func (m *xdpMaps) Close() error {
 		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlServed,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,

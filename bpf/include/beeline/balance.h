@@ -2,8 +2,9 @@
 /*
  * The first packet of a flow: which backend it goes to, by which way, and from which
  * source. The program that includes this file says by BL_CONTEXT what its context is,
- * by bl_context_ct_lookup how it asks for tracked connections, and by BL_ANSWERS whether it
- * answers what is refused.
+ * by bl_context_ct_lookup how it asks for tracked connections, by BL_ANSWERS whether it
+ * answers what is refused, and by BL_SYN_FIRST whether it takes a SYN for the first packet of
+ * a flow before it has looked for one.
  */
 #pragma once
 
@@ -41,6 +42,32 @@ struct {
 	__type(value, __u32);
 } bl_device_hint SEC(".maps");
 
+enum bl_served_limits {
+	BL_SERVED_SHIFT = 5,
+	BL_SERVED_ENTRIES = 1 << BL_SERVED_SHIFT,
+};
+
+struct bl_served_entry {
+	union bl_addr addr;
+	__u32 second; /* as bl_flow_now() */
+	__u8 pad[4];
+} BL_ALIGNED;
+
+/* Addresses that NodePorts are served at, by a hash. Each load of the programs has its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BL_SERVED_ENTRIES);
+	__type(key, __u32);
+	__type(value, struct bl_served_entry);
+} bl_served SEC(".maps");
+
+/* What is known of a flow with the addresses and ports of one that begins. */
+enum bl_former {
+	BL_FORMER_NONE,
+	BL_FORMER_OVER, /* there was one, and it has just been removed */
+	BL_FORMER_UNKNOWN, /* it has not been looked for */
+};
+
 /* What a new flow is going to be. */
 struct bl_plan {
 	union bl_addr source BL_ALIGNED; /* towards the backend: the client's or this node's */
@@ -52,7 +79,7 @@ struct bl_plan {
 	__u16 node; /* to which the tunnel may take the packet; 0 is none */
 	/* The backend is on this node and is to see the client's address. */
 	bool keep : 1;
-	bool again : 1; /* in the place of another flow, from the same port */
+	__u8 former : 2; /* enum bl_former */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */
 	__u8 bits; /* BL_FLOW_SNAT, BL_FLOW_POD, BL_FLOW_TUNNEL */
@@ -81,9 +108,29 @@ static __always_inline __u8 bl_device_of(__u32 ifindex)
 	return *id;
 }
 
+/*
+ * Whether NodePorts are served at the address of @dst, as bl_node_addr_serves of another
+ * host's client. What is found is kept for the rest of the second.
+ */
+static __always_inline bool bl_node_addr_serves_packet(const struct bl_dst *dst, __u32 now)
+{
+	__u32 at = (dst->high ^ dst->low) * 0x9e3779b97f4a7c15ULL >> (64 - BL_SERVED_SHIFT);
+	struct bl_served_entry *served = bpf_map_lookup_elem(&bl_served, &at);
+
+	if (!served)
+		return false;
+	if (served->second == now && bl_dst_has_addr(dst, &served->addr))
+		return true;
+	if (!bl_node_addr_serves(dst, 0))
+		return false;
+	bl_dst_get_addr(dst, &served->addr);
+	served->second = now;
+	return true;
+}
+
 /* The frontend behind the packet's destination, as bl_sock_frontend. */
-static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct bl_packet *packet,
-								   enum bl_reason *reason)
+static __always_inline struct bl_frontend_entry
+bl_packet_frontend(const struct bl_packet *packet, __u32 now, enum bl_reason *reason)
 {
 	struct bl_dst dst = {
 		.high = ((const __u64 *)&packet->key.dst)[0],
@@ -98,7 +145,7 @@ static __always_inline struct bl_frontend_entry bl_packet_frontend(const struct 
 	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
 		return frontend;
 	frontend = bl_node_port_get(&dst);
-	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves(&dst, 0))
+	if (frontend.kind != BL_FRONTEND_NONE && bl_node_addr_serves_packet(&dst, now))
 		return frontend;
 	frontend.kind = BL_FRONTEND_NONE;
 	*reason = bl_undeclared(&dst);
@@ -126,19 +173,15 @@ static __always_inline bool bl_packet_internal(const struct bl_packet *packet,
 /* The backend of a new flow to @frontend. */
 static __always_inline void bl_packet_select(const struct bl_packet *packet,
 					     struct bl_frontend_entry frontend, bool internal,
+					     const struct bl_service_entry *service,
 					     const struct bl_service_stat_entry *stat,
 					     struct bl_choice *choice)
 {
-	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
 	struct bl_client_key key = {.client = packet->key.src, .service = frontend.service};
 	__u8 local = internal ? BL_FRONTEND_INTERNAL_LOCAL : BL_FRONTEND_EXTERNAL_LOCAL;
 	__u32 member, spread;
 	__u64 set;
 
-	choice->backend = NULL;
-	choice->reason = BL_REASON_BROKEN_TABLE;
-	if (!service)
-		return;
 	set = bl_service_set(service, frontend.flags & local, &member);
 	spread = bl_packet_spread(packet, service, stat, frontend.service, set);
 	if (!service->affinity)
@@ -413,14 +456,15 @@ static __always_inline bool bl_flow_is_reply(const struct bl_flow_key *key,
  */
 static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const struct bl_plan *plan)
 {
-	return plan->bits & BL_FLOW_SNAT && (plan->again || packet->key.proto != IPPROTO_TCP ||
-					     !(packet->tcp_flags & BL_TCP_SYN));
+	return plan->bits & BL_FLOW_SNAT &&
+	       (plan->former == BL_FORMER_OVER || packet->key.proto != IPPROTO_TCP ||
+		!(packet->tcp_flags & BL_TCP_SYN));
 }
 
 /*
  * Insert the reply entry at the first source port that no other flow and, if that is asked,
- * nobody else has: the client's own or the one beside, else one of the SNAT range. The
- * insertion claims the port. False when none was free; else @key is the entry's.
+ * nobody else has: that of the forward entry, else one of the SNAT range. The insertion
+ * claims the port. False when none was free.
  */
 static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_packet *packet,
@@ -431,7 +475,6 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 	bool asks = bl_plan_asks(packet, plan);
 
-	forward->other_port = bl_port_aside(packet->key.src_port);
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
 		bl_flow_reply_key(&packet->key, forward, &plan->source, key);
 		if (!(asks && bl_port_taken(context, key, packet->ipv4)) &&
@@ -496,71 +539,112 @@ static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
 }
 
 /* Count why a new flow is not stored. */
-static __always_inline void bl_plan_fail(const struct bl_flow_entry *forward, enum bl_reason reason)
+static __always_inline enum bl_fate bl_plan_fail(const struct bl_flow_entry *forward,
+						 enum bl_reason reason)
 {
 	bl_half_open_give(forward->bits);
 	bl_count(reason);
+	return BL_FATE_DROPPED;
+}
+
+/* Take back what has been noted of a flow that turns out to be there already. */
+static __always_inline enum bl_fate bl_plan_drop(const struct bl_plan *plan,
+						 const struct bl_flow_entry *forward)
+{
+	struct bl_service_stat_entry *stat = bl_service_stat_lookup(plan->service);
+
+	bl_half_open_give(forward->bits);
+	if (stat)
+		stat->connections--;
+	return BL_FATE_UNKNOWN;
+}
+
+/* Fill the forward entry of a new flow. */
+static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
+						 const struct bl_plan *plan,
+						 struct bl_flow_entry *forward)
+{
+	forward->addr = plan->backend;
+	forward->port = plan->port;
+	forward->forward.backend = plan->ref;
+	forward->forward.used = plan->now;
+	forward->forward.service = plan->service;
+	forward->touched = plan->now;
+	forward->device = plan->device;
+	forward->bits = BL_FLOW_NEW | plan->bits;
+	forward->other_port = bl_flow_leaves_by_tunnel(forward)
+				      ? plan->node
+				      : bl_port_aside(packet->key.src_port);
 }
 
 /*
- * Store the entries of a new flow and begin its way. False, with nothing stored, when there
- * was no free source port or no memory.
+ * Insert the reply entry of a flow whose forward entry is stored, which gets another source
+ * port when that is taken. False, and the forward entry is gone, when there was none. @key is
+ * left to be that of the forward entry.
  */
-__noinline bool bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
-			      const struct bl_plan *plan, struct bl_way *way)
+static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
+						const struct bl_packet *packet,
+						const struct bl_plan *plan,
+						struct bl_flow_entry *forward,
+						struct bl_flow_key *key)
 {
-	struct bl_flow_entry forward = {}, reply = {};
+	struct bl_flow_entry reply = {}, *stored;
+	__be16 port = forward->other_port;
+	bool claimed;
+
+	bl_flow_make_reply(&packet->key, forward, plan->client_device, plan->now, &reply);
+	claimed = bl_plan_claim(context, packet, plan, &reply, forward, key);
+	*key = packet->key;
+	if (!claimed) {
+		bl_flow_delete(key, forward->bits);
+	} else if (unlikely(forward->other_port != port)) {
+		stored = bl_flow_lookup(key);
+		if (stored)
+			stored->other_port = forward->other_port;
+	}
+	return claimed;
+}
+
+/*
+ * Store the entries of a new flow and begin its way. With nothing stored, BL_FATE_DROPPED
+ * when there was no free source port or no memory, BL_FATE_UNKNOWN when the flow is there
+ * already.
+ */
+__noinline enum bl_fate bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				      const struct bl_plan *plan, struct bl_way *way)
+{
+	struct bl_flow_entry forward = {};
 	struct bl_flow_key key;
 
 	if (!packet || !plan || !way)
-		return false;
-	forward.addr = plan->backend;
-	forward.port = plan->port;
-	forward.other_port = plan->node;
-	forward.forward.backend = plan->ref;
-	forward.forward.used = plan->now;
-	forward.forward.service = plan->service;
-	forward.touched = plan->now;
-	forward.device = plan->device;
-	forward.bits = BL_FLOW_NEW | plan->bits;
+		return BL_FATE_DROPPED;
+	bl_plan_make_forward(packet, plan, &forward);
 	bl_plan_share(&forward);
-	bl_flow_make_reply(&packet->key, &forward, plan->client_device, plan->now, &reply);
-	if (bl_plan_stateless(packet, &forward)) {
-		bl_way_to_backend(&forward, way);
-		return true;
-	}
-	if (!bl_flow_leaves_by_tunnel(&forward) &&
-	    !bl_plan_claim(context, packet, plan, &reply, &forward, &key)) {
-		bl_plan_fail(&forward, BL_REASON_NO_SOURCE_PORT);
-		return false;
-	}
 	key = packet->key;
-	if (bl_flow_store(&key, &forward)) {
-		way->to.src = plan->source;
-		bl_way_to_backend(&forward, way);
-		bl_peers_note(&plan->backend, &plan->source, plan->now);
-		return true;
+	if (bl_plan_stateless(packet, &forward)) {
+		if (plan->former == BL_FORMER_UNKNOWN && bl_flow_lookup(&key))
+			return bl_plan_drop(plan, &forward);
+	} else if (plan->former == BL_FORMER_UNKNOWN) {
+		if (!bl_flow_claim(&key, &forward))
+			return bl_plan_drop(plan, &forward);
+	} else if (!bl_flow_store(&key, &forward)) {
+		return bl_plan_fail(&forward, BL_REASON_FLOW_NOT_STORED);
 	}
 	if (!bl_flow_leaves_by_tunnel(&forward)) {
-		bl_flow_reply_key(&packet->key, &forward, &plan->source, &key);
-		bl_flow_delete(&key, forward.bits);
+		if (!bl_plan_store_reply(context, packet, plan, &forward, &key))
+			return bl_plan_fail(&forward, BL_REASON_NO_SOURCE_PORT);
+		bl_peers_note(&plan->backend, &plan->source, plan->now);
 	}
-	bl_plan_fail(&forward, BL_REASON_FLOW_NOT_STORED);
-	return false;
-}
-
-/* Whether packets of a Service go to backends on other nodes by the tunnel. */
-static __always_inline bool bl_service_tunnels(__u32 id)
-{
-	const struct bl_service_entry *service = bl_service_lookup(id);
-
-	return service && service->forwarding == BL_FORWARDING_DSR;
+	way->to.src = plan->source;
+	bl_way_to_backend(&forward, way);
+	return BL_FATE_TRANSLATED;
 }
 
 /* Choose a backend for the first packet of a flow. */
 __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
 					struct bl_plan *plan)
 {
+	const struct bl_service_entry *service;
 	struct bl_service_stat_entry *stat;
 	struct bl_frontend_entry frontend;
 	struct bl_choice choice;
@@ -569,11 +653,13 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 
 	if (!packet || !plan)
 		return BL_FATE_DROPPED;
-	frontend = bl_packet_frontend(packet, &reason);
+	plan->now = bl_flow_now();
+	frontend = bl_packet_frontend(packet, plan->now, &reason);
 	if (frontend.kind == BL_FRONTEND_NONE)
 		return reason == BL_REASON_COUNT ? BL_FATE_PASSES : bl_refuse(NULL, reason);
+	service = bl_service_lookup(frontend.service);
 	stat = bl_service_stat_lookup(frontend.service);
-	if (!stat)
+	if (!service || !stat)
 		return bl_refuse(NULL, BL_REASON_BROKEN_TABLE);
 	if (frontend.flags & BL_FRONTEND_SOURCE_RANGES &&
 	    !bl_source_in_range(frontend.service, &packet->key.src))
@@ -581,7 +667,7 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 	plan->client_device = bl_client_device(packet, hook);
 	internal = hook != BL_HOOK_INGRESS ||
 		   bl_packet_internal(packet, frontend, plan->client_device);
-	bl_packet_select(packet, frontend, internal, stat, &choice);
+	bl_packet_select(packet, frontend, internal, service, stat, &choice);
 	if (!choice.backend)
 		return bl_refuse(stat, choice.reason);
 	stat->connections++;
@@ -590,19 +676,21 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 	plan->ref = choice.ref;
 	plan->keep = choice.member == BL_BACKEND_LOCAL && !(bl_masquerade_all && internal);
 	plan->service = frontend.service;
-	plan->now = bl_flow_now();
 	if (bl_tunnel_port && hook == BL_HOOK_INGRESS && !bl_masquerade_all &&
-	    bl_service_tunnels(frontend.service))
+	    service->forwarding == BL_FORWARDING_DSR)
 		plan->node = choice.backend->node;
 	return BL_FATE_TRANSLATED;
 }
 
-/* The first packet of a flow, with @again of one in the place of another. */
+/*
+ * The first packet of a flow. BL_FATE_UNKNOWN when that is there already, which only shows
+ * with BL_FORMER_UNKNOWN.
+ */
 static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 						  const struct bl_packet *packet, enum bl_hook hook,
-						  bool again, struct bl_way *way)
+						  enum bl_former former, struct bl_way *way)
 {
-	struct bl_plan plan = {.again = again};
+	struct bl_plan plan = {.former = former};
 	enum bl_fate fate = bl_plan_balance(packet, hook, &plan);
 
 	if (fate != BL_FATE_TRANSLATED)
@@ -615,8 +703,7 @@ static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
 	}
 	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_turn(packet, &plan))
 		return BL_FATE_DROPPED;
-	if (!bl_plan_store(context, packet, &plan, way))
-		return BL_FATE_DROPPED;
+	fate = bl_plan_store(context, packet, &plan, way);
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
-	return BL_FATE_TRANSLATED;
+	return fate;
 }

@@ -287,37 +287,53 @@ static __noinline bool bl_flow_resumes(const struct bl_packet *packet)
 	struct bl_frontend_entry frontend;
 	enum bl_reason reason;
 
-	frontend = bl_packet_frontend(packet, &reason);
+	frontend = bl_packet_frontend(packet, bl_flow_now(), &reason);
 	if (frontend.kind == BL_FRONTEND_NONE)
 		return false;
 	service = bl_service_lookup(frontend.service);
 	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
 }
 
+/* Whether a packet is the first one of a connection of TCP or SCTP. */
+static __always_inline bool bl_flow_opens(const struct bl_packet *packet)
+{
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_SYN;
+}
+
 /* Whether a client's packet that has no flow begins one. */
 static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
 {
-	__u8 flags = packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST);
-
-	if (packet->key.proto == IPPROTO_UDP || flags == BL_TCP_SYN)
+	if (packet->key.proto == IPPROTO_UDP || bl_flow_opens(packet))
 		return true;
-	return packet->key.proto == IPPROTO_TCP && flags == BL_TCP_ACK && bl_filter_test_rings() &&
-	       bl_flow_resumes(packet);
+	return packet->key.proto == IPPROTO_TCP &&
+	       (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_ACK &&
+	       bl_filter_test_rings() && bl_flow_resumes(packet);
 }
 
-/* What becomes of @packet; when it is translated, @way says how it goes on. */
+/*
+ * What becomes of @packet; when it is translated, @way says how it goes on.
+ *
+ * With BL_SYN_FIRST a SYN begins a flow unseen: that of a new flow is not there, and to look
+ * for it costs a quarter of what it costs to store it.
+ */
 static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
 					      struct bl_way *way)
 {
-	struct bl_flow_entry *flow = bl_flow_lookup(&packet->key);
-	enum bl_fate fate;
+	enum bl_fate fate = BL_FATE_UNKNOWN;
+	struct bl_flow_entry *flow;
 
+	if (BL_SYN_FIRST && bl_flow_opens(packet)) {
+		fate = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, way);
+		if (fate != BL_FATE_UNKNOWN && fate != BL_FATE_PASSES)
+			return fate;
+	}
+	flow = bl_flow_lookup(&packet->key);
 	if (flow && flow->bits & BL_FLOW_IS_REPLY)
 		return bl_flow_reply_here(packet, flow, hook)
 			       ? bl_flow_reply(context, packet, hook, flow, way)
 			       : BL_FATE_PASSES;
-	if (hook == BL_HOOK_POD_EGRESS)
+	if (hook == BL_HOOK_POD_EGRESS || (!flow && fate == BL_FATE_PASSES))
 		return BL_FATE_PASSES;
 	if (flow) {
 		fate = bl_flow_client(context, packet, hook, flow, way);
@@ -326,7 +342,7 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 	}
 	if (!bl_flow_begins(packet))
 		return BL_FATE_PASSES; /* of a connection that somebody else set up */
-	fate = bl_flow_begin(context, packet, hook, flow, way);
+	fate = bl_flow_begin(context, packet, hook, flow ? BL_FORMER_OVER : BL_FORMER_NONE, way);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
 	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
 	    !(packet->tcp_flags & BL_TCP_SYN))
