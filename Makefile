@@ -71,7 +71,7 @@ lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
 # What these show is the same in every kernel, and loading programs takes long in an
 # emulated one: make test leaves them to make test-kernels.
 KERNEL_SKIP = ^Test(WatchingForAnAgent|DeviceMadeAgain|AnotherWay|DeviceThat|XDPDeviceThat|XDPLastOf|SecondAgent|$\
-	MapsOfAnother|PinsOfAnother|RemovedCgroup|AnotherCgroup|OverlayGets|NodeIPChooses|$\
+	XDPModeChanges|XDPKnows|MapsOfAnother|PinsOfAnother|RemovedCgroup|AnotherCgroup|OverlayGets|NodeIPChooses|$\
 	MasqueradeAddress|DevicesOfThePreparing|DevicesAreLeftAlone|SourceAddressStays|WithoutDevices|$\
 	InternalCIDRs|UnknownTCMode|NothingIsPinned|AffinityClock|ReplacedEndpoints|Turns|$\
 	NodePortNewAddress|NoWeight|Terminating)

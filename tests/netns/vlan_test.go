@@ -229,7 +229,6 @@ func TestVLANs(t *testing.T) {
 	}{
 		{"XDP", datapath.XDPNative, all, false},
 		{"XDP, the device below is not served", datapath.XDPNative, vlans, false},
-		{"generic XDP", datapath.XDPGeneric, vlans, false},
 		{"generic XDP, tags come off before", datapath.XDPGeneric, vlans, true},
 		{"tc", datapath.XDPOff, all, false},
 	} {
