@@ -273,7 +273,11 @@ func Cleanup(bpffs string) (removed []string, err error) {
 	if removed, err = cleanupFilters(Dir(bpffs)); err != nil {
 		return removed, err
 	}
-	if err := leaveDispatchers(bpffs, func(int) bool { return false }); err != nil {
+	left, err := leaveDispatchers(bpffs, func(int) bool { return false })
+	for _, device := range left {
+		removed = append(removed, "program of the XDP dispatcher of "+device)
+	}
+	if err != nil {
 		return removed, err
 	}
 	schemas, err := os.ReadDir(root(bpffs))

@@ -77,11 +77,11 @@ func foreign(err error) bool {
 }
 
 // leaveDispatchers takes our programs out of the dispatchers of devices that are not to be
-// kept. The others' run on.
-func leaveDispatchers(bpffs string, keep func(ifindex int) bool) error {
+// kept, and returns the names of those devices. The others' programs run on.
+func leaveDispatchers(bpffs string, keep func(ifindex int) bool) (left []string, err error) {
 	devices, err := libxdp.Devices(bpffs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, ifindex := range devices {
@@ -93,7 +93,11 @@ func leaveDispatchers(bpffs string, keep func(ifindex int) bool) error {
 			if len(others) == len(dispatcher.Components) {
 				return nil
 			}
-			return dispatcher.Replace(others)
+			if err := dispatcher.Replace(others); err != nil {
+				return err
+			}
+			left = append(left, dispatcher.Device)
+			return nil
 		})
 		if gone(err) {
 			err = libxdp.Forget(bpffs, ifindex, ownPart)
@@ -102,7 +106,7 @@ func leaveDispatchers(bpffs string, keep func(ifindex int) bool) error {
 			errs = append(errs, fmt.Errorf("leave the XDP dispatcher of device %d: %w", ifindex, err))
 		}
 	}
-	return errors.Join(errs...)
+	return left, errors.Join(errs...)
 }
 
 // dispatcherMode returns how our program is attached to a device by a dispatcher, [XDPOff]

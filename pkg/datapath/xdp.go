@@ -83,7 +83,8 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 		errs = append(errs, d.maps.PutDevice(device))
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
-	return errors.Join(append(errs, d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), leaveDispatchers(d.opts.BPFFS, keep))...)
+	_, err := leaveDispatchers(d.opts.BPFFS, keep)
+	return errors.Join(append(errs, d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)...)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex

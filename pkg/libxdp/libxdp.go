@@ -50,6 +50,7 @@ func NewComponent(program *ebpf.Program) (Component, error) {
 
 // Dispatcher is one that a device runs. Others may replace it at any time.
 type Dispatcher struct {
+	Device     string      // its name
 	Components []Component // in the order in which they run
 
 	bpffs   string
@@ -100,7 +101,9 @@ func open(bpffs string, device netlink.Link) (*Dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{bpffs: bpffs, ifindex: device.Attrs().Index, program: program, mode: nl.XDP_FLAGS_DRV_MODE}
+	d := &Dispatcher{
+		Device: device.Attrs().Name, bpffs: bpffs, ifindex: device.Attrs().Index, program: program, mode: nl.XDP_FLAGS_DRV_MODE,
+	}
 	if device.Attrs().Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
 		d.mode = nl.XDP_FLAGS_SKB_MODE
 	}

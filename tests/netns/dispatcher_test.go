@@ -163,8 +163,12 @@ func TestXDPBesideOthers(t *testing.T) {
 	w.wantBeside(t, datapath.XDPNative, filter, pass)
 	w.unload(t, filter)
 	w.wantBeside(t, datapath.XDPNative, pass)
-	if err := w.Run(func() error { _, err := datapath.Cleanup(w.BPFFS); return err }); err != nil {
+	var removed []string
+	if err := w.Run(func() (err error) { removed, err = datapath.Cleanup(w.BPFFS); return err }); err != nil {
 		t.Fatal(err)
+	}
+	if !slices.Contains(removed, "program of the XDP dispatcher of "+lab.Uplink) {
+		t.Errorf("the clean-up tells of no dispatcher: %q", removed)
 	}
 	if have := w.components(t); !slices.Equal(have, []string{pass}) || w.id(t, pass) != other {
 		t.Errorf("after the clean-up the dispatcher has %q, want %s as it was", have, pass)

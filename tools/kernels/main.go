@@ -1,6 +1,7 @@
 // Command kernels runs Beeline's BPF tests in the kernels it supports: it gets
 // Debian's kernels from the mirror that this machine's apt uses, packs the test
-// binaries into an initramfs and boots each kernel in qemu.
+// binaries, with xdp-tools of the kernel's release, into an initramfs and boots each
+// kernel in qemu.
 //
 //	go run ./tools/kernels [-list] [-kernel 6.1|6.12|newest|all] [-- test arguments]
 //
