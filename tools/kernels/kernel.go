@@ -22,12 +22,14 @@ const imagePackage = "linux-image-cloud-amd64"
 type kernel struct {
 	name  string
 	suite string // of Debian
+	cpu   string
 }
 
 var kernels = []kernel{
-	{"6.1", "bookworm"},
-	{"6.12", "trixie"},
-	{"newest", "sid"},
+	{"6.1", "bookworm", cpuWithoutCX16},
+	{"6.12", "trixie", cpuWithoutCX16},
+	// Linux 7.2 stores nothing of a socket for programs on a processor without CMPXCHG16B.
+	{"newest", "sid", cpuMax},
 }
 
 func kernelNames() []string {

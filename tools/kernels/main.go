@@ -123,6 +123,7 @@ func runKernel(ctx context.Context, o options, store store, qemu *qemu, k kernel
 	}
 	fmt.Printf("kernel %s: %s, accelerator %s\n", k.name, img.release, qemu.accel)
 	boot := boot{
+		cpu:       k.cpu,
 		vmlinuz:   img.vmlinuz,
 		initramfs: initramfs,
 		events:    filepath.Join(scratch, "events-"+k.name),

@@ -14,10 +14,13 @@ import (
 
 const qemuProgram = "qemu-system-x86_64"
 
-// cpu is the processor that kernels see. Without CMPXCHG16B: qemu 7.2 now and then
-// spoils the flags when it emulates that, and Linux 6.12 dies of it in kmalloc. Can
-// go with Debian 12, whose qemu it is.
-const cpu = "max,-cx16"
+// The processors that kernels see.
+const (
+	cpuMax = "max"
+	// Without CMPXCHG16B: qemu 7.2 now and then spoils the flags when it emulates that,
+	// and Linux 6.12 dies of it in kmalloc. Can go with Debian 12, whose qemu it is.
+	cpuWithoutCX16 = "max,-cx16"
+)
 
 // kernelArgs make any fault of the kernel end the machine at once.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on"
@@ -30,6 +33,7 @@ type qemu struct {
 
 // boot is one run of a kernel.
 type boot struct {
+	cpu       string
 	vmlinuz   string
 	initramfs string
 	events    string    // file that the result line is written to
@@ -65,13 +69,13 @@ func (q *qemu) kvmUsable(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	cmd := q.command(ctx, "-S", "-monitor", "stdio")
+	cmd := q.command(ctx, cpuMax, "-S", "-monitor", "stdio")
 	cmd.Stdin = strings.NewReader("quit\n")
 	return cmd.Run() == nil
 }
 
-// command returns a machine to start, with what every machine has and args.
-func (q *qemu) command(ctx context.Context, args ...string) *exec.Cmd {
+// command returns a machine to start, with a processor, what every machine has and args.
+func (q *qemu) command(ctx context.Context, cpu string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, q.path, append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-accel", q.accel, "-cpu", cpu, "-smp", "2", "-m", "2048",
@@ -86,7 +90,7 @@ func (q *qemu) run(ctx context.Context, b boot) (*report, error) {
 	limited, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	var console, stderr bytes.Buffer
-	cmd := q.command(limited, "-serial", "stdio", "-serial", "file:"+b.events,
+	cmd := q.command(limited, b.cpu, "-serial", "stdio", "-serial", "file:"+b.events,
 		"-kernel", b.vmlinuz, "-initrd", b.initramfs, "-append", kernelArgs)
 	cmd.Stdout = &console
 	if b.console != nil {
