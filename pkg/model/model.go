@@ -177,7 +177,7 @@ type Slice struct {
 	Service   string // Service in the same namespace that the slice belongs to
 	Family    Family
 	Ports     []SlicePort
-	Endpoints []Endpoint
+	Endpoints []Endpoint // in the order of their addresses
 	// Triggered is when that happened which made the slice what it is; zero is
 	// unknown. It is no part of what is served.
 	Triggered time.Time

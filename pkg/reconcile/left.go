@@ -53,14 +53,28 @@ func sliceLeaves(was, now *model.Slice) bool {
 	if was == nil || !slices.ContainsFunc(was.Ports, func(p model.SlicePort) bool { return p.Protocol == model.UDP }) {
 		return false
 	}
-	inUse := make(map[netip.Addr]bool)
+	var next []model.Endpoint
 	if now != nil && now.Service == was.Service && slices.Equal(now.Ports, was.Ports) {
-		for i := range now.Endpoints {
-			ep := &now.Endpoints[i]
-			inUse[ep.Addr] = inUse[ep.Addr] || policy.InUse(ep)
+		next = now.Endpoints
+	}
+	for i := range was.Endpoints {
+		ep := &was.Endpoints[i]
+		for len(next) > 0 && next[0].Addr.Less(ep.Addr) {
+			next = next[1:]
+		}
+		if policy.InUse(ep) && !firstInUse(next, ep.Addr) {
+			return true
 		}
 	}
-	return slices.ContainsFunc(was.Endpoints, func(ep model.Endpoint) bool {
-		return policy.InUse(&ep) && !inUse[ep.Addr]
-	})
+	return false
+}
+
+// firstInUse reports whether an address is in use, which list begins with if it has it.
+func firstInUse(list []model.Endpoint, addr netip.Addr) bool {
+	for i := 0; i < len(list) && list[i].Addr == addr; i++ {
+		if policy.InUse(&list[i]) {
+			return true
+		}
+	}
+	return false
 }

@@ -32,6 +32,13 @@ func TestUDPLeft(t *testing.T) {
 		s.Endpoints[0].Ready, s.Endpoints[0].Serving, s.Endpoints[0].Terminating = false, serving, true
 		return s
 	}
+	// One address is there twice; the second serves or not, the first does not.
+	moved := func(serving bool) *model.Slice {
+		s := dnsSlice("10.0.0.0", "10.0.0.1", "10.0.0.1", "10.0.0.5", "10.0.0.7")
+		s.Endpoints[1].Ready, s.Endpoints[1].Serving = false, false
+		s.Endpoints[2].Ready, s.Endpoints[2].Serving = serving, serving
+		return s
+	}
 	other := dnsSlice("10.0.0.1")
 	other.Service = "other"
 	elsewhere := dnsSlice("10.0.0.1")
@@ -48,6 +55,13 @@ func TestUDPLeft(t *testing.T) {
 		{"one serves no more", put(conditions(false)), true},
 		{"the one that does not serve goes", put(dnsSlice("10.0.0.2")), false},
 		{"one goes and another comes", put(dnsSlice("10.0.0.1")), true},
+		{"some come before and behind", put(dnsSlice("10.0.0.0", "10.0.0.1", "10.0.0.5", "10.0.0.7")), false},
+		{"one is moved", put(moved(true)), false},
+		{"it is there once again", put(dnsSlice("10.0.0.0", "10.0.0.1", "10.0.0.5", "10.0.0.7")), false},
+		{"it is moved again", put(moved(true)), false},
+		{"none of the two serves", put(moved(false)), true},
+		{"one of those in between goes, and one comes", put(dnsSlice("10.0.0.0", "10.0.0.1", "10.0.0.6", "10.0.0.7")), true},
+		{"one is left", put(dnsSlice("10.0.0.1")), true},
 		{"another target port", put(elsewhere), true},
 		{"the former one", put(dnsSlice("10.0.0.1")), true},
 		{"slice of another Service", put(other), true},
