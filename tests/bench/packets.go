@@ -36,6 +36,9 @@ const (
 	// tunnelPacketService answers clients directly.
 	tunnelPacketService = 4322
 	tunnelNodePort      = 29001
+	// datagramPacketService is one of UDP.
+	datagramPacketService = 4323
+	datagramNodePort      = 29002
 )
 
 // farNode is the node that the tunnel leads to: the one of all endpoints.
@@ -105,6 +108,10 @@ func packetServices() source.Update {
 	u.PutServices[packetService].Ports[0].NodePort = packetNodePort
 	u.PutServices[tunnelPacketService].Ports[0].NodePort = tunnelNodePort
 	u.PutServices[tunnelPacketService].Forwarding = model.DSR
+	u.PutServices[datagramPacketService].Ports[0] = model.ServicePort{Protocol: model.UDP, Port: servicePort, NodePort: datagramNodePort}
+	for family := range model.Families {
+		u.PutSlices[datagramPacketService*len(model.Families)+family].Ports[0].Protocol = model.UDP
+	}
 	u.PutPeers, u.PeersListed = []*model.Peer{&farNode}, true
 	return u
 }
@@ -238,7 +245,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 	return interleave(ctx, b.rounds, b.contestants(fresh), func(m measured) {
 		inserts, floor := m["inserts"]-m["empty"], m["floor"]-m["again"]
 		s.add(of(b.prefix+"/inserts", family), inserts)
-		for _, name := range []string{"new", "new/affinity"} {
+		for _, name := range []string{"new", "new/udp", "new/affinity"} {
 			net := m[name] - m["empty"]
 			s.add(of(b.prefix+"/"+name, family), net)
 			s.add(of(b.prefix+"/"+name+"/floors", family), (net-inserts)/floor)
@@ -370,17 +377,19 @@ func floorEntry(packet frame) (key packetsBlFlowKey, rewrite packetsBlBenchRewri
 // fresh returns runs whose packets begin a flow each time, and what they are
 // compared with.
 func (b *packetBench) fresh(family model.Family, known map[string]run) map[string]run {
-	syn := func(nodePort uint16) run {
+	first := func(nodePort uint16, packet func(from, to netip.AddrPort) frame) run {
 		to := netip.AddrPortFrom(b.node[family], nodePort)
-		return run{program: b.ingress, packet: newTCP(outsider(family), to, tcpSYN), verdict: b.sends, fresh: new(uint32)}
+		return run{program: b.ingress, packet: packet(outsider(family), to), verdict: b.sends, fresh: new(uint32)}
 	}
+	syn := func(from, to netip.AddrPort) frame { return newTCP(from, to, tcpSYN) }
 	return map[string]run{
 		"again":        known["empty"],
 		"floor":        known["floor"],
 		"empty":        {program: b.BlBenchEmpty, packet: known["flow"].packet, verdict: b.empty, fresh: new(uint32)},
 		"inserts":      {program: b.BlBenchInsert, packet: known["flow"].packet, verdict: b.empty, fresh: new(uint32)},
-		"new":          syn(packetNodePort),
-		"new/affinity": syn(stickyNodePort),
+		"new":          first(packetNodePort, syn),
+		"new/udp":      first(datagramNodePort, newUDP),
+		"new/affinity": first(stickyNodePort, syn),
 	}
 }
 

@@ -56,6 +56,8 @@ var packetQuantities = []quantity{
 	{key: "packets/tunnel/floors", title: "known flow with direct server return, put into the tunnel", unit: "floors", bound: atMost, bar: 4},
 	{key: "packets/new", title: "new flow to another node", unit: "ns"},
 	{key: "packets/new/floors", title: "new flow to another node, less two LRU inserts", unit: "floors", bound: atMost, bar: 8},
+	{key: "packets/new/udp", title: "new flow of UDP to another node", unit: "ns"},
+	{key: "packets/new/udp/floors", title: "new flow of UDP to another node, less two LRU inserts", unit: "floors"},
 	{key: "packets/new/affinity", title: "new flow to another node, session affinity", unit: "ns"},
 	{key: "packets/new/affinity/floors", title: "new flow to another node, session affinity, less two LRU inserts", unit: "floors"},
 }

@@ -14,10 +14,23 @@
 /* How many half-open flows bl_flow may hold. */
 volatile const __u32 bl_half_open_max = ~0U >> 1;
 
-/* Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. */
+/* What bl_flow_now() returned last, below the lower half of the jiffies in which it did. */
+static volatile __u64 bl_clock;
+
+/*
+ * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock goes on with the
+ * jiffies, which are a word to read; to ask for it takes as long as a tenth of a packet.
+ */
 static __always_inline __u32 bl_flow_now(void)
 {
-	return bpf_ktime_get_coarse_ns() / BL_NSEC_PER_SEC;
+	__u32 jiffies = bpf_jiffies64();
+	__u64 clock = bl_clock;
+
+	if ((__u32)clock && clock >> 32 == jiffies)
+		return clock;
+	clock = bpf_ktime_get_coarse_ns() / BL_NSEC_PER_SEC;
+	bl_clock = (__u64)jiffies << 32 | (__u32)clock;
+	return clock;
 }
 
 static __always_inline const struct bl_device_entry *bl_device_lookup(__u32 id)
