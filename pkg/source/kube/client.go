@@ -32,7 +32,7 @@ func newClients(o Options) (*clients, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	err = errors.Join(corev1.AddToScheme(scheme), addSlimSlices(scheme),
+	err = errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme),
 		networkingv1.AddToScheme(scheme), eventsv1.AddToScheme(scheme))
 	if err != nil {
 		return nil, fmt.Errorf("register api types: %w", err)

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
@@ -159,10 +160,10 @@ func newServices(sink source.Sink) *store[*corev1.Service, model.Service] {
 	})
 }
 
-func newSlices(sink source.Sink) *store[*slimSlice, model.Slice] {
+func newSlices(sink source.Sink) *store[*discoveryv1.EndpointSlice, model.Slice] {
 	var seen interner
-	st := newStore(func(o *slimSlice) *model.Slice {
-		s := convert.Slice(&o.EndpointSlice)
+	st := newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
+		s := convert.Slice(o)
 		seen.slice(s)
 		return s
 	}, func(put []*model.Slice, gone []model.Name) {

@@ -41,8 +41,8 @@ func service(name, clusterIP string) *corev1.Service {
 	}
 }
 
-func endpointSlice(name, service string, addrs ...string) *slimSlice {
-	s := discoveryv1.EndpointSlice{
+func endpointSlice(name, service string, addrs ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name,
 			Labels: map[string]string{discoveryv1.LabelServiceName: service},
@@ -52,7 +52,7 @@ func endpointSlice(name, service string, addrs ...string) *slimSlice {
 	for _, a := range addrs {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
 	}
-	return &slimSlice{s}
+	return s
 }
 
 func must(t *testing.T, err error) {
