@@ -32,6 +32,17 @@ func startAgent(t *testing.T, n *node, manifests []string, flags ...string) *age
 	return a
 }
 
+// serve starts the servers of all nodes, and agents that serve the manifests. It returns the
+// agent of node 1, which clients meet.
+func (c *cluster) serve(t *testing.T, manifests []string, flags ...string) *agent {
+	t.Helper()
+	c.serveAll(t)
+	for _, n := range c.nodes {
+		c.agents = append(c.agents, startAgent(t, n, manifests, flags...))
+	}
+	return c.agents[0]
+}
+
 func (a *agent) start() {
 	a.t.Helper()
 	a.Start(a.flags...)

@@ -70,7 +70,7 @@ type cluster struct {
 	router, client, other *lab.Namespace
 	nodes                 []*node
 	overlay               bool
-	agents                []*agent // of the nodes, with direct return
+	agents                []*agent // of the nodes
 	direct                bool     // backends on the other node answer the client themselves
 }
 

@@ -68,11 +68,7 @@ func setTunnel(t *testing.T, n *node, takes bool) {
 func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *agent {
 	t.Helper()
 	c.direct = true
-	c.serveAll(t)
-	c.agents = make([]*agent, len(c.nodes))
-	for i, n := range c.nodes {
-		c.agents[i] = startAgent(t, n, manifests, append([]string{"--forwarding-mode", "dsr"}, flags...)...)
-	}
+	a := c.serve(t, manifests, append([]string{"--forwarding-mode", "dsr"}, flags...)...)
 	lab.Eventually(t, "the nodes with endpoints take packets of the tunnel", func() bool {
 		asked := 0
 		for _, n := range c.nodes {
@@ -87,7 +83,7 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 		}
 		return asked > 0
 	})
-	return c.agents[0]
+	return a
 }
 
 // tunnels are the ways that tests of the tunnel go: by which programs, and over which

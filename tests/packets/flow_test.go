@@ -26,9 +26,7 @@ var (
 func serveCluster(t *testing.T, manifests func(*cluster) []string, flags ...string) (*cluster, *agent) {
 	t.Helper()
 	c := newCluster(t, false)
-	c.serveAll(t)
-	startAgent(t, c.nodes[1], manifests(c), flags...)
-	return c, startAgent(t, c.nodes[0], manifests(c), flags...)
+	return c, c.serve(t, manifests(c), flags...)
 }
 
 // nodePort is where a client reaches the i-th Service by its node port.

@@ -21,10 +21,7 @@ func TestFramesOfOthers(t *testing.T) {
 		t.Run("XDP "+mode, func(t *testing.T) {
 			t.Parallel()
 			c := newTunnelCluster(t, mode)
-			c.serveAll(t)
-			for _, n := range c.nodes {
-				startAgent(t, n, append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...), "--xdp", mode)
-			}
+			c.serve(t, append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...), "--xdp", mode)
 			c.checkFrames(t)
 		})
 	}

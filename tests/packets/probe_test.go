@@ -233,10 +233,7 @@ func TestProbeStranger(t *testing.T) {
 func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
-	c.serveAll(t)
-	for _, n := range c.nodes {
-		startAgent(t, n, c.tunneled("dsr"))
-	}
+	c.serve(t, c.tunneled("dsr"))
 	c.eventually(t, 20*time.Second, bpfmap.Takes)
 	seen := make(map[string]int)
 	for range 50 {

@@ -267,11 +267,8 @@ func TestReach(t *testing.T) {
 			t.Run(mode+" over "+way, func(t *testing.T) {
 				t.Parallel()
 				c := newCluster(t, way == "overlay")
-				c.serveAll(t)
 				manifests, rows := c.table()
-				for _, n := range c.nodes {
-					startAgent(t, n, manifests, "--tc-mode", mode)
-				}
+				c.serve(t, manifests, "--tc-mode", mode)
 				for _, offload := range offloads {
 					t.Run(offload.name, func(t *testing.T) {
 						offload.set(c)

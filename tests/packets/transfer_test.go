@@ -23,10 +23,7 @@ const transferSize = 100 << 20
 func TestTransfer(t *testing.T) {
 	for _, way := range []string{"routes", "overlay"} {
 		c := newCluster(t, way == "overlay")
-		c.serveAll(t)
-		for _, n := range c.nodes {
-			startAgent(t, n, c.service(1, "web", "", []endpoint{remote}))
-		}
+		c.serve(t, c.service(1, "web", "", []endpoint{remote}))
 		for _, offload := range offloads {
 			offload.set(c)
 			for _, network := range networks[:2] {

@@ -54,11 +54,8 @@ func TestXDPReach(t *testing.T) {
 		t.Run(tc.mode+" over "+tc.way, func(t *testing.T) {
 			t.Parallel()
 			c := newXDPCluster(t, tc.way == "overlay")
-			c.serveAll(t)
 			manifests, rows := c.table()
-			for _, n := range c.nodes {
-				startAgent(t, n, manifests, "--xdp", tc.mode)
-			}
+			c.serve(t, manifests, "--xdp", tc.mode)
 			c.watchChecksums(t)
 			c.checkAll(t, rows)
 			tunnel := tc.way == "overlay" && tc.mode == "native"
@@ -82,10 +79,7 @@ func TestXDPTransfer(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"native", "generic"} {
 		c := newXDPCluster(t, false)
-		c.serveAll(t)
-		for _, n := range c.nodes {
-			startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
-		}
+		c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
 		for _, network := range networks[:2] {
 			t.Run(strings.Join([]string{mode, network}, " "), func(t *testing.T) {
 				before := sentByXDP(t, c.nodes[0])
@@ -104,10 +98,7 @@ func TestXDPTransfer(t *testing.T) {
 func TestXDPUnfinished(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	c.serveAll(t)
-	for _, n := range c.nodes {
-		startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "generic")
-	}
+	c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "generic")
 	offloads[2].set(c)
 	c.watchChecksums(t)
 	for _, network := range networks[:2] {
@@ -124,11 +115,7 @@ func TestXDPUnfinished(t *testing.T) {
 func TestXDPHandsOver(t *testing.T) {
 	t.Parallel()
 	c := newXDPCluster(t, false)
-	c.serveAll(t)
-	var a *agent
-	for _, n := range []*node{c.nodes[1], c.nodes[0]} {
-		a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
-	}
+	a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
 	flags := a.flags[:len(a.flags)-1]
 	open := make(map[string]*lab.Socket)
 	for _, network := range networks {
@@ -158,11 +145,7 @@ func TestXDPHandsOverInATransfer(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ network, mode string }{{"tcp4", "native"}, {"tcp6", "native"}, {"tcp4", "generic"}} {
 		c := newXDPCluster(t, false)
-		c.serveAll(t)
-		var a *agent
-		for _, n := range []*node{c.nodes[1], c.nodes[0]} {
-			a = startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
-		}
+		a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -182,10 +165,7 @@ func TestXDPHandsOverInATransfer(t *testing.T) {
 func TestXDPAtTheMTU(t *testing.T) {
 	t.Parallel()
 	c := newXDPCluster(t, false)
-	c.serveAll(t)
-	for _, n := range c.nodes {
-		startAgent(t, n, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
-	}
+	c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
 	// A veth device takes a few bytes more than it sends.
 	c.client.SetMTU(uplink, 1504)
 	for _, device := range []string{"client", "clients", "nodes", "node1"} {
