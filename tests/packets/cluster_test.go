@@ -80,6 +80,7 @@ type node struct {
 	*lab.Host
 	index           int
 	routed, bridged *lab.Namespace
+	listed          []netip.Addr // the addresses in its Node object
 }
 
 func (n *node) name() string { return fmt.Sprintf("node%d", n.index) }
@@ -181,7 +182,8 @@ func forward(n *lab.Namespace) {
 
 func newNode(t *testing.T, index int) *node {
 	t.Helper()
-	n := &node{Host: lab.NewNode(t), index: index}
+	known := nodeAddrs(index)
+	n := &node{Host: lab.NewNode(t), index: index, listed: known[:]}
 	forward(n.Namespace)
 	n.routed, n.bridged = n.NewBarePod(), n.NewBarePod()
 	withoutDAD(n.Namespace, n.routed, n.bridged)

@@ -112,7 +112,7 @@ func TestDSRNodeDies(t *testing.T) {
 			c := newClusterOf(t, 3, false)
 			c.spread(t, 1, 2)
 			backends := []endpoint{{node: 3, place: "routed"}, {node: 3, place: "bridged"}, {node: 3, place: "host"}}
-			c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", backends)...), "--algorithm", tt.algorithm)
+			c.serveDSR(t, c.service(1, "web", "", backends), "--algorithm", tt.algorithm)
 			var before, killed uint64
 			broken := c.transfers(t, tt.transfers, tt.patience, func() {
 				before, killed = eventCount(t, c.nodes[1], "tunnel_sent"), eventCount(t, c.nodes[0], "tunnel_sent")

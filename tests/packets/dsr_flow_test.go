@@ -18,8 +18,8 @@ import (
 )
 
 // tunnelMTU is how long a packet may be that goes by the tunnel over a family.
-func tunnelMTU(families []int) int {
-	if families[0] == 0 {
+func tunnelMTU(family int) int {
+	if family == 0 {
 		return 1500 - 60
 	}
 	return 1500 - 80
@@ -28,46 +28,41 @@ func tunnelMTU(families []int) int {
 // TestDSRAtTheMTU: a packet that fills the tunnel goes through it; one that is a byte
 // longer is answered with what fits, and that then goes through.
 func TestDSRAtTheMTU(t *testing.T) {
-	t.Parallel()
-	for _, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			c := newTunnelCluster(t, way.xdp)
-			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
-			for _, network := range networks[2:] {
-				headers, level, discover, pmtu := 20+8, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
-				if network == "udp6" {
-					headers, level, discover, pmtu = 40+8, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
-				}
-				s := c.client.Socket(network)
-				if err := errors.Join(s.SetOption(level, discover, unix.IP_PMTUDISC_DO), s.Connect(nodePort(network, 1))); err != nil {
-					t.Fatal(err)
-				}
-				fits := tunnelMTU(way.family) - headers
-				payload := strings.Repeat("x", fits)
-				if got, err := s.Ask(payload[:fits-100]); err != nil || !strings.HasSuffix(got, " "+payload[:fits-100]) {
-					t.Errorf("%s: %d bytes came back of a packet that is shorter than the tunnel: %v", network, len(got), err)
-				}
-				if err := s.Send(payload); err != nil {
-					t.Fatal(err)
-				}
-				// The answer, which is longer, does not go by the tunnel.
-				if got, _, err := s.Receive(); err != nil || !strings.HasSuffix(got, " "+payload) {
-					t.Errorf("%s: %d bytes came back of a packet that fills the tunnel: %v", network, len(got), err)
-				}
-				lab.Eventually(t, network+" packets longer than the tunnel are answered", func() bool {
-					return errors.Is(s.Send(payload+"x"), unix.EMSGSIZE)
-				})
-				if got, err := s.Option(level, pmtu); err != nil || got != tunnelMTU(way.family) {
-					t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(way.family))
-				}
-				lab.Eventually(t, network+" packets that fit go through again", func() bool {
-					got, err := s.Ask(payload)
-					return err == nil && strings.HasSuffix(got, " "+payload)
-				})
+	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+		for _, network := range networks[2:] {
+			headers, level, discover, pmtu := 20+8, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
+			if network == "udp6" {
+				headers, level, discover, pmtu = 40+8, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
 			}
-		})
-	}
+			s := c.client.Socket(network)
+			if err := errors.Join(s.SetOption(level, discover, unix.IP_PMTUDISC_DO), s.Connect(nodePort(network, 1))); err != nil {
+				t.Fatal(err)
+			}
+			fits := tunnelMTU(way.family) - headers
+			payload := strings.Repeat("x", fits)
+			if got, err := s.Ask(payload[:fits-100]); err != nil || !strings.HasSuffix(got, " "+payload[:fits-100]) {
+				t.Errorf("%s: %d bytes came back of a packet that is shorter than the tunnel: %v", network, len(got), err)
+			}
+			if err := s.Send(payload); err != nil {
+				t.Fatal(err)
+			}
+			// The answer, which is longer, does not go by the tunnel.
+			if got, _, err := s.Receive(); err != nil || !strings.HasSuffix(got, " "+payload) {
+				t.Errorf("%s: %d bytes came back of a packet that fills the tunnel: %v", network, len(got), err)
+			}
+			lab.Eventually(t, network+" packets longer than the tunnel are answered", func() bool {
+				return errors.Is(s.Send(payload+"x"), unix.EMSGSIZE)
+			})
+			if got, err := s.Option(level, pmtu); err != nil || got != tunnelMTU(way.family) {
+				t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(way.family))
+			}
+			lab.Eventually(t, network+" packets that fit go through again", func() bool {
+				got, err := s.Ask(payload)
+				return err == nil && strings.HasSuffix(got, " "+payload)
+			})
+		}
+	})
 }
 
 // TestDSRMSS: backends on the other node announce an MSS that leaves room for the tunnel.
@@ -78,8 +73,7 @@ func TestDSRMSS(t *testing.T) {
 		t.Run(fmt.Sprint("clamp ", clamp), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, false)
-			manifests := append(c.nodeManifests(0, 1), c.service(1, "far", "", []endpoint{remote})...)
-			c.serveDSR(t, append(manifests, c.service(2, "near", "", []endpoint{local})...), fmt.Sprint("--dsr-clamp-mss=", clamp))
+			c.serveDSR(t, append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "", []endpoint{local})...), fmt.Sprint("--dsr-clamp-mss=", clamp))
 			for _, network := range networks[:2] {
 				for i, far := range []bool{true, false} {
 					s, _ := connect(t, c.client, network, nodePort(network, i+1))
@@ -100,50 +94,40 @@ func TestDSRMSS(t *testing.T) {
 // TestDSRFragments: datagrams that do not fit into a packet go by the tunnel, and the
 // answers, which do not fit either, come back.
 func TestDSRFragments(t *testing.T) {
-	t.Parallel()
-	for _, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			c := newTunnelCluster(t, way.xdp)
-			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
-			for _, network := range networks[2:] {
-				for _, size := range []int{2000, 8000, 60000} {
-					payload := strings.Repeat("datagram", size/8)
-					want := fmt.Sprintf("%s %s:", remote.server(), clientAddrs.of(network))
-					if network == "udp6" {
-						want = fmt.Sprintf("%s [%s]:", remote.server(), clientAddrs.of(network))
-					}
-					// The first one tells the client what fits.
-					lab.Eventually(t, fmt.Sprintf("%s: %d bytes come back", network, size), func() bool {
-						got, err := exchangeWithin(c.client, network, nodePort(network, 1), payload, time.Second)
-						return err == nil && strings.HasPrefix(got, want) && strings.HasSuffix(got, " "+payload)
-					})
+	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+		for _, network := range networks[2:] {
+			for _, size := range []int{2000, 8000, 60000} {
+				payload := strings.Repeat("datagram", size/8)
+				want := fmt.Sprintf("%s %s:", remote.server(), clientAddrs.of(network))
+				if network == "udp6" {
+					want = fmt.Sprintf("%s [%s]:", remote.server(), clientAddrs.of(network))
 				}
+				// The first one tells the client what fits.
+				lab.Eventually(t, fmt.Sprintf("%s: %d bytes come back", network, size), func() bool {
+					got, err := exchangeWithin(c.client, network, nodePort(network, 1), payload, time.Second)
+					return err == nil && strings.HasPrefix(got, want) && strings.HasSuffix(got, " "+payload)
+				})
 			}
-			c.checkDirect(t, false)
-		})
-	}
+		}
+		c.checkDirect(t, false)
+	})
 }
 
 // TestDSRPathMTU: a router on the way to the client tells the Service's address what fits,
 // which leads to node 1; the backend learns it.
 func TestDSRPathMTU(t *testing.T) {
-	t.Parallel()
-	for _, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			c := newTunnelCluster(t, way.xdp)
-			c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
-			for _, addr := range clientAddrs {
-				if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
+	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+		for _, addr := range clientAddrs {
+			if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
+				t.Fatalf("%v: %s", err, out)
 			}
-			for _, network := range networks[:2] {
-				transfer(t, c.client, network, nodePort(network, 1))
-			}
-		})
-	}
+		}
+		for _, network := range networks[:2] {
+			transfer(t, c.client, network, nodePort(network, 1))
+		}
+	})
 }
 
 // TestDSRWithoutTunnel: a connection stays with its way when the node at its end says that
@@ -152,7 +136,7 @@ func TestDSRPathMTU(t *testing.T) {
 func TestDSRWithoutTunnel(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...))
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}))
 	type open struct {
 		*lab.Socket
 		network string
@@ -201,13 +185,12 @@ func TestDSRMove(t *testing.T) {
 			c := newCluster(t, false)
 			dns := func(endpoints ...endpoint) []string {
 				// Node 2 is asked about the tunnel as long as it has an endpoint.
-				manifests := append(c.nodeManifests(0, 1), c.service(2, "other", "", []endpoint{remote})...)
-				return append(manifests, c.service(1, "dns", "", endpoints)...)
+				return append(c.service(2, "other", "", []endpoint{remote}), c.service(1, "dns", "", endpoints)...)
 			}
 			a := c.serveDSR(t, dns(remote))
 			s, hello := connect(t, c.client, network, nodePort(network, 1))
 			for _, next := range []endpoint{otherRemote, local, remote, otherRemote, remote} {
-				a.apply(dns(next)...)
+				a.apply(append(c.nodeManifests(), dns(next)...)...)
 				before := hello
 				hello = mustTalk(t, s)
 				if hello.name != next.server() || hello.client.Addr() != clientAddrs.of(network) {
@@ -223,8 +206,7 @@ func TestDSRMove(t *testing.T) {
 func TestDSRRestart(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	manifests := append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...)
-	first := c.serveDSR(t, manifests)
+	first := c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}))
 	tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
 	udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
 	stop, done := make(chan struct{}), make(chan int)
@@ -255,29 +237,24 @@ func TestDSRRestart(t *testing.T) {
 func TestDSRPortReuse(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", everywhere)...))
+	c.serveDSR(t, c.service(1, "web", "", everywhere))
 	reusePort(t, c, len(everywhere))
 }
 
 // TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.
 func TestDSRSCTP(t *testing.T) {
-	t.Parallel()
-	for _, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			c := newTunnelCluster(t, way.xdp)
-			c.serveDSR(t, append(c.nodeManifests(way.family...), c.sctpService(1, "far", remote)...), "--xdp", way.xdp)
-			for network, family := range sctpFamilies {
-				client, backend := newSCTPSocket(c.client, family), newSCTPSocket(c.podOf(remote), family)
-				for _, to := range []netip.AddrPort{nodePort(network, 1), netip.AddrPortFrom(clusterIP(1).of(network), 80)} {
-					if err := associate(client, backend, to); err != nil {
-						t.Errorf("%s to %s: %v", network, to, err)
-					}
+	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+		c.serveDSR(t, c.sctpService(1, "far", remote), "--xdp", way.xdp)
+		for network, family := range sctpFamilies {
+			client, backend := newSCTPSocket(c.client, family), newSCTPSocket(c.podOf(remote), family)
+			for _, to := range []netip.AddrPort{nodePort(network, 1), netip.AddrPortFrom(clusterIP(1).of(network), 80)} {
+				if err := associate(client, backend, to); err != nil {
+					t.Errorf("%s to %s: %v", network, to, err)
 				}
 			}
-			c.checkDirect(t, false)
-		})
-	}
+		}
+		c.checkDirect(t, false)
+	})
 }
 
 // mesh is a device between nodes whose packets have no Ethernet header.
@@ -331,14 +308,12 @@ func TestDSRWithoutEthernet(t *testing.T) {
 			c.addMesh(t)
 			// Clients' packets come in by it, too.
 			for _, n := range c.nodes {
+				n.listed = []netip.Addr{meshAddrs(n.index)[family]}
 				for _, device := range []string{"all", mesh, uplink} {
 					n.SetSysctl("ipv4/conf/"+device+"/rp_filter", "2")
 				}
 			}
 			manifests := append(c.service(1, "web", "", []endpoint{remote}), c.service(2, "host", "", []endpoint{{node: 2, place: "host"}})...)
-			for _, n := range c.nodes {
-				manifests = append(manifests, nodeManifest(n.index, meshAddrs(n.index)[family]))
-			}
 			c.serveDSR(t, manifests, "--devices", uplink+","+mesh)
 			c.watchChecksums(t)
 			for i, e := range []endpoint{remote, {node: 2, place: "host"}} {

@@ -1,7 +1,6 @@
 package packets_test
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,16 +12,11 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// nodeManifests are the nodes of the cluster, with the addresses that the tunnel has: of
-// both families, where it ends at the IPv4 address, or of one.
-func (c *cluster) nodeManifests(families ...int) []string {
-	var all []string
-	for _, n := range c.nodes {
-		var list []netip.Addr
-		for _, family := range families {
-			list = append(list, nodeAddrs(n.index)[family])
-		}
-		all = append(all, nodeManifest(n.index, list...))
+// nodeManifests are the nodes of the cluster, with the addresses that the tunnel has.
+func (c *cluster) nodeManifests() []string {
+	all := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		all[i] = nodeManifest(n.index, n.listed...)
 	}
 	return all
 }
@@ -63,12 +57,12 @@ func setTunnel(t *testing.T, n *node, takes bool) {
 	}
 }
 
-// serveDSR makes the agents of the cluster serve manifests by direct server return. It
-// returns the agent of node 1, which clients meet.
+// serveDSR serves the manifests, and those of the nodes, by direct server return: when it
+// returns, the tunnel is used. It returns the agent of node 1.
 func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *agent {
 	t.Helper()
 	c.direct = true
-	a := c.serve(t, manifests, append([]string{"--forwarding-mode", "dsr"}, flags...)...)
+	a := c.serve(t, append(c.nodeManifests(), manifests...), append([]string{"--forwarding-mode", "dsr"}, flags...)...)
 	lab.Eventually(t, "the nodes with endpoints take packets of the tunnel", func() bool {
 		asked := 0
 		for _, n := range c.nodes {
@@ -86,54 +80,63 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 	return a
 }
 
-// tunnels are the ways that tests of the tunnel go: by which programs, and over which
-// family.
-var tunnels = []struct {
+// tunnel is a way that packets go by the tunnel: by which programs, and over which family.
+type tunnel struct {
 	name   string
 	xdp    string
-	family []int // of the nodes' addresses
-}{
-	{"tc over IPv4", "off", []int{0, 1}},
-	{"tc over IPv6", "off", []int{1}},
-	{"XDP over IPv4", "native", []int{0, 1}},
-	{"XDP over IPv6", "native", []int{1}},
+	family int // of the address where it ends
 }
 
-// newTunnelCluster makes a cluster for a way of the tunnel.
-func newTunnelCluster(t *testing.T, xdp string) *cluster {
+// tunnels are those that tests go by.
+var tunnels = []tunnel{
+	{"tc over IPv4", "off", 0},
+	{"tc over IPv6", "off", 1},
+	{"XDP over IPv4", "native", 0},
+	{"XDP over IPv6", "native", 1},
+}
+
+// newCluster makes a cluster whose nodes have the tunnel.
+func (w tunnel) newCluster(t *testing.T) *cluster {
 	t.Helper()
-	if xdp == "off" {
-		return newCluster(t, false)
+	c := newClusterFor(t, w.xdp)
+	for _, n := range c.nodes {
+		n.listed = n.listed[w.family:]
 	}
-	return newXDPCluster(t, false)
+	return c
+}
+
+// byTunnels runs a test in a cluster for each way of the tunnel, side by side.
+func byTunnels(t *testing.T, test func(*testing.T, *cluster, tunnel)) {
+	t.Parallel()
+	for _, way := range tunnels {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, way.newCluster(t), way)
+		})
+	}
 }
 
 // TestDSRReach is the table again: backends on the other node see the client, and answer
 // it themselves.
 func TestDSRReach(t *testing.T) {
-	t.Parallel()
-	for _, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			c := newTunnelCluster(t, way.xdp)
-			manifests, rows := c.table()
-			c.serveDSR(t, append(c.nodeManifests(way.family...), manifests...), "--xdp", way.xdp)
-			for _, offload := range offloads {
-				if way.xdp == "native" && offload.name != "offloads off" {
-					continue
-				}
-				t.Run(offload.name, func(t *testing.T) {
-					offload.set(c)
-					c.watchChecksums(t)
-					c.checkAll(t, rows)
-				})
+	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+		manifests, rows := c.table()
+		c.serveDSR(t, manifests, "--xdp", way.xdp)
+		for _, offload := range offloads {
+			if way.xdp == "native" && offload.name != "offloads off" {
+				continue
 			}
-			c.checkDirect(t, false)
-			if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (way.xdp == "native") {
-				t.Errorf("XDP has sent %d packets", sent)
-			}
-		})
-	}
+			t.Run(offload.name, func(t *testing.T) {
+				offload.set(c)
+				c.watchChecksums(t)
+				c.checkAll(t, rows)
+			})
+		}
+		c.checkDirect(t, false)
+		if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (way.xdp == "native") {
+			t.Errorf("XDP has sent %d packets", sent)
+		}
+	})
 }
 
 // TestDSRByGenericXDP: XDP sends by the tunnel from where the kernel receives packets, too,
@@ -141,7 +144,7 @@ func TestDSRReach(t *testing.T) {
 func TestDSRByGenericXDP(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	c.serveDSR(t, append(c.nodeManifests(0, 1), c.service(1, "web", "", []endpoint{remote})...), "--xdp", "generic")
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "generic")
 	for _, offload := range offloads[:2] {
 		offload.set(c)
 		for _, network := range networks[:2] {
@@ -191,8 +194,8 @@ func (c *cluster) flowsOf(t *testing.T, n *node) []bpfmap.Flow {
 // segmentation made by whoever. None of what comes back goes by node 1.
 func TestDSRTransfer(t *testing.T) {
 	for _, way := range tunnels {
-		c := newTunnelCluster(t, way.xdp)
-		c.serveDSR(t, append(c.nodeManifests(way.family...), c.service(1, "web", "", []endpoint{remote})...), "--xdp", way.xdp)
+		c := way.newCluster(t)
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
 		for _, offload := range offloads {
 			if way.xdp == "native" && offload.name != "offloads off" {
 				continue

@@ -342,9 +342,8 @@ func TestFloodDSR(t *testing.T) {
 	for _, xdp := range []string{"off", "native"} {
 		t.Run("XDP "+xdp, func(t *testing.T) {
 			t.Parallel()
-			c := newTunnelCluster(t, xdp)
-			manifests := append(c.nodeManifests(0, 1), c.service(1, "far", "", []endpoint{remote, otherRemote})...)
-			a := c.serveDSR(t, manifests, "--algorithm", "maglev", "--max-flows", fmt.Sprint(floodTable), "--xdp", xdp)
+			c := newClusterFor(t, xdp)
+			a := c.serveDSR(t, c.service(1, "far", "", []endpoint{remote, otherRemote}), "--algorithm", "maglev", "--max-flows", fmt.Sprint(floodTable), "--xdp", xdp)
 			f := c.newFlooder(t)
 			for _, network := range networks {
 				if err := f.flood(network, nodePort(network, 1), 8000); err != nil {

@@ -20,7 +20,7 @@ func TestFramesOfOthers(t *testing.T) {
 	for _, mode := range []string{"off", "native", "generic"} {
 		t.Run("XDP "+mode, func(t *testing.T) {
 			t.Parallel()
-			c := newTunnelCluster(t, mode)
+			c := newClusterFor(t, mode)
 			c.serve(t, append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...), "--xdp", mode)
 			c.checkFrames(t)
 		})

@@ -27,6 +27,15 @@ func newXDPCluster(t *testing.T, withOverlay bool) *cluster {
 	return c
 }
 
+// newClusterFor makes a cluster without an overlay whose devices can serve by XDP in a mode.
+func newClusterFor(t *testing.T, xdp string) *cluster {
+	t.Helper()
+	if xdp == "off" {
+		return newCluster(t, false)
+	}
+	return newXDPCluster(t, false)
+}
+
 // sentByXDP returns how many packets XDP has sent on at a node.
 func sentByXDP(t *testing.T, n *node) uint64 {
 	t.Helper()
