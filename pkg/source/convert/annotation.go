@@ -31,49 +31,36 @@ type annotations struct {
 	faults []model.Fault
 }
 
-// read calls parse with the value of an annotation that is there; an error is noted.
-func (a *annotations) read(key string, parse func(value string) error) {
-	value, ok := a.values[key]
+// read sets a field to what an annotation says that is there; an error is noted.
+func read[T any](a *annotations, key string, field *T, parse func(value string) (T, error)) {
+	text, ok := a.values[key]
 	if !ok {
 		return
 	}
-	if err := parse(strings.TrimSpace(value)); err != nil {
+	value, err := parse(strings.TrimSpace(text))
+	if err != nil {
 		a.faults = append(a.faults, model.Fault{Object: a.object, Setting: key, Reason: err.Error()})
+		return
 	}
+	*field = value
 }
 
 // annotateService sets what the annotations of a Service say.
 func annotateService(svc *model.Service, values map[string]string) {
 	a := annotations{values: values}
-	a.read(AnnotationAlgorithm, func(value string) (err error) {
-		svc.Algorithm, err = model.ParseAlgorithm(value)
-		return err
-	})
-	a.read(AnnotationRingSize, func(value string) (err error) {
-		svc.RingSize, err = ringSize(value)
-		return err
-	})
-	a.read(AnnotationZoneWeights, func(value string) (err error) {
-		svc.ZoneWeights, err = zoneWeights(value)
-		return err
-	})
-	a.read(AnnotationForwarding, func(value string) (err error) {
-		svc.Forwarding, err = model.ParseForwarding(value)
-		return err
-	})
+	read(&a, AnnotationAlgorithm, &svc.Algorithm, model.ParseAlgorithm)
+	read(&a, AnnotationRingSize, &svc.RingSize, ringSize)
+	read(&a, AnnotationZoneWeights, &svc.ZoneWeights, zoneWeights)
+	read(&a, AnnotationForwarding, &svc.Forwarding, model.ParseForwarding)
 	svc.Faults = a.faults
 }
 
 // annotateSlice sets what the annotations of an EndpointSlice say.
 func annotateSlice(slice *model.Slice, values map[string]string) {
 	a := annotations{values: values, object: "EndpointSlice " + slice.Name.Name}
-	a.read(AnnotationWeight, func(value string) error {
+	read(&a, AnnotationWeight, &slice.Weight, func(value string) (*uint8, error) {
 		w, err := weight(value)
-		if err != nil {
-			return err
-		}
-		slice.Weight = &w
-		return nil
+		return &w, err
 	})
 	slice.Faults = a.faults
 }
