@@ -1,6 +1,7 @@
 package bpfmap
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
@@ -82,7 +83,7 @@ func setOf(word uint64) tables.Set {
 
 // algorithmNumber returns the number of an algorithm; the programs know no default.
 func algorithmNumber(a model.Algorithm) uint16 {
-	return uint16(a.Or(firstAlgorithm) - firstAlgorithm)
+	return uint16(cmp.Or(a, firstAlgorithm) - firstAlgorithm)
 }
 
 func algorithmOf(number uint16) model.Algorithm { return firstAlgorithm + model.Algorithm(number) }

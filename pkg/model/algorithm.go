@@ -1,10 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
+import "fmt"
 
 // Algorithm is how the backend of a new connection is chosen.
 type Algorithm uint8
@@ -30,7 +26,7 @@ const (
 )
 
 // algorithmNames are those of IPVS where it has the algorithm.
-var algorithmNames = [...]string{
+var algorithmNames = names[Algorithm]{
 	Random:             "random",
 	RoundRobin:         "rr",
 	WeightedRoundRobin: "wrr",
@@ -40,33 +36,13 @@ var algorithmNames = [...]string{
 }
 
 // String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
-func (a Algorithm) String() string {
-	if int(a) >= len(algorithmNames) {
-		return fmt.Sprintf("Algorithm(%d)", uint8(a))
-	}
-	return algorithmNames[a]
-}
+func (a Algorithm) String() string { return algorithmNames.of(a) }
 
 // Algorithms returns the names of the algorithms.
-func Algorithms() []string { return slices.Clone(algorithmNames[Random:]) }
+func Algorithms() []string { return algorithmNames.all() }
 
 // ParseAlgorithm returns the algorithm of a name.
-func ParseAlgorithm(name string) (Algorithm, error) {
-	for a, n := range algorithmNames {
-		if n == name && name != "" {
-			return Algorithm(a), nil
-		}
-	}
-	return DefaultAlgorithm, fmt.Errorf("%q is none of %s", name, strings.Join(Algorithms(), ", "))
-}
-
-// Or returns a, or other in place of [DefaultAlgorithm].
-func (a Algorithm) Or(other Algorithm) Algorithm {
-	if a == DefaultAlgorithm {
-		return other
-	}
-	return a
-}
+func ParseAlgorithm(name string) (Algorithm, error) { return algorithmNames.parse(name) }
 
 // Hashes reports whether the algorithm sends equal clients to equal backends.
 func (a Algorithm) Hashes() bool {

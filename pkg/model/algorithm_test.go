@@ -14,10 +14,4 @@ func TestAlgorithmNames(t *testing.T) {
 			t.Errorf("%q is %s", name, a)
 		}
 	}
-	if got := DefaultAlgorithm.Or(Maglev); got != Maglev {
-		t.Errorf("the default is %s", got)
-	}
-	if got := SourceHash.Or(Maglev); got != SourceHash {
-		t.Errorf("sh is %s by default", got)
-	}
 }

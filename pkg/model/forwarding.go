@@ -1,11 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
-)
+import "net/netip"
 
 // AnnotationForwarding is the annotation that a Service names its [Forwarding] by. Whether
 // it can be had depends on the configuration, so not the sources alone tell of faults.
@@ -27,36 +22,16 @@ const (
 	Hybrid
 )
 
-var forwardingNames = [...]string{SNAT: "snat", DSR: "dsr", Hybrid: "hybrid"}
+var forwardingNames = names[Forwarding]{SNAT: "snat", DSR: "dsr", Hybrid: "hybrid"}
 
 // String returns the name that [ParseForwarding] reads; "" for [DefaultForwarding].
-func (f Forwarding) String() string {
-	if int(f) >= len(forwardingNames) {
-		return fmt.Sprintf("Forwarding(%d)", uint8(f))
-	}
-	return forwardingNames[f]
-}
+func (f Forwarding) String() string { return forwardingNames.of(f) }
 
 // Forwardings returns the names of the ways.
-func Forwardings() []string { return slices.Clone(forwardingNames[SNAT:]) }
+func Forwardings() []string { return forwardingNames.all() }
 
 // ParseForwarding returns the way of a name.
-func ParseForwarding(name string) (Forwarding, error) {
-	for f, n := range forwardingNames {
-		if n == name && name != "" {
-			return Forwarding(f), nil
-		}
-	}
-	return DefaultForwarding, fmt.Errorf("%q is none of %s", name, strings.Join(Forwardings(), ", "))
-}
-
-// Or returns f, or other in place of [DefaultForwarding].
-func (f Forwarding) Or(other Forwarding) Forwarding {
-	if f == DefaultForwarding {
-		return other
-	}
-	return f
-}
+func ParseForwarding(name string) (Forwarding, error) { return forwardingNames.parse(name) }
 
 // Tunnels reports whether packets of some protocol go in a tunnel.
 func (f Forwarding) Tunnels() bool { return f == DSR || f == Hybrid }

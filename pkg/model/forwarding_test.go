@@ -14,12 +14,6 @@ func TestForwardingNames(t *testing.T) {
 			t.Errorf("%q is %s", name, f)
 		}
 	}
-	if got := DefaultForwarding.Or(DSR); got != DSR {
-		t.Errorf("the default is %s", got)
-	}
-	if got := SNAT.Or(DSR); got != SNAT {
-		t.Errorf("snat is %s by default", got)
-	}
 }
 
 func TestTunnelsProtocol(t *testing.T) {

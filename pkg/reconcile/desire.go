@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -55,7 +56,7 @@ func (r *Reconciler) faultsOf(w *wish) []model.Fault {
 
 // complement returns the Service with what it leaves to the configuration.
 func (r *Reconciler) complement(svc *model.Service) *model.Service {
-	algorithm, forwarding := svc.Algorithm.Or(r.opts.Algorithm).Or(model.Random), r.forwarding(svc)
+	algorithm, forwarding := cmp.Or(svc.Algorithm, r.opts.Algorithm, model.Random), r.forwarding(svc)
 	if svc.Algorithm == algorithm && svc.Forwarding == forwarding {
 		return svc
 	}
@@ -70,7 +71,7 @@ func (r *Reconciler) forwarding(svc *model.Service) model.Forwarding {
 	if r.opts.ForwardingRefused != "" && way.Tunnels() {
 		way = model.DefaultForwarding
 	}
-	way = way.Or(r.opts.Forwarding)
+	way = cmp.Or(way, r.opts.Forwarding)
 	if r.opts.NoTunnel {
 		return model.SNAT
 	}

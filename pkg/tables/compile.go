@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 
@@ -85,7 +86,7 @@ func compileUnit(svc *model.Service, port model.ServicePort, family model.Family
 			ExternalLocal: svc.ExternalLocal,
 		},
 		AffinitySeconds: svc.AffinitySeconds,
-		Algorithm:       svc.Algorithm.Or(model.Random),
+		Algorithm:       cmp.Or(svc.Algorithm, model.Random),
 		RingSize:        svc.RingSize,
 		Tunnels:         svc.Forwarding.TunnelsProtocol(port.Protocol),
 	}
