@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // FlowState is how far a flow has come.
@@ -60,9 +61,9 @@ type Flow struct {
 	Source netip.AddrPort
 	SNAT   bool
 	Tunnel FlowTunnel
-	// Node is where the tunnel ends that packets leave by, not valid when that node is
-	// gone.
-	Node    netip.Addr
+	// Node is at the end of the tunnel that packets leave by; the zero value when that node
+	// is gone.
+	Node    tables.Node
 	Backend netip.AddrPort
 	State   FlowState
 	Idle    time.Duration // since the last packet of either direction, to a second
@@ -178,7 +179,7 @@ type flowReader struct {
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
 	devices [routedDevice + 1]Device
-	nodes   map[uint16]netip.Addr
+	nodes   map[uint16]tables.Node
 	cursor  ebpf.MapBatchCursor
 	keys    []sockBlFlowKey
 	values  []sockBlFlowEntry
@@ -198,9 +199,9 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 	if err != nil {
 		return r, err
 	}
-	r.nodes = make(map[uint16]netip.Addr, len(nodes))
+	r.nodes = make(map[uint16]tables.Node, len(nodes))
 	for _, n := range nodes {
-		r.nodes[n.ID] = n.Addr
+		r.nodes[n.ID] = n.Node
 	}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice

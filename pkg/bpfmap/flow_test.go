@@ -396,7 +396,8 @@ func TestOverflow(t *testing.T) {
 func TestFlowTunnel(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	must(t, m.PutDevice(Device{ID: 9, Name: "uplink0", Ifindex: 7}))
-	must(t, m.PutNode(3, tables.Node{Addr: netip.MustParseAddr("192.0.2.33")}))
+	node := tables.Node{Addr: netip.MustParseAddr("192.0.2.33"), Name: "far"}
+	must(t, m.PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
 		must(t, m.put(sockMapBlFlow, flowKey(client, flowService, model.TCP), &sockBlFlowEntry{
@@ -413,14 +414,14 @@ func TestFlowTunnel(t *testing.T) {
 	must(t, m.put(sockMapBlFlow, reply.replyKey(), &sockBlFlowEntry{Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY)}))
 	type way struct {
 		tunnel FlowTunnel
-		node   netip.Addr
+		node   tables.Node
 		source netip.AddrPort
 		device string
 	}
 	want := map[netip.AddrPort]way{
-		flowClient: {LeavesByTunnel, netip.MustParseAddr("192.0.2.33"), flowClient, "uplink0"},
-		third:      {LeavesByTunnel, netip.Addr{}, third, "uplink0"},
-		other:      {ComesByTunnel, netip.Addr{}, other, ""},
+		flowClient: {LeavesByTunnel, node, flowClient, "uplink0"},
+		third:      {LeavesByTunnel, tables.Node{}, third, "uplink0"},
+		other:      {ComesByTunnel, tables.Node{}, other, ""},
 	}
 	flows, _ := flowTable(t, m)
 	for _, f := range flows {

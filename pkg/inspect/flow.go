@@ -25,10 +25,11 @@ type Flow struct {
 	SNAT    bool           `json:"snat"`
 	// Tunnel is "out" when the client's packets leave in the tunnel to Node, which
 	// answers the client, and "in" when another node has chosen the backend and sends
-	// them here; else absent.
-	Tunnel string     `json:"tunnel,omitempty"`
-	Node   netip.Addr `json:"node,omitzero"`
-	State  string     `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
+	// them here; else absent. Node is absent when it is gone, NodeName when it is not known.
+	Tunnel   string     `json:"tunnel,omitempty"`
+	Node     netip.Addr `json:"node,omitzero"`
+	NodeName string     `json:"nodeName,omitempty"`
+	State    string     `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
 	// IdleSeconds have passed since the last packet of either direction.
 	IdleSeconds int64 `json:"idleSeconds"`
 	// Device is the one that the client's packets leave by, absent when the host's
@@ -164,7 +165,8 @@ func (r *reading) flow(f *bpfmap.Flow) Flow {
 		Backend:        f.Backend,
 		SNAT:           f.SNAT,
 		Tunnel:         tunnelNames[f.Tunnel],
-		Node:           f.Node,
+		Node:           f.Node.Addr,
+		NodeName:       f.Node.Name,
 		State:          f.StateName(),
 		IdleSeconds:    int64(f.Idle / time.Second),
 		Device:         f.Device,

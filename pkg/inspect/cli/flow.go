@@ -77,9 +77,9 @@ func (c *command) flowList() *cobra.Command {
 		Long: `List connections of clients outside of the node, both directions in one line.
 
 The client sends to the Service address; the backend sees the connection come from
-VIA, or from the client itself where that is "-". With a node there, packets go to that
-node in a tunnel, and it answers the client. Connections of this node's own
-sockets are not among them: those are translated once and not followed.`,
+VIA, or from the client itself where that is "-". With a node there, by its name or else
+its address, packets go to that node in a tunnel, and it answers the client. Connections
+of this node's own sockets are not among them: those are translated once and not followed.`,
 		Example: `  beeline flow list --service shop/web --state established
   beeline flow list --client 192.0.2.0/24 --protocol UDP -o wide`,
 		Args: noArgs,
@@ -134,12 +134,12 @@ func source(f inspect.Flow) string {
 	return f.Source.String()
 }
 
-// node returns the node that packets go to in the tunnel.
+// node returns the node that packets go to in the tunnel, by its name if that is known.
 func node(f inspect.Flow) string {
 	if !f.Node.IsValid() {
 		return "a node that is gone"
 	}
-	return "node " + f.Node.String()
+	return "node " + cmp.Or(f.NodeName, f.Node.String())
 }
 
 func serviceID(p inspect.PortName) string {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -167,4 +168,22 @@ func TestFlowDelete(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFlowNode shows the node at the end of the tunnel by its name, else by its address.
+func TestFlowNode(t *testing.T) {
+	bpffs := newDatapath(t)
+	dir := datapath.Dir(bpffs)
+	show := func(want string) {
+		t.Helper()
+		out, errs, code := run("flow", "show", "198.18.0.1:40000", "--bpffs", bpffs)
+		if code != cli.ExitOK || !strings.Contains(out, "in the tunnel to "+want+"\n") {
+			t.Errorf("the flow to %s is %q, exit code %d, said %q", want, out, code, errs)
+		}
+	}
+	show("node node-d")
+	check(t, openMap(t, dir, "bl_node_name").Delete(uint32(4)))
+	show("node 192.0.2.13")
+	check(t, openMap(t, dir, "bl_node").Put(uint32(4), make([]byte, 24)))
+	show("a node that is gone")
 }
