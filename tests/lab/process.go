@@ -138,13 +138,17 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
+// limit is how long [Eventually] waits: an agent may take a quarter of a minute to load its
+// programs on a busy machine.
+const limit = 40 * time.Second
+
 // Eventually waits for what nobody tells of. The test fails when it does not
 // come.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after 10 s", what)
+			t.Fatalf("%s: not after %s", what, limit)
 		}
 	}
 }
