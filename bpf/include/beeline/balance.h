@@ -548,8 +548,8 @@ static __always_inline enum bl_fate bl_plan_fail(const struct bl_flow_entry *for
 }
 
 /* Take back what has been noted of a flow that turns out to be there already. */
-static __always_inline enum bl_fate bl_plan_drop(const struct bl_plan *plan,
-						 const struct bl_flow_entry *forward)
+static __always_inline enum bl_fate bl_plan_withdraw(const struct bl_plan *plan,
+						     const struct bl_flow_entry *forward)
 {
 	struct bl_service_stat_entry *stat = bl_service_stat_lookup(plan->service);
 
@@ -623,10 +623,10 @@ __noinline enum bl_fate bl_plan_store(struct BL_CONTEXT *context, const struct b
 	key = packet->key;
 	if (bl_plan_stateless(packet, &forward)) {
 		if (plan->former == BL_FORMER_UNKNOWN && bl_flow_lookup(&key))
-			return bl_plan_drop(plan, &forward);
+			return bl_plan_withdraw(plan, &forward);
 	} else if (plan->former == BL_FORMER_UNKNOWN) {
 		if (!bl_flow_claim(&key, &forward))
-			return bl_plan_drop(plan, &forward);
+			return bl_plan_withdraw(plan, &forward);
 	} else if (!bl_flow_store(&key, &forward)) {
 		return bl_plan_fail(&forward, BL_REASON_FLOW_NOT_STORED);
 	}

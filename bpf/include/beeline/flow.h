@@ -19,7 +19,7 @@ static volatile __u64 bl_clock;
 
 /*
  * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock goes on with the
- * jiffies, which are a word to read; to ask for it takes as long as a tenth of a packet.
+ * jiffies, which are a word to read; to ask for it would be a sixth of a packet's cost.
  */
 static __always_inline __u32 bl_flow_now(void)
 {
