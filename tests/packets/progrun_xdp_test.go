@@ -225,6 +225,63 @@ func TestXDPTranslates(t *testing.T) {
 	}
 }
 
+// TestXDPFirstPacketAgain: a SYN that is sent again finds its flow, whichever backend would be
+// chosen for a new one, and leaves nothing behind.
+func TestXDPFirstPacketAgain(t *testing.T) {
+	t.Parallel()
+	b := newXDPBench(t)
+	for _, family := range families {
+		var addrs []netip.Addr
+		for addr := xdpBackend[family].Addr(); len(addrs) < 16; addr = addr.Next() {
+			addrs = append(addrs, addr)
+		}
+		b.agent.Apply(lab.Slice("web", "t:8080/TCP,u:8080/UDP", addrs...))
+	}
+	flows := 0
+	for name, f := range xdpRequests() {
+		if f.protocol != unix.IPPROTO_TCP {
+			continue
+		}
+		verdict, first := b.run(t, f.bytes())
+		if verdict != xdpSends {
+			t.Fatalf("%s: verdict %d on the first SYN", name, verdict)
+		}
+		flows++
+		for i := range 40 {
+			if verdict, again := b.run(t, f.bytes()); verdict != xdpSends || !bytes.Equal(again, first) {
+				t.Fatalf("%s: verdict %d on SYN %d, frame\n% x, want\n% x", name, verdict, i+2, again, first)
+			}
+		}
+	}
+	if half := b.maps.HalfOpen().Count; half != int64(flows) {
+		t.Errorf("%d flows are half-open, want %d", half, flows)
+	}
+	stats, err := b.maps.ServiceStats(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections := uint64(0)
+	for _, s := range stats {
+		connections += s.Connections
+	}
+	if connections != uint64(flows) {
+		t.Errorf("%d connections are counted, want %d", connections, flows)
+	}
+	have, err := b.maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.maps.Fill(have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.Map == "bl_flow" && m.Entries != uint32(2*flows) {
+			t.Errorf("there are %d entries, want %d", m.Entries, 2*flows)
+		}
+	}
+}
+
 // TestXDPLeavesToTC: what XDP cannot send passes as it is, of flows that are known
 // and that are not.
 func TestXDPLeavesToTC(t *testing.T) {
