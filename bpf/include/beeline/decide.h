@@ -120,24 +120,25 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 				      const struct bl_flow_entry *forward,
 				      const union bl_addr *source, __u8 client_device)
 {
+	bool has_reply = !bl_flow_leaves_by_tunnel(forward);
 	struct bl_flow_entry entry = {};
 	struct bl_flow_key key;
 
 	bl_flow_make_reply(&packet->key, forward, client_device, bl_flow_now(), &entry);
 	bl_flow_reply_key(&packet->key, forward, source, &key);
 	entry.bits &= ~BL_FLOW_OVERFLOW;
-	if (!bl_flow_leaves_by_tunnel(forward) && !bl_flow_insert(&key, &entry))
+	if (has_reply && !bl_flow_insert(&key, &entry))
 		return;
 	entry = *forward;
 	entry.bits &= ~BL_FLOW_OVERFLOW;
 	/* What has been evicted meanwhile may by now be another flow's. */
 	if (bpf_map_lookup_elem(&bl_overflow, &packet->key) != forward ||
 	    !bl_flow_insert(&packet->key, &entry)) {
-		if (!bl_flow_leaves_by_tunnel(forward))
+		if (has_reply)
 			bl_flow_delete(&key, entry.bits);
 		return;
 	}
-	if (!bl_flow_leaves_by_tunnel(forward))
+	if (has_reply)
 		bl_flow_delete(&key, BL_FLOW_OVERFLOW);
 	bl_flow_delete(&packet->key, BL_FLOW_OVERFLOW);
 }
