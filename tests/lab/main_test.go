@@ -94,7 +94,7 @@ func TestNothingStays(t *testing.T) {
 // made.
 func runToEnd(t *testing.T, how string, end func(parent, child int) error) (paths []string, pids []int) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestEnd$", "-test.timeout=2s")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestEnd$", "-test.timeout=15s")
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, cgroupEnv+"=") || strings.HasPrefix(v, bpffsEnv+"=")
 	}), endEnv+"="+how)
