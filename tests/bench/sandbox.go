@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,14 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/cgroup"
 )
 
 // Environment of the process that measures: the benchmark's name, and the
@@ -50,94 +50,48 @@ func isolate(ctx context.Context, name, built string) (runs []samples, u usage, 
 	if err != nil {
 		return nil, u, err
 	}
-	cgroup, err := os.MkdirTemp(root, "beeline-bench-")
+	group, err := os.MkdirTemp(root, "beeline-bench-")
 	if err != nil {
 		return nil, u, fmt.Errorf("make a cgroup (run as root): %w", err)
 	}
-	defer func() { err = errors.Join(err, removeCgroup(cgroup)) }()
+	defer func() { err = errors.Join(err, cgroup.Remove(group)) }()
 	dir, err := os.MkdirTemp("", "beeline-bench-")
 	if err != nil {
 		return nil, u, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	before, err := readUsage(cgroup)
+	before, err := readUsage(group)
 	if err != nil {
 		return nil, u, err
 	}
-	runs, err = runChild(ctx, cgroup, childEnv+"="+name, cgroupEnv+"="+cgroup, dirEnv+"="+dir, buildEnv+"="+built)
+	runs, err = runChild(ctx, group, childEnv+"="+name, cgroupEnv+"="+group, dirEnv+"="+dir, buildEnv+"="+built)
 	if err != nil {
 		return nil, u, err
 	}
-	after, err := readUsage(cgroup)
+	after, err := readUsage(group)
 	return runs, after.sub(before), err
 }
 
 // runChild runs this program in the cgroup and in new namespaces until it ends, or
 // ends it with ctx.
-func runChild(ctx context.Context, cgroup string, env ...string) (runs []samples, err error) {
-	group, err := os.Open(cgroup)
-	if err != nil {
-		return nil, err
-	}
-	defer group.Close()
+func runChild(ctx context.Context, group string, env ...string) (runs []samples, err error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer read.Close()
+	decoded := make(chan error, 1)
+	go func() { decoded <- json.NewDecoder(read).Decode(&runs) }()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	// The benchmark ends what it started; killing it ends the rest too.
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{write}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
-		UseCgroupFD: true,
-		CgroupFD:    int(group.Fd()),
-		Pdeathsig:   unix.SIGKILL,
-		Setpgid:     true, // an interrupt from the terminal comes by way of Cancel
-	}
-	// The parent death signal is that of the thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err = cmd.Start()
-	if err = errors.Join(err, write.Close()); err != nil {
-		return nil, err
-	}
-	decodeErr := json.NewDecoder(read).Decode(&runs)
-	if err := cmd.Wait(); err != nil {
-		return nil, err
-	}
-	return runs, decodeErr
-}
-
-// removeCgroup removes a cgroup and those below it. Processes that have just been
-// killed may still be in it for a moment.
-func removeCgroup(path string) error {
-	below, err := os.ReadDir(path)
-	if err != nil {
-		return err
-	}
-	for _, entry := range below {
-		if entry.IsDir() {
-			if err := removeCgroup(filepath.Join(path, entry.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for range 100 {
-		if err = unix.Rmdir(path); !errors.Is(err, unix.EBUSY) {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if err != nil {
-		return fmt.Errorf("remove cgroup %s: %w", path, err)
-	}
-	return nil
+	err = cgroup.Run(cmd, group, unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWPID)
+	err = errors.Join(err, write.Close())
+	decodeErr := <-decoded
+	return runs, cmp.Or(err, decodeErr)
 }
 
 // child is the process that measures.

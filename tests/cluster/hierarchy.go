@@ -4,14 +4,12 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/beeline-lb/beeline/tests/cgroup"
 )
 
 // hierarchy is a mounted cgroup hierarchy: cgroup2, or one or more controllers of
@@ -116,7 +114,7 @@ func (g groups) join() error {
 
 // kill ends every process in the cgroup2 folder and below.
 func (g groups) kill() error {
-	return os.WriteFile(filepath.Join(g.unified(), "cgroup.kill"), []byte("1"), 0)
+	return cgroup.Kill(g.unified())
 }
 
 // remove removes the cgroups and those below, once what was killed in them has
@@ -124,36 +122,7 @@ func (g groups) kill() error {
 func (g groups) remove() error {
 	var errs []error
 	for _, h := range g.hierarchies {
-		errs = append(errs, removeCgroup(g.path(h)))
+		errs = append(errs, cgroup.Remove(g.path(h)))
 	}
 	return errors.Join(errs...)
-}
-
-// removeTimeout is how long killed processes may take to end.
-const removeTimeout = 20 * time.Second
-
-func removeCgroup(path string) error {
-	var dirs []string
-	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err == nil && entry.IsDir() {
-			dirs = append(dirs, name)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	deadline := time.Now().Add(removeTimeout)
-	for _, dir := range slices.Backward(dirs) {
-		for err = unix.Rmdir(dir); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = unix.Rmdir(dir) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove cgroup %s: %w", dir, err)
-		}
-	}
-	return nil
 }

@@ -8,11 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/cgroup"
 )
 
 // childEnv is where the process that runs the cluster finds its [settings].
@@ -70,11 +70,6 @@ func (p *place) run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	group, err := os.Open(p.groups.unified())
-	if err != nil {
-		return err
-	}
-	defer group.Close()
 	socket, err := p.listener.File()
 	if err != nil {
 		return err
@@ -82,26 +77,11 @@ func (p *place) run(ctx context.Context, s settings) error {
 	defer socket.Close()
 
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	// It ends what it started; the cgroup takes care of what it does not.
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{socket}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
-		UseCgroupFD: true,
-		CgroupFD:    int(group.Fd()),
-		Pdeathsig:   unix.SIGKILL,
-		Setpgid:     true, // an interrupt from the terminal comes by way of Cancel
-	}
-	// The parent death signal is that of the thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	return cmd.Wait()
+	return cgroup.Run(cmd, p.groups.unified(), unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWUTS)
 }
 
 // remove ends what is left of the cluster and takes down all that was made.

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/cgroup"
 )
 
 // The addresses of a [Host].
@@ -108,7 +110,7 @@ func newCgroup(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := removeCgroup(dir); err != nil {
+		if err := cgroup.Remove(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -10,7 +10,6 @@ package lab
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,11 +18,11 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/cgroup"
 )
 
 // The child finds its place in the environment.
@@ -133,36 +132,9 @@ func (p *place) run() (int, error) {
 
 // remove takes down all that is there, the processes first.
 func (p *place) remove() error {
-	kill := filepath.Join(p.cgroup, "cgroup.kill")
-	errs := []error{os.WriteFile(kill, []byte("1"), 0)}
-	errs = append(errs, os.RemoveAll(p.bpffs), removeCgroup(p.cgroup))
+	errs := []error{cgroup.Kill(p.cgroup), os.RemoveAll(p.bpffs), cgroup.Remove(p.cgroup)}
 	if p.files != "" {
 		errs = append(errs, os.RemoveAll(p.files))
 	}
 	return errors.Join(errs...)
-}
-
-// removeCgroup removes a cgroup and those below it, once the processes and
-// threads in them, which are about to end, have ended.
-func removeCgroup(path string) error {
-	var dirs []string
-	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			dirs = append(dirs, name)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	deadline := time.Now().Add(5 * time.Second)
-	for _, dir := range slices.Backward(dirs) {
-		for err = unix.Rmdir(dir); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = unix.Rmdir(dir) {
-			time.Sleep(2 * time.Millisecond)
-		}
-		if err != nil {
-			return fmt.Errorf("remove cgroup %s: %w", dir, err)
-		}
-	}
-	return nil
 }
