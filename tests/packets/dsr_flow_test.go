@@ -206,29 +206,8 @@ func TestDSRMove(t *testing.T) {
 func TestDSRRestart(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	first := c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}))
-	tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
-	udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
-	stop, done := make(chan struct{}), make(chan int)
-	go func() { done <- keepTalking(t, udp, hello, stop) }()
-	for _, a := range []*agent{c.agents[1], first} {
-		a.Signal(unix.SIGKILL)
-		_ = a.Wait() // killed
-		if err := echo(tcp, "no agent"); err != nil {
-			t.Error(err)
-		}
-		a.start()
-		if err := echo(tcp, "a new agent"); err != nil {
-			t.Error(err)
-		}
-		if _, hello := connect(t, c.client, "tcp4", nodePort("tcp4", 1)); hello.client.Addr() != clientAddrs[0] {
-			t.Errorf("with a new agent of %s, the backend has seen %s", a.node.name(), hello.client)
-		}
-	}
-	close(stop)
-	if n := <-done; n < 50 {
-		t.Errorf("only %d datagrams went over during the restarts", n)
-	}
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}))
+	c.restart(t, c.agents[1], c.agents[0])
 }
 
 // TestDSRPortReuse: a client that connects again from the same port at once begins a new

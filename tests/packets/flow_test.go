@@ -460,26 +460,40 @@ func TestRestart(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) }, "--tc-mode", mode)
-			tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
-			udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
-			stop, done := make(chan struct{}), make(chan int)
-			go func() { done <- keepTalking(t, udp, hello, stop) }()
-			for range 2 {
-				a.Signal(unix.SIGKILL)
-				_ = a.Wait() // killed
-				if err := echo(tcp, "no agent"); err != nil {
-					t.Error(err)
-				}
-				a.start()
-				if err := echo(tcp, "a new agent"); err != nil {
-					t.Error(err)
-				}
-			}
-			close(stop)
-			if n := <-done; n < 50 {
-				t.Errorf("only %d datagrams went over during the restarts", n)
-			}
+			c.restart(t, a, a)
 		})
+	}
+}
+
+// restart checks that no packet of a flow is lost while agents are killed and started again,
+// one after the other, and that new flows go their way as before.
+func (c *cluster) restart(t *testing.T, agents ...*agent) {
+	t.Helper()
+	want := c.snat(false)[0]
+	if c.direct {
+		want = clientAddrs[0]
+	}
+	tcp, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
+	udp, hello := connect(t, c.client, "udp6", nodePort("udp6", 1))
+	stop, done := make(chan struct{}), make(chan int)
+	go func() { done <- keepTalking(t, udp, hello, stop) }()
+	for _, a := range agents {
+		a.Signal(unix.SIGKILL)
+		_ = a.Wait() // killed
+		if err := echo(tcp, "no agent"); err != nil {
+			t.Error(err)
+		}
+		a.start()
+		if err := echo(tcp, "a new agent"); err != nil {
+			t.Error(err)
+		}
+		if _, hello := connect(t, c.client, "tcp4", nodePort("tcp4", 1)); hello.client.Addr() != want {
+			t.Errorf("with a new agent of %s, the backend has seen %s, want %s", a.node.name(), hello.client, want)
+		}
+	}
+	close(stop)
+	if n := <-done; n < 50 {
+		t.Errorf("only %d datagrams went over during the restarts", n)
 	}
 }
 
