@@ -1,10 +1,8 @@
 package agent_test
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -17,17 +15,7 @@ import (
 
 // get fetches a page from inside the host's namespace.
 func get(h *lab.Host, url string) (body string, err error) {
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			err = h.Run(func() (err error) {
-				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	response, err := client.Get(url)
+	response, err := h.HTTPClient().Get(url)
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,6 @@
 package chart_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -185,17 +184,7 @@ func (n *node) write(dir string, files map[string]string) {
 
 // passes reports whether a probe of the agent succeeds.
 func (n *node) passes(p *corev1.Probe) bool {
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			err = n.Run(func() (err error) {
-				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	response, err := client.Get("http://127.0.0.1:" + p.HTTPGet.Port.String() + p.HTTPGet.Path)
+	response, err := n.HTTPClient().Get("http://127.0.0.1:" + p.HTTPGet.Port.String() + p.HTTPGet.Path)
 	if err != nil {
 		return false
 	}

@@ -1,11 +1,9 @@
 package differential_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -26,17 +24,7 @@ type answer struct {
 
 // ask fetches a page from inside a host's namespace.
 func ask(h *lab.Host, url string) *answer {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			err = h.Run(func() (err error) {
-				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	response, err := client.Get(url)
+	response, err := h.HTTPClient().Get(url)
 	if err != nil {
 		return &answer{err: err}
 	}

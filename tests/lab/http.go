@@ -1,0 +1,22 @@
+package lab
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+)
+
+// HTTPClient returns a client in the namespace, which connects anew for each request.
+func (n *Namespace) HTTPClient() *http.Client {
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = n.Run(func() (err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+}
