@@ -35,19 +35,12 @@ func measureConnect(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err := addUplink(); err != nil {
 		return nil, err
 	}
-	if err := quiet(); err != nil {
-		return nil, err
-	}
-	s := make(samples)
-	for _, family := range model.Families {
+	return measureFamilies(func(s samples, family model.Family) error {
 		if err := measureReused(ctx, s, groups, l, family); err != nil {
-			return nil, err
+			return err
 		}
-		if err := measureFresh(ctx, s, groups, l, family); err != nil {
-			return nil, err
-		}
-	}
-	return []samples{s}, nil
+		return measureFresh(ctx, s, groups, l, family)
+	})
 }
 
 // connectGroups makes the cgroups and attaches the programs.

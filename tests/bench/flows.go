@@ -36,16 +36,7 @@ func measureXDPFlows(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := quiet(); err != nil {
-		return nil, err
-	}
-	s := make(samples)
-	for _, family := range model.Families {
-		if err := b.measureMany(ctx, s, d.Maps(), family); err != nil {
-			return nil, fmt.Errorf("%s: %w", family, err)
-		}
-	}
-	return []samples{s}, nil
+	return measureFamilies(func(s samples, family model.Family) error { return b.measureMany(ctx, s, d.Maps(), family) })
 }
 
 func (b *packetBench) measureMany(ctx context.Context, s samples, maps *bpfmap.Maps, family model.Family) error {

@@ -86,21 +86,16 @@ func measureHook(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps) 
 	if err != nil {
 		return nil, err
 	}
-	if err := quiet(); err != nil {
+	runs, err := measureFamilies(func(s samples, family model.Family) error { return b.measure(ctx, s, family) })
+	if err != nil {
 		return nil, err
 	}
-	s := make(samples)
-	for _, family := range model.Families {
-		if err := b.measure(ctx, s, family); err != nil {
-			return nil, fmt.Errorf("%s: %w", family, err)
-		}
-	}
 	for _, measure := range also {
-		if err := measure(b, d.Maps(), s); err != nil {
+		if err := measure(b, d.Maps(), runs[0]); err != nil {
 			return nil, err
 		}
 	}
-	return []samples{s}, nil
+	return runs, nil
 }
 
 func packetServices() source.Update {

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // contestant is a measurement that is compared with others.
@@ -38,6 +40,20 @@ func interleave(ctx context.Context, rounds int, contestants []contestant, round
 		round(m)
 	}
 	return nil
+}
+
+// measureFamilies measures each family, as one run, on a quiet thread.
+func measureFamilies(measure func(samples, model.Family) error) ([]samples, error) {
+	if err := quiet(); err != nil {
+		return nil, err
+	}
+	s := make(samples)
+	for _, family := range model.Families {
+		if err := measure(s, family); err != nil {
+			return nil, fmt.Errorf("%s: %w", family, err)
+		}
+	}
+	return []samples{s}, nil
 }
 
 // quiet gives this goroutine a thread of its own, on the last CPU, which is not

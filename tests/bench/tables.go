@@ -66,16 +66,7 @@ func measureXDPTables(ctx context.Context, box *sandbox) ([]samples, error) {
 			return nil, err
 		}
 	}
-	if err := quiet(); err != nil {
-		return nil, err
-	}
-	s := make(samples)
-	for _, family := range model.Families {
-		if err := compareTables(ctx, s, benches, family); err != nil {
-			return nil, fmt.Errorf("%s: %w", family, err)
-		}
-	}
-	return []samples{s}, nil
+	return measureFamilies(func(s samples, family model.Family) error { return compareTables(ctx, s, benches, family) })
 }
 
 func compareTables(ctx context.Context, s samples, benches map[string]*packetBench, family model.Family) error {
