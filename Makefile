@@ -85,14 +85,15 @@ test: root setup-test build ## run all tests, then those of the programs in the 
 test-kernels: root setup-test ## run the tests of the programs in every supported kernel (root)
 	$(GO) run ./tools/kernels -kernel all
 
-# The cluster that make cluster boots.
+# The cluster that make cluster boots; SET is values of Beeline's chart, as for helm --set.
 PROXY ?= beeline
 MODE ?= nftables
 FABRIC ?= routes
+SET ?=
 NODES ?= 3
 PROCS ?= 4
 CLUSTER_IMAGE = bin/cluster-image
-CLUSTER = $(GO) run ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) \
+CLUSTER = $(GO) run ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) --set='$(SET)' \
 	--nodes=$(NODES) --procs=$(PROCS) --archive=$(CLUSTER_IMAGE)/beeline-$(shell $(GO) env GOARCH).tar
 
 .PHONY: cluster-image
@@ -101,7 +102,7 @@ cluster-image: root setup-image setup-cluster
 		IMAGE_ARCHS=$(shell $(GO) env GOARCH) IMAGE=ghcr.io/beeline-lb/beeline VERSION=cluster
 
 .PHONY: cluster
-cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan (root)
+cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan, SET=config.xdp=generic (root)
 	@$(CLUSTER) up
 
 .PHONY: cluster-e2e

@@ -67,7 +67,7 @@ func (c *cluster) installChart(ctx context.Context, changes chartValues) error {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		return err
 	}
-	if err := c.helm(ctx, "upgrade", "--install", "beeline", c.Chart, "--values="+file); err != nil {
+	if err := c.helm(ctx, "upgrade", "--install", "beeline", c.Chart, "--values="+file, "--set="+c.Set); err != nil {
 		return err
 	}
 	return c.rolledOut(ctx, "daemonset/beeline")

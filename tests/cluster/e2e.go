@@ -89,5 +89,8 @@ func (c *cluster) variant() string {
 	if c.Fabric != fabricRoutes {
 		name += "-" + c.Fabric
 	}
+	if c.Set != "" {
+		name += "-" + c.Set
+	}
 	return name
 }

@@ -26,6 +26,8 @@ type settings struct {
 	// Proxy serves the Services, in Mode if it is kube-proxy.
 	Proxy, Mode string
 	Fabric      string
+	// Set changes values of Beeline's chart, as helm's flag of that name.
+	Set string
 	// Nodes is how many there are. They are in three zones by turns.
 	Nodes int
 
