@@ -165,6 +165,48 @@ func TestNodeKnowsTheBackendToo(t *testing.T) {
 	}
 }
 
+// TestNodeIsAClientToo: the node is a client of the endpoint's node, by a NodePort there, and
+// translates a client's connection from the same port to the same endpoint, which sees the
+// node's address and one port in both. The connection that comes second has another one when
+// its SYN is sent again.
+func TestNodeIsAClientToo(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			c := newXDPCluster(t, false)
+			c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
+			port := uint16(40000)
+			for _, network := range networks[:2] {
+				for _, over := range []bool{false, true} {
+					port++
+					there := netip.AddrPortFrom(nodeAddrs(2).of(network), nodePort(network, 1).Port())
+					process, seen := connectFrom(t, c.nodes[0].Namespace, network, port, there)
+					if seen.client.Addr() != nodeAddrs(1).of(network) {
+						t.Fatalf("%s: the endpoint sees the process as %s, so this test proves nothing", network, seen.client)
+					}
+					if over {
+						process.Close()
+					}
+					client, hello := connectFrom(t, c.client, network, port, nodePort(network, 1))
+					if hello.client.Addr() != seen.client.Addr() || hello.client == seen.client {
+						t.Errorf("%s: the endpoint sees %s and %s", network, seen.client, hello.client)
+					}
+					if err := goesOn(client, network); err != nil {
+						t.Errorf("%s, the client: %v", network, err)
+					}
+					if over {
+						continue
+					}
+					if err := goesOn(process, network); err != nil {
+						t.Errorf("%s, the process: %v", network, err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestRefusedFromAPortOfTheNode: a client learns that an endpoint refuses it, also when it
 // comes from a port at which the node listens itself. It need not send its SYN again.
 func TestRefusedFromAPortOfTheNode(t *testing.T) {

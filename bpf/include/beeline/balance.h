@@ -66,6 +66,7 @@ enum bl_former {
 	BL_FORMER_NONE,
 	BL_FORMER_OVER, /* there was one, and it has just been removed */
 	BL_FORMER_UNKNOWN, /* it has not been looked for */
+	BL_FORMER_UNANSWERED, /* as over, but it had this node's address and no reply */
 };
 
 /* What a new flow is going to be. */
@@ -457,8 +458,28 @@ static __always_inline bool bl_flow_is_reply(const struct bl_flow_key *key,
 static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const struct bl_plan *plan)
 {
 	return plan->bits & BL_FLOW_SNAT &&
-	       (plan->former == BL_FORMER_OVER || packet->key.proto != IPPROTO_TCP ||
-		!(packet->tcp_flags & BL_TCP_SYN));
+	       (plan->former == BL_FORMER_OVER || plan->former == BL_FORMER_UNANSWERED ||
+		packet->key.proto != IPPROTO_TCP || !(packet->tcp_flags & BL_TCP_SYN));
+}
+
+/* A port of the SNAT range. */
+static __always_inline __be16 bl_snat_port(void)
+{
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+
+	return bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
+}
+
+/*
+ * The source port that a flow begins with. What had no reply may have had the port of
+ * somebody whom this node does not know: see bl_flow_begins_again.
+ */
+static __always_inline __be16 bl_plan_port(const struct bl_packet *packet,
+					   const struct bl_plan *plan)
+{
+	if (plan->former == BL_FORMER_UNANSWERED && plan->bits & BL_FLOW_SNAT)
+		return bl_snat_port();
+	return bl_port_aside(packet->key.src_port);
 }
 
 /*
@@ -472,7 +493,6 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 					  const struct bl_flow_entry *reply,
 					  struct bl_flow_entry *forward, struct bl_flow_key *key)
 {
-	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 	bool asks = bl_plan_asks(packet, plan);
 
 	for (int i = 0; i < BL_PLAN_PORT_ATTEMPTS; i++) {
@@ -480,7 +500,7 @@ static __always_inline bool bl_plan_claim(struct BL_CONTEXT *context,
 		if (!(asks && bl_port_taken(context, key, packet->ipv4)) &&
 		    (bl_flow_claim(key, reply) || bl_flow_is_reply(key, reply)))
 			return true;
-		forward->other_port = bpf_htons(bl_snat_port_min + bpf_get_prandom_u32() % range);
+		forward->other_port = bl_snat_port();
 	}
 	return false;
 }
@@ -572,9 +592,8 @@ static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
 	forward->touched = plan->now;
 	forward->device = plan->device;
 	forward->bits = BL_FLOW_NEW | plan->bits;
-	forward->other_port = bl_flow_leaves_by_tunnel(forward)
-				      ? plan->node
-				      : bl_port_aside(packet->key.src_port);
+	forward->other_port =
+		bl_flow_leaves_by_tunnel(forward) ? plan->node : bl_plan_port(packet, plan);
 }
 
 /*

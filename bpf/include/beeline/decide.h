@@ -43,21 +43,17 @@ static __always_inline bool bl_flow_disputable(const struct bl_packet *packet,
 
 /*
  * Whether a client's SYN begins a new flow although there is an entry: the flow is over, or
- * its source port is somebody else's. What leaves by the tunnel may have ended by a reset
- * that was not seen here.
+ * its source port may be somebody else's, since no reply has come for a second, which is
+ * when a client sends its SYN again. Who that is need not be known here: this node may also
+ * be a client at the backend's node, whose Beeline gives the backend this node's address,
+ * too, and takes the replies for those to that client. What leaves by the tunnel may have
+ * ended by a reset that was not seen here.
  */
-static __noinline bool bl_flow_begins_again(struct BL_CONTEXT *context,
-					    const struct bl_packet *packet,
-					    const struct bl_flow_entry *forward,
-					    const union bl_addr *source)
+static __noinline bool bl_flow_begins_again(const struct bl_packet *packet,
+					    const struct bl_flow_entry *forward, __u32 now)
 {
-	struct bl_flow_key key;
-
-	if (bl_flow_disputable(packet, forward)) {
-		bl_flow_reply_key(&packet->key, forward, source, &key);
-		return bl_port_taken(context, &key, packet->ipv4);
-	}
-	return bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING ||
+	return (bl_flow_disputable(packet, forward) && forward->forward.used != now) ||
+	       bl_flow_get_state(forward) >= BL_FLOW_CLIENT_CLOSING ||
 	       (bl_flow_leaves_by_tunnel(forward) && bl_flow_has_lost(forward));
 }
 
@@ -67,17 +63,15 @@ static __noinline bool bl_flow_begins_again(struct BL_CONTEXT *context,
  * the same port. What the tunnel brings is for the node to decide that has chosen the
  * backend.
  */
-static __always_inline bool bl_flow_renewed(struct BL_CONTEXT *context,
-					    const struct bl_packet *packet,
-					    const struct bl_flow_entry *forward,
-					    const union bl_addr *source, __u32 now)
+static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
+					    const struct bl_flow_entry *forward, __u32 now)
 {
 	if (packet->key.proto == IPPROTO_UDP)
 		return bl_flow_comes_by_tunnel(forward)
 			       ? now - forward->forward.backend.generation > BL_TUNNEL_SECONDS
 			       : bl_flow_has_lost(forward);
 	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
-	       bl_flow_begins_again(context, packet, forward, source);
+	       bl_flow_begins_again(packet, forward, now);
 }
 
 /*
@@ -144,8 +138,7 @@ static __noinline void bl_flow_settle(const struct bl_packet *packet,
 }
 
 /* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
-static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
-						   const struct bl_packet *packet,
+static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packet,
 						   enum bl_hook hook, struct bl_flow_entry *forward,
 						   struct bl_way *way)
 {
@@ -159,7 +152,7 @@ static __always_inline enum bl_fate bl_flow_client(struct BL_CONTEXT *context,
 	} else if (hook == BL_HOOK_POD_INGRESS) {
 		bl_pod_source(packet, &forward->addr, source);
 	}
-	if (bl_flow_renewed(context, packet, forward, source, now)) {
+	if (bl_flow_renewed(packet, forward, now)) {
 		bl_flow_remove(packet, forward, source);
 		return BL_FATE_UNKNOWN;
 	}
@@ -321,6 +314,7 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
 					      struct bl_way *way)
 {
+	enum bl_former former = BL_FORMER_NONE;
 	enum bl_fate fate = BL_FATE_UNKNOWN;
 	struct bl_flow_entry *flow;
 
@@ -337,13 +331,14 @@ static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
 	if (hook == BL_HOOK_POD_EGRESS || (!flow && fate == BL_FATE_PASSES))
 		return BL_FATE_PASSES;
 	if (flow) {
-		fate = bl_flow_client(context, packet, hook, flow, way);
+		former = bl_flow_disputable(packet, flow) ? BL_FORMER_UNANSWERED : BL_FORMER_OVER;
+		fate = bl_flow_client(packet, hook, flow, way);
 		if (fate != BL_FATE_UNKNOWN)
 			return fate;
 	}
 	if (!bl_flow_begins(packet))
 		return BL_FATE_PASSES; /* of a connection that somebody else set up */
-	fate = bl_flow_begin(context, packet, hook, flow ? BL_FORMER_OVER : BL_FORMER_NONE, way);
+	fate = bl_flow_begin(context, packet, hook, former, way);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
 	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
 	    !(packet->tcp_flags & BL_TCP_SYN))
