@@ -57,6 +57,16 @@ func addUplink(t *testing.T) netlink.Link {
 	return veth
 }
 
+// withUplink moves the test to a network namespace with an uplink, which options choose by
+// themselves.
+func withUplink(t *testing.T) (datapath.Options, netlink.Link) {
+	t.Helper()
+	opts := place(t)
+	inNamespace(t)
+	opts.Devices = []string{datapath.DevicesAuto}
+	return opts, addUplink(t)
+}
+
 func addAddr(t *testing.T, l netlink.Link, cidr string) {
 	t.Helper()
 	addr, err := netlink.ParseAddr(cidr)
@@ -68,13 +78,12 @@ func addAddr(t *testing.T, l netlink.Link, cidr string) {
 func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link)) {
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
-			opts := place(t)
-			inNamespace(t)
+			opts, l := withUplink(t)
 			if mode == datapath.TCX && !haveTCX(t) {
 				t.Skip("the kernel lacks tcx links: they need Linux 6.6")
 			}
-			opts.Devices, opts.TC = []string{datapath.DevicesAuto}, mode
-			test(t, opts, addUplink(t))
+			opts.TC = mode
+			test(t, opts, l)
 		})
 	}
 }
@@ -298,10 +307,8 @@ func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 }
 
 func TestQdiscThatSomebodyCameToUseStays(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices, opts.TC = []string{datapath.DevicesAuto}, datapath.TCClsact
-	l := addUplink(t)
+	opts, l := withUplink(t)
+	opts.TC = datapath.TCClsact
 	attach(t, opts)
 	program, counter := counting(t)
 	attachOther(t, opts.TC, l, program)
@@ -362,10 +369,7 @@ func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
 }
 
 func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices = []string{datapath.DevicesAuto}
-	l := addUplink(t)
+	opts, l := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.Attach())
@@ -384,10 +388,7 @@ func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
 }
 
 func TestNodeIPChoosesItsDevice(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices = []string{datapath.DevicesAuto}
-	addUplink(t)
+	opts, _ := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
@@ -404,10 +405,7 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 }
 
 func TestOverlayGetsTheNodesAddress(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices = []string{datapath.DevicesAuto}
-	l := addUplink(t)
+	opts, l := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Vxlan{
 		LinkAttrs: netlink.LinkAttrs{Name: "overlay"}, VxlanId: 7, VtepDevIndex: l.Attrs().Index, Port: 4789,
 	}))
@@ -461,10 +459,7 @@ func TestWithoutDevicesSocketsAreServed(t *testing.T) {
 }
 
 func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices = []string{datapath.DevicesAuto}
-	l := addUplink(t)
+	opts, l := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.SyncDevices())
@@ -474,10 +469,7 @@ func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
 }
 
 func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices = []string{datapath.DevicesAuto}
-	addUplink(t)
+	opts, _ := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
 	done := make(chan error)

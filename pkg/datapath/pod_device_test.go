@@ -66,10 +66,8 @@ func TestInternalCIDRs(t *testing.T) {
 // TestMasqueradeAddress: it is the node's own, else one of the device of the default
 // route, and stays while the machine has it.
 func TestMasqueradeAddress(t *testing.T) {
-	opts := place(t)
-	inNamespace(t)
-	l := addUplink(t)
-	opts.Devices, opts.MasqueradeAll = []string{datapath.DevicesAuto}, true
+	opts, l := withUplink(t)
+	opts.MasqueradeAll = true
 	d := prepare(t, opts)
 	must(t, d.Attach())
 	check := func(when, want string) {

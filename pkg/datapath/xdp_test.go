@@ -19,10 +19,9 @@ import (
 // withXDP returns options for an uplink that is served by XDP.
 func withXDP(t *testing.T, mode datapath.XDPMode) (datapath.Options, netlink.Link) {
 	t.Helper()
-	opts := place(t)
-	inNamespace(t)
-	opts.Devices, opts.XDP = []string{datapath.DevicesAuto}, mode
-	return opts, addUplink(t)
+	opts, l := withUplink(t)
+	opts.XDP = mode
+	return opts, l
 }
 
 // xdpOf returns the id of the XDP program that a device runs, 0 for none.
