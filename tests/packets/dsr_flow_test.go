@@ -130,6 +130,27 @@ func TestDSRPathMTU(t *testing.T) {
 	})
 }
 
+// TestDSRClientBesideTheBackend: the backend's own node and a pod there reach it by a node
+// port of another node.
+func TestDSRClientBesideTheBackend(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			c := newXDPCluster(t, false)
+			c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
+			for name, n := range map[string]*lab.Namespace{"node": c.nodes[1].Namespace, "pod": c.nodes[1].bridged} {
+				for _, network := range networks {
+					got, err := ask(n, network, nodePort(network, 1), "hello")
+					if err != nil || got.client.Addr() != nodeAddrs(1).of(network) {
+						t.Errorf("the %s by %s: the backend sees %s: %v", name, network, got.client, err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestDSRWithoutTunnel: a connection stays with its way when the node at its end says that
 // it takes nothing any more; new ones get a source address of node 1. The other way round
 // likewise.

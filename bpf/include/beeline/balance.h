@@ -278,9 +278,22 @@ static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref, __u3
 }
 
 /*
+ * Whether a client is the backend's node, which takes no packet that comes from its own
+ * address, or may be a pod there, which the reply would reach untranslated.
+ */
+static __always_inline bool bl_client_beside(const union bl_addr *client,
+					     const struct bl_plan *plan)
+{
+	struct bl_cidr_key key = {.prefix_len = 128, .addr = *client};
+
+	return bl_node_of(client) == plan->node ||
+	       bpf_map_lookup_elem(&bl_local_cidr, &key) != NULL;
+}
+
+/*
  * Let the tunnel take the packet to the backend's node: by the device that the route
  * there leads to, if that has an address which the node can answer, and room. False
- * when the node takes nothing by the tunnel.
+ * when the node takes nothing by the tunnel, or the client is there.
  */
 static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct bl_packet *packet,
 				      struct bl_plan *plan)
@@ -294,7 +307,8 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 	__u64 *hop, word, now;
 
 	hop = bpf_map_lookup_elem(&bl_backend_dev, &at);
-	if (!node || !hop || (node->flags & (BL_NODE_TUNNEL | BL_NODE_SELF)) != BL_NODE_TUNNEL)
+	if (!node || !hop || (node->flags & (BL_NODE_TUNNEL | BL_NODE_SELF)) != BL_NODE_TUNNEL ||
+	    bl_client_beside(&packet->key.src, plan))
 		return false;
 	to = node->addr;
 	word = *(volatile __u64 *)hop;
