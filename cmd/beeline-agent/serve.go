@@ -68,9 +68,8 @@ func serve(ctx context.Context, c *config.Settings) error {
 	attached := make(chan struct{})
 	prober := newProber(c, d.Maps())
 	var src runner
-	var r *reconcile.Reconciler
-	ender := newEnder(d, &r, metrics.NewSockets(registry))
-	r = reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
+	var ender *socket.Ender
+	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
 		ServiceCIDRs:      c.ServiceRanges,
@@ -106,6 +105,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
 		},
 	})
+	ender = newEnder(d, r, metrics.NewSockets(registry))
 	registry.MustRegister(metrics.NewQueue(r.Queue))
 	healthy = health.New(health.Options{
 		Oldest:      r.Oldest,
@@ -214,13 +214,13 @@ func probe(ctx context.Context, c *config.Settings, prober *tunnel.Prober, attac
 	}
 }
 
-// newEnder returns what ends UDP sockets whose endpoint is gone. r is set when it is woken.
-func newEnder(d *datapath.Datapath, r **reconcile.Reconciler, ended *metrics.Sockets) *socket.Ender {
+// newEnder returns what ends UDP sockets whose endpoint is gone.
+func newEnder(d *datapath.Datapath, r *reconcile.Reconciler, ended *metrics.Sockets) *socket.Ender {
 	return socket.New(socket.Options{
 		Service: d.UDPService,
 		Serves: func(service uint32, endpoint netip.AddrPort) bool {
 			name, ok := d.Maps().ServiceName(service)
-			return ok && (*r).Serves(name.Unit(), endpoint)
+			return ok && r.Serves(name.Unit(), endpoint)
 		},
 		Ended: ended.Observe,
 	})
