@@ -45,7 +45,7 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 // join lists the endpoints of every slice port that belongs to the Service port,
 // in the order of the slices.
 func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) {
-	s.listed, s.ranks.list = s.listed[:0], s.ranks.list[:0]
+	s.listed, s.ranks = s.listed[:0], s.ranks[:0]
 	eachPort(port, family, list, func(slice *model.Slice, target uint16) {
 		weight := uint16(1)
 		if slice.Weight != nil {
@@ -100,7 +100,8 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 func (s *scratch) unique() []endpoint {
 	s.ordered = s.ordered[:0]
 	var last rank
-	for _, r := range s.ranks.sort() {
+	s.ranks.sort()
+	for _, r := range s.ranks {
 		e := &s.listed[r.place]
 		switch {
 		case len(s.ordered) == 0 || last.before(&r):
