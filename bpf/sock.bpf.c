@@ -591,19 +591,10 @@ static __always_inline struct bpf_sock *bl_udp_socket(struct __sk_buff *skb,
 						      const struct bl_udp_query *query)
 {
 	struct bpf_sock_tuple tuple = {};
+	__u32 size = bl_sock_tuple(bl_addr_is_ipv4(&query->peer), &query->peer, query->peer_port,
+				   &query->local, query->local_port, &tuple);
 
-	if (bl_addr_is_ipv4(&query->peer)) {
-		tuple.ipv4.saddr = query->peer.word[3];
-		tuple.ipv4.daddr = query->local.word[3];
-		tuple.ipv4.sport = query->peer_port;
-		tuple.ipv4.dport = query->local_port;
-		return bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	}
-	__builtin_memcpy(tuple.ipv6.saddr, &query->peer, sizeof(tuple.ipv6.saddr));
-	__builtin_memcpy(tuple.ipv6.daddr, &query->local, sizeof(tuple.ipv6.daddr));
-	tuple.ipv6.sport = query->peer_port;
-	tuple.ipv6.dport = query->local_port;
-	return bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 }
 
 /*

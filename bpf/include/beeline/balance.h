@@ -396,23 +396,13 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 				     bool ipv4)
 {
 	struct bpf_sock_tuple tuple = {};
-	__u32 size = ipv4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
 	struct bpf_sock *sk;
 	bool listens;
+	__u32 size;
 
 	if (key->proto == IPPROTO_SCTP)
 		return false;
-	if (ipv4) {
-		tuple.ipv4.saddr = key->src.word[3];
-		tuple.ipv4.daddr = key->dst.word[3];
-		tuple.ipv4.sport = key->src_port;
-		tuple.ipv4.dport = key->dst_port;
-	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, &key->src, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, &key->dst, sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = key->src_port;
-		tuple.ipv6.dport = key->dst_port;
-	}
+	size = bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
 	if (bl_tracked(context, &tuple, size, key->proto))
 		return true;
 	if (key->proto == IPPROTO_TCP) {

@@ -74,6 +74,28 @@ static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
 	return !((const __u64 *)addr)[0] && BL_IS_MAPPED(((const __u64 *)addr)[1]);
 }
 
+/*
+ * Fill what finds the socket that packets from @src to @dst are for. Returns how much of
+ * @tuple is in use, as the kernel tells the families apart.
+ */
+static __always_inline __u32 bl_sock_tuple(bool ipv4, const union bl_addr *src, __be16 src_port,
+					   const union bl_addr *dst, __be16 dst_port,
+					   struct bpf_sock_tuple *tuple)
+{
+	if (ipv4) {
+		tuple->ipv4.saddr = src->word[3];
+		tuple->ipv4.daddr = dst->word[3];
+		tuple->ipv4.sport = src_port;
+		tuple->ipv4.dport = dst_port;
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(tuple->ipv6.saddr, src, sizeof(tuple->ipv6.saddr));
+	__builtin_memcpy(tuple->ipv6.daddr, dst, sizeof(tuple->ipv6.daddr));
+	tuple->ipv6.sport = src_port;
+	tuple->ipv6.dport = dst_port;
+	return sizeof(tuple->ipv6);
+}
+
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
 {
 	addr->word[0] = 0;
