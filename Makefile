@@ -1,5 +1,13 @@
-# sudo drops the places where Go and the administrator's tools are.
-export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
+# The environment may be empty, and a user's PATH lacks the administrator's tools.
+export PATH := $(if $(PATH),$(PATH):)/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+
+# What needs root runs by $(AS_ROOT) or, when it is Go, with $(EXEC): the build is the
+# user's then, the program root's. For root both are empty.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,$(CURDIR)/tools/setup/elevate)
+EXEC := $(if $(AS_ROOT),-exec '"$(AS_ROOT)"')
+# What to run where sudo is missing.
+export GOAL := make $(MAKECMDGOALS)
 
 GO ?= go
 BIN ?= bin
@@ -10,8 +18,11 @@ IMAGE ?= ghcr.io/beeline-lb/beeline
 IMAGE_ARCHS ?= amd64 arm64
 VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
 BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
-# Long enough for a package that boots an API server on two slow cores.
-TEST_TIMEOUT ?= 15m
+# What make test tests; what takes longest begins first.
+PACKAGES ?= ./tests/packets ./pkg/datapath ./...
+# For a test that hangs: nothing else may take that long, however slow the machine.
+TEST_TIMEOUT ?= 30m
+TEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
 # Targets share the machine and its package manager.
@@ -29,8 +40,8 @@ build: ## build bin/beeline-agent and bin/beeline
 		-o $(BIN)/ ./cmd/beeline-agent ./cmd/beeline
 
 .PHONY: image
-image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and ctr images import, bin/image/beeline.tar for registries (root)
-	@tools/image/build "$(IMAGE):$(VERSION)" "$(VERSION)" $(IMAGE_ARCHS)
+image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and ctr images import, bin/image/beeline.tar for registries
+	@$(AS_ROOT) tools/image/build "$(IMAGE):$(VERSION)" "$(VERSION)" $(IMAGE_ARCHS)
 
 .PHONY: image-root
 image-root: ## make all files of the image in the folder ROOT, for the machine ARCH
@@ -39,11 +50,11 @@ image-root: ## make all files of the image in the folder ROOT, for the machine A
 	cp LICENSE bpf/LICENSES/* $(ROOT)/usr/share/doc/beeline/
 
 .PHONY: setup
-setup: setup-test setup-demo setup-generate setup-image setup-cluster ## install everything the other targets need (Debian, Ubuntu; root)
+setup: setup-test-all setup-demo setup-generate setup-image setup-cluster ## install everything the other targets need (Debian, Ubuntu)
 
-.PHONY: setup-test setup-demo setup-generate setup-image setup-cluster
-setup-test setup-demo setup-generate setup-image setup-cluster: setup-%:
-	@tools/setup/install $*
+.PHONY: setup-test setup-test-all setup-demo setup-generate setup-image setup-cluster
+setup-test setup-test-all setup-demo setup-generate setup-image setup-cluster: setup-%:
+	@GOAL="make $@" tools/setup/install $*
 
 .PHONY: generate
 generate: setup-generate ## regenerate the BPF objects and their Go types (clang-19)
@@ -68,22 +79,48 @@ lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
 	$(GO) mod tidy -diff
 	cd tools/lint && $(GO) mod tidy -diff
 
-# What these show is the same in every kernel, and loading programs takes long in an
-# emulated one: make test leaves them to make test-kernels.
-KERNEL_SKIP = ^Test(WatchingForAnAgent|DeviceMadeAgain|AnotherWay|DeviceThat|XDPDeviceThat|XDPLastOf|SecondAgent|$\
-	XDPModeChanges|XDPKnows|MapsOfAnother|PinsOfAnother|RemovedCgroup|AnotherCgroup|OverlayGets|NodeIPChooses|$\
-	MasqueradeAddress|DevicesOfThePreparing|DevicesAreLeftAlone|SourceAddressStays|WithoutDevices|$\
-	InternalCIDRs|UnknownTCMode|NothingIsPinned|AffinityClock|ReplacedEndpoints|Turns|$\
-	NodePortNewAddress|NoWeight|Terminating)
+# Tests start the agent that was built for them; without, each package builds its own.
+test test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
 
 .PHONY: test
-test: root setup-test build ## run all tests, then those of the programs in the oldest kernel (root)
-	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./...
-	$(GO) run ./tools/kernels -kernel 6.1 -- -test.skip '$(KERNEL_SKIP)'
+test: root setup-test build ## run the tests of PACKAGES (./...) but those that take long
+	$(GO) test $(EXEC) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+
+.PHONY: test-all
+test-all: root setup-test-all build ## run all tests, then those of the programs in the oldest kernel
+	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+	$(GO) run ./tools/kernels -kernel 6.1
+
+# How long each target is fuzzed, and which ones: a regexp of folder and name.
+FUZZTIME ?= 30s
+TARGET ?=
+
+.PHONY: fuzz
+fuzz: root setup-test ## fuzz all parsers and the programs, each for FUZZTIME; TARGET=pkg/tunnel
+	@$(GO) run ./tools/fuzz -time $(FUZZTIME) -target '$(TARGET)'
+
+# Agents that tests start are built with the race detector, too, and end at the first race.
+.PHONY: test-race
+test-race: export BEELINE_AGENT = $(abspath $(BIN))/race/beeline-agent
+test-race: export GORACE = halt_on_error=1
+test-race: root setup-test-all ## run the tests of make test with the race detector, and print their coverage
+	$(GO) build -race -o $(BIN)/race/ ./cmd/beeline-agent
+	$(GO) test $(EXEC) -race -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
+		-coverpkg=./cmd/...,./pkg/... -coverprofile=$(BIN)/race/coverage.out $(PACKAGES)
+	@$(GO) tool cover -func=$(BIN)/race/coverage.out | tail -n 1
+
+# How often make stress runs each package beside each load, in processors, and which tests.
+COUNT ?= 20
+LOAD ?= 0,1.5
+RUN ?=
+
+.PHONY: stress
+stress: root setup-test-all build ## run PACKAGES COUNT times in random order beside each LOAD; print what failed
+	$(GO) run $(EXEC) ./tools/stress -all -count $(COUNT) -load $(LOAD) -run '$(RUN)' $(PACKAGES)
 
 .PHONY: test-kernels
-test-kernels: root setup-test ## run the tests of the programs in every supported kernel (root)
-	$(GO) run ./tools/kernels -kernel all
+test-kernels: setup-test-all ## run the tests of the programs in every supported kernel
+	$(GO) run ./tools/kernels -all -kernel all
 
 # The cluster that make cluster boots; SET is values of Beeline's chart, as for helm --set.
 PROXY ?= beeline
@@ -93,7 +130,7 @@ SET ?=
 NODES ?= 3
 PROCS ?= 4
 CLUSTER_IMAGE = bin/cluster-image
-CLUSTER = $(GO) run ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) --set='$(SET)' \
+CLUSTER = $(GO) run $(EXEC) ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) --set='$(SET)' \
 	--nodes=$(NODES) --procs=$(PROCS) --archive=$(CLUSTER_IMAGE)/beeline-$(shell $(GO) env GOARCH).tar
 
 .PHONY: cluster-image
@@ -102,38 +139,37 @@ cluster-image: root setup-image setup-cluster
 		IMAGE_ARCHS=$(shell $(GO) env GOARCH) IMAGE=ghcr.io/beeline-lb/beeline VERSION=cluster
 
 .PHONY: cluster
-cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan, SET=config.xdp=generic (root)
+cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan, SET=config.xdp=generic
 	@$(CLUSTER) up
 
 .PHONY: cluster-e2e
-cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the network; FOCUS=regexp (root)
+cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the network; FOCUS=regexp
 	@$(CLUSTER) e2e $(if $(FOCUS),--focus='$(FOCUS)') $(if $(AGAIN),--again)
 
 .PHONY: cluster-migrate
-cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic (root)
+cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic
 	@$(CLUSTER) migrate
 
 .PHONY: cluster-rollout cluster-upgrade
-cluster-rollout: cluster-image ## replace pods behind a load balancer in a cluster, under traffic (root)
+cluster-rollout: cluster-image ## replace pods behind a load balancer in a cluster, under traffic
 	@$(CLUSTER) rollout
 
-cluster-upgrade: cluster-image ## upgrade Beeline in a cluster and roll back, under traffic (root)
+cluster-upgrade: cluster-image ## upgrade Beeline in a cluster and roll back, under traffic
 	@$(CLUSTER) upgrade
 
 .PHONY: bench
-bench: root setup-test build ## measure; writes tests/bench/RESULTS.md (root)
-	$(GO) run ./tests/bench
+bench: root setup-test build ## measure; writes tests/bench/RESULTS.md
+	$(GO) run $(EXEC) ./tests/bench
 
 .PHONY: demo
-demo: root setup-demo build ## show Services being served, on this machine, and tidy up (root)
-	@$(GO) run ./tools/demo
+demo: root setup-demo build ## show Services being served, on this machine, and tidy up
+	@$(GO) run $(EXEC) ./tools/demo
 
 .PHONY: clean
 clean: ## remove what was built and the downloaded kernels
 	rm -rf bin .cache
 
+# Asks for a password, or says that there is no sudo, before anything is built.
 .PHONY: root
 root:
-	@test "$$(id -u)" = 0 || { \
-		echo "make $(MAKECMDGOALS) needs root, to load BPF programs and make network namespaces:" \
-			"run sudo make $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(AS_ROOT) true

@@ -3,18 +3,11 @@
  * Services reached through sockets: the destination is rewritten before a packet
  * exists, so nothing is done per packet.
  */
-#include <stdbool.h>
-#include <linux/bpf.h>
 #include <linux/in.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
-
-#include <beeline/types.h>
-#include <beeline/maps.h>
-#include <beeline/table.h>
-#include <beeline/frontend.h>
-#include <beeline/select.h>
+#include <beeline/sock.h>
 #include <beeline/source.h>
+#include <beeline/opt/udp_peer.h>
+#include <beeline/opt/udp_service.h>
 
 #define ECONNREFUSED 111
 #define EHOSTUNREACH 113
@@ -35,53 +28,63 @@ enum bl_sock_hook {
 	BL_SOCK_SENDMSG,
 };
 
-/* Address and port of @dst; the rest is set by bl_sock_protocol. */
-static __always_inline void bl_sock_dst4(struct bpf_sock_addr *ctx, struct bl_dst *dst)
-{
-	dst->high = 0;
-	dst->low = BL_MAPPED(ctx->user_ip4);
-	dst->port = (__be16)ctx->user_port;
-	dst->ipv4 = true;
-}
+/* The family of the system call's address; an IPv6 one may have an IPv4 one in it. */
+enum bl_sock_family {
+	BL_SOCK_IPV4,
+	BL_SOCK_IPV6,
+};
 
-static __always_inline void bl_sock_dst6(struct bpf_sock_addr *ctx, struct bl_dst *dst)
+/*
+ * Address and port that the system call has, at a hook of @family; the rest is set by
+ * bl_sock_protocol.
+ */
+static __always_inline void bl_sock_dst(struct bpf_sock_addr *ctx, enum bl_sock_family family,
+					struct bl_dst *dst)
 {
+	dst->port = (__be16)ctx->user_port;
+	if (family == BL_SOCK_IPV4) {
+		dst->high = 0;
+		dst->low = BL_MAPPED(ctx->user_ip4);
+		dst->ipv4 = true;
+		return;
+	}
 	dst->high = *(__u64 *)&ctx->user_ip6[0];
 	dst->low = *(__u64 *)&ctx->user_ip6[2];
-	dst->port = (__be16)ctx->user_port;
 	dst->ipv4 = !dst->high && BL_IS_MAPPED(dst->low);
 }
 
-/* Give the socket address another one; @addr is BL_ALIGNED. */
-static __always_inline void bl_sock_rewrite4(struct bpf_sock_addr *ctx, const union bl_addr *addr,
-					     __be16 port)
+/* The other side of a translation; addr is NULL when nothing is translated, else BL_ALIGNED. */
+struct bl_sock_other {
+	const union bl_addr *addr;
+	__be16 port;
+};
+
+/* Give the system call the address and port of @to, if there is one. */
+static __always_inline void bl_sock_rewrite(struct bpf_sock_addr *ctx, enum bl_sock_family family,
+					    const struct bl_sock_other *to)
 {
-	ctx->user_ip4 = addr->word[3];
-	ctx->user_port = port;
+	if (!to->addr)
+		return;
+	if (family == BL_SOCK_IPV4) {
+		ctx->user_ip4 = to->addr->word[3];
+	} else {
+		*(__u64 *)&ctx->user_ip6[0] = ((const __u64 *)to->addr)[0];
+		*(__u64 *)&ctx->user_ip6[2] = ((const __u64 *)to->addr)[1];
+	}
+	ctx->user_port = to->port;
 }
 
-static __always_inline void bl_sock_rewrite6(struct bpf_sock_addr *ctx, const union bl_addr *addr,
-					     __be16 port)
-{
-	*(__u64 *)&ctx->user_ip6[0] = ((const __u64 *)addr)[0];
-	*(__u64 *)&ctx->user_ip6[2] = ((const __u64 *)addr)[1];
-	ctx->user_port = port;
-}
-
-/* Fail the system call with the error that stands for @reason. */
-static __always_inline int bl_sock_refuse(enum bl_reason reason)
+/*
+ * Fail the system call with the error that stands for @reason, on the account of the
+ * Service of @stat, which may be NULL.
+ */
+static __always_inline int bl_sock_refuse(struct bl_service_stat_entry *stat, enum bl_reason reason)
 {
 	bl_count(reason);
+	if (stat)
+		stat->refused++;
 	bpf_set_retval(bl_reason_drops(reason) ? -EHOSTUNREACH : -ECONNREFUSED);
 	return BL_SOCK_REFUSE;
-}
-
-/* As bl_sock_refuse, and on the Service's account. */
-static __always_inline int bl_sock_refuse_service(struct bl_service_stat_entry *stat,
-						  enum bl_reason reason)
-{
-	stat->refused++;
-	return bl_sock_refuse(reason);
 }
 
 /* The address that the socket is bound to; the any-address when it is not. */
@@ -104,33 +107,42 @@ static __always_inline union bl_addr bl_sock_source(struct bpf_sock *sk, bool ip
 	return addr;
 }
 
+/* A socket as the client of a Service. */
+struct bl_client {
+	struct bpf_sock_addr *ctx;
+	enum bl_sock_hook hook;
+	bool ipv4;
+};
+
+static __always_inline bool bl_client_meets_node(const struct bl_client *client,
+						 const struct bl_dst *dst)
+{
+	return bl_node_addr_serves(dst, bpf_get_netns_cookie(client->ctx));
+}
+
 /*
- * The frontend behind @dst; kind BL_FRONTEND_NONE when @dst is none, with @reason
- * set when it must be refused all the same, else to BL_REASON_COUNT.
- *
  * connect() of a datagram socket sends nothing, and resolvers use it with any
  * port to learn a source address; the undeclared port is refused when a datagram
  * is sent.
  */
-static __always_inline struct bl_frontend_entry bl_sock_frontend(struct bpf_sock_addr *ctx,
-								 const struct bl_dst *dst,
-								 enum bl_sock_hook hook,
-								 enum bl_reason *reason)
+static __always_inline bool bl_client_sends(const struct bl_client *client,
+					    const struct bl_dst *dst)
 {
-	struct bl_frontend_entry frontend = bl_frontend_get(dst->high, dst->low, dst->tail);
+	return client->hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP;
+}
 
-	*reason = BL_REASON_COUNT;
-	/* The any-address is a key of NodePorts, and to some clients an address. */
-	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
-		return frontend;
-	frontend = bl_node_port_get(dst);
-	if (frontend.kind != BL_FRONTEND_NONE &&
-	    bl_node_addr_serves(dst, bpf_get_netns_cookie(ctx)))
-		return frontend;
-	frontend.kind = BL_FRONTEND_NONE;
-	if (hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP)
-		*reason = bl_undeclared(dst);
-	return frontend;
+static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service)
+{
+	union bl_addr source = bl_sock_source(client->ctx->sk, client->ipv4);
+
+	return bl_source_allowed(client->ctx->sk, &source, service, client->ipv4);
+}
+
+/* Who has a socket here is inside of the cluster. */
+static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client)
+{
+	(void)client;
+	return BL_FRONTEND_INTERNAL_LOCAL;
 }
 
 /* The hash by which BL_ALGORITHM_SOURCE_HASH goes. Global: verified once. */
@@ -142,93 +154,50 @@ __noinline __u32 bl_sock_source_hash(struct bpf_sock_addr *ctx, bool ipv4)
 	return bl_hash_spread(bl_hash_addr(0, &addr));
 }
 
-/*
- * The number by which a Service picks a slot of @set for the connection of a socket to
- * @dst. It has no source port yet, so with BL_ALGORITHM_MAGLEV its connections are
- * spread over the ring; the socket itself keeps them where they are.
- */
-static __always_inline __u32 bl_sock_spread(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					    __u16 algorithm,
-					    const struct bl_service_stat_entry *stat, __u32 service,
-					    __u64 set)
+static __always_inline __u32 bl_client_hash(const struct bl_client *client)
 {
-	union bl_addr addr BL_ALIGNED;
-
-	switch (algorithm) {
-	case BL_ALGORITHM_ROUND_ROBIN:
-	case BL_ALGORITHM_WEIGHTED_ROUND_ROBIN:
-		return bl_turn(stat, service, set);
-	case BL_ALGORITHM_SOURCE_HASH:
-		return bl_sock_source_hash(ctx, dst->ipv4);
-	case BL_ALGORITHM_DESTINATION_HASH:
-		bl_dst_get_addr(dst, &addr);
-		return bl_hash_spread(bl_hash_addr(0, &addr));
-	}
-	return bl_random(stat, service);
+	return bl_sock_source_hash(client->ctx, client->ipv4);
 }
 
-/* The backend of a new connection to @dst, which is of @frontend. */
-static __always_inline struct bl_choice bl_sock_select(struct bpf_sock_addr *ctx,
-						       const struct bl_dst *dst,
-						       struct bl_frontend_entry frontend,
-						       const struct bl_service_stat_entry *stat)
+/* Connections are spread over the ring; the socket itself keeps them where they are. */
+static __always_inline bool bl_client_hash_flow(const struct bl_client *client, bool affinity,
+						__u32 *hash)
 {
-	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
-	const struct bl_service_entry *service = bl_service_lookup(frontend.service);
-	struct bl_affinity_key key = {.service = frontend.service};
-	__u32 random = bl_random(stat, frontend.service);
-	__u32 member;
-	__u64 set;
+	(void)client;
+	(void)affinity;
+	(void)hash;
+	return false;
+}
 
-	if (!service)
-		return choice;
-	set = bl_service_set(service, unlikely(frontend.flags & BL_FRONTEND_INTERNAL_LOCAL),
-			     &member);
-	if (unlikely(service->algorithm != BL_ALGORITHM_RANDOM))
-		random = bl_sock_spread(ctx, dst, service->algorithm, stat, frontend.service, set);
-	if (unlikely(service->affinity)) {
-		key.netns = bpf_get_netns_cookie(ctx);
-		choice = bl_affinity_select(&bl_affinity, service, &key, frontend.service, set,
-					    member, random);
-	} else {
-		choice = bl_set_select(set, random);
-	}
-	choice.member = member;
-	return choice;
+static __always_inline void bl_client_select(const struct bl_client *client,
+					     const struct bl_target *target, __u64 set,
+					     __u32 member, __u32 spread, struct bl_choice *choice)
+{
+	struct bl_affinity_key key = {
+		.netns = bpf_get_netns_cookie(client->ctx),
+		.service = target->frontend.service,
+	};
+
+	*choice = bl_affinity_select(&bl_affinity, target->service, &key, key.service, set, member,
+				     spread);
 }
 
 /*
- * Remember on the socket that it is connected to @dst by way of @choice. A socket
- * that cannot be marked is served all the same.
+ * Remember that the socket is connected to @dst by way of @choice. A socket that cannot be
+ * marked is served all the same.
  */
 static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
 					     __u32 service, const struct bl_choice *choice)
 {
-	struct bl_sock_entry *sock;
+	struct bl_sock_entry *sock = bl_sock_get(ctx);
 
-	sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!sock)
+		sock = bl_sock_create(ctx);
 	if (unlikely(!sock)) {
 		bl_count(BL_REASON_SOCK_NOT_STORED);
 		return;
 	}
-	bl_dst_get_addr(dst, &sock->vip);
-	sock->vip_port = dst->port;
-	sock->addr = choice->backend->addr;
-	sock->port = choice->backend->port;
-	sock->service = service;
-	sock->backend = choice->ref;
-}
-
-/*
- * The socket connects to something that is no Service. Not to be called when
- * connect() is refused: a datagram socket then stays connected as it was.
- */
-static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx)
-{
-	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
-
-	if (sock)
-		sock->vip_port = 0;
+	bl_sock_set(sock, dst, service, choice, BL_SOCK_CONNECTED);
 }
 
 /*
@@ -253,374 +222,337 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
 	return false;
 }
 
-/* A Service that a socket may use. stat is NULL when the address is no Service. */
-struct bl_sock_service {
-	struct bl_frontend_entry frontend;
-	struct bl_service_stat_entry *stat;
-};
-
 /*
- * Find the Service behind @dst. Returns BL_SOCK_REFUSE with the error set when
- * @dst must not be reached from this socket.
+ * Find the Service behind @dst; target->stat is NULL when there is none. Returns
+ * BL_SOCK_REFUSE with the error set when @dst must not be reached from this socket.
  */
-static __always_inline int bl_sock_admit(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					 enum bl_sock_hook hook, struct bl_sock_service *service)
+static __always_inline int bl_sock_find(const struct bl_client *client, const struct bl_dst *dst,
+					struct bl_target *target)
 {
-	enum bl_reason reason;
-	union bl_addr source;
+	enum bl_reason reason = bl_service_find(client, dst, target);
 
-	service->stat = NULL;
-	service->frontend = bl_sock_frontend(ctx, dst, hook, &reason);
-	if (service->frontend.kind == BL_FRONTEND_NONE) {
-		if (unlikely(reason != BL_REASON_COUNT))
-			return bl_sock_refuse(reason);
+	if (likely(reason == BL_REASON_COUNT))
 		return BL_SOCK_PROCEED;
-	}
-	service->stat = bl_service_stat_lookup(service->frontend.service);
-	if (unlikely(!service->stat))
-		return bl_sock_refuse(BL_REASON_BROKEN_TABLE);
-	if (unlikely(service->frontend.flags & BL_FRONTEND_SOURCE_RANGES)) {
-		source = bl_sock_source(ctx->sk, dst->ipv4);
-		if (!bl_source_allowed(ctx->sk, &source, service->frontend.service, dst->ipv4))
-			return bl_sock_refuse_service(service->stat, BL_REASON_SOURCE_RANGE);
-	}
-	return BL_SOCK_PROCEED;
+	return bl_sock_refuse(target->stat, reason);
 }
 
 /*
- * Choose a backend of @service for a new connection. Returns BL_SOCK_REFUSE with
+ * Choose a backend of @target for a new connection. Returns BL_SOCK_REFUSE with
  * the error set, and choice->backend NULL, when none may serve.
  */
-static __always_inline int bl_sock_choose(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					  const struct bl_sock_service *service,
-					  struct bl_choice *choice)
+static __always_inline int bl_sock_balance(const struct bl_client *client, const struct bl_dst *dst,
+					   const struct bl_target *target, struct bl_choice *choice)
 {
-	*choice = bl_sock_select(ctx, dst, service->frontend, service->stat);
-	if (unlikely(!choice->backend))
-		return bl_sock_refuse_service(service->stat, choice->reason);
-	service->stat->connections++;
+	*choice = bl_service_balance(client, dst, target);
+	if (likely(choice->backend))
+		return BL_SOCK_PROCEED;
+	return bl_sock_refuse(target->stat, choice->reason);
+}
+
+/*
+ * The socket goes to @dst itself, which may be the backend that a Service has led it to:
+ * replies are shown as of @dst.
+ */
+static __always_inline void bl_sock_hide(struct bpf_sock_addr *ctx, struct bl_sock_entry *sock,
+					 const struct bl_dst *dst)
+{
+	union bl_addr addr BL_ALIGNED;
+
+	if (bl_dst_is(dst, &sock->addr, sock->port)) {
+		sock->state = BL_SOCK_HIDDEN;
+		sock->last_used = bpf_ktime_get_coarse_ns();
+	}
+	if (likely(!sock->spilled))
+		return;
+	bl_dst_get_addr(dst, &addr);
+	bl_udp_forget_reply(ctx, &addr, dst->port);
+}
+
+/*
+ * The backend of @service, which is at @dst, that this socket has used for it, if it may go
+ * on using it. So does one that has been connected: the kernel goes on to drop what an IPv6
+ * socket gets from other addresses.
+ */
+static __always_inline const struct bl_backend_entry *bl_udp_recall(struct bpf_sock_addr *ctx,
+								    struct bl_sock_entry *sock,
+								    const struct bl_dst *dst,
+								    __u32 service, __u64 now)
+{
+	const struct bl_backend_entry *backend;
+
+	if (!bl_dst_is(dst, &sock->vip, sock->vip_port))
+		return unlikely(sock->spilled) ? bl_udp_recall_more(ctx, dst, service) : NULL;
+	if (sock->state != BL_SOCK_CONNECTED && now - sock->last_used >= bl_udp_peer_idle)
+		return NULL;
+	backend = bl_backend_recall(sock->backend, service, sock->member);
+	if (!backend)
+		return NULL;
+	sock->state = BL_SOCK_UNCONNECTED;
+	sock->last_used = now;
+	if (unlikely(sock->spilled))
+		bl_udp_forget_reply(ctx, &sock->addr, sock->port);
+	return backend;
+}
+
+/*
+ * Remember which backend the socket uses for @dst. Its first Service has the entry of the
+ * socket, and keeps it until the socket has not sent to it for long.
+ */
+static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, struct bl_sock_entry *sock,
+					    const struct bl_dst *dst, __u32 service,
+					    const struct bl_choice *choice, __u64 now)
+{
+	if (!sock) {
+		sock = bl_sock_create(ctx);
+	} else if (sock->vip_port) {
+		if (!bl_dst_is(dst, &sock->vip, sock->vip_port) &&
+		    (bl_sock_is_connected(ctx, sock) || now - sock->last_used < bl_udp_peer_idle)) {
+			bl_udp_spill(ctx, sock, dst, choice);
+			return;
+		}
+		if (choice->backend->port != sock->port ||
+		    !bl_addr_equal(&choice->backend->addr, &sock->addr))
+			bl_udp_retire(ctx, sock);
+	}
+	if (unlikely(!sock)) {
+		bl_count(BL_REASON_UDP_PEER_NOT_STORED);
+		return;
+	}
+	if (unlikely(sock->spilled))
+		bl_udp_forget_reply(ctx, &choice->backend->addr, choice->backend->port);
+	bl_sock_set(sock, dst, service, choice, BL_SOCK_UNCONNECTED);
+	sock->last_used = now;
+}
+
+/*
+ * The socket goes to something that is no Service: its replies are shown as such. A socket
+ * that is connected to the Service shows that.
+ */
+static __always_inline void bl_sock_forget(struct bpf_sock_addr *ctx, const struct bl_dst *dst)
+{
+	struct bl_sock_entry *sock = bl_sock_get(ctx);
+
+	if (!sock || bl_sock_is_connected(ctx, sock))
+		return;
+	bl_sock_hide(ctx, sock, dst);
+}
+
+/*
+ * The socket connects to something that is no Service. Not to be called when
+ * connect() is refused: a datagram socket then stays connected as it was.
+ */
+static __always_inline void bl_sock_disconnect(struct bpf_sock_addr *ctx, const struct bl_dst *dst)
+{
+	struct bl_sock_entry *sock = bl_sock_get(ctx);
+
+	if (!sock)
+		return;
+	if (sock->state == BL_SOCK_CONNECTED)
+		sock->vip_port = 0;
+	bl_sock_hide(ctx, sock, dst);
+}
+
+/*
+ * connect(): the backend in @to takes the place of @dst. Returns BL_SOCK_REFUSE with the
+ * error set, or BL_SOCK_PROCEED.
+ */
+static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					   struct bl_sock_other *to)
+{
+	struct bl_client client = {.ctx = ctx, .hook = BL_SOCK_CONNECT, .ipv4 = dst->ipv4};
+	struct bl_target target;
+	struct bl_choice choice;
+	int verdict = bl_sock_find(&client, dst, &target);
+
+	to->addr = NULL;
+	if (verdict == BL_SOCK_REFUSE)
+		return verdict;
+	if (!target.stat) {
+		bl_sock_disconnect(ctx, dst);
+		return BL_SOCK_PROCEED;
+	}
+	verdict = bl_sock_balance(&client, dst, &target, &choice);
+	if (verdict == BL_SOCK_REFUSE)
+		return verdict;
+	bl_sock_remember(ctx, dst, target.frontend.service, &choice);
+	to->addr = &choice.backend->addr;
+	to->port = choice.backend->port;
 	return BL_SOCK_PROCEED;
 }
 
 /*
- * connect(): the backend in @choice takes the place of @dst; NULL when @dst stays.
- * Returns BL_SOCK_REFUSE with the error set, or BL_SOCK_PROCEED.
+ * sendmsg() with an address: the backend of this datagram, in @to. Returns as
+ * bl_sock_connect.
  */
-static __always_inline int bl_sock_connect(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					   struct bl_choice *choice)
+static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
+					   struct bl_sock_other *to)
 {
-	struct bl_sock_service service;
-	int verdict = bl_sock_admit(ctx, dst, BL_SOCK_CONNECT, &service);
+	struct bl_client client = {.ctx = ctx, .hook = BL_SOCK_SENDMSG, .ipv4 = dst->ipv4};
+	const struct bl_backend_entry *backend = NULL;
+	struct bl_sock_entry *sock;
+	struct bl_target target;
+	struct bl_choice choice;
+	__u64 now;
+	int verdict;
 
-	choice->backend = NULL;
+	to->addr = NULL;
+	if (unlikely(ctx->sk->dst_port)) {
+		sock = bl_sock_get(ctx);
+		if (sock && bl_dst_is(dst, &sock->vip, sock->vip_port) &&
+		    bl_sock_is_connected(ctx, sock)) {
+			to->addr = &sock->addr;
+			to->port = sock->port;
+			return BL_SOCK_PROCEED;
+		}
+	}
+	verdict = bl_sock_find(&client, dst, &target);
 	if (verdict == BL_SOCK_REFUSE)
 		return verdict;
-	if (!service.stat) {
-		bl_sock_forget(ctx);
+	if (!target.stat) {
+		bl_sock_forget(ctx, dst);
 		return BL_SOCK_PROCEED;
 	}
-	verdict = bl_sock_choose(ctx, dst, &service, choice);
-	if (choice->backend)
-		bl_sock_remember(ctx, dst, service.frontend.service, choice);
+	now = bpf_ktime_get_coarse_ns();
+	sock = bl_sock_get(ctx);
+	if (sock)
+		backend = bl_udp_recall(ctx, sock, dst, target.frontend.service, now);
+	if (!backend) {
+		verdict = bl_sock_balance(&client, dst, &target, &choice);
+		if (verdict == BL_SOCK_REFUSE)
+			return verdict;
+		bl_udp_remember(ctx, sock, dst, target.frontend.service, &choice, now);
+		backend = choice.backend;
+	}
+	to->addr = &backend->addr;
+	to->port = backend->port;
+	return BL_SOCK_PROCEED;
+}
+
+/* Serve a system call that names where it goes. */
+static __always_inline int bl_sock_go(struct bpf_sock_addr *ctx, enum bl_sock_family family,
+				      enum bl_sock_hook hook)
+{
+	struct bl_sock_other to;
+	struct bl_dst dst;
+	int verdict;
+
+	if (!bl_sock_protocol(ctx, &dst))
+		return BL_SOCK_PROCEED;
+	bl_sock_dst(ctx, family, &dst);
+	verdict = hook == BL_SOCK_CONNECT ? bl_sock_connect(ctx, &dst, &to)
+					  : bl_sock_sendmsg(ctx, &dst, &to);
+	bl_sock_rewrite(ctx, family, &to);
 	return verdict;
 }
 
 SEC("cgroup/connect4")
 int bl_connect4(struct bpf_sock_addr *ctx)
 {
-	struct bl_choice choice;
-	struct bl_dst dst;
-	int verdict;
-
-	if (!bl_sock_protocol(ctx, &dst))
-		return BL_SOCK_PROCEED;
-	bl_sock_dst4(ctx, &dst);
-	verdict = bl_sock_connect(ctx, &dst, &choice);
-	if (choice.backend)
-		bl_sock_rewrite4(ctx, &choice.backend->addr, choice.backend->port);
-	return verdict;
+	return bl_sock_go(ctx, BL_SOCK_IPV4, BL_SOCK_CONNECT);
 }
 
 SEC("cgroup/connect6")
 int bl_connect6(struct bpf_sock_addr *ctx)
 {
-	struct bl_choice choice;
-	struct bl_dst dst;
-	int verdict;
-
-	if (!bl_sock_protocol(ctx, &dst))
-		return BL_SOCK_PROCEED;
-	bl_sock_dst6(ctx, &dst);
-	verdict = bl_sock_connect(ctx, &dst, &choice);
-	if (choice.backend)
-		bl_sock_rewrite6(ctx, &choice.backend->addr, choice.backend->port);
-	return verdict;
-}
-
-static __always_inline struct bl_udp_peer_key bl_udp_key(__u64 cookie, const struct bl_dst *peer,
-							 enum bl_udp_direction direction)
-{
-	struct bl_udp_peer_key key = {
-		.cookie = cookie,
-		.port = peer->port,
-		.direction = direction,
-	};
-
-	bl_dst_get_addr(peer, &key.addr);
-	return key;
-}
-
-/*
- * Store both entries of a translation of an unconnected UDP socket, and mark the
- * socket as one whose replies need a look. Served all the same when that fails.
- */
-static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, __u64 cookie,
-					    const struct bl_dst *dst,
-					    const struct bl_choice *choice, __u64 now)
-{
-	struct bl_udp_peer_key key = bl_udp_key(cookie, dst, BL_UDP_FORWARD);
-	struct bl_udp_peer_entry peer = {
-		.addr = choice->backend->addr,
-		.port = choice->backend->port,
-		.member = choice->member,
-		.backend = choice->ref,
-		.last_used = now,
-	};
-	long failed;
-
-	failed = bpf_map_update_elem(&bl_udp_peer, &key, &peer, BPF_ANY);
-	key.addr = peer.addr;
-	key.port = peer.port;
-	key.direction = BL_UDP_REPLY;
-	bl_dst_get_addr(dst, &peer.addr);
-	peer.port = dst->port;
-	failed |= bpf_map_update_elem(&bl_udp_peer, &key, &peer, BPF_ANY);
-	if (failed || !bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE))
-		bl_count(BL_REASON_UDP_PEER_NOT_STORED);
-}
-
-/*
- * The backend of @service that this socket used for @dst, if it may go on using
- * it. Both entries are touched, so that they grow old together. Where two Service
- * addresses lead a socket to one backend, replies show the one last sent to.
- */
-static __always_inline const struct bl_backend_entry *
-bl_udp_recall(__u64 cookie, const struct bl_dst *dst, __u32 service, __u64 now)
-{
-	struct bl_udp_peer_key key = bl_udp_key(cookie, dst, BL_UDP_FORWARD);
-	struct bl_udp_peer_entry *reply, *peer = bpf_map_lookup_elem(&bl_udp_peer, &key);
-	const struct bl_backend_entry *backend;
-
-	if (!peer || now - peer->last_used >= bl_udp_peer_idle)
-		return NULL;
-	backend = bl_backend_recall(peer->backend, service, peer->member);
-	if (!backend)
-		return NULL;
-	key.addr = backend->addr;
-	key.port = backend->port;
-	key.direction = BL_UDP_REPLY;
-	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
-	if (!reply)
-		return NULL;
-	bl_dst_get_addr(dst, &reply->addr);
-	reply->port = dst->port;
-	peer->last_used = now;
-	return backend;
-}
-
-/* The socket sends to something that is no Service: its replies are shown as such. */
-static __always_inline void bl_udp_forget(struct bpf_sock_addr *ctx, const struct bl_dst *dst)
-{
-	struct bl_udp_peer_key key;
-
-	if (!bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0))
-		return;
-	key = bl_udp_key(bpf_get_socket_cookie(ctx), dst, BL_UDP_REPLY);
-	if (bpf_map_lookup_elem(&bl_udp_peer, &key))
-		bpf_map_delete_elem(&bl_udp_peer, &key);
-}
-
-/*
- * sendmsg() on an unconnected socket: the backend of this datagram. Returns as
- * bl_sock_connect.
- */
-static __always_inline int bl_sock_sendmsg(struct bpf_sock_addr *ctx, const struct bl_dst *dst,
-					   struct bl_choice *choice)
-{
-	struct bl_sock_service service;
-	int verdict = bl_sock_admit(ctx, dst, BL_SOCK_SENDMSG, &service);
-	__u64 cookie, now;
-
-	choice->backend = NULL;
-	if (verdict == BL_SOCK_REFUSE)
-		return verdict;
-	if (!service.stat) {
-		bl_udp_forget(ctx, dst);
-		return BL_SOCK_PROCEED;
-	}
-	cookie = bpf_get_socket_cookie(ctx);
-	now = bpf_ktime_get_coarse_ns();
-	if (bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0)) {
-		choice->backend = bl_udp_recall(cookie, dst, service.frontend.service, now);
-		if (choice->backend)
-			return BL_SOCK_PROCEED;
-	}
-	verdict = bl_sock_choose(ctx, dst, &service, choice);
-	if (choice->backend)
-		bl_udp_remember(ctx, cookie, dst, choice, now);
-	return verdict;
+	return bl_sock_go(ctx, BL_SOCK_IPV6, BL_SOCK_CONNECT);
 }
 
 SEC("cgroup/sendmsg4")
 int bl_sendmsg4(struct bpf_sock_addr *ctx)
 {
-	struct bl_choice choice;
-	struct bl_dst dst;
-	int verdict;
-
-	if (!bl_sock_protocol(ctx, &dst))
-		return BL_SOCK_PROCEED;
-	bl_sock_dst4(ctx, &dst);
-	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
-	if (choice.backend)
-		bl_sock_rewrite4(ctx, &choice.backend->addr, choice.backend->port);
-	return verdict;
+	return bl_sock_go(ctx, BL_SOCK_IPV4, BL_SOCK_SENDMSG);
 }
 
 SEC("cgroup/sendmsg6")
 int bl_sendmsg6(struct bpf_sock_addr *ctx)
 {
-	struct bl_choice choice;
-	struct bl_dst dst;
-	int verdict;
-
-	if (!bl_sock_protocol(ctx, &dst))
-		return BL_SOCK_PROCEED;
-	bl_sock_dst6(ctx, &dst);
-	verdict = bl_sock_sendmsg(ctx, &dst, &choice);
-	if (choice.backend)
-		bl_sock_rewrite6(ctx, &choice.backend->addr, choice.backend->port);
-	return verdict;
+	return bl_sock_go(ctx, BL_SOCK_IPV6, BL_SOCK_SENDMSG);
 }
 
 /*
- * The Service address that stands for @peer on this socket: the one it connected
- * to, or with @unconnected the one it last sent to that led to @peer. False when
- * @peer is what the application knows.
+ * The Service that @peer of getpeername(), or with @received of a datagram, stands for:
+ * the one that the socket is connected to, or the one last sent to that led to @peer.
+ * vip->addr is NULL when @peer is what the application knows.
  */
-static __always_inline bool bl_sock_vip(struct bpf_sock_addr *ctx, const struct bl_dst *peer,
-					bool unconnected, union bl_addr *vip, __be16 *port)
+static __always_inline void bl_sock_show(struct bpf_sock_addr *ctx, const struct bl_dst *peer,
+					 bool received, struct bl_sock_other *vip)
 {
-	struct bl_sock_entry *sock = bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
-	struct bl_udp_peer_entry *reply;
-	struct bl_udp_peer_key key;
+	struct bl_sock_entry *sock = bl_sock_get(ctx);
+	const struct bl_udp_peer_entry *reply;
 
+	vip->addr = NULL;
 	if (!sock)
-		return false;
-	/* No program runs when a socket dissolves its association. */
-	if (sock->vip_port && ctx->sk->dst_port && sock->port == peer->port &&
-	    bl_dst_has_addr(peer, &sock->addr)) {
-		*vip = sock->vip;
-		*port = sock->vip_port;
-		return true;
+		return;
+	if (received && unlikely(sock->spilled) && !bl_sock_is_connected(ctx, sock)) {
+		reply = bl_udp_reply(ctx, peer);
+		if (reply) {
+			vip->addr = &reply->addr;
+			vip->port = reply->port;
+			return;
+		}
 	}
-	if (!unconnected)
-		return false;
-	key = bl_udp_key(bpf_get_socket_cookie(ctx), peer, BL_UDP_REPLY);
-	reply = bpf_map_lookup_elem(&bl_udp_peer, &key);
-	if (!reply)
-		return false;
-	*vip = reply->addr;
-	*port = reply->port;
-	return true;
+	if (!sock->vip_port || sock->state == BL_SOCK_HIDDEN ||
+	    !bl_dst_is(peer, &sock->addr, sock->port) ||
+	    (!received && sock->state != BL_SOCK_CONNECTED))
+		return;
+	vip->addr = &sock->vip;
+	vip->port = sock->vip_port;
 }
 
-static __always_inline int bl_sock_show4(struct bpf_sock_addr *ctx, bool unconnected)
+/* Show the application who is at the other side. */
+static __always_inline int bl_sock_tell(struct bpf_sock_addr *ctx, enum bl_sock_family family,
+					bool received)
 {
-	union bl_addr vip BL_ALIGNED;
+	struct bl_sock_other vip;
 	struct bl_dst peer = {};
-	__be16 port;
 
-	bl_sock_dst4(ctx, &peer);
-	if (bl_sock_vip(ctx, &peer, unconnected, &vip, &port))
-		bl_sock_rewrite4(ctx, &vip, port);
-	return BL_SOCK_PROCEED;
-}
-
-static __always_inline int bl_sock_show6(struct bpf_sock_addr *ctx, bool unconnected)
-{
-	union bl_addr vip BL_ALIGNED;
-	struct bl_dst peer = {};
-	__be16 port;
-
-	bl_sock_dst6(ctx, &peer);
-	if (bl_sock_vip(ctx, &peer, unconnected, &vip, &port))
-		bl_sock_rewrite6(ctx, &vip, port);
+	bl_sock_dst(ctx, family, &peer);
+	bl_sock_show(ctx, &peer, received, &vip);
+	bl_sock_rewrite(ctx, family, &vip);
 	return BL_SOCK_PROCEED;
 }
 
 SEC("cgroup/recvmsg4")
 int bl_recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return bl_sock_show4(ctx, true);
+	return bl_sock_tell(ctx, BL_SOCK_IPV4, true);
 }
 
 SEC("cgroup/recvmsg6")
 int bl_recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return bl_sock_show6(ctx, true);
+	return bl_sock_tell(ctx, BL_SOCK_IPV6, true);
 }
 
 SEC("cgroup/getpeername4")
 int bl_getpeername4(struct bpf_sock_addr *ctx)
 {
-	return bl_sock_show4(ctx, false);
+	return bl_sock_tell(ctx, BL_SOCK_IPV4, false);
 }
 
 SEC("cgroup/getpeername6")
 int bl_getpeername6(struct bpf_sock_addr *ctx)
 {
-	return bl_sock_show6(ctx, false);
+	return bl_sock_tell(ctx, BL_SOCK_IPV6, false);
 }
 
-/*
- * The socket behind @query in the network namespace of the packet's device, bound to that
- * device or to none; NULL when there is none. To be released.
- */
-static __always_inline struct bpf_sock *bl_udp_socket(struct __sk_buff *skb,
-						      const struct bl_udp_query *query)
+/* The last descriptor of a socket is closed: its place in bl_udp_sock is free again. */
+SEC("cgroup/sock_release")
+int bl_release(struct bpf_sock *ctx)
 {
-	struct bpf_sock_tuple tuple = {};
-	__u32 size = bl_sock_tuple(bl_addr_is_ipv4(&query->peer), &query->peer, query->peer_port,
-				   &query->local, query->local_port, &tuple);
+	struct bl_sock_entry *sock;
+	__u64 cookie;
 
-	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-}
-
-/*
- * Which Service has led a connected UDP socket to its peer: the agent asks by a test run
- * in the socket's network namespace, for the kernel lists sockets, but not what they
- * store. Returns the id of the Service, or BL_UDP_NO_SERVICE. Never attached.
- */
-SEC("tc")
-int bl_udp_service(struct __sk_buff *skb)
-{
-	__u32 service = BL_UDP_NO_SERVICE;
-	const struct bl_sock_entry *sock;
-	struct bl_udp_query query BL_ALIGNED;
-	struct bpf_sock *sk;
-
-	if (bpf_skb_load_bytes(skb, 0, &query, sizeof(query)))
-		return service;
-	sk = bl_udp_socket(skb, &query);
-	if (!sk)
-		return service;
-	sock = bpf_sk_storage_get(&bl_sock, sk, NULL, 0);
-	if (sock && sock->vip_port && sock->port == query.peer_port &&
-	    bl_addr_equal(&sock->addr, &query.peer))
-		service = sock->service;
-	bpf_sk_release(sk);
-	return service;
+	if (ctx->protocol != IPPROTO_UDP)
+		return 1;
+	cookie = bpf_get_socket_cookie(ctx);
+	sock = bl_udp_place(cookie);
+	if (!sock || sock->owner != bl_udp_owner(cookie))
+		return 1;
+	sock->vip_port = 0;
+	sock->spilled = false;
+	__sync_lock_test_and_set(&sock->owner, 0);
+	return 1;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

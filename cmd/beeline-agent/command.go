@@ -40,8 +40,8 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
 
 func newCommand(out io.Writer) *cobra.Command {
 	var (
-		down, drainFirst, kubeProxyDown bool
-		writeTo                         string
+		down, drainFirst, kubeProxyDown, initOnly bool
+		writeTo                                   string
 	)
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
@@ -57,17 +57,25 @@ func newCommand(out io.Writer) *cobra.Command {
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
 	cmd.Flags().BoolVar(&drainFirst, "drain", false, "as --cleanup, but leave new connections to another proxy that serves already, and wait until those of clients outside of the node have ended")
 	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
+	cmd.Flags().BoolVar(&initOnly, "init-only", false, "do what takes a privileged container and exit: mount a BPF file system at --bpffs unless one is there")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if kubeProxyDown {
-			return cleanupKubeProxy(out)
+			return cleanupKubeProxy(cmd.Context(), out)
+		}
+		if down {
+			bpffs, err := flags.BPFFS()
+			if err != nil {
+				return err
+			}
+			return cleanup(cmd.Context(), out, bpffs)
 		}
 		c, err := flags.Load()
 		if err != nil {
 			return err
 		}
-		if down {
-			return cleanup(out, c.Beeline.BPFFS)
+		if initOnly {
+			return initHost(out, c.Beeline.BPFFS)
 		}
 		s, err := c.Settings()
 		if err != nil {
@@ -77,22 +85,32 @@ func newCommand(out io.Writer) *cobra.Command {
 			return drainAndCleanup(cmd.Context(), out, s)
 		}
 		if writeTo != "" {
+			tellIgnored(c)
 			return c.Write(writeTo)
 		}
 		if err := logsapi.ValidateAndApply(&c.KubeProxy.Logging, nil); err != nil {
 			return err
 		}
-		if unused := c.Unused(); len(unused) > 0 {
-			klog.InfoS("Settings of kube-proxy without effect here", "fields", strings.Join(unused, " "))
-		}
+		tellIgnored(c)
 		return serve(cmd.Context(), s)
 	}
 	return cmd
 }
 
-func cleanup(out io.Writer, bpffs string) error {
-	removed, err := datapath.Cleanup(bpffs)
-	return leave(out, bpffs, removed, err)
+// tellIgnored logs what of kube-proxy's configuration has no effect.
+func tellIgnored(c *config.Config) {
+	_, unknown := c.Unknown()
+	for _, err := range unknown {
+		klog.Warningf("%v: of another version of kube-proxy, or mistyped; it has no effect", err)
+	}
+	if unused := c.Unused(); len(unused) > 0 {
+		klog.InfoS("Settings of kube-proxy without effect here", "fields", strings.Join(unused, " "))
+	}
+}
+
+func cleanup(ctx context.Context, out io.Writer, bpffs string) error {
+	removed, err := datapath.Cleanup(ctx, bpffs)
+	return leave(ctx, out, bpffs, removed, err)
 }
 
 // drainAndCleanup cleans up when the connections that are served have ended.
@@ -108,11 +126,17 @@ func drainAndCleanup(ctx context.Context, out io.Writer, s *config.Settings) err
 			last = flows
 		},
 	})
-	return leave(out, s.Beeline.BPFFS, removed, err)
+	return leave(ctx, out, s.Beeline.BPFFS, removed, err)
 }
 
 // leave removes what is of use only beside the programs, and says what was removed.
-func leave(out io.Writer, bpffs string, removed []string, err error) error {
+func leave(ctx context.Context, out io.Writer, bpffs string, removed []string, err error) error {
+	if err == nil && bpffs == datapath.DefaultBPFFS {
+		var unmounted string
+		if unmounted, err = datapath.UnmountCgroup2(); unmounted != "" {
+			removed = append(removed, unmounted)
+		}
+	}
 	for _, path := range removed {
 		fmt.Fprintln(out, "removed", path)
 	}
@@ -122,5 +146,5 @@ func leave(out io.Writer, bpffs string, removed []string, err error) error {
 	if err != nil {
 		return err
 	}
-	return leaveNetfilter(out)
+	return leaveNetfilter(ctx, out)
 }

@@ -74,7 +74,7 @@ func TestWriteConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"clusterCIDR: fd00::/8", "mode: nftables", "snatPortRange: 61000-65535", "maxFlows: 1000"} {
+	for _, line := range []string{"clusterCIDR: fd00::/8", "mode: nftables", "snatPortRange: 1024-65535", "maxFlows: 1000"} {
 		if !strings.Contains(string(content), line+"\n") {
 			t.Errorf("no line %q in\n%s", line, content)
 		}

@@ -8,16 +8,27 @@ import (
 
 // tellFaults returns what logs and counts the settings of Services that are wrong, and
 // makes an event on the Service of each. record is set once the source is known.
-func tellFaults(faults *metrics.Faults, record *event.Recorder) func(model.Name, []model.Fault) {
+//
+// known reports whether a former agent of this version has told of what is found now. So a
+// restart makes no events.
+func tellFaults(faults *metrics.Faults, record *event.Recorder, known func() bool) func(model.Name, []model.Fault) {
 	return func(service model.Name, list []model.Fault) {
 		faults.Observe(service, list)
+		if known() {
+			return
+		}
 		for _, f := range list {
+			note := f.String()
+			if !f.Partly {
+				note += "; the default counts"
+			}
 			(*record)(event.Event{
 				Service: service,
 				Type:    event.Warning,
 				Reason:  event.InvalidSetting,
 				Action:  "ReadAnnotations",
-				Note:    f.String() + "; the default counts",
+				Fault:   f.String(),
+				Note:    note,
 			})
 		}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"strconv"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
 // tuneHost makes settings of the host that kube-proxy makes, too. The agent serves as
@@ -31,4 +34,38 @@ func tuneHost(c *config.Settings) {
 	case err != nil:
 		klog.InfoS("Connection tracking stays as it is in part", "err", err)
 	}
+}
+
+// mountPlaces mounts what is missing of the file systems that the agent works with, and
+// returns the cgroup whose processes are served.
+func mountPlaces(b *config.BeelineConfiguration) (cgroup string, err error) {
+	mounted, err := datapath.EnsureBPFFS(b.BPFFS)
+	if err != nil {
+		return "", err
+	}
+	if mounted {
+		klog.InfoS("Mounted a BPF file system", "path", b.BPFFS)
+	}
+	if b.CgroupRoot != "" {
+		return b.CgroupRoot, nil
+	}
+	cgroup, mounted, err = datapath.MountCgroup2()
+	if mounted {
+		klog.InfoS("Mounted the cgroup2 hierarchy", "path", cgroup)
+	}
+	return cgroup, err
+}
+
+// initHost mounts a BPF file system at a folder of the node unless one is there.
+func initHost(out io.Writer, bpffs string) error {
+	mounted, err := datapath.MountBPFFS(bpffs)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		fmt.Fprintln(out, "mounted a BPF file system at", bpffs)
+	} else {
+		fmt.Fprintln(out, "a BPF file system is mounted at", bpffs)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -8,8 +9,8 @@ import (
 )
 
 // cleanupKubeProxy removes what a kube-proxy left and says what that was.
-func cleanupKubeProxy(out io.Writer) error {
-	report, err := kubeproxy.Cleanup()
+func cleanupKubeProxy(ctx context.Context, out io.Writer) error {
+	report, err := kubeproxy.Cleanup(ctx)
 	tell(out, report)
 	if err == nil && len(report.Removed) == 0 {
 		fmt.Fprintln(out, "nothing of kube-proxy to remove")
@@ -18,8 +19,8 @@ func cleanupKubeProxy(out io.Writer) error {
 }
 
 // leaveNetfilter removes Beeline's own rules and says what that was.
-func leaveNetfilter(out io.Writer) error {
-	report, err := kubeproxy.Leave()
+func leaveNetfilter(ctx context.Context, out io.Writer) error {
+	report, err := kubeproxy.Leave(ctx)
 	tell(out, report)
 	return err
 }

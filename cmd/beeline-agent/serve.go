@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,61 +41,87 @@ import (
 func serve(ctx context.Context, c *config.Settings) error {
 	started := time.Now()
 	tuneHost(c)
-	cgroup, err := cgroupRoot(&c.Beeline)
+	cgroup, err := mountPlaces(&c.Beeline)
 	if err != nil {
 		return err
 	}
-	d, err := datapath.Prepare(datapathOptions(c, cgroup))
+	klog.InfoS("Opening maps and loading programs", "version", version.String(), "pins", datapath.Dir(c.Beeline.BPFFS))
+	d, err := datapath.Prepare(ctx, datapathOptions(c, cgroup))
 	if err != nil {
 		return err
 	}
+	klog.InfoS("Programs are loaded, they are attached when the tables hold all Services", "after", time.Since(started).Round(time.Millisecond))
 	have, err := d.Maps().Snapshot()
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
-	if d.Maps().Agent().TunnelPort != c.TunnelPort {
+	klog.InfoS("Flow table", "connections", d.Maps().MaxFlows(), "sizedBy", c.SizedBy)
+	if err := limitHeap(c.MemoryLimit, d.Maps()); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	secrets, err := tunnel.ReadSecrets(c.Beeline.DSRSecretFile)
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if secrets == nil && mayTunnel(c) {
+		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
+	}
+	if setMarks(d.Maps(), secrets) || d.Maps().Agent().TunnelPort != c.TunnelPort {
 		d.Maps().ForgetAnswers()
 	}
 	endsSockets := canEndSockets()
+	sameVersion := d.Maps().Agent().Version == version.String()
 	d.Maps().SetAgent(describe(c, cgroup, started, endsSockets))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registry.MustRegister(metrics.NewDatapath(d.Maps()))
+	registry.MustRegister(metrics.NewDatapath(d.Maps()), metrics.NewDevices(d.DeviceCounts))
+	metrics.NewConfig(registry).Observe(c.Config)
 	syncs := metrics.NewSync(registry)
 
 	var healthy *health.State
 	var checks *health.Services
 	record := event.Recorder(event.Discard)
 	attached := make(chan struct{})
-	prober := newProber(c, d.Maps())
+	// A former agent has told of what is wrong when this one begins.
+	known := func() bool {
+		select {
+		case <-attached:
+			return false
+		default:
+			return sameVersion
+		}
+	}
+	prober := newProber(c, d.Maps(), secrets)
 	var src runner
 	var ender *socket.Ender
-	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
+	entries := tables.Restore(d.Maps(), have)
+	entries.SetBounds(c.Bounds)
+	r := reconcile.New(entries, d.Maps(), reconcile.Options{
 		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
-		ServiceCIDRs:      c.ServiceRanges,
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
 		Forwarding:        c.Forwarding,
 		ForwardingRefused: forwardingRefused(c),
 		NoTunnel:          c.TunnelPort == 0,
 		FollowPeers:       followPeers(c, &src),
-		Faults:            tellFaults(metrics.NewFaults(registry), &record),
-		Complete: func() error {
-			if err := d.Attach(); err != nil {
+		Faults:            tellFaults(metrics.NewFaults(registry), &record, known),
+		Complete: func(ctx context.Context) error {
+			if err := d.Attach(ctx); err != nil {
 				return err
 			}
 			klog.InfoS("Serving", "version", version.String(), "node", c.NodeName, "cgroup", cgroup,
 				"pins", datapath.Dir(c.Beeline.BPFFS), "after", time.Since(started).Round(time.Millisecond))
 			close(attached)
-			return nil
+			return limitHeap(c.MemoryLimit, d.Maps()) // the tables have grown
 		},
 		Synced: func(s reconcile.Sync) {
 			syncs.Observe(s)
 			d.Maps().SetSynced(s.Start.Add(s.Duration), s.Pending)
-			if !s.Stuck {
-				healthy.Synced()
+			if err := d.Maps().SetShort(s.Short); err != nil {
+				klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 			}
+			healthy.Update(s)
 			checks.Update(s)
 			if s.Peers != nil {
 				prober.SetPeers(s.Peers)
@@ -102,7 +129,9 @@ func serve(ctx context.Context, c *config.Settings) error {
 			if s.UDPLeft {
 				ender.Wake()
 			}
-			klog.V(2).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
+			if s.Services > 0 {
+				klog.V(4).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
+			}
 		},
 	})
 	ender = newEnder(d, r, metrics.NewSockets(registry))
@@ -135,16 +164,19 @@ func serve(ctx context.Context, c *config.Settings) error {
 		Timeouts: c.Timeouts,
 		Walked:   metrics.NewFlows(registry, d.Maps().MaxFlows()).Observe,
 	})
+	pages := metricsPages(c, registry, record)
 	parts := []part{
 		r.Run,
 		src.Run,
 		healthPages(c, healthy, record).Run,
-		metricsPages(c, registry, record).Run,
+		pages.Run,
 		endless(func(ctx context.Context) { host.Watch(ctx, r.SetLocalAddresses) }),
-		endless(func(ctx context.Context) { host.FollowDevices(ctx, node.changed, d.SyncDevices) }),
+		endless(func(ctx context.Context) { d.FollowDevices(ctx, node.changed) }),
 		endless(flows.Run),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, d.Maps().SetTracking) }),
+		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, d.Maps().SetSourcePorts) }),
 		endless(func(ctx context.Context) { probe(ctx, c, prober, attached) }),
+		endless(func(ctx context.Context) { followSecrets(ctx, c, d.Maps(), prober, secrets) }),
 		endless(checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, c.AcceptForwarded) }),
 	}
@@ -152,15 +184,11 @@ func serve(ctx context.Context, c *config.Settings) error {
 		parts = append(parts, endless(ender.Run))
 	}
 	record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
-	return errors.Join(run(ctx, parts), d.Close())
-}
-
-// cgroupRoot returns the cgroup whose processes are served.
-func cgroupRoot(b *config.BeelineConfiguration) (string, error) {
-	if b.CgroupRoot != "" {
-		return b.CgroupRoot, nil
+	err = run(ctx, parts)
+	if !pages.Idle() {
+		return err // a page that is still being made reads the maps
 	}
-	return datapath.FindCgroup2()
+	return errors.Join(err, d.Close())
 }
 
 // datapathOptions returns where the datapath goes.
@@ -181,6 +209,7 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 		XDP:             datapath.XDPMode(c.Beeline.XDP),
 		NodeAddrs:       c.NodeAddrs,
 		ClusterCIDRs:    c.PodRanges,
+		NodePorts:       c.NodePorts.CIDRs,
 		Internal:        c.Internal,
 		MasqueradeAll:   c.MasqueradeAll,
 		SNATPortMin:     c.SNATPortMin,
@@ -191,14 +220,39 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 }
 
 // newProber returns what finds out which nodes take packets of the tunnel.
-func newProber(c *config.Settings, m *bpfmap.Maps) *tunnel.Prober {
+func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunnel.Prober {
 	return tunnel.New(tunnel.Options{
-		Port:  c.TunnelPort,
-		Nodes: m,
+		Secrets: secrets,
+		Port:    c.TunnelPort,
+		Nodes:   m,
 		Takes: func(ifindex int) bool {
 			serves, err := m.ServesDevice(ifindex)
 			return err == nil && serves
 		},
+	})
+}
+
+// mayTunnel reports whether packets may go in a tunnel.
+func mayTunnel(c *config.Settings) bool {
+	asked := c.Forwarding.Tunnels() || slices.Contains(c.Beeline.AllowedAnnotations, model.AnnotationForwarding)
+	return asked && c.TunnelPort != 0 && !c.MasqueradeAll
+}
+
+// setMarks lets packets of the tunnel have the marks of secrets. It reports whether they are
+// sent with another one than before.
+func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) bool {
+	sent, accepted := secrets.Marks()
+	return m.SetMarks(sent, accepted...)
+}
+
+// followSecrets follows the file of secrets, if there is one.
+func followSecrets(ctx context.Context, c *config.Settings, m *bpfmap.Maps, prober *tunnel.Prober, known tunnel.Secrets) {
+	if c.TunnelPort == 0 || known == nil {
+		return
+	}
+	tunnel.FollowSecrets(ctx, c.Beeline.DSRSecretFile, known, func(s tunnel.Secrets) {
+		prober.SetSecrets(s)
+		setMarks(m, s)
 	})
 }
 
@@ -332,6 +386,8 @@ func newSource(c *config.Settings, sink source.Sink) (runner, event.Recorder, er
 			QPS:                client.QPS,
 			Burst:              int(client.Burst),
 			NodeName:           c.NodeName,
+			ServiceRanges:      c.ServiceRanges,
+			Annotations:        c.Annotations,
 			Sink:               sink,
 		})
 		if err != nil {
@@ -346,6 +402,9 @@ func newSource(c *config.Settings, sink source.Sink) (runner, event.Recorder, er
 		Dir:           b.Manifests,
 		StateFile:     filepath.Join(b.StateDir, "manifests.json"),
 		ServiceRanges: c.ServiceRanges,
+		NodePortMin:   c.NodePortMin,
+		NodePortMax:   c.NodePortMax,
+		Annotations:   c.Annotations,
 		Sink:          sink,
 	})
 	return src, event.Discard, err
@@ -360,6 +419,7 @@ func describe(c *config.Settings, cgroup string, started time.Time, endsSockets 
 		Node:    c.NodeName,
 		Cgroup:  cgroup,
 
+		SizedBy:      c.SizedBy,
 		TunnelPort:   c.TunnelPort,
 		KeepsSockets: !endsSockets,
 	}
@@ -381,6 +441,7 @@ func healthPages(c *config.Settings, healthy *health.State, record event.Recorde
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", healthy.Healthz)
 	mux.HandleFunc("/livez", healthy.Livez)
+	mux.HandleFunc("/startupz", healthy.Startupz)
 	return &health.Listener{
 		Name:     "healthz",
 		Address:  c.HealthzAddress,

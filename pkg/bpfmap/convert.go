@@ -156,6 +156,8 @@ func nameEntry(n tables.ServiceName) sockBlServiceNameEntry {
 		Family:        uint8(n.Family),
 		InternalLocal: flag(n.InternalLocal),
 		ExternalLocal: flag(n.ExternalLocal),
+		Bound:         n.Bound,
+		Cut:           uint8(n.Cut),
 	}
 	putString(e.Namespace[:], n.Port.Service.Namespace)
 	putString(e.Name[:], n.Port.Service.Name)
@@ -177,6 +179,8 @@ func (e *sockBlServiceNameEntry) tables() tables.ServiceName {
 		NodePort:      e.NodePort,
 		InternalLocal: e.InternalLocal != 0,
 		ExternalLocal: e.ExternalLocal != 0,
+		Bound:         e.Bound,
+		Cut:           tables.Cut(e.Cut),
 	}
 }
 

@@ -13,19 +13,19 @@ import (
 // routedDevice is the index that stands for the device of any pod of this node.
 const routedDevice = uint32(sockBlDeviceLimitBL_DEVICE_ROUTED)
 
-// turnedDevice is the index that stands for packets of the host to its own backends.
-const turnedDevice = uint32(sockBlDeviceLimitBL_DEVICE_TURNED)
+// hairpinDevice is the index that stands for packets of the host to its own backends.
+const hairpinDevice = uint32(sockBlDeviceLimitBL_DEVICE_HAIRPIN)
 
 // The sources of packets that the host sends to a backend on this node. They are
 // routed as what has no other route and stand for no host: IPv4's dummy address (RFC
 // 7600) and one of IPv6's dummy prefix (RFC 9780).
 var (
-	turnedAddr4 = netip.MustParseAddr("192.0.0.8")
-	turnedAddr6 = netip.MustParseAddr("100:0:0:1::8")
+	hairpinAddr4 = netip.MustParseAddr("192.0.0.8")
+	hairpinAddr6 = netip.MustParseAddr("100:0:0:1::8")
 )
 
 // MaxDevices is how many devices packets can be served on.
-const MaxDevices = int(turnedDevice) - 1
+const MaxDevices = int(hairpinDevice) - 1
 
 // Device is a network device that faces clients or other nodes.
 type Device struct {
@@ -195,11 +195,11 @@ func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
 	return m.put(sockMapBlDevice, routedDevice, &entry)
 }
 
-// writeTurned writes the entry of packets that turn round.
-func (m *Maps) writeTurned() error {
-	d := Device{Addr4: turnedAddr4, Addr6: turnedAddr6}
+// writeHairpin writes the entry of packets that hairpin.
+func (m *Maps) writeHairpin() error {
+	d := Device{Addr4: hairpinAddr4, Addr6: hairpinAddr6}
 	entry := d.entry()
-	return m.put(sockMapBlDevice, turnedDevice, &entry)
+	return m.put(sockMapBlDevice, hairpinDevice, &entry)
 }
 
 // Masquerade returns what SetMasquerade has set.
@@ -222,8 +222,8 @@ func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
 	return list, err
 }
 
-// SetLocalCIDRs replaces the prefixes of pods: a client in one of them is inside
-// of the cluster.
+// SetLocalCIDRs replaces the prefixes of pods: a client in one of them is not served by
+// the tunnel, for it may be on the backend's node.
 func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 	want := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {

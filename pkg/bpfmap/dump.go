@@ -122,7 +122,8 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 // bucket, so entries that come and go meanwhile do not lead it astray.
 func each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
 	var cursor ebpf.MapBatchCursor
-	keys, values := make([]K, batch), make([]V, batch)
+	size := min(batch, kernelMap.MaxEntries())
+	keys, values := make([]K, size), make([]V, size)
 	for {
 		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
@@ -169,10 +170,31 @@ type Agent struct {
 	Node    string
 	Source  string // where Services come from
 	Cgroup  string // path of the cgroup whose sockets are served
+	SizedBy string // what the sizes of the tables follow from
+	// Evicted are the flows that the kernel has taken out of a full table since Started, as
+	// far as is known.
+	Evicted Evicted
 	// TunnelPort is the UDP port of the tunnel; 0: the node takes no part in it.
 	TunnelPort uint16
 	// KeepsSockets: the kernel cannot end connected UDP sockets whose endpoint is gone.
 	KeepsSockets bool
+}
+
+// Evicted counts flows that were taken out of a full table.
+type Evicted struct {
+	Established, HalfOpen uint64
+	// Last is when an established one was noticed last; zero is never.
+	Last time.Time
+}
+
+// SetEvicted notes what has been evicted since the agent's start.
+func (m *Maps) SetEvicted(v Evicted) {
+	e := m.agent.entry()
+	atomic.StoreUint64(&e.EvictedEstablished, v.Established)
+	atomic.StoreUint64(&e.EvictedHalfOpen, v.HalfOpen)
+	if !v.Last.IsZero() {
+		atomic.StoreUint64(&e.Evicted, uint64(v.Last.UnixNano()))
+	}
 }
 
 // SetAgent writes what the agent tells of itself.
@@ -188,7 +210,9 @@ func (m *Maps) SetAgent(a Agent) {
 	putString(e.Node[:], a.Node)
 	putString(e.Source[:], a.Source)
 	putString(e.Cgroup[:], a.Cgroup)
+	putString(e.SizedBy[:], a.SizedBy)
 	e.Synced, e.Syncs, e.Pending = 0, 0, 0
+	e.EvictedEstablished, e.EvictedHalfOpen, e.Evicted = 0, 0, 0
 }
 
 // SetSynced notes the end of a sync after which pending Services wait for a retry.
@@ -211,9 +235,17 @@ func (m *Maps) Agent() Agent {
 		Node:    stringOf(e.Node[:]),
 		Source:  stringOf(e.Source[:]),
 		Cgroup:  stringOf(e.Cgroup[:]),
+		SizedBy: stringOf(e.SizedBy[:]),
+		Evicted: Evicted{
+			Established: atomic.LoadUint64(&e.EvictedEstablished),
+			HalfOpen:    atomic.LoadUint64(&e.EvictedHalfOpen),
+		},
 
 		TunnelPort:   e.TunnelPort,
 		KeepsSockets: e.Flags&uint16(sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS) != 0,
+	}
+	if evicted := atomic.LoadUint64(&e.Evicted); evicted != 0 {
+		a.Evicted.Last = time.Unix(0, int64(evicted))
 	}
 	if synced := atomic.LoadUint64(&e.Synced); synced != 0 {
 		a.Synced = time.Unix(0, int64(synced))
@@ -328,7 +360,8 @@ type Reason struct {
 	Effect Effect
 }
 
-// reasons names the counters; the index is enum bl_reason.
+// reasons names the counters; the index is enum bl_reason. One without a name counts no
+// event.
 var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Effect: Refused},
 	sockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Effect: Dropped},
@@ -351,20 +384,38 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_TUNNEL_MALFORMED:    {Name: "tunnel_malformed", Effect: Dropped},
 	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND:   {Name: "tunnel_no_backend", Effect: Dropped},
 	sockBlReasonBL_REASON_FLOW_OVERFLOW:       {Name: "flow_overflow", Effect: Served},
+	sockBlReasonBL_REASON_NO_SOURCE_ADDRESS:   {Name: "no_source_address", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_NO_SERVICE:   {Name: "tunnel_no_service", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_NO_FLOW:      {Name: "tunnel_no_flow", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_WRONG_SECRET: {Name: "tunnel_wrong_secret", Effect: Dropped},
+	sockBlReasonBL_REASON_TUNNEL_SPOOFED:      {Name: "tunnel_spoofed", Effect: Dropped},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.
 func (m *Maps) Reasons() ([]Reason, error) {
 	list := make([]Reason, 0, len(reasons))
 	for i, r := range reasons {
-		var perCPU []uint64
-		if err := m.all[sockMapBlCounter].Lookup(uint32(i), &perCPU); err != nil {
-			return nil, fmt.Errorf("map %s: %w", sockMapBlCounter, err)
+		if r.Name == "" {
+			continue
 		}
-		for _, n := range perCPU {
-			r.Count += n
+		var err error
+		if r.Count, err = m.counter(sockBlReason(i)); err != nil {
+			return nil, err
 		}
 		list = append(list, r)
 	}
 	return list, nil
+}
+
+// counter returns what all CPUs have counted.
+func (m *Maps) counter(reason sockBlReason) (uint64, error) {
+	var perCPU []uint64
+	if err := m.all[sockMapBlCounter].Lookup(uint32(reason), &perCPU); err != nil {
+		return 0, fmt.Errorf("map %s: %w", sockMapBlCounter, err)
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
 }

@@ -31,17 +31,29 @@ func (m *Maps) Fill(s tables.Snapshot) ([]Fill, error) {
 		return nil, err
 	}
 	var list []Fill
-	for _, name := range names(m.spec) {
+	for _, name := range names(m.specs) {
 		f := Fill{Map: name, Setting: Setting(name)}
 		if f.Memory, err = memory(m.all[name]); err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, err)
 		}
 		if entries, ok := used[name]; ok {
-			f.Entries, f.Size = entries, capacity(m.all[name], m.spec.Maps[name])
+			f.Entries, f.Size = entries, capacity(m.all[name], m.specs[name])
 		}
 		list = append(list, f)
 	}
 	return list, nil
+}
+
+// Memory returns the kernel memory of all maps, bytes.
+func (m *Maps) Memory() (total uint64, err error) {
+	for _, name := range names(m.specs) {
+		bytes, err := memory(m.all[name])
+		if err != nil {
+			return 0, fmt.Errorf("map %s: %w", name, err)
+		}
+		total += bytes
+	}
+	return total, nil
 }
 
 // used returns the entries in use of the maps that can fill up.
@@ -70,6 +82,10 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+	endpoints, err := count[sockBlEndpointKey, uint32](m.all[sockMapBlEndpoint])
+	if err != nil {
+		return nil, err
+	}
 	services := uint32(len(s.Names))
 	return map[string]uint32{
 		sockMapBlService:     services,
@@ -77,6 +93,7 @@ func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
 		sockMapBlServiceStat: services,
 		sockMapBlBackend:     uint32(len(s.Backends)),
 		sockMapBlSlot:        usedSlots(s),
+		sockMapBlEndpoint:    endpoints,
 		sockMapBlFrontend:    uint32(len(s.Frontends)),
 		sockMapBlSrcrange:    uint32(len(s.SourceRanges)),
 		sockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
@@ -127,6 +144,26 @@ func count[K, V any](kernelMap *ebpf.Map) (uint32, error) {
 	return entries, err
 }
 
+// trieMemory returns the memory of a trie, which takes what its entries take. Before Linux 6.4
+// the kernel tells what it would take with all entries that it may have.
+func trieMemory(trie *ebpf.Map, told uint64) (uint64, error) {
+	entry := uint64(trie.KeySize()+trie.ValueSize()+7) &^ 7
+	if told < uint64(trie.MaxEntries())*entry {
+		return told, nil
+	}
+	entries := uint64(0)
+	for key, err := trie.NextKeyBytes(nil); key != nil || err != nil; key, err = trie.NextKeyBytes(key) {
+		if err != nil {
+			return 0, err
+		}
+		entries++
+	}
+	return min(told, entries*(trieNode+entry)), nil
+}
+
+// trieNode is about what the kernel keeps with an entry of a trie, in bytes.
+const trieNode = 64
+
 // memory returns the kernel memory of a map and of its chunks.
 func memory(kernelMap *ebpf.Map) (uint64, error) {
 	info, err := kernelMap.Info()
@@ -134,7 +171,11 @@ func memory(kernelMap *ebpf.Map) (uint64, error) {
 		return 0, err
 	}
 	total, _ := info.Memlock()
-	if kernelMap.Type() != ebpf.ArrayOfMaps {
+	switch kernelMap.Type() {
+	case ebpf.LPMTrie:
+		return trieMemory(kernelMap, total)
+	case ebpf.ArrayOfMaps:
+	default:
 		return total, nil
 	}
 	for i := range kernelMap.MaxEntries() {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math"
 	"net/netip"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -27,6 +28,7 @@ const (
 	FlowBackendClosing = FlowState(sockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
 	FlowClosed         = FlowState(sockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
 	FlowAborted        = FlowState(sockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
+	FlowClashed        = FlowState(sockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
 )
 
 // FlowStateNames are the states as people write them, by number.
@@ -38,6 +40,7 @@ var FlowStateNames = [...]string{
 	FlowBackendClosing: "backend-closing",
 	FlowClosed:         "closed",
 	FlowAborted:        "aborted",
+	FlowClashed:        "clashed",
 }
 
 // String returns the name of the state.
@@ -70,8 +73,8 @@ type Flow struct {
 	// Device is the name of the one that the client's packets leave by; "" is the
 	// host's stack, [RoutedDevice] that of a pod of this node.
 	Device string
-	// Service and BackendID are not known of a flow that was made again from its
-	// replies, and of one that comes by the tunnel.
+	// Service and BackendID are not known of a flow whose backend has left its sets, and of
+	// one that comes by the tunnel.
 	Service   uint32
 	BackendID uint32
 	Known     bool
@@ -106,15 +109,15 @@ func (f *Flow) StateName() string {
 
 // HalfOpen reports whether the client has yet to go on after a reply: it may be none
 // that gets them.
-func (s FlowState) HalfOpen() bool { return s < FlowEstablished || s == FlowAborted }
+func (s FlowState) HalfOpen() bool { return s < FlowEstablished || s >= FlowAborted }
 
 // RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
 // the route leads to. No device can have this name.
 const RoutedDevice = "by route"
 
-// TurnedDevice is what [Flow.Device] is when packets turn round where they would leave
+// HairpinDevice is what [Flow.Device] is when packets turn round where they would leave
 // this node.
-const TurnedDevice = "turned round"
+const HairpinDevice = "hairpin"
 
 // key returns the key of the forward entry: the client's packets.
 func (f *Flow) key() *sockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
@@ -179,6 +182,8 @@ type flowReader struct {
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
 	devices [routedDevice + 1]Device
+	// backend returns the entry of a backend; nil beyond the table.
+	backend func(id uint32) *sockBlBackendEntry
 	nodes   map[uint16]tables.Node
 	cursor  ebpf.MapBatchCursor
 	keys    []sockBlFlowKey
@@ -186,7 +191,7 @@ type flowReader struct {
 }
 
 func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, error) {
-	r := &flowReader{clock: clock, keys: make([]sockBlFlowKey, batch), values: make([]sockBlFlowEntry, batch)}
+	r := &flowReader{clock: clock, backend: m.backend.at, keys: make([]sockBlFlowKey, batch), values: make([]sockBlFlowEntry, batch)}
 	devices, err := m.Devices()
 	if err != nil {
 		return r, err
@@ -194,7 +199,7 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 	for _, d := range devices {
 		r.devices[d.ID] = d
 	}
-	r.devices[turnedDevice] = Device{Name: TurnedDevice, Addr4: turnedAddr4, Addr6: turnedAddr6}
+	r.devices[hairpinDevice] = Device{Name: HairpinDevice, Addr4: hairpinAddr4, Addr6: hairpinAddr6}
 	nodes, err := m.Nodes()
 	if err != nil {
 		return r, err
@@ -223,7 +228,7 @@ func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
 	}
 	r.Flows, r.Replies = r.Flows[:0], r.Replies[:0]
 	for i := range n {
-		if uint32(r.values[i].Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
+		if uint32(r.values[i].Forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
 			r.Replies = append(r.Replies, r.reply(&r.keys[i], &r.values[i]))
 		} else {
 			r.Flows = append(r.Flows, r.flow(&r.keys[i], &r.values[i]))
@@ -233,27 +238,28 @@ func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
 }
 
 func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
-	device := &r.devices[value.Device]
+	forward := &value.Forward
+	device := &r.devices[forward.Device]
 	f := Flow{
 		Protocol:    model.Protocol(key.Proto),
 		Client:      netip.AddrPortFrom(key.Src.netip(), hton16(key.SrcPort)),
 		ServiceAddr: netip.AddrPortFrom(key.Dst.netip(), hton16(key.DstPort)),
-		SNAT:        uint32(value.Bits)&uint32(sockBlFlowBitsBL_FLOW_SNAT) != 0,
-		Backend:     netip.AddrPortFrom(value.Addr.netip(), hton16(value.Port)),
-		State:       FlowState(uint32(value.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)),
+		SNAT:        uint32(forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_SNAT) != 0,
+		Backend:     netip.AddrPortFrom(forward.Backend.netip(), hton16(forward.BackendPort)),
+		State:       FlowState(uint32(forward.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)),
 		// A packet may have come since the clock was read.
-		Idle:      time.Duration(max(0, int32(r.seconds-value.Forward.Used))) * time.Second,
-		Device:    device.Name,
-		Service:   value.Forward.Service,
-		BackendID: value.Forward.Backend.Id,
-		Known:     value.Forward.Backend.Id != math.MaxUint32,
-		Overflow:  r.Overflow,
-		used:      value.Forward.Used,
+		Idle:     time.Duration(max(0, int32(r.seconds-forward.Used))) * time.Second,
+		Device:   device.Name,
+		Overflow: r.Overflow,
+		used:     forward.Used,
 	}
-	if uint32(value.Bits)&uint32(sockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
+	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
+		f.Service, f.BackendID, f.Known = e.Service, forward.BackendId, true
+	}
+	if uint32(forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
 		f.Tunnel = ComesByTunnel
-		if value.Device != 0 {
-			f.Tunnel, f.Node, f.Source = LeavesByTunnel, r.nodes[value.OtherPort], f.Client
+		if forward.Device != 0 {
+			f.Tunnel, f.Node, f.Source = LeavesByTunnel, r.nodes[forward.Source.Port], f.Client
 			return f
 		}
 	}
@@ -263,7 +269,7 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 	} else if f.SNAT {
 		source = device.Addr6
 	}
-	f.Source = netip.AddrPortFrom(source, hton16(value.OtherPort))
+	f.Source = netip.AddrPortFrom(source, hton16(forward.Source.Port))
 	return f
 }
 
@@ -271,28 +277,35 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 // batch was read.
 const stampAhead = 60
 
-// client is what a reply entry holds in place of the fields of a forward one.
-func (e *sockBlFlowEntry) client() sockBlAddr { return *(*sockBlAddr)(unsafe.Pointer(&e.Forward)) }
+// reply returns the entry as a reply entry.
+func (e *sockBlFlowEntry) reply() *sockBlFlowReply { return (*sockBlFlowReply)(unsafe.Pointer(e)) }
+
+// forwardKey returns the key of the forward entry that belongs to a reply entry.
+func (e *sockBlFlowReply) forwardKey(protocol uint8) sockBlFlowKey {
+	return sockBlFlowKey{
+		Src: e.Client, SrcPort: e.ClientPort,
+		Dst: e.Service, DstPort: e.ServicePort,
+		Proto: protocol,
+	}
+}
 
 func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply {
-	unused := uint16(r.seconds) - value.Touched
+	reply := value.reply()
+	unused := uint16(r.seconds) - reply.Touched
 	if unused > math.MaxUint16-stampAhead {
 		unused = 0
 	}
 	return FlowReply{
-		Unused: time.Duration(unused) * time.Second,
-		key:    *key,
-		forward: sockBlFlowKey{
-			Src: value.client(), SrcPort: value.OtherPort,
-			Dst: value.Addr, DstPort: value.Port,
-			Proto: key.Proto,
-		},
-		touched: value.Touched,
+		Unused:  time.Duration(unused) * time.Second,
+		key:     *key,
+		forward: reply.forwardKey(key.Proto),
+		touched: reply.Touched,
 	}
 }
 
 // DeleteFlow removes both entries of a flow. It is no error when they are gone. The
-// reply entry stays when Source is not valid, until [Maps.ExpireReply].
+// reply entry stays when another flow has it, and when Source is not valid, until
+// [Maps.ExpireReply].
 //
 // The forward entry goes first: with the reply entry alone, what the backend still
 // sends is translated, while with the forward entry alone it would reach the client
@@ -304,17 +317,27 @@ func (m *Maps) DeleteFlow(f *Flow) error {
 	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return err
 	}
+	reply, err := m.flowEntry(f.replyKey())
+	if err != nil || reply == nil || reply.reply().forwardKey(uint8(f.Protocol)) != *forward {
+		return err
+	}
 	return errors.Join(m.removeFlowEntry(f.replyKey()), m.removeFlowEntry(forward))
 }
 
 // removeFlowEntry deletes an entry from the table that it is in, which may have changed
 // since it was read.
 func (m *Maps) removeFlowEntry(key *sockBlFlowKey) error {
-	var err error
+	var errs []error
 	for _, name := range m.flowTables() {
-		err = errors.Join(err, m.remove(name, key))
+		err := m.all[name].Delete(key)
+		switch {
+		case err == nil && name == sockMapBlFlow:
+			atomic.AddUint64(&m.halfOpen.entry().Removed, 1)
+		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+			errs = append(errs, fmt.Errorf("map %s: %w", name, err))
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // ExpireFlow removes a flow unless a packet of it came since it was read, and
@@ -327,15 +350,20 @@ func (m *Maps) ExpireFlow(f *Flow) (bool, error) {
 	return true, m.DeleteFlow(f)
 }
 
+// owns reports whether the forward entry is of the flow that has a reply entry with the key.
+func (e *sockBlFlowForward) owns(reply *sockBlFlowKey) bool {
+	return e.Backend == reply.Src && e.BackendPort == reply.SrcPort && e.Source.Port == reply.DstPort
+}
+
 // ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
 // came since it was read, and reports whether it did.
 func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
 	forward, err := m.flowEntry(&r.forward)
-	if err != nil || forward != nil {
+	if err != nil || forward != nil && forward.Forward.owns(&r.key) {
 		return false, err
 	}
 	now, err := m.flowEntry(&r.key)
-	if err != nil || now == nil || now.Touched != r.touched {
+	if err != nil || now == nil || now.reply().Touched != r.touched {
 		return false, err
 	}
 	return true, m.removeFlowEntry(&r.key)

@@ -2,6 +2,7 @@ package bpfmap
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 var (
@@ -56,7 +58,7 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
 	must(t, m.SetMACs(map[int]MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := Constants{TunnelPort: 6091, TunnelClamp: true}
-	programs, err := m.LoadPrograms(constants)
+	programs, err := m.LoadDevices(constants, tcProgBlIngress, tcProgBlEgress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,7 @@ func TestFlow(t *testing.T) {
 			Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend,
 			State: step.want, Idle: got.Idle, Service: 3, BackendID: 5, Known: true,
 		}
-		if got != want || got.Idle > 2*time.Second {
+		if got != want || got.Idle > wait.Limit {
 			t.Fatalf("flow is %+v, want %+v", got, want)
 		}
 	}
@@ -137,7 +139,9 @@ func TestFlowAborted(t *testing.T) {
 		flags      byte
 	}
 	syn, synACK := packet{client, tcpSYN}, packet{backend, tcpSYN | tcpACK}
-	for _, c := range []struct {
+	m := load(t, bpffs(t), small)
+	programs := serveFlows(t, m)
+	for i, c := range []struct {
 		packets []packet
 		want    FlowState
 	}{
@@ -152,13 +156,13 @@ func TestFlowAborted(t *testing.T) {
 		{[]packet{syn, {backend, tcpFIN | tcpACK}}, FlowBackendClosing},
 		{[]packet{syn, synACK, {client, tcpACK}, {client, tcpRST}}, FlowClosed},
 	} {
-		m := load(t, bpffs(t), small)
-		programs := serveFlows(t, m)
+		client := netip.AddrPortFrom(flowClient.Addr(), flowClient.Port()+uint16(i))
+		before := m.HalfOpen().Count
 		for _, p := range c.packets {
 			if p.fromClient {
-				send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, p.flags))
+				send(t, programs[tcProgBlIngress], tcpPacket(client, flowService, p.flags))
 			} else {
-				send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, p.flags))
+				send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, client, p.flags))
 			}
 		}
 		flows, _ := flowTable(t, m)
@@ -170,9 +174,10 @@ func TestFlowAborted(t *testing.T) {
 		if flows[0].State.HalfOpen() {
 			halfOpen = 1
 		}
-		if n := m.HalfOpen().Count; n != halfOpen {
+		if n := m.HalfOpen().Count - before; n != halfOpen {
 			t.Errorf("after %v the programs count %d half-open flows, want %d", c.packets, n, halfOpen)
 		}
+		must(t, m.DeleteFlow(&flows[0]))
 	}
 }
 
@@ -202,8 +207,7 @@ func TestExpireFlow(t *testing.T) {
 	}
 }
 
-// TestFlowMadeAgain reads a forward entry that a reply made: its Service is not
-// known.
+// TestFlowMadeAgain reads a forward entry that a reply made: it is as it was.
 func TestFlowMadeAgain(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	programs := serveFlows(t, m)
@@ -215,7 +219,7 @@ func TestFlowMadeAgain(t *testing.T) {
 	}
 	send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, tcpRST))
 	flows, _ = flowTable(t, m)
-	if len(flows) != 1 || flows[0].Known || flows[0].Client != flowClient || flows[0].ServiceAddr != flowService || flows[0].Backend != flowBackend {
+	if len(flows) != 1 || !flows[0].Known || flows[0].BackendID != 5 || flows[0].Client != flowClient || flows[0].ServiceAddr != flowService || flows[0].Backend != flowBackend {
 		t.Errorf("flows are %+v", flows)
 	}
 }
@@ -229,16 +233,13 @@ func TestFlowSource(t *testing.T) {
 	put := func(client, service, backend string) {
 		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
 		to := netip.MustParseAddrPort(backend)
-		entry := sockBlFlowEntry{
-			Addr: addrOf(to.Addr()), Port: hton16(to.Port()), OtherPort: hton16(61000), Device: uint8(device.ID),
-			Bits: uint8(sockBlFlowBitsBL_FLOW_SNAT),
-		}
+		entry := forwardEntry(to, hton16(61000), device.ID, uint8(sockBlFlowBitsBL_FLOW_SNAT))
 		must(t, m.put(sockMapBlFlow, key, &entry))
 		flow := Flow{Source: netip.AddrPortFrom(device.Addr4, 61000), Backend: to, Protocol: model.UDP}
 		if to.Addr().Is6() {
 			flow.Source = netip.AddrPortFrom(device.Addr6, 61000)
 		}
-		must(t, m.put(sockMapBlFlow, flow.replyKey(), &sockBlFlowEntry{Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY)}))
+		must(t, m.put(sockMapBlFlow, flow.replyKey(), replyEntry(key)))
 	}
 	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
 	put("[fd00:7::7]:40000", "[fd00:96::1]:53", "[fd00:1::1]:5353")
@@ -281,6 +282,40 @@ func TestFlowSource(t *testing.T) {
 	}
 }
 
+// forwardEntry returns the forward entry of a flow to a backend.
+func forwardEntry(backend netip.AddrPort, source uint16, device uint32, bits uint8) sockBlFlowEntry {
+	var e sockBlFlowEntry
+	e.Forward.Backend, e.Forward.BackendPort = addrOf(backend.Addr()), hton16(backend.Port())
+	e.Forward.BackendId = math.MaxUint32
+	e.Forward.Source.Port, e.Forward.Device, e.Forward.Bits = source, uint8(device), bits
+	return e
+}
+
+// replyEntry returns the reply entry of the flow that has a forward entry with the key.
+func replyEntry(forward *sockBlFlowKey) *sockBlFlowEntry {
+	var e sockBlFlowEntry
+	*e.reply() = sockBlFlowReply{
+		Client: forward.Src, ClientPort: forward.SrcPort, Service: forward.Dst, ServicePort: forward.DstPort,
+		Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY),
+	}
+	return &e
+}
+
+// TestFlowStolenReply: the reply entry of another flow, which has taken the port since, stays
+// when a flow is removed.
+func TestFlowStolenReply(t *testing.T) {
+	m := load(t, bpffs(t), small)
+	f := Flow{Protocol: model.UDP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
+	entry := forwardEntry(f.Backend, hton16(f.Source.Port()), 0, 0)
+	must(t, m.put(sockMapBlFlow, f.key(), &entry))
+	other := flowKey(flowClient, netip.AddrPortFrom(flowService.Addr(), 4242), model.UDP)
+	must(t, m.put(sockMapBlFlow, f.replyKey(), replyEntry(other)))
+	must(t, m.DeleteFlow(&f))
+	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 || replies[0].forward != *other {
+		t.Errorf("%v and %v are left", flows, replies)
+	}
+}
+
 // TestFlowStamps reads times over the wrap of the reply entry's short stamp.
 func TestFlowStamps(t *testing.T) {
 	for _, c := range []struct {
@@ -295,8 +330,10 @@ func TestFlowStamps(t *testing.T) {
 		{65535, 65536, 0},
 		{70000, 70000 - 65000, 65000 * time.Second},
 	} {
-		r := flowReader{seconds: c.now}
-		reply := r.reply(&sockBlFlowKey{}, &sockBlFlowEntry{Touched: uint16(c.stamp)})
+		r := flowReader{seconds: c.now, backend: func(uint32) *sockBlBackendEntry { return nil }}
+		entry := &sockBlFlowEntry{}
+		entry.reply().Touched = uint16(c.stamp)
+		reply := r.reply(&sockBlFlowKey{}, entry)
 		if reply.Unused != c.want {
 			t.Errorf("at %d, a reply of second %d is unused for %s, want %s", c.now, c.stamp, reply.Unused, c.want)
 		}
@@ -400,10 +437,8 @@ func TestFlowTunnel(t *testing.T) {
 	must(t, m.PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
-		must(t, m.put(sockMapBlFlow, flowKey(client, flowService, model.TCP), &sockBlFlowEntry{
-			Addr: addrOf(flowBackend.Addr()), Port: hton16(flowBackend.Port()), OtherPort: otherPort, Device: device,
-			Bits: uint8(sockBlFlowBitsBL_FLOW_TUNNEL),
-		}))
+		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(sockBlFlowBitsBL_FLOW_TUNNEL))
+		must(t, m.put(sockMapBlFlow, flowKey(client, flowService, model.TCP), &entry))
 	}
 	other := netip.AddrPortFrom(flowClient.Addr(), 3)
 	third := netip.AddrPortFrom(flowClient.Addr(), 4)
@@ -411,7 +446,7 @@ func TestFlowTunnel(t *testing.T) {
 	put(third, 9, 4)      // to a node that is gone
 	put(other, 0, hton16(other.Port()))
 	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
-	must(t, m.put(sockMapBlFlow, reply.replyKey(), &sockBlFlowEntry{Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY)}))
+	must(t, m.put(sockMapBlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
 	type way struct {
 		tunnel FlowTunnel
 		node   tables.Node

@@ -65,3 +65,19 @@ func (m *Maps) ForgetOverflow(before HalfOpen, start time.Duration) {
 		atomic.CompareAndSwapUint32(&m.halfOpen.entry().Overflow, before.Overflow, 0)
 	}
 }
+
+// FlowTurnover is how many entries of the flow table have been added by the programs, and
+// removed by them and by the agent, ever. The kernel does not say which it has evicted.
+type FlowTurnover struct {
+	Added, Removed, RemovedByAgent uint64
+}
+
+// FlowTurnover reads the counters.
+func (m *Maps) FlowTurnover() (t FlowTurnover, err error) {
+	if t.Added, err = m.counter(sockBlReasonBL_REASON_FLOW_ENTRY_ADDED); err != nil {
+		return t, err
+	}
+	t.Removed, err = m.counter(sockBlReasonBL_REASON_FLOW_ENTRY_REMOVED)
+	t.RemovedByAgent = atomic.LoadUint64(&m.halfOpen.entry().Removed)
+	return t, err
+}

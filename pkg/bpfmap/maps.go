@@ -1,6 +1,7 @@
 package bpfmap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,7 +29,7 @@ type Sizes struct {
 	Backends     uint32 // endpoints of all Service ports
 	Slots        uint32
 	Affinity     uint32 // clients with session affinity
-	UDPPeers     uint32 // two for each Service that an unconnected UDP socket uses
+	UDPPeers     uint32 // two for each Service that an unconnected UDP socket uses beyond its first
 	SourceRanges uint32
 	Flows        uint32 // two for each packet flow
 	Clients      uint32 // clients of packets with session affinity
@@ -41,7 +42,7 @@ var DefaultSizes = Sizes{
 	Backends:     1 << 21,
 	Slots:        1 << 24,
 	Affinity:     1 << 16,
-	UDPPeers:     1 << 16,
+	UDPPeers:     1 << 15,
 	SourceRanges: 1 << 16,
 	Flows:        1 << 16,
 	Clients:      1 << 14,
@@ -62,6 +63,7 @@ var sized = map[string]sizing{
 	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
 	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
 	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	sockMapBlEndpoint:    {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
 	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
 	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
@@ -76,8 +78,8 @@ func Setting(mapName string) string { return sized[mapName].setting }
 
 // Maps are the tables in the kernel. They implement [tables.Store].
 type Maps struct {
-	spec *ebpf.CollectionSpec
-	all  map[string]*ebpf.Map
+	specs map[string]*ebpf.MapSpec
+	all   map[string]*ebpf.Map
 
 	service *table[sockBlServiceEntry]
 	name    *table[sockBlServiceNameEntry]
@@ -87,30 +89,54 @@ type Maps struct {
 	// halfOpen is written by the programs, too.
 	halfOpen *table1[sockBlHalfOpenEntry]
 	tracking *table1[sockBlTrackingEntry]
-	cover    *table1[sockBlCoverEntry]
+	// sourcePort is bl_source_port.
+	sourcePort *table1[sockBlSourcePortEntry]
+	cover      *table1[sockBlCoverEntry]
+	secret     *table1[sockBlSecretEntry]
 	// node is bl_node; nodeMu is held while entries are read or written.
 	node   *table1[[MaxNodes]sockBlNodeEntry]
 	nodeMu sync.Mutex
 	// filterMap is the memory of filter, which is nil when opened for reading.
 	filterMap *table1[sockBlFilterEntry]
 	filter    *filter
+	// endpoints is nil when opened for reading.
+	endpoints *endpoints
 	readOnly  bool // the memory of all tables
 	// resized is set when a pinned map was replaced by one of another size.
 	resized bool
+	// former are the LRU tables that are replaced, until [Maps.Move] has moved what they
+	// hold; by name.
+	former map[string]*ebpf.Map
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
 
 var _ tables.Store = (*Maps)(nil)
 
-// mapSpecs returns the maps' definitions with the sizes filled in.
-func mapSpecs(sizes Sizes) (*ebpf.CollectionSpec, error) {
+// embedded returns the maps' definitions of the embedded object, which is read once: that
+// takes some 50 ms.
+var embedded = sync.OnceValues(func() (map[string]*ebpf.MapSpec, error) {
 	spec, err := loadSock()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
 	}
+	return spec.Maps, nil
+})
+
+// mapSpecs returns the maps' definitions with the sizes filled in, by name.
+func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
+	definitions, err := embedded()
+	if err != nil {
+		return nil, err
+	}
+	specs := make(map[string]*ebpf.MapSpec, len(definitions)+2)
+	for name, m := range definitions {
+		own := *m // the types are shared
+		specs[name] = &own
+	}
+	specs[deviceFaultMap], specs[toldMap] = deviceFaultSpec(), toldSpec()
 	for name, s := range sized {
-		m := spec.Maps[name]
+		m := specs[name]
 		entries := *s.entries(&sizes)
 		if entries == 0 {
 			return nil, fmt.Errorf("%s must be at least 1", s.setting)
@@ -128,34 +154,36 @@ func mapSpecs(sizes Sizes) (*ebpf.CollectionSpec, error) {
 		}
 		m.MaxEntries = (entries-1)/perChunk + 1
 	}
-	return spec, nil
+	return specs, nil
 }
 
 // names returns the names of the maps that are shared by all programs, sorted.
-func names(spec *ebpf.CollectionSpec) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(spec.Maps)), func(name string) bool {
+func names(specs map[string]*ebpf.MapSpec) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(specs)), func(name string) bool {
 		return name[0] == '.' // constants of one load
 	})
 }
 
 // Load opens the maps that are pinned in dir and makes those that are not. A
-// pinned map of another size is replaced by a new one with its entries; the
-// programs must be loaded anew to use it. Nothing is pinned.
+// pinned map of another size is replaced by a new one; the programs must be loaded anew
+// to use it. It holds the entries of the former one, but for those of LRU tables, to
+// which programs add while they are read: see [Maps.Move]. Nothing is pinned.
 //
 // dir need not exist. The error of a map that is pinned but not like this
 // version's names it.
 func Load(dir string, sizes Sizes) (*Maps, error) {
-	spec, err := mapSpecs(sizes)
+	specs, err := mapSpecs(sizes)
 	if err != nil {
 		return nil, err
 	}
-	m := &Maps{spec: spec, all: make(map[string]*ebpf.Map)}
-	for _, name := range names(spec) {
-		var resized bool
-		if m.all[name], resized, err = loadMap(filepath.Join(dir, name), spec.Maps[name]); err != nil {
+	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map), former: make(map[string]*ebpf.Map)}
+	for _, name := range names(specs) {
+		if err := m.loadMap(filepath.Join(dir, name), name); err != nil {
 			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
 		}
-		m.resized = m.resized || resized
+	}
+	if err := m.loadFormer(dir); err != nil {
+		return nil, errors.Join(err, m.Close())
 	}
 	if err := m.mapTables(false); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -164,13 +192,19 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if err := m.Barrier(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	if m.sourcePort.entry().LocalMax == 0 {
+		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
+	}
 	if m.filter, err = openFilter(m); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if m.endpoints, err = openEndpoints(m); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if err := m.writeCover(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	if err := m.writeTurned(); err != nil {
+	if err := m.writeHairpin(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
@@ -179,12 +213,12 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 // Open opens the maps that are pinned in dir for reading. The error is
 // [os.ErrNotExist] when dir holds none.
 func Open(dir string) (*Maps, error) {
-	spec, err := mapSpecs(DefaultSizes)
+	specs, err := mapSpecs(DefaultSizes)
 	if err != nil {
 		return nil, err
 	}
-	m := &Maps{spec: spec, all: make(map[string]*ebpf.Map)}
-	for _, name := range names(spec) {
+	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map)}
+	for _, name := range names(specs) {
 		opened, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
@@ -197,36 +231,44 @@ func Open(dir string) (*Maps, error) {
 	return m, nil
 }
 
-// loadMap opens or makes a map. resized is true for a new one that holds what the
-// pinned one does.
-func loadMap(path string, spec *ebpf.MapSpec) (kernelMap *ebpf.Map, resized bool, err error) {
+// loadMap opens or makes a map. One of another size gets what the pinned one holds,
+// or that becomes the former one.
+func (m *Maps) loadMap(path, name string) error {
+	spec := m.specs[name]
 	pinned, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
-		kernelMap, err = ebpf.NewMap(spec)
-		return kernelMap, false, err
+		m.all[name], err = ebpf.NewMap(spec)
+		return err
 	}
 	if err != nil {
-		return nil, false, err
+		return err
 	}
 	likePinned := spec.Copy()
 	likePinned.MaxEntries = pinned.MaxEntries()
 	if err := likePinned.Compatible(pinned); err != nil {
-		return nil, false, errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
+		return errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
 	}
 	if pinned.MaxEntries() == spec.MaxEntries {
-		return pinned, false, nil
+		m.all[name] = pinned
+		return nil
 	}
 	fresh, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, false, errors.Join(err, pinned.Close())
+		return errors.Join(err, pinned.Close())
 	}
-	if err := copyMap(fresh, pinned); err != nil {
-		if noRoom(err) {
-			err = tables.Limit{Table: spec.Name, Size: capacity(fresh, spec), Setting: Setting(spec.Name)}.Full()
-		}
-		return nil, false, errors.Join(fmt.Errorf("copy %s to the new size: %w", path, err), fresh.Close(), pinned.Close())
+	m.all[name], m.resized = fresh, true
+	if spec.Type == ebpf.LRUHash {
+		m.former[name] = pinned
+		return nil
 	}
-	return fresh, true, pinned.Close()
+	err = copyMap(fresh, pinned)
+	if noRoom(err) {
+		err = tables.Limit{Table: spec.Name, Size: capacity(fresh, spec), Setting: Setting(spec.Name)}.Full()
+	}
+	if err != nil {
+		err = fmt.Errorf("copy %s to the new size: %w", path, err)
+	}
+	return errors.Join(err, pinned.Close())
 }
 
 // noRoom reports whether a map could not take another entry.
@@ -234,7 +276,8 @@ func noRoom(err error) bool {
 	return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC)
 }
 
-// copyMap copies all entries; chunks of a growable table are shared.
+// copyMap copies all entries of a map that the agent alone writes to; chunks of a growable
+// table are shared.
 func copyMap(to, from *ebpf.Map) error {
 	switch from.Type() {
 	case ebpf.ArrayOfMaps:
@@ -289,16 +332,16 @@ func copyCounters(to, from *ebpf.Map) error {
 func (m *Maps) mapTables(readOnly bool) error {
 	var err error
 	m.readOnly = readOnly
-	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.spec.Maps[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
+	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.specs[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
 		return err
 	}
-	if m.name, err = openTable[sockBlServiceNameEntry](m.all[sockMapBlServiceName], m.spec.Maps[sockMapBlServiceName], Setting(sockMapBlServiceName), readOnly); err != nil {
+	if m.name, err = openTable[sockBlServiceNameEntry](m.all[sockMapBlServiceName], m.specs[sockMapBlServiceName], Setting(sockMapBlServiceName), readOnly); err != nil {
 		return err
 	}
-	if m.backend, err = openTable[sockBlBackendEntry](m.all[sockMapBlBackend], m.spec.Maps[sockMapBlBackend], Setting(sockMapBlBackend), readOnly); err != nil {
+	if m.backend, err = openTable[sockBlBackendEntry](m.all[sockMapBlBackend], m.specs[sockMapBlBackend], Setting(sockMapBlBackend), readOnly); err != nil {
 		return err
 	}
-	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.spec.Maps[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
+	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.specs[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
 		return err
 	}
 	if m.cover, err = openTable1[sockBlCoverEntry](m.all[sockMapBlCover], readOnly); err != nil {
@@ -307,13 +350,20 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.filterMap, err = openTable1[sockBlFilterEntry](m.all[sockMapBlFilter], readOnly); err != nil {
 		return err
 	}
+	if m.secret, err = openTable1[sockBlSecretEntry](m.all[sockMapBlSecret], readOnly); err != nil {
+		return err
+	}
 	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
 		return err
 	}
 	if m.tracking, err = openTable1[sockBlTrackingEntry](m.all[sockMapBlTracking], readOnly); err != nil {
 		return err
 	}
-	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], readOnly); err != nil {
+	if m.sourcePort, err = openTable1[sockBlSourcePortEntry](m.all[sockMapBlSourcePort], readOnly); err != nil {
+		return err
+	}
+	// Who removes flows counts them there, whatever else is left as it is.
+	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], false); err != nil {
 		return err
 	}
 	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {
@@ -325,25 +375,34 @@ func (m *Maps) mapTables(readOnly bool) error {
 
 // Pin pins the maps in dir, which exists, in place of any that are pinned there.
 func (m *Maps) Pin(dir string) error {
+	// Before the table that takes its place: an agent that is killed here leaves both.
+	if err := m.pinFormer(dir); err != nil {
+		return err
+	}
 	for name, kernelMap := range m.all {
-		path := filepath.Join(dir, name)
-		if same, err := samePin(path, kernelMap); err != nil {
-			return err
-		} else if same {
-			continue
-		}
-		// A pin is replaced by renaming over it: whoever opens the path finds one
-		// of the two.
-		fresh := path + "_new"
-		if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if err := kernelMap.Pin(fresh); err != nil {
+		if err := pin(filepath.Join(dir, name), kernelMap); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
-		if err := unix.Rename(fresh, path); err != nil {
-			return fmt.Errorf("pin map %s: rename %s: %w", name, fresh, err)
-		}
+	}
+	return nil
+}
+
+// pin pins a map in place of what may be pinned there.
+func pin(path string, kernelMap *ebpf.Map) error {
+	if same, err := samePin(path, kernelMap); err != nil || same {
+		return err
+	}
+	// A pin is replaced by renaming over it: whoever opens the path finds one of the
+	// two.
+	fresh := path + "_new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := kernelMap.Pin(fresh); err != nil {
+		return err
+	}
+	if err := unix.Rename(fresh, path); err != nil {
+		return fmt.Errorf("rename %s: %w", fresh, err)
 	}
 	return nil
 }
@@ -434,17 +493,27 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 	return nil
 }
 
-// LoadPrograms loads the programs for sockets and for packets over these maps. The
-// result is by name.
-func (m *Maps) LoadPrograms(c Constants) (map[string]*ebpf.Program, error) {
-	programs := make(map[string]*ebpf.Program)
-	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSock, loadTc} {
-		if err := m.loadPrograms(load, &c, programs); err != nil {
-			for _, p := range programs {
-				_ = p.Close()
-			}
-			return nil, fmt.Errorf("load programs: %w", err)
+// LoadSockets loads the programs for sockets over these maps. The result is by name.
+func (m *Maps) LoadSockets(c Constants) (map[string]*ebpf.Program, error) {
+	programs, err := m.loadPrograms(loadSock, &c)
+	if err != nil {
+		return nil, fmt.Errorf("load the programs for sockets: %w", err)
+	}
+	return programs, nil
+}
+
+// LoadDevices loads the programs for packets of devices over these maps: those of the names,
+// or all when there is none. The result is by name.
+func (m *Maps) LoadDevices(c Constants, names ...string) (map[string]*ebpf.Program, error) {
+	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
+		spec, err := loadTc()
+		if err == nil && len(names) > 0 {
+			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
 		}
+		return spec, err
+	}, &c)
+	if err != nil {
+		return nil, fmt.Errorf("load the programs for devices: %w", err)
 	}
 	return programs, nil
 }
@@ -476,8 +545,7 @@ func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, functi
 // loadXDP loads one program of the object, changed by change unless that is nil: the kernel
 // takes long to check them.
 func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
-	programs := make(map[string]*ebpf.Program)
-	load := func() (*ebpf.CollectionSpec, error) {
+	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
 		spec, err := loadXdp()
 		if err != nil {
 			return nil, err
@@ -493,45 +561,54 @@ func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec))
 			change(spec.Programs[name])
 		}
 		return spec, nil
-	}
-	if err := m.loadPrograms(load, &c, programs); err != nil {
+	}, &c)
+	if err != nil {
 		return nil, fmt.Errorf("load the XDP program: %w", err)
 	}
 	return programs[name], nil
 }
 
-// loadPrograms adds the programs of one object.
-func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants, programs map[string]*ebpf.Program) error {
+// loadPrograms loads the programs of one object. The result is by name.
+func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants) (map[string]*ebpf.Program, error) {
 	spec, err := load()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.set(spec.Variables); err != nil {
-		return err
+		return nil, err
 	}
 	if v := spec.Variables[tcVarBlHalfOpenMax]; v != nil {
 		if err := v.Set(m.maxHalfOpen()); err != nil {
-			return fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
+			return nil, fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
 		}
 	}
 	if v := spec.Variables[tcVarBlConntrack]; v != nil {
 		if err := v.Set(haveConntrack()); err != nil {
-			return fmt.Errorf("set constant %s: %w", tcVarBlConntrack, err)
+			return nil, fmt.Errorf("set constant %s: %w", tcVarBlConntrack, err)
 		}
 	}
-	for name, kernelMap := range m.all {
-		if s := spec.Maps[name]; s != nil {
-			s.MaxEntries = kernelMap.MaxEntries()
+	if v := spec.Variables[tcVarBlFlowMoves]; v != nil {
+		if err := v.Set(m.former[sockMapBlFlow] != nil); err != nil {
+			return nil, fmt.Errorf("set constant %s: %w", tcVarBlFlowMoves, err)
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: m.all})
+	if s := spec.Maps[tcMapBlFragment]; s != nil {
+		s.MaxEntries = max(s.MaxEntries, partLeast())
+	}
+	replaced := maps.Clone(m.all)
+	replaced[tcMapBlFormerFlow] = cmp.Or(m.former[sockMapBlFlow], m.all[sockMapBlFlow])
+	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
+	for name, kernelMap := range replaced {
+		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer coll.Close()
-	maps.Copy(programs, coll.Programs)
+	programs := coll.Programs
 	coll.Programs = nil // kept
-	return nil
+	return programs, nil
 }
 
 // Close releases descriptors and memory. Pinned maps live on.
@@ -561,6 +638,9 @@ func (m *Maps) Close() error {
 	if m.agent != nil {
 		errs = append(errs, m.agent.close())
 	}
+	if m.sourcePort != nil {
+		errs = append(errs, m.sourcePort.close())
+	}
 	if m.tracking != nil {
 		errs = append(errs, m.tracking.close())
 	}
@@ -570,5 +650,5 @@ func (m *Maps) Close() error {
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.closeFormer())...)
 }

@@ -53,7 +53,7 @@ func serveSCTP(t *testing.T, m *Maps) map[string]*ebpf.Program {
 			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))
 	}
-	programs, err := m.LoadPrograms(Constants{})
+	programs, err := m.LoadDevices(Constants{}, tcProgBlIngress, tcProgBlEgress)
 	must(t, err)
 	t.Cleanup(func() {
 		for _, p := range programs {

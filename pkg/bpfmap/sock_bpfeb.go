@@ -35,18 +35,22 @@ type sockBlAffinityKey struct {
 }
 
 type sockBlAgentEntry struct {
-	_          structs.HostLayout
-	Started    uint64
-	Synced     uint64
-	Syncs      uint64
-	Pending    uint64
-	Pid        uint32
-	TunnelPort uint16
-	Flags      uint16
-	Version    [64]int8
-	Node       [256]int8
-	Source     [256]int8
-	Cgroup     [256]int8
+	_                  structs.HostLayout
+	Started            uint64
+	Synced             uint64
+	Syncs              uint64
+	Pending            uint64
+	Pid                uint32
+	TunnelPort         uint16
+	Flags              uint16
+	Version            [64]int8
+	Node               [256]int8
+	Source             [128]int8
+	SizedBy            [104]int8
+	EvictedEstablished uint64
+	EvictedHalfOpen    uint64
+	Evicted            uint64
+	Cgroup             [256]int8
 }
 
 type sockBlAgentFlag uint32
@@ -147,10 +151,40 @@ const (
 type sockBlDeviceLimit uint32
 
 const (
-	sockBlDeviceLimitBL_DEVICE_MAX    sockBlDeviceLimit = 256
-	sockBlDeviceLimitBL_DEVICE_ROUTED sockBlDeviceLimit = 255
-	sockBlDeviceLimitBL_DEVICE_TURNED sockBlDeviceLimit = 254
+	sockBlDeviceLimitBL_DEVICE_MAX     sockBlDeviceLimit = 256
+	sockBlDeviceLimitBL_DEVICE_ROUTED  sockBlDeviceLimit = 255
+	sockBlDeviceLimitBL_DEVICE_HAIRPIN sockBlDeviceLimit = 254
 )
+
+type sockBlEndpointBits uint32
+
+const (
+	sockBlEndpointBitsBL_ENDPOINT_BITS sockBlEndpointBits = 192
+)
+
+type sockBlEndpointKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Addr      sockBlAddr
+	Port      uint16
+	Pad       uint16
+	Service   uint32
+}
+
+type sockBlExhaustedEntry struct {
+	_         structs.HostLayout
+	Count     uint64
+	Second    uint32
+	BackendId uint32
+}
+
+type sockBlExhaustedKey struct {
+	_     structs.HostLayout
+	Addr  sockBlAddr
+	Port  uint16
+	Proto uint8
+	Pad   uint8
+}
 
 type sockBlFilterEntry struct {
 	_    structs.HostLayout
@@ -177,25 +211,31 @@ const (
 )
 
 type sockBlFlowEntry struct {
-	_         structs.HostLayout
-	Addr      sockBlAddr
-	Forward   sockBlFlowForward
-	Port      uint16
-	OtherPort uint16
-	Touched   uint16
-	Device    uint8
-	Bits      uint8
+	_       structs.HostLayout
+	Forward sockBlFlowForward
 }
 
 type sockBlFlowForward struct {
-	_       structs.HostLayout
-	Backend struct {
-		_          structs.HostLayout
-		Id         uint32
-		Generation uint32
+	_         structs.HostLayout
+	Backend   sockBlAddr
+	BackendId uint32
+	Used      uint32
+	Progress  struct {
+		_   structs.HostLayout
+		Tcp struct {
+			_          structs.HostLayout
+			ClientSeq  uint32
+			BackendSeq uint32
+		}
 	}
-	Used    uint32
-	Service uint32
+	BackendPort uint16
+	Source      struct {
+		_    structs.HostLayout
+		Port uint16
+	}
+	Generation uint16
+	Device     uint8
+	Bits       uint8
 }
 
 type sockBlFlowKey struct {
@@ -208,6 +248,17 @@ type sockBlFlowKey struct {
 	Pad     [3]uint8
 }
 
+type sockBlFlowReply struct {
+	_           structs.HostLayout
+	Service     sockBlAddr
+	Client      sockBlAddr
+	ServicePort uint16
+	ClientPort  uint16
+	Touched     uint16
+	Device      uint8
+	Bits        uint8
+}
+
 type sockBlFlowState uint32
 
 const (
@@ -218,6 +269,7 @@ const (
 	sockBlFlowStateBL_FLOW_BACKEND_CLOSING sockBlFlowState = 4
 	sockBlFlowStateBL_FLOW_CLOSED          sockBlFlowState = 5
 	sockBlFlowStateBL_FLOW_ABORTED         sockBlFlowState = 6
+	sockBlFlowStateBL_FLOW_CLASHED         sockBlFlowState = 7
 )
 
 type sockBlForwarding uint32
@@ -266,7 +318,8 @@ const (
 type sockBlHalfOpenEntry struct {
 	_        structs.HostLayout
 	Count    int64
-	Pad      [56]uint8
+	Removed  uint64
+	Pad      [48]uint8
 	Overflow uint32
 	Pad2     [60]uint8
 }
@@ -355,14 +408,27 @@ const (
 	sockBlReasonBL_REASON_TUNNEL_MALFORMED    sockBlReason = 18
 	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND   sockBlReason = 19
 	sockBlReasonBL_REASON_FLOW_OVERFLOW       sockBlReason = 20
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 21
+	sockBlReasonBL_REASON_NO_SOURCE_ADDRESS   sockBlReason = 21
+	sockBlReasonBL_REASON_FLOW_ENTRY_ADDED    sockBlReason = 22
+	sockBlReasonBL_REASON_FLOW_ENTRY_REMOVED  sockBlReason = 23
+	sockBlReasonBL_REASON_TUNNEL_NO_SERVICE   sockBlReason = 24
+	sockBlReasonBL_REASON_TUNNEL_NO_FLOW      sockBlReason = 25
+	sockBlReasonBL_REASON_TUNNEL_WRONG_SECRET sockBlReason = 26
+	sockBlReasonBL_REASON_TUNNEL_SPOOFED      sockBlReason = 27
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 28
 )
 
 type sockBlSchema uint32
 
 const (
-	sockBlSchemaBL_SCHEMA sockBlSchema = 1
+	sockBlSchemaBL_SCHEMA sockBlSchema = 2
 )
+
+type sockBlSecretEntry struct {
+	_        structs.HostLayout
+	Sent     uint64
+	Accepted [2]uint64
+}
 
 type sockBlServiceEntry struct {
 	_          structs.HostLayout
@@ -386,7 +452,9 @@ type sockBlServiceNameEntry struct {
 	Family        uint8
 	InternalLocal uint8
 	ExternalLocal uint8
-	Pad           [8]uint8
+	Bound         uint32
+	Cut           uint8
+	Pad           [3]uint8
 }
 
 type sockBlServiceStatEntry struct {
@@ -420,14 +488,36 @@ type sockBlSockEntry struct {
 	_       structs.HostLayout
 	Vip     sockBlAddr
 	Addr    sockBlAddr
-	VipPort uint16
-	Port    uint16
-	Service uint32
 	Backend struct {
 		_          structs.HostLayout
 		Id         uint32
 		Generation uint32
 	}
+	LastUsed uint64
+	Owner    uint32
+	Service  uint32
+	VipPort  uint16
+	Port     uint16
+	State    uint8
+	Member   uint8
+	Spilled  uint8
+	Shared   uint8
+}
+
+type sockBlSockState uint32
+
+const (
+	sockBlSockStateBL_SOCK_UNCONNECTED sockBlSockState = 0
+	sockBlSockStateBL_SOCK_HIDDEN      sockBlSockState = 1
+	sockBlSockStateBL_SOCK_CONNECTED   sockBlSockState = 2
+)
+
+type sockBlSourcePortEntry struct {
+	_        structs.HostLayout
+	LocalMin uint16
+	LocalMax uint16
+	Pad      uint32
+	Reserved [1024]uint64
 }
 
 type sockBlSrcrangeKey struct {
@@ -497,11 +587,20 @@ type sockBlUdpPeerKey struct {
 type sockBlUdpQuery struct {
 	_         structs.HostLayout
 	Ethernet  [16]uint8
+	Cookie    uint64
 	Local     sockBlAddr
 	Peer      sockBlAddr
 	LocalPort uint16
 	PeerPort  uint16
+	Pad       uint32
 }
+
+type sockBlUdpSockSize uint32
+
+const (
+	sockBlUdpSockSizeBL_UDP_SOCK_SHIFT sockBlUdpSockSize = 16
+	sockBlUdpSockSizeBL_UDP_SOCK_SIZE  sockBlUdpSockSize = 65536
+)
 
 type sockBlVlanKey struct {
 	_       structs.HostLayout
@@ -522,6 +621,8 @@ const (
 	sockMapBlCover                    = "bl_cover"
 	sockMapBlDevice                   = "bl_device"
 	sockMapBlDeviceId                 = "bl_device_id"
+	sockMapBlEndpoint                 = "bl_endpoint"
+	sockMapBlExhausted                = "bl_exhausted"
 	sockMapBlFilter                   = "bl_filter"
 	sockMapBlFlow                     = "bl_flow"
 	sockMapBlFrontend                 = "bl_frontend"
@@ -535,15 +636,18 @@ const (
 	sockMapBlNodeName                 = "bl_node_name"
 	sockMapBlOverflow                 = "bl_overflow"
 	sockMapBlPeers                    = "bl_peers"
+	sockMapBlSecret                   = "bl_secret"
 	sockMapBlService                  = "bl_service"
 	sockMapBlServiceCidr              = "bl_service_cidr"
 	sockMapBlServiceName              = "bl_service_name"
 	sockMapBlServiceStat              = "bl_service_stat"
 	sockMapBlSlot                     = "bl_slot"
 	sockMapBlSock                     = "bl_sock"
+	sockMapBlSourcePort               = "bl_source_port"
 	sockMapBlSrcrange                 = "bl_srcrange"
 	sockMapBlTracking                 = "bl_tracking"
 	sockMapBlUdpPeer                  = "bl_udp_peer"
+	sockMapBlUdpSock                  = "bl_udp_sock"
 	sockMapBlVlan                     = "bl_vlan"
 	sockProgBlConnect4                = "bl_connect4"
 	sockProgBlConnect6                = "bl_connect6"
@@ -551,6 +655,7 @@ const (
 	sockProgBlGetpeername6            = "bl_getpeername6"
 	sockProgBlRecvmsg4                = "bl_recvmsg4"
 	sockProgBlRecvmsg6                = "bl_recvmsg6"
+	sockProgBlRelease                 = "bl_release"
 	sockProgBlSendmsg4                = "bl_sendmsg4"
 	sockProgBlSendmsg6                = "bl_sendmsg6"
 	sockProgBlUdpService              = "bl_udp_service"
@@ -561,9 +666,11 @@ const (
 	sockVarBlExportBlChunk            = "bl_export_bl_chunk"
 	sockVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	sockVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
+	sockVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
 	sockVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	sockVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	sockVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
+	sockVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	sockVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	sockVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	sockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
@@ -581,12 +688,14 @@ const (
 	sockVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	sockVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	sockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	sockVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	sockVarBlExportBlTag              = "bl_export_bl_tag"
 	sockVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	sockVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	sockVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	sockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	sockVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
+	sockVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
 	sockVarBlHostNetns                = "bl_host_netns"
 	sockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	sockVarBlSeed                     = "bl_seed"
@@ -643,6 +752,7 @@ type sockProgramSpecs struct {
 	BlGetpeername6 *ebpf.ProgramSpec `ebpf:"bl_getpeername6"`
 	BlRecvmsg4     *ebpf.ProgramSpec `ebpf:"bl_recvmsg4"`
 	BlRecvmsg6     *ebpf.ProgramSpec `ebpf:"bl_recvmsg6"`
+	BlRelease      *ebpf.ProgramSpec `ebpf:"bl_release"`
 	BlSendmsg4     *ebpf.ProgramSpec `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.ProgramSpec `ebpf:"bl_sendmsg6"`
 	BlUdpService   *ebpf.ProgramSpec `ebpf:"bl_udp_service"`
@@ -661,6 +771,8 @@ type sockMapSpecs struct {
 	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
@@ -674,15 +786,18 @@ type sockMapSpecs struct {
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.MapSpec `ebpf:"bl_service_name"`
 	BlServiceStat *ebpf.MapSpec `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -697,9 +812,11 @@ type sockVariableSpecs struct {
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
@@ -717,12 +834,14 @@ type sockVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
@@ -760,6 +879,8 @@ type sockMaps struct {
 	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
@@ -773,15 +894,18 @@ type sockMaps struct {
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
 	BlServiceName *ebpf.Map `ebpf:"bl_service_name"`
 	BlServiceStat *ebpf.Map `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -796,6 +920,8 @@ func (m *sockMaps) Close() error {
 		m.BlCover,
 		m.BlDevice,
 		m.BlDeviceId,
+		m.BlEndpoint,
+		m.BlExhausted,
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFrontend,
@@ -809,15 +935,18 @@ func (m *sockMaps) Close() error {
 		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSecret,
 		m.BlService,
 		m.BlServiceCidr,
 		m.BlServiceName,
 		m.BlServiceStat,
 		m.BlSlot,
 		m.BlSock,
+		m.BlSourcePort,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlUdpPeer,
+		m.BlUdpSock,
 		m.BlVlan,
 	)
 }
@@ -833,9 +962,11 @@ type sockVariables struct {
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
@@ -853,12 +984,14 @@ type sockVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
@@ -877,6 +1010,7 @@ type sockPrograms struct {
 	BlGetpeername6 *ebpf.Program `ebpf:"bl_getpeername6"`
 	BlRecvmsg4     *ebpf.Program `ebpf:"bl_recvmsg4"`
 	BlRecvmsg6     *ebpf.Program `ebpf:"bl_recvmsg6"`
+	BlRelease      *ebpf.Program `ebpf:"bl_release"`
 	BlSendmsg4     *ebpf.Program `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.Program `ebpf:"bl_sendmsg6"`
 	BlUdpService   *ebpf.Program `ebpf:"bl_udp_service"`
@@ -890,6 +1024,7 @@ func (p *sockPrograms) Close() error {
 		p.BlGetpeername6,
 		p.BlRecvmsg4,
 		p.BlRecvmsg6,
+		p.BlRelease,
 		p.BlSendmsg4,
 		p.BlSendmsg6,
 		p.BlUdpService,

@@ -49,7 +49,7 @@ func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
 // growStat gives the Services that have an entry their counters. They are not
 // mapped.
 func (m *Maps) growStat() error {
-	outer, inner := m.all[sockMapBlServiceStat], m.spec.Maps[sockMapBlServiceStat].InnerMap
+	outer, inner := m.all[sockMapBlServiceStat], m.specs[sockMapBlServiceStat].InnerMap
 	want := m.service.len() / inner.MaxEntries
 	if m.statChunks >= want {
 		return nil
@@ -132,6 +132,9 @@ func (m *Maps) putAlgorithm(e *sockBlServiceEntry, algorithm uint16) {
 func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	e, err := m.backend.grow(id)
 	if err != nil {
+		return err
+	}
+	if err := m.endpoints.replace(e, backend); err != nil {
 		return err
 	}
 	addr, port := addrOf(backend.AddrPort.Addr()), hton16(backend.AddrPort.Port())

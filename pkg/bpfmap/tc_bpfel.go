@@ -26,8 +26,12 @@ const (
 	tcMapBlDevice                   = "bl_device"
 	tcMapBlDeviceHint               = "bl_device_hint"
 	tcMapBlDeviceId                 = "bl_device_id"
+	tcMapBlEndpoint                 = "bl_endpoint"
+	tcMapBlExhausted                = "bl_exhausted"
 	tcMapBlFilter                   = "bl_filter"
 	tcMapBlFlow                     = "bl_flow"
+	tcMapBlFlowWork                 = "bl_flow_work"
+	tcMapBlFormerFlow               = "bl_former_flow"
 	tcMapBlFragment                 = "bl_fragment"
 	tcMapBlFrontend                 = "bl_frontend"
 	tcMapBlHalfOpen                 = "bl_half_open"
@@ -42,6 +46,7 @@ const (
 	tcMapBlPeers                    = "bl_peers"
 	tcMapBlReorder                  = "bl_reorder"
 	tcMapBlReorderData              = "bl_reorder_data"
+	tcMapBlSecret                   = "bl_secret"
 	tcMapBlServed                   = "bl_served"
 	tcMapBlService                  = "bl_service"
 	tcMapBlServiceCidr              = "bl_service_cidr"
@@ -49,10 +54,12 @@ const (
 	tcMapBlServiceStat              = "bl_service_stat"
 	tcMapBlSlot                     = "bl_slot"
 	tcMapBlSock                     = "bl_sock"
+	tcMapBlSourcePort               = "bl_source_port"
 	tcMapBlSrcrange                 = "bl_srcrange"
 	tcMapBlTracking                 = "bl_tracking"
 	tcMapBlTunnelWork               = "bl_tunnel_work"
 	tcMapBlUdpPeer                  = "bl_udp_peer"
+	tcMapBlUdpSock                  = "bl_udp_sock"
 	tcMapBlVlan                     = "bl_vlan"
 	tcProgBlEgress                  = "bl_egress"
 	tcProgBlEgressL3                = "bl_egress_l3"
@@ -68,9 +75,11 @@ const (
 	tcVarBlExportBlChunk            = "bl_export_bl_chunk"
 	tcVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	tcVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
+	tcVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
 	tcVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	tcVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	tcVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
+	tcVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	tcVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	tcVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	tcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
@@ -88,12 +97,15 @@ const (
 	tcVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	tcVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	tcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	tcVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	tcVarBlExportBlTag              = "bl_export_bl_tag"
 	tcVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	tcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	tcVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	tcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	tcVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
+	tcVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
+	tcVarBlFlowMoves                = "bl_flow_moves"
 	tcVarBlForwardMark              = "bl_forward_mark"
 	tcVarBlHalfOpenMax              = "bl_half_open_max"
 	tcVarBlHostNetns                = "bl_host_netns"
@@ -171,8 +183,12 @@ type tcMapSpecs struct {
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
+	BlFlowWork    *ebpf.MapSpec `ebpf:"bl_flow_work"`
+	BlFormerFlow  *ebpf.MapSpec `ebpf:"bl_former_flow"`
 	BlFragment    *ebpf.MapSpec `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
@@ -187,6 +203,7 @@ type tcMapSpecs struct {
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
+	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -194,10 +211,12 @@ type tcMapSpecs struct {
 	BlServiceStat *ebpf.MapSpec `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -213,9 +232,11 @@ type tcVariableSpecs struct {
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
@@ -233,12 +254,15 @@ type tcVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
+	BlFlowMoves                *ebpf.VariableSpec `ebpf:"bl_flow_moves"`
 	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
@@ -282,8 +306,12 @@ type tcMaps struct {
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
+	BlFlowWork    *ebpf.Map `ebpf:"bl_flow_work"`
+	BlFormerFlow  *ebpf.Map `ebpf:"bl_former_flow"`
 	BlFragment    *ebpf.Map `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
@@ -298,6 +326,7 @@ type tcMaps struct {
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
+	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -305,10 +334,12 @@ type tcMaps struct {
 	BlServiceStat *ebpf.Map `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -324,8 +355,12 @@ func (m *tcMaps) Close() error {
 		m.BlDevice,
 		m.BlDeviceHint,
 		m.BlDeviceId,
+		m.BlEndpoint,
+		m.BlExhausted,
 		m.BlFilter,
 		m.BlFlow,
+		m.BlFlowWork,
+		m.BlFormerFlow,
 		m.BlFragment,
 		m.BlFrontend,
 		m.BlHalfOpen,
@@ -340,6 +375,7 @@ func (m *tcMaps) Close() error {
 		m.BlPeers,
 		m.BlReorder,
 		m.BlReorderData,
+		m.BlSecret,
 		m.BlServed,
 		m.BlService,
 		m.BlServiceCidr,
@@ -347,10 +383,12 @@ func (m *tcMaps) Close() error {
 		m.BlServiceStat,
 		m.BlSlot,
 		m.BlSock,
+		m.BlSourcePort,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
+		m.BlUdpSock,
 		m.BlVlan,
 	)
 }
@@ -367,9 +405,11 @@ type tcVariables struct {
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
@@ -387,12 +427,15 @@ type tcVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
+	BlFlowMoves                *ebpf.Variable `ebpf:"bl_flow_moves"`
 	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`

@@ -11,6 +11,7 @@ import (
 // UDPSocket is what finds a connected UDP socket in its network namespace.
 type UDPSocket struct {
 	Local, Peer netip.AddrPort
+	Cookie      uint64
 	Device      uint32 // index of the device that it is bound to; 0 is none
 }
 
@@ -20,11 +21,12 @@ type testRun struct {
 	Ifindex uint32
 }
 
-// UDPService asks a program, loaded by [Maps.LoadPrograms], which Service has led a socket
+// UDPService asks a program, loaded by [Maps.LoadSockets], which Service has led a socket
 // of the calling thread's network namespace to its peer. It returns the Service's id, and
 // false for a socket that goes to its peer by itself or is none.
 func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
 	query := sockBlUdpQuery{
+		Cookie:    s.Cookie,
 		Local:     addrOf(s.Local.Addr()),
 		Peer:      addrOf(s.Peer.Addr()),
 		LocalPort: hton16(s.Local.Port()),

@@ -26,8 +26,12 @@ const (
 	xdpMapBlDevice                   = "bl_device"
 	xdpMapBlDeviceHint               = "bl_device_hint"
 	xdpMapBlDeviceId                 = "bl_device_id"
+	xdpMapBlEndpoint                 = "bl_endpoint"
+	xdpMapBlExhausted                = "bl_exhausted"
 	xdpMapBlFilter                   = "bl_filter"
 	xdpMapBlFlow                     = "bl_flow"
+	xdpMapBlFlowWork                 = "bl_flow_work"
+	xdpMapBlFormerFlow               = "bl_former_flow"
 	xdpMapBlFrontend                 = "bl_frontend"
 	xdpMapBlHalfOpen                 = "bl_half_open"
 	xdpMapBlHop                      = "bl_hop"
@@ -40,6 +44,7 @@ const (
 	xdpMapBlNodeName                 = "bl_node_name"
 	xdpMapBlOverflow                 = "bl_overflow"
 	xdpMapBlPeers                    = "bl_peers"
+	xdpMapBlSecret                   = "bl_secret"
 	xdpMapBlServed                   = "bl_served"
 	xdpMapBlService                  = "bl_service"
 	xdpMapBlServiceCidr              = "bl_service_cidr"
@@ -47,10 +52,12 @@ const (
 	xdpMapBlServiceStat              = "bl_service_stat"
 	xdpMapBlSlot                     = "bl_slot"
 	xdpMapBlSock                     = "bl_sock"
+	xdpMapBlSourcePort               = "bl_source_port"
 	xdpMapBlSrcrange                 = "bl_srcrange"
 	xdpMapBlTracking                 = "bl_tracking"
 	xdpMapBlTunnelWork               = "bl_tunnel_work"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
+	xdpMapBlUdpSock                  = "bl_udp_sock"
 	xdpMapBlVlan                     = "bl_vlan"
 	xdpProgBlXdp                     = "bl_xdp"
 	xdpProgBlXdpBelow                = "bl_xdp_below"
@@ -62,9 +69,11 @@ const (
 	xdpVarBlExportBlChunk            = "bl_export_bl_chunk"
 	xdpVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	xdpVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
+	xdpVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
 	xdpVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	xdpVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	xdpVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
+	xdpVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	xdpVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	xdpVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	xdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
@@ -82,12 +91,15 @@ const (
 	xdpVarBlExportBlSetBits          = "bl_export_bl_set_bits"
 	xdpVarBlExportBlSetKind          = "bl_export_bl_set_kind"
 	xdpVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
+	xdpVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	xdpVarBlExportBlTag              = "bl_export_bl_tag"
 	xdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	xdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	xdpVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
 	xdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	xdpVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
+	xdpVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
+	xdpVarBlFlowMoves                = "bl_flow_moves"
 	xdpVarBlHalfOpenMax              = "bl_half_open_max"
 	xdpVarBlHostNetns                = "bl_host_netns"
 	xdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
@@ -161,8 +173,12 @@ type xdpMapSpecs struct {
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
+	BlFlowWork    *ebpf.MapSpec `ebpf:"bl_flow_work"`
+	BlFormerFlow  *ebpf.MapSpec `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
@@ -175,6 +191,7 @@ type xdpMapSpecs struct {
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -182,10 +199,12 @@ type xdpMapSpecs struct {
 	BlServiceStat *ebpf.MapSpec `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -201,9 +220,11 @@ type xdpVariableSpecs struct {
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
@@ -221,12 +242,15 @@ type xdpVariableSpecs struct {
 	BlExportBlSetBits          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.VariableSpec `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
+	BlFlowMoves                *ebpf.VariableSpec `ebpf:"bl_flow_moves"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
@@ -270,8 +294,12 @@ type xdpMaps struct {
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
+	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
+	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
+	BlFlowWork    *ebpf.Map `ebpf:"bl_flow_work"`
+	BlFormerFlow  *ebpf.Map `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
@@ -284,6 +312,7 @@ type xdpMaps struct {
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -291,10 +320,12 @@ type xdpMaps struct {
 	BlServiceStat *ebpf.Map `ebpf:"bl_service_stat"`
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
+	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
+	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -310,8 +341,12 @@ func (m *xdpMaps) Close() error {
 		m.BlDevice,
 		m.BlDeviceHint,
 		m.BlDeviceId,
+		m.BlEndpoint,
+		m.BlExhausted,
 		m.BlFilter,
 		m.BlFlow,
+		m.BlFlowWork,
+		m.BlFormerFlow,
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlHop,
@@ -324,6 +359,7 @@ func (m *xdpMaps) Close() error {
 		m.BlNodeName,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSecret,
 		m.BlServed,
 		m.BlService,
 		m.BlServiceCidr,
@@ -331,10 +367,12 @@ func (m *xdpMaps) Close() error {
 		m.BlServiceStat,
 		m.BlSlot,
 		m.BlSock,
+		m.BlSourcePort,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
+		m.BlUdpSock,
 		m.BlVlan,
 	)
 }
@@ -351,9 +389,11 @@ type xdpVariables struct {
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
+	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
+	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
@@ -371,12 +411,15 @@ type xdpVariables struct {
 	BlExportBlSetBits          *ebpf.Variable `ebpf:"bl_export_bl_set_bits"`
 	BlExportBlSetKind          *ebpf.Variable `ebpf:"bl_export_bl_set_kind"`
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
+	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
+	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
+	BlFlowMoves                *ebpf.Variable `ebpf:"bl_flow_moves"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`

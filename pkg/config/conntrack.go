@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/flow"
 )
@@ -31,16 +30,16 @@ func trackedMax(c *kubeproxyconfig.KubeProxyConntrackConfiguration, cores int) i
 	return max(scaled, int(*c.Min))
 }
 
-// flowEntries returns the size of the flow table where it is not given. It is that of
-// connection tracking only where somebody has chosen that: unlike netfilter's table the
-// kernel makes this one in full at once, and only clients outside of the node use it.
+// flowEntries returns the size of the flow table where connection tracking says it, else 0.
+// It does only where somebody has chosen its size: unlike netfilter's table the kernel makes
+// this one in full at once, and only clients outside of the node use it.
 func flowEntries(c *kubeproxyconfig.KubeProxyConntrackConfiguration) uint32 {
 	if *c.MaxPerCore == defaultConntrackMaxPerCore && *c.Min == defaultConntrackMin {
-		return bpfmap.DefaultSizes.Flows
+		return 0
 	}
 	tracked := min(trackedMax(c, cores()), maxTracked)
 	if tracked <= 0 {
-		return bpfmap.DefaultSizes.Flows
+		return 0
 	}
 	return uint32(2 * tracked)
 }

@@ -39,12 +39,12 @@ func (s *Settings) setDatapath(beeline *field.Path) field.ErrorList {
 	}
 	var ok bool
 	if s.SNATPortMin, s.SNATPortMax, ok = portRange(b.SNATPortRange); !ok {
-		errs = append(errs, field.Invalid(beeline.Child("snatPortRange"), b.SNATPortRange, "must be a range of ports such as 61000-65535"))
+		errs = append(errs, field.Invalid(beeline.Child("snatPortRange"), b.SNATPortRange, "must be a range of ports such as 1024-65535"))
 	}
 	return errs
 }
 
-// portRange parses "61000-65535".
+// portRange parses "1024-65535".
 func portRange(s string) (first, last uint16, ok bool) {
 	a, b, dash := strings.Cut(s, "-")
 	low, errLow := strconv.ParseUint(a, 10, 16)

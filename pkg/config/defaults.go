@@ -3,6 +3,7 @@ package config
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
 // The ports that kube-proxy serves health and metrics on.
@@ -67,26 +69,27 @@ func setKubeProxyDefaults(k *KubeProxyConfiguration) {
 func setBeelineDefaults(b *BeelineConfiguration) {
 	b.APIVersion, b.Kind = BeelineAPIVersion, BeelineKind
 	fill(&b.StateDir, "/var/lib/beeline")
+	fill(&b.ServiceNodePortRange, "30000-32767")
 	fillPointer(&b.DSRPort, defaultDSRPort)
 	fillPointer(&b.DSRClampMSS, true)
 	fill(&b.SocketLB, SocketLBAll)
 	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))
 	fill(&b.AcceptForwarded, AcceptForwardedAuto)
-	fill(&b.SNATPortRange, "61000-65535")
+	fill(&b.SNATPortRange, "1024-65535")
 	fill(&b.BPFFS, datapath.DefaultBPFFS)
 	if len(b.Devices) == 0 {
 		b.Devices = []string{datapath.DevicesAuto}
+	}
+	if len(b.AllowedAnnotations) == 0 {
+		b.AllowedAnnotations = slices.Clone(convert.DefaultAnnotations)
 	}
 	sizes, t := bpfmap.DefaultSizes, &b.Tables
 	fill(&t.MaxFrontends, sizes.Frontends)
 	fill(&t.MaxServices, sizes.Services)
 	fill(&t.MaxBackends, sizes.Backends)
 	fill(&t.MaxSlots, sizes.Slots)
-	fill(&t.MaxAffinityEntries, sizes.Affinity)
-	fill(&t.MaxUDPPeers, sizes.UDPPeers)
 	fill(&t.MaxSourceRanges, sizes.SourceRanges)
-	fill(&t.MaxClients, sizes.Clients)
 	times, f := flow.DefaultTimeouts, &b.FlowTimeouts
 	fill(&f.TCPSynSent.Duration, times.TCPSynSent)
 	fill(&f.TCPSynReceived.Duration, times.TCPSynReceived)

@@ -12,13 +12,17 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"this node's own IP, one of each family (default the Node object's)")
 	bind(f, f.StringSliceVar, &b.ServiceClusterIPRanges, "service-cluster-ip-range", "BeelineConfiguration.serviceClusterIPRanges",
 		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
+	bind(f, f.StringVar, &b.ServiceNodePortRange, "service-node-port-range", "BeelineConfiguration.serviceNodePortRange",
+		"ports that --manifests assigns NodePorts from and accepts, as kube-apiserver has it")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
-		"how Services spread connections that do not say it by annotation: random, rr, wrr, sh, dh or maglev (default random, or what --ipvs-scheduler says)")
+		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh or maglev (default random, or what --ipvs-scheduler says)")
+	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
+		"annotations of Services and EndpointSlices that count, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, only when it is named here")
 	f.addForwarding(b)
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
-		"cgroup2 folder whose processes are served (default where cgroup2 is mounted)")
+		"cgroup2 folder whose processes are served (default where cgroup2 is mounted, else it is mounted at /run/beeline/cgroupv2)")
 	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",
-		"folder on a BPF file system for what outlives the agent")
+		"folder on a BPF file system for what outlives the agent; one is mounted at the default place if nothing is")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
 }
@@ -30,11 +34,13 @@ func (f *flagSet) addForwarding(b *BeelineConfiguration) {
 		"UDP port of the tunnel, the same on all nodes; 0: this node takes no part in it")
 	bind(f, f.BoolVar, b.DSRClampMSS, "dsr-clamp-mss", "BeelineConfiguration.dsrClampMSS",
 		"lower the segment size of TCP connections that come by the tunnel to what fits into it")
+	bind(f, f.StringVar, &b.DSRSecretFile, "dsr-secret-file", "BeelineConfiguration.dsrSecretFile",
+		"file with the secret of the cluster, the same on all nodes, without which packets of the tunnel are dropped; two lines are two secrets, both accepted, the first is sent")
 }
 
 func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.Devices, "devices", "BeelineConfiguration.devices",
-		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them, none serves only processes of this node")
+		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them (default routes, node IPs, overlays, routes to pods, networks of --nodeport-addresses), none serves only processes of this node")
 	bind(f, f.StringSliceVar, &b.PodDevices, "pod-devices", "BeelineConfiguration.podDevices",
 		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not be translated: their packets are")
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
@@ -47,7 +53,7 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	f.bindValue(text[AcceptForwarded]{&b.AcceptForwarded}, "accept-forwarded", "BeelineConfiguration.acceptForwarded",
 		"let connections of Services through an iptables whose chain FORWARD drops packets, as kube-proxy does: auto, or never, which leaves iptables alone")
 	bind(f, f.StringVar, &b.SNATPortRange, "snat-port-range", "BeelineConfiguration.snatPortRange",
-		"source ports of clients' connections to endpoints on other nodes; should not overlap net.ipv4.ip_local_port_range")
+		"source ports that clients' connections to endpoints on other nodes get when they cannot keep their own; those of net.ipv4.ip_local_port_range last, of ip_local_reserved_ports never")
 }
 
 func (f *flagSet) addTables(t *TablesConfiguration) {
@@ -59,14 +65,20 @@ func (f *flagSet) addTables(t *TablesConfiguration) {
 		"endpoints of all Service ports")
 	bind(f, f.Uint32Var, &t.MaxSlots, "max-slots", "BeelineConfiguration.tables.maxSlots",
 		"places of endpoints in sets")
+	bind(f, f.Uint32Var, &t.MaxSlotsPerService, "max-slots-per-service", "BeelineConfiguration.tables.maxSlotsPerService",
+		"slots that rings and weights of one Service may take, beyond one for each endpoint (default an eighth of --max-slots)")
+	bind(f, f.Uint32Var, &t.MaxSlotsPerNamespace, "max-slots-per-namespace", "BeelineConfiguration.tables.maxSlotsPerNamespace",
+		"slots that rings and weights of all Services of a namespace may take (default a quarter of --max-slots)")
+	bind(f, f.Uint32Var, &t.ReservedSlots, "reserved-slots", "BeelineConfiguration.tables.reservedSlots",
+		"slots that rings and weights never take (default a quarter of --max-slots)")
 	bind(f, f.Uint32Var, &t.MaxAffinityEntries, "max-affinity-entries", "BeelineConfiguration.tables.maxAffinityEntries",
-		"clients with session affinity; the one idle longest gives way")
+		"clients with session affinity; the least recently used is evicted (default by the machine's memory)")
 	bind(f, f.Uint32Var, &t.MaxUDPPeers, "max-udp-peers", "BeelineConfiguration.tables.maxUDPPeers",
-		"twice the Service addresses that unconnected UDP sockets use; the one idle longest gives way")
+		"twice the Service addresses that unconnected UDP sockets use beyond their first; the least recently used is evicted (default by the machine's memory)")
 	bind(f, f.Uint32Var, &t.MaxSourceRanges, "max-source-ranges", "BeelineConfiguration.tables.maxSourceRanges",
 		"loadBalancerSourceRanges of all Service ports")
 	bind(f, f.Uint32Var, &t.MaxFlows, "max-flows", "BeelineConfiguration.tables.maxFlows",
-		"twice the connections of clients outside of the node; the one idle longest gives way (default 65536, or what --conntrack-max-per-core and --conntrack-min say)")
+		"twice the connections of clients outside of the node; the least recently used is evicted (default by the machine's memory, or what --conntrack-max-per-core and --conntrack-min say)")
 	bind(f, f.Uint32Var, &t.MaxClients, "max-clients", "BeelineConfiguration.tables.maxClients",
-		"clients outside of the node with session affinity; the one idle longest gives way")
+		"clients outside of the node with session affinity; the least recently used is evicted (default by the machine's memory)")
 }

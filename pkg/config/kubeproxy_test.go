@@ -12,11 +12,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // kubeProxy returns the path of a real kube-proxy.
 func kubeProxy(t *testing.T) string {
 	t.Helper()
+	tier.Slow(t, "needs a kube-proxy, which takes minutes to build")
 	dir, err := apiserver.Build(context.Background())
 	if err != nil {
 		t.Fatal(err)

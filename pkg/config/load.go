@@ -34,6 +34,43 @@ func (f *Flags) Load() (*Config, error) {
 	return c, nil
 }
 
+// BPFFS returns where Beeline's pins are, for who removes them: it minds nothing else that the
+// files say, so that a mistake in them, or a field of another version, leaves no node with
+// programs that cannot be taken down.
+func (f *Flags) BPFFS() (string, error) {
+	if f.given.Changed("bpffs") {
+		return f.given.GetString("bpffs")
+	}
+	at := Default().Beeline.BPFFS
+	for _, name := range f.Files {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			return "", fmt.Errorf("--config: %w: give --bpffs to do without", err)
+		}
+		docs, faults := yamldoc.Split(raw)
+		if len(faults) > 0 {
+			return "", fmt.Errorf("%w: give --bpffs to do without", errors.Join(yamldoc.InFile(name, faults)...))
+		}
+		for _, d := range docs {
+			var found struct {
+				metav1.TypeMeta `json:",inline"`
+				BPFFS           string `json:"bpffs"`
+			}
+			data, faults := d.JSON()
+			if len(faults) == 0 {
+				faults = d.Loose(nil, data, &found)
+			}
+			if len(faults) > 0 && found.Kind == BeelineKind {
+				return "", fmt.Errorf("%w: give --bpffs to do without", errors.Join(yamldoc.InFile(name, faults)...))
+			}
+			if found.Kind == BeelineKind && found.BPFFS != "" {
+				at = found.BPFFS
+			}
+		}
+	}
+	return at, nil
+}
+
 // read takes over what a file holds.
 func (c *Config) read(name string) []error {
 	raw, err := os.ReadFile(name)
@@ -64,7 +101,6 @@ func (c *Config) document(at place) []*yamldoc.Fault {
 	switch {
 	case tm.APIVersion == kubeProxyAPIVersion && tm.Kind == KubeProxyKind:
 		target = &c.KubeProxy
-		data, c.origin.former = withoutFormer(data)
 	case tm.APIVersion == BeelineAPIVersion && tm.Kind == BeelineKind:
 		target = &c.Beeline
 	default:
@@ -76,5 +112,11 @@ func (c *Config) document(at place) []*yamldoc.Fault {
 			tm.Kind, first.file, first.document.Number))}
 	}
 	c.origin.places[tm.Kind] = at
-	return at.document.Strict(nil, data, target)
+	if tm.Kind == BeelineKind {
+		return at.document.Strict(nil, data, target)
+	}
+	// Other versions of kube-proxy have fields that this one does not, and their ConfigMap
+	// is to serve it.
+	c.origin.unknown, faults = at.document.Lenient(nil, data, target)
+	return faults
 }

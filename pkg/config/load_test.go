@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/tools/txtar"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -104,7 +103,7 @@ func TestKubeadm(t *testing.T) {
 	equal(t, "MinSyncPeriod", s.MinSyncPeriod, 0)
 	equal(t, "SyncPeriod", s.SyncPeriod, 30*time.Second)
 	equal(t, "TCPEstablished", s.Timeouts.TCPEstablished, 24*time.Hour)
-	equal(t, "Flows", s.Sizes.Flows, bpfmap.DefaultSizes.Flows)
+	equal(t, "Flows", s.Sizes.Flows, readMemory().sizes().Flows)
 }
 
 // TestPartial reads a file that names few fields, of both parts, and some that have no
@@ -125,13 +124,72 @@ func TestPartial(t *testing.T) {
 	equal(t, "the unused", s.Unused(), []string{"featureGates.Some", "iptables.masqueradeAll", "ipvs.scheduler", "ipvs.strictARP", "mode"})
 }
 
-// TestOld reads fields that kube-proxy no longer has.
-func TestOld(t *testing.T) {
+// TestOtherVersions reads fields that kube-proxy no longer has, or does not have yet.
+func TestOtherVersions(t *testing.T) {
 	s := mustSettings(t, "--config", "testdata/old.yaml")
-	equal(t, "the unused", s.Unused(), []string{"resourceContainer", "udpIdleTimeout"})
+	equal(t, "the unused", s.Unused(), nil)
+	unknown(t, s, "testdata/old.yaml: document 1: line 15: resourceContainer: unknown field",
+		"testdata/old.yaml: document 1: line 16: udpIdleTimeout: unknown field")
 	equal(t, "HealthzAddress", s.HealthzAddress, "[::]:10256")
 	equal(t, "MetricsAddress", s.MetricsAddress, "[::1]:10249")
 	equal(t, "NodeAddrs", s.NodeAddrs, nil)
+}
+
+// unknown fails the test when the fields that are not known are not these.
+func unknown(t *testing.T, s *Settings, want ...string) {
+	t.Helper()
+	count, faults := s.Unknown()
+	var got []string
+	for _, f := range faults {
+		got = append(got, f.Error())
+	}
+	equal(t, "the unknown", got, want)
+	equal(t, "how many are unknown", count, len(want))
+}
+
+// TestNewerVersion reads the ConfigMap of a kube-proxy that has fields which this version
+// does not know; all others count.
+func TestNewerVersion(t *testing.T) {
+	s := mustSettings(t, "--config", "testdata/newer.yaml")
+	unknown(t, s, "testdata/newer.yaml: document 1: line 6: conntrack.tcpLooseness: unknown field",
+		"testdata/newer.yaml: document 1: line 7: ebpf: unknown field")
+	equal(t, "UDP", s.Timeouts.UDP, 45*time.Second)
+	equal(t, "PodRanges", s.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+}
+
+// TestBPFFS reads where Beeline is in the kernel without minding anything else.
+func TestBPFFS(t *testing.T) {
+	beeline := "apiVersion: " + BeelineAPIVersion + "\nkind: " + BeelineKind + "\nbpffs: /elsewhere\nfieldOfLater: {a: 1}\ndsrPort: wrong\n"
+	name := filepath.Join(t.TempDir(), "beeline.yaml")
+	if err := os.WriteFile(name, []byte("apiVersion: kubeproxy.config.k8s.io/v2\nkind: KubeProxyConfiguration\nmode: 7\n---\n"+beeline), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args, want string
+	}{
+		{"", "/sys/fs/bpf"},
+		{"--config " + name, "/elsewhere"},
+		{"--config testdata/newer.yaml --config " + name, "/elsewhere"},
+		{"--config " + name + " --bpffs /flag", "/flag"},
+		{"--config /no/such/file --bpffs /flag", "/flag"},
+		{"--config /no/such/file", "error: /no/such/file"},
+	} {
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags := AddFlags(set)
+		if err := set.Parse(strings.Fields(tc.args)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := flags.BPFFS()
+		if wrong, ok := strings.CutPrefix(tc.want, "error: "); ok {
+			if err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "--bpffs") {
+				t.Errorf("%q: error %v", tc.args, err)
+			}
+			continue
+		}
+		if err != nil || got != tc.want {
+			t.Errorf("%q: got %q, want %q: %v", tc.args, got, tc.want, err)
+		}
+	}
 }
 
 // TestFlagsWin sets flags over files.
@@ -210,11 +268,64 @@ func TestWrite(t *testing.T) {
 // TestFlowTable derives the size of the flow table from connection tracking's where
 // that was chosen.
 func TestFlowTable(t *testing.T) {
-	equal(t, "the default", mustSettings(t).Sizes.Flows, bpfmap.DefaultSizes.Flows)
-	equal(t, "left alone", mustSettings(t, "--conntrack-max-per-core", "0").Sizes.Flows, bpfmap.DefaultSizes.Flows)
+	equal(t, "the default", mustSettings(t).Sizes.Flows, readMemory().sizes().Flows)
+	equal(t, "left alone", mustSettings(t, "--conntrack-max-per-core", "0").Sizes.Flows, readMemory().sizes().Flows)
 	equal(t, "at least min", mustSettings(t, "--conntrack-max-per-core", "1", "--conntrack-min", "200000").Sizes.Flows, 400000)
 	equal(t, "at most", mustSettings(t, "--conntrack-max-per-core", "1048577").Sizes.Flows, 2<<20)
 	equal(t, "given", mustSettings(t, "--conntrack-max-per-core", "1048577", "--max-flows", "5000").Sizes.Flows, 5000)
+}
+
+// TestNodePortRange takes what kube-apiserver takes.
+func TestNodePortRange(t *testing.T) {
+	for value, want := range map[string][2]uint16{
+		"30000-32767": {30000, 32767},
+		"80-79+1":     {},
+		"80-79":       {},
+		"20000+100":   {20000, 20100},
+		"4000":        {4000, 4000},
+		"1-65535":     {1, 65535},
+		"60000+9999":  {},
+		"0-10":        {},
+		"1-65536":     {},
+		"a-b":         {},
+	} {
+		c, err := load(t, "--service-node-port-range", value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.Settings()
+		if want == ([2]uint16{}) {
+			if err == nil || !strings.Contains(err.Error(), "--service-node-port-range: Invalid value: \""+value+"\"") {
+				t.Errorf("%s: error %v", value, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", value, err)
+			continue
+		}
+		equal(t, value, [2]uint16{s.NodePortMin, s.NodePortMax}, want)
+	}
+	s := mustSettings(t)
+	equal(t, "the default", [2]uint16{s.NodePortMin, s.NodePortMax}, [2]uint16{30000, 32767})
+}
+
+// TestAnnotations: those count that are named; a forwarding mode not by default.
+func TestAnnotations(t *testing.T) {
+	const forwarding = "service.beeline.io/forwarding-mode"
+	equal(t, "forwarding-mode by default", slices.Contains(mustSettings(t).Annotations, forwarding), false)
+	equal(t, "algorithm by default", slices.Contains(mustSettings(t).Annotations, "service.beeline.io/algorithm"), true)
+	equal(t, "named", mustSettings(t, "--allowed-annotations", forwarding).Annotations, []string{forwarding})
+	equal(t, "none", mustSettings(t, "--allowed-annotations", "none").Annotations, nil)
+	for _, wrong := range []string{"algorithm", "none," + forwarding} {
+		c, err := load(t, "--allowed-annotations", wrong)
+		if err == nil {
+			_, err = c.Settings()
+		}
+		if err == nil || !strings.Contains(err.Error(), "--allowed-annotations[0]") || !strings.Contains(err.Error(), forwarding) {
+			t.Errorf("%s: error %v", wrong, err)
+		}
+	}
 }
 
 // TestForwarding tells no port from port 0, and no tunnel from one that masqueradeAll

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -32,7 +33,19 @@ func (s *Settings) setNode(kubeProxy, beeline *field.Path) field.ErrorList {
 	errs = append(errs, s.setBindAddress(kubeProxy.Child("bindAddress"))...)
 	errs = append(errs, s.setNodePorts(kubeProxy.Child("nodePortAddresses"))...)
 	errs = append(errs, parsePrefixes(s.Beeline.ServiceClusterIPRanges, beeline.Child("serviceClusterIPRanges"), &s.ServiceRanges)...)
-	return errs
+	return append(errs, s.setNodePortRange(beeline.Child("serviceNodePortRange"))...)
+}
+
+// setNodePortRange sets what NodePorts of manifests lie in. kube-apiserver parses its flag
+// by the same function.
+func (s *Settings) setNodePortRange(path *field.Path) field.ErrorList {
+	value := s.Beeline.ServiceNodePortRange
+	r, err := utilnet.ParsePortRange(value)
+	if err != nil || r.Size == 0 || r.Base == 0 {
+		return field.ErrorList{field.Invalid(path, value, "must be ports from 1 to 65535, such as 30000-32767, 30000+2767 or 30000")}
+	}
+	s.NodePortMin, s.NodePortMax = uint16(r.Base), uint16(r.Base+r.Size-1)
+	return nil
 }
 
 // setNodePorts sets where NodePorts answer.

@@ -14,7 +14,8 @@ import (
 type origin struct {
 	places map[string]place  // by kind
 	flags  map[string]string // names without dashes, by field path, which starts with the kind
-	former []string          // fields in the file that kube-proxy once had
+	// unknown are the fields of kube-proxy's part that this version does not know.
+	unknown []*yamldoc.Fault
 }
 
 // place is a document of a file.

@@ -12,6 +12,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Settings are a configuration, checked and understood.
@@ -27,6 +29,8 @@ type Settings struct {
 	NodePorts policy.NodePortAddresses
 	// ServiceRanges are the CIDRs of cluster IPs.
 	ServiceRanges []netip.Prefix
+	// NodePortMin and NodePortMax bound the NodePorts of manifests, both included.
+	NodePortMin, NodePortMax uint16
 	// PodRanges are the CIDRs of pods.
 	PodRanges []netip.Prefix
 	// Internal says which packets come from inside the cluster. With the local mode
@@ -35,6 +39,9 @@ type Settings struct {
 
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
+
+	// Annotations are the annotations that count.
+	Annotations convert.Annotations
 
 	// Forwarding is how packets of Services which do not say it reach backends on other
 	// nodes.
@@ -53,6 +60,12 @@ type Settings struct {
 
 	// Sizes are the sizes of the tables.
 	Sizes bpfmap.Sizes
+	// SizedBy says what the size of the flow table follows from.
+	SizedBy string
+	// MemoryLimit is that of the agent's cgroup, bytes; 0 is none.
+	MemoryLimit uint64
+	// Bounds keep one tenant from taking the tables' room.
+	Bounds tables.Bounds
 	// Timeouts are how long flows may be idle.
 	Timeouts flow.Timeouts
 
@@ -85,6 +98,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setDatapath(beeline)...)
 	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
 	errs = append(errs, s.setAlgorithm(beeline)...)
+	errs = append(errs, s.setAnnotations(beeline.Child("allowedAnnotations"))...)
 	errs = append(errs, s.setForwarding(beeline)...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)

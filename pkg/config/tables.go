@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -32,8 +33,27 @@ func (s *Settings) setSizes(path *field.Path) field.ErrorList {
 	set("maxSourceRanges", &sizes.SourceRanges, t.MaxSourceRanges, maxHash)
 	set("maxFlows", &sizes.Flows, t.MaxFlows, maxHash)
 	set("maxClients", &sizes.Clients, t.MaxClients, maxHash)
-	if sizes.Flows == 0 {
-		sizes.Flows = flowEntries(&s.KubeProxy.Conntrack)
+	bounds := &s.Bounds
+	bound := func(name string, to *uint32, slots uint32) {
+		if slots > sizes.Slots {
+			errs = append(errs, field.Invalid(path.Child(name), slots, fmt.Sprintf("must be at most maxSlots, %d", sizes.Slots)))
+		}
+		*to = slots
 	}
+	bound("maxSlotsPerService", &bounds.SlotsPerService, t.MaxSlotsPerService)
+	bound("maxSlotsPerNamespace", &bounds.SlotsPerNamespace, t.MaxSlotsPerNamespace)
+	bound("reservedSlots", &bounds.ReservedSlots, t.ReservedSlots)
+	m := readMemory()
+	byMemory := m.sizes()
+	s.MemoryLimit, s.SizedBy = m.limit, m.String()
+	if sizes.Flows != 0 {
+		s.SizedBy = "maxFlows"
+	} else if sizes.Flows = flowEntries(&s.KubeProxy.Conntrack); sizes.Flows != 0 {
+		s.SizedBy = "conntrack.maxPerCore and conntrack.min"
+	}
+	sizes.Flows = cmp.Or(sizes.Flows, byMemory.Flows)
+	sizes.Clients = cmp.Or(sizes.Clients, byMemory.Clients)
+	sizes.Affinity = cmp.Or(sizes.Affinity, byMemory.Affinity)
+	sizes.UDPPeers = cmp.Or(sizes.UDPPeers, byMemory.UDPPeers)
 	return errs
 }

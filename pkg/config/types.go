@@ -30,11 +30,21 @@ type BeelineConfiguration struct {
 	// serviceClusterIPRanges are the CIDRs of cluster IPs, one of each family:
 	// unallocated addresses in them are refused, and manifests assigns from them.
 	ServiceClusterIPRanges []string `json:"serviceClusterIPRanges"`
+	// serviceNodePortRange is what NodePorts of the Services of manifests lie in, as the API
+	// server has it: first-last, first+size or a single port. Defaults to 30000-32767.
+	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
-	// algorithm is how Services spread connections that do not say it by annotation:
+	// algorithm is the load-balancing algorithm of Services without the annotation:
 	// random, the default, rr, wrr, sh, dh or maglev. In its absence kube-proxy's
 	// ipvs.scheduler counts, where it is one of these.
 	Algorithm string `json:"algorithm"`
+
+	// allowedAnnotations are the annotations of Services and EndpointSlices that count, by
+	// their full names; others of Beeline's are told as faults, and their defaults count.
+	// none stands alone. Defaults to service.beeline.io/ with algorithm, maglev-size,
+	// zone-weights and weight: forwarding-mode, which opens a port on every node and makes
+	// every agent follow all Nodes, has to be named.
+	AllowedAnnotations []string `json:"allowedAnnotations"`
 
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other
 	// nodes, for Services that do not say it by annotation: snat, the default, from an
@@ -48,6 +58,11 @@ type BeelineConfiguration struct {
 	// dsrClampMSS lowers the segment size of TCP connections that come by the tunnel to what
 	// fits into it, for clients that do not learn the path's MTU. Defaults to true.
 	DSRClampMSS *bool `json:"dsrClampMSS"`
+	// dsrSecretFile is a file with the secret of the cluster, by which nodes tell each other's
+	// packets in the tunnel from forged ones: 16 bytes or more on a line. Two lines are two
+	// secrets, both accepted, of which the first is sent. Changes of the file count at once.
+	// Without one, packets are taken from whoever can send with a node's address.
+	DSRSecretFile string `json:"dsrSecretFile"`
 
 	// devices are the names of the devices that face clients or other nodes. Patterns
 	// like eth* are allowed; auto, the default, finds them; none serves only processes
@@ -66,9 +81,10 @@ type BeelineConfiguration struct {
 	XDP string `json:"xdp"`
 	// tcMode is how programs are attached to devices: tcx, clsact or auto, the default.
 	TCMode string `json:"tcMode"`
-	// snatPortRange are the source ports, first and last, of clients' connections to
-	// endpoints on other nodes. It should not overlap net.ipv4.ip_local_port_range.
-	// Defaults to 61000-65535.
+	// snatPortRange are the source ports, first and last, that clients' connections to
+	// endpoints on other nodes get when they cannot keep their own. Those of
+	// net.ipv4.ip_local_port_range are taken last, and those of ip_local_reserved_ports
+	// never. Defaults to 1024-65535.
 	SNATPortRange string `json:"snatPortRange"`
 
 	// acceptForwarded lets connections of Services through an iptables whose chain FORWARD
@@ -77,10 +93,10 @@ type BeelineConfiguration struct {
 	AcceptForwarded AcceptForwarded `json:"acceptForwarded"`
 
 	// cgroupRoot is the cgroup2 folder whose processes are served. Defaults to where
-	// cgroup2 is mounted.
+	// cgroup2 is mounted; where it is not, it is mounted at /run/beeline/cgroupv2.
 	CgroupRoot string `json:"cgroupRoot"`
 	// bpffs is a folder on a BPF file system for what outlives the agent. Defaults to
-	// /sys/fs/bpf.
+	// /sys/fs/bpf, where one is mounted if nothing is. Elsewhere it has to be there.
 	BPFFS string `json:"bpffs"`
 	// tables are the sizes of the tables in the kernel.
 	Tables TablesConfiguration `json:"tables"`
@@ -107,7 +123,8 @@ const (
 	AcceptForwardedNever AcceptForwarded = "never"
 )
 
-// TablesConfiguration is how many entries tables have room for.
+// TablesConfiguration is how many entries tables have room for. One Service gets an eighth of
+// maxFrontends, maxServices, maxBackends and maxSourceRanges at most.
 type TablesConfiguration struct {
 	// maxFrontends is the number of addresses and ports that can be served.
 	MaxFrontends uint32 `json:"maxFrontends"`
@@ -117,20 +134,33 @@ type TablesConfiguration struct {
 	MaxBackends uint32 `json:"maxBackends"`
 	// maxSlots is the number of places of endpoints in sets.
 	MaxSlots uint32 `json:"maxSlots"`
-	// maxAffinityEntries is the number of clients with session affinity; the one idle
-	// longest gives way.
+	// maxSlotsPerService is the number of slots that rings and weights of one Service may
+	// take, beyond one for each endpoint. Defaults to an eighth of maxSlots.
+	MaxSlotsPerService uint32 `json:"maxSlotsPerService"`
+	// maxSlotsPerNamespace is the same of all Services of a namespace. Defaults to a quarter
+	// of maxSlots.
+	MaxSlotsPerNamespace uint32 `json:"maxSlotsPerNamespace"`
+	// reservedSlots is the number of slots that rings and weights never take. Defaults to a
+	// quarter of maxSlots.
+	ReservedSlots uint32 `json:"reservedSlots"`
+	// maxAffinityEntries is the number of clients with session affinity; the least
+	// recently used is evicted. Defaults to a quarter of what maxFlows is by the machine's memory.
 	MaxAffinityEntries uint32 `json:"maxAffinityEntries"`
 	// maxUDPPeers is twice the number of Service addresses that unconnected UDP sockets
-	// use; the one idle longest gives way.
+	// use beyond their first; the least recently used is evicted. Defaults as
+	// maxAffinityEntries.
 	MaxUDPPeers uint32 `json:"maxUDPPeers"`
 	// maxSourceRanges is the number of loadBalancerSourceRanges of all Service ports.
 	MaxSourceRanges uint32 `json:"maxSourceRanges"`
 	// maxFlows is twice the number of connections of clients outside of the node; the
-	// one idle longest gives way. When it is not given and conntrack.maxPerCore or
-	// conntrack.min is set to something else than kube-proxy's default, these say it.
+	// least recently used is evicted. When it is not given and conntrack.maxPerCore or
+	// conntrack.min is set to something else than kube-proxy's default, these say it. Else it
+	// follows from the memory, of which the tables that are evicted from take 0.25 %, but at
+	// least 64 MiB where that is no more than 2 %, and no more than a quarter of the limit of
+	// the agent's cgroup: 512 bytes a connection.
 	MaxFlows uint32 `json:"maxFlows"`
 	// maxClients is the number of clients outside of the node with session affinity; the
-	// one idle longest gives way.
+	// least recently used is evicted. Defaults as maxAffinityEntries.
 	MaxClients uint32 `json:"maxClients"`
 }
 

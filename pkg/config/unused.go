@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
 // unused are the fields of kube-proxy that have no effect, or hold others of that kind.
@@ -23,14 +24,16 @@ var unused = []string{
 	"windowsRunAsService",
 }
 
-// formerFields are those that kube-proxy's configuration had in earlier versions and
-// ConfigMaps of old clusters still have. kube-proxy passes over them, too.
-var formerFields = []string{"resourceContainer", "udpIdleTimeout", "conntrack.max"}
+// Unknown returns how many fields of kube-proxy's part are not those of the version that
+// Beeline knows, and the first of them with file and line. They have no effect.
+func (c *Config) Unknown() (count int, first []error) {
+	return len(c.origin.unknown), yamldoc.InFile(c.origin.places[KubeProxyKind].file, c.origin.unknown)
+}
 
 // Unused returns the fields of kube-proxy's configuration that are set to something
 // else than its default and have no effect, sorted.
 func (c *Config) Unused() []string {
-	fields := slices.Clone(c.origin.former)
+	var fields []string
 	given, defaults := tree(c.KubeProxy), tree(Default().KubeProxy)
 	for _, name := range unused {
 		fields = append(fields, differences(name, given[name], defaults[name])...)
@@ -96,30 +99,4 @@ func tree(k KubeProxyConfiguration) map[string]any {
 		panic(err) // there is no value that JSON cannot hold
 	}
 	return fields
-}
-
-// withoutFormer takes fields of earlier versions out of a configuration, given as
-// JSON, and returns their names.
-func withoutFormer(data []byte) ([]byte, []string) {
-	var fields map[string]any
-	if json.Unmarshal(data, &fields) != nil {
-		return data, nil
-	}
-	var found []string
-	for _, path := range formerFields {
-		object, name := fields, path
-		if above, below, nested := strings.Cut(path, "."); nested {
-			object, _ = fields[above].(map[string]any)
-			name = below
-		}
-		if object[name] != nil {
-			found = append(found, path)
-		}
-		delete(object, name)
-	}
-	without, err := json.Marshal(fields)
-	if err != nil {
-		return data, nil
-	}
-	return without, found
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // Tracks reports whether connections are tracked: whether there is one now.
@@ -40,10 +42,8 @@ func (h Host) Follow(ctx context.Context, told func(some bool) error) {
 			klog.ErrorS(err, "Connections are taken for tracked")
 		}
 		logged = err != nil
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, time.Second) {
 			return
-		case <-time.After(time.Second):
 		}
 	}
 }

@@ -1,12 +1,15 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
@@ -50,13 +54,15 @@ type Options struct {
 	NodeAddrs []netip.Addr
 	// ClusterCIDRs are the ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
+	// NodePorts are the CIDRs of --nodeport-addresses: [DevicesAuto] takes devices in them.
+	NodePorts []netip.Prefix
 	// Internal says which packets come from inside of the cluster.
 	Internal Internal
 	// MasqueradeAll hides clients from backends on this node, too, except where the
 	// traffic policy is to show them.
 	MasqueradeAll bool
 	// SNATPortMin and SNATPortMax bound the source ports of connections to backends
-	// on other nodes, both included; both 0 is 61000 to 65535.
+	// on other nodes, both included; both 0 is 1024 to 65535.
 	SNATPortMin, SNATPortMax uint16
 	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
 	// is none.
@@ -86,9 +92,10 @@ func (i *Internal) by(name string) bool {
 type Datapath struct {
 	opts      Options
 	maps      *bpfmap.Maps
-	programs  map[string]*ebpf.Program
-	xdp       *ebpf.Program // nil when it is not asked for
-	xdpBelow  *ebpf.Program // nil until it is needed
+	sockets   map[string]*ebpf.Program
+	devices   map[string]*ebpf.Program // see [Datapath.deviceProgram]
+	xdp       *ebpf.Program            // nil when it is not asked for
+	xdpBelow  *ebpf.Program            // nil until it is needed
 	xdpParts  map[bool]*ebpf.Program
 	constants bpfmap.Constants
 	lock      *lock
@@ -98,9 +105,13 @@ type Datapath struct {
 	nodeAddrs     atomic.Pointer[[]netip.Addr]
 	internalCIDRs atomic.Pointer[[]netip.Prefix]
 
+	watch  *watch
+	counts atomic.Pointer[map[DeviceCount]int]
+
 	mu       sync.Mutex // held while devices are attached to
 	attached bool
-	swept    bool // filters of a former agent have been looked for
+	state    map[int]*deviceState // by index
+	swept    bool                 // filters of a former agent have been looked for
 }
 
 // Prepare takes the place of any former agent on the BPF file system, opens or
@@ -108,7 +119,7 @@ type Datapath struct {
 // [Datapath.Attach], except that programs at work are replaced at once when a size
 // in opts has changed. Devices are those of the calling thread's network
 // namespace. The error is a [RunningError] when another agent runs.
-func Prepare(opts Options) (*Datapath, error) {
+func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	if err := checkRights(); err != nil {
 		return nil, err
 	}
@@ -125,7 +136,8 @@ func Prepare(opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Datapath{opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program)}
+	d := &Datapath{opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), state: make(map[int]*deviceState)}
+	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)
 	if d.netns, err = currentNetns(); err != nil {
@@ -151,24 +163,74 @@ func Prepare(opts Options) (*Datapath, error) {
 		TunnelClamp:     opts.TunnelClamp,
 		XDPGeneric:      opts.XDP == XDPGeneric,
 	}
-	if d.programs, err = d.maps.LoadPrograms(d.constants); err != nil {
-		return nil, errors.Join(explain(err), d.Close())
-	}
-	if opts.XDP != "" && opts.XDP != XDPOff {
-		if d.xdp, err = d.maps.LoadXDP(d.constants); err != nil {
-			return nil, errors.Join(explain(err), d.Close())
-		}
+	if err := d.load(); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	if d.tcx, err = d.useTCX(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps.Resized() {
-		// What the former agent's programs read must not grow old.
-		if err := d.Attach(); err != nil {
+		if err := d.resize(ctx); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
 	}
 	return d, nil
+}
+
+// load loads the programs that every node needs.
+func (d *Datapath) load() error {
+	var err error
+	if d.sockets, err = d.maps.LoadSockets(d.constants); err != nil {
+		return explain(err)
+	}
+	if d.devices, err = d.maps.LoadDevices(d.constants, devicePrograms()...); err != nil {
+		return explain(err)
+	}
+	if d.opts.XDP != "" && d.opts.XDP != XDPOff {
+		if d.xdp, err = d.maps.LoadXDP(d.constants); err != nil {
+			return explain(err)
+		}
+	}
+	return nil
+}
+
+// resize attaches at once programs that use the tables of another size: what those of the
+// former agent read must not grow old, and what they know is moved.
+func (d *Datapath) resize(ctx context.Context) error {
+	if err := d.Attach(ctx); err != nil {
+		return err
+	}
+	moved, err := d.maps.Move()
+	if err != nil {
+		// The programs look into the former tables as long as they run.
+		klog.ErrorS(err, "Tables keep a part of their entries at the former size until the agent starts again")
+		return nil
+	}
+	for _, m := range moved {
+		klog.InfoS("Table resized", "map", m.Map, "setting", m.Setting, "from", m.From, "to", m.To,
+			"entries", m.Entries, "dropped", m.Dropped)
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	former := d.loaded()
+	d.xdp, d.xdpBelow = nil, nil
+	clear(d.xdpParts)
+	err = d.load()
+	if err == nil {
+		err = d.Attach(ctx)
+	}
+	for _, p := range former {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
+
+// loaded returns the programs.
+func (d *Datapath) loaded() []*ebpf.Program {
+	list := slices.AppendSeq(slices.Collect(maps.Values(d.sockets)), maps.Values(d.devices))
+	list = slices.AppendSeq(append(list, d.xdp, d.xdpBelow), maps.Values(d.xdpParts))
+	return slices.DeleteFunc(list, func(p *ebpf.Program) bool { return p == nil })
 }
 
 // netnsCookie returns the cookie of the agent's network namespace, which is the
@@ -191,20 +253,18 @@ func (d *Datapath) Maps() *bpfmap.Maps { return d.maps }
 
 // Attach puts the programs to work, in place of those of a former agent, and pins
 // maps and links. To be called when the maps are complete.
-func (d *Datapath) Attach() error {
+func (d *Datapath) Attach(ctx context.Context) error {
 	dir := Dir(d.opts.BPFFS)
 	if err := d.maps.Pin(dir); err != nil {
 		return err
 	}
-	for _, hook := range hooks {
-		if err := hook.attach(dir, d.opts.Cgroup, d.programs[hook.program]); err != nil {
-			return explain(fmt.Errorf("attach %s: %w", hook.program, err))
-		}
+	if err := attachHooks(dir, d.opts.Cgroup, d.sockets); err != nil {
+		return explain(err)
 	}
 	d.setAttached()
-	if err := d.SyncDevices(); err != nil {
-		return err
-	}
+	// One odd device does not keep the others from being served, nor the sockets. What
+	// fails has been logged and is tried again.
+	_ = d.SyncDevices(ctx)
 	return removeOthers(d.opts.BPFFS)
 }
 
@@ -216,7 +276,7 @@ func (d *Datapath) setAttached() {
 
 // useTCX says which way of attaching to devices to take.
 func (d *Datapath) useTCX() (bool, error) {
-	switch have := haveTCX(d.programs["bl_ingress"]); d.opts.TC {
+	switch have := haveTCX(d.devices["bl_ingress"]); d.opts.TC {
 	case "", TCAuto:
 		return have, nil
 	case TCClsact:
@@ -233,16 +293,7 @@ func (d *Datapath) useTCX() (bool, error) {
 // Close gives up the place for another agent. What is pinned goes on.
 func (d *Datapath) Close() error {
 	var errs []error
-	for _, p := range d.programs {
-		errs = append(errs, p.Close())
-	}
-	if d.xdp != nil {
-		errs = append(errs, d.xdp.Close())
-	}
-	if d.xdpBelow != nil {
-		errs = append(errs, d.xdpBelow.Close())
-	}
-	for _, p := range d.xdpParts {
+	for _, p := range d.loaded() {
 		errs = append(errs, p.Close())
 	}
 	if d.maps != nil {
@@ -258,7 +309,10 @@ func (d *Datapath) Close() error {
 // namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
 // file system, and so every link, program and map. It returns what it removed. The error is a [RunningError] while an agent
 // runs.
-func Cleanup(bpffs string) (removed []string, err error) {
+func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
+	if nothingPinned(bpffs) {
+		return nil, nil
+	}
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
 	}
@@ -273,7 +327,7 @@ func Cleanup(bpffs string) (removed []string, err error) {
 	if removed, err = cleanupFilters(Dir(bpffs)); err != nil {
 		return removed, err
 	}
-	left, err := leaveDispatchers(bpffs, func(int) bool { return false })
+	left, err := leaveDispatchers(ctx, bpffs, func(int) bool { return false })
 	for _, device := range left {
 		removed = append(removed, "program of the XDP dispatcher of "+device)
 	}

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,10 +11,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 var small = bpfmap.Sizes{
@@ -24,45 +31,21 @@ var small = bpfmap.Sizes{
 // place makes a folder for pins and a cgroup, both removed when the test ends.
 func place(t *testing.T) datapath.Options {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for BPF programs")
-	}
-	bpffs, err := os.MkdirTemp(datapath.DefaultBPFFS, "beeline_test_")
-	if err != nil {
-		t.Fatalf("make a folder on the BPF file system: %v", err)
-	}
+	opts := datapath.Options{BPFFS: lab.NewBPFFS(t), Cgroup: lab.NewCgroup(t), Sizes: small}
 	t.Cleanup(func() {
-		if _, err := datapath.Cleanup(bpffs); err != nil {
+		if _, err := datapath.Cleanup(context.Background(), opts.BPFFS); err != nil {
 			t.Error(err)
 		}
-		if err := os.Remove(bpffs); err != nil {
-			t.Error(err)
+		if left, err := os.ReadDir(opts.BPFFS); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
 		}
 	})
-	return datapath.Options{BPFFS: bpffs, Cgroup: newCgroup(t), Sizes: small}
-}
-
-func newCgroup(t *testing.T) string {
-	t.Helper()
-	root, err := datapath.FindCgroup2()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := os.MkdirTemp(root, "beeline_test_")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
-	})
-	return path
+	return opts
 }
 
 func prepare(t *testing.T, opts datapath.Options) *datapath.Datapath {
 	t.Helper()
-	d, err := datapath.Prepare(opts)
+	d, err := datapath.Prepare(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +56,7 @@ func prepare(t *testing.T, opts datapath.Options) *datapath.Datapath {
 func attach(t *testing.T, opts datapath.Options) {
 	t.Helper()
 	d := prepare(t, opts)
-	if err := errors.Join(d.Attach(), d.Close()); err != nil {
+	if err := errors.Join(d.Attach(t.Context()), d.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -88,9 +71,10 @@ func links(t *testing.T, opts datapath.Options) []datapath.Link {
 }
 
 func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	first := prepare(t, opts)
-	_, err := datapath.Prepare(opts)
+	_, err := datapath.Prepare(t.Context(), opts)
 	var running *datapath.RunningError
 	if !errors.As(err, &running) || running.PID != os.Getpid() {
 		t.Errorf("second agent: got %v, want a RunningError with pid %d", err, os.Getpid())
@@ -98,7 +82,7 @@ func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 	if pid, up, err := datapath.Running(opts.BPFFS); pid != os.Getpid() || !up || err != nil {
 		t.Errorf("Running says %d, %v, %v", pid, up, err)
 	}
-	if _, err := datapath.Cleanup(opts.BPFFS); !errors.As(err, &running) {
+	if _, err := datapath.Cleanup(t.Context(), opts.BPFFS); !errors.As(err, &running) {
 		t.Errorf("clean-up beside an agent: got %v, want a RunningError", err)
 	}
 	if err := first.Close(); err != nil {
@@ -111,6 +95,7 @@ func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 }
 
 func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -125,7 +110,11 @@ func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
 			}
 		}
 	}()
-	for range 20 {
+	starts := 3
+	if tier.All() {
+		starts = 20
+	}
+	for range starts {
 		attach(t, opts)
 	}
 	close(stop)
@@ -136,8 +125,8 @@ func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)
-	if len(before) != 8 {
-		t.Fatalf("%d programs are attached, want 8", len(before))
+	if len(before) != 9 {
+		t.Fatalf("%d programs are attached, want 9", len(before))
 	}
 	attach(t, opts)
 	after := links(t, opts)
@@ -150,10 +139,11 @@ func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
 }
 
 func TestAnotherCgroupMovesTheLinks(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)[0]
-	opts.Cgroup = newCgroup(t)
+	opts.Cgroup = lab.NewCgroup(t)
 	attach(t, opts)
 	for _, l := range links(t, opts) {
 		if l.Cgroup == before.Cgroup || l.Cgroup == 0 {
@@ -162,10 +152,50 @@ func TestAnotherCgroupMovesTheLinks(t *testing.T) {
 	}
 }
 
+// TestLinksStayUntilTheNewCgroupHasThem: where not all can be attached to the new cgroup,
+// the former one goes on to be served, and by all programs.
+func TestLinksStayUntilTheNewCgroupHasThem(t *testing.T) {
+	opts := place(t)
+	attach(t, opts)
+	before := links(t, opts)
+	opts.Cgroup = lab.NewCgroup(t)
+	keepOut(t, opts.Cgroup)
+	d := prepare(t, opts)
+	if err := d.Attach(t.Context()); err == nil {
+		t.Error("programs are attached beside one that allows no other")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if after := links(t, opts); !slices.Equal(after, before) {
+		t.Errorf("links %+v\nwere  %+v", after, before)
+	}
+}
+
+// keepOut attaches a program to a cgroup that allows no other beside it.
+func keepOut(t *testing.T, cgroup string) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.CGroupSockAddr,
+		AttachType:   ebpf.AttachCgroupInet4GetPeername,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		License:      "GPL",
+	})
+	must(t, err)
+	defer program.Close()
+	folder, err := os.Open(cgroup)
+	must(t, err)
+	defer folder.Close()
+	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(folder.Fd()), Program: program, Attach: ebpf.AttachCgroupInet4GetPeername,
+	}))
+}
+
 func TestRemovedCgroupDoesNotKeepAnAgentFromStarting(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	gone := opts
-	gone.Cgroup = newCgroup(t)
+	gone.Cgroup = lab.NewCgroup(t)
 	attach(t, gone)
 	if err := os.Remove(gone.Cgroup); err != nil {
 		t.Fatal(err)
@@ -202,10 +232,11 @@ func serve(t *testing.T, maps *bpfmap.Maps, count int) map[tables.FrontendKey]ta
 }
 
 func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	d := prepare(t, opts)
 	want := serve(t, d.Maps(), 10)
-	if err := errors.Join(d.Attach(), d.Close()); err != nil {
+	if err := errors.Join(d.Attach(t.Context()), d.Close()); err != nil {
 		t.Fatal(err)
 	}
 	opts.Sizes.Frontends *= 4
@@ -228,6 +259,7 @@ func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
 }
 
 func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	d := prepare(t, opts)
 	defer d.Close()
@@ -239,7 +271,7 @@ func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
 func TestCleanupRemovesEverySchema(t *testing.T) {
 	opts := place(t)
 	attach(t, opts)
-	removed, err := datapath.Cleanup(opts.BPFFS)
+	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,12 +281,13 @@ func TestCleanupRemovesEverySchema(t *testing.T) {
 	if left, err := os.ReadDir(opts.BPFFS); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	if removed, err := datapath.Cleanup(opts.BPFFS); err != nil || len(removed) != 0 {
+	if removed, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil || len(removed) != 0 {
 		t.Errorf("a second clean-up: %v, %v", removed, err)
 	}
 }
 
 func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	other := filepath.Join(filepath.Dir(datapath.Dir(opts.BPFFS)), "v0")
@@ -266,7 +299,7 @@ func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("before Attach the other schema's pins are gone: %v", err)
 	}
-	if err := d.Attach(); err != nil {
+	if err := d.Attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
@@ -290,7 +323,7 @@ func TestErrorsSayHowToMendThem(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			o := opts
 			tc.change(&o)
-			_, err := datapath.Prepare(o)
+			_, err := datapath.Prepare(t.Context(), o)
 			if err == nil {
 				t.Fatal("got no error")
 			}

@@ -1,17 +1,21 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // netns is a network namespace.
@@ -46,16 +50,43 @@ func (n netns) run(fn func() error) error {
 }
 
 // SyncDevices attaches the programs for packets to the devices that face clients
-// or other nodes, and detaches them from those that no longer do. Before
-// [Datapath.Attach] it does nothing. To be called when devices, addresses or
-// routes have changed.
-func (d *Datapath) SyncDevices() error {
+// or other nodes, and detaches them from those that no longer do, whatever was known of
+// them. Before [Datapath.Attach] it does nothing. A device that cannot be attached to keeps
+// no other from being served; the error tells of all of them.
+func (d *Datapath) SyncDevices(ctx context.Context) error { return d.sync(ctx, true, true) }
+
+// FollowDevices does so when devices, addresses or routes change and after a value from
+// also, until ctx ends. What fails is logged, shown by [Datapath.DeviceFaults] and tried
+// again, ever less often.
+func (d *Datapath) FollowDevices(ctx context.Context, also <-chan struct{}) {
+	checked := time.Now()
+	err := d.netns.run(func() error {
+		rtnl.Follow(ctx, d.handlers(), also, func(all bool) time.Duration {
+			if all = all || time.Since(checked) >= checkPeriod; all {
+				checked = time.Now()
+			}
+			if err := d.sync(ctx, all, false); err != nil {
+				klog.V(4).InfoS("Devices are not all served", "err", err)
+			}
+			return min(d.nextTry(), checkPeriod-time.Since(checked))
+		})
+		return nil
+	})
+	if err != nil {
+		klog.ErrorS(err, "Devices are not followed")
+	}
+}
+
+// sync serves the devices that have changed, or all of them. now tries those again, too,
+// whose time has not come.
+func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.attached {
 		return nil
 	}
-	return d.netns.run(d.syncDevices)
+	err := d.netns.run(func() error { return d.syncDevices(ctx, all, now) })
+	return errors.Join(err, d.tellFaults(err))
 }
 
 // SetNodeAddrs replaces the node's own IPs; the next [Datapath.SyncDevices] heeds
@@ -66,7 +97,7 @@ func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) { d.nodeAddrs.Store(&addrs) 
 // [Datapath.SyncDevices] heeds them. It does not wait.
 func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) { d.internalCIDRs.Store(&cidrs) }
 
-func (d *Datapath) syncDevices() error {
+func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if err := d.maps.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
 		return err
 	}
@@ -74,36 +105,61 @@ func (d *Datapath) syncDevices() error {
 	if err != nil {
 		return err
 	}
-	var devices []bpfmap.Device
-	var pods, masqueraded []netlink.Link
+	r := &round{now: now, former: former, changes: changes{all: true}}
 	n := &network{}
 	if d.servesPackets() {
-		if n, err = readNetwork(); err != nil {
+		if n, r.changes, err = d.watch.look(all || !d.swept); err != nil {
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
-		devices = d.plan(n, former)
-		pods = n.pods(d.opts.PodDevices, devices)
+		r.devices = d.plan(n, former)
+		r.pods = n.pods(d.opts.PodDevices, r.devices)
 		if d.opts.MasqueradeAll {
-			masqueraded = n.masqueraded(devices, pods)
+			r.masqueraded = n.masqueraded(r.devices, r.pods)
 			if err := d.setMasquerade(n); err != nil {
 				return err
 			}
 		}
 	}
+	places := xdpPlaces(n, r.devices)
+	d.watch.choose(places)
+	r.clients = slices.ContainsFunc(former, func(f bpfmap.Device) bool { return f.Ifindex != 0 && !r.serves(f.Ifindex) })
 	// Before an ID may get another device.
-	errs := []error{d.maps.SetFrames(n.frames(devices))}
-	errs = append(errs, d.attachPods(pods, masqueraded)...)
+	errs := []error{d.maps.SetFrames(n.frames(r.devices))}
+	d.attachPods(r)
+	for i := range r.devices {
+		device := &r.devices[i]
+		d.served(r, device.Ifindex, device.Name, forClients, clientKey(*device), func() error { return d.attachDevice(device) })
+	}
+	if r.changes.all || r.clients || d.xdp != nil && touches(r.changes.links, places) {
+		d.syncXDP(ctx, n, r)
+	}
+	errs = append(errs, r.xdp, d.detachOthers(r), d.maps.ForgetRoutes())
+	return errors.Join(errs...)
+}
+
+// xdpPlaces returns the devices that clients are behind and those where XDP serves such, or
+// would.
+func xdpPlaces(n *network, devices []bpfmap.Device) map[int]bool {
+	places := make(map[int]bool)
 	for i := range devices {
-		if err := d.attachDevice(&devices[i]); err != nil && !gone(err) {
-			errs = append(errs, explain(fmt.Errorf("attach to device %s: %w", devices[i].Name, err)))
+		places[devices[i].Ifindex], places[devices[i].Root] = true, true
+	}
+	for _, l := range n.links {
+		if a := l.Attrs(); a.MasterIndex != 0 && places[a.MasterIndex] || l.Type() == "vlan" && places[a.ParentIndex] {
+			places[a.Index] = true
 		}
 	}
-	if err := d.syncXDP(n, devices); err != nil {
-		errs = append(errs, err)
+	return places
+}
+
+func touches(changed, places map[int]bool) bool {
+	for index := range changed {
+		if places[index] {
+			return true
+		}
 	}
-	errs = append(errs, d.detachOthers(former, devices, append(pods, masqueraded...)), d.maps.ForgetRoutes())
-	return errors.Join(errs...)
+	return false
 }
 
 // servesPackets reports whether programs are attached to devices at all.
@@ -116,7 +172,7 @@ func (d *Datapath) servesPackets() bool {
 func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 	var devices []bpfmap.Device
 	nodeAddrs := *d.nodeAddrs.Load()
-	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs) {
+	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs, d.opts.NodePorts) {
 		device := bpfmap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
@@ -192,7 +248,11 @@ func (d *Datapath) attachDevice(device *bpfmap.Device) error {
 	}
 	for _, dir := range directions {
 		name := dir.programFor(device.NoEthernet)
-		if err := dir.attachFilter(device.Ifindex, name, d.programs[name]); err != nil {
+		program, err := d.deviceProgram(name)
+		if err != nil {
+			return err
+		}
+		if err := dir.attachFilter(device.Ifindex, name, program); err != nil {
 			return fmt.Errorf("add the %s filter: %w", dir.name, err)
 		}
 	}
@@ -206,7 +266,10 @@ func (d *Datapath) attachLinks(device *bpfmap.Device) error {
 		return err
 	}
 	for _, dir := range directions {
-		program := d.programs[dir.programFor(device.NoEthernet)]
+		program, err := d.deviceProgram(dir.programFor(device.NoEthernet))
+		if err != nil {
+			return err
+		}
 		if err := dir.attachTCX(Dir(d.opts.BPFFS), device.Ifindex, program); err != nil {
 			return fmt.Errorf("%s link: %w", dir.name, err)
 		}
@@ -223,28 +286,55 @@ func (d *Datapath) attachLinks(device *bpfmap.Device) error {
 }
 
 // detachOthers takes the programs off the devices that are not served any more.
-func (d *Datapath) detachOthers(former, devices []bpfmap.Device, pods []netlink.Link) error {
-	served := func(ifindex int) bool {
-		return slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex }) ||
-			slices.ContainsFunc(pods, func(l netlink.Link) bool { return l.Attrs().Index == ifindex })
+func (d *Datapath) detachOthers(r *round) error {
+	served := r.served()
+	var errs []error
+	if r.changes.all {
+		errs = append(errs, detachTCX(Dir(d.opts.BPFFS), func(ifindex int) bool { return served[ifindex] }), d.sweep(served))
 	}
-	errs := []error{detachTCX(Dir(d.opts.BPFFS), served), d.sweep(served)}
-	for _, f := range former {
-		if f.Ifindex == 0 || served(f.Ifindex) {
+	for ifindex := range d.state {
+		if ifindex != 0 && !served[ifindex] {
+			errs = append(errs, d.detach(ifindex))
+		}
+	}
+	for _, f := range r.former {
+		if f.Ifindex == 0 || served[f.Ifindex] && r.serves(f.Ifindex) {
 			continue
 		}
-		if l, err := netlink.LinkByIndex(f.Ifindex); err == nil {
-			_, err := detachFilters(l, f.OwnQdisc)
-			errs = append(errs, err)
-		} else if !gone(err) {
-			errs = append(errs, fmt.Errorf("look for device %s: %w", f.Name, err))
+		if !served[f.Ifindex] {
+			errs = append(errs, d.removeFilters(f.Ifindex, f.OwnQdisc))
 		}
-		reassigned := slices.ContainsFunc(devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
+		reassigned := slices.ContainsFunc(r.devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
 		if !reassigned {
 			errs = append(errs, d.maps.DeleteDevice(f))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// detach takes the programs off a device, which may be gone, and forgets what has been done
+// about it.
+func (d *Datapath) detach(ifindex int) error {
+	var errs []error
+	for _, dir := range directions {
+		if err := removeLink(dir.pin(Dir(d.opts.BPFFS), ifindex)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	delete(d.state, ifindex)
+	return errors.Join(append(errs, d.removeFilters(ifindex, false))...)
+}
+
+// removeFilters removes our filters from a device, should it be there.
+func (d *Datapath) removeFilters(ifindex int, ownQdisc bool) error {
+	l, err := netlink.LinkByIndex(ifindex)
+	if err == nil {
+		_, err = detachFilters(l, ownQdisc)
+	}
+	if err != nil && !gone(err) {
+		return fmt.Errorf("look for device %d: %w", ifindex, err)
+	}
+	return nil
 }
 
 // cleanupFilters removes our filters from all devices, and the qdiscs that the maps
@@ -262,9 +352,9 @@ func cleanupFilters(dir string) (removed []string, err error) {
 			ownQdisc[d.Ifindex] = d.OwnQdisc
 		}
 	}
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list devices: %w", err)
+	links, err := rtnl.Links()
+	if err != nil {
+		return nil, err
 	}
 	for _, l := range links {
 		found, err := detachFilters(l, ownQdisc[l.Attrs().Index])
@@ -312,7 +402,7 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 		}
 		device := Device{Device: w, Mode: mode, XDP: xdp}
 		if xdp == XDPOff && w.Root != 0 {
-			if device.XDP, device.XDPBeside, err = dispatcherMode(bpffs, w.Root); err != nil {
+			if device.XDP, device.XDPBeside, err = dispatcherMode(context.Background(), bpffs, w.Root); err != nil {
 				return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
 			}
 		}

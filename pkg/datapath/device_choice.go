@@ -1,8 +1,8 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path"
@@ -39,6 +39,8 @@ type network struct {
 	// addrs are the addresses to send from, by ifindex: global, none of them
 	// secondary, in the kernel's order.
 	addrs map[int][]netip.Addr
+	// networks are the same with the length of their network's prefix.
+	networks map[int][]netip.Prefix
 	// held are all addresses of the machine that are in use.
 	held   map[netip.Addr]int // ifindex
 	routes []netlink.Route    // of the main table
@@ -47,24 +49,19 @@ type network struct {
 	generic bool
 }
 
-// readNetwork looks at the calling thread's network namespace.
-func readNetwork() (*network, error) {
-	n := &network{addrs: make(map[int][]netip.Addr), held: make(map[netip.Addr]int)}
-	var err error
-	if n.links, err = netlink.LinkList(); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list devices: %w", err)
+// newNetwork returns the network of these devices, by index, addresses and routes.
+func newNetwork(links map[int]netlink.Link, addrs []netlink.Addr, routes []netlink.Route) *network {
+	n := &network{
+		addrs: make(map[int][]netip.Addr), networks: make(map[int][]netip.Prefix),
+		held: make(map[netip.Addr]int), routes: routes,
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list addresses: %w", err)
+	for _, index := range slices.Sorted(maps.Keys(links)) {
+		n.links = append(n.links, links[index])
 	}
 	for i := range addrs {
 		n.addAddr(&addrs[i])
 	}
-	if n.routes, err = netlink.RouteList(nil, netlink.FAMILY_ALL); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	return n, nil
+	return n
 }
 
 // mac returns the Ethernet address of a device, which is zero when the device is gone.
@@ -84,6 +81,8 @@ func (n *network) addAddr(a *netlink.Addr) {
 	n.held[addr] = a.LinkIndex
 	if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED) == 0 {
 		n.addrs[a.LinkIndex] = append(n.addrs[a.LinkIndex], addr)
+		ones, _ := a.Mask.Size()
+		n.networks[a.LinkIndex] = append(n.networks[a.LinkIndex], netip.PrefixFrom(addr, ones))
 	}
 }
 
@@ -130,6 +129,11 @@ func (n *network) defaultDevices() map[int]bool {
 	return devices
 }
 
+// within reports whether a prefix lies in one of the ranges.
+func within(p netip.Prefix, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+}
+
 // podRoutes returns, by the device they lead to, a route to pods of other nodes.
 // One that leads to a bridge or to a pod's device without a gateway is to a pod of
 // this node.
@@ -141,9 +145,7 @@ func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
 	devices := make(map[int]netip.Prefix)
 	for i := range n.routes {
 		dst, ok := destination(&n.routes[i])
-		if !ok || !slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
-			return r.Bits() <= dst.Bits() && r.Contains(dst.Addr())
-		}) {
+		if !ok || !within(dst, ranges) {
 			continue
 		}
 		for _, h := range hops(&n.routes[i]) {
@@ -189,10 +191,10 @@ type chosen struct {
 
 // choose returns the devices that face clients or other nodes, by ifindex.
 // Loopback never does.
-func (n *network) choose(patterns []string, nodeAddrs []netip.Addr, podRanges []netip.Prefix) []chosen {
+func (n *network) choose(patterns []string, nodeAddrs []netip.Addr, podRanges, nodePorts []netip.Prefix) []chosen {
 	reason := func(l netlink.Link) string { return matching(patterns, l.Attrs().Name) }
 	if slices.Equal(patterns, []string{DevicesAuto}) {
-		reason = n.automatic(nodeAddrs, podRanges)
+		reason = n.automatic(nodeAddrs, podRanges, nodePorts)
 	}
 	var list []chosen
 	for _, l := range n.links {
@@ -254,7 +256,7 @@ func (n *network) masqueraded(devices []bpfmap.Device, pods []netlink.Link) []ne
 }
 
 // automatic returns a function that says why a device is chosen, "" when it is not.
-func (n *network) automatic(nodeAddrs []netip.Addr, podRanges []netip.Prefix) func(netlink.Link) string {
+func (n *network) automatic(nodeAddrs []netip.Addr, podRanges, nodePorts []netip.Prefix) func(netlink.Link) string {
 	defaults, podRoutes := n.defaultDevices(), n.podRoutes(podRanges)
 	nodeDevices := make(map[int]netip.Addr)
 	for _, addr := range nodeAddrs {
@@ -277,8 +279,28 @@ func (n *network) automatic(nodeAddrs []netip.Addr, podRanges []netip.Prefix) fu
 		if route, ok := podRoutes[ifindex]; ok {
 			return fmt.Sprintf("route to pods in %s", route)
 		}
+		if cidr, ok := n.named(l, nodePorts, podRanges); ok && !ports[ifindex] {
+			return fmt.Sprintf("in %s of --nodeport-addresses", cidr)
+		}
 		return ""
 	}
+}
+
+// named returns the CIDR of --nodeport-addresses that a device has an address in. One of
+// everything (/0) names no device. One wider than the device's network does not either when
+// pods may be behind the device, and addresses of pods never do.
+func (n *network) named(l netlink.Link, nodePorts, podRanges []netip.Prefix) (netip.Prefix, bool) {
+	for _, own := range n.networks[l.Attrs().Index] {
+		if within(netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), podRanges) {
+			continue
+		}
+		for _, cidr := range nodePorts {
+			if cidr.Bits() > 0 && cidr.Contains(own.Addr()) && (cidr.Bits() >= own.Bits() || !leadsToPods(l)) {
+				return cidr, true
+			}
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // ports returns the devices that hand their packets to a bridge or a bond, where

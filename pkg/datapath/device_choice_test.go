@@ -15,7 +15,7 @@ import (
 // node is a network with one device of each kind that matters, named after what it
 // is.
 func node() *network {
-	n := &network{addrs: make(map[int][]netip.Addr), held: make(map[netip.Addr]int)}
+	n := &network{addrs: make(map[int][]netip.Addr), held: make(map[netip.Addr]int), networks: make(map[int][]netip.Prefix)}
 	add := func(l netlink.Link, encap string, flags net.Flags) int {
 		l.Attrs().Index = len(n.links) + 1
 		l.Attrs().EncapType = encap
@@ -36,14 +36,17 @@ func node() *network {
 	route("0.0.0.0/0", uplink, gateway)
 	storage := add(&netlink.Device{LinkAttrs: named("storage")}, "ether", net.FlagUp)
 	route("198.51.100.0/24", storage, nil)
+	n.networks[storage] = prefixes("172.16.7.1/24")
 	internal := add(&netlink.Device{LinkAttrs: named("internal")}, "ether", net.FlagUp)
 	n.held[netip.MustParseAddr("203.0.113.7")] = internal
 	podLink := add(&netlink.Device{LinkAttrs: named("pod-link")}, "ether", net.FlagUp)
 	route("10.244.2.0/24", podLink, gateway)
 	bridge := add(&netlink.Bridge{LinkAttrs: named("pod-bridge")}, "ether", net.FlagUp)
 	route("10.244.1.0/24", bridge, nil)
+	n.networks[bridge] = prefixes("10.244.1.1/24", "172.17.0.1/16") // of pods, and wider than it is named
 	pod := add(&netlink.Veth{LinkAttrs: named("pod-veth")}, "ether", net.FlagUp)
 	route("10.244.1.5/32", pod, nil)
+	n.networks[pod] = prefixes("192.168.5.1/24")
 	kind := add(&netlink.Veth{LinkAttrs: named("kind-veth")}, "ether", net.FlagUp)
 	route("10.244.3.0/24", kind, gateway)
 	add(&netlink.Vxlan{LinkAttrs: named("vxlan")}, "ether", net.FlagUp)
@@ -57,13 +60,34 @@ func node() *network {
 	return n
 }
 
+func prefixes(list ...string) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, s := range list {
+		out[i] = netip.MustParsePrefix(s)
+	}
+	return out
+}
+
 func TestChoice(t *testing.T) {
 	for _, tc := range []struct {
-		name     string
-		patterns []string
-		want     map[string]string
+		name      string
+		patterns  []string
+		nodePorts []netip.Prefix
+		want      map[string]string
 	}{
-		{"auto", []string{DevicesAuto}, map[string]string{
+		{"auto in networks of NodePorts", []string{DevicesAuto}, prefixes("172.16.0.0/12", "0.0.0.0/0", "192.168.5.0/24", "10.244.0.0/16"), map[string]string{
+			"uplink":    "default route",
+			"internal":  "holds node IP 203.0.113.7",
+			"pod-link":  "route to pods in 10.244.2.0/24",
+			"kind-veth": "route to pods in 10.244.3.0/24",
+			"vxlan":     "overlay (vxlan)",
+			"ipip":      "overlay (ipip)",
+			"wireguard": "overlay (wireguard)",
+			"tun":       "overlay (tuntap)",
+			"storage":   "in 172.16.0.0/12 of --nodeport-addresses",
+			"pod-veth":  "in 192.168.5.0/24 of --nodeport-addresses",
+		}},
+		{"auto", []string{DevicesAuto}, nil, map[string]string{
 			"uplink":    "default route",
 			"internal":  "holds node IP 203.0.113.7",
 			"pod-link":  "route to pods in 10.244.2.0/24",
@@ -73,17 +97,17 @@ func TestChoice(t *testing.T) {
 			"wireguard": "overlay (wireguard)",
 			"tun":       "overlay (tuntap)",
 		}},
-		{"patterns", []string{"uplink", "stor*"}, map[string]string{
+		{"patterns", []string{"uplink", "stor*"}, nil, map[string]string{
 			"uplink":  "matches --devices uplink",
 			"storage": "matches --devices stor*",
 		}},
-		{"loopback is never chosen", []string{"lo"}, map[string]string{}},
-		{"no such device", []string{"eth9"}, map[string]string{}},
+		{"loopback is never chosen", []string{"lo"}, nil, map[string]string{}},
+		{"no such device", []string{"eth9"}, nil, map[string]string{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := make(map[string]string)
 			list := node().choose(tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
-				[]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+				prefixes("10.244.0.0/16"), tc.nodePorts)
 			for _, c := range list {
 				got[c.link.Attrs().Name] = c.reason
 			}

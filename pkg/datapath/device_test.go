@@ -19,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // uplink is the device of the default route. The dot may not be in a pin's name.
@@ -164,7 +165,7 @@ func TestDevicesAreServedAndCleanedUp(t *testing.T) {
 		if n := len(attachedPrograms(t, l)); n != 2 {
 			t.Errorf("%d programs are attached, want 2", n)
 		}
-		if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+		if _, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil {
 			t.Fatal(err)
 		}
 		if left := attachedPrograms(t, l); len(left) > 0 || hasClsact(t, l) {
@@ -194,6 +195,7 @@ func TestNewAgentReplacesProgramsOfDevices(t *testing.T) {
 }
 
 func TestAnotherWayOfAttachingLeavesNothingOfTheFormer(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		if !haveTCX(t) {
 			t.Skip("needs two ways of attaching")
@@ -297,7 +299,7 @@ func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 		if n := len(attachedPrograms(t, l)); n != 3 {
 			t.Errorf("%d programs are attached, want ours and the other", n)
 		}
-		if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+		if _, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(attachedPrograms(t, l)); n != 1 || !sees(t, counter) {
@@ -312,7 +314,7 @@ func TestQdiscThatSomebodyCameToUseStays(t *testing.T) {
 	attach(t, opts)
 	program, counter := counting(t)
 	attachOther(t, opts.TC, l, program)
-	if _, err := datapath.Cleanup(opts.BPFFS); err != nil {
+	if _, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil {
 		t.Fatal(err)
 	}
 	if !sees(t, counter) {
@@ -321,20 +323,21 @@ func TestQdiscThatSomebodyCameToUseStays(t *testing.T) {
 }
 
 func TestDeviceThatComesBackIsServedAgain(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		d := prepare(t, opts)
 		defer d.Close()
-		must(t, d.Attach())
+		must(t, d.Attach(t.Context()))
 		id := devices(t, opts)[0].ID
 
 		must(t, netlink.LinkDel(l))
-		must(t, d.SyncDevices())
+		must(t, d.SyncDevices(t.Context()))
 		if list, pins := devices(t, opts), tcxPins(t, opts); len(list) > 0 || len(pins) > 0 {
 			t.Errorf("the device is gone; served: %+v, pins: %q", list, pins)
 		}
 
 		l = addUplink(t)
-		must(t, d.SyncDevices())
+		must(t, d.SyncDevices(t.Context()))
 		list := devices(t, opts)
 		if len(list) != 1 || list[0].ID != id || list[0].Mode != opts.TC || list[0].Ifindex != l.Attrs().Index {
 			t.Errorf("served: %+v; want %s with ID %d by %s", list, uplink, id, opts.TC)
@@ -343,6 +346,7 @@ func TestDeviceThatComesBackIsServedAgain(t *testing.T) {
 }
 
 func TestDeviceMadeAgainUnnoticed(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
 		must(t, netlink.LinkDel(l))
@@ -358,6 +362,7 @@ func TestDeviceMadeAgainUnnoticed(t *testing.T) {
 }
 
 func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
 		opts.Devices = []string{datapath.DevicesNone}
@@ -369,25 +374,27 @@ func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
 }
 
 func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	addAddr(t, l, "198.51.100.1/24")
-	must(t, d.SyncDevices())
+	must(t, d.SyncDevices(t.Context()))
 	if got := devices(t, opts)[0].Addr4; got != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("with a second address the source became %s", got)
 	}
 	addr, err := netlink.ParseAddr("192.0.2.1/24")
 	must(t, err)
 	must(t, netlink.AddrDel(l, addr))
-	must(t, d.SyncDevices())
+	must(t, d.SyncDevices(t.Context()))
 	if got := devices(t, opts)[0].Addr4; got != netip.MustParseAddr("198.51.100.1") {
 		t.Errorf("the source is %s, and the device holds only 198.51.100.1", got)
 	}
 }
 
 func TestNodeIPChoosesItsDevice(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
 	bridge, err := netlink.LinkByName("br0")
@@ -395,9 +402,9 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 	addAddr(t, bridge, "203.0.113.7/24")
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("203.0.113.7")})
-	must(t, d.SyncDevices())
+	must(t, d.SyncDevices(t.Context()))
 	list := devices(t, opts)
 	if len(list) != 2 || list[1].Name != "br0" || list[1].Reason != "holds node IP 203.0.113.7" || list[1].Mode == "" {
 		t.Errorf("served: %+v", list)
@@ -405,6 +412,7 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 }
 
 func TestOverlayGetsTheNodesAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Vxlan{
 		LinkAttrs: netlink.LinkAttrs{Name: "overlay"}, VxlanId: 7, VtepDevIndex: l.Attrs().Index, Port: 4789,
@@ -449,31 +457,34 @@ func TestDeviceWithoutEthernetHeader(t *testing.T) {
 }
 
 func TestWithoutDevicesSocketsAreServed(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	inNamespace(t)
 	opts.Devices = []string{datapath.DevicesAuto}
 	attach(t, opts)
-	if list, programs := devices(t, opts), links(t, opts); len(list) > 0 || len(programs) != 8 {
-		t.Errorf("devices %+v, %d programs of sockets; want none and 8", list, len(programs))
+	if list, programs := devices(t, opts), links(t, opts); len(list) > 0 || len(programs) != 9 {
+		t.Errorf("devices %+v, %d programs of sockets; want none and 9", list, len(programs))
 	}
 }
 
 func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.SyncDevices())
+	must(t, d.SyncDevices(t.Context()))
 	if programs := attachedPrograms(t, l); len(programs) > 0 {
 		t.Errorf("programs %d are attached before Attach", programs)
 	}
 }
 
 func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
 	d := prepare(t, opts)
 	defer d.Close()
 	done := make(chan error)
-	go func() { done <- d.Attach() }() // on a thread of the test process's namespace
+	go func() { done <- d.Attach(t.Context()) }() // on a thread of the test process's namespace
 	must(t, <-done)
 	if list := devices(t, opts); len(list) != 1 || list[0].Mode == "" {
 		t.Errorf("served: %+v, want %s", list, uplink)
@@ -481,9 +492,10 @@ func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
 }
 
 func TestUnknownTCModeIsRefused(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	opts.TC = "xdp"
-	_, err := datapath.Prepare(opts)
+	_, err := datapath.Prepare(t.Context(), opts)
 	if err == nil || !strings.Contains(err.Error(), "tcx or clsact") {
 		t.Errorf("got %v, want what is allowed", err)
 	}

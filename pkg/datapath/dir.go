@@ -26,30 +26,124 @@ func Dir(bpffs string) string {
 	return filepath.Join(root(bpffs), fmt.Sprintf("v%d", bpfmap.Schema))
 }
 
+// onBPFFS reports whether path is on a BPF file system.
+func onBPFFS(path string) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); errors.Is(err, os.ErrNotExist) {
+		return false, fmt.Errorf("%s does not exist: make it on a BPF file system or choose another with --bpffs", path)
+	} else if err != nil {
+		return false, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return fs.Type == unix.BPF_FS_MAGIC, nil
+}
+
 // checkBPFFS returns an error that says how to mend it when path is not on a BPF
 // file system.
 func checkBPFFS(path string) error {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist: make it on a BPF file system or choose another with --bpffs", path)
-	} else if err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+	on, err := onBPFFS(path)
+	if err == nil && !on {
+		err = fmt.Errorf("%s is not on a BPF file system: mount one (mount -t bpf bpf %s) or choose another with --bpffs", path, path)
 	}
-	if fs.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("%s is not on a BPF file system: mount one (mount -t bpf bpf %s) or choose another with --bpffs", path, path)
-	}
-	return nil
+	return err
 }
 
-// FindCgroup2 returns where the cgroup2 hierarchy is mounted: the unified one, or
-// the one beside cgroup v1 on a hybrid host.
+// EnsureBPFFS mounts a BPF file system at [DefaultBPFFS] where nothing is mounted
+// there, and reports whether it did. Elsewhere, or over another mount, as in a pod
+// whose mounts end with it, it mounts none and returns an error that says what to do.
+func EnsureBPFFS(path string) (mounted bool, err error) {
+	missing := checkBPFFS(path)
+	if missing == nil || filepath.Clean(path) != DefaultBPFFS {
+		return false, missing
+	}
+	if isMountPoint(path) {
+		return false, fmt.Errorf("%w; in a pod, mount it on the node or have a privileged container do so (beeline-agent --init-only)", missing)
+	}
+	return MountBPFFS(path)
+}
+
+// MountBPFFS mounts a BPF file system at a folder unless it is on one, and reports
+// whether it did.
+func MountBPFFS(path string) (mounted bool, err error) {
+	on, err := onBPFFS(path)
+	if err != nil || on {
+		return false, err
+	}
+	if err := checkRights(); err != nil {
+		return false, err
+	}
+	if err := unix.Mount("bpf", path, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return false, fmt.Errorf("%w: mount: %w", checkBPFFS(path), err)
+	}
+	return true, nil
+}
+
+// isMountPoint reports whether something is mounted at path.
+func isMountPoint(path string) bool {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &stat)
+	return err == nil && stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// nothingPinned reports whether nothing can be pinned at path: no BPF file system is
+// mounted at the default place. Any other path is for the caller to check.
+func nothingPinned(path string) bool {
+	on, err := onBPFFS(path)
+	return filepath.Clean(path) == DefaultBPFFS && err == nil && !on
+}
+
+// ownCgroup2 is where [MountCgroup2] mounts.
+const ownCgroup2 = "/run/beeline/cgroupv2"
+
+// FindCgroup2 returns where the cgroup2 hierarchy is mounted: the unified one, the
+// one beside cgroup v1 on a hybrid host, or that of [MountCgroup2].
 func FindCgroup2() (string, error) {
-	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", ownCgroup2} {
 		if checkCgroup2(path) == nil {
 			return path, nil
 		}
 	}
-	return "", errors.New("no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified: mount it (mount -t cgroup2 none /sys/fs/cgroup/unified) or name it with --cgroup-root")
+	return "", fmt.Errorf("no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified: mount it (mkdir -p %[1]s && mount -t cgroup2 none %[1]s) or name it with --cgroup-root", ownCgroup2)
+}
+
+// MountCgroup2 returns where the cgroup2 hierarchy is mounted, and mounts it at a
+// place of its own where it is not, as on a host that has cgroup v1 alone. It is one
+// and the same hierarchy wherever it is mounted.
+func MountCgroup2() (path string, mounted bool, err error) {
+	path, missing := FindCgroup2()
+	if missing == nil {
+		return path, false, nil
+	}
+	if err := checkRights(); err != nil {
+		return "", false, err
+	}
+	if err := os.MkdirAll(ownCgroup2, 0o755); err != nil {
+		return "", false, fmt.Errorf("%w: %w", missing, err)
+	}
+	if err := unix.Mount("none", ownCgroup2, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return "", false, fmt.Errorf("%w: mount: %w", missing, err)
+	}
+	// Every cgroup has this file but the root; in a cgroup namespace what is mounted
+	// begins at the cgroup of this process.
+	if _, err := os.Stat(filepath.Join(ownCgroup2, "cgroup.type")); err == nil {
+		return "", false, errors.Join(fmt.Errorf("%w: in this cgroup namespace a mount shows a part of it only", missing),
+			unix.Unmount(ownCgroup2, 0))
+	}
+	return ownCgroup2, true, nil
+}
+
+// UnmountCgroup2 undoes [MountCgroup2] and reports what it removed, "" when there is
+// nothing to undo. A mount that somebody uses stays, and so does the empty folder: to remove
+// it would end the mounts on it in all other mount namespaces.
+func UnmountCgroup2() (removed string, err error) {
+	if !isMountPoint(ownCgroup2) {
+		return "", nil
+	}
+	if err := unix.Unmount(ownCgroup2, 0); errors.Is(err, unix.EBUSY) {
+		return "", nil
+	} else if err != nil {
+		return "", fmt.Errorf("unmount %s: %w", ownCgroup2, err)
+	}
+	return ownCgroup2, nil
 }
 
 func checkCgroup2(path string) error {

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,8 +47,8 @@ func ownPart(c libxdp.Component) bool { return strings.HasPrefix(c.Name, "bl_xdp
 
 // joinDispatcher makes our program one of those that a device's dispatcher calls, in place
 // of a former agent's.
-func (d *Datapath) joinDispatcher(ifindex int, owns bool) error {
-	return libxdp.Change(d.opts.BPFFS, ifindex, func(dispatcher *libxdp.Dispatcher) error {
+func (d *Datapath) joinDispatcher(ctx context.Context, ifindex int, owns bool) error {
+	return libxdp.Change(ctx, d.opts.BPFFS, ifindex, func(dispatcher *libxdp.Dispatcher) error {
 		if mode := modeOf(dispatcher); (mode == XDPGeneric) != (d.opts.XDP == XDPGeneric) {
 			return fmt.Errorf("--xdp is not %s", mode)
 		}
@@ -59,7 +60,7 @@ func (d *Datapath) joinDispatcher(ifindex int, owns bool) error {
 		if slices.ContainsFunc(parts, func(c libxdp.Component) bool { return c.ID == own.ID }) {
 			return nil
 		}
-		return dispatcher.Replace(append(slices.DeleteFunc(parts, ownPart), own))
+		return dispatcher.Replace(ctx, append(slices.DeleteFunc(parts, ownPart), own))
 	})
 }
 
@@ -78,7 +79,7 @@ func foreign(err error) bool {
 
 // leaveDispatchers takes our programs out of the dispatchers of devices that are not to be
 // kept, and returns the names of those devices. The others' programs run on.
-func leaveDispatchers(bpffs string, keep func(ifindex int) bool) (left []string, err error) {
+func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) bool) (left []string, err error) {
 	devices, err := libxdp.Devices(bpffs)
 	if err != nil {
 		return nil, err
@@ -88,19 +89,19 @@ func leaveDispatchers(bpffs string, keep func(ifindex int) bool) (left []string,
 		if keep(ifindex) {
 			continue
 		}
-		err := libxdp.Change(bpffs, ifindex, func(dispatcher *libxdp.Dispatcher) error {
+		err := libxdp.Change(ctx, bpffs, ifindex, func(dispatcher *libxdp.Dispatcher) error {
 			others := slices.DeleteFunc(slices.Clone(dispatcher.Components), ownPart)
 			if len(others) == len(dispatcher.Components) {
 				return nil
 			}
-			if err := dispatcher.Replace(others); err != nil {
+			if err := dispatcher.Replace(ctx, others); err != nil {
 				return err
 			}
 			left = append(left, dispatcher.Device)
 			return nil
 		})
 		if gone(err) {
-			err = libxdp.Forget(bpffs, ifindex, ownPart)
+			err = libxdp.Forget(ctx, bpffs, ifindex, ownPart)
 		}
 		if err != nil && !foreign(err) {
 			errs = append(errs, fmt.Errorf("leave the XDP dispatcher of device %d: %w", ifindex, err))
@@ -111,8 +112,8 @@ func leaveDispatchers(bpffs string, keep func(ifindex int) bool) (left []string,
 
 // dispatcherMode returns how our program is attached to a device by a dispatcher, [XDPOff]
 // when it is not, and the names of the programs beside it.
-func dispatcherMode(bpffs string, ifindex int) (mode XDPMode, beside []string, err error) {
-	err = libxdp.Change(bpffs, ifindex, func(dispatcher *libxdp.Dispatcher) error {
+func dispatcherMode(ctx context.Context, bpffs string, ifindex int) (mode XDPMode, beside []string, err error) {
+	err = libxdp.Change(ctx, bpffs, ifindex, func(dispatcher *libxdp.Dispatcher) error {
 		mode, beside = XDPOff, nil
 		for _, c := range dispatcher.Components {
 			if ownPart(c) {

@@ -17,6 +17,9 @@ type Held struct {
 // Hold takes the place of an agent on the BPF file system and opens its maps. The
 // error is a [RunningError] while one runs, and [os.ErrNotExist] where none has been.
 func Hold(bpffs string) (*Held, error) {
+	if nothingPinned(bpffs) {
+		return nil, os.ErrNotExist
+	}
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,9 @@ import (
 // linkPrefix tells the pins of links from those of maps.
 const linkPrefix = "link_"
 
+// newSuffix ends the name of a pin until it takes the place of the former one.
+const newSuffix = "_new"
+
 // hook is a place in a cgroup that a program is attached to.
 type hook struct {
 	program string
@@ -23,6 +26,7 @@ type hook struct {
 // hooks lists what is attached, in this order: a reply is shown right from the
 // first request on.
 var hooks = []hook{
+	{"bl_release", ebpf.AttachCgroupInetSockRelease},
 	{"bl_getpeername4", ebpf.AttachCgroupInet4GetPeername},
 	{"bl_getpeername6", ebpf.AttachCgroupInet6GetPeername},
 	{"bl_recvmsg4", ebpf.AttachCGroupUDP4Recvmsg},
@@ -35,29 +39,52 @@ var hooks = []hook{
 
 func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.program) }
 
-// attach makes program run at the hook. A link that is pinned for the same cgroup
-// is updated, so that there is no moment without a program.
-func (h hook) attach(dir, cgroup string, program *ebpf.Program) error {
+// attachHooks makes each program run at its hook, without a moment in which none does. A
+// link that is pinned for the same cgroup is updated. Those for another cgroup stay until
+// all of the new ones are attached, and after an error.
+func attachHooks(dir, cgroup string, programs map[string]*ebpf.Program) error {
+	var fresh []hook
+	for _, h := range hooks {
+		made, err := h.attach(dir, cgroup, programs[h.program])
+		if made {
+			fresh = append(fresh, h)
+		}
+		if err != nil {
+			errs := []error{fmt.Errorf("attach %s: %w", h.program, err)}
+			for _, h := range fresh {
+				errs = append(errs, os.Remove(h.pin(dir)+newSuffix))
+			}
+			return errors.Join(errs...)
+		}
+	}
+	for _, h := range fresh {
+		if err := os.Rename(h.pin(dir)+newSuffix, h.pin(dir)); err != nil {
+			return fmt.Errorf("attach %s: %w", h.program, err)
+		}
+	}
+	return nil
+}
+
+// attach makes program run at the hook of a cgroup: it updates the link that is pinned, or
+// makes one and pins it beside, to be renamed.
+func (h hook) attach(dir, cgroup string, program *ebpf.Program) (made bool, err error) {
 	path := h.pin(dir)
 	pinned, err := link.LoadPinnedLink(path, nil)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return h.create(path, cgroup, program)
+		return h.create(path+newSuffix, cgroup, program)
 	case err != nil:
-		return fmt.Errorf("open pin %s: %w", path, err)
+		return false, fmt.Errorf("open pin %s: %w", path, err)
 	}
 	defer pinned.Close()
 	same, err := attachedTo(pinned, cgroup)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if same {
-		return pinned.Update(program)
+		return false, pinned.Update(program)
 	}
-	if err := os.Remove(path); err != nil {
-		return err
-	}
-	return h.create(path, cgroup, program)
+	return h.create(path+newSuffix, cgroup, program)
 }
 
 // removeLink takes a pinned link's program off its hook and removes the pin. Without
@@ -75,15 +102,21 @@ func removeLink(path string) error {
 	return os.Remove(path)
 }
 
-func (h hook) create(path, cgroup string, program *ebpf.Program) error {
+// create attaches program to a cgroup and pins the link, in place of what an agent has
+// left that was killed before it renamed it.
+func (h hook) create(path, cgroup string, program *ebpf.Program) (made bool, err error) {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: h.at, Program: program})
 	if err != nil {
-		return fmt.Errorf("cgroup %s: %w", cgroup, err)
+		return false, fmt.Errorf("cgroup %s: %w", cgroup, err)
+	}
+	defer l.Close()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
 	}
 	if err := l.Pin(path); err != nil {
-		return errors.Join(err, l.Close())
+		return false, err
 	}
-	return l.Close()
+	return true, nil
 }
 
 // attachedTo reports whether the link is one to that cgroup. A link whose cgroup

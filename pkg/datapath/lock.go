@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flock"
 )
 
 // lock keeps a second agent off a BPF file system. It is an advisory lock on the
@@ -40,15 +42,10 @@ func takeLock(bpffs string) (*lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the pins: %w", err)
 	}
-	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 20) {
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			break
-		}
-		if time.Now().After(deadline) {
-			err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
-			break
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	if err = flock.Exclusive(ctx, dir); errors.Is(err, unix.EWOULDBLOCK) {
+		err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

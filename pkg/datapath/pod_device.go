@@ -1,29 +1,27 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // attachPods makes programs run on devices that pods are behind: of pods whose packets
 // are translated, and of backends that see this node for their client.
-func (d *Datapath) attachPods(pods, masqueraded []netlink.Link) []error {
-	var errs []error
-	attach := func(l netlink.Link, program func(*direction) string) {
-		if err := d.attachPod(l, program); err != nil && !gone(err) {
-			errs = append(errs, explain(fmt.Errorf("attach to pod device %s: %w", l.Attrs().Name, err)))
-		}
+func (d *Datapath) attachPods(r *round) {
+	attach := func(l netlink.Link, role role, program func(*direction) string) {
+		d.served(r, l.Attrs().Index, l.Attrs().Name, role, bpfmap.Device{}, func() error { return d.attachPod(l, program) })
 	}
-	for _, l := range pods {
-		attach(l, func(dir *direction) string { return dir.pod })
+	for _, l := range r.pods {
+		attach(l, forPods, func(dir *direction) string { return dir.pod })
 	}
-	for _, l := range masqueraded {
-		attach(l, func(dir *direction) string { return dir.masquerade })
+	for _, l := range r.masqueraded {
+		attach(l, forBackends, func(dir *direction) string { return dir.masquerade })
 	}
-	return errs
 }
 
 // attachPod makes programs run on the host's side of a pod's device, none in a
@@ -36,18 +34,7 @@ func (d *Datapath) attachPod(l netlink.Link, program func(*direction) string) er
 		}
 	}
 	for _, dir := range directions {
-		name := program(&dir)
-		var err error
-		switch {
-		case name == "" && d.swept:
-		case name == "":
-			err = dir.detach(Dir(d.opts.BPFFS), ifindex)
-		case d.tcx:
-			err = dir.attachTCX(Dir(d.opts.BPFFS), ifindex, d.programs[name])
-		default:
-			err = dir.attachFilter(ifindex, name, d.programs[name])
-		}
-		if err != nil {
+		if err := d.attachPodDirection(&dir, ifindex, program(&dir)); err != nil {
 			return fmt.Errorf("%s: %w", dir.name, err)
 		}
 	}
@@ -59,6 +46,21 @@ func (d *Datapath) attachPod(l netlink.Link, program func(*direction) string) er
 		return err
 	}
 	return detachTCX(Dir(d.opts.BPFFS), func(at int) bool { return at != ifindex })
+}
+
+// attachPodDirection makes a program run in one direction, or none without a name.
+func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) error {
+	if name == "" {
+		return dir.detach(Dir(d.opts.BPFFS), ifindex)
+	}
+	program, err := d.deviceProgram(name)
+	if err != nil {
+		return err
+	}
+	if d.tcx {
+		return dir.attachTCX(Dir(d.opts.BPFFS), ifindex, program)
+	}
+	return dir.attachFilter(ifindex, name, program)
 }
 
 // setMasquerade writes where packets to backends on this node come from.
@@ -73,16 +75,16 @@ func (d *Datapath) setMasquerade(n *network) error {
 
 // sweep removes, once, the filters that a former agent has left on devices that are
 // not served; only their names tell.
-func (d *Datapath) sweep(served func(ifindex int) bool) error {
+func (d *Datapath) sweep(served map[int]bool) error {
 	if d.swept {
 		return nil
 	}
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("list devices: %w", err)
+	links, err := rtnl.Links()
+	if err != nil {
+		return err
 	}
 	for _, l := range links {
-		if served(l.Attrs().Index) {
+		if served[l.Attrs().Index] {
 			continue
 		}
 		if _, err := detachFilters(l, false); err != nil && !gone(err) {

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestProgramsOfPodsDevices: an agent leaves at a pod's device what its own settings
@@ -46,15 +47,16 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 
 // TestInternalCIDRs: they are in the maps when the programs are at work, and follow.
 func TestInternalCIDRs(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	inNamespace(t)
 	first, second := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd44:0:0:1::/64")
 	opts.Internal.CIDRs = []netip.Prefix{first}
 	d := prepare(t, opts)
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	for _, want := range [][]netip.Prefix{{first}, {first, second}, {second}, {}} {
 		d.SetInternalCIDRs(want)
-		must(t, d.SyncDevices())
+		must(t, d.SyncDevices(t.Context()))
 		got, err := d.Maps().LocalCIDRs()
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("internal are %v, %v, want %v", got, err, want)
@@ -66,13 +68,14 @@ func TestInternalCIDRs(t *testing.T) {
 // TestMasqueradeAddress: it is the node's own, else one of the device of the default
 // route, and stays while the machine has it.
 func TestMasqueradeAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	opts.MasqueradeAll = true
 	d := prepare(t, opts)
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	check := func(when, want string) {
 		t.Helper()
-		must(t, d.SyncDevices())
+		must(t, d.SyncDevices(t.Context()))
 		if got, _, err := d.Maps().Masquerade(); err != nil || got != netip.MustParseAddr(want) {
 			t.Errorf("%s it is %s, %v, want %s", when, got, err, want)
 		}

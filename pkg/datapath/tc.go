@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // TCMode is how programs for packets are attached to a device.
@@ -52,6 +54,29 @@ type direction struct {
 var directions = []direction{
 	{"egress", "bl_egress", "bl_pod_egress", "", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 	{"ingress", "bl_ingress", "bl_pod_ingress", "bl_pod_egress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+}
+
+// devicePrograms returns the names of the programs for devices that every node has.
+func devicePrograms() []string {
+	var names []string
+	for _, dir := range directions {
+		names = append(names, dir.program)
+	}
+	return names
+}
+
+// deviceProgram returns a program for devices. One for devices that few nodes have is
+// loaded when there is the first: the kernel takes as long to check each as for all others.
+func (d *Datapath) deviceProgram(name string) (*ebpf.Program, error) {
+	if p := d.devices[name]; p != nil {
+		return p, nil
+	}
+	loaded, err := d.maps.LoadDevices(d.constants, name)
+	if err != nil {
+		return nil, explain(err)
+	}
+	d.devices[name] = loaded[name]
+	return loaded[name], nil
 }
 
 // programFor returns the name of the direction's program for a device.
@@ -164,12 +189,29 @@ func clsact(ifindex int) *netlink.Clsact {
 func addQdisc(ifindex int) (made bool, err error) {
 	err = netlink.QdiscAdd(clsact(ifindex))
 	if errors.Is(err, unix.EEXIST) {
-		return false, nil
+		return false, checkQdisc(ifindex)
 	}
 	if err != nil {
 		return false, fmt.Errorf("add the clsact qdisc: %w", err)
 	}
 	return true, nil
+}
+
+// checkQdisc returns an error when a qdisc ingress is in the place of clsact. It would take
+// the filter for egress for one of ingress.
+func checkQdisc(ifindex int) error {
+	l, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return err
+	}
+	qdiscs, err := rtnl.Complete(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
+	if err != nil {
+		return fmt.Errorf("list qdiscs: %w", err)
+	}
+	if slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "ingress" }) {
+		return fmt.Errorf("it has the qdisc ingress, which has no egress: replace it by clsact (tc qdisc del dev %s ingress)", l.Attrs().Name)
+	}
+	return nil
 }
 
 func (d direction) filter(ifindex int) *netlink.BpfFilter {
@@ -198,9 +240,9 @@ func (d direction) attachFilter(ifindex int, name string, program *ebpf.Program)
 func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
 	others := 0
 	for _, d := range directions {
-		filters, err := netlink.FilterList(l, d.parent)
+		filters, err := rtnl.Filters(l, d.parent)
 		if err != nil {
-			return found, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+			return found, err
 		}
 		for _, f := range filters {
 			if !d.owns(f) {
@@ -269,7 +311,7 @@ func (d direction) hasFilter(ifindex int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	filters, err := netlink.FilterList(l, d.parent)
+	filters, err := rtnl.Filters(l, d.parent)
 	return slices.ContainsFunc(filters, d.owns), err
 }
 

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -50,16 +51,20 @@ func (e xdpError) Error() string { return e.reason }
 
 // syncXDP attaches the XDP programs where they can serve the devices, and writes into
 // each one's entry how far they can. It takes them off others.
-func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
+func (d *Datapath) syncXDP(ctx context.Context, n *network, r *round) {
+	devices := r.devices
 	dir := Dir(d.opts.BPFFS)
 	on := make(map[int]bool)
 	macs := make(map[int]bpfmap.MAC)
-	var errs []error
 	for i := range devices {
 		device := devices[i]
 		device.NoXDP = ""
 		if d.xdp != nil {
-			root, err := d.attachXDP(n, devices, &device)
+			root, err := d.attachXDP(ctx, n, devices, &device)
+			if err != nil && ctx.Err() != nil {
+				r.xdp = err // what runs goes on
+				return
+			}
 			var no xdpError
 			switch {
 			case err == nil:
@@ -68,7 +73,7 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 			case errors.As(err, &no):
 				device.NoXDP = no.reason
 			case !gone(err):
-				errs = append(errs, explain(fmt.Errorf("attach XDP to device %s: %w", device.Name, err)))
+				d.failed(device.Ifindex, device.Name, forClients, explain(fmt.Errorf("attach XDP: %w", err)))
 			}
 		}
 		device.XDPSend, device.XDPSendBuffers = d.xdpSends(&device)
@@ -80,16 +85,18 @@ func (d *Datapath) syncXDP(n *network, devices []bpfmap.Device) error {
 			klog.InfoS("Device is served without XDP", "device", device.Name, "reason", device.NoXDP)
 		}
 		devices[i] = device
-		errs = append(errs, d.maps.PutDevice(device))
+		if err := d.maps.PutDevice(device); err != nil {
+			d.failed(device.Ifindex, device.Name, forClients, err)
+		}
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
-	_, err := leaveDispatchers(d.opts.BPFFS, keep)
-	return errors.Join(append(errs, d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)...)
+	_, err := leaveDispatchers(ctx, d.opts.BPFFS, keep)
+	r.xdp = errors.Join(d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex
 // of that place.
-func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap.Device) (int, error) {
+func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []bpfmap.Device, device *bpfmap.Device) (int, error) {
 	l, err := netlink.LinkByIndex(device.Ifindex)
 	if err != nil {
 		return 0, err
@@ -118,7 +125,7 @@ func (d *Datapath) attachXDP(n *network, devices []bpfmap.Device, device *bpfmap
 			return 0, err
 		}
 	}
-	return root, d.runXDP(b.link, n.ownsFrames(b.link, devices))
+	return root, d.runXDP(ctx, b.link, n.ownsFrames(b.link, devices))
 }
 
 // xdpProgram returns the program for a device that owns the frames which it gets, or for
@@ -136,7 +143,7 @@ func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
 // runXDP makes the program run on a device, which owns the frames that it gets or not. A link
 // that is pinned for it is updated, so that there is no moment without a program, unless it
 // is of the other mode.
-func (d *Datapath) runXDP(l netlink.Link, owns bool) error {
+func (d *Datapath) runXDP(ctx context.Context, l netlink.Link, owns bool) error {
 	ifindex := l.Attrs().Index
 	program, err := d.xdpProgram(owns)
 	if err != nil {
@@ -169,7 +176,7 @@ func (d *Datapath) runXDP(l netlink.Link, owns bool) error {
 		l = now // a link of ours may just have been removed
 	}
 	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
-		if err := d.joinDispatcher(ifindex, owns); err != nil {
+		if err := d.joinDispatcher(ctx, ifindex, owns); err != nil {
 			return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d), %v", programName(xdp.ProgId), xdp.ProgId, err)}
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // withXDP returns options for an uplink that is served by XDP.
@@ -57,7 +58,7 @@ func TestXDPIsReplacedAndCleanedUp(t *testing.T) {
 	if second := xdpOf(t, l); first == 0 || second == 0 || first == second {
 		t.Errorf("the programs of two agents are %d and %d", first, second)
 	}
-	removed, err := datapath.Cleanup(opts.BPFFS)
+	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
 	must(t, err)
 	if !slices.ContainsFunc(removed, func(path string) bool { return strings.Contains(path, "link_xdp_") }) {
 		t.Errorf("the clean-up tells of no XDP link: %q", removed)
@@ -80,6 +81,7 @@ func TestXDPIsTakenOffWhenOff(t *testing.T) {
 
 // TestXDPModeChanges: an agent replaces the program of one that ran in the other mode.
 func TestXDPModeChanges(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	last := uint32(0)
 	for _, mode := range []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative, datapath.XDPGeneric, datapath.XDPGeneric} {
@@ -126,6 +128,7 @@ func TestXDPOfADriverWithoutIt(t *testing.T) {
 // TestXDPKnowsTheDevicesAddress: also when it changes, and of two devices where there is
 // place for one.
 func TestXDPKnowsTheDevicesAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	opts.Devices = []string{uplink, "second"}
 	other := netlink.NewVeth(netlink.LinkAttrs{Name: "second", Index: l.Attrs().Index + bpfmap.MACPlaces})
@@ -133,9 +136,9 @@ func TestXDPKnowsTheDevicesAddress(t *testing.T) {
 	must(t, netlink.LinkAdd(other))
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	for _, mac := range []bpfmap.MAC{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
-		must(t, netlink.LinkSetHardwareAddr(l, mac[:]), d.SyncDevices())
+		must(t, netlink.LinkSetHardwareAddr(l, mac[:]), d.SyncDevices(t.Context()))
 		macs, err := d.Maps().MACs()
 		if want := map[int]bpfmap.MAC{l.Attrs().Index: mac}; err != nil || !maps.Equal(macs, want) {
 			t.Errorf("XDP knows %v, want %v: %v", macs, want, err)
@@ -164,24 +167,25 @@ func TestXDPProgramInTheWay(t *testing.T) {
 	id := xdpOf(t, l)
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.Attach())
+	must(t, d.Attach(t.Context()))
 	wantXDP(t, opts, datapath.XDPOff, fmt.Sprintf("in the way: XDP program firewall (id %d), no dispatcher of libxdp", id))
 	if xdpOf(t, l) != id {
 		t.Error("the other program is gone")
 	}
-	must(t, held.Close(), d.SyncDevices())
+	must(t, held.Close(), d.SyncDevices(t.Context()))
 	wantXDP(t, opts, datapath.XDPNative, "")
 }
 
 func TestXDPDeviceThatComesBackIsServedAgain(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	d := prepare(t, opts)
 	defer d.Close()
-	must(t, d.Attach(), netlink.LinkDel(l), d.SyncDevices())
+	must(t, d.Attach(t.Context()), netlink.LinkDel(l), d.SyncDevices(t.Context()))
 	if list := devices(t, opts); len(list) != 0 {
 		t.Errorf("devices are served although there are none: %v", list)
 	}
 	addUplink(t)
-	must(t, d.SyncDevices())
+	must(t, d.SyncDevices(t.Context()))
 	wantXDP(t, opts, datapath.XDPNative, "")
 }

@@ -1,7 +1,8 @@
 // Package drain gives a node to another service proxy without breaking connections.
 //
-// From the start no new connection is Beeline's: the tables hold no frontend, so
-// what comes goes by and reaches the other proxy. The packets of known flows are
+// At first other nodes are given the time to notice that this one takes no packets of the
+// tunnel any more, if there is one. From then on no new connection is Beeline's: the tables
+// hold no frontend, so what comes goes by and reaches the other proxy. The packets of known flows are
 // translated as before, until the last of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain
@@ -11,9 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
 
 // Options say what is drained.
@@ -33,10 +38,13 @@ type Options struct {
 func Run(ctx context.Context, o Options) (removed []string, err error) {
 	held, err := datapath.Hold(o.BPFFS)
 	if errors.Is(err, os.ErrNotExist) {
-		return datapath.Cleanup(o.BPFFS)
+		return datapath.Cleanup(ctx, o.BPFFS)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := leaveTunnel(ctx, held.Maps); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
 	}
 	if err := held.Maps.ForgetFrontends(); err != nil {
 		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
@@ -52,5 +60,18 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := held.Close(); err != nil {
 		return nil, err
 	}
-	return datapath.Cleanup(o.BPFFS)
+	return datapath.Cleanup(ctx, o.BPFFS)
+}
+
+// leaveTunnel returns when no other node begins connections by the tunnel to this one, whose
+// agent answers none.
+func leaveTunnel(ctx context.Context, maps *bpfmap.Maps) error {
+	nodes, err := maps.Nodes()
+	if err != nil || maps.Agent().TunnelPort == 0 {
+		return err
+	}
+	if slices.ContainsFunc(nodes, func(n bpfmap.Node) bool { return !n.Self }) {
+		pause.For(ctx, tunnel.Silence)
+	}
+	return ctx.Err()
 }

@@ -3,6 +3,8 @@ package flow
 import (
 	"context"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // drainInterval passes between two walks while flows come to their end.
@@ -26,7 +28,7 @@ func (e *Expirer) Drain(ctx context.Context) error {
 		if w.Flows == w.Expired {
 			return nil
 		}
-		if !pause(ctx, drainInterval) {
+		if !pause.For(ctx, drainInterval) {
 			return context.Cause(ctx)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // The pace of walks.
@@ -42,6 +43,10 @@ type Walk struct {
 	Orphans  int // reply entries without a flow that were removed
 	HalfOpen int // flows that are left in the table and not established
 	Overflow int // flows that are left in the overflow table, none of them established
+	// EvictedEstablished and EvictedHalfOpen are flows that the kernel has taken out of the
+	// full table since the walk before, no more than are certain.
+	EvictedEstablished int
+	EvictedHalfOpen    int
 }
 
 // Options are what an [Expirer] needs.
@@ -55,7 +60,8 @@ type Options struct {
 // Expirer removes idle flows.
 type Expirer struct {
 	Options
-	clock func() (time.Duration, error)
+	clock     func() (time.Duration, error)
+	evictions evictions
 }
 
 // New returns an Expirer, which does nothing before Run.
@@ -66,13 +72,16 @@ func New(o Options) *Expirer {
 // Run walks the table again and again until ctx ends. What cannot be read or
 // removed is logged and tried again by the next walk.
 func (e *Expirer) Run(ctx context.Context) {
-	for pause(ctx, interval) {
+	for pause.For(ctx, interval) {
 		w, err := e.walk(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
 			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", interval)
+		}
+		if err := e.evictions.tell(e.Maps, &w); err != nil {
+			klog.ErrorS(err, "Evictions cannot be told")
 		}
 		if e.Walked != nil {
 			e.Walked(w)
@@ -89,7 +98,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	if err != nil {
 		return w, err
 	}
-	overflow := 0 // entries
+	turnover, err := e.Maps.FlowTurnover()
+	if err != nil {
+		return w, err
+	}
+	overflow, entries, flows := 0, 0, 0 // of the tables; flows not of the overflow table
 	start := time.Now()
 	for batch, err := range e.Maps.FlowBatches(e.clock) {
 		if err == nil {
@@ -100,8 +113,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		}
 		if batch.Overflow {
 			overflow += len(batch.Flows) + len(batch.Replies)
+		} else {
+			entries += len(batch.Flows) + len(batch.Replies)
+			flows += len(batch.Flows)
 		}
-		if !pause(ctx, rest*time.Since(start)) {
+		if !pause.For(ctx, rest*time.Since(start)) {
 			return w, errors.Join(errs...)
 		}
 		start = time.Now()
@@ -110,6 +126,14 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		return w, errors.Join(errs...)
 	}
 	e.Maps.CountHalfOpen(before, w.HalfOpen)
+	after, err := e.Maps.FlowTurnover()
+	if err != nil {
+		return w, err
+	}
+	w.EvictedEstablished, w.EvictedHalfOpen = e.evictions.note(census{
+		before: turnover, after: after, entries: entries, flows: flows, removed: w.Expired + w.Orphans,
+		halfOpen: int(before.Count) - w.HalfOpen, size: 2 * e.Maps.MaxFlows(),
+	})
 	if overflow == 0 {
 		e.Maps.ForgetOverflow(before, begun)
 	}
@@ -156,16 +180,4 @@ func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
 		}
 	}
 	return nil
-}
-
-// pause reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }

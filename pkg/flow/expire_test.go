@@ -28,7 +28,7 @@ type key struct {
 
 type entry struct {
 	Addr            [16]byte
-	Union           [16]byte // forward: backend id, generation, used, service; reply: client
+	Union           [16]byte // forward: backend id, used, sequence numbers; reply: client
 	Port, OtherPort [2]byte
 	Touched         uint16
 	Device, Bits    uint8
@@ -43,6 +43,7 @@ type table struct {
 	flow *ebpf.Map
 	// What the programs keep of half-open flows.
 	overflow, halfOpen *ebpf.Map
+	counter            *ebpf.Map
 }
 
 // newTable makes maps whose pins are on a BPF file system that has no place in the
@@ -72,7 +73,7 @@ func newTable(t *testing.T, flows uint32) *table {
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
-	return &table{t, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open")}
+	return &table{t, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open"), pinned("bl_counter")}
 }
 
 func check(t *testing.T, err error) {
@@ -91,7 +92,7 @@ func addr(n int) [16]byte {
 func forward(n int, protocol model.Protocol, state bpfmap.FlowState, used uint32) (key, entry) {
 	k := key{Src: addr(n), Dst: addr(1 << 20), SrcPort: [2]byte{1, 2}, DstPort: [2]byte{0, 80}, Proto: uint8(protocol)}
 	e := entry{Addr: addr(1<<21 + n), Port: [2]byte{31, 144}, OtherPort: k.SrcPort, Touched: uint16(used), Bits: uint8(state)}
-	binary.NativeEndian.PutUint32(e.Union[8:], used)
+	binary.NativeEndian.PutUint32(e.Union[4:], used)
 	return k, e
 }
 

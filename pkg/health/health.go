@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // Options configure a [State].
@@ -23,7 +24,7 @@ type Options struct {
 	Timeout time.Duration
 	// WithoutNode says that there is no cluster and so no Node object.
 	WithoutNode bool
-	// Answered is told of each answer, by page: "healthz", "livez".
+	// Answered is told of each answer, by page: "healthz", "livez", "startupz".
 	Answered func(page string, code int)
 }
 
@@ -33,7 +34,8 @@ type State struct {
 	now  func() time.Time
 
 	mu       sync.Mutex
-	updated  time.Time // zero before the first sync
+	started  bool      // the first sync is over
+	updated  time.Time // of the last sync after which nothing was stuck; zero before
 	eligible bool
 }
 
@@ -42,11 +44,14 @@ func New(opts Options) *State {
 	return &State{opts: opts, now: time.Now, eligible: opts.WithoutNode}
 }
 
-// Synced notes that the tables are up to date.
-func (s *State) Synced() {
+// Update takes the outcome of a sync.
+func (s *State) Update(o reconcile.Sync) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updated = s.now()
+	s.started = true
+	if !o.Stuck {
+		s.updated = s.now()
+	}
 }
 
 // SetNode takes the Node object; nil is that there is none. Load balancers should
@@ -58,10 +63,15 @@ func (s *State) SetNode(n *model.Node) {
 	s.eligible = n != nil && !n.Leaving
 }
 
-// Healthy reports whether changes reach the kernel in time.
+// Healthy reports whether changes reach the kernel in time. Before the first sync nothing
+// is late: how long that takes is for the API server to say, and an agent that is started
+// anew would have it list everything once more.
 func (s *State) Healthy() bool {
+	s.mu.Lock()
+	started := s.started
+	s.mu.Unlock()
 	oldest := s.opts.Oldest()
-	return oldest.IsZero() || s.now().Sub(oldest) < s.opts.Timeout
+	return !started || oldest.IsZero() || s.now().Sub(oldest) < s.opts.Timeout
 }
 
 // status is the body of an answer.
@@ -107,8 +117,18 @@ func (s *State) Healthz(w http.ResponseWriter, _ *http.Request) {
 	s.answer(w, "healthz", body, body.Healthy && eligible && synced)
 }
 
+// Startupz answers 200 once the first sync is over. The agent serves from then on, and
+// whether changes are late says something about it.
+func (s *State) Startupz(w http.ResponseWriter, _ *http.Request) {
+	body, _ := s.status()
+	s.mu.Lock()
+	started := s.started
+	s.mu.Unlock()
+	s.answer(w, "startupz", body, started)
+}
+
 // Livez answers 200 unless the agent should be started anew: changes have not
-// reached the kernel in time.
+// reached the kernel in time. Before the first sync it always does.
 func (s *State) Livez(w http.ResponseWriter, _ *http.Request) {
 	body, _ := s.status()
 	s.answer(w, "livez", body, body.Healthy)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // ask returns the answer of a page.
@@ -28,18 +29,20 @@ func TestPages(t *testing.T) {
 	stays, leaves := &model.Node{}, &model.Node{Leaving: true}
 	for _, tc := range []struct {
 		name           string
-		synced         bool
+		syncs          []reconcile.Sync
 		oldest         time.Time
 		node           *model.Node
 		healthz, livez int
 	}{
-		{"before the first sync", false, time.Time{}, stays, bad, good},
-		{"nothing waits", true, time.Time{}, stays, good, good},
-		{"a change waits for less than the time-out", true, now.Add(-59 * time.Second), stays, good, good},
-		{"a change waits for the time-out", true, now.Add(-time.Minute), stays, bad, bad},
-		{"the first changes wait for the time-out", false, now.Add(-time.Minute), stays, bad, bad},
-		{"the node leaves", true, time.Time{}, leaves, bad, good},
-		{"there is no such node", true, time.Time{}, nil, bad, good},
+		{"before the first sync", nil, time.Time{}, stays, bad, good},
+		{"before the first sync, for a day", nil, now.Add(-24 * time.Hour), stays, bad, good},
+		{"nothing waits", []reconcile.Sync{{}}, time.Time{}, stays, good, good},
+		{"a change waits for less than the time-out", []reconcile.Sync{{}}, now.Add(-59 * time.Second), stays, good, good},
+		{"a change waits for the time-out", []reconcile.Sync{{}}, now.Add(-time.Minute), stays, bad, bad},
+		{"the first sync left something to be tried again", []reconcile.Sync{{Stuck: true}}, now.Add(-time.Second), stays, bad, good},
+		{"and for the time-out", []reconcile.Sync{{Stuck: true}}, now.Add(-time.Minute), stays, bad, bad},
+		{"the node leaves", []reconcile.Sync{{}}, time.Time{}, leaves, bad, good},
+		{"there is no such node", []reconcile.Sync{{}}, time.Time{}, nil, bad, good},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			answers := make(map[string]int)
@@ -50,8 +53,8 @@ func TestPages(t *testing.T) {
 			})
 			s.now = func() time.Time { return now }
 			s.SetNode(tc.node)
-			if tc.synced {
-				s.Synced()
+			for _, o := range tc.syncs {
+				s.Update(o)
 			}
 			healthz, body := ask(t, s.Healthz)
 			if healthz != tc.healthz || body.NodeEligible == nil || *body.NodeEligible != (tc.node == stays) {
@@ -60,6 +63,13 @@ func TestPages(t *testing.T) {
 			livez, body := ask(t, s.Livez)
 			if livez != tc.livez || body.NodeEligible != nil || body.Healthy != (livez == good) {
 				t.Errorf("livez: got %d and %+v, want %d", livez, body, tc.livez)
+			}
+			startupz := bad
+			if len(tc.syncs) > 0 {
+				startupz = good
+			}
+			if got, _ := ask(t, s.Startupz); got != startupz || answers["startupz"] != startupz {
+				t.Errorf("startupz: got %d, counted %d, want %d", got, answers["startupz"], startupz)
 			}
 			if answers["healthz"] != tc.healthz || answers["livez"] != tc.livez {
 				t.Errorf("answers were counted as %v", answers)
@@ -75,7 +85,7 @@ func TestWithoutNode(t *testing.T) {
 		WithoutNode: true,
 		Answered:    func(string, int) {},
 	})
-	s.Synced()
+	s.Update(reconcile.Sync{})
 	if code, body := ask(t, s.Healthz); code != http.StatusOK || !*body.NodeEligible {
 		t.Errorf("got %d and %+v on a host without a cluster", code, body)
 	}

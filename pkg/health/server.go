@@ -7,15 +7,11 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
-
-// readHeaderTimeout bounds how long a client may take to ask.
-const readHeaderTimeout = 10 * time.Second
 
 // server answers for one family of a Service, on one port of several addresses.
 type server struct {
@@ -31,7 +27,7 @@ func (s *Services) newServer(name checkName, port uint16) *server {
 	return &server{
 		handler:   h,
 		port:      port,
-		http:      &http.Server{Handler: h, ReadHeaderTimeout: readHeaderTimeout},
+		http:      newHTTPServer(h),
 		listeners: make(map[netip.Addr]net.Listener),
 		told:      make(map[netip.Addr]string),
 	}

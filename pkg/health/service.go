@@ -190,6 +190,7 @@ func (s *Services) complain(name checkName, server *server, addr netip.Addr, err
 		Type:    event.Warning,
 		Reason:  event.FailedServiceHealthCheck,
 		Action:  "Listen",
+		Fault:   fmt.Sprint("port ", server.port),
 		Note: fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v",
 			s.opts.NodeName, name.service, server.port, err),
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // balancer asks Services whose servers run until the test ends.
@@ -102,7 +103,7 @@ func answer(addr string, port uint16) string {
 func (b *balancer) eventually(addr string, port uint16, parts ...string) {
 	b.t.Helper()
 	var got string
-	for deadline := time.Now().Add(2 * retry); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		got = answer(addr, port)
 		missing := false
 		for _, p := range parts {

@@ -49,6 +49,12 @@ type Port struct {
 	NodePort uint16 `json:"nodePort,omitempty"`
 	// Algorithm is random, rr, wrr, sh, dh or maglev.
 	Algorithm string `json:"algorithm"`
+	// Bound is how many slots a set may take where the tables have no room for all that its
+	// ring or its weights ask for; 1 is one for each endpoint. 0: there is room.
+	Bound uint32 `json:"bound,omitempty"`
+	// Cut is what becomes of the Service where the tables have no room for all that it asks
+	// for: a sentence for each table.
+	Cut []string `json:"cut,omitempty"`
 	// Forwarding is how packets reach endpoints on other nodes: snat or dsr.
 	Forwarding string     `json:"forwarding"`
 	Frontends  []Frontend `json:"frontends"`
@@ -187,6 +193,8 @@ func (r *reading) ports() map[uint32]*Port {
 			PortName:   r.portName(id),
 			NodePort:   name.NodePort,
 			Algorithm:  service.Algorithm.String(),
+			Bound:      name.Bound,
+			Cut:        name.Cut.Lost(),
 			Forwarding: forwarding(service),
 			Frontends:  []Frontend{},
 			Backends:   []Backend{},

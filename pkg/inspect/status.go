@@ -17,11 +17,14 @@ type Status struct {
 	Schema    int       `json:"schema"`    // version of the maps' layout
 	Agent     Agent     `json:"agent"`
 	Served    Served    `json:"served"`
-	Tunnel    Tunnel    `json:"tunnel"`   // of direct server return
+	Tunnel    Tunnel    `json:"tunnel"` // of direct server return
+	Flows     Flows     `json:"flows"`
 	Programs  []Program `json:"programs"` // of sockets
 	Devices   []Device  `json:"devices"`  // on which packets are served
-	Maps      []Map     `json:"maps"`
-	Counters  []Counter `json:"counters"`
+	// DeviceFaults are the devices that the programs could not be attached to.
+	DeviceFaults []DeviceFault `json:"deviceFaults"`
+	Maps         []Map         `json:"maps"`
+	Counters     []Counter     `json:"counters"`
 	// Refusals are the Service ports of which connections were refused or dropped.
 	Refusals []Refusal `json:"refusals"`
 	// NodeAddresses are those that NodePorts answer on.
@@ -51,12 +54,36 @@ type Agent struct {
 	KeepsSockets bool `json:"keepsSockets,omitempty"`
 }
 
+// Flows is the room for connections of clients outside of the node.
+type Flows struct {
+	Room    int    `json:"room"`
+	SizedBy string `json:"sizedBy,omitempty"` // what that follows from
+	// Evicted are connections that were taken out of the full table since the agent's
+	// start, as far as is known; established ones have been broken by it.
+	EvictedEstablished uint64    `json:"evictedEstablished"`
+	EvictedHalfOpen    uint64    `json:"evictedHalfOpen"`
+	LastEvicted        time.Time `json:"lastEvicted,omitzero"` // an established one
+	// EvictedRecently are those of the last minute or so; nil when that is not known.
+	EvictedRecently *EvictedRecently `json:"evictedRecently,omitempty"`
+}
+
+// EvictedRecently are the connections of which the running agent noticed in a time that they
+// were taken out of the full table.
+type EvictedRecently struct {
+	From        time.Time `json:"from"`
+	To          time.Time `json:"to"`
+	Established uint64    `json:"established"`
+	HalfOpen    uint64    `json:"halfOpen"`
+}
+
 // Served counts what is in the tables.
 type Served struct {
 	Services  int `json:"services"`
 	Ports     int `json:"ports"` // each family counted
 	Frontends int `json:"frontends"`
 	Backends  int `json:"backends"`
+	// Short counts the Services that get less than they ask for, so that others have room.
+	Short int `json:"short"`
 }
 
 // Program is an attached program.
@@ -85,6 +112,18 @@ type Device struct {
 	NoXDP string `json:"noXDP,omitempty"`
 	// XDPBeside names the other XDP programs of the device, of a dispatcher of libxdp.
 	XDPBeside []string `json:"xdpBeside,omitempty"`
+}
+
+// DeviceFault is a device that the programs could not be attached to.
+type DeviceFault struct {
+	Name    string `json:"name"`    // empty: the devices could not be looked at
+	Ifindex int    `json:"ifindex"` // 0 likewise
+	Role    string `json:"role"`    // what it is for: clients, pods, backends
+	Error   string `json:"error"`
+	Tries   int    `json:"tries"`
+
+	Since   time.Time `json:"since"`
+	NextTry time.Time `json:"nextTry"`
 }
 
 // Map is how full a map is.
@@ -135,6 +174,9 @@ func (d *Datapath) Status() (*Status, error) {
 		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
+	if s.Served.Short, err = d.maps.Short(); err != nil {
+		return nil, err
+	}
 	fills, err := d.maps.Fill(snapshot)
 	if err != nil {
 		return nil, err
@@ -155,10 +197,29 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Devices, err = d.devices(); err != nil {
 		return nil, err
 	}
+	faults, err := d.maps.DeviceFaults()
+	if err != nil {
+		return nil, err
+	}
+	s.DeviceFaults = []DeviceFault{}
+	for _, f := range faults {
+		s.DeviceFaults = append(s.DeviceFaults, DeviceFault{f.Name, f.Ifindex, f.Role, f.Error, f.Tries, f.Since, f.Next})
+	}
 	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err
 	}
-	s.Agent, err = d.agent()
+	a := d.maps.Agent()
+	s.Flows = Flows{
+		Room: d.maps.MaxFlows(), SizedBy: a.SizedBy,
+		EvictedEstablished: a.Evicted.Established, EvictedHalfOpen: a.Evicted.HalfOpen, LastEvicted: a.Evicted.Last,
+	}
+	if s.Agent, err = d.agent(); err != nil || !s.Agent.Running {
+		return s, err
+	}
+	recent, err := d.maps.RecentlyEvicted()
+	if recent.To.After(recent.From) {
+		s.Flows.EvictedRecently = &EvictedRecently{recent.From, recent.To, recent.Established, recent.HalfOpen}
+	}
 	return s, err
 }
 
@@ -178,7 +239,7 @@ func served(s tables.Snapshot) Served {
 	for _, name := range s.Names {
 		services[name.Port.Service] = struct{}{}
 	}
-	return Served{len(services), len(s.Names), len(s.Frontends), len(s.Backends)}
+	return Served{Services: len(services), Ports: len(s.Names), Frontends: len(s.Frontends), Backends: len(s.Backends)}
 }
 
 func nodeAddresses(s tables.Snapshot) []NodeAddress {

@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const ctStates = 1<<2 | 1<<1
 // Accept makes the chain BEELINE-FORWARD, first in FORWARD, in each iptables of this
 // network namespace that drops or rejects packets in FORWARD. It returns how many it
 // made or made whole.
-func Accept() (int, error) {
+func Accept(ctx context.Context) (int, error) {
 	session, err := openNFT()
 	if err != nil {
 		return 0, err
@@ -42,7 +43,7 @@ func Accept() (int, error) {
 	for i, f := range families {
 		for _, accept := range []func() (bool, error){
 			func() (bool, error) { return session.accept(f) },
-			func() (bool, error) { return acceptLegacy(legacyFamilies[i]) },
+			func() (bool, error) { return acceptLegacy(ctx, legacyFamilies[i]) },
 		} {
 			made, err := accept()
 			if made {
@@ -57,7 +58,7 @@ func Accept() (int, error) {
 }
 
 // removeAccept removes what [Accept] made.
-func removeAccept(r *Report) error {
+func removeAccept(ctx context.Context, r *Report) error {
 	session, err := openNFT()
 	if err != nil {
 		return err
@@ -70,7 +71,7 @@ func removeAccept(r *Report) error {
 		}
 		legacy := legacyFamilies[i]
 		removed := false
-		err := changeLegacyFilter(legacy, func(t *xtTable) bool {
+		err := changeLegacyFilter(ctx, legacy, func(t *xtTable) bool {
 			p := acceptPlan(t)
 			t.drop(p)
 			removed = !p.empty()

@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -17,8 +18,8 @@ const (
 
 // acceptLegacy makes the chain in the table filter of iptables-legacy, if it drops
 // packets in FORWARD.
-func acceptLegacy(f legacyFamily) (made bool, err error) {
-	err = changeLegacyFilter(f, func(t *xtTable) bool {
+func acceptLegacy(ctx context.Context, f legacyFamily) (made bool, err error) {
+	err = changeLegacyFilter(ctx, f, func(t *xtTable) bool {
 		made = t.dropsForwarded() && acceptPlan(t).empty()
 		if made {
 			t.addAccept()
@@ -30,12 +31,12 @@ func acceptLegacy(f legacyFamily) (made bool, err error) {
 
 // changeLegacyFilter has a table filter that is in use changed; change reports whether
 // it did.
-func changeLegacyFilter(f legacyFamily, change func(*xtTable) bool) error {
+func changeLegacyFilter(ctx context.Context, f legacyFamily, change func(*xtTable) bool) error {
 	names, err := f.inUse()
 	if err != nil || !slices.Contains(names, "filter") {
 		return err
 	}
-	s, unlock, err := openLegacyLocked(f)
+	s, unlock, err := openLegacyLocked(ctx, f)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func TestAccept(t *testing.T) {
 				before := strings.Split(iptables(t, program, "-S"), "\n")
 
 				for _, want := range []int{1, 0} {
-					if made, err := Accept(); made != want || err != nil {
+					if made, err := Accept(t.Context()); made != want || err != nil {
 						t.Fatalf("made %d, want %d: %v", made, want, err)
 					}
 				}
@@ -58,7 +58,7 @@ func TestAccept(t *testing.T) {
 					t.Errorf("the chain is not first in FORWARD:\n%s", strings.Join(got, "\n"))
 				}
 
-				if r, err := Leave(); err != nil || len(r.Removed) != 1 {
+				if r, err := Leave(t.Context()); err != nil || len(r.Removed) != 1 {
 					t.Fatalf("removed %q: %v", r.Removed, err)
 				}
 				if got := strings.Split(iptables(t, program, "-S"), "\n"); !slices.Equal(got, before) {
@@ -75,12 +75,12 @@ func TestAcceptNothing(t *testing.T) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
 			inNamespace(t)
-			if made, err := Accept(); made != 0 || err != nil {
+			if made, err := Accept(t.Context()); made != 0 || err != nil {
 				t.Fatalf("without a table: made %d: %v", made, err)
 			}
 			iptables(t, program, "-A", "INPUT", "-j", "DROP")
 			before := iptables(t, program, "-S")
-			if made, err := Accept(); made != 0 || err != nil {
+			if made, err := Accept(t.Context()); made != 0 || err != nil {
 				t.Fatalf("made %d: %v", made, err)
 			}
 			if got := iptables(t, program, "-S"); got != before {

@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,7 +39,7 @@ const attempts = 5
 // thread. kube-proxy must not run any more, for it would make all of it again.
 // What could not be removed is in the error, all else is removed nevertheless;
 // Cleanup can be called again.
-func Cleanup() (*Report, error) {
+func Cleanup(ctx context.Context) (*Report, error) {
 	r := &Report{}
 	session, err := openNFT()
 	if err != nil {
@@ -47,7 +48,7 @@ func Cleanup() (*Report, error) {
 	defer session.close()
 	var errs []error
 	for i, f := range families {
-		errs = append(errs, session.cleanFamily(f, legacyFamilies[i], r))
+		errs = append(errs, session.cleanFamily(ctx, f, legacyFamilies[i], r))
 	}
 	errs = append(errs, cleanIPVS(r), cleanSets(r), release(r))
 	return r, errors.Join(errs...)
@@ -55,9 +56,9 @@ func Cleanup() (*Report, error) {
 
 // Leave removes what Beeline itself made: what [Accept] made, and the tables
 // "beeline-handover" unless connections need them.
-func Leave() (*Report, error) {
+func Leave(ctx context.Context) (*Report, error) {
 	r := &Report{}
-	err := errors.Join(removeAccept(r), release(r))
+	err := errors.Join(removeAccept(ctx, r), release(r))
 	return r, err
 }
 
@@ -73,7 +74,7 @@ func release(r *Report) error {
 
 // cleanFamily removes the rules of one IP family. When connections cannot be held,
 // nothing is removed.
-func (s *nftSession) cleanFamily(f family, legacy legacyFamily, r *Report) error {
+func (s *nftSession) cleanFamily(ctx context.Context, f family, legacy legacyFamily, r *Report) error {
 	found, err := s.find(f, legacy)
 	if err != nil || !found {
 		return err
@@ -81,14 +82,14 @@ func (s *nftSession) cleanFamily(f family, legacy legacyFamily, r *Report) error
 	if err := s.holdConnections(f); err != nil {
 		return err
 	}
-	if err := s.replaceForward(f, legacy); err != nil {
+	if err := s.replaceForward(ctx, f, legacy); err != nil {
 		return err
 	}
 	removed, err := s.deleteTable(f, nativeTable)
 	if removed {
 		r.removed("table %s %s", f.name, nativeTable)
 	}
-	return errors.Join(err, s.cleanIPTables(f, r), cleanLegacy(legacy, r))
+	return errors.Join(err, s.cleanIPTables(f, r), cleanLegacy(ctx, legacy, r))
 }
 
 // find reports whether there is anything to remove.
@@ -127,7 +128,7 @@ func (s *nftSession) rulesets(f family, legacy legacyFamily) ([]ruleset, error) 
 }
 
 // replaceForward accepts what KUBE-FORWARD accepts, if there is one and it matters.
-func (s *nftSession) replaceForward(f family, legacy legacyFamily) error {
+func (s *nftSession) replaceForward(ctx context.Context, f family, legacy legacyFamily) error {
 	tables, err := s.rulesets(f, legacy)
 	if err != nil {
 		return err
@@ -139,7 +140,7 @@ func (s *nftSession) replaceForward(f family, legacy legacyFamily) error {
 		return nil
 	}
 	_, err = s.accept(f)
-	_, errLegacy := acceptLegacy(legacy)
+	_, errLegacy := acceptLegacy(ctx, legacy)
 	return errors.Join(err, errLegacy)
 }
 
@@ -188,8 +189,8 @@ func readLegacy(f legacyFamily) ([]*xtTable, error) {
 
 // openLegacyLocked opens the tables of iptables-legacy while no program of iptables
 // changes them, until unlock is called.
-func openLegacyLocked(f legacyFamily) (s *legacySession, unlock func(), err error) {
-	release, err := lockXtables()
+func openLegacyLocked(ctx context.Context, f legacyFamily) (s *legacySession, unlock func(), err error) {
+	release, err := lockXtables(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -201,12 +202,12 @@ func openLegacyLocked(f legacyFamily) (s *legacySession, unlock func(), err erro
 }
 
 // cleanLegacy removes the chains of iptables-legacy.
-func cleanLegacy(f legacyFamily, r *Report) error {
+func cleanLegacy(ctx context.Context, f legacyFamily, r *Report) error {
 	names, err := f.inUse()
 	if len(names) == 0 || err != nil {
 		return err
 	}
-	s, unlock, err := openLegacyLocked(f)
+	s, unlock, err := openLegacyLocked(ctx, f)
 	if err != nil {
 		return err
 	}

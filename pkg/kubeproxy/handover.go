@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // handoverTable has the connections that kube-proxy set up translated when its
@@ -49,7 +51,7 @@ func Follow(ctx context.Context, accept bool) {
 	defer tick.Stop()
 	for {
 		if accept {
-			made, err := Accept()
+			made, err := Accept(ctx)
 			if err != nil {
 				klog.ErrorS(err, "A firewall may drop connections of Services", "chain", acceptChain)
 			} else if made > 0 {
@@ -103,7 +105,9 @@ func (s *nftSession) release(f family) (connections int, err error) {
 // translated counts the connections with another destination than the client
 // asked for.
 func translated(f family) (int, error) {
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(f.id))
+	flows, err := rtnl.Complete(func() ([]*netlink.ConntrackFlow, error) {
+		return netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(f.id))
+	})
 	if err != nil {
 		return 0, fmt.Errorf("conntrack: list the connections of family %s: %w", f.name, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // ipvsDevice has the addresses of Services in kube-proxy's IPVS mode.
@@ -114,7 +116,7 @@ func deviceAddrs(device netlink.Link) (map[netip.Addr]bool, error) {
 	if device == nil {
 		return addrs, nil
 	}
-	list, err := netlink.AddrList(device, netlink.FAMILY_ALL)
+	list, err := rtnl.Addrs(device)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: list the addresses of %s: %w", ipvsDevice, err)
 	}

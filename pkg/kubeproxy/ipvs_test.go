@@ -36,7 +36,7 @@ func TestIPVS(t *testing.T) {
 			t.Skipf("needs a kernel with ipset: %v", err)
 		}
 	}
-	r, err := Cleanup()
+	r, err := Cleanup(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/flock"
 )
 
 // Socket options of linux/netfilter_ipv4/ip_tables.h; those of IPv6 have the same
@@ -58,9 +61,9 @@ func (f legacyFamily) inUse() ([]string, error) {
 // other's way.
 const xtablesLock = "/run/xtables.lock"
 
-// lockXtables takes the lock and waits for it. Where there is no such folder, as in
-// a container without the host's, there is nobody to share it with.
-func lockXtables() (unlock func(), err error) {
+// lockXtables takes the lock and waits for it until ctx ends. Where there is no such
+// folder, as in a container without the host's, there is nobody to share it with.
+func lockXtables(ctx context.Context) (unlock func(), err error) {
 	file, err := os.OpenFile(xtablesLock, os.O_CREATE|os.O_RDONLY, 0o600)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {
 		return func() {}, nil
@@ -68,9 +71,9 @@ func lockXtables() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables-legacy: open the lock: %w", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+	if err := flock.Exclusive(ctx, file); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("iptables-legacy: lock %s: %w", xtablesLock, err)
+		return nil, fmt.Errorf("iptables-legacy: %w", err)
 	}
 	return func() { file.Close() }, nil
 }
@@ -124,11 +127,8 @@ func (s *legacySession) read(name string) (*xtTable, error) {
 	if err := s.getOption(xtGetEntries, reply); err != nil {
 		return nil, fmt.Errorf("%s: read table %s: %w", s.name, name, err)
 	}
-	t := &xtTable{
-		tableName: name, layout: s.layout,
-		validHooks: info.ValidHooks, hookEntry: info.HookEntry, underflow: info.Underflow,
-	}
-	if err := t.parse(reply[header:]); err != nil {
+	t, err := newTable(name, s.layout, &info, reply[header:])
+	if err != nil {
 		return nil, fmt.Errorf("%s: table %s: %w", s.name, name, err)
 	}
 	return t, nil

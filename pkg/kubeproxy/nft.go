@@ -158,8 +158,21 @@ func nftComment(r *nftables.Rule) string {
 			return matchComment(m.Info)
 		}
 	}
-	comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-	return comment
+	return dataComment(r.UserData)
+}
+
+// dataComment returns the comment in the data that is kept beside a rule: a type, a length
+// and the value, again and again. The kernel keeps whatever bytes a program gives it, so
+// they may be anything, at which [userdata.GetString] would panic.
+func dataComment(data []byte) string {
+	for len(data) >= 2 && len(data)-2 >= int(data[1]) {
+		kind, value := userdata.Type(data[0]), data[2:2+int(data[1])]
+		if kind == userdata.TypeComment {
+			return cString(value)
+		}
+		data = data[2+len(value):]
+	}
+	return ""
 }
 
 func matchComment(info xt.InfoAny) string {

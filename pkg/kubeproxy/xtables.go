@@ -60,6 +60,18 @@ const hookForward = 2
 // hookChains are the names of the chains by hook.
 var hookChains = [xtHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
+// newTable reads a table from what the kernel tells of it and its entries.
+func newTable(name string, layout xtLayout, info *xtInfo, entries []byte) (*xtTable, error) {
+	t := &xtTable{
+		tableName: name, layout: layout,
+		validHooks: info.ValidHooks, hookEntry: info.HookEntry, underflow: info.Underflow,
+	}
+	if err := t.parse(entries); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
 // parse takes the entries of the table apart.
 func (t *xtTable) parse(blob []byte) error {
 	chain := ""

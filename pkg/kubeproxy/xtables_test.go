@@ -55,20 +55,3 @@ func TestXTables(t *testing.T) {
 		t.Errorf("%d entries, %d bytes, policy at %d after dropping", table.remaining(), len(next), underflow[1])
 	}
 }
-
-// FuzzXTables: whatever the bytes, parsing ends with a table or an error.
-func FuzzXTables(f *testing.F) {
-	f.Add(xtBlob())
-	f.Fuzz(func(t *testing.T, blob []byte) {
-		for _, layout := range []xtLayout{xtLayout4, xtLayout6} {
-			table := &xtTable{tableName: "nat", layout: layout, validHooks: 0x1f}
-			if err := table.parse(blob); err != nil {
-				continue
-			}
-			if p, err := makePlan(table); err == nil {
-				table.drop(p)
-				table.next()
-			}
-		}
-	})
-}

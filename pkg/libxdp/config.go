@@ -76,6 +76,11 @@ func readConfig(program *ebpf.Program) (config dispatcherConfig, err error) {
 	if err != nil {
 		return config, fmt.Errorf("read the dispatcher's settings: %w", err)
 	}
+	return parseConfig(value)
+}
+
+// parseConfig reads the value of a dispatcher's map of settings.
+func parseConfig(value []byte) (config dispatcherConfig, err error) {
 	if len(value) < 2 || value[0] != magic {
 		return config, ForeignError{"dispatcher of version 1"}
 	}
@@ -84,7 +89,7 @@ func readConfig(program *ebpf.Program) (config dispatcherConfig, err error) {
 	}
 	rest, err := binary.Decode(value, binary.NativeEndian, &config)
 	if err != nil {
-		return config, err
+		return config, fmt.Errorf("read the dispatcher's settings: %w", err)
 	}
 	if rest < len(value) && value[rest] != 0 {
 		return config, ForeignError{"it is bound to the device"}

@@ -6,6 +6,7 @@ package libxdp
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -64,13 +65,13 @@ type Dispatcher struct {
 // has changed it meanwhile. Its pins are below the BPF file system. The error is
 // [ErrNoDispatcher] when the device runs another program or none, and a [ForeignError] when
 // the dispatcher is one that change could do nothing with.
-func Change(bpffs string, ifindex int, change func(*Dispatcher) error) error {
+func Change(ctx context.Context, bpffs string, ifindex int, change func(*Dispatcher) error) error {
 	for try := 1; ; try++ {
 		device, err := netlink.LinkByIndex(ifindex)
 		if err != nil {
 			return err
 		}
-		d, err := open(bpffs, device)
+		d, err := open(ctx, bpffs, device)
 		if err == nil {
 			err = errors.Join(change(d), d.close())
 		}
@@ -92,7 +93,7 @@ func runs(device netlink.Link) uint32 {
 	return 0
 }
 
-func open(bpffs string, device netlink.Link) (*Dispatcher, error) {
+func open(ctx context.Context, bpffs string, device netlink.Link) (*Dispatcher, error) {
 	id := runs(device)
 	if id == 0 {
 		return nil, ErrNoDispatcher
@@ -110,7 +111,7 @@ func open(bpffs string, device netlink.Link) (*Dispatcher, error) {
 	config, err := readConfig(program)
 	if err == nil {
 		d.version = config.Version
-		err = d.readComponents(config)
+		err = d.readComponents(ctx, config)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.close())
@@ -137,8 +138,8 @@ func (d *Dispatcher) Target() (program *ebpf.Program, function string) {
 
 // Replace makes the device run these programs in place of d's, at once, or none when there
 // are none. It changes nothing when the device does not run d any more.
-func (d *Dispatcher) Replace(components []Component) error {
-	unlock, err := lock(d.bpffs)
+func (d *Dispatcher) Replace(ctx context.Context, components []Component) error {
+	unlock, err := lock(ctx, d.bpffs)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package libxdp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,10 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/flock"
 )
 
 // errElsewhere is returned for a dispatcher without pins where they are looked for: its
@@ -21,8 +25,13 @@ var errElsewhere = ForeignError{"its pins are elsewhere"}
 // folder is where the pins of all dispatchers are, each in a folder of its own.
 func folder(bpffs string) string { return filepath.Join(bpffs, "xdp") }
 
-// lock keeps others from reading and writing pins until unlock is called.
-func lock(bpffs string) (unlock func(), err error) {
+// patience is how long to wait for another process that reads or changes pins. libxdp does
+// so for moments; one that hangs must not hold up all devices.
+const patience = 5 * time.Second
+
+// lock keeps others from reading and writing pins until unlock is called. It waits until
+// ctx ends, and no longer than its patience.
+func lock(ctx context.Context, bpffs string) (unlock func(), err error) {
 	dir, err := os.Open(folder(bpffs))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errElsewhere
@@ -30,8 +39,10 @@ func lock(bpffs string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of pins: %w", err)
 	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir.Name(), err), dir.Close())
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := flock.Exclusive(ctx, dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
 	return func() { dir.Close() }, nil
 }
@@ -58,8 +69,8 @@ func linkPin(dir string, slot int) string {
 }
 
 // readComponents opens the pins of the programs.
-func (d *Dispatcher) readComponents(config dispatcherConfig) error {
-	unlock, err := lock(d.bpffs)
+func (d *Dispatcher) readComponents(ctx context.Context, config dispatcherConfig) error {
+	unlock, err := lock(ctx, d.bpffs)
 	if err != nil {
 		return err
 	}
@@ -154,8 +165,8 @@ func Devices(bpffs string) ([]int, error) {
 
 // Forget removes the pins of some programs from the dispatchers of a device that is gone.
 // The others' are theirs to remove.
-func Forget(bpffs string, ifindex int, forget func(Component) bool) error {
-	unlock, err := lock(bpffs)
+func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Component) bool) error {
+	unlock, err := lock(ctx, bpffs)
 	if err != nil {
 		return err
 	}

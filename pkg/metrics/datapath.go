@@ -7,6 +7,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Datapath collects the counters of the programs from the maps.
@@ -16,6 +18,7 @@ type Datapath struct {
 	refused     *prometheus.Desc
 	reasons     *prometheus.Desc
 	nodes       *prometheus.Desc
+	exhausted   *prometheus.Desc
 }
 
 // NewDatapath returns a collector over the maps.
@@ -31,6 +34,9 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 		nodes: prometheus.NewDesc("beeline_nodes",
 			"Other nodes of the cluster by what they have answered; those that take packets of the tunnel get them. None while nobody asks for direct server return.", []string{"answer"}, nil),
+		exhausted: prometheus.NewDesc("beeline_source_ports_exhausted_total",
+			"Connections to the endpoint on another node that were dropped because all source ports of this node towards it were in use.",
+			[]string{"namespace", "service", "endpoint", "protocol"}, nil),
 	}
 }
 
@@ -40,6 +46,7 @@ func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.refused
 	ch <- d.reasons
 	ch <- d.nodes
+	ch <- d.exhausted
 }
 
 // Collect implements [prometheus.Collector].
@@ -53,6 +60,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 	}
 	d.collectNodes(ch)
 	names := d.maps.ServiceNames()
+	d.collectExhausted(ch, names)
 	end := uint32(0)
 	for id := range names {
 		end = max(end, id+1)
@@ -69,6 +77,22 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(d.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
 		ch <- prometheus.MustNewConstMetric(d.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
+	}
+}
+
+func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName) {
+	list, err := d.maps.Exhausted()
+	if err != nil {
+		klog.ErrorS(err, "Endpoints without free source ports could not be read")
+		return
+	}
+	for _, x := range list {
+		var service model.Name
+		if name, ok := names[x.Service]; ok && x.Known {
+			service = name.Port.Service
+		}
+		ch <- prometheus.MustNewConstMetric(d.exhausted, prometheus.CounterValue, float64(x.Count),
+			service.Namespace, service.Name, x.Backend.String(), x.Protocol.String())
 	}
 }
 

@@ -17,7 +17,7 @@ type Faults struct {
 func NewFaults(reg prometheus.Registerer) *Faults {
 	f := &Faults{gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "beeline_service_invalid_settings",
-		Help: "Annotations of the Service and its EndpointSlices that are wrong; the defaults count in their place.",
+		Help: "Settings of the Service and its EndpointSlices that are wrong, so that the defaults count in their place, or that ask for more room than there is.",
 	}, []string{"namespace", "service"})}
 	reg.MustRegister(f.gauge)
 	return f
@@ -32,6 +32,10 @@ func (f *Faults) Observe(service model.Name, faults []model.Fault) {
 	}
 	f.gauge.WithLabelValues(service.Namespace, service.Name).Set(float64(len(faults)))
 	for _, fault := range faults {
+		if fault.Partly {
+			klog.InfoS("Service is served with less than it asks for", "service", service, "fault", fault)
+			continue
+		}
 		klog.InfoS("Setting of a Service is wrong, its default counts", "service", service, "fault", fault)
 	}
 }

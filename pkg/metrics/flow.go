@@ -13,7 +13,14 @@ type Flows struct {
 	free     prometheus.Gauge
 	halfOpen prometheus.Gauge
 	expired  prometheus.Counter
+	evicted  *prometheus.CounterVec
 }
+
+// The states of evicted flows.
+const (
+	evictedEstablished = "established"
+	evictedHalfOpen    = "half_open"
+)
 
 // NewFlows registers the metrics of a table with room for size flows.
 func NewFlows(reg prometheus.Registerer, size int) *Flows {
@@ -25,7 +32,7 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 		}),
 		free: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_flows_free",
-			Help: "Connections that can still be remembered before the one idle longest gives way.",
+			Help: "Connections that can still be remembered before the least recently used is evicted.",
 		}),
 		halfOpen: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_flows_half_open",
@@ -36,8 +43,15 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 			Help: "Connections that were forgotten because they were idle for longer than their time-out.",
 		}),
 	}
+	f.evicted = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "beeline_flows_evicted_total",
+		Help: "Connections that the kernel took out of the full table, by state; those that are certain. Half-open ones are no loss but in a flood, established ones break.",
+	}, []string{"state"})
 	f.free.Set(float64(size))
-	reg.MustRegister(f.used, f.free, f.halfOpen, f.expired)
+	for _, state := range []string{evictedEstablished, evictedHalfOpen} {
+		f.evicted.WithLabelValues(state)
+	}
+	reg.MustRegister(f.used, f.free, f.halfOpen, f.expired, f.evicted)
 	return f
 }
 
@@ -48,4 +62,6 @@ func (f *Flows) Observe(w flow.Walk) {
 	f.free.Set(float64(max(0, f.size-(used-w.Overflow))))
 	f.halfOpen.Set(float64(w.HalfOpen + w.Overflow))
 	f.expired.Add(float64(w.Expired))
+	f.evicted.WithLabelValues(evictedEstablished).Add(float64(w.EvictedEstablished))
+	f.evicted.WithLabelValues(evictedHalfOpen).Add(float64(w.EvictedHalfOpen))
 }

@@ -11,12 +11,16 @@ type Health struct {
 	answers map[string]*prometheus.CounterVec
 }
 
-// NewHealth registers the counters of the pages healthz and livez.
+// NewHealth registers the counters of the pages healthz, livez and startupz.
 func NewHealth(reg prometheus.Registerer) *Health {
 	h := &Health{answers: make(map[string]*prometheus.CounterVec)}
-	for _, page := range []string{"healthz", "livez"} {
+	for page, name := range map[string]string{
+		"healthz":  "kubeproxy_proxy_healthz_total",
+		"livez":    "kubeproxy_proxy_livez_total",
+		"startupz": "beeline_startupz_total",
+	} {
 		h.answers[page] = prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubeproxy_proxy_" + page + "_total",
+			Name: name,
 			Help: "Answers of /" + page + " by HTTP status.",
 		}, []string{"code"})
 		reg.MustRegister(h.answers[page])

@@ -49,21 +49,26 @@ func (a Algorithm) Hashes() bool {
 	return a == SourceHash || a == DestinationHash || a == Maglev
 }
 
-// Fault is a setting of a Service, or of one of its slices, that cannot be used; the
-// default counts in its place.
+// Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.
 type Fault struct {
 	// Object is the kind and name of a slice; "" is the Service itself.
 	Object string
-	// Setting is the annotation.
+	// Setting is the annotation; "" is none in particular.
 	Setting string
 	// Reason says what is wrong with the value and what is allowed.
 	Reason string
+	// Partly says that the setting counts in part, as Reason says; else the default does.
+	Partly bool
 }
 
 // String returns "annotation x: reason".
 func (f Fault) String() string {
-	if f.Object == "" {
-		return fmt.Sprintf("annotation %s: %s", f.Setting, f.Reason)
+	text := f.Reason
+	if f.Setting != "" {
+		text = fmt.Sprintf("annotation %s: %s", f.Setting, text)
 	}
-	return fmt.Sprintf("%s: annotation %s: %s", f.Object, f.Setting, f.Reason)
+	if f.Object != "" {
+		text = fmt.Sprintf("%s: %s", f.Object, text)
+	}
+	return text
 }

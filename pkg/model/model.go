@@ -67,7 +67,7 @@ func ParseProtocol(s string) (Protocol, error) {
 	case "SCTP":
 		return SCTP, nil
 	}
-	return 0, fmt.Errorf("protocol %q is none of TCP, UDP, SCTP", s)
+	return 0, fmt.Errorf("protocol %s is none of TCP, UDP, SCTP", Quote(s))
 }
 
 // Family is an IP address family. Each family of a Service is served on its own.

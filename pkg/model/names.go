@@ -26,5 +26,5 @@ func (n names[T]) parse(name string) (T, error) {
 	if i := slices.Index(n, name); i > 0 {
 		return T(i), nil
 	}
-	return 0, fmt.Errorf("%q is none of %s", name, strings.Join(n[1:], ", "))
+	return 0, fmt.Errorf("%s is none of %s", Quote(name), strings.Join(n[1:], ", "))
 }

@@ -93,6 +93,12 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 	}
 }
 
+// Listed returns how many endpoints slices list for a Service port, on any node.
+func Listed(port model.ServicePort, family model.Family, list []*model.Slice) (n int) {
+	eachPort(port, family, list, func(slice *model.Slice, _ uint16) { n += len(slice.Endpoints) })
+	return n
+}
+
 // unique returns the listed endpoints by address and port, one of each: the last
 // one that is not terminating, or the first when all are. A pod may stand in two
 // slices while a controller moves it; its newer entry counts, unless that only says

@@ -56,6 +56,14 @@ func (n NodePortAddresses) All(family model.Family) bool {
 	})
 }
 
+// Loopback reports whether local processes have NodePorts at 127.0.0.1, or ::1. They do,
+// as with kube-proxy, unless CIDRs are given in which that is not.
+func (n NodePortAddresses) Loopback(family model.Family) bool {
+	return n.Primary || len(n.CIDRs) == 0 || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
+		return p.Contains(loopback(family))
+	})
+}
+
 func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {
 	if n.Primary {
 		return a == primary(node, model.FamilyOf(a))
@@ -79,6 +87,10 @@ func primary(node *model.Node, family model.Family) netip.Addr {
 			return a
 		}
 	}
+	return loopback(family)
+}
+
+func loopback(family model.Family) netip.Addr {
 	if family == model.IPv4 {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -9,6 +10,9 @@ import (
 // SourceRanges returns the sources that may use the Service's load-balancer IPs
 // of a family. Unless restricted, every source may and prefixes is nil: no range
 // of this family is given, or one of them is all of it (/0).
+//
+// The load-balancer IPs themselves are among the sources: some clouds give them to
+// every node, whose own connections then come from there (as in kube-proxy).
 func SourceRanges(svc *model.Service, family model.Family) (prefixes []netip.Prefix, restricted bool) {
 	for _, p := range svc.SourceRanges {
 		if model.FamilyOf(p.Addr()) != family {
@@ -19,5 +23,14 @@ func SourceRanges(svc *model.Service, family model.Family) (prefixes []netip.Pre
 		}
 		prefixes = append(prefixes, p)
 	}
-	return prefixes, len(prefixes) > 0
+	if len(prefixes) == 0 {
+		return nil, false
+	}
+	for _, addr := range svc.LoadBalancerIPs {
+		own := netip.PrefixFrom(addr, addr.BitLen())
+		if model.FamilyOf(addr) == family && !slices.Contains(prefixes, own) {
+			prefixes = append(prefixes, own)
+		}
+	}
+	return prefixes, true
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -27,13 +28,56 @@ func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]wish, []tab
 	for i, name := range names {
 		svc, list := r.object(name)
 		wishes[i], desired[i].Name = wish{svc, list}, name
+		faults := r.faultsOf(&wishes[i])
 		if svc != nil {
-			desired[i] = tables.Compile(r.complement(svc), list, node)
+			desired[i] = r.tables.Compile(r.complement(svc), list, node)
+			faults = append(faults, r.tables.Bound(&desired[i])...)
 		}
-		r.noteFaults(name, r.faultsOf(&wishes[i]))
+		r.noteFaults(name, faults)
 	}
 	r.tables.Prepare(desired)
 	return wishes, desired
+}
+
+// share shares out the tables anew, with what the Services of the round ask for, and adds
+// those to the round whose shares have changed.
+func (r *Reconciler) share(w *work) {
+	for name := range w.names {
+		svc, list := r.object(name)
+		if svc == nil {
+			r.tables.Want(name, nil, tables.Demand{})
+			continue
+		}
+		svc = r.complement(svc)
+		desired := tables.Desired{Name: name}
+		if asksForMore(svc, list) {
+			desired = r.tables.CompileAsk(svc, list, &w.node)
+		}
+		r.tables.Want(name, &desired, tables.DemandOf(svc, list))
+		desired.Free()
+	}
+	changed, less := r.tables.Share()
+	maps.Copy(w.names, changed)
+	w.first = less
+}
+
+// inOrder returns Services by name, those first that leave room to others.
+func (w *work) inOrder(names map[model.Name]struct{}) []model.Name {
+	later := func(name model.Name) int {
+		if _, first := w.first[name]; first {
+			return 0
+		}
+		return 1
+	}
+	return slices.SortedFunc(maps.Keys(names), func(a, b model.Name) int {
+		return cmp.Or(cmp.Compare(later(a), later(b)), a.Compare(b))
+	})
+}
+
+// asksForMore reports whether a Service may ask for more slots than one for each endpoint.
+func asksForMore(svc *model.Service, list []*model.Slice) bool {
+	return svc.Algorithm.Hashes() || svc.Algorithm != model.RoundRobin &&
+		(len(svc.ZoneWeights) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
 }
 
 // faultsOf returns the settings of the Service and its slices that are wrong.
@@ -78,11 +122,20 @@ func (r *Reconciler) forwarding(svc *model.Service) model.Forwarding {
 	return way
 }
 
+// short returns 1 when a Service with these faults gets less than it asks for.
+func short(faults []model.Fault) int {
+	if slices.ContainsFunc(faults, func(f model.Fault) bool { return f.Partly }) {
+		return 1
+	}
+	return 0
+}
+
 // noteFaults tells of the faults of a Service unless they are those of before.
 func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
 	if slices.Equal(r.faults[name], faults) {
 		return
 	}
+	r.short += short(faults) - short(r.faults[name])
 	if len(faults) == 0 {
 		delete(r.faults, name)
 	} else {

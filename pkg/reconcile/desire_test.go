@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/maglev"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestDefaultAlgorithm: a Service that names no algorithm has the configured one, more
@@ -69,7 +70,7 @@ func TestFaults(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("faults %v, want %v", got, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Limit):
 			t.Fatalf("nobody tells of %v", want)
 		}
 	}

@@ -80,7 +80,7 @@ func TestUDPLeft(t *testing.T) {
 		if i == 0 {
 			l.Synced()
 		}
-		if got := (<-l.syncs).UDPLeft; got != step.want {
+		if got := l.next().UDPLeft; got != step.want {
 			t.Errorf("%s: %t, want %t", step.what, got, step.want)
 		}
 	}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -101,32 +102,33 @@ func (r *Reconciler) applyPeers(w *work) {
 	for _, name := range affected {
 		w.names[name] = struct{}{}
 	}
-	r.peersOutcome(err)
+	r.peersErr = err
 }
 
-// dropPeers takes out the nodes that are gone, now that no backend leads to them.
-func (r *Reconciler) dropPeers(s *Sync) {
-	if err := r.tables.DropNodes(); err != nil {
-		r.peersOutcome(err)
+// dropPeers takes out the nodes that are gone, now that no backend leads to them, and notes
+// what has become of all.
+func (r *Reconciler) dropPeers(w *work, s *Sync) {
+	err := r.tables.DropNodes()
+	if w.peers != nil || err != nil || r.peersErr == nil {
+		r.peersOutcome(errors.Join(r.peersErr, err))
 	}
 	if list, changed := r.tables.Peers(); changed {
 		s.Peers = list
 	}
 }
 
-// peersOutcome notes what failed, so that it is tried again, and logs what is new. That
-// some nodes have no room is no failure: they get no packets in a tunnel.
+// peersOutcome notes what has become of the nodes. That some have no room is no failure:
+// they get no packets in a tunnel.
 func (r *Reconciler) peersOutcome(err error) {
-	r.peersFailed = time.Time{}
-	if err == nil {
-		r.peersFault = ""
-		return
+	full := ""
+	if err != nil && ownFault(err) {
+		full, err = err.Error(), nil
 	}
-	if !ownFault(err) {
-		r.peersFailed = time.Now()
+	if full != "" && full != r.peersFull {
+		klog.InfoS("Nodes of the cluster have no room in the tables, their packets get SNAT", "err", full)
 	}
-	if err.Error() != r.peersFault {
-		klog.ErrorS(err, "Not all nodes of the cluster are known to the datapath")
-		r.peersFault = err.Error()
+	r.peersFull = full
+	if r.outcome(task{part: partPeers}, err, time.Time{}) && err != nil {
+		klog.ErrorS(err, "Not all nodes of the cluster are known to the datapath, trying again")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 func peer(name, addr string) *model.Peer {
@@ -59,7 +60,7 @@ func (l *loop) tunnels(name string) map[string]string {
 func (l *loop) eventuallyTunnels(name string, want map[string]string) {
 	l.t.Helper()
 	var got map[string]string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if got = l.tunnels(name); reflect.DeepEqual(got, want) {
 			return
 		}
@@ -87,7 +88,7 @@ func (l *loop) nodes() string {
 func (l *loop) eventuallyNodes(want string) {
 	l.t.Helper()
 	got := ""
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if got = l.nodes(); got == want {
 			return
 		}

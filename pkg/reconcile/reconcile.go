@@ -4,7 +4,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -17,16 +16,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
-)
-
-// The pause before a Service that failed is tried again doubles from retryMin to
-// retryMax.
-const (
-	retryMin = 100 * time.Millisecond
-	retryMax = 30 * time.Second
 )
 
 // retireDelay is how long what was taken out of the tables is kept before the kernel is
@@ -41,9 +34,6 @@ type Options struct {
 	Node model.Node
 	// NodePortAddresses selects where NodePorts answer.
 	NodePortAddresses policy.NodePortAddresses
-	// ServiceCIDRs are prefixes in which an address without a Service is dropped,
-	// beside those that the source tells of.
-	ServiceCIDRs []netip.Prefix
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
 	// Forwarding is that of Services which name none.
@@ -63,7 +53,7 @@ type Options struct {
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends
 	// Run.
-	Complete func() error
+	Complete func(context.Context) error
 	// Synced is called after every sync.
 	Synced func(Sync)
 }
@@ -75,6 +65,7 @@ type Sync struct {
 	Duration time.Duration
 	Services int // applied
 	Pending  int // failed, to be tried again
+	Short    int // Services that get less than they ask for
 	Full     map[string]bool
 	Usage    []tables.Fill
 	// Stuck says that something failed which is no Service's own fault.
@@ -118,25 +109,24 @@ type Reconciler struct {
 	// or has failed; zero is none.
 	queued, applying, stuck time.Time
 
+	retries retries
 	wake    chan struct{}
 	started time.Time
 
 	// Of the loop only.
-	failed     map[model.Name]failure
+	failed     map[task]failure
 	faults     map[model.Name][]model.Fault
-	nodeFailed time.Time // since when node addresses or Service ranges fail; zero is not
-	// peersFailed is the same of the nodes of the cluster; peersFault is what was logged
-	// of them.
-	peersFailed time.Time
-	peersFault  string
-	checks      map[place]Check
-	noLocal     map[place]NoLocal // those that are not zero
-	noLocalSum  map[model.Family]NoLocal
-	complete    bool
-	pruned      bool
-	released    chan tables.Retired
-	waiting     bool // a barrier is on its way
-	barrier     sync.WaitGroup
+	short      int    // Services that get less than they ask for
+	peersErr   error  // of the last attempt to write the nodes of the cluster
+	peersFull  string // the nodes for which there is no room, as logged
+	checks     map[place]Check
+	noLocal    map[place]NoLocal // those that are not zero
+	noLocalSum map[model.Family]NoLocal
+	complete   bool
+	pruned     bool
+	released   chan tables.Retired
+	waiting    bool // a barrier is on its way
+	barrier    sync.WaitGroup
 }
 
 // New returns a reconciler over tables and the store below them.
@@ -155,7 +145,8 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		wake:     make(chan struct{}, 1),
 		started:  time.Now(),
 		triggers: make(map[model.Name][]Trigger),
-		failed:   make(map[model.Name]failure),
+		failed:   make(map[task]failure),
+		retries:  retries{due: make(map[task]struct{})},
 		faults:   make(map[model.Name][]model.Fault),
 		released: make(chan tables.Retired, 1),
 
@@ -204,9 +195,13 @@ func (r *Reconciler) Apply(u source.Update) {
 	r.signal()
 }
 
-// Synced lets the tables be completed.
+// Synced lets the tables be completed. The age of what came in before counts from here:
+// nothing could be done about it.
 func (r *Reconciler) Synced() {
 	r.mu.Lock()
+	if !r.synced && !r.queued.IsZero() {
+		r.queued = time.Now()
+	}
 	r.synced = true
 	if r.opts.FollowPeers == nil {
 		r.peers.take(&source.Update{PeersListed: true})
@@ -281,9 +276,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.barrier.Wait()
 	defer cancel()
+	defer r.startRetries()()
 	var last time.Time
-	var retry <-chan time.Time // set while something is to be tried again
-	backoff := retryMin
 	for {
 		select {
 		case <-ctx.Done():
@@ -293,11 +287,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.tables.Release(retired)
 			r.retire(ctx)
 			continue
-		case <-retry:
-			retry, backoff = nil, min(2*backoff, retryMax)
-			r.again()
 		case <-r.wake:
-			if !r.pause(ctx, last) {
+			if !pause.For(ctx, r.opts.MinSyncPeriod-time.Since(last)) {
 				return nil
 			}
 		}
@@ -305,46 +296,16 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		if err := r.sync(ctx); err != nil {
 			return err
 		}
-		switch {
-		case len(r.failed) == 0 && r.nodeFailed.IsZero() && r.peersFailed.IsZero() && r.pruned == r.complete:
-			retry, backoff = nil, retryMin
-		case retry == nil:
-			retry = time.After(backoff)
-		}
-	}
-}
-
-// again marks what failed as changed.
-func (r *Reconciler) again() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name := range r.failed {
-		r.touch(name)
-	}
-	r.nodeSet = r.nodeSet || !r.nodeFailed.IsZero()
-	r.peers.set = r.peers.set || !r.peersFailed.IsZero()
-}
-
-// pause keeps MinSyncPeriod. It returns false when ctx ended.
-func (r *Reconciler) pause(ctx context.Context, last time.Time) bool {
-	wait := r.opts.MinSyncPeriod - time.Since(last)
-	if wait <= 0 {
-		return true
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(wait):
-		return true
 	}
 }
 
 // work is what one round has to do.
 type work struct {
 	names   map[model.Name]struct{}
+	first   map[model.Name]struct{} // of these, those that leave room to others
 	node    model.Node
 	local   []netip.Addr
-	cidrs   []netip.Prefix // also those of the options
+	cidrs   []netip.Prefix
 	nodeSet bool
 	// peers are the nodes of the cluster; nil when they are to stay as they are.
 	peers   []*model.Peer
@@ -360,8 +321,8 @@ func (r *Reconciler) take() (work, bool) {
 	if !r.synced {
 		return work{}, false
 	}
-	w := work{names: r.dirty, node: r.node, local: r.local, nodeSet: r.nodeSet, queued: r.queued}
-	w.cidrs = slices.Concat(r.opts.ServiceCIDRs, r.cidrs)
+	r.takeDue()
+	w := work{names: r.dirty, node: r.node, local: r.local, cidrs: r.cidrs, nodeSet: r.nodeSet, queued: r.queued}
 	w.peers = r.peers.changed(&r.node)
 	r.applying = r.queued
 	w.udpLeft = r.udpLeft || !r.complete
@@ -395,8 +356,9 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if w.nodeSet {
 		r.applyNode(&w, &s)
 	}
+	r.share(&w)
 	if !r.complete {
-		if err := r.tables.Reserve(r.count()); err != nil {
+		if err := r.tables.Reserve(); err != nil {
 			klog.ErrorS(err, "Making room ahead failed, going on step by step")
 		}
 	}
@@ -405,17 +367,18 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !r.pruned {
 		r.prune(&w, &s)
 	}
-	r.dropPeers(&s)
+	r.dropPeers(&w, &s)
 	if !r.complete {
-		if err := r.opts.Complete(); err != nil {
+		if err := r.opts.Complete(ctx); err != nil {
 			return err
 		}
 		r.complete = true
 	}
 	r.retire(ctx)
 	r.setStuck()
-	s.Duration, s.Pending, s.Usage = time.Since(start), len(r.failed), r.tables.Usage()
+	s.Duration, s.Pending, s.Usage = time.Since(start), r.pending(), r.tables.Usage()
 	s.Stuck, s.NoLocal = !r.stuck.IsZero(), maps.Clone(r.noLocalSum)
+	s.Short = r.short
 	r.opts.Synced(s)
 	return nil
 }
@@ -423,27 +386,12 @@ func (r *Reconciler) sync(ctx context.Context) error {
 // prune removes what is left of Services that do not exist any more.
 func (r *Reconciler) prune(w *work, s *Sync) {
 	affected, err := r.tables.Prune(r.exists)
-	if r.pruned = err == nil; !r.pruned {
+	r.pruned = err == nil
+	if r.outcome(task{part: partLeftovers}, err, time.Time{}) && err != nil {
 		klog.ErrorS(err, "What is left of former Services could not be removed, trying again")
 	}
 	w.names = set(affected)
 	r.apply(w, s)
-}
-
-// count returns how many units and endpoints there are, and slots of rings, roughly.
-func (r *Reconciler) count() (units, endpoints, rings int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, svc := range r.services {
-		units += len(svc.Ports) * len(svc.ClusterIPs)
-		own := 0
-		for _, slice := range r.slices[name] {
-			own += len(slice.Ports) * len(slice.Endpoints)
-		}
-		endpoints += own
-		rings += tables.RingSlots(r.complement(svc), own)
-	}
-	return units, endpoints, rings
 }
 
 // applyNode brings in what concerns no Service.
@@ -451,15 +399,10 @@ func (r *Reconciler) applyNode(w *work, s *Sync) {
 	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.node)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(w.cidrs),
-		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts)),
+		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts, r.opts.NodePortAddresses)),
 	)
-	if err == nil {
-		r.nodeFailed = time.Time{}
-		return
-	}
-	klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
-	if r.nodeFailed.IsZero() {
-		r.nodeFailed = time.Now()
+	if r.outcome(task{part: partNode}, err, time.Time{}) && err != nil {
+		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
 	}
 }
 
@@ -477,17 +420,17 @@ func (r *Reconciler) exists(name model.Name) bool {
 	return r.services[name] != nil
 }
 
-// apply brings the named Services into the tables, in the order of their names,
-// and those that are affected by it after them.
+// apply brings the named Services into the tables, in order, and those that are affected by
+// it after them.
 func (r *Reconciler) apply(w *work, s *Sync) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
-		for some := range slices.Chunk(slices.SortedFunc(maps.Keys(names), model.Name.Compare), ahead) {
+		for some := range slices.Chunk(w.inOrder(names), ahead) {
 			wishes, desired := r.desire(some, &w.node)
 			for i, name := range some {
 				affected, err := r.tables.Apply(desired[i])
 				maps.Copy(next, set(affected))
-				r.outcome(name, err, w.queued, s.Full)
+				r.applied(name, err, w.queued, s.Full)
 				if err == nil || ownFault(err) {
 					r.report(s, name, wishes[i].svc, wishes[i].slices, &desired[i], &w.node)
 				}
@@ -499,26 +442,18 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 	}
 }
 
-// outcome notes what failed, so that it is tried again, and logs what is new. queued
-// is when the change came in.
-func (r *Reconciler) outcome(name model.Name, err error, queued time.Time, full map[string]bool) {
-	before, was := r.failed[name]
-	if err == nil {
-		if was {
-			klog.InfoS("Service is served in full", "service", name)
-			delete(r.failed, name)
-		}
+// applied notes what has become of a Service, and logs what is new. queued is when the
+// change came in.
+func (r *Reconciler) applied(name model.Name, err error, queued time.Time, full map[string]bool) {
+	noteFull(err, full)
+	if !r.outcome(task{service: name}, err, queued) {
 		return
 	}
-	noteFull(err, full)
-	now := failure{text: err.Error()}
-	if !ownFault(err) {
-		now.since = cmp.Or(earliest(before.since, queued), time.Now())
+	if err == nil {
+		klog.InfoS("Service is served in full", "service", name)
+		return
 	}
-	if now.text != before.text {
-		klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
-	}
-	r.failed[name] = now
+	klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
 }
 
 // noteFull adds the tables that err says are full.
@@ -548,10 +483,8 @@ func (r *Reconciler) retire(ctx context.Context) {
 	r.waiting = true
 	r.barrier.Go(func() {
 		for {
-			select {
-			case <-ctx.Done():
+			if !pause.For(ctx, retireDelay) {
 				return
-			case <-time.After(retireDelay):
 			}
 			err := r.store.Barrier()
 			if err == nil {
@@ -566,16 +499,21 @@ func (r *Reconciler) retire(ctx context.Context) {
 // nodeAddrs returns the entries of the addresses on which NodePorts answer. Loopback
 // is the node only to the node's own processes; so is the any-address, which connect()
 // takes for it.
-func nodeAddrs(selected []netip.Addr) map[netip.Addr]tables.NodeAddr {
+func nodeAddrs(selected []netip.Addr, policy policy.NodePortAddresses) map[netip.Addr]tables.NodeAddr {
 	addrs := make(map[netip.Addr]tables.NodeAddr)
 	for _, a := range selected {
 		addrs[a] = tables.NodeAddr{HostOnly: a.IsLoopback()}
 	}
-	for _, a := range []netip.Addr{
-		netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(),
-		netip.IPv4Unspecified(), netip.IPv6Unspecified(),
+	for family, list := range map[model.Family][]netip.Addr{
+		model.IPv4: {netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv4Unspecified()},
+		model.IPv6: {netip.IPv6Loopback(), netip.IPv6Unspecified()},
 	} {
-		addrs[a] = tables.NodeAddr{HostOnly: true}
+		if !policy.Loopback(family) {
+			continue
+		}
+		for _, a := range list {
+			addrs[a] = tables.NodeAddr{HostOnly: true}
+		}
 	}
 	return addrs
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // loop is a reconciler at work over maps in the kernel.
@@ -36,7 +37,7 @@ func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store
 	}
 	l := &loop{t: t, maps: maps, syncs: make(chan reconcile.Sync, 1000)}
 	if opts.Complete == nil {
-		opts.Complete = func() error { return nil }
+		opts.Complete = func(context.Context) error { return nil }
 	}
 	opts.Synced = func(s reconcile.Sync) { l.syncs <- s }
 	l.Reconciler = reconcile.New(tables.Restore(store, have), store, opts)
@@ -52,16 +53,30 @@ func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store
 	return l
 }
 
+// applied waits for a round in which Services were applied. There may be others before.
+func (l *loop) applied() reconcile.Sync {
+	s := <-l.syncs
+	for s.Services == 0 {
+		s = <-l.syncs
+	}
+	return s
+}
+
 func asIs(s tables.Store) tables.Store { return s }
 
 // newMaps makes maps that are pinned nowhere.
 func newMaps(t *testing.T) *bpfmap.Maps {
 	t.Helper()
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers = 16, 16
+	return newMapsOf(t, sizes)
+}
+
+func newMapsOf(t *testing.T, sizes bpfmap.Sizes) *bpfmap.Maps {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for BPF maps")
 	}
-	sizes := bpfmap.DefaultSizes
-	sizes.Affinity, sizes.UDPPeers = 16, 16
 	maps, err := bpfmap.Load(t.TempDir(), sizes)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +113,7 @@ func (l *loop) leads(addr string) []string {
 func (l *loop) eventually(addr string, want ...string) {
 	l.t.Helper()
 	var got []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if got = l.leads(addr); slices.Equal(got, want) {
 			return
 		}
@@ -159,7 +174,7 @@ func TestNothingIsRemovedBeforeTheSourceIsComplete(t *testing.T) {
 		l.eventually("10.96.0.2:80", "10.0.0.2:8080")
 	})
 	var complete atomic.Bool
-	l := start(t, maps, asIs, reconcile.Options{Complete: func() error { complete.Store(true); return nil }})
+	l := start(t, maps, asIs, reconcile.Options{Complete: func(context.Context) error { complete.Store(true); return nil }})
 	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.9")))
 	time.Sleep(100 * time.Millisecond) // for a fault to show
 	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) || complete.Load() {
@@ -251,7 +266,7 @@ func TestRunEndsWhenTheTablesCannotBePutToWork(t *testing.T) {
 	maps := newMaps(t)
 	failure := errors.New("no cgroup")
 	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
-		Complete: func() error { return failure },
+		Complete: func(context.Context) error { return failure },
 		Synced:   func(reconcile.Sync) {},
 	})
 	r.Synced()

@@ -1,8 +1,6 @@
 package reconcile
 
 import (
-	"time"
-
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -86,41 +84,4 @@ func (r *Reconciler) countNoLocal(at place, n NoLocal) {
 	if n == (NoLocal{}) {
 		delete(r.noLocal, at)
 	}
-}
-
-// failure is why a Service is not served in full.
-type failure struct {
-	text string
-	// since is when the change came in; zero when it is a matter of this Service alone.
-	since time.Time
-}
-
-// setStuck notes since when something waits that should be in the kernel.
-func (r *Reconciler) setStuck() {
-	stuck := earliest(r.nodeFailed, r.peersFailed)
-	for _, f := range r.failed {
-		stuck = earliest(stuck, f.since)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.applying, r.stuck = time.Time{}, stuck
-}
-
-// ownFault reports whether all of err concerns nobody but its Service: an address
-// that another Service has, a table without room.
-func ownFault(err error) bool {
-	switch e := err.(type) {
-	case *tables.FullError, *tables.ClashError:
-		return true
-	case interface{ Unwrap() error }:
-		return ownFault(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, err := range e.Unwrap() {
-			if !ownFault(err) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // next returns the next round that brought in a Service.
@@ -21,8 +22,8 @@ func (l *loop) next() reconcile.Sync {
 			if s.Services > 0 {
 				return s
 			}
-		case <-time.After(10 * time.Second):
-			l.t.Fatal("no round within 10 s")
+		case <-time.After(wait.Limit):
+			l.t.Fatalf("no round within %s", wait.Limit)
 		}
 	}
 }

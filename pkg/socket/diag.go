@@ -64,17 +64,26 @@ func list(family uint8) ([]connected, error) {
 	var sockets []connected
 	var damaged error
 	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
-		var a answer
-		if _, damaged = binary.Decode(message, binary.NativeEndian, &a); damaged != nil {
+		var c connected
+		if c, damaged = parseAnswer(family, message); damaged != nil {
 			return false
 		}
-		sockets = append(sockets, connected{family, a.ID})
+		sockets = append(sockets, c)
 		return true
 	})
 	if err := errors.Join(err, damaged); err != nil {
 		return nil, fmt.Errorf("list UDP sockets: %w", err)
 	}
 	return sockets, nil
+}
+
+// parseAnswer reads a message of the list of a family's sockets.
+func parseAnswer(family uint8, message []byte) (connected, error) {
+	var a answer
+	if _, err := binary.Decode(message, binary.NativeEndian, &a); err != nil {
+		return connected{}, fmt.Errorf("a socket of %d bytes: %w", len(message), err)
+	}
+	return connected{family, a.ID}, nil
 }
 
 // end makes the kernel end a socket of the calling thread's network namespace: what its
@@ -94,6 +103,7 @@ func (c *connected) socket() bpfmap.UDPSocket {
 	return bpfmap.UDPSocket{
 		Local:  c.addrPort(c.id.Source, c.id.SourcePort),
 		Peer:   c.addrPort(c.id.Destination, c.id.DestinationPort),
+		Cookie: c.id.cookie(),
 		Device: c.id.Interface,
 	}
 }

@@ -88,7 +88,14 @@ func visit(list []namespace, fn func() error) error {
 		if err != nil {
 			continue // gone, like the process that was in it
 		}
-		visited[n.name] = true
+		// The path may be that of another one by now: a process goes from one to the next, or
+		// has ended and its pid is another's.
+		name, err := nameOf(handle)
+		if err != nil || visited[name] {
+			handle.Close()
+			continue // what it was mounted over is a plain file
+		}
+		visited[name] = true
 		if err := errors.Join(enter(handle), handle.Close()); err != nil {
 			errs = append(errs, fmt.Errorf("network namespace %s: %w", n.path, err))
 			continue
@@ -102,6 +109,23 @@ func visit(list []namespace, fn func() error) error {
 	}
 	runtime.UnlockOSThread()
 	return errors.Join(errs...)
+}
+
+// nameOf returns the name of the namespace that an open file stands for, and an error when
+// it stands for none.
+func nameOf(file *os.File) (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
+		return "", err
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return "", errors.New("not a namespace")
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("net:[%d]", stat.Ino), nil
 }
 
 // enter puts the calling thread into a network namespace.

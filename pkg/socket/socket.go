@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 const (
@@ -75,7 +76,7 @@ func (e *Ender) Run(ctx context.Context) {
 		case <-e.wake:
 		case <-again:
 		}
-		if !pause(ctx, settle) {
+		if !pause.For(ctx, settle) {
 			return
 		}
 		start := time.Now()
@@ -90,7 +91,7 @@ func (e *Ender) Run(ctx context.Context) {
 			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be ended; trying again", "in", retry)
 			again = time.After(retry)
 		}
-		if !pause(ctx, max(interval, rest*took)) {
+		if !pause.For(ctx, max(interval, rest*took)) {
 			return
 		}
 	}
@@ -174,16 +175,4 @@ func Supported() error {
 		return errors.New("the kernel ends no sockets: it needs CONFIG_INET_DIAG_DESTROY")
 	}
 	return err
-}
-
-// pause reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -3,11 +3,13 @@ package socket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // The main thread runs no test: one that has joined a namespace must be able to end.
@@ -97,10 +100,81 @@ func TestInEach(t *testing.T) {
 		t.Errorf("the mounted namespace was visited %d times, that of the test %d times", count[name], count[own])
 	}
 	// The thread that made the namespace is about to end.
-	for deadline := time.Now().Add(10 * time.Second); strays(t, own) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); strays(t, own) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d threads are not in their own network namespace", strays(t, own))
 		}
+	}
+}
+
+// TestProcessBetweenNamespaces: a process that has gone on to another namespace since it was
+// listed keeps neither of them from being visited. Threads of container runtimes and of agents do.
+func TestProcessBetweenNamespaces(t *testing.T) {
+	needRoot(t)
+	own, err := namespaceName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var other, path string
+	count := make(map[string]int)
+	inNewNamespace(t, func() (err error) {
+		if other, err = namespaceName(); err != nil {
+			return err
+		}
+		path = fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+		list := []namespace{{own, path}, {own, "/proc/self/ns/net"}, {other, path}}
+		done := make(chan error)
+		go func() {
+			done <- visit(list, func() error {
+				visited, err := namespaceName()
+				count[visited]++
+				return err
+			})
+		}()
+		return <-done
+	})
+	if count[own] != 1 || count[other] != 1 {
+		t.Errorf("visited %v, want %s and %s once each", count, own, other)
+	}
+}
+
+// TestUnmountedNamespaceIsPassedOver: a pod ends between the listing of namespaces and the
+// visit, which leaves the plain file that the namespace was mounted over.
+func TestUnmountedNamespaceIsPassedOver(t *testing.T) {
+	needRoot(t)
+	mount := filepath.Join(t.TempDir(), "namespace")
+	if err := os.WriteFile(mount, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inNewNamespace(t, func() error {
+		return unix.Mount("/proc/thread-self/ns/net", mount, "", unix.MS_BIND, "")
+	})
+	list, err := mounted()
+	if err != nil {
+		t.Error(err)
+	}
+	if err := unix.Unmount(mount, 0); err != nil {
+		t.Fatal(err)
+	}
+	list = slices.DeleteFunc(list, func(n namespace) bool { return n.path != mount })
+	if len(list) != 1 {
+		t.Fatalf("%d namespaces are mounted at %s", len(list), mount)
+	}
+	own, err := namespaceName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = append(list, namespace{own, "/proc/self/ns/net"})
+	visits := 0
+	done := make(chan error)
+	go func() {
+		done <- visit(list, func() error { visits++; return nil })
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if visits != 1 {
+		t.Errorf("%d namespaces were visited, want the one that is there", visits)
 	}
 }
 

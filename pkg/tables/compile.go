@@ -2,6 +2,7 @@ package tables
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"sync"
 
@@ -56,6 +57,15 @@ type DesiredFrontend struct {
 // Compile computes what a Service wants. slices are all of its slices, ordered
 // by name. It has no side effects.
 func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+	return compile(svc, slices, node, math.MaxUint64)
+}
+
+// compile leaves out backends beyond so many.
+func compile(svc *model.Service, slices []*model.Slice, node *model.Node, most uint64) Desired {
+	each := uint64(math.MaxUint64)
+	if most < math.MaxUint64 {
+		each = backendsEach(svc, slices, most)
+	}
 	desired := Desired{Name: svc.Name, memory: memories.Get().(*[]policy.Backend)}
 	*desired.memory = (*desired.memory)[:0]
 	for _, family := range model.Families {
@@ -65,6 +75,9 @@ func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desire
 		for i, port := range svc.Ports {
 			unit := compileUnit(svc, port, family)
 			unit.Sets = policy.Select(svc, port, family, slices, node, desired.memory)
+			before := len(unit.Sets.Backends)
+			unit.keep(each)
+			*desired.memory = (*desired.memory)[:len(*desired.memory)-(before-len(unit.Sets.Backends))]
 			if i == 0 {
 				unit.Frontends = append(unit.Frontends, addressFrontends(svc, family)...)
 			}

@@ -142,7 +142,8 @@ func TestCompileUnit(t *testing.T) {
 	if u.Name != wantName {
 		t.Errorf("name %+v", u.Name)
 	}
-	if u.AffinitySeconds != 17 || !slices.Equal(u.SourceRanges, svc.SourceRanges[1:]) {
+	wantRanges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.1/32")}
+	if u.AffinitySeconds != 17 || !slices.Equal(u.SourceRanges, wantRanges) {
 		t.Errorf("affinity %d, ranges %v", u.AffinitySeconds, u.SourceRanges)
 	}
 	if u.Sets.Cluster != policy.Backends || len(u.Sets.Backends) != 2 || u.cluster().count() != 2 || u.local().count() != 1 {

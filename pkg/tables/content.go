@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/maglev"
@@ -28,6 +29,7 @@ type wantedSet struct {
 	layout   layout
 	weighted bool
 	ringSize uint32   // 0 is by the number of backends
+	bound    uint32   // slots that it may take; 0 is as many as asked for
 	ring     []uint32 // as [Tables.Prepare] has made it; nil: not yet
 }
 
@@ -39,11 +41,15 @@ func (u *Unit) cluster() *wantedSet { return u.set(u.Sets.Cluster, inCluster, u.
 // local returns the local set. One that no frontend leads to gets no ring.
 func (u *Unit) local() *wantedSet {
 	set := u.set(u.Sets.Local, inLocal, u.rings[1])
-	used := func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 }
-	if set.layout == layoutRing && !slices.ContainsFunc(u.Frontends, used) {
+	if set.layout == layoutRing && !u.usesLocal() {
 		set.layout = layoutRuns
 	}
 	return set
+}
+
+// usesLocal reports whether a frontend leads to the local set.
+func (u *Unit) usesLocal() bool {
+	return slices.ContainsFunc(u.Frontends, func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 })
 }
 
 func (u *Unit) set(kind policy.Kind, in func(*policy.Backend) bool, ring []uint32) *wantedSet {
@@ -53,6 +59,7 @@ func (u *Unit) set(kind policy.Kind, in func(*policy.Backend) bool, ring []uint3
 		in:       in,
 		weighted: u.Algorithm != model.RoundRobin,
 		ringSize: u.RingSize,
+		bound:    u.Name.Bound,
 		ring:     ring,
 	}
 	switch {
@@ -84,10 +91,43 @@ func (w *wantedSet) count() int {
 
 // size returns the number of slots of a ring of so many backends.
 func (w *wantedSet) size(backends int) uint32 {
+	size := w.wantedSize(backends)
+	if w.bound == 0 {
+		return size
+	}
+	return cmp.Or(boundRing(size, backends, w.bound), size)
+}
+
+// wantedSize is the same without a bound.
+func (w *wantedSet) wantedSize(backends int) uint32 {
 	if w.ringSize == 0 {
 		return maglev.Size(backends)
 	}
 	return maglev.Fit(w.ringSize, backends)
+}
+
+// weights are those of the backends that have one; nil when all are 1.
+func (w *wantedSet) weights() (weights []uint32) {
+	i := 0
+	for b := range w.weighing {
+		if b.Weight != 1 || weights != nil {
+			weights = appendWeight(weights, i, b.Weight)
+		}
+		i++
+	}
+	return weights
+}
+
+// bounded returns weights that take no more slots than there may be; nil when each backend
+// gets one.
+func (w *wantedSet) bounded(weights []uint32) []uint32 {
+	if weights == nil || w.bound == 0 || sum(weights) <= uint64(w.bound) {
+		return weights
+	}
+	if w.bound <= uint32(len(weights)) {
+		return nil
+	}
+	return reduce(bound(weights, uint64(w.bound)-uint64(len(weights))))
 }
 
 // content is what the slots of a set are made of.
@@ -133,6 +173,8 @@ func (u *unit) content(want *wantedSet) content {
 	c.weights = reduce(weights)
 	if c.layout == layoutRing {
 		c.size = want.size(len(c.members))
+	} else {
+		c.weights = want.bounded(c.weights)
 	}
 	return c
 }
@@ -166,7 +208,7 @@ func (u *unit) slots(c content, want *wantedSet) []uint32 {
 	if c.layout == layoutTurns {
 		places = turnsOf
 	}
-	slots := places(bound(c.weights))
+	slots := places(bound(c.weights, maxWeighted))
 	for i, member := range slots {
 		slots[i] = c.members[member]
 	}

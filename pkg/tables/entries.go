@@ -116,6 +116,11 @@ type ServiceName struct {
 	NodePort      uint16
 	InternalLocal bool
 	ExternalLocal bool
+	// Bound is how many slots a set may take at most, which is less than its ring or its
+	// weights ask for; 1 is one for each endpoint; 0: it has as many as it asks for.
+	Bound uint32
+	// Cut says of which tables the Service gets less than it asks for.
+	Cut Cut
 }
 
 // UnitName identifies one family of one Service port: what has an id.

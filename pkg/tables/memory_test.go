@@ -82,8 +82,8 @@ var roomy = Limits{
 	Slots:        Limit{"bl_slot", 1 << 20, "--max-slots"},
 	Frontends:    Limit{"bl_frontend", 1 << 16, "--max-frontends"},
 	SourceRanges: Limit{"bl_srcrange", 1 << 16, "--max-source-ranges"},
-	Nodes:        Limit{"bl_node", 64, ""},
-	NodeIDs:      Limit{"bl_node_id", 64, ""},
+	Nodes:        Limit{"bl_node", 512, ""},
+	NodeIDs:      Limit{"bl_node_id", 512, ""},
 }
 
 func (m *memory) Reserve(_, _, _ uint32) error { return nil }

@@ -1,13 +1,11 @@
 package tables
 
 import (
-	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/beeline-lb/beeline/pkg/maglev"
-	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
@@ -68,19 +66,4 @@ func parallel(jobs []func()) {
 		})
 	}
 	workers.Wait()
-}
-
-// RingSlots returns how many slots the rings of a Service take that has so many
-// endpoints: those of each port and family counted. 0 when it has no rings.
-func RingSlots(svc *model.Service, endpoints int) int {
-	if !svc.Algorithm.Hashes() {
-		return 0
-	}
-	units := max(1, len(svc.Ports)*len(svc.ClusterIPs))
-	want := wantedSet{ringSize: svc.RingSize}
-	rings := units
-	if svc.InternalLocal || svc.ExternalLocal {
-		rings *= 2
-	}
-	return rings << bits.Len32(want.size(endpoints/units))
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -27,6 +28,8 @@ type Tables struct {
 	cidrs     map[netip.Prefix]struct{}
 	nodes     nodes
 	ranges    uint32 // source ranges of all units
+
+	room room
 
 	retired Retired
 	orphans orphans
@@ -66,7 +69,7 @@ func (r Retired) Empty() bool {
 // New returns the tables over an empty store.
 func New(store Store) *Tables {
 	limits := store.Limits()
-	return &Tables{
+	t := &Tables{
 		store:     store,
 		services:  ids{limit: limits.Services.Size},
 		backends:  ids{limit: limits.Backends.Size},
@@ -77,7 +80,10 @@ func New(store Store) *Tables {
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
 		nodes:     newNodes(limits.Nodes),
+		room:      newRoom(&limits),
 	}
+	t.SetBounds(Bounds{})
+	return t
 }
 
 // ClashError is an address and port that two Services want.
@@ -142,12 +148,14 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 	return affected, errors.Join(errs...)
 }
 
-// Reserve makes room for what the Services will need when all of them are about
-// to be applied: so many units, endpoints of all units, and slots of rings, of which
-// some more are needed while rings are replaced.
-func (t *Tables) Reserve(units, endpoints, rings int) error {
-	// A set takes a block of slots up to twice its size.
-	return t.store.Reserve(uint32(units), uint32(endpoints), uint32(2*endpoints+rings+rings/16))
+// Reserve makes room for what the Services have a share of when all of them are about to
+// be applied. Of the slots that rings and weights take some more are needed while they are
+// replaced.
+func (t *Tables) Reserve() error {
+	units, backends := t.room.sum(ofPorts), t.room.sum(ofBackends)
+	shared := t.room.shared()
+	slots := backends*slotsPerBackend + shared + shared/16
+	return t.store.Reserve(uint32(units), uint32(backends), uint32(min(slots, math.MaxUint32)))
 }
 
 func (t *Tables) service(name model.Name) *service {

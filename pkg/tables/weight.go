@@ -26,15 +26,16 @@ func reduce(weights []uint32) []uint32 {
 	return weights
 }
 
-// bound returns the weights, scaled down if they would take too many slots.
-func bound(weights []uint32) []uint32 {
+// bound returns the weights, scaled down if they would take more slots than most, beside one
+// for each.
+func bound(weights []uint32, most uint64) []uint32 {
 	all := sum(weights)
-	if all <= maxWeighted {
+	if all <= most {
 		return weights
 	}
 	scaled := make([]uint32, len(weights))
 	for i, w := range weights {
-		scaled[i] = uint32(max(1, (uint64(w)*maxWeighted+all/2)/all))
+		scaled[i] = uint32(max(1, (uint64(w)*most+all/2)/all))
 	}
 	return scaled
 }

@@ -79,7 +79,7 @@ func TestBound(t *testing.T) {
 	for i := range weights {
 		weights[i] = uint32(1 + i%255*255)
 	}
-	got := bound(weights)
+	got := bound(weights, maxWeighted)
 	if all := sum(got); all > maxWeighted+uint64(len(weights)) {
 		t.Errorf("%d slots", all)
 	}
@@ -89,7 +89,7 @@ func TestBound(t *testing.T) {
 			t.Fatalf("weight %d is %d slots, its share is %.2f", weights[i], w, share)
 		}
 	}
-	if small := []uint32{100, 255}; !slices.Equal(bound(small), small) {
+	if small := []uint32{100, 255}; !slices.Equal(bound(small, maxWeighted), small) {
 		t.Error("weights that fit are changed")
 	}
 }

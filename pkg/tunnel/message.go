@@ -2,16 +2,18 @@ package tunnel
 
 import "encoding/binary"
 
-// A message is a Geneve packet (RFC 8926) with the flag for control, no options, and 16
-// bytes: what is asked for or answered, and a number by which an answer finds its
-// question. An answer is as long as the question: nobody gets more than they sent.
+// A message is a Geneve packet (RFC 8926) with the flag for control, no options, and 16 bytes:
+// what is asked for or answered, and a number by which an answer finds its question. 16 more
+// bytes show that its sender knows the cluster's secret. Version 1 has none of these, and an
+// answer to it neither: an answer is as long as the question, nobody gets more than they sent.
 const (
 	headerSize  = 8
 	messageSize = headerSize + 16
+	signedSize  = messageSize + len(code{})
 
 	flagControl = 1 << 7 // in the header's second byte
 	etherType   = 0x88b5 // what follows the header; for experiments (IEEE 802)
-	version     = 1      // of the message, and of what is in the tunnel
+	version     = 2      // of the message, and of what is in the tunnel
 )
 
 // The kinds of message.
@@ -23,18 +25,33 @@ const (
 // flagTakes says that the node takes packets of the tunnel.
 const flagTakes = 1 << 0
 
+// code shows that the sender of a message knows a secret.
+type code [16]byte
+
 // message is what agents tell each other.
 type message struct {
 	version, kind, flags uint8
 	nonce                uint64
+	signed               bool
+	code                 code // zero unless signed
+}
+
+// head is what a code is made from.
+func (m message) head() []byte {
+	b := make([]byte, messageSize-headerSize)
+	b[0], b[1], b[2] = m.version, m.kind, m.flags
+	binary.BigEndian.PutUint64(b[8:], m.nonce)
+	return b
 }
 
 func (m message) marshal() []byte {
-	b := make([]byte, messageSize)
+	b := make([]byte, headerSize, signedSize)
 	b[1] = flagControl
 	binary.BigEndian.PutUint16(b[2:], etherType)
-	b[headerSize], b[headerSize+1], b[headerSize+2] = m.version, m.kind, m.flags
-	binary.BigEndian.PutUint64(b[headerSize+8:], m.nonce)
+	b = append(b, m.head()...)
+	if m.signed {
+		b = append(b, m.code[:]...)
+	}
 	return b
 }
 
@@ -43,8 +60,12 @@ func parse(b []byte) (message, bool) {
 	if len(b) < messageSize || b[0] != 0 || b[1]&flagControl == 0 || binary.BigEndian.Uint16(b[2:]) != etherType {
 		return message{}, false
 	}
-	return message{
+	m := message{
 		version: b[headerSize], kind: b[headerSize+1], flags: b[headerSize+2],
 		nonce: binary.BigEndian.Uint64(b[headerSize+8:]),
-	}, true
+	}
+	if len(b) >= signedSize {
+		m.signed, m.code = true, code(b[messageSize:signedSize])
+	}
+	return m, true
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -31,6 +32,9 @@ const (
 	// missable is after how many questions without an answer a node counts as silent. An
 	// agent may be away for two, about 20 s: its programs go on without it.
 	missable = 3
+	// Silence is the longest time for which other nodes may use the tunnel to one whose agent
+	// has ended.
+	Silence = missable*interval*11/10 + timeout
 	// pace is the shortest time between two answers to one node.
 	pace = 200 * time.Millisecond
 	// retry is how long to wait before the port is asked for again that another program
@@ -55,6 +59,8 @@ type Options struct {
 	// Takes reports whether this node takes packets of the tunnel that come in by a
 	// device.
 	Takes func(ifindex int) bool
+	// Secrets are those of the cluster at first; see [Prober.SetSecrets].
+	Secrets Secrets
 }
 
 // Prober asks and answers. Make one with [New].
@@ -65,6 +71,7 @@ type Prober struct {
 	interval, eager, timeout time.Duration
 
 	mu       sync.Mutex
+	secrets  Secrets
 	nodes    int // of the cluster
 	peers    map[uint16]*peer
 	answered map[uint16]time.Time // when a node last got an answer
@@ -90,6 +97,7 @@ type peer struct {
 func New(o Options) *Prober {
 	return &Prober{
 		opts:     o,
+		secrets:  o.Secrets,
 		listenOn: []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()},
 		interval: interval, eager: eager, timeout: timeout,
 		peers:    make(map[uint16]*peer),
@@ -130,6 +138,27 @@ func (p *Prober) SetPeers(list []tables.Peer) {
 	}
 }
 
+// SetSecrets replaces the secrets of the cluster. When another one is sent from now on, nodes
+// get no packets by the tunnel until they have said that they accept it: so it is to be called
+// before packets have it.
+func (p *Prober) SetSecrets(s Secrets) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	same := p.secrets.sent() == s.sent()
+	p.secrets = s
+	if same {
+		return
+	}
+	for _, peer := range p.peers {
+		p.say(peer, bpfmap.Asked)
+		peer.nonce, peer.until, peer.next, peer.asked = 0, time.Time{}, time.Now(), 0
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
 // spread returns how long to wait before a node is asked for the first time, so that many
 // nodes are not asked all at once.
 func spread(nodes int) time.Duration {
@@ -157,10 +186,7 @@ func (p *Prober) Run(ctx context.Context) {
 			klog.ErrorS(err, "Other nodes cannot be asked whether they take packets of the tunnel, trying again", "port", p.opts.Port)
 			told = err.Error()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
+		pause.For(ctx, retry)
 	}
 }
 
@@ -230,7 +256,7 @@ func (p *Prober) ask(ctx context.Context) {
 		}
 		due, next := p.due(time.Now())
 		for _, q := range due {
-			p.question(q.addr, q.nonce)
+			p.question(q)
 		}
 		// Nodes whose time comes almost together are asked together.
 		timer.Reset(max(time.Until(next), 20*time.Millisecond))
@@ -239,8 +265,8 @@ func (p *Prober) ask(ctx context.Context) {
 
 // question is one to be asked.
 type question struct {
-	addr  netip.Addr
-	nonce uint64
+	addr netip.Addr
+	message
 }
 
 // due returns the questions of now, and when the next ones are.
@@ -259,7 +285,9 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 			peer.nonce = rand.Uint64()
 			peer.asked++
 			peer.until, peer.next = now.Add(p.timeout), now.Add(p.pause(peer))
-			list = append(list, question{peer.addr, peer.nonce})
+			q := message{version: version, kind: kindQuestion, nonce: peer.nonce, signed: true}
+			q.code = p.secrets.sent().sign(q, peer.addr)
+			list = append(list, question{peer.addr, q})
 		}
 		for _, t := range []time.Time{peer.next, peer.until} {
 			if !t.IsZero() && t.Before(next) {
@@ -279,14 +307,13 @@ func (p *Prober) pause(peer *peer) time.Duration {
 }
 
 // question asks a node. One that cannot be sent is a question without an answer.
-func (p *Prober) question(to netip.Addr, nonce uint64) {
-	s := p.sockets[family(to)]
+func (p *Prober) question(q question) {
+	s := p.sockets[family(q.addr)]
 	if s == nil {
 		return
 	}
-	m := message{version: version, kind: kindQuestion, nonce: nonce}
-	if err := s.send(m.marshal(), netip.Addr{}, netip.AddrPortFrom(to, p.opts.Port)); err != nil {
-		klog.V(2).ErrorS(err, "A node cannot be asked whether it takes packets of the tunnel", "node", to)
+	if err := s.send(q.marshal(), netip.Addr{}, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
+		klog.V(2).ErrorS(err, "A node cannot be asked whether it takes packets of the tunnel", "node", q.addr)
 	}
 }
 
@@ -319,7 +346,7 @@ func (p *Prober) receive(s *socket) {
 	}
 }
 
-// reply answers a node.
+// reply answers a node. One that asks without a secret that is accepted here is told no.
 func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to origin) {
 	now := time.Now()
 	p.mu.Lock()
@@ -327,20 +354,25 @@ func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to 
 	if !soon {
 		p.answered[id] = now
 	}
+	secrets := p.secrets
 	p.mu.Unlock()
 	if soon {
 		return
 	}
-	a := message{version: version, kind: kindAnswer, nonce: m.nonce}
-	if p.opts.Takes(to.ifindex) {
+	a := message{version: version, kind: kindAnswer, nonce: m.nonce, signed: m.signed}
+	if secrets.verify(m, to.addr) && p.opts.Takes(to.ifindex) {
 		a.flags |= flagTakes
+	}
+	if a.signed {
+		a.code = secrets.sent().sign(a, to.addr)
 	}
 	if err := s.send(a.marshal(), to.addr, from); err != nil {
 		klog.V(2).ErrorS(err, "A node that asks about the tunnel cannot be answered", "node", from)
 	}
 }
 
-// heard notes an answer to the last question.
+// heard notes an answer to the last question. One without the cluster's secret says no, for the
+// node does not accept what is sent.
 func (p *Prober) heard(id uint16, m message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -350,7 +382,7 @@ func (p *Prober) heard(id uint16, m message) {
 	}
 	peer.until, peer.missing = time.Time{}, 0
 	answer := bpfmap.Refuses
-	if m.version == version && m.flags&flagTakes != 0 {
+	if m.version == version && m.flags&flagTakes != 0 && p.secrets.verify(m, peer.addr) {
 		answer, peer.asked = bpfmap.Takes, 0
 	}
 	p.say(peer, answer)

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // nodes are those of the test by id, at 127.0.0.ID.
@@ -94,7 +98,7 @@ func (a *agent) peers(used ...uint16) {
 
 func (a *agent) eventually(id uint16, want bpfmap.Answer) {
 	a.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if a.Answer(id) == want {
 			return
 		}
@@ -187,7 +191,7 @@ func TestPort(t *testing.T) {
 		if a.SetPeers(nil); want {
 			a.peers(2)
 		}
-		for deadline := time.Now().Add(10 * time.Second); taken() != want; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(wait.Limit); taken() != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("step %d: the port is open: %t", i, !want)
 			}
@@ -206,18 +210,25 @@ func TestStrangers(t *testing.T) {
 	a := newAgent(t, 1, port)
 	a.unknown[9] = true
 	a.run()
-	talk := func(from uint16, b []byte) []byte {
+	dial := func(from uint16) *net.UDPConn {
 		t.Helper()
 		conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(from), 0)),
 			net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(1), port)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		if _, err := conn.Write(b); err != nil {
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	send := func(conn *net.UDPConn, b []byte) {
+		t.Helper()
+		if _, err := conn.Write(b); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(250 * time.Millisecond)); err != nil {
+	}
+	receive := func(conn *net.UDPConn, within time.Duration) []byte {
+		t.Helper()
+		if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
 			t.Fatal(err)
 		}
 		answer := make([]byte, 100)
@@ -227,27 +238,53 @@ func TestStrangers(t *testing.T) {
 		}
 		return answer[:n]
 	}
-	ask := message{version: version, kind: kindQuestion, nonce: 77}
-	for deadline := time.Now().Add(5 * time.Second); talk(8, ask.marshal()) == nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("no answer to a node")
-		}
+	talk := func(from uint16, b []byte) []byte {
+		t.Helper()
+		conn := dial(from)
+		send(conn, b)
+		return receive(conn, pace)
 	}
-	time.Sleep(pace)
-	got, ok := parse(talk(8, ask.marshal()))
-	if want := (message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77}); !ok || got != want {
+	question := func(nonce uint64) []byte {
+		m := message{version: version, kind: kindQuestion, nonce: nonce, signed: true}
+		m.code = Secret{}.sign(m, at(1))
+		return m.marshal()
+	}
+	// answered asks until there is an answer to a question after those before: a datagram may
+	// get lost, or come late.
+	node := dial(8)
+	answered := func(before uint64, nonces ...uint64) (answer message) {
+		t.Helper()
+		wait.Until(t, "an answer to a node", func() bool {
+			time.Sleep(pace)
+			for _, nonce := range nonces {
+				send(node, question(nonce))
+			}
+			for ok := true; ok; {
+				if answer, ok = parse(receive(node, 5*pace)); answer.nonce > before {
+					return true
+				}
+			}
+			return false
+		})
+		return answer
+	}
+	got := answered(0, 77)
+	want := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77, signed: true}
+	want.code = Secret{}.sign(want, at(1))
+	if got != want {
 		t.Errorf("the answer is %+v, want %+v", got, want)
 	}
-	if talk(8, ask.marshal()) != nil {
-		t.Error("a node gets two answers at once")
+	first := answered(77, 78, 79)
+	if next := answered(first.nonce, 80); next.nonce != 80 {
+		t.Errorf("a node gets two answers at once, of %d and %d", first.nonce, next.nonce)
 	}
-	if talk(9, ask.marshal()) != nil {
+	if talk(9, question(77)) != nil {
 		t.Error("a stranger gets an answer")
 	}
 	time.Sleep(pace)
-	data := ask.marshal()
+	data := question(77)
 	data[1] = 0
-	short := ask.marshal()[:messageSize-1]
+	short := question(77)[:messageSize-1]
 	for what, b := range map[string][]byte{"data": data, "a short message": short, "an empty one": {}} {
 		if talk(8, b) != nil {
 			t.Errorf("%s gets an answer", what)
@@ -255,29 +292,53 @@ func TestStrangers(t *testing.T) {
 	}
 
 	a.peers(8)
-	forged := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77}
+	forged := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77, signed: true}
+	forged.code = Secret{}.sign(forged, at(8))
 	talk(8, forged.marshal())
 	if got := a.Answer(8); got == bpfmap.Takes {
 		t.Error("an answer that nobody asked for counts")
 	}
 }
 
-// TestAnotherVersion: a node of another version does not take what is in our tunnel.
+// TestAnotherVersion: a node of another version does not take what is in our tunnel, and one
+// without the cluster's secret neither.
 func TestAnotherVersion(t *testing.T) {
+	ours, theirs, nobodys := Secret{"the secret of the cluster"}, Secret{"the next secret of it"}, Secret{"one of somebody else"}
 	a := newAgent(t, 1, 6091)
+	a.Prober.secrets = Secrets{ours, theirs}
 	a.peers(2)
-	for m, want := range map[message]bpfmap.Answer{
-		{version: version + 1, kind: kindAnswer, flags: flagTakes, nonce: 5}: bpfmap.Refuses,
-		{version: version, kind: kindAnswer, flags: flagTakes, nonce: 5}:     bpfmap.Takes,
-		{version: version, kind: kindAnswer, flags: flagTakes, nonce: 6}:     bpfmap.Asked,
+	answer := func(version uint8, nonce uint64, by Secret, from uint16) message {
+		m := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: nonce, signed: true}
+		m.code = by.sign(m, at(from))
+		return m
+	}
+	no := message{version: version, kind: kindAnswer, nonce: 5, signed: true}
+	no.code = ours.sign(no, at(2))
+	changed := no
+	changed.flags = flagTakes
+	for what, tt := range map[string]struct {
+		message
+		want bpfmap.Answer
+	}{
+		"another version":      {answer(version+1, 5, ours, 2), bpfmap.Refuses},
+		"the former version":   {message{version: 1, kind: kindAnswer, flags: flagTakes, nonce: 5}, bpfmap.Refuses},
+		"the secret":           {answer(version, 5, ours, 2), bpfmap.Takes},
+		"the next secret":      {answer(version, 5, theirs, 2), bpfmap.Takes},
+		"another secret":       {answer(version, 5, nobodys, 2), bpfmap.Refuses},
+		"no secret":            {answer(version, 5, Secret{}, 2), bpfmap.Refuses},
+		"no code":              {message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 5}, bpfmap.Refuses},
+		"of another node":      {answer(version, 5, ours, 3), bpfmap.Refuses},
+		"no":                   {no, bpfmap.Refuses},
+		"changed on its way":   {changed, bpfmap.Refuses},
+		"to a former question": {answer(version, 6, ours, 2), bpfmap.Asked},
 	} {
-		t.Run(fmt.Sprint(m), func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			peer := a.Prober.peers[2]
 			peer.answer, peer.nonce, peer.until = bpfmap.Asked, 5, time.Now().Add(time.Hour)
 			a.SetAnswer(2, at(2), bpfmap.Asked)
-			a.heard(2, m)
-			if got := a.Answer(2); got != want {
-				t.Errorf("the node %s, want %s", got, want)
+			a.heard(2, tt.message)
+			if got := a.Answer(2); got != tt.want {
+				t.Errorf("the node %s, want %s", got, tt.want)
 			}
 		})
 	}

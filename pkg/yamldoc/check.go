@@ -14,10 +14,7 @@ import (
 // checker compares a JSON value with the Go type that it is to be decoded into.
 // encoding/json ends at the first value of a wrong type, and tells no place at all when
 // the type decodes itself.
-type checker struct {
-	strict bool // unknown fields are wrong
-	wrong  []wrong
-}
+type checker struct{ wrong, unknown []wrong }
 
 // wrong is a fault without its place in the file.
 type wrong struct{ path, reason string }
@@ -71,8 +68,8 @@ func (c *checker) object(v any, t reflect.Type, path string) {
 	for key, value := range object {
 		if f, ok := fields[key]; ok {
 			c.value(value, f, below(path, key))
-		} else if c.strict {
-			c.wrong = append(c.wrong, wrong{below(path, key), "unknown field"})
+		} else {
+			c.unknown = append(c.unknown, wrong{below(path, key), "unknown field"})
 		}
 	}
 }

@@ -86,7 +86,7 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 	name := strings.Trim(step, "[]")
 	switch node.Kind {
 	case yaml.SequenceNode:
-		if i, err := strconv.Atoi(name); err == nil && i < len(node.Content) {
+		if i, err := strconv.ParseUint(name, 10, 31); err == nil && int(i) < len(node.Content) {
 			return node.Content[i], node.Content[i]
 		}
 	case yaml.MappingNode:

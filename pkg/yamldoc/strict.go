@@ -36,41 +36,55 @@ func (d *Document) JSON() ([]byte, []*Fault) {
 // document itself, into v. Unknown fields and values of a wrong type are faults; all of
 // them are returned, by line. A field that is null is as one that is not given.
 func (d *Document) Strict(root *field.Path, data []byte, v any) []*Fault {
-	return d.decode(root, data, v, true)
+	unknown, faults := d.Lenient(root, data, v)
+	return sorted(append(unknown, faults...))
 }
 
 // Loose is Strict that passes over unknown fields.
 func (d *Document) Loose(root *field.Path, data []byte, v any) []*Fault {
-	return d.decode(root, data, v, false)
+	_, faults := d.Lenient(root, data, v)
+	return faults
 }
 
-func (d *Document) decode(root *field.Path, data []byte, v any, strict bool) []*Fault {
+// Lenient is Strict that returns unknown fields apart and decodes the others all the same.
+func (d *Document) Lenient(root *field.Path, data []byte, v any) (unknown, faults []*Fault) {
 	var tree any
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	if err := dec.Decode(&tree); err != nil {
-		return []*Fault{d.FaultAt(Below(root, ""), err.Error())}
+		return nil, []*Fault{d.FaultAt(Below(root, ""), err.Error())}
 	}
-	c := checker{strict: strict}
+	var c checker
 	c.check(withoutNulls(tree), v)
-	var faults []*Fault
-	for _, w := range c.wrong {
-		faults = append(faults, d.FaultAt(Below(root, w.path), w.reason))
-	}
+	unknown, faults = d.place(root, c.unknown), d.place(root, c.wrong)
 	if len(faults) > 0 {
-		slices.SortFunc(faults, func(a, b *Fault) int {
-			return cmp.Or(a.Line-b.Line, strings.Compare(a.Path, b.Path))
-		})
-		return faults
+		return unknown, faults
 	}
 	data, err := json.Marshal(tree)
 	if err == nil {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(data, v)
 	}
 	if err != nil {
-		return []*Fault{d.FaultAt(Below(root, ""), err.Error())}
+		return unknown, []*Fault{d.FaultAt(Below(root, ""), err.Error())}
 	}
-	return nil
+	return unknown, nil
+}
+
+// place returns what is wrong below root with its place in the file, by line.
+func (d *Document) place(root *field.Path, list []wrong) []*Fault {
+	var faults []*Fault
+	for _, w := range list {
+		faults = append(faults, d.FaultAt(Below(root, w.path), w.reason))
+	}
+	return sorted(faults)
+}
+
+// sorted sorts faults of one document by line.
+func sorted(faults []*Fault) []*Fault {
+	slices.SortFunc(faults, func(a, b *Fault) int {
+		return cmp.Or(a.Line-b.Line, strings.Compare(a.Path, b.Path))
+	})
+	return faults
 }
 
 // withoutNulls removes the fields of tree that are null, and returns it.

@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/kube"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // cluster is an API server whose Services a host serves.
@@ -104,7 +105,7 @@ func (c *cluster) eventuallyOnly(to netip.AddrPort, want ...int) {
 		wanted[lab.Backend4(i)] = true
 	}
 	var got map[netip.Addr]bool
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		got = make(map[netip.Addr]bool)
 		for range 8 * len(want) {
 			at, err := c.host.Reach("tcp4", to)

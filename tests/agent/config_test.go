@@ -75,6 +75,22 @@ healthzBindAddress: 0.0.0.0:0
 	}
 }
 
+// TestNodePortRange: NodePorts of manifests are those of the range that is given, chosen by
+// hand or assigned.
+func TestNodePortRange(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	h.ServeBackends()
+	s := h.NewStandalone(
+		lab.Service("web", `{clusterIP: 10.96.0.1, type: NodePort, ports: [{port: 80, nodePort: 8443}]}`),
+		lab.Slice("web", "8080/TCP", backends(2)...),
+		lab.Service("any", `{clusterIP: 10.96.0.2, type: NodePort, ports: [{port: 80}]}`),
+		lab.Slice("any", "8080/TCP", backends(2)...))
+	s.Start("--service-node-port-range", "8443+1")
+	mustReach(t, h, "tcp4", netip.AddrPortFrom(lab.Node4, 8443))
+	mustReach(t, h, "tcp4", netip.AddrPortFrom(lab.Node4, 8444))
+}
+
 // TestKubeProxyConfigMap: the agent serves a cluster with what a cluster's ConfigMap for
 // kube-proxy says, and shows it as kube-proxy does.
 func TestKubeProxyConfigMap(t *testing.T) {
@@ -112,15 +128,41 @@ func TestKubeProxyConfigMap(t *testing.T) {
 	}
 }
 
+// TestUnknownField: a field that kube-proxy got in a later version, as kubeadm upgrade adds
+// it, is told with file and line and counted; the agent serves, and can be taken down.
+func TestUnknownField(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	h.ServeBackends()
+	s := h.NewStandalone(web, webSlice)
+	config := writeConfig(t, kubeProxyConfig("oomScoreAdj: 7\nnewInTheNextVersion: {a: 1}\n"))
+	s.Start("--config", config)
+	mustReach(t, h, "tcp4", webTCP)
+	if want := config + ": document 1: line 4: newInTheNextVersion: unknown field"; !strings.Contains(s.Output(), want) {
+		t.Errorf("the log lacks %q:\n%s", want, s.Output())
+	}
+	page, err := get(h, "http://127.0.0.1:10249/metrics")
+	if err != nil || !strings.Contains(page, "\nbeeline_config_unknown_fields 1\n") {
+		t.Errorf("the field is not counted: %v", err)
+	}
+	s.Signal(unix.SIGTERM)
+	_ = s.Wait()
+	down := h.Start(lab.AgentBinary(t), "--cleanup", "--config", config, "--bpffs", h.BPFFS)
+	if err := down.Wait(); err != nil || !strings.Contains(down.Output(), "removed") {
+		t.Errorf("cleanup: %v:\n%s", err, down.Output())
+	}
+}
+
 // TestWrongConfigFile: everything wrong with files and flags is told before anything is
 // done.
 func TestWrongConfigFile(t *testing.T) {
 	t.Parallel()
 	h := lab.NewHost(t)
 	s := h.NewStandalone()
-	form := writeConfig(t, kubeProxyConfig("clusterCidr: 10.0.0.0/8\nconntrack: {min: many}\n"))
+	form := writeConfig(t, kubeProxyConfig("conntrack: {min: many}\n"),
+		"apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\ndsrport: 1\n")
 	wantRefusal(t, s.Launch("--config", form),
-		form+": document 1: line 3: clusterCidr: unknown field", form+": document 1: line 4: conntrack.min: must be an integer")
+		form+": document 1: line 3: conntrack.min: must be an integer", form+": document 2: line 7: dsrport: unknown field")
 	value := writeConfig(t, kubeProxyConfig("clusterCIDR: 10.0.0.0/40\noomScoreAdj: 9999\n"))
 	wantRefusal(t, s.Launch("--config", value, "--oom-score-adj", "5000"),
 		value+": document 1: line 3: clusterCIDR[0]: Invalid value", "--oom-score-adj: Invalid value: 5000: must be from -1000 to 1000")

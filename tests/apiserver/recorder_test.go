@@ -9,10 +9,11 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // awaitTimeout covers a reflector that backs off while the server is away.
-const awaitTimeout = 60 * time.Second
+const awaitTimeout = wait.Limit
 
 // recorder is a sink that keeps what it was told and how often.
 type recorder struct {

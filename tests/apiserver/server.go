@@ -20,10 +20,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // readyTimeout is how long the API server may take to start.
-const readyTimeout = 90 * time.Second
+const readyTimeout = wait.Limit
 
 // Server is a running API server with its etcd. Make one with [Start].
 type Server struct {
@@ -41,9 +44,13 @@ type Server struct {
 }
 
 // Start runs an API server until t ends. The flags are added to those of
-// kube-apiserver and may override them.
+// kube-apiserver and may override them. Tests that call it are left to make test-all, see
+// [tier.Slow].
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
+	if testing.Testing() {
+		tier.Slow(t, "needs a kube-apiserver, which takes minutes to build")
+	}
 	bin, err := Build(t.Context())
 	if err != nil {
 		t.Fatal(err)

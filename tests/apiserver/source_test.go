@@ -25,6 +25,7 @@ func TestSource(t *testing.T) {
 		test func(*testing.T, *cluster)
 	}{
 		{"ServiceCIDRs", testServiceCIDRs}, // before others leave Services of another proxy
+		{"Events", testEvents},
 		{"InitialList", testInitialList},
 		{"NotServed", testNotServed},
 		{"NoLongerServed", testNoLongerServed},

@@ -40,7 +40,7 @@ func startAgent(box *sandbox, binary, kubeconfig, cgroup string, flags ...string
 	a.cmd = exec.Command(binary, append([]string{
 		"--kubeconfig=" + kubeconfig, "--hostname-override=node", "--cgroup-root=" + cgroup,
 		"--bpffs=" + box.bpffs, "--service-cluster-ip-range=" + services4.String(),
-		"--healthz-bind-address=", "--min-sync-period=0", "--v=2",
+		"--healthz-bind-address=", "--min-sync-period=0", "--v=4",
 	}, flags...)...)
 	a.cmd.Stdout, a.cmd.Stderr = out, out
 	a.started = time.Now()
@@ -106,24 +106,19 @@ func (a *agent) findSynced(services int) (at time.Time, found bool, err error) {
 	return at, false, nil
 }
 
-// memory returns the resident memory of the agent, MiB.
-func (a *agent) memory() (now, peak float64, err error) {
+// memory returns a field of the agent's /proc/PID/status, MiB.
+func (a *agent) memory(field string) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	for line := range strings.Lines(string(status)) {
-		switch f := strings.Fields(line); f[0] {
-		case "VmRSS:":
-			now, err = strconv.ParseFloat(f[1], 64)
-		case "VmHWM:":
-			peak, err = strconv.ParseFloat(f[1], 64)
-		}
-		if err != nil {
-			return 0, 0, err
+		if f := strings.Fields(line); f[0] == field+":" {
+			kib, err := strconv.ParseFloat(f[1], 64)
+			return kib / 1024, err
 		}
 	}
-	return now / 1024, peak / 1024, nil
+	return 0, fmt.Errorf("the agent's status has no %s", field)
 }
 
 // cpuTime returns the CPU time that the agent has used.

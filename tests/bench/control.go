@@ -51,7 +51,7 @@ const agentName = "beeline-agent"
 
 // buildCluster builds what a sandbox, which has no network, cannot.
 func buildCluster(ctx context.Context, dir string) error {
-	build := exec.CommandContext(ctx, "go", "build", "-o", dir, "./cmd/"+agentName)
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", dir, "./cmd/"+agentName)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the agent (run inside the repository): %w: %s", err, out)
@@ -145,12 +145,13 @@ func (c *cluster) measureAgent(ctx context.Context, s samples, box *sandbox, cgr
 	s.add(c.key("list"), synced.Sub(listed).Seconds())
 	s.add(c.key("start"), synced.Sub(a.started).Seconds())
 	time.Sleep(settle)
-	now, peak, err := a.memory()
-	if err != nil {
-		return err
+	for key, field := range map[string]string{"rss": "VmRSS", "rss/peak": "VmHWM"} {
+		mib, err := a.memory(field)
+		if err != nil {
+			return err
+		}
+		s.add(c.key(key), mib)
 	}
-	s.add(c.key("rss"), now)
-	s.add(c.key("rss/peak"), peak)
 	return c.measureChanges(ctx, s, p, a)
 }
 

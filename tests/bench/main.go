@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
 // benchmark is a measurement that is made in a sandbox.
@@ -36,6 +38,7 @@ type benchmark struct {
 func benchmarks() []benchmark {
 	list := []benchmark{
 		{name: "connect", times: 3, run: measureConnect},
+		{name: "resolver", times: 3, run: measureResolver},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
 		{name: "xdp-packets", times: 3, run: measureXDP},
@@ -43,6 +46,7 @@ func benchmarks() []benchmark {
 		{name: "xdp-tables", times: 2, run: measureXDPTables},
 		{name: "nodeport", times: 2, cluster: true, run: measureNodePort},
 		{name: "memory", times: 1, run: measureMemory},
+		{name: "sizes", times: 1, cluster: true, run: measureSizes},
 	}
 	for _, l := range shapes {
 		list = append(list, benchmark{name: "control-" + l.String(), times: 1, cluster: true, run: l.measureControl})
@@ -71,6 +75,9 @@ func command(ctx context.Context) error {
 	list := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return !b.matches(*only) })
 	if len(list) == 0 {
 		return fmt.Errorf("-run %s: no such benchmark: there are %s", *only, strings.Join(names(), ", "))
+	}
+	if err := mounts.Private(); err != nil {
+		return err
 	}
 	all, u, err := runAll(ctx, list)
 	if err != nil {

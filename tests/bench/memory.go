@@ -17,17 +17,9 @@ func measureMemory(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err != nil {
 		return nil, err
 	}
-	have, err := d.Maps().Snapshot()
+	total, err := d.Maps().Memory()
 	if err != nil {
 		return nil, err
-	}
-	maps, err := d.Maps().Fill(have)
-	if err != nil {
-		return nil, err
-	}
-	var total uint64
-	for _, m := range maps {
-		total += m.Memory
 	}
 	s := make(samples)
 	s.add("memory/maps", float64(total)/(1<<20))

@@ -128,7 +128,7 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := maps.LoadPrograms(bpfmap.Constants{Seed: 1})
+	programs, err := maps.LoadDevices(bpfmap.Constants{Seed: 1}, "bl_ingress")
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	b.prefix, b.rounds, b.batch = "xdp", xdpRounds, xdpBatch
-	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1, TunnelPort: tunnelPort}); err != nil {
+	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
 		return nil, err
 	}
 	b.runner, err = newXDPRunner(ifindex)

@@ -30,7 +30,7 @@ const (
 	ports     = 32768 - firstPort
 )
 
-// The ports that flows get instead of one that is taken, unless it is set otherwise.
+// The ports that flows get instead of one that is taken: few, so that replies to all can be sent.
 const (
 	snatPort  = 61000
 	snatPorts = 1<<16 - snatPort

@@ -30,6 +30,14 @@ var socketQuantities = []quantity{
 	{key: "fresh/plain", title: "UDP socket+connect+close, no program", unit: "ns"},
 	{key: "fresh/none", title: "new socket, no Service, on top of the empty program", unit: "ns"},
 	{key: "fresh/service", title: "new socket, ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 650},
+	{key: "resolver/plain", title: "UDP socket+sendto+recvfrom+close, straight, no program", unit: "ns"},
+	{key: "resolver/none", title: "the same in a served cgroup, on top of that", unit: "ns"},
+	{key: "resolver/service", title: "the same at a ClusterIP, on top of no program", unit: "ns", bound: atMost, bar: 1000},
+	{key: "resolver/times", title: "the same at a ClusterIP, against straight and no program", unit: "times"},
+	{key: "resolver/connect/plain", title: "UDP socket+connect+send+recv+close, straight, no program", unit: "ns"},
+	{key: "resolver/connect/none", title: "the same in a served cgroup, on top of that", unit: "ns"},
+	{key: "resolver/connect/service", title: "the same at a ClusterIP, on top of no program", unit: "ns", bound: atMost, bar: 700},
+	{key: "resolver/connect/times", title: "the same at a ClusterIP, against straight and no program", unit: "times"},
 	{key: "tcp/rate/plain", title: "TCP connect+close, no program", unit: "1/s"},
 	{key: "tcp/rate", title: "TCP connect+close through a ClusterIP", unit: "of that", bound: atLeast, bar: 0.95},
 	{key: "tcp/bulk/plain", title: "bytes over one connection, no program", unit: "GB/s"},
@@ -201,6 +209,13 @@ func quantities() []quantity {
 	list = append(list, quantity{
 		key: "memory/maps", section: "Empty tables", title: "kernel memory of all maps", unit: "MiB", bound: atMost, bar: 32,
 	})
+	for _, l := range sizes {
+		for _, q := range sizeQuantities {
+			q.key = l.sizeKey(q.key)
+			q.section = fmt.Sprintf("Memory, %d Services x %d endpoints", l.services, l.endpoints)
+			list = append(list, q)
+		}
+	}
 	for _, l := range shapes {
 		for _, q := range controlQuantities {
 			q.key = l.key(q.key)

@@ -59,6 +59,11 @@ Beeline chooses from, so that the kernel's work behind the hook is the same. Whi
 any cgroup of the machine has a program at the hook, the kernel takes the socket's
 lock on its way to it everywhere; "no program" includes that.
 
+**Queries.** Likewise for what a resolver does, in the same tables: it makes a socket, asks,
+receives the answer and closes the socket. One thread is client and server, whose part
+is the same with and without Beeline. What Beeline adds is set against a cgroup without
+any program, so all of its hooks count, also that of closing the socket.
+
 **TCP.** Connections within the namespace, client and server each on a CPU of their
 own. The straight connection is made in a cgroup without any program. The rate of
 connections counts the client's time; closed ones are not kept in TIME_WAIT, so that

@@ -119,7 +119,7 @@ func serve(ctx context.Context, box *sandbox, cgroup string, u source.Update) (*
 
 // serveWith is serve with other options.
 func serveWith(ctx context.Context, o datapath.Options, u source.Update) (*datapath.Datapath, error) {
-	d, err := datapath.Prepare(o)
+	d, err := datapath.Prepare(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +131,14 @@ func serveWith(ctx context.Context, o datapath.Options, u source.Update) (*datap
 	defer done()
 	pending := 0
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
-		Node:         model.Node{Name: "node"},
-		ServiceCIDRs: []netip.Prefix{services4, services6},
-		Complete:     d.Attach,
+		Node:     model.Node{Name: "node"},
+		Complete: d.Attach,
 		Synced: func(s reconcile.Sync) {
 			pending = s.Pending
 			done()
 		},
 	})
+	u.ServiceCIDRs = []netip.Prefix{services4, services6}
 	r.Apply(u)
 	r.Synced()
 	if err := r.Run(ctx); err != nil {

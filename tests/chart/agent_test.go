@@ -74,7 +74,8 @@ func (c *cluster) serve(address string) netip.AddrPort {
 // of the API server must be what the role allows, no less and no more.
 func servesAsInstalled(c *cluster) {
 	host, port, _ := strings.Cut(strings.TrimPrefix(c.server.Config.Host, "https://"), ":")
-	c.helm.must("install", release, chartDir(c.t), "--set=apiServer.host="+host, "--set=apiServer.port="+port)
+	c.helm.must("install", release, chartDir(c.t), "--set=apiServer.host="+host, "--set=apiServer.port="+port,
+		"--set=config.allowedAnnotations={service.beeline.io/forwarding-mode}")
 	pod := &c.daemonSet().Spec.Template.Spec
 	agent := pod.Containers[0]
 	to := c.serve("10.96.0.77")
@@ -173,6 +174,16 @@ func (n *node) startAgent(pod *corev1.PodSpec) *lab.Process {
 	return p
 }
 
+// initContainer returns the one of a name.
+func initContainer(t *testing.T, pod *corev1.PodSpec, name string) corev1.Container {
+	t.Helper()
+	i := slices.IndexFunc(pod.InitContainers, func(c corev1.Container) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("no init container %s", name)
+	}
+	return pod.InitContainers[i]
+}
+
 // takesDown changes the release to one that removes everything from the nodes. The
 // rights of its container must do for that.
 func takesDown(c *cluster) {
@@ -186,7 +197,7 @@ func takesDown(c *cluster) {
 		}
 		c.helm.must("upgrade", release, chartDir(c.t), "--reset-then-reuse-values", "--set="+way+"=true")
 		pod := &c.daemonSet().Spec.Template.Spec
-		p = n.start(pod, pod.InitContainers[0])
+		p = n.start(pod, initContainer(c.t, pod, "cleanup"))
 		lab.Eventually(c.t, way+" ends", p.Ended)
 		left, err := os.ReadDir(n.BPFFS)
 		if p.Wait() != nil || err != nil || len(left) > 0 {
@@ -214,7 +225,7 @@ func cleansUp(c *cluster) {
 			}
 		}
 	}
-	p := n.start(pod, pod.InitContainers[0])
+	p := n.start(pod, initContainer(c.t, pod, "cleanup-kube-proxy"))
 	lab.Eventually(c.t, "the container ends", p.Ended)
 	if err := p.Wait(); err != nil {
 		c.t.Fatal(err)

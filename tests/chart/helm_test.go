@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // The release that tests install. Its full name is the chart's.
@@ -28,6 +29,7 @@ type helm struct {
 // newHelm returns helm for the cluster of a kubeconfig, or for none when it is empty.
 func newHelm(t *testing.T, kubeconfig string) *helm {
 	t.Helper()
+	tier.Slow(t, "needs helm, which takes minutes to build")
 	dir, err := programs.Helm.Build(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -25,6 +26,7 @@ func TestCluster(t *testing.T) {
 		{"the tunnel's port is named", namesTunnel},
 		{"kube-proxy's configuration is watched over", rollsForKubeProxysConfig},
 		{"upgrade and rollback", upgrades},
+		{"the tunnel's secret stays", keepsSecret},
 		{"the agent serves with what the chart gives it", servesAsInstalled},
 		{"a node is taken down", takesDown},
 		{"a node is cleaned of kube-proxy", cleansUp},
@@ -203,6 +205,42 @@ func upgrades(c *cluster) {
 		c.t.Errorf("the pods that take Beeline down are %+v", pod)
 	}
 	c.helm.must("uninstall", release)
+}
+
+// keepsSecret: an upgrade changes neither the secret that the chart has made nor one that was
+// put in its place, or nodes would not know each other.
+func keepsSecret(c *cluster) {
+	secret := func() string {
+		c.t.Helper()
+		s, err := c.client.CoreV1().Secrets(namespace).Get(c.t.Context(), release+"-dsr", metav1.GetOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return string(s.Data["secrets"])
+	}
+	const dsr = onNode + "config: {forwardingMode: dsr}\n"
+	c.helm.must("install", release, chartDir(c.t), values(c.t, dsr))
+	made := secret()
+	if len(made) < 32 {
+		c.t.Errorf("the chart has made the secret %q", made)
+	}
+	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, dsr+"image: {tag: v2}"))
+	if got := secret(); got != made {
+		c.t.Errorf("after an upgrade the secret is %q, it was %q", got, made)
+	}
+	changed := made + "\nthe next secret of the cluster"
+	patch := fmt.Sprintf(`{"stringData": {"secrets": %q}}`, changed)
+	if _, err := c.client.CoreV1().Secrets(namespace).Patch(c.t.Context(), release+"-dsr", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, dsr+"image: {tag: v3}"))
+	if got := secret(); got != changed {
+		c.t.Errorf("after an upgrade the secret is %q, it was changed to %q", got, changed)
+	}
+	c.helm.must("uninstall", release)
+	if _, err := c.client.CoreV1().Secrets(namespace).Get(c.t.Context(), release+"-dsr", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.t.Errorf("left behind: %v", err)
+	}
 }
 
 // uninstalls: nothing of the release stays in the cluster.

@@ -112,7 +112,7 @@ func exported() names {
 	metrics.NewHealth(n)
 	metrics.NewFlows(n, 1)
 	empty := func() reconcile.Queue { return reconcile.Queue{} }
-	n.MustRegister(metrics.NewDatapath(nil), metrics.NewQueue(empty),
+	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewQueue(empty),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return n
 }

@@ -99,7 +99,7 @@ func pipe(inside net.Conn, addr string) {
 func (n *node) start(pod *corev1.PodSpec, c corev1.Container, lacks ...corev1.Capability) *lab.Process {
 	n.t.Helper()
 	command := []string{"env",
-		"BPFFS=" + n.BPFFS, "CGROUP=" + n.Cgroup, "ETC=" + n.configMaps(pod, c), "RUN=" + n.account(pod),
+		"BPFFS=" + n.BPFFS, "CGROUP=" + n.Cgroup, "ETC=" + n.etc(pod, c), "RUN=" + n.account(pod),
 		"NETNS=" + namespaces(c), fmt.Sprintf("POD=/proc/%d/ns/net", n.podProcess.PID()),
 		"unshare", "--mount", "--propagation=private", "sh", "-ec", mounts, "sh", "env", "-i", "PATH=" + os.Getenv("PATH")}
 	for _, e := range c.Env {
@@ -135,25 +135,44 @@ func boundingSet(c corev1.Container, lacks []corev1.Capability) string {
 	return strings.Join(set, ",")
 }
 
-// configMaps returns a folder to be /etc, with the ConfigMaps that a container mounts there.
-func (n *node) configMaps(pod *corev1.PodSpec, c corev1.Container) string {
+// etc returns a folder to be /etc, with the ConfigMaps and Secrets that a container mounts
+// there.
+func (n *node) etc(pod *corev1.PodSpec, c corev1.Container) string {
 	n.t.Helper()
 	etc := n.t.TempDir()
 	for _, volume := range pod.Volumes {
-		if volume.ConfigMap == nil {
-			continue
-		}
-		m, err := n.cluster.client.CoreV1().ConfigMaps(namespace).Get(n.t.Context(), volume.ConfigMap.Name, metav1.GetOptions{})
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		files := n.files(volume)
 		for _, mount := range c.VolumeMounts {
-			if mount.Name == volume.Name {
-				n.write(filepath.Join(etc, strings.TrimPrefix(mount.MountPath, "/etc/")), m.Data)
+			if mount.Name == volume.Name && files != nil {
+				n.write(filepath.Join(etc, strings.TrimPrefix(mount.MountPath, "/etc/")), files)
 			}
 		}
 	}
 	return etc
+}
+
+// files returns what is in a volume of a ConfigMap or a Secret; nil is another volume.
+func (n *node) files(volume corev1.Volume) map[string]string {
+	n.t.Helper()
+	switch ctx, get := n.t.Context(), (metav1.GetOptions{}); {
+	case volume.ConfigMap != nil:
+		m, err := n.cluster.client.CoreV1().ConfigMaps(namespace).Get(ctx, volume.ConfigMap.Name, get)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return m.Data
+	case volume.Secret != nil:
+		s, err := n.cluster.client.CoreV1().Secrets(namespace).Get(ctx, volume.Secret.SecretName, get)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		files := make(map[string]string)
+		for name, data := range s.Data {
+			files[name] = string(data)
+		}
+		return files
+	}
+	return nil
 }
 
 // account returns a folder to be /run, with what the pod's service account has.

@@ -20,6 +20,8 @@ var matrix = map[string]string{
 	"privileged":    "privileged: true",
 	"rights":        "capabilities: [BPF, NET_ADMIN]\nseccompProfile: {type: Unconfined}\nappArmorProfile: {type: RuntimeDefault}\nseLinuxOptions: null",
 	"configuration": "config: {devices: [eth*], tables: {maxFlows: 1024}}\nkubeProxyConfig: {clusterCIDR: 10.0.0.0/8, conntrack: {min: 1}}\nextraArgs: [--v=4]",
+	"tunnel":        "config: {forwardingMode: hybrid}",
+	"own secret":    "config: {allowedAnnotations: [service.beeline.io/forwarding-mode]}\ndsr: {existingSecret: {name: shared, key: mine}}",
 	"kube-proxy's":  "existingKubeProxyConfigMap: {name: kube-proxy}",
 	"take over":     "cleanupKubeProxy: true",
 	"take down":     "cleanup: true\ncleanupKubeProxy: true",
@@ -27,6 +29,7 @@ var matrix = map[string]string{
 	"hybrid":        "cgroupRoot: /sys/fs/cgroup/unified",
 	"addresses":     "healthz: {address: 'fd00::1', port: 20256}\nmetrics: {address: 'fd00::1', port: 20249}",
 	"account":       "serviceAccount: {create: false, name: other}\nrbac: {create: false}",
+	"own bpffs":     "bpffs: {autoMount: false}",
 	"no namespaces": "networkNamespaces: {path: ''}",
 	"placement":     "tolerations: []\nnodeSelector: {a: b}\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {c: d}\npodAnnotations: {e: f}\nresources: {limits: {memory: 1Gi}}\nupdateStrategy: {maxUnavailable: 3}",
 	"monitoring":    "metrics: {podMonitor: {enabled: true, interval: 30s, labels: {a: b}}, serviceMonitor: {enabled: true}, alerts: {enabled: true, labels: {a: b}}}\ndashboard: {enabled: true, annotations: {folder: network}}",
@@ -102,19 +105,54 @@ func TestEveryNode(t *testing.T) {
 	}
 }
 
-// TestProbes: /livez alone decides about restarts, for /healthz fails by intention on a
-// node that is about to be deleted.
+// TestMountedForTheNode: a BPF file system that a pod mounts has to reach the node, or all
+// that is pinned would end with the pod. The API server allows that to privileged
+// containers only, and the agent's is none.
+func TestMountedForTheNode(t *testing.T) {
+	t.Parallel()
+	pod := render(t, "cleanupKubeProxy: true")
+	first := pod.InitContainers[0]
+	if first.Name != "init" || !slices.Contains(first.Args, "--init-only") || !slices.Contains(first.Args, "--bpffs=/sys/fs/bpf") {
+		t.Errorf("the first container is %s %q", first.Name, first.Args)
+	}
+	if p := first.SecurityContext.Privileged; p == nil || !*p {
+		t.Error("the container that mounts is not privileged")
+	}
+	if m := first.VolumeMounts[0]; m.MountPath != "/sys/fs/bpf" || m.MountPropagation == nil || *m.MountPropagation != corev1.MountPropagationBidirectional {
+		t.Errorf("it mounts for itself: %+v", m)
+	}
+	for _, c := range append(pod.Containers, initContainer(t, pod, "cleanup-kube-proxy"), first) {
+		if c.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError {
+			t.Errorf("the status of container %s does not say why it fails", c.Name)
+		}
+		if p := c.SecurityContext.Privileged; c.Name != first.Name && p != nil && *p {
+			t.Errorf("container %s is privileged", c.Name)
+		}
+	}
+	for _, yaml := range []string{"bpffs: {autoMount: false}", "cleanup: true", "drain: true"} {
+		pod := render(t, yaml)
+		if slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool { return c.Name == "init" }) {
+			t.Errorf("%s: a privileged container mounts a BPF file system", yaml)
+		}
+	}
+}
+
+// TestProbes: /livez decides about restarts, for /healthz fails by intention on a node that
+// is about to be deleted; until the agent has listed everything it has an hour.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	agent := render(t, "").Containers[0]
 	for want, probe := range map[string]*corev1.Probe{
-		"/livez at start":  agent.StartupProbe,
-		"/livez while up":  agent.LivenessProbe,
-		"/healthz, served": agent.ReadinessProbe,
+		"/startupz at start": agent.StartupProbe,
+		"/livez while up":    agent.LivenessProbe,
+		"/healthz, served":   agent.ReadinessProbe,
 	} {
 		if path, _, _ := strings.Cut(want, " "); probe.HTTPGet.Path != strings.TrimSuffix(path, ",") || probe.HTTPGet.Port.IntVal != 10256 {
 			t.Errorf("want %s, the probe asks %+v", want, probe.HTTPGet)
 		}
+	}
+	if p := agent.StartupProbe; p.FailureThreshold*p.PeriodSeconds != 3600 {
+		t.Errorf("the agent has %d s to start", p.FailureThreshold*p.PeriodSeconds)
 	}
 	agent = render(t, "healthz: {address: 'fd00::1', port: 20256}").Containers[0]
 	if get := agent.LivenessProbe.HTTPGet; get.Host != "fd00::1" || get.Port.IntVal != 20256 {
@@ -152,5 +190,47 @@ func TestConfigChangeRolls(t *testing.T) {
 			t.Errorf("%q and %q have the same checksum", yaml, other)
 		}
 		seen[got] = yaml
+	}
+}
+
+// TestTunnelSecret: where packets may go in a tunnel, agents have a secret that is the same on
+// all nodes: one that the chart makes, or that of the administrator.
+func TestTunnelSecret(t *testing.T) {
+	t.Parallel()
+	h := newHelm(t, "")
+	for yaml, want := range map[string]struct{ made, mounted, key string }{
+		"":                                      {},
+		"config: {forwardingMode: snat}":        {},
+		"config: {forwardingMode: dsr}":         {"beeline-dsr", "beeline-dsr", "secrets"},
+		"extraArgs: [--forwarding-mode=hybrid]": {"beeline-dsr", "beeline-dsr", "secrets"},
+		"config: {forwardingMode: dsr}\ndsr: {existingSecret: {name: shared, key: mine}}": {"", "shared", "mine"},
+		"config: {allowedAnnotations: [service.beeline.io/forwarding-mode]}":              {"beeline-dsr", "beeline-dsr", "secrets"},
+	} {
+		rendered, err := h.template(onNode + yaml)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := decode(t, rendered)
+		made := ""
+		for _, o := range objects {
+			if s, ok := o.(*corev1.Secret); ok {
+				made = s.Name
+				if got := len(s.Data[want.key]); got < 32 {
+					t.Errorf("%q: the secret has %d bytes", yaml, got)
+				}
+			}
+		}
+		pod := daemonSet(t, objects).Spec.Template.Spec
+		mounted := ""
+		for _, v := range pod.Volumes {
+			if v.Secret != nil {
+				mounted = v.Secret.SecretName
+			}
+		}
+		flag := slices.Contains(pod.Containers[0].Args, "--dsr-secret-file=/etc/beeline-dsr/"+want.key)
+		if made != want.made || mounted != want.mounted || flag != (want.mounted != "") {
+			t.Errorf("%q: the chart makes %q and mounts %q, flags are %q", yaml, made, mounted, pod.Containers[0].Args)
+		}
+		checkMounts(t, &pod, pod.Containers[0])
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/tests/mounts"
 	"github.com/beeline-lb/beeline/tests/programs"
 )
 
@@ -91,8 +92,8 @@ func newCommand() *cobra.Command {
 
 // launch builds what is missing, runs the cluster and takes everything down.
 func launch(ctx context.Context, s settings) (err error) {
-	if os.Geteuid() != 0 {
-		return errors.New("namespaces and cgroups need root: run with sudo")
+	if err := mounts.Private(); err != nil {
+		return err
 	}
 	if s.Task == "migrate" {
 		s.Proxy = proxyKubeProxy

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,7 +118,8 @@ func mount(source, target, fstype string, flags uintptr, options string) error {
 }
 
 // kernelMounts are the file systems that show the node's namespaces. What in
-// /proc/sys concerns the whole machine cannot be written.
+// /proc/sys concerns the whole machine cannot be written. A BPF file system is not
+// among them: Beeline brings it.
 func kernelMounts() []nodeMount {
 	return []nodeMount{
 		{"proc", "proc", "proc", "", 0},
@@ -125,7 +127,6 @@ func kernelMounts() []nodeMount {
 		{"", "proc/sys", "", "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
 		{"/proc/sys/net", "proc/sys/net", "", "", unix.MS_BIND},
 		{"sysfs", "sys", "sysfs", "", 0},
-		{"bpf", "sys/fs/bpf", "bpf", "", 0},
 		{"/dev", "dev", "", "", unix.MS_BIND | unix.MS_REC},
 		{"tmpfs", "run", "tmpfs", "mode=0755", 0},
 		{"tmpfs", "tmp", "tmpfs", "mode=1777", 0},
@@ -133,7 +134,7 @@ func kernelMounts() []nodeMount {
 }
 
 // cgroupMounts show each hierarchy from the node's cgroup namespace, at its usual
-// place.
+// place, also where the machine has cgroup2 elsewhere.
 func cgroupMounts(hierarchies []hierarchy) []nodeMount {
 	const usual = "/sys/fs/cgroup"
 	var mounts []nodeMount
@@ -141,6 +142,9 @@ func cgroupMounts(hierarchies []hierarchy) []nodeMount {
 		mounts = append(mounts, nodeMount{"tmpfs", usual, "tmpfs", "mode=0755", 0})
 	}
 	for _, h := range hierarchies {
+		if h.Type == "cgroup2" && !strings.HasPrefix(h.Mount, usual) {
+			h.Mount = usual + "/unified"
+		}
 		mounts = append(mounts, nodeMount{h.Type, h.Mount, h.Type, h.Options, 0})
 	}
 	return mounts

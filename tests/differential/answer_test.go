@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // answer is what a page says.
@@ -60,7 +61,7 @@ func (a *answer) String() string {
 // eventuallyBoth waits until both hosts answer as they should.
 func (r *rig) eventuallyBoth(what, url string, ok func(*answer) bool) (beeline, kubeProxy *answer) {
 	r.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); ; time.Sleep(20 * time.Millisecond) {
 		beeline, kubeProxy = ask(r.beeline, url), ask(r.kubeProxy, url)
 		if ok(beeline) && ok(kubeProxy) {
 			return beeline, kubeProxy

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestBesideKubeProxy compares on one cluster, which takes seconds to start.
@@ -193,7 +195,7 @@ func testUnhealthy(t *testing.T, r *rig) {
 	r.putSlice("late", "IPv4", nil, endpoint(lab.Backend4(1)))
 	unhealthy := func(url string) *answer {
 		var a *answer
-		for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			if a = ask(r.kubeProxy, url); a.code == 503 {
 				return a
 			}
@@ -207,7 +209,7 @@ func testUnhealthy(t *testing.T, r *rig) {
 		WithoutNode: true,
 		Answered:    func(string, int) {},
 	})
-	state.Synced()
+	state.Update(reconcile.Sync{})
 	for path, page := range map[string]http.HandlerFunc{"healthz": state.Healthz, "livez": state.Livez} {
 		want := unhealthy("http://127.0.0.1:10256/" + path)
 		server := httptest.NewServer(page)

@@ -134,7 +134,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 
 	second := r.beeline.Start(lab.AgentBinary(t), "--kubeconfig", r.server.Kubeconfig, "--hostname-override", lab.NodeName,
-		"--cgroup-root", r.beeline.NewCgroup(), "--bpffs", r.beeline.NewBPFFS(), "--devices=none",
+		"--cgroup-root", lab.NewCgroup(t), "--bpffs", lab.NewBPFFS(t), "--devices=none",
 		"--metrics-bind-address=", "--bind-address-hard-fail")
 	lab.Eventually(t, "the agent has ended", second.Ended)
 	if second.Wait() == nil || !strings.Contains(second.Output(), "0.0.0.0:10256") {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
@@ -44,6 +45,7 @@ type config struct {
 // TestImage builds the image for this machine: it has one layer, in it the two commands,
 // which need no library, and texts. Both run from nothing but the image.
 func TestImage(t *testing.T) {
+	tier.Slow(t, "builds an image")
 	lab.Need(t, "buildah", "make", "tar")
 	out := t.TempDir()
 	root, err := programs.Root()

@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -18,6 +16,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
 // dialEnv makes the test binary a client: it connects to the address in this
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if target := os.Getenv(dialEnv); target != "" {
 		os.Exit(dial(target))
 	}
-	os.Exit(m.Run())
+	os.Exit(mounts.Main(m))
 }
 
 func dial(target string) int {
@@ -146,7 +147,7 @@ func dialIn(t *testing.T, cgroup, target string) syscall.Errno {
 // newCgroup makes a cgroup that is removed when the test ends, however it ends.
 func newCgroup(t *testing.T) string {
 	t.Helper()
-	root, err := cgroup2Mount()
+	root, err := datapath.FindCgroup2()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,22 +171,4 @@ func newCgroup(t *testing.T) string {
 		}
 	})
 	return dir
-}
-
-// cgroup2Mount returns where cgroup2 is mounted: proc_pid_mountinfo(5).
-func cgroup2Mount() (string, error) {
-	file, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		mount, kind, _ := strings.Cut(lines.Text(), " - ")
-		fields := strings.Fields(mount)
-		if strings.HasPrefix(kind, "cgroup2 ") && len(fields) > 4 {
-			return fields[4], nil
-		}
-	}
-	return "", errors.Join(errors.New("cgroup2 is not mounted"), lines.Err())
 }

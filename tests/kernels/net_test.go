@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestNamespaceWithVeth makes a network namespace that nothing names, with the
@@ -72,7 +75,7 @@ func TestLoopback(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if err := server.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := server.SetReadDeadline(time.Now().Add(wait.Limit)); err != nil {
 			t.Fatal(err)
 		}
 		if n, _, err := server.ReadFrom(make([]byte, 2)); n != 1 || err != nil {
@@ -84,7 +87,7 @@ func TestLoopback(t *testing.T) {
 // TestBPFFS says that programs and maps can be pinned at the usual place.
 func TestBPFFS(t *testing.T) {
 	needRoot(t)
-	dir, err := os.MkdirTemp("/sys/fs/bpf", "beeline-test-")
+	dir, err := os.MkdirTemp(datapath.DefaultBPFFS, "beeline-test-")
 	if err != nil {
 		t.Fatalf("bpffs: %v", err)
 	}

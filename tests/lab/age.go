@@ -21,13 +21,19 @@ func (h *Host) AgeAffinity(by time.Duration) {
 	}
 }
 
-// AgeUDPPeers makes what is remembered of unconnected UDP sockets older.
+// AgeUDPPeers makes what is remembered of UDP sockets older.
 func (h *Host) AgeUDPPeers(by time.Duration) {
 	h.t.Helper()
-	if err := h.age("bl_udp_peer", "bl_udp_peer_entry", by); err != nil {
+	aged := h.changePlaces("last_used", func(place []byte) {
+		binary.NativeEndian.PutUint64(place, binary.NativeEndian.Uint64(place)-uint64(by))
+	})
+	err := h.age("bl_udp_peer", "bl_udp_peer_entry", by)
+	if err != nil && (aged == 0 || !errors.Is(err, errNothingToAge)) {
 		h.t.Fatal(err)
 	}
 }
+
+var errNothingToAge = errors.New("no entries to make older")
 
 // age moves the time stamp last_used of every entry of a map back.
 func (h *Host) age(name, entry string, by time.Duration) error {
@@ -36,7 +42,7 @@ func (h *Host) age(name, entry string, by time.Duration) error {
 		return err
 	}
 	defer m.Close()
-	at, err := lastUsedOffset(m, entry)
+	at, err := memberOffset(m, entry, "last_used")
 	if err != nil {
 		return fmt.Errorf("map %s: %w", name, err)
 	}
@@ -49,7 +55,7 @@ func (h *Host) age(name, entry string, by time.Duration) error {
 		aged[string(key)] = append([]byte(nil), value...)
 	}
 	if len(aged) == 0 {
-		return fmt.Errorf("map %s: no entries to make older", name)
+		return fmt.Errorf("map %s: %w", name, errNothingToAge)
 	}
 	errs := []error{entries.Err()}
 	for key, value := range aged {
@@ -58,8 +64,8 @@ func (h *Host) age(name, entry string, by time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// lastUsedOffset returns where in the value the time stamp is, in bytes.
-func lastUsedOffset(m *ebpf.Map, entry string) (uint32, error) {
+// memberOffset returns where in a map's entry a member is, in bytes.
+func memberOffset(m *ebpf.Map, entry, name string) (uint32, error) {
 	info, err := m.Info()
 	if err != nil {
 		return 0, err
@@ -82,9 +88,9 @@ func lastUsedOffset(m *ebpf.Map, entry string) (uint32, error) {
 		return 0, err
 	}
 	for _, member := range kind.Members {
-		if member.Name == "last_used" {
+		if member.Name == name {
 			return member.Offset.Bytes(), nil
 		}
 	}
-	return 0, fmt.Errorf("struct %s has no last_used", entry)
+	return 0, fmt.Errorf("struct %s has no %s", entry, name)
 }

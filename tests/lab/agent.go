@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -28,6 +29,7 @@ type AgentOptions struct {
 	ServiceRanges     []string
 	Devices           []string // that packets are served on; none unless given
 	XDP               datapath.XDPMode
+	Sizes             bpfmap.Sizes // of the tables; the defaults unless given
 }
 
 // Agent is what beeline-agent runs, in the test process: it takes manifests from
@@ -51,8 +53,8 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	a := &Agent{t: h.t}
 	a.changed = sync.NewCond(&a.mu)
 	h.must("prepare the datapath", func() (err error) {
-		a.datapath, err = datapath.Prepare(datapath.Options{
-			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: bpfmap.DefaultSizes, Devices: opts.Devices, XDP: opts.XDP,
+		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
+			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, bpfmap.DefaultSizes), Devices: opts.Devices, XDP: opts.XDP,
 		})
 		return err
 	})
@@ -77,6 +79,11 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 		a.reconciler.SetLocalAddresses(addrs)
 		return err
 	})
+	var cidrs []netip.Prefix
+	for _, r := range opts.ServiceRanges {
+		cidrs = append(cidrs, netip.MustParsePrefix(r))
+	}
+	a.reconciler.Apply(source.Update{ServiceCIDRs: cidrs})
 	a.run(h)
 	a.Apply()
 	return a
@@ -87,16 +94,12 @@ func (a *Agent) options(opts AgentOptions) (reconcile.Options, error) {
 	if err != nil {
 		return reconcile.Options{}, err
 	}
-	options := reconcile.Options{
+	return reconcile.Options{
 		Node:              model.Node{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
 		NodePortAddresses: ports,
 		Complete:          a.datapath.Attach,
 		Synced:            a.synced,
-	}
-	for _, r := range opts.ServiceRanges {
-		options.ServiceCIDRs = append(options.ServiceCIDRs, netip.MustParsePrefix(r))
-	}
-	return options, nil
+	}, nil
 }
 
 // run starts the parts of the agent, among them the one that follows the host's
@@ -132,7 +135,7 @@ func (a *Agent) run(h *Host) {
 func (a *Agent) Stop() { a.stop() }
 
 // SyncDevices attaches to the devices as they are now.
-func (a *Agent) SyncDevices() error { return a.datapath.SyncDevices() }
+func (a *Agent) SyncDevices() error { return a.datapath.SyncDevices(a.t.Context()) }
 
 // Maps returns the maps in the kernel.
 func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }

@@ -28,7 +28,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "beeline-agent")
-	cmd := exec.Command("go", "build", "-o", path, "github.com/beeline-lb/beeline/cmd/beeline-agent")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "github.com/beeline-lb/beeline/cmd/beeline-agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the agent: %w\n%s", err, out)

@@ -50,16 +50,13 @@ type Host struct {
 	pods    int
 }
 
-// NewHost makes a host. It and what runs on it go when the test ends. The test
-// is skipped without root.
+// NewHost makes a host. It and what runs on it go when the test ends. The test is
+// skipped without root, as by all that makes namespaces.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make namespaces and load BPF programs")
-	}
-	h := &Host{Cgroup: newCgroup(t), BPFFS: newBPFFS(t)}
+	h := &Host{Cgroup: NewCgroup(t), BPFFS: NewBPFFS(t)}
 	h.Namespace = newNamespace(t, h.Cgroup)
-	h.Outside = newNamespace(t, newCgroup(t))
+	h.Outside = newNamespace(t, NewCgroup(t))
 	h.connect()
 	h.Pod = h.NewPod()
 	for i := range Backends {
@@ -98,9 +95,13 @@ func (h *Host) NewPod() *Namespace {
 	return pod
 }
 
-// newCgroup makes a cgroup that takes single threads.
-func newCgroup(t testing.TB) string {
+// NewCgroup makes a cgroup that takes single threads, and returns its path. It goes when the
+// test ends, or with the process.
+func NewCgroup(t testing.TB) string {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make namespaces and load BPF programs")
+	}
 	parent := os.Getenv(cgroupEnv)
 	if parent == "" {
 		t.Fatal("TestMain does not call lab.Main")
@@ -120,8 +121,8 @@ func newCgroup(t testing.TB) string {
 	return dir
 }
 
-// newBPFFS makes a folder for pins.
-func newBPFFS(t testing.TB) string {
+// NewBPFFS makes a folder for pins, which goes as that of [NewCgroup].
+func NewBPFFS(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(os.Getenv(bpffsEnv), "host-")
 	if err != nil {
@@ -134,12 +135,6 @@ func newBPFFS(t testing.TB) string {
 	})
 	return dir
 }
-
-// NewCgroup makes a cgroup beside that of the host and returns its path.
-func (h *Host) NewCgroup() string { return newCgroup(h.t) }
-
-// NewBPFFS makes another folder for pins.
-func (h *Host) NewBPFFS() string { return newBPFFS(h.t) }
 
 // Cookie returns the namespace's cookie, which is what session affinity knows a
 // client by.

@@ -2,13 +2,14 @@
 // namespaces, cgroups, pins, servers and an agent.
 //
 // A test binary that calls [Main] runs its tests in a child process, in a cgroup
-// of its own. The parent does nothing but wait, and takes down whatever is left
-// of that cgroup, its pins and its files when the child has ended: by itself, by
-// an interrupt, by the test time-out or by a crash.
+// and with mounts of its own. The parent does nothing but wait, and takes down
+// whatever is left of that cgroup, its pins and its files when the child has ended:
+// by itself, by an interrupt, by the test time-out or by a crash.
 package lab
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -23,6 +25,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/cgroup"
+	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
 // The child finds its place in the environment.
@@ -30,6 +33,10 @@ const (
 	cgroupEnv = "BEELINE_LAB_CGROUP"
 	bpffsEnv  = "BEELINE_LAB_BPFFS"
 )
+
+// parallel is how many tests run side by side for each processor, unless -parallel says
+// otherwise: most of them wait most of the time.
+const parallel = 4
 
 // The main thread never runs a test: a thread that has joined a namespace must
 // be able to end, and the main one cannot. It also has to be the one that starts
@@ -44,7 +51,15 @@ func Main(m *testing.M) int {
 		}
 	}
 	if os.Getenv(cgroupEnv) != "" || os.Geteuid() != 0 {
+		if err := flag.Set("test.parallel", strconv.Itoa(parallel*runtime.GOMAXPROCS(0))); err != nil {
+			fmt.Fprintln(os.Stderr, "lab:", err)
+			return 1
+		}
 		return m.Run()
+	}
+	if err := mounts.Private(); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 1
 	}
 	p, err := newPlace()
 	if err != nil {

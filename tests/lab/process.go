@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // Process is a program that runs in a namespace and its cgroup.
@@ -116,7 +119,7 @@ func (n *Namespace) Output(name string, args ...string) (string, error) {
 	if err := n.Run(cmd.Start); err != nil {
 		return "", err
 	}
-	killed := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	killed := time.AfterFunc(wait.Limit, func() { _ = cmd.Process.Kill() })
 	defer killed.Stop()
 	err := cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -130,7 +133,7 @@ func Need(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("BEELINE_KERNEL_TEST") == "" {
+			if !tier.Emulated() {
 				t.Logf("install it: make setup-test")
 			}
 			t.Skipf("needs %s: %v", p, err)
@@ -138,17 +141,9 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
-// limit is how long [Eventually] waits: an agent may take a quarter of a minute to load its
-// programs on a busy machine.
-const limit = 40 * time.Second
-
-// Eventually waits for what nobody tells of. The test fails when it does not
-// come.
+// Eventually waits for what nobody tells of. The test fails when it does not come, see
+// [wait.Until].
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %s", what, limit)
-		}
-	}
+	wait.Until(t, what, done)
 }

@@ -1,27 +1,42 @@
 package lab
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long a socket waits for what must come.
-const patience = 5 * time.Second
+// patience is how long a socket waits for what must come: ten times what it takes to send a
+// SYN again. It is shorter than [wait.Limit], for a datagram may get lost.
+const patience = 10 * time.Second
 
 // ErrNothing says that nothing came in time.
 var ErrNothing = errors.New("nothing received in time")
 
 // Socket is a socket of a process in a namespace and its cgroup, with the system
-// calls as applications make them. Its methods do not retry and hide nothing.
+// calls as applications make them. Its methods hide nothing, and send again only what the
+// machine itself may have dropped: see [Socket.again].
 type Socket struct {
 	fd     int
 	family int
+	last   atomic.Pointer[datagram]
+}
+
+// datagram is what a socket sent last, and how many packets the machine had dropped before.
+type datagram struct {
+	send    func() error
+	dropped uint64
 }
 
 // Socket makes a socket: network is "tcp4", "tcp6", "udp4" or "udp6". IPv4
@@ -106,19 +121,57 @@ func (s *Socket) Local() (netip.AddrPort, error) {
 
 // Send sends on a connected socket.
 func (s *Socket) Send(text string) error {
-	_, err := unix.SendmsgN(s.fd, []byte(text), nil, nil, unix.MSG_NOSIGNAL)
-	return err
+	return s.send(func() error {
+		_, err := unix.SendmsgN(s.fd, []byte(text), nil, nil, unix.MSG_NOSIGNAL)
+		return err
+	})
 }
 
 // SendTo sends one datagram.
 func (s *Socket) SendTo(text string, to netip.AddrPort) error {
-	return unix.Sendto(s.fd, []byte(text), unix.MSG_NOSIGNAL, s.sockaddr(to))
+	return s.send(func() error { return unix.Sendto(s.fd, []byte(text), unix.MSG_NOSIGNAL, s.sockaddr(to)) })
+}
+
+func (s *Socket) send(send func() error) error {
+	dropped := droppedPackets()
+	if err := send(); err != nil {
+		return err
+	}
+	s.last.Store(&datagram{send, dropped})
+	return nil
+}
+
+// again sends the last datagram again when the machine has dropped packets since. All
+// namespaces share the queues in which packets wait for a processor, and a test that fills
+// them makes others lose theirs.
+func (s *Socket) again() error {
+	last := s.last.Load()
+	if last == nil || last.dropped == droppedPackets() {
+		return nil
+	}
+	if kind, err := s.Option(unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind == unix.SOCK_STREAM {
+		return err
+	}
+	return s.send(last.send)
+}
+
+// droppedPackets returns how many packets the machine has dropped because the queue of a
+// processor was full (net.core.netdev_max_backlog).
+func droppedPackets() (n uint64) {
+	text, _ := os.ReadFile("/proc/net/softnet_stat")
+	for line := range strings.Lines(string(text)) {
+		if columns := strings.Fields(line); len(columns) > 1 {
+			dropped, _ := strconv.ParseUint(columns[1], 16, 32)
+			n += dropped
+		}
+	}
+	return n
 }
 
 // Receive returns the next data or datagram and where recvfrom() says it is from.
 // The error wraps [ErrNothing] when none came.
 func (s *Socket) Receive() (string, netip.AddrPort, error) {
-	if err := s.wait(unix.POLLIN, patience); err != nil {
+	if err := s.arrival(); err != nil {
 		return "", netip.AddrPort{}, err
 	}
 	buf := make([]byte, 2048)
@@ -126,9 +179,17 @@ func (s *Socket) Receive() (string, netip.AddrPort, error) {
 	return string(buf[:max(n, 0)]), addrPort(from), err
 }
 
+// ReceiveAfter is Receive of what comes because of a packet that is sent otherwise.
+func (s *Socket) ReceiveAfter(send func() error) (string, netip.AddrPort, error) {
+	if err := s.send(send); err != nil {
+		return "", netip.AddrPort{}, err
+	}
+	return s.Receive()
+}
+
 // ReceiveMsg is Receive by recvmsg().
 func (s *Socket) ReceiveMsg() (string, netip.AddrPort, error) {
-	if err := s.wait(unix.POLLIN, patience); err != nil {
+	if err := s.arrival(); err != nil {
 		return "", netip.AddrPort{}, err
 	}
 	buf := make([]byte, 2048)
@@ -143,6 +204,32 @@ func (s *Socket) Ask(text string) (string, error) {
 	}
 	answer, _, err := s.Receive()
 	return answer, err
+}
+
+// AskWithin is Ask where the datagram or the answer may get lost: it waits no longer.
+func (s *Socket) AskWithin(text string, within time.Duration) (string, error) {
+	if err := s.Send(text); err != nil {
+		return "", err
+	}
+	if err := s.wait(unix.POLLIN, within); err != nil {
+		return "", err
+	}
+	answer, _, err := s.Receive()
+	return answer, err
+}
+
+// arrival waits for something to receive.
+func (s *Socket) arrival() error {
+	const step = time.Second
+	for waited := time.Duration(0); waited < patience; waited += step {
+		if err := s.wait(unix.POLLIN, step); !errors.Is(err, ErrNothing) {
+			return err
+		}
+		if err := s.again(); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %s", ErrNothing, patience)
 }
 
 // Ready reports whether something can be received within the time.
@@ -190,4 +277,26 @@ func connectRaw(fd int, to *unix.RawSockaddrAny) error {
 		return errno
 	}
 	return nil
+}
+
+// SendControl sends one datagram with a control message that carries a number.
+func (s *Socket) SendControl(text string, to netip.AddrPort, level, kind int32, value uint32) error {
+	control := make([]byte, unix.CmsgSpace(4))
+	header := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+	header.Level, header.Type = level, kind
+	header.SetLen(unix.CmsgLen(4))
+	binary.NativeEndian.PutUint32(control[unix.CmsgLen(0):], value)
+	return unix.Sendmsg(s.fd, []byte(text), control, s.sockaddr(to), unix.MSG_NOSIGNAL)
+}
+
+// Dup returns another descriptor of the socket, as a process has that was forked.
+func (s *Socket) Dup(t testing.TB) *Socket {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dup := &Socket{fd: fd, family: s.family}
+	t.Cleanup(dup.Close)
+	return dup
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // sticky is a Service with session affinity and its frontends.
@@ -91,6 +92,7 @@ func TestAffinityExpires(t *testing.T) {
 // TestAffinityClock: the time-out runs by the real clock, and each connection
 // starts it again.
 func TestAffinityClock(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(sticky(1), lab.Slice("sticky", stickyPorts, backends4(8)...))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/maglev"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 const spreadPorts = "web:8080/TCP,dns:8080/UDP"
@@ -74,6 +75,7 @@ func sequence(n *lab.Namespace, network string, to netip.AddrPort, backends []ne
 // TestTurns: from one CPU, each round takes the backends in the same order, each as
 // often as its weight says.
 func TestTurns(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	for _, tt := range []struct {
@@ -211,6 +213,7 @@ func TestMaglevSockets(t *testing.T) {
 // TestNoWeight: an endpoint whose weight becomes 0 gets no new connection, not even of
 // a client with affinity, and keeps an unconnected socket.
 func TestNoWeight(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends, to := backends4(3), spreadTo[0].to

@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // churn is a Service whose endpoints are replaced as a whole again and again. The
@@ -122,6 +123,7 @@ func client(n *lab.Namespace, services []*churn, left *atomic.Int64) error {
 // second; no connect() meanwhile is refused, or meets a backend that had left
 // before or one of the other Service.
 func TestReplacedEndpoints(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	services := []*churn{
 		{name: "plain", to: ap("10.96.1.1:53"), number: 1},
@@ -135,7 +137,7 @@ func TestReplacedEndpoints(t *testing.T) {
 	a.Update(first)
 	showBackends(t, h, services[0].to)
 	connects := int64(1_000_000)
-	if os.Getenv("BEELINE_KERNEL_TEST") != "" {
+	if tier.Emulated() {
 		connects = 50_000 // the processor is emulated
 	}
 	var left atomic.Int64

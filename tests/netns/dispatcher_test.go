@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // Programs of xdp-tools' package, to be run beside ours.
@@ -164,7 +165,7 @@ func TestXDPBesideOthers(t *testing.T) {
 	w.unload(t, filter)
 	w.wantBeside(t, datapath.XDPNative, pass)
 	var removed []string
-	if err := w.Run(func() (err error) { removed, err = datapath.Cleanup(w.BPFFS); return err }); err != nil {
+	if err := w.Run(func() (err error) { removed, err = datapath.Cleanup(t.Context(), w.BPFFS); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(removed, "program of the XDP dispatcher of "+lab.Uplink) {
@@ -220,6 +221,7 @@ func (w *wires) restart(t *testing.T, a *lab.Agent) {
 // TestXDPLastOfADispatcher: Beeline's program may be left alone in a dispatcher. It takes
 // this along when it goes, and its pins when the device goes.
 func TestXDPLastOfADispatcher(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	for _, c := range []struct {
 		name string
 		mode datapath.XDPMode

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestExternalAddresses reaches external IPs and those load-balancer IPs that are
@@ -100,6 +101,7 @@ func TestNodePortLoopback(t *testing.T) {
 // TestNodePortNewAddress: an address that comes and goes while the agent runs has
 // the node ports for as long as it is there.
 func TestNodePortNewAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyNodePort(a)
@@ -119,24 +121,28 @@ func TestNodePortNewAddress(t *testing.T) {
 	}
 }
 
-// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer;
-// local processes have them at 127.0.0.1 all the same.
+// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer; loopback
+// is left alone where CIDRs do not name it.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
+	loopback4, loopback6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
 	cases := map[string]struct {
 		addresses []string
 		yes, no   []netip.Addr
 	}{
-		"primary": {[]string{"primary"}, []netip.Addr{lab.Node4, lab.Node6}, []netip.Addr{lab.Backend4(7), lab.Backend6(7)}},
+		"primary": {[]string{"primary"}, []netip.Addr{lab.Node4, lab.Node6, loopback4, loopback6},
+			[]netip.Addr{lab.Backend4(7), lab.Backend6(7)}},
 		"CIDRs": {[]string{"10.77.0.0/24", "fd77::/64"}, []netip.Addr{lab.Backend4(7), lab.Backend6(7)},
-			[]netip.Addr{lab.Node4, lab.Node6}},
+			[]netip.Addr{lab.Node4, lab.Node6, loopback4, loopback6}},
+		"CIDRs with loopback": {[]string{"10.77.0.0/24", "127.0.0.0/8", "::1/128"},
+			[]netip.Addr{lab.Backend4(7), loopback4, loopback6}, []netip.Addr{lab.Node4, lab.Node6, lab.Backend6(7)}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h, a := newHost(t, lab.AgentOptions{NodePortAddresses: c.addresses})
 			applyNodePort(a)
-			for _, addr := range append(c.yes, netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()) {
+			for _, addr := range c.yes {
 				mustReach(t, h.Namespace, "tcp"+family(addr), netip.AddrPortFrom(addr, 30080))
 			}
 			for _, addr := range c.no {
@@ -188,6 +194,12 @@ func TestSourceRanges(t *testing.T) {
 	}
 	mustReach(t, h.Namespace, "tcp4", ap("10.96.0.10:80"))
 	mustReach(t, h.Namespace, "tcp6", ap("[fd96::10]:80"))
+
+	// A node that has the load balancer's address is let in.
+	h.AddAddr(lab.Uplink, "203.0.113.10/32")
+	h.AddAddr(lab.Uplink, "2001:db8:2::10/128")
+	mustReach(t, h.Namespace, "tcp4", ap("203.0.113.10:80"))
+	mustReach(t, h.Namespace, "tcp6", ap("[2001:db8:2::10]:80"))
 }
 
 // wantBoundConnect connects a socket that is bound to an address.

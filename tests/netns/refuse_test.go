@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // serviceRanges hold every cluster IP of these tests.
@@ -83,6 +84,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 
 // TestTerminating: endpoints that are about to end serve only when no other does.
 func TestTerminating(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	const terminating = "conditions: {ready: false, serving: true, terminating: true}"

@@ -171,7 +171,7 @@ func TestUnconnectedIdle(t *testing.T) {
 	s := h.Socket("udp4")
 	first := send(t, s, "udp4", dualUDP4)
 	for range 20 {
-		h.AgeUDPPeers(58 * time.Second)
+		h.AgeUDPPeers(40 * time.Second) // leaves 20 s to a slow machine
 		if got := send(t, s, "udp4", dualUDP4); got != first {
 			t.Fatalf("went to another backend before 60 s")
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestClientKnowsTheBackendToo: a client has a connection to a Service and one of its
@@ -68,6 +69,7 @@ func TestSomebodyElseTranslatesToo(t *testing.T) {
 	for _, mode := range []string{"off", "native"} {
 		t.Run("XDP "+mode, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, mode == "off")
 			c := newXDPCluster(t, false)
 			c.serveAll(t)
 			startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}), "--xdp", mode)
@@ -79,7 +81,7 @@ func TestSomebodyElseTranslatesToo(t *testing.T) {
 				if hello.client != netip.AddrPortFrom(self, port) {
 					t.Fatalf("%s: the endpoint sees %s, so this test proves nothing", network, hello.client)
 				}
-				time.Sleep(1500 * time.Millisecond) // the agent looks once a second
+				lab.Eventually(t, "the agent sees that connections are tracked", func() bool { return asksTracking(t, c.nodes[0]) })
 				ours, hello := connectFrom(t, c.client, network, port, nodePort(network, 1))
 				if hello.client.Addr() != self || hello.client.Port() == port {
 					t.Errorf("%s: the endpoint sees %s as its second client", network, hello.client)
@@ -95,6 +97,17 @@ func TestSomebodyElseTranslatesToo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// asksTracking reports whether the node's programs ask connection tracking about source ports.
+func asksTracking(t *testing.T, n *node) bool {
+	t.Helper()
+	m := pinned(t, n.BPFFS, "bl_tracking")
+	var entry struct{ NoneUntil, _ uint32 }
+	if err := m.Lookup(uint32(0), &entry); err != nil {
+		t.Fatal(err)
+	}
+	return entry.NoneUntil == 0
 }
 
 // translate has the node's own connection tracking translate what comes to a port: to
@@ -174,6 +187,7 @@ func TestNodeIsAClientToo(t *testing.T) {
 	for _, mode := range []string{"off", "native"} {
 		t.Run("XDP "+mode, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, mode == "native")
 			c := newXDPCluster(t, false)
 			c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
 			port := uint16(40000)

@@ -11,6 +11,7 @@ import (
 
 const (
 	ethernetSize = 14
+	flagFIN      = 0x01
 	flagSYN      = 0x02
 	flagRST      = 0x04
 	flagACK      = 0x10
@@ -24,7 +25,9 @@ type frame struct {
 	// of type extension.
 	options   []byte
 	extension byte
-	flags     byte // of TCP
+	more      string // options of TCP, in whole words
+	flags     byte   // of TCP
+	seq, ack  uint32 // of TCP
 	payload   string
 }
 
@@ -69,7 +72,10 @@ func (f frame) segment() []byte {
 	checksum := 16
 	if f.protocol == unix.IPPROTO_TCP {
 		segment = make([]byte, 20)
-		segment[12], segment[13] = 5<<4, f.flags
+		segment[12], segment[13] = byte(5+len(f.more)/4)<<4, f.flags
+		binary.BigEndian.PutUint32(segment[4:], f.seq)
+		binary.BigEndian.PutUint32(segment[8:], f.ack)
+		segment = append(segment, f.more...)
 	} else {
 		segment = make([]byte, 8)
 		binary.BigEndian.PutUint16(segment[4:], uint16(8+len(f.payload)))

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // spread makes the router share what goes to Services between nodes, by ports as well as
@@ -42,7 +45,7 @@ func (c *cluster) transfers(t *testing.T, number int, patience time.Duration, ha
 		network := networks[i%2]
 		var conn net.Conn
 		err := c.client.Run(func() (err error) {
-			conn, err = net.DialTimeout(network, netip.AddrPortFrom(clusterIP(1).of(network), 80).String(), 5*time.Second)
+			conn, err = net.DialTimeout(network, netip.AddrPortFrom(clusterIP(1).of(network), 80).String(), wait.Limit)
 			return err
 		})
 		if err != nil {
@@ -69,7 +72,7 @@ func (c *cluster) transfers(t *testing.T, number int, patience time.Duration, ha
 func ping(conn net.Conn, name string, patience time.Duration, middle *sync.WaitGroup, goOn <-chan struct{}) error {
 	reached := sync.OnceFunc(middle.Done)
 	defer reached()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
 		return err
 	}
 	if _, err := conn.Read(make([]byte, 256)); err != nil {
@@ -102,12 +105,13 @@ func ping(conn net.Conn, name string, patience time.Duration, middle *sync.WaitG
 // of many transfers. With Maglev the other goes on with all of them; without, it knows
 // nothing of those that it has not begun.
 func TestDSRNodeDies(t *testing.T) {
+	tier.Slow(t, "needs 1,000 transfers at once")
 	for _, tt := range []struct {
 		algorithm string
 		transfers int
 		patience  time.Duration
 		breaks    bool
-	}{{"maglev", 1000, time.Minute, false}, {"random", 100, 5 * time.Second, true}} {
+	}{{"maglev", 1000, wait.Limit, false}, {"random", 100, 5 * time.Second, true}} {
 		t.Run(tt.algorithm, func(t *testing.T) {
 			c := newClusterOf(t, 3, false)
 			c.spread(t, 1, 2)

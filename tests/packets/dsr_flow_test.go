@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,20 +16,21 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // tunnelMTU is how long a packet may be that goes by the tunnel over a family.
 func tunnelMTU(family int) int {
 	if family == 0 {
-		return 1500 - 60
+		return 1500 - 68
 	}
-	return 1500 - 80
+	return 1500 - 88
 }
 
 // TestDSRAtTheMTU: a packet that fills the tunnel goes through it; one that is a byte
 // longer is answered with what fits, and that then goes through.
 func TestDSRAtTheMTU(t *testing.T) {
-	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+	byTunnels(t, 2, func(t *testing.T, c *cluster, way tunnel) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
 		for _, network := range networks[2:] {
 			headers, level, discover, pmtu := 20+8, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
@@ -58,7 +60,7 @@ func TestDSRAtTheMTU(t *testing.T) {
 				t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(way.family))
 			}
 			lab.Eventually(t, network+" packets that fit go through again", func() bool {
-				got, err := s.Ask(payload)
+				got, err := s.AskWithin(payload, time.Second)
 				return err == nil && strings.HasSuffix(got, " "+payload)
 			})
 		}
@@ -72,6 +74,7 @@ func TestDSRMSS(t *testing.T) {
 	for _, clamp := range []bool{true, false} {
 		t.Run(fmt.Sprint("clamp ", clamp), func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, clamp)
 			c := newCluster(t, false)
 			c.serveDSR(t, append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "", []endpoint{local})...), fmt.Sprint("--dsr-clamp-mss=", clamp))
 			for _, network := range networks[:2] {
@@ -79,7 +82,7 @@ func TestDSRMSS(t *testing.T) {
 					s, _ := connect(t, c.client, network, nodePort(network, i+1))
 					want := 1500 - 20 - headerSize(clientAddrs.of(network)) - 12 // with time stamps
 					if far && clamp {
-						want -= 80
+						want -= 88
 					}
 					if got, err := s.Option(unix.IPPROTO_TCP, unix.TCP_MAXSEG); err != nil || got != want {
 						t.Errorf("%s to Service %d: the MSS is %d, %v, want %d", network, i+1, got, err, want)
@@ -94,7 +97,7 @@ func TestDSRMSS(t *testing.T) {
 // TestDSRFragments: datagrams that do not fit into a packet go by the tunnel, and the
 // answers, which do not fit either, come back.
 func TestDSRFragments(t *testing.T) {
-	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+	byTunnels(t, 0, func(t *testing.T, c *cluster, way tunnel) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
 		for _, network := range networks[2:] {
 			for _, size := range []int{2000, 8000, 60000} {
@@ -110,14 +113,15 @@ func TestDSRFragments(t *testing.T) {
 				})
 			}
 		}
-		c.checkDirect(t, false)
+		// Later fragments come alone when the first one does not fit into the tunnel.
+		c.checkDirect(t, "tunnel_no_service")
 	})
 }
 
 // TestDSRPathMTU: a router on the way to the client tells the Service's address what fits,
 // which leads to node 1; the backend learns it.
 func TestDSRPathMTU(t *testing.T) {
-	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+	byTunnels(t, 1, func(t *testing.T, c *cluster, way tunnel) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
 		for _, addr := range clientAddrs {
 			if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
@@ -137,6 +141,7 @@ func TestDSRClientBesideTheBackend(t *testing.T) {
 	for _, mode := range []string{"off", "native"} {
 		t.Run("XDP "+mode, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, mode == "native")
 			c := newXDPCluster(t, false)
 			c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
 			for name, n := range map[string]*lab.Namespace{"node": c.nodes[1].Namespace, "pod": c.nodes[1].bridged} {
@@ -203,15 +208,19 @@ func TestDSRMove(t *testing.T) {
 	for _, network := range networks[2:] {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, network == "udp6")
 			c := newCluster(t, false)
 			dns := func(endpoints ...endpoint) []string {
 				// Node 2 is asked about the tunnel as long as it has an endpoint.
 				return append(c.service(2, "other", "", []endpoint{remote}), c.service(1, "dns", "", endpoints)...)
 			}
-			a := c.serveDSR(t, dns(remote))
+			c.serveDSR(t, dns(remote))
 			s, hello := connect(t, c.client, network, nodePort(network, 1))
 			for _, next := range []endpoint{otherRemote, local, remote, otherRemote, remote} {
-				a.apply(append(c.nodeManifests(), dns(next)...)...)
+				// Node 2 takes packets for endpoints alone that it knows.
+				for _, a := range slices.Backward(c.agents) {
+					a.apply(append(c.nodeManifests(), dns(next)...)...)
+				}
 				before := hello
 				hello = mustTalk(t, s)
 				if hello.name != next.server() || hello.client.Addr() != clientAddrs.of(network) {
@@ -225,6 +234,7 @@ func TestDSRMove(t *testing.T) {
 // TestDSRRestart: no packet is lost while the agents of either node are killed and started
 // again.
 func TestDSRRestart(t *testing.T) {
+	tier.Slow(t, "TestRestart shows it without the tunnel")
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}))
@@ -243,7 +253,7 @@ func TestDSRPortReuse(t *testing.T) {
 
 // TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.
 func TestDSRSCTP(t *testing.T) {
-	byTunnels(t, func(t *testing.T, c *cluster, way tunnel) {
+	byTunnels(t, 0, func(t *testing.T, c *cluster, way tunnel) {
 		c.serveDSR(t, c.sctpService(1, "far", remote), "--xdp", way.xdp)
 		for network, family := range sctpFamilies {
 			client, backend := newSCTPSocket(c.client, family), newSCTPSocket(c.podOf(remote), family)
@@ -253,7 +263,7 @@ func TestDSRSCTP(t *testing.T) {
 				}
 			}
 		}
-		c.checkDirect(t, false)
+		c.checkDirect(t)
 	})
 }
 
@@ -304,6 +314,7 @@ func TestDSRWithoutEthernet(t *testing.T) {
 	for family, name := range []string{"IPv4", "IPv6"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, family == 0)
 			c := newCluster(t, false)
 			c.addMesh(t)
 			// Clients' packets come in by it, too.
@@ -327,7 +338,7 @@ func TestDSRWithoutEthernet(t *testing.T) {
 					}
 				}
 			}
-			c.checkDirect(t, false)
+			c.checkDirect(t)
 			for _, network := range networks[:2] {
 				transfer(t, c.client, network, nodePort(network, 1))
 			}

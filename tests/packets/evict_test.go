@@ -1,13 +1,5 @@
 package packets_test
 
-import (
-	"path/filepath"
-
-	"github.com/cilium/ebpf"
-
-	"github.com/beeline-lb/beeline/pkg/datapath"
-)
-
 // Where and what of an entry of bl_flow its bits are.
 const (
 	flowSize   = 40
@@ -21,11 +13,7 @@ func isReply(entry []byte) bool { return entry[flowBitsAt]&replyBit != 0 }
 // room, and returns how many.
 func (a *agent) evict(which func(entry []byte) bool) int {
 	a.t.Helper()
-	flows, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(a.node.BPFFS), "bl_flow"), nil)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer flows.Close()
+	flows := pinned(a.t, a.node.BPFFS, "bl_flow")
 	var keys [][]byte
 	var key, entry []byte
 	entries := flows.Iterate()

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
-	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // The size of the flood, and that of the table that it could fill many times over.
@@ -151,11 +151,7 @@ func (e *established) goesOn() error {
 // flowKeys returns the keys of the node's flow table.
 func flowKeys(t *testing.T, n *node) map[[40]byte]bool {
 	t.Helper()
-	flows, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(n.BPFFS), "bl_flow"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer flows.Close()
+	flows := pinned(t, n.BPFFS, "bl_flow")
 	var key [40]byte
 	entry := make([]byte, flowSize)
 	keys := make(map[[40]byte]bool)
@@ -171,17 +167,10 @@ func flowKeys(t *testing.T, n *node) map[[40]byte]bool {
 
 // mapMemory returns the kernel memory of a node's maps.
 func mapMemory(t *testing.T, n *node) uint64 {
-	return withMaps(t, n, func(maps *bpfmap.Maps) (memory uint64) {
-		s, err := maps.Snapshot()
+	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
+		memory, err := maps.Memory()
 		if err != nil {
 			t.Fatal(err)
-		}
-		fill, err := maps.Fill(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range fill {
-			memory += f.Memory
 		}
 		return memory
 	})
@@ -191,6 +180,7 @@ func mapMemory(t *testing.T, n *node) uint64 {
 // there go on, those that nothing is sent on among them; new ones are served; the tables
 // take no more memory; and when it is over all is as before.
 func TestFlood(t *testing.T) {
+	tier.Slow(t, "sends hundreds of thousands of packets")
 	t.Parallel()
 	short := filepath.Join(t.TempDir(), "short.yaml")
 	config := "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\nflowTimeouts: {tcpSynSent: 3s, tcpSynReceived: 3s}\n"
@@ -199,7 +189,8 @@ func TestFlood(t *testing.T) {
 	}
 	c, a := serveCluster(t, func(c *cluster) []string {
 		return append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "", []endpoint{local})...)
-	}, "--max-flows", fmt.Sprint(floodTable), "--config", short, "--conntrack-udp-timeout", "3s")
+	}, "--max-flows", fmt.Sprint(floodTable), "--config", short, "--conntrack-udp-timeout", "3s",
+		"--conntrack-udp-timeout-stream", "1h") // no flow may end while the test runs
 	f := c.newFlooder(t)
 	before := c.establish(t, 20)
 	keys, memory := flowKeys(t, a.node), mapMemory(t, a.node)
@@ -318,7 +309,7 @@ func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 	known := func() bpfmap.HalfOpen {
 		return withMaps(t, a.node, func(maps *bpfmap.Maps) bpfmap.HalfOpen { return maps.HalfOpen() })
 	}
-	for deadline := time.Now().Add(90 * time.Second); known().Count > 100 || known().Overflow != 0; time.Sleep(time.Second) {
+	for deadline := time.Now().Add(wait.Limit); known().Count > 100 || known().Overflow != 0; time.Sleep(time.Second) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after the flood the programs still know of %+v", known())
 		}
@@ -338,6 +329,7 @@ func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 // backends by a ring and sends packets to them by the tunnel stores nothing more, and
 // connections go on by the ring alone.
 func TestFloodDSR(t *testing.T) {
+	tier.Slow(t, "sends tens of thousands of packets")
 	t.Parallel()
 	for _, xdp := range []string{"off", "native"} {
 		t.Run("XDP "+xdp, func(t *testing.T) {

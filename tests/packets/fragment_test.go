@@ -3,8 +3,10 @@ package packets_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // fragments returns a packet without options in fragments of at most size bytes,
@@ -146,9 +149,15 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram and returns the answer.
+// exchange sends a datagram and returns the answer. It sends another one when there is none
+// in a while: a fragment may get lost.
 func exchange(n *lab.Namespace, network string, to netip.AddrPort, payload string) (string, error) {
-	return exchangeWithin(n, network, to, payload, 5*time.Second)
+	for end := time.Now().Add(wait.Limit); ; {
+		got, err := exchangeWithin(n, network, to, payload, 5*time.Second)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
+			return got, err
+		}
+	}
 }
 
 func exchangeWithin(n *lab.Namespace, network string, to netip.AddrPort, payload string, limit time.Duration) (string, error) {

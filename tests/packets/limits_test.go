@@ -50,9 +50,9 @@ func TestSourcePortsRunOut(t *testing.T) {
 
 // refuses reports why a socket gets through although it should not.
 func refuses(s *lab.Socket, network string, to netip.AddrPort) error {
-	err := s.Connect(to)
+	err := s.ConnectWithin(to, 5*time.Second)
 	if err == nil && strings.HasPrefix(network, "udp") {
-		_, err = s.Ask("x")
+		_, err = s.AskWithin("x", 5*time.Second)
 	}
 	if !errors.Is(err, lab.ErrNothing) && !errors.Is(err, unix.ETIMEDOUT) {
 		return errors.Join(errors.New("want no answer"), err)

@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/maglev"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // everywhere are the endpoints of a Service that has some on both nodes.
@@ -37,6 +38,7 @@ func TestMaglev(t *testing.T) {
 	for _, algorithm := range []string{"maglev", "random"} {
 		t.Run(algorithm, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, algorithm == "maglev")
 			c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
 				"--algorithm", algorithm)
 			for _, network := range networks {

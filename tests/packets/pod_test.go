@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // podFlags leave the sockets of pods alone and translate their packets.
@@ -47,6 +48,7 @@ func TestPods(t *testing.T) {
 	for _, mode := range []string{"tcx", "clsact"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, mode == "clsact")
 			c, _ := serveCluster(t, (*cluster).podServices, append([]string{"--tc-mode", mode}, podFlags...)...)
 			for _, offload := range offloads {
 				t.Run(offload.name, func(t *testing.T) {
@@ -77,7 +79,7 @@ func (c *cluster) checkPod(t *testing.T, at endpoint) {
 
 // checkPodAnswer asks from a pod. The one endpoint has to see the pod's own address,
 // or that of the Service when it is the pod itself. The port is the pod's own or,
-// where another flow to the endpoint has it, one of the SNAT range.
+// where another flow to the endpoint has it, another one.
 func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort, endpoints []endpoint) error {
 	got, err := ask(c.podOf(at), network, to, "payload")
 	if len(endpoints) == 0 {
@@ -93,7 +95,7 @@ func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort,
 	if endpoints[0] == at {
 		want = to.Addr()
 	}
-	if got.name != endpoints[0].server() || got.client.Addr() != want || !seenPort(port, got.self.Port()) {
+	if got.name != endpoints[0].server() || got.client.Addr() != want || !c.maySee(endpoints[0], network, port, got.self, want != got.self.Addr()) {
 		return fmt.Errorf("reached %v, want %s to have seen %s with a port for %d", got.greeting, endpoints[0].server(), want, got.self.Port())
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // nodeManifest returns the manifest of a node's Node object with the addresses that are
@@ -43,6 +46,9 @@ func (c *cluster) tunneled(annotation string) []string {
 	return append(list, service, lab.SliceOf("web", fmt.Sprintf("%d/TCP", backendPort), endpoints...))
 }
 
+// allowForwarding lets the annotations of [cluster.tunneled] count.
+var allowForwarding = []string{"--allowed-annotations", "service.beeline.io/forwarding-mode"}
+
 // answerOf returns what node 1 knows of node 2.
 func (c *cluster) answerOf(t *testing.T) bpfmap.Node {
 	t.Helper()
@@ -64,10 +70,10 @@ func (c *cluster) answerOf(t *testing.T) bpfmap.Node {
 }
 
 // eventually waits until node 2 has said something to node 1.
-func (c *cluster) eventually(t *testing.T, within time.Duration, want bpfmap.Answer) {
+func (c *cluster) eventually(t *testing.T, want bpfmap.Answer) {
 	t.Helper()
 	var got bpfmap.Node
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if got = c.answerOf(t); got.Answer == want {
 			if got.Tunnel != (want == bpfmap.Takes) {
 				t.Errorf("node 2 %s, but the tunnel to it is used: %t", got.Answer, got.Tunnel)
@@ -85,28 +91,31 @@ func TestProbe(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		annotation string
+		allowed    []string // flags of both nodes
 		first      []string // flags of node 1
 		second     []string // and of node 2
 		want       bpfmap.Answer
 	}{
-		{"both by default", "", []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Takes},
-		{"by annotation", "dsr", nil, nil, bpfmap.Takes},
-		{"another mode", "", []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Silent},
-		{"no part in it", "dsr", nil, []string{"--dsr-port", "0"}, bpfmap.Silent},
-		{"another port", "dsr", nil, []string{"--dsr-port", "6092"}, bpfmap.Silent},
-		{"no device", "dsr", nil, []string{"--devices", "none"}, bpfmap.Refuses},
-		{"hidden clients", "dsr", nil, []string{"--masquerade-all"}, bpfmap.Silent},
-		{"not asked for", "", nil, nil, bpfmap.NotAsked},
+		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Takes},
+		{"by annotation", "dsr", allowForwarding, nil, nil, bpfmap.Takes},
+		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Silent},
+		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, bpfmap.Silent},
+		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, bpfmap.Silent},
+		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, bpfmap.Refuses},
+		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, bpfmap.Silent},
+		{"not asked for", "", allowForwarding, nil, nil, bpfmap.NotAsked},
+		{"not allowed", "dsr", nil, nil, nil, bpfmap.NotAsked},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, tt.want != bpfmap.Silent)
 			c := newCluster(t, false)
-			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), tt.second...)
-			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), tt.first...)
+			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.second)...)
+			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
 			if tt.want == bpfmap.NotAsked {
 				time.Sleep(time.Second) // for a question to be asked
 			}
-			c.eventually(t, 20*time.Second, tt.want)
+			c.eventually(t, tt.want)
 			if tt.want != bpfmap.NotAsked && c.answerOf(t).Addr != nodeAddrs(2)[0] {
 				t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
 			}
@@ -123,9 +132,9 @@ func TestProbeIPv6(t *testing.T) {
 		manifests[i] = nodeManifest(i+1, nodeAddrs(i + 1)[1])
 	}
 	for _, n := range c.nodes {
-		startAgent(t, n, manifests, "--node-ip", nodeAddrs(n.index)[1].String())
+		startAgent(t, n, manifests, append([]string{"--node-ip", nodeAddrs(n.index)[1].String()}, allowForwarding...)...)
 	}
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	c.eventually(t, bpfmap.Takes)
 	if c.answerOf(t).Addr != nodeAddrs(2)[1] {
 		t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
 	}
@@ -134,11 +143,12 @@ func TestProbeIPv6(t *testing.T) {
 // TestProbeAgentAway: an agent that starts again changes nothing, one that stays away ends
 // the use of the tunnel, and one that comes back begins it again; so do endpoints.
 func TestProbeAgentAway(t *testing.T) {
+	tier.Slow(t, "waits until three questions are unanswered")
 	t.Parallel()
 	c := newCluster(t, false)
-	first := startAgent(t, c.nodes[0], c.tunneled("dsr"))
-	second := startAgent(t, c.nodes[1], c.tunneled("dsr"))
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	first := startAgent(t, c.nodes[0], c.tunneled("dsr"), allowForwarding...)
+	second := startAgent(t, c.nodes[1], c.tunneled("dsr"), allowForwarding...)
+	c.eventually(t, bpfmap.Takes)
 	for _, a := range []*agent{second, first} {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -160,12 +170,12 @@ func TestProbeAgentAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	c.eventually(t, time.Minute, bpfmap.Silent)
+	c.eventually(t, bpfmap.Silent)
 	if took := time.Since(stopped); took < 15*time.Second || took > 55*time.Second {
 		t.Errorf("node 2 is silent after %s", took)
 	}
 	second.start()
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	c.eventually(t, bpfmap.Takes)
 	first.apply(c.tunneled("")...)
 	if got := c.answerOf(t); got.Tunnel || got.Addr.IsValid() {
 		t.Errorf("without a Service that asks for it, node 2 is %+v", got)
@@ -174,13 +184,14 @@ func TestProbeAgentAway(t *testing.T) {
 
 // TestProbePortChange: what a node has said of one port does not hold for another.
 func TestProbePortChange(t *testing.T) {
+	tier.Slow(t, "starts six agents")
 	t.Parallel()
 	c := newCluster(t, false)
 	var agents []*agent
 	for _, n := range c.nodes {
-		agents = append(agents, startAgent(t, n, c.tunneled("dsr")))
+		agents = append(agents, startAgent(t, n, c.tunneled("dsr"), allowForwarding...))
 	}
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	c.eventually(t, bpfmap.Takes)
 	for i, a := range agents {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -192,17 +203,15 @@ func TestProbePortChange(t *testing.T) {
 			t.Error("the tunnel is used to a port at which nobody has answered")
 		}
 	}
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	c.eventually(t, bpfmap.Takes)
 }
 
 // TestProbeStranger: who is no node of the cluster learns nothing.
 func TestProbeStranger(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
-	for _, n := range c.nodes {
-		startAgent(t, n, c.tunneled("dsr"))
-	}
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	// The first node has no agent, whose programs would drop what another process asks.
+	startAgent(t, c.nodes[1], c.tunneled("dsr"), allowForwarding...)
 	question := make([]byte, 24)
 	copy(question, []byte{0, 0x80, 0x88, 0xb5, 0, 0, 0, 0, 1, 1})
 	talk := func(from *lab.Namespace) error {
@@ -222,10 +231,10 @@ func TestProbeStranger(t *testing.T) {
 			return err
 		})
 	}
+	lab.Eventually(t, "a node gets an answer", func() bool { return talk(c.nodes[0].Namespace) == nil })
 	if err := talk(c.client); err == nil {
 		t.Error("the client got an answer")
 	}
-	lab.Eventually(t, "a node gets an answer", func() bool { return talk(c.nodes[0].Namespace) == nil })
 }
 
 // TestDSROverlay: where packets to pods of other nodes have a tunnel of the CNI's, those of
@@ -233,8 +242,8 @@ func TestProbeStranger(t *testing.T) {
 func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
-	c.serve(t, c.tunneled("dsr"))
-	c.eventually(t, 20*time.Second, bpfmap.Takes)
+	c.serve(t, c.tunneled("dsr"), allowForwarding...)
+	c.eventually(t, bpfmap.Takes)
 	seen := make(map[string]int)
 	for range 50 {
 		got, err := ask(c.client, "tcp4", netip.AddrPortFrom(nodeAddrs(1)[0], 30080), "x")

@@ -71,12 +71,18 @@ func newBench(t testing.TB) *bench {
 // newBenchWith makes a bench whose programs are loaded with constants.
 func newBenchWith(t testing.TB, constants bpfmap.Constants) *bench {
 	t.Helper()
+	return newBenchSized(t, bpfmap.DefaultSizes, constants)
+}
+
+// newBenchSized makes a bench whose tables have other sizes.
+func newBenchSized(t testing.TB, sizes bpfmap.Sizes, constants bpfmap.Constants) *bench {
+	t.Helper()
 	h := lab.NewHost(t)
-	a := h.Serve(lab.AgentOptions{ServiceRanges: []string{"10.96.0.0/16", "fd96::/112"}})
+	a := h.Serve(lab.AgentOptions{ServiceRanges: []string{"10.96.0.0/16", "fd96::/112"}, Sizes: sizes})
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", ports, lab.Backend4(1)), lab.Slice("web", ports, lab.Backend6(1)))
-	programs, err := a.Maps().LoadPrograms(constants)
+	programs, err := a.Maps().LoadDevices(constants, "bl_ingress", "bl_egress")
 	if err != nil {
 		t.Fatal(err)
 	}

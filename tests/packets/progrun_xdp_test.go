@@ -42,10 +42,16 @@ var gatewayMAC, uplinkMAC = net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr
 
 func newXDPBench(t *testing.T) *xdpBench {
 	t.Helper()
+	return newXDPBenchWith(t, lab.AgentOptions{})
+}
+
+// newXDPBenchWith makes a bench whose agent has options.
+func newXDPBenchWith(t *testing.T, options lab.AgentOptions) *xdpBench {
+	t.Helper()
 	h := lab.NewHost(t)
 	forward(h.Namespace)
 	b := &xdpBench{Host: h}
-	a := h.Serve(lab.AgentOptions{})
+	a := h.Serve(options)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
 	b.agent, b.maps = a, a.Maps()
@@ -299,9 +305,12 @@ func awaitSecond(t *testing.T) {
 // and that are not.
 func TestXDPLeavesToTC(t *testing.T) {
 	t.Parallel()
+	b := newXDPBench(t)
+	port := uint16(6000)
 	for name, f := range xdpRequests() {
 		for _, known := range []bool{false, true} {
-			b := newXDPBench(t)
+			port++
+			f.from = netip.AddrPortFrom(f.from.Addr(), port)
 			if known {
 				if verdict, _ := b.run(t, f.bytes()); verdict != xdpSends {
 					t.Fatalf("%s: verdict %d on the first packet", name, verdict)
@@ -405,7 +414,7 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 	}
 	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Takes)
 	constants := bpfmap.Constants{TunnelPort: dsrPort}
-	programs, err := b.maps.LoadPrograms(constants)
+	programs, err := b.maps.LoadDevices(constants, "bl_ingress")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,6 +439,8 @@ func TestTunnelOnTheWire(t *testing.T) {
 	for _, outer := range families {
 		b := newXDPBench(t)
 		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
+		secret := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
+		b.maps.SetMarks(secret, secret, [8]byte{9})
 		ports := make(map[uint16]bool)
 		for name, f := range xdpRequests() {
 			family := familyOf(f)
@@ -440,6 +451,7 @@ func TestTunnelOnTheWire(t *testing.T) {
 			}
 			port := binary.BigEndian.Uint16(out[ethernetSize+headerSize(tunnelNode[outer]):])
 			want := tunnelled(map[byte]netip.Addr{4: lab.Node4, 6: lab.Node6}[outer], tunnelNode[outer], port, xdpBackend[family], inner)
+			want = with(want, headerSize(tunnelNode[outer])+secretAt, secret[:]...)
 			copy(want, gatewayMAC)
 			copy(want[6:], uplinkMAC)
 			if verdict != xdpSends || port < 0xc000 || !bytes.Equal(out, want) {
@@ -448,6 +460,7 @@ func TestTunnelOnTheWire(t *testing.T) {
 			ports[port] = true
 			f.flags = flagACK // the next packet, by tc
 			want = tunnelled(map[byte]netip.Addr{4: lab.Node4, 6: lab.Node6}[outer], tunnelNode[outer], port, xdpBackend[family], hopLess(f))
+			want = with(want, headerSize(tunnelNode[outer])+secretAt, secret[:]...)
 			verdict, out = tc.run(t, "bl_ingress", f.bytes())
 			if verdict != redirect || !bytes.Equal(out[ethernetSize:], want[ethernetSize:]) {
 				t.Errorf("%s over IPv%d: verdict %d of tc, packet\n% x, want\n% x", name, outer, verdict, out, want)

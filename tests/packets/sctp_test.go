@@ -58,9 +58,9 @@ func newSCTPSocket(n *lab.Namespace, family int) sctpSocket {
 	return s
 }
 
-// receive returns the next packet and who sent it.
-func (s sctpSocket) receive() ([]byte, netip.Addr, error) {
-	text, from, err := s.Receive()
+// receiveAfter returns the packet that comes after sending, and who sent it.
+func (s sctpSocket) receiveAfter(send func() error) ([]byte, netip.Addr, error) {
+	text, from, err := s.ReceiveAfter(send)
 	if err != nil {
 		return nil, netip.Addr{}, err
 	}
@@ -119,10 +119,9 @@ func associate(client, backend sctpSocket, to netip.AddrPort) error {
 	const port = 5001
 	for _, size := range []int{0, 1, 2, 3, 1000} {
 		payload := strings.Repeat("x", size)
-		if err := client.send(sctpPacket{port, to.Port(), sctpInit, payload}.bytes(), to.Addr()); err != nil {
-			return err
-		}
-		got, source, err := backend.receive()
+		got, source, err := backend.receiveAfter(func() error {
+			return client.send(sctpPacket{port, to.Port(), sctpInit, payload}.bytes(), to.Addr())
+		})
 		if err != nil {
 			return fmt.Errorf("at the backend, %d bytes: %w", size, err)
 		}
@@ -130,10 +129,9 @@ func associate(client, backend sctpSocket, to netip.AddrPort) error {
 		if want := (sctpPacket{sourcePort, backendPort, sctpInit, payload}).bytes(); !bytes.Equal(got, want) {
 			return fmt.Errorf("at the backend: % x, want % x", got, want)
 		}
-		if err := backend.send(sctpPacket{backendPort, sourcePort, sctpInitAck, payload}.bytes(), source); err != nil {
-			return err
-		}
-		got, source, err = client.receive()
+		got, source, err = client.receiveAfter(func() error {
+			return backend.send(sctpPacket{backendPort, sourcePort, sctpInitAck, payload}.bytes(), source)
+		})
 		if err != nil {
 			return fmt.Errorf("at the client, %d bytes: %w", size, err)
 		}
@@ -159,11 +157,9 @@ func TestSCTPRefused(t *testing.T) {
 		errs := c.client.RawSocket(family, unix.SOCK_RAW, icmp.protocol)
 		to := nodePort(network, 1)
 		request := sctpPacket{5001, to.Port(), sctpInit, ""}.bytes()
-		if err := newSCTPSocket(c.client, family).send(request, to.Addr()); err != nil {
-			t.Fatal(err)
-		}
+		s := newSCTPSocket(c.client, family)
 		for {
-			answer, from, err := errs.Receive()
+			answer, from, err := errs.ReceiveAfter(func() error { return s.send(request, to.Addr()) })
 			if err != nil {
 				t.Errorf("%s: %v", network, err)
 				break
@@ -195,10 +191,7 @@ func TestSCTPOffloaded(t *testing.T) {
 			f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), 5001), to: to, protocol: unix.IPPROTO_SCTP, payload: string(request[8:])}
 			packet := f.bytes()
 			copy(packet[len(packet)-len(request):], request)
-			if err := c.sendUnsummed(packet, len(packet)-len(request), 8); err != nil {
-				t.Fatal(err)
-			}
-			got, _, err := backend.receive()
+			got, _, err := backend.receiveAfter(func() error { return c.sendUnsummed(packet, len(packet)-len(request), 8) })
 			if err != nil {
 				t.Errorf("%s to %s: %v", network, e.server(), err)
 				continue

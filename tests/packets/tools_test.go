@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestCurl fetches a page of a web server on the other node through every
@@ -29,7 +30,7 @@ func TestCurl(t *testing.T) {
 		for _, f := range frontends {
 			url := fmt.Sprintf("http://%s/page", hostPort(f.address(1), network, f.port(1)))
 			page, err := c.client.Output("curl", "--silent", "--show-error", "--fail",
-				"--retry", "5", "--retry-connrefused", "--retry-delay", "1", url)
+				"--retry", "60", "--retry-connrefused", "--retry-delay", "1", url)
 			if err != nil || page != "a page\n" {
 				t.Errorf("%s %s: %q, %v", network, f.name, page, err)
 			}
@@ -46,6 +47,7 @@ func hostPort(a addrs, network string, port int) string {
 
 // TestIperf: TCP and UDP streams to a server on the other node, both ways.
 func TestIperf(t *testing.T) {
+	tier.Slow(t, "moves gigabytes")
 	lab.Need(t, "iperf3")
 	c := newCluster(t, false)
 	for _, n := range c.nodes {
@@ -73,23 +75,25 @@ func TestIperf(t *testing.T) {
 // runIperf fails the test when iperf3 does or when nothing came over.
 func (c *cluster) runIperf(t *testing.T, flags []string) {
 	t.Helper()
-	var report struct {
+	type report struct {
 		Error string
 		End   struct {
 			Received struct{ Bytes float64 } `json:"sum_received"`
 			Sum      struct{ Bytes float64 }
 		}
 	}
+	var last report
 	var out string
 	lab.Eventually(t, "iperf3 is served", func() bool {
 		var err error
 		out, err = c.client.Output("iperf3", append(flags, "--port", fmt.Sprint(nodePort("tcp4", 1).Port()), "--json")...)
-		if err := json.Unmarshal([]byte(out), &report); err != nil {
+		last = report{}
+		if err := json.Unmarshal([]byte(out), &last); err != nil {
 			t.Fatalf("%q: %v", out, err)
 		}
-		return err == nil && report.Error == ""
+		return err == nil && last.Error == ""
 	})
-	if report.End.Received.Bytes+report.End.Sum.Bytes == 0 {
+	if last.End.Received.Bytes+last.End.Sum.Bytes == 0 {
 		t.Errorf("nothing came over: %s", out)
 	}
 }

@@ -12,10 +12,23 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-// transferSize is how many bytes go over and come back.
-const transferSize = 100 << 20
+// How many bytes go over and come back.
+const (
+	longTransfer  = 100 << 20
+	shortTransfer = 10 << 20
+)
+
+// transferSize is that of tests to which the duration does not matter.
+func transferSize() int64 {
+	if tier.All() {
+		return longTransfer
+	}
+	return shortTransfer
+}
 
 // TestTransfer sends a lot through a node port to the other node and has it sent
 // back, with checksums and segmentation made by whoever, by routes and a tunnel
@@ -39,16 +52,21 @@ func TestTransfer(t *testing.T) {
 
 func transfer(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) {
 	t.Helper()
+	transferOf(t, n, network, to, transferSize())
+}
+
+func transferOf(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort, size int64) {
+	t.Helper()
 	var conn net.Conn
 	err := n.Run(func() (err error) {
-		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		conn, err = net.DialTimeout(network, to.String(), wait.Limit)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 256)); err != nil { // the greeting
@@ -56,7 +74,7 @@ func transfer(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort)
 	}
 	sent, received := sha256.New(), sha256.New()
 	failed := make(chan error, 1)
-	go func() { failed <- send(conn, sent) }()
+	go func() { failed <- send(conn, sent, size) }()
 	got, err := io.Copy(received, conn)
 	if err != nil {
 		t.Fatalf("after %d bytes: %v", got, err)
@@ -64,14 +82,14 @@ func transfer(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort)
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	if got != transferSize || string(sent.Sum(nil)) != string(received.Sum(nil)) {
-		t.Errorf("%d bytes came back of %d, or others", got, transferSize)
+	if got != size || string(sent.Sum(nil)) != string(received.Sum(nil)) {
+		t.Errorf("%d bytes came back of %d, or others", got, size)
 	}
 }
 
 // send sends the bytes and closes that half of the connection.
-func send(conn net.Conn, sum hash.Hash) error {
-	source := io.LimitReader(rand.NewChaCha8([32]byte{}), transferSize)
+func send(conn net.Conn, sum hash.Hash, size int64) error {
+	source := io.LimitReader(rand.NewChaCha8([32]byte{}), size)
 	if _, err := io.Copy(conn, io.TeeReader(source, sum)); err != nil {
 		return err
 	}

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
-	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
 // dsrPort is the port of the tunnel in the tests that run programs.
@@ -25,23 +23,15 @@ const (
 // putNode makes a node known that has the addresses; its tunnel ends at the first.
 func putNode(t testing.TB, bpffs string, id, flags uint32, list ...netip.Addr) {
 	t.Helper()
-	pin := func(name string) *ebpf.Map {
-		m, err := ebpf.LoadPinnedMap(datapath.Dir(bpffs)+"/"+name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { m.Close() })
-		return m
-	}
 	entry := struct {
 		Addr       [16]byte
 		Flags, Pad uint32
 	}{Addr: list[0].As16(), Flags: flags}
-	if err := pin("bl_node").Put(id, entry); err != nil {
+	if err := pinned(t, bpffs, "bl_node").Put(id, entry); err != nil {
 		t.Fatal(err)
 	}
 	for _, addr := range list {
-		if err := pin("bl_node_id").Put(addr.As16(), id); err != nil {
+		if err := pinned(t, bpffs, "bl_node_id").Put(addr.As16(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +55,8 @@ func reasonCount(t testing.TB, maps *bpfmap.Maps, name string) uint64 {
 const (
 	geneveAt = 8
 	optionAt = geneveAt + 8
-	innerAt  = optionAt + 24
+	secretAt = optionAt + 24
+	innerAt  = secretAt + 8
 )
 
 // tunnelled returns a packet that has an Ethernet header as the tunnel carries it.
@@ -76,10 +67,10 @@ func tunnelled(from, to netip.Addr, source uint16, backend netip.AddrPort, packe
 	binary.BigEndian.PutUint16(shim[2:], dsrPort)
 	binary.BigEndian.PutUint16(shim[4:], uint16(innerAt+len(inner)))
 	geneve := shim[geneveAt:]
-	geneve[0], geneve[1] = 6, 0x40 // 6 words of options, critical ones
+	geneve[0], geneve[1] = 8, 0x40 // 8 words of options, critical ones
 	copy(geneve[2:4], packet[12:14])
 	option := shim[optionAt:]
-	copy(option, []byte{0xff, 0xfb, 0x81, 5})
+	copy(option, []byte{0xff, 0xfb, 0x81, 7})
 	addr := backend.Addr().As16()
 	copy(option[4:], addr[:])
 	binary.BigEndian.PutUint16(option[20:], backend.Port())

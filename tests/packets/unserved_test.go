@@ -7,10 +7,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// turnedAddrs stand for the node where it is a client of its own backends.
-var turnedAddrs = parseAddrs("192.0.0.8", "100:0:0:1::8")
+// hairpinAddrs stand for the node where it is a client of its own backends.
+var hairpinAddrs = parseAddrs("192.0.0.8", "100:0:0:1::8")
 
 // TestUnservedSockets: what leaves a node for a Service without its socket having been
 // translated reaches every kind of endpoint, here and on the other node, and what comes
@@ -22,11 +25,12 @@ func TestUnservedSockets(t *testing.T) {
 		for _, filter := range []string{"1", "2"} {
 			t.Run(mode+" rp_filter="+filter, func(t *testing.T) {
 				t.Parallel()
+				tier.Variant(t, mode == "tcx" && filter == "1")
 				c := newCluster(t, false)
 				c.serveAll(t)
 				node := c.nodes[0]
 				node.SetSysctl("ipv4/conf/all/rp_filter", filter)
-				startAgent(t, node, c.podServices(), "--tc-mode", mode, "--cgroup-root", node.NewCgroup())
+				startAgent(t, node, c.podServices(), "--tc-mode", mode, "--cgroup-root", lab.NewCgroup(t))
 				for _, offload := range offloads {
 					t.Run(offload.name, func(t *testing.T) {
 						offload.set(c)
@@ -46,7 +50,7 @@ func (c *cluster) checkUnserved(t *testing.T) {
 		e := set.endpoints[0]
 		for _, network := range networks {
 			to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
-			want := turnedAddrs.of(network)
+			want := hairpinAddrs.of(network)
 			if e.node != 1 {
 				want = nodeAddrs(1).of(network)
 			}
@@ -74,7 +78,7 @@ func TestUnservedRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
 	node := c.nodes[0]
-	startAgent(t, node, c.podServices(), "--cgroup-root", node.NewCgroup())
+	startAgent(t, node, c.podServices(), "--cgroup-root", lab.NewCgroup(t))
 	for i := range podSets[:3] {
 		for _, network := range networks {
 			to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
@@ -90,7 +94,7 @@ func TestUnservedTransfer(t *testing.T) {
 	c := newCluster(t, false)
 	c.serveAll(t)
 	node := c.nodes[0]
-	startAgent(t, node, c.podServices(), "--cgroup-root", node.NewCgroup())
+	startAgent(t, node, c.podServices(), "--cgroup-root", lab.NewCgroup(t))
 	for _, i := range []int{1, 3} {
 		for _, network := range networks[:2] {
 			t.Run(fmt.Sprintf("%s to %s", network, podSets[i-1].endpoints[0].server()), func(t *testing.T) {

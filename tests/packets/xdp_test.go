@@ -2,15 +2,18 @@ package packets_test
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // newXDPCluster makes a cluster whose devices can serve by XDP: checksums are made by
@@ -42,6 +45,17 @@ func sentByXDP(t *testing.T, n *node) uint64 {
 	return eventCount(t, n, "xdp_sent")
 }
 
+// pinned opens a map of the agent with that BPF file system; it is closed when the test ends.
+func pinned(t testing.TB, bpffs, name string) *ebpf.Map {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(bpffs), name), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
 func withMaps[T any](t *testing.T, n *node, read func(*bpfmap.Maps) T) T {
 	t.Helper()
 	maps, err := bpfmap.Open(datapath.Dir(n.BPFFS))
@@ -57,13 +71,14 @@ func withMaps[T any](t *testing.T, n *node, read func(*bpfmap.Maps) T) T {
 // from a driver through a tunnel.
 func TestXDPReach(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ mode, way string }{
+	for i, tc := range []struct{ mode, way string }{
 		{"native", "routes"}, {"native", "overlay"}, {"generic", "overlay"},
 	} {
 		t.Run(tc.mode+" over "+tc.way, func(t *testing.T) {
 			t.Parallel()
 			c := newXDPCluster(t, tc.way == "overlay")
 			manifests, rows := c.table()
+			rows = tier.Share(rows, i, 3)
 			c.serve(t, manifests, "--xdp", tc.mode)
 			c.watchChecksums(t)
 			c.checkAll(t, rows)
@@ -93,7 +108,7 @@ func TestXDPTransfer(t *testing.T) {
 			t.Run(strings.Join([]string{mode, network}, " "), func(t *testing.T) {
 				before := sentByXDP(t, c.nodes[0])
 				transfer(t, c.client, network, nodePort(network, 1))
-				if sent, least := sentByXDP(t, c.nodes[0])-before, uint64(2*transferSize/1500); sent < least {
+				if sent, least := sentByXDP(t, c.nodes[0])-before, uint64(2*transferSize()/1500); sent < least {
 					t.Errorf("XDP has sent %d packets, want %d at least", sent, least)
 				}
 			})
@@ -153,19 +168,23 @@ func TestXDPHandsOver(t *testing.T) {
 func TestXDPHandsOverInATransfer(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ network, mode string }{{"tcp4", "native"}, {"tcp6", "native"}, {"tcp4", "generic"}} {
-		c := newXDPCluster(t, false)
-		a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			transfer(t, c.client, tc.network, nodePort(tc.network, 1))
-		}()
-		lab.Eventually(t, "the transfer goes by XDP", func() bool { return sentByXDP(t, c.nodes[0]) > 100 })
-		a.Signal(unix.SIGKILL)
-		_ = a.Wait()
-		a.flags[len(a.flags)-1] = "off"
-		a.start()
-		<-done
+		t.Run(tc.mode+" "+tc.network, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, tc.network == "tcp6")
+			c := newXDPCluster(t, false)
+			a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				transferOf(t, c.client, tc.network, nodePort(tc.network, 1), longTransfer)
+			}()
+			lab.Eventually(t, "the transfer goes by XDP", func() bool { return sentByXDP(t, c.nodes[0]) > 100 })
+			a.Signal(unix.SIGKILL)
+			_ = a.Wait()
+			a.flags[len(a.flags)-1] = "off"
+			a.start()
+			<-done
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // checkout is the top of the repository, as seen from this package.
@@ -40,6 +41,7 @@ func TestNothingIsLeftWhenInterrupted(t *testing.T) {
 	for _, signal := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, signal == unix.SIGKILL)
 			cmd := demoCommand(t)
 			out, err := cmd.StdoutPipe()
 			if err != nil {

@@ -3,10 +3,10 @@
 // serving a copy of examples/. It checks every claim that it prints and exits
 // with an error when one did not hold.
 //
-//	sudo make demo
+//	make demo
 //
 // What it makes is removed when it ends, however it ends: a process of its own,
-// the sweeper, waits for that.
+// the sweeper, waits for that. What it mounts nobody else sees.
 package main
 
 import (
@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
 func main() {
@@ -35,6 +37,9 @@ func main() {
 func dispatch(bin string, args []string) error {
 	switch {
 	case len(args) == 0:
+		if err := mounts.Private(); err != nil {
+			return err
+		}
 		return demo(bin)
 	case len(args) == 2 && args[0] == roleWebServer:
 		return serveWeb(args[1])

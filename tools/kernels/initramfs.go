@@ -15,7 +15,7 @@ import (
 
 // packInitramfs writes an initramfs with init, the kernel's modules, programs for tests,
 // the test binaries and the job that names them.
-func packInitramfs(ctx context.Context, name string, img *image, b *binaries, args []string) error {
+func packInitramfs(ctx context.Context, name string, img *image, b *binaries, args, env []string) error {
 	modules, err := modulesOf(ctx, img)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 	if err := addFile(archive, "/init", b.init); err != nil {
 		return err
 	}
-	job := guest.Job{Args: args}
+	job := guest.Job{Args: args, Env: env}
 	for _, m := range modules {
 		path := "/modules/" + m.name + ".ko"
 		archive.file(path, m.data)

@@ -3,7 +3,7 @@
 // binaries, with xdp-tools of the kernel's release, into an initramfs and boots each
 // kernel in qemu.
 //
-//	go run ./tools/kernels [-list] [-kernel 6.1|6.12|newest|all] [-- test arguments]
+//	go run ./tools/kernels [-list] [-all] [-kernel 6.1|6.12|newest|all] [-- test arguments]
 //
 // Arguments after -- go to every test binary, as in -- -test.run TestConnect.
 // Kernels are kept under .cache/kernels; -update asks the mirror for newer ones.
@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // packages are the test packages that must pass in every kernel.
@@ -37,6 +39,7 @@ type options struct {
 	list    bool
 	update  bool
 	verbose bool
+	all     bool
 	kernel  string
 	accel   string
 	timeout time.Duration
@@ -60,9 +63,10 @@ func parseFlags() options {
 	flag.BoolVar(&o.list, "list", false, "show the kernels and which are in the cache")
 	flag.BoolVar(&o.update, "update", false, "get the newest build of each kernel, not the cached one")
 	flag.BoolVar(&o.verbose, "v", false, "show the console also while tests pass")
+	flag.BoolVar(&o.all, "all", false, "run also tests whose outcome is the same in every kernel, and slow ones")
 	flag.StringVar(&o.kernel, "kernel", "all", "kernel to run: "+strings.Join(kernelNames(), ", ")+" or all")
 	flag.StringVar(&o.accel, "accel", "auto", "qemu accelerator: kvm, tcg, or auto for kvm where it is usable")
-	flag.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit for each kernel")
+	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "time limit for each kernel")
 	flag.Parse()
 	o.args = flag.Args()
 	return o
@@ -118,7 +122,7 @@ func runKernel(ctx context.Context, o options, store store, qemu *qemu, k kernel
 	}
 	initramfs := filepath.Join(scratch, "initramfs-"+k.name)
 	defer os.Remove(initramfs)
-	if err := packInitramfs(ctx, initramfs, img, binaries, testArgs(o)); err != nil {
+	if err := packInitramfs(ctx, initramfs, img, binaries, testArgs(o), testEnv(o)); err != nil {
 		return err
 	}
 	fmt.Printf("kernel %s: %s, accelerator %s\n", k.name, img.release, qemu.accel)
@@ -150,6 +154,14 @@ func runKernel(ctx context.Context, o options, store store, qemu *qemu, k kernel
 func testArgs(o options) []string {
 	limit := o.timeout * 8 / 10
 	return append([]string{"-test.v", "-test.timeout=" + limit.String()}, o.args...)
+}
+
+// testEnv is what the environment of the test binaries has beside that of every guest.
+func testEnv(o options) []string {
+	if o.all {
+		return []string{tier.AllEnv + "=1"}
+	}
+	return nil
 }
 
 // hasFilter says that args select tests, so that a package may have none to run.

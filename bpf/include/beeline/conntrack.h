@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include <beeline/flow.h>
+#include <beeline/flow_table.h>
 
 /* As the kernel has them (net/netfilter/nf_conntrack_bpf.c), as far as Linux 6.1 does. */
 struct nf_conn {

@@ -1,28 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a destination to its frontend.
+ * The tables of destinations: which are a Service's, and which must not be reached.
  */
 #pragma once
 
-#include <linux/in.h>
-#include <bpf/bpf_endian.h>
+#include <beeline/addr.h>
 #include <beeline/maps.h>
-
-/*
- * The lower half of a v4-mapped address: 00 00 ff ff and the IPv4 address; that address; and
- * two words as they lie in memory one after the other.
- */
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define BL_MAPPED(ip4) ((__u64)(ip4) << 32 | 0xffff0000U)
-#define BL_MAPPED_IPV4(low) ((__be32)((low) >> 32))
-#define BL_JOINED(first, second) ((__u64)(second) << 32 | (first))
-#define BL_IS_MAPPED(low) ((__u32)(low) == 0xffff0000U)
-#else
-#define BL_MAPPED(ip4) (0xffffULL << 32 | (ip4))
-#define BL_MAPPED_IPV4(low) ((__be32)(low))
-#define BL_JOINED(first, second) ((__u64)(first) << 32 | (second))
-#define BL_IS_MAPPED(low) ((low) >> 32 == 0xffff)
-#endif
 
 /*
  * Where an application or a packet wants to go. The address is held as its two
@@ -59,49 +42,6 @@ static __always_inline void bl_dst_get_addr(const struct bl_dst *dst, union bl_a
 static __always_inline bool bl_dst_has_addr(const struct bl_dst *dst, const union bl_addr *addr)
 {
 	return ((const __u64 *)addr)[1] == dst->low && ((const __u64 *)addr)[0] == dst->high;
-}
-
-/* Both are BL_ALIGNED. */
-static __always_inline bool bl_addr_equal(const union bl_addr *a, const union bl_addr *b)
-{
-	return ((const __u64 *)a)[1] == ((const __u64 *)b)[1] &&
-	       ((const __u64 *)a)[0] == ((const __u64 *)b)[0];
-}
-
-/* Whether @addr, which is BL_ALIGNED, is of IPv4. */
-static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
-{
-	return !((const __u64 *)addr)[0] && BL_IS_MAPPED(((const __u64 *)addr)[1]);
-}
-
-/*
- * Fill what finds the socket that packets from @src to @dst are for. Returns how much of
- * @tuple is in use, as the kernel tells the families apart.
- */
-static __always_inline __u32 bl_sock_tuple(bool ipv4, const union bl_addr *src, __be16 src_port,
-					   const union bl_addr *dst, __be16 dst_port,
-					   struct bpf_sock_tuple *tuple)
-{
-	if (ipv4) {
-		tuple->ipv4.saddr = src->word[3];
-		tuple->ipv4.daddr = dst->word[3];
-		tuple->ipv4.sport = src_port;
-		tuple->ipv4.dport = dst_port;
-		return sizeof(tuple->ipv4);
-	}
-	__builtin_memcpy(tuple->ipv6.saddr, src, sizeof(tuple->ipv6.saddr));
-	__builtin_memcpy(tuple->ipv6.daddr, dst, sizeof(tuple->ipv6.daddr));
-	tuple->ipv6.sport = src_port;
-	tuple->ipv6.dport = dst_port;
-	return sizeof(tuple->ipv6);
-}
-
-static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)
-{
-	addr->word[0] = 0;
-	addr->word[1] = 0;
-	addr->word[2] = bpf_htonl(0xffff);
-	addr->word[3] = ip4;
 }
 
 /* A hash of a frontend's key, good in its upper half. The agent computes the same. */

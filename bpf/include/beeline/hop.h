@@ -6,7 +6,7 @@
 #pragma once
 
 #include <linux/if_ether.h>
-#include <beeline/balance.h>
+#include <beeline/route.h>
 
 enum bl_hop_limits {
 	BL_HOP_SHIFT = 10,

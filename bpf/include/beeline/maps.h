@@ -9,6 +9,7 @@
 #include <bpf/bpf_helpers.h>
 #include <beeline/types.h>
 
+#define likely(condition) __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /*
@@ -29,15 +30,19 @@ BL_EXPORT(enum, bl_set_bits);
 BL_EXPORT(enum, bl_set_kind);
 BL_EXPORT(enum, bl_algorithm);
 BL_EXPORT(enum, bl_backend_state);
+BL_EXPORT(enum, bl_sock_state);
+BL_EXPORT(enum, bl_udp_sock_size);
 BL_EXPORT(enum, bl_udp_direction);
 BL_EXPORT(struct, bl_udp_query);
 BL_EXPORT(enum, bl_udp_answer);
 BL_EXPORT(enum, bl_node_addr_flag);
+BL_EXPORT(enum, bl_endpoint_bits);
 BL_EXPORT(enum, bl_filter_size);
 BL_EXPORT(enum, bl_reason);
 BL_EXPORT(enum, bl_flow_state);
 BL_EXPORT(enum, bl_flow_bits);
 BL_EXPORT(struct, bl_flow_forward);
+BL_EXPORT(struct, bl_flow_reply);
 BL_EXPORT(struct, bl_tag);
 BL_EXPORT(enum, bl_device_flag);
 BL_EXPORT(enum, bl_device_limit);
@@ -126,6 +131,18 @@ struct {
 	__type(value, struct bl_udp_peer_entry);
 } bl_udp_peer SEC(".maps");
 
+/*
+ * UDP sockets, each at the place that its cookie names. Cookies count up, so the places of
+ * sockets of the same time differ.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BL_UDP_SOCK_SIZE);
+	__type(key, __u32);
+	__type(value, struct bl_sock_entry);
+} bl_udp_sock SEC(".maps");
+
+/* Sockets of TCP, and those of UDP whose place is another one's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -141,6 +158,18 @@ struct {
 	__type(value, __u32);
 } bl_srcrange SEC(".maps");
 
+/*
+ * Asked only about new flows that come by the tunnel. A trie, unlike a hash, takes memory for
+ * nothing but what it holds; all keys have the full length.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_endpoint_key);
+	__type(value, __u32);
+} bl_endpoint SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 64);
@@ -149,7 +178,7 @@ struct {
 	__type(value, __u32);
 } bl_service_cidr SEC(".maps");
 
-/* Pods by address: a client in one of these is inside the cluster. */
+/* Pods by address: a client in one of these may be beside its backend on another node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1024);
@@ -187,6 +216,21 @@ struct {
 	__type(key, __u32);
 	__type(value, struct bl_tracking_entry);
 } bl_tracking SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_source_port_entry);
+} bl_source_port SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct bl_exhausted_key);
+	__type(value, struct bl_exhausted_entry);
+} bl_exhausted SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -285,6 +329,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct bl_node_name_entry);
 } bl_node_name SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_secret_entry);
+} bl_secret SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

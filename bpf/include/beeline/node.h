@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include <beeline/flow.h>
+#include <beeline/flow_table.h>
 
 enum bl_tunnel_limits {
 	/* Bytes before the client's packet: IP, UDP and Geneve headers, the option. */
@@ -31,9 +31,19 @@ static __always_inline __u32 bl_node_of(const union bl_addr *addr)
 	return id ? *id : 0;
 }
 
-static __always_inline bool bl_device_has_addr(const struct bl_device_entry *device, bool ipv4)
+/* Whether an address is one of this node. */
+static __always_inline bool bl_node_is_self(const union bl_addr *addr)
 {
-	const __be32 *six = device->addr6.word;
+	const struct bl_node_entry *node = bl_node_lookup(bl_node_of(addr));
 
-	return ipv4 ? device->addr4 != 0 : (six[0] | six[1] | six[2] | six[3]) != 0;
+	return node && node->flags & BL_NODE_SELF;
+}
+
+/* Whether an address is one of another node of the cluster. Of none, the entry is there, too. */
+static __always_inline bool bl_node_is_other(const union bl_addr *addr)
+{
+	__u32 id = bl_node_of(addr);
+	const struct bl_node_entry *node = id ? bl_node_lookup(id) : NULL;
+
+	return node && !(node->flags & BL_NODE_SELF);
 }

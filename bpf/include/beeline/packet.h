@@ -38,10 +38,12 @@ enum bl_packet_part {
 /* Offsets are from the start of the packet data. */
 struct bl_packet {
 	struct bl_flow_key key; /* addresses, ports, protocol as they stand */
-	__u32 l3;
-	__u32 l4;
+	__u16 l3;
+	__u16 l4;
 	__be32 fragment_id; /* 0 when whole */
 	__u32 ifindex; /* of the device that it is at */
+	__u32 seq; /* TCP: sequence number, and below what is acknowledged */
+	__u32 ack;
 	__u16 l4_len; /* by the IP header; cut off where the kernel has put many packets together */
 	/* SCTP: of the segment that means the same to a connection. UDP: 0. */
 	__u8 tcp_flags;
@@ -49,6 +51,7 @@ struct bl_packet {
 	bool ipv4;
 	bool plain; /* read by bl_packet_plain */
 	__u8 part; /* enum bl_packet_part */
+	bool data; /* TCP: there is some */
 	/* The packet is about to leave: what is answered comes in by the device. */
 	bool leaves;
 };
@@ -86,7 +89,7 @@ static __always_inline bool bl_packet_plain(void *data, void *end, __u32 l3, __b
 	const struct bl_plain4 *four = data + l3;
 	const struct bl_plain6 *six = data + l3;
 	const struct tcphdr *tcp;
-	__u32 length;
+	__u32 length, header;
 
 	packet->l3 = l3;
 	if (protocol == bpf_htons(ETH_P_IP)) {
@@ -126,9 +129,11 @@ static __always_inline bool bl_packet_plain(void *data, void *end, __u32 l3, __b
 		return true;
 	}
 	packet->tcp_flags = ((const __u8 *)tcp)[13];
-	return packet->key.proto == IPPROTO_TCP &&
-	       ((const __u8 *)tcp)[12] >> 4 << 2 >= (int)sizeof(*tcp) &&
-	       (__u32)(((const __u8 *)tcp)[12] >> 4 << 2) <= length;
+	packet->seq = bpf_ntohl(tcp->seq);
+	packet->ack = bpf_ntohl(tcp->ack_seq);
+	header = ((const __u8 *)tcp)[12] >> 4 << 2;
+	packet->data = header < length;
+	return packet->key.proto == IPPROTO_TCP && header >= sizeof(*tcp) && header <= length;
 }
 
 /* New addresses and ports of a packet. */

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include <beeline/flow.h>
+#include <beeline/flow_table.h>
 
 enum bl_peers_limits {
 	/* How long a flow may be idle and its replies still be expected. */
@@ -45,5 +45,5 @@ static __always_inline bool bl_peers_has(const union bl_addr *from, const union 
 	if (!peers)
 		return false;
 	second = peers->second[bl_peers_place(from, to)];
-	return second && bl_flow_now() - second < BL_PEERS_SECONDS;
+	return second && bl_flow_age(bl_flow_now(), second) < BL_PEERS_SECONDS;
 }

@@ -5,8 +5,11 @@
  */
 #pragma once
 
-#include <beeline/packet.h>
-#include <beeline/sctp.h>
+#include <beeline/route.h>
+#include <beeline/opt/sctp.h>
+
+/* To the next program of the hook, then the stack: the packet is not ours. */
+#define BL_TC_PASS TC_ACT_UNSPEC
 
 enum bl_packet_limits {
 	BL_PACKET_MAX_EXTENSIONS = 8, /* IPv6 extension headers */
@@ -49,6 +52,7 @@ static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_pac
 	__u32 end = packet->l3 + len;
 	__u32 header = sizeof(struct udphdr);
 	__u8 size_flags[2] = {};
+	__be32 numbers[2];
 
 	if (packet->part == BL_PACKET_LATER)
 		return packet->l4 < end && end <= skb->len;
@@ -77,6 +81,14 @@ static __always_inline bool bl_packet_ports(struct __sk_buff *skb, struct bl_pac
 		return false;
 	packet->tcp_flags = size_flags[1];
 	packet->l4_len = end - packet->l4;
+	packet->data = packet->l4 + header < end;
+	if (packet->key.proto == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, packet->l4 + offsetof(struct tcphdr, seq), &numbers,
+				       sizeof(numbers)))
+			return false;
+		packet->seq = bpf_ntohl(numbers[0]);
+		packet->ack = bpf_ntohl(numbers[1]);
+	}
 	return !bpf_skb_load_bytes(skb, packet->l4, &packet->key.src_port, 4);
 }
 
@@ -116,12 +128,49 @@ struct bl_extension {
 	__be32 id; /* of a fragment */
 };
 
-static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_packet *packet)
+/* Whether a fragment is not the first one, by its header; one that is all 0 is no fragment's. */
+static __always_inline bool bl_extension_later(const struct bl_extension *fragment)
+{
+	return fragment->offset & bpf_htons(0xfff8);
+}
+
+/*
+ * Walk the extension headers of an IPv6 packet, the first of which is @next at @at, up to what
+ * has ports or is a later fragment's; that is then in both. A fragment's header is copied to
+ * @fragment. False when the packet is cut short.
+ */
+static __always_inline bool bl_packet_extensions(struct __sk_buff *skb, __u32 *at, __u8 *next,
+						 struct bl_extension *fragment)
 {
 	struct bl_extension extension;
+
+	for (int i = 0; i < BL_PACKET_MAX_EXTENSIONS; i++) {
+		switch (*next) {
+		case IPPROTO_FRAGMENT:
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+			if (bpf_skb_load_bytes(skb, *at, &extension, sizeof(extension)))
+				return false;
+			if (*next == IPPROTO_FRAGMENT) {
+				extension.length = 0;
+				*fragment = extension;
+			}
+			*next = extension.next;
+			*at += (extension.length + 1) * 8;
+			if (!bl_extension_later(fragment))
+				continue;
+		}
+		break;
+	}
+	return true;
+}
+
+static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_packet *packet)
+{
+	struct bl_extension fragment = {};
 	struct ipv6hdr ip;
 	__u32 at = packet->l3 + sizeof(ip);
-	__u8 next;
 
 	if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)) || ip.version != 6)
 		return false;
@@ -129,28 +178,11 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 	__builtin_memcpy(&packet->key.dst, &ip.daddr, sizeof(packet->key.dst));
 	packet->ttl = ip.hop_limit;
 	packet->ipv4 = false;
-	next = ip.nexthdr;
-	for (int i = 0; i < BL_PACKET_MAX_EXTENSIONS; i++) {
-		switch (next) {
-		case IPPROTO_FRAGMENT:
-		case IPPROTO_HOPOPTS:
-		case IPPROTO_ROUTING:
-		case IPPROTO_DSTOPTS:
-			if (bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
-				return false;
-			if (next == IPPROTO_FRAGMENT) {
-				extension.length = 0;
-				bl_packet_fragment(packet, bpf_ntohs(extension.offset) & 0xfff8,
-						   extension.offset & bpf_htons(1), extension.id);
-			}
-			next = extension.next;
-			at += (extension.length + 1) * 8;
-			if (packet->part != BL_PACKET_LATER)
-				continue;
-		}
-		break;
-	}
-	packet->key.proto = next;
+	packet->key.proto = ip.nexthdr;
+	if (!bl_packet_extensions(skb, &at, &packet->key.proto, &fragment))
+		return false;
+	bl_packet_fragment(packet, bpf_ntohs(fragment.offset) & 0xfff8,
+			   fragment.offset & bpf_htons(1), fragment.id);
 	packet->l4 = at;
 	return bl_packet_ports(skb, packet,
 			       sizeof(ip) + bl_packet_len(skb, packet->l3 + sizeof(ip),
@@ -184,6 +216,21 @@ static __always_inline bool bl_packet_parse(struct __sk_buff *skb, __u32 l3,
 					    struct bl_packet *packet)
 {
 	return bl_packet_parse_as(skb, l3, skb->protocol, packet);
+}
+
+/*
+ * The interface index of the device @id in bl_device, by which a packet leaves that is
+ * given the addresses of @to. 0 when there is none.
+ */
+static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
+					   const struct bl_rewrite *to, bool ipv4)
+{
+	const struct bl_device_entry *device;
+
+	if (id == BL_DEVICE_ROUTED)
+		return bl_route(skb, skb->ifindex, &to->src, &to->dst, ipv4);
+	device = bl_device_lookup(id);
+	return device ? device->ifindex : 0;
 }
 
 /*
@@ -264,6 +311,12 @@ static __always_inline bool bl_rewrite_ipv4(struct __sk_buff *skb, const struct 
 				    sizeof(to_addrs), 0);
 }
 
+/*
+ * The sum of a whole packet that the device may have computed (CHECKSUM_COMPLETE): with
+ * BPF_F_PSEUDO_HDR the kernel takes a change of the addresses for one that the checksum of
+ * the IPv4 header makes up for. An IPv6 header has none, so the sum is told of the new
+ * addresses, which makes it what it was.
+ */
 static __always_inline bool bl_rewrite_ipv6(struct __sk_buff *skb, const struct bl_packet *packet,
 					    const struct bl_rewrite *to, bool hop, __u32 checksum,
 					    __u64 flags)
@@ -275,10 +328,10 @@ static __always_inline bool bl_rewrite_ipv6(struct __sk_buff *skb, const struct 
 	if (checksum && bpf_l4_csum_replace(skb, checksum, 0, diff, flags | BPF_F_PSEUDO_HDR))
 		return false;
 	if (hop && bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit),
-				       &hop_limit, sizeof(hop_limit), 0))
+				       &hop_limit, sizeof(hop_limit), BPF_F_RECOMPUTE_CSUM))
 		return false;
 	return !bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, saddr), &to->src, 32,
-				    checksum ? 0 : BPF_F_RECOMPUTE_CSUM);
+				    BPF_F_RECOMPUTE_CSUM);
 }
 
 /*
@@ -305,12 +358,23 @@ static __noinline bool bl_rewrite_sctp(struct __sk_buff *skb, const struct bl_pa
 				    BPF_F_RECOMPUTE_CSUM);
 }
 
+/* Whether a datagram has no checksum at @at: nothing makes up for what changes in it. */
+static __always_inline bool bl_packet_no_checksum(struct __sk_buff *skb, __u32 at)
+{
+	__u16 sum;
+
+	return !bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) && !sum;
+}
+
 /* Give a TCP or UDP packet new ports. */
 static __always_inline bool bl_rewrite_ports(struct __sk_buff *skb, const struct bl_packet *packet,
 					     __u32 to_ports, __u32 checksum, __u64 flags)
 {
 	__u32 from_ports = *(const __u32 *)&packet->key.src_port;
 
+	if (packet->key.proto == IPPROTO_UDP && bl_packet_no_checksum(skb, checksum))
+		return !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports),
+					    BPF_F_RECOMPUTE_CSUM);
 	return !bpf_l4_csum_replace(skb, checksum, from_ports, to_ports,
 				    flags | sizeof(to_ports)) &&
 	       !bpf_skb_store_bytes(skb, packet->l4, &to_ports, sizeof(to_ports), 0);
@@ -355,8 +419,9 @@ static __always_inline bool bl_packet_rewrite_plain(struct __sk_buff *skb,
 	struct bl_plain6 *six;
 	__u64 flags;
 	__u32 checksum = bl_packet_checksum(packet, &flags);
-	__u32 change;
+	__u32 change, words[2];
 	void *end;
+	__u64 sum;
 
 	if (packet->ipv4) {
 		__u32 from[2] = {packet->key.src.word[3], packet->key.dst.word[3]};
@@ -379,12 +444,23 @@ static __always_inline bool bl_packet_rewrite_plain(struct __sk_buff *skb,
 			return false;
 		bl_plain_ipv4(&four->ip, to, change, hop);
 		*(__u32 *)&four->tcp = to_ports;
+		if (unlikely(packet->key.proto == IPPROTO_UDP &&
+			     !((struct udphdr *)&four->tcp)->check))
+			bpf_csum_update(skb, bl_csum_change(&from_ports, &to_ports, 1));
 		return true;
 	}
 	six = (void *)(long)skb->data + (packet->l3 ? ETH_HLEN : 0);
 	if ((void *)(six + 1) > end)
 		return false;
+	words[0] = ((const __u32 *)&six->ip)[1];
 	bl_plain_ipv6(&six->ip, to, hop);
+	words[1] = ((const __u32 *)&six->ip)[1];
 	*(__u32 *)&six->tcp = to_ports;
+	/* See bl_rewrite_ipv6. */
+	sum = (__u64)change + bl_csum_change(&words[0], &words[1], 1);
+	if (unlikely(packet->key.proto == IPPROTO_UDP && !((struct udphdr *)&six->tcp)->check))
+		sum += bl_csum_change(&from_ports, &to_ports, 1);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	bpf_csum_update(skb, (__u32)sum + (__u32)(sum >> 32));
 	return true;
 }

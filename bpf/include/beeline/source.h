@@ -11,7 +11,7 @@
 #pragma once
 
 #include <bpf/bpf_core_read.h>
-#include <beeline/frontend.h>
+#include <beeline/service.h>
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -11,7 +11,7 @@
 #include <linux/types.h>
 
 enum bl_schema {
-	BL_SCHEMA = 1,
+	BL_SCHEMA = 2,
 };
 
 /* For what is read or written in halves of an address. */
@@ -148,7 +148,9 @@ struct bl_service_name_entry {
 	__u8 family; /* 4, 6; 0 is unused */
 	__u8 internal_local;
 	__u8 external_local;
-	__u8 pad[8];
+	__u32 bound; /* slots that a set may take, which asks for more; 0 is none */
+	__u8 cut; /* by bits: of which tables the Service gets less than it asks for */
+	__u8 pad[3];
 };
 _Static_assert(sizeof(struct bl_service_name_entry) == 224, "bl_service_name_entry");
 
@@ -221,8 +223,42 @@ struct bl_affinity_entry {
 };
 
 /*
- * An unconnected UDP socket and one of its peers. Each translation has two
- * entries: under the Service address (what to send to) and under the backend's
+ * What a socket asked for and got: the Service that it is connected to, or that it first
+ * sent to unconnected. Only programs that hold the socket's lock write it.
+ */
+struct bl_sock_entry {
+	union bl_addr vip;
+	union bl_addr addr; /* of the backend */
+	struct bl_backend_ref backend;
+	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns; but for BL_SOCK_CONNECTED */
+	__u32 owner; /* bl_udp_sock: upper part of the socket's cookie, plus 1; 0 is free */
+	__u32 service;
+	__be16 vip_port; /* 0: there is no Service */
+	__be16 port; /* of the backend */
+	__u8 state; /* enum bl_sock_state */
+	__u8 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
+	__u8 spilled; /* bl_udp_peer has, or had, more of the socket */
+	/* bl_udp_sock: what is kept of another socket with this place is, or was, in bl_sock */
+	__u8 shared;
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_sock_entry) == 64, "bl_sock_entry");
+
+enum bl_sock_state {
+	BL_SOCK_UNCONNECTED, /* it has sent to the Service */
+	/* It has since sent to the backend itself: replies are shown as of that. */
+	BL_SOCK_HIDDEN,
+	BL_SOCK_CONNECTED,
+};
+
+/* bl_udp_sock: the low bits of a socket's cookie are the index of its place. */
+enum bl_udp_sock_size {
+	BL_UDP_SOCK_SHIFT = 16,
+	BL_UDP_SOCK_SIZE = 1 << BL_UDP_SOCK_SHIFT,
+};
+
+/*
+ * A UDP socket and one more Service that it sends to unconnected. Each translation has
+ * two entries: under the Service address (what to send to) and under the backend's
  * address (what to show as the source of a reply).
  */
 enum bl_udp_direction {
@@ -249,26 +285,17 @@ struct bl_udp_peer_entry {
 };
 _Static_assert(sizeof(struct bl_udp_peer_entry) == 40, "bl_udp_peer_entry");
 
-/* What a socket asked for and got; freed with the socket. */
-struct bl_sock_entry {
-	union bl_addr vip;
-	union bl_addr addr; /* backend */
-	__be16 vip_port; /* 0: not connected to a Service */
-	__be16 port; /* backend */
-	__u32 service;
-	struct bl_backend_ref backend;
-};
-_Static_assert(sizeof(struct bl_sock_entry) == 48, "bl_sock_entry");
-
 /* What the agent asks bl_udp_service about: a connected UDP socket. */
 struct bl_udp_query {
 	__u8 ethernet[16]; /* zero: a test run takes it for a packet's header */
+	__u64 cookie;
 	union bl_addr local;
 	union bl_addr peer;
 	__be16 local_port;
 	__be16 peer_port;
-};
-_Static_assert(sizeof(struct bl_udp_query) == 52, "bl_udp_query");
+	__u32 pad;
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_udp_query) == 64, "bl_udp_query");
 
 /* What it answers, but for the id of a Service. */
 enum bl_udp_answer {
@@ -288,6 +315,20 @@ struct bl_cidr_key {
 	union bl_addr addr;
 };
 _Static_assert(sizeof(struct bl_cidr_key) == 20, "bl_cidr_key");
+
+/* bl_endpoint: an endpoint on this node, of one family of one Service port. */
+struct bl_endpoint_key {
+	__u32 prefix_len; /* all of the rest */
+	union bl_addr addr;
+	__be16 port;
+	__u16 pad;
+	__u32 service;
+};
+_Static_assert(sizeof(struct bl_endpoint_key) == 28, "bl_endpoint_key");
+
+enum bl_endpoint_bits {
+	BL_ENDPOINT_BITS = 8 * (sizeof(struct bl_endpoint_key) - sizeof(__u32)),
+};
 
 /*
  * A packet flow, as a packet of it looks where it is translated: forward packets
@@ -312,41 +353,70 @@ enum bl_flow_state {
 	BL_FLOW_BACKEND_CLOSING, /* TCP: FIN of the backend seen */
 	BL_FLOW_CLOSED, /* TCP: FIN of both sides, or RST */
 	BL_FLOW_ABORTED, /* TCP: RST, or FIN of the client, before it was established */
-};
-
-/* What only the forward entry of a flow holds. */
-struct bl_flow_forward {
-	/* Its id is ~0 when it is not known. The generation of one that another node has
-	 * chosen is the second in which it last was. */
-	struct bl_backend_ref backend;
-	__u32 used; /* s of CLOCK_MONOTONIC_COARSE, last packet of either direction */
-	__u32 service;
+	BL_FLOW_CLASHED, /* TCP: the backend has answered within another connection */
 };
 
 /*
- * What to do with a packet of a flow. A flow has two entries, and from each the
- * other can be made again: the forward entry leads from (client, Service address)
- * to (source, backend), the reply entry from (backend, source) back. Source is the
- * client itself, or with SNAT an address of this node.
+ * TCP: where both streams of a connection are, host byte order. 0 is not known. A packet
+ * that is not near is no evidence of anything: who cannot see the packets of a connection
+ * must not be able to change its state.
  */
-struct bl_flow_entry {
-	/* Forward: the backend. Reply: the Service address. */
-	union bl_addr addr;
-	union {
-		struct bl_flow_forward forward;
-		/* Reply: the client. */
-		union bl_addr client;
-	};
-	__be16 port; /* of addr */
-	/* Forward: port of the source, or index in bl_node when it leaves by the tunnel.
-	 * Reply: port of the client. */
-	__be16 other_port;
-	/* Low bits of the second in which the other entry was last looked up. */
-	__u16 touched;
-	/* Index in bl_device. Forward: leaves by it, 0 is the host's stack. Reply: the
-	 * client is behind it; 0 likewise. Or BL_DEVICE_ROUTED, BL_DEVICE_TURNED. */
+struct bl_flow_tcp {
+	__u32 client_seq; /* sequence number of the client's last packet */
+	/* What it acknowledged; before that, what acknowledges the backend's SYN. */
+	__u32 backend_seq;
+};
+
+union bl_flow_progress {
+	struct bl_flow_tcp tcp;
+	/* UDP, another node has chosen the backend: the second in which it last did. */
+	__u32 tunnel_second;
+};
+
+/* Where the packets come from that the backend gets. */
+union bl_flow_source {
+	__be16 port;
+	__u16 node; /* with the tunnel: index in bl_node of where they go as they are */
+};
+
+/* The client's packets, (client, Service address): they go to the backend. */
+struct bl_flow_forward {
+	union bl_addr backend;
+	__u32 backend_id; /* ~0: not known */
+	__u32 used; /* s of CLOCK_MONOTONIC_COARSE, last packet of either direction */
+	union bl_flow_progress progress;
+	__be16 backend_port;
+	union bl_flow_source source;
+	__u16 generation; /* low bits of the backend's */
+	/* Index in bl_device: they leave by it. 0 is the host's stack. Or BL_DEVICE_ROUTED,
+	 * BL_DEVICE_HAIRPIN. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_flow_forward) == 40, "bl_flow_forward");
+
+/* The backend's packets, (backend, source): they go to the client. */
+struct bl_flow_reply {
+	union bl_addr service; /* address and port: where the client's packets go */
+	union bl_addr client;
+	__be16 service_port;
+	__be16 client_port;
+	__u16 touched; /* low bits of the second in which the forward entry was looked up */
+	__u8 device; /* the client is behind it; values as of the forward entry */
+	__u8 bits; /* enum bl_flow_bits */
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_flow_reply) == 40, "bl_flow_reply");
+
+/*
+ * What to do with a packet of a flow. A flow has two entries, and from each the other can be
+ * made again. The source, which the backend sees, is the client itself or, with SNAT, an
+ * address of this node. flow_table.h alone writes entries.
+ */
+struct bl_flow_entry {
+	union {
+		struct bl_flow_forward forward;
+		struct bl_flow_reply reply;
+	};
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_entry) == 40, "bl_flow_entry");
 
@@ -371,12 +441,41 @@ enum bl_flow_bits {
 struct bl_half_open_entry {
 	/* Half-open flows in bl_flow. Not exact: the agent counts them now and then. */
 	__s64 count;
-	__u8 pad[56]; /* new flows write what is above, all packets read what is below */
+	__u64 removed; /* entries that the agent has removed from bl_flow, ever */
+	__u8 pad[48]; /* new flows write what is above, all packets read what is below */
 	/* bl_flow_now() when bl_overflow was last added to; 0: it is empty. */
 	__u32 overflow;
 	__u8 pad2[60];
 };
 _Static_assert(sizeof(struct bl_half_open_entry) == 128, "bl_half_open_entry");
+
+/*
+ * Which source ports SNAT leaves to others, by the agent: net.ipv4.ip_local_port_range and
+ * ip_local_reserved_ports of the node. Host byte order.
+ */
+struct bl_source_port_entry {
+	/* What the kernel gives to connections of the node's processes; both included. */
+	__u16 local_min;
+	__u16 local_max;
+	__u32 pad;
+	__u64 reserved[1024]; /* a bit for each port */
+};
+_Static_assert(sizeof(struct bl_source_port_entry) == 8200, "bl_source_port_entry");
+
+/* A backend for which a flow with SNAT found no free source port. */
+struct bl_exhausted_key {
+	union bl_addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct bl_exhausted_key) == 20, "bl_exhausted_key");
+
+struct bl_exhausted_entry {
+	__u64 count; /* of new flows that were dropped */
+	__u32 second; /* as bl_flow_now(), of the last one */
+	__u32 backend_id;
+};
 
 /* What netfilter tracks in this network namespace, by the agent. */
 struct bl_tracking_entry {
@@ -489,7 +588,7 @@ enum bl_device_limit {
 	/* Packets that the host sends to a backend on this node, and the replies: they turn
 	 * round where they would leave. Its entry has the address alone that stands for
 	 * the host. */
-	BL_DEVICE_TURNED = 254,
+	BL_DEVICE_HAIRPIN = 254,
 };
 
 enum bl_node_addr_flag {
@@ -542,7 +641,7 @@ enum bl_tunnel {
 	BL_TUNNEL_CRITICAL = 1 << 6,
 };
 
-/* The only option: the backend that the packet is for. */
+/* The only option: the backend that the packet is for, and who may say so. */
 struct bl_tunnel_option {
 	__be16 class;
 	__u8 type;
@@ -550,8 +649,20 @@ struct bl_tunnel_option {
 	union bl_addr backend;
 	__be16 port;
 	__be16 pad;
+	__u8 secret[8]; /* of the cluster, see struct bl_secret_entry */
 };
-_Static_assert(sizeof(struct bl_tunnel_option) == 24, "bl_tunnel_option");
+_Static_assert(sizeof(struct bl_tunnel_option) == 32, "bl_tunnel_option");
+
+/*
+ * What packets of the tunnel show that they are of a node of the cluster, by the agent: words
+ * as they lie in the option, 0 where there is no secret. To go from one to another, all nodes
+ * accept both before the first one sends the new one.
+ */
+struct bl_secret_entry {
+	__u64 sent;
+	__u64 accepted[2];
+};
+_Static_assert(sizeof(struct bl_secret_entry) == 24, "bl_secret_entry");
 
 /* Size of bl_filter. */
 enum bl_filter_size {
@@ -598,7 +709,11 @@ struct bl_agent_entry {
 	__u16 flags; /* enum bl_agent_flag */
 	char version[64];
 	char node[256];
-	char source[256];
+	char source[128];
+	char sized_by[104]; /* what the sizes of the tables follow from */
+	__u64 evicted_established; /* flows, since the start, as far as is known */
+	__u64 evicted_half_open;
+	__u64 evicted; /* ns since the epoch when one was established; 0 is never */
 	char cgroup[256];
 };
 
@@ -636,7 +751,7 @@ enum bl_reason {
 	BL_REASON_FRAGMENT_NOT_KEPT,
 	/* Served: the packet was translated at tc. */
 	BL_REASON_PACKET_TRANSLATED,
-	/* Passed untouched at tc: the packet is of no flow and for no Service. */
+	/* Passed untouched at tc ingress: the packet is of no flow and for no Service. */
 	BL_REASON_PACKET_PASSED,
 	/* Served: the packet was sent to its backend's node in the tunnel. */
 	BL_REASON_TUNNEL_SENT,
@@ -646,9 +761,25 @@ enum bl_reason {
 	BL_REASON_TUNNEL_STRANGER,
 	/* Dropped: a packet of the tunnel that is cut short, nested or has another option. */
 	BL_REASON_TUNNEL_MALFORMED,
-	/* Dropped: a packet of the tunnel whose backend is not on this node. */
+	/* Dropped: a packet of the tunnel whose backend is no endpoint of the Service on this
+	 * node. */
 	BL_REASON_TUNNEL_NO_BACKEND,
 	/* Served: the flow began when half-open ones had used up their share of the table. */
 	BL_REASON_FLOW_OVERFLOW,
+	/* Dropped: the device to the backend has no address of the family for SNAT. */
+	BL_REASON_NO_SOURCE_ADDRESS,
+	/* No event: entries that the programs have added to bl_flow, and removed from it. */
+	BL_REASON_FLOW_ENTRY_ADDED,
+	BL_REASON_FLOW_ENTRY_REMOVED,
+	/* Dropped: a packet of the tunnel to an address and port that no Service has. */
+	BL_REASON_TUNNEL_NO_SERVICE,
+	/* Dropped: an ICMP message of the tunnel that is no error about a flow to a backend on
+	 * this node. */
+	BL_REASON_TUNNEL_NO_FLOW,
+	/* Dropped: a packet of the tunnel without a secret that this node accepts. */
+	BL_REASON_TUNNEL_WRONG_SECRET,
+	/* Dropped: a packet to the tunnel's port of another node that a pod or a process of this
+	 * node has sent. */
+	BL_REASON_TUNNEL_SPOOFED,
 	BL_REASON_COUNT,
 };

@@ -5,6 +5,11 @@
   {{- include "beeline.container" (list .) | nindent 2 }}
   volumeMounts:
     {{- include "beeline.volumeMounts" . | nindent 4 }}
+    {{- if include "beeline.tunnels" . }}
+    - name: dsr-secret
+      mountPath: /etc/beeline-dsr
+      readOnly: true
+    {{- end }}
     {{- with .Values.networkNamespaces.path }}
     - name: network-namespaces
       mountPath: {{ . }}
@@ -30,11 +35,12 @@
     - name: metrics
       containerPort: {{ int .Values.metrics.port }}
       protocol: TCP
-  # Time to read all Services of a large cluster.
+  # Passes when the tables hold all Services: an hour for an API server that is away or
+  # slow, since an agent that is started anew lists everything once more.
   startupProbe:
-    {{- include "beeline.probe" (list . "/livez") | nindent 4 }}
+    {{- include "beeline.probe" (list . "/startupz") | nindent 4 }}
     periodSeconds: 2
-    failureThreshold: 150
+    failureThreshold: 1800
   # A node that is about to be deleted is not ready, and no reason to restart.
   readinessProbe:
     {{- include "beeline.probe" (list . "/healthz") | nindent 4 }}
@@ -59,6 +65,9 @@
 - --oom-score-adj=-997
 {{- end }}
 {{ include "beeline.placeArgs" . }}
+{{- if include "beeline.tunnels" . }}
+- --dsr-secret-file=/etc/beeline-dsr/{{ .Values.dsr.existingSecret.key }}
+{{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}

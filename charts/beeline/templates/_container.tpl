@@ -3,6 +3,8 @@
 {{- $root := first . -}}
 image: {{ include "beeline.image" $root }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+# The status of a pod that fails has the last lines of its log.
+terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   {{- include "beeline.securityContext" . | nindent 2 }}
 {{- end -}}

@@ -15,6 +15,9 @@
 - name: cgroup
   mountPath: {{ include "beeline.cgroupMount" . }}
   readOnly: true
+# Where the agent mounts cgroup2 on a node that has cgroup v1 alone.
+- name: run
+  mountPath: /run/beeline
 - name: xtables-lock
   mountPath: /run/xtables.lock
 - name: config
@@ -36,6 +39,14 @@
   hostPath:
     path: {{ include "beeline.cgroupMount" . }}
     type: Directory
+- name: run
+  emptyDir: {}
+{{- if include "beeline.tunnels" . }}
+- name: dsr-secret
+  secret:
+    secretName: {{ include "beeline.dsrSecret" . }}
+    defaultMode: 0400
+{{- end }}
 {{- with .Values.networkNamespaces.path }}
 - name: network-namespaces
   hostPath:

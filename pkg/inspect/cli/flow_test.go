@@ -21,7 +21,6 @@ type flow struct {
 	source                   string // "" is the client
 	state                    uint8
 	backendID                uint32
-	serviceID                uint32
 	tunnel                   string // "out" to node 4, "in", or ""
 }
 
@@ -31,14 +30,14 @@ const gone = ^uint32(0)
 // flows are local and remote, of both families, one of an unknown Service port and
 // one that was made again; and one each way by the tunnel.
 var flows = []flow{
-	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, webID, ""},
-	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, webID, ""},
-	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, 0, ""},
-	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 5, webID + 1, ""},
-	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, dnsID, ""},
-	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, 0, ""},
-	{model.TCP, "198.18.0.1:40000", "203.0.113.5:80", "10.0.2.1:8080", "", 2, 2, webID, "out"},
-	{model.TCP, "198.18.0.2:40000", "203.0.113.5:80", "10.0.1.2:8080", "198.18.0.2:11768", 2, gone, 0, "in"},
+	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, ""},
+	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, ""},
+	{model.TCP, "198.51.100.9:51001", "192.0.2.10:30080", "10.0.3.1:8080", "192.0.2.10:61234", 2, gone, ""},
+	{model.TCP, "[2001:db8::9]:40000", "[fd00:96::20]:80", "[fd00:1::1]:8080", "", 0, 4, ""},
+	{model.UDP, "198.51.100.9:51000", "10.96.0.10:53", "10.0.2.5:53", "192.0.2.10:51000", 0, 6, ""},
+	{model.UDP, "198.51.100.9:5353", "10.99.0.1:53", "10.0.9.9:53", "198.51.100.9:62000", 2, gone, ""},
+	{model.TCP, "198.18.0.1:40000", "203.0.113.5:80", "10.0.2.1:8080", "", 2, 2, "out"},
+	{model.TCP, "198.18.0.2:40000", "203.0.113.5:80", "10.0.1.2:8080", "198.18.0.2:11768", 2, gone, "in"},
 }
 
 // put writes the forward and the reply entry of a flow that is idle for 20 s.
@@ -51,11 +50,12 @@ func (f flow) put(t *testing.T, dir string, now uint32) {
 		_                [3]uint8
 	}
 	type forward struct {
-		Addr                                 [16]byte
-		BackendID, Generation, Used, Service uint32
-		Port, OtherPort                      [2]byte
-		Touched                              uint16
-		Device, Bits                         uint8
+		Backend          [16]byte
+		BackendID, Used  uint32
+		Progress         [2]uint32
+		Port, SourcePort [2]byte
+		Generation       uint16
+		Device, Bits     uint8
 	}
 	type reply struct {
 		Addr, Client    [16]byte
@@ -83,7 +83,7 @@ func (f flow) put(t *testing.T, dir string, now uint32) {
 	m := openMap(t, dir, "bl_flow")
 	check(t, m.Put(
 		key{client.Addr().As16(), service.Addr().As16(), port(client), port(service), uint8(f.protocol), [3]uint8{}},
-		forward{backend.Addr().As16(), f.backendID, 1, now - 20, f.serviceID, port(backend), other, uint16(now - 20), device, bits}))
+		forward{backend.Addr().As16(), f.backendID, now - 20, [2]uint32{}, port(backend), other, 1, device, bits}))
 	if f.tunnel == "out" {
 		return
 	}

@@ -196,7 +196,10 @@ func portText(p inspect.Port, wide bool) string {
 	if p.Forwarding != "snat" {
 		way = ", " + p.Forwarding
 	}
-	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s%s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, way, traffic(p.Counts))
+	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s%s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, way+bounded(p), traffic(p.Counts))
+	for _, what := range p.Cut {
+		fmt.Fprintf(&out, "  The tables have no room for all of the Service: %s.\n", what)
+	}
 	for _, t := range []*table{frontendsOf(p), setsOf(p), backendsOf(p, wide)} {
 		if len(t.rows) > 1 {
 			t.indent = "  "
@@ -204,6 +207,17 @@ func portText(p inspect.Port, wide bool) string {
 		}
 	}
 	return out.String()
+}
+
+// bounded says what a port gets that asks for more slots than there is room for.
+func bounded(p inspect.Port) string {
+	switch p.Bound {
+	case 0:
+		return ""
+	case 1:
+		return " without ring and weights, for which there is no room"
+	}
+	return fmt.Sprintf(" with at most %d slots in a set, for there is no room for more", p.Bound)
 }
 
 func frontendsOf(p inspect.Port) *table {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ While the agent is down, traffic is served from what it wrote last.`,
 }
 
 func statusText(s *inspect.Status, now time.Time, wide bool) string {
-	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), deviceText(s.Devices, wide), mapText(s.Maps, wide), counterText(s.Counters)}
+	parts := []string{agentText(s, now, wide), programText(s.Programs, wide), deviceText(s.Devices, wide) + faultText(s, now), mapText(s.Maps, wide), counterText(s.Counters)}
 	if wide {
 		parts = append(parts, refusalText(s.Refusals), addressText(s))
 	}
@@ -48,19 +49,49 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	t.add("Source", a.Source)
 	t.add("Cgroup", a.Cgroup)
 	t.add("Last sync", syncText(a, now))
-	t.add("Serving", fmt.Sprintf("%s (%s), %s, %s",
+	serving := fmt.Sprintf("%s (%s), %s, %s",
 		amount(s.Served.Services, "service"), amount(s.Served.Ports, "port"),
-		amount(s.Served.Frontends, "frontend"), amount(s.Served.Backends, "backend")))
+		amount(s.Served.Frontends, "frontend"), amount(s.Served.Backends, "backend"))
+	if s.Served.Short > 0 {
+		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", amount(s.Served.Short, "service"))
+	}
+	t.add("Serving", serving)
+	t.add("Flows", flowsText(&s.Flows, now))
 	if s.Tunnel.Nodes > 0 {
 		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
 	}
 	if a.KeepsSockets {
-		t.add("UDP sockets", "stay connected to endpoints that are gone: the kernel cannot end them, the agent's log says why")
+		t.add("UDP sockets", "stay connected to endpoints that are gone: the kernel cannot destroy them, the agent's log says why")
 	}
 	if wide {
 		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))
 	}
 	return t.String()
+}
+
+func flowsText(f *inspect.Flows, now time.Time) string {
+	text := fmt.Sprintf("room for %s", amount(f.Room, "connection"))
+	if f.SizedBy != "" {
+		text += ", by " + f.SizedBy
+	}
+	recent := cmp.Or(f.EvictedRecently, &inspect.EvictedRecently{})
+	if f.EvictedHalfOpen > 0 {
+		text += fmt.Sprintf("; %d half-open ones evicted%s", f.EvictedHalfOpen, rate(recent, recent.HalfOpen))
+	}
+	if f.EvictedEstablished > 0 {
+		text += fmt.Sprintf("; %d ESTABLISHED ONES EVICTED%s, the last seen %s: raise --max-flows",
+			f.EvictedEstablished, rate(recent, recent.Established), at(f.LastEvicted, now))
+	}
+	return text
+}
+
+// rate returns how many of n there were a second, "" when that is not known.
+func rate(recent *inspect.EvictedRecently, n uint64) string {
+	over := recent.To.Sub(recent.From)
+	if over <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.1f a second in the last %s)", float64(n)/over.Seconds(), duration.HumanDuration(over))
 }
 
 func agentState(a inspect.Agent, now time.Time) string {
@@ -150,6 +181,22 @@ func deviceText(devices []inspect.Device, wide bool) string {
 		t.add(row...)
 	}
 	return t.String()
+}
+
+// faultText names the devices that are not served, "" when there are none.
+func faultText(s *inspect.Status, now time.Time) string {
+	if len(s.DeviceFaults) == 0 {
+		return ""
+	}
+	t := newTable("DEVICE NOT SERVED", "FOR", "SINCE", "TRIES", "NEXT TRY", "ERROR")
+	for _, f := range s.DeviceFaults {
+		next := "when an agent runs"
+		if s.Agent.Running {
+			next = "in " + duration.HumanDuration(max(0, f.NextTry.Sub(now)))
+		}
+		t.add(orDash(f.Name), f.Role, at(f.Since, now), number(f.Tries), next, f.Error)
+	}
+	return "\n" + t.String()
 }
 
 func mapText(maps []inspect.Map, wide bool) string {

@@ -14,12 +14,17 @@ var statusNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func testStatus() *inspect.Status {
 	return &inspect.Status{
 		Directory: "/sys/fs/bpf/beeline/v1", Schema: 1,
+		Flows: inspect.Flows{
+			Room: 131072, SizedBy: "the machine's 16Gi of memory",
+			EvictedEstablished: 7, EvictedHalfOpen: 20, LastEvicted: statusNow.Add(-time.Minute),
+			EvictedRecently: &inspect.EvictedRecently{From: statusNow.Add(-62 * time.Second), To: statusNow.Add(-2 * time.Second), Established: 3, HalfOpen: 18},
+		},
 		Agent: inspect.Agent{
 			Running: true, PID: 4242, Version: "v0.1.0", Node: "node-a", Source: "https://192.0.2.1:6443",
 			Cgroup: "/sys/fs/cgroup", Started: statusNow.Add(-3 * time.Hour), LastSync: statusNow.Add(-5 * time.Second),
 			Syncs: 1532, Pending: 1,
 		},
-		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10},
+		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10, Short: 2},
 		Tunnel: inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1},
 		Programs: []inspect.Program{
 			{Name: "bl_connect4", Attach: "CGroupInet4Connect", ProgramID: 34, Tag: "9f2c4b1d0a77e3c1", LinkID: 12, CgroupID: 4067},
@@ -53,7 +58,8 @@ Node        node-a
 Source      https://192.0.2.1:6443
 Cgroup      /sys/fs/cgroup
 Last sync   2026-03-01T11:59:55Z (5s ago), 1532 since the start, 1 service pending
-Serving     6 services (13 ports), 23 frontends, 10 backends
+Serving     6 services (13 ports), 23 frontends, 10 backends; 2 services with less than asked for, see beeline_service_invalid_settings
+Flows       room for 131072 connections, by the machine's 16Gi of memory; 20 half-open ones evicted (0.3 a second in the last 60s); 7 ESTABLISHED ONES EVICTED (0.1 a second in the last 60s), the last seen 2026-03-01T11:59:00Z (60s ago): raise --max-flows
 Tunnel      UDP port 6091, to 1 of 4 nodes that have endpoints for it
 
 PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TAG
@@ -93,6 +99,32 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
+// TestFaultText: a device that is not served is named with the reason and the next try, which
+// needs an agent.
+func TestFaultText(t *testing.T) {
+	s := testStatus()
+	if got := faultText(s, statusNow); got != "" {
+		t.Errorf("without faults: %q", got)
+	}
+	s.DeviceFaults = []inspect.DeviceFault{{
+		Name: "odd0", Ifindex: 7, Role: "clients", Error: "no room", Tries: 3,
+		Since: statusNow.Add(-time.Minute), NextTry: statusNow.Add(8 * time.Second),
+	}}
+	for _, running := range []bool{true, false} {
+		s.Agent.Running = running
+		want := []string{"DEVICE NOT SERVED", "odd0", "clients", "(60s ago)", "in 8s", "no room"}
+		if !running {
+			want[4] = "when an agent runs"
+		}
+		got := statusText(s, statusNow, false)
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("misses %q:\n%s", part, got)
+			}
+		}
+	}
+}
+
 // TestAgentState never takes an agent that is down for one that is not.
 func TestAgentState(t *testing.T) {
 	started := statusNow.Add(-90 * time.Second)
@@ -116,7 +148,7 @@ func TestAgentState(t *testing.T) {
 func TestKeepsSockets(t *testing.T) {
 	s := testStatus()
 	s.Agent.KeepsSockets = true
-	if got := statusText(s, statusNow, false); !strings.Contains(got, "\nUDP sockets   stay connected to endpoints that are gone: the kernel cannot end them") {
+	if got := statusText(s, statusNow, false); !strings.Contains(got, "\nUDP sockets   stay connected to endpoints that are gone: the kernel cannot destroy them") {
 		t.Errorf("table is:\n%s", got)
 	}
 }

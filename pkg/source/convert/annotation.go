@@ -3,6 +3,7 @@ package convert
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,17 +25,41 @@ const (
 	AnnotationWeight = "service.beeline.io/weight"
 )
 
+// Annotations are the annotations that count; whoever runs the cluster or the machine
+// decides about them. Others of Beeline's are faults of their objects.
+type Annotations []string
+
+// AllAnnotations are those that there are.
+var AllAnnotations = Annotations{
+	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationWeight, AnnotationForwarding,
+}
+
+// DefaultAnnotations are those that count unless others are given: what they set concerns the
+// Service's own connections. A forwarding mode opens the tunnel's port on each node and makes
+// its agent follow all Nodes.
+var DefaultAnnotations = Annotations{
+	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationWeight,
+}
+
 // annotations reads the annotations of one object and notes what is wrong.
 type annotations struct {
-	values map[string]string
-	object string // as in [model.Fault]
-	faults []model.Fault
+	allowed Annotations
+	values  map[string]string
+	object  string // as in [model.Fault]
+	faults  []model.Fault
 }
+
+// notAllowed is the reason of the fault of an annotation that does not count.
+const notAllowed = "not allowed by the administrator: --allowed-annotations"
 
 // read sets a field to what an annotation says that is there; an error is noted.
 func read[T any](a *annotations, key string, field *T, parse func(value string) (T, error)) {
 	text, ok := a.values[key]
 	if !ok {
+		return
+	}
+	if !slices.Contains(a.allowed, key) {
+		a.faults = append(a.faults, model.Fault{Object: a.object, Setting: key, Reason: notAllowed})
 		return
 	}
 	value, err := parse(strings.TrimSpace(text))
@@ -46,8 +71,8 @@ func read[T any](a *annotations, key string, field *T, parse func(value string) 
 }
 
 // annotateService sets what the annotations of a Service say.
-func annotateService(svc *model.Service, values map[string]string) {
-	a := annotations{values: values}
+func annotateService(svc *model.Service, values map[string]string, allowed Annotations) {
+	a := annotations{allowed: allowed, values: values}
 	read(&a, AnnotationAlgorithm, &svc.Algorithm, model.ParseAlgorithm)
 	read(&a, AnnotationRingSize, &svc.RingSize, ringSize)
 	read(&a, AnnotationZoneWeights, &svc.ZoneWeights, zoneWeights)
@@ -56,8 +81,8 @@ func annotateService(svc *model.Service, values map[string]string) {
 }
 
 // annotateSlice sets what the annotations of an EndpointSlice say.
-func annotateSlice(slice *model.Slice, values map[string]string) {
-	a := annotations{values: values, object: "EndpointSlice " + slice.Name.Name}
+func annotateSlice(slice *model.Slice, values map[string]string, allowed Annotations) {
+	a := annotations{allowed: allowed, values: values, object: "EndpointSlice " + slice.Name.Name}
 	read(&a, AnnotationWeight, &slice.Weight, func(value string) (*uint8, error) {
 		w, err := weight(value)
 		return &w, err
@@ -68,7 +93,7 @@ func annotateSlice(slice *model.Slice, values map[string]string) {
 func ringSize(value string) (uint32, error) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("%q is none of the ring sizes %v", value, maglev.Sizes)
+		return 0, fmt.Errorf("%s is none of the ring sizes %v", model.Quote(value), maglev.Sizes)
 	}
 	if err := maglev.CheckSize(uint32(n)); err != nil {
 		return 0, err
@@ -79,7 +104,7 @@ func ringSize(value string) (uint32, error) {
 func weight(value string) (uint8, error) {
 	n, err := strconv.ParseUint(value, 10, 8)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number from 0 to %d", value, math.MaxUint8)
+		return 0, fmt.Errorf("%s is no number from 0 to %d", model.Quote(value), math.MaxUint8)
 	}
 	return uint8(n), nil
 }
@@ -91,14 +116,14 @@ func zoneWeights(value string) (map[string]uint8, error) {
 		zone, number, ok := strings.Cut(part, "=")
 		zone = strings.TrimSpace(zone)
 		if !ok || zone == "" {
-			return nil, fmt.Errorf("%q is no weight of a zone such as zone-a=3", strings.TrimSpace(part))
+			return nil, fmt.Errorf("%s is no weight of a zone such as zone-a=3", model.Quote(strings.TrimSpace(part)))
 		}
 		if _, twice := weights[zone]; twice {
-			return nil, fmt.Errorf("zone %q has two weights", zone)
+			return nil, fmt.Errorf("zone %s has two weights", model.Quote(zone))
 		}
 		w, err := weight(strings.TrimSpace(number))
 		if err != nil {
-			return nil, fmt.Errorf("zone %q: %w", zone, err)
+			return nil, fmt.Errorf("zone %s: %w", model.Quote(zone), err)
 		}
 		weights[zone] = w
 	}

@@ -40,7 +40,7 @@ func TestServiceAnnotations(t *testing.T) {
 	} {
 		svc, want := clusterService(), clusterModel()
 		svc.Annotations = map[string]string{tt.key: tt.value}
-		got := Service(svc)
+		got := Service(svc, AllAnnotations)
 		if tt.edit != nil {
 			tt.edit(want)
 		} else if len(got.Faults) != 1 || got.Faults[0].Setting != tt.key || !strings.Contains(got.Faults[0].Reason, tt.fault) {
@@ -60,7 +60,7 @@ func TestSliceWeight(t *testing.T) {
 		slice.Name = "web-1"
 		slice.Labels = map[string]string{discoveryv1.LabelServiceName: "web"}
 		slice.Annotations = map[string]string{"service.beeline.io/weight": value}
-		got := Slice(slice)
+		got := Slice(slice, AllAnnotations)
 		switch {
 		case want < 0:
 			if got.Weight != nil || len(got.Faults) != 1 ||
@@ -70,5 +70,23 @@ func TestSliceWeight(t *testing.T) {
 		case got.Weight == nil || int(*got.Weight) != want || got.Faults != nil:
 			t.Errorf("%q: weight %v, faults %v", value, got.Weight, got.Faults)
 		}
+	}
+}
+
+// TestNotAllowed: an annotation that the administrator does not allow is a fault, right or
+// wrong, and its default counts; so does every other one.
+func TestNotAllowed(t *testing.T) {
+	svc := clusterService()
+	svc.Annotations = map[string]string{AnnotationForwarding: "dsr", AnnotationAlgorithm: "maglev", "service.beeline.io/other": "x"}
+	want := clusterModel()
+	want.Algorithm = model.Maglev
+	want.Faults = []model.Fault{{Setting: AnnotationForwarding, Reason: "not allowed by the administrator: --allowed-annotations"}}
+	if got := Service(svc, DefaultAnnotations); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	slice := plainSlice()
+	slice.Annotations = map[string]string{AnnotationWeight: "3"}
+	if got := Slice(slice, nil); got.Weight != nil || len(got.Faults) != 1 || got.Faults[0].Setting != AnnotationWeight {
+		t.Errorf("the slice has weight %v and faults %v", got.Weight, got.Faults)
 	}
 }

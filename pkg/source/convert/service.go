@@ -24,7 +24,7 @@ const maxAffinitySeconds = 86400
 
 // Service returns the model of svc, or nil when svc is not to be served: it is
 // headless, of type ExternalName, or left to another proxy.
-func Service(svc *corev1.Service) *model.Service {
+func Service(svc *corev1.Service, allowed Annotations) *model.Service {
 	if !served(svc) {
 		return nil
 	}
@@ -42,12 +42,12 @@ func Service(svc *corev1.Service) *model.Service {
 		AffinitySeconds: affinitySeconds(spec),
 		HealthCheckPort: healthCheckPort(spec),
 	}
-	annotateService(out, svc.Annotations)
+	annotateService(out, svc.Annotations, allowed)
 	return out
 }
 
 func served(svc *corev1.Service) bool {
-	if _, ok := svc.Labels[LabelServiceProxyName]; ok {
+	if Foreign(svc) {
 		return false
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {

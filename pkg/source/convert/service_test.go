@@ -74,7 +74,7 @@ func TestServiceNotServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			svc := clusterService()
 			edit(svc)
-			if got := Service(svc); got != nil {
+			if got := Service(svc, AllAnnotations); got != nil {
 				t.Errorf("Service = %+v, want nil", got)
 			}
 		})
@@ -95,7 +95,7 @@ func runServiceCases(t *testing.T, cases []serviceCase) {
 			c.edit(svc)
 			c.want(want)
 			before := svc.DeepCopy()
-			if got := Service(svc); !reflect.DeepEqual(got, want) {
+			if got := Service(svc, AllAnnotations); !reflect.DeepEqual(got, want) {
 				t.Errorf("Service:\n got %+v\nwant %+v", got, want)
 			}
 			if !reflect.DeepEqual(svc, before) {
@@ -287,7 +287,7 @@ func TestServiceAffinity(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			svc := clusterService()
 			svc.Spec.SessionAffinity, svc.Spec.SessionAffinityConfig = c.affinity, c.config
-			if got := Service(svc).AffinitySeconds; got != c.want {
+			if got := Service(svc, AllAnnotations).AffinitySeconds; got != c.want {
 				t.Errorf("AffinitySeconds = %d, want %d", got, c.want)
 			}
 		})
@@ -311,7 +311,7 @@ func TestHealthCheckPort(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := clusterService()
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = c.kind, c.policy, c.port
-			if got := Service(s).HealthCheckPort; got != c.want {
+			if got := Service(s, AllAnnotations).HealthCheckPort; got != c.want {
 				t.Errorf("HealthCheckPort = %d, want %d", got, c.want)
 			}
 		})

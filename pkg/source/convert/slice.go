@@ -17,7 +17,7 @@ import (
 // number are left out. The endpoints are in the order of their addresses, for a Service
 // is compiled in that order each time a slice of it changes; those of one address stay in
 // the order of the slice.
-func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
+func Slice(slice *discoveryv1.EndpointSlice, allowed Annotations) *model.Slice {
 	service := slice.Labels[discoveryv1.LabelServiceName]
 	family, ok := sliceFamily(slice.AddressType)
 	if _, headless := slice.Labels[corev1.IsHeadlessService]; headless || service == "" || !ok {
@@ -31,7 +31,7 @@ func Slice(slice *discoveryv1.EndpointSlice) *model.Slice {
 		Endpoints: endpoints(slice.Endpoints, family),
 		Triggered: triggered(slice.Annotations),
 	}
-	annotateSlice(out, slice.Annotations)
+	annotateSlice(out, slice.Annotations, allowed)
 	return out
 }
 

@@ -49,7 +49,7 @@ func TestSliceIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := plainSlice()
 			edit(s)
-			if got := Slice(s); got != nil {
+			if got := Slice(s, AllAnnotations); got != nil {
 				t.Errorf("Slice = %+v, want nil", got)
 			}
 		})
@@ -195,7 +195,7 @@ func TestSlice(t *testing.T) {
 			c.edit(s)
 			c.want(want)
 			before := s.DeepCopy()
-			if got := Slice(s); !reflect.DeepEqual(got, want) {
+			if got := Slice(s, AllAnnotations); !reflect.DeepEqual(got, want) {
 				t.Errorf("Slice:\n got %+v\nwant %+v", got, want)
 			}
 			if !reflect.DeepEqual(s, before) {

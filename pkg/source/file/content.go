@@ -192,7 +192,7 @@ func (r *rules) slice(d *yamldoc.Document, root *field.Path, data []byte) ([]*ob
 		slice.Namespace = metav1.NamespaceDefault
 	}
 	errs := checkSlice(slice, root)
-	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.Number, root: root, slice: convert.Slice(slice)}
+	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.Number, root: root, slice: convert.Slice(slice, r.annotations)}
 	return []*object{o}, d.Faults(errs)
 }
 

@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
@@ -41,11 +42,14 @@ type Options struct {
 	// restart. Its folder must exist. "" keeps nothing.
 	StateFile string
 	// ServiceRanges are what cluster IPs are assigned from, at most one of each
-	// IP family. The first one's family is that of Services which name none.
+	// IP family. The first one's family is that of Services which name none. The sink is
+	// told of those that no Service of another proxy is in.
 	ServiceRanges []netip.Prefix
 	// NodePortMin and NodePortMax bound the node ports, both included. Both 0 is
 	// the default range.
 	NodePortMin, NodePortMax uint16
+	// Annotations are those of the manifests that count.
+	Annotations convert.Annotations
 	// Sink gets the Services and slices.
 	Sink source.Sink
 }
@@ -110,7 +114,7 @@ func New(opts Options) (*Source, error) {
 		retry:     time.Second,
 
 		files:   map[string]*manifest{},
-		catalog: newCatalog(),
+		catalog: &catalog{cidrs: convert.OwnCIDRs(opts.ServiceRanges, nil)},
 		sent:    newCatalog(),
 		refused: map[string][]error{},
 	}
@@ -125,7 +129,7 @@ func newRules(opts *Options) (*rules, error) {
 	if ports.min == 0 || ports.max < ports.min {
 		return nil, fmt.Errorf("node port range %s: the first must be 1 or more and not above the last", ports)
 	}
-	r := &rules{nodePorts: ports}
+	r := &rules{cidrs: opts.ServiceRanges, nodePorts: ports, annotations: opts.Annotations}
 	for _, prefix := range opts.ServiceRanges {
 		a, err := newAddrRange(prefix)
 		if err != nil {
@@ -150,6 +154,12 @@ func (s *Source) restore() error {
 		return err
 	}
 	s.saved = data
+	s.adopt(st)
+	return nil
+}
+
+// adopt begins with what a former source had.
+func (s *Source) adopt(st *state) {
 	s.catalog.assigned = st.assigned()
 	for name, raw := range st.Files {
 		m := &manifest{reading: reading{raw: raw}}
@@ -158,7 +168,6 @@ func (s *Source) restore() error {
 		s.files[name] = m
 	}
 	s.plan()
-	return nil
 }
 
 // Run reads the folder, hands what it finds to the sink and follows changes

@@ -70,7 +70,7 @@ func prefixes(list string) []netip.Prefix {
 }
 
 // newSource returns a source of a folder, which the caller scans or runs.
-func newSource(t *testing.T, opts Options) (*Source, *recorder) {
+func newSource(t testing.TB, opts Options) (*Source, *recorder) {
 	t.Helper()
 	sink := &recorder{}
 	opts.Sink = sink

@@ -23,6 +23,8 @@ type catalog struct {
 	services map[model.Name]*service
 	slices   map[model.Name]*model.Slice
 	peers    map[model.Name]*model.Peer
+	// cidrs are the Service ranges that are not shared with another proxy; nil: not told.
+	cidrs []netip.Prefix
 }
 
 // declaration is an object and the file that declares it.
@@ -333,8 +335,15 @@ func (b *builder) convert() {
 			b.next.services[i.Name] = old
 			continue
 		}
-		b.next.services[i.Name] = &service{p.object, a, convert.Service(p.with(a))}
+		b.next.services[i.Name] = &service{p.object, a, convert.Service(p.with(a), b.rules.annotations)}
 	}
+	foreign := make(map[model.Name][]netip.Addr)
+	for name, s := range b.next.services {
+		if convert.Foreign(s.object.service) {
+			foreign[name] = convert.ClusterIPs(s.object.with(s.assignment))
+		}
+	}
+	b.next.cidrs = convert.OwnCIDRs(b.rules.cidrs, foreign)
 }
 
 // keepUnserved keeps what Services have that are declared only in contents that
@@ -363,6 +372,9 @@ func (c *catalog) diff(next *catalog) source.Update {
 	u.PutPeers, gone = changes(c.peers, next.peers)
 	for _, name := range gone {
 		u.DeletePeers = append(u.DeletePeers, name.Name)
+	}
+	if !slices.Equal(next.cidrs, c.cidrs) {
+		u.ServiceCIDRs = next.cidrs
 	}
 	return u
 }

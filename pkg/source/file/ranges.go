@@ -7,12 +7,16 @@ import (
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-// rules is what the agent's flags say of addresses and ports.
+// rules is what the agent's flags say of addresses, ports and annotations.
 type rules struct {
 	ranges    []addrRange // at most one of a family
+	cidrs     []netip.Prefix
 	nodePorts portRange
+	// annotations are those of manifests that count.
+	annotations convert.Annotations
 }
 
 // rangeOf returns the range of family f or nil.

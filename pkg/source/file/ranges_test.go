@@ -3,6 +3,8 @@ package file
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -83,4 +85,26 @@ func TestPick(t *testing.T) {
 	if n, ok := b.pick("default/more", free); n != 107 || !ok {
 		t.Fatalf("the only free number is 107, got %d, %t", n, ok)
 	}
+}
+
+// TestRangeOfAnotherProxy: addresses in a range are let pass while another proxy has a Service
+// there.
+func TestRangeOfAnotherProxy(t *testing.T) {
+	dir := t.TempDir()
+	s, sink := newSource(t, Options{Dir: dir, ServiceRanges: prefixes("10.96.0.0/16 fd96::/112")})
+	expect := func(when, want string) {
+		t.Helper()
+		scan(t, s)
+		updates := sink.drain()
+		if len(updates) != 1 || !slices.Equal(updates[0].ServiceCIDRs, prefixes(want)) {
+			t.Errorf("%s the sink is told %+v, want the ranges %s", when, updates, want)
+		}
+	}
+	expect("at the start", "10.96.0.0/16 fd96::/112")
+	theirs := strings.Replace(serviceYAML("theirs", "ports: [{port: 80}]"), "{name: theirs",
+		"{name: theirs, labels: {service.kubernetes.io/service-proxy-name: other}", 1)
+	write(t, dir, "theirs.yaml", theirs)
+	expect("with a Service of another proxy", "fd96::/112")
+	write(t, dir, "theirs.yaml", serviceYAML("theirs", "ports: [{port: 80}]"))
+	expect("with a Service of ours in its place", "10.96.0.0/16 fd96::/112")
 }

@@ -59,15 +59,31 @@ func readState(path string) (*state, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read state: %w", err)
 	}
-	st := &state{}
-	if err := json.Unmarshal(data, st); err != nil {
-		return nil, nil, fmt.Errorf("read state %s: %w; remove the file to assign addresses afresh", path, err)
-	}
-	if st.Version != stateVersion {
-		return nil, nil, fmt.Errorf("read state %s: it has version %d, this agent knows %d: run the agent that wrote it, or remove the file to assign addresses afresh",
-			path, st.Version, stateVersion)
+	st, err := parseState(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read state %s: %w, or remove the file to assign addresses afresh", path, err)
 	}
 	return st, data, nil
+}
+
+// parseState reads the content of a state file. The error says what is wrong and what
+// mends it, but for removing the file.
+func parseState(data []byte) (*state, error) {
+	st := &state{}
+	if err := json.Unmarshal(data, st); err != nil {
+		return nil, fmt.Errorf("%w: restore it from a copy", err)
+	}
+	if st.Version != stateVersion {
+		return nil, fmt.Errorf("it has version %d, this agent knows %d: run the agent that wrote it", st.Version, stateVersion)
+	}
+	for name, a := range st.Assigned {
+		for _, ip := range a.ClusterIPs {
+			if !ip.IsValid() || ip.Zone() != "" || ip.Is4In6() {
+				return nil, fmt.Errorf("%q is no cluster IP of %s: restore it from a copy", ip, name)
+			}
+		}
+	}
+	return st, nil
 }
 
 // writeState replaces the file at path with data. A crash leaves the old file or

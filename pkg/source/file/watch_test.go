@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // patience bounds how long a test waits for what must come.
-const patience = 10 * time.Second
+const patience = wait.Limit
 
 // running is a source that follows a folder.
 type running struct {

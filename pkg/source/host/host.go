@@ -3,8 +3,6 @@ package host
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,18 +10,20 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
-// retry is how long to wait after the subscription broke.
-const retry = time.Second
+// retry is how long to wait after the addresses could not be listed.
+const retry = 10 * time.Second
 
 // Addresses returns the unicast addresses of all devices in the network
 // namespace of the calling thread, sorted; IPv6 link-local ones, which mean
 // nothing without their device, are left out.
 func Addresses() ([]netip.Addr, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list local addresses: %w", err)
+	list, err := rtnl.Addrs(nil)
+	if err != nil {
+		return nil, err
 	}
 	addrs := make([]netip.Addr, 0, len(list))
 	for _, a := range list {
@@ -41,55 +41,26 @@ func Addresses() ([]netip.Addr, error) {
 	return slices.Compact(addrs), nil
 }
 
-// Watch calls changed with the local addresses, at once and after every change,
-// until ctx ends.
+// Watch calls changed with the local addresses, at once and soon after every change, until
+// ctx ends.
 func Watch(ctx context.Context, changed func([]netip.Addr)) {
-	for ctx.Err() == nil {
-		if err := watch(ctx, changed); err != nil {
-			klog.ErrorS(err, "Following local addresses failed, starting again", "in", retry)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
-	}
-}
-
-// watch returns when the subscription ends. It subscribes before it lists, so
-// that no change falls between.
-func watch(ctx context.Context, changed func([]netip.Addr)) error {
-	updates := make(chan netlink.AddrUpdate, 64)
-	failed := make(chan error, 1)
-	err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), netlink.AddrSubscribeOptions{
-		ErrorCallback: func(err error) {
-			select {
-			case failed <- err:
-			default:
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("subscribe to address changes: %w", err)
-	}
 	var last []netip.Addr
-	for {
+	told := false
+	list := func(bool) (again time.Duration) {
 		addrs, err := Addresses()
 		if err != nil {
-			return err
+			klog.ErrorS(err, "Local addresses are not known, trying again", "in", retry)
+			return retry
 		}
-		if last == nil || !slices.Equal(addrs, last) {
+		if !told || !slices.Equal(addrs, last) {
 			changed(addrs)
-			last = addrs
+			told, last = true, addrs
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return err
-		case _, ok := <-updates:
-			if !ok {
-				return errors.New("subscription to address changes ended")
-			}
-		}
+		return 0
 	}
+	// Each pod's device comes with an address of the link, which is none of these.
+	matters := func(u *netlink.AddrUpdate) bool {
+		return u.LinkAddress.IP.To4() != nil || !u.LinkAddress.IP.IsLinkLocalUnicast()
+	}
+	rtnl.Follow(ctx, rtnl.Handlers{Addr: matters}, nil, list)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
@@ -39,25 +40,28 @@ type foreignService struct {
 	clusterIPs []netip.Addr
 }
 
-// ranges tells a sink of the Service CIDRs.
+// ranges tells a sink of the Service CIDRs: those that the configuration gives and those
+// of the cluster.
 //
 // One in which a Service of another proxy has its address is left out: what is no
 // Service of ours there may be one of theirs.
 type ranges struct {
-	sink source.Sink
+	sink  source.Sink
+	given []netip.Prefix
 
 	mu      sync.Mutex
 	ready   bool
 	cidrs   map[model.Name]*serviceCIDR
-	foreign map[model.Name]*foreignService
+	foreign map[model.Name][]netip.Addr // cluster IPs of Services of other proxies
 	told    []netip.Prefix
 }
 
-func newRanges(sink source.Sink) *ranges {
+func newRanges(sink source.Sink, given []netip.Prefix) *ranges {
 	return &ranges{
 		sink:    sink,
+		given:   given,
 		cidrs:   make(map[model.Name]*serviceCIDR),
-		foreign: make(map[model.Name]*foreignService),
+		foreign: make(map[model.Name][]netip.Addr),
 	}
 }
 
@@ -74,33 +78,16 @@ func (r *ranges) tell() {
 	if !r.ready {
 		return
 	}
-	want := []netip.Prefix{}
+	want := slices.Clone(r.given)
 	for _, c := range r.cidrs {
-		for _, p := range c.prefixes {
-			if !r.shared(p) {
-				want = append(want, p)
-			}
-		}
+		want = append(want, c.prefixes...)
 	}
-	slices.SortFunc(want, netip.Prefix.Compare)
-	want = slices.Compact(want)
+	want = convert.OwnCIDRs(want, r.foreign)
 	if slices.Equal(want, r.told) {
 		return
 	}
 	r.told = want
 	r.sink.Apply(source.Update{ServiceCIDRs: want})
-}
-
-// shared reports whether a Service of another proxy has an address in the prefix.
-func (r *ranges) shared(p netip.Prefix) bool {
-	for _, f := range r.foreign {
-		if slices.ContainsFunc(f.clusterIPs, p.Contains) {
-			klog.V(2).InfoS("Service CIDR holds a Service of another proxy, unallocated addresses in it are let pass",
-				"cidr", p, "service", f.name)
-			return true
-		}
-	}
-	return false
 }
 
 func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
@@ -126,7 +113,7 @@ func newForeignServices(r *ranges) *store[*corev1.Service, foreignService] {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, f := range put {
-			r.foreign[f.name] = f
+			r.foreign[f.name] = f.clusterIPs
 		}
 		for _, name := range gone {
 			delete(r.foreign, name)
@@ -181,10 +168,8 @@ func (f *cidrFollower) run(ctx context.Context) {
 				close(f.absent)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

@@ -2,13 +2,19 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -19,87 +25,213 @@ import (
 const (
 	// controller is who events are from.
 	controller = "beeline-agent"
-	// maxQueuedEvents is how many events wait for the API server; further ones are
-	// lost.
-	maxQueuedEvents = 128
+	// maxWaitingEvents is how many events wait to be sent; further ones are lost.
+	maxWaitingEvents = 128
+	// maxToldEvents is how many events are remembered.
+	maxToldEvents = 1024
 	// maxNote is the longest note that the API server takes, in bytes.
 	maxNote = 1024
+	// maxEventSubject is how much of an object's name begins that of its event.
+	maxEventSubject = 200
 	// eventRetry is how long to wait before an event is sent again.
 	eventRetry = 10 * time.Second
+	// eventLife is how long the API server keeps an event, unless told otherwise.
+	eventLife = time.Hour
+	// defaultEventSpread is the time over which the nodes of a cluster send an event.
+	defaultEventSpread = time.Minute
 )
 
 // recorder makes events of the group events.k8s.io.
 //
-// client-go has one that also counts repeated events. It brings the generated
-// clientset with it, which makes the agent half as large again, in memory and on
-// disk; Beeline tells of a failure once.
+// What is wrong with a Service all nodes see at once. Each has the same name for it, so the
+// first one's event is there when the others come to make it, each after a random part of
+// spread. Who has made an event counts in it how often the same happened again; the others
+// say nothing.
+//
+// client-go has a recorder that makes an event for each node. It brings the generated
+// clientset with it, which makes the agent half as large again, in memory and on disk.
 type recorder struct {
 	client rest.Interface
 	node   string
-	queue  chan *eventsv1.Event
+	spread time.Duration
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	waiting map[string]*message // by namespace and name
+	told    map[string]*told
 }
 
-func newRecorder(client rest.Interface, node string) *recorder {
-	return &recorder{client: client, node: node, queue: make(chan *eventsv1.Event, maxQueuedEvents)}
+// message is an event that waits to be sent.
+type message struct {
+	object *eventsv1.Event
+	due    time.Time
 }
 
-// record queues an event.
+// told is an event that the API server has.
+type told struct {
+	at    time.Time // when it was made, or seen to be there
+	made  bool      // by this agent, which counts in it
+	count int32     // how often it has happened
+}
+
+func newRecorder(client rest.Interface, node string, spread time.Duration) *recorder {
+	if spread == 0 {
+		spread = defaultEventSpread
+	}
+	return &recorder{
+		client: client, node: node, spread: spread, wake: make(chan struct{}, 1),
+		waiting: make(map[string]*message), told: make(map[string]*told),
+	}
+}
+
+// record has an event sent, or counted, unless the API server has it from another node.
 func (r *recorder) record(e event.Event) {
-	select {
-	case r.queue <- r.object(e, time.Now()):
-	default:
+	now := time.Now()
+	object := r.object(e, now)
+	key := keyOf(object)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.told[key]; known != nil && now.Sub(known.at) >= eventLife {
+		delete(r.told, key)
+	} else if known != nil {
+		if known.count++; !known.made {
+			return
+		}
+	}
+	if r.waiting[key] != nil {
+		return
+	}
+	if len(r.waiting) >= maxWaitingEvents {
 		klog.InfoS("Too many events wait for the API server, one is lost", "reason", e.Reason, "note", e.Note)
+		return
+	}
+	m := &message{object: object, due: now}
+	if object.Regarding.Kind == "Service" && r.spread > 0 {
+		m.due = now.Add(rand.N(r.spread))
+	}
+	r.waiting[key] = m
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 }
 
 func (r *recorder) object(e event.Event, now time.Time) *eventsv1.Event {
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node}
-	namespace := metav1.NamespaceDefault
+	namespace, fault := metav1.NamespaceDefault, fmt.Sprint(now.UnixNano())
 	if e.Service != (model.Name{}) {
-		namespace = e.Service.Namespace
+		namespace, fault = e.Service.Namespace, e.Fault
 		about = corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: e.Service.Name}
 	}
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano())},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: eventName(about.Name, e.Reason, fault)},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: controller,
-		ReportingInstance:   controller + "-" + r.node,
+		ReportingInstance:   strings.ToValidUTF8((controller + "-" + r.node)[:min(len(controller)+1+len(r.node), 128)], ""),
 		Action:              e.Action,
 		Reason:              e.Reason,
 		Regarding:           about,
-		Note:                e.Note[:min(len(e.Note), maxNote)],
+		Note:                strings.ToValidUTF8(e.Note[:min(len(e.Note), maxNote)], ""),
 		Type:                string(e.Type),
 	}
 }
 
-// run sends what is queued until ctx ends. An event waits while the server is away;
-// one that the server refuses is lost.
+// eventName returns the name of the event about a fault of an object, the same on all nodes.
+func eventName(subject, reason, fault string) string {
+	sum := sha256.Sum256([]byte(reason + "\x00" + fault))
+	subject = strings.TrimRight(subject[:min(len(subject), maxEventSubject)], ".-")
+	return fmt.Sprintf("%s.%x", subject, sum[:8])
+}
+
+func keyOf(e *eventsv1.Event) string { return e.Namespace + "/" + e.Name }
+
+// run sends what waits until ctx ends. An event waits while the server is away; one that
+// the server refuses is lost.
 func (r *recorder) run(ctx context.Context) {
 	for {
+		next, wait := r.next(time.Now())
+		if next != nil {
+			r.settle(next, r.send(ctx, next))
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			due = time.After(wait)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-r.queue:
-			r.send(ctx, e)
+		case <-r.wake:
+		case <-due:
 		}
 	}
 }
 
-func (r *recorder) send(ctx context.Context, e *eventsv1.Event) {
-	for {
-		err := r.client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
-		// It exists when only the answer of an earlier attempt was lost.
-		if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) {
-			return
+// next returns the first message that is due, else how long to wait for one; 0 is that none
+// waits.
+func (r *recorder) next(now time.Time) (*message, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var first *message
+	for _, m := range r.waiting {
+		if first == nil || m.due.Before(first.due) {
+			first = m
 		}
-		if code := apierrors.ReasonForError(err); code != metav1.StatusReasonUnknown && !apierrors.IsTooManyRequests(err) {
-			klog.ErrorS(err, "Event refused", "reason", e.Reason, "regarding", e.Regarding.Name, "namespace", e.Namespace)
-			return
+	}
+	switch {
+	case first == nil:
+		return nil, 0
+	case first.due.After(now):
+		return nil, first.due.Sub(now)
+	}
+	return first, 0
+}
+
+// send makes the event, or counts in it.
+func (r *recorder) send(ctx context.Context, m *message) error {
+	r.mu.Lock()
+	known := r.told[keyOf(m.object)]
+	counts, count := known != nil && known.made, int32(0)
+	if counts {
+		count = known.count
+	}
+	r.mu.Unlock()
+	if !counts {
+		return r.client.Post().Namespace(m.object.Namespace).Resource("events").Body(m.object).Do(ctx).Error()
+	}
+	patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: count, LastObservedTime: metav1.NowMicro()}})
+	if err != nil {
+		return err
+	}
+	return r.client.Patch(types.MergePatchType).Namespace(m.object.Namespace).Resource("events").Name(m.object.Name).
+		Body(patch).Do(ctx).Error()
+}
+
+// settle notes what has become of a message: it is sent again when the server was away or
+// the event, which was there, is not any more.
+func (r *recorder) settle(m *message, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := keyOf(m.object)
+	known := r.told[key]
+	switch {
+	case err == nil && known != nil && known.made: // counted
+		delete(r.waiting, key)
+	case err == nil, apierrors.IsAlreadyExists(err):
+		delete(r.waiting, key)
+		if len(r.told) >= maxToldEvents {
+			clear(r.told)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(eventRetry):
-		}
+		r.told[key] = &told{at: time.Now(), made: err == nil, count: 1}
+	case apierrors.IsNotFound(err) && known != nil:
+		delete(r.told, key)
+	case apierrors.IsTooManyRequests(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
+		m.due = time.Now().Add(eventRetry)
+	default:
+		delete(r.waiting, key)
+		klog.ErrorS(err, "Event refused", "reason", m.object.Reason, "regarding", m.object.Regarding.Name, "namespace", m.object.Namespace)
 	}
 }

@@ -1,6 +1,6 @@
 // Package kube follows the Services, EndpointSlices and the Node of a Kubernetes
-// API server, all Nodes when they are asked for, and hands them to a [source.Sink]. It is the only package of
-// Beeline that imports client-go.
+// API server, all Nodes when they are asked for, and hands them to a [source.Sink]. It is the
+// only package of Beeline that imports client-go's clients.
 //
 // The list-and-watch loop is client-go's reflector, which streams the initial
 // list, reconnects with growing delays and lists anew when the server has
@@ -12,7 +12,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -20,12 +22,16 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
+
+// listReminder is how often the log says which first lists have not come.
+const listReminder = 10 * time.Second
 
 // Options say which API server to follow, and for whom.
 type Options struct {
@@ -49,18 +55,33 @@ type Options struct {
 
 	// NodeName is the name of this node's Node object.
 	NodeName string
-	Sink     source.Sink
+	// ServiceRanges are Service CIDRs beside those that the cluster tells of.
+	ServiceRanges []netip.Prefix
+	// Annotations are those of Services and EndpointSlices that count.
+	Annotations convert.Annotations
+	Sink        source.Sink
+
+	// EventSpread is the time over which the nodes of a cluster send an event about a
+	// Service, each after a random part of it; 0 is a minute, a negative one none.
+	EventSpread time.Duration
 }
 
 // Source follows an API server. Make one with [New].
 type Source struct {
 	reflectors []*cache.Reflector
-	listed     []<-chan struct{}
+	lists      []list
 	sink       source.Sink
 	recorder   *recorder
 	ranges     *ranges
 	cidrs      *cidrFollower
 	peers      *peerFollower
+}
+
+// list is a first list that the sink waits for.
+type list struct {
+	resource string
+	// done is closed when it has been handed on, absent when there will be none.
+	done, absent <-chan struct{}
 }
 
 // New returns a Source for o. It does not contact the API server, which may be
@@ -76,13 +97,14 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName), ranges: newRanges(o.Sink)}
+	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges)}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.peers = newPeerFollower(c.core, o.Sink)
-	follow(s, c.core, "services", selectServices, newServices(o.Sink))
-	follow(s, c.discovery, "endpointslices", selectSlices, newSlices(o.Sink))
-	follow(s, c.core, "nodes", selectNode(o.NodeName), newNodes(o.Sink))
-	follow(s, c.core, "services", selectForeign, newForeignServices(s.ranges))
+	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations))
+	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices, newSlices(o.Sink, o.Annotations))
+	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
+	follow(s, c.core, "services", "services of other proxies", selectForeign, newForeignServices(s.ranges))
+	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
 }
 
@@ -105,23 +127,53 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, r := range s.reflectors {
 		go r.RunWithContext(ctx)
 	}
-	for _, listed := range s.listed {
-		select {
-		case <-listed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	select {
-	case <-s.cidrs.listed:
-	case <-s.cidrs.absent:
-	case <-ctx.Done():
+	if !s.awaitLists(ctx) {
 		return nil
 	}
 	s.ranges.start()
 	s.sink.Synced()
 	<-ctx.Done()
 	return nil
+}
+
+// awaitLists waits for the first lists and says which are not there yet. It returns false
+// when ctx ended.
+func (s *Source) awaitLists(ctx context.Context) bool {
+	var missing []string
+	for _, l := range s.lists {
+		missing = append(missing, l.resource)
+	}
+	begin := time.Now()
+	klog.InfoS("Waiting for the first lists of the API server", "resources", missing)
+	remind := time.NewTicker(listReminder)
+	defer remind.Stop()
+	for i := 0; i < len(s.lists); {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-remind.C:
+			klog.InfoS("Still waiting for lists of the API server", "resources", s.missing(), "for", time.Since(begin).Round(time.Second))
+		case <-s.lists[i].done:
+			i++
+		case <-s.lists[i].absent:
+			i++
+		}
+	}
+	klog.InfoS("The API server has listed everything", "after", time.Since(begin).Round(time.Millisecond))
+	return true
+}
+
+// missing returns the resources whose first list has not come.
+func (s *Source) missing() (names []string) {
+	for _, l := range s.lists {
+		select {
+		case <-l.done:
+		case <-l.absent:
+		default:
+			names = append(names, l.resource)
+		}
+	}
+	return names
 }
 
 // selectServices leaves out at the server most of what convert does not serve.
@@ -146,24 +198,26 @@ func selectNode(name string) func(*metav1.ListOptions) {
 }
 
 // follow adds a reflector that fills st with what is selected of a resource, in
-// all namespaces.
-func follow[O object, M any](s *Source, c cache.Getter, resource string, selected func(*metav1.ListOptions), st *store[O, M]) {
+// all namespaces. name is for messages.
+func follow[O object, M any](s *Source, c cache.Getter, resource, name string, selected func(*metav1.ListOptions), st *store[O, M]) {
 	var kind O
 	lw := cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, selected)
-	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: resource}))
-	s.listed = append(s.listed, st.listed)
+	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: name}))
+	s.lists = append(s.lists, list{resource: name, done: st.listed})
 }
 
-func newServices(sink source.Sink) *store[*corev1.Service, model.Service] {
-	return newStore(convert.Service, func(put []*model.Service, gone []model.Name) {
+func newServices(sink source.Sink, allowed convert.Annotations) *store[*corev1.Service, model.Service] {
+	return newStore(func(o *corev1.Service) *model.Service {
+		return convert.Service(o, allowed)
+	}, func(put []*model.Service, gone []model.Name) {
 		sink.Apply(source.Update{PutServices: put, DeleteServices: gone})
 	})
 }
 
-func newSlices(sink source.Sink) *store[*discoveryv1.EndpointSlice, model.Slice] {
+func newSlices(sink source.Sink, allowed convert.Annotations) *store[*discoveryv1.EndpointSlice, model.Slice] {
 	var seen interner
 	st := newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
-		s := convert.Slice(o)
+		s := convert.Slice(o, allowed)
 		seen.slice(s)
 		return s
 	}, func(put []*model.Slice, gone []model.Name) {

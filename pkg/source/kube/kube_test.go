@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // unsynced fails the test when it is told anything.
@@ -26,7 +27,7 @@ func TestRunEndsWhileTheServerIsAway(t *testing.T) {
 	select {
 	case err := <-done:
 		must(t, err)
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Limit):
 		t.Fatal("Run goes on after its context is done")
 	}
 }

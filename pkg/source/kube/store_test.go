@@ -80,7 +80,7 @@ func names(t *testing.T, got []source.Update) (put, gone sets.Set[string]) {
 
 func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
 	var sink updates
-	st := newServices(&sink)
+	st := newServices(&sink, nil)
 	must(t, st.Replace([]any{service("kept", "10.0.0.1"), service("moved", "10.0.0.2"), service("gone", "10.0.0.3")}, "1"))
 	if put, gone := names(t, sink.take()); !put.Equal(sets.New("kept", "moved", "gone")) || gone.Len() != 0 {
 		t.Errorf("first list: put %v, deleted %v", put, gone)
@@ -97,7 +97,7 @@ func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
 
 func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
 	var sink updates
-	st := newServices(&sink)
+	st := newServices(&sink, nil)
 	select {
 	case <-st.listed:
 		t.Fatal("listed before any list")
@@ -114,7 +114,7 @@ func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
 
 func TestMetadataChangeIsNoUpdate(t *testing.T) {
 	var sink updates
-	st := newServices(&sink)
+	st := newServices(&sink, nil)
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
 
@@ -135,7 +135,7 @@ func TestMetadataChangeIsNoUpdate(t *testing.T) {
 
 func TestServiceNoLongerServedIsDeleted(t *testing.T) {
 	var sink updates
-	st := newServices(&sink)
+	st := newServices(&sink, nil)
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
 
@@ -157,7 +157,7 @@ func TestServiceNoLongerServedIsDeleted(t *testing.T) {
 
 func TestSliceMovesToAnotherService(t *testing.T) {
 	var sink updates
-	st := newSlices(&sink)
+	st := newSlices(&sink, nil)
 	must(t, st.Replace([]any{endpointSlice("s-1", "blue", "10.1.0.1")}, "1"))
 	sink.take()
 	must(t, st.Update(endpointSlice("s-1", "green", "10.1.0.1")))
@@ -176,7 +176,7 @@ func TestSliceMovesToAnotherService(t *testing.T) {
 // transformer and needs a key from what that returns.
 func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
 	var sink updates
-	st := newServices(&sink)
+	st := newServices(&sink, nil)
 	stream := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(st.Transformer()))
 	must(t, stream.Add(service("a", "10.0.0.1")))
 	must(t, stream.Add(service("b", "10.0.0.2")))
@@ -224,7 +224,7 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 
 func BenchmarkUpdateOfUnchangedSlice(b *testing.B) {
 	var sink updates
-	st := newSlices(&sink)
+	st := newSlices(&sink, nil)
 	addrs := make([]string, 100)
 	for i := range addrs {
 		addrs[i] = netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String()

@@ -14,8 +14,9 @@ type Job struct {
 	// Modules are the paths of kernel modules, in the order to load them.
 	Modules []string
 	Tests   []Test
-	// Args are given to every test binary.
+	// Args are given to every test binary, and Env is added to its environment.
 	Args []string
+	Env  []string
 }
 
 // Test is one test binary.

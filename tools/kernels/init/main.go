@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
 
@@ -54,7 +55,7 @@ func run() error {
 		return err
 	}
 	for _, test := range job.Tests {
-		result := runTest(test, job.Args)
+		result := runTest(test, job)
 		if err := events.Encode(guest.Event{Result: &result}); err != nil {
 			return err
 		}
@@ -130,17 +131,17 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-func runTest(test guest.Test, args []string) guest.Result {
+func runTest(test guest.Test, job *guest.Job) guest.Result {
 	fmt.Printf("=== PACKAGE %s\n", test.Package)
 	result := guest.Result{Package: test.Package}
 	output := tally{out: os.Stdout, result: &result}
-	cmd := exec.Command(test.Binary, args...)
+	cmd := exec.Command(test.Binary, job.Args...)
 	cmd.Dir = test.Dir
-	cmd.Env = []string{
+	cmd.Env = append([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/tmp",
-		"BEELINE_KERNEL_TEST=1",
-	}
+		tier.EmulatedEnv + "=1",
+	}, job.Env...)
 	cmd.Stdout = &output
 	cmd.Stderr = &output
 	// A process that a test left behind holds the output open.

@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Packet flows: both directions of each connection that a packet of a client outside of
+ * this node's sockets began. Nobody else writes their entries.
+ *
+ * A key is somebody's: an entry is added only where there is none, and removed, or taken for
+ * the other half of a flow, only when it says that it is. What has lost one to another flow
+ * ends.
+ */
+#pragma once
+
+#include <beeline/packet.h>
+#include <beeline/service.h>
+
+/* The bits that both entries of a flow have. */
+#define BL_FLOW_OF_BOTH (BL_FLOW_SNAT | BL_FLOW_POD | BL_FLOW_OVERFLOW | BL_FLOW_TUNNEL)
+
+/* How many half-open flows bl_flow may hold. */
+volatile const __u32 bl_half_open_max = ~0U >> 1;
+
+/*
+ * While a table of another size takes the place of bl_flow (bl_flow_moves): the former
+ * table, whose entries the agent moves over. Nothing is added to it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_flow_key);
+	__type(value, struct bl_flow_entry);
+} bl_former_flow SEC(".maps");
+
+volatile const bool bl_flow_moves;
+
+/* What bl_flow_now() returned last, below the lower half of the jiffies in which it did. */
+static volatile __u64 bl_clock;
+
+/*
+ * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock goes on with the
+ * jiffies, which are a word to read; to ask for it would be a sixth of a packet's cost.
+ */
+static __always_inline __u32 bl_flow_now(void)
+{
+	__u32 jiffies = bpf_jiffies64();
+	__u64 clock = bl_clock;
+
+	if ((__u32)clock && clock >> 32 == jiffies)
+		return clock;
+	clock = bpf_ktime_get_coarse_ns() / BL_NSEC_PER_SEC;
+	bl_clock = (__u64)jiffies << 32 | (__u32)clock;
+	return clock;
+}
+
+/*
+ * How long ago @then was, by bl_flow_now(). The stamp may be ahead of @now: programs of one
+ * device note the second apart, one of them up to a jiffy earlier.
+ */
+static __always_inline __u32 bl_flow_age(__u32 now, __u32 then)
+{
+	__s32 age = now - then;
+
+	return age < 0 ? 0 : age;
+}
+
+static __always_inline const struct bl_device_entry *bl_device_lookup(__u32 id)
+{
+	return bpf_map_lookup_elem(&bl_device, &id);
+}
+
+static __always_inline bool bl_device_has_addr(const struct bl_device_entry *device, bool ipv4)
+{
+	const __be32 *six = device->addr6.word;
+
+	return ipv4 ? device->addr4 != 0 : (six[0] | six[1] | six[2] | six[3]) != 0;
+}
+
+/* The address that SNAT gives packets that leave by @device. Zero when it has none. */
+static __always_inline union bl_addr bl_device_addr(const struct bl_device_entry *device, bool ipv4)
+{
+	union bl_addr addr = {};
+
+	if (!ipv4)
+		return device->addr6;
+	if (device->addr4)
+		bl_addr_set_ipv4(&addr, device->addr4);
+	return addr;
+}
+
+/*
+ * The source that SNAT gives the packets of a flow, by its forward entry. False when
+ * its device was never there, or has no address of the family any more.
+ */
+static __always_inline bool bl_flow_snat_source(const struct bl_flow_forward *forward, bool ipv4,
+						union bl_addr *source)
+{
+	const struct bl_device_entry *device = bl_device_lookup(forward->device);
+
+	if (!device)
+		return false;
+	*source = bl_device_addr(device, ipv4);
+	return bl_device_has_addr(device, ipv4);
+}
+
+static __always_inline struct bl_half_open_entry *bl_half_open_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_half_open, &zero);
+}
+
+/* Whether bl_overflow may hold something. */
+static __always_inline bool bl_overflow_used(void)
+{
+	const volatile struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	return half_open && half_open->overflow;
+}
+
+/* To be called before bl_overflow is added to. */
+static __always_inline void bl_overflow_use(void)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+	__u32 now = bl_flow_now();
+
+	if (half_open && half_open->overflow != now)
+		half_open->overflow = now;
+}
+
+/* Take a place in bl_flow for a half-open flow. False when none is left. */
+static __always_inline bool bl_half_open_take(void)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	if (!half_open || half_open->count >= bl_half_open_max)
+		return false;
+	__sync_fetch_and_add(&half_open->count, 1);
+	return true;
+}
+
+/* Give back the place of a flow that is established, or gone; in bl_overflow it has none. */
+static __always_inline void bl_half_open_give(__u8 bits)
+{
+	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+
+	if (half_open && !(bits & BL_FLOW_OVERFLOW))
+		__sync_fetch_and_add(&half_open->count, -1);
+}
+
+/* Both entries have their bits at one place. */
+static __always_inline __u8 bl_flow_bits(const struct bl_flow_entry *flow)
+{
+	_Static_assert(offsetof(struct bl_flow_forward, bits) ==
+			       offsetof(struct bl_flow_reply, bits),
+		       "bits");
+	_Static_assert(offsetof(struct bl_flow_forward, device) ==
+			       offsetof(struct bl_flow_reply, device),
+		       "device");
+	return flow->forward.bits;
+}
+
+static __always_inline enum bl_flow_state bl_flow_state(__u8 bits)
+{
+	return bits & BL_FLOW_STATE;
+}
+
+static __always_inline void bl_flow_set_state(__u8 *bits, enum bl_flow_state state)
+{
+	*bits = (*bits & ~BL_FLOW_STATE) | state;
+}
+
+/* The entry of packets like @key. NULL when they are of no flow. */
+static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow_key *key)
+{
+	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, key);
+
+	if (bl_flow_moves && !flow)
+		flow = bpf_map_lookup_elem(&bl_former_flow, key);
+	return flow || !bl_overflow_used() ? flow : bpf_map_lookup_elem(&bl_overflow, key);
+}
+
+/*
+ * Put an entry into the table that its bits name. False when @flags forbid it, or there is
+ * no memory. The key must be on the stack: Linux 6.1 takes no other.
+ */
+static __always_inline bool bl_flow_update(const struct bl_flow_key *key, const void *entry,
+					   __u8 bits, __u64 flags)
+{
+	if (!(bits & BL_FLOW_OVERFLOW)) {
+		if (bpf_map_update_elem(&bl_flow, key, entry, flags))
+			return false;
+		bl_count(BL_REASON_FLOW_ENTRY_ADDED);
+		return true;
+	}
+	bl_overflow_use();
+	return !bpf_map_update_elem(&bl_overflow, key, entry, flags);
+}
+
+/* Add an entry, in place of one that is there. */
+static __always_inline bool bl_flow_store(const struct bl_flow_key *key,
+					  const struct bl_flow_forward *forward)
+{
+	return bl_flow_update(key, forward, forward->bits, BPF_ANY);
+}
+
+/* Take back the entry of @key, which has just been added to the table that @bits name. */
+static __always_inline void bl_flow_take_back(const struct bl_flow_key *key, __u8 bits)
+{
+	if (bits & BL_FLOW_OVERFLOW)
+		bpf_map_delete_elem(&bl_overflow, key);
+	else if (!bpf_map_delete_elem(&bl_flow, key))
+		bl_count(BL_REASON_FLOW_ENTRY_REMOVED);
+}
+
+/* Remove the entry of @key from the table that the flow's @bits name. */
+static __always_inline void bl_flow_delete(const struct bl_flow_key *key, __u8 bits)
+{
+	if (bl_flow_moves && !(bits & BL_FLOW_OVERFLOW))
+		bpf_map_delete_elem(&bl_former_flow, key);
+	bl_flow_take_back(key, bits);
+}
+
+/*
+ * Add an entry whose key no other flow may have, in either table. Of two that do so at
+ * once one at most succeeds.
+ */
+static __noinline bool bl_flow_claim(const struct bl_flow_key *key,
+				     const struct bl_flow_entry *entry)
+{
+	const void *other = NULL;
+	__u8 bits = bl_flow_bits(entry);
+
+	if (!bl_flow_update(key, entry, bits, BPF_NOEXIST))
+		return false;
+	if (bits & BL_FLOW_OVERFLOW)
+		other = bpf_map_lookup_elem(&bl_flow, key);
+	else if (bl_overflow_used())
+		other = bpf_map_lookup_elem(&bl_overflow, key);
+	if (bl_flow_moves && !other)
+		other = bpf_map_lookup_elem(&bl_former_flow, key);
+	if (!other)
+		return true;
+	bl_flow_take_back(key, bits);
+	return false;
+}
+
+/*
+ * Whether the client's packets leave by the tunnel. The backend's node answers them, so
+ * such a flow has a forward entry alone.
+ */
+static __always_inline bool bl_flow_leaves_by_tunnel(const struct bl_flow_forward *forward)
+{
+	return forward->bits & BL_FLOW_TUNNEL && forward->device;
+}
+
+/* Whether the backend was chosen by another node, which sends the packets here. */
+static __always_inline bool bl_flow_comes_by_tunnel(const struct bl_flow_forward *forward)
+{
+	return forward->bits & BL_FLOW_TUNNEL && !forward->device;
+}
+
+/* Whether the flow has been established: its client has gone on after a reply. */
+static __always_inline bool bl_flow_proven(__u8 bits)
+{
+	enum bl_flow_state state = bl_flow_state(bits);
+
+	return state >= BL_FLOW_ESTABLISHED && state <= BL_FLOW_CLOSED;
+}
+
+/*
+ * The backend of a flow. NULL when it is in none of its Service's sets any more, or not
+ * known.
+ */
+static __always_inline const struct bl_backend_entry *
+bl_flow_backend(const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(forward->backend_id);
+
+	if (!backend || (__u16)backend->generation != forward->generation ||
+	    !(backend->state & (BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL)))
+		return NULL;
+	return backend;
+}
+
+/* Keep the affinity of a client, whose flow is established. */
+static __noinline void bl_client_keep(const union bl_addr *client,
+				      const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend = bl_flow_backend(forward);
+	struct bl_client_key key = {.client = *client};
+	const struct bl_affinity_entry *known;
+	const struct bl_service_entry *service;
+	struct bl_affinity_entry fresh = {
+		.backend.id = forward->backend_id,
+		.last_used = bpf_ktime_get_coarse_ns(),
+	};
+
+	if (!backend)
+		return;
+	key.service = backend->service;
+	fresh.backend.generation = backend->generation;
+	service = bl_service_lookup(key.service);
+	if (!service || !service->affinity)
+		return;
+	known = bpf_map_lookup_elem(&bl_client, &key);
+	if (known && known->backend.id == fresh.backend.id &&
+	    known->backend.generation == fresh.backend.generation)
+		return;
+	if (bpf_map_update_elem(&bl_client, &key, &fresh, BPF_ANY))
+		bl_count(BL_REASON_AFFINITY_NOT_STORED);
+}
+
+enum bl_flow_tcp_limits {
+	/* How far from the last one a sequence number may be that is believed: the segments
+	 * that the kernel has put together are 64 KiB at most. */
+	BL_FLOW_NEAR = 1 << 16,
+	/* How far the client's next packet may be ahead: a window. */
+	BL_FLOW_WINDOW = 1 << 22,
+};
+
+static __always_inline bool bl_flow_near(__u32 number, __u32 known)
+{
+	return number - known + BL_FLOW_NEAR <= 2 * BL_FLOW_NEAR;
+}
+
+/* Follow a stream. A number from nowhere leaves it where it was. */
+static __always_inline void bl_flow_follow(__u32 *known, __u32 number)
+{
+	__u32 ahead = number - *known;
+
+	if (ahead && (ahead < BL_FLOW_WINDOW || !*known))
+		*known = number;
+}
+
+/* Whether an ACK of the client shows that it has got the backend's SYN. */
+static __always_inline bool bl_flow_acknowledges(const struct bl_flow_forward *forward,
+						 const struct bl_packet *packet)
+{
+	return packet->key.proto != IPPROTO_TCP || !forward->progress.tcp.backend_seq ||
+	       bl_flow_near(packet->ack, forward->progress.tcp.backend_seq);
+}
+
+/*
+ * The state of a half-open flow in @state after a packet that is no RST. A backend of which
+ * the SYN cookie is not known here tells by its data that it has accepted a connection; it
+ * may acknowledge what is no part of one.
+ */
+static __always_inline enum bl_flow_state bl_flow_advance(const struct bl_flow_forward *forward,
+							  enum bl_flow_state state,
+							  const struct bl_packet *packet,
+							  bool from_client)
+{
+	bool tcp = packet->key.proto == IPPROTO_TCP;
+
+	if (packet->tcp_flags & BL_TCP_SYN)
+		return from_client ? state : BL_FLOW_SYN_RECEIVED;
+	if (from_client && state == BL_FLOW_SYN_RECEIVED && bl_flow_acknowledges(forward, packet))
+		return BL_FLOW_ESTABLISHED;
+	if (!from_client && (packet->tcp_flags & BL_TCP_FIN ||
+			     (tcp && packet->data && state == BL_FLOW_SYN_RECEIVED)))
+		return BL_FLOW_ESTABLISHED;
+	if (from_client)
+		return packet->tcp_flags & BL_TCP_FIN ? BL_FLOW_ABORTED : state;
+	return BL_FLOW_SYN_RECEIVED;
+}
+
+/* A packet of a half-open flow that is no RST. True when it has established the flow. */
+static __noinline bool bl_flow_establish(struct bl_flow_forward *forward,
+					 const struct bl_packet *packet,
+					 const union bl_addr *client, bool from_client)
+{
+	enum bl_flow_state state = bl_flow_state(forward->bits);
+
+	if (packet->key.proto == IPPROTO_TCP && packet->tcp_flags & BL_TCP_SYN) {
+		if (from_client)
+			forward->progress.tcp.client_seq = packet->seq + 1;
+		else
+			forward->progress.tcp.backend_seq = packet->seq + 1;
+	}
+	/* Replies to what leaves by the tunnel are not seen: that the client goes on tells. */
+	if (bl_flow_leaves_by_tunnel(forward) && !(packet->tcp_flags & BL_TCP_SYN))
+		state = BL_FLOW_SYN_RECEIVED;
+	bl_flow_set_state(&forward->bits, bl_flow_advance(forward, state, packet, from_client));
+	if (!bl_flow_proven(forward->bits))
+		return false;
+	bl_half_open_give(forward->bits);
+	bl_client_keep(client, forward);
+	bl_flow_set_state(&forward->bits, BL_FLOW_ESTABLISHED);
+	return true;
+}
+
+/* Whether a FIN or RST is of the connection, and not of one who guesses. */
+static __always_inline bool bl_flow_believes(const struct bl_flow_forward *forward,
+					     const struct bl_packet *packet, bool from_client)
+{
+	__u32 known =
+		from_client ? forward->progress.tcp.client_seq : forward->progress.tcp.backend_seq;
+
+	return packet->key.proto != IPPROTO_TCP || !known || bl_flow_near(packet->seq, known);
+}
+
+/*
+ * Note in the forward entry what a packet of @client's connection tells of it. Two packets
+ * at once may lose one of two notes; the next packet makes it again. Flags are 0 for UDP.
+ */
+static __always_inline void bl_flow_track(struct bl_flow_forward *forward,
+					  const struct bl_packet *packet,
+					  const union bl_addr *client, bool from_client)
+{
+	enum bl_flow_state mine = from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
+	enum bl_flow_state state = bl_flow_state(forward->bits);
+
+	if (state < BL_FLOW_ESTABLISHED && !(packet->tcp_flags & BL_TCP_RST)) {
+		if (!bl_flow_establish(forward, packet, client, from_client))
+			return;
+		state = BL_FLOW_ESTABLISHED;
+	}
+	if (!(packet->tcp_flags & (BL_TCP_FIN | BL_TCP_RST))) {
+		if (from_client && packet->key.proto == IPPROTO_TCP &&
+		    !(packet->tcp_flags & BL_TCP_SYN)) {
+			bl_flow_follow(&forward->progress.tcp.client_seq, packet->seq);
+			bl_flow_follow(&forward->progress.tcp.backend_seq, packet->ack);
+		}
+		return;
+	}
+	if (state >= BL_FLOW_ABORTED ||
+	    (bl_flow_proven(forward->bits) && !bl_flow_believes(forward, packet, from_client)))
+		return;
+	if (packet->tcp_flags & BL_TCP_RST)
+		state = bl_flow_proven(forward->bits) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED;
+	else
+		state = state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED;
+	bl_flow_set_state(&forward->bits, state);
+}
+
+/* The reply entry's key: the backend's packets as they arrive. */
+static __always_inline void bl_flow_reply_key(const struct bl_flow_key *forward_key,
+					      const struct bl_flow_forward *forward,
+					      const union bl_addr *source, struct bl_flow_key *key)
+{
+	key->src = forward->backend;
+	key->src_port = forward->backend_port;
+	key->dst = *source;
+	key->dst_port = forward->source.port;
+	key->proto = forward_key->proto;
+	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}
+
+/* The forward entry's key: the client's packets as they arrive. */
+static __always_inline void bl_flow_forward_key(const struct bl_flow_key *reply_key,
+						const struct bl_flow_reply *reply,
+						struct bl_flow_key *key)
+{
+	key->src = reply->client;
+	key->src_port = reply->client_port;
+	key->dst = reply->service;
+	key->dst_port = reply->service_port;
+	key->proto = reply_key->proto;
+	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}
+
+/* Fill the reply entry that belongs to a forward entry. */
+static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward_key,
+					       const struct bl_flow_forward *forward,
+					       __u8 client_device, __u32 now,
+					       struct bl_flow_reply *reply)
+{
+	reply->service = forward_key->dst;
+	reply->service_port = forward_key->dst_port;
+	reply->client = forward_key->src;
+	reply->client_port = forward_key->src_port;
+	reply->touched = now - 1; /* the first reply is noted */
+	reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
+	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_STATE | BL_FLOW_OF_BOTH));
+}
+
+/* Whether the entry @flow, which may be NULL, is the reply entry of the flow of @forward_key. */
+static __always_inline bool bl_flow_owns_reply(const struct bl_flow_key *forward_key,
+					       const struct bl_flow_entry *flow)
+{
+	const struct bl_flow_reply *reply = &flow->reply;
+
+	return flow && reply->bits & BL_FLOW_IS_REPLY &&
+	       reply->service_port == forward_key->dst_port &&
+	       reply->client_port == forward_key->src_port &&
+	       bl_addr_equal(&reply->service, &forward_key->dst) &&
+	       bl_addr_equal(&reply->client, &forward_key->src);
+}
+
+/* Whether the entry @flow, which may be NULL, is the forward entry of the flow of @reply_key. */
+static __always_inline bool bl_flow_owns_forward(const struct bl_flow_key *reply_key,
+						 const struct bl_flow_entry *flow)
+{
+	const struct bl_flow_forward *forward = &flow->forward;
+
+	return flow && !(forward->bits & BL_FLOW_IS_REPLY) && !bl_flow_leaves_by_tunnel(forward) &&
+	       forward->backend_port == reply_key->src_port &&
+	       forward->source.port == reply_key->dst_port &&
+	       bl_addr_equal(&forward->backend, &reply_key->src);
+}
+
+/*
+ * Remove the entries of a flow of this @forward_key. The reply entry stays when it is another
+ * flow's.
+ */
+static __noinline void bl_flow_remove(const struct bl_flow_key *forward_key,
+				      const struct bl_flow_forward *forward,
+				      const union bl_addr *source)
+{
+	__u8 bits = forward->bits;
+	struct bl_flow_key key;
+
+	if (!bl_flow_proven(bits))
+		bl_half_open_give(bits);
+	if (!bl_flow_leaves_by_tunnel(forward)) {
+		bl_flow_reply_key(forward_key, forward, source, &key);
+		if (bl_flow_owns_reply(forward_key, bl_flow_lookup(&key)))
+			bl_flow_delete(&key, bits);
+	}
+	key = *forward_key;
+	bl_flow_delete(&key, bits);
+}
+
+/*
+ * Keep the reply entry alive beside the forward one: once a second it is looked up, so that
+ * neither is evicted before the other, and made again if it is gone. False when another flow
+ * has it.
+ */
+static __noinline bool bl_flow_keep_reply(const struct bl_flow_key *forward_key,
+					  struct bl_flow_forward *forward,
+					  const union bl_addr *source, __u8 client_device,
+					  __u32 now)
+{
+	struct bl_flow_entry fresh = {};
+	const struct bl_flow_entry *there;
+	struct bl_flow_key key;
+
+	forward->used = now;
+	if (bl_flow_leaves_by_tunnel(forward))
+		return true;
+	bl_flow_reply_key(forward_key, forward, source, &key);
+	there = bl_flow_lookup(&key);
+	if (!there) {
+		bl_flow_make_reply(forward_key, forward, client_device, now, &fresh.reply);
+		if (bl_flow_claim(&key, &fresh))
+			return true;
+		there = bl_flow_lookup(&key);
+	}
+	return !there || bl_flow_owns_reply(forward_key, there);
+}
+
+/*
+ * Move a flow that is established from bl_overflow to bl_flow. When that fails, for want
+ * of memory or because another packet of the flow is at it, the next packet tries again.
+ */
+static __noinline void bl_flow_settle(const struct bl_flow_key *forward_key,
+				      const struct bl_flow_forward *forward,
+				      const union bl_addr *source, __u8 client_device)
+{
+	bool has_reply = !bl_flow_leaves_by_tunnel(forward);
+	struct bl_flow_entry entry = {};
+	struct bl_flow_key key;
+
+	bl_flow_make_reply(forward_key, forward, client_device, bl_flow_now(), &entry.reply);
+	bl_flow_reply_key(forward_key, forward, source, &key);
+	entry.reply.bits &= ~BL_FLOW_OVERFLOW;
+	if (has_reply && !bl_flow_update(&key, &entry, entry.reply.bits, BPF_NOEXIST))
+		return;
+	entry.forward = *forward;
+	entry.forward.bits &= ~BL_FLOW_OVERFLOW;
+	/* What has been evicted meanwhile may by now be another flow's. */
+	if (bpf_map_lookup_elem(&bl_overflow, forward_key) != forward ||
+	    !bl_flow_update(forward_key, &entry, entry.forward.bits, BPF_NOEXIST)) {
+		if (has_reply)
+			bl_flow_delete(&key, entry.forward.bits);
+		return;
+	}
+	if (has_reply)
+		bl_flow_delete(&key, BL_FLOW_OVERFLOW);
+	bl_flow_delete(forward_key, BL_FLOW_OVERFLOW);
+}

@@ -1,0 +1,716 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A packet's way, the same at every hook; bl_decide, at the end, is the page to read first:
+ *
+ *   known flow?   flow_table.h   its entry says where the packet goes
+ *   Service       service.h      destination -> frontend -> Service
+ *   backend       service.h      one of the Service's set
+ *   route         route.h        by which device, to another node, by the tunnel
+ *   source port   source_port.h  which port the backend sees
+ *   remember      flow_table.h   two entries
+ *   rewrite, send                the program that includes this file
+ *
+ * That program says by BL_CONTEXT what its context is, by bl_context_ct_lookup how it asks for
+ * tracked connections, by BL_ANSWERS whether it answers what is refused, and by BL_SYN_FIRST
+ * whether it takes a SYN for the first packet of a flow before it has looked for one.
+ */
+#pragma once
+
+#include <beeline/peers.h>
+#include <beeline/source_port.h>
+
+/*
+ * Refuse or drop a new connection to the Service of @stat, which may be NULL. A refusal
+ * is counted by the program that answers.
+ */
+static __always_inline enum bl_fate bl_refuse(struct bl_service_stat_entry *stat,
+					      enum bl_reason reason)
+{
+	bool drops = bl_reason_drops(reason);
+
+	if (drops || BL_ANSWERS) {
+		bl_count(reason);
+		if (stat)
+			stat->refused++;
+	}
+	return drops ? BL_FATE_DROPPED : BL_FATE_REFUSED;
+}
+
+/* The way of a client's packet by its flow's forward entry; its source is known. */
+static __always_inline void bl_way_to_backend(const struct bl_flow_forward *forward,
+					      struct bl_way *way)
+{
+	way->to.dst = forward->backend;
+	way->to.src_port = forward->source.port;
+	way->to.dst_port = forward->backend_port;
+	way->device = forward->device;
+	way->tunnel = bl_flow_leaves_by_tunnel(forward);
+}
+
+/* Give a new flow a place among the half-open ones, or in bl_overflow. */
+static __always_inline void bl_plan_share(struct bl_flow_forward *forward)
+{
+	if (bl_half_open_take())
+		return;
+	bl_count(BL_REASON_FLOW_OVERFLOW);
+	forward->bits |= BL_FLOW_OVERFLOW;
+}
+
+/*
+ * Whether a new flow need not be stored: nothing comes back this way, and each packet of it
+ * finds the same backend by the ring. See bl_flow_begins, too.
+ */
+static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
+					      const struct bl_plan *plan,
+					      const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend;
+	const struct bl_service_entry *service;
+
+	if (!(forward->bits & BL_FLOW_OVERFLOW) || !bl_flow_leaves_by_tunnel(forward) ||
+	    packet->key.proto == IPPROTO_SCTP)
+		return false;
+	backend = bl_backend_lookup(plan->ref.id);
+	service = backend ? bl_service_lookup(backend->service) : NULL;
+	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
+}
+
+/* Take back what has been noted of a flow that turns out to be there already. */
+static __always_inline enum bl_fate bl_plan_withdraw(const struct bl_plan *plan,
+						     const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(plan->ref.id);
+	struct bl_service_stat_entry *stat;
+
+	bl_half_open_give(forward->bits);
+	stat = backend ? bl_service_stat_lookup(backend->service) : NULL;
+	if (stat)
+		stat->connections--;
+	return BL_FATE_UNKNOWN;
+}
+
+/* The source port that a flow begins with; 0 is one that nobody has. */
+static __always_inline __be16 bl_plan_port(const struct bl_packet *packet,
+					   const struct bl_plan *plan)
+{
+	const struct bl_source_port_entry *ports = bl_source_port_lookup();
+
+	if (plan->former == BL_FORMER_CLASHED)
+		return 0;
+	if (!(plan->bits & BL_FLOW_SNAT) || !ports)
+		return packet->key.src_port;
+	return bpf_htons(bl_source_port_first(ports, bpf_ntohs(packet->key.src_port)));
+}
+
+/* Fill the forward entry of a new flow. */
+static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
+						 const struct bl_plan *plan,
+						 struct bl_flow_forward *forward)
+{
+	forward->backend = plan->backend;
+	forward->backend_port = plan->port;
+	forward->backend_id = plan->ref.id;
+	forward->generation = plan->ref.generation;
+	forward->used = bl_flow_now();
+	forward->device = plan->device;
+	forward->bits = BL_FLOW_NEW | plan->bits;
+	forward->progress.tcp.client_seq = packet->key.proto == IPPROTO_TCP ? packet->seq + 1 : 0;
+	forward->progress.tcp.backend_seq = 0;
+	if (bl_flow_leaves_by_tunnel(forward))
+		forward->source.node = plan->node;
+	else
+		forward->source.port = bl_plan_port(packet, plan);
+}
+
+/*
+ * Whether it is asked who else has a source port of this node before a flow takes it. To ask
+ * costs as much as all else that is done for a new flow but to store it, so a connection of
+ * TCP takes the port and sees by what the backend answers whether somebody had it: see
+ * bl_flow_clashes. The next one from the same port, and a SYN sent again, ask.
+ */
+static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const struct bl_plan *plan)
+{
+	return plan->bits & BL_FLOW_SNAT &&
+	       (plan->former == BL_FORMER_OVER || plan->former == BL_FORMER_CLASHED ||
+		packet->key.proto != IPPROTO_TCP || !(packet->tcp_flags & BL_TCP_SYN));
+}
+
+/*
+ * Store the reply entry of a flow whose forward entry is stored, which gets another source
+ * port when that is taken. False, and the forward entry is gone, when there was none. @key is
+ * left to be that of the forward entry.
+ */
+static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
+						const struct bl_packet *packet,
+						const struct bl_plan *plan,
+						struct bl_flow_work *work, struct bl_flow_key *key)
+{
+	struct bl_flow_forward *forward = &work->forward.forward;
+	struct bl_flow_entry *stored;
+
+	bl_flow_make_reply(key, forward, plan->client_device, bl_flow_now(), &work->reply.reply);
+	/* Only what answers a SYN tells whose the port is: see bl_flow_clashes. */
+	if (packet->key.proto == IPPROTO_TCP && !(packet->tcp_flags & BL_TCP_SYN))
+		bl_flow_set_state(&work->reply.reply.bits, BL_FLOW_SYN_RECEIVED);
+	bl_flow_reply_key(key, forward, &plan->source, &work->key);
+	if (!bl_source_port_claim(context, key, bl_plan_asks(packet, plan))) {
+		bl_source_port_exhausted(&work->key, plan->ref.id, bl_flow_now());
+		bl_flow_delete(key, forward->bits);
+		return false;
+	}
+	if (unlikely(forward->source.port != work->key.dst_port)) {
+		forward->source.port = work->key.dst_port;
+		stored = bl_flow_lookup(key);
+		if (stored)
+			stored->forward.source.port = work->key.dst_port;
+	}
+	return true;
+}
+
+/*
+ * Store the entries of a new flow and begin its way. With nothing stored, BL_FATE_DROPPED
+ * when there was no free source port or no memory, BL_FATE_UNKNOWN when the flow is there
+ * already.
+ */
+__noinline enum bl_fate bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				      const struct bl_plan *plan, struct bl_way *way)
+{
+	struct bl_flow_forward *forward;
+	struct bl_flow_work *work = bl_flow_work_lookup();
+	struct bl_flow_key key;
+
+	if (!packet || !plan || !way || !work)
+		return BL_FATE_DROPPED;
+	forward = &work->forward.forward;
+	bl_plan_make_forward(packet, plan, forward);
+	bl_plan_share(forward);
+	key = packet->key;
+	if (bl_plan_stateless(packet, plan, forward)) {
+		if (plan->former == BL_FORMER_UNKNOWN && bl_flow_lookup(&key))
+			return bl_plan_withdraw(plan, forward);
+	} else if (plan->former == BL_FORMER_UNKNOWN) {
+		if (!bl_flow_claim(&key, &work->forward))
+			return bl_plan_withdraw(plan, forward);
+	} else if (!bl_flow_store(&key, forward)) {
+		bl_half_open_give(forward->bits);
+		bl_count(BL_REASON_FLOW_NOT_STORED);
+		return BL_FATE_DROPPED;
+	}
+	if (!bl_flow_leaves_by_tunnel(forward)) {
+		if (!bl_plan_store_reply(context, packet, plan, work, &key)) {
+			bl_half_open_give(forward->bits);
+			return BL_FATE_DROPPED;
+		}
+		bl_peers_note(&plan->backend, &plan->source, bl_flow_now());
+	}
+	way->to.src = plan->source;
+	bl_way_to_backend(forward, way);
+	return BL_FATE_TRANSLATED;
+}
+
+/* Choose a backend for the first packet of a flow. */
+__noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
+					struct bl_plan *plan)
+{
+	struct bl_client client = {.packet = packet};
+	struct bl_target target;
+	struct bl_choice choice;
+	enum bl_reason reason;
+	struct bl_dst dst;
+
+	if (!packet || !plan)
+		return BL_FATE_DROPPED;
+	client.now = bl_flow_now();
+	dst = bl_packet_dst(packet);
+	reason = bl_service_find(&client, &dst, &target);
+	if (reason != BL_REASON_COUNT)
+		return bl_refuse(target.stat, reason);
+	if (!target.stat)
+		return BL_FATE_PASSES;
+	plan->client_device = bl_client_device(packet, hook);
+	client.internal =
+		hook != BL_HOOK_INGRESS || bl_packet_internal(target.frontend, plan->client_device);
+	choice = bl_service_balance(&client, &dst, &target);
+	if (!choice.backend)
+		return bl_refuse(target.stat, choice.reason);
+	plan->backend = choice.backend->addr;
+	plan->port = choice.backend->port;
+	plan->ref = choice.ref;
+	/* Of all policies, only externalTrafficPolicy: Local is to show the client. */
+	plan->keep = choice.member == BL_BACKEND_LOCAL &&
+		     !(bl_masquerade_all &&
+		       (client.internal || target.frontend.kind == BL_FRONTEND_CLUSTER_IP));
+	if (bl_tunnel_port && hook == BL_HOOK_INGRESS && !bl_masquerade_all &&
+	    target.service->forwarding == BL_FORWARDING_DSR)
+		plan->node = choice.backend->node;
+	return BL_FATE_TRANSLATED;
+}
+
+/*
+ * Whether a packet that is for no Service is the first one of a client's own connection to a
+ * backend, from the port that a flow of the client with that backend has kept: what the
+ * backend sends could not be told apart. Such a connection gets another source port, as
+ * netfilter would give it one. (With SNAT the source is none of a client: the packet is one of
+ * that flow, which has turned round.)
+ */
+static __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
+{
+	struct bl_flow_key key = {
+		.src = packet->key.dst,
+		.dst = packet->key.src,
+		.src_port = packet->key.dst_port,
+		.dst_port = packet->key.src_port,
+		.proto = packet->key.proto,
+	};
+	const struct bl_flow_entry *flow;
+
+	if (!bl_peers_has(&key.src, &key.dst))
+		return false;
+	flow = bl_flow_lookup(&key);
+	if (!flow || (bl_flow_bits(flow) & (BL_FLOW_IS_REPLY | BL_FLOW_SNAT)) != BL_FLOW_IS_REPLY ||
+	    bl_flow_owns_reply(&packet->key, flow))
+		return false;
+	plan->backend = packet->key.dst;
+	plan->port = packet->key.dst_port;
+	plan->ref.id = ~0U;
+	plan->keep = true;
+	plan->former = BL_FORMER_CLASHED;
+	return true;
+}
+
+/*
+ * The first packet of a flow. BL_FATE_UNKNOWN when that is there already, which only shows
+ * with BL_FORMER_UNKNOWN.
+ */
+static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet, enum bl_hook hook,
+						  enum bl_former former, struct bl_way *way)
+{
+	struct bl_plan plan = {.former = former};
+	enum bl_fate fate = bl_plan_balance(packet, hook, &plan);
+
+	if (fate == BL_FATE_PASSES && hook != BL_HOOK_EGRESS && former != BL_FORMER_UNKNOWN &&
+	    bl_flow_crosses(packet, &plan)) {
+		plan.client_device = bl_client_device(packet, hook);
+		fate = BL_FATE_TRANSLATED;
+	}
+	if (fate != BL_FATE_TRANSLATED)
+		return fate;
+	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan.keep) &&
+	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan))
+		return BL_FATE_DROPPED;
+	if (hook == BL_HOOK_POD_INGRESS && !plan.device) {
+		plan.bits = BL_FLOW_POD;
+		bl_pod_source(packet, &plan.backend, &plan.source);
+	}
+	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_hairpin(packet, &plan))
+		return BL_FATE_DROPPED;
+	fate = bl_plan_store(context, packet, &plan, way);
+	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	return fate;
+}
+
+/*
+ * Whether the source port of a flow, by the bits of either entry, may be somebody else's: TCP
+ * takes it without asking, and the backend has not confirmed it yet.
+ */
+static __always_inline bool bl_flow_disputable(const struct bl_packet *packet, __u8 bits)
+{
+	return bl_flow_state(bits) == BL_FLOW_NEW && bits & BL_FLOW_SNAT &&
+	       packet->key.proto == IPPROTO_TCP;
+}
+
+/*
+ * Whether a client's SYN begins a new flow although there is an entry: the flow is over, or
+ * its source port may be somebody else's, since no reply has come for a second, which is
+ * when a client sends its SYN again. Who that is need not be known here: this node may also
+ * be a client at the backend's node, whose Beeline gives the backend this node's address,
+ * too, and takes the replies for those to that client. What leaves by the tunnel may have
+ * ended by a reset that was not seen here.
+ */
+static __noinline bool bl_flow_begins_again(const struct bl_packet *packet,
+					    const struct bl_flow_forward *forward, __u32 now)
+{
+	return (bl_flow_disputable(packet, forward->bits) && forward->used != now) ||
+	       bl_flow_state(forward->bits) >= BL_FLOW_CLIENT_CLOSING ||
+	       (bl_flow_leaves_by_tunnel(forward) && !bl_flow_backend(forward));
+}
+
+/*
+ * Whether a client's packet begins a new flow although there is an entry: a UDP
+ * flow whose backend has left its sets, or the next connection of TCP or SCTP from
+ * the same port. What the tunnel brings is for the node to decide that has chosen the
+ * backend.
+ */
+static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
+					    const struct bl_flow_forward *forward, __u32 now)
+{
+	if (packet->key.proto == IPPROTO_UDP) {
+		if (bl_flow_comes_by_tunnel(forward))
+			return bl_flow_age(now, forward->progress.tunnel_second) >
+			       BL_TUNNEL_SECONDS;
+		return !bl_flow_backend(forward) &&
+		       !bl_addr_equal(&forward->backend, &packet->key.dst); /* its own way */
+	}
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
+	       bl_flow_begins_again(packet, forward, now);
+}
+
+/* The device that the client of a flow is behind, as the reply entry has it. */
+static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet, enum bl_hook hook,
+						  const struct bl_flow_forward *forward)
+{
+	return forward->device == BL_DEVICE_HAIRPIN ? BL_DEVICE_HAIRPIN
+						    : bl_client_device(packet, hook);
+}
+
+/* Once a second, see bl_flow_keep_reply. */
+static __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
+					   struct bl_flow_forward *forward,
+					   const union bl_addr *source, __u32 now)
+{
+	if (!bl_flow_leaves_by_tunnel(forward))
+		bl_peers_note(&forward->backend, source, now);
+	return bl_flow_keep_reply(&packet->key, forward, source,
+				  bl_flow_client_device(packet, hook, forward), now);
+}
+
+/* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
+static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packet,
+						   enum bl_hook hook,
+						   struct bl_flow_forward *forward,
+						   struct bl_way *way)
+{
+	union bl_addr *source = &way->to.src;
+	__u32 now = bl_flow_now();
+
+	*source = packet->key.src;
+	if (forward->bits & BL_FLOW_SNAT) {
+		if (!bl_flow_snat_source(forward, packet->ipv4, source))
+			return BL_FATE_DROPPED;
+	} else if (hook == BL_HOOK_POD_INGRESS) {
+		bl_pod_source(packet, &forward->backend, source);
+	}
+	if (bl_flow_renewed(packet, forward, now) ||
+	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
+		bl_flow_remove(&packet->key, forward, source);
+		return BL_FATE_UNKNOWN;
+	}
+	bl_flow_track(forward, packet, &packet->key.src, true);
+	bl_way_to_backend(forward, way);
+	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_proven(forward->bits))
+		bl_flow_settle(&packet->key, forward, source,
+			       bl_flow_client_device(packet, hook, forward));
+	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	return BL_FATE_TRANSLATED;
+}
+
+/*
+ * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
+ * when the pod answered itself, where it left it; one to this node's own address where
+ * it comes in; one that turns round where it would leave;
+ * others at the first device that faces the outside.
+ */
+static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
+					       const struct bl_flow_reply *reply, enum bl_hook hook)
+{
+	bool pod = reply->bits & BL_FLOW_POD;
+	bool itself = pod && bl_addr_equal(&reply->client, &packet->key.src);
+
+	if (reply->device == BL_DEVICE_HAIRPIN)
+		return hook == BL_HOOK_EGRESS;
+	switch (hook) {
+	case BL_HOOK_POD_INGRESS:
+		return itself || reply->bits & BL_FLOW_SNAT;
+	case BL_HOOK_POD_EGRESS:
+		return (pod && !itself) || reply->bits & BL_FLOW_SNAT;
+	default:
+		return !pod;
+	}
+}
+
+/* A search in a set for the backend with an address. */
+struct bl_backend_search {
+	union bl_addr addr BL_ALIGNED;
+	__u32 first; /* slot */
+	__u32 id; /* ~0: not found */
+	__be16 port;
+};
+
+/* Callback of bpf_loop: look at one slot. Returns 1 to stop. */
+static long bl_backend_look(__u32 index, void *arg)
+{
+	struct bl_backend_search *search = arg;
+	const __u32 *id = bl_slot_lookup(search->first + index);
+	const struct bl_backend_entry *backend = id ? bl_backend_lookup(*id) : NULL;
+
+	if (!backend || backend->port != search->port ||
+	    !bl_addr_equal(&backend->addr, &search->addr))
+		return 0;
+	search->id = *id;
+	return 1;
+}
+
+enum bl_backend_search_limits {
+	BL_BACKEND_SEARCH_SLOTS = 1024, /* of a set; of more, a backend is not found */
+};
+
+/*
+ * Fill in which backend a flow has, whose forward entry is made again from the reply entry: so
+ * a UDP flow stays where it is.
+ */
+static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_key,
+					    struct bl_flow_forward *forward)
+{
+	struct bl_backend_search search = {
+		.addr = forward->backend, .port = forward->backend_port, .id = ~0U};
+	const union bl_addr *dst = &forward_key->dst;
+	struct bl_dst to = {
+		.high = ((const __u64 *)dst)[0],
+		.low = ((const __u64 *)dst)[1],
+		.port = forward_key->dst_port,
+		.proto = forward_key->proto,
+		.ipv4 = bl_addr_is_ipv4(dst),
+	};
+	struct bl_frontend_entry frontend = bl_frontend_get(to.high, to.low, to.tail);
+	const struct bl_backend_entry *backend;
+	const struct bl_service_entry *service;
+	__u64 set;
+
+	forward->backend_id = ~0U;
+	if (frontend.kind == BL_FRONTEND_NONE)
+		frontend = bl_node_port_get(&to);
+	service = frontend.kind == BL_FRONTEND_NONE ? NULL : bl_service_lookup(frontend.service);
+	if (!service)
+		return;
+	/* The local set is a part of the cluster's, unless that is narrowed by hints. */
+	for (int local = 0; local < 2 && search.id == ~0U; local++) {
+		set = local ? *(const volatile __u64 *)&service->local
+			    : *(const volatile __u64 *)&service->cluster;
+		search.first = bl_set_first(set);
+		if (bl_set_kind(set) == BL_SET_BACKENDS &&
+		    bl_set_count(set) <= BL_BACKEND_SEARCH_SLOTS)
+			bpf_loop(bl_set_count(set), bl_backend_look, &search, 0);
+	}
+	backend = bl_backend_lookup(search.id);
+	if (!backend)
+		return;
+	forward->backend_id = search.id;
+	forward->generation = backend->generation;
+}
+
+/*
+ * Make the forward entry of a flow again from a reply. @ifindex is the device that the backend
+ * is behind, 0 when that is for the stack or a route to know.
+ */
+static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
+				       const struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
+{
+	struct bl_flow_work *work = bl_flow_work_lookup();
+	struct bl_flow_forward *fresh;
+	struct bl_flow_key key;
+	const __u32 *id;
+
+	if (!work)
+		return;
+	fresh = &work->forward.forward;
+	__builtin_memset(fresh, 0, sizeof(*fresh));
+	bl_flow_forward_key(reply_key, reply, &key);
+	fresh->backend = reply_key->src;
+	fresh->backend_port = reply_key->src_port;
+	fresh->source.port = reply_key->dst_port;
+	fresh->used = now;
+	fresh->bits = reply->bits & BL_FLOW_OF_BOTH;
+	bl_flow_set_state(&fresh->bits, reply->bits & BL_FLOW_OVERFLOW ? BL_FLOW_SYN_RECEIVED
+								       : BL_FLOW_ESTABLISHED);
+	bl_flow_find_backend(&key, fresh);
+	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	if (reply->device == BL_DEVICE_HAIRPIN)
+		fresh->device = BL_DEVICE_HAIRPIN;
+	else if (!(reply->bits & BL_FLOW_TUNNEL))
+		fresh->device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
+	bl_flow_claim(&key, &work->forward);
+}
+
+/*
+ * Note in the forward entry what a reply tells: once a second, and whenever the connection
+ * changes its state. False when the packet is none of the flow: that is over, and the host
+ * has taken its source port since.
+ */
+static __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				    struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
+{
+	bool snat = reply->bits & BL_FLOW_SNAT, owns;
+	struct bl_flow_entry *flow;
+	struct bl_flow_key key;
+
+	reply->touched = now;
+	bl_peers_note(&packet->key.src, &packet->key.dst, now);
+	bl_flow_forward_key(&packet->key, reply, &key);
+	flow = bl_flow_lookup(&key);
+	owns = bl_flow_owns_forward(&packet->key, flow);
+	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED) {
+		flow->forward.used = now;
+		bl_flow_track(&flow->forward, packet, &key.src, false);
+		return true;
+	}
+	if (!flow) {
+		bl_flow_restore(&packet->key, reply, ifindex, now);
+		return true;
+	}
+	if (!snat || !bl_port_taken(context, &packet->key, packet->ipv4))
+		return true;
+	if (owns) {
+		bl_flow_remove(&key, &flow->forward, &packet->key.dst);
+	} else {
+		key = packet->key;
+		bl_flow_delete(&key, reply->bits);
+	}
+	return false;
+}
+
+/*
+ * Whether what looks like the first reply to a SYN is for somebody else, who had the source
+ * port before the flow took it. A backend that knows a connection from there answers as
+ * within that one; else it answers with a SYN of its own, or a reset. The host is asked for
+ * its own ports; a client's next SYN gets another port.
+ */
+static __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				       struct bl_flow_reply *reply)
+{
+	struct bl_flow_entry *flow;
+	struct bl_flow_key key;
+
+	if (packet->key.proto != IPPROTO_TCP ||
+	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == (BL_TCP_SYN | BL_TCP_ACK))
+		return false;
+	if (reply->bits & BL_FLOW_SNAT)
+		return bl_port_taken(context, &packet->key, packet->ipv4);
+	if (packet->tcp_flags & (BL_TCP_RST | BL_TCP_FIN))
+		return false;
+	bl_flow_set_state(&reply->bits, BL_FLOW_CLASHED);
+	bl_flow_forward_key(&packet->key, reply, &key);
+	flow = bl_flow_lookup(&key);
+	if (bl_flow_owns_forward(&packet->key, flow) && !bl_flow_proven(flow->forward.bits))
+		bl_flow_set_state(&flow->forward.bits, BL_FLOW_CLASHED);
+	return true;
+}
+
+/* A backend's packet of a known flow that is translated at this hook. */
+static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet, enum bl_hook hook,
+						  struct bl_flow_reply *reply, struct bl_way *way)
+{
+	__u32 ifindex = hook == BL_HOOK_INGRESS ? packet->ifindex : 0;
+	enum bl_flow_state state = bl_flow_state(reply->bits);
+	__u32 now = bl_flow_now();
+
+	if (unlikely(state == BL_FLOW_NEW || state == BL_FLOW_CLASHED)) {
+		if (bl_flow_clashes(context, packet, reply))
+			return BL_FATE_PASSES;
+		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
+	}
+	if (reply->touched != (__u16)now) {
+		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN)
+			bl_route_back(context, packet, reply);
+		state = BL_FLOW_NEW;
+	}
+	if ((state == BL_FLOW_NEW || packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST)) &&
+	    !bl_flow_note(context, packet, reply, ifindex, now))
+		return BL_FATE_PASSES;
+	way->to.src = reply->service;
+	way->to.dst = reply->client;
+	way->to.src_port = reply->service_port;
+	way->to.dst_port = reply->client_port;
+	way->device =
+		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
+	way->back = hook == BL_HOOK_POD_INGRESS;
+	way->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
+		     packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
+	return BL_FATE_TRANSLATED;
+}
+
+/*
+ * Whether a TCP packet without a flow belongs to a connection that is sent on by the
+ * ring of its Service: the flow was another node's, or has been forgotten.
+ */
+static __noinline bool bl_flow_resumes(const struct bl_packet *packet)
+{
+	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
+	struct bl_dst dst = bl_packet_dst(packet);
+	struct bl_frontend_entry frontend = bl_frontend_find(&client, &dst);
+	const struct bl_service_entry *service;
+
+	if (frontend.kind == BL_FRONTEND_NONE)
+		return false;
+	service = bl_service_lookup(frontend.service);
+	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
+}
+
+/* Whether a packet is the first one of a connection of TCP or SCTP. */
+static __always_inline bool bl_flow_opens(const struct bl_packet *packet)
+{
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_SYN;
+}
+
+/* Whether a client's packet that has no flow begins one. */
+static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
+{
+	if (packet->key.proto == IPPROTO_UDP || bl_flow_opens(packet))
+		return true;
+	return packet->key.proto == IPPROTO_TCP &&
+	       (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_ACK &&
+	       bl_filter_test_rings() && bl_flow_resumes(packet);
+}
+
+/* What is known of the flow that a client's packet may take the place of. */
+static __always_inline enum bl_former bl_flow_former(const struct bl_packet *packet,
+						     const struct bl_flow_forward *forward)
+{
+	return bl_flow_disputable(packet, forward->bits) ||
+			       bl_flow_state(forward->bits) == BL_FLOW_CLASHED
+		       ? BL_FORMER_CLASHED
+		       : BL_FORMER_OVER;
+}
+
+/*
+ * What becomes of @packet; when it is translated, @way says how it goes on.
+ *
+ * With BL_SYN_FIRST a SYN begins a flow unseen: that of a new flow is not there, and to look
+ * for it costs a quarter of what it costs to store it.
+ */
+static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
+					      const struct bl_packet *packet, enum bl_hook hook,
+					      struct bl_way *way)
+{
+	enum bl_former former = BL_FORMER_NONE;
+	enum bl_fate fate = BL_FATE_UNKNOWN;
+	struct bl_flow_entry *flow;
+
+	if (BL_SYN_FIRST && bl_flow_opens(packet)) {
+		fate = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, way);
+		if (fate != BL_FATE_UNKNOWN && fate != BL_FATE_PASSES)
+			return fate;
+	}
+	flow = bl_flow_lookup(&packet->key);
+	if (flow && bl_flow_bits(flow) & BL_FLOW_IS_REPLY)
+		return bl_flow_reply_here(packet, &flow->reply, hook)
+			       ? bl_flow_reply(context, packet, hook, &flow->reply, way)
+			       : BL_FATE_PASSES;
+	if (hook == BL_HOOK_POD_EGRESS || (!flow && fate == BL_FATE_PASSES))
+		return BL_FATE_PASSES;
+	if (flow) {
+		former = bl_flow_former(packet, &flow->forward);
+		fate = bl_flow_client(packet, hook, &flow->forward, way);
+		if (fate != BL_FATE_UNKNOWN)
+			return fate;
+	}
+	if (!bl_flow_begins(packet))
+		return BL_FATE_PASSES; /* of a connection that somebody else set up */
+	fate = bl_flow_begin(context, packet, hook, former, way);
+	/* Resets are made for SYNs: the stack answers what is within a connection. */
+	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
+	    !(packet->tcp_flags & BL_TCP_SYN))
+		return BL_FATE_PASSES;
+	return fate;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a destination to the Service behind it and the backend of a new connection. The
+ * steps are the same for sockets and packets; what differs is the client, struct bl_client.
+ */
+#pragma once
+
+#include <beeline/frontend.h>
+#include <beeline/hash.h>
+#include <beeline/table.h>
+
+#define BL_NSEC_PER_SEC 1000000000ULL
+
+/* A backend with its id. backend is NULL when none may serve; see reason. */
+struct bl_choice {
+	const struct bl_backend_entry *backend;
+	struct bl_backend_ref ref;
+	/* The set it was chosen from: BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL. */
+	__u32 member;
+	enum bl_reason reason;
+};
+
+/*
+ * The backend that @ref remembers, if it is still in a set of @service that
+ * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
+ */
+static __always_inline const struct bl_backend_entry *bl_backend_recall(struct bl_backend_ref ref,
+									__u32 service, __u32 member)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
+
+	if (!backend || backend->generation != ref.generation || backend->service != service ||
+	    !(backend->state & member))
+		return NULL;
+	return backend;
+}
+
+/* Whether what is not served for @reason gets no answer; all else is told so. */
+static __always_inline bool bl_reason_drops(enum bl_reason reason)
+{
+	return reason == BL_REASON_NO_LOCAL_ENDPOINT || reason == BL_REASON_SOURCE_RANGE ||
+	       reason == BL_REASON_UNALLOCATED_ADDRESS;
+}
+
+/*
+ * The set of @service for a client, read once; @member says which it is, as in a
+ * backend's state.
+ */
+static __always_inline __u64 bl_service_set(const struct bl_service_entry *service, bool local,
+					    __u32 *member)
+{
+	*member = local ? BL_BACKEND_LOCAL : BL_BACKEND_CLUSTER;
+	return local ? *(const volatile __u64 *)&service->local
+		     : *(const volatile __u64 *)&service->cluster;
+}
+
+/*
+ * Pick the backend of @set at @spread, a number spread over 32 bits: the share of the
+ * slots that lies before it.
+ *
+ * The caller has read the set word once, so first slot and count belong together
+ * even while the agent replaces the set.
+ */
+static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 spread)
+{
+	struct bl_choice choice = {.reason = BL_REASON_NO_ENDPOINT};
+	__u32 count = bl_set_count(set);
+	const __u32 *id;
+
+	switch (bl_set_kind(set)) {
+	case BL_SET_REJECT:
+		return choice;
+	case BL_SET_DROP:
+		choice.reason = BL_REASON_NO_LOCAL_ENDPOINT;
+		return choice;
+	case BL_SET_BACKENDS:
+		break;
+	}
+	choice.reason = BL_REASON_BROKEN_TABLE;
+	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)spread * count >> 32));
+	if (!id)
+		return choice;
+	choice.ref.id = *id;
+	choice.backend = bl_backend_lookup(choice.ref.id);
+	if (choice.backend)
+		choice.ref.generation = choice.backend->generation;
+	return choice;
+}
+
+/*
+ * Where the choices of a Service start: elsewhere on each node and CPU, so that rare
+ * connections from many nodes do not meet at one backend.
+ */
+static __always_inline __u32 bl_start(__u32 service)
+{
+	return (bl_seed ^ (bpf_get_smp_processor_id() << 20 | service)) * 0x85ebca6bU;
+}
+
+/*
+ * A number spread over 32 bits for the next choice of a Service: steps of the
+ * golden ratio, which visit all parts of a set evenly in any order of set sizes.
+ */
+static __always_inline __u32 bl_random(const struct bl_service_stat_entry *stat, __u32 service)
+{
+	return bl_start(service) + (__u32)stat->connections * 0x9e3779b9U;
+}
+
+/* Likewise for one slot of @set after the other, on each CPU for itself. */
+static __always_inline __u32 bl_turn(const struct bl_service_stat_entry *stat, __u32 service,
+				     __u64 set)
+{
+	__u64 turn = (bl_start(service) >> 8) + stat->connections;
+	__u64 count = bl_set_count(set);
+
+	if (!count)
+		return 0;
+	/* The first number that bl_set_select takes for the slot. */
+	return ((turn % count << 32) + count - 1) / count;
+}
+
+/* Whether the backend that a client had may get a new connection of it. */
+static __always_inline bool bl_affinity_lasts(const struct bl_backend_entry *backend)
+{
+	return backend && !(backend->state & BL_BACKEND_NO_NEW);
+}
+
+/*
+ * Choose the backend that @known, which may be NULL, remembers of a client. False when the
+ * Service's affinity has ended, or the backend may get no connection from the set that
+ * @member names.
+ */
+static __always_inline bool bl_affinity_recall(struct bl_affinity_entry *known,
+					       const struct bl_service_entry *service, __u32 id,
+					       __u32 member, __u64 now, struct bl_choice *choice)
+{
+	const struct bl_backend_entry *backend;
+
+	/* Signed: another CPU may have noted a tick that this one has yet to see. */
+	if (!known ||
+	    (__s64)(now - known->last_used) >= (__s64)(service->affinity * BL_NSEC_PER_SEC))
+		return false;
+	backend = bl_backend_recall(known->backend, id, member);
+	if (!bl_affinity_lasts(backend))
+		return false;
+	known->last_used = now;
+	choice->backend = backend;
+	choice->ref = known->backend;
+	choice->reason = BL_REASON_COUNT;
+	return true;
+}
+
+/*
+ * Pick a backend of @set for the client of @key, the same as before while the Service's
+ * affinity lasts and the backend is in the set that @member names.
+ *
+ * Two first connections of a client at the same time agree on one backend: the
+ * loser of the insertion takes the winner's.
+ */
+static __always_inline struct bl_choice bl_affinity_select(void *map,
+							   const struct bl_service_entry *service,
+							   const void *key, __u32 id, __u64 set,
+							   __u32 member, __u32 spread)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct bl_affinity_entry *known, fresh = {.last_used = now};
+	const struct bl_backend_entry *backend;
+	struct bl_choice choice;
+
+	known = bpf_map_lookup_elem(map, key);
+	if (bl_affinity_recall(known, service, id, member, now, &choice))
+		return choice;
+	choice = bl_set_select(set, spread);
+	if (!choice.backend)
+		return choice;
+	if (known) {
+		known->backend = choice.ref;
+		known->last_used = now;
+		return choice;
+	}
+	fresh.backend = choice.ref;
+	if (!bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST))
+		return choice;
+	known = bpf_map_lookup_elem(map, key);
+	if (!known) {
+		bl_count(BL_REASON_AFFINITY_NOT_STORED);
+		return choice;
+	}
+	backend = bl_backend_recall(known->backend, id, member);
+	if (bl_affinity_lasts(backend)) {
+		choice.backend = backend;
+		choice.ref = known->backend;
+	}
+	return choice;
+}
+
+/*
+ * Who wants to reach a Service: a socket or a packet. The program that includes this file
+ * has one of them, and the functions that are declared here.
+ */
+struct bl_client;
+
+/* Whether NodePorts answer the client at the address of @dst. */
+static __always_inline bool bl_client_meets_node(const struct bl_client *client,
+						 const struct bl_dst *dst);
+
+/*
+ * Whether the client is about to send to @dst. One that does not may ask about a
+ * destination that must not be reached.
+ */
+static __always_inline bool bl_client_sends(const struct bl_client *client,
+					    const struct bl_dst *dst);
+
+/* Whether loadBalancerSourceRanges of @service let the client in. */
+static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service);
+
+/* BL_FRONTEND_INTERNAL_LOCAL or BL_FRONTEND_EXTERNAL_LOCAL: which policy the client is under. */
+static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client);
+
+/* A hash of the client's address. */
+static __always_inline __u32 bl_client_hash(const struct bl_client *client);
+
+/*
+ * Hash the addresses and ports of a connection, with @affinity the client's address alone.
+ * False when the client has no source port yet.
+ */
+static __always_inline bool bl_client_hash_flow(const struct bl_client *client, bool affinity,
+						__u32 *hash);
+
+/* A Service as a client reaches it. stat is NULL when the destination is no Service. */
+struct bl_target {
+	struct bl_frontend_entry frontend;
+	const struct bl_service_entry *service;
+	struct bl_service_stat_entry *stat;
+};
+
+/* Choose a backend as the affinity of the client says, see bl_affinity_select. */
+static __always_inline void bl_client_select(const struct bl_client *client,
+					     const struct bl_target *target, __u64 set,
+					     __u32 member, __u32 spread, struct bl_choice *choice);
+
+/* The frontend behind @dst; kind BL_FRONTEND_NONE when @dst is none for this client. */
+static __always_inline struct bl_frontend_entry bl_frontend_find(const struct bl_client *client,
+								 const struct bl_dst *dst)
+{
+	struct bl_frontend_entry frontend = bl_frontend_get(dst->high, dst->low, dst->tail);
+
+	/* The any-address is a key of NodePorts, and to some clients an address. */
+	if (frontend.kind != BL_FRONTEND_NONE && frontend.kind != BL_FRONTEND_NODE_PORT)
+		return frontend;
+	frontend = bl_node_port_get(dst);
+	if (frontend.kind != BL_FRONTEND_NONE && !bl_client_meets_node(client, dst))
+		frontend.kind = BL_FRONTEND_NONE;
+	return frontend;
+}
+
+/*
+ * Find the Service behind @dst. Returns why @client must not reach @dst, or
+ * BL_REASON_COUNT when there is nothing against it.
+ */
+static __always_inline enum bl_reason
+bl_service_find(const struct bl_client *client, const struct bl_dst *dst, struct bl_target *target)
+{
+	target->frontend = bl_frontend_find(client, dst);
+	target->stat = NULL;
+	if (target->frontend.kind == BL_FRONTEND_NONE)
+		return bl_client_sends(client, dst) ? bl_undeclared(dst) : BL_REASON_COUNT;
+	target->service = bl_service_lookup(target->frontend.service);
+	if (unlikely(!target->service))
+		return BL_REASON_BROKEN_TABLE;
+	target->stat = bl_service_stat_lookup(target->frontend.service);
+	if (unlikely(!target->stat))
+		return BL_REASON_BROKEN_TABLE;
+	if (unlikely(target->frontend.flags & BL_FRONTEND_SOURCE_RANGES) &&
+	    !bl_client_allowed(client, target->frontend.service))
+		return BL_REASON_SOURCE_RANGE;
+	return BL_REASON_COUNT;
+}
+
+/* The number by which a Service picks a slot of @set for a new connection to @dst. */
+static __always_inline __u32 bl_service_spread(const struct bl_client *client,
+					       const struct bl_dst *dst,
+					       const struct bl_target *target, __u64 set)
+{
+	union bl_addr addr BL_ALIGNED;
+	__u32 hash;
+
+	switch (target->service->algorithm) {
+	case BL_ALGORITHM_ROUND_ROBIN:
+	case BL_ALGORITHM_WEIGHTED_ROUND_ROBIN:
+		return bl_turn(target->stat, target->frontend.service, set);
+	case BL_ALGORITHM_SOURCE_HASH:
+		return bl_client_hash(client);
+	case BL_ALGORITHM_DESTINATION_HASH:
+		bl_dst_get_addr(dst, &addr);
+		return bl_hash_spread(bl_hash_addr(0, &addr));
+	case BL_ALGORITHM_MAGLEV:
+		if (bl_client_hash_flow(client, target->service->affinity, &hash))
+			return hash;
+	}
+	return bl_random(target->stat, target->frontend.service);
+}
+
+/* Choose the backend of a new connection to @dst, whose Service is @target, and count it. */
+static __always_inline struct bl_choice bl_service_balance(const struct bl_client *client,
+							   const struct bl_dst *dst,
+							   const struct bl_target *target)
+{
+	struct bl_choice choice;
+	__u32 member, spread;
+	__u64 set;
+
+	set = bl_service_set(target->service, target->frontend.flags & bl_client_policy(client),
+			     &member);
+	spread = bl_service_spread(client, dst, target, set);
+	if (unlikely(target->service->affinity))
+		bl_client_select(client, target, set, member, spread, &choice);
+	else
+		choice = bl_set_select(set, spread);
+	choice.member = member;
+	if (choice.backend)
+		target->stat->connections++;
+	return choice;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Which port the backend sees as the client's.
+ *
+ * A flow that keeps the client's address keeps its port, too, unless that clashes: the client
+ * may have a connection of its own to the backend, from the same port, for to the client these
+ * are two different destinations. With an address of this node, the client's port is kept
+ * unless the node's kernel gives it to connections of its own processes or it is reserved
+ * (bl_source_port); else, and when another flow or the host has it, the flow gets one of
+ * bl_snat_port_min to bl_snat_port_max.
+ *
+ * The reply entry is the claim to a port: two flows with one backend and one source differ by
+ * their port, or the second is not stored.
+ */
+#pragma once
+
+#include <beeline/conntrack.h>
+#include <beeline/route.h>
+
+enum bl_source_port_limits {
+	BL_SOURCE_PORT_TRIES = 16, /* at ports that no flow has, but perhaps the host */
+	BL_SOURCE_PORT_SAMPLES = 256, /* ports that are looked at before all are */
+};
+
+/* Source ports of SNAT, host byte order, both included. */
+volatile const __u16 bl_snat_port_min = 1024;
+volatile const __u16 bl_snat_port_max = 65535;
+
+/*
+ * Whether packets like @key, a reply's, are for a socket of this host, or of a connection
+ * that netfilter translates. SCTP's are not known. A socket that listens does not count:
+ * no backend sends to it from the port that it serves at.
+ */
+static __always_inline bool bl_port_owned(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+					  bool ipv4)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	bool listens;
+	__u32 size;
+
+	if (key->proto == IPPROTO_SCTP)
+		return false;
+	size = bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
+	if (bl_tracked(context, &tuple, size, key->proto))
+		return true;
+	if (key->proto == IPPROTO_TCP) {
+		sk = bpf_skc_lookup_tcp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return false;
+		listens = sk->state == BPF_TCP_LISTEN;
+		bpf_sk_release(sk);
+		return !listens;
+	}
+	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+				     bool ipv4)
+{
+	return bl_port_owned(context, key, ipv4);
+}
+
+static __always_inline const struct bl_source_port_entry *bl_source_port_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_source_port, &zero);
+}
+
+static __always_inline bool bl_source_port_has(const __u64 *set, __u16 port)
+{
+	return set[port >> 6] >> (port & 63) & 1;
+}
+
+/* Whether the node's kernel gives @port to connections that its processes make. */
+static __always_inline bool bl_source_port_local(const struct bl_source_port_entry *ports,
+						 __u16 port)
+{
+	return port >= ports->local_min && port <= ports->local_max;
+}
+
+/* Whether SNAT takes @port not at all, or only when no other is left. */
+static __always_inline bool bl_source_port_spared(const struct bl_source_port_entry *ports,
+						  __u16 port)
+{
+	return bl_source_port_has(ports->reserved, port) || bl_source_port_local(ports, port);
+}
+
+/*
+ * The port with which a flow with SNAT begins; 0 when the client's cannot be kept. Clients' ports
+ * out of the node's own range move aside by its length, all alike, so that they stay apart.
+ */
+static __always_inline __u16 bl_source_port_first(const struct bl_source_port_entry *ports,
+						  __u16 port)
+{
+	__u32 length = ports->local_max - ports->local_min + 1;
+
+	if (bl_source_port_local(ports, port)) {
+		if (port < length + 1024)
+			return 0;
+		port -= length;
+	}
+	return bl_source_port_spared(ports, port) ? 0 : port;
+}
+
+/*
+ * The entries of a flow that begins. They take more than the stack has left; nothing else
+ * runs on the CPU meanwhile.
+ */
+struct bl_flow_work {
+	struct bl_flow_entry forward;
+	struct bl_flow_entry reply;
+	struct bl_flow_key key; /* of the reply entry */
+};
+
+/* Each load of the programs has its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bl_flow_work);
+} bl_flow_work SEC(".maps");
+
+static __always_inline struct bl_flow_work *bl_flow_work_lookup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&bl_flow_work, &zero);
+}
+
+/* A search for a port that no flow to the backend has. */
+struct bl_source_port_search {
+	__u32 start; /* number of the first port, from bl_snat_port_min on */
+	__u32 step; /* to the next one */
+	bool local; /* those of the node's own range as well */
+	bool found;
+	__u8 pad[2];
+};
+
+/* Callback of bpf_loop: look at one port. Returns 1 to stop. */
+static long bl_source_port_look(__u32 index, void *arg)
+{
+	const struct bl_source_port_entry *ports = bl_source_port_lookup();
+	struct bl_flow_work *work = bl_flow_work_lookup();
+	struct bl_source_port_search *search = arg;
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+	__u16 port = bl_snat_port_min + (search->start + index * search->step) % range;
+
+	if (!ports || !work)
+		return 1;
+	if (bl_source_port_has(ports->reserved, port) ||
+	    (!search->local && bl_source_port_local(ports, port)))
+		return 0;
+	work->key.dst_port = bpf_htons(port);
+	search->found = !bl_flow_lookup(&work->key);
+	return search->found;
+}
+
+/* When a search for a port to the backend of a reply entry's @key was last in vain. */
+static __always_inline struct bl_exhausted_entry *bl_exhausted_lookup(const struct bl_flow_key *key)
+{
+	struct bl_exhausted_key backend = {
+		.addr = key->src, .port = key->src_port, .proto = key->proto};
+
+	return bpf_map_lookup_elem(&bl_exhausted, &backend);
+}
+
+/*
+ * Look for a port that no flow has and put it into the key of the reply entry: at some all over
+ * the range that are not of the node's own, then at all until one is free, which takes as many
+ * looks as there are ports to a free one. False when there is none, which is looked for once a
+ * second for each backend.
+ */
+__noinline bool bl_source_port_find(__u32 now)
+{
+	const struct bl_source_port_entry *ports = bl_source_port_lookup();
+	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
+	struct bl_flow_work *work = bl_flow_work_lookup();
+	struct bl_source_port_search search = {};
+	const struct bl_exhausted_entry *exhausted;
+	__u32 random = bpf_get_prandom_u32(), local, port;
+
+	if (!work || !ports)
+		return false;
+	exhausted = bl_exhausted_lookup(&work->key);
+	if (exhausted && exhausted->second == now)
+		return false;
+	search.start = (__u64)random * range >> 32;
+	search.step = range / BL_SOURCE_PORT_SAMPLES + 1;
+	bpf_loop(BL_SOURCE_PORT_SAMPLES, bl_source_port_look, &search, 0);
+	if (!search.found) {
+		/* The free ones are there, where nothing was taken so far. */
+		local = ports->local_max - ports->local_min + 1;
+		port = ports->local_min + ((__u64)random * local >> 32);
+		search.start = port < bl_snat_port_min ? 0 : port - bl_snat_port_min;
+		search.step = 1;
+		search.local = true;
+		bpf_loop(range, bl_source_port_look, &search, 0);
+	}
+	return search.found;
+}
+
+/* Count that all ports to the backend of a reply entry's @key are in use. */
+static __noinline void bl_source_port_exhausted(const struct bl_flow_key *key, __u32 backend_id,
+						__u32 now)
+{
+	struct bl_exhausted_key backend = {
+		.addr = key->src, .port = key->src_port, .proto = key->proto};
+	struct bl_exhausted_entry fresh = {.count = 1, .second = now, .backend_id = backend_id};
+	struct bl_exhausted_entry *known = bpf_map_lookup_elem(&bl_exhausted, &backend);
+
+	bl_count(BL_REASON_NO_SOURCE_PORT);
+	if (known) {
+		__sync_fetch_and_add(&known->count, 1);
+		known->second = now;
+		return;
+	}
+	bpf_map_update_elem(&bl_exhausted, &backend, &fresh, BPF_NOEXIST);
+}
+
+/* Insert the reply entry at the source port that its key names. False when that is taken. */
+__noinline bool bl_source_port_try(struct BL_CONTEXT *context,
+				   const struct bl_flow_key *forward_key, bool asks)
+{
+	struct bl_flow_work *work = bl_flow_work_lookup();
+
+	if (!work || !forward_key)
+		return false;
+	if (asks && bl_port_owned(context, &work->key, bl_addr_is_ipv4(&work->key.src)))
+		return false;
+	return bl_flow_claim(&work->key, &work->reply) ||
+	       bl_flow_owns_reply(forward_key, bl_flow_lookup(&work->key));
+}
+
+/*
+ * Insert the reply entry of bl_flow_work at the source port that its key names, or at another
+ * one where that is 0 or somebody else's: with @asks it is asked whether the host, or a connection
+ * that netfilter tracks, has it. The key is left to be that of the entry. False when no port
+ * was free.
+ */
+__noinline bool bl_source_port_claim(struct BL_CONTEXT *context,
+				     const struct bl_flow_key *forward_key, bool asks)
+{
+	struct bl_flow_work *work = bl_flow_work_lookup();
+	__u32 now = bl_flow_now();
+
+	if (!work || !forward_key)
+		return false;
+	if (work->key.dst_port && bl_source_port_try(context, forward_key, asks))
+		return true;
+	for (int i = 0; i < BL_SOURCE_PORT_TRIES && bl_source_port_find(now); i++) {
+		if (bl_source_port_try(context, forward_key, asks))
+			return true;
+	}
+	return false;
+}

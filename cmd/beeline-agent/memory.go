@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// leastHeap is what the Go heap is left however little memory there is.
+const leastHeap = 32 << 20
+
+// limitHeap keeps the Go heap within the limit of the agent's cgroup, bytes, to which the
+// kernel charges the tables, too, as large as they are now. GOMEMLIMIT goes before; limit 0 is
+// none.
+func limitHeap(limit uint64, maps *bpfmap.Maps) error {
+	if limit == 0 || os.Getenv("GOMEMLIMIT") != "" {
+		return nil
+	}
+	used, err := maps.Memory()
+	if err != nil {
+		return err
+	}
+	heap := max(leastHeap, int64(limit/10*9)-int64(used))
+	debug.SetMemoryLimit(heap)
+	klog.InfoS("Memory is limited", "limitBytes", limit, "tablesBytes", used, "heapBytes", heap)
+	return nil
+}

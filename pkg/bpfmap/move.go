@@ -1,0 +1,264 @@
+package bpfmap
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// An LRU table of another size takes the place of a former one while programs add to
+// both. First the new programs are attached; those that serve packets look into the
+// former flow table, too (bl_flow_moves), and add to the new one alone. Nothing is added to
+// the former table from then on, so one pass over it moves all that it holds, and never in
+// place of what the new programs have written. Programs that do not look there any more
+// take their place.
+//
+// What the sockets' tables remember is moved before and after the programs are attached.
+
+// Moved is what has become of the entries of a table whose place one of another size takes.
+type Moved struct {
+	Map     string
+	Setting string // the flag that sets its size
+	From    uint32 // entries that it had room for
+	To      uint32
+	Entries int
+	// Dropped are those for which there is no room: of flows the half-open ones, then
+	// those that were not used for longest.
+	Dropped int
+}
+
+// movers move the entries of the LRU tables, by name.
+var movers = map[string]func(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error){
+	sockMapBlFlow:      moveFlows,
+	sockMapBlOverflow:  moveFlows,
+	sockMapBlAffinity:  moveUsed[sockBlAffinityKey, sockBlAffinityEntry],
+	sockMapBlClient:    moveUsed[sockBlClientKey, sockBlAffinityEntry],
+	sockMapBlNewClient: moveUsed[sockBlClientKey, sockBlAffinityEntry],
+	sockMapBlUdpPeer:   moveUsed[sockBlUdpPeerKey, sockBlUdpPeerEntry],
+}
+
+// loadFormer opens the former flow table that an agent has left which was killed while it
+// moved entries, and moves what the sockets' tables remember.
+func (m *Maps) loadFormer(dir string) error {
+	left, err := ebpf.LoadPinnedMap(filepath.Join(dir, tcMapBlFormerFlow), nil)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("map %s: %w", tcMapBlFormerFlow, err)
+	case m.former[sockMapBlFlow] == nil:
+		m.former[sockMapBlFlow], m.resized = left, true
+	default:
+		_, err := m.move(sockMapBlFlow, m.former[sockMapBlFlow], left)
+		if err = errors.Join(err, left.Close()); err != nil {
+			return err
+		}
+	}
+	for name, from := range m.former {
+		if name == sockMapBlFlow {
+			continue
+		}
+		if _, err := m.move(name, m.all[name], from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pinFormer pins the former flow table, or removes the pin of one that is done with.
+func (m *Maps) pinFormer(dir string) error {
+	path := filepath.Join(dir, tcMapBlFormerFlow)
+	var err error
+	if former := m.former[sockMapBlFlow]; former != nil {
+		err = pin(path, former)
+	} else if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("pin map %s: %w", tcMapBlFormerFlow, err)
+	}
+	return nil
+}
+
+// Move moves the entries of the LRU tables that were replaced by others of another size.
+// The programs that were loaded before, by [Maps.LoadDevices], are attached by then. They look
+// into the former flow table, too, and are to be loaded and attached anew. After an
+// error the former tables are kept.
+func (m *Maps) Move() ([]Moved, error) {
+	if len(m.former) == 0 {
+		return nil, nil
+	}
+	// The programs that add to the former tables may still be running.
+	if err := m.Barrier(); err != nil {
+		return nil, err
+	}
+	var list []Moved
+	for _, name := range slices.Sorted(maps.Keys(m.former)) {
+		moved, err := m.move(name, m.all[name], m.former[name])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, moved)
+	}
+	return list, m.closeFormer()
+}
+
+func (m *Maps) closeFormer() error {
+	var errs []error
+	for _, former := range m.former {
+		errs = append(errs, former.Close())
+	}
+	clear(m.former)
+	return errors.Join(errs...)
+}
+
+func (m *Maps) move(name string, to, from *ebpf.Map) (Moved, error) {
+	now, err := Clock()
+	if err != nil {
+		return Moved{}, err
+	}
+	moved, err := movers[name](m, now, to, from)
+	if err != nil {
+		return Moved{}, fmt.Errorf("move the entries of map %s: %w", name, err)
+	}
+	moved.Map, moved.Setting = name, Setting(name)
+	moved.From, moved.To = from.MaxEntries(), to.MaxEntries()
+	return moved, nil
+}
+
+// moveUsed moves entries that say when they were last used.
+func moveUsed[K, V any](_ *Maps, _ time.Duration, to, from *ebpf.Map) (Moved, error) {
+	return moveEntries(to, from, math.MaxInt32, func(_ *K, value *V) (uint64, error) {
+		var used uint64
+		switch v := any(value).(type) {
+		case *sockBlAffinityEntry:
+			used = v.LastUsed
+		case *sockBlUdpPeerEntry:
+			used = v.LastUsed
+		}
+		return lesser - 1 - used, nil
+	})
+}
+
+// moveFlows moves entries of flows, both of a flow or none. Of half-open flows no more are
+// moved into a smaller table than may begin there.
+func moveFlows(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error) {
+	tail := math.MaxInt32
+	if to == m.all[sockMapBlFlow] {
+		tail = 2 * int(m.maxHalfOpen())
+	}
+	return moveEntries(to, from, tail, func(key *sockBlFlowKey, entry *sockBlFlowEntry) (uint64, error) {
+		if uint32(entry.Forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) == 0 {
+			return rankFlow(key, entry, now), nil
+		}
+		forwardKey, forward := entry.reply().forwardKey(key.Proto), sockBlFlowEntry{}
+		switch err := from.Lookup(&forwardKey, &forward); {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			return math.MaxUint64, nil
+		case err != nil:
+			return 0, err
+		}
+		return rankFlow(&forwardKey, &forward, now), nil
+	})
+}
+
+// seed makes flows differ in rank that are alike but for their addresses.
+var seed = maphash.MakeSeed()
+
+// rankFlow returns the rank of a flow by its forward entry: half-open flows come last, and
+// before them those that have been idle for longest.
+func rankFlow(key *sockBlFlowKey, forward *sockBlFlowEntry, now time.Duration) uint64 {
+	idle := uint64(max(0, int32(uint32(now/time.Second)-forward.Forward.Used)))
+	if FlowState(uint32(forward.Forward.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)).HalfOpen() {
+		idle |= 1 << 31
+	}
+	bytes := (*[unsafe.Sizeof(*key)]byte)(unsafe.Pointer(key))
+	return idle<<32 | maphash.Bytes(seed, bytes[:])>>32
+}
+
+// lesser is the least rank of entries that are moved after all others.
+const lesser = 1 << 63
+
+// moveEntries puts the entries of from into to, but for those that are there already. When
+// there is not enough room, those of the greatest rank are dropped, and of the lesser ones
+// no more are moved than tail.
+func moveEntries[K, V any](to, from *ebpf.Map, tail int, rank func(*K, *V) (uint64, error)) (Moved, error) {
+	limit, err := rankLimit(to, from, rank)
+	if err != nil {
+		return Moved{}, err
+	}
+	var moved Moved
+	if limit == math.MaxUint64 {
+		err = moveSome(to, from, math.MaxInt, &moved, func(*K, *V) (bool, error) { return true, nil })
+		return moved, err
+	}
+	room := int(lruRoom(to.MaxEntries()))
+	all := 0
+	err = moveSome(to, from, room, &moved, func(key *K, value *V) (bool, error) {
+		all++
+		r, err := rank(key, value)
+		return r < lesser && r <= limit, err
+	})
+	if err != nil {
+		return Moved{}, err
+	}
+	err = moveSome(to, from, min(room, moved.Entries+tail), &moved, func(key *K, value *V) (bool, error) {
+		r, err := rank(key, value)
+		return r >= lesser && r <= limit, err
+	})
+	moved.Dropped = max(0, all-moved.Entries)
+	return moved, err
+}
+
+// moveSome puts those entries into to that are wanted, until so many have been moved.
+func moveSome[K, V any](to, from *ebpf.Map, most int, moved *Moved, wanted func(*K, *V) (bool, error)) error {
+	var errs []error
+	err := each(from, func(key *K, value *V) {
+		ok, err := wanted(key, value)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if !ok || moved.Entries >= most {
+			return
+		}
+		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			errs = append(errs, err)
+			return
+		}
+		moved.Entries++
+	})
+	return cmp.Or(err, errors.Join(errs...))
+}
+
+// rankLimit returns the greatest rank of which there is room for entries.
+func rankLimit[K, V any](to, from *ebpf.Map, rank func(*K, *V) (uint64, error)) (uint64, error) {
+	room := int(lruRoom(to.MaxEntries()))
+	if from.MaxEntries() <= uint32(room) {
+		return math.MaxUint64, nil
+	}
+	var ranks []uint64
+	var errs []error
+	err := each(from, func(key *K, value *V) {
+		r, err := rank(key, value)
+		ranks, errs = append(ranks, r), append(errs, err)
+	})
+	if err = cmp.Or(err, errors.Join(errs...)); err != nil || len(ranks) <= room {
+		return math.MaxUint64, err
+	}
+	slices.Sort(ranks)
+	return ranks[room-1], nil
+}
+
+// lruRoom returns how many entries an LRU table of that size takes before it evicts one:
+// each CPU keeps up to 128 free ones for itself.
+func lruRoom(size uint32) uint32 { return size - min(size/4, 128*uint32(runtime.NumCPU())) }

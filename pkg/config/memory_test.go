@@ -1,0 +1,107 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// TestSizesByMemory: a machine with enough memory has room for as many connections as
+// kube-proxy has netfilter track at least.
+func TestSizesByMemory(t *testing.T) {
+	const gi = 1 << 30
+	for _, tt := range []struct {
+		machine, limit uint64
+		want           uint32
+		by             string
+	}{
+		{gi / 4, 0, 8192, "the machine's 256Mi of memory"},
+		{gi, 0, 32768, "the machine's 1Gi of memory"},
+		{4 * gi, 0, 131072, "the machine's 4Gi of memory"},
+		{16 * gi, 0, 131072, "the machine's 16Gi of memory"},
+		{64 * gi, 0, 262144, "the machine's 64Gi of memory"},
+		{256 * gi, 0, 1048576, "the machine's 256Gi of memory"},
+		{4096 * gi, 0, 1048576, "the machine's 4Ti of memory"},
+		{64 * gi, gi / 8, 65536, "the limit of the agent's cgroup, 128Mi of memory"},
+		{64 * gi, 2 * gi, 262144, "the machine's 64Gi of memory"},
+		{0, 0, 131072, "the machine's 0 of memory"},
+	} {
+		m := memory{tt.machine, tt.limit}
+		if got := m.connections(); got != tt.want || m.String() != tt.by {
+			t.Errorf("%+v: %d connections by %s, want %d by %s", m, got, m, tt.want, tt.by)
+		}
+	}
+}
+
+// TestCgroupLimit takes the least limit of all cgroups that a process is in.
+func TestCgroupLimit(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("v2/memory.max", "max\n")
+	write("v2/pods/memory.max", "536870912\n")
+	write("v2/pods/agent/memory.max", "max\n")
+	write("v1/pods/memory.limit_in_bytes", "268435456\n")
+	mounts := []cgroupMount{{filepath.Join(dir, "v2"), "", "memory.max"}, {filepath.Join(dir, "v1"), "memory", "memory.limit_in_bytes"}}
+	for text, want := range map[string]uint64{
+		"0::/pods/agent\n":                   512 << 20,
+		"0::/\n":                             0,
+		"4:memory:/pods\n0::/\n":             256 << 20,
+		"4:memory:/pods\n0::/pods/agent\n":   256 << 20,
+		"4:cpu,cpuacct:/pods\n0::/nowhere\n": 0,
+		"malformed":                          0,
+	} {
+		write("cgroup", text)
+		if got := cgroupLimit(filepath.Join(dir, "cgroup"), mounts); got != want {
+			t.Errorf("%q: limit %d, want %d", text, got, want)
+		}
+	}
+}
+
+// TestTableMemory prints what the tables take (docs/sizing.md), and holds what a
+// connection takes to the number that sizes follow from.
+func TestTableMemory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes BPF maps")
+	}
+	memoryOf := func(sizes bpfmap.Sizes) uint64 {
+		t.Helper()
+		m, err := bpfmap.Load(t.TempDir(), sizes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		all, err := m.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	sizesOf := func(machine uint64) (uint32, bpfmap.Sizes) {
+		sizes := bpfmap.DefaultSizes
+		m := memory{machine: machine}
+		by := m.sizes()
+		sizes.Flows, sizes.Clients, sizes.Affinity, sizes.UDPPeers = by.Flows, by.Clients, by.Affinity, by.UDPPeers
+		return m.connections(), sizes
+	}
+	least, small := sizesOf(1)
+	fixed := memoryOf(small) - uint64(least)*connectionMemory
+	for _, machine := range []uint64{1 << 30, 4 << 30, 64 << 30, 128 << 30} {
+		n, sizes := sizesOf(machine)
+		all := memoryOf(sizes)
+		t.Logf("%4d GiB: %7d connections, %d MiB", machine>>30, n, all>>20)
+		if perConnection := float64(all-fixed) / float64(n); perConnection > connectionMemory {
+			t.Errorf("%d connections take %.0f bytes each, more than %d", n, perConnection, connectionMemory)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package datapath_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/wait"
+)
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(wait.Limit); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not happen: %s", what)
+		}
+	}
+}
+
+// addDevice makes a device without a meaning.
+func addDevice(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	must(t, netlink.LinkAdd(bridge))
+	return bridge
+}
+
+// obstruct makes a device one that programs cannot be attached to, until undo is called: of
+// tcx links there may be only so many, and a qdisc ingress takes no filters at egress.
+func obstruct(t *testing.T, mode datapath.TCMode, l netlink.Link) (undo func()) {
+	t.Helper()
+	if mode == datapath.TCClsact {
+		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+		}}
+		must(t, netlink.QdiscAdd(qdisc))
+		return func() { must(t, netlink.QdiscDel(qdisc)) }
+	}
+	var links []link.Link
+	for {
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}, License: "GPL",
+		})
+		must(t, err)
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress})
+		must(t, program.Close())
+		if errors.Is(err, unix.ERANGE) {
+			break
+		}
+		must(t, err)
+		links = append(links, attached)
+	}
+	remove := func() {
+		for _, l := range links {
+			must(t, l.Close())
+		}
+		links = nil
+	}
+	t.Cleanup(remove)
+	return remove
+}
+
+func faults(t *testing.T, opts datapath.Options) []bpfmap.DeviceFault {
+	t.Helper()
+	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
+	must(t, err)
+	defer maps.Close()
+	list, err := maps.DeviceFaults()
+	must(t, err)
+	return list
+}
+
+// follow follows devices until the test ends.
+func follow(t *testing.T, d *datapath.Datapath) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.FollowDevices(ctx, nil)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// attached returns the names of the devices that programs run on.
+func attached(t *testing.T, opts datapath.Options) string {
+	t.Helper()
+	var names []string
+	for _, d := range devices(t, opts) {
+		if d.Mode != "" {
+			names = append(names, d.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// TestOddDeviceKeepsNoOtherFromBeingServed: an agent starts beside a device that cannot be
+// attached to, tells of it, and serves it as soon as that is possible.
+func TestOddDeviceKeepsNoOtherFromBeingServed(t *testing.T) {
+	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
+		opts.Devices = []string{uplink, "odd*"}
+		odd := addDevice(t, "odd0")
+		undo := obstruct(t, opts.TC, odd)
+		d := prepare(t, opts)
+		t.Cleanup(func() { must(t, d.Close()) })
+		must(t, d.Attach(t.Context()))
+		if got := attached(t, opts); got != uplink {
+			t.Errorf("served: %q, want %s alone", got, uplink)
+		}
+		list := faults(t, opts)
+		if len(list) != 1 || list[0].Name != "odd0" || list[0].Role != "clients" || list[0].Error == "" || list[0].Tries != 1 {
+			t.Errorf("faults: %+v", list)
+		}
+		want := map[datapath.DeviceCount]int{{Role: "clients", Served: true}: 1, {Role: "clients"}: 1}
+		if got := d.DeviceCounts(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("counted: %v, want %v", got, want)
+		}
+		if err := d.SyncDevices(t.Context()); err == nil || !strings.Contains(err.Error(), "odd0") {
+			t.Errorf("the error does not name the device: %v", err)
+		}
+		follow(t, d)
+		eventually(t, "another try", func() bool { return tries(faults(t, opts)) > 2 })
+		if f := faults(t, opts)[0]; f.Next.Sub(f.Since) < 2*time.Second {
+			t.Errorf("tries do not become fewer: %+v", f)
+		}
+		undo()
+		eventually(t, "the odd device is served", func() bool { return attached(t, opts) == uplink+" odd0" })
+		eventually(t, "no fault is told of", func() bool { return len(faults(t, opts)) == 0 })
+	})
+}
+
+func tries(list []bpfmap.DeviceFault) (n int) {
+	for _, f := range list {
+		n += f.Tries
+	}
+	return n
+}
+
+// TestChangesAreFollowed: devices come, are renamed and go; addresses and routes make them
+// be chosen.
+func TestChangesAreFollowed(t *testing.T) {
+	opts, _ := withUplink(t)
+	opts.NodePorts = prefixes("172.16.0.0/12")
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, d.Attach(t.Context()))
+	follow(t, d)
+	expect := func(when, want string) {
+		t.Helper()
+		eventually(t, when+": "+want, func() bool { return attached(t, opts) == want })
+	}
+	second := addDevice(t, "second")
+	must(t, netlink.LinkSetUp(second))
+	addAddr(t, second, "172.16.7.1/12")
+	expect("an address for NodePorts", uplink+" second")
+	addr, err := netlink.ParseAddr("172.16.7.1/12")
+	must(t, err, netlink.AddrDel(second, addr))
+	expect("no such address any more", uplink)
+	addAddr(t, second, "198.51.100.1/24")
+	route := &netlink.Route{Gw: []byte{198, 51, 100, 254}, Priority: 7}
+	must(t, netlink.RouteAdd(route))
+	expect("a second default route", uplink+" second")
+	must(t, netlink.LinkSetDown(second))
+	expect("its device is down", uplink)
+	must(t, netlink.LinkSetUp(second), netlink.RouteAdd(route))
+	expect("again", uplink+" second")
+	must(t, netlink.LinkDel(second))
+	expect("its device is gone", uplink)
+}
+
+// TestFastChangesCostLittle: a pod that makes its device come and go holds nothing up and
+// leaves nothing behind.
+func TestFastChangesCostLittle(t *testing.T) {
+	opts, _ := withUplink(t)
+	opts.PodDevices = []string{"pod*"}
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, d.Attach(t.Context()))
+	follow(t, d)
+	for i := range 300 {
+		l := addDevice(t, fmt.Sprintf("pod%d", i%3))
+		must(t, netlink.LinkSetUp(l), netlink.LinkDel(l))
+	}
+	last := addDevice(t, "pod-last")
+	eventually(t, "the last device is served", func() bool { return len(attachedPrograms(t, last)) == 2 })
+	must(t, netlink.LinkDel(last))
+	eventually(t, "only the uplink has pins", func() bool { return len(tcxPins(t, opts)) <= 2 })
+	if list := faults(t, opts); len(list) > 0 {
+		t.Errorf("faults of devices that are gone: %+v", list)
+	}
+}
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}

@@ -1,0 +1,207 @@
+package datapath
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+const (
+	// A device that could not be attached to is tried again after firstRetry, and after
+	// twice the time each time, up to lastRetry.
+	firstRetry, lastRetry = time.Second, 2 * time.Minute
+	// checkPeriod is how often all devices are looked at, for what nobody has told of.
+	checkPeriod = 10 * time.Minute
+	// logLines is how many devices a round logs the faults of.
+	logLines = 10
+)
+
+// role is what a device is served for.
+type role string
+
+const (
+	forClients  role = "clients"
+	forPods     role = "pods"
+	forBackends role = "backends" // that see this node for their client
+	forNothing  role = "all"      // the devices could not be looked at
+)
+
+// deviceState is what has been done about a device. Its owner is [Datapath.served].
+type deviceState struct {
+	role role
+	key  bpfmap.Device // what it was attached as, see clientKey
+	ok   bool          // the programs run
+	// fault is the last one, until a round has ended without.
+	fault bpfmap.DeviceFault
+	told  bool
+}
+
+// round is one look at the devices.
+type round struct {
+	now     bool // failed devices are tried whether or not their time has come
+	changes changes
+	former  []bpfmap.Device
+	devices []bpfmap.Device
+	pods    []netlink.Link
+	// masqueraded are the devices of backends.
+	masqueraded []netlink.Link
+
+	clients bool // a device that clients are behind was attached to, or failed
+	xdp     error
+}
+
+// serves reports whether clients are behind a device.
+func (r *round) serves(ifindex int) bool {
+	return slices.ContainsFunc(r.devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
+}
+
+// served returns the indexes of the devices that are to have programs.
+func (r *round) served() map[int]bool {
+	served := make(map[int]bool, len(r.devices)+len(r.pods)+len(r.masqueraded))
+	for i := range r.devices {
+		served[r.devices[i].Ifindex] = true
+	}
+	for _, list := range [][]netlink.Link{r.pods, r.masqueraded} {
+		for _, l := range list {
+			served[l.Attrs().Index] = true
+		}
+	}
+	return served
+}
+
+// clientKey returns what of a device that clients are behind is written when it is attached
+// to. The rest is XDP's, and of the attaching itself.
+func clientKey(d bpfmap.Device) bpfmap.Device {
+	d.NoXDP, d.XDPSend, d.XDPSendBuffers, d.OwnQdisc = "", false, false, false
+	return d
+}
+
+// served has a device attached to, unless that has been done and nothing has changed since,
+// or it has failed and its time has not come.
+func (d *Datapath) served(r *round, ifindex int, name string, role role, key bpfmap.Device, attach func() error) {
+	s := d.state[ifindex]
+	if s != nil && (s.role != role || !s.ok && s.fault.Name != name) {
+		s = nil
+	}
+	switch {
+	case s == nil || r.now:
+	case !s.ok && time.Now().Before(s.fault.Next):
+		return
+	case s.ok && !r.changes.all && !r.changes.links[ifindex] && s.key == key:
+		return
+	}
+	r.clients = r.clients || role == forClients
+	err := attach()
+	if gone(err) {
+		// One direction may have been attached to before the device went.
+		err = d.detach(ifindex)
+		if err == nil {
+			return
+		}
+	}
+	if err != nil {
+		d.failed(ifindex, name, role, explain(err))
+		return
+	}
+	done := &deviceState{role: role, key: key, ok: true}
+	if s != nil {
+		done.fault, done.told = s.fault, s.told
+	}
+	d.state[ifindex] = done
+}
+
+// failed notes that a device could not be served, and when to try again.
+func (d *Datapath) failed(ifindex int, name string, role role, err error) {
+	s := d.state[ifindex]
+	now := time.Now()
+	if s == nil || s.role != role || s.fault.Name != name {
+		s = &deviceState{role: role, fault: bpfmap.DeviceFault{Ifindex: ifindex, Name: name, Role: string(role), Since: now}}
+		d.state[ifindex] = s
+	}
+	if s.fault.Error != err.Error() {
+		s.fault.Error, s.told = err.Error(), false
+	}
+	s.ok = false
+	s.fault.Next = now.Add(min(firstRetry<<min(s.fault.Tries, 10), lastRetry))
+	s.fault.Tries++
+}
+
+// nextTry returns how long it is until a device is to be tried again.
+func (d *Datapath) nextTry() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := checkPeriod
+	for _, s := range d.state {
+		if !s.ok {
+			next = min(next, max(time.Until(s.fault.Next), firstRetry/10))
+		}
+	}
+	return next
+}
+
+// tellFaults logs what is new of the devices that are not served, writes all of them for
+// people, and returns them as an error. whole is why no device could be looked after.
+func (d *Datapath) tellFaults(whole error) error {
+	if whole != nil {
+		d.failed(0, "", forNothing, whole)
+	} else {
+		delete(d.state, 0)
+	}
+	var errs []error
+	var faults []bpfmap.DeviceFault
+	count := make(map[DeviceCount]int)
+	untold := 0
+	for _, s := range d.state {
+		count[DeviceCount{string(s.role), s.ok}]++
+		f := &s.fault
+		if s.ok && f.Tries > 0 {
+			klog.InfoS("Device is served now", "device", f.Name, "for", f.Role, "after", time.Since(f.Since).Round(time.Second))
+			*f, s.told = bpfmap.DeviceFault{}, false
+		}
+		if s.ok {
+			continue
+		}
+		faults = append(faults, *f)
+		if f.Ifindex != 0 {
+			errs = append(errs, fmt.Errorf("device %s (for %s): %s", f.Name, f.Role, f.Error))
+		}
+		if s.told {
+			continue
+		}
+		s.told = true
+		if untold++; untold <= logLines {
+			klog.ErrorS(errors.New(f.Error), "Device is not served, trying again", "device", f.Name, "for", f.Role, "in", time.Until(f.Next).Round(time.Second))
+		}
+	}
+	if untold > logLines {
+		klog.InfoS("More devices are not served", "devices", untold-logLines)
+	}
+	delete(count, DeviceCount{string(forNothing), true})
+	d.counts.Store(&count)
+	// Those that clients are behind first: there may be more than there is room for.
+	slices.SortFunc(faults, func(a, b bpfmap.DeviceFault) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Ifindex, b.Ifindex))
+	})
+	return errors.Join(append(errs, d.maps.SetDeviceFaults(faults))...)
+}
+
+// DeviceCount is a kind of device: what it is for, and whether it is served.
+type DeviceCount struct {
+	Role   string
+	Served bool
+}
+
+// DeviceCounts returns how many devices there are of each kind.
+func (d *Datapath) DeviceCounts() map[DeviceCount]int {
+	if c := d.counts.Load(); c != nil {
+		return *c
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package flow
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// entryAdded is BL_REASON_FLOW_ENTRY_ADDED.
+const entryAdded = uint32(22)
+
+// setAdded lets the programs have added so many entries.
+func (tab *table) setAdded(n uint64) {
+	tab.t.Helper()
+	var perCPU []uint64
+	check(tab.t, tab.counter.Lookup(entryAdded, &perCPU))
+	perCPU[0] = n
+	check(tab.t, tab.counter.Put(entryAdded, perCPU))
+}
+
+// TestEvictions: of connections that a full table has lost, which the kernel does not
+// report, nearly all are counted and none that were not lost; established ones apart from
+// half-open ones.
+func TestEvictions(t *testing.T) {
+	tab := newTable(t, 16384)
+	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts})
+	e.clock = func() (time.Duration, error) { return start * time.Second, nil }
+	next, added := 0, uint64(0)
+	grow := func(flows int, state bpfmap.FlowState) {
+		for range flows {
+			tab.put(forward(next, model.TCP, state, start))
+			tab.put(reply(next, model.TCP, start))
+			next++
+		}
+		added += uint64(2 * flows)
+		tab.setAdded(added)
+		if state.HalfOpen() {
+			entry := make([]byte, 128)
+			check(t, tab.halfOpen.Lookup(uint32(0), &entry))
+			binary.NativeEndian.PutUint64(entry, binary.NativeEndian.Uint64(entry)+uint64(flows))
+			check(t, tab.halfOpen.Put(uint32(0), entry))
+		}
+	}
+	var established, halfOpen int
+	walk := func() (lost int) {
+		w, err := e.walk(context.Background())
+		check(t, err)
+		established += w.EvictedEstablished
+		halfOpen += w.EvictedHalfOpen
+		return next - w.Flows
+	}
+	grow(1000, bpfmap.FlowNew)
+	walk()
+	grow(4000, bpfmap.FlowEstablished)
+	if walk(); established+halfOpen != 0 {
+		t.Errorf("%d established and %d half-open flows are evicted from a table with room", established, halfOpen)
+	}
+	grow(7000, bpfmap.FlowEstablished)
+	walk()
+	grow(5000, bpfmap.FlowEstablished)
+	lost := walk()
+	t.Logf("%d flows are lost, counted %d established and %d half-open ones", lost, established, halfOpen)
+	if counted := established + halfOpen; lost < 8000 || counted < lost*9/10 || counted > lost {
+		t.Errorf("%d of %d lost flows are counted", counted, lost)
+	}
+	if halfOpen < 900 || halfOpen > 1000 {
+		t.Errorf("%d half-open flows are evicted, of 1000", halfOpen)
+	}
+	before := established
+	if walk(); established != before {
+		t.Errorf("%d flows are evicted though none began", established-before)
+	}
+}
+
+// TestEvictionRate: the rate is that of the walks of the last minute, however long they take.
+func TestEvictionRate(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	e := &evictions{}
+	for _, c := range []struct {
+		at, from          int // seconds
+		evicted, recently uint64
+	}{
+		{0, 0, 0, 0}, {10, 0, 5, 5}, {20, 0, 5, 10}, {60, 0, 1, 11}, {70, 10, 0, 6}, {79, 10, 0, 6}, {80, 20, 0, 1}, {500, 80, 7, 7},
+	} {
+		e.total.Established += c.evicted
+		got := e.lately(begin.Add(time.Duration(c.at) * time.Second))
+		if got.Established != c.recently || got.From != begin.Add(time.Duration(c.from)*time.Second) {
+			t.Errorf("at %d s %d are evicted since %v, want %d since %d s", c.at, got.Established, got.From.Sub(begin), c.recently, c.from)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package health
+
+import (
+	"net/http"
+	"time"
+)
+
+// What a client of the agent's servers may take: anybody who reaches the node reaches
+// healthCheckNodePorts.
+const (
+	// readTimeout is how long a client may take to ask, from the first byte of a request.
+	readTimeout = 10 * time.Second
+	// idleTimeout is how long a connection may wait for its next request. Load balancers
+	// and Prometheus ask more often.
+	idleTimeout = 90 * time.Second
+	// maxHeader is the size of a request's header, in bytes; net/http reads 4 KiB more.
+	maxHeader = 4 << 10
+)
+
+// newHTTPServer returns a server of pages about the agent. Answers have no time limit of
+// their own: a CPU profile takes as long as it is asked to.
+func newHTTPServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+	}
+}

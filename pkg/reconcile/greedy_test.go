@@ -1,0 +1,251 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// ofTenant returns a Service with ports and a slice of two endpoints.
+func ofTenant(namespace, name string, number, ports int) (*model.Service, *model.Slice) {
+	svc := &model.Service{
+		Name: model.Name{Namespace: namespace, Name: name}, Type: "ClusterIP",
+		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(number)})},
+	}
+	slice := &model.Slice{Name: model.Name{Namespace: namespace, Name: name + "-1"}, Service: name, Family: model.IPv4}
+	for i := range ports {
+		port := fmt.Sprint("p", i)
+		svc.Ports = append(svc.Ports, model.ServicePort{Name: port, Protocol: model.TCP, Port: uint16(80 + i)})
+		slice.Ports = append(slice.Ports, model.SlicePort{Name: port, Protocol: model.TCP, Port: uint16(8080 + i)})
+	}
+	for i := range 2 {
+		addr := netip.AddrFrom4([4]byte{10, 1, byte(number), byte(i)})
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addr, Ready: true, Serving: true})
+	}
+	return svc, slice
+}
+
+// TestGreedyService: whatever rings and weights one tenant asks for, all Services are served,
+// its own with smaller ones; it is told; and a restart changes nothing.
+func TestGreedyService(t *testing.T) {
+	maps := newMaps(t)
+	faults := make(map[model.Name][]model.Fault)
+	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { faults[name] = list }}
+	var u source.Update
+	put := func(svc *model.Service, slice *model.Slice) {
+		u.PutServices, u.PutSlices = append(u.PutServices, svc), append(u.PutSlices, slice)
+	}
+	rings, slice := ofTenant("greedy", "rings", 1, 8)
+	rings.Algorithm, rings.RingSize = model.Maglev, 2097143
+	put(rings, slice)
+	weight := uint8(255)
+	for i := range 9 {
+		svc, slice := ofTenant("greedy", fmt.Sprint("weights-", i), 2+i, 20)
+		other := *slice
+		other.Name.Name, other.Weight = slice.Name.Name+"w", &weight
+		other.Endpoints = nil
+		for n := range 1000 {
+			addr := netip.AddrFrom4([4]byte{10, byte(100 + i), byte(n >> 8), byte(n)})
+			other.Endpoints = append(other.Endpoints, model.Endpoint{Addr: addr, Ready: true, Serving: true})
+		}
+		put(svc, slice)
+		u.PutSlices = append(u.PutSlices, &other)
+	}
+	others := []model.Name{}
+	for i := range 20 {
+		svc, slice := ofTenant("shop", fmt.Sprint("web-", i), 100+i, 2)
+		if i == 0 {
+			svc.Algorithm = model.Maglev
+		}
+		put(svc, slice)
+		others = append(others, svc.Name)
+	}
+
+	l := start(t, maps, asIs, opts)
+	l.Apply(u)
+	l.Synced()
+	if s := l.applied(); len(s.Full) > 0 || s.Pending > 0 {
+		t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
+	}
+	first, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(map[model.Name]int)
+	for id, name := range first.Names {
+		set := first.Services[id].Cluster
+		if set.Kind == policy.Backends && set.Count >= 2 {
+			served[name.Port.Service]++
+		}
+		if name.Port.Service == rings.Name && (set.Count < 1000 || set.Count > 1<<18 || name.Bound == 0) {
+			t.Errorf("port %s has a ring of %d slots, bound %d", name.Port, set.Count, name.Bound)
+		}
+		if name.Port.Service == others[0] && (set.Count != 16381 || name.Bound != 0) {
+			t.Errorf("port %s has a ring of %d slots, bound %d", name.Port, set.Count, name.Bound)
+		}
+	}
+	for _, svc := range u.PutServices {
+		if served[svc.Name] != len(svc.Ports) {
+			t.Errorf("%s: %d of %d ports are served", svc.Name, served[svc.Name], len(svc.Ports))
+		}
+		if told := len(faults[svc.Name]) > 0; told != (svc.Name.Namespace == "greedy") {
+			t.Errorf("%s: told %v", svc.Name, faults[svc.Name])
+		}
+	}
+
+	slices.Reverse(u.PutServices)
+	again := start(t, maps, func(s tables.Store) tables.Store { return readOnlySlots{s} }, opts)
+	again.Apply(u)
+	again.Synced()
+	again.applied()
+	after, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, before := range first.Services {
+		if !reflect.DeepEqual(after.Services[id], before) || !slices.Equal(after.Slots(before.Cluster), first.Slots(before.Cluster)) {
+			t.Fatalf("%v: %+v, before the restart %+v", first.Names[id].Port, after.Services[id], before)
+		}
+	}
+}
+
+// readOnlySlots is a store whose slots are not to be written.
+type readOnlySlots struct{ tables.Store }
+
+func (readOnlySlots) PutSlots(first uint32, backends []uint32) error {
+	return fmt.Errorf("slots %d to %d are written anew", first, first+uint32(len(backends)))
+}
+
+// hoarder returns a Service that asks for much of all tables.
+func hoarder(number, sourceRanges int) (*model.Service, *model.Slice) {
+	svc, slice := ofTenant("greedy", fmt.Sprint("all-", number), number, 20)
+	svc.LoadBalancerIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}
+	for i := range 100 {
+		svc.ExternalIPs = append(svc.ExternalIPs, netip.AddrFrom4([4]byte{172, 16, byte(number), byte(i)}))
+	}
+	for i := range sourceRanges {
+		svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 0}), 24))
+	}
+	for i := range 500 {
+		addr := netip.AddrFrom4([4]byte{10, byte(100 + number), byte(i >> 8), byte(i)})
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addr, Ready: true, Serving: true})
+	}
+	return svc, slice
+}
+
+// TestGreedyNamespace: when one tenant's Services have filled the tables, those of others are
+// served in full as they come; its own are cut, on each node and after a restart the same
+// ones, and it is told.
+func TestGreedyNamespace(t *testing.T) {
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers = 16, 16
+	sizes.Frontends, sizes.Backends, sizes.SourceRanges = 1<<13, 1<<15, 1<<12
+	var greedy, others source.Update
+	for i := range 12 {
+		svc, slice := hoarder(i, 30+i)
+		if i == 0 {
+			svc, slice = hoarder(i, 100) // 2,020 of 1,024
+		}
+		greedy.PutServices, greedy.PutSlices = append(greedy.PutServices, svc), append(greedy.PutSlices, slice)
+	}
+	for i := range 20 {
+		svc, slice := ofTenant("shop", fmt.Sprint("web-", i), 100+i, 2)
+		svc.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})}
+		svc.LoadBalancerIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(200 + i)})}
+		svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+		others.PutServices, others.PutSlices = append(others.PutServices, svc), append(others.PutSlices, slice)
+	}
+	told := make(map[model.Name]bool)
+	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { told[name] = len(list) > 0 }}
+
+	maps := newMapsOf(t, sizes)
+	l := start(t, maps, asIs, opts)
+	for _, u := range []source.Update{greedy, others} {
+		l.Apply(u)
+		l.Synced()
+		if s := l.applied(); len(s.Full) > 0 || s.Pending > 0 {
+			t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
+		} else if s.Short != len(greedy.PutServices) {
+			t.Errorf("%d Services get less than they ask for, want %d", s.Short, len(greedy.PutServices))
+		}
+	}
+	first := entriesOf(t, maps)
+	for _, svc := range others.PutServices {
+		if got, want := first[svc.Name], (entries{units: 2, frontends: 9, backends: 4, ranges: 4}); got != want || told[svc.Name] {
+			t.Errorf("%s has %+v, told %v, want %+v", svc.Name, got, told[svc.Name], want)
+		}
+	}
+	for _, svc := range greedy.PutServices {
+		got := first[svc.Name]
+		if all := 20 * (len(svc.SourceRanges) + 1); got.ranges != 0 && got.ranges != all {
+			t.Errorf("%s has %d of %d source ranges", svc.Name, got.ranges, all)
+		}
+		if got.units != 20 || got.frontends < 21 || got.backends < 20 || !told[svc.Name] ||
+			!strings.Contains(got.lost, "its addresses") || strings.Contains(got.lost, "admit nobody") != (got.ranges == 0) {
+			t.Errorf("%s has %+v, told %v", svc.Name, got, told[svc.Name])
+		}
+	}
+	if first[greedy.PutServices[0].Name].ranges != 0 || first[greedy.PutServices[1].Name].ranges == 0 {
+		t.Errorf("source ranges: %+v of a Service with too many, %+v of one with fewer",
+			first[greedy.PutServices[0].Name], first[greedy.PutServices[1].Name])
+	}
+
+	restarted := start(t, maps, asIs, opts)
+	other := newMapsOf(t, sizes)
+	elsewhere := start(t, other, asIs, opts)
+	for _, l := range []*loop{restarted, elsewhere} {
+		for _, u := range []source.Update{others, greedy} {
+			slices.Reverse(u.PutServices)
+			l.Apply(u)
+		}
+		l.Synced()
+		l.applied()
+		if got := entriesOf(t, l.maps); !reflect.DeepEqual(got, first) {
+			t.Errorf("in another order %+v, before %+v", got, first)
+		}
+	}
+}
+
+// entries counts what a Service has in the tables.
+type entries struct {
+	units, frontends, backends, ranges int
+	lost                               string // what it says of it
+}
+
+func entriesOf(t *testing.T, maps *bpfmap.Maps) map[model.Name]entries {
+	t.Helper()
+	have, err := maps.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[model.Name]entries)
+	count := func(id uint32, add entries) {
+		name := have.Names[id].Port.Service
+		c := counts[name]
+		lost := strings.Join(have.Names[id].Cut.Lost(), "; ")
+		counts[name] = entries{c.units + add.units, c.frontends + add.frontends, c.backends + add.backends, c.ranges + add.ranges, lost}
+	}
+	for id := range have.Names {
+		count(id, entries{units: 1})
+	}
+	for _, f := range have.Frontends {
+		count(f.Service, entries{frontends: 1})
+	}
+	for _, b := range have.Backends {
+		count(b.Service, entries{backends: 1})
+	}
+	for _, r := range have.SourceRanges {
+		count(r.Service, entries{ranges: 1})
+	}
+	return counts
+}

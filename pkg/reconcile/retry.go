@@ -1,0 +1,149 @@
+package reconcile
+
+import (
+	"cmp"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// The pause before what failed is tried again doubles from retryMin to retryMax, for each
+// task by itself: a Service that waits for an address of another one holds up nobody.
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 30 * time.Second
+)
+
+// part is a part of the tables that is written, and may fail, by itself.
+type part uint8
+
+const (
+	partService   part = iota // the entries of one Service
+	partNode                  // node addresses and Service ranges
+	partPeers                 // the nodes of the cluster
+	partLeftovers             // what is to be removed of former Services
+)
+
+// task is what is tried again when it has failed.
+type task struct {
+	part    part
+	service model.Name // of partService
+}
+
+// failure is why a task has failed.
+type failure struct {
+	text string
+	// since is when the change came in; zero when it is a matter of one Service alone.
+	since time.Time
+}
+
+// retries is the queue of failed tasks, and those whose pause is over.
+type retries struct {
+	queue workqueue.TypedRateLimitingInterface[task]
+	due   map[task]struct{} // guarded by the reconciler's mutex
+}
+
+// startRetries starts the queue, which runs until stop is called.
+func (r *Reconciler) startRetries() (stop func()) {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryMin, retryMax)
+	r.retries.queue = workqueue.NewTypedRateLimitingQueue(limiter)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			t, ended := r.retries.queue.Get()
+			if ended {
+				return
+			}
+			r.mu.Lock()
+			r.retries.due[t] = struct{}{}
+			r.mu.Unlock()
+			r.retries.queue.Done(t)
+			r.signal()
+		}
+	}()
+	return func() {
+		r.retries.queue.ShutDown()
+		<-done
+	}
+}
+
+// takeDue adds to a round the tasks that are to be tried again. The caller has the lock.
+func (r *Reconciler) takeDue() {
+	for t := range r.retries.due {
+		if _, failed := r.failed[t]; !failed {
+			continue
+		}
+		switch t.part {
+		case partService:
+			r.dirty[t.service] = struct{}{}
+		case partNode:
+			r.nodeSet = true
+		case partPeers:
+			r.peers.set = true
+		}
+	}
+	clear(r.retries.due)
+}
+
+// outcome notes what has become of a task, and has it tried again when it failed. queued is
+// when the change came in; zero is now. It reports whether the outcome is another one than
+// the last time.
+func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool) {
+	before, was := r.failed[t]
+	if err == nil {
+		delete(r.failed, t)
+		r.retries.queue.Forget(t)
+		return was
+	}
+	now := failure{text: err.Error()}
+	if !ownFault(err) {
+		now.since = cmp.Or(earliest(before.since, queued), time.Now())
+	}
+	r.failed[t] = now
+	r.retries.queue.AddRateLimited(t)
+	return now.text != before.text
+}
+
+// pending returns how many Services are not served in full.
+func (r *Reconciler) pending() (n int) {
+	for t := range r.failed {
+		if t.part == partService {
+			n++
+		}
+	}
+	return n
+}
+
+// setStuck notes since when something waits that should be in the kernel.
+func (r *Reconciler) setStuck() {
+	var stuck time.Time
+	for _, f := range r.failed {
+		stuck = earliest(stuck, f.since)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applying, r.stuck = time.Time{}, stuck
+}
+
+// ownFault reports whether all of err concerns nobody but its Service: an address
+// that another Service has, a table without room.
+func ownFault(err error) bool {
+	switch e := err.(type) {
+	case *tables.FullError, *tables.ClashError:
+		return true
+	case interface{ Unwrap() error }:
+		return ownFault(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if !ownFault(err) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}

@@ -1,0 +1,147 @@
+package reconcile_test
+
+import (
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// TestBackoffIsPerService: an address that two Services want for ever does not make a
+// passing error of a third one last.
+func TestBackoffIsPerService(t *testing.T) {
+	maps := newMaps(t)
+	synctest.Test(t, func(t *testing.T) {
+		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.3")}
+		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		external := func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
+		l.Apply(put(
+			service("a", "10.96.0.1", external), slice("a-1", "a", "10.0.0.1"),
+			service("b", "10.96.0.2", external), slice("b-1", "b", "10.0.0.2"),
+		))
+		l.Synced()
+		time.Sleep(10 * time.Minute)
+		broken.times.Store(2)
+		begin := time.Now()
+		l.Apply(put(service("c", "10.96.0.3"), slice("c-1", "c", "10.0.0.3")))
+		l.eventually("10.96.0.3:80", "10.0.0.3:8080")
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("c is served after %s", took)
+		}
+	})
+}
+
+// TestBackoffGrows: what lasts is tried again ever less often, at least twice a minute, and
+// at once after a change.
+func TestBackoffGrows(t *testing.T) {
+	maps := newMaps(t)
+	synctest.Test(t, func(t *testing.T) {
+		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
+		broken.times.Store(1 << 30)
+		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		tries := func(d time.Duration) int32 {
+			before := broken.times.Load()
+			time.Sleep(d)
+			return (before - broken.times.Load()) / 2 // the port's entry and the address's
+		}
+		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
+		l.Synced()
+		if n := tries(time.Second); n < 3 {
+			t.Errorf("%d attempts in the first second", n)
+		}
+		time.Sleep(time.Minute)
+		if n := tries(10 * time.Minute); n < 19 || n > 21 {
+			t.Errorf("%d attempts in 10 minutes, want one each 30 s", n)
+		}
+		l.Apply(put(slice("a-1", "a", "10.0.0.2")))
+		if n := tries(time.Millisecond); n != 1 {
+			t.Errorf("%d attempts after a change", n)
+		}
+		broken.times.Store(0)
+		l.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "a"}}})
+		time.Sleep(time.Millisecond)
+		if !l.Oldest().IsZero() {
+			t.Errorf("the deleted Service waits since %s", l.Oldest())
+		}
+	})
+}
+
+// nodeless is a store in which no node of the cluster can be written, or cleared.
+type nodeless struct {
+	tables.Store
+	put, clear atomic.Bool // fail
+}
+
+func (n *nodeless) PutNode(id uint16, node tables.Node) error {
+	if n.put.Load() {
+		return errors.New("no memory")
+	}
+	return n.Store.PutNode(id, node)
+}
+
+func (n *nodeless) ClearNode(id uint16) error {
+	if n.clear.Load() {
+		return errors.New("no memory")
+	}
+	return n.Store.ClearNode(id)
+}
+
+// TestLastingFailureShows: the age of a failure of the node table counts from its first
+// attempt, and the failure is over when one succeeds.
+func TestLastingFailureShows(t *testing.T) {
+	for name, fail := range map[string]func(*nodeless) *atomic.Bool{
+		"a node cannot be written": func(n *nodeless) *atomic.Bool { return &n.put },
+		"a node cannot be cleared": func(n *nodeless) *atomic.Bool { return &n.clear },
+	} {
+		t.Run(name, func(t *testing.T) {
+			maps := newMaps(t)
+			synctest.Test(t, func(t *testing.T) {
+				store := new(nodeless)
+				fails := fail(store)
+				l := start(t, maps, func(s tables.Store) tables.Store { store.Store = s; return store },
+					reconcile.Options{Node: model.Node{Name: "here"}, Forwarding: model.DSR})
+				l.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2")))
+				l.Synced()
+				l.eventuallyNodes("n1 n2")
+				fails.Store(true)
+				begin := time.Now()
+				l.Apply(source.Update{PutPeers: []*model.Peer{peer("n3", "192.0.2.3")}, DeletePeers: []string{"n2"}})
+				time.Sleep(5 * time.Minute)
+				if l.Oldest().IsZero() || time.Since(l.Oldest()) < time.Since(begin)-time.Second {
+					t.Errorf("after %s of failures the oldest change came in at %s", time.Since(begin), l.Oldest())
+				}
+				fails.Store(false)
+				time.Sleep(time.Minute)
+				if !l.Oldest().IsZero() {
+					t.Error("something waits although all is written")
+				}
+				l.eventuallyNodes("n1 n3")
+			})
+		})
+	}
+}
+
+// TestAgeCountsFromTheFullList: what a source that takes long hands over ahead is not late.
+func TestAgeCountsFromTheFullList(t *testing.T) {
+	maps := newMaps(t)
+	synctest.Test(t, func(t *testing.T) {
+		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
+		broken.times.Store(1 << 30)
+		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
+		time.Sleep(10 * time.Minute)
+		begin := time.Now()
+		l.Synced()
+		time.Sleep(time.Second)
+		if got := l.Oldest(); !got.Equal(begin) {
+			t.Errorf("the oldest change came in at %s, want %s", got, begin)
+		}
+	})
+}

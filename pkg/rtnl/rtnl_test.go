@@ -1,0 +1,259 @@
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// limit is how long anything may take to happen.
+const limit = time.Minute
+
+// TestInterruptedListIsReadAgain, a bounded number of times. The kernel cannot be made to
+// interrupt its answers at will.
+func TestInterruptedListIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		interrupted := func(times int) func() ([]int, error) {
+			calls = 0
+			return func() ([]int, error) {
+				if calls++; calls <= times {
+					return []int{1}, netlink.ErrDumpInterrupted
+				}
+				return []int{1, 2}, nil
+			}
+		}
+		if list, err := Complete(interrupted(3)); len(list) != 2 || err != nil {
+			t.Errorf("after three interruptions: %v, %v", list, err)
+		}
+		start := time.Now()
+		if list, err := Complete(interrupted(1000)); list != nil || !errors.Is(err, netlink.ErrDumpInterrupted) {
+			t.Errorf("after interruptions without end: %v, %v", list, err)
+		}
+		if took := time.Since(start); calls != attempts || took > time.Second {
+			t.Errorf("%d attempts in %s", calls, took)
+		}
+		failed := errors.New("failed")
+		if _, err := Complete(func() (int, error) { return 0, failed }); err != failed {
+			t.Errorf("another error became %v", err)
+		}
+	})
+}
+
+// inNamespace calls fn in a network namespace that ends with the test.
+func inNamespace(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// following is a Follow that goes on in the test's network namespace.
+type following struct {
+	calls  chan bool // all
+	answer chan time.Duration
+}
+
+// start runs Follow until the test ends. Each call waits for the test to take and to answer
+// it.
+func start(t *testing.T, h Handlers, also <-chan struct{}) *following {
+	t.Helper()
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &following{make(chan bool), make(chan time.Duration)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			Follow(ctx, h, also, func(all bool) time.Duration {
+				select {
+				case f.calls <- all:
+					return <-f.answer
+				case <-ctx.Done():
+					return 0
+				}
+			})
+		}
+		ended <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, namespace.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// expect waits for a call and answers it.
+func (f *following) expect(t *testing.T, after string, all bool, again time.Duration) {
+	t.Helper()
+	select {
+	case got := <-f.calls:
+		if got != all {
+			t.Errorf("the call after %s is for all: %v", after, got)
+		}
+		f.answer <- again
+	case <-time.After(limit):
+		t.Fatalf("no call after %s", after)
+	}
+}
+
+// TestFollow: each kind of change leads to a call, one that nobody wants to act upon to none.
+func TestFollow(t *testing.T) {
+	inNamespace(t)
+	also := make(chan struct{}, 1)
+	var wanted atomic.Value
+	wanted.Store("")
+	f := start(t, Handlers{
+		Link: func(u *netlink.LinkUpdate) bool {
+			return u.Attrs().Name == wanted.Load() && u.Header.Type == unix.RTM_NEWLINK
+		},
+		Addr:  func(u *netlink.AddrUpdate) bool { return u.LinkAddress.IP.String() == wanted.Load() },
+		Route: func(u *netlink.RouteUpdate) bool { return u.Gw.String() == wanted.Load() },
+	}, also)
+	f.expect(t, "the start", true, 0)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
+	addr, err := netlink.ParseAddr("192.0.2.1/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []struct {
+		wanted string
+		make   func() error
+	}{
+		{"br0", func() error { return netlink.LinkAdd(bridge) }},
+		{"192.0.2.1", func() error { return errors.Join(netlink.LinkSetUp(bridge), netlink.AddrAdd(bridge, addr)) }},
+		{"192.0.2.254", func() error { return netlink.RouteAdd(&netlink.Route{Gw: []byte{192, 0, 2, 254}}) }},
+		{"a value from elsewhere", func() error { also <- struct{}{}; return nil }},
+	} {
+		wanted.Store(change.wanted)
+		if err := change.make(); err != nil {
+			t.Fatalf("%s: %v", change.wanted, err)
+		}
+		f.expect(t, change.wanted, false, 0)
+		wanted.Store("")
+	}
+	also <- struct{}{}
+	f.expect(t, "a value, which all that nobody wanted came before", false, time.Millisecond)
+	f.expect(t, "the time that was asked for", false, 0)
+	select {
+	case <-f.calls:
+		t.Error("a call without any reason")
+	case also <- struct{}{}:
+	}
+	f.expect(t, "the last value", false, 0)
+}
+
+// TestFastChangesAreActedUponTogether: however fast things change, calls take a tenth of the
+// time at most.
+func TestFastChangesAreActedUponTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		also := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case also <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		const took = 100 * time.Millisecond
+		calls := 0
+		Follow(ctx, Handlers{}, also, func(bool) time.Duration {
+			calls++
+			time.Sleep(took)
+			return 0
+		})
+		if most := int(limit / (took * (rest + 1))); calls > most+1 || calls < most/2 {
+			t.Errorf("%d calls that take %s each in %s, want %d at most", calls, took, limit, most)
+		}
+	})
+}
+
+// TestBrokenSubscriptionLeavesNothing behind: neither sockets nor goroutines.
+func TestBrokenSubscriptionLeavesNothing(t *testing.T) {
+	inNamespace(t)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	blocked := make(chan chan struct{}, 1)
+	f := start(t, Handlers{Addr: func(*netlink.AddrUpdate) bool {
+		select {
+		case wait := <-blocked:
+			<-wait
+		default:
+		}
+		return false
+	}}, nil)
+	f.expect(t, "the start", true, 0)
+	var sockets, goroutines int
+	for round := range 3 {
+		wait := make(chan struct{})
+		blocked <- wait
+		for i := range 4000 {
+			addr, err := netlink.ParseAddr(fmt.Sprintf("10.%d.%d.%d/32", round, i/250, i%250+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netlink.AddrAdd(bridge, addr); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(wait)
+		f.expect(t, "a subscription that broke", true, 0)
+		if round == 0 {
+			sockets, goroutines = netlinkSockets(t), runtime.NumGoroutine()
+		}
+	}
+	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		s, g := netlinkSockets(t), runtime.NumGoroutine()
+		if s <= sockets && g <= goroutines {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sockets and %d goroutines, were %d and %d after the first time", s, g, sockets, goroutines)
+		}
+	}
+}
+
+// netlinkSockets counts those of the process.
+func netlinkSockets(t *testing.T) (n int) {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		fd, err := strconv.Atoi(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err == nil && domain == unix.AF_NETLINK {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,210 @@
+package file
+
+import (
+	"encoding/json"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/bounds"
+)
+
+// fuzzOptions have ranges of both families.
+func fuzzOptions() Options {
+	return Options{ServiceRanges: prefixes("10.96.0.0/24 fd96::/112")}
+}
+
+// standing is a file that is there before the one that is tried.
+const standing = `
+apiVersion: v1
+kind: Service
+metadata: {name: standing}
+spec: {type: NodePort, clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 30080}]}
+`
+
+// FuzzManifest: whatever a file holds, it is taken as a whole or refused with faults that
+// have a place, and then nothing changes. What is served has an address of each family that
+// it asked for, which no other Service has, and a restart serves the same.
+func FuzzManifest(f *testing.F) {
+	silence(f)
+	for _, name := range []string{"testdata/faults.txtar", "testdata/scans/dual-stack.txtar", "testdata/scans/nodes.txtar", "testdata/scans/swap.txtar"} {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			if isManifest(file.Name) {
+				f.Add(file.Data)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		bounds.Check(t, len(raw), func() { tryManifest(t, raw) })
+	})
+}
+
+// silence keeps the log of what is refused, input after input, to itself.
+func silence(f *testing.F) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	f.Cleanup(func() { klog.LogToStderr(true) })
+}
+
+// tryManifest puts a manifest in place of a good one, beside another.
+func tryManifest(t *testing.T, raw []byte) {
+	t.Helper()
+	s := offline(t)
+	good := map[string]reading{
+		"a.yaml": {raw: []byte(portYAML("web", 80))},
+		"b.yaml": {raw: []byte(standing)},
+	}
+	s.take(good)
+	s.plan()
+	if errs := s.Errors(); len(errs) > 0 || len(s.catalog.services) != 2 {
+		t.Fatalf("before: %d Services, %v", len(s.catalog.services), errs)
+	}
+	before := s.catalog
+	s.take(map[string]reading{"a.yaml": {raw: raw}, "b.yaml": good["b.yaml"]})
+	s.plan()
+	if errs := s.Errors(); len(errs) > 0 {
+		for _, err := range errs {
+			if reason := err.Error(); !strings.HasPrefix(reason, "a.yaml: ") {
+				t.Fatalf("error of another place: %v", err)
+			}
+		}
+		if !reflect.DeepEqual(before.models(), s.catalog.models()) || !reflect.DeepEqual(before.assigned, s.catalog.assigned) {
+			t.Fatalf("a refused file leaves %v, %v", s.catalog.models(), s.catalog.assigned)
+		}
+	}
+	wantServed(t, s)
+	wantRestart(t, s)
+}
+
+// offline returns a source without a folder.
+func offline(t *testing.T) *Source {
+	t.Helper()
+	s, _ := newSource(t, fuzzOptions())
+	return s
+}
+
+// wantServed fails the test unless all Services have what is theirs alone.
+func wantServed(t *testing.T, s *Source) {
+	t.Helper()
+	addrs := map[netip.Addr]model.Name{}
+	ports := map[claim]model.Name{}
+	for name, svc := range s.catalog.services {
+		if svc.model == nil {
+			continue
+		}
+		for i, family := range svc.object.families {
+			if i >= len(svc.model.ClusterIPs) || !svc.model.ClusterIPs[i].IsValid() || model.FamilyOf(svc.model.ClusterIPs[i]) != family {
+				t.Fatalf("%s has the cluster IPs %v, of %v", name, svc.model.ClusterIPs, svc.object.families)
+			}
+		}
+		for _, addr := range svc.model.ClusterIPs {
+			if other, taken := addrs[addr]; taken {
+				t.Fatalf("%s and %s have %s", name, other, addr)
+			}
+			addrs[addr] = name
+		}
+		for _, p := range svc.model.Ports {
+			c := claim{port: p.NodePort, proto: p.Protocol}
+			if other, taken := ports[c]; taken && p.NodePort != 0 {
+				t.Fatalf("%s and %s have %s", name, other, c)
+			}
+			ports[c] = name
+		}
+	}
+}
+
+// wantRestart fails the test unless a source that begins with the state of s serves the
+// same, and keeps the same state.
+func wantRestart(t *testing.T, s *Source) {
+	t.Helper()
+	saved, err := json.Marshal(newState(s.catalog.assigned, s.files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := parseState(saved)
+	if err != nil {
+		t.Fatalf("%v in %s", err, saved)
+	}
+	again := offline(t)
+	again.adopt(st)
+	if got, want := again.catalog.models(), s.catalog.models(); !reflect.DeepEqual(got, want) {
+		t.Fatalf("after a restart there is %+v, before %+v", got, want)
+	}
+	if !reflect.DeepEqual(again.catalog.slices, s.catalog.slices) || !reflect.DeepEqual(again.catalog.peers, s.catalog.peers) {
+		t.Fatal("after a restart there are other slices or nodes")
+	}
+	if next, err := json.Marshal(newState(again.catalog.assigned, again.files)); err != nil || string(next) != string(saved) {
+		t.Fatalf("after a restart the state is\n%s, before\n%s, %v", next, saved, err)
+	}
+}
+
+// FuzzState: whatever the state file holds, it is refused or leads to Services each of which
+// has what is its own, whose state serves the same again.
+func FuzzState(f *testing.F) {
+	silence(f)
+	s, _ := newSource(f, fuzzOptions())
+	s.take(map[string]reading{"a.yaml": {raw: []byte(portYAML("web", 80))}, "b.yaml": {raw: []byte(standing)}})
+	s.plan()
+	seed, err := json.Marshal(newState(s.catalog.assigned, s.files))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	for _, change := range [][2]string{
+		{`"clusterIPs":["10.96.0`, `"clusterIPs":["","::ffff:10.96.0.9","fe80::1%eth0","10.96.0.7","10.96.0`},
+		{`"default/web"`, `"/"`},
+		{`"a.yaml":"`, `"a.yaml":"AAAA`},
+		{`"version":1`, `"version":2`},
+		{`"version":1`, `"version":1,"assigned":null,"other":{}`},
+	} {
+		if !strings.Contains(string(seed), change[0]) {
+			f.Fatalf("no %s in %s", change[0], seed)
+		}
+		f.Add([]byte(strings.Replace(string(seed), change[0], change[1], 1)))
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		bounds.Check(t, 2*len(data), func() {
+			st, err := parseState(data)
+			if err != nil {
+				return
+			}
+			s := offline(t)
+			s.adopt(st)
+			wantServed(t, s)
+			for _, err := range s.Errors() {
+				if err.Error() == "" {
+					t.Fatal("an error without a text")
+				}
+			}
+			// What is refused now, nobody has accepted before.
+			for name, m := range s.files {
+				if m.good == nil {
+					delete(s.files, name)
+				}
+			}
+			s.plan()
+			wantRestart(t, s)
+		})
+	})
+}
+
+// TestStateOfOthers: a state file that is refused names itself.
+func TestStateOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	write(t, filepath.Dir(path), "state", `{"version": 1, "assigned": {"default/web": {"clusterIPs": [""]}}}`)
+	if _, _, err := readState(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}

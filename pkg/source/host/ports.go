@@ -1,0 +1,78 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
+)
+
+// portsInterval passes between two looks at the settings: the kernel tells of no change.
+const portsInterval = time.Second
+
+// FollowSourcePorts tells which source ports the node's kernel gives to connections of its own
+// processes, and which are reserved, whenever that changes, until ctx ends.
+func FollowSourcePorts(ctx context.Context, tell func(bpfmap.SourcePorts)) {
+	followSourcePorts(ctx, "/proc/sys/net/ipv4", tell)
+}
+
+func followSourcePorts(ctx context.Context, dir string, tell func(bpfmap.SourcePorts)) {
+	var told bpfmap.SourcePorts
+	failed := false
+	for {
+		ports, err := readSourcePorts(dir)
+		if err != nil && !failed {
+			klog.ErrorS(err, "Source ports of the node's own connections are not known", "taken", told)
+		}
+		if failed = err != nil; !failed && ports != told {
+			tell(ports)
+			told = ports
+		}
+		if !pause.For(ctx, portsInterval) {
+			return
+		}
+	}
+}
+
+// readSourcePorts reads ip_local_port_range and ip_local_reserved_ports.
+func readSourcePorts(dir string) (p bpfmap.SourcePorts, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, "ip_local_port_range"))
+	if err != nil {
+		return p, err
+	}
+	if _, err := fmt.Sscan(string(text), &p.LocalMin, &p.LocalMax); err != nil {
+		return p, fmt.Errorf("read ip_local_port_range %q: %w", text, err)
+	}
+	if text, err = os.ReadFile(filepath.Join(dir, "ip_local_reserved_ports")); err != nil {
+		return p, err
+	}
+	for part := range strings.SplitSeq(strings.TrimSpace(string(text)), ",") {
+		if part == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		if err != nil {
+			return p, fmt.Errorf("read ip_local_reserved_ports %q: %w", text, err)
+		}
+		to, err := strconv.ParseUint(last, 10, 16)
+		if err != nil {
+			return p, fmt.Errorf("read ip_local_reserved_ports %q: %w", text, err)
+		}
+		for ; from <= to; from++ {
+			p.Reserved[from/64] |= 1 << (from % 64)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,57 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+// lastRanges is a sink that keeps the ranges which it was told last.
+type lastRanges struct{ told []netip.Prefix }
+
+func (l *lastRanges) Apply(u source.Update) {
+	if u.ServiceCIDRs != nil {
+		l.told = u.ServiceCIDRs
+	}
+}
+func (l *lastRanges) Synced() {}
+
+// TestGivenRangesAreLeftToOtherProxies: a range of the configuration counts like one of the
+// cluster, so it is left out while another proxy has a Service in it.
+func TestGivenRangesAreLeftToOtherProxies(t *testing.T) {
+	var sink lastRanges
+	v4, v6 := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112")
+	r := newRanges(&sink, []netip.Prefix{v6, v4})
+	services := newForeignServices(r)
+	expect := func(when string, want ...netip.Prefix) {
+		t.Helper()
+		if !slices.Equal(sink.told, want) {
+			t.Errorf("%s: %v, want %v", when, sink.told, want)
+		}
+	}
+	if err := services.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	expect("at the start", v4, v6)
+	theirs := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.7.7", ClusterIPs: []string{"10.96.7.7"}},
+	}
+	if err := services.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	expect("with a Service of another proxy", v6)
+	if err := services.Delete(theirs); err != nil {
+		t.Fatal(err)
+	}
+	expect("without", v4, v6)
+	if !slices.Equal(r.given, []netip.Prefix{v6, v4}) {
+		t.Errorf("what was given is now %v", r.given)
+	}
+}

@@ -1,0 +1,403 @@
+package tables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// What Services ask for follows from their objects alone, and what each gets follows from
+// what all ask for at a time: as with slots, neither from the order in which they came nor
+// from what is in the tables. So the same Services get less on each node, and after a restart.
+//
+// One Service gets an eighth of a table at most. As long as all of it fits, a namespace gets
+// what its Services ask for. When it does not, no namespace gets less than an equal part
+// unless it asks for less, and those that ask for more than a quarter leave an eighth of the
+// table to the others: these need not wait until the large ones have given something up.
+
+// resource is a table that grows with what Services ask for. The numbers are in the pinned
+// tables, see [Cut].
+type resource uint8
+
+const (
+	ofPorts resource = iota // each family counted
+	ofFrontends
+	ofBackends // of all ports
+	ofSourceRanges
+	resources // how many there are
+)
+
+// Cut has a bit for each table of which a Service gets less than it asks for. The zero Cut is
+// that of a Service which gets all.
+type Cut uint8
+
+// Lost returns what becomes of the Service, a sentence for each table.
+func (c Cut) Lost() (list []string) {
+	for of := range resources {
+		if c&(1<<of) != 0 {
+			list = append(list, lost[of])
+		}
+	}
+	return list
+}
+
+// Demand is what a Service asks for, on any node.
+type Demand [resources]uint32
+
+// DemandOf returns what a Service with these slices asks for.
+func DemandOf(svc *model.Service, list []*model.Slice) Demand {
+	var asked [resources]int
+	for _, family := range model.Families {
+		if !svc.HasFamily(family) {
+			continue
+		}
+		addrs := 0
+		for _, list := range [][]netip.Addr{svc.ClusterIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
+			for _, a := range list {
+				if model.FamilyOf(a) == family {
+					addrs++
+				}
+			}
+		}
+		ranges, _ := policy.SourceRanges(svc, family)
+		asked[ofPorts] += len(svc.Ports)
+		asked[ofFrontends] += addrs * (len(svc.Ports) + 1) // one is the address itself
+		asked[ofSourceRanges] += len(ranges) * len(svc.Ports)
+		for _, port := range svc.Ports {
+			if port.NodePort != 0 {
+				asked[ofFrontends]++
+			}
+			asked[ofBackends] += policy.Listed(port, family, list)
+		}
+	}
+	var d Demand
+	for of, n := range asked {
+		d[of] = uint32(min(n, math.MaxUint32))
+	}
+	return d
+}
+
+// The parts of a table that one Service gets at most, that is left to namespaces which ask
+// for little, and up to which a namespace asks for little.
+const (
+	servicePart   = 8
+	reservedPart  = 8
+	namespacePart = 4
+)
+
+// serviceLeast is what a Service may have of a small table.
+const serviceLeast = 1024
+
+// quota shares out one table.
+type quota struct {
+	Limit
+	// whole says that a Service gets all that it asks for or nothing.
+	whole bool
+	// sums are what the Services of a namespace ask for, each within its bound; all is
+	// their sum.
+	sums map[string]uint64
+	all  uint64
+	// short says that the last Share gave a namespace less.
+	short bool
+}
+
+func newQuotas(l *Limits) (q [resources]quota) {
+	for of, limit := range [resources]Limit{l.Services, l.Frontends, l.Backends, l.SourceRanges} {
+		q[of] = quota{Limit: limit, whole: resource(of) == ofSourceRanges, sums: make(map[string]uint64)}
+	}
+	return q
+}
+
+// service returns what one Service gets at most.
+func (q *quota) service() uint32 { return min(q.Size, max(q.Size/servicePart, serviceLeast)) }
+
+// bounded returns what a Service gets of what it asks for when there is room for all.
+func (q *quota) bounded(want uint32) uint32 {
+	if q.whole && want > q.service() {
+		return 0
+	}
+	return min(want, q.service())
+}
+
+// move notes that a Service of a namespace asks for something else.
+func (q *quota) move(namespace string, before, next uint32) {
+	more := uint64(q.bounded(next)) - uint64(q.bounded(before))
+	q.all += more
+	q.sums[namespace] += more
+	if q.sums[namespace] == 0 {
+		delete(q.sums, namespace)
+	}
+}
+
+// parts returns what the namespaces get that do not get all that they ask for.
+func (q *quota) parts() map[string]uint64 {
+	size := uint64(q.Size)
+	if q.all <= size-size/reservedPart {
+		return nil
+	}
+	names := slices.SortedFunc(maps.Keys(q.sums), func(a, b string) int {
+		return cmp.Or(cmp.Compare(q.sums[a], q.sums[b]), cmp.Compare(a, b))
+	})
+	parts := make(map[string]uint64)
+	left, reserved := size, size/reservedPart
+	for i, name := range names {
+		sum := q.sums[name]
+		if sum > size/namespacePart {
+			left -= min(left, reserved)
+			reserved = 0
+		}
+		part := min(sum, left/uint64(len(names)-i))
+		if part < sum {
+			parts[name] = part
+		}
+		left -= part
+		reserved -= min(reserved, part)
+	}
+	return parts
+}
+
+// level returns the most that each may get where together they get no more than room.
+func level(asked []uint64, room uint64) uint64 {
+	slices.Sort(asked)
+	for i, a := range asked {
+		part := room / uint64(len(asked)-i)
+		if a > part {
+			return part
+		}
+		room -= a
+	}
+	return room
+}
+
+// shareTables shares out the tables. It returns the Services that get something else than
+// before although they ask for the same, and of all Services those that get less.
+func (r *room) shareTables() (changed, less map[model.Name]struct{}) {
+	changed, less = make(map[model.Name]struct{}), make(map[model.Name]struct{})
+	for name := range r.touched {
+		if r.asks[name] == nil {
+			less[name] = struct{}{}
+		}
+	}
+	for of := range resources {
+		q := &r.quotas[of]
+		parts := q.parts()
+		give := func(name model.Name, a *ask, given uint32) {
+			if given < a.given[of] {
+				less[name] = struct{}{}
+			}
+			if _, asked := r.touched[name]; !asked && given != a.given[of] {
+				changed[name] = struct{}{}
+			}
+			a.given[of] = given
+		}
+		if len(parts) == 0 && !q.short {
+			for name := range r.touched {
+				if a := r.asks[name]; a != nil {
+					give(name, a, q.bounded(a.want[of]))
+				}
+			}
+			continue
+		}
+		q.short = len(parts) > 0
+		inParts := make(map[string][]model.Name, len(parts))
+		for name, a := range r.asks {
+			if _, short := parts[name.Namespace]; short {
+				inParts[name.Namespace] = append(inParts[name.Namespace], name)
+			} else {
+				give(name, a, q.bounded(a.want[of]))
+			}
+		}
+		for namespace, names := range inParts {
+			for name, given := range r.sharePart(of, names, parts[namespace]) {
+				give(name, r.asks[name], given)
+			}
+		}
+	}
+	return changed, less
+}
+
+// sum returns how much of a table is shared out.
+func (r *room) sum(of resource) (sum uint64) {
+	for _, a := range r.asks {
+		sum += uint64(a.given[of])
+	}
+	return sum
+}
+
+// sharePart shares out what a namespace gets of a table among its Services: equal parts
+// unless one asks for less, or, where each gets all or nothing, as many as there is room for.
+func (r *room) sharePart(of resource, names []model.Name, part uint64) map[model.Name]uint32 {
+	q := &r.quotas[of]
+	bounded := func(name model.Name) uint32 { return q.bounded(r.asks[name].want[of]) }
+	slices.SortFunc(names, func(a, b model.Name) int {
+		return cmp.Or(cmp.Compare(bounded(a), bounded(b)), a.Compare(b))
+	})
+	given := make(map[model.Name]uint32, len(names))
+	for i, name := range names {
+		room := part
+		if !q.whole {
+			room /= uint64(len(names) - i)
+		}
+		given[name] = bounded(name)
+		if uint64(given[name]) > room {
+			given[name] = uint32(room)
+			if q.whole {
+				given[name] = 0
+			}
+		}
+		part -= uint64(given[name])
+	}
+	return given
+}
+
+// cut takes from what a Service wants to have what it does not get, and says so.
+func (r *room) cut(a *ask, d *Desired) (faults []model.Fault) {
+	var all Cut
+	for of := range resources {
+		given := a.given[of]
+		if given == a.want[of] {
+			continue
+		}
+		all |= 1 << of
+		switch of {
+		case ofPorts:
+			d.Units = d.Units[:min(len(d.Units), int(given))]
+		case ofFrontends:
+			d.cutFrontends(int(given))
+		case ofSourceRanges:
+			for i := range d.Units {
+				d.Units[i].SourceRanges = nil
+			}
+		}
+		faults = append(faults, model.Fault{Reason: r.quotas[of].reason(of, a.want[of], given), Partly: true})
+	}
+	for i := range d.Units {
+		d.Units[i].Name.Cut = all
+	}
+	return faults
+}
+
+// lost says what becomes of a Service that gets less.
+var lost = [resources]string{
+	ofPorts:        "not all of its ports are served",
+	ofFrontends:    "not all of its addresses are served on all of its ports",
+	ofBackends:     "not all of its endpoints are used",
+	ofSourceRanges: "its load-balancer IPs admit nobody, for a part of its loadBalancerSourceRanges would be another rule",
+}
+
+// reason has no numbers that change with each endpoint.
+func (q *quota) reason(of resource, want, given uint32) string {
+	if given == q.bounded(want) {
+		return fmt.Sprintf("%s: a Service gets %d at most, for %s is %d", lost[of], q.service(), q.Setting, q.Size)
+	}
+	return fmt.Sprintf("%s: what all Services ask for is beyond %s %d, and namespaces that ask for much get equal parts",
+		lost[of], q.Setting, q.Size)
+}
+
+// cutFrontends leaves so many frontends: first those that the cluster has given.
+func (d *Desired) cutFrontends(most int) {
+	rank := func(f *DesiredFrontend) int {
+		switch {
+		case ofCluster(Frontend{Kind: f.Kind, Flags: f.Flags}):
+			return 0
+		case f.Kind == FrontendNodePort:
+			return 1
+		case f.Kind == FrontendLoadBalancer:
+			return 2
+		case f.Kind == FrontendExternalIP:
+			return 3
+		}
+		return 4
+	}
+	var all []*DesiredFrontend
+	for i := range d.Units {
+		for j := range d.Units[i].Frontends {
+			all = append(all, &d.Units[i].Frontends[j])
+		}
+	}
+	slices.SortFunc(all, func(a, b *DesiredFrontend) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Key.Compare(b.Key), cmp.Compare(a.Kind, b.Kind))
+	})
+	kept := make(map[DesiredFrontend]bool, most)
+	for _, f := range all[:min(len(all), most)] {
+		kept[*f] = true
+	}
+	for i := range d.Units {
+		u := &d.Units[i]
+		u.Frontends = slices.DeleteFunc(u.Frontends, func(f DesiredFrontend) bool { return !kept[f] })
+	}
+}
+
+// Compile is [Compile] with no more backends than the Service has a share of.
+func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+	if a := t.room.asks[svc.Name]; a != nil && a.given[ofBackends] < a.want[ofBackends] {
+		return compile(svc, slices, node, uint64(a.given[ofBackends]))
+	}
+	return Compile(svc, slices, node)
+}
+
+// CompileAsk is [Compile] with no more backends than any Service gets, for [Tables.Want].
+func (t *Tables) CompileAsk(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+	return compile(svc, slices, node, uint64(t.room.quotas[ofBackends].service()))
+}
+
+// backendsEach returns how many backends each unit of the Service may have where all have no
+// more than most.
+func backendsEach(svc *model.Service, slices []*model.Slice, most uint64) uint64 {
+	var listed []uint64
+	all := uint64(0)
+	for _, family := range model.Families {
+		if !svc.HasFamily(family) {
+			continue
+		}
+		for _, port := range svc.Ports {
+			n := uint64(policy.Listed(port, family, slices))
+			all += n
+			listed = append(listed, n)
+		}
+	}
+	if all <= most {
+		return math.MaxUint64
+	}
+	return level(listed, most)
+}
+
+// keep leaves so many backends: first those of the local set, if a frontend leads to it,
+// then those that get new connections, in the order of addresses.
+func (u *Unit) keep(most uint64) {
+	if uint64(len(u.Sets.Backends)) <= most {
+		return
+	}
+	local := u.usesLocal()
+	rank := func(b *policy.Backend) int {
+		switch {
+		case b.Weight == 0:
+			return 2
+		case local && b.InLocal:
+			return 0
+		}
+		return 1
+	}
+	var kept [3]uint64
+	for i := range u.Sets.Backends {
+		kept[rank(&u.Sets.Backends[i])]++
+	}
+	for i := range kept {
+		kept[i] = min(kept[i], most)
+		most -= kept[i]
+	}
+	u.Sets.Backends = slices.DeleteFunc(u.Sets.Backends, func(b policy.Backend) bool {
+		n := &kept[rank(&b)]
+		if *n == 0 {
+			return true
+		}
+		*n--
+		return false
+	})
+}

@@ -1,0 +1,159 @@
+package tables
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// givenOf returns what each Service has of the tables.
+func givenOf(t *Tables) map[model.Name]Demand {
+	all := make(map[model.Name]Demand, len(t.room.asks))
+	for name, a := range t.room.asks {
+		all[name] = a.given
+	}
+	return all
+}
+
+// TestQuotas: what each Service gets is the same whatever the order is in which Services come,
+// change and go. It fits, and who asks for little gets it.
+func TestQuotas(t *testing.T) {
+	limits := Limits{
+		Services: Limit{Size: 1 << 12}, Frontends: Limit{Size: 1 << 14}, Backends: Limit{Size: 1 << 16},
+		SourceRanges: Limit{Size: 1 << 13}, Slots: Limit{Size: 1 << 20},
+	}
+	asked := make(map[model.Name]Demand)
+	var names []model.Name
+	add := func(namespace string, n int, d Demand) {
+		for i := range n {
+			name := model.Name{Namespace: namespace, Name: fmt.Sprint("s-", i)}
+			asked[name] = d
+			names = append(names, name)
+		}
+	}
+	add("all", 40, Demand{2000, 10_000, 100_000, 1 << 30})
+	add("ranges", 20, Demand{1, 2, 3, 700})
+	add("backends", 1, Demand{1, 2, 9000, 1})
+	add("backends", 5, Demand{1, 2, 10_000, 1})
+	for i := range 50 {
+		add(fmt.Sprint("shop-", i), 2, Demand{3, 8, 200, 5})
+	}
+	var first map[model.Name]Demand
+	for try := range 20 {
+		tables := New(newMemory(t, limits))
+		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		for i, name := range names {
+			if try%2 == 0 { // it asks for something else first
+				tables.Want(name, &Desired{}, Demand{uint32(i), 5000, 7, 800})
+				tables.Share()
+				if i%3 == 0 {
+					tables.Want(name, nil, Demand{})
+				}
+			}
+			tables.Want(name, &Desired{}, asked[name])
+		}
+		tables.Share()
+		got := givenOf(tables)
+		if first == nil {
+			first = got
+		} else if !maps.Equal(got, first) {
+			t.Fatalf("shares %v, in another order %v", got, first)
+		}
+	}
+	var sums [resources]uint64
+	for name, got := range first {
+		for of, n := range got {
+			sums[of] += uint64(n)
+		}
+		if name.Namespace != "all" && name.Namespace != "ranges" && name.Namespace != "backends" && got != asked[name] {
+			t.Errorf("%s gets %d of %d", name, got, asked[name])
+		}
+		if ranges := got[ofSourceRanges]; ranges != 0 && ranges != asked[name][ofSourceRanges] {
+			t.Errorf("%s gets %d of %d source ranges", name, ranges, asked[name][ofSourceRanges])
+		}
+		if got[ofPorts] == 0 || got[ofFrontends] == 0 || got[ofBackends] == 0 {
+			t.Errorf("%s gets %d, which is nothing to be served with", name, got)
+		}
+	}
+	for of, q := range New(newMemory(t, limits)).room.quotas {
+		if sums[of] > uint64(q.Size) || sums[of] < uint64(q.Size)/2 && of != int(ofPorts) {
+			t.Errorf("table %d: %d entries are shared out of %d", of, sums[of], q.Size)
+		}
+	}
+}
+
+// TestQuotasOfLargeClusters: with the default sizes, clusters that fit are not bounded.
+func TestQuotasOfLargeClusters(t *testing.T) {
+	limits := Limits{
+		Services: Limit{Size: 1 << 18}, Frontends: Limit{Size: 1 << 18}, Backends: Limit{Size: 1 << 21},
+		SourceRanges: Limit{Size: 1 << 16}, Slots: Limit{Size: 1 << 24},
+	}
+	for name, namespace := range map[string]func(i int) string{
+		"5,000 Services in one namespace":  func(i int) string { return fmt.Sprint("n-", max(0, i-5000)/20) },
+		"50,000 Services in one namespace": func(int) string { return "default" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tables := New(newMemory(t, limits))
+			for i := range 50_000 {
+				d := Demand{2, 4, 20, 0} // both families
+				switch {
+				case i == 0:
+					d[ofBackends] = 2 * 5000
+				case i%100 == 0:
+					d[ofSourceRanges] = 60
+				}
+				tables.Want(model.Name{Namespace: namespace(i), Name: fmt.Sprint(i)}, &Desired{}, d)
+			}
+			if changed, less := tables.Share(); len(changed)+len(less) > 0 {
+				t.Errorf("%d Services get something else, %d less", len(changed), len(less))
+			}
+			for name, a := range tables.room.asks {
+				if a.given != a.want {
+					t.Errorf("%s gets %d of %d", name, a.given, a.want)
+				}
+			}
+		})
+	}
+}
+
+// TestDemand: a Service asks for what Compile makes of it.
+func TestDemand(t *testing.T) {
+	ips := func(list ...string) (addrs []netip.Addr) {
+		for _, a := range list {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		return addrs
+	}
+	name := model.Name{Namespace: "shop", Name: "web"}
+	svc := &model.Service{
+		Name: name, ClusterIPs: ips("10.96.0.1", "fd00::1"), ExternalIPs: ips("192.0.2.1", "192.0.2.2"),
+		LoadBalancerIPs: ips("198.51.100.1", "2001:db8::1"),
+		SourceRanges:    []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("10.0.0.0/8")},
+		Ports: []model.ServicePort{
+			{Name: "a", Protocol: model.TCP, Port: 80, NodePort: 30080},
+			{Name: "b", Protocol: model.UDP, Port: 53},
+		},
+	}
+	slice := &model.Slice{
+		Name: name, Service: "web", Family: model.IPv4,
+		Ports: []model.SlicePort{{Name: "a", Protocol: model.TCP, Port: 8080}, {Name: "c", Protocol: model.TCP, Port: 1}},
+	}
+	for _, a := range ips("10.1.0.1", "10.1.0.2", "10.1.0.3") {
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: a, Ready: true, Serving: true})
+	}
+	slices := []*model.Slice{slice}
+	want := Demand{}
+	for _, u := range Compile(svc, slices, &model.Node{}).Units {
+		want[ofPorts]++
+		want[ofFrontends] += uint32(len(u.Frontends))
+		want[ofBackends] += uint32(len(u.Sets.Backends))
+		want[ofSourceRanges] += uint32(len(u.SourceRanges))
+	}
+	if got := DemandOf(svc, slices); got != want {
+		t.Errorf("the Service asks for %d, Compile makes %d", got, want)
+	}
+}

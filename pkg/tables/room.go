@@ -1,0 +1,376 @@
+package tables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/maglev"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Bounds keep one Service, or one namespace, from taking the room of all others. 0 is the
+// default.
+type Bounds struct {
+	// SlotsPerService and SlotsPerNamespace are how many slots rings and weights may
+	// take, beyond one for each endpoint. They default to an eighth and a quarter of the
+	// table.
+	SlotsPerService   uint32
+	SlotsPerNamespace uint32
+	// ReservedSlots are never taken by rings and weights. Defaults to a quarter of the
+	// table.
+	ReservedSlots uint32
+}
+
+// SetBounds sets the bounds. To be called before anything is applied.
+func (t *Tables) SetBounds(b Bounds) {
+	t.room.bounds = Bounds{
+		SlotsPerService:   cmp.Or(b.SlotsPerService, uint32(t.room.slots/8)),
+		SlotsPerNamespace: cmp.Or(b.SlotsPerNamespace, uint32(t.room.slots/4)),
+		ReservedSlots:     cmp.Or(b.ReservedSlots, uint32(t.room.slots/4)),
+	}
+}
+
+// Sets of one slot for each endpoint always find room; what rings and weights take
+// beyond that is shared out. The shares follow from what all Services ask for at a time and
+// from nothing else, neither from the order in which they came nor from what is in the
+// tables: so they are the same on all nodes with the same endpoints, and after a restart. No
+// namespace gets less than an equal part of what there is, unless it asks for less, and within
+// a namespace no Service; so who asks for much gives way.
+
+// plainBound is the bound of a set that has one slot for each endpoint.
+const plainBound = 1
+
+// The bounds of a set are powers of two, those of the rings.
+const (
+	leastOrder = 8
+	fullOrder  = 24
+)
+
+// ask is what a Service asks for.
+type ask struct {
+	want, given Demand // of the other tables; what it has of it
+
+	// Of slots.
+	sets       []askSet
+	order      int // what its own bound leaves it
+	givenOrder int // what it has; 0 is one slot for each endpoint
+}
+
+// slotsPerBackend is how many slots a backend of a set with one for each takes at most: the
+// set takes a block of up to twice its size.
+const slotsPerBackend = 2
+
+// plain returns how many slots sets with one for each endpoint take.
+func (a *ask) plain() uint64 { return slotsPerBackend * uint64(a.want[ofBackends]) }
+
+// askSet is a set that asks for more slots than one for each endpoint.
+type askSet struct {
+	count   int
+	ring    uint32 // slots that its ring asks for; 0: it has none
+	weights uint64 // sum of the weights
+}
+
+// block returns the slots that a set of so many takes.
+func block(slots uint64) uint64 {
+	if slots == 0 {
+		return 0
+	}
+	return 1 << bits.Len64(slots-1)
+}
+
+// slots returns how many slots the set takes within a bound.
+func (s *askSet) slots(bound uint64) uint64 {
+	plain := uint64(s.count)
+	if s.ring > 0 {
+		if size := boundRing(s.ring, s.count, uint32(min(bound, math.MaxUint32))); size > 0 {
+			return uint64(size)
+		}
+		return plain
+	}
+	if bound <= plain {
+		return plain
+	}
+	return min(s.weights, bound)
+}
+
+// boundRing returns the greatest size of a ring that is not above size and bound and has a
+// slot for each backend; 0 when there is none.
+func boundRing(size uint32, backends int, bound uint32) uint32 {
+	if size <= bound {
+		return size
+	}
+	for _, s := range slices.Backward(maglev.Sizes) {
+		if s <= bound && s < size && int(s) >= backends {
+			return s
+		}
+	}
+	return 0
+}
+
+// extra returns how many slots the sets take within a bound of 2^order beyond one for each
+// endpoint.
+func (a *ask) extra(order int) uint64 {
+	if order == 0 {
+		return 0
+	}
+	var extra uint64
+	for i := range a.sets {
+		s := &a.sets[i]
+		extra += block(s.slots(1<<order)) - block(uint64(s.count))
+	}
+	return extra
+}
+
+// within returns the greatest order with which the sets take no more than room.
+func (a *ask) within(room uint64, most int) int {
+	for order := most; order >= leastOrder; order-- {
+		if a.extra(order) <= room {
+			return order
+		}
+	}
+	return 0
+}
+
+// room shares out what the tables hold.
+type room struct {
+	quotas [resources]quota
+	asks   map[model.Name]*ask
+
+	bounds Bounds
+	slots  uint64 // of the table
+	plain  uint64 // sum of all Services
+	// sums are what the Services of a namespace ask for, each within its own bound; all is
+	// their sum.
+	sums map[string]uint64
+	all  uint64
+	// touched are the Services that ask for something else since the last Share.
+	touched map[model.Name]struct{}
+	short   bool // the last Share gave somebody less
+}
+
+func newRoom(l *Limits) room {
+	return room{
+		quotas:  newQuotas(l),
+		slots:   uint64(l.Slots.Size),
+		asks:    make(map[model.Name]*ask),
+		sums:    make(map[string]uint64),
+		touched: make(map[model.Name]struct{}),
+	}
+}
+
+// Want notes what a Service asks for; desired nil is gone. Shares are those of before until
+// [Tables.Share].
+func (t *Tables) Want(name model.Name, desired *Desired, demand Demand) {
+	r := &t.room
+	before, next := r.asks[name], &ask{}
+	if before == nil {
+		before = &ask{}
+	}
+	if desired != nil {
+		next = desired.ask()
+		next.want = demand
+	}
+	next.given, next.givenOrder = before.given, before.givenOrder
+	next.order = next.within(uint64(r.bounds.SlotsPerService), fullOrder)
+	if next.want != before.want || desired == nil {
+		for of := range resources {
+			r.quotas[of].move(name.Namespace, before.want[of], next.want[of])
+		}
+		r.touched[name] = struct{}{}
+	}
+	r.plain += next.plain() - before.plain()
+	if len(before.sets) > 0 || len(next.sets) > 0 {
+		more := next.extra(next.order) - before.extra(before.order)
+		r.all += more
+		r.sums[name.Namespace] += more
+		if r.sums[name.Namespace] == 0 {
+			delete(r.sums, name.Namespace)
+		}
+		r.touched[name] = struct{}{}
+	}
+	if desired == nil {
+		delete(r.asks, name)
+	} else {
+		r.asks[name] = next
+	}
+}
+
+// left returns how many slots there are to be shared out. Endpoints beyond those that there
+// is room for need none.
+func (r *room) left() uint64 {
+	plain := min(r.plain, slotsPerBackend*uint64(r.quotas[ofBackends].Size))
+	kept := max(uint64(r.bounds.ReservedSlots), plain)
+	return max(r.slots, kept) - kept
+}
+
+// ask returns what the sets of the Service ask for.
+func (d *Desired) ask() *ask {
+	a := &ask{}
+	for i := range d.Units {
+		for _, want := range []*wantedSet{d.Units[i].cluster(), d.Units[i].local()} {
+			if s := want.ask(); s.ring > 0 || s.weights > uint64(s.count) {
+				a.sets = append(a.sets, s)
+			}
+		}
+	}
+	return a
+}
+
+func (w *wantedSet) ask() (s askSet) {
+	if w.kind != policy.Backends {
+		return s
+	}
+	s.count = w.count()
+	if s.count == 0 {
+		return askSet{}
+	}
+	if w.layout == layoutRing {
+		s.ring = w.wantedSize(s.count)
+	} else if w.weighted {
+		s.weights = min(sum(reduce(w.weights())), maxWeighted+uint64(s.count))
+	}
+	return s
+}
+
+// Share shares out what the tables hold and returns the Services whose share has changed:
+// they are to be applied again. less are the Services, those that are gone among them, that
+// leave room to others: they are to be applied first.
+func (t *Tables) Share() (changed, less map[model.Name]struct{}) {
+	changed, less = t.room.shareTables()
+	for _, name := range t.room.shareSlots() {
+		changed[name] = struct{}{}
+	}
+	clear(t.room.touched)
+	return changed, less
+}
+
+// shareSlots returns the Services whose share of slots has changed.
+func (r *room) shareSlots() (changed []model.Name) {
+	left := r.left()
+	if !r.short && len(r.touched) == 0 && r.all <= left {
+		return nil
+	}
+	enough := !r.short && r.all <= left
+	for name := range r.touched {
+		enough = enough && r.sums[name.Namespace] <= uint64(r.bounds.SlotsPerNamespace)
+	}
+	if enough {
+		return r.giveAll()
+	}
+	return r.giveShares(left)
+}
+
+// giveAll gives the Services that ask for something else what they ask for.
+func (r *room) giveAll() (changed []model.Name) {
+	for name := range r.touched {
+		if a := r.asks[name]; a != nil && len(a.sets) > 0 && a.givenOrder != a.order {
+			a.givenOrder = a.order
+			changed = append(changed, name)
+		}
+	}
+	return changed
+}
+
+// giveShares gives each namespace its share.
+func (r *room) giveShares(left uint64) (changed []model.Name) {
+	byNamespace := make(map[string][]model.Name)
+	for name, a := range r.asks {
+		if len(a.sets) > 0 {
+			byNamespace[name.Namespace] = append(byNamespace[name.Namespace], name)
+		}
+	}
+	sum := func(namespace string) uint64 { return min(r.sums[namespace], uint64(r.bounds.SlotsPerNamespace)) }
+	namespaces := slices.SortedFunc(maps.Keys(byNamespace), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sum(a), sum(b)), cmp.Compare(a, b))
+	})
+	r.short = false
+	for i, namespace := range namespaces {
+		part := min(sum(namespace), left/uint64(len(namespaces)-i))
+		taken, names := r.shareNamespace(byNamespace[namespace], part)
+		left -= taken
+		changed = append(changed, names...)
+		r.short = r.short || taken < r.sums[namespace]
+	}
+	return changed
+}
+
+// shareNamespace shares out room among the Services of a namespace.
+func (r *room) shareNamespace(names []model.Name, left uint64) (taken uint64, changed []model.Name) {
+	slices.SortFunc(names, func(a, b model.Name) int {
+		x, y := r.asks[a], r.asks[b]
+		return cmp.Or(cmp.Compare(x.extra(x.order), y.extra(y.order)), a.Compare(b))
+	})
+	for i, name := range names {
+		a := r.asks[name]
+		given := a.within(left/uint64(len(names)-i), a.order)
+		left -= a.extra(given)
+		taken += a.extra(given)
+		if given != a.givenOrder {
+			a.givenOrder = given
+			changed = append(changed, name)
+		}
+	}
+	return taken, changed
+}
+
+// shared returns how many slots are shared out.
+func (r *room) shared() (slots uint64) {
+	for _, a := range r.asks {
+		slots += a.extra(a.givenOrder)
+	}
+	return slots
+}
+
+// Bound bounds what a Service wants to have to its share. It returns what was asked for and is
+// not given; none when all is.
+func (t *Tables) Bound(d *Desired) []model.Fault {
+	a := t.room.asks[d.Name]
+	if a == nil {
+		return nil
+	}
+	faults := t.room.cut(a, d)
+	if len(a.sets) == 0 || a.extra(a.givenOrder) == a.extra(fullOrder) {
+		return faults
+	}
+	for i := range d.Units {
+		d.Units[i].bind(a.givenOrder)
+	}
+	return append(faults, model.Fault{Reason: a.reason(&t.room.bounds), Partly: true})
+}
+
+// bind bounds the sets of a unit. When a ring has no room, the unit's algorithm is random.
+func (u *Unit) bind(order int) {
+	bound := uint32(plainBound)
+	if order > 0 {
+		bound = 1 << order
+	}
+	for _, want := range []*wantedSet{u.cluster(), u.local()} {
+		s := want.ask()
+		if s.slots(uint64(bound)) != s.slots(1<<fullOrder) {
+			u.Name.Bound = bound
+		}
+		if s.ring > 0 && boundRing(s.ring, s.count, bound) == 0 {
+			u.Name.Bound, u.Algorithm = plainBound, model.Random
+			return
+		}
+	}
+}
+
+// reason says what a Service gets in place of what it asks for. It has no numbers that
+// change with each endpoint.
+func (a *ask) reason(b *Bounds) string {
+	served := "each endpoint has one slot, without rings and weights"
+	if a.givenOrder > 0 {
+		served = fmt.Sprintf("rings and weights have at most %d slots in a set", 1<<a.givenOrder)
+	}
+	if a.givenOrder == a.order {
+		return fmt.Sprintf("%s: more is beyond --max-slots-per-service %d", served, b.SlotsPerService)
+	}
+	return fmt.Sprintf("%s: more is beyond the share of the namespace (--max-slots-per-namespace %d, --reserved-slots %d)",
+		served, b.SlotsPerNamespace, b.ReservedSlots)
+}

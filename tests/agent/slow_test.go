@@ -1,0 +1,96 @@
+package agent_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// slowServer is an API server that lists one Service at once and EndpointSlices only when
+// it is let go.
+type slowServer struct {
+	*httptest.Server
+	listed  atomic.Bool // the Service
+	letGo   chan struct{}
+	stopped chan struct{}
+}
+
+func newSlowServer(t *testing.T) *slowServer {
+	s := &slowServer{letGo: make(chan struct{}), stopped: make(chan struct{})}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(s.stopped) })
+	return s
+}
+
+func (s *slowServer) answer(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case query.Get("sendInitialEvents") != "": // lists by watching
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422}`)
+	case query.Get("watch") != "":
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		select {
+		case <-s.stopped:
+		case <-r.Context().Done():
+		}
+	case strings.HasSuffix(r.URL.Path, "/services") && strings.HasPrefix(query.Get("labelSelector"), "!"):
+		_, _ = io.WriteString(w, `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
+			{"metadata": {"namespace": "default", "name": "web"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "protocol": "TCP"}]}}]}`)
+		s.listed.Store(true)
+	case strings.HasSuffix(r.URL.Path, "/endpointslices"):
+		select {
+		case <-s.letGo:
+		case <-s.stopped:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(w, `{"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1", "metadata": {"resourceVersion": "1"}}`)
+	case strings.HasSuffix(r.URL.Path, "/services"):
+		_, _ = io.WriteString(w, `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}`)
+	case strings.HasSuffix(r.URL.Path, "/nodes"):
+		_, _ = io.WriteString(w, `{"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}`)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`)
+	}
+}
+
+// TestSlowAPIServer: an agent that waits for its first lists is alive, however long that
+// takes, has not started, and says what it waits for.
+func TestSlowAPIServer(t *testing.T) {
+	t.Parallel()
+	server := newSlowServer(t)
+	h := lab.NewHost(t)
+	h.Relay(strings.TrimPrefix(server.URL, "http://"))
+	agent := h.Start(lab.AgentBinary(t), "--master", server.URL, "--hostname-override", lab.NodeName,
+		"--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS, "--devices", "none", "--sync-period", "100ms")
+	page := func(name string) error {
+		_, err := get(h, "http://127.0.0.1:10256/"+name)
+		return err
+	}
+	lab.Eventually(t, "the agent has the Service", server.listed.Load)
+	lab.Eventually(t, "the agent says what it waits for", func() bool {
+		return strings.Contains(agent.Output(), "endpointslices")
+	})
+	lab.Eventually(t, "the agent answers", func() bool { return page("livez") == nil })
+	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(10 * time.Millisecond) {
+		if err := page("livez"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if page("startupz") == nil || page("healthz") == nil {
+		t.Error("the agent says that it serves before all is listed")
+	}
+	close(server.letGo)
+	lab.Eventually(t, "the agent has started", func() bool { return page("startupz") == nil })
+	lab.Eventually(t, "the agent is alive", func() bool { return page("livez") == nil })
+}

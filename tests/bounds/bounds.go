@@ -1,0 +1,57 @@
+// Package bounds fails a test when work on an input costs more than an input of that size
+// may: a parser of what others write must not be slowed down or filled up by a small one.
+package bounds
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What an input may cost: a part that does not depend on its size, and one for each byte.
+// Work that grows with the square of the size is beyond it from some kilobytes on. The
+// time is CPU time, so other processes do not count. Both leave room for the
+// instrumentation of fuzzing and of the race detector.
+const (
+	baseTime  = 500 * time.Millisecond
+	byteTime  = 50 * time.Microsecond
+	baseAlloc = 8 << 20
+	byteAlloc = 16 << 10
+)
+
+// Check calls work, which handles an input of size bytes on this goroutine. Nothing else
+// in the process should allocate meanwhile.
+func Check(t testing.TB, size int, work func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	allocated, start := heapAllocs(), threadTime(t)
+	work()
+	took, used := threadTime(t)-start, heapAllocs()-allocated
+	if limit := baseTime + time.Duration(size)*byteTime; took > limit {
+		t.Errorf("%d bytes took %v of CPU time, more than %v", size, took, limit)
+	}
+	if limit := uint64(baseAlloc + size*byteAlloc); used > limit {
+		t.Errorf("%d bytes took %d bytes of memory, more than %d", size, used, limit)
+	}
+}
+
+// heapAllocs returns how many bytes have been allocated since the process began.
+func heapAllocs() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// threadTime returns the CPU time of the calling thread.
+func threadTime(t testing.TB) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		t.Fatalf("read the thread's clock: %v", err)
+	}
+	return time.Duration(now.Nano())
+}

@@ -1,0 +1,111 @@
+// Package docs_test compares what the documents say with what there is.
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/beeline-lb/beeline/"
+
+// layer is a row of the table: a package and those of ours that it imports.
+type layer struct {
+	name    string
+	imports []string
+}
+
+var row = regexp.MustCompile("(?m)^\\| `pkg/([a-z0-9/]+)` \\|[^|]*\\| ([^|]*)\\|[^|]*\\|$")
+
+// read returns a file of the repository.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documented returns the table of ARCHITECTURE.md.
+func documented(t *testing.T) (layers []layer) {
+	t.Helper()
+	for _, m := range row.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1) {
+		l := layer{name: m[1]}
+		if list := strings.TrimSpace(m[2]); list != "" {
+			l.imports = strings.Split(list, ", ")
+		}
+		layers = append(layers, l)
+	}
+	return layers
+}
+
+// imported returns what the packages import of ours, by package.
+func imported(t *testing.T) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	root := filepath.Join("..", "..", "pkg")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		all[name] = append(all[name], ours(file)...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, imports := range all {
+		slices.Sort(imports)
+		all[name] = slices.Compact(imports)
+	}
+	return all
+}
+
+// ours returns what a file imports of this module, below pkg/.
+func ours(file *ast.File) (names []string) {
+	for _, spec := range file.Imports {
+		if name, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module); ok {
+			names = append(names, strings.TrimPrefix(name, "pkg/"))
+		}
+	}
+	return names
+}
+
+// TestLayers: ARCHITECTURE.md has every package with what it imports, and each imports only
+// what stands above it.
+func TestLayers(t *testing.T) {
+	have := imported(t)
+	above := make(map[string]bool)
+	for _, l := range documented(t) {
+		imports, found := have[l.name]
+		if !found || !slices.Equal(imports, l.imports) {
+			t.Errorf("pkg/%s imports %s; ARCHITECTURE.md says %s", l.name, strings.Join(imports, ", "), strings.Join(l.imports, ", "))
+		}
+		for _, name := range imports {
+			if !above[name] {
+				t.Errorf("pkg/%s imports pkg/%s, which does not stand above it", l.name, name)
+			}
+		}
+		above[l.name] = true
+		delete(have, l.name)
+	}
+	for name := range have {
+		t.Errorf("pkg/%s is not in ARCHITECTURE.md", name)
+	}
+}

@@ -1,0 +1,271 @@
+package packets_test
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// newFlowRate is how many connections are established a second while tables are resized,
+// where the machine has the time.
+const newFlowRate = 25_000
+
+// switchboard is the programs that packets meet; they are replaced one by one.
+type switchboard struct {
+	b               *bench
+	ingress, egress atomic.Pointer[ebpf.Program]
+}
+
+// attach puts programs in the place of others, with a pause in which programs of both kinds
+// are at work.
+func (s *switchboard) attach(programs map[string]*ebpf.Program) {
+	s.ingress.Store(programs["bl_ingress"])
+	time.Sleep(50 * time.Millisecond)
+	s.egress.Store(programs["bl_egress"])
+}
+
+// translates reports whether a packet comes out of a program as want. It runs on the
+// bench's thread.
+func (s *switchboard) translates(at *atomic.Pointer[ebpf.Program], packet, want frame) bool {
+	in := packet.bytes()
+	options := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
+	verdict, err := at.Load().Run(options)
+	return err == nil && verdict == passes && bytes.Equal(options.DataOut, want.bytes())
+}
+
+// request is the client's packet and what the backend gets.
+func tcpRequest(from netip.AddrPort, flags byte) (packet, want frame) {
+	packet = frame{from: from, to: virtual[4], protocol: protocols["TCP"], flags: flags}
+	want = packet
+	want.to = backend[4]
+	return packet, want
+}
+
+// response is the backend's packet and what the client gets.
+func tcpResponse(to netip.AddrPort, flags byte) (packet, want frame) {
+	packet = frame{from: backend[4], to: to, protocol: protocols["TCP"], flags: flags}
+	want = packet
+	want.from = virtual[4]
+	return packet, want
+}
+
+// client returns the i-th client.
+func flowClient(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 16), byte(i >> 8)}), uint16(2000+i&0xff))
+}
+
+// establish sets up the connection of a client; a SYN that is not answered is sent again. It
+// reports whether the programs let it, and whether it was at the first try.
+func (s *switchboard) establish(client netip.AddrPort) (established, atOnce bool) {
+	for try := range 20 {
+		syn, synWant := tcpRequest(client, flagSYN)
+		answer, answerWant := tcpResponse(client, flagSYN|flagACK)
+		ack, ackWant := tcpRequest(client, flagACK)
+		if s.translates(&s.ingress, syn, synWant) && s.translates(&s.egress, answer, answerWant) &&
+			s.translates(&s.ingress, ack, ackWant) {
+			return true, try == 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false, false
+}
+
+// goesOn reports whether packets of both directions of an established connection are
+// translated.
+func (s *switchboard) goesOn(client netip.AddrPort) bool {
+	data, dataWant := tcpRequest(client, flagACK)
+	answer, answerWant := tcpResponse(client, flagACK)
+	return s.translates(&s.ingress, data, dataWant) && s.translates(&s.egress, answer, answerWant)
+}
+
+// traffic establishes connections, at newFlowRate, until stop is closed.
+// After each it goes on with an earlier one.
+type traffic struct {
+	s           *switchboard
+	stop        chan struct{}
+	done        sync.WaitGroup
+	next        atomic.Int64
+	established sync.Map // number of client → nothing
+	again, lost atomic.Int64
+}
+
+func (s *switchboard) startTraffic(t *testing.T) *traffic {
+	f := &traffic{s: s, stop: make(chan struct{})}
+	const workers = 4
+	for range workers {
+		f.done.Go(func() {
+			if err := s.b.host.Thread(f.work(workers)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return f
+}
+
+func (f *traffic) work(workers int) func() error {
+	return func() error {
+		start, count := time.Now(), 0
+		for {
+			select {
+			case <-f.stop:
+				return nil
+			default:
+			}
+			i := int(f.next.Add(1))
+			ok, atOnce := f.s.establish(flowClient(i))
+			if ok {
+				f.established.Store(i, nil)
+			}
+			if !atOnce {
+				f.again.Add(1)
+			}
+			earlier := i / 2
+			if _, ok := f.established.Load(earlier); ok && !f.s.goesOn(flowClient(earlier)) {
+				f.lost.Add(1)
+			}
+			count++
+			due := start.Add(time.Duration(count) * time.Second * time.Duration(workers) / newFlowRate)
+			if early := time.Until(due); early > time.Millisecond {
+				time.Sleep(early)
+			}
+		}
+	}
+}
+
+// TestResizeUnderTraffic: while connections are established by the ten thousand, the flow
+// table is replaced by one of another size, and none of them is lost, neither one from
+// before nor one that begins while programs of both tables are at work.
+func TestResizeUnderTraffic(t *testing.T) {
+	t.Parallel()
+	sizes := bpfmap.DefaultSizes
+	sizes.Flows = 1 << 20
+	b := newBenchSized(t, sizes, bpfmap.Constants{})
+	s := &switchboard{b: b}
+	s.attach(b.programs)
+	f := s.startTraffic(t)
+	start := time.Now()
+	time.Sleep(500 * time.Millisecond)
+
+	sizes.Flows = 3 << 19
+	m, err := bpfmap.Load(datapath.Dir(b.host.BPFFS), sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if !m.Resized() {
+		t.Fatal("the table has its former size")
+	}
+	load := func() map[string]*ebpf.Program {
+		programs, err := m.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, p := range programs {
+				p.Close()
+			}
+		})
+		return programs
+	}
+	s.attach(load())
+	moved, err := m.Move()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.attach(load())
+	time.Sleep(500 * time.Millisecond)
+	close(f.stop)
+	f.done.Wait()
+
+	t.Logf("%d connections, %.0f a second, %d of them not at the first try; moved: %+v",
+		f.next.Load(), float64(f.next.Load())/time.Since(start).Seconds(), f.again.Load(), moved)
+	lost, all := 0, 0
+	err = b.host.Run(func() error {
+		f.established.Range(func(i, _ any) bool {
+			all++
+			if !s.goesOn(flowClient(i.(int))) {
+				lost++
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := f.lost.Load(); n > 0 {
+		t.Errorf("%d times an established connection was not served while the table was resized", n)
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d established connections are lost", lost, all)
+	}
+}
+
+// TestResizeRestart: an agent that starts with other sizes, of which some are smaller, leaves
+// the connections of clients alone: those that nothing is sent on, those that are busy, and
+// those that begin meanwhile, while first packets of others come in.
+func TestResizeRestart(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "sessionAffinity: ClientIP,", []endpoint{local})...)
+	}, "--max-flows", "65536")
+	idle := c.establish(t, 5)
+	var busy talks
+	for _, network := range networks[:2] {
+		for service := 1; service <= 2; service++ {
+			busy = append(busy, startTalk(t, c.client, "the client", "Beeline", network, nodePort(network, service)))
+		}
+	}
+	flooder, stop := c.newFlooder(t), make(chan struct{})
+	var flood sync.WaitGroup
+	flood.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			network := networks[i%2]
+			if err := flooder.flood(network, nodePort(network, 1), 5000); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	defer flood.Wait()
+	defer close(stop)
+	for _, sizes := range [][]string{
+		{"--max-flows", "131072", "--max-clients", "32768", "--max-affinity-entries", "131072", "--max-udp-peers", "131072"},
+		{"--max-flows", "8192", "--max-clients", "1024", "--max-affinity-entries", "1024", "--max-udp-peers", "1024"},
+	} {
+		a.Signal(unix.SIGTERM)
+		if err := a.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		a.flags = append(a.flags, sizes...)
+		a.start()
+		busy.goOn(t, a.node, "with "+strings.Join(sizes, " "))
+		for i := range idle {
+			if err := idle[i].goesOn(); err != nil {
+				t.Errorf("with %v: %s to %s: %v", sizes, idle[i].network, idle[i].hello.name, err)
+			}
+		}
+		for _, network := range networks {
+			for service := 1; service <= 2; service++ {
+				if _, err := askPatiently(c.client, network, nodePort(network, service)); err != nil {
+					t.Errorf("with %v: a new connection to Service %d: %v", sizes, service, err)
+				}
+			}
+		}
+	}
+}

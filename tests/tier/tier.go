@@ -1,0 +1,72 @@
+// Package tier decides which tests run where:
+//
+//	go test ./...      as an ordinary user: tests that need no root
+//	make test          all but those that call [Slow]
+//	make test-all      all on this kernel; in an emulated one all but those that call
+//	                   [Slow] or [SameInEveryKernel]
+//	make test-kernels  all that the emulated kernels can run
+//
+// What is left out is skipped with its reason. The package depends on no other one of
+// Beeline: tests of any package can use it.
+package tier
+
+import (
+	"os"
+	"testing"
+)
+
+// Environment variables of test binaries.
+const (
+	// AllEnv is set to run the tests that are left out otherwise.
+	AllEnv = "BEELINE_TEST_ALL"
+	// EmulatedEnv is set in the emulated kernels of tools/kernels.
+	EmulatedEnv = "BEELINE_KERNEL_TEST"
+)
+
+// All reports whether all tests run.
+func All() bool { return os.Getenv(AllEnv) != "" }
+
+// Emulated reports whether the test runs in an emulated kernel, which is slow and has no
+// programs but those that tools/kernels packs.
+func Emulated() bool { return os.Getenv(EmulatedEnv) != "" }
+
+// Slow leaves a test to make test-all: one that builds large programs, or takes more than
+// a few seconds of CPU time and whose main points a faster test shows, too.
+func Slow(t testing.TB, reason string) {
+	t.Helper()
+	if !All() {
+		t.Skipf("left to make test-all: %s", reason)
+	}
+}
+
+// Variant leaves a variant of a test to make test-all, unless it is the one that stands for
+// all of them in make test.
+func Variant(t testing.TB, stands bool) {
+	t.Helper()
+	if !stands {
+		Slow(t, "another variant of the test stands for it")
+	}
+}
+
+// Share returns the i-th of n shares of the cases, which together are all, or with all
+// tests every case: a test that runs all of its cases in n variants runs each in one of
+// them in make test.
+func Share[T any](cases []T, i, n int) []T {
+	if All() {
+		return cases
+	}
+	var share []T
+	for j := i % n; j < len(cases); j += n {
+		share = append(share, cases[j])
+	}
+	return share
+}
+
+// SameInEveryKernel leaves a test whose outcome does not depend on the kernel out of
+// emulated ones, where loading programs takes long, unless all are asked for.
+func SameInEveryKernel(t testing.TB) {
+	t.Helper()
+	if Emulated() && !All() {
+		t.Skip("left to make test-kernels: the outcome is the same in every kernel")
+	}
+}

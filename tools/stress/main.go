@@ -1,0 +1,152 @@
+// Command stress runs the tests of each package many times in random order, on a machine
+// that has nothing else to do and beside a load, and prints which failed how often.
+//
+//	go run ./tools/stress [-count 20] [-load 0,1.5] [-all] [packages]
+//
+// Each test binary is built once, and each run is a process of its own. The output of runs
+// that failed, with the seed of their order, is kept in the folder that -output names.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// options are the command line.
+type options struct {
+	count    int
+	loads    []float64 // processors that are kept busy, by series of runs
+	run      string
+	output   string
+	timeout  time.Duration
+	packages []string
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == burnArg {
+		burn(os.Args[2])
+	}
+	o, err := parseFlags()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "stress:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := stress(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "stress:", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags() (options, error) {
+	var o options
+	var loads string
+	var all bool
+	flag.IntVar(&o.count, "count", 20, "runs of each package beside each load")
+	flag.StringVar(&loads, "load", "0,1.5", "processors that other processes keep busy meanwhile, one series of runs for each")
+	flag.StringVar(&o.run, "run", "", "run only these tests, as -run of go test")
+	flag.StringVar(&o.output, "output", "bin/stress", "folder for the output of runs that failed")
+	flag.DurationVar(&o.timeout, "timeout", time.Hour, "time limit of one run")
+	flag.BoolVar(&all, "all", false, "run also the tests that make test leaves out")
+	flag.Parse()
+	if all {
+		os.Setenv(tier.AllEnv, "1")
+	}
+	for _, text := range strings.Split(loads, ",") {
+		load, err := strconv.ParseFloat(text, 64)
+		if err != nil || load < 0 {
+			return o, fmt.Errorf("-load %s: want numbers of processors, as 0,1.5", loads)
+		}
+		o.loads = append(o.loads, load)
+	}
+	if o.packages = flag.Args(); len(o.packages) == 0 {
+		o.packages = []string{"./..."}
+	}
+	return o, nil
+}
+
+// stress returns an error when a test has failed.
+func stress(ctx context.Context, o options) error {
+	scratch, err := os.MkdirTemp("", "beeline-stress-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	binaries, err := build(ctx, scratch, o.packages)
+	if err != nil {
+		return err
+	}
+	if o.output, err = filepath.Abs(o.output); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.output, 0o755); err != nil {
+		return err
+	}
+	failed := newTally()
+	for _, load := range o.loads {
+		stop, err := startLoad(load)
+		if err != nil {
+			return err
+		}
+		err = series(ctx, o, binaries, load, failed)
+		stop()
+		if err != nil {
+			return errors.Join(err, failed.err())
+		}
+	}
+	return failed.err()
+}
+
+// series runs every package count times beside a load, as many at once as there are
+// processors, as go test does. All packages have their turn, in random order, before any has
+// its next.
+func series(ctx context.Context, o options, binaries []binary, load float64, failed *tally) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.NumCPU())
+	var mu sync.Mutex // of what is printed and counted
+	for i := range o.count {
+		for _, n := range rand.Perm(len(binaries)) {
+			b := &binaries[n]
+			group.Go(func() error {
+				r, err := b.run(ctx, o)
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				fmt.Printf("load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU\n",
+					load, i+1, o.count, r.verdict(), b.pkg, r.took.Seconds(), r.cpu.Seconds())
+				if !failed.add(b.pkg, load, r) {
+					return nil
+				}
+				name := fmt.Sprintf("%s-load%g-run%d.txt", strings.ReplaceAll(b.pkg, "/", "-"), load, i+1)
+				return os.WriteFile(filepath.Join(o.output, name), r.output, 0o644)
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	failed.print(os.Stdout, load, o.count)
+	return nil
+}
