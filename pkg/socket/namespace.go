@@ -70,7 +70,8 @@ func inEach(fn func() error) error {
 }
 
 // visit does so on the calling goroutine's thread, which ends with the goroutine when it
-// cannot go back to its own namespace.
+// cannot go back to its own namespace. That one is the first: the thread may be the one whose
+// namespace is the process's in /proc, which then shows where the visit is.
 func visit(list []namespace, fn func() error) error {
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -78,8 +79,15 @@ func visit(list []namespace, fn func() error) error {
 		return fmt.Errorf("open the network namespace: %w", err)
 	}
 	defer own.Close()
+	name, err := nameOf(own)
+	if err != nil {
+		return fmt.Errorf("%s: %w", own.Name(), err)
+	}
 	var errs []error
-	visited := make(map[string]bool)
+	if err := fn(); err != nil {
+		errs = append(errs, fmt.Errorf("network namespace %s: %w", own.Name(), err))
+	}
+	visited := map[string]bool{name: true}
 	for _, n := range list {
 		if visited[n.name] {
 			continue

@@ -32,7 +32,9 @@ const (
 	// rest is how many times as long as it worked a search pauses: it takes a tenth of
 	// a CPU at most.
 	rest = 9
-	// retry is how long to wait after a search that failed in part.
+	// retry is when to search once more after endpoints have gone, or after a search that
+	// failed in part: a program may have chosen one of them, and its thread been stopped
+	// before the socket was connected.
 	retry = 30 * time.Second
 )
 
@@ -66,14 +68,16 @@ func (e *Ender) Wake() {
 	}
 }
 
-// Run searches all network namespaces after each Wake, until ctx ends.
+// Run searches all network namespaces after each Wake, and once more, until ctx ends.
 func (e *Ender) Run(ctx context.Context) {
-	var again <-chan time.Time // set while a search has failed in part
+	var again <-chan time.Time
 	for {
+		woken := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
+			woken = true
 		case <-again:
 		}
 		if !pause.For(ctx, settle) {
@@ -86,9 +90,11 @@ func (e *Ender) Run(ctx context.Context) {
 			e.opts.Ended(ended)
 		}
 		klog.V(2).InfoS("Searched for UDP sockets whose endpoint is gone", "ended", ended, "took", took)
-		again = nil
 		if err != nil {
 			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be ended; trying again", "in", retry)
+		}
+		again = nil
+		if woken || err != nil {
 			again = time.After(retry)
 		}
 		if !pause.For(ctx, max(interval, rest*took)) {

@@ -107,6 +107,45 @@ func TestInEach(t *testing.T) {
 	}
 }
 
+// TestOwnNamespace: the process's own namespace is visited also when the thread that visits is
+// the one whose namespace /proc shows as that of the process.
+func TestOwnNamespace(t *testing.T) {
+	needRoot(t)
+	own, err := namespaceName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var other string
+	var handle *os.File
+	inNewNamespace(t, func() (err error) {
+		if other, err = namespaceName(); err != nil {
+			return err
+		}
+		handle, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	defer handle.Close()
+	list := []namespace{
+		{other, fmt.Sprintf("/proc/self/fd/%d", handle.Fd())},
+		{own, "/proc/thread-self/ns/net"},
+	}
+	count := make(map[string]int)
+	done := make(chan error)
+	go func() {
+		done <- visit(list, func() error {
+			visited, err := namespaceName()
+			count[visited]++
+			return err
+		})
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if count[own] != 1 || count[other] != 1 {
+		t.Errorf("visited %v, want %s and %s once each", count, own, other)
+	}
+}
+
 // TestProcessBetweenNamespaces: a process that has gone on to another namespace since it was
 // listed keeps neither of them from being visited. Threads of container runtimes and of agents do.
 func TestProcessBetweenNamespaces(t *testing.T) {
@@ -193,7 +232,7 @@ func strays(t *testing.T, own string) (n int) {
 	return n
 }
 
-// TestRun: a wake is one search, and one that failed is made again.
+// TestRun: wakes are one search and another one later, as after one that failed.
 func TestRun(t *testing.T) {
 	needRoot(t)
 	own, err := net.Dial("udp4", "127.0.0.1:9")
@@ -238,6 +277,11 @@ func TestRun(t *testing.T) {
 		time.Sleep(3 * retry)
 		if asked.Load() != 2 || searches.Load() != 2 {
 			t.Errorf("asked %d times in %d searches, want twice", asked.Load(), searches.Load())
+		}
+		e.Wake()
+		time.Sleep(3 * retry)
+		if asked.Load() != 4 || searches.Load() != 4 {
+			t.Errorf("asked %d times in %d searches, want two more", asked.Load(), searches.Load())
 		}
 	})
 }
