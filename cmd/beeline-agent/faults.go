@@ -7,11 +7,11 @@ import (
 )
 
 // tellFaults returns what logs and counts the settings of Services that are wrong, and
-// makes an event on the Service of each. record is set once the source is known.
+// makes an event on the Service of each.
 //
 // known reports whether a former agent of this version has told of what is found now. So a
 // restart makes no events.
-func tellFaults(faults *metrics.Faults, record *event.Recorder, known func() bool) func(model.Name, []model.Fault) {
+func tellFaults(faults *metrics.Faults, record event.Recorder, known func() bool) func(model.Name, []model.Fault) {
 	return func(service model.Name, list []model.Fault) {
 		faults.Observe(service, list)
 		if known() {
@@ -22,7 +22,7 @@ func tellFaults(faults *metrics.Faults, record *event.Recorder, known func() boo
 			if !f.Partly {
 				note += "; the default counts"
 			}
-			(*record)(event.Event{
+			record(event.Event{
 				Service: service,
 				Type:    event.Warning,
 				Reason:  event.InvalidSetting,

@@ -13,10 +13,9 @@ import (
 
 func TestFaultEvents(t *testing.T) {
 	var got []event.Event
-	var record event.Recorder
 	known := true
-	tell := tellFaults(metrics.NewFaults(prometheus.NewRegistry()), &record, func() bool { return known })
-	record = func(e event.Event) { got = append(got, e) }
+	record := func(e event.Event) { got = append(got, e) }
+	tell := tellFaults(metrics.NewFaults(prometheus.NewRegistry()), record, func() bool { return known })
 	web := model.Name{Namespace: "shop", Name: "web"}
 	tell(web, []model.Fault{{Setting: "service.beeline.io/algorithm", Reason: "told by the former agent"}})
 	known = false

@@ -8,17 +8,17 @@ import (
 )
 
 func TestFindSynced(t *testing.T) {
-	const line = `I0802 05:43:04.123456    7 serve.go:68] "Synced" services=100 took="1ms" pending=0` + "\n"
+	const line = `I0802 05:43:04.123456    7 agent.go:68] "Synced" services=100 took="1ms" pending=0` + "\n"
 	cases := []struct {
 		name, log string
 		services  int
 		found     bool
 		fails     bool
 	}{
-		{"not yet", `I0802 05:43:04.000001    7 serve.go:60] "Serving" version="devel"` + "\n", 100, false, false},
+		{"not yet", `I0802 05:43:04.000001    7 agent.go:60] "Serving" version="devel"` + "\n", 100, false, false},
 		{"synced", line, 100, true, false},
 		{"too few", line, 101, false, true},
-		{"not wholly", `I0802 05:43:04.123456    7 serve.go:68] "Synced" services=100 took="1ms" pending=1` + "\n", 100, false, false},
+		{"not wholly", `I0802 05:43:04.123456    7 agent.go:68] "Synced" services=100 took="1ms" pending=1` + "\n", 100, false, false},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

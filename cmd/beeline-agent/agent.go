@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/config"
+	"github.com/beeline-lb/beeline/pkg/conntrack"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/kubeproxy"
+	"github.com/beeline-lb/beeline/pkg/metrics"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/socket"
+	"github.com/beeline-lb/beeline/pkg/source/host"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tunnel"
+	"github.com/beeline-lb/beeline/pkg/version"
+)
+
+// agent is what serves a node. Its stages are prepare, connect, run and close; the fields
+// stand in the order in which they are set.
+type agent struct {
+	config   *config.Settings
+	started  time.Time
+	registry *prometheus.Registry
+
+	// By prepare.
+	cgroup      string
+	datapath    *datapath.Datapath
+	secrets     tunnel.Secrets
+	endsSockets bool
+	sameVersion bool // as the agent that served before
+
+	// By connect.
+	syncs      *metrics.Sync
+	attached   chan struct{} // closed when the programs are at work
+	prober     *tunnel.Prober
+	reconciler *reconcile.Reconciler
+	ender      *socket.Ender
+	healthy    *health.State
+	node       *nodeSink
+	source     services
+	checks     *health.Services
+	flows      *flow.Expirer
+	pages      *health.Listener
+}
+
+// serve runs the agent until ctx ends.
+func serve(ctx context.Context, c *config.Settings) error {
+	a := &agent{config: c, started: time.Now(), registry: prometheus.NewRegistry()}
+	err := a.prepare(ctx)
+	if err == nil {
+		err = a.connect()
+	}
+	if err == nil {
+		err = a.run(ctx)
+	}
+	return errors.Join(err, a.close())
+}
+
+// prepare opens the maps and loads the programs, which are not attached yet.
+func (a *agent) prepare(ctx context.Context) (err error) {
+	c := a.config
+	tuneHost(c)
+	if a.cgroup, err = mountPlaces(&c.Beeline); err != nil {
+		return err
+	}
+	klog.InfoS("Opening maps and loading programs", "version", version.String(), "pins", datapath.Dir(c.Beeline.BPFFS))
+	if a.datapath, err = datapath.Prepare(ctx, datapathOptions(c, a.cgroup)); err != nil {
+		return err
+	}
+	klog.InfoS("Programs are loaded, they are attached when the tables hold all Services", "after", a.age())
+	maps := a.datapath.Maps()
+	klog.InfoS("Flow table", "connections", maps.MaxFlows(), "sizedBy", c.SizedBy)
+	if err := limitHeap(c.MemoryLimit, maps); err != nil {
+		return err
+	}
+	if a.secrets, err = tunnel.ReadSecrets(c.Beeline.DSRSecretFile); err != nil {
+		return err
+	}
+	if a.secrets == nil && mayTunnel(c) {
+		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
+	}
+	former := maps.Agent()
+	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
+		maps.ForgetAnswers()
+	}
+	a.endsSockets = canEndSockets()
+	a.sameVersion = former.Version == version.String()
+	maps.SetAgent(describe(c, a.cgroup, a.started, a.endsSockets))
+	return nil
+}
+
+// connect makes the parts of the agent and tells each of those that it needs.
+func (a *agent) connect() (err error) {
+	c, maps := a.config, a.datapath.Maps()
+	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
+	metrics.NewConfig(a.registry).Observe(c.Config)
+	a.syncs = metrics.NewSync(a.registry)
+	a.attached = make(chan struct{})
+	a.prober = newProber(c, maps, a.secrets)
+	if err := a.connectReconciler(); err != nil {
+		return err
+	}
+	a.ender = socket.New(socket.Options{
+		Service: a.datapath.UDPService,
+		Serves:  a.serves,
+		Ended:   metrics.NewSockets(a.registry).Observe,
+	})
+	a.healthy = health.New(health.Options{
+		Oldest:      a.reconciler.Oldest,
+		Timeout:     2 * c.SyncPeriod,
+		WithoutNode: c.Beeline.Manifests != "",
+		Answered:    metrics.NewHealth(a.registry).Answered,
+	})
+	a.node = &nodeSink{
+		Sink: a.reconciler, given: c.NodeAddrs,
+		setNode: a.healthy.SetNode, setAddrs: a.datapath.SetNodeAddrs, changed: make(chan struct{}, 1),
+	}
+	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
+		a.node.setPodRanges = a.datapath.SetInternalCIDRs
+	}
+	if a.source, err = newSource(c, a.node); err != nil {
+		return err
+	}
+	a.checks = health.NewServices(health.ServicesOptions{
+		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
+	})
+	a.flows = flow.New(flow.Options{
+		Maps:     maps,
+		Timeouts: c.Timeouts,
+		Walked:   metrics.NewFlows(a.registry, maps.MaxFlows()).Observe,
+	})
+	a.pages = metricsPages(c, a.registry, a.record)
+	return nil
+}
+
+// connectReconciler makes what keeps the tables true, which begins with what they hold.
+func (a *agent) connectReconciler() error {
+	c, maps := a.config, a.datapath.Maps()
+	have, err := maps.Snapshot()
+	if err != nil {
+		return err
+	}
+	entries := tables.Restore(maps, have)
+	entries.SetBounds(c.Bounds)
+	o := reconcile.Options{
+		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
+		NodePortAddresses: c.NodePorts,
+		MinSyncPeriod:     c.MinSyncPeriod,
+		Algorithm:         c.Algorithm,
+		Forwarding:        c.Forwarding,
+		ForwardingRefused: forwardingRefused(c),
+		NoTunnel:          c.TunnelPort == 0,
+		Faults:            tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore),
+		Complete:          a.attach,
+		Synced:            a.synced,
+	}
+	if c.Beeline.Manifests == "" {
+		o.FollowPeers = func() { a.source.followPeers() }
+	}
+	a.reconciler = reconcile.New(entries, maps, o)
+	a.registry.MustRegister(metrics.NewQueue(a.reconciler.Queue))
+	if addrs, err := host.Addresses(); err == nil {
+		a.reconciler.SetLocalAddresses(addrs)
+	}
+	return nil
+}
+
+// attach puts the programs to work, now that the tables hold all Services.
+func (a *agent) attach(ctx context.Context) error {
+	if err := a.datapath.Attach(ctx); err != nil {
+		return err
+	}
+	c := a.config
+	klog.InfoS("Serving", "version", version.String(), "node", c.NodeName, "cgroup", a.cgroup,
+		"pins", datapath.Dir(c.Beeline.BPFFS), "after", a.age())
+	close(a.attached)
+	return limitHeap(c.MemoryLimit, a.datapath.Maps()) // the tables have grown
+}
+
+// synced tells what follows the tables of a sync.
+func (a *agent) synced(s reconcile.Sync) {
+	maps := a.datapath.Maps()
+	a.syncs.Observe(s)
+	maps.SetSynced(s.Start.Add(s.Duration), s.Pending)
+	if err := maps.SetShort(s.Short); err != nil {
+		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
+	}
+	a.healthy.Update(s)
+	a.checks.Update(s)
+	if s.Peers != nil {
+		a.prober.SetPeers(s.Peers)
+	}
+	if s.UDPLeft {
+		a.ender.Wake()
+	}
+	if s.Services > 0 {
+		klog.V(4).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
+	}
+}
+
+// serves reports whether an endpoint serves the Service of an id.
+func (a *agent) serves(service uint32, endpoint netip.AddrPort) bool {
+	name, ok := a.datapath.Maps().ServiceName(service)
+	return ok && a.reconciler.Serves(name.Unit(), endpoint)
+}
+
+// toldBefore reports whether a former agent has told of what is found wrong now.
+func (a *agent) toldBefore() bool {
+	select {
+	case <-a.attached:
+		return false
+	default:
+		return a.sameVersion
+	}
+}
+
+// record makes an event, once the source is known.
+func (a *agent) record(e event.Event) { a.source.record(e) }
+
+// age returns how long ago the agent began.
+func (a *agent) age() time.Duration { return time.Since(a.started).Round(time.Millisecond) }
+
+// run runs all parts until ctx ends or one of them fails.
+func (a *agent) run(ctx context.Context) error {
+	maps := a.datapath.Maps()
+	parts := []part{
+		a.reconciler.Run,
+		a.source.run,
+		healthPages(a.config, a.healthy, a.record).Run,
+		a.pages.Run,
+		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
+		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx, a.node.changed) }),
+		endless(a.flows.Run),
+		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, maps.SetTracking) }),
+		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
+		endless(a.checks.Run),
+		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),
+	}
+	if a.config.TunnelPort != 0 {
+		parts = append(parts, endless(a.probe), endless(a.followSecrets))
+	}
+	if a.endsSockets {
+		parts = append(parts, endless(a.ender.Run))
+	}
+	a.record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
+	return run(ctx, parts)
+}
+
+// probe asks other nodes, and answers them, once the programs are at work.
+func (a *agent) probe(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-a.attached:
+		a.prober.Run(ctx)
+	}
+}
+
+// followSecrets follows the file of secrets, if there is one.
+func (a *agent) followSecrets(ctx context.Context) {
+	if a.secrets == nil {
+		return
+	}
+	tunnel.FollowSecrets(ctx, a.config.Beeline.DSRSecretFile, a.secrets, func(s tunnel.Secrets) {
+		a.prober.SetSecrets(s)
+		setMarks(a.datapath.Maps(), s)
+	})
+}
+
+// close unmaps the tables, unless a page that is still being made reads them. The programs go
+// on.
+func (a *agent) close() error {
+	if a.datapath == nil || a.pages != nil && !a.pages.Idle() {
+		return nil
+	}
+	return a.datapath.Close()
+}
+
+// part is a part of the agent. It runs until ctx ends; an error ends the agent.
+type part func(ctx context.Context) error
+
+// endless returns the part that cannot fail.
+func endless(run func(context.Context)) part {
+	return func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// run runs the parts of the agent until ctx ends or one of them fails.
+func run(ctx context.Context, parts []part) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for _, p := range parts {
+		running.Go(func() {
+			if err := p(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	running.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/beeline-lb/beeline/pkg/config"
+	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/metrics"
+)
+
+// healthPages serves what load balancers and probes ask.
+func healthPages(c *config.Settings, healthy *health.State, record event.Recorder) *health.Listener {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", healthy.Healthz)
+	mux.HandleFunc("/livez", healthy.Livez)
+	mux.HandleFunc("/startupz", healthy.Startupz)
+	return &health.Listener{
+		Name:     "healthz",
+		Address:  c.HealthzAddress,
+		Handler:  mux,
+		HardFail: c.KubeProxy.BindAddressHardFail,
+		Reason:   event.FailedProxierHealthServer,
+		Record:   record,
+	}
+}
+
+// metricsPages serves what Prometheus and people ask.
+func metricsPages(c *config.Settings, registry *prometheus.Registry, record event.Recorder) *health.Listener {
+	return &health.Listener{
+		Name:    "metrics",
+		Address: c.MetricsAddress,
+		Handler: metrics.Pages(metrics.PagesOptions{
+			Registry:  registry,
+			Configz:   c.Configz,
+			Profiling: c.KubeProxy.EnableProfiling,
+		}),
+		HardFail: c.KubeProxy.BindAddressHardFail,
+		Reason:   event.FailedMetricsServer,
+		Record:   record,
+	}
+}
