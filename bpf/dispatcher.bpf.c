@@ -10,7 +10,7 @@
 /* How many programs there is room for. */
 #define DISPATCHER_SLOTS 10
 
-/* The verdict of a function that no program replaces: the next one runs. */
+/* The action of a function that no program replaces: the next one runs. */
 #define DISPATCHER_NEXT 31
 
 struct config {
@@ -21,7 +21,7 @@ struct config {
 	__u8 count;
 	/* 1 when packets may lie in several buffers */
 	__u8 frags;
-	/* by slot, a bit for each verdict after which the next program runs */
+	/* by slot, a bit for each action after which the next program runs */
 	__u32 next[DISPATCHER_SLOTS];
 	/* by slot, in rising order */
 	__u32 priority[DISPATCHER_SLOTS];
@@ -41,22 +41,22 @@ const volatile struct config config = {
 #define SLOT(number)                                                   \
 	__attribute__((noinline)) int prog##number(struct xdp_md *xdp) \
 	{                                                              \
-		int verdict = DISPATCHER_NEXT;                         \
+		int action = DISPATCHER_NEXT;                          \
                                                                        \
 		if (!xdp)                                              \
 			return XDP_ABORTED;                            \
 		bpf_xdp_adjust_head(xdp, 0);                           \
-		barrier_var(verdict);                                  \
-		return verdict;                                        \
+		barrier_var(action);                                   \
+		return action;                                         \
 	}
 
-/* Run a program, and return its verdict unless the next one is to run. */
-#define RUN(number)                                 \
-	if (config.count <= number)                 \
-		return XDP_PASS;                    \
-	verdict = prog##number(xdp);                \
-	if (!(config.next[number] & 1U << verdict)) \
-		return verdict;
+/* Run a program, and return its action unless the next one is to run. */
+#define RUN(number)                                \
+	if (config.count <= number)                \
+		return XDP_PASS;                   \
+	action = prog##number(xdp);                \
+	if (!(config.next[number] & 1U << action)) \
+		return action;
 
 SLOT(0)
 SLOT(1)
@@ -72,7 +72,7 @@ SLOT(9)
 SEC("xdp")
 int xdp_dispatcher(struct xdp_md *xdp)
 {
-	int verdict;
+	int action;
 
 	RUN(0)
 	RUN(1)

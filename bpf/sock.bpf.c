@@ -151,7 +151,7 @@ __noinline __u32 bl_sock_source_hash(struct bpf_sock_addr *ctx, bool ipv4)
 	union bl_addr addr BL_ALIGNED = bl_sock_source(ctx->sk, ipv4);
 
 	addr = bl_source_first(ctx->sk, &addr, ipv4);
-	return bl_hash_spread(bl_hash_addr(0, &addr));
+	return bl_hash_final(bl_hash_addr(0, &addr));
 }
 
 static __always_inline __u32 bl_client_hash(const struct bl_client *client)
@@ -171,7 +171,7 @@ static __always_inline bool bl_client_hash_flow(const struct bl_client *client, 
 
 static __always_inline void bl_client_select(const struct bl_client *client,
 					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 spread, struct bl_choice *choice)
+					     __u32 member, __u32 hash, struct bl_choice *choice)
 {
 	struct bl_affinity_key key = {
 		.netns = bpf_get_netns_cookie(client->ctx),
@@ -179,7 +179,7 @@ static __always_inline void bl_client_select(const struct bl_client *client,
 	};
 
 	*choice = bl_affinity_select(&bl_affinity, target->service, &key, key.service, set, member,
-				     spread);
+				     hash);
 }
 
 /*

@@ -130,8 +130,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 {
 	struct bl_packet packet = {.ifindex = skb->ifindex, .leaves = hook == BL_HOOK_EGRESS};
 	struct bl_way way = {};
-	enum bl_fate fate;
-	int verdict;
+	enum bl_verdict verdict;
+	int action;
 
 	if (bl_tc_foreign(skb, hook))
 		return BL_TC_PASS;
@@ -145,30 +145,31 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 			bl_count(BL_REASON_TUNNEL_SPOOFED);
 			return TC_ACT_SHOT;
 		}
-		fate = packet.part == BL_PACKET_LATER ? bl_tc_recall_fate(skb, &packet, hook, &way)
-						      : bl_decide(skb, &packet, hook, &way);
+		verdict = packet.part == BL_PACKET_LATER
+				  ? bl_tc_recall_verdict(skb, &packet, hook, &way)
+				  : bl_decide(skb, &packet, hook, &way);
 	} else if (packet.part == BL_PACKET_FIRST) {
-		fate = BL_FATE_PASSES;
+		verdict = BL_VERDICT_PASSES;
 	} else {
-		verdict = bl_tc_icmp(skb, l3, hook, &way);
-		if (verdict == BL_TC_NO_ERROR)
+		action = bl_tc_icmp(skb, l3, hook, &way);
+		if (action == BL_TC_NO_ERROR)
 			return bl_echo(skb, l3, hook == BL_HOOK_EGRESS);
 		if (!way.tunnel)
-			return verdict;
+			return action;
 		packet.part = BL_PACKET_LATER; /* without ports, and nothing is answered */
 		return bl_tc_tunnel(skb, &packet, &way);
 	}
-	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_fate(skb, &packet, hook, fate, &way))
+	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_verdict(skb, &packet, hook, verdict, &way))
 		return TC_ACT_SHOT;
-	switch (fate) {
-	case BL_FATE_TRANSLATED:
+	switch (verdict) {
+	case BL_VERDICT_TRANSLATED:
 		bl_count(BL_REASON_PACKET_TRANSLATED);
 		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !way.device)
 			skb->mark |= bl_forward_mark;
 		return bl_tc_go(skb, &packet, &way);
-	case BL_FATE_REFUSED:
+	case BL_VERDICT_REFUSED:
 		return bl_answer_refused(skb, &packet);
-	case BL_FATE_DROPPED:
+	case BL_VERDICT_DROPPED:
 		return TC_ACT_SHOT;
 	default:
 		/* What is forwarded leaves by another device. */

@@ -184,11 +184,11 @@ static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 	if (bl_tunnel_here(&packet))
 		return bl_xdp_generic ? XDP_PASS : bl_xdp_take(xdp, &packet);
 	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &way)) {
-	case BL_FATE_TRANSLATED:
+	case BL_VERDICT_TRANSLATED:
 		if (way.tunnel)
 			return bl_xdp_tunnel(xdp, &packet, &way);
 		return way.device ? bl_xdp_send(xdp, &packet, &way) : XDP_PASS;
-	case BL_FATE_DROPPED:
+	case BL_VERDICT_DROPPED:
 		return XDP_DROP;
 	default:
 		return XDP_PASS;

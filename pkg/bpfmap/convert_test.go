@@ -98,8 +98,8 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// TestCover compares with the prefix as a program does.
-func TestCover(t *testing.T) {
+// TestAggregate compares with the prefix as a program does.
+func TestAggregate(t *testing.T) {
 	tests := []struct {
 		cidrs   []string
 		in, out []string
@@ -112,15 +112,15 @@ func TestCover(t *testing.T) {
 		{[]string{"0.0.0.0/0", "::/0"}, []string{"0.0.0.0", "1.2.3.4", "::", "fd00::1"}, nil},
 	}
 	for _, tt := range tests {
-		var cover4, cover6 netip.Prefix
+		var aggregate4, aggregate6 netip.Prefix
 		for _, c := range tt.cidrs {
 			if p := netip.MustParsePrefix(c); p.Addr().Is4() {
-				cover4 = join(cover4, p)
+				aggregate4 = join(aggregate4, p)
 			} else {
-				cover6 = join(cover6, p)
+				aggregate6 = join(aggregate6, p)
 			}
 		}
-		entry := coverEntry(cover4, cover6)
+		entry := aggregateEntry(aggregate4, aggregate6)
 		for _, a := range tt.in {
 			if !entry.covers(netip.MustParseAddr(a)) {
 				t.Errorf("%v does not cover %s", tt.cidrs, a)
@@ -135,7 +135,7 @@ func TestCover(t *testing.T) {
 }
 
 // covers is the comparison of bl_service_cidr_has.
-func (e sockBlCoverEntry) covers(a netip.Addr) bool {
+func (e sockBlAggregateEntry) covers(a netip.Addr) bool {
 	addr := addrOf(a)
 	if a.Is4() {
 		return word(addr)&e.Mask4 == e.Addr4

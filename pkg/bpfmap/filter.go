@@ -111,33 +111,33 @@ func (k *sockBlFrontendKey) check() uint16 {
 	return uint16(k.hash()>>48 ^ k.hash()>>25)
 }
 
-// writeCover computes the prefix around all Service CIDRs.
-func (m *Maps) writeCover() error {
-	var cover4, cover6 netip.Prefix
+// writeAggregate computes the prefix around all Service CIDRs.
+func (m *Maps) writeAggregate() error {
+	var aggregate4, aggregate6 netip.Prefix
 	err := each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
 		if p := prefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
-			cover4 = join(cover4, p)
+			aggregate4 = join(aggregate4, p)
 		} else {
-			cover6 = join(cover6, p)
+			aggregate6 = join(aggregate6, p)
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlCover, err)
+		return fmt.Errorf("map %s: %w", sockMapBlAggregate, err)
 	}
-	*m.cover.entry() = coverEntry(cover4, cover6)
+	*m.aggregate.entry() = aggregateEntry(aggregate4, aggregate6)
 	return nil
 }
 
-// coverEntry returns the prefixes as the programs compare them; an invalid one
+// aggregateEntry returns the prefixes as the programs compare them; an invalid one
 // covers nothing.
-func coverEntry(cover4, cover6 netip.Prefix) sockBlCoverEntry {
+func aggregateEntry(aggregate4, aggregate6 netip.Prefix) sockBlAggregateEntry {
 	never := sockBlAddr{Byte: [16]byte{15: 1}}
-	e := sockBlCoverEntry{Addr4: word(never), Addr6: never}
-	if cover4.IsValid() {
-		e.Addr4, e.Mask4 = word(addrOf(cover4.Addr())), word(mask(cover4))
+	e := sockBlAggregateEntry{Addr4: word(never), Addr6: never}
+	if aggregate4.IsValid() {
+		e.Addr4, e.Mask4 = word(addrOf(aggregate4.Addr())), word(mask(aggregate4))
 	}
-	if cover6.IsValid() {
-		e.Addr6, e.Mask6 = addrOf(cover6.Addr()), mask(cover6)
+	if aggregate6.IsValid() {
+		e.Addr6, e.Mask6 = addrOf(aggregate6.Addr()), mask(aggregate6)
 	}
 	return e
 }

@@ -91,7 +91,7 @@ type Maps struct {
 	tracking *table1[sockBlTrackingEntry]
 	// sourcePort is bl_source_port.
 	sourcePort *table1[sockBlSourcePortEntry]
-	cover      *table1[sockBlCoverEntry]
+	aggregate  *table1[sockBlAggregateEntry]
 	secret     *table1[sockBlSecretEntry]
 	// node is bl_node; nodeMu is held while entries are read or written.
 	node   *table1[[MaxNodes]sockBlNodeEntry]
@@ -201,7 +201,7 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if m.endpoints, err = openEndpoints(m); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	if err := m.writeCover(); err != nil {
+	if err := m.writeAggregate(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if err := m.writeHairpin(); err != nil {
@@ -344,7 +344,7 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.specs[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
 		return err
 	}
-	if m.cover, err = openTable1[sockBlCoverEntry](m.all[sockMapBlCover], readOnly); err != nil {
+	if m.aggregate, err = openTable1[sockBlAggregateEntry](m.all[sockMapBlAggregate], readOnly); err != nil {
 		return err
 	}
 	if m.filterMap, err = openTable1[sockBlFilterEntry](m.all[sockMapBlFilter], readOnly); err != nil {
@@ -626,8 +626,8 @@ func (m *Maps) Close() error {
 	if m.slot != nil {
 		errs = append(errs, m.slot.close())
 	}
-	if m.cover != nil {
-		errs = append(errs, m.cover.close())
+	if m.aggregate != nil {
+		errs = append(errs, m.aggregate.close())
 	}
 	if m.filterMap != nil {
 		errs = append(errs, m.filterMap.close())

@@ -618,7 +618,7 @@ func TestMemory(t *testing.T) {
 // memoryOf returns all that is mapped into memory.
 func memoryOf(m *Maps) []byte {
 	return slices.Concat(chunkBytes(m.service), chunkBytes(m.name), chunkBytes(m.backend),
-		chunkBytes(m.slot), m.cover.mem, m.filterMap.mem)
+		chunkBytes(m.slot), m.aggregate.mem, m.filterMap.mem)
 }
 
 func chunkBytes[T any](t *table[T]) []byte {

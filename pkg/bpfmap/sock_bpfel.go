@@ -59,6 +59,14 @@ const (
 	sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS sockBlAgentFlag = 1
 )
 
+type sockBlAggregateEntry struct {
+	_     structs.HostLayout
+	Addr6 sockBlAddr
+	Mask6 sockBlAddr
+	Addr4 uint32
+	Mask4 uint32
+}
+
 type sockBlAlgorithm uint32
 
 const (
@@ -114,14 +122,6 @@ type sockBlClientKey struct {
 	_       structs.HostLayout
 	Client  sockBlAddr
 	Service uint32
-}
-
-type sockBlCoverEntry struct {
-	_     structs.HostLayout
-	Addr6 sockBlAddr
-	Mask6 sockBlAddr
-	Addr4 uint32
-	Mask4 uint32
 }
 
 type sockBlDeviceEntry struct {
@@ -614,11 +614,11 @@ type sockBlVlanKey struct {
 const (
 	sockMapBlAffinity                 = "bl_affinity"
 	sockMapBlAgent                    = "bl_agent"
+	sockMapBlAggregate                = "bl_aggregate"
 	sockMapBlBackend                  = "bl_backend"
 	sockMapBlBackendDev               = "bl_backend_dev"
 	sockMapBlClient                   = "bl_client"
 	sockMapBlCounter                  = "bl_counter"
-	sockMapBlCover                    = "bl_cover"
 	sockMapBlDevice                   = "bl_device"
 	sockMapBlDeviceId                 = "bl_device_id"
 	sockMapBlEndpoint                 = "bl_endpoint"
@@ -764,11 +764,11 @@ type sockProgramSpecs struct {
 type sockMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
-	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
@@ -872,11 +872,11 @@ func (o *sockObjects) Close() error {
 type sockMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
-	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
@@ -913,11 +913,11 @@ func (m *sockMaps) Close() error {
 	return _SockClose(
 		m.BlAffinity,
 		m.BlAgent,
+		m.BlAggregate,
 		m.BlBackend,
 		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
-		m.BlCover,
 		m.BlDevice,
 		m.BlDeviceId,
 		m.BlEndpoint,

@@ -243,7 +243,7 @@ func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
 	if err := m.put(sockMapBlServiceCidr, &key, uint32(1)); err != nil {
 		return err
 	}
-	return m.writeCover()
+	return m.writeAggregate()
 }
 
 // DeleteServiceCIDR is the opposite of PutServiceCIDR.
@@ -252,7 +252,7 @@ func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
 	if err := m.remove(sockMapBlServiceCidr, &key); err != nil {
 		return err
 	}
-	return m.writeCover()
+	return m.writeAggregate()
 }
 
 // PutNodeAddr lets NodePorts answer on the address.

@@ -18,11 +18,11 @@ import (
 const (
 	tcMapBlAffinity                 = "bl_affinity"
 	tcMapBlAgent                    = "bl_agent"
+	tcMapBlAggregate                = "bl_aggregate"
 	tcMapBlBackend                  = "bl_backend"
 	tcMapBlBackendDev               = "bl_backend_dev"
 	tcMapBlClient                   = "bl_client"
 	tcMapBlCounter                  = "bl_counter"
-	tcMapBlCover                    = "bl_cover"
 	tcMapBlDevice                   = "bl_device"
 	tcMapBlDeviceHint               = "bl_device_hint"
 	tcMapBlDeviceId                 = "bl_device_id"
@@ -175,11 +175,11 @@ type tcProgramSpecs struct {
 type tcMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
-	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
@@ -298,11 +298,11 @@ func (o *tcObjects) Close() error {
 type tcMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
-	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
@@ -347,11 +347,11 @@ func (m *tcMaps) Close() error {
 	return _TcClose(
 		m.BlAffinity,
 		m.BlAgent,
+		m.BlAggregate,
 		m.BlBackend,
 		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
-		m.BlCover,
 		m.BlDevice,
 		m.BlDeviceHint,
 		m.BlDeviceId,

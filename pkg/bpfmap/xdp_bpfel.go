@@ -18,11 +18,11 @@ import (
 const (
 	xdpMapBlAffinity                 = "bl_affinity"
 	xdpMapBlAgent                    = "bl_agent"
+	xdpMapBlAggregate                = "bl_aggregate"
 	xdpMapBlBackend                  = "bl_backend"
 	xdpMapBlBackendDev               = "bl_backend_dev"
 	xdpMapBlClient                   = "bl_client"
 	xdpMapBlCounter                  = "bl_counter"
-	xdpMapBlCover                    = "bl_cover"
 	xdpMapBlDevice                   = "bl_device"
 	xdpMapBlDeviceHint               = "bl_device_hint"
 	xdpMapBlDeviceId                 = "bl_device_id"
@@ -165,11 +165,11 @@ type xdpProgramSpecs struct {
 type xdpMapSpecs struct {
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.MapSpec `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.MapSpec `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
-	BlCover       *ebpf.MapSpec `ebpf:"bl_cover"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
@@ -286,11 +286,11 @@ func (o *xdpObjects) Close() error {
 type xdpMaps struct {
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
+	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
 	BlBackend     *ebpf.Map `ebpf:"bl_backend"`
 	BlBackendDev  *ebpf.Map `ebpf:"bl_backend_dev"`
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
-	BlCover       *ebpf.Map `ebpf:"bl_cover"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
 	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
@@ -333,11 +333,11 @@ func (m *xdpMaps) Close() error {
 	return _XdpClose(
 		m.BlAffinity,
 		m.BlAgent,
+		m.BlAggregate,
 		m.BlBackend,
 		m.BlBackendDev,
 		m.BlClient,
 		m.BlCounter,
-		m.BlCover,
 		m.BlDevice,
 		m.BlDeviceHint,
 		m.BlDeviceId,

@@ -103,7 +103,7 @@ static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_cl
 
 static __always_inline __u32 bl_client_hash(const struct bl_client *client)
 {
-	return bl_hash_spread(bl_hash_addr(0, &client->packet->key.src));
+	return bl_hash_final(bl_hash_addr(0, &client->packet->key.src));
 }
 
 /* With affinity, nodes that do not know of the client agree on its backend. */
@@ -116,17 +116,17 @@ static __always_inline bool bl_client_hash_flow(const struct bl_client *client, 
 		*hash = bl_client_hash(client);
 		return true;
 	}
-	*hash = bl_hash_spread(bl_hash_mix(bl_hash_addr(bl_hash_addr(0, &key->src), &key->dst),
-					   (__u64)key->proto << 32 |
-						   (__u32)bpf_ntohs(key->src_port) << 16 |
-						   bpf_ntohs(key->dst_port)));
+	*hash = bl_hash_final(bl_hash_mix(bl_hash_addr(bl_hash_addr(0, &key->src), &key->dst),
+					  (__u64)key->proto << 32 |
+						  (__u32)bpf_ntohs(key->src_port) << 16 |
+						  bpf_ntohs(key->dst_port)));
 	return true;
 }
 
 /* A client that has yet to establish a flow is remembered apart from those that have. */
 static __always_inline void bl_client_select(const struct bl_client *client,
 					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 spread, struct bl_choice *choice)
+					     __u32 member, __u32 hash, struct bl_choice *choice)
 {
 	__u32 id = target->frontend.service;
 	struct bl_client_key key = {.client = client->packet->key.src, .service = id};
@@ -134,5 +134,5 @@ static __always_inline void bl_client_select(const struct bl_client *client,
 	if (!bl_affinity_recall(bpf_map_lookup_elem(&bl_client, &key), target->service, id, member,
 				bpf_ktime_get_coarse_ns(), choice))
 		*choice = bl_affinity_select(&bl_new_client, target->service, &key, id, set, member,
-					     spread);
+					     hash);
 }

@@ -258,7 +258,7 @@ static __always_inline bool bl_flow_comes_by_tunnel(const struct bl_flow_forward
 }
 
 /* Whether the flow has been established: its client has gone on after a reply. */
-static __always_inline bool bl_flow_proven(__u8 bits)
+static __always_inline bool bl_flow_established(__u8 bits)
 {
 	enum bl_flow_state state = bl_flow_state(bits);
 
@@ -379,7 +379,7 @@ static __noinline bool bl_flow_establish(struct bl_flow_forward *forward,
 	if (bl_flow_leaves_by_tunnel(forward) && !(packet->tcp_flags & BL_TCP_SYN))
 		state = BL_FLOW_SYN_RECEIVED;
 	bl_flow_set_state(&forward->bits, bl_flow_advance(forward, state, packet, from_client));
-	if (!bl_flow_proven(forward->bits))
+	if (!bl_flow_established(forward->bits))
 		return false;
 	bl_half_open_give(forward->bits);
 	bl_client_keep(client, forward);
@@ -422,10 +422,10 @@ static __always_inline void bl_flow_track(struct bl_flow_forward *forward,
 		return;
 	}
 	if (state >= BL_FLOW_ABORTED ||
-	    (bl_flow_proven(forward->bits) && !bl_flow_believes(forward, packet, from_client)))
+	    (bl_flow_established(forward->bits) && !bl_flow_believes(forward, packet, from_client)))
 		return;
 	if (packet->tcp_flags & BL_TCP_RST)
-		state = bl_flow_proven(forward->bits) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED;
+		state = bl_flow_established(forward->bits) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED;
 	else
 		state = state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED;
 	bl_flow_set_state(&forward->bits, state);
@@ -508,7 +508,7 @@ static __noinline void bl_flow_remove(const struct bl_flow_key *forward_key,
 	__u8 bits = forward->bits;
 	struct bl_flow_key key;
 
-	if (!bl_flow_proven(bits))
+	if (!bl_flow_established(bits))
 		bl_half_open_give(bits);
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		bl_flow_reply_key(forward_key, forward, source, &key);

@@ -134,19 +134,19 @@ static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {
 	struct bl_cidr_key key = {.prefix_len = 128};
-	const struct bl_cover_entry *cover;
+	const struct bl_aggregate_entry *aggregate;
 	union bl_addr addr BL_ALIGNED;
 	__u32 zero = 0;
 
-	cover = bpf_map_lookup_elem(&bl_cover, &zero);
-	if (!cover)
+	aggregate = bpf_map_lookup_elem(&bl_aggregate, &zero);
+	if (!aggregate)
 		return false;
 	if (dst->ipv4) {
-		if ((BL_MAPPED_IPV4(dst->low) & cover->mask4) != cover->addr4)
+		if ((BL_MAPPED_IPV4(dst->low) & aggregate->mask4) != aggregate->addr4)
 			return false;
 	} else {
-		const __u64 *mask = (const __u64 *)&cover->mask6;
-		const __u64 *net = (const __u64 *)&cover->addr6;
+		const __u64 *mask = (const __u64 *)&aggregate->mask6;
+		const __u64 *net = (const __u64 *)&aggregate->addr6;
 
 		if ((dst->high & mask[0]) != net[0] || (dst->low & mask[1]) != net[1])
 			return false;

@@ -23,7 +23,7 @@ static __always_inline __u64 bl_hash_addr(__u64 hash, const union bl_addr *addr)
 }
 
 /* A number spread over 32 bits from what was mixed. */
-static __always_inline __u32 bl_hash_spread(__u64 hash)
+static __always_inline __u32 bl_hash_final(__u64 hash)
 {
 	hash *= 0xff51afd7ed558ccdULL;
 	hash ^= hash >> 33;

@@ -351,8 +351,8 @@ struct {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct bl_cover_entry);
-} bl_cover SEC(".maps");
+	__type(value, struct bl_aggregate_entry);
+} bl_aggregate SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

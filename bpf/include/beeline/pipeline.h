@@ -23,8 +23,8 @@
  * Refuse or drop a new connection to the Service of @stat, which may be NULL. A refusal
  * is counted by the program that answers.
  */
-static __always_inline enum bl_fate bl_refuse(struct bl_service_stat_entry *stat,
-					      enum bl_reason reason)
+static __always_inline enum bl_verdict bl_refuse(struct bl_service_stat_entry *stat,
+						 enum bl_reason reason)
 {
 	bool drops = bl_reason_drops(reason);
 
@@ -33,7 +33,7 @@ static __always_inline enum bl_fate bl_refuse(struct bl_service_stat_entry *stat
 		if (stat)
 			stat->refused++;
 	}
-	return drops ? BL_FATE_DROPPED : BL_FATE_REFUSED;
+	return drops ? BL_VERDICT_DROPPED : BL_VERDICT_REFUSED;
 }
 
 /* The way of a client's packet by its flow's forward entry; its source is known. */
@@ -76,8 +76,8 @@ static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
 }
 
 /* Take back what has been noted of a flow that turns out to be there already. */
-static __always_inline enum bl_fate bl_plan_withdraw(const struct bl_plan *plan,
-						     const struct bl_flow_forward *forward)
+static __always_inline enum bl_verdict bl_plan_withdraw(const struct bl_plan *plan,
+							const struct bl_flow_forward *forward)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(plan->ref.id);
 	struct bl_service_stat_entry *stat;
@@ -86,7 +86,7 @@ static __always_inline enum bl_fate bl_plan_withdraw(const struct bl_plan *plan,
 	stat = backend ? bl_service_stat_lookup(backend->service) : NULL;
 	if (stat)
 		stat->connections--;
-	return BL_FATE_UNKNOWN;
+	return BL_VERDICT_UNKNOWN;
 }
 
 /* The source port that a flow begins with; 0 is one that nobody has. */
@@ -168,19 +168,19 @@ static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
 }
 
 /*
- * Store the entries of a new flow and begin its way. With nothing stored, BL_FATE_DROPPED
- * when there was no free source port or no memory, BL_FATE_UNKNOWN when the flow is there
+ * Store the entries of a new flow and begin its way. With nothing stored, BL_VERDICT_DROPPED
+ * when there was no free source port or no memory, BL_VERDICT_UNKNOWN when the flow is there
  * already.
  */
-__noinline enum bl_fate bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
-				      const struct bl_plan *plan, struct bl_way *way)
+__noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
+					 const struct bl_plan *plan, struct bl_way *way)
 {
 	struct bl_flow_forward *forward;
 	struct bl_flow_work *work = bl_flow_work_lookup();
 	struct bl_flow_key key;
 
 	if (!packet || !plan || !way || !work)
-		return BL_FATE_DROPPED;
+		return BL_VERDICT_DROPPED;
 	forward = &work->forward.forward;
 	bl_plan_make_forward(packet, plan, forward);
 	bl_plan_share(forward);
@@ -194,23 +194,23 @@ __noinline enum bl_fate bl_plan_store(struct BL_CONTEXT *context, const struct b
 	} else if (!bl_flow_store(&key, forward)) {
 		bl_half_open_give(forward->bits);
 		bl_count(BL_REASON_FLOW_NOT_STORED);
-		return BL_FATE_DROPPED;
+		return BL_VERDICT_DROPPED;
 	}
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		if (!bl_plan_store_reply(context, packet, plan, work, &key)) {
 			bl_half_open_give(forward->bits);
-			return BL_FATE_DROPPED;
+			return BL_VERDICT_DROPPED;
 		}
 		bl_peers_note(&plan->backend, &plan->source, bl_flow_now());
 	}
 	way->to.src = plan->source;
 	bl_way_to_backend(forward, way);
-	return BL_FATE_TRANSLATED;
+	return BL_VERDICT_TRANSLATED;
 }
 
 /* Choose a backend for the first packet of a flow. */
-__noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
-					struct bl_plan *plan)
+__noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
+					   struct bl_plan *plan)
 {
 	struct bl_client client = {.packet = packet};
 	struct bl_target target;
@@ -219,14 +219,14 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 	struct bl_dst dst;
 
 	if (!packet || !plan)
-		return BL_FATE_DROPPED;
+		return BL_VERDICT_DROPPED;
 	client.now = bl_flow_now();
 	dst = bl_packet_dst(packet);
 	reason = bl_service_find(&client, &dst, &target);
 	if (reason != BL_REASON_COUNT)
 		return bl_refuse(target.stat, reason);
 	if (!target.stat)
-		return BL_FATE_PASSES;
+		return BL_VERDICT_PASSES;
 	plan->client_device = bl_client_device(packet, hook);
 	client.internal =
 		hook != BL_HOOK_INGRESS || bl_packet_internal(target.frontend, plan->client_device);
@@ -243,7 +243,7 @@ __noinline enum bl_fate bl_plan_balance(const struct bl_packet *packet, enum bl_
 	if (bl_tunnel_port && hook == BL_HOOK_INGRESS && !bl_masquerade_all &&
 	    target.service->forwarding == BL_FORWARDING_DSR)
 		plan->node = choice.backend->node;
-	return BL_FATE_TRANSLATED;
+	return BL_VERDICT_TRANSLATED;
 }
 
 /*
@@ -279,35 +279,36 @@ static __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl
 }
 
 /*
- * The first packet of a flow. BL_FATE_UNKNOWN when that is there already, which only shows
+ * The first packet of a flow. BL_VERDICT_UNKNOWN when that is there already, which only shows
  * with BL_FORMER_UNKNOWN.
  */
-static __always_inline enum bl_fate bl_flow_begin(struct BL_CONTEXT *context,
-						  const struct bl_packet *packet, enum bl_hook hook,
-						  enum bl_former former, struct bl_way *way)
+static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
+						     const struct bl_packet *packet,
+						     enum bl_hook hook, enum bl_former former,
+						     struct bl_way *way)
 {
 	struct bl_plan plan = {.former = former};
-	enum bl_fate fate = bl_plan_balance(packet, hook, &plan);
+	enum bl_verdict verdict = bl_plan_balance(packet, hook, &plan);
 
-	if (fate == BL_FATE_PASSES && hook != BL_HOOK_EGRESS && former != BL_FORMER_UNKNOWN &&
+	if (verdict == BL_VERDICT_PASSES && hook != BL_HOOK_EGRESS && former != BL_FORMER_UNKNOWN &&
 	    bl_flow_crosses(packet, &plan)) {
 		plan.client_device = bl_client_device(packet, hook);
-		fate = BL_FATE_TRANSLATED;
+		verdict = BL_VERDICT_TRANSLATED;
 	}
-	if (fate != BL_FATE_TRANSLATED)
-		return fate;
+	if (verdict != BL_VERDICT_TRANSLATED)
+		return verdict;
 	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan.keep) &&
 	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan))
-		return BL_FATE_DROPPED;
+		return BL_VERDICT_DROPPED;
 	if (hook == BL_HOOK_POD_INGRESS && !plan.device) {
 		plan.bits = BL_FLOW_POD;
 		bl_pod_source(packet, &plan.backend, &plan.source);
 	}
 	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_hairpin(packet, &plan))
-		return BL_FATE_DROPPED;
-	fate = bl_plan_store(context, packet, &plan, way);
+		return BL_VERDICT_DROPPED;
+	verdict = bl_plan_store(context, packet, &plan, way);
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
-	return fate;
+	return verdict;
 }
 
 /*
@@ -328,8 +329,8 @@ static __always_inline bool bl_flow_disputable(const struct bl_packet *packet, _
  * too, and takes the replies for those to that client. What leaves by the tunnel may have
  * ended by a reset that was not seen here.
  */
-static __noinline bool bl_flow_begins_again(const struct bl_packet *packet,
-					    const struct bl_flow_forward *forward, __u32 now)
+static __noinline bool bl_flow_port_reused(const struct bl_packet *packet,
+					   const struct bl_flow_forward *forward, __u32 now)
 {
 	return (bl_flow_disputable(packet, forward->bits) && forward->used != now) ||
 	       bl_flow_state(forward->bits) >= BL_FLOW_CLIENT_CLOSING ||
@@ -342,8 +343,8 @@ static __noinline bool bl_flow_begins_again(const struct bl_packet *packet,
  * the same port. What the tunnel brings is for the node to decide that has chosen the
  * backend.
  */
-static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
-					    const struct bl_flow_forward *forward, __u32 now)
+static __always_inline bool bl_flow_reused(const struct bl_packet *packet,
+					   const struct bl_flow_forward *forward, __u32 now)
 {
 	if (packet->key.proto == IPPROTO_UDP) {
 		if (bl_flow_comes_by_tunnel(forward))
@@ -353,7 +354,7 @@ static __always_inline bool bl_flow_renewed(const struct bl_packet *packet,
 		       !bl_addr_equal(&forward->backend, &packet->key.dst); /* its own way */
 	}
 	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
-	       bl_flow_begins_again(packet, forward, now);
+	       bl_flow_port_reused(packet, forward, now);
 }
 
 /* The device that the client of a flow is behind, as the reply entry has it. */
@@ -375,11 +376,11 @@ static __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum 
 				  bl_flow_client_device(packet, hook, forward), now);
 }
 
-/* A client's packet of a known flow; BL_FATE_UNKNOWN when the flow is over. */
-static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packet,
-						   enum bl_hook hook,
-						   struct bl_flow_forward *forward,
-						   struct bl_way *way)
+/* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
+static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
+						      enum bl_hook hook,
+						      struct bl_flow_forward *forward,
+						      struct bl_way *way)
 {
 	union bl_addr *source = &way->to.src;
 	__u32 now = bl_flow_now();
@@ -387,22 +388,22 @@ static __always_inline enum bl_fate bl_flow_client(const struct bl_packet *packe
 	*source = packet->key.src;
 	if (forward->bits & BL_FLOW_SNAT) {
 		if (!bl_flow_snat_source(forward, packet->ipv4, source))
-			return BL_FATE_DROPPED;
+			return BL_VERDICT_DROPPED;
 	} else if (hook == BL_HOOK_POD_INGRESS) {
 		bl_pod_source(packet, &forward->backend, source);
 	}
-	if (bl_flow_renewed(packet, forward, now) ||
+	if (bl_flow_reused(packet, forward, now) ||
 	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
 		bl_flow_remove(&packet->key, forward, source);
-		return BL_FATE_UNKNOWN;
+		return BL_VERDICT_UNKNOWN;
 	}
 	bl_flow_track(forward, packet, &packet->key.src, true);
 	bl_way_to_backend(forward, way);
-	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_proven(forward->bits))
+	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))
 		bl_flow_settle(&packet->key, forward, source,
 			       bl_flow_client_device(packet, hook, forward));
 	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
-	return BL_FATE_TRANSLATED;
+	return BL_VERDICT_TRANSLATED;
 }
 
 /*
@@ -591,15 +592,16 @@ static __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct 
 	bl_flow_set_state(&reply->bits, BL_FLOW_CLASHED);
 	bl_flow_forward_key(&packet->key, reply, &key);
 	flow = bl_flow_lookup(&key);
-	if (bl_flow_owns_forward(&packet->key, flow) && !bl_flow_proven(flow->forward.bits))
+	if (bl_flow_owns_forward(&packet->key, flow) && !bl_flow_established(flow->forward.bits))
 		bl_flow_set_state(&flow->forward.bits, BL_FLOW_CLASHED);
 	return true;
 }
 
 /* A backend's packet of a known flow that is translated at this hook. */
-static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
-						  const struct bl_packet *packet, enum bl_hook hook,
-						  struct bl_flow_reply *reply, struct bl_way *way)
+static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
+						     const struct bl_packet *packet,
+						     enum bl_hook hook, struct bl_flow_reply *reply,
+						     struct bl_way *way)
 {
 	__u32 ifindex = hook == BL_HOOK_INGRESS ? packet->ifindex : 0;
 	enum bl_flow_state state = bl_flow_state(reply->bits);
@@ -607,7 +609,7 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 
 	if (unlikely(state == BL_FLOW_NEW || state == BL_FLOW_CLASHED)) {
 		if (bl_flow_clashes(context, packet, reply))
-			return BL_FATE_PASSES;
+			return BL_VERDICT_PASSES;
 		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
 	}
 	if (reply->touched != (__u16)now) {
@@ -617,7 +619,7 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	}
 	if ((state == BL_FLOW_NEW || packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST)) &&
 	    !bl_flow_note(context, packet, reply, ifindex, now))
-		return BL_FATE_PASSES;
+		return BL_VERDICT_PASSES;
 	way->to.src = reply->service;
 	way->to.dst = reply->client;
 	way->to.src_port = reply->service_port;
@@ -627,14 +629,14 @@ static __always_inline enum bl_fate bl_flow_reply(struct BL_CONTEXT *context,
 	way->back = hook == BL_HOOK_POD_INGRESS;
 	way->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
 		     packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
-	return BL_FATE_TRANSLATED;
+	return BL_VERDICT_TRANSLATED;
 }
 
 /*
  * Whether a TCP packet without a flow belongs to a connection that is sent on by the
  * ring of its Service: the flow was another node's, or has been forgotten.
  */
-static __noinline bool bl_flow_resumes(const struct bl_packet *packet)
+static __noinline bool bl_flow_has_ring(const struct bl_packet *packet)
 {
 	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
 	struct bl_dst dst = bl_packet_dst(packet);
@@ -660,7 +662,7 @@ static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
 		return true;
 	return packet->key.proto == IPPROTO_TCP &&
 	       (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_ACK &&
-	       bl_filter_test_rings() && bl_flow_resumes(packet);
+	       bl_filter_test_rings() && bl_flow_has_ring(packet);
 }
 
 /* What is known of the flow that a client's packet may take the place of. */
@@ -679,38 +681,38 @@ static __always_inline enum bl_former bl_flow_former(const struct bl_packet *pac
  * With BL_SYN_FIRST a SYN begins a flow unseen: that of a new flow is not there, and to look
  * for it costs a quarter of what it costs to store it.
  */
-static __always_inline enum bl_fate bl_decide(struct BL_CONTEXT *context,
-					      const struct bl_packet *packet, enum bl_hook hook,
-					      struct bl_way *way)
+static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
+						 const struct bl_packet *packet, enum bl_hook hook,
+						 struct bl_way *way)
 {
 	enum bl_former former = BL_FORMER_NONE;
-	enum bl_fate fate = BL_FATE_UNKNOWN;
+	enum bl_verdict verdict = BL_VERDICT_UNKNOWN;
 	struct bl_flow_entry *flow;
 
 	if (BL_SYN_FIRST && bl_flow_opens(packet)) {
-		fate = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, way);
-		if (fate != BL_FATE_UNKNOWN && fate != BL_FATE_PASSES)
-			return fate;
+		verdict = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, way);
+		if (verdict != BL_VERDICT_UNKNOWN && verdict != BL_VERDICT_PASSES)
+			return verdict;
 	}
 	flow = bl_flow_lookup(&packet->key);
 	if (flow && bl_flow_bits(flow) & BL_FLOW_IS_REPLY)
 		return bl_flow_reply_here(packet, &flow->reply, hook)
 			       ? bl_flow_reply(context, packet, hook, &flow->reply, way)
-			       : BL_FATE_PASSES;
-	if (hook == BL_HOOK_POD_EGRESS || (!flow && fate == BL_FATE_PASSES))
-		return BL_FATE_PASSES;
+			       : BL_VERDICT_PASSES;
+	if (hook == BL_HOOK_POD_EGRESS || (!flow && verdict == BL_VERDICT_PASSES))
+		return BL_VERDICT_PASSES;
 	if (flow) {
 		former = bl_flow_former(packet, &flow->forward);
-		fate = bl_flow_client(packet, hook, &flow->forward, way);
-		if (fate != BL_FATE_UNKNOWN)
-			return fate;
+		verdict = bl_flow_client(packet, hook, &flow->forward, way);
+		if (verdict != BL_VERDICT_UNKNOWN)
+			return verdict;
 	}
 	if (!bl_flow_begins(packet))
-		return BL_FATE_PASSES; /* of a connection that somebody else set up */
-	fate = bl_flow_begin(context, packet, hook, former, way);
+		return BL_VERDICT_PASSES; /* of a connection that somebody else set up */
+	verdict = bl_flow_begin(context, packet, hook, former, way);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
-	if (fate == BL_FATE_REFUSED && packet->key.proto == IPPROTO_TCP &&
+	if (verdict == BL_VERDICT_REFUSED && packet->key.proto == IPPROTO_TCP &&
 	    !(packet->tcp_flags & BL_TCP_SYN))
-		return BL_FATE_PASSES;
-	return fate;
+		return BL_VERDICT_PASSES;
+	return verdict;
 }

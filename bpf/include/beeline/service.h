@@ -55,13 +55,13 @@ static __always_inline __u64 bl_service_set(const struct bl_service_entry *servi
 }
 
 /*
- * Pick the backend of @set at @spread, a number spread over 32 bits: the share of the
+ * Pick the backend of @set at @hash, a number spread over 32 bits: the share of the
  * slots that lies before it.
  *
  * The caller has read the set word once, so first slot and count belong together
  * even while the agent replaces the set.
  */
-static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 spread)
+static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 hash)
 {
 	struct bl_choice choice = {.reason = BL_REASON_NO_ENDPOINT};
 	__u32 count = bl_set_count(set);
@@ -77,7 +77,7 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 spread)
 		break;
 	}
 	choice.reason = BL_REASON_BROKEN_TABLE;
-	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)spread * count >> 32));
+	id = bl_slot_lookup(bl_set_first(set) + (__u32)((__u64)hash * count >> 32));
 	if (!id)
 		return choice;
 	choice.ref.id = *id;
@@ -159,7 +159,7 @@ static __always_inline bool bl_affinity_recall(struct bl_affinity_entry *known,
 static __always_inline struct bl_choice bl_affinity_select(void *map,
 							   const struct bl_service_entry *service,
 							   const void *key, __u32 id, __u64 set,
-							   __u32 member, __u32 spread)
+							   __u32 member, __u32 hash)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct bl_affinity_entry *known, fresh = {.last_used = now};
@@ -169,7 +169,7 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 	known = bpf_map_lookup_elem(map, key);
 	if (bl_affinity_recall(known, service, id, member, now, &choice))
 		return choice;
-	choice = bl_set_select(set, spread);
+	choice = bl_set_select(set, hash);
 	if (!choice.backend)
 		return choice;
 	if (known) {
@@ -236,7 +236,7 @@ struct bl_target {
 /* Choose a backend as the affinity of the client says, see bl_affinity_select. */
 static __always_inline void bl_client_select(const struct bl_client *client,
 					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 spread, struct bl_choice *choice);
+					     __u32 member, __u32 hash, struct bl_choice *choice);
 
 /* The frontend behind @dst; kind BL_FRONTEND_NONE when @dst is none for this client. */
 static __always_inline struct bl_frontend_entry bl_frontend_find(const struct bl_client *client,
@@ -277,9 +277,9 @@ bl_service_find(const struct bl_client *client, const struct bl_dst *dst, struct
 }
 
 /* The number by which a Service picks a slot of @set for a new connection to @dst. */
-static __always_inline __u32 bl_service_spread(const struct bl_client *client,
-					       const struct bl_dst *dst,
-					       const struct bl_target *target, __u64 set)
+static __always_inline __u32 bl_service_hash(const struct bl_client *client,
+					     const struct bl_dst *dst,
+					     const struct bl_target *target, __u64 set)
 {
 	union bl_addr addr BL_ALIGNED;
 	__u32 hash;
@@ -292,7 +292,7 @@ static __always_inline __u32 bl_service_spread(const struct bl_client *client,
 		return bl_client_hash(client);
 	case BL_ALGORITHM_DESTINATION_HASH:
 		bl_dst_get_addr(dst, &addr);
-		return bl_hash_spread(bl_hash_addr(0, &addr));
+		return bl_hash_final(bl_hash_addr(0, &addr));
 	case BL_ALGORITHM_MAGLEV:
 		if (bl_client_hash_flow(client, target->service->affinity, &hash))
 			return hash;
@@ -306,16 +306,16 @@ static __always_inline struct bl_choice bl_service_balance(const struct bl_clien
 							   const struct bl_target *target)
 {
 	struct bl_choice choice;
-	__u32 member, spread;
+	__u32 member, hash;
 	__u64 set;
 
 	set = bl_service_set(target->service, target->frontend.flags & bl_client_policy(client),
 			     &member);
-	spread = bl_service_spread(client, dst, target, set);
+	hash = bl_service_hash(client, dst, target, set);
 	if (unlikely(target->service->affinity))
-		bl_client_select(client, target, set, member, spread, &choice);
+		bl_client_select(client, target, set, member, hash, &choice);
 	else
-		choice = bl_set_select(set, spread);
+		choice = bl_set_select(set, hash);
 	choice.member = member;
 	if (choice.backend)
 		target->stat->connections++;

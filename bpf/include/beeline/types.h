@@ -685,13 +685,13 @@ struct bl_filter_entry {
  * The smallest prefix with every Service CIDR; outside of it bl_service_cidr need
  * not be asked. An address that has bits outside of its mask covers nothing.
  */
-struct bl_cover_entry {
+struct bl_aggregate_entry {
 	union bl_addr addr6;
 	union bl_addr mask6;
 	__be32 addr4;
 	__be32 mask4;
 };
-_Static_assert(sizeof(struct bl_cover_entry) == 40, "bl_cover_entry");
+_Static_assert(sizeof(struct bl_aggregate_entry) == 40, "bl_aggregate_entry");
 
 enum bl_agent_flag {
 	/* The kernel cannot end UDP sockets whose endpoint is gone. */

@@ -16,12 +16,12 @@ enum bl_hook {
 };
 
 /* What becomes of a packet. */
-enum bl_fate {
-	BL_FATE_PASSES, /* untouched */
-	BL_FATE_TRANSLATED, /* by struct bl_way */
-	BL_FATE_DROPPED,
-	BL_FATE_REFUSED, /* the client is told */
-	BL_FATE_UNKNOWN, /* it begins a new flow */
+enum bl_verdict {
+	BL_VERDICT_PASSES, /* untouched */
+	BL_VERDICT_TRANSLATED, /* by struct bl_way */
+	BL_VERDICT_DROPPED,
+	BL_VERDICT_REFUSED, /* the client is told */
+	BL_VERDICT_UNKNOWN, /* it begins a new flow */
 };
 
 /* How a translated packet goes on. */

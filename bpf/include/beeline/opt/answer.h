@@ -4,7 +4,7 @@
  * the IP header and eight bytes of what it is about (RFC 792, RFC 4443). The
  * answer takes the place of the packet and leaves by the device it came in by.
  *
- * Each function returns the verdict for the packet: it is dropped where an answer
+ * Each function returns the action for the packet: it is dropped where an answer
  * cannot be made of it, as of one with IP options.
  */
 #pragma once

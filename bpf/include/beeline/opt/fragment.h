@@ -23,12 +23,12 @@ struct bl_fragment_key {
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_fragment_key) == 40, "bl_fragment_key");
 
-/* What became of the first fragment; BL_FATE_UNKNOWN while others wait for it. */
+/* What became of the first fragment; BL_VERDICT_UNKNOWN while others wait for it. */
 struct bl_fragment_entry {
 	struct bl_rewrite to;
 	__u32 device;
 	__u32 second; /* as bl_flow_now() */
-	__u8 fate;
+	__u8 verdict;
 	__u8 back;
 	__u8 tunnel;
 	__u8 pad[5];

@@ -10,15 +10,15 @@
  * Keep what becomes of the first fragment of a datagram. True when others had come
  * before it: it is then put back together with them, and this packet is to be dropped.
  */
-static __noinline bool bl_tc_keep_fate(struct __sk_buff *skb, const struct bl_packet *packet,
-				       enum bl_hook hook, enum bl_fate fate,
-				       const struct bl_way *way)
+static __noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet *packet,
+					  enum bl_hook hook, enum bl_verdict verdict,
+					  const struct bl_way *way)
 {
 	struct bl_fragment_entry entry = {
 		.to = way->to,
 		.device = way->device,
 		.second = bl_flow_now(),
-		.fate = fate == BL_FATE_REFUSED ? BL_FATE_DROPPED : fate,
+		.verdict = verdict == BL_VERDICT_REFUSED ? BL_VERDICT_DROPPED : verdict,
 		.back = way->back,
 		.tunnel = way->tunnel,
 	};
@@ -28,47 +28,47 @@ static __noinline bool bl_tc_keep_fate(struct __sk_buff *skb, const struct bl_pa
 
 	bl_fragment_key(packet, hook, &key);
 	former = bpf_map_lookup_elem(&bl_fragment, &key);
-	overtaken = former && former->fate == BL_FATE_UNKNOWN;
+	overtaken = former && former->verdict == BL_VERDICT_UNKNOWN;
 	/* The others of one that passes need not wait, where they would. */
-	if (fate != BL_FATE_PASSES || overtaken || bl_reorder_wanted(packet))
+	if (verdict != BL_VERDICT_PASSES || overtaken || bl_reorder_wanted(packet))
 		bpf_map_update_elem(&bl_fragment, &key, &entry, BPF_ANY);
 	else if (former)
 		bpf_map_delete_elem(&bl_fragment, &key);
-	if (!overtaken || entry.fate == BL_FATE_DROPPED)
+	if (!overtaken || entry.verdict == BL_VERDICT_DROPPED)
 		return false;
 	return bl_reorder_release(skb, packet->l3, &key);
 }
 
 /* Fill in what became of the first fragment of a datagram. False when it is not known. */
-static __always_inline bool bl_tc_fate_known(const struct bl_fragment_key *key, struct bl_way *way,
-					     enum bl_fate *fate)
+static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *key,
+						struct bl_way *way, enum bl_verdict *verdict)
 {
 	const struct bl_fragment_entry *entry = bpf_map_lookup_elem(&bl_fragment, key);
 
-	if (!entry || entry->fate == BL_FATE_UNKNOWN ||
+	if (!entry || entry->verdict == BL_VERDICT_UNKNOWN ||
 	    bl_flow_age(bl_flow_now(), entry->second) > BL_FRAGMENT_SECONDS)
 		return false;
 	way->to = entry->to;
 	way->device = entry->device;
 	way->back = entry->back;
 	way->tunnel = entry->tunnel;
-	*fate = entry->fate;
+	*verdict = entry->verdict;
 	return true;
 }
 
 /* A later fragment: as its first one, when that has come. */
-static __noinline enum bl_fate bl_tc_recall_fate(struct __sk_buff *skb,
-						 const struct bl_packet *packet, enum bl_hook hook,
-						 struct bl_way *way)
+static __noinline enum bl_verdict bl_tc_recall_verdict(struct __sk_buff *skb,
+						       const struct bl_packet *packet,
+						       enum bl_hook hook, struct bl_way *way)
 {
-	enum bl_fate fate = BL_FATE_PASSES;
+	enum bl_verdict verdict = BL_VERDICT_PASSES;
 	struct bl_fragment_key key;
 
 	bl_fragment_key(packet, hook, &key);
-	if (bl_tc_fate_known(&key, way, &fate) || !bl_reorder_wanted(packet))
-		return fate;
+	if (bl_tc_verdict_known(&key, way, &verdict) || !bl_reorder_wanted(packet))
+		return verdict;
 	if (bl_reorder_keep(skb, packet, &key))
-		return BL_FATE_DROPPED;
-	bl_tc_fate_known(&key, way, &fate);
-	return fate;
+		return BL_VERDICT_DROPPED;
+	bl_tc_verdict_known(&key, way, &verdict);
+	return verdict;
 }

@@ -7,7 +7,7 @@
 #include <beeline/opt/icmp.h>
 #include <beeline/opt/tunnel.h>
 
-/* No verdict: bl_tc_icmp leaves the packet to others. */
+/* No action: bl_tc_icmp leaves the packet to others. */
 #define BL_TC_NO_ERROR 0x10000
 
 /* Whether an ICMP error about a flow is translated at this hook, as the packets are. */

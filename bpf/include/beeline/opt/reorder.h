@@ -159,11 +159,11 @@ static __always_inline bool bl_reorder_copy(struct __sk_buff *skb, const struct 
 }
 
 /* What is known of a datagram whose first fragment has yet to come. */
-static const struct bl_fragment_entry bl_reorder_waits = {.fate = BL_FATE_UNKNOWN};
+static const struct bl_fragment_entry bl_reorder_waits = {.verdict = BL_VERDICT_UNKNOWN};
 
 /*
  * Keep a fragment of the datagram @key, of which nothing is known. True when the
- * packet is to be dropped, for it is kept. False when it passes or, as the fate in
+ * packet is to be dropped, for it is kept. False when it passes or, as the verdict in
  * bl_fragment then tells, when the first one has come meanwhile.
  */
 __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *packet,
@@ -197,11 +197,11 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 	if (__sync_val_compare_and_swap(at, word, word | BL_REORDER_WHOLE) != word)
 		return false;
 	/*
-	 * Whoever has the first fragment stores its fate before it looks here, so one of
+	 * Whoever has the first fragment stores its verdict before it looks here, so one of
 	 * the two sees the other.
 	 */
 	entry = bpf_map_lookup_elem(&bl_fragment, &datagram);
-	if (entry && entry->fate == BL_FATE_UNKNOWN)
+	if (entry && entry->verdict == BL_VERDICT_UNKNOWN)
 		return true;
 	word |= BL_REORDER_WHOLE;
 	return __sync_val_compare_and_swap(at, word, 0) != word;
@@ -254,7 +254,7 @@ __noinline bool bl_reorder_put(struct __sk_buff *skb, __u32 l3, const struct bl_
 }
 
 /*
- * Put the first fragment of the datagram @key, whose fate is stored, where it is once
+ * Put the first fragment of the datagram @key, whose verdict is stored, where it is once
  * more, and behind it those that are kept. True when there were some: what is left of
  * the packet is to be dropped.
  */

@@ -123,12 +123,12 @@ __noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *pac
 static __always_inline int bl_tc_tunnel(struct __sk_buff *skb, const struct bl_packet *packet,
 					const struct bl_way *way)
 {
-	int verdict;
+	int action;
 
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
-	verdict = bl_tunnel_send(skb, packet, way);
-	return verdict < 0 ? bl_answer_too_big(skb, packet, -verdict) : verdict;
+	action = bl_tunnel_send(skb, packet, way);
+	return action < 0 ? bl_answer_too_big(skb, packet, -action) : action;
 }
 
 /*
