@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -154,6 +155,9 @@ func (a *agent) connectReconciler() error {
 	if err != nil {
 		return err
 	}
+	if err := maps.ForgetUnapplied(); err != nil {
+		return err
+	}
 	entries := tables.Restore(maps, have)
 	entries.SetBounds(c.Bounds)
 	o := reconcile.Options{
@@ -165,6 +169,7 @@ func (a *agent) connectReconciler() error {
 		ForwardingRefused: forwardingRefused(c),
 		NoTunnel:          c.TunnelPort == 0,
 		Faults:            tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore),
+		Failed:            a.failed,
 		Complete:          a.attach,
 		Synced:            a.synced,
 	}
@@ -209,6 +214,20 @@ func (a *agent) synced(s reconcile.Sync) {
 	}
 	if s.Services > 0 {
 		klog.V(4).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
+	}
+}
+
+// failed shows a Service that could not be applied in full; nil: it is applied.
+func (a *agent) failed(service model.Name, f *reconcile.Failure) {
+	maps := a.datapath.Maps()
+	err := maps.DeleteUnapplied(service)
+	if f != nil {
+		err = maps.PutUnapplied(bpfmap.Unapplied{
+			Service: service, Error: f.Error, Since: f.Since, Next: f.Next, Tries: uint32(f.Tries),
+		})
+	}
+	if err != nil {
+		klog.ErrorS(err, "The command does not show why a Service is not served in full", "service", service)
 	}
 }
 

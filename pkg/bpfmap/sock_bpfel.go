@@ -602,6 +602,20 @@ const (
 	sockBlUdpSockSizeBL_UDP_SOCK_SIZE  sockBlUdpSockSize = 65536
 )
 
+type sockBlUnappliedEntry struct {
+	_     structs.HostLayout
+	Since uint64
+	Next  uint64
+	Tries uint32
+	Error [492]int8
+}
+
+type sockBlUnappliedKey struct {
+	_         structs.HostLayout
+	Namespace [64]int8
+	Name      [64]int8
+}
+
 type sockBlVlanKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -648,6 +662,7 @@ const (
 	sockMapBlTracking                 = "bl_tracking"
 	sockMapBlUdpPeer                  = "bl_udp_peer"
 	sockMapBlUdpSock                  = "bl_udp_sock"
+	sockMapBlUnapplied                = "bl_unapplied"
 	sockMapBlVlan                     = "bl_vlan"
 	sockProgBlConnect4                = "bl_connect4"
 	sockProgBlConnect6                = "bl_connect6"
@@ -798,6 +813,7 @@ type sockMapSpecs struct {
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.MapSpec `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -906,6 +922,7 @@ type sockMaps struct {
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.Map `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -947,6 +964,7 @@ func (m *sockMaps) Close() error {
 		m.BlTracking,
 		m.BlUdpPeer,
 		m.BlUdpSock,
+		m.BlUnapplied,
 		m.BlVlan,
 	)
 }

@@ -60,6 +60,7 @@ const (
 	tcMapBlTunnelWork               = "bl_tunnel_work"
 	tcMapBlUdpPeer                  = "bl_udp_peer"
 	tcMapBlUdpSock                  = "bl_udp_sock"
+	tcMapBlUnapplied                = "bl_unapplied"
 	tcMapBlVlan                     = "bl_vlan"
 	tcProgBlEgress                  = "bl_egress"
 	tcProgBlEgressL3                = "bl_egress_l3"
@@ -217,6 +218,7 @@ type tcMapSpecs struct {
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.MapSpec `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -340,6 +342,7 @@ type tcMaps struct {
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.Map `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -389,6 +392,7 @@ func (m *tcMaps) Close() error {
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 		m.BlUdpSock,
+		m.BlUnapplied,
 		m.BlVlan,
 	)
 }

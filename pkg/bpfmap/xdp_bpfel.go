@@ -58,6 +58,7 @@ const (
 	xdpMapBlTunnelWork               = "bl_tunnel_work"
 	xdpMapBlUdpPeer                  = "bl_udp_peer"
 	xdpMapBlUdpSock                  = "bl_udp_sock"
+	xdpMapBlUnapplied                = "bl_unapplied"
 	xdpMapBlVlan                     = "bl_vlan"
 	xdpProgBlXdp                     = "bl_xdp"
 	xdpProgBlXdpBelow                = "bl_xdp_below"
@@ -205,6 +206,7 @@ type xdpMapSpecs struct {
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.MapSpec `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.MapSpec `ebpf:"bl_vlan"`
 }
 
@@ -326,6 +328,7 @@ type xdpMaps struct {
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
+	BlUnapplied   *ebpf.Map `ebpf:"bl_unapplied"`
 	BlVlan        *ebpf.Map `ebpf:"bl_vlan"`
 }
 
@@ -373,6 +376,7 @@ func (m *xdpMaps) Close() error {
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 		m.BlUdpSock,
+		m.BlUnapplied,
 		m.BlVlan,
 	)
 }

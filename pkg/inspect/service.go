@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -19,10 +20,20 @@ type Service struct {
 	ExternalTrafficPolicy string `json:"externalTrafficPolicy"`
 	// AffinitySeconds is the time-out of ClientIP affinity, 0 without affinity.
 	AffinitySeconds uint32 `json:"affinitySeconds"`
+	// Unapplied is why the Service is not served in full; nil: it is.
+	Unapplied *Unapplied `json:"unapplied,omitempty"`
 	// Ports has an entry for each port and family.
 	Ports []Port `json:"ports"`
 	// Counts are the sums of those of Ports.
 	Counts
+}
+
+// Unapplied is what the agent could not write of a Service.
+type Unapplied struct {
+	Error string    `json:"error"` // its first 491 bytes
+	Since time.Time `json:"since"`
+	Next  time.Time `json:"next"` // when it is tried again
+	Tries uint32    `json:"tries"`
 }
 
 // ErrNotFound says that a Service is not served.
@@ -62,6 +73,17 @@ func (d *Datapath) Services() ([]Service, error) {
 			byName[name] = r.service(id)
 		}
 		byName[name].addPort(*port)
+	}
+	unapplied, err := d.maps.Unapplied()
+	if err != nil {
+		return nil, err
+	}
+	for i := range unapplied {
+		u := &unapplied[i]
+		if byName[u.Service] == nil {
+			byName[u.Service] = &Service{Namespace: u.Service.Namespace, Name: u.Service.Name, Ports: []Port{}}
+		}
+		byName[u.Service].Unapplied = &Unapplied{Error: u.Error, Since: u.Since, Next: u.Next, Tries: u.Tries}
 	}
 	list := make([]Service, 0, len(byName))
 	for _, s := range byName {

@@ -49,6 +49,9 @@ type Options struct {
 	// Faults is told of the settings of a Service and its slices that are wrong: when
 	// there are others than before, with none when all is well again. nil is not told.
 	Faults func(service model.Name, faults []model.Fault)
+	// Failed is told each time that a Service could not be applied in full, and with nil
+	// when it has been in the end. nil is not told.
+	Failed func(service model.Name, f *Failure)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends

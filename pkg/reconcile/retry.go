@@ -38,6 +38,15 @@ type failure struct {
 	text string
 	// since is when the change came in; zero when it is a matter of one Service alone.
 	since time.Time
+	first time.Time // when it failed first
+}
+
+// Failure is why a Service is not applied in full.
+type Failure struct {
+	Error string
+	Since time.Time // when it failed first
+	Next  time.Time // when it is tried again
+	Tries int
 }
 
 // retries is the queue of failed tasks, and those whose pause is over.
@@ -97,15 +106,31 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 	if err == nil {
 		delete(r.failed, t)
 		r.retries.queue.Forget(t)
+		if was {
+			r.tellFailed(t, nil)
+		}
 		return was
 	}
-	now := failure{text: err.Error()}
+	now := failure{text: err.Error(), first: before.first}
+	if !was {
+		now.first = time.Now()
+	}
 	if !ownFault(err) {
 		now.since = cmp.Or(earliest(before.since, queued), time.Now())
 	}
 	r.failed[t] = now
 	r.retries.queue.AddRateLimited(t)
+	tries := r.retries.queue.NumRequeues(t)
+	pause := min(retryMin<<min(tries-1, 16), retryMax)
+	r.tellFailed(t, &Failure{Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: tries})
 	return now.text != before.text
+}
+
+// tellFailed tells who shows it that a Service has failed; nil: that it has been applied.
+func (r *Reconciler) tellFailed(t task, f *Failure) {
+	if t.part == partService && r.opts.Failed != nil {
+		r.opts.Failed(t.service, f)
+	}
 }
 
 // pending returns how many Services are not served in full.

@@ -145,3 +145,44 @@ func TestAgeCountsFromTheFullList(t *testing.T) {
 		}
 	})
 }
+
+// TestFailuresAreTold: each attempt that failed, when the next one is, and the end of them.
+func TestFailuresAreTold(t *testing.T) {
+	maps := newMaps(t)
+	synctest.Test(t, func(t *testing.T) {
+		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
+		broken.times.Store(10) // the port's entry and the address's, five attempts
+		type told struct {
+			at time.Time
+			*reconcile.Failure
+		}
+		var all []told
+		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{
+			Failed: func(service model.Name, f *reconcile.Failure) {
+				if service.Name != "a" {
+					t.Errorf("told of %s", service)
+				}
+				all = append(all, told{time.Now(), f})
+			},
+		})
+		begin := time.Now()
+		l.Apply(put(
+			service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1"),
+			service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2"),
+		))
+		l.Synced()
+		l.eventually("10.96.0.1:80", "10.0.0.1:8080")
+		synctest.Wait()
+		if len(all) != 6 || all[5].Failure != nil {
+			t.Fatalf("told %d times, want of 5 failures and the end: %+v", len(all), all)
+		}
+		for i, f := range all[:5] {
+			if f.Tries != i+1 || f.Error == "" || f.Since != all[0].at || f.Since.Before(begin) {
+				t.Errorf("attempt %d: %+v", i+1, f.Failure)
+			}
+			if next := all[i+1].at; next.Before(f.Next) || next.Sub(f.Next) > 10*time.Millisecond {
+				t.Errorf("attempt %d was at %s, told was %s", i+2, next, f.Next)
+			}
+		}
+	})
+}

@@ -1,10 +1,10 @@
 package packets_test
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -12,8 +12,11 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// TestRouteChange: when the way to a backend changes, new flows take the new one, with and
-// without an agent; none is lost.
+// jiffy is as long as it lasts at most, with CONFIG_HZ=100.
+const jiffy = 10 * time.Millisecond
+
+// TestRouteChange: when the way to a backend changes, new flows take the new one from the next
+// jiffy on, with and without an agent; none is lost.
 func TestRouteChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
@@ -41,15 +44,41 @@ func TestRouteChange(t *testing.T) {
 		}
 		way := ways[i%2]
 		c.nodes[0].replaceRoutes(t, way.via, way.device)
+		time.Sleep(2 * jiffy)
 		for _, network := range networks {
-			lab.Eventually(t, fmt.Sprintf("change %d, %s goes by %s", i, network, way.device), func() bool {
-				got, err := ask(c.client, network, nodePort(network, 1), "x")
-				if err != nil {
-					t.Errorf("change %d, %s: %v", i, network, err)
-				}
-				return err != nil || got.client.Addr() == way.own.of(network)
-			})
+			got, err := ask(c.client, network, nodePort(network, 1), "x")
+			if err != nil {
+				t.Errorf("change %d, %s: %v", i, network, err)
+			} else if want := way.own.of(network); got.client.Addr() != want {
+				t.Errorf("change %d, %s: the endpoint has seen %s, want %s", i, network, got.client, want)
+			}
 		}
+	}
+}
+
+// TestOpenFlowsFollowTheRoutes: when the way to the backend of open connections changes, they
+// go on by the new one, with the source that the backend knows.
+func TestOpenFlowsFollowTheRoutes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true)
+	// The source is of the overlay, whatever way its packets take.
+	c.nodes[1].SetSysctl("ipv4/conf/all/rp_filter", "2")
+	c.serveAll(t)
+	startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
+	open := make(map[string]*lab.Socket)
+	for _, network := range networks {
+		s, hello := connect(t, c.client, network, nodePort(network, 1))
+		if got, want := hello.client.Addr(), overlayAddrs(1).of(network); got != want {
+			t.Errorf("%s: the endpoint has seen %s, want %s", network, got, want)
+		}
+		open[network] = s
+	}
+	c.nodes[0].replaceRoutes(t, nodeAddrs(2), uplink)
+	for _, network := range networks {
+		lab.Eventually(t, network+" goes on", func() bool {
+			_, err := open[network].AskWithin("x", 5*time.Second)
+			return err == nil
+		})
 	}
 }
 

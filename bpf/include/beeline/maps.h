@@ -232,6 +232,15 @@ struct {
 	__type(value, struct bl_exhausted_entry);
 } bl_exhausted SEC(".maps");
 
+/* Used by the agent and the command alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_unapplied_key);
+	__type(value, struct bl_unapplied_entry);
+} bl_unapplied SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

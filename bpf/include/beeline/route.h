@@ -141,14 +141,15 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_ROUTED : id;
 }
 
-/* The entry of bl_backend_dev for @ref and device 0. */
-static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref, __u32 now)
+/* The entry of bl_backend_dev for @ref and device 0, in this jiffy. */
+static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref)
 {
 	__u64 word = ref.id >> BL_BACKEND_DEV_INDEX_BITS;
 
 	word = word << BL_BACKEND_DEV_GENERATION_BITS |
 	       (ref.generation & ((1 << BL_BACKEND_DEV_GENERATION_BITS) - 1));
-	word = word << BL_BACKEND_DEV_SECOND_BITS | (now & ((1 << BL_BACKEND_DEV_SECOND_BITS) - 1));
+	word = word << BL_BACKEND_DEV_JIFFIES_BITS |
+	       (bpf_jiffies64() & ((1 << BL_BACKEND_DEV_JIFFIES_BITS) - 1));
 	return word << BL_BACKEND_DEV_DEVICE_BITS;
 }
 
@@ -188,7 +189,7 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 		return false;
 	to = node->addr;
 	word = *(volatile __u64 *)hop;
-	now = bl_backend_dev_word(ref, bl_flow_now());
+	now = bl_backend_dev_word(ref);
 	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
 		word = now | bl_device_of(bl_route(context, packet->ifindex, &none, &to,
 						   bl_addr_is_ipv4(&to)));
@@ -227,7 +228,7 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 	if (!hop)
 		return true;
 	word = *(volatile __u64 *)hop;
-	now = bl_backend_dev_word(plan->ref, bl_flow_now());
+	now = bl_backend_dev_word(plan->ref);
 	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
 		word = now | bl_plan_device(context, packet, plan);
 		if (word != now)
@@ -268,18 +269,18 @@ static __always_inline bool bl_plan_hairpin(const struct bl_packet *packet, stru
 }
 
 /*
- * Follow the routes back to the client of a flow with SNAT: they may lead by another device
- * than its packets came in by. Where they lead nowhere, replies leave by that.
+ * Index in bl_device of the device by which the packet's flow goes on from @src to @dst: the
+ * routes may have changed. @device where they lead nowhere.
  */
-static __noinline void bl_route_back(struct BL_CONTEXT *context, const struct bl_packet *packet,
-				     struct bl_flow_reply *reply)
+static __noinline __u8 bl_route_follow(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				       const union bl_addr *src, const union bl_addr *dst,
+				       __u8 device)
 {
-	__u32 ifindex =
-		bl_route(context, packet->ifindex, &reply->service, &reply->client, packet->ipv4);
+	__u32 ifindex = bl_route(context, packet->ifindex, src, dst, packet->ipv4);
 	__u8 id;
 
 	if (!ifindex)
-		return;
+		return device;
 	id = bl_device_of(ifindex);
-	reply->device = id ? id : BL_DEVICE_ROUTED;
+	return id ? id : BL_DEVICE_ROUTED;
 }

@@ -154,6 +154,20 @@ struct bl_service_name_entry {
 };
 _Static_assert(sizeof(struct bl_service_name_entry) == 224, "bl_service_name_entry");
 
+/* A Service of which something could not be written, for display. */
+struct bl_unapplied_key {
+	char namespace[64];
+	char name[64];
+};
+
+struct bl_unapplied_entry {
+	__u64 since; /* ns since 1970 */
+	__u64 next; /* when it is tried again; ns since 1970 */
+	__u32 tries;
+	char error[492]; /* its beginning */
+};
+_Static_assert(sizeof(struct bl_unapplied_entry) == 512, "bl_unapplied_entry");
+
 struct bl_service_stat_entry {
 	__u64 connections; /* backends chosen for a new connection or UDP peer */
 	__u64 refused; /* rejected or dropped */
@@ -567,14 +581,14 @@ enum bl_device_flag {
  * bl_backend_dev: by which device the route to a backend led a moment ago. Asking the kernel
  * costs as much as all lookups of a new flow together. An entry is one word, read and
  * written as a whole: which backend it is (what of its id is not the index, and its
- * generation), the second in which it was found, low bits of each, and the index in
- * bl_device. It is good for the rest of the second; the agent clears all of them when
+ * generation), the jiffy in which it was found, low bits of each, and the index in
+ * bl_device. It is good for the rest of the jiffy; the agent clears all of them when
  * routes change.
  */
 enum bl_backend_dev_bits {
 	BL_BACKEND_DEV_INDEX_BITS = 12, /* of the backend's id */
 	BL_BACKEND_DEV_DEVICE_BITS = 8,
-	BL_BACKEND_DEV_SECOND_BITS = 16,
+	BL_BACKEND_DEV_JIFFIES_BITS = 16,
 	BL_BACKEND_DEV_GENERATION_BITS = 20,
 	BL_BACKEND_DEV_ID_BITS = 20,
 	BL_BACKEND_DEV_ENTRIES = 1 << BL_BACKEND_DEV_INDEX_BITS,

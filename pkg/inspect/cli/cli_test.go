@@ -48,7 +48,7 @@ func TestGolden(t *testing.T) {
 		"service list", "service list -o wide", "service list -n shop", "service list -n nowhere",
 		"service list -n kube-system -o json", "service list -n kube-system -o yaml", "service list -n nowhere -o json",
 		"service show shop/web", "service show shop/web -o wide", "service show shop/web -o json", "service show shop/web -o yaml",
-		"service show shop/empty", "service show shop/agent", "service show dns -n kube-system",
+		"service show shop/empty", "service show shop/agent", "service show shop/late", "service show shop/late -o json", "service show dns -n kube-system",
 		"service show shop/wed", "service show other/thing", "service show web", "service show a/b/c",
 		"backend list", "backend list -o wide", "backend list -n shop -o json", "backend list -n shop -o yaml",
 		"frontend list", "frontend list -o wide", "frontend list -n shop -o json", "frontend list -n shop -o yaml",
@@ -219,7 +219,7 @@ func TestStatus(t *testing.T) {
 	down := status(t, bpffs)
 	want := inspect.Agent{
 		PID: 4242, Version: "v0.1.0", Node: "node-a", Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
-		Started: down.Agent.Started, LastSync: down.Agent.LastSync, Syncs: 1, Pending: 1,
+		Started: down.Agent.Started, LastSync: down.Agent.LastSync, Syncs: 1, Pending: 2,
 	}
 	if down.Agent != want || !down.Agent.Started.Equal(now.Add(-3*time.Hour)) || !down.Agent.LastSync.Equal(now.Add(-5*time.Second)) {
 		t.Errorf("agent is %+v", down.Agent)

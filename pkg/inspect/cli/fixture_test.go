@@ -82,7 +82,15 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
 		TunnelPort: 6091,
 	})
-	maps.SetSynced(now.Add(-5*time.Second), 1)
+	maps.SetSynced(now.Add(-5*time.Second), 2)
+	for service, why := range map[string]string{
+		"shop/agent": "frontend 203.0.113.5:8126/TCP belongs to Service shop/web",
+		"shop/late":  "map bl_service is full (5 entries): set --max-services higher",
+	} {
+		check(t, maps.PutUnapplied(bpfmap.Unapplied{
+			Service: name(service), Error: why, Since: now.Add(-2 * time.Minute), Next: now.Add(8 * time.Second), Tries: 9,
+		}))
+	}
 }
 
 // nodes are those of the cluster.

@@ -48,7 +48,7 @@ func serviceTable(services []inspect.Service, wide bool) string {
 	for _, s := range services {
 		backends, onNode := backendCounts(s)
 		row := []string{
-			s.Namespace, s.Name, s.Type, list(addresses(s), wide), list(ports(s), wide),
+			s.Namespace, s.Name, orDash(s.Type), list(addresses(s), wide), list(ports(s), wide),
 			number(backends), number(onNode), affinityTimeout(s.AffinitySeconds),
 		}
 		if wide {
@@ -57,7 +57,21 @@ func serviceTable(services []inspect.Service, wide bool) string {
 		}
 		t.add(row...)
 	}
-	return t.String()
+	return t.String() + unappliedText(services)
+}
+
+// unappliedText names the Services that are not served in full.
+func unappliedText(services []inspect.Service) string {
+	var names []string
+	for _, s := range services {
+		if s.Unapplied != nil {
+			names = append(names, s.Namespace+"/"+s.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nNot served in full, beeline service show says why: %s\n", strings.Join(names, ", "))
 }
 
 func backendCounts(s inspect.Service) (all, onNode int) {
@@ -133,7 +147,7 @@ func (c *command) serviceShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(service, func(wide bool) string { return serviceText(*service, wide) })
+			return c.print(service, func(wide bool) string { return serviceText(*service, c.Now(), wide) })
 		},
 	}
 	c.addNamespaceFlag(cmd, "namespace of a NAME given alone")
@@ -164,17 +178,23 @@ func (c *command) serviceName(arg string) (model.Name, error) {
 	return model.Name{Namespace: namespace, Name: name}, nil
 }
 
-func serviceText(s inspect.Service, wide bool) string {
+func serviceText(s inspect.Service, now time.Time, wide bool) string {
 	affinity := "none"
 	if s.AffinitySeconds != 0 {
 		affinity = fmt.Sprintf("ClientIP, %d s", s.AffinitySeconds)
 	}
 	var out strings.Builder
 	facts := newTable("Service", s.Namespace+"/"+s.Name)
-	facts.add("Type", s.Type)
-	facts.add("Policy", fmt.Sprintf("internal %s, external %s", s.InternalTrafficPolicy, s.ExternalTrafficPolicy))
-	facts.add("Affinity", affinity)
-	facts.add("Traffic", traffic(s.Counts))
+	if len(s.Ports) > 0 {
+		facts.add("Type", s.Type)
+		facts.add("Policy", fmt.Sprintf("internal %s, external %s", s.InternalTrafficPolicy, s.ExternalTrafficPolicy))
+		facts.add("Affinity", affinity)
+		facts.add("Traffic", traffic(s.Counts))
+	}
+	if u := s.Unapplied; u != nil {
+		facts.add("Sync", fmt.Sprintf("fails since %s, %s, next in %s: %s", at(u.Since, now),
+			amount(u.Tries, "attempt"), duration.HumanDuration(max(0, u.Next.Sub(now))), u.Error))
+	}
 	out.WriteString(facts.String())
 	for _, p := range s.Ports {
 		out.WriteString("\n" + portText(p, wide))
