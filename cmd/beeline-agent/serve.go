@@ -93,7 +93,7 @@ func serve(ctx context.Context, c *config.Settings) error {
 	}
 	prober := newProber(c, d.Maps(), secrets)
 	var src runner
-	var ender *socket.Ender
+	var ender *socket.Destroyer
 	entries := tables.Restore(d.Maps(), have)
 	entries.SetBounds(c.Bounds)
 	r := reconcile.New(entries, d.Maps(), reconcile.Options{
@@ -269,14 +269,14 @@ func probe(ctx context.Context, c *config.Settings, prober *tunnel.Prober, attac
 }
 
 // newEnder returns what ends UDP sockets whose endpoint is gone.
-func newEnder(d *datapath.Datapath, r *reconcile.Reconciler, ended *metrics.Sockets) *socket.Ender {
+func newEnder(d *datapath.Datapath, r *reconcile.Reconciler, ended *metrics.Sockets) *socket.Destroyer {
 	return socket.New(socket.Options{
 		Service: d.UDPService,
 		Serves: func(service uint32, endpoint netip.AddrPort) bool {
 			name, ok := d.Maps().ServiceName(service)
 			return ok && r.Serves(name.Unit(), endpoint)
 		},
-		Ended: ended.Observe,
+		Destroyed: ended.Observe,
 	})
 }
 
