@@ -274,7 +274,7 @@ func newEnder(d *datapath.Datapath, r *reconcile.Reconciler, ended *metrics.Sock
 		Service: d.UDPService,
 		Serves: func(service uint32, endpoint netip.AddrPort) bool {
 			name, ok := d.Maps().ServiceName(service)
-			return ok && r.Serves(name.Unit(), endpoint)
+			return ok && r.Serves(name.ServicePortName(), endpoint)
 		},
 		Destroyed: ended.Observe,
 	})

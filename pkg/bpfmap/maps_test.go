@@ -672,7 +672,7 @@ func TestRestore(t *testing.T) {
 	before, held := memoryOf(m), contentOf(t, m)
 	// Each family of a Service: ClusterIP and port, ClusterIP, NodePort.
 	if len(held.Names) != 400 || len(held.Frontends) != 1200 {
-		t.Fatalf("%d units, %d frontends", len(held.Names), len(held.Frontends))
+		t.Fatalf("%d Service ports, %d frontends", len(held.Names), len(held.Frontends))
 	}
 	m = reload(t, m, dir, small)
 	s, err := m.Snapshot()

@@ -89,7 +89,7 @@ func TestUDPLeft(t *testing.T) {
 // TestServes: an endpoint serves what the sources have told last.
 func TestServes(t *testing.T) {
 	l := start(t, newMaps(t), asIs, reconcile.Options{})
-	unit := tables.UnitName{
+	name := tables.ServicePortName{
 		Port:   model.PortName{Service: model.Name{Namespace: "default", Name: "web"}, Protocol: model.TCP},
 		Family: model.IPv4,
 	}
@@ -103,7 +103,7 @@ func TestServes(t *testing.T) {
 		{put(slice("web-1", "web", "10.0.0.2")), false},
 	} {
 		l.Apply(step.update)
-		if got := l.Serves(unit, endpoint); got != step.want {
+		if got := l.Serves(name, endpoint); got != step.want {
 			t.Errorf("after %+v: %t, want %t", step.update, got, step.want)
 		}
 	}

@@ -146,7 +146,7 @@ func (a *Agent) Sink() source.Sink { return a.reconciler }
 // serves reports whether an endpoint serves the Service of an id.
 func (a *Agent) serves(service uint32, endpoint netip.AddrPort) bool {
 	name, ok := a.Maps().ServiceName(service)
-	return ok && a.reconciler.Serves(name.Unit(), endpoint)
+	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 
 func (a *Agent) synced(s reconcile.Sync) {
