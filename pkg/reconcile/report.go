@@ -25,7 +25,7 @@ type place struct {
 	family  model.Family
 }
 
-// report adds to a round what has become of a Service; svc is nil when it is not
+// report adds to a sync what has become of a Service; svc is nil when it is not
 // served any more.
 func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.Node) {
 	s.Triggers = append(s.Triggers, r.takeTriggers(name)...)

@@ -49,11 +49,11 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 }
 
 // putFrontend makes a key lead to a Service port, unless another Service has it. lost is
-// the Service that a stronger claim displaced.
+// the Service that lost it to a claim of higher precedence.
 func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend, id uint32) (lost []model.Name, err error) {
 	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
 	f := t.frontends[want.Key]
-	if f != nil && f.owner != name && f.owner != nobody && !stronger(entry, f.Frontend) {
+	if f != nil && f.owner != name && f.owner != nobody && !hasPrecedence(entry, f.Frontend) {
 		if !slices.Contains(f.waiting, name) {
 			f.waiting = append(f.waiting, name)
 			svc.claims[want.Key] = struct{}{}

@@ -291,7 +291,7 @@ func (w *world) check() {
 }
 
 // checkFrontends verifies that each frontend that a Service wants is there and
-// leads to the one with the strongest claim, or to one of them.
+// leads to the one with the claim of highest precedence, or to one of them.
 func (w *world) checkFrontends() {
 	w.t.Helper()
 	type claim struct {

@@ -40,7 +40,7 @@ func (t *Tables) SetBounds(b Bounds) {
 // from nothing else, neither from the order in which they came nor from what is in the
 // tables: so they are the same on all nodes with the same endpoints, and after a restart. No
 // namespace gets less than an equal part of what there is, unless it asks for less, and within
-// a namespace no Service; so who asks for much gives way.
+// a namespace no Service; so whoever asks for much yields.
 
 // plainBound is the bound of a set that has one slot for each endpoint.
 const plainBound = 1

@@ -47,7 +47,7 @@ func share(t *Tables) []model.Name {
 	return slices.Collect(maps.Keys(changed))
 }
 
-// TestShare: who asks for much gives way, the same whatever the order is in which Services
+// TestShare: whoever asks for much yields, the same whatever the order is in which Services
 // come and go.
 func TestShare(t *testing.T) {
 	wants := []Desired{

@@ -283,9 +283,9 @@ func (t *Tables) Usage() []Fill {
 	}
 }
 
-// stronger reports whether frontend a displaces b: a ClusterIP is given by the
+// hasPrecedence reports whether frontend a takes precedence over b: a ClusterIP is given by the
 // cluster, the other addresses are chosen by whoever writes the Service.
-func stronger(a, b Frontend) bool {
+func hasPrecedence(a, b Frontend) bool {
 	return ofCluster(a) && !ofCluster(b)
 }
 

@@ -70,7 +70,7 @@ func apply(t *testing.T, tables *Tables, desired Desired) []model.Name {
 	return affected
 }
 
-// grace does what the agent does between two rounds.
+// grace does what the agent does between two syncs.
 func grace(store *memory, tables *Tables) {
 	retired := tables.Retire()
 	store.Barrier()

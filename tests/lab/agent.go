@@ -208,7 +208,7 @@ func (a *Agent) Update(u source.Update) {
 	}
 }
 
-// wait returns after a round that began after start.
+// wait returns after a sync that began after start.
 func (a *Agent) wait(start time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
