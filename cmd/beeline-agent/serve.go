@@ -219,13 +219,13 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 	}
 }
 
-// newProber returns what finds out which nodes take packets of the tunnel.
+// newProber returns what finds out which nodes accept tunnel traffic.
 func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunnel.Prober {
 	return tunnel.New(tunnel.Options{
 		Secrets: secrets,
 		Port:    c.TunnelPort,
 		Nodes:   m,
-		Takes: func(ifindex int) bool {
+		Accepts: func(ifindex int) bool {
 			serves, err := m.ServesDevice(ifindex)
 			return err == nil && serves
 		},
