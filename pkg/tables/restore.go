@@ -141,7 +141,7 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*servicePort) {
 }
 
 // restoreSets takes over the sets whose slots all lead to backends of the Service port.
-// The others count as refusing, so that the next Apply writes them anew.
+// The others count as rejecting, so that the next Apply writes them anew.
 func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 	type owner struct {
 		run
