@@ -37,18 +37,18 @@ type agent struct {
 	registry *prometheus.Registry
 
 	// By prepare.
-	cgroup      string
-	datapath    *datapath.Datapath
-	secrets     tunnel.Secrets
-	endsSockets bool
-	sameVersion bool // as the agent that served before
+	cgroup          string
+	datapath        *datapath.Datapath
+	secrets         tunnel.Secrets
+	destroysSockets bool
+	sameVersion     bool // as the agent that served before
 
 	// By connect.
 	syncs      *metrics.Sync
 	attached   chan struct{} // closed when the programs are at work
 	prober     *tunnel.Prober
 	reconciler *reconcile.Reconciler
-	ender      *socket.Ender
+	destroyer  *socket.Destroyer
 	healthy    *health.State
 	node       *nodeSink
 	source     services
@@ -97,9 +97,9 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
 		maps.ForgetAnswers()
 	}
-	a.endsSockets = canEndSockets()
+	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
-	maps.SetAgent(describe(c, a.cgroup, a.started, a.endsSockets))
+	maps.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	return nil
 }
 
@@ -115,10 +115,10 @@ func (a *agent) connect() (err error) {
 	if err := a.connectReconciler(); err != nil {
 		return err
 	}
-	a.ender = socket.New(socket.Options{
-		Service: a.datapath.UDPService,
-		Serves:  a.serves,
-		Ended:   metrics.NewSockets(a.registry).Observe,
+	a.destroyer = socket.New(socket.Options{
+		Service:   a.datapath.UDPService,
+		Serves:    a.serves,
+		Destroyed: metrics.NewSockets(a.registry).Observe,
 	})
 	a.healthy = health.New(health.Options{
 		Oldest:      a.reconciler.Oldest,
@@ -210,7 +210,7 @@ func (a *agent) synced(s reconcile.Sync) {
 		a.prober.SetPeers(s.Peers)
 	}
 	if s.UDPLeft {
-		a.ender.Wake()
+		a.destroyer.Wake()
 	}
 	if s.Services > 0 {
 		klog.V(4).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
@@ -234,7 +234,7 @@ func (a *agent) failed(service model.Name, f *reconcile.Failure) {
 // serves reports whether an endpoint serves the Service of an id.
 func (a *agent) serves(service uint32, endpoint netip.AddrPort) bool {
 	name, ok := a.datapath.Maps().ServiceName(service)
-	return ok && a.reconciler.Serves(name.Unit(), endpoint)
+	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 
 // toldBefore reports whether a former agent has told of what is found wrong now.
@@ -272,8 +272,8 @@ func (a *agent) run(ctx context.Context) error {
 	if a.config.TunnelPort != 0 {
 		parts = append(parts, endless(a.probe), endless(a.followSecrets))
 	}
-	if a.endsSockets {
-		parts = append(parts, endless(a.ender.Run))
+	if a.destroysSockets {
+		parts = append(parts, endless(a.destroyer.Run))
 	}
 	a.record(event.Event{Type: event.Normal, Reason: event.Starting, Action: "Start", Note: "beeline-agent " + version.String()})
 	return run(ctx, parts)

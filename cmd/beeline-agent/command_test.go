@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestWrongFlagsAreRefused starts the agent with values that it must not accept; the
+// TestWrongFlagsAreRejected starts the agent with values that it must not accept; the
 // error names the flag and what is wrong with the value.
-func TestWrongFlagsAreRefused(t *testing.T) {
+func TestWrongFlagsAreRejected(t *testing.T) {
 	for _, tc := range []struct {
 		args string
 		want []string

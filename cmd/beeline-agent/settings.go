@@ -45,13 +45,13 @@ func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
 	}
 }
 
-// newProber returns what finds out which nodes take packets of the tunnel.
+// newProber returns what finds out which nodes accept tunnel traffic.
 func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunnel.Prober {
 	return tunnel.New(tunnel.Options{
 		Secrets: secrets,
 		Port:    c.TunnelPort,
 		Nodes:   m,
-		Takes: func(ifindex int) bool {
+		Accepts: func(ifindex int) bool {
 			serves, err := m.ServesDevice(ifindex)
 			return err == nil && serves
 		},
@@ -71,8 +71,8 @@ func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) bool {
 	return m.SetMarks(sent, accepted...)
 }
 
-// canEndSockets reports whether the kernel ends UDP sockets, and logs why it does not.
-func canEndSockets() bool {
+// canDestroySockets reports whether the kernel destroys UDP sockets, and logs why it does not.
+func canDestroySockets() bool {
 	err := socket.Supported()
 	if err != nil {
 		klog.ErrorS(err, "Connected UDP sockets keep endpoints that are gone")
@@ -89,7 +89,7 @@ func forwardingRefused(c *config.Settings) string {
 }
 
 // describe returns what the agent tells of itself beside the maps.
-func describe(c *config.Settings, cgroup string, started time.Time, endsSockets bool) bpfmap.Agent {
+func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) bpfmap.Agent {
 	a := bpfmap.Agent{
 		PID:     os.Getpid(),
 		Started: started,
@@ -99,7 +99,7 @@ func describe(c *config.Settings, cgroup string, started time.Time, endsSockets 
 
 		SizedBy:      c.SizedBy,
 		TunnelPort:   c.TunnelPort,
-		KeepsSockets: !endsSockets,
+		KeepsSockets: !destroysSockets,
 	}
 	switch kubeconfig := c.KubeProxy.ClientConnection.Kubeconfig; {
 	case c.Beeline.Manifests != "":

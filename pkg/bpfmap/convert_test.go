@@ -78,7 +78,7 @@ func TestSetWord(t *testing.T) {
 		t.Errorf("set word %#x", got)
 	}
 	if setWord(tables.Set{Kind: policy.Reject}) != 0 {
-		t.Error("a set that refuses is not the zero word")
+		t.Error("a set that rejects is not the zero word")
 	}
 }
 

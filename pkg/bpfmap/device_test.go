@@ -53,7 +53,7 @@ func TestDeviceIsFoundByItsIfindexOnly(t *testing.T) {
 	}
 }
 
-func TestDeviceWithoutIDIsRefused(t *testing.T) {
+func TestDeviceWithoutIDIsRejected(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for _, id := range []uint32{0, uint32(MaxDevices) + 1} {
 		err := m.PutDevice(Device{ID: id, Name: "eth0", Ifindex: 2})

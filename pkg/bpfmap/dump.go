@@ -176,7 +176,7 @@ type Agent struct {
 	Evicted Evicted
 	// TunnelPort is the UDP port of the tunnel; 0: the node takes no part in it.
 	TunnelPort uint16
-	// KeepsSockets: the kernel cannot end connected UDP sockets whose endpoint is gone.
+	// KeepsSockets: the kernel cannot destroy connected UDP sockets whose endpoint is gone.
 	KeepsSockets bool
 }
 

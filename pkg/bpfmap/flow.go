@@ -393,6 +393,6 @@ func (m *Maps) flowEntry(key *sockBlFlowKey) (*sockBlFlowEntry, error) {
 	return nil, nil
 }
 
-// MaxFlows returns how many flows there is room for, those aside that are half-open in
+// MaxFlows returns how many flows there is room for, besides those that are half-open in
 // the overflow table.
 func (m *Maps) MaxFlows() int { return int(m.all[sockMapBlFlow].MaxEntries() / 2) }

@@ -412,7 +412,7 @@ func TestOverflow(t *testing.T) {
 	want("one of the share goes on", 2, share-1, 2)
 	reply(1, tcpRST|tcpACK)
 	toService(1, tcpSYN)
-	want("one that was refused begins again", 2, share-1, 2)
+	want("one that was refused is opened again", 2, share-1, 2)
 	toService(share+10, tcpSYN)
 	want("a new one in its place", 2, share, 2)
 	for _, n := range []int{0, share} {

@@ -444,7 +444,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestOtherVersion refuses maps that are not its own, and changes nothing.
+// TestOtherVersion rejects maps that are not its own, and changes nothing.
 func TestOtherVersion(t *testing.T) {
 	for name, spec := range map[string]*ebpf.MapSpec{
 		"same size":    {Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: small.Frontends},
@@ -506,7 +506,7 @@ func TestGrowSizes(t *testing.T) {
 	wantContent(t, m, want)
 }
 
-// TestShrinkSizes refuses sizes that are too small for what is there, and the
+// TestShrinkSizes rejects sizes that are too small for what is there, and the
 // former maps stay.
 func TestShrinkSizes(t *testing.T) {
 	dir := bpffs(t)
@@ -672,7 +672,7 @@ func TestRestore(t *testing.T) {
 	before, held := memoryOf(m), contentOf(t, m)
 	// Each family of a Service: ClusterIP and port, ClusterIP, NodePort.
 	if len(held.Names) != 400 || len(held.Frontends) != 1200 {
-		t.Fatalf("%d units, %d frontends", len(held.Names), len(held.Frontends))
+		t.Fatalf("%d Service ports, %d frontends", len(held.Names), len(held.Frontends))
 	}
 	m = reload(t, m, dir, small)
 	s, err := m.Snapshot()

@@ -15,17 +15,16 @@ import (
 // MaxNodes is the number of nodes for which there is room, and one: no node has id 0.
 const MaxNodes = sockBlNodeLimitBL_NODE_MAX
 
-// Answer is what a node has said when it was asked whether it takes packets of the
-// tunnel.
+// Answer is what a node has said when it was asked whether it accepts tunnel traffic.
 type Answer uint32
 
 // The answers.
 const (
-	NotAsked = Answer(sockBlNodeAnswerBL_NODE_NOT_ASKED)
-	Asked    = Answer(sockBlNodeAnswerBL_NODE_ASKED) // for the first time, just now
-	Takes    = Answer(sockBlNodeAnswerBL_NODE_TAKES)
-	Refuses  = Answer(sockBlNodeAnswerBL_NODE_REFUSES)
-	Silent   = Answer(sockBlNodeAnswerBL_NODE_SILENT)
+	NotAsked    = Answer(sockBlNodeAnswerBL_NODE_NOT_ASKED)
+	Asked       = Answer(sockBlNodeAnswerBL_NODE_ASKED) // for the first time, just now
+	Accepts     = Answer(sockBlNodeAnswerBL_NODE_TAKES)
+	Refuses     = Answer(sockBlNodeAnswerBL_NODE_REFUSES)
+	Unreachable = Answer(sockBlNodeAnswerBL_NODE_SILENT)
 )
 
 // String returns the answer in lower case.
@@ -35,12 +34,12 @@ func (a Answer) String() string {
 		return "not asked"
 	case Asked:
 		return "asked"
-	case Takes:
-		return "takes"
+	case Accepts:
+		return "accepts"
 	case Refuses:
 		return "refuses"
-	case Silent:
-		return "silent"
+	case Unreachable:
+		return "unreachable"
 	}
 	return fmt.Sprintf("Answer(%d)", uint32(a))
 }
@@ -155,7 +154,7 @@ func (m *Maps) Answer(id uint16) Answer {
 }
 
 // SetAnswer notes what a node has said, by one store: packets go to it in the tunnel
-// while it is [Takes]. An id that has another address by now is left alone. It may be
+// while it is [Accepts]. An id that has another address by now is left alone. It may be
 // called beside all other methods.
 func (m *Maps) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 	m.nodeMu.Lock()
@@ -166,7 +165,7 @@ func (m *Maps) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 	}
 	flags, _ := e.load()
 	flags &^= uint32(sockBlNodeFlagBL_NODE_TUNNEL)
-	if answer == Takes {
+	if answer == Accepts {
 		flags |= uint32(sockBlNodeFlagBL_NODE_TUNNEL)
 	}
 	e.store(flags, answer)

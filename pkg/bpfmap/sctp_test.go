@@ -132,7 +132,7 @@ func TestSCTPChecksum(t *testing.T) {
 		}
 		sctpRun(t, programs[tcProgBlIngress], sctpPacket(f.client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
 		for range 500 {
-			// Ports from 32768 on are moved aside.
+			// Ports from 32768 on are remapped.
 			client := netip.AddrPortFrom(f.client.Addr(), uint16(1+random.IntN(32767)))
 			chunks := make([]byte, random.IntN(1500-12))
 			for i := range chunks {

@@ -12,7 +12,7 @@ func (f *flagSet) addSection(c *Config) {
 		f.Duration(prefix+"sync-period", section.syncPeriod.Duration,
 			"changes that wait for twice this time make the agent unhealthy")
 		f.Duration(prefix+"min-sync-period", section.minSyncPeriod.Duration,
-			"shortest time between two rounds of changes")
+			"shortest time between two syncs")
 		if prefix != "" {
 			_ = f.MarkHidden(prefix + "sync-period")
 			_ = f.MarkHidden(prefix + "min-sync-period")

@@ -60,7 +60,7 @@ func FuzzConfig(f *testing.F) {
 			equal(t, "KubeProxyConfiguration", tree(back.KubeProxy), tree(c.KubeProxy))
 			equal(t, "BeelineConfiguration", back.Beeline, c.Beeline)
 			if _, err := back.Settings(); err != nil {
-				t.Fatalf("what is written is refused: %v", err)
+				t.Fatalf("what is written is rejected: %v", err)
 			}
 		})
 	})

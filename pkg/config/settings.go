@@ -75,7 +75,7 @@ type Settings struct {
 	// SyncPeriod is half the time that a change may wait before the agent counts as
 	// unhealthy.
 	SyncPeriod time.Duration
-	// MinSyncPeriod is the shortest time between two rounds of changes.
+	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 
 	// HealthzAddress and MetricsAddress are what the servers listen on; "" is none.

@@ -49,11 +49,11 @@ type BeelineConfiguration struct {
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other
 	// nodes, for Services that do not say it by annotation: snat, the default, from an
 	// address of this node; dsr in a tunnel to the endpoint's node, which answers the client
-	// itself; hybrid is dsr for TCP and snat for all else. A node that does not take packets
-	// of the tunnel gets snat.
+	// itself; hybrid is dsr for TCP and snat for all else. A node that does not accept
+	// tunnel traffic gets snat.
 	ForwardingMode string `json:"forwardingMode"`
 	// dsrPort is the UDP port of the tunnel, the same on all nodes. With 0 the node takes no
-	// part: it neither sends nor takes packets of the tunnel. Defaults to 6091.
+	// part: it neither sends nor accepts tunnel traffic. Defaults to 6091.
 	DSRPort *int32 `json:"dsrPort"`
 	// dsrClampMSS lowers the segment size of TCP connections that come by the tunnel to what
 	// fits into it, for clients that do not learn the path's MTU. Defaults to true.

@@ -105,36 +105,36 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if err != nil {
 		return err
 	}
-	r := &round{now: now, former: former, changes: changes{all: true}}
+	ds := &deviceSync{now: now, former: former, changes: changes{all: true}}
 	n := &network{}
 	if d.servesPackets() {
-		if n, r.changes, err = d.watch.look(all || !d.swept); err != nil {
+		if n, ds.changes, err = d.watch.look(all || !d.swept); err != nil {
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
-		r.devices = d.plan(n, former)
-		r.pods = n.pods(d.opts.PodDevices, r.devices)
+		ds.devices = d.plan(n, former)
+		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
 		if d.opts.MasqueradeAll {
-			r.masqueraded = n.masqueraded(r.devices, r.pods)
+			ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
 			if err := d.setMasquerade(n); err != nil {
 				return err
 			}
 		}
 	}
-	places := xdpPlaces(n, r.devices)
+	places := xdpPlaces(n, ds.devices)
 	d.watch.choose(places)
-	r.clients = slices.ContainsFunc(former, func(f bpfmap.Device) bool { return f.Ifindex != 0 && !r.serves(f.Ifindex) })
+	ds.clients = slices.ContainsFunc(former, func(f bpfmap.Device) bool { return f.Ifindex != 0 && !ds.serves(f.Ifindex) })
 	// Before an ID may get another device.
-	errs := []error{d.maps.SetFrames(n.frames(r.devices))}
-	d.attachPods(r)
-	for i := range r.devices {
-		device := &r.devices[i]
-		d.served(r, device.Ifindex, device.Name, forClients, clientKey(*device), func() error { return d.attachDevice(device) })
+	errs := []error{d.maps.SetFrames(n.frames(ds.devices))}
+	d.attachPods(ds)
+	for i := range ds.devices {
+		device := &ds.devices[i]
+		d.served(ds, device.Ifindex, device.Name, forClients, clientKey(*device), func() error { return d.attachDevice(device) })
 	}
-	if r.changes.all || r.clients || d.xdp != nil && touches(r.changes.links, places) {
-		d.syncXDP(ctx, n, r)
+	if ds.changes.all || ds.clients || d.xdp != nil && touches(ds.changes.links, places) {
+		d.syncXDP(ctx, n, ds)
 	}
-	errs = append(errs, r.xdp, d.detachOthers(r), d.maps.ForgetRoutes())
+	errs = append(errs, ds.xdp, d.detachOthers(ds), d.maps.ForgetRoutes())
 	return errors.Join(errs...)
 }
 
@@ -286,10 +286,10 @@ func (d *Datapath) attachLinks(device *bpfmap.Device) error {
 }
 
 // detachOthers takes the programs off the devices that are not served any more.
-func (d *Datapath) detachOthers(r *round) error {
-	served := r.served()
+func (d *Datapath) detachOthers(ds *deviceSync) error {
+	served := ds.served()
 	var errs []error
-	if r.changes.all {
+	if ds.changes.all {
 		errs = append(errs, detachTCX(Dir(d.opts.BPFFS), func(ifindex int) bool { return served[ifindex] }), d.sweep(served))
 	}
 	for ifindex := range d.state {
@@ -297,14 +297,14 @@ func (d *Datapath) detachOthers(r *round) error {
 			errs = append(errs, d.detach(ifindex))
 		}
 	}
-	for _, f := range r.former {
-		if f.Ifindex == 0 || served[f.Ifindex] && r.serves(f.Ifindex) {
+	for _, f := range ds.former {
+		if f.Ifindex == 0 || served[f.Ifindex] && ds.serves(f.Ifindex) {
 			continue
 		}
 		if !served[f.Ifindex] {
 			errs = append(errs, d.removeFilters(f.Ifindex, f.OwnQdisc))
 		}
-		reassigned := slices.ContainsFunc(r.devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
+		reassigned := slices.ContainsFunc(ds.devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
 		if !reassigned {
 			errs = append(errs, d.maps.DeleteDevice(f))
 		}

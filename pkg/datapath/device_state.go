@@ -19,7 +19,7 @@ const (
 	firstRetry, lastRetry = time.Second, 2 * time.Minute
 	// checkPeriod is how often all devices are looked at, for what nobody has told of.
 	checkPeriod = 10 * time.Minute
-	// logLines is how many devices a round logs the faults of.
+	// logLines is how many devices a sync logs the faults of.
 	logLines = 10
 )
 
@@ -38,13 +38,13 @@ type deviceState struct {
 	role role
 	key  bpfmap.Device // what it was attached as, see clientKey
 	ok   bool          // the programs run
-	// fault is the last one, until a round has ended without.
+	// fault is the last one, until a sync has ended without.
 	fault bpfmap.DeviceFault
 	told  bool
 }
 
-// round is one look at the devices.
-type round struct {
+// deviceSync is one pass over the devices.
+type deviceSync struct {
 	now     bool // failed devices are tried whether or not their time has come
 	changes changes
 	former  []bpfmap.Device
@@ -58,17 +58,17 @@ type round struct {
 }
 
 // serves reports whether clients are behind a device.
-func (r *round) serves(ifindex int) bool {
-	return slices.ContainsFunc(r.devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
+func (ds *deviceSync) serves(ifindex int) bool {
+	return slices.ContainsFunc(ds.devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
 }
 
 // served returns the indexes of the devices that are to have programs.
-func (r *round) served() map[int]bool {
-	served := make(map[int]bool, len(r.devices)+len(r.pods)+len(r.masqueraded))
-	for i := range r.devices {
-		served[r.devices[i].Ifindex] = true
+func (ds *deviceSync) served() map[int]bool {
+	served := make(map[int]bool, len(ds.devices)+len(ds.pods)+len(ds.masqueraded))
+	for i := range ds.devices {
+		served[ds.devices[i].Ifindex] = true
 	}
-	for _, list := range [][]netlink.Link{r.pods, r.masqueraded} {
+	for _, list := range [][]netlink.Link{ds.pods, ds.masqueraded} {
 		for _, l := range list {
 			served[l.Attrs().Index] = true
 		}
@@ -85,19 +85,19 @@ func clientKey(d bpfmap.Device) bpfmap.Device {
 
 // served has a device attached to, unless that has been done and nothing has changed since,
 // or it has failed and its time has not come.
-func (d *Datapath) served(r *round, ifindex int, name string, role role, key bpfmap.Device, attach func() error) {
+func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, key bpfmap.Device, attach func() error) {
 	s := d.state[ifindex]
 	if s != nil && (s.role != role || !s.ok && s.fault.Name != name) {
 		s = nil
 	}
 	switch {
-	case s == nil || r.now:
+	case s == nil || ds.now:
 	case !s.ok && time.Now().Before(s.fault.Next):
 		return
-	case s.ok && !r.changes.all && !r.changes.links[ifindex] && s.key == key:
+	case s.ok && !ds.changes.all && !ds.changes.links[ifindex] && s.key == key:
 		return
 	}
-	r.clients = r.clients || role == forClients
+	ds.clients = ds.clients || role == forClients
 	err := attach()
 	if gone(err) {
 		// One direction may have been attached to before the device went.

@@ -491,7 +491,7 @@ func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
 	}
 }
 
-func TestUnknownTCModeIsRefused(t *testing.T) {
+func TestUnknownTCModeIsRejected(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	opts.TC = "xdp"

@@ -12,14 +12,14 @@ import (
 
 // attachPods makes programs run on devices that pods are behind: of pods whose packets
 // are translated, and of backends that see this node for their client.
-func (d *Datapath) attachPods(r *round) {
+func (d *Datapath) attachPods(ds *deviceSync) {
 	attach := func(l netlink.Link, role role, program func(*direction) string) {
-		d.served(r, l.Attrs().Index, l.Attrs().Name, role, bpfmap.Device{}, func() error { return d.attachPod(l, program) })
+		d.served(ds, l.Attrs().Index, l.Attrs().Name, role, bpfmap.Device{}, func() error { return d.attachPod(l, program) })
 	}
-	for _, l := range r.pods {
+	for _, l := range ds.pods {
 		attach(l, forPods, func(dir *direction) string { return dir.pod })
 	}
-	for _, l := range r.masqueraded {
+	for _, l := range ds.masqueraded {
 		attach(l, forBackends, func(dir *direction) string { return dir.masquerade })
 	}
 }

@@ -51,8 +51,8 @@ func (e xdpError) Error() string { return e.reason }
 
 // syncXDP attaches the XDP programs where they can serve the devices, and writes into
 // each one's entry how far they can. It takes them off others.
-func (d *Datapath) syncXDP(ctx context.Context, n *network, r *round) {
-	devices := r.devices
+func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
+	devices := ds.devices
 	dir := Dir(d.opts.BPFFS)
 	on := make(map[int]bool)
 	macs := make(map[int]bpfmap.MAC)
@@ -62,7 +62,7 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, r *round) {
 		if d.xdp != nil {
 			root, err := d.attachXDP(ctx, n, devices, &device)
 			if err != nil && ctx.Err() != nil {
-				r.xdp = err // what runs goes on
+				ds.xdp = err // what runs goes on
 				return
 			}
 			var no xdpError
@@ -91,7 +91,7 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, r *round) {
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
 	_, err := leaveDispatchers(ctx, d.opts.BPFFS, keep)
-	r.xdp = errors.Join(d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
+	ds.xdp = errors.Join(d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex

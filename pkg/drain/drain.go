@@ -1,9 +1,9 @@
-// Package drain gives a node to another service proxy without breaking connections.
+// Package drain hands a node over to another service proxy without breaking connections.
 //
-// At first other nodes are given the time to notice that this one takes no packets of the
-// tunnel any more, if there is one. From then on no new connection is Beeline's: the tables
-// hold no frontend, so what comes goes by and reaches the other proxy. The packets of known flows are
-// translated as before, until the last of them has ended; then everything is removed.
+// At first other nodes are given the time to notice that this one no longer accepts tunnel
+// traffic, if there is a tunnel. From then on no new connection is Beeline's: the tables hold
+// no frontend, so what comes goes by and reaches the other proxy. The packets of known flows
+// are translated as before, until the last of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain
 
@@ -71,7 +71,7 @@ func leaveTunnel(ctx context.Context, maps *bpfmap.Maps) error {
 		return err
 	}
 	if slices.ContainsFunc(nodes, func(n bpfmap.Node) bool { return !n.Self }) {
-		pause.For(ctx, tunnel.Silence)
+		pause.For(ctx, tunnel.UnreachableAfter)
 	}
 	return ctx.Err()
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
-// census is what a walk over the flow table has found, the overflow table aside.
+// census is what a walk over the flow table has found, except in the overflow table.
 type census struct {
 	before, after bpfmap.FlowTurnover // the walk
 	entries       int                 // seen

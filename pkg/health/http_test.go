@@ -37,7 +37,7 @@ func ends(conn net.Conn) time.Duration {
 }
 
 // TestClientsAreBounded: a client that says nothing, one byte now and then, or nothing more
-// is let go, and a long header is refused.
+// is let go, and a long header is rejected.
 func TestClientsAreBounded(t *testing.T) {
 	const request = "GET / HTTP/1.1\r\nHost: node\r\n"
 	for name, limit := range map[string]struct {

@@ -15,7 +15,7 @@ type Node struct {
 	Self    bool       `json:"self,omitempty"`
 	// Tunnel says that packets to backends on it go in the tunnel, else by SNAT.
 	Tunnel bool `json:"tunnel"`
-	// Answer is not asked, asked, takes, refuses or silent; Reason says it in words.
+	// Answer is not asked, asked, accepts, refuses or unreachable; Reason says it in words.
 	Answer string `json:"answer"`
 	Reason string `json:"reason"`
 }
@@ -43,11 +43,11 @@ func nodeReason(n bpfmap.Node) string {
 		return "not asked: no endpoint for the tunnel is on it"
 	case bpfmap.Asked:
 		return "asked, no answer yet"
-	case bpfmap.Takes:
-		return "takes packets of the tunnel"
+	case bpfmap.Accepts:
+		return "accepts tunnel traffic"
 	case bpfmap.Refuses:
-		return "takes none by the device where it was asked, or is of another version"
-	case bpfmap.Silent:
+		return "accepts none by the device where it was asked, or is of another version"
+	case bpfmap.Unreachable:
 		return "no answer: Beeline is not there, in another mode, or the port is blocked"
 	}
 	return n.Answer.String()
@@ -57,7 +57,7 @@ func nodeReason(n bpfmap.Node) string {
 type Tunnel struct {
 	Port  uint16 `json:"port"` // UDP; 0: this node takes no part
 	Nodes int    `json:"nodes"`
-	// Asked have endpoints for the tunnel, Used take packets of it.
+	// Asked have endpoints for the tunnel, Used accept tunnel traffic.
 	Asked int `json:"asked"`
 	Used  int `json:"used"`
 }

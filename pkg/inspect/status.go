@@ -49,7 +49,7 @@ type Agent struct {
 	Syncs    uint64    `json:"syncs"` // since the start
 	// Pending counts the Services whose last sync failed.
 	Pending uint64 `json:"pending"`
-	// KeepsSockets is set where the kernel cannot end connected UDP sockets whose
+	// KeepsSockets is set where the kernel cannot destroy connected UDP sockets whose
 	// endpoint is gone.
 	KeepsSockets bool `json:"keepsSockets,omitempty"`
 }

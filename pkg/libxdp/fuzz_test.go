@@ -8,7 +8,7 @@ import (
 )
 
 // FuzzConfig: settings that are taken hold as many programs as there are slots, and are
-// the bytes that were read; all others are refused as somebody else's.
+// the bytes that were read; all others are rejected as somebody else's.
 func FuzzConfig(f *testing.F) {
 	two := dispatcherConfig{Magic: magic, Version: 2, Count: 2, Priority: [10]uint32{10, 50}}
 	seed, err := binary.Append(nil, binary.NativeEndian, two)

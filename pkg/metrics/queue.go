@@ -26,9 +26,9 @@ func NewQueue(queue func() reconcile.Queue) *Queue {
 		slicesTotal: prometheus.NewDesc("kubeproxy_sync_proxy_rules_endpoint_changes_total",
 			"Changes of EndpointSlices that came in.", nil, nil),
 		servicesQueued: prometheus.NewDesc("kubeproxy_sync_proxy_rules_service_changes_pending",
-			"Changes of Services that wait for the next round.", nil, nil),
+			"Changes of Services that wait for the next sync.", nil, nil),
 		slicesQueued: prometheus.NewDesc("kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-			"Changes of EndpointSlices that wait for the next round.", nil, nil),
+			"Changes of EndpointSlices that wait for the next sync.", nil, nil),
 	}
 }
 

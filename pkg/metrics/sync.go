@@ -9,9 +9,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
-// Sync holds the metrics of rounds of changes. Make one with [NewSync].
+// Sync holds the metrics of syncs. Make one with [NewSync].
 //
-// A round brings in both IP families, so both have the same duration and time.
+// A sync applies both IP families, so both have the same duration and time.
 type Sync struct {
 	duration    *prometheus.HistogramVec
 	last        *prometheus.GaugeVec
@@ -23,18 +23,18 @@ type Sync struct {
 	free        *prometheus.GaugeVec
 }
 
-// NewSync registers the metrics of rounds.
+// NewSync registers the metrics of syncs.
 func NewSync(reg prometheus.Registerer) *Sync {
 	family := []string{"ip_family"}
 	s := &Sync{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubeproxy_sync_proxy_rules_duration_seconds",
-			Help:    "How long it took to bring a round of changes into the kernel.",
+			Help:    "How long it took to sync changes into the kernel.",
 			Buckets: durationBuckets(),
 		}, family),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-			Help: "When the last successful round of changes was in the kernel, seconds since the epoch.",
+			Help: "When the last successful sync ended, seconds since the epoch.",
 		}, family),
 		programming: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubeproxy_network_programming_duration_seconds",
@@ -51,7 +51,7 @@ func NewSync(reg prometheus.Registerer) *Sync {
 		}),
 		full: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "beeline_table_full_total",
-			Help: "Rounds of changes in which a table had no room.",
+			Help: "Syncs in which a table had no room.",
 		}, []string{"map"}),
 		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "beeline_table_entries",
@@ -67,7 +67,7 @@ func NewSync(reg prometheus.Registerer) *Sync {
 }
 
 // durationBuckets are those of kube-proxy, 1 ms to 16 s, and finer ones below: most
-// rounds take less than its shortest.
+// syncs take less than its shortest.
 func durationBuckets() []float64 { return prometheus.ExponentialBuckets(0.001/16, 2, 19) }
 
 // programmingBuckets are those of kube-proxy: 0.25 s to 5 min.
@@ -78,7 +78,7 @@ func programmingBuckets() []float64 {
 	return append(buckets, prometheus.LinearBuckets(120, 30, 7)...)
 }
 
-// Observe takes the outcome of a round that has just ended.
+// Observe takes the outcome of a sync that has just ended.
 func (s *Sync) Observe(o reconcile.Sync) {
 	for _, f := range model.Families {
 		family := f.String()

@@ -15,7 +15,7 @@ const (
 	// RoundRobin takes one after the other.
 	RoundRobin
 	// WeightedRoundRobin takes one after the other, each as often as it has weight,
-	// and spreads the turns of each over the round.
+	// and spreads the turns of each over the cycle.
 	WeightedRoundRobin
 	// SourceHash goes by the client's address.
 	SourceHash

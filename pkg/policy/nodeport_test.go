@@ -37,7 +37,7 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-func TestNodePortAddressesRefused(t *testing.T) {
+func TestNodePortAddressesRejected(t *testing.T) {
 	for _, values := range [][]string{{"10.0.0.1"}, {"primary", "10.0.0.0/8"}, {"10.0.0.0/8", "x"}} {
 		_, err := ParseNodePortAddresses(values)
 		if err == nil || !strings.Contains(err.Error(), "element") {

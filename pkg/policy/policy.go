@@ -18,7 +18,7 @@ type Kind uint8
 
 // The kinds of a set.
 const (
-	// Reject refuses: no endpoint is usable anywhere.
+	// Reject rejects the connection: no endpoint is usable anywhere.
 	Reject Kind = iota
 	// Drop gives no answer: endpoints are usable, but none on this node.
 	Drop

@@ -14,21 +14,21 @@ import (
 // takes long is prepared for all of them together.
 const ahead = 64
 
-// wish is a Service as it was when it was compiled, nil when it is gone.
-type wish struct {
+// objects are a Service, nil when it is gone, and its slices as they were when it was compiled.
+type objects struct {
 	svc    *model.Service
 	slices []*model.Slice
 }
 
-// desire returns the named Services and what they want to have: nothing when they are
-// gone.
-func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]wish, []tables.Desired) {
-	wishes := make([]wish, len(names))
+// desire returns the objects of the named Services and the desired state that follows from
+// them: nothing for Services that are gone.
+func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]objects, []tables.Desired) {
+	from := make([]objects, len(names))
 	desired := make([]tables.Desired, len(names))
 	for i, name := range names {
 		svc, list := r.object(name)
-		wishes[i], desired[i].Name = wish{svc, list}, name
-		faults := r.faultsOf(&wishes[i])
+		from[i], desired[i].Name = objects{svc, list}, name
+		faults := r.faultsOf(&from[i])
 		if svc != nil {
 			desired[i] = r.tables.Compile(r.complement(svc), list, node)
 			faults = append(faults, r.tables.Bound(&desired[i])...)
@@ -36,11 +36,11 @@ func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]wish, []tab
 		r.noteFaults(name, faults)
 	}
 	r.tables.Prepare(desired)
-	return wishes, desired
+	return from, desired
 }
 
-// share shares out the tables anew, with what the Services of the round ask for, and adds
-// those to the round whose shares have changed.
+// share shares out the tables anew, with what the Services of this sync ask for, and
+// adds to it those whose shares have changed.
 func (r *Reconciler) share(w *work) {
 	for name := range w.names {
 		svc, list := r.object(name)
@@ -81,18 +81,18 @@ func asksForMore(svc *model.Service, list []*model.Slice) bool {
 }
 
 // faultsOf returns the settings of the Service and its slices that are wrong.
-func (r *Reconciler) faultsOf(w *wish) []model.Fault {
-	if w.svc == nil {
+func (r *Reconciler) faultsOf(o *objects) []model.Fault {
+	if o.svc == nil {
 		return nil
 	}
-	faults := slices.Clip(w.svc.Faults)
-	if r.opts.ForwardingRefused != "" && w.svc.Forwarding.Tunnels() {
+	faults := slices.Clip(o.svc.Faults)
+	if r.opts.ForwardingRefused != "" && o.svc.Forwarding.Tunnels() {
 		faults = append(faults, model.Fault{
 			Setting: model.AnnotationForwarding,
-			Reason:  fmt.Sprintf("%q %s", w.svc.Forwarding, r.opts.ForwardingRefused),
+			Reason:  fmt.Sprintf("%q %s", o.svc.Forwarding, r.opts.ForwardingRefused),
 		})
 	}
-	for _, s := range w.slices {
+	for _, s := range o.slices {
 		faults = append(faults, s.Faults...)
 	}
 	return faults

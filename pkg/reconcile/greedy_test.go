@@ -181,7 +181,7 @@ func TestGreedyNamespace(t *testing.T) {
 	}
 	first := entriesOf(t, maps)
 	for _, svc := range others.PutServices {
-		if got, want := first[svc.Name], (entries{units: 2, frontends: 9, backends: 4, ranges: 4}); got != want || told[svc.Name] {
+		if got, want := first[svc.Name], (entries{ports: 2, frontends: 9, backends: 4, ranges: 4}); got != want || told[svc.Name] {
 			t.Errorf("%s has %+v, told %v, want %+v", svc.Name, got, told[svc.Name], want)
 		}
 	}
@@ -190,7 +190,7 @@ func TestGreedyNamespace(t *testing.T) {
 		if all := 20 * (len(svc.SourceRanges) + 1); got.ranges != 0 && got.ranges != all {
 			t.Errorf("%s has %d of %d source ranges", svc.Name, got.ranges, all)
 		}
-		if got.units != 20 || got.frontends < 21 || got.backends < 20 || !told[svc.Name] ||
+		if got.ports != 20 || got.frontends < 21 || got.backends < 20 || !told[svc.Name] ||
 			!strings.Contains(got.lost, "its addresses") || strings.Contains(got.lost, "admit nobody") != (got.ranges == 0) {
 			t.Errorf("%s has %+v, told %v", svc.Name, got, told[svc.Name])
 		}
@@ -218,7 +218,7 @@ func TestGreedyNamespace(t *testing.T) {
 
 // entries counts what a Service has in the tables.
 type entries struct {
-	units, frontends, backends, ranges int
+	ports, frontends, backends, ranges int
 	lost                               string // what it says of it
 }
 
@@ -233,10 +233,10 @@ func entriesOf(t *testing.T, maps *bpfmap.Maps) map[model.Name]entries {
 		name := have.Names[id].Port.Service
 		c := counts[name]
 		lost := strings.Join(have.Names[id].Cut.Lost(), "; ")
-		counts[name] = entries{c.units + add.units, c.frontends + add.frontends, c.backends + add.backends, c.ranges + add.ranges, lost}
+		counts[name] = entries{c.ports + add.ports, c.frontends + add.frontends, c.backends + add.backends, c.ranges + add.ranges, lost}
 	}
 	for id := range have.Names {
-		count(id, entries{units: 1})
+		count(id, entries{ports: 1})
 	}
 	for _, f := range have.Frontends {
 		count(f.Service, entries{frontends: 1})

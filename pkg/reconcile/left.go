@@ -10,11 +10,11 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Serves reports whether an endpoint serves a unit by what the sources have told last. It
-// may be called beside all other methods.
-func (r *Reconciler) Serves(unit tables.UnitName, endpoint netip.AddrPort) bool {
-	svc, list := r.object(unit.Port.Service)
-	return svc != nil && policy.Serves(svc, unit.Port, endpoint, list)
+// Serves reports whether an endpoint serves a Service port by what the sources have told last.
+// It may be called beside all other methods.
+func (r *Reconciler) Serves(name tables.ServicePortName, endpoint netip.AddrPort) bool {
+	svc, list := r.object(name.Port.Service)
+	return svc != nil && policy.Serves(svc, name.Port, endpoint, list)
 }
 
 // noteLeft notes whether an update, which is about to be taken, may end what an endpoint

@@ -10,7 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// TestUDPLeft: a round says that endpoints of UDP may have gone when it is the first, and
+// TestUDPLeft: a sync says that endpoints of UDP may have gone when it is the first, and
 // when fewer serve than before.
 func TestUDPLeft(t *testing.T) {
 	l := start(t, newMaps(t), asIs, reconcile.Options{})
@@ -49,7 +49,7 @@ func TestUDPLeft(t *testing.T) {
 		update source.Update
 		want   bool
 	}{
-		{"the first round", put(dns(), dnsSlice("10.0.0.1")), true},
+		{"the first sync", put(dns(), dnsSlice("10.0.0.1")), true},
 		{"an endpoint comes", put(dnsSlice("10.0.0.1", "10.0.0.2")), false},
 		{"one is on its way out", put(conditions(true)), false},
 		{"one serves no more", put(conditions(false)), true},
@@ -89,7 +89,7 @@ func TestUDPLeft(t *testing.T) {
 // TestServes: an endpoint serves what the sources have told last.
 func TestServes(t *testing.T) {
 	l := start(t, newMaps(t), asIs, reconcile.Options{})
-	unit := tables.UnitName{
+	name := tables.ServicePortName{
 		Port:   model.PortName{Service: model.Name{Namespace: "default", Name: "web"}, Protocol: model.TCP},
 		Family: model.IPv4,
 	}
@@ -103,7 +103,7 @@ func TestServes(t *testing.T) {
 		{put(slice("web-1", "web", "10.0.0.2")), false},
 	} {
 		l.Apply(step.update)
-		if got := l.Serves(unit, endpoint); got != step.want {
+		if got := l.Serves(name, endpoint); got != step.want {
 			t.Errorf("after %+v: %t, want %t", step.update, got, step.want)
 		}
 	}

@@ -148,7 +148,7 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		l.Apply(put(peer("n1", "192.0.2.1"), peer("here", "192.0.2.9")))
 		l.Apply(source.Update{PeersListed: true})
 		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1"})
-		maps.SetAnswer(2, netip.MustParseAddr("192.0.2.1"), bpfmap.Takes)
+		maps.SetAnswer(2, netip.MustParseAddr("192.0.2.1"), bpfmap.Accepts)
 	})
 	run("second agent", func(t *testing.T, l *loop, asked chan bool) {
 		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1", "n1")))

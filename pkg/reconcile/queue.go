@@ -10,7 +10,7 @@ import (
 // Queue is what the sources have handed over.
 type Queue struct {
 	Last time.Time // when the last change came in; zero before the first
-	// Services and Slices count changes that no round has taken up.
+	// Services and Slices count changes that no sync has taken up.
 	Services, Slices int
 	// ServicesTotal and SlicesTotal count all changes.
 	ServicesTotal, SlicesTotal uint64

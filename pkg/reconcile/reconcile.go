@@ -61,10 +61,10 @@ type Options struct {
 	Synced func(Sync)
 }
 
-// Sync is the outcome of one round.
+// Sync is the outcome of one sync.
 type Sync struct {
 	Start    time.Time
-	Queued   time.Time // when the oldest change of the round came in
+	Queued   time.Time // when the oldest change of the sync came in
 	Duration time.Duration
 	Services int // applied
 	Pending  int // failed, to be tried again
@@ -79,12 +79,12 @@ type Sync struct {
 	NodePorts []netip.Addr
 	// NoLocal are the sums over all Services.
 	NoLocal map[model.Family]NoLocal
-	// Triggers are what made the slices change that this round brought in.
+	// Triggers are what made the slices change that this sync brought in.
 	Triggers []Trigger
 	// Peers are the nodes of the cluster; nil when unchanged.
 	Peers []tables.Peer
 	// UDPLeft says that endpoints of UDP may have gone: before this agent, too, in the
-	// first round.
+	// first sync.
 	UDPLeft bool
 }
 
@@ -105,10 +105,10 @@ type Reconciler struct {
 	dirty    map[model.Name]struct{}
 	nodeSet  bool // node addresses need a look
 	synced   bool // the source is complete
-	udpLeft  bool // for the next round
+	udpLeft  bool // for the next sync
 	queue    Queue
 	triggers map[model.Name][]Trigger // by Service
-	// When the oldest change came in that waits for a round, is in the one under way,
+	// When the oldest change came in that waits for a sync, is in the one under way,
 	// or has failed; zero is none.
 	queued, applying, stuck time.Time
 
@@ -302,7 +302,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// work is what one round has to do.
+// work is what one sync has to do.
 type work struct {
 	names   map[model.Name]struct{}
 	first   map[model.Name]struct{} // of these, those that leave room to others
@@ -316,7 +316,7 @@ type work struct {
 	queued  time.Time
 }
 
-// take collects the changes since the last round; false before the source is
+// take collects the changes since the last sync; false before the source is
 // complete.
 func (r *Reconciler) take() (work, bool) {
 	r.mu.Lock()
@@ -348,7 +348,7 @@ func (r *Reconciler) object(name model.Name) (*model.Service, []*model.Slice) {
 	return svc, list
 }
 
-// sync is one round.
+// sync applies the changes since the last sync; it does nothing before the source is complete.
 func (r *Reconciler) sync(ctx context.Context) error {
 	start := time.Now()
 	w, ok := r.take()
@@ -429,13 +429,13 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
 		for some := range slices.Chunk(w.inOrder(names), ahead) {
-			wishes, desired := r.desire(some, &w.node)
+			from, desired := r.desire(some, &w.node)
 			for i, name := range some {
 				affected, err := r.tables.Apply(desired[i])
 				maps.Copy(next, set(affected))
 				r.applied(name, err, w.queued, s.Full)
 				if err == nil || ownFault(err) {
-					r.report(s, name, wishes[i].svc, wishes[i].slices, &desired[i], &w.node)
+					r.report(s, name, from[i].svc, from[i].slices, &desired[i], &w.node)
 				}
 				desired[i].Free()
 				s.Services++

@@ -53,7 +53,7 @@ func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store
 	return l
 }
 
-// applied waits for a round in which Services were applied. There may be others before.
+// applied waits for a sync in which Services were applied. There may be others before.
 func (l *loop) applied() reconcile.Sync {
 	s := <-l.syncs
 	for s.Services == 0 {
@@ -211,10 +211,10 @@ func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
 	l.Synced()
 	first := <-l.syncs
 	if first.Pending != 1 {
-		t.Errorf("first round: %d Services pending, want 1", first.Pending)
+		t.Errorf("first sync: %d Services pending, want 1", first.Pending)
 	}
 	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) {
-		t.Errorf("b leads to %q in the first round", got)
+		t.Errorf("b leads to %q in the first sync", got)
 	}
 	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
 	for s := range l.syncs {

@@ -25,7 +25,7 @@ type place struct {
 	family  model.Family
 }
 
-// report adds to a round what has become of a Service; svc is nil when it is not
+// report adds to a sync what has become of a Service; svc is nil when it is not
 // served any more.
 func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.Node) {
 	s.Triggers = append(s.Triggers, r.takeTriggers(name)...)
@@ -53,17 +53,17 @@ func (r *Reconciler) reportCheck(s *Sync, at place, check Check) {
 	}
 }
 
-// noLocal counts the units of one family that drop for want of a local endpoint.
+// noLocal counts the Service ports of one family that drop for want of a local endpoint.
 func noLocal(desired *tables.Desired, family model.Family) (n NoLocal) {
-	for i := range desired.Units {
-		u := &desired.Units[i]
-		if u.Name.Family != family || u.Sets.Local != policy.Drop {
+	for i := range desired.Ports {
+		sp := &desired.Ports[i]
+		if sp.Name.Family != family || sp.Sets.Local != policy.Drop {
 			continue
 		}
-		if u.Name.InternalLocal {
+		if sp.Name.InternalLocal {
 			n.Internal++
 		}
-		if u.Name.ExternalLocal {
+		if sp.Name.ExternalLocal {
 			n.External++
 		}
 	}

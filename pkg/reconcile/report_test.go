@@ -13,7 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-// next returns the next round that brought in a Service.
+// next returns the next sync that brought in a Service.
 func (l *loop) next() reconcile.Sync {
 	l.t.Helper()
 	for {
@@ -23,7 +23,7 @@ func (l *loop) next() reconcile.Sync {
 				return s
 			}
 		case <-time.After(wait.Limit):
-			l.t.Fatalf("no round within %s", wait.Limit)
+			l.t.Fatalf("no sync within %s", wait.Limit)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (r *Reconciler) startRetries() (stop func()) {
 	}
 }
 
-// takeDue adds to a round the tasks that are to be tried again. The caller has the lock.
+// takeDue adds to a sync the tasks that are to be tried again. The caller has the lock.
 func (r *Reconciler) takeDue() {
 	for t := range r.retries.due {
 		if _, failed := r.failed[t]; !failed {

@@ -86,14 +86,14 @@ func parseAnswer(family uint8, message []byte) (connected, error) {
 	return connected{family, a.ID}, nil
 }
 
-// end makes the kernel end a socket of the calling thread's network namespace: what its
+// destroy makes the kernel destroy a socket of the calling thread's network namespace: what its
 // process waits for, or does with it next, fails. The error wraps ENOENT when it is gone or
 // connected to something else.
-func (c *connected) end() error {
+func (c *connected) destroy() error {
 	r := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
 	r.AddData(&request{Family: c.family, Protocol: unix.IPPROTO_UDP, ID: c.id})
 	if _, err := r.Execute(unix.NETLINK_SOCK_DIAG, 0); err != nil {
-		return fmt.Errorf("end the UDP socket from %s to %s: %w", c.socket().Local, c.socket().Peer, err)
+		return fmt.Errorf("destroy the UDP socket from %s to %s: %w", c.socket().Local, c.socket().Peer, err)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzAnswer: whatever the kernel lists, a message that is too short is an error, and of any
-// other exactly the socket that it names would be ended, with addresses of its family.
+// other exactly the socket that it names would be destroyed, with addresses of its family.
 func FuzzAnswer(f *testing.F) {
 	seed, err := binary.Append(nil, binary.NativeEndian, answer{Family: unix.AF_INET, State: established, ID: id{
 		SourcePort: [2]byte{0x12, 0x34}, DestinationPort: [2]byte{0, 53},

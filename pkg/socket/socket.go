@@ -1,4 +1,4 @@
-// Package socket ends connected UDP sockets whose endpoint is gone, so that their processes
+// Package socket destroys connected UDP sockets whose endpoint is gone, so that their processes
 // connect anew and get another one.
 //
 // A connected socket sends to the endpoint without any program being asked, and UDP has
@@ -38,45 +38,45 @@ const (
 	retry = 30 * time.Second
 )
 
-// Options are what an [Ender] needs.
+// Options are what a [Destroyer] needs.
 type Options struct {
 	// Service returns the id of the Service that has led a socket of the calling
 	// thread's network namespace to its peer; false: none has.
 	Service func(bpfmap.UDPSocket) (uint32, bool, error)
 	// Serves reports whether an endpoint serves the Service of an id.
 	Serves func(service uint32, endpoint netip.AddrPort) bool
-	// Ended is told after each search how many sockets it has ended; nil is not told.
-	Ended func(int)
+	// Destroyed is told after each search how many sockets it has destroyed; nil is not told.
+	Destroyed func(int)
 }
 
-// Ender ends sockets. Make one with [New].
-type Ender struct {
+// Destroyer destroys sockets (SOCK_DESTROY). Make one with [New].
+type Destroyer struct {
 	opts Options
 	wake chan struct{}
 }
 
-// New returns an Ender, which does nothing before Run.
-func New(o Options) *Ender {
-	return &Ender{opts: o, wake: make(chan struct{}, 1)}
+// New returns a Destroyer, which does nothing before Run.
+func New(o Options) *Destroyer {
+	return &Destroyer{opts: o, wake: make(chan struct{}, 1)}
 }
 
 // Wake says that endpoints have gone. It does not wait.
-func (e *Ender) Wake() {
+func (d *Destroyer) Wake() {
 	select {
-	case e.wake <- struct{}{}:
+	case d.wake <- struct{}{}:
 	default:
 	}
 }
 
 // Run searches all network namespaces after each Wake, and once more, until ctx ends.
-func (e *Ender) Run(ctx context.Context) {
+func (d *Destroyer) Run(ctx context.Context) {
 	var again <-chan time.Time
 	for {
 		woken := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.wake:
+		case <-d.wake:
 			woken = true
 		case <-again:
 		}
@@ -84,14 +84,14 @@ func (e *Ender) Run(ctx context.Context) {
 			return
 		}
 		start := time.Now()
-		ended, err := e.Search()
+		destroyed, err := d.Search()
 		took := time.Since(start)
-		if e.opts.Ended != nil {
-			e.opts.Ended(ended)
+		if d.opts.Destroyed != nil {
+			d.opts.Destroyed(destroyed)
 		}
-		klog.V(2).InfoS("Searched for UDP sockets whose endpoint is gone", "ended", ended, "took", took)
+		klog.V(2).InfoS("Searched for UDP sockets whose endpoint is gone", "destroyed", destroyed, "took", took)
 		if err != nil {
-			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be ended; trying again", "in", retry)
+			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be destroyed; trying again", "in", retry)
 		}
 		again = nil
 		if woken || err != nil {
@@ -103,57 +103,57 @@ func (e *Ender) Run(ctx context.Context) {
 	}
 }
 
-// Search ends what there is to end now and returns how many sockets that were. An error in
-// one network namespace keeps it from no other.
-func (e *Ender) Search() (ended int, err error) {
+// Search destroys the sockets whose endpoint is gone now and returns how many those were. An
+// error in one network namespace keeps it from no other.
+func (d *Destroyer) Search() (destroyed int, err error) {
 	err = inEach(func() error {
 		var errs []error
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			n, err := e.endFamily(family)
-			ended += n
+			n, err := d.destroyFamily(family)
+			destroyed += n
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})
-	return ended, err
+	return destroyed, err
 }
 
-// endFamily ends sockets of one family in the calling thread's network namespace.
-func (e *Ender) endFamily(family uint8) (ended int, err error) {
+// destroyFamily destroys sockets of one family in the calling thread's network namespace.
+func (d *Destroyer) destroyFamily(family uint8) (destroyed int, err error) {
 	sockets, err := list(family)
 	if err != nil {
 		return 0, err
 	}
 	for i := range sockets {
-		gone, err := e.gone(sockets[i].socket())
+		gone, err := d.gone(sockets[i].socket())
 		if err != nil {
-			return ended, err
+			return destroyed, err
 		}
 		if !gone {
 			continue
 		}
-		switch err := sockets[i].end(); {
+		switch err := sockets[i].destroy(); {
 		case errors.Is(err, unix.ENOENT):
 		case err != nil:
-			return ended, err
+			return destroyed, err
 		default:
-			ended++
+			destroyed++
 		}
 	}
-	return ended, nil
+	return destroyed, nil
 }
 
 // gone reports whether a Service has led the socket to an endpoint that does not serve it
 // any more.
-func (e *Ender) gone(s bpfmap.UDPSocket) (bool, error) {
-	service, ok, err := e.opts.Service(s)
+func (d *Destroyer) gone(s bpfmap.UDPSocket) (bool, error) {
+	service, ok, err := d.opts.Service(s)
 	if err != nil || !ok {
 		return false, err
 	}
-	return !e.opts.Serves(service, s.Peer), nil
+	return !d.opts.Serves(service, s.Peer), nil
 }
 
-// Supported returns an error unless the kernel ends a UDP socket that is made for this.
+// Supported returns an error unless the kernel destroys a UDP socket that is made for this.
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -176,9 +176,9 @@ func Supported() error {
 	if own < 0 {
 		return errors.New("the kernel does not list UDP sockets: it needs CONFIG_INET_UDP_DIAG")
 	}
-	err = sockets[own].end()
+	err = sockets[own].destroy()
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return errors.New("the kernel ends no sockets: it needs CONFIG_INET_DIAG_DESTROY")
+		return errors.New("the kernel does not destroy sockets: it needs CONFIG_INET_DIAG_DESTROY")
 	}
 	return err
 }

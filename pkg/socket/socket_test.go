@@ -31,7 +31,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestSupported: the kernels that tests run in can end sockets.
+// TestSupported: the kernels that tests run in can destroy sockets.
 func TestSupported(t *testing.T) {
 	needRoot(t)
 	if err := Supported(); err != nil {
@@ -257,10 +257,10 @@ func TestRun(t *testing.T) {
 				return 7, true, nil
 			},
 			Serves: func(service uint32, _ netip.AddrPort) bool { return service == 7 },
-			Ended: func(sockets int) {
+			Destroyed: func(sockets int) {
 				searches.Add(1)
 				if sockets != 0 {
-					t.Errorf("%d sockets are ended", sockets)
+					t.Errorf("%d sockets are destroyed", sockets)
 				}
 			},
 		})

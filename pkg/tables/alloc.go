@@ -165,7 +165,7 @@ func align(n uint32, order int) uint32 {
 	return (n + mask) &^ mask
 }
 
-// put gives back a row that get returned.
+// put frees a row that get returned.
 func (a *runs) put(r run) {
 	a.inUse -= 1 << r.order()
 	a.add(r.first, r.order())

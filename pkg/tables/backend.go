@@ -22,8 +22,8 @@ type backend struct {
 	left BackendState
 }
 
-// Backends of a unit and of the sets that it wants are in the order of addresses, so that
-// one is compared with the other in one pass.
+// Backends of a Service port and of the sets that it wants are in the order of addresses, so
+// that one is compared with the other in one pass.
 
 // cursor passes along backends.
 type cursor struct{ list []backend }
@@ -73,10 +73,10 @@ func stateOf(b *policy.Backend) BackendState {
 
 // putBackends gives an id to each endpoint and widens its membership. Bits that
 // go are left until the sets no longer lead to it.
-func (t *Tables) putBackends(u *unit, want *Unit) error {
+func (t *Tables) putBackends(sp *servicePort, want *ServicePort) error {
 	var errs []error
 	var fresh []*policy.Backend
-	known := cursor{u.backends}
+	known := cursor{sp.backends}
 	for i := range want.Sets.Backends {
 		w := &want.Sets.Backends[i]
 		b := known.find(w.AddrPort)
@@ -93,18 +93,18 @@ func (t *Tables) putBackends(u *unit, want *Unit) error {
 			next.generation++
 			next.left = 0
 		}
-		if err := t.putBackend(u, b, next); err != nil {
+		if err := t.putBackend(sp, b, next); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	added, err := t.addBackends(u, want, fresh)
-	u.backends = merge(u.backends, added)
+	added, err := t.addBackends(sp, want, fresh)
+	sp.backends = merge(sp.backends, added)
 	return errors.Join(append(errs, err)...)
 }
 
 // addBackends gives ids to endpoints that have none, in the order of addresses, so
 // that equal input gives equal ids.
-func (t *Tables) addBackends(u *unit, want *Unit, fresh []*policy.Backend) ([]backend, error) {
+func (t *Tables) addBackends(sp *servicePort, want *ServicePort, fresh []*policy.Backend) ([]backend, error) {
 	var errs []error
 	added := make([]backend, 0, len(fresh))
 	for i, w := range fresh {
@@ -117,7 +117,7 @@ func (t *Tables) addBackends(u *unit, want *Unit, fresh []*policy.Backend) ([]ba
 		next := b
 		next.generation, next.state, next.weight = b.generation+1, stateOf(w), w.Weight
 		next.node = t.nodes.of(want, w)
-		if err := t.putBackend(u, &b, next); err != nil {
+		if err := t.putBackend(sp, &b, next); err != nil {
 			t.backends.put(id)
 			errs = append(errs, err)
 			continue
@@ -144,9 +144,9 @@ func merge(list, added []backend) []backend {
 }
 
 // putBackend writes next in place of b.
-func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
+func (t *Tables) putBackend(sp *servicePort, b *backend, next backend) error {
 	entry := Backend{
-		AddrPort: b.addr, Service: u.id, State: next.state, Generation: next.generation,
+		AddrPort: b.addr, Service: sp.id, State: next.state, Generation: next.generation,
 		Weight: next.weight, Node: next.node,
 	}
 	if err := t.store.PutBackend(b.id, entry); err != nil {
@@ -160,11 +160,11 @@ func (t *Tables) putBackend(u *unit, b *backend, next backend) error {
 // dropBackends narrows the membership of backends and retires those that are
 // wanted no more and not held by a set. It never widens: a backend that comes
 // back needs the generation that putBackends writes.
-func (t *Tables) dropBackends(u *unit, wanted []policy.Backend, held map[uint32]bool) error {
+func (t *Tables) dropBackends(sp *servicePort, wanted []policy.Backend, held map[uint32]bool) error {
 	var errs []error
-	kept := u.backends[:0]
-	for i := range u.backends {
-		b := &u.backends[i]
+	kept := sp.backends[:0]
+	for i := range sp.backends {
+		b := &sp.backends[i]
 		for len(wanted) > 0 && wanted[0].AddrPort != b.addr && wanted[0].AddrPort.Compare(b.addr) < 0 {
 			wanted = wanted[1:]
 		}
@@ -180,7 +180,7 @@ func (t *Tables) dropBackends(u *unit, wanted []policy.Backend, held map[uint32]
 			if state == 0 {
 				next.node = 0
 			}
-			if err := t.putBackend(u, b, next); err != nil {
+			if err := t.putBackend(sp, b, next); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -189,18 +189,18 @@ func (t *Tables) dropBackends(u *unit, wanted []policy.Backend, held map[uint32]
 			continue
 		}
 		if len(kept) < i {
-			u.backends[len(kept)] = *b
+			sp.backends[len(kept)] = *b
 		}
 		kept = kept[:len(kept)+1]
 	}
-	clear(u.backends[len(kept):])
-	u.backends = kept
+	clear(sp.backends[len(kept):])
+	sp.backends = kept
 	return errors.Join(errs...)
 }
 
-// find returns the place of an address among the unit's backends.
-func (u *unit) find(addr netip.AddrPort) (int, bool) {
-	return slices.BinarySearchFunc(u.backends, addr, func(b backend, addr netip.AddrPort) int {
+// find returns the place of an address among the backends of the Service port.
+func (sp *servicePort) find(addr netip.AddrPort) (int, bool) {
+	return slices.BinarySearchFunc(sp.backends, addr, func(b backend, addr netip.AddrPort) int {
 		return b.addr.Compare(addr)
 	})
 }

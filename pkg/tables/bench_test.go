@@ -44,7 +44,7 @@ func BenchmarkApply(b *testing.B) {
 			b.Run(fmt.Sprintf("services=%d/endpoints=%d", services, n), func(b *testing.B) {
 				tables := New(discard{})
 				for i := range services {
-					d := oneUnit(fmt.Sprint("other-", i), vip(i), FrontendClusterIP, endpoints(10), nil)
+					d := onePort(fmt.Sprint("other-", i), vip(i), FrontendClusterIP, endpoints(10), nil)
 					if _, err := tables.Apply(d); err != nil {
 						b.Fatal(err)
 					}
@@ -52,7 +52,7 @@ func BenchmarkApply(b *testing.B) {
 				key := FrontendKey{netip.MustParseAddr("10.200.0.1"), 80, model.TCP}
 				var states [2]Desired
 				for i := range states {
-					states[i] = oneUnit("changing", key, FrontendClusterIP, endpoints(n + 1)[i:n+i], nil)
+					states[i] = onePort("changing", key, FrontendClusterIP, endpoints(n + 1)[i:n+i], nil)
 				}
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {

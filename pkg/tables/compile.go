@@ -13,7 +13,7 @@ import (
 // Desired is what one Service wants to have in the tables.
 type Desired struct {
 	Name  model.Name
-	Units []Unit
+	Ports []ServicePort
 
 	memory *[]policy.Backend // of the sets; nil: it is not used again
 }
@@ -31,8 +31,8 @@ func (d *Desired) Free() {
 	*d = Desired{Name: d.Name}
 }
 
-// Unit is one family of one port of a Service.
-type Unit struct {
+// ServicePort is what one family of one port of a Service wants to have.
+type ServicePort struct {
 	Name            ServiceName
 	Sets            policy.Sets
 	AffinitySeconds uint32
@@ -47,7 +47,7 @@ type Unit struct {
 	rings [2][]uint32
 }
 
-// DesiredFrontend is a way to reach a unit.
+// DesiredFrontend is a way to reach a Service port.
 type DesiredFrontend struct {
 	Key   FrontendKey
 	Kind  FrontendKind
@@ -73,22 +73,22 @@ func compile(svc *model.Service, slices []*model.Slice, node *model.Node, most u
 			continue
 		}
 		for i, port := range svc.Ports {
-			unit := compileUnit(svc, port, family)
-			unit.Sets = policy.Select(svc, port, family, slices, node, desired.memory)
-			before := len(unit.Sets.Backends)
-			unit.keep(each)
-			*desired.memory = (*desired.memory)[:len(*desired.memory)-(before-len(unit.Sets.Backends))]
+			sp := compilePort(svc, port, family)
+			sp.Sets = policy.Select(svc, port, family, slices, node, desired.memory)
+			before := len(sp.Sets.Backends)
+			sp.keep(each)
+			*desired.memory = (*desired.memory)[:len(*desired.memory)-(before-len(sp.Sets.Backends))]
 			if i == 0 {
-				unit.Frontends = append(unit.Frontends, addressFrontends(svc, family)...)
+				sp.Frontends = append(sp.Frontends, addressFrontends(svc, family)...)
 			}
-			desired.Units = append(desired.Units, unit)
+			desired.Ports = append(desired.Ports, sp)
 		}
 	}
 	return desired
 }
 
-func compileUnit(svc *model.Service, port model.ServicePort, family model.Family) Unit {
-	unit := Unit{
+func compilePort(svc *model.Service, port model.ServicePort, family model.Family) ServicePort {
+	sp := ServicePort{
 		Name: ServiceName{
 			Port:          model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol},
 			Family:        family,
@@ -114,14 +114,14 @@ func compileUnit(svc *model.Service, port model.ServicePort, family model.Family
 		for _, a := range addrs {
 			if model.FamilyOf(a) == family {
 				key := FrontendKey{a.Unmap(), number, port.Protocol}
-				unit.Frontends = append(unit.Frontends, DesiredFrontend{key, kind, flags})
+				sp.Frontends = append(sp.Frontends, DesiredFrontend{key, kind, flags})
 			}
 		}
 	}
 	add(svc.ClusterIPs, port.Port, FrontendClusterIP, internal)
 	add(svc.ExternalIPs, port.Port, FrontendExternalIP, external)
 	restricted := false
-	if unit.SourceRanges, restricted = policy.SourceRanges(svc, family); restricted {
+	if sp.SourceRanges, restricted = policy.SourceRanges(svc, family); restricted {
 		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external|SourceRanges)
 	} else {
 		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external)
@@ -129,7 +129,7 @@ func compileUnit(svc *model.Service, port model.ServicePort, family model.Family
 	if port.NodePort != 0 {
 		add([]netip.Addr{unspecified(family)}, port.NodePort, FrontendNodePort, external)
 	}
-	return unit
+	return sp
 }
 
 func unspecified(family model.Family) netip.Addr {

@@ -11,12 +11,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
-// lines shows each frontend as "unit: kind key flags".
+// lines shows each frontend as "port: kind key flags".
 func lines(d Desired) []string {
 	var list []string
-	for _, u := range d.Units {
-		for _, f := range u.Frontends {
-			list = append(list, fmt.Sprintf("%s %s: %s %s %04b", u.Name.Port.Port, u.Name.Family, f.Kind, f.Key, f.Flags))
+	for _, sp := range d.Ports {
+		for _, f := range sp.Frontends {
+			list = append(list, fmt.Sprintf("%s %s: %s %s %04b", sp.Name.Port.Port, sp.Name.Family, f.Kind, f.Key, f.Flags))
 		}
 	}
 	return list
@@ -111,7 +111,7 @@ func TestCompileFrontends(t *testing.T) {
 	}
 }
 
-func TestCompileUnit(t *testing.T) {
+func TestCompilePort(t *testing.T) {
 	svc := &model.Service{
 		Name:            named("web"),
 		Type:            "LoadBalancer",
@@ -131,22 +131,22 @@ func TestCompileUnit(t *testing.T) {
 		},
 	}
 	d := Compile(svc, []*model.Slice{slice}, &model.Node{Name: "here"})
-	if d.Name != svc.Name || len(d.Units) != 1 {
+	if d.Name != svc.Name || len(d.Ports) != 1 {
 		t.Fatalf("%+v", d)
 	}
-	u := d.Units[0]
+	sp := d.Ports[0]
 	wantName := ServiceName{
 		Port:   model.PortName{Service: svc.Name, Port: "http", Protocol: model.TCP},
 		Family: model.IPv4, Type: "LoadBalancer", Number: 80, NodePort: 30080, ExternalLocal: true,
 	}
-	if u.Name != wantName {
-		t.Errorf("name %+v", u.Name)
+	if sp.Name != wantName {
+		t.Errorf("name %+v", sp.Name)
 	}
 	wantRanges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.1/32")}
-	if u.AffinitySeconds != 17 || !slices.Equal(u.SourceRanges, wantRanges) {
-		t.Errorf("affinity %d, ranges %v", u.AffinitySeconds, u.SourceRanges)
+	if sp.AffinitySeconds != 17 || !slices.Equal(sp.SourceRanges, wantRanges) {
+		t.Errorf("affinity %d, ranges %v", sp.AffinitySeconds, sp.SourceRanges)
 	}
-	if u.Sets.Cluster != policy.Backends || len(u.Sets.Backends) != 2 || u.cluster().count() != 2 || u.local().count() != 1 {
-		t.Errorf("sets %+v", u.Sets)
+	if sp.Sets.Cluster != policy.Backends || len(sp.Sets.Backends) != 2 || sp.cluster().count() != 2 || sp.local().count() != 1 {
+		t.Errorf("sets %+v", sp.Sets)
 	}
 }

@@ -36,36 +36,36 @@ type wantedSet struct {
 func inCluster(b *policy.Backend) bool { return b.InCluster }
 func inLocal(b *policy.Backend) bool   { return b.InLocal }
 
-func (u *Unit) cluster() *wantedSet { return u.set(u.Sets.Cluster, inCluster, u.rings[0]) }
+func (sp *ServicePort) cluster() *wantedSet { return sp.set(sp.Sets.Cluster, inCluster, sp.rings[0]) }
 
 // local returns the local set. One that no frontend leads to gets no ring.
-func (u *Unit) local() *wantedSet {
-	set := u.set(u.Sets.Local, inLocal, u.rings[1])
-	if set.layout == layoutRing && !u.usesLocal() {
+func (sp *ServicePort) local() *wantedSet {
+	set := sp.set(sp.Sets.Local, inLocal, sp.rings[1])
+	if set.layout == layoutRing && !sp.usesLocal() {
 		set.layout = layoutRuns
 	}
 	return set
 }
 
 // usesLocal reports whether a frontend leads to the local set.
-func (u *Unit) usesLocal() bool {
-	return slices.ContainsFunc(u.Frontends, func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 })
+func (sp *ServicePort) usesLocal() bool {
+	return slices.ContainsFunc(sp.Frontends, func(f DesiredFrontend) bool { return f.Flags&(InternalLocal|ExternalLocal) != 0 })
 }
 
-func (u *Unit) set(kind policy.Kind, in func(*policy.Backend) bool, ring []uint32) *wantedSet {
+func (sp *ServicePort) set(kind policy.Kind, in func(*policy.Backend) bool, ring []uint32) *wantedSet {
 	want := &wantedSet{
 		kind:     kind,
-		backends: u.Sets.Backends,
+		backends: sp.Sets.Backends,
 		in:       in,
-		weighted: u.Algorithm != model.RoundRobin,
-		ringSize: u.RingSize,
-		bound:    u.Name.Bound,
+		weighted: sp.Algorithm != model.RoundRobin,
+		ringSize: sp.RingSize,
+		bound:    sp.Name.Bound,
 		ring:     ring,
 	}
 	switch {
-	case u.Algorithm.Hashes():
+	case sp.Algorithm.Hashes():
 		want.layout = layoutRing
-	case u.Algorithm == model.WeightedRoundRobin:
+	case sp.Algorithm == model.WeightedRoundRobin:
 		want.layout = layoutTurns
 	}
 	return want
@@ -156,10 +156,10 @@ func (c content) ids() []uint32 {
 
 // content returns what the slots of a set are to be made of: those of its backends
 // that have a weight and an id.
-func (u *unit) content(want *wantedSet) content {
+func (sp *servicePort) content(want *wantedSet) content {
 	c := content{layout: want.layout, members: make([]uint32, 0, len(want.backends))}
 	var weights []uint32
-	all := cursor{u.backends}
+	all := cursor{sp.backends}
 	for w := range want.weighing {
 		b := all.find(w.AddrPort)
 		if b == nil {
@@ -189,12 +189,12 @@ func appendWeight(weights []uint32, i int, weight uint16) []uint32 {
 }
 
 // slots returns the ids for the slots of a set.
-func (u *unit) slots(c content, want *wantedSet) []uint32 {
+func (sp *servicePort) slots(c content, want *wantedSet) []uint32 {
 	switch {
 	case c.layout == layoutRing:
 		ring := want.ring
 		if uint32(len(ring)) != c.size || len(c.members) != want.count() {
-			ring = maglev.Ring(c.size, u.ringBackends(c))
+			ring = maglev.Ring(c.size, sp.ringBackends(c))
 		}
 		slots := make([]uint32, len(ring))
 		for i, member := range ring {
@@ -216,10 +216,10 @@ func (u *unit) slots(c content, want *wantedSet) []uint32 {
 }
 
 // ringBackends returns the members as a ring takes them.
-func (u *unit) ringBackends(c content) []maglev.Backend {
-	addrs := make(map[uint32]*backend, len(u.backends))
-	for i := range u.backends {
-		addrs[u.backends[i].id] = &u.backends[i]
+func (sp *servicePort) ringBackends(c content) []maglev.Backend {
+	addrs := make(map[uint32]*backend, len(sp.backends))
+	for i := range sp.backends {
+		addrs[sp.backends[i].id] = &sp.backends[i]
 	}
 	list := make([]maglev.Backend, len(c.members))
 	for i, id := range c.members {

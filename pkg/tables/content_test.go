@@ -13,14 +13,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
-// weighed is oneUnit with weights for the endpoints, all in both sets.
+// weighed is onePort with weights for the endpoints, all in both sets.
 func weighed(algorithm model.Algorithm, weights ...uint16) Desired {
 	all := endpoints(len(weights))
-	d := oneUnit("a", vip(1), FrontendClusterIP, all, all)
-	u := &d.Units[0]
-	u.Algorithm = algorithm
+	d := onePort("a", vip(1), FrontendClusterIP, all, all)
+	sp := &d.Ports[0]
+	sp.Algorithm = algorithm
 	for i, w := range weights {
-		u.Sets.Backends[i].Weight = w
+		sp.Sets.Backends[i].Weight = w
 	}
 	return d
 }
@@ -76,19 +76,19 @@ func TestRings(t *testing.T) {
 			for _, prepared := range []bool{false, true} {
 				d := weighed(algorithm, 3, 1, 0, 2)
 				if used {
-					d.Units[0].Frontends[0].Flags = InternalLocal
+					d.Ports[0].Frontends[0].Flags = InternalLocal
 				}
 				store := newMemory(t, roomy)
 				tables := New(store)
 				if prepared {
 					tables.Prepare([]Desired{d})
-					if d.Units[0].rings[0] == nil || d.Units[0].rings[1] != nil != used {
-						t.Fatalf("%s: prepared %d and %d slots", algorithm, len(d.Units[0].rings[0]), len(d.Units[0].rings[1]))
+					if d.Ports[0].rings[0] == nil || d.Ports[0].rings[1] != nil != used {
+						t.Fatalf("%s: prepared %d and %d slots", algorithm, len(d.Ports[0].rings[0]), len(d.Ports[0].rings[1]))
 					}
 				}
 				apply(t, tables, d)
 				var list []maglev.Backend
-				for _, b := range d.Units[0].Sets.Backends {
+				for _, b := range d.Ports[0].Sets.Backends {
 					list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
 				}
 				var want []byte
@@ -117,8 +117,8 @@ func TestRings(t *testing.T) {
 func TestRingIDs(t *testing.T) {
 	all := endpoints(12)
 	with := func(addrs []netip.AddrPort) Desired {
-		d := oneUnit("a", vip(1), FrontendClusterIP, addrs, nil)
-		d.Units[0].Algorithm, d.Units[0].RingSize = model.Maglev, 1021
+		d := onePort("a", vip(1), FrontendClusterIP, addrs, nil)
+		d.Ports[0].Algorithm, d.Ports[0].RingSize = model.Maglev, 1021
 		return d
 	}
 	store := newMemory(t, roomy)
@@ -151,7 +151,7 @@ func TestPrepareUnchanged(t *testing.T) {
 		{"another hash", weighed(model.SourceHash, 1, 2, 3), false},
 		{"conditions", func() Desired {
 			d := weighed(model.Maglev, 1, 2, 3)
-			d.Units[0].Sets.Backends[0].Terminating = true
+			d.Ports[0].Sets.Backends[0].Terminating = true
 			return d
 		}(), false},
 		{"one without a weight more", weighed(model.Maglev, 1, 2, 3, 0), false},
@@ -159,7 +159,7 @@ func TestPrepareUnchanged(t *testing.T) {
 		{"one more", weighed(model.Maglev, 1, 2, 3, 1), true},
 	} {
 		tables.Prepare([]Desired{tt.desired})
-		if made := tt.desired.Units[0].rings[0] != nil; made != tt.made {
+		if made := tt.desired.Ports[0].rings[0] != nil; made != tt.made {
 			t.Errorf("changed: %s; made a ring: %t", tt.name, made)
 		}
 	}
@@ -182,7 +182,7 @@ func TestNoWeight(t *testing.T) {
 		t.Errorf("without a weight it is %+v", got)
 	}
 	none := weighed(model.Random, 0, 0)
-	none.Units[0].Sets.Cluster, none.Units[0].Sets.Local = policy.Reject, policy.Reject
+	none.Ports[0].Sets.Cluster, none.Ports[0].Sets.Local = policy.Reject, policy.Reject
 	apply(t, tables, none)
 	if got := store.services[0].Cluster; got != (Set{Kind: policy.Reject}) {
 		t.Errorf("the set of no weight is %+v", got)
@@ -209,7 +209,7 @@ func TestRingDoesNotFit(t *testing.T) {
 	if got, _ := slotsOfOnly(t, store); !slices.Equal(got, []byte{0, 1, 2}) {
 		t.Errorf("slots %v", got)
 	}
-	d.Units[0].RingSize = 251
+	d.Ports[0].RingSize = 251
 	apply(t, tables, d)
 	grace(store, tables)
 	apply(t, tables, d)

@@ -123,14 +123,14 @@ type ServiceName struct {
 	Cut Cut
 }
 
-// UnitName identifies one family of one Service port: what has an id.
-type UnitName struct {
+// ServicePortName identifies one family of one Service port: what has an id.
+type ServicePortName struct {
 	Port   model.PortName
 	Family model.Family
 }
 
-// Unit returns the part of the name that identifies.
-func (n ServiceName) Unit() UnitName { return UnitName{n.Port, n.Family} }
+// ServicePortName returns the part of the name that identifies.
+func (n ServiceName) ServicePortName() ServicePortName { return ServicePortName{n.Port, n.Family} }
 
 // BackendState tells which sets a backend is in and the endpoint's conditions.
 type BackendState uint32

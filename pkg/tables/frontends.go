@@ -12,14 +12,14 @@ import (
 var nobody model.Name
 
 // applyFrontends brings the frontends of a Service to what is desired. New ones
-// lead to units that are complete.
+// lead to Service ports that are complete.
 func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []model.Name, err error) {
 	var errs []error
 	wanted := make(map[FrontendKey]struct{})
-	for i := range desired.Units {
-		want := &desired.Units[i]
-		u := t.units[want.Name.Unit()]
-		if u == nil {
+	for i := range desired.Ports {
+		want := &desired.Ports[i]
+		sp := t.ports[want.Name.ServicePortName()]
+		if sp == nil {
 			continue // no id; reported
 		}
 		for _, f := range want.Frontends {
@@ -27,7 +27,7 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 				continue // one address as ClusterIP and external IP: the first stands
 			}
 			wanted[f.Key] = struct{}{}
-			lost, err := t.putFrontend(svc, desired.Name, f, u.id)
+			lost, err := t.putFrontend(svc, desired.Name, f, sp.id)
 			affected = append(affected, lost...)
 			errs = append(errs, err)
 		}
@@ -48,12 +48,12 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 	return affected, errors.Join(errs...)
 }
 
-// putFrontend makes a key lead to a unit, unless another Service has it. lost is
-// the Service that a stronger claim displaced.
+// putFrontend makes a key lead to a Service port, unless another Service has it. lost is
+// the Service that lost it to a claim of higher precedence.
 func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend, id uint32) (lost []model.Name, err error) {
 	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
 	f := t.frontends[want.Key]
-	if f != nil && f.owner != name && f.owner != nobody && !stronger(entry, f.Frontend) {
+	if f != nil && f.owner != name && f.owner != nobody && !hasPrecedence(entry, f.Frontend) {
 		if !slices.Contains(f.waiting, name) {
 			f.waiting = append(f.waiting, name)
 			svc.claims[want.Key] = struct{}{}

@@ -115,8 +115,8 @@ func (m *memory) PutServiceName(id uint32, name ServiceName) error {
 	if id >= m.limits.Services.Size {
 		m.broken("service id %d is beyond the limit", id)
 	}
-	if old, ok := m.names[id]; ok && old.Unit() != name.Unit() {
-		m.broken("service id %d goes from %v to %v without being cleared", id, old.Unit(), name.Unit())
+	if old, ok := m.names[id]; ok && old.ServicePortName() != name.ServicePortName() {
+		m.broken("service id %d goes from %v to %v without being cleared", id, old.ServicePortName(), name.ServicePortName())
 	} else if !ok && (m.heldServices[id] || m.leadTo(id)) {
 		m.broken("service id %d is reused while a reader may have it", id)
 	}
@@ -495,8 +495,8 @@ func (m *memory) snapshot() Snapshot {
 	return s
 }
 
-// unitView is a unit as a reader finds it, without ids.
-type unitView struct {
+// portView is a Service port as a reader finds it, without ids.
+type portView struct {
 	name           ServiceName
 	affinity       uint32
 	algorithm      model.Algorithm
@@ -513,16 +513,16 @@ type setView struct {
 	backends []netip.AddrPort
 }
 
-// view returns what the store says of each unit, and fails the test when two ids
+// view returns what the store says of each Service port, and fails the test when two ids
 // stand for one.
-func (m *memory) view() map[UnitName]unitView {
-	view := make(map[UnitName]unitView)
+func (m *memory) view() map[ServicePortName]portView {
+	view := make(map[ServicePortName]portView)
 	for id, name := range m.names {
-		if _, twice := view[name.Unit()]; twice {
-			m.t.Fatalf("%v has two ids", name.Unit())
+		if _, twice := view[name.ServicePortName()]; twice {
+			m.t.Fatalf("%v has two ids", name.ServicePortName())
 		}
 		s := m.services[id]
-		v := unitView{
+		v := portView{
 			name: name, affinity: s.AffinitySeconds, algorithm: s.Algorithm, tunnels: s.Tunnels,
 			cluster: m.viewSet(s.Cluster), local: m.viewSet(s.Local),
 			backends: make(map[netip.AddrPort]BackendState),
@@ -542,7 +542,7 @@ func (m *memory) view() map[UnitName]unitView {
 			}
 		}
 		slices.SortFunc(v.ranges, netip.Prefix.Compare)
-		view[name.Unit()] = v
+		view[name.ServicePortName()] = v
 	}
 	return view
 }

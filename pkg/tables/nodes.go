@@ -261,7 +261,7 @@ func (t *Tables) Peers() (peers []Peer, changed bool) {
 }
 
 // of returns the id of the node that a backend is on, as far as it matters.
-func (n *nodes) of(want *Unit, b *policy.Backend) uint16 {
+func (n *nodes) of(want *ServicePort, b *policy.Backend) uint16 {
 	if !want.Tunnels {
 		return 0
 	}
@@ -308,13 +308,13 @@ func (n *nodes) use(svc *service, desired *Desired) {
 // sorted.
 func (d *Desired) hosts() []string {
 	var seen map[string]struct{}
-	for i := range d.Units {
-		u := &d.Units[i]
-		if !u.Tunnels {
+	for i := range d.Ports {
+		sp := &d.Ports[i]
+		if !sp.Tunnels {
 			continue
 		}
-		for j := range u.Sets.Backends {
-			host := u.Sets.Backends[j].NodeName
+		for j := range sp.Sets.Backends {
+			host := sp.Sets.Backends[j].NodeName
 			if host == "" {
 				continue
 			}

@@ -20,10 +20,10 @@ func peer(name string, addrs ...string) *model.Peer {
 
 // tunneled is a Service with one endpoint on each of the nodes.
 func tunneled(name string, n int, hosts ...string) Desired {
-	d := oneUnit(name, vip(n), FrontendClusterIP, endpoints(len(hosts)), nil)
-	d.Units[0].Tunnels = true
+	d := onePort(name, vip(n), FrontendClusterIP, endpoints(len(hosts)), nil)
+	d.Ports[0].Tunnels = true
 	for i, host := range hosts {
-		d.Units[0].Sets.Backends[i].NodeName = host
+		d.Ports[0].Sets.Backends[i].NodeName = host
 	}
 	return d
 }
@@ -45,7 +45,7 @@ func TestNodesAffectServices(t *testing.T) {
 	apply(t, tables, tunneled("a", 1, "n1", "n2"))
 	apply(t, tables, tunneled("b", 2, "n2"))
 	plain := tunneled("c", 3, "n1")
-	plain.Units[0].Tunnels = false
+	plain.Ports[0].Tunnels = false
 	apply(t, tables, plain)
 
 	n1, n2, here := peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"), peer("here", "192.0.2.9")

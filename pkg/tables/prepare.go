@@ -14,26 +14,26 @@ import (
 func (t *Tables) Prepare(desired []Desired) {
 	var jobs []func()
 	for i := range desired {
-		for j := range desired[i].Units {
-			want := &desired[i].Units[j]
-			u := t.units[want.Name.Unit()]
-			if u == nil {
-				u = &unit{}
+		for j := range desired[i].Ports {
+			want := &desired[i].Ports[j]
+			sp := t.ports[want.Name.ServicePortName()]
+			if sp == nil {
+				sp = &servicePort{}
 			}
-			jobs = u.prepare(jobs, want.cluster(), u.cluster, &want.rings[0])
-			jobs = u.prepare(jobs, want.local(), u.local, &want.rings[1])
+			jobs = sp.prepare(jobs, want.cluster(), sp.cluster, &want.rings[0])
+			jobs = sp.prepare(jobs, want.local(), sp.local, &want.rings[1])
 		}
 	}
 	parallel(jobs)
 }
 
 // prepare adds a job that makes the ring of a set, if it needs a new one.
-func (u *unit) prepare(jobs []func(), want *wantedSet, have content, ring *[]uint32) []func() {
+func (sp *servicePort) prepare(jobs []func(), want *wantedSet, have content, ring *[]uint32) []func() {
 	if want.kind != policy.Backends || want.layout != layoutRing {
 		return jobs
 	}
 	if n := want.count(); len(have.members) == n {
-		if c := u.content(want); len(c.members) == n && c.equal(have) {
+		if c := sp.content(want); len(c.members) == n && c.equal(have) {
 			return jobs
 		}
 	}

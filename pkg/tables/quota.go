@@ -267,18 +267,18 @@ func (r *room) cut(a *ask, d *Desired) (faults []model.Fault) {
 		all |= 1 << of
 		switch of {
 		case ofPorts:
-			d.Units = d.Units[:min(len(d.Units), int(given))]
+			d.Ports = d.Ports[:min(len(d.Ports), int(given))]
 		case ofFrontends:
 			d.cutFrontends(int(given))
 		case ofSourceRanges:
-			for i := range d.Units {
-				d.Units[i].SourceRanges = nil
+			for i := range d.Ports {
+				d.Ports[i].SourceRanges = nil
 			}
 		}
 		faults = append(faults, model.Fault{Reason: r.quotas[of].reason(of, a.want[of], given), Partly: true})
 	}
-	for i := range d.Units {
-		d.Units[i].Name.Cut = all
+	for i := range d.Ports {
+		d.Ports[i].Name.Cut = all
 	}
 	return faults
 }
@@ -316,9 +316,9 @@ func (d *Desired) cutFrontends(most int) {
 		return 4
 	}
 	var all []*DesiredFrontend
-	for i := range d.Units {
-		for j := range d.Units[i].Frontends {
-			all = append(all, &d.Units[i].Frontends[j])
+	for i := range d.Ports {
+		for j := range d.Ports[i].Frontends {
+			all = append(all, &d.Ports[i].Frontends[j])
 		}
 	}
 	slices.SortFunc(all, func(a, b *DesiredFrontend) int {
@@ -328,9 +328,9 @@ func (d *Desired) cutFrontends(most int) {
 	for _, f := range all[:min(len(all), most)] {
 		kept[*f] = true
 	}
-	for i := range d.Units {
-		u := &d.Units[i]
-		u.Frontends = slices.DeleteFunc(u.Frontends, func(f DesiredFrontend) bool { return !kept[f] })
+	for i := range d.Ports {
+		sp := &d.Ports[i]
+		sp.Frontends = slices.DeleteFunc(sp.Frontends, func(f DesiredFrontend) bool { return !kept[f] })
 	}
 }
 
@@ -347,7 +347,7 @@ func (t *Tables) CompileAsk(svc *model.Service, slices []*model.Slice, node *mod
 	return compile(svc, slices, node, uint64(t.room.quotas[ofBackends].service()))
 }
 
-// backendsEach returns how many backends each unit of the Service may have where all have no
+// backendsEach returns how many backends each port of the Service may have where all have no
 // more than most.
 func backendsEach(svc *model.Service, slices []*model.Slice, most uint64) uint64 {
 	var listed []uint64
@@ -370,11 +370,11 @@ func backendsEach(svc *model.Service, slices []*model.Slice, most uint64) uint64
 
 // keep leaves so many backends: first those of the local set, if a frontend leads to it,
 // then those that get new connections, in the order of addresses.
-func (u *Unit) keep(most uint64) {
-	if uint64(len(u.Sets.Backends)) <= most {
+func (sp *ServicePort) keep(most uint64) {
+	if uint64(len(sp.Sets.Backends)) <= most {
 		return
 	}
-	local := u.usesLocal()
+	local := sp.usesLocal()
 	rank := func(b *policy.Backend) int {
 		switch {
 		case b.Weight == 0:
@@ -385,14 +385,14 @@ func (u *Unit) keep(most uint64) {
 		return 1
 	}
 	var kept [3]uint64
-	for i := range u.Sets.Backends {
-		kept[rank(&u.Sets.Backends[i])]++
+	for i := range sp.Sets.Backends {
+		kept[rank(&sp.Sets.Backends[i])]++
 	}
 	for i := range kept {
 		kept[i] = min(kept[i], most)
 		most -= kept[i]
 	}
-	u.Sets.Backends = slices.DeleteFunc(u.Sets.Backends, func(b policy.Backend) bool {
+	sp.Sets.Backends = slices.DeleteFunc(sp.Sets.Backends, func(b policy.Backend) bool {
 		n := &kept[rank(&b)]
 		if *n == 0 {
 			return true

@@ -147,11 +147,11 @@ func TestDemand(t *testing.T) {
 	}
 	slices := []*model.Slice{slice}
 	want := Demand{}
-	for _, u := range Compile(svc, slices, &model.Node{}).Units {
+	for _, sp := range Compile(svc, slices, &model.Node{}).Ports {
 		want[ofPorts]++
-		want[ofFrontends] += uint32(len(u.Frontends))
-		want[ofBackends] += uint32(len(u.Sets.Backends))
-		want[ofSourceRanges] += uint32(len(u.SourceRanges))
+		want[ofFrontends] += uint32(len(sp.Frontends))
+		want[ofBackends] += uint32(len(sp.Sets.Backends))
+		want[ofSourceRanges] += uint32(len(sp.SourceRanges))
 	}
 	if got := DemandOf(svc, slices); got != want {
 		t.Errorf("the Service asks for %d, Compile makes %d", got, want)

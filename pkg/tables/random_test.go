@@ -46,9 +46,9 @@ func TestRandomFull(t *testing.T) {
 		w.settle()
 		one := model.Name{Namespace: "ns", Name: "svc-1"}
 		last := randomDesired(w.rand, one)
-		last.Units = last.Units[:min(1, len(last.Units))]
-		for i := range last.Units {
-			last.Units[i].Algorithm = model.Random // no ring would fit
+		last.Ports = last.Ports[:min(1, len(last.Ports))]
+		for i := range last.Ports {
+			last.Ports[i].Algorithm = model.Random // no ring would fit
 		}
 		w.desired = map[model.Name]Desired{one: last}
 		w.peers = w.peers[:min(4, len(w.peers))]
@@ -280,7 +280,7 @@ func (w *world) check() {
 		}
 	}
 	if len(got) != len(want) {
-		w.t.Errorf("%d units, want %d", len(got), len(want))
+		w.t.Errorf("%d Service ports, want %d", len(got), len(want))
 	}
 	w.checkFrontends()
 	w.checkNodes(fresh)
@@ -291,22 +291,22 @@ func (w *world) check() {
 }
 
 // checkFrontends verifies that each frontend that a Service wants is there and
-// leads to the one with the strongest claim, or to one of them.
+// leads to the one with the claim of highest precedence, or to one of them.
 func (w *world) checkFrontends() {
 	w.t.Helper()
 	type claim struct {
-		unit  UnitName
+		port  ServicePortName
 		kind  FrontendKind
 		flags FrontendFlags
 	}
 	claims := make(map[FrontendKey][]claim)
 	for _, d := range w.desired {
 		seen := make(map[FrontendKey]bool)
-		for _, u := range d.Units {
-			for _, f := range u.Frontends {
+		for _, sp := range d.Ports {
+			for _, f := range sp.Frontends {
 				if !seen[f.Key] {
 					seen[f.Key] = true
-					claims[f.Key] = append(claims[f.Key], claim{u.Name.Unit(), f.Kind, f.Flags})
+					claims[f.Key] = append(claims[f.Key], claim{sp.Name.ServicePortName(), f.Kind, f.Flags})
 				}
 			}
 		}
@@ -317,7 +317,7 @@ func (w *world) checkFrontends() {
 			list = slices.DeleteFunc(list, func(c claim) bool { return !given(c) })
 		}
 		f, ok := w.store.frontends[key]
-		got := claim{w.store.names[f.Service].Unit(), f.Kind, f.Flags}
+		got := claim{w.store.names[f.Service].ServicePortName(), f.Kind, f.Flags}
 		if !ok || !slices.Contains(list, got) {
 			w.t.Errorf("frontend %s leads (%t) to %+v, wanted by %+v", key, ok, got, list)
 		}

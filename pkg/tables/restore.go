@@ -20,12 +20,12 @@ func Restore(store Store, have Snapshot) *Tables {
 	for _, p := range have.ServiceCIDRs {
 		t.cidrs[p] = struct{}{}
 	}
-	byID := t.restoreUnits(&have)
+	byID := t.restorePorts(&have)
 	t.restoreBackends(&have, byID)
 	t.restoreSets(&have, byID)
 	for _, r := range have.SourceRanges {
-		if u := byID[r.Service]; u != nil {
-			u.ranges[r.Prefix] = struct{}{}
+		if sp := byID[r.Service]; sp != nil {
+			sp.ranges[r.Prefix] = struct{}{}
 			t.ranges++
 		} else {
 			t.orphans.ranges = append(t.orphans.ranges, r)
@@ -36,7 +36,7 @@ func Restore(store Store, have Snapshot) *Tables {
 	return t
 }
 
-// orphans are entries that belong to no unit.
+// orphans are entries that belong to no Service port.
 type orphans struct {
 	services []uint32
 	backends []orphan
@@ -51,17 +51,17 @@ type orphan struct {
 // clearOrphans marks as unused what a former agent left half done, unless it has
 // been put to use again since.
 func (t *Tables) clearOrphans() error {
-	users := make(map[uint32]*unit)
+	users := make(map[uint32]*servicePort)
 	usedBackends := make(map[uint32]bool)
-	for _, u := range t.units {
-		users[u.id] = u
-		for _, b := range u.backends {
+	for _, sp := range t.ports {
+		users[sp.id] = sp
+		for _, b := range sp.backends {
 			usedBackends[b.id] = true
 		}
 	}
 	var errs []error
 	for _, r := range t.orphans.ranges {
-		if u := users[r.Service]; u == nil || !u.allows(r.Prefix) {
+		if sp := users[r.Service]; sp == nil || !sp.allows(r.Prefix) {
 			errs = append(errs, t.store.DeleteSourceRange(r))
 		}
 	}
@@ -85,26 +85,26 @@ func (t *Tables) clearOrphans() error {
 	return err
 }
 
-// restoreUnits takes over the Service ids. A name found twice keeps its first id.
-func (t *Tables) restoreUnits(have *Snapshot) map[uint32]*unit {
-	byID := make(map[uint32]*unit, len(have.Names))
+// restorePorts takes over the Service ids. A name found twice keeps its first id.
+func (t *Tables) restorePorts(have *Snapshot) map[uint32]*servicePort {
+	byID := make(map[uint32]*servicePort, len(have.Names))
 	end := uint32(0)
 	for _, id := range slices.Sorted(maps.Keys(have.Names)) {
 		end = id + 1
 		name := have.Names[id]
-		if t.units[name.Unit()] != nil {
+		if t.ports[name.ServicePortName()] != nil {
 			t.orphans.services = append(t.orphans.services, id)
 			continue
 		}
-		u := &unit{
+		sp := &servicePort{
 			id:     id,
 			name:   name,
 			ranges: make(map[netip.Prefix]struct{}),
 		}
-		byID[id] = u
-		t.units[name.Unit()] = u
+		byID[id] = sp
+		t.ports[name.ServicePortName()] = sp
 		svc := t.service(name.Port.Service)
-		svc.units = append(svc.units, name.Unit())
+		svc.ports = append(svc.ports, name.ServicePortName())
 	}
 	t.services.restore(end, func(id uint32) bool { return byID[id] != nil })
 	return byID
@@ -112,21 +112,21 @@ func (t *Tables) restoreUnits(have *Snapshot) map[uint32]*unit {
 
 // restoreBackends takes over the backend ids. Which sets a backend has left is not
 // in the store: each that it is not in counts.
-func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
+func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*servicePort) {
 	used := make(map[uint32]bool, len(have.Backends))
 	end := uint32(0)
 	for _, id := range slices.Sorted(maps.Keys(have.Backends)) {
 		end = id + 1
 		b := have.Backends[id]
-		u, place, known := byID[b.Service], 0, false
-		if u != nil {
-			place, known = u.find(b.AddrPort)
+		sp, place, known := byID[b.Service], 0, false
+		if sp != nil {
+			place, known = sp.find(b.AddrPort)
 		}
-		if u == nil || known {
+		if sp == nil || known {
 			t.orphans.backends = append(t.orphans.backends, orphan{id, b})
 			continue
 		}
-		u.backends = slices.Insert(u.backends, place, backend{
+		sp.backends = slices.Insert(sp.backends, place, backend{
 			addr:       b.AddrPort,
 			id:         id,
 			generation: b.Generation,
@@ -140,20 +140,20 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*unit) {
 	t.backends.restore(end, func(id uint32) bool { return used[id] })
 }
 
-// restoreSets takes over the sets whose slots all lead to backends of the unit.
-// The others count as refusing, so that the next Apply writes them anew.
-func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
+// restoreSets takes over the sets whose slots all lead to backends of the Service port.
+// The others count as rejecting, so that the next Apply writes them anew.
+func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 	type owner struct {
 		run
-		unit  *unit
+		port  *servicePort
 		local bool
 	}
 	var owners []owner
-	for id, u := range byID {
+	for id, sp := range byID {
 		entry := have.Services[id]
-		u.entry = entry
-		known := make(map[uint32]bool, len(u.backends))
-		for _, b := range u.backends {
+		sp.entry = entry
+		known := make(map[uint32]bool, len(sp.backends))
+		for _, b := range sp.backends {
 			known[b.id] = true
 		}
 		take := func(set *Set, in *content, local bool) {
@@ -162,14 +162,14 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
 			}
 			ids := have.Slots(*set)
 			if uint32(len(ids)) != set.Count || slices.ContainsFunc(ids, func(id uint32) bool { return !known[id] }) {
-				*set, u.stale = Set{}, true
+				*set, sp.stale = Set{}, true
 				return
 			}
 			*in = content{raw: ids}
-			owners = append(owners, owner{run{set.First, set.Count}, u, local})
+			owners = append(owners, owner{run{set.First, set.Count}, sp, local})
 		}
-		take(&u.entry.Cluster, &u.cluster, false)
-		take(&u.entry.Local, &u.local, true)
+		take(&sp.entry.Cluster, &sp.cluster, false)
+		take(&sp.entry.Local, &sp.local, true)
 	}
 	slices.SortFunc(owners, func(a, b owner) int { return cmp.Compare(a.first, b.first) })
 	rows := make([]run, len(owners))
@@ -183,20 +183,20 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*unit) {
 			continue
 		}
 		bad = slices.Delete(bad, i, i+1)
-		o.unit.stale = true
+		o.port.stale = true
 		if o.local {
-			o.unit.entry.Local, o.unit.local = Set{}, content{}
+			o.port.entry.Local, o.port.local = Set{}, content{}
 		} else {
-			o.unit.entry.Cluster, o.unit.cluster = Set{}, content{}
+			o.port.entry.Cluster, o.port.cluster = Set{}, content{}
 		}
 	}
 }
 
-func (t *Tables) restoreFrontends(have *Snapshot, byID map[uint32]*unit) {
+func (t *Tables) restoreFrontends(have *Snapshot, byID map[uint32]*servicePort) {
 	for key, f := range have.Frontends {
 		owner := nobody
-		if u := byID[f.Service]; u != nil {
-			owner = u.name.Port.Service
+		if sp := byID[f.Service]; sp != nil {
+			owner = sp.name.Port.Service
 		}
 		t.frontends[key] = &frontend{Frontend: f, owner: owner}
 		t.service(owner).frontends[key] = struct{}{}

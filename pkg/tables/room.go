@@ -40,7 +40,7 @@ func (t *Tables) SetBounds(b Bounds) {
 // from nothing else, neither from the order in which they came nor from what is in the
 // tables: so they are the same on all nodes with the same endpoints, and after a restart. No
 // namespace gets less than an equal part of what there is, unless it asks for less, and within
-// a namespace no Service; so who asks for much gives way.
+// a namespace no Service; so whoever asks for much yields.
 
 // plainBound is the bound of a set that has one slot for each endpoint.
 const plainBound = 1
@@ -211,8 +211,8 @@ func (r *room) left() uint64 {
 // ask returns what the sets of the Service ask for.
 func (d *Desired) ask() *ask {
 	a := &ask{}
-	for i := range d.Units {
-		for _, want := range []*wantedSet{d.Units[i].cluster(), d.Units[i].local()} {
+	for i := range d.Ports {
+		for _, want := range []*wantedSet{d.Ports[i].cluster(), d.Ports[i].local()} {
 			if s := want.ask(); s.ring > 0 || s.weights > uint64(s.count) {
 				a.sets = append(a.sets, s)
 			}
@@ -337,25 +337,25 @@ func (t *Tables) Bound(d *Desired) []model.Fault {
 	if len(a.sets) == 0 || a.extra(a.givenOrder) == a.extra(fullOrder) {
 		return faults
 	}
-	for i := range d.Units {
-		d.Units[i].bind(a.givenOrder)
+	for i := range d.Ports {
+		d.Ports[i].bind(a.givenOrder)
 	}
 	return append(faults, model.Fault{Reason: a.reason(&t.room.bounds), Partly: true})
 }
 
-// bind bounds the sets of a unit. When a ring has no room, the unit's algorithm is random.
-func (u *Unit) bind(order int) {
+// bind bounds the sets of a Service port. When a ring has no room, its algorithm is random.
+func (sp *ServicePort) bind(order int) {
 	bound := uint32(plainBound)
 	if order > 0 {
 		bound = 1 << order
 	}
-	for _, want := range []*wantedSet{u.cluster(), u.local()} {
+	for _, want := range []*wantedSet{sp.cluster(), sp.local()} {
 		s := want.ask()
 		if s.slots(uint64(bound)) != s.slots(1<<fullOrder) {
-			u.Name.Bound = bound
+			sp.Name.Bound = bound
 		}
 		if s.ring > 0 && boundRing(s.ring, s.count, bound) == 0 {
-			u.Name.Bound, u.Algorithm = plainBound, model.Random
+			sp.Name.Bound, sp.Algorithm = plainBound, model.Random
 			return
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func ringed(name model.Name, ports, endpointCount int, size uint32) Desired {
 	d := Desired{Name: name}
 	for i := range ports {
-		d.Units = append(d.Units, Unit{
+		d.Ports = append(d.Ports, ServicePort{
 			Name:      ServiceName{Port: model.PortName{Service: name, Port: fmt.Sprint(i), Protocol: model.TCP}, Family: model.IPv4},
 			Sets:      sets(endpoints(endpointCount), nil),
 			Algorithm: model.Maglev,
@@ -29,12 +29,12 @@ func ringed(name model.Name, ports, endpointCount int, size uint32) Desired {
 func given(t *Tables, wants []Desired) map[model.Name]uint32 {
 	sizes := make(map[model.Name]uint32)
 	for _, d := range wants {
-		d.Units = slices.Clone(d.Units)
+		d.Ports = slices.Clone(d.Ports)
 		t.Bound(&d)
-		u := &d.Units[0]
+		sp := &d.Ports[0]
 		sizes[d.Name] = 1
-		if u.Algorithm.Hashes() {
-			want := u.cluster()
+		if sp.Algorithm.Hashes() {
+			want := sp.cluster()
 			sizes[d.Name] = want.size(want.count())
 		}
 	}
@@ -47,7 +47,7 @@ func share(t *Tables) []model.Name {
 	return slices.Collect(maps.Keys(changed))
 }
 
-// TestShare: who asks for much gives way, the same whatever the order is in which Services
+// TestShare: whoever asks for much yields, the same whatever the order is in which Services
 // come and go.
 func TestShare(t *testing.T) {
 	wants := []Desired{

@@ -12,18 +12,18 @@ import (
 // putSet writes the slots of a set that differs from the present one, and
 // returns the set with the content it got: a part of it when there is no room
 // for all, the present one when it could not be written.
-func (t *Tables) putSet(u *unit, have Set, haveContent content, want *wantedSet) (Set, content, error) {
+func (t *Tables) putSet(sp *servicePort, have Set, haveContent content, want *wantedSet) (Set, content, error) {
 	if want.kind != policy.Backends {
 		return Set{Kind: want.kind}, content{}, nil
 	}
-	c := u.content(want)
+	c := sp.content(want)
 	if len(c.members) == 0 {
 		return Set{Kind: policy.Reject}, content{}, nil
 	}
 	if have.Kind == policy.Backends && c.equal(haveContent) {
 		return have, c, nil
 	}
-	slots := u.slots(c, want)
+	slots := sp.slots(c, want)
 	if have.Kind == policy.Backends && slices.Equal(slots, haveContent.raw) {
 		return have, c, nil
 	}

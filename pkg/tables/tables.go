@@ -21,13 +21,13 @@ type Tables struct {
 	backends ids
 	slots    runs
 
-	units     map[UnitName]*unit
+	ports     map[ServicePortName]*servicePort
 	owned     map[model.Name]*service
 	frontends map[FrontendKey]*frontend
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
 	nodes     nodes
-	ranges    uint32 // source ranges of all units
+	ranges    uint32 // source ranges of all Service ports
 
 	room room
 
@@ -37,7 +37,7 @@ type Tables struct {
 
 // service is what one Service has in the tables.
 type service struct {
-	units     []UnitName
+	ports     []ServicePortName
 	frontends map[FrontendKey]struct{}
 	// claims are the frontends it wants that another Service has.
 	claims map[FrontendKey]struct{}
@@ -74,7 +74,7 @@ func New(store Store) *Tables {
 		services:  ids{limit: limits.Services.Size},
 		backends:  ids{limit: limits.Backends.Size},
 		slots:     runs{limit: limits.Slots.Size},
-		units:     make(map[UnitName]*unit),
+		ports:     make(map[ServicePortName]*servicePort),
 		owned:     make(map[model.Name]*service),
 		frontends: make(map[FrontendKey]*frontend),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
@@ -109,22 +109,22 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 	svc := t.service(desired.Name)
 	t.nodes.use(svc, &desired)
 	var errs []error
-	wanted := make(map[UnitName]bool, len(desired.Units))
-	for i := range desired.Units {
-		want := &desired.Units[i]
-		name := want.Name.Unit()
+	wanted := make(map[ServicePortName]bool, len(desired.Ports))
+	for i := range desired.Ports {
+		want := &desired.Ports[i]
+		name := want.Name.ServicePortName()
 		wanted[name] = true
-		u, err := t.unit(want.Name)
+		sp, err := t.port(want.Name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
 			continue
 		}
-		if !slices.Contains(svc.units, name) {
-			svc.units = append(svc.units, name)
+		if !slices.Contains(svc.ports, name) {
+			svc.ports = append(svc.ports, name)
 		}
-		err = t.applyUnit(u, want)
+		err = t.applyPort(sp, want)
 		if errors.Is(err, ErrFull) && !t.retired.Empty() {
-			err = t.applyUnit(u, want) // in the room that it has given up itself
+			err = t.applyPort(sp, want) // in the room that it has given up itself
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
@@ -132,17 +132,17 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 	}
 	affected, err = t.applyFrontends(svc, &desired)
 	errs = append(errs, err, t.narrowRanges(&desired))
-	for _, name := range slices.Clone(svc.units) {
-		if wanted[name] || t.leadsTo(svc, t.units[name].id) {
+	for _, name := range slices.Clone(svc.ports) {
+		if wanted[name] || t.leadsTo(svc, t.ports[name].id) {
 			continue
 		}
-		if err := t.removeUnit(name); err != nil {
+		if err := t.removePort(name); err != nil {
 			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
 			continue
 		}
-		svc.units = slices.DeleteFunc(svc.units, func(n UnitName) bool { return n == name })
+		svc.ports = slices.DeleteFunc(svc.ports, func(n ServicePortName) bool { return n == name })
 	}
-	if len(svc.units) == 0 && len(svc.frontends) == 0 && len(svc.claims) == 0 {
+	if len(svc.ports) == 0 && len(svc.frontends) == 0 && len(svc.claims) == 0 {
 		delete(t.owned, desired.Name)
 	}
 	return affected, errors.Join(errs...)
@@ -152,10 +152,10 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 // be applied. Of the slots that rings and weights take some more are needed while they are
 // replaced.
 func (t *Tables) Reserve() error {
-	units, backends := t.room.sum(ofPorts), t.room.sum(ofBackends)
+	ports, backends := t.room.sum(ofPorts), t.room.sum(ofBackends)
 	shared := t.room.shared()
 	slots := backends*slotsPerBackend + shared + shared/16
-	return t.store.Reserve(uint32(units), uint32(backends), uint32(min(slots, math.MaxUint32)))
+	return t.store.Reserve(uint32(ports), uint32(backends), uint32(min(slots, math.MaxUint32)))
 }
 
 func (t *Tables) service(name model.Name) *service {
@@ -245,7 +245,7 @@ func (t *Tables) Release(r Retired) {
 	t.nodes.free = append(t.nodes.free, r.nodes...)
 }
 
-// leadsTo reports whether a frontend of the Service still leads to the unit.
+// leadsTo reports whether a frontend of the Service still leads to the Service port.
 func (t *Tables) leadsTo(svc *service, id uint32) bool {
 	for key := range svc.frontends {
 		if t.frontends[key].Service == id {
@@ -283,9 +283,9 @@ func (t *Tables) Usage() []Fill {
 	}
 }
 
-// stronger reports whether frontend a displaces b: a ClusterIP is given by the
+// hasPrecedence reports whether frontend a takes precedence over b: a ClusterIP is given by the
 // cluster, the other addresses are chosen by whoever writes the Service.
-func stronger(a, b Frontend) bool {
+func hasPrecedence(a, b Frontend) bool {
 	return ofCluster(a) && !ofCluster(b)
 }
 

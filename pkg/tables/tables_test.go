@@ -14,8 +14,8 @@ import (
 
 func named(name string) model.Name { return model.Name{Namespace: "ns", Name: name} }
 
-func web(name string) UnitName {
-	return UnitName{model.PortName{Service: named(name), Port: "web", Protocol: model.TCP}, model.IPv4}
+func web(name string) ServicePortName {
+	return ServicePortName{model.PortName{Service: named(name), Port: "web", Protocol: model.TCP}, model.IPv4}
 }
 
 // endpoints returns the addresses of n endpoints.
@@ -46,10 +46,10 @@ func sets(cluster, local []netip.AddrPort) policy.Sets {
 	return s
 }
 
-// oneUnit is a Service of one port with these endpoints in its cluster set, local
+// onePort is a Service of one port with these endpoints in its cluster set, local
 // ones in the other, and a frontend.
-func oneUnit(name string, key FrontendKey, kind FrontendKind, cluster, local []netip.AddrPort) Desired {
-	return Desired{Name: named(name), Units: []Unit{{
+func onePort(name string, key FrontendKey, kind FrontendKind, cluster, local []netip.AddrPort) Desired {
+	return Desired{Name: named(name), Ports: []ServicePort{{
 		Name:      ServiceName{Port: web(name).Port, Family: model.IPv4, Type: "ClusterIP", Number: 80},
 		Sets:      sets(cluster, local),
 		Frontends: []DesiredFrontend{{Key: key, Kind: kind}},
@@ -70,7 +70,7 @@ func apply(t *testing.T, tables *Tables, desired Desired) []model.Name {
 	return affected
 }
 
-// grace does what the agent does between two rounds.
+// grace does what the agent does between two syncs.
 func grace(store *memory, tables *Tables) {
 	retired := tables.Retire()
 	store.Barrier()
@@ -113,11 +113,11 @@ func TestComeBack(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, set %b", tt.name, member), func(t *testing.T) {
 				store := newMemory(t, roomy)
 				tables := New(store)
-				without := oneUnit("a", vip(1), FrontendClusterIP, rest, all)
+				without := onePort("a", vip(1), FrontendClusterIP, rest, all)
 				if member == InLocal {
-					without = oneUnit("a", vip(1), FrontendClusterIP, all, rest)
+					without = onePort("a", vip(1), FrontendClusterIP, all, rest)
 				}
-				apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all, all))
+				apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, all))
 				id, b := store.backendAt(gone)
 				stayed, s := store.backendAt(rest[0])
 				apply(t, tables, without)
@@ -128,7 +128,7 @@ func TestComeBack(t *testing.T) {
 					t.Error("void in the set that it did not leave")
 				}
 				tt.between(store, &tables)
-				apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all, all))
+				apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, all))
 				if store.valid(id, b.Generation, member) {
 					t.Error("valid after it came back")
 				}
@@ -145,15 +145,15 @@ func TestComeBackFromNowhere(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
 	all := endpoints(2)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all, nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, nil))
 	id, b := store.backendAt(all[1])
 	for range 3 {
-		apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all[:1], nil))
+		apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all[:1], nil))
 		if store.valid(id, b.Generation, membership) {
 			t.Fatal("valid after it left")
 		}
 		grace(store, tables)
-		apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all, nil))
+		apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, nil))
 		if store.valid(id, b.Generation, membership) {
 			t.Fatal("valid after it came back")
 		}
@@ -165,19 +165,19 @@ func TestStay(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
 	all := endpoints(100)
-	want := oneUnit("a", vip(1), FrontendClusterIP, all, all)
+	want := onePort("a", vip(1), FrontendClusterIP, all, all)
 	apply(t, tables, want)
 	id, before := store.backendAt(all[50])
 	service := store.frontends[vip(1)].Service
 
-	changed := oneUnit("a", vip(2), FrontendExternalIP, all[40:], all[50:])
-	changed.Units[0].AffinitySeconds = 5
-	changed.Units[0].Name.Type = "LoadBalancer"
-	changed.Units[0].Sets.Backends[10].Ready = false
-	changed.Units[0].Sets.Backends[10].Terminating = true
+	changed := onePort("a", vip(2), FrontendExternalIP, all[40:], all[50:])
+	changed.Ports[0].AffinitySeconds = 5
+	changed.Ports[0].Name.Type = "LoadBalancer"
+	changed.Ports[0].Sets.Backends[10].Ready = false
+	changed.Ports[0].Sets.Backends[10].Terminating = true
 	apply(t, tables, changed)
 	grace(store, tables)
-	apply(t, tables, oneUnit("b", vip(3), FrontendClusterIP, all, all))
+	apply(t, tables, onePort("b", vip(3), FrontendClusterIP, all, all))
 	apply(t, tables, want)
 	for range 2 {
 		for again, b := range store.backends {
@@ -197,9 +197,9 @@ func TestStay(t *testing.T) {
 // TestFailedWrites lets each write of a change fail in turn: what served goes on
 // serving, and repeating the change completes it.
 func TestFailedWrites(t *testing.T) {
-	before := oneUnit("a", vip(1), FrontendClusterIP, endpoints(3), endpoints(2))
-	after := oneUnit("a", vip(2), FrontendClusterIP, endpoints(5)[2:], endpoints(5)[3:])
-	before.Units[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	before := onePort("a", vip(1), FrontendClusterIP, endpoints(3), endpoints(2))
+	after := onePort("a", vip(2), FrontendClusterIP, endpoints(5)[2:], endpoints(5)[3:])
+	before.Ports[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for n := 1; ; n++ {
 		store := newMemory(t, roomy)
 		failing := &failAt{memory: store}
@@ -296,9 +296,9 @@ func TestFullServices(t *testing.T) {
 	limits.Services.Size = 2
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	apply(t, tables, oneUnit("b", vip(2), FrontendClusterIP, endpoints(1), nil))
-	c := oneUnit("c", vip(3), FrontendClusterIP, endpoints(1), nil)
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
+	apply(t, tables, onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil))
+	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
 	_, err := tables.Apply(c)
 	wantFull(t, err, "bl_service", "--max-services")
 	if len(store.frontends) != 2 || len(store.names) != 2 {
@@ -318,8 +318,8 @@ func TestFullBackends(t *testing.T) {
 	limits.Backends.Size = 10
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	b := oneUnit("b", vip(2), FrontendClusterIP, endpoints(8), nil)
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
+	b := onePort("b", vip(2), FrontendClusterIP, endpoints(8), nil)
 	_, err := tables.Apply(b)
 	wantFull(t, err, "bl_backend", "--max-backends")
 	if !strings.Contains(err.Error(), "2 of 8 endpoints are not used") {
@@ -328,7 +328,7 @@ func TestFullBackends(t *testing.T) {
 	if v := store.view()[web("b")]; !slices.Equal(v.cluster.backends, endpoints(6)) {
 		t.Errorf("served are %s, want six endpoints", v.cluster)
 	}
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(1), nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
 	apply(t, tables, b)
 	if v := store.view()[web("b")]; len(v.cluster.backends) != 8 {
 		t.Errorf("served are %s, want eight endpoints", v.cluster)
@@ -341,8 +341,8 @@ func TestFullBackendsRolling(t *testing.T) {
 	limits.Backends.Size = 6
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(8)[4:], nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(8)[4:], nil))
 	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(8)[4:]) {
 		t.Errorf("served are %s", v.cluster)
 	}
@@ -355,8 +355,8 @@ func TestFullSlotsRolling(t *testing.T) {
 	limits.Slots.Size = 16
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(9), nil))
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(10)[1:], nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(9), nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(10)[1:], nil))
 	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(10)[1:]) {
 		t.Errorf("served are %s", v.cluster)
 	}
@@ -367,8 +367,8 @@ func TestFullSlots(t *testing.T) {
 	limits.Slots.Size = 16 + 8
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(9), nil))
-	b := oneUnit("b", vip(2), FrontendClusterIP, endpoints(13), nil)
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(9), nil))
+	b := onePort("b", vip(2), FrontendClusterIP, endpoints(13), nil)
 	_, err := tables.Apply(b)
 	wantFull(t, err, "bl_slot", "--max-slots")
 	if !strings.Contains(err.Error(), "5 of 13 endpoints are not used") {
@@ -377,7 +377,7 @@ func TestFullSlots(t *testing.T) {
 	if v := store.view()[web("b")]; !slices.Equal(v.cluster.backends, endpoints(8)) {
 		t.Errorf("served are %s, want eight endpoints", v.cluster)
 	}
-	c := oneUnit("c", vip(3), FrontendClusterIP, endpoints(1), nil)
+	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
 	_, err = tables.Apply(c)
 	wantFull(t, err, "bl_slot", "--max-slots")
 	if v := store.view()[web("c")]; v.cluster.kind != policy.Reject {
@@ -401,8 +401,8 @@ func TestFullFrontends(t *testing.T) {
 	limits.Frontends.Size = 1
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	b := oneUnit("b", vip(2), FrontendClusterIP, endpoints(1), nil)
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
+	b := onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil)
 	_, err := tables.Apply(b)
 	wantFull(t, err, "bl_frontend", "--max-frontends")
 	if _, err := tables.Remove(named("a")); err != nil {
@@ -421,10 +421,10 @@ func TestBarrierFails(t *testing.T) {
 	limits.Slots.Size = 8
 	store := newMemory(t, limits)
 	tables := New(store)
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, endpoints(3), nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(3), nil))
 	store.barrierErr = errors.New("no barrier")
-	next := oneUnit("a", vip(1), FrontendClusterIP, endpoints(5)[1:], nil)
+	next := onePort("a", vip(1), FrontendClusterIP, endpoints(5)[1:], nil)
 	if _, err := tables.Apply(next); !errors.Is(err, store.barrierErr) {
 		t.Fatalf("error %v", err)
 	}
@@ -451,9 +451,9 @@ func TestClash(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
 	key := vip(1)
-	a := oneUnit("a", key, FrontendExternalIP, endpoints(1), nil)
-	b := oneUnit("b", key, FrontendLoadBalancer, endpoints(1), nil)
-	c := oneUnit("c", key, FrontendExternalIP, endpoints(1), nil)
+	a := onePort("a", key, FrontendExternalIP, endpoints(1), nil)
+	b := onePort("b", key, FrontendLoadBalancer, endpoints(1), nil)
+	c := onePort("c", key, FrontendExternalIP, endpoints(1), nil)
 	apply(t, tables, a)
 	for _, d := range []Desired{b, c, b} {
 		_, err := tables.Apply(d)
@@ -467,7 +467,7 @@ func TestClash(t *testing.T) {
 	}
 
 	// The owner changes its address; both that wait are told, once each.
-	affected := apply(t, tables, oneUnit("a", vip(2), FrontendExternalIP, endpoints(1), nil))
+	affected := apply(t, tables, onePort("a", vip(2), FrontendExternalIP, endpoints(1), nil))
 	if want := []model.Name{named("b"), named("c")}; !slices.Equal(affected, want) {
 		t.Fatalf("affected are %v, want %v", affected, want)
 	}
@@ -480,7 +480,7 @@ func TestClash(t *testing.T) {
 	}
 
 	// A waiting Service that gives up is not told.
-	apply(t, tables, oneUnit("b", vip(3), FrontendExternalIP, endpoints(1), nil))
+	apply(t, tables, onePort("b", vip(3), FrontendExternalIP, endpoints(1), nil))
 	if affected, err := tables.Remove(named("c")); err != nil || len(affected) != 0 {
 		t.Fatalf("affected are %v, %v", affected, err)
 	}
@@ -495,8 +495,8 @@ func TestClashClusterIP(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
 	key := vip(1)
-	squatter := oneUnit("squatter", key, FrontendExternalIP, endpoints(1), nil)
-	owner := oneUnit("owner", key, FrontendClusterIP, endpoints(1), nil)
+	squatter := onePort("squatter", key, FrontendExternalIP, endpoints(1), nil)
+	owner := onePort("owner", key, FrontendClusterIP, endpoints(1), nil)
 	apply(t, tables, squatter)
 	if affected := apply(t, tables, owner); !slices.Equal(affected, []model.Name{named("squatter")}) {
 		t.Fatalf("affected are %v, want the squatter", affected)
@@ -532,8 +532,8 @@ func TestSharedAddress(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
 	key := FrontendKey{Addr: vip(1).Addr}
-	a := oneUnit("a", key, FrontendAddress, endpoints(1), nil)
-	b := oneUnit("b", key, FrontendAddress, endpoints(1), nil)
+	a := onePort("a", key, FrontendAddress, endpoints(1), nil)
+	b := onePort("b", key, FrontendAddress, endpoints(1), nil)
 	apply(t, tables, a)
 	apply(t, tables, b)
 	if got := store.ownerOf(key); got != "a" {
@@ -547,8 +547,8 @@ func TestSharedAddress(t *testing.T) {
 	if got := store.ownerOf(key); got != "b" {
 		t.Fatalf("%s has the address, want b", got)
 	}
-	owner := oneUnit("owner", key, FrontendAddress, endpoints(1), nil)
-	owner.Units[0].Frontends[0].Flags = RefuseOthers
+	owner := onePort("owner", key, FrontendAddress, endpoints(1), nil)
+	owner.Ports[0].Frontends[0].Flags = RefuseOthers
 	if affected := apply(t, tables, owner); !slices.Equal(affected, []model.Name{named("b")}) {
 		t.Fatalf("affected are %v, want b", affected)
 	}
@@ -562,13 +562,13 @@ func TestLarge(t *testing.T) {
 	limits := roomy
 	store := newMemory(t, limits)
 	tables := New(store)
-	big := oneUnit("big", vip(1), FrontendClusterIP, endpoints(5000), endpoints(2500))
+	big := onePort("big", vip(1), FrontendClusterIP, endpoints(5000), endpoints(2500))
 	apply(t, tables, big)
 	if v := store.view()[web("big")]; len(v.cluster.backends) != 5000 || len(v.local.backends) != 2500 {
 		t.Fatalf("sets of %d and %d", len(v.cluster.backends), len(v.local.backends))
 	}
 	before := store.writes
-	apply(t, tables, oneUnit("big", vip(1), FrontendClusterIP, endpoints(5001), endpoints(2500)))
+	apply(t, tables, onePort("big", vip(1), FrontendClusterIP, endpoints(5001), endpoints(2500)))
 	if n := store.writes - before; n != 3 { // backend, slots, set
 		t.Errorf("one more endpoint makes %d writes, want 3", n)
 	}
@@ -617,9 +617,9 @@ func TestPruneOrphans(t *testing.T) {
 	store.frontends[vip(1)] = Frontend{Service: 6, Kind: FrontendClusterIP}
 	tables := Restore(store, store.snapshot())
 
-	d := oneUnit("a", vip(1), FrontendLoadBalancer, nil, nil)
+	d := onePort("a", vip(1), FrontendLoadBalancer, nil, nil)
 	mine := netip.MustParsePrefix("10.0.0.0/8")
-	d.Units[0].SourceRanges = []netip.Prefix{mine}
+	d.Ports[0].SourceRanges = []netip.Prefix{mine}
 	if affected := apply(t, tables, d); len(affected) != 0 {
 		t.Errorf("affected are %v", affected)
 	}
@@ -685,10 +685,10 @@ func TestComeBackFails(t *testing.T) {
 	failing := &failAt{memory: store}
 	tables := New(failing)
 	all := endpoints(2)
-	both := oneUnit("a", vip(1), FrontendClusterIP, all, all)
+	both := onePort("a", vip(1), FrontendClusterIP, all, all)
 	apply(t, tables, both)
 	id, b := store.backendAt(all[1])
-	apply(t, tables, oneUnit("a", vip(1), FrontendClusterIP, all[:1], all))
+	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all[:1], all))
 	failing.count, failing.at = 0, 1
 	if _, err := tables.Apply(both); !errors.Is(err, errWrite) {
 		t.Fatalf("error %v", err)
@@ -706,8 +706,8 @@ func TestComeBackFails(t *testing.T) {
 // Service's backends: the next Apply puts them right.
 func TestRestoreBroken(t *testing.T) {
 	want := []Desired{
-		oneUnit("a", vip(1), FrontendClusterIP, endpoints(4), nil),
-		oneUnit("b", vip(2), FrontendClusterIP, endpoints(4), endpoints(2)),
+		onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil),
+		onePort("b", vip(2), FrontendClusterIP, endpoints(4), endpoints(2)),
 	}
 	breaks := map[string]func(m *memory, a, b uint32){
 		"shared run": func(m *memory, a, _ uint32) {

@@ -22,8 +22,8 @@ const (
 	kindAnswer   = 2
 )
 
-// flagTakes says that the node takes packets of the tunnel.
-const flagTakes = 1 << 0
+// flagAccepts says that the node accepts tunnel traffic.
+const flagAccepts = 1 << 0
 
 // code shows that the sender of a message knows a secret.
 type code [16]byte

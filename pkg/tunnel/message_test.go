@@ -13,7 +13,7 @@ import (
 func FuzzMessage(f *testing.F) {
 	f.Add(message{version: version, kind: kindQuestion, nonce: 0x0102030405060708}.marshal())
 	f.Add(message{version: version, kind: kindQuestion, nonce: 5, signed: true, code: code{7: 7}}.marshal())
-	f.Add(append(message{version: version, kind: kindAnswer, flags: flagTakes}.marshal(), 1, 2, 3))
+	f.Add(append(message{version: version, kind: kindAnswer, flags: flagAccepts}.marshal(), 1, 2, 3))
 	f.Add(message{version: 255, kind: 255, flags: 255}.marshal()[:messageSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
@@ -43,16 +43,16 @@ func FuzzMessage(f *testing.F) {
 func wantUnmoved(t *testing.T, m message) {
 	t.Helper()
 	for _, p := range []peer{
-		{id: 1, addr: at(1), answer: bpfmap.Takes, nonce: ^m.nonce, until: time.Now().Add(time.Hour)},
-		{id: 1, addr: at(1), answer: bpfmap.Takes, nonce: m.nonce}, // answered before
+		{id: 1, addr: at(1), answer: bpfmap.Accepts, nonce: ^m.nonce, until: time.Now().Add(time.Hour)},
+		{id: 1, addr: at(1), answer: bpfmap.Accepts, nonce: m.nonce}, // answered before
 	} {
-		known := nodes{answers: map[uint16]bpfmap.Answer{1: bpfmap.Takes, 2: bpfmap.Silent}}
+		known := nodes{answers: map[uint16]bpfmap.Answer{1: bpfmap.Accepts, 2: bpfmap.Unreachable}}
 		prober := New(Options{Nodes: &known})
 		now := p
 		prober.peers[1] = &now
 		prober.heard(1, m)
 		prober.heard(2, m)
-		if now != p || known.answers[1] != bpfmap.Takes || known.answers[2] != bpfmap.Silent {
+		if now != p || known.answers[1] != bpfmap.Accepts || known.answers[2] != bpfmap.Unreachable {
 			t.Fatalf("%+v makes %+v of %+v, answers %v", m, now, p, known.answers)
 		}
 	}

@@ -66,24 +66,24 @@ func TestRotation(t *testing.T) {
 	a.run()
 	b.run()
 	a.peers(2)
-	a.eventually(2, bpfmap.Takes)
+	a.eventually(2, bpfmap.Accepts)
 	b.SetSecrets(Secrets{after})
 	a.eventually(2, bpfmap.Refuses)
 	b.SetSecrets(nil)
 	a.eventually(2, bpfmap.Refuses)
 	b.SetSecrets(Secrets{before})
-	a.eventually(2, bpfmap.Takes)
+	a.eventually(2, bpfmap.Accepts)
 
 	b.SetSecrets(Secrets{before, after})
 	a.SetSecrets(Secrets{after, before})
-	if got := a.Answer(2); got != bpfmap.Asked && got != bpfmap.Takes {
+	if got := a.Answer(2); got != bpfmap.Asked && got != bpfmap.Accepts {
 		t.Errorf("after another secret is sent, the node %s", got)
 	}
-	a.eventually(2, bpfmap.Takes)
+	a.eventually(2, bpfmap.Accepts)
 	b.SetSecrets(Secrets{after})
 	a.SetSecrets(Secrets{after})
 	for end := time.Now().Add(4 * a.interval); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got := a.Answer(2); got != bpfmap.Takes {
+		if got := a.Answer(2); got != bpfmap.Accepts {
 			t.Fatalf("in the end, the node %s", got)
 		}
 	}

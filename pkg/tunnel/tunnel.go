@@ -1,5 +1,5 @@
-// Package tunnel finds out which nodes take packets of the tunnel, by asking their agents
-// at the tunnel's own port, and answers theirs.
+// Package tunnel finds out which nodes accept tunnel traffic, by asking their agents at the
+// tunnel's own port, and answers theirs.
 //
 // An answer proves that Beeline runs there, takes part, and that the network lets the
 // port through. While it is missing, packets reach that node's backends by SNAT.
@@ -29,12 +29,12 @@ const (
 	eagerTries = 5
 	// timeout is how long an answer may take.
 	timeout = time.Second
-	// missable is after how many questions without an answer a node counts as silent. An
-	// agent may be away for two, about 20 s: its programs go on without it.
+	// missable is after how many questions without an answer a node counts as unreachable.
+	// An agent may be away for two, about 20 s: its programs go on without it.
 	missable = 3
-	// Silence is the longest time for which other nodes may use the tunnel to one whose agent
-	// has ended.
-	Silence = missable*interval*11/10 + timeout
+	// UnreachableAfter is the longest time for which other nodes may use the tunnel to one
+	// whose agent has ended.
+	UnreachableAfter = missable*interval*11/10 + timeout
 	// pace is the shortest time between two answers to one node.
 	pace = 200 * time.Millisecond
 	// retry is how long to wait before the port is asked for again that another program
@@ -56,9 +56,8 @@ type Options struct {
 	// Port is the UDP port of the tunnel.
 	Port  uint16
 	Nodes Nodes
-	// Takes reports whether this node takes packets of the tunnel that come in by a
-	// device.
-	Takes func(ifindex int) bool
+	// Accepts reports whether this node accepts tunnel traffic that comes in by a device.
+	Accepts func(ifindex int) bool
 	// Secrets are those of the cluster at first; see [Prober.SetSecrets].
 	Secrets Secrets
 }
@@ -89,7 +88,7 @@ type peer struct {
 	next    time.Time // when to ask again
 	until   time.Time // when the answer has to be there; zero: none is due
 	nonce   uint64    // of the last question
-	asked   int       // since it last said that it takes packets
+	asked   int       // since it last said that it accepts tunnel traffic
 	missing int       // questions since the last answer that have timed out
 }
 
@@ -108,7 +107,7 @@ func New(o Options) *Prober {
 
 // SetPeers replaces the nodes of the cluster. Those with backends that packets are to be
 // tunneled to are asked. What a node has said before, also to a former agent, holds until
-// it is silent.
+// it is unreachable.
 func (p *Prober) SetPeers(list []tables.Peer) {
 	now := time.Now()
 	p.mu.Lock()
@@ -183,7 +182,7 @@ func (p *Prober) Run(ctx context.Context) {
 			continue
 		}
 		if err.Error() != told {
-			klog.ErrorS(err, "Other nodes cannot be asked whether they take packets of the tunnel, trying again", "port", p.opts.Port)
+			klog.ErrorS(err, "Other nodes cannot be asked whether they accept tunnel traffic, trying again", "port", p.opts.Port)
 			told = err.Error()
 		}
 		pause.For(ctx, retry)
@@ -278,7 +277,7 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 		if !peer.until.IsZero() && !now.Before(peer.until) {
 			peer.until = time.Time{}
 			if peer.missing++; peer.missing >= missable {
-				p.say(peer, bpfmap.Silent)
+				p.say(peer, bpfmap.Unreachable)
 			}
 		}
 		if !now.Before(peer.next) {
@@ -300,7 +299,7 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 
 // pause returns how long to wait before a node is asked again.
 func (p *Prober) pause(peer *peer) time.Duration {
-	if peer.answer != bpfmap.Takes && peer.asked < eagerTries {
+	if peer.answer != bpfmap.Accepts && peer.asked < eagerTries {
 		return p.eager
 	}
 	return p.interval*9/10 + rand.N(p.interval/5)
@@ -313,7 +312,7 @@ func (p *Prober) question(q question) {
 		return
 	}
 	if err := s.send(q.marshal(), netip.Addr{}, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
-		klog.V(2).ErrorS(err, "A node cannot be asked whether it takes packets of the tunnel", "node", q.addr)
+		klog.V(2).ErrorS(err, "A node cannot be asked whether it accepts tunnel traffic", "node", q.addr)
 	}
 }
 
@@ -360,8 +359,8 @@ func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to 
 		return
 	}
 	a := message{version: version, kind: kindAnswer, nonce: m.nonce, signed: m.signed}
-	if secrets.verify(m, to.addr) && p.opts.Takes(to.ifindex) {
-		a.flags |= flagTakes
+	if secrets.verify(m, to.addr) && p.opts.Accepts(to.ifindex) {
+		a.flags |= flagAccepts
 	}
 	if a.signed {
 		a.code = secrets.sent().sign(a, to.addr)
@@ -382,8 +381,8 @@ func (p *Prober) heard(id uint16, m message) {
 	}
 	peer.until, peer.missing = time.Time{}, 0
 	answer := bpfmap.Refuses
-	if m.version == version && m.flags&flagTakes != 0 && p.secrets.verify(m, peer.addr) {
-		answer, peer.asked = bpfmap.Takes, 0
+	if m.version == version && m.flags&flagAccepts != 0 && p.secrets.verify(m, peer.addr) {
+		answer, peer.asked = bpfmap.Accepts, 0
 	}
 	p.say(peer, answer)
 	peer.next = time.Now().Add(p.pause(peer))
@@ -394,8 +393,8 @@ func (p *Prober) say(peer *peer, answer bpfmap.Answer) {
 	if peer.answer == answer {
 		return
 	}
-	if peer.answer == bpfmap.Takes {
-		klog.InfoS("Node takes no packets of the tunnel any more, new connections reach it by SNAT", "node", peer.addr, "answer", answer)
+	if peer.answer == bpfmap.Accepts {
+		klog.InfoS("Node no longer accepts tunnel traffic, new connections reach it by SNAT", "node", peer.addr, "answer", answer)
 	}
 	peer.answer = answer
 	p.opts.Nodes.SetAnswer(peer.id, peer.addr, answer)

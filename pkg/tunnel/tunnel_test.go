@@ -56,13 +56,13 @@ func (n *nodes) SetAnswer(id uint16, addr netip.Addr, answer bpfmap.Answer) {
 type agent struct {
 	*Prober
 	*nodes
-	t     *testing.T
-	takes bool
+	t       *testing.T
+	accepts bool
 }
 
 func newAgent(t *testing.T, id uint16, port uint16) *agent {
-	a := &agent{nodes: &nodes{unknown: map[uint16]bool{}, answers: map[uint16]bpfmap.Answer{}}, t: t, takes: true}
-	a.Prober = New(Options{Port: port, Nodes: a.nodes, Takes: func(ifindex int) bool { return a.takes && ifindex == 1 }})
+	a := &agent{nodes: &nodes{unknown: map[uint16]bool{}, answers: map[uint16]bpfmap.Answer{}}, t: t, accepts: true}
+	a.Prober = New(Options{Port: port, Nodes: a.nodes, Accepts: func(ifindex int) bool { return a.accepts && ifindex == 1 }})
 	a.listenOn = []netip.Addr{at(id)}
 	a.interval, a.eager, a.timeout = 300*time.Millisecond, 250*time.Millisecond, 200*time.Millisecond
 	return a
@@ -122,14 +122,14 @@ func freePort(t *testing.T) uint16 {
 func TestAnswers(t *testing.T) {
 	port := freePort(t)
 	a, b, c := newAgent(t, 1, port), newAgent(t, 2, port), newAgent(t, 3, port)
-	c.takes = false
+	c.accepts = false
 	stop := b.run()
 	a.run()
 	c.run()
 	a.peers(2, 3, 4)
-	a.eventually(2, bpfmap.Takes)
+	a.eventually(2, bpfmap.Accepts)
 	a.eventually(3, bpfmap.Refuses)
-	a.eventually(4, bpfmap.Silent)
+	a.eventually(4, bpfmap.Unreachable)
 	if got := a.Answer(5); got != bpfmap.NotAsked {
 		t.Errorf("a node without backends %s", got)
 	}
@@ -140,37 +140,37 @@ func TestAnswers(t *testing.T) {
 	// The third question from now on comes after 540 ms at the earliest.
 	stop()
 	for end := time.Now().Add(250 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got := a.Answer(2); got != bpfmap.Takes {
+		if got := a.Answer(2); got != bpfmap.Accepts {
 			t.Fatalf("a node that is away for a moment %s", got)
 		}
 	}
 	b = newAgent(t, 2, port)
 	stop = b.run()
 	time.Sleep(time.Second)
-	if got := a.Answer(2); got != bpfmap.Takes {
+	if got := a.Answer(2); got != bpfmap.Accepts {
 		t.Errorf("a node that was away for a moment %s", got)
 	}
 	stop()
-	a.eventually(2, bpfmap.Silent)
+	a.eventually(2, bpfmap.Unreachable)
 	b = newAgent(t, 2, port)
 	b.run()
-	a.eventually(2, bpfmap.Takes)
+	a.eventually(2, bpfmap.Accepts)
 	a.peers(3)
 	a.eventually(2, bpfmap.NotAsked)
 }
 
-// TestKnownBefore: what a former agent was told holds until the node is silent.
+// TestKnownBefore: what a former agent was told holds until the node is unreachable.
 func TestKnownBefore(t *testing.T) {
 	a := newAgent(t, 1, freePort(t))
-	a.SetAnswer(2, at(2), bpfmap.Takes)
-	a.SetAnswer(3, at(3), bpfmap.Takes)
+	a.SetAnswer(2, at(2), bpfmap.Accepts)
+	a.SetAnswer(3, at(3), bpfmap.Accepts)
 	a.peers(2)
 	a.eventually(3, bpfmap.NotAsked)
-	if got := a.Answer(2); got != bpfmap.Takes {
+	if got := a.Answer(2); got != bpfmap.Accepts {
 		t.Errorf("at the start, node 2 %s", got)
 	}
 	a.run()
-	a.eventually(2, bpfmap.Silent)
+	a.eventually(2, bpfmap.Unreachable)
 }
 
 // TestPort: the port is open only while there are nodes.
@@ -198,7 +198,7 @@ func TestPort(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		if want {
-			a.eventually(2, bpfmap.Silent)
+			a.eventually(2, bpfmap.Unreachable)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func TestStrangers(t *testing.T) {
 		return answer
 	}
 	got := answered(0, 77)
-	want := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77, signed: true}
+	want := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 77, signed: true}
 	want.code = Secret{}.sign(want, at(1))
 	if got != want {
 		t.Errorf("the answer is %+v, want %+v", got, want)
@@ -292,10 +292,10 @@ func TestStrangers(t *testing.T) {
 	}
 
 	a.peers(8)
-	forged := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 77, signed: true}
+	forged := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 77, signed: true}
 	forged.code = Secret{}.sign(forged, at(8))
 	talk(8, forged.marshal())
-	if got := a.Answer(8); got == bpfmap.Takes {
+	if got := a.Answer(8); got == bpfmap.Accepts {
 		t.Error("an answer that nobody asked for counts")
 	}
 }
@@ -308,25 +308,25 @@ func TestAnotherVersion(t *testing.T) {
 	a.Prober.secrets = Secrets{ours, theirs}
 	a.peers(2)
 	answer := func(version uint8, nonce uint64, by Secret, from uint16) message {
-		m := message{version: version, kind: kindAnswer, flags: flagTakes, nonce: nonce, signed: true}
+		m := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: nonce, signed: true}
 		m.code = by.sign(m, at(from))
 		return m
 	}
 	no := message{version: version, kind: kindAnswer, nonce: 5, signed: true}
 	no.code = ours.sign(no, at(2))
 	changed := no
-	changed.flags = flagTakes
+	changed.flags = flagAccepts
 	for what, tt := range map[string]struct {
 		message
 		want bpfmap.Answer
 	}{
 		"another version":      {answer(version+1, 5, ours, 2), bpfmap.Refuses},
-		"the former version":   {message{version: 1, kind: kindAnswer, flags: flagTakes, nonce: 5}, bpfmap.Refuses},
-		"the secret":           {answer(version, 5, ours, 2), bpfmap.Takes},
-		"the next secret":      {answer(version, 5, theirs, 2), bpfmap.Takes},
+		"the former version":   {message{version: 1, kind: kindAnswer, flags: flagAccepts, nonce: 5}, bpfmap.Refuses},
+		"the secret":           {answer(version, 5, ours, 2), bpfmap.Accepts},
+		"the next secret":      {answer(version, 5, theirs, 2), bpfmap.Accepts},
 		"another secret":       {answer(version, 5, nobodys, 2), bpfmap.Refuses},
 		"no secret":            {answer(version, 5, Secret{}, 2), bpfmap.Refuses},
-		"no code":              {message{version: version, kind: kindAnswer, flags: flagTakes, nonce: 5}, bpfmap.Refuses},
+		"no code":              {message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 5}, bpfmap.Refuses},
 		"of another node":      {answer(version, 5, ours, 3), bpfmap.Refuses},
 		"no":                   {no, bpfmap.Refuses},
 		"changed on its way":   {changed, bpfmap.Refuses},

@@ -50,8 +50,8 @@ func TestPages(t *testing.T) {
 	for _, line := range []string{
 		`beeline_service_connections_total{ip_family="IPv4",namespace="default",port="web",protocol="TCP",service="web"} 7`,
 		`beeline_datapath_events_total{effect="refused",reason="undeclared_port"} 1`,
-		`beeline_nodes{answer="takes"} 0`,
-		`beeline_nodes{answer="silent"} 0`,
+		`beeline_nodes{answer="accepts"} 0`,
+		`beeline_nodes{answer="unreachable"} 0`,
 		`beeline_table_entries{map="bl_service"} 3`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {

@@ -66,7 +66,7 @@ func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
 		if err != nil || node == 0 {
 			return nil, fmt.Errorf("%s is no node: %w", farNode.Tunnel, err)
 		}
-		maps.SetAnswer(node, farNode.Tunnel, bpfmap.Takes)
+		maps.SetAnswer(node, farNode.Tunnel, bpfmap.Accepts)
 		return b, nil
 	})
 }

@@ -24,7 +24,7 @@ var (
 )
 
 // Packets that differ have ports from firstPort on; after so many ports the next ones
-// have another address. They are those that flows keep: the ports behind move aside.
+// have another address. They are those that flows keep: the ports behind are remapped.
 const (
 	firstPort = 1024
 	ports     = 32768 - firstPort

@@ -6,7 +6,7 @@ import (
 )
 
 // TestWrongValues: a value that the chart does not know, or of the wrong form, is
-// refused, with its name.
+// rejected, with its name.
 func TestWrongValues(t *testing.T) {
 	t.Parallel()
 	h := newHelm(t, "")
@@ -42,7 +42,7 @@ func TestWrongValues(t *testing.T) {
 		}
 		for _, part := range c.parts {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("the refusal of %q does not say %q:\n%v", c.values, part, err)
+				t.Errorf("the rejection of %q does not say %q:\n%v", c.values, part, err)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ const (
 	longOutside, longPod = 100, 34
 	rateOutside, ratePod = 30, 10
 	// outsideLifetime is how old connections from outside become, for a node is
-	// given back only when those through Beeline have ended.
+	// handed back only when those through Beeline have ended.
 	outsideLifetime = 40 * time.Second
 )
 

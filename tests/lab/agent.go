@@ -39,7 +39,7 @@ type Agent struct {
 	datapath   *datapath.Datapath
 	reconciler *reconcile.Reconciler
 	stop       func()
-	ender      *socket.Ender
+	destroyer  *socket.Destroyer
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -72,7 +72,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.ender = socket.New(socket.Options{Service: a.datapath.UDPService, Serves: a.serves})
+	a.destroyer = socket.New(socket.Options{Service: a.datapath.UDPService, Serves: a.serves})
 	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
 	h.must("list the host's addresses", func() error {
 		addrs, err := host.Addresses()
@@ -116,7 +116,7 @@ func (a *Agent) run(h *Host) {
 			a.end(err)
 		}
 	})
-	parts.Go(func() { a.ender.Run(ctx) })
+	parts.Go(func() { a.destroyer.Run(ctx) })
 	parts.Go(func() {
 		if err := a.reconciler.Run(ctx); err != nil {
 			a.end(err)
@@ -146,12 +146,12 @@ func (a *Agent) Sink() source.Sink { return a.reconciler }
 // serves reports whether an endpoint serves the Service of an id.
 func (a *Agent) serves(service uint32, endpoint netip.AddrPort) bool {
 	name, ok := a.Maps().ServiceName(service)
-	return ok && a.reconciler.Serves(name.Unit(), endpoint)
+	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 
 func (a *Agent) synced(s reconcile.Sync) {
 	if s.UDPLeft {
-		a.ender.Wake()
+		a.destroyer.Wake()
 	}
 	a.mu.Lock()
 	a.last = s
@@ -159,15 +159,15 @@ func (a *Agent) synced(s reconcile.Sync) {
 	a.changed.Broadcast()
 }
 
-// EndSockets ends UDP sockets whose endpoint is gone at once, in place of soon, and returns
-// how many those are.
-func (a *Agent) EndSockets() int {
+// DestroySockets destroys UDP sockets whose endpoint is gone at once, in place of soon, and
+// returns how many those are.
+func (a *Agent) DestroySockets() int {
 	a.t.Helper()
-	ended, err := a.ender.Search()
+	destroyed, err := a.destroyer.Search()
 	if err != nil {
 		a.t.Error(err)
 	}
-	return ended
+	return destroyed
 }
 
 func (a *Agent) end(err error) {
@@ -208,7 +208,7 @@ func (a *Agent) Update(u source.Update) {
 	}
 }
 
-// wait returns after a round that began after start.
+// wait returns after a sync that began after start.
 func (a *Agent) wait(start time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

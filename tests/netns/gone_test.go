@@ -47,8 +47,8 @@ func connect(t *testing.T, s *lab.Socket, to netip.AddrPort) {
 	wantKept(t, "just connected", s)
 }
 
-// wantEnded checks that whoever waits for an answer gets an error.
-func wantEnded(t *testing.T, what string, s *lab.Socket) {
+// wantDestroyed checks that whoever waits for an answer gets an error.
+func wantDestroyed(t *testing.T, what string, s *lab.Socket) {
 	t.Helper()
 	s.Ready(time.Minute) // a slow machine pauses for long after a search
 	if _, _, err := s.Receive(); !errors.Is(err, unix.ECONNABORTED) {
@@ -64,11 +64,11 @@ func wantKept(t *testing.T, what string, s *lab.Socket) {
 	}
 }
 
-// wantEnds checks how many sockets a search ends.
-func wantEnds(t *testing.T, what string, a *lab.Agent, want int) {
+// wantDestroys checks how many sockets a search destroys.
+func wantDestroys(t *testing.T, what string, a *lab.Agent, want int) {
 	t.Helper()
-	if got := a.EndSockets(); got != want {
-		t.Errorf("%s: %d sockets are ended, want %d", what, got, want)
+	if got := a.DestroySockets(); got != want {
+		t.Errorf("%s: %d sockets are destroyed, want %d", what, got, want)
 	}
 }
 
@@ -112,9 +112,9 @@ func TestEndpointGone(t *testing.T) {
 			}
 			applyGone(a, 2)
 			for _, s := range through {
-				wantEnded(t, "through the Service", s)
+				wantDestroyed(t, "through the Service", s)
 			}
-			wantEnds(t, "another search", a, 0)
+			wantDestroys(t, "another search", a, 0)
 			for _, s := range through {
 				connect(t, s, c.to)
 				if answer, err := s.Ask("who"); err != nil || ap(answer) != backendPort(c.moved) {
@@ -139,7 +139,7 @@ func TestSenderIsTold(t *testing.T) {
 	s := connected(t, h.Namespace, "udp4", goneUDP4)
 	applyGone(a, 2)
 	lab.Eventually(t, "send() fails", func() bool {
-		a.EndSockets()
+		a.DestroySockets()
 		return errors.Is(s.Send("hello"), unix.EDESTADDRREQ)
 	})
 }
@@ -163,7 +163,7 @@ func TestSocketOfDevice(t *testing.T) {
 	}
 	connect(t, s, goneUDP4)
 	applyGone(a, 2)
-	wantEnded(t, "of a device", s)
+	wantDestroyed(t, "of a device", s)
 }
 
 // TestSocketsOfOneAddress: of two sockets with the same addresses and ports, the one that
@@ -186,7 +186,7 @@ func TestSocketsOfOneAddress(t *testing.T) {
 		}
 	}
 	applyGone(a, 2)
-	a.EndSockets()
+	a.DestroySockets()
 	through.Close()
 	wantKept(t, "to the endpoint itself", direct)
 }
@@ -203,10 +203,10 @@ func TestEndpointStillServes(t *testing.T) {
 			fmt.Sprintf(`{addresses: ["10.77.0.1"], conditions: {ready: false, serving: %t, terminating: true}}`, serving)))
 	}
 	leave(true)
-	wantEnds(t, "serving", a, 0)
+	wantDestroys(t, "serving", a, 0)
 	wantKept(t, "serving", s)
 	leave(false)
-	wantEnded(t, "not serving", s)
+	wantDestroyed(t, "not serving", s)
 }
 
 // TestServiceGone: sockets fail when the Service is deleted, or is another one.
@@ -224,12 +224,12 @@ func TestServiceGone(t *testing.T) {
 			applyGone(a, 1)
 			s := connected(t, h.Namespace, "udp4", goneUDP4)
 			change()
-			wantEnded(t, what, s)
+			wantDestroyed(t, what, s)
 		})
 	}
 	applyGone(a, 1)
 	s := connected(t, h.Namespace, "udp4", goneUDP4)
 	a.Apply(lab.Service("gone", `{clusterIP: 10.96.0.9, ports: [{name: dns, port: 54, protocol: UDP}]}`))
-	wantEnds(t, "at another port of the Service", a, 0)
+	wantDestroys(t, "at another port of the Service", a, 0)
 	wantKept(t, "at another port of the Service", s)
 }

@@ -153,7 +153,7 @@ func TestNodeKnowsTheBackendToo(t *testing.T) {
 		first, second party
 	}{
 		{45000, client, process},
-		// Not one of those that move aside: the flow would take it.
+		// Not one of the ports that are remapped: the flow would take it.
 		{25000, process, client},
 	} {
 		for _, network := range networks {

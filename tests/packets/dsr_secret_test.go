@@ -78,7 +78,7 @@ func TestDSRSecret(t *testing.T) {
 		startAgent(t, n, manifests, "--forwarding-mode", "dsr", "--dsr-secret-file", f.name)
 		files = append(files, f)
 	}
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	s, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
 	goesOn := func(when string) {
 		t.Helper()

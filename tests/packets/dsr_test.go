@@ -30,17 +30,17 @@ func nodesOf(t *testing.T, n *node) []bpfmap.Node {
 	})
 }
 
-// setTunnel lets a node believe that all others take packets of the tunnel, or none does,
+// setTunnel lets a node believe that all others accept tunnel traffic, or none does,
 // until its agent ends.
-func setTunnel(t *testing.T, n *node, takes bool) {
+func setTunnel(t *testing.T, n *node, accepts bool) {
 	t.Helper()
 	pin := pinned(t, n.BPFFS, "bl_node")
 	entry := struct {
 		Addr          [16]byte
 		Flags, Answer uint32
-	}{Answer: uint32(bpfmap.Silent)}
-	if takes {
-		entry.Flags, entry.Answer = nodeTunnel, uint32(bpfmap.Takes)
+	}{Answer: uint32(bpfmap.Unreachable)}
+	if accepts {
+		entry.Flags, entry.Answer = nodeTunnel, uint32(bpfmap.Accepts)
 	}
 	for _, other := range nodesOf(t, n) {
 		entry.Addr = other.Addr.As16()
@@ -56,7 +56,7 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 	t.Helper()
 	c.direct = true
 	a := c.serve(t, append(c.nodeManifests(), manifests...), append([]string{"--forwarding-mode", "dsr"}, flags...)...)
-	lab.Eventually(t, "the nodes with endpoints take packets of the tunnel", func() bool {
+	lab.Eventually(t, "the nodes with endpoints accept tunnel traffic", func() bool {
 		asked := 0
 		for _, n := range c.nodes {
 			for _, other := range nodesOf(t, n) {

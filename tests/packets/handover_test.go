@@ -105,7 +105,7 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall 
 	handBack(t, c, proxy, agent, new, firewall)
 }
 
-// handBack gives the node back to kube-proxy, with connections of Beeline.
+// handBack hands the node back to kube-proxy, with connections of Beeline.
 func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *lab.Process, old talks, firewall bool) {
 	t.Helper()
 	node := c.nodes[0]

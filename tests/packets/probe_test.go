@@ -75,7 +75,7 @@ func (c *cluster) eventually(t *testing.T, want bpfmap.Answer) {
 	var got bpfmap.Node
 	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if got = c.answerOf(t); got.Answer == want {
-			if got.Tunnel != (want == bpfmap.Takes) {
+			if got.Tunnel != (want == bpfmap.Accepts) {
 				t.Errorf("node 2 %s, but the tunnel to it is used: %t", got.Answer, got.Tunnel)
 			}
 			return
@@ -96,19 +96,19 @@ func TestProbe(t *testing.T) {
 		second     []string // and of node 2
 		want       bpfmap.Answer
 	}{
-		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Takes},
-		{"by annotation", "dsr", allowForwarding, nil, nil, bpfmap.Takes},
-		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Silent},
-		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, bpfmap.Silent},
-		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, bpfmap.Silent},
+		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Accepts},
+		{"by annotation", "dsr", allowForwarding, nil, nil, bpfmap.Accepts},
+		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Unreachable},
+		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, bpfmap.Unreachable},
+		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, bpfmap.Unreachable},
 		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, bpfmap.Refuses},
-		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, bpfmap.Silent},
+		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, bpfmap.Unreachable},
 		{"not asked for", "", allowForwarding, nil, nil, bpfmap.NotAsked},
 		{"not allowed", "dsr", nil, nil, nil, bpfmap.NotAsked},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, tt.want != bpfmap.Silent)
+			tier.Variant(t, tt.want != bpfmap.Unreachable)
 			c := newCluster(t, false)
 			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.second)...)
 			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
@@ -134,7 +134,7 @@ func TestProbeIPv6(t *testing.T) {
 	for _, n := range c.nodes {
 		startAgent(t, n, manifests, append([]string{"--node-ip", nodeAddrs(n.index)[1].String()}, allowForwarding...)...)
 	}
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	if c.answerOf(t).Addr != nodeAddrs(2)[1] {
 		t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
 	}
@@ -148,7 +148,7 @@ func TestProbeAgentAway(t *testing.T) {
 	c := newCluster(t, false)
 	first := startAgent(t, c.nodes[0], c.tunneled("dsr"), allowForwarding...)
 	second := startAgent(t, c.nodes[1], c.tunneled("dsr"), allowForwarding...)
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	for _, a := range []*agent{second, first} {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -170,12 +170,12 @@ func TestProbeAgentAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	c.eventually(t, bpfmap.Silent)
+	c.eventually(t, bpfmap.Unreachable)
 	if took := time.Since(stopped); took < 15*time.Second || took > 55*time.Second {
-		t.Errorf("node 2 is silent after %s", took)
+		t.Errorf("node 2 is unreachable after %s", took)
 	}
 	second.start()
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	first.apply(c.tunneled("")...)
 	if got := c.answerOf(t); got.Tunnel || got.Addr.IsValid() {
 		t.Errorf("without a Service that asks for it, node 2 is %+v", got)
@@ -191,7 +191,7 @@ func TestProbePortChange(t *testing.T) {
 	for _, n := range c.nodes {
 		agents = append(agents, startAgent(t, n, c.tunneled("dsr"), allowForwarding...))
 	}
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	for i, a := range agents {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -203,7 +203,7 @@ func TestProbePortChange(t *testing.T) {
 			t.Error("the tunnel is used to a port at which nobody has answered")
 		}
 	}
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 }
 
 // TestProbeStranger: who is no node of the cluster learns nothing.
@@ -243,7 +243,7 @@ func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
 	c.serve(t, c.tunneled("dsr"), allowForwarding...)
-	c.eventually(t, bpfmap.Takes)
+	c.eventually(t, bpfmap.Accepts)
 	seen := make(map[string]int)
 	for range 50 {
 		got, err := ask(c.client, "tcp4", netip.AddrPortFrom(nodeAddrs(1)[0], 30080), "x")

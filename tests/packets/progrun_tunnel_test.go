@@ -31,7 +31,7 @@ var (
 
 var families = []byte{4, 6}
 
-// newTunnelBench makes a bench of a node that takes packets of the tunnel from another. The
+// newTunnelBench makes a bench of a node that accepts tunnel traffic from another. The
 // Service's backend is on the node.
 func newTunnelBench(t testing.TB) *bench {
 	t.Helper()
@@ -597,9 +597,9 @@ func TestTunnelInAFlood(t *testing.T) {
 		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, 4)}}
 		crowd(b.maps)
 		for i, step := range []struct {
-			run   func() uint32
-			want  uint32
-			aside bool
+			run      func() uint32
+			want     uint32
+			overflow bool
 		}{
 			{func() uint32 { verdict, _ := b.run(t, syn.bytes()); return verdict }, xdpSends, true},
 			{func() uint32 { verdict, _ := tc.run(t, "bl_ingress", syn.bytes()); return verdict }, redirect, true},
@@ -610,7 +610,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d: verdict %d", i, int32(got))
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.aside || flow.State.HalfOpen() != step.aside || flow.Tunnel != bpfmap.LeavesByTunnel || replies != 0 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.LeavesByTunnel || replies != 0 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}
@@ -621,9 +621,9 @@ func TestTunnelInAFlood(t *testing.T) {
 		crowd(b.maps)
 		synAck := frame{from: backend[4], to: syn.from, protocol: syn.protocol, flags: flagSYN | flagACK}
 		for i, step := range []struct {
-			program string
-			packet  []byte
-			aside   bool
+			program  string
+			packet   []byte
+			overflow bool
 		}{
 			{"bl_ingress", toThisNode(4, backend[4], syn.bytes()), true},
 			{"bl_ingress", syn.bytes(), true},
@@ -635,7 +635,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d is dropped", i)
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.aside || flow.State.HalfOpen() != step.aside || flow.Tunnel != bpfmap.ComesByTunnel || replies != 1 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.ComesByTunnel || replies != 1 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}

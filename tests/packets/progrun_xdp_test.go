@@ -412,7 +412,7 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 	if err != nil || id == 0 {
 		t.Fatalf("the node has the id %d, %v", id, err)
 	}
-	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Takes)
+	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Accepts)
 	constants := bpfmap.Constants{TunnelPort: dsrPort}
 	programs, err := b.maps.LoadDevices(constants, "bl_ingress")
 	if err != nil {

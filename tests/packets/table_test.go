@@ -198,9 +198,8 @@ func (c *cluster) checkAnswer(r reach, got answer) error {
 }
 
 // maySee reports whether an endpoint may see a client's own port as port: with the client's
-// address as it is, unless another flow shows the endpoint that; with the node's, moved aside
-// where the node's kernel takes ports for its own connections, or another one where somebody has
-// that.
+// address as it is, unless another flow shows the endpoint that; with the node's, remapped where
+// the node's kernel takes ports for its own connections, or another one where somebody has that.
 func (c *cluster) maySee(e endpoint, network string, port uint16, client netip.AddrPort, snat bool) bool {
 	const first, last = 32768, 60999
 	if snat {

@@ -68,8 +68,8 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	maps.SetAnswer(2, netip.MustParseAddr("192.0.2.11"), bpfmap.Takes)
-	maps.SetAnswer(3, netip.MustParseAddr("2001:db8::12"), bpfmap.Silent)
+	maps.SetAnswer(2, netip.MustParseAddr("192.0.2.11"), bpfmap.Accepts)
+	maps.SetAnswer(3, netip.MustParseAddr("2001:db8::12"), bpfmap.Unreachable)
 	maps.SetAnswer(4, netip.MustParseAddr("192.0.2.13"), bpfmap.Refuses)
 	maps.SetAnswer(5, netip.MustParseAddr("192.0.2.14"), bpfmap.Asked)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))

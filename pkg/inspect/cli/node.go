@@ -15,7 +15,7 @@ func (c *command) nodeCommand() *cobra.Command {
 		Long: `List nodes and whether packets go to them in the tunnel, and why not.
 
 With direct server return, packets of clients outside of the node go to endpoints on
-another node in a tunnel, if that node has said that it takes them; else by SNAT.
+another node in a tunnel, if that node has said that it accepts them; else by SNAT.
 There are nodes only while a Service, or the agent's configuration, asks for that.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {

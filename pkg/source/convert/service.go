@@ -1,7 +1,7 @@
 // Package convert turns Kubernetes API objects into Beeline's model and holds
 // the rules of what is not served.
 //
-// The functions are pure. Values that the API server would refuse, but that an
+// The functions are pure. Values that the API server would reject, but that an
 // older one let in, are skipped one by one, so that they cost an object no more
 // than themselves. The rules are kube-proxy's (v1.36).
 package convert

@@ -55,7 +55,7 @@ func TestOneNodePortForBothProtocols(t *testing.T) {
 	}
 }
 
-// TestFullNodePorts checks that a range without a free node port refuses the
+// TestFullNodePorts checks that a range without a free node port rejects the
 // Service that needs one, and only that.
 func TestFullNodePorts(t *testing.T) {
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func TestFullNodePorts(t *testing.T) {
 	}
 }
 
-// TestCopiedFile puts a copy beside a large file: the copy is refused, in one
+// TestCopiedFile puts a copy beside a large file: the copy is rejected, in one
 // message for the most part, and the file is served.
 func TestCopiedFile(t *testing.T) {
 	dir := t.TempDir()

@@ -75,7 +75,7 @@ type Source struct {
 	listing  error // of the folder
 	watching error
 	saving   error
-	refused  map[string][]error // by file name
+	rejected map[string][]error // by file name
 }
 
 // manifest is a file of the folder.
@@ -113,10 +113,10 @@ func New(opts Options) (*Source, error) {
 		rescan:    30 * time.Second,
 		retry:     time.Second,
 
-		files:   map[string]*manifest{},
-		catalog: &catalog{cidrs: convert.OwnCIDRs(opts.ServiceRanges, nil)},
-		sent:    newCatalog(),
-		refused: map[string][]error{},
+		files:    map[string]*manifest{},
+		catalog:  &catalog{cidrs: convert.OwnCIDRs(opts.ServiceRanges, nil)},
+		sent:     newCatalog(),
+		rejected: map[string][]error{},
 	}
 	return s, s.restore()
 }
@@ -273,16 +273,16 @@ func (s *Source) plan() {
 	}
 	catalog, clashes := s.rules.plan(s.catalog, candidates)
 	s.catalog = catalog
-	refused := map[string][]error{}
+	rejected := map[string][]error{}
 	for name, m := range s.files {
 		if c := catalog.chosen[name]; c != nil {
 			m.good = c
 		}
 		if faults := append(slices.Clip(m.faults), clashes[name]...); len(faults) > 0 {
-			refused[name] = yamldoc.InFile(name, faults)
+			rejected[name] = yamldoc.InFile(name, faults)
 		}
 	}
-	s.noteRefused(refused)
+	s.noteRejected(rejected)
 }
 
 // send saves the state, since an address that was told must stay, and then hands
@@ -332,19 +332,19 @@ func (s *Source) note(at *error, err error, effect string) {
 	*at = err
 }
 
-// noteRefused replaces the errors of the files and logs those that are news.
-func (s *Source) noteRefused(refused map[string][]error) {
+// noteRejected replaces the errors of the files and logs those that are news.
+func (s *Source) noteRejected(rejected map[string][]error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, errs := range refused {
-		if errorText(errors.Join(s.refused[name]...)) == errorText(errors.Join(errs...)) {
+	for name, errs := range rejected {
+		if errorText(errors.Join(s.rejected[name]...)) == errorText(errors.Join(errs...)) {
 			continue
 		}
 		for _, err := range errs {
-			klog.ErrorS(err, "Manifest refused, what it declared before stays", "dir", s.opts.Dir, "file", name)
+			klog.ErrorS(err, "Manifest rejected, what it declared before stays", "dir", s.opts.Dir, "file", name)
 		}
 	}
-	s.refused = refused
+	s.rejected = rejected
 }
 
 // Errors returns what is wrong now: with the folder, its watch and the state
@@ -359,8 +359,8 @@ func (s *Source) Errors() []error {
 			errs = append(errs, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.refused)) {
-		errs = append(errs, s.refused[name]...)
+	for _, name := range slices.Sorted(maps.Keys(s.rejected)) {
+		errs = append(errs, s.rejected[name]...)
 	}
 	return errs
 }

@@ -29,7 +29,7 @@ metadata: {name: standing}
 spec: {type: NodePort, clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 30080}]}
 `
 
-// FuzzManifest: whatever a file holds, it is taken as a whole or refused with faults that
+// FuzzManifest: whatever a file holds, it is taken as a whole or rejected with faults that
 // have a place, and then nothing changes. What is served has an address of each family that
 // it asked for, which no other Service has, and a restart serves the same.
 func FuzzManifest(f *testing.F) {
@@ -50,7 +50,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// silence keeps the log of what is refused, input after input, to itself.
+// silence keeps the log of what is rejected, input after input, to itself.
 func silence(f *testing.F) {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
@@ -80,7 +80,7 @@ func tryManifest(t *testing.T, raw []byte) {
 			}
 		}
 		if !reflect.DeepEqual(before.models(), s.catalog.models()) || !reflect.DeepEqual(before.assigned, s.catalog.assigned) {
-			t.Fatalf("a refused file leaves %v, %v", s.catalog.models(), s.catalog.assigned)
+			t.Fatalf("a rejected file leaves %v, %v", s.catalog.models(), s.catalog.assigned)
 		}
 	}
 	wantServed(t, s)
@@ -149,7 +149,7 @@ func wantRestart(t *testing.T, s *Source) {
 	}
 }
 
-// FuzzState: whatever the state file holds, it is refused or leads to Services each of which
+// FuzzState: whatever the state file holds, it is rejected or leads to Services each of which
 // has what is its own, whose state serves the same again.
 func FuzzState(f *testing.F) {
 	silence(f)
@@ -188,7 +188,7 @@ func FuzzState(f *testing.F) {
 					t.Fatal("an error without a text")
 				}
 			}
-			// What is refused now, nobody has accepted before.
+			// What is rejected now, nobody has accepted before.
 			for name, m := range s.files {
 				if m.good == nil {
 					delete(s.files, name)
@@ -200,7 +200,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestStateOfOthers: a state file that is refused names itself.
+// TestStateOfOthers: a state file that is rejected names itself.
 func TestStateOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	write(t, filepath.Dir(path), "state", `{"version": 1, "assigned": {"default/web": {"clusterIPs": [""]}}}`)

@@ -18,7 +18,7 @@ type catalog struct {
 	chosen   map[string]*content // by file name
 	declared map[id]declaration
 	holders  map[claim]model.Name
-	// assigned also keeps what Services of a refused content have had.
+	// assigned also keeps what Services of a rejected content have had.
 	assigned map[model.Name]assignment
 	services map[model.Name]*service
 	slices   map[model.Name]*model.Slice
@@ -65,12 +65,12 @@ type candidate struct {
 // sorts first gets it. Candidates are sorted by file.
 func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*yamldoc.Fault) {
 	faults := map[string][]*yamldoc.Fault{}
-	refused := map[string]int{} // contents of a file that are out
+	rejected := map[string]int{} // contents of a file that are out
 	for {
 		b := &builder{rules: r, prev: prev, next: newCatalog(),
 			faults: map[string][]*yamldoc.Fault{}, docs: map[string][]*yamldoc.Document{}}
 		for _, c := range candidates {
-			if n := refused[c.file]; n < len(c.choices) {
+			if n := rejected[c.file]; n < len(c.choices) {
 				b.next.chosen[c.file] = c.choices[n]
 				b.files = append(b.files, c.file)
 			}
@@ -81,7 +81,7 @@ func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[strin
 			return b.next, faults
 		}
 		for name, f := range b.faults {
-			refused[name]++
+			rejected[name]++
 			if faults[name] == nil {
 				faults[name] = f
 			}
@@ -110,9 +110,9 @@ func (b *builder) build() {
 	}
 }
 
-// refuse records a fault of a file. The place of fields is not kept with its
+// reject records a fault of a file. The place of fields is not kept with its
 // content, since few files have such faults.
-func (b *builder) refuse(name string, o *object, path, reason string) {
+func (b *builder) reject(name string, o *object, path, reason string) {
 	if b.docs[name] == nil {
 		b.docs[name], _ = yamldoc.Split(b.next.chosen[name].raw)
 	}
@@ -144,7 +144,7 @@ func (b *builder) eachService(f func(p declaration)) {
 	}
 }
 
-// checkRanges refuses a file whose Services need a range that the agent has not.
+// checkRanges rejects a file whose Services need a range that the agent has not.
 func (b *builder) checkRanges(name string, c *content) {
 	for _, o := range c.services() {
 		if o.unmet != nil {
@@ -170,7 +170,7 @@ func (b *builder) declare(name string, c *content) {
 	for _, o := range c.objects {
 		p, taken := b.next.declared[o.id]
 		if taken && p.file != name {
-			b.refuse(name, o, "metadata.name", fmt.Sprintf("%s is already in %s: keep one of them", o.id, p.file))
+			b.reject(name, o, "metadata.name", fmt.Sprintf("%s is already in %s: keep one of them", o.id, p.file))
 		} else {
 			b.next.declared[o.id] = declaration{name, o}
 		}
@@ -229,7 +229,7 @@ func (b *builder) claim(name string, c *content) {
 		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
 			if want.path != faultyPath && !b.take(want.claim, o.id.Name) {
 				faultyPath = want.path
-				b.refuse(name, o, want.path, b.clash(o, want.claim))
+				b.reject(name, o, want.path, b.clash(o, want.claim))
 			}
 		}
 	}
@@ -255,11 +255,11 @@ func (b *builder) assign() {
 	b.eachService(func(p declaration) {
 		a := b.next.assigned[p.id.Name]
 		if err := b.assignAddrs(p.object, &a); err != nil {
-			b.refuse(p.file, p.object, "spec", err.Error())
+			b.reject(p.file, p.object, "spec", err.Error())
 			return
 		}
 		if err := b.assignPorts(p.object, &a); err != nil {
-			b.refuse(p.file, p.object, "spec.ports", err.Error())
+			b.reject(p.file, p.object, "spec.ports", err.Error())
 			return
 		}
 		b.next.assigned[p.id.Name] = a
@@ -347,7 +347,7 @@ func (b *builder) convert() {
 }
 
 // keepUnserved keeps what Services have that are declared only in contents that
-// were refused, so that they have it again once the fault is mended.
+// were rejected, so that they have it again once the fault is mended.
 func (b *builder) keepUnserved(candidates []candidate) {
 	for _, cand := range candidates {
 		for _, c := range cand.choices {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestStateFile checks that the state is private to its user, that no other file
-// is left beside it, and that what cannot be read is refused by name.
+// is left beside it, and that what cannot be read is rejected by name.
 func TestStateFile(t *testing.T) {
 	dir, stateDir := t.TempDir(), t.TempDir()
 	path := filepath.Join(stateDir, "state.json")

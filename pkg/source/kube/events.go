@@ -146,7 +146,7 @@ func eventName(subject, reason, fault string) string {
 func keyOf(e *eventsv1.Event) string { return e.Namespace + "/" + e.Name }
 
 // run sends what waits until ctx ends. An event waits while the server is away; one that
-// the server refuses is lost.
+// the server rejects is lost.
 func (r *recorder) run(ctx context.Context) {
 	for {
 		next, wait := r.next(time.Now())
@@ -232,6 +232,6 @@ func (r *recorder) settle(m *message, err error) {
 		m.due = time.Now().Add(eventRetry)
 	default:
 		delete(r.waiting, key)
-		klog.ErrorS(err, "Event refused", "reason", m.object.Reason, "regarding", m.object.Regarding.Name, "namespace", m.object.Namespace)
+		klog.ErrorS(err, "Event rejected", "reason", m.object.Reason, "regarding", m.object.Regarding.Name, "namespace", m.object.Namespace)
 	}
 }
