@@ -420,8 +420,8 @@ func TestClosedSockets(t *testing.T) {
 	}
 }
 
-// TestManySocketsOfAnother: a pod that sends from as many new sockets as it can, and from one
-// to many Services, takes nothing from the sockets of other pods.
+// TestManySocketsOfAnother: a pod that sends from as many new sockets as it can takes nothing
+// from the sockets of other pods.
 func TestManySocketsOfAnother(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
