@@ -56,32 +56,6 @@ func TestRouteChange(t *testing.T) {
 	}
 }
 
-// TestOpenFlowsFollowTheRoutes: when the way to the backend of open connections changes, they
-// go on by the new one, with the source that the backend knows.
-func TestOpenFlowsFollowTheRoutes(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, true)
-	// The source is of the overlay, whatever way its packets take.
-	c.nodes[1].SetSysctl("ipv4/conf/all/rp_filter", "2")
-	c.serveAll(t)
-	startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
-	open := make(map[string]*lab.Socket)
-	for _, network := range networks {
-		s, hello := connect(t, c.client, network, nodePort(network, 1))
-		if got, want := hello.client.Addr(), overlayAddrs(1).of(network); got != want {
-			t.Errorf("%s: the endpoint has seen %s, want %s", network, got, want)
-		}
-		open[network] = s
-	}
-	c.nodes[0].replaceRoutes(t, nodeAddrs(2), uplink)
-	for _, network := range networks {
-		lab.Eventually(t, network+" goes on", func() bool {
-			_, err := open[network].AskWithin("x", 5*time.Second)
-			return err == nil
-		})
-	}
-}
-
 // replaceRoutes makes the way to the pods of node 2 another one.
 func (n *node) replaceRoutes(t *testing.T, via addrs, device string) {
 	t.Helper()

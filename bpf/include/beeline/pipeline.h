@@ -366,18 +366,10 @@ static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet
 }
 
 /* Once a second, see bl_flow_keep_reply. */
-static __noinline bool bl_flow_touch_reply(struct BL_CONTEXT *context,
-					   const struct bl_packet *packet, enum bl_hook hook,
+static __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
 					   struct bl_flow_forward *forward,
-					   const union bl_addr *source)
+					   const union bl_addr *source, __u32 now)
 {
-	__u32 now = bl_flow_now();
-
-	if (hook == BL_HOOK_INGRESS && forward->bits & BL_FLOW_SNAT &&
-	    !(forward->bits & BL_FLOW_TUNNEL) && forward->device &&
-	    forward->device != BL_DEVICE_HAIRPIN)
-		forward->device = bl_route_follow(context, packet, &packet->key.src,
-						  &forward->backend, forward->device);
 	if (!bl_flow_leaves_by_tunnel(forward))
 		bl_peers_note(&forward->backend, source, now);
 	return bl_flow_keep_reply(&packet->key, forward, source,
@@ -385,9 +377,10 @@ static __noinline bool bl_flow_touch_reply(struct BL_CONTEXT *context,
 }
 
 /* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
-static __always_inline enum bl_verdict
-bl_flow_client(struct BL_CONTEXT *context, const struct bl_packet *packet, enum bl_hook hook,
-	       struct bl_flow_forward *forward, struct bl_way *way)
+static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
+						      enum bl_hook hook,
+						      struct bl_flow_forward *forward,
+						      struct bl_way *way)
 {
 	union bl_addr *source = &way->to.src;
 	__u32 now = bl_flow_now();
@@ -400,8 +393,7 @@ bl_flow_client(struct BL_CONTEXT *context, const struct bl_packet *packet, enum 
 		bl_pod_source(packet, &forward->backend, source);
 	}
 	if (bl_flow_reused(packet, forward, now) ||
-	    (forward->used != now &&
-	     !bl_flow_touch_reply(context, packet, hook, forward, source))) {
+	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
 		bl_flow_remove(&packet->key, forward, source);
 		return BL_VERDICT_UNKNOWN;
 	}
@@ -622,9 +614,7 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	}
 	if (reply->touched != (__u16)now) {
 		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN)
-			/* Other than the way by which the client's packets come in. */
-			reply->device = bl_route_follow(context, packet, &reply->service,
-							&reply->client, reply->device);
+			bl_route_back(context, packet, reply);
 		state = BL_FLOW_NEW;
 	}
 	if ((state == BL_FLOW_NEW || packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST)) &&
@@ -713,7 +703,7 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 		return BL_VERDICT_PASSES;
 	if (flow) {
 		former = bl_flow_former(packet, &flow->forward);
-		verdict = bl_flow_client(context, packet, hook, &flow->forward, way);
+		verdict = bl_flow_client(packet, hook, &flow->forward, way);
 		if (verdict != BL_VERDICT_UNKNOWN)
 			return verdict;
 	}

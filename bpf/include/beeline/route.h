@@ -269,18 +269,18 @@ static __always_inline bool bl_plan_hairpin(const struct bl_packet *packet, stru
 }
 
 /*
- * Index in bl_device of the device by which the packet's flow goes on from @src to @dst: the
- * routes may have changed. @device where they lead nowhere.
+ * Follow the routes back to the client of a flow with SNAT: they may lead by another device
+ * than its packets came in by. Where they lead nowhere, replies leave by that.
  */
-static __noinline __u8 bl_route_follow(struct BL_CONTEXT *context, const struct bl_packet *packet,
-				       const union bl_addr *src, const union bl_addr *dst,
-				       __u8 device)
+static __noinline void bl_route_back(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				     struct bl_flow_reply *reply)
 {
-	__u32 ifindex = bl_route(context, packet->ifindex, src, dst, packet->ipv4);
+	__u32 ifindex =
+		bl_route(context, packet->ifindex, &reply->service, &reply->client, packet->ipv4);
 	__u8 id;
 
 	if (!ifindex)
-		return device;
+		return;
 	id = bl_device_of(ifindex);
-	return id ? id : BL_DEVICE_ROUTED;
+	reply->device = id ? id : BL_DEVICE_ROUTED;
 }
