@@ -219,9 +219,10 @@ func (a *agent) synced(s reconcile.Sync) {
 
 // failed shows a Service that could not be applied in full; nil: it is applied.
 func (a *agent) failed(service model.Name, f *reconcile.Failure) {
-	maps := a.datapath.Maps()
-	err := maps.DeleteUnapplied(service)
-	if f != nil {
+	var err error
+	if maps := a.datapath.Maps(); f == nil {
+		err = maps.DeleteUnapplied(service)
+	} else {
 		err = maps.PutUnapplied(bpfmap.Unapplied{
 			Service: service, Error: f.Error, Since: f.Since, Next: f.Next, Tries: uint32(f.Tries),
 		})

@@ -51,14 +51,15 @@ type Failure struct {
 
 // retries is the queue of failed tasks, and those whose pause is over.
 type retries struct {
-	queue workqueue.TypedRateLimitingInterface[task]
-	due   map[task]struct{} // guarded by the reconciler's mutex
+	limiter workqueue.TypedRateLimiter[task]
+	queue   workqueue.TypedDelayingInterface[task]
+	due     map[task]struct{} // guarded by the reconciler's mutex
 }
 
 // startRetries starts the queue, which runs until stop is called.
 func (r *Reconciler) startRetries() (stop func()) {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryMin, retryMax)
-	r.retries.queue = workqueue.NewTypedRateLimitingQueue(limiter)
+	r.retries.limiter = workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryMin, retryMax)
+	r.retries.queue = workqueue.NewTypedDelayingQueue[task]()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -105,7 +106,7 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 	before, was := r.failed[t]
 	if err == nil {
 		delete(r.failed, t)
-		r.retries.queue.Forget(t)
+		r.retries.limiter.Forget(t)
 		if was {
 			r.tellFailed(t, nil)
 		}
@@ -119,10 +120,11 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 		now.since = cmp.Or(earliest(before.since, queued), time.Now())
 	}
 	r.failed[t] = now
-	r.retries.queue.AddRateLimited(t)
-	tries := r.retries.queue.NumRequeues(t)
-	pause := min(retryMin<<min(tries-1, 16), retryMax)
-	r.tellFailed(t, &Failure{Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: tries})
+	pause := r.retries.limiter.When(t)
+	r.retries.queue.AddAfter(t, pause)
+	r.tellFailed(t, &Failure{
+		Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: r.retries.limiter.NumRequeues(t),
+	})
 	return now.text != before.text
 }
 

@@ -84,9 +84,12 @@ func visit(list []namespace, fn func() error) error {
 		return fmt.Errorf("%s: %w", own.Name(), err)
 	}
 	var errs []error
-	if err := fn(); err != nil {
-		errs = append(errs, fmt.Errorf("network namespace %s: %w", own.Name(), err))
+	note := func(path string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
+		}
 	}
+	note(own.Name(), fn())
 	visited := map[string]bool{name: true}
 	for _, n := range list {
 		if visited[n.name] {
@@ -105,12 +108,10 @@ func visit(list []namespace, fn func() error) error {
 		}
 		visited[name] = true
 		if err := errors.Join(enter(handle), handle.Close()); err != nil {
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", n.path, err))
+			note(n.path, err)
 			continue
 		}
-		if err := fn(); err != nil {
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", n.path, err))
-		}
+		note(n.path, fn())
 	}
 	if err := enter(own); err != nil {
 		return errors.Join(append(errs, fmt.Errorf("go back to the network namespace: %w", err))...)

@@ -45,15 +45,25 @@ func measureConnect(ctx context.Context, box *sandbox) ([]samples, error) {
 
 // connectGroups makes the cgroups and attaches the programs.
 func connectGroups(ctx context.Context, box *sandbox, l load) (map[string]string, error) {
-	groups := make(map[string]string)
-	for _, name := range []string{plain, empty, beeline} {
-		var err error
-		if groups[name], err = box.subgroup(name); err != nil {
-			return nil, err
-		}
+	groups, err := servedGroups(ctx, box, l, plain, empty, beeline)
+	if err != nil {
+		return nil, err
 	}
 	for _, at := range []ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect} {
 		if err := attachEmpty(groups[empty], at); err != nil {
+			return nil, err
+		}
+	}
+	return groups, nil
+}
+
+// servedGroups makes cgroups to compare, by their names, and has the load served in that of
+// Beeline, which is one of them.
+func servedGroups(ctx context.Context, box *sandbox, l load, names ...string) (map[string]string, error) {
+	groups := make(map[string]string)
+	for _, name := range names {
+		var err error
+		if groups[name], err = box.subgroup(name); err != nil {
 			return nil, err
 		}
 	}

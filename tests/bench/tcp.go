@@ -26,14 +26,8 @@ const (
 // serves, with connections straight to the endpoints in one without any program.
 func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 	l := load{services: 10000, endpoints: destinations, protocol: model.TCP}
-	groups := make(map[string]string)
-	for _, name := range []string{plain, beeline} {
-		var err error
-		if groups[name], err = box.subgroup(name); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := serve(ctx, box, groups[beeline], l.update()); err != nil {
+	groups, err := servedGroups(ctx, box, l, plain, beeline)
+	if err != nil {
 		return nil, err
 	}
 	if err := addLocalEndpoints(); err != nil {

@@ -34,16 +34,21 @@ type Env struct {
 // Run runs the command with the arguments that follow its name, and returns the
 // exit code.
 func Run(env Env, args ...string) int {
+	err := execute(env, args)
+	if err != nil {
+		fmt.Fprintf(env.Err, "beeline: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// execute runs the command and returns its error, which is not printed.
+func execute(env Env, args []string) error {
 	c := &command{Env: env, format: formatTable}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	err := root.Execute()
-	if err != nil {
-		fmt.Fprintf(env.Err, "beeline: %v\n", err)
-	}
-	return exitCode(err)
+	return root.Execute()
 }
 
 // usageError is a command line that is wrong.

@@ -131,12 +131,7 @@ func (c *command) reportParts(flows bool) []reportPart {
 func (c *command) output(args ...string) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		var out bytes.Buffer
-		other := &command{Env: Env{Out: &out, Err: io.Discard, Now: c.Now}, format: formatTable}
-		root := other.root()
-		root.SetArgs(append([]string{"--bpffs", c.bpffs}, args...))
-		root.SetOut(&out)
-		root.SetErr(io.Discard)
-		err := root.Execute()
+		err := execute(Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
 		return out.Bytes(), err
 	}
 }
