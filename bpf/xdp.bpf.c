@@ -118,17 +118,20 @@ static __always_inline void bl_xdp_layer4(struct tcphdr *l4, const struct bl_pac
  * Rewrite the frame with one hop less to live, and send it by the device of @way.
  * What cannot be sent from here passes untouched.
  */
-static __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
-				  const struct bl_way *way)
+__noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
+			   const struct bl_way *way)
 {
-	const struct bl_device_entry *device = bl_device_lookup(way->device);
-	__u32 len = packet->l4 + packet->l4_len, l3 = sizeof(struct ethhdr);
+	const struct bl_device_entry *device;
+	__u32 addrs, len, l3 = sizeof(struct ethhdr);
 	struct bl_plain4 *four;
 	struct bl_plain6 *six;
 	const __u8 *macs;
-	__u32 addrs;
 	void *data, *end;
 
+	if (!packet || !way)
+		return XDP_PASS;
+	device = bl_device_lookup(way->device);
+	len = packet->l4 + packet->l4_len;
 	if (!device || !device->root || packet->ttl <= 1 || len - packet->l3 > device->mtu)
 		return XDP_PASS;
 	data = (void *)(long)xdp->data;

@@ -161,7 +161,7 @@ func (a *agent) connectReconciler() error {
 	entries := tables.Restore(maps, have)
 	entries.SetBounds(c.Bounds)
 	o := reconcile.Options{
-		Node:              model.Node{Name: c.NodeName, Addrs: c.NodeAddrs},
+		LocalNode:         model.LocalNode{Name: c.NodeName, Addrs: c.NodeAddrs},
 		NodePortAddresses: c.NodePorts,
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
@@ -174,7 +174,7 @@ func (a *agent) connectReconciler() error {
 		Synced:            a.synced,
 	}
 	if c.Beeline.Manifests == "" {
-		o.FollowPeers = func() { a.source.followPeers() }
+		o.FollowNodes = func() { a.source.followNodes() }
 	}
 	a.reconciler = reconcile.New(entries, maps, o)
 	a.registry.MustRegister(metrics.NewQueue(a.reconciler.Queue))
@@ -204,10 +204,10 @@ func (a *agent) synced(s reconcile.Sync) {
 	if err := maps.SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 	}
-	a.healthy.Update(s)
-	a.checks.Update(s)
-	if s.Peers != nil {
-		a.prober.SetPeers(s.Peers)
+	a.healthy.Synced(s.Stuck)
+	a.checks.Update(s.Checks, s.NodePorts)
+	if s.Nodes != nil {
+		a.prober.SetNodes(s.Nodes)
 	}
 	if s.UDPLeft {
 		a.destroyer.Wake()

@@ -18,8 +18,8 @@ import (
 type services struct {
 	run    part
 	record event.Recorder
-	// followPeers makes it tell of all nodes of the cluster; nil for one that does anyway.
-	followPeers func()
+	// followNodes makes it tell of all nodes of the cluster; nil for one that does anyway.
+	followNodes func()
 }
 
 // newSource returns the source that the settings name.
@@ -42,7 +42,7 @@ func newSource(c *config.Settings, sink source.Sink) (services, error) {
 		if err != nil {
 			return services{}, err
 		}
-		return services{run: src.Run, record: src.Record, followPeers: src.FollowPeers}, nil
+		return services{run: src.Run, record: src.Record, followNodes: src.FollowNodes}, nil
 	}
 	if err := os.MkdirAll(b.StateDir, 0o700); err != nil {
 		return services{}, fmt.Errorf("state folder: %w", err)
@@ -66,7 +66,7 @@ func newSource(c *config.Settings, sink source.Sink) (services, error) {
 type nodeSink struct {
 	source.Sink
 	given   []netip.Addr // go before the Node's
-	setNode func(*model.Node)
+	setNode func(*model.LocalNode)
 	// nil: they do not matter
 	setAddrs     func([]netip.Addr)
 	setPodRanges func([]netip.Prefix)
@@ -75,16 +75,16 @@ type nodeSink struct {
 
 // Apply hands the update on.
 func (s *nodeSink) Apply(u source.Update) {
-	if u.NodeGone {
+	if u.LocalNodeGone {
 		s.setNode(nil)
 	}
-	if u.Node != nil {
-		s.setNode(u.Node)
+	if u.LocalNode != nil {
+		s.setNode(u.LocalNode)
 		if s.setAddrs != nil {
-			s.setAddrs(model.PreferAddrs(s.given, u.Node.Addrs))
+			s.setAddrs(model.PreferAddrs(s.given, u.LocalNode.Addrs))
 		}
 		if s.setPodRanges != nil {
-			s.setPodRanges(u.Node.PodRanges)
+			s.setPodRanges(u.LocalNode.PodRanges)
 		}
 		select {
 		case s.changed <- struct{}{}:

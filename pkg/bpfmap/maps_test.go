@@ -635,7 +635,7 @@ func TestRestore(t *testing.T) {
 	dir := bpffs(t)
 	m := load(t, dir, small)
 	var want []tables.Desired
-	node := &model.Node{Name: "here"}
+	node := &model.LocalNode{Name: "here"}
 	for i := range 200 {
 		name := model.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 		svc := &model.Service{
@@ -793,11 +793,11 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// TestVerifierMargin: the kernel checks each program in a quarter of the instructions that it
+// TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it
 // checks at most, with all that a configuration can turn on. Other versions check more of
 // them, and how long an agent takes to start goes with it.
 func TestVerifierMargin(t *testing.T) {
-	const most = 1_000_000 / 4
+	const most = 1_000_000 / 10
 	m := load(t, bpffs(t), small)
 	defer m.Close()
 	all := Constants{HostNetns: 1, HostSocketsOnly: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}

@@ -115,9 +115,9 @@ func (f *flagSet) addConntrack(k *KubeProxyConfiguration) {
 	bind(f, f.DurationVar, &c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", "KubeProxyConfiguration.conntrack.tcpEstablishedTimeout",
 		"idle time after which a TCP connection of a client outside of the node is forgotten, here and by netfilter; 0 is the kernel's default")
 	bind(f, f.DurationVar, &c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", "KubeProxyConfiguration.conntrack.tcpCloseWaitTimeout",
-		"the same for a connection that one side has closed")
+		"idle time after which a TCP connection of a client outside of the node that one side has closed is forgotten")
 	bind(f, f.DurationVar, &c.UDPTimeout.Duration, "conntrack-udp-timeout", "KubeProxyConfiguration.conntrack.udpTimeout",
-		"the same for UDP packets that were not replied to, or whose sender did not go on after that")
+		"idle time after which a UDP flow of a client outside of the node is forgotten that was not replied to, or whose client did not go on after that")
 	bind(f, f.DurationVar, &c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", "KubeProxyConfiguration.conntrack.udpStreamTimeout",
-		"the same for UDP packets in both directions")
+		"idle time after which a UDP flow of a client outside of the node with packets in both directions is forgotten")
 }

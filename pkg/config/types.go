@@ -40,8 +40,8 @@ type BeelineConfiguration struct {
 	Algorithm string `json:"algorithm"`
 
 	// allowedAnnotations are the annotations of Services and EndpointSlices that count, by
-	// their full names; others of Beeline's are told as faults, and their defaults count.
-	// none stands alone. Defaults to service.beeline.io/ with algorithm, maglev-size,
+	// their full names; those of Beeline's that are left out are told as faults, and their
+	// defaults count; a name that Beeline does not have is not noticed. none stands alone. Defaults to service.beeline.io/ with algorithm, maglev-size,
 	// zone-weights and weight: forwarding-mode, which opens a port on every node and makes
 	// every agent follow all Nodes, has to be named.
 	AllowedAnnotations []string `json:"allowedAnnotations"`

@@ -88,10 +88,10 @@ func differences(path string, a, b any) []string {
 	return paths
 }
 
-// tree returns a configuration as its file would have it.
-func tree(k KubeProxyConfiguration) map[string]any {
+// tree returns a part of the configuration as its file would have it.
+func tree(part any) map[string]any {
 	var fields map[string]any
-	data, err := json.Marshal(k)
+	data, err := json.Marshal(part)
 	if err == nil {
 		err = json.Unmarshal(data, &fields)
 	}

@@ -177,14 +177,17 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	return d, nil
 }
 
-// load loads the programs that every node needs.
+// load loads the programs that a node with these options needs in any case.
 func (d *Datapath) load() error {
 	var err error
 	if d.sockets, err = d.maps.LoadSockets(d.constants); err != nil {
 		return explain(err)
 	}
-	if d.devices, err = d.maps.LoadDevices(d.constants, devicePrograms()...); err != nil {
-		return explain(err)
+	d.devices = make(map[string]*ebpf.Program)
+	if d.servesPackets() {
+		if d.devices, err = d.maps.LoadDevices(d.constants, devicePrograms()...); err != nil {
+			return explain(err)
+		}
 	}
 	if d.opts.XDP != "" && d.opts.XDP != XDPOff {
 		if d.xdp, err = d.maps.LoadXDP(d.constants); err != nil {
@@ -276,18 +279,21 @@ func (d *Datapath) setAttached() {
 
 // useTCX says which way of attaching to devices to take.
 func (d *Datapath) useTCX() (bool, error) {
-	switch have := haveTCX(d.devices["bl_ingress"]); d.opts.TC {
-	case "", TCAuto:
-		return have, nil
+	switch d.opts.TC {
 	case TCClsact:
 		return false, nil
-	case TCX:
-		if !have {
-			return false, errors.New("the kernel lacks tcx links: they need Linux 6.6 or newer, use clsact")
-		}
-		return true, nil
+	case "", TCAuto, TCX:
+	default:
+		return false, fmt.Errorf("no way to attach to devices is called %q: take %s, %s or %s", d.opts.TC, TCAuto, TCX, TCClsact)
 	}
-	return false, fmt.Errorf("no way to attach to devices is called %q: take %s, %s or %s", d.opts.TC, TCAuto, TCX, TCClsact)
+	have, err := haveTCX()
+	if err != nil {
+		return false, explain(err)
+	}
+	if !have && d.opts.TC == TCX {
+		return false, errors.New("the kernel lacks tcx links: they need Linux 6.6 or newer, use clsact")
+	}
+	return have, nil
 }
 
 // Close gives up the place for another agent. What is pinned goes on.

@@ -220,7 +220,7 @@ func serve(t *testing.T, maps *bpfmap.Maps, count int) map[tables.FrontendKey]ta
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
 			Ports:      []model.ServicePort{{Protocol: model.TCP, Port: 80}},
 		}
-		if _, err := tab.Apply(tables.Compile(svc, nil, &model.Node{})); err != nil {
+		if _, err := tab.Apply(tables.Compile(svc, nil, &model.LocalNode{})); err != nil {
 			t.Fatal(err)
 		}
 	}

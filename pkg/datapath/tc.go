@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -56,7 +57,8 @@ var directions = []direction{
 	{"ingress", "bl_ingress", "bl_pod_ingress", "bl_pod_egress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 }
 
-// devicePrograms returns the names of the programs for devices that every node has.
+// devicePrograms returns the names of the programs for devices that every node has which
+// serves packets.
 func devicePrograms() []string {
 	var names []string
 	for _, dir := range directions {
@@ -92,12 +94,20 @@ func (d direction) pin(dir string, ifindex int) string {
 }
 
 // haveTCX reports whether the kernel has tcx links. It asks for one to no device.
-func haveTCX(program *ebpf.Program) bool {
+func haveTCX() (bool, error) {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.SchedCLS,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return false, fmt.Errorf("load a program that asks for tcx: %w", err)
+	}
+	defer program.Close()
 	l, err := link.AttachTCX(link.TCXOptions{Program: program, Attach: ebpf.AttachTCXIngress})
 	if err == nil {
 		_ = l.Close()
 	}
-	return !errors.Is(err, ebpf.ErrNotSupported)
+	return !errors.Is(err, ebpf.ErrNotSupported), nil
 }
 
 // attachTCX makes program run first at the hook. A link that is pinned for the

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // Options configure a [State].
@@ -44,12 +43,13 @@ func New(opts Options) *State {
 	return &State{opts: opts, now: time.Now, eligible: opts.WithoutNode}
 }
 
-// Update takes the outcome of a sync.
-func (s *State) Update(o reconcile.Sync) {
+// Synced takes that a sync has ended; stuck says that something failed which is no Service's
+// own fault.
+func (s *State) Synced(stuck bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
-	if !o.Stuck {
+	if !stuck {
 		s.updated = s.now()
 	}
 }
@@ -57,7 +57,7 @@ func (s *State) Update(o reconcile.Sync) {
 // SetNode takes the Node object; nil is that there is none. Load balancers should
 // send no new connection to a node that is not in the cluster or about to leave it
 // (KEP-3836).
-func (s *State) SetNode(n *model.Node) {
+func (s *State) SetNode(n *model.LocalNode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.eligible = n != nil && !n.Leaving

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // ask returns the answer of a page.
@@ -26,23 +25,23 @@ func ask(t *testing.T, page http.HandlerFunc) (int, status) {
 func TestPages(t *testing.T) {
 	const good, bad = http.StatusOK, http.StatusServiceUnavailable
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	stays, leaves := &model.Node{}, &model.Node{Leaving: true}
+	stays, leaves := &model.LocalNode{}, &model.LocalNode{Leaving: true}
 	for _, tc := range []struct {
 		name           string
-		syncs          []reconcile.Sync
+		stuck          []bool // after each sync
 		oldest         time.Time
-		node           *model.Node
+		node           *model.LocalNode
 		healthz, livez int
 	}{
 		{"before the first sync", nil, time.Time{}, stays, bad, good},
 		{"before the first sync, for a day", nil, now.Add(-24 * time.Hour), stays, bad, good},
-		{"nothing waits", []reconcile.Sync{{}}, time.Time{}, stays, good, good},
-		{"a change waits for less than the time-out", []reconcile.Sync{{}}, now.Add(-59 * time.Second), stays, good, good},
-		{"a change waits for the time-out", []reconcile.Sync{{}}, now.Add(-time.Minute), stays, bad, bad},
-		{"the first sync left something to be tried again", []reconcile.Sync{{Stuck: true}}, now.Add(-time.Second), stays, bad, good},
-		{"and for the time-out", []reconcile.Sync{{Stuck: true}}, now.Add(-time.Minute), stays, bad, bad},
-		{"the node leaves", []reconcile.Sync{{}}, time.Time{}, leaves, bad, good},
-		{"there is no such node", []reconcile.Sync{{}}, time.Time{}, nil, bad, good},
+		{"nothing waits", []bool{false}, time.Time{}, stays, good, good},
+		{"a change waits for less than the time-out", []bool{false}, now.Add(-59 * time.Second), stays, good, good},
+		{"a change waits for the time-out", []bool{false}, now.Add(-time.Minute), stays, bad, bad},
+		{"the first sync left something to be tried again", []bool{true}, now.Add(-time.Second), stays, bad, good},
+		{"and for the time-out", []bool{true}, now.Add(-time.Minute), stays, bad, bad},
+		{"the node leaves", []bool{false}, time.Time{}, leaves, bad, good},
+		{"there is no such node", []bool{false}, time.Time{}, nil, bad, good},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			answers := make(map[string]int)
@@ -53,8 +52,8 @@ func TestPages(t *testing.T) {
 			})
 			s.now = func() time.Time { return now }
 			s.SetNode(tc.node)
-			for _, o := range tc.syncs {
-				s.Update(o)
+			for _, stuck := range tc.stuck {
+				s.Synced(stuck)
 			}
 			healthz, body := ask(t, s.Healthz)
 			if healthz != tc.healthz || body.NodeEligible == nil || *body.NodeEligible != (tc.node == stays) {
@@ -65,7 +64,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("livez: got %d and %+v, want %d", livez, body, tc.livez)
 			}
 			startupz := bad
-			if len(tc.syncs) > 0 {
+			if len(tc.stuck) > 0 {
 				startupz = good
 			}
 			if got, _ := ask(t, s.Startupz); got != startupz || answers["startupz"] != startupz {
@@ -85,7 +84,7 @@ func TestWithoutNode(t *testing.T) {
 		WithoutNode: true,
 		Answered:    func(string, int) {},
 	})
-	s.Update(reconcile.Sync{})
+	s.Synced(false)
 	if code, body := ask(t, s.Healthz); code != http.StatusOK || !*body.NodeEligible {
 		t.Errorf("got %d and %+v on a host without a cluster", code, body)
 	}

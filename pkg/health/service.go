@@ -17,7 +17,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // retry is how long to wait before an address is tried again that could not be
@@ -42,7 +41,7 @@ type Services struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	checks map[checkName]reconcile.Check
+	checks map[checkName]policy.HealthCheck
 	addrs  []netip.Addr // on which NodePorts answer
 
 	// Of the loop only.
@@ -60,26 +59,27 @@ func NewServices(opts ServicesOptions) *Services {
 	return &Services{
 		opts:    opts,
 		wake:    make(chan struct{}, 1),
-		checks:  make(map[checkName]reconcile.Check),
+		checks:  make(map[checkName]policy.HealthCheck),
 		servers: make(map[checkName]*server),
 	}
 }
 
-// Update takes the outcome of a sync.
-func (s *Services) Update(o reconcile.Sync) {
-	if len(o.Checks) == 0 && o.NodePorts == nil {
+// Update takes those checks that have changed, and the addresses on which NodePorts answer;
+// nil when these are as before.
+func (s *Services) Update(changed []policy.HealthCheck, nodePorts []netip.Addr) {
+	if len(changed) == 0 && nodePorts == nil {
 		return
 	}
 	s.mu.Lock()
-	for _, c := range o.Checks {
+	for _, c := range changed {
 		name := checkName{c.Service, c.Family}
 		s.checks[name] = c
 		if c.Port == 0 {
 			delete(s.checks, name)
 		}
 	}
-	if o.NodePorts != nil {
-		s.addrs = o.NodePorts
+	if nodePorts != nil {
+		s.addrs = nodePorts
 	}
 	s.mu.Unlock()
 	select {
@@ -142,7 +142,7 @@ func (s *Services) sync(ctx context.Context) (failed bool) {
 // family when load balancers may ask at all of them. A Service of one family then
 // answers at the node's addresses of the other one too, where kube-proxy does not:
 // which of a node's addresses a load balancer asks at has nothing to do with the Service.
-func (s *Services) listenOn(name checkName, checks map[checkName]reconcile.Check, addrs []netip.Addr) []netip.Addr {
+func (s *Services) listenOn(name checkName, checks map[checkName]policy.HealthCheck, addrs []netip.Addr) []netip.Addr {
 	if s.opts.NodePorts.All(name.family) {
 		all := []netip.Addr{anyAddress(name.family)}
 		other := checkName{name.service, otherFamily(name.family)}

@@ -15,7 +15,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -65,17 +64,17 @@ func newBalancer(t *testing.T, nodePorts ...string) *balancer {
 
 // set tells of a Service's port and endpoints.
 func (b *balancer) set(name string, port uint16, local int) {
-	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{{
+	b.services.Update([]policy.HealthCheck{{
 		Service: model.Name{Namespace: "shop", Name: name}, Family: model.IPv4, Port: port, Local: local,
-	}}})
+	}}, nil)
 }
 
 func (b *balancer) setAddrs(addrs ...string) {
-	o := reconcile.Sync{NodePorts: []netip.Addr{}}
+	list := []netip.Addr{}
 	for _, a := range addrs {
-		o.NodePorts = append(o.NodePorts, netip.MustParseAddr(a))
+		list = append(list, netip.MustParseAddr(a))
 	}
-	b.services.Update(o)
+	b.services.Update(nil, list)
 }
 
 func (b *balancer) setHealthy(healthy bool) {
@@ -195,10 +194,10 @@ func TestAddresses(t *testing.T) {
 func TestFamiliesAreApart(t *testing.T) {
 	b, port := newBalancer(t), freePort(t)
 	name := model.Name{Namespace: "shop", Name: "cart"}
-	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{
+	b.services.Update([]policy.HealthCheck{
 		{Service: name, Family: model.IPv4, Port: port, Local: 1},
 		{Service: name, Family: model.IPv6, Port: port, Local: 2},
-	}})
+	}, nil)
 	b.eventually("127.0.0.1", port, "200 1 ")
 	b.eventually("[::1]", port, "200 2 ")
 }
@@ -211,9 +210,9 @@ func TestOneFamily(t *testing.T) {
 	b.set("cart", port, 1)
 	b.eventually("127.0.0.1", port, "200 1 ")
 	b.eventually("[::1]", port, "200 1 ")
-	b.services.Update(reconcile.Sync{Checks: []reconcile.Check{
+	b.services.Update([]policy.HealthCheck{
 		{Service: model.Name{Namespace: "shop", Name: "cart"}, Family: model.IPv6, Port: port, Local: 2},
-	}})
+	}, nil)
 	b.eventually("[::1]", port, "200 2 ")
 	b.eventually("127.0.0.1", port, "200 1 ")
 }

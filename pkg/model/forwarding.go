@@ -41,8 +41,8 @@ func (f Forwarding) TunnelsProtocol(p Protocol) bool {
 	return f == DSR || f == Hybrid && p == TCP
 }
 
-// Peer is a node of the cluster, this one among them, as the others know it.
-type Peer struct {
+// Node is a node of the cluster, this one among them, as the others know it.
+type Node struct {
 	Name string
 	// Tunnel is where packets in a tunnel to the node go; not valid when it has no
 	// address.

@@ -212,8 +212,8 @@ type Endpoint struct {
 	ZoneHints []string
 }
 
-// Node is the node that the proxy runs on.
-type Node struct {
+// LocalNode is the node that the proxy runs on.
+type LocalNode struct {
 	Name string
 	Zone string // label topology.kubernetes.io/zone; "" is unknown
 	// Addrs are the node's own IPs, the primary one of each family first.

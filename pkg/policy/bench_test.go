@@ -18,7 +18,7 @@ func BenchmarkSelect(b *testing.B) {
 			b.Run(fmt.Sprintf("endpoints=%d/hints=%v", n, hinted), func(b *testing.B) {
 				port := model.ServicePort{Name: "http", Protocol: model.TCP, Port: 80}
 				list := benchSlices(n, hinted)
-				node := &model.Node{Name: "node-1", Zone: "a"}
+				node := &model.LocalNode{Name: "node-1", Zone: "a"}
 				var memory []Backend
 				b.ReportAllocs()
 				for b.Loop() {

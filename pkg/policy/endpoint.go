@@ -44,7 +44,7 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // join lists the endpoints of every slice port that belongs to the Service port,
 // in the order of the slices.
-func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) {
+func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) {
 	s.listed, s.ranks = s.listed[:0], s.ranks[:0]
 	eachPort(port, family, list, func(slice *model.Slice, target uint16) {
 		weight := uint16(1)

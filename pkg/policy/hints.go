@@ -12,7 +12,7 @@ import (
 // A kind of hint counts only if every Ready endpoint carries it and one of them
 // names this node or zone: while controllers roll hints out or zones empty, all
 // endpoints stay in use. Node hints come before zone hints.
-func hintFilter(eps []endpoint, node *model.Node) func(*endpoint) bool {
+func hintFilter(eps []endpoint, node *model.LocalNode) func(*endpoint) bool {
 	forNode := func(e *endpoint) []string { return e.from.NodeHints }
 	if hintsCount(eps, forNode, node.Name) {
 		return func(e *endpoint) bool { return slices.Contains(forNode(e), node.Name) }

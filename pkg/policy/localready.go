@@ -6,6 +6,15 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
+// HealthCheck is what one family of a Service tells load balancers that ask whether this
+// node has endpoints.
+type HealthCheck struct {
+	Service model.Name
+	Family  model.Family
+	Port    uint16 // 0: it is not to be asked
+	Local   int    // Ready endpoints on this node, see [LocalReady]
+}
+
 // LocalReady returns how many endpoints of one family of a Service are Ready and on
 // the node. An endpoint with several ports counts once. slices and node are as for
 // [Select].
@@ -13,7 +22,7 @@ import (
 // Terminating endpoints do not count, although they are used when there is no other:
 // a load balancer that is told of none sends elsewhere while they still answer
 // (KEP-1669).
-func LocalReady(family model.Family, slices []*model.Slice, node *model.Node) int {
+func LocalReady(family model.Family, slices []*model.Slice, node *model.LocalNode) int {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	ports := make(map[model.ServicePort]struct{})

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLocalReady(t *testing.T) {
-	node := &model.Node{Name: "here"}
+	node := &model.LocalNode{Name: "here"}
 	on := func(nodeName, addr string, ready, terminating bool) model.Endpoint {
 		return model.Endpoint{
 			Addr: netip.MustParseAddr(addr), NodeName: nodeName,

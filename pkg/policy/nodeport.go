@@ -35,7 +35,7 @@ func ParseNodePortAddresses(values []string) (NodePortAddresses, error) {
 }
 
 // Select returns those of the local addresses on which NodePorts answer.
-func (n NodePortAddresses) Select(local []netip.Addr, node *model.Node) []netip.Addr {
+func (n NodePortAddresses) Select(local []netip.Addr, node *model.LocalNode) []netip.Addr {
 	var selected []netip.Addr
 	for _, a := range local {
 		if n.allows(a, node) {
@@ -64,7 +64,7 @@ func (n NodePortAddresses) Loopback(family model.Family) bool {
 	})
 }
 
-func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {
+func (n NodePortAddresses) allows(a netip.Addr, node *model.LocalNode) bool {
 	if n.Primary {
 		return a == primary(node, model.FamilyOf(a))
 	}
@@ -81,7 +81,7 @@ func (n NodePortAddresses) allows(a netip.Addr, node *model.Node) bool {
 
 // primary returns the node's own IP of the family. It is loopback, which only the node
 // itself reaches, when none is known.
-func primary(node *model.Node, family model.Family) netip.Addr {
+func primary(node *model.LocalNode, family model.Family) netip.Addr {
 	for _, a := range node.Addrs {
 		if model.FamilyOf(a) == family {
 			return a

@@ -11,17 +11,17 @@ import (
 
 func TestNodePortAddresses(t *testing.T) {
 	local := addrs("10.0.0.7", "127.0.0.1", "192.168.1.7", "::1", "fd00::7")
-	node := &model.Node{Addrs: addrs("192.168.1.7", "10.0.0.7", "fd00::7")}
+	node := &model.LocalNode{Addrs: addrs("192.168.1.7", "10.0.0.7", "fd00::7")}
 	for _, tc := range []struct {
 		name   string
-		node   *model.Node
+		node   *model.LocalNode
 		values []string
 		want   []netip.Addr
 	}{
 		{"unset is every local address", node, nil, local},
 		{"primary is the first IP of each family", node, []string{"primary"}, addrs("192.168.1.7", "fd00::7")},
-		{"primary is loopback in a family without", &model.Node{Addrs: addrs("10.0.0.7")}, []string{"primary"}, addrs("10.0.0.7", "::1")},
-		{"primary is loopback before the Node is known", &model.Node{}, []string{"primary"}, addrs("127.0.0.1", "::1")},
+		{"primary is loopback in a family without", &model.LocalNode{Addrs: addrs("10.0.0.7")}, []string{"primary"}, addrs("10.0.0.7", "::1")},
+		{"primary is loopback before the Node is known", &model.LocalNode{}, []string{"primary"}, addrs("127.0.0.1", "::1")},
 		{"CIDRs of both families", node, []string{"10.0.0.9/8", "::/0"}, addrs("10.0.0.7", "::1", "fd00::7")},
 		{"no local address inside", node, []string{"172.16.0.0/12"}, nil},
 	} {

@@ -73,7 +73,7 @@ type Sets struct {
 // slices of the Service, ordered by name: the order decides between endpoints of
 // the same address and port. node must not be nil; of an unknown name or zone
 // (empty) nothing is local or hinted at. The backends are appended to memory.
-func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node, memory *[]Backend) Sets {
+func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode, memory *[]Backend) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.join(port, family, list, node)
@@ -107,7 +107,7 @@ func Select(svc *model.Service, port model.ServicePort, family model.Family, lis
 }
 
 // clusterFilter returns which endpoints are in the Cluster set.
-func clusterFilter(eps []endpoint, node *model.Node) func(*endpoint) bool {
+func clusterFilter(eps []endpoint, node *model.LocalNode) func(*endpoint) bool {
 	if !slices.ContainsFunc(eps, func(e endpoint) bool { return e.ready }) {
 		return (*endpoint).draining
 	}

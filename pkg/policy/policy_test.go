@@ -12,7 +12,7 @@ import (
 )
 
 // here is the node the cases are about.
-var here = &model.Node{Name: "here", Zone: "zone-a"}
+var here = &model.LocalNode{Name: "here", Zone: "zone-a"}
 
 // pod is an endpoint of a case; the number becomes an address of each family.
 type pod struct {
@@ -120,7 +120,7 @@ type selectCase struct {
 }
 
 // runSelectCases runs each case in both families.
-func runSelectCases(t *testing.T, node *model.Node, cases []selectCase) {
+func runSelectCases(t *testing.T, node *model.LocalNode, cases []selectCase) {
 	t.Helper()
 	for _, c := range cases {
 		for _, family := range model.Families {
@@ -287,7 +287,7 @@ func TestHints(t *testing.T) {
 }
 
 func TestUnknownNode(t *testing.T) {
-	runSelectCases(t, &model.Node{}, []selectCase{
+	runSelectCases(t, &model.LocalNode{}, []selectCase{
 		{
 			"no name: nothing is local",
 			[][]pod{{ready(1).on(""), ready(2).here()}},
@@ -301,7 +301,7 @@ func TestUnknownNode(t *testing.T) {
 			"1 2", "drop",
 		},
 	})
-	runSelectCases(t, &model.Node{Name: "here"}, []selectCase{
+	runSelectCases(t, &model.LocalNode{Name: "here"}, []selectCase{
 		{
 			"no zone: node hints still apply",
 			[][]pod{{ready(1).forNodes("here"), ready(2).forNodes("there")}},

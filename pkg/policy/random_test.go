@@ -20,11 +20,11 @@ var seed = flag.Uint64("seed", 0, "seed of TestSelectRandom; 0 takes a new one")
 // thought of cost.
 type restated struct {
 	eps  map[netip.AddrPort]model.Endpoint
-	node *model.Node
+	node *model.LocalNode
 }
 
 // restate collects the endpoints of a Service port.
-func restate(port model.ServicePort, family model.Family, list []*model.Slice, node *model.Node) restated {
+func restate(port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) restated {
 	r := restated{eps: map[netip.AddrPort]model.Endpoint{}, node: node}
 	for _, s := range list {
 		for _, p := range s.Ports {
@@ -167,8 +167,8 @@ func (c chances) is(percent int) bool { return c.IntN(100) < percent }
 
 func oneOf[T any](c chances, list ...T) T { return list[c.IntN(len(list))] }
 
-func (c chances) node() *model.Node {
-	return &model.Node{
+func (c chances) node() *model.LocalNode {
+	return &model.LocalNode{
 		Name: oneOf(c, "here", "here", "here", ""),
 		Zone: oneOf(c, "zone-a", "zone-a", ""),
 	}

@@ -22,7 +22,7 @@ type objects struct {
 
 // desire returns the objects of the named Services and the desired state that follows from
 // them: nothing for Services that are gone.
-func (r *Reconciler) desire(names []model.Name, node *model.Node) ([]objects, []tables.Desired) {
+func (r *Reconciler) desire(names []model.Name, node *model.LocalNode) ([]objects, []tables.Desired) {
 	from := make([]objects, len(names))
 	desired := make([]tables.Desired, len(names))
 	for i, name := range names {
@@ -51,7 +51,7 @@ func (r *Reconciler) share(w *work) {
 		svc = r.complement(svc)
 		desired := tables.Desired{Name: name}
 		if asksForMore(svc, list) {
-			desired = r.tables.CompileAsk(svc, list, &w.node)
+			desired = r.tables.CompileAsk(svc, list, &w.localNode)
 		}
 		r.tables.Want(name, &desired, tables.DemandOf(svc, list))
 		desired.Free()

@@ -30,8 +30,8 @@ const retireDelay = 100 * time.Millisecond
 
 // Options configure a [Reconciler].
 type Options struct {
-	// Node is what is known of the node before a source tells.
-	Node model.Node
+	// LocalNode is what is known of the node before a source tells.
+	LocalNode model.LocalNode
 	// NodePortAddresses selects where NodePorts answer.
 	NodePortAddresses policy.NodePortAddresses
 	// Algorithm is that of Services which name none.
@@ -43,9 +43,9 @@ type Options struct {
 	ForwardingRefused string
 	// NoTunnel says that this node takes no part in the tunnel, whatever Services ask.
 	NoTunnel bool
-	// FollowPeers is called, perhaps several times, when the nodes of the cluster come to
+	// FollowNodes is called, perhaps several times, when the nodes of the cluster come to
 	// matter, which they do for the tunnel alone; nil when the source tells of them anyway.
-	FollowPeers func()
+	FollowNodes func()
 	// Faults is told of the settings of a Service and its slices that are wrong: when
 	// there are others than before, with none when all is well again. nil is not told.
 	Faults func(service model.Name, faults []model.Fault)
@@ -74,15 +74,15 @@ type Sync struct {
 	// Stuck says that something failed which is no Service's own fault.
 	Stuck bool
 	// Checks are those health checks of load balancers that have changed.
-	Checks []Check
+	Checks []policy.HealthCheck
 	// NodePorts are the addresses on which NodePorts answer; nil when unchanged.
 	NodePorts []netip.Addr
 	// NoLocal are the sums over all Services.
 	NoLocal map[model.Family]NoLocal
 	// Triggers are what made the slices change that this sync brought in.
 	Triggers []Trigger
-	// Peers are the nodes of the cluster; nil when unchanged.
-	Peers []tables.Peer
+	// Nodes are the nodes of the cluster; nil when unchanged.
+	Nodes []tables.NodeUse
 	// UDPLeft says that endpoints of UDP may have gone: before this agent, too, in the
 	// first sync.
 	UDPLeft bool
@@ -94,20 +94,20 @@ type Reconciler struct {
 	tables *tables.Tables
 	store  tables.Store
 
-	mu       sync.Mutex
-	services map[model.Name]*model.Service
-	slices   map[model.Name]map[string]*model.Slice // by Service, by slice
-	owner    map[model.Name]model.Name              // slice → Service
-	node     model.Node
-	local    []netip.Addr
-	cidrs    []netip.Prefix
-	peers    peers
-	dirty    map[model.Name]struct{}
-	nodeSet  bool // node addresses need a look
-	synced   bool // the source is complete
-	udpLeft  bool // for the next sync
-	queue    Queue
-	triggers map[model.Name][]Trigger // by Service
+	mu           sync.Mutex
+	services     map[model.Name]*model.Service
+	slices       map[model.Name]map[string]*model.Slice // by Service, by slice
+	owner        map[model.Name]model.Name              // slice → Service
+	localNode    model.LocalNode
+	local        []netip.Addr
+	cidrs        []netip.Prefix
+	nodes        nodes
+	dirty        map[model.Name]struct{}
+	localNodeSet bool // node addresses need a look
+	synced       bool // the source is complete
+	udpLeft      bool // for the next sync
+	queue        Queue
+	triggers     map[model.Name][]Trigger // by Service
 	// When the oldest change came in that waits for a sync, is in the one under way,
 	// or has failed; zero is none.
 	queued, applying, stuck time.Time
@@ -120,9 +120,9 @@ type Reconciler struct {
 	failed     map[task]failure
 	faults     map[model.Name][]model.Fault
 	short      int    // Services that get less than they ask for
-	peersErr   error  // of the last attempt to write the nodes of the cluster
-	peersFull  string // the nodes for which there is no room, as logged
-	checks     map[place]Check
+	nodesErr   error  // of the last attempt to write the nodes of the cluster
+	nodesFull  string // the nodes for which there is no room, as logged
+	checks     map[place]policy.HealthCheck
 	noLocal    map[place]NoLocal // those that are not zero
 	noLocalSum map[model.Family]NoLocal
 	complete   bool
@@ -135,25 +135,25 @@ type Reconciler struct {
 // New returns a reconciler over tables and the store below them.
 func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 	return &Reconciler{
-		opts:     opts,
-		tables:   t,
-		store:    store,
-		services: make(map[model.Name]*model.Service),
-		slices:   make(map[model.Name]map[string]*model.Slice),
-		owner:    make(map[model.Name]model.Name),
-		node:     opts.Node,
-		peers:    newPeers(&opts),
-		dirty:    make(map[model.Name]struct{}),
-		nodeSet:  true,
-		wake:     make(chan struct{}, 1),
-		started:  time.Now(),
-		triggers: make(map[model.Name][]Trigger),
-		failed:   make(map[task]failure),
-		retries:  retries{due: make(map[task]struct{})},
-		faults:   make(map[model.Name][]model.Fault),
-		released: make(chan tables.Retired, 1),
+		opts:         opts,
+		tables:       t,
+		store:        store,
+		services:     make(map[model.Name]*model.Service),
+		slices:       make(map[model.Name]map[string]*model.Slice),
+		owner:        make(map[model.Name]model.Name),
+		localNode:    opts.LocalNode,
+		nodes:        newNodes(&opts),
+		dirty:        make(map[model.Name]struct{}),
+		localNodeSet: true,
+		wake:         make(chan struct{}, 1),
+		started:      time.Now(),
+		triggers:     make(map[model.Name][]Trigger),
+		failed:       make(map[task]failure),
+		retries:      retries{due: make(map[task]struct{})},
+		faults:       make(map[model.Name][]model.Fault),
+		released:     make(chan tables.Retired, 1),
 
-		checks:     make(map[place]Check),
+		checks:     make(map[place]policy.HealthCheck),
 		noLocal:    make(map[place]NoLocal),
 		noLocalSum: make(map[model.Family]NoLocal),
 	}
@@ -166,15 +166,15 @@ func (r *Reconciler) Apply(u source.Update) {
 	r.noteLeft(&u)
 	for _, s := range u.PutServices {
 		r.services[s.Name] = s
-		r.peers.want(s.Name, r.forwarding(s).Tunnels())
+		r.nodes.want(s.Name, r.forwarding(s).Tunnels())
 		r.touch(s.Name)
 	}
 	for _, name := range u.DeleteServices {
 		delete(r.services, name)
-		r.peers.want(name, false)
+		r.nodes.want(name, false)
 		r.touch(name)
 	}
-	r.peers.take(&u)
+	r.nodes.take(&u)
 	for _, s := range u.PutSlices {
 		r.dropSlice(s.Name)
 		r.putSlice(s)
@@ -184,16 +184,16 @@ func (r *Reconciler) Apply(u source.Update) {
 		delete(r.triggers, r.owner[name])
 		r.dropSlice(name)
 	}
-	if u.Node != nil {
-		r.setNode(*u.Node)
+	if u.LocalNode != nil {
+		r.setLocalNode(*u.LocalNode)
 	}
 	if u.ServiceCIDRs != nil {
-		r.cidrs, r.nodeSet = u.ServiceCIDRs, true
+		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
 	}
-	follow := r.peers.matter()
+	follow := r.nodes.matter()
 	r.mu.Unlock()
-	if follow && r.opts.FollowPeers != nil {
-		r.opts.FollowPeers()
+	if follow && r.opts.FollowNodes != nil {
+		r.opts.FollowNodes()
 	}
 	r.signal()
 }
@@ -206,8 +206,8 @@ func (r *Reconciler) Synced() {
 		r.queued = time.Now()
 	}
 	r.synced = true
-	if r.opts.FollowPeers == nil {
-		r.peers.take(&source.Update{PeersListed: true})
+	if r.opts.FollowNodes == nil {
+		r.nodes.take(&source.Update{NodesListed: true})
 	}
 	r.mu.Unlock()
 	r.signal()
@@ -216,7 +216,7 @@ func (r *Reconciler) Synced() {
 // SetLocalAddresses takes the addresses of the machine.
 func (r *Reconciler) SetLocalAddresses(addrs []netip.Addr) {
 	r.mu.Lock()
-	r.local, r.nodeSet = addrs, true
+	r.local, r.localNodeSet = addrs, true
 	r.mu.Unlock()
 	r.signal()
 }
@@ -251,19 +251,19 @@ func (r *Reconciler) dropSlice(slice model.Name) {
 	r.touch(name)
 }
 
-// setNode takes what a source tells of the node. Its name is the agent's own.
-func (r *Reconciler) setNode(n model.Node) {
-	n.Name = r.node.Name
-	n.Addrs = model.PreferAddrs(r.opts.Node.Addrs, n.Addrs)
-	if n.Zone != r.node.Zone {
+// setLocalNode takes what a source tells of the node. Its name is the agent's own.
+func (r *Reconciler) setLocalNode(n model.LocalNode) {
+	n.Name = r.localNode.Name
+	n.Addrs = model.PreferAddrs(r.opts.LocalNode.Addrs, n.Addrs)
+	if n.Zone != r.localNode.Zone {
 		for name := range r.services {
 			r.touch(name)
 		}
 	}
-	if !slices.Equal(n.Addrs, r.node.Addrs) {
-		r.nodeSet, r.peers.set = true, true
+	if !slices.Equal(n.Addrs, r.localNode.Addrs) {
+		r.localNodeSet, r.nodes.set = true, true
 	}
-	r.node = n
+	r.localNode = n
 }
 
 func (r *Reconciler) signal() {
@@ -304,14 +304,14 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 // work is what one sync has to do.
 type work struct {
-	names   map[model.Name]struct{}
-	first   map[model.Name]struct{} // of these, those that leave room to others
-	node    model.Node
-	local   []netip.Addr
-	cidrs   []netip.Prefix
-	nodeSet bool
-	// peers are the nodes of the cluster; nil when they are to stay as they are.
-	peers   []*model.Peer
+	names        map[model.Name]struct{}
+	first        map[model.Name]struct{} // of these, those that leave room to others
+	localNode    model.LocalNode
+	local        []netip.Addr
+	cidrs        []netip.Prefix
+	localNodeSet bool
+	// nodes are the nodes of the cluster; nil when they are to stay as they are.
+	nodes   []*model.Node
 	udpLeft bool
 	queued  time.Time
 }
@@ -325,11 +325,11 @@ func (r *Reconciler) take() (work, bool) {
 		return work{}, false
 	}
 	r.takeDue()
-	w := work{names: r.dirty, node: r.node, local: r.local, cidrs: r.cidrs, nodeSet: r.nodeSet, queued: r.queued}
-	w.peers = r.peers.changed(&r.node)
+	w := work{names: r.dirty, localNode: r.localNode, local: r.local, cidrs: r.cidrs, localNodeSet: r.localNodeSet, queued: r.queued}
+	w.nodes = r.nodes.changed(&r.localNode)
 	r.applying = r.queued
 	w.udpLeft = r.udpLeft || !r.complete
-	r.dirty, r.nodeSet, r.queued, r.udpLeft = make(map[model.Name]struct{}), false, time.Time{}, false
+	r.dirty, r.localNodeSet, r.queued, r.udpLeft = make(map[model.Name]struct{}), false, time.Time{}, false
 	r.queue.Services, r.queue.Slices = 0, 0
 	return w, true
 }
@@ -356,8 +356,8 @@ func (r *Reconciler) sync(ctx context.Context) error {
 		return nil
 	}
 	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool), UDPLeft: w.udpLeft}
-	if w.nodeSet {
-		r.applyNode(&w, &s)
+	if w.localNodeSet {
+		r.applyLocalNode(&w, &s)
 	}
 	r.share(&w)
 	if !r.complete {
@@ -365,12 +365,12 @@ func (r *Reconciler) sync(ctx context.Context) error {
 			klog.ErrorS(err, "Making room ahead failed, going on step by step")
 		}
 	}
-	r.applyPeers(&w)
+	r.applyNodes(&w)
 	r.apply(&w, &s)
 	if !r.pruned {
 		r.prune(&w, &s)
 	}
-	r.dropPeers(&w, &s)
+	r.dropNodes(&w, &s)
 	if !r.complete {
 		if err := r.opts.Complete(ctx); err != nil {
 			return err
@@ -397,14 +397,14 @@ func (r *Reconciler) prune(w *work, s *Sync) {
 	r.apply(w, s)
 }
 
-// applyNode brings in what concerns no Service.
-func (r *Reconciler) applyNode(w *work, s *Sync) {
-	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.node)...)
+// applyLocalNode brings in what concerns no Service.
+func (r *Reconciler) applyLocalNode(w *work, s *Sync) {
+	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(w.cidrs),
 		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts, r.opts.NodePortAddresses)),
 	)
-	if r.outcome(task{part: partNode}, err, time.Time{}) && err != nil {
+	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {
 		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
 	}
 }
@@ -429,13 +429,13 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
 		for some := range slices.Chunk(w.inOrder(names), ahead) {
-			from, desired := r.desire(some, &w.node)
+			from, desired := r.desire(some, &w.localNode)
 			for i, name := range some {
 				affected, err := r.tables.Apply(desired[i])
 				maps.Copy(next, set(affected))
 				r.applied(name, err, w.queued, s.Full)
 				if err == nil || ownFault(err) {
-					r.report(s, name, from[i].svc, from[i].slices, &desired[i], &w.node)
+					r.report(s, name, from[i].svc, from[i].slices, &desired[i], &w.localNode)
 				}
 				desired[i].Free()
 				s.Services++

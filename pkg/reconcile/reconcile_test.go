@@ -155,10 +155,10 @@ func put(objects ...any) source.Update {
 			u.PutServices = append(u.PutServices, o)
 		case *model.Slice:
 			u.PutSlices = append(u.PutSlices, o)
-		case *model.Peer:
-			u.PutPeers = append(u.PutPeers, o)
 		case *model.Node:
-			u.Node = o
+			u.PutNodes = append(u.PutNodes, o)
+		case *model.LocalNode:
+			u.LocalNode = o
 		}
 	}
 	return u
@@ -225,14 +225,14 @@ func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
 }
 
 func TestZoneOfTheNodeDecidesHints(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{Node: model.Node{Name: "n1", Zone: "east"}})
+	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "n1", Zone: "east"}})
 	hinted := slice("a-1", "a", "10.0.0.1", "10.0.0.2")
 	hinted.Endpoints[0].ZoneHints = []string{"east"}
 	hinted.Endpoints[1].ZoneHints = []string{"west"}
 	l.Apply(put(service("a", "10.96.0.1"), hinted))
 	l.Synced()
 	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
-	l.Apply(put(&model.Node{Zone: "west"}))
+	l.Apply(put(&model.LocalNode{Zone: "west"}))
 	l.eventually("10.96.0.1:80", "10.0.0.2:8080")
 }
 

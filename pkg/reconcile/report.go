@@ -6,15 +6,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Check is what one family of a Service tells load balancers that ask whether this
-// node has endpoints.
-type Check struct {
-	Service model.Name
-	Family  model.Family
-	Port    uint16 // 0: it is not to be asked
-	Local   int    // Ready endpoints on this node
-}
-
 // NoLocal counts Service ports under the policy Local that have usable endpoints, but
 // none on this node.
 type NoLocal struct{ Internal, External int }
@@ -27,11 +18,11 @@ type place struct {
 
 // report adds to a sync what has become of a Service; svc is nil when it is not
 // served any more.
-func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.Node) {
+func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.LocalNode) {
 	s.Triggers = append(s.Triggers, r.takeTriggers(name)...)
 	for _, family := range model.Families {
 		at := place{name, family}
-		check := Check{Service: name, Family: family}
+		check := policy.HealthCheck{Service: name, Family: family}
 		if svc != nil && svc.HealthCheckPort != 0 && svc.HasFamily(family) {
 			check.Port = svc.HealthCheckPort
 			check.Local = policy.LocalReady(family, slices, node)
@@ -42,7 +33,7 @@ func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices
 }
 
 // reportCheck adds a check when it differs from what was told last.
-func (r *Reconciler) reportCheck(s *Sync, at place, check Check) {
+func (r *Reconciler) reportCheck(s *Sync, at place, check policy.HealthCheck) {
 	if r.checks[at].Port == 0 && check.Port == 0 || r.checks[at] == check {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -33,10 +34,10 @@ func balanced(s *model.Service) {
 }
 
 func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{Node: model.Node{Name: "here"}})
+	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "here"}})
 	name := model.Name{Namespace: "default", Name: "a"}
-	check := func(port uint16, local int) []reconcile.Check {
-		return []reconcile.Check{{Service: name, Family: model.IPv4, Port: port, Local: local}}
+	check := func(port uint16, local int) []policy.HealthCheck {
+		return []policy.HealthCheck{{Service: name, Family: model.IPv4, Port: port, Local: local}}
 	}
 	at := func(node string) *model.Slice {
 		s := slice("a-1", "a", "10.0.0.1", "10.0.0.2")
@@ -47,7 +48,7 @@ func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
 	for _, step := range []struct {
 		what    string
 		update  source.Update
-		checks  []reconcile.Check
+		checks  []policy.HealthCheck
 		noLocal int
 	}{
 		{"without endpoints", put(service("a", "10.96.0.1", balanced)), check(32000, 0), 0},
@@ -138,7 +139,7 @@ func TestOldest(t *testing.T) {
 func TestQueueCounts(t *testing.T) {
 	l := start(t, newMaps(t), asIs, reconcile.Options{})
 	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1"), slice("a-2", "a", "10.0.0.2")))
-	l.Apply(source.Update{Node: &model.Node{Zone: "z"}})
+	l.Apply(source.Update{LocalNode: &model.LocalNode{Zone: "z"}})
 	got := l.Queue()
 	if got.Services != 1 || got.ServicesTotal != 1 || got.Slices != 2 || got.SlicesTotal != 2 || time.Since(got.Last) > time.Minute {
 		t.Errorf("before the source is complete: %+v", got)

@@ -22,8 +22,8 @@ type part uint8
 
 const (
 	partService   part = iota // the entries of one Service
-	partNode                  // node addresses and Service ranges
-	partPeers                 // the nodes of the cluster
+	partLocalNode             // node addresses and Service ranges
+	partNodes                 // the nodes of the cluster
 	partLeftovers             // what is to be removed of former Services
 )
 
@@ -90,10 +90,10 @@ func (r *Reconciler) takeDue() {
 		switch t.part {
 		case partService:
 			r.dirty[t.service] = struct{}{}
-		case partNode:
-			r.nodeSet = true
-		case partPeers:
-			r.peers.set = true
+		case partLocalNode:
+			r.localNodeSet = true
+		case partNodes:
+			r.nodes.set = true
 		}
 	}
 	clear(r.retries.due)

@@ -106,13 +106,13 @@ func TestLastingFailureShows(t *testing.T) {
 				store := new(nodeless)
 				fails := fail(store)
 				l := start(t, maps, func(s tables.Store) tables.Store { store.Store = s; return store },
-					reconcile.Options{Node: model.Node{Name: "here"}, Forwarding: model.DSR})
-				l.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2")))
+					reconcile.Options{LocalNode: model.LocalNode{Name: "here"}, Forwarding: model.DSR})
+				l.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), node("n1", "192.0.2.1"), node("n2", "192.0.2.2")))
 				l.Synced()
 				l.eventuallyNodes("n1 n2")
 				fails.Store(true)
 				begin := time.Now()
-				l.Apply(source.Update{PutPeers: []*model.Peer{peer("n3", "192.0.2.3")}, DeletePeers: []string{"n2"}})
+				l.Apply(source.Update{PutNodes: []*model.Node{node("n3", "192.0.2.3")}, DeleteNodes: []string{"n2"}})
 				time.Sleep(5 * time.Minute)
 				if l.Oldest().IsZero() || time.Since(l.Oldest()) < time.Since(begin)-time.Second {
 					t.Errorf("after %s of failures the oldest change came in at %s", time.Since(begin), l.Oldest())

@@ -16,17 +16,17 @@ type Update struct {
 	DeleteServices []model.Name
 	PutSlices      []*model.Slice
 	DeleteSlices   []model.Name
-	// PutPeers and DeletePeers are nodes of the cluster, by name.
-	PutPeers    []*model.Peer
-	DeletePeers []string
-	// PeersListed says that all nodes of the cluster have been handed over once, from a
+	// PutNodes and DeleteNodes are nodes of the cluster, by name.
+	PutNodes    []*model.Node
+	DeleteNodes []string
+	// NodesListed says that all nodes of the cluster have been handed over once, from a
 	// source that begins to tell of them later than of the rest.
-	PeersListed bool
-	// Node replaces what is known of the node; nil leaves it.
-	Node *model.Node
-	// NodeGone says that the cluster has no such node any more. The machine is still
+	NodesListed bool
+	// LocalNode replaces what is known of this node; nil leaves it.
+	LocalNode *model.LocalNode
+	// LocalNodeGone says that the cluster has no such node any more. The machine is still
 	// there: it keeps its addresses and its zone.
-	NodeGone bool
+	LocalNodeGone bool
 	// ServiceCIDRs replace those known of the cluster, in which an address without a
 	// Service belongs to nobody; nil leaves them.
 	ServiceCIDRs []netip.Prefix

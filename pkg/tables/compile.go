@@ -56,12 +56,12 @@ type DesiredFrontend struct {
 
 // Compile computes what a Service wants. slices are all of its slices, ordered
 // by name. It has no side effects.
-func Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+func Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
 	return compile(svc, slices, node, math.MaxUint64)
 }
 
 // compile leaves out backends beyond so many.
-func compile(svc *model.Service, slices []*model.Slice, node *model.Node, most uint64) Desired {
+func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, most uint64) Desired {
 	each := uint64(math.MaxUint64)
 	if most < math.MaxUint64 {
 		each = backendsEach(svc, slices, most)

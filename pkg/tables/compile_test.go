@@ -97,7 +97,7 @@ func TestCompileFrontends(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := full
 			tt.change(&svc)
-			got := lines(Compile(&svc, nil, &model.Node{}))
+			got := lines(Compile(&svc, nil, &model.LocalNode{}))
 			var want []string
 			for line := range strings.Lines(tt.want) {
 				if line = strings.TrimSpace(line); line != "" {
@@ -130,7 +130,7 @@ func TestCompilePort(t *testing.T) {
 			{Addr: netip.MustParseAddr("10.1.0.2"), NodeName: "there", Ready: true, Serving: true},
 		},
 	}
-	d := Compile(svc, []*model.Slice{slice}, &model.Node{Name: "here"})
+	d := Compile(svc, []*model.Slice{slice}, &model.LocalNode{Name: "here"})
 	if d.Name != svc.Name || len(d.Ports) != 1 {
 		t.Fatalf("%+v", d)
 	}

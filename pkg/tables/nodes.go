@@ -27,7 +27,7 @@ type nodes struct {
 	free []uint16 // ids below next, that which has been free longest first
 	// stale is set while there may be nodes to drop.
 	stale bool
-	// changed is set when [Tables.Peers] would return something else.
+	// changed is set when [Tables.Nodes] would return something else.
 	changed bool
 }
 
@@ -56,10 +56,10 @@ func newNodes(limit Limit) nodes {
 // The returned names are Services that have backends on nodes whose id has changed: they
 // are to be applied again. Nodes beyond the table's limit have no id; the error then
 // holds a [FullError].
-func (t *Tables) SetNodes(peers []*model.Peer, self string) (affected []model.Name, err error) {
+func (t *Tables) SetNodes(cluster []*model.Node, self string) (affected []model.Name, err error) {
 	n := &t.nodes
-	list := slices.DeleteFunc(slices.Clone(peers), func(p *model.Peer) bool { return !p.Tunnel.IsValid() })
-	slices.SortFunc(list, func(a, b *model.Peer) int {
+	list := slices.DeleteFunc(slices.Clone(cluster), func(p *model.Node) bool { return !p.Tunnel.IsValid() })
+	slices.SortFunc(list, func(a, b *model.Node) int {
 		switch self { // comes first
 		case a.Name:
 			return -1
@@ -147,7 +147,7 @@ func (t *Tables) allocateNode() (uint16, error) {
 
 // putNodeIDs lets in packets from every address of the nodes that have an id, and from
 // no other.
-func (t *Tables) putNodeIDs(list []*model.Peer, byName map[string]uint16) error {
+func (t *Tables) putNodeIDs(list []*model.Node, byName map[string]uint16) error {
 	n := &t.nodes
 	want := make(map[netip.Addr]uint16)
 	for _, p := range list {
@@ -236,28 +236,28 @@ func (t *Tables) DropNodes() error {
 	return errors.Join(errs...)
 }
 
-// Peer is a node of the cluster that has an id.
-type Peer struct {
+// NodeUse is a node of the cluster that has an id.
+type NodeUse struct {
 	Node
 	ID uint16
 	// Used says that packets may be tunneled to backends on it.
 	Used bool
 }
 
-// Peers returns the nodes of the cluster by id, and whether they may differ from those
+// Nodes returns the nodes of the cluster by id, and whether they may differ from those
 // that the last call returned.
-func (t *Tables) Peers() (peers []Peer, changed bool) {
+func (t *Tables) Nodes() (list []NodeUse, changed bool) {
 	n := &t.nodes
 	if !n.changed {
 		return nil, false
 	}
 	n.changed = false
-	peers = make([]Peer, 0, len(n.known))
+	list = make([]NodeUse, 0, len(n.known))
 	for _, id := range slices.Sorted(maps.Keys(n.known)) {
 		node := n.known[id]
-		peers = append(peers, Peer{node.Node, id, node.backends > 0})
+		list = append(list, NodeUse{node.Node, id, node.backends > 0})
 	}
-	return peers, true
+	return list, true
 }
 
 // of returns the id of the node that a backend is on, as far as it matters.

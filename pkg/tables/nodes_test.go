@@ -9,8 +9,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-func peer(name string, addrs ...string) *model.Peer {
-	p := &model.Peer{Name: name}
+func nodeAt(name string, addrs ...string) *model.Node {
+	p := &model.Node{Name: name}
 	for _, a := range addrs {
 		p.Addrs = append(p.Addrs, netip.MustParseAddr(a))
 	}
@@ -28,9 +28,9 @@ func tunneled(name string, n int, hosts ...string) Desired {
 	return d
 }
 
-func setNodes(t *testing.T, tables *Tables, peers ...*model.Peer) []model.Name {
+func setNodes(t *testing.T, tables *Tables, nodes ...*model.Node) []model.Name {
 	t.Helper()
-	affected, err := tables.SetNodes(peers, "here")
+	affected, err := tables.SetNodes(nodes, "here")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,20 +48,20 @@ func TestNodesAffectServices(t *testing.T) {
 	plain.Ports[0].Tunnels = false
 	apply(t, tables, plain)
 
-	n1, n2, here := peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"), peer("here", "192.0.2.9")
+	n1, n2, here := nodeAt("n1", "192.0.2.1"), nodeAt("n2", "192.0.2.2"), nodeAt("here", "192.0.2.9")
 	for _, step := range []struct {
 		what     string
-		peers    []*model.Peer
+		nodes    []*model.Node
 		affected []model.Name
 	}{
-		{"n1 and this node come", []*model.Peer{n1, here}, []model.Name{named("a")}},
-		{"n2 comes", []*model.Peer{n1, n2, here}, []model.Name{named("a"), named("b")}},
-		{"nothing changes", []*model.Peer{here, n2, n1}, nil},
-		{"n2 has one address more", []*model.Peer{n1, peer("n2", "192.0.2.2", "2001:db8::2"), here}, nil},
-		{"n2 has another tunnel", []*model.Peer{n1, peer("n2", "192.0.2.22"), here}, []model.Name{named("a"), named("b")}},
-		{"n1 goes", []*model.Peer{peer("n2", "192.0.2.22"), here}, []model.Name{named("a")}},
+		{"n1 and this node come", []*model.Node{n1, here}, []model.Name{named("a")}},
+		{"n2 comes", []*model.Node{n1, n2, here}, []model.Name{named("a"), named("b")}},
+		{"nothing changes", []*model.Node{here, n2, n1}, nil},
+		{"n2 has one address more", []*model.Node{n1, nodeAt("n2", "192.0.2.2", "2001:db8::2"), here}, nil},
+		{"n2 has another tunnel", []*model.Node{n1, nodeAt("n2", "192.0.2.22"), here}, []model.Name{named("a"), named("b")}},
+		{"n1 goes", []*model.Node{nodeAt("n2", "192.0.2.22"), here}, []model.Name{named("a")}},
 	} {
-		if got := setNodes(t, tables, step.peers...); !slices.Equal(got, step.affected) {
+		if got := setNodes(t, tables, step.nodes...); !slices.Equal(got, step.affected) {
 			t.Errorf("%s: affected are %v, want %v", step.what, got, step.affected)
 		}
 		apply(t, tables, tunneled("a", 1, "n1", "n2"))
@@ -80,23 +80,23 @@ func TestNodesAffectServices(t *testing.T) {
 	if at := v[web("c")].nodes[endpoints(1)[0]]; at.IsValid() {
 		t.Errorf("the backend of c, which does not tunnel, is at %s", at)
 	}
-	peers, changed := tables.Peers()
-	want := []Peer{
+	nodes, changed := tables.Nodes()
+	want := []NodeUse{
 		{Node{netip.MustParseAddr("192.0.2.9"), "here", true}, 1, false},
 		{Node{netip.MustParseAddr("192.0.2.22"), "n2", false}, 4, true},
 	}
-	if !changed || !slices.Equal(peers, want) {
-		t.Errorf("peers are %+v (%t), want %+v", peers, changed, want)
+	if !changed || !slices.Equal(nodes, want) {
+		t.Errorf("nodes are %+v (%t), want %+v", nodes, changed, want)
 	}
-	if _, changed := tables.Peers(); changed {
-		t.Error("peers have changed by themselves")
+	if _, changed := tables.Nodes(); changed {
+		t.Error("nodes have changed by themselves")
 	}
 	apply(t, tables, tunneled("b", 2))
 	apply(t, tables, tunneled("a", 1))
-	if peers, changed := tables.Peers(); !changed || peers[1].Used {
-		t.Errorf("peers are %+v (%t), want none to be used", peers, changed)
+	if nodes, changed := tables.Nodes(); !changed || nodes[1].Used {
+		t.Errorf("nodes are %+v (%t), want none to be used", nodes, changed)
 	}
-	if affected := setNodes(t, tables, peer("n2", "192.0.2.23"), here); affected != nil {
+	if affected := setNodes(t, tables, nodeAt("n2", "192.0.2.23"), here); affected != nil {
 		t.Errorf("a node without endpoints affects %v", affected)
 	}
 }
@@ -122,7 +122,7 @@ func TestNodeFails(t *testing.T) {
 	store := &badNode{memory: newMemory(t, limits), bad: true}
 	tables := New(store)
 	set := func(name string) error {
-		_, err := tables.SetNodes([]*model.Peer{peer(name, "192.0.2.1")}, "")
+		_, err := tables.SetNodes([]*model.Node{nodeAt(name, "192.0.2.1")}, "")
 		return errors.Join(err, tables.DropNodes())
 	}
 	if err := set("a"); !errors.Is(err, errWrite) {
@@ -147,8 +147,8 @@ func TestNodeFails(t *testing.T) {
 func TestNodesOutliveRestart(t *testing.T) {
 	store := newMemory(t, roomy)
 	tables := New(store)
-	setNodes(t, tables, peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"), peer("n3", "192.0.2.3"))
-	setNodes(t, tables, peer("n3", "192.0.2.3"))
+	setNodes(t, tables, nodeAt("n1", "192.0.2.1"), nodeAt("n2", "192.0.2.2"), nodeAt("n3", "192.0.2.3"))
+	setNodes(t, tables, nodeAt("n3", "192.0.2.3"))
 	if err := tables.DropNodes(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestNodesOutliveRestart(t *testing.T) {
 	if store.writes != before {
 		t.Errorf("a restart makes %d writes", store.writes-before)
 	}
-	if affected := setNodes(t, tables, peer("n3", "192.0.2.3")); affected != nil || store.writes != before {
+	if affected := setNodes(t, tables, nodeAt("n3", "192.0.2.3")); affected != nil || store.writes != before {
 		t.Errorf("the same nodes make %d writes and affect %v", store.writes-before, affected)
 	}
 }
@@ -174,7 +174,7 @@ func TestNodeIDsRest(t *testing.T) {
 	limits.Nodes.Size = 4
 	store := newMemory(t, limits)
 	tables := New(store)
-	replace := func(p *model.Peer) uint16 {
+	replace := func(p *model.Node) uint16 {
 		setNodes(t, tables, p)
 		if err := tables.DropNodes(); err != nil {
 			t.Fatal(err)
@@ -185,7 +185,7 @@ func TestNodeIDsRest(t *testing.T) {
 	}
 	var got []uint16
 	for i := range byte(7) {
-		got = append(got, replace(&model.Peer{Name: "n", Tunnel: netip.AddrFrom4([4]byte{192, 0, 2, i})}))
+		got = append(got, replace(&model.Node{Name: "n", Tunnel: netip.AddrFrom4([4]byte{192, 0, 2, i})}))
 	}
 	if want := []uint16{1, 2, 3, 1, 2, 3, 1}; !slices.Equal(got, want) {
 		t.Errorf("ids are %v, want %v", got, want)
@@ -197,12 +197,12 @@ func TestNodesFull(t *testing.T) {
 	limits := roomy
 	limits.Nodes.Size = 3
 	tables := New(newMemory(t, limits))
-	_, err := tables.SetNodes([]*model.Peer{peer("a", "192.0.2.1"), peer("b", "192.0.2.2"), peer("here", "192.0.2.3")}, "here")
+	_, err := tables.SetNodes([]*model.Node{nodeAt("a", "192.0.2.1"), nodeAt("b", "192.0.2.2"), nodeAt("here", "192.0.2.3")}, "here")
 	var full *FullError
 	if !errors.As(err, &full) || full.Table != "bl_node" {
 		t.Errorf("the error is %v", err)
 	}
-	if peers, _ := tables.Peers(); len(peers) != 2 || !peers[0].Self || peers[1].Name != "a" {
-		t.Errorf("peers are %+v", peers)
+	if nodes, _ := tables.Nodes(); len(nodes) != 2 || !nodes[0].Self || nodes[1].Name != "a" {
+		t.Errorf("nodes are %+v", nodes)
 	}
 }

@@ -16,10 +16,10 @@ import (
 // what all ask for at a time: as with slots, neither from the order in which they came nor
 // from what is in the tables. So the same Services get less on each node, and after a restart.
 //
-// One Service gets an eighth of a table at most. As long as all of it fits, a namespace gets
-// what its Services ask for. When it does not, no namespace gets less than an equal part
-// unless it asks for less, and those that ask for more than a quarter leave an eighth of the
-// table to the others: these need not wait until the large ones have given something up.
+// One Service gets an eighth of a table at most. While all ask for no more than seven eighths
+// of it, a namespace gets what its Services ask for. Beyond that, no namespace gets less than
+// an equal part unless it asks for less, and those that ask for more than a quarter leave the
+// last eighth to the others: these need not wait until the large ones have given something up.
 
 // resource is a table that grows with what Services ask for. The numbers are in the pinned
 // tables, see [Cut].
@@ -335,7 +335,7 @@ func (d *Desired) cutFrontends(most int) {
 }
 
 // Compile is [Compile] with no more backends than the Service has a share of.
-func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
 	if a := t.room.asks[svc.Name]; a != nil && a.given[ofBackends] < a.want[ofBackends] {
 		return compile(svc, slices, node, uint64(a.given[ofBackends]))
 	}
@@ -343,7 +343,7 @@ func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.
 }
 
 // CompileAsk is [Compile] with no more backends than any Service gets, for [Tables.Want].
-func (t *Tables) CompileAsk(svc *model.Service, slices []*model.Slice, node *model.Node) Desired {
+func (t *Tables) CompileAsk(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
 	return compile(svc, slices, node, uint64(t.room.quotas[ofBackends].service()))
 }
 

@@ -147,7 +147,7 @@ func TestDemand(t *testing.T) {
 	}
 	slices := []*model.Slice{slice}
 	want := Demand{}
-	for _, sp := range Compile(svc, slices, &model.Node{}).Ports {
+	for _, sp := range Compile(svc, slices, &model.LocalNode{}).Ports {
 		want[ofPorts]++
 		want[ofFrontends] += uint32(len(sp.Frontends))
 		want[ofBackends] += uint32(len(sp.Sets.Backends))

@@ -51,7 +51,7 @@ func TestRandomFull(t *testing.T) {
 			last.Ports[i].Algorithm = model.Random // no ring would fit
 		}
 		w.desired = map[model.Name]Desired{one: last}
-		w.peers = w.peers[:min(4, len(w.peers))]
+		w.nodes = w.nodes[:min(4, len(w.nodes))]
 		w.settle()
 		w.settle() // what did not fit beside what went
 		w.check()
@@ -81,7 +81,7 @@ type world struct {
 	store   *memory
 	tables  *Tables
 	desired map[model.Name]Desired
-	peers   []*model.Peer
+	nodes   []*model.Node
 	retired []Retired // waiting for Release
 }
 
@@ -130,7 +130,7 @@ func (w *world) step() {
 			w.prune()
 			w.tolerate(w.tables.DropNodes())
 		case 12, 13:
-			w.peers = randomPeers(w.rand)
+			w.nodes = randomNodes(w.rand)
 			w.setNodes()
 			w.tolerate(w.tables.DropNodes())
 		}
@@ -139,7 +139,7 @@ func (w *world) step() {
 
 // setNodes brings in the nodes, and applies the Services that are affected.
 func (w *world) setNodes() {
-	affected, err := w.tables.SetNodes(w.peers, "here")
+	affected, err := w.tables.SetNodes(w.nodes, "here")
 	w.tolerate(err)
 	for _, name := range affected {
 		w.apply(name)
@@ -270,7 +270,7 @@ func (w *world) settle() {
 // restarts without a change.
 func (w *world) check() {
 	w.t.Helper()
-	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired, peers: w.peers}
+	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired, nodes: w.nodes}
 	fresh.tables = New(fresh.store)
 	fresh.settle()
 	got, want := w.store.view(), fresh.store.view()
@@ -431,13 +431,13 @@ func randomDesired(r *rand.Rand, name model.Name) Desired {
 		svc.Ports = append(svc.Ports, port)
 	}
 	svc.Ports = pick(r, 2, svc.Ports...)
-	return Compile(svc, randomSlices(r, svc), &model.Node{Name: "here", Zone: "z"})
+	return Compile(svc, randomSlices(r, svc), &model.LocalNode{Name: "here", Zone: "z"})
 }
 
-// randomPeers makes nodes that share addresses, have none, or are more than there is
+// randomNodes makes nodes that share addresses, have none, or are more than there is
 // room for.
-func randomPeers(r *rand.Rand) []*model.Peer {
-	var list []*model.Peer
+func randomNodes(r *rand.Rand) []*model.Node {
+	var list []*model.Node
 	names := []string{"here", "there", "far", "away"}
 	for i := range 12 {
 		names = append(names, fmt.Sprint("other-", i))
@@ -446,7 +446,7 @@ func randomPeers(r *rand.Rand) []*model.Peer {
 		if r.IntN(4) == 0 {
 			continue
 		}
-		p := &model.Peer{Name: name}
+		p := &model.Node{Name: name}
 		for range r.IntN(3) {
 			p.Addrs = append(p.Addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(24))}))
 			p.Tunnel = p.Addrs[0]

@@ -579,13 +579,13 @@ func TestLarge(t *testing.T) {
 		port := model.ServicePort{Name: fmt.Sprint("p", i), Protocol: model.TCP, Port: uint16(1000 + i), NodePort: uint16(30000 + i)}
 		ports.Ports = append(ports.Ports, port)
 	}
-	apply(t, tables, Compile(ports, nil, &model.Node{}))
+	apply(t, tables, Compile(ports, nil, &model.LocalNode{}))
 	// Each port: two families, each a ClusterIP and a NodePort; and two addresses.
 	if got := len(store.frontends) - 1; got != 300*4+2 {
 		t.Errorf("%d frontends", got)
 	}
 	ports.Ports = ports.Ports[150:]
-	apply(t, tables, Compile(ports, nil, &model.Node{}))
+	apply(t, tables, Compile(ports, nil, &model.LocalNode{}))
 	if got := len(store.frontends) - 1; got != 150*4+2 {
 		t.Errorf("%d frontends after half of the ports went", got)
 	}

@@ -105,10 +105,10 @@ func New(o Options) *Prober {
 	}
 }
 
-// SetPeers replaces the nodes of the cluster. Those with backends that packets are to be
+// SetNodes replaces the nodes of the cluster. Those with backends that packets are to be
 // tunneled to are asked. What a node has said before, also to a former agent, holds until
 // it is unreachable.
-func (p *Prober) SetPeers(list []tables.Peer) {
+func (p *Prober) SetNodes(list []tables.NodeUse) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

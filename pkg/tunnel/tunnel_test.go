@@ -77,7 +77,7 @@ func (a *agent) run() (stop func()) {
 		close(done)
 	}()
 	if !a.wanted() {
-		a.SetPeers([]tables.Peer{{Node: tables.Node{Addr: at(9), Self: true}, ID: 9}})
+		a.SetNodes([]tables.NodeUse{{Node: tables.Node{Addr: at(9), Self: true}, ID: 9}})
 	}
 	stopped := sync.OnceFunc(func() { cancel(); <-done })
 	a.t.Cleanup(stopped)
@@ -85,15 +85,15 @@ func (a *agent) run() (stop func()) {
 }
 
 func (a *agent) peers(used ...uint16) {
-	var list []tables.Peer
+	var list []tables.NodeUse
 	for id := uint16(1); id < 9; id++ {
-		p := tables.Peer{Node: tables.Node{Addr: at(id)}, ID: id}
+		p := tables.NodeUse{Node: tables.Node{Addr: at(id)}, ID: id}
 		for _, u := range used {
 			p.Used = p.Used || u == id
 		}
 		list = append(list, p)
 	}
-	a.SetPeers(list)
+	a.SetNodes(list)
 }
 
 func (a *agent) eventually(id uint16, want bpfmap.Answer) {
@@ -188,7 +188,7 @@ func TestPort(t *testing.T) {
 		return bytes.Contains(sockets, fmt.Appendf(nil, ":%04X 00000000:0000 ", port))
 	}
 	for i, want := range []bool{true, false, true, false} {
-		if a.SetPeers(nil); want {
+		if a.SetNodes(nil); want {
 			a.peers(2)
 		}
 		for deadline := time.Now().Add(wait.Limit); taken() != want; time.Sleep(time.Millisecond) {

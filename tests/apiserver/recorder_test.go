@@ -20,9 +20,9 @@ type recorder struct {
 	mu       sync.Mutex
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.Slice
-	node     *model.Node
-	peers    map[string]*model.Peer
-	listed   bool // peers are all
+	node     *model.LocalNode
+	nodes    map[string]*model.Node
+	listed   bool // nodes are all
 	cidrs    []netip.Prefix
 	// atSync is what was known when the source said that it was synced.
 	atSync map[model.Name]*model.Service
@@ -36,7 +36,7 @@ func newRecorder() *recorder {
 	return &recorder{
 		services: make(map[model.Name]*model.Service),
 		slices:   make(map[model.Name]*model.Slice),
-		peers:    make(map[string]*model.Peer),
+		nodes:    make(map[string]*model.Node),
 		puts:     make(map[model.Name]int),
 		deletes:  make(map[model.Name]int),
 		changed:  make(chan struct{}),
@@ -62,15 +62,15 @@ func (r *recorder) Apply(u source.Update) {
 		delete(r.slices, n)
 		r.deleted(n)
 	}
-	for _, p := range u.PutPeers {
-		r.peers[p.Name] = p
+	for _, p := range u.PutNodes {
+		r.nodes[p.Name] = p
 	}
-	for _, name := range u.DeletePeers {
-		delete(r.peers, name)
+	for _, name := range u.DeleteNodes {
+		delete(r.nodes, name)
 	}
-	r.listed = r.listed || u.PeersListed
-	if u.Node != nil {
-		r.node = u.Node
+	r.listed = r.listed || u.NodesListed
+	if u.LocalNode != nil {
+		r.node = u.LocalNode
 	}
 	if u.ServiceCIDRs != nil {
 		r.cidrs = u.ServiceCIDRs

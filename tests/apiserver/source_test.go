@@ -33,7 +33,7 @@ func TestSource(t *testing.T) {
 		{"RollingUpdate", testRollingUpdate},
 		{"SliceMoves", testSliceMoves},
 		{"Node", testNode},
-		{"Peers", testPeers},
+		{"Nodes", testNodes},
 		{"ManyAtOnce", testManyAtOnce},
 		{"NoRightToServiceCIDRs", testNoRightToServiceCIDRs},
 		{"ServerKilled", testServerKilled},

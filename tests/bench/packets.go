@@ -42,7 +42,7 @@ const (
 )
 
 // farNode is the node that the tunnel leads to: the one of all endpoints.
-var farNode = model.Peer{Name: elsewhere, Tunnel: nth(endpoints4, 1<<22)}
+var farNode = model.Node{Name: elsewhere, Tunnel: nth(endpoints4, 1<<22)}
 
 // tunnelPort is the UDP port of the tunnel.
 const tunnelPort = 6081
@@ -107,7 +107,7 @@ func packetServices() source.Update {
 	for family := range model.Families {
 		u.PutSlices[datagramPacketService*len(model.Families)+family].Ports[0].Protocol = model.UDP
 	}
-	u.PutPeers, u.PeersListed = []*model.Peer{&farNode}, true
+	u.PutNodes, u.NodesListed = []*model.Node{&farNode}, true
 	return u
 }
 

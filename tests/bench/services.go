@@ -131,8 +131,8 @@ func serveWith(ctx context.Context, o datapath.Options, u source.Update) (*datap
 	defer done()
 	pending := 0
 	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
-		Node:     model.Node{Name: "node"},
-		Complete: d.Attach,
+		LocalNode: model.LocalNode{Name: "node"},
+		Complete:  d.Attach,
 		Synced: func(s reconcile.Sync) {
 			pending = s.Pending
 			done()

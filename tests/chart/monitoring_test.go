@@ -2,18 +2,15 @@ package chart_test
 
 import (
 	"encoding/json"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/VictoriaMetrics/metricsql"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/beeline-lb/beeline/pkg/metrics"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/tests/registry"
 )
 
 // expressions returns every query of the alerts and of the dashboard, by where it is.
@@ -54,7 +51,8 @@ var others = map[string]bool{"kube_node_info": true}
 // TestQueries: each query can be parsed and asks for metrics that there are.
 func TestQueries(t *testing.T) {
 	t.Parallel()
-	known := exported()
+	known := registry.Agent()
+	known.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	queries := expressions(t)
 	if len(queries) < 20 {
 		t.Fatalf("only %d queries found", len(queries))
@@ -71,48 +69,11 @@ func TestQueries(t *testing.T) {
 				return
 			}
 			name := m.LabelFilterss[0][0].Value
-			if base := strings.TrimSuffix(name, "_bucket"); !known[name] && !known[base] && !others[name] {
+			_, ok = known[name]
+			_, base := known[strings.TrimSuffix(name, "_bucket")]
+			if !ok && !base && !others[name] {
 				t.Errorf("%s: the agent exports no %s", where, name)
 			}
 		})
 	}
-}
-
-// names is a registry that notes the names of what is registered: metrics of a vector
-// are at /metrics only once they have a value.
-type names map[string]bool
-
-// metricName matches the name in the text of a description, which has no accessor.
-var metricName = regexp.MustCompile(`fqName: "([^"]+)"`)
-
-func (n names) Register(c prometheus.Collector) error {
-	descriptions := make(chan *prometheus.Desc)
-	go func() {
-		c.Describe(descriptions)
-		close(descriptions)
-	}()
-	for d := range descriptions {
-		n[metricName.FindStringSubmatch(d.String())[1]] = true
-	}
-	return nil
-}
-
-func (n names) MustRegister(all ...prometheus.Collector) {
-	for _, c := range all {
-		_ = n.Register(c) // returns no error
-	}
-}
-
-func (n names) Unregister(prometheus.Collector) bool { return false }
-
-// exported returns the names of the agent's metrics.
-func exported() names {
-	n := names{}
-	metrics.NewSync(n)
-	metrics.NewHealth(n)
-	metrics.NewFlows(n, 1)
-	empty := func() reconcile.Queue { return reconcile.Queue{} }
-	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewQueue(empty),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return n
 }

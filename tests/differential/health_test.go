@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/beeline-lb/beeline/pkg/health"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -209,7 +208,7 @@ func testUnhealthy(t *testing.T, r *rig) {
 		WithoutNode: true,
 		Answered:    func(string, int) {},
 	})
-	state.Update(reconcile.Sync{})
+	state.Synced(false)
 	for path, page := range map[string]http.HandlerFunc{"healthz": state.Healthz, "livez": state.Livez} {
 		want := unhealthy("http://127.0.0.1:10256/" + path)
 		server := httptest.NewServer(page)

@@ -95,7 +95,7 @@ func (a *Agent) options(opts AgentOptions) (reconcile.Options, error) {
 		return reconcile.Options{}, err
 	}
 	return reconcile.Options{
-		Node:              model.Node{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
+		LocalNode:         model.LocalNode{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
 		NodePortAddresses: ports,
 		Complete:          a.datapath.Attach,
 		Synced:            a.synced,

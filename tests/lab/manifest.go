@@ -106,7 +106,7 @@ func addManifest(u *source.Update, text []byte) error {
 		if err := yaml.UnmarshalStrict(text, &object); err != nil {
 			return err
 		}
-		u.PutPeers = append(u.PutPeers, convert.Peer(&object))
+		u.PutNodes = append(u.PutNodes, convert.Node(&object))
 	default:
 		return fmt.Errorf("kind %q", kind.Kind)
 	}

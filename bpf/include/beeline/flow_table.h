@@ -178,6 +178,15 @@ static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow
 }
 
 /*
+ * bl_flow_lookup for what is not done for each packet: the kernel writes every lookup out where
+ * it stands, and copies the program each time.
+ */
+static __noinline struct bl_flow_entry *bl_flow_find(const struct bl_flow_key *key)
+{
+	return bl_flow_lookup(key);
+}
+
+/*
  * Put an entry into the table that its bits name. False when @flags forbid it, or there is
  * no memory. The key must be on the stack: Linux 6.1 takes no other.
  */
@@ -363,12 +372,14 @@ static __always_inline enum bl_flow_state bl_flow_advance(const struct bl_flow_f
 }
 
 /* A packet of a half-open flow that is no RST. True when it has established the flow. */
-static __noinline bool bl_flow_establish(struct bl_flow_forward *forward,
-					 const struct bl_packet *packet,
-					 const union bl_addr *client, bool from_client)
+__noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct bl_packet *packet,
+				  const union bl_addr *client, bool from_client)
 {
-	enum bl_flow_state state = bl_flow_state(forward->bits);
+	enum bl_flow_state state;
 
+	if (!forward || !packet || !client)
+		return false;
+	state = bl_flow_state(forward->bits);
 	if (packet->key.proto == IPPROTO_TCP && packet->tcp_flags & BL_TCP_SYN) {
 		if (from_client)
 			forward->progress.tcp.client_seq = packet->seq + 1;
@@ -498,25 +509,30 @@ static __always_inline bool bl_flow_owns_forward(const struct bl_flow_key *reply
 }
 
 /*
- * Remove the entries of a flow of this @forward_key. The reply entry stays when it is another
- * flow's.
+ * Remove the entries of a flow of this @forward_key. False when the reply entry stays, which is
+ * another flow's.
  */
-static __noinline void bl_flow_remove(const struct bl_flow_key *forward_key,
-				      const struct bl_flow_forward *forward,
-				      const union bl_addr *source)
+__noinline bool bl_flow_remove(const struct bl_flow_key *forward_key,
+			       const struct bl_flow_forward *forward, const union bl_addr *source)
 {
-	__u8 bits = forward->bits;
 	struct bl_flow_key key;
+	bool owns = true;
+	__u8 bits;
 
+	if (!forward_key || !forward || !source)
+		return false;
+	bits = forward->bits;
 	if (!bl_flow_established(bits))
 		bl_half_open_give(bits);
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		bl_flow_reply_key(forward_key, forward, source, &key);
-		if (bl_flow_owns_reply(forward_key, bl_flow_lookup(&key)))
+		owns = bl_flow_owns_reply(forward_key, bl_flow_find(&key));
+		if (owns)
 			bl_flow_delete(&key, bits);
 	}
 	key = *forward_key;
 	bl_flow_delete(&key, bits);
+	return owns;
 }
 
 /*
@@ -524,10 +540,10 @@ static __noinline void bl_flow_remove(const struct bl_flow_key *forward_key,
  * neither is evicted before the other, and made again if it is gone. False when another flow
  * has it.
  */
-static __noinline bool bl_flow_keep_reply(const struct bl_flow_key *forward_key,
-					  struct bl_flow_forward *forward,
-					  const union bl_addr *source, __u8 client_device,
-					  __u32 now)
+static __always_inline bool bl_flow_keep_reply(const struct bl_flow_key *forward_key,
+					       struct bl_flow_forward *forward,
+					       const union bl_addr *source, __u8 client_device,
+					       __u32 now)
 {
 	struct bl_flow_entry fresh = {};
 	const struct bl_flow_entry *there;
@@ -537,12 +553,12 @@ static __noinline bool bl_flow_keep_reply(const struct bl_flow_key *forward_key,
 	if (bl_flow_leaves_by_tunnel(forward))
 		return true;
 	bl_flow_reply_key(forward_key, forward, source, &key);
-	there = bl_flow_lookup(&key);
+	there = bl_flow_find(&key);
 	if (!there) {
 		bl_flow_make_reply(forward_key, forward, client_device, now, &fresh.reply);
 		if (bl_flow_claim(&key, &fresh))
 			return true;
-		there = bl_flow_lookup(&key);
+		there = bl_flow_find(&key);
 	}
 	return !there || bl_flow_owns_reply(forward_key, there);
 }
@@ -551,29 +567,34 @@ static __noinline bool bl_flow_keep_reply(const struct bl_flow_key *forward_key,
  * Move a flow that is established from bl_overflow to bl_flow. When that fails, for want
  * of memory or because another packet of the flow is at it, the next packet tries again.
  */
-static __noinline void bl_flow_settle(const struct bl_flow_key *forward_key,
-				      const struct bl_flow_forward *forward,
-				      const union bl_addr *source, __u8 client_device)
+__noinline bool bl_flow_settle(const struct bl_flow_key *forward_key,
+			       const struct bl_flow_forward *forward, const union bl_addr *source,
+			       __u8 client_device)
 {
-	bool has_reply = !bl_flow_leaves_by_tunnel(forward);
 	struct bl_flow_entry entry = {};
-	struct bl_flow_key key;
+	struct bl_flow_key key, first;
+	bool has_reply;
 
-	bl_flow_make_reply(forward_key, forward, client_device, bl_flow_now(), &entry.reply);
-	bl_flow_reply_key(forward_key, forward, source, &key);
+	if (!forward_key || !forward || !source)
+		return false;
+	first = *forward_key;
+	has_reply = !bl_flow_leaves_by_tunnel(forward);
+	bl_flow_make_reply(&first, forward, client_device, bl_flow_now(), &entry.reply);
+	bl_flow_reply_key(&first, forward, source, &key);
 	entry.reply.bits &= ~BL_FLOW_OVERFLOW;
 	if (has_reply && !bl_flow_update(&key, &entry, entry.reply.bits, BPF_NOEXIST))
-		return;
+		return false;
 	entry.forward = *forward;
 	entry.forward.bits &= ~BL_FLOW_OVERFLOW;
 	/* What has been evicted meanwhile may by now be another flow's. */
-	if (bpf_map_lookup_elem(&bl_overflow, forward_key) != forward ||
-	    !bl_flow_update(forward_key, &entry, entry.forward.bits, BPF_NOEXIST)) {
+	if (bpf_map_lookup_elem(&bl_overflow, &first) != forward ||
+	    !bl_flow_update(&first, &entry, entry.forward.bits, BPF_NOEXIST)) {
 		if (has_reply)
 			bl_flow_delete(&key, entry.forward.bits);
-		return;
+		return false;
 	}
 	if (has_reply)
 		bl_flow_delete(&key, BL_FLOW_OVERFLOW);
-	bl_flow_delete(forward_key, BL_FLOW_OVERFLOW);
+	bl_flow_delete(&first, BL_FLOW_OVERFLOW);
+	return true;
 }

@@ -160,7 +160,7 @@ static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
 	}
 	if (unlikely(forward->source.port != work->key.dst_port)) {
 		forward->source.port = work->key.dst_port;
-		stored = bl_flow_lookup(key);
+		stored = bl_flow_find(key);
 		if (stored)
 			stored->forward.source.port = work->key.dst_port;
 	}
@@ -186,7 +186,7 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 	bl_plan_share(forward);
 	key = packet->key;
 	if (bl_plan_stateless(packet, plan, forward)) {
-		if (plan->former == BL_FORMER_UNKNOWN && bl_flow_lookup(&key))
+		if (plan->former == BL_FORMER_UNKNOWN && bl_flow_find(&key))
 			return bl_plan_withdraw(plan, forward);
 	} else if (plan->former == BL_FORMER_UNKNOWN) {
 		if (!bl_flow_claim(&key, &work->forward))
@@ -253,20 +253,21 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
  * netfilter would give it one. (With SNAT the source is none of a client: the packet is one of
  * that flow, which has turned round.)
  */
-static __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
+__noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
 {
-	struct bl_flow_key key = {
-		.src = packet->key.dst,
-		.dst = packet->key.src,
-		.src_port = packet->key.dst_port,
-		.dst_port = packet->key.src_port,
-		.proto = packet->key.proto,
-	};
 	const struct bl_flow_entry *flow;
+	struct bl_flow_key key = {};
 
+	if (!packet || !plan)
+		return false;
+	key.src = packet->key.dst;
+	key.dst = packet->key.src;
+	key.src_port = packet->key.dst_port;
+	key.dst_port = packet->key.src_port;
+	key.proto = packet->key.proto;
 	if (!bl_peers_has(&key.src, &key.dst))
 		return false;
-	flow = bl_flow_lookup(&key);
+	flow = bl_flow_find(&key);
 	if (!flow || (bl_flow_bits(flow) & (BL_FLOW_IS_REPLY | BL_FLOW_SNAT)) != BL_FLOW_IS_REPLY ||
 	    bl_flow_owns_reply(&packet->key, flow))
 		return false;
@@ -366,10 +367,12 @@ static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet
 }
 
 /* Once a second, see bl_flow_keep_reply. */
-static __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
-					   struct bl_flow_forward *forward,
-					   const union bl_addr *source, __u32 now)
+__noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
+				    struct bl_flow_forward *forward, const union bl_addr *source,
+				    __u32 now)
 {
+	if (!packet || !forward || !source)
+		return false;
 	if (!bl_flow_leaves_by_tunnel(forward))
 		bl_peers_note(&forward->backend, source, now);
 	return bl_flow_keep_reply(&packet->key, forward, source,
@@ -538,17 +541,20 @@ static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
  * changes its state. False when the packet is none of the flow: that is over, and the host
  * has taken its source port since.
  */
-static __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet *packet,
-				    struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
+__noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet *packet,
+			     struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
 {
-	bool snat = reply->bits & BL_FLOW_SNAT, owns;
 	struct bl_flow_entry *flow;
 	struct bl_flow_key key;
+	bool snat, owns;
 
+	if (!packet || !reply)
+		return false;
+	snat = reply->bits & BL_FLOW_SNAT;
 	reply->touched = now;
 	bl_peers_note(&packet->key.src, &packet->key.dst, now);
 	bl_flow_forward_key(&packet->key, reply, &key);
-	flow = bl_flow_lookup(&key);
+	flow = bl_flow_find(&key);
 	owns = bl_flow_owns_forward(&packet->key, flow);
 	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED) {
 		flow->forward.used = now;
@@ -576,12 +582,14 @@ static __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_
  * within that one; else it answers with a SYN of its own, or a reset. The host is asked for
  * its own ports; a client's next SYN gets another port.
  */
-static __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_packet *packet,
-				       struct bl_flow_reply *reply)
+__noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				struct bl_flow_reply *reply)
 {
 	struct bl_flow_entry *flow;
 	struct bl_flow_key key;
 
+	if (!packet || !reply)
+		return false;
 	if (packet->key.proto != IPPROTO_TCP ||
 	    (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == (BL_TCP_SYN | BL_TCP_ACK))
 		return false;
@@ -591,7 +599,7 @@ static __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct 
 		return false;
 	bl_flow_set_state(&reply->bits, BL_FLOW_CLASHED);
 	bl_flow_forward_key(&packet->key, reply, &key);
-	flow = bl_flow_lookup(&key);
+	flow = bl_flow_find(&key);
 	if (bl_flow_owns_forward(&packet->key, flow) && !bl_flow_established(flow->forward.bits))
 		bl_flow_set_state(&flow->forward.bits, BL_FLOW_CLASHED);
 	return true;
@@ -636,13 +644,17 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
  * Whether a TCP packet without a flow belongs to a connection that is sent on by the
  * ring of its Service: the flow was another node's, or has been forgotten.
  */
-static __noinline bool bl_flow_has_ring(const struct bl_packet *packet)
+__noinline bool bl_flow_has_ring(const struct bl_packet *packet)
 {
 	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
-	struct bl_dst dst = bl_packet_dst(packet);
-	struct bl_frontend_entry frontend = bl_frontend_find(&client, &dst);
 	const struct bl_service_entry *service;
+	struct bl_frontend_entry frontend;
+	struct bl_dst dst;
 
+	if (!packet)
+		return false;
+	dst = bl_packet_dst(packet);
+	frontend = bl_frontend_find(&client, &dst);
 	if (frontend.kind == BL_FRONTEND_NONE)
 		return false;
 	service = bl_service_lookup(frontend.service);

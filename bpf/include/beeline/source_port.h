@@ -157,7 +157,7 @@ static long bl_source_port_look(__u32 index, void *arg)
 	    (!search->local && bl_source_port_local(ports, port)))
 		return 0;
 	work->key.dst_port = bpf_htons(port);
-	search->found = !bl_flow_lookup(&work->key);
+	search->found = !bl_flow_find(&work->key);
 	return search->found;
 }
 
@@ -234,7 +234,7 @@ __noinline bool bl_source_port_try(struct BL_CONTEXT *context,
 	if (asks && bl_port_owned(context, &work->key, bl_addr_is_ipv4(&work->key.src)))
 		return false;
 	return bl_flow_claim(&work->key, &work->reply) ||
-	       bl_flow_owns_reply(forward_key, bl_flow_lookup(&work->key));
+	       bl_flow_owns_reply(forward_key, bl_flow_find(&work->key));
 }
 
 /*

@@ -19,7 +19,7 @@ import (
 // now is the time of the tests.
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-var testNode = &model.Node{Name: "node-a"}
+var testNode = &model.LocalNode{Name: "node-a"}
 
 // newBPFFS mounts a BPF file system for the test.
 func newBPFFS(t *testing.T) string {
@@ -94,13 +94,13 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 }
 
 // nodes are those of the cluster.
-func nodes() []*model.Peer {
-	var list []*model.Peer
+func nodes() []*model.Node {
+	var list []*model.Node
 	for name, addr := range map[string]string{
 		"node-a": "192.0.2.10", "node-b": "192.0.2.11", "node-c": "2001:db8::12", "node-d": "192.0.2.13",
 		"node-e": "192.0.2.14", "node-f": "192.0.2.15",
 	} {
-		list = append(list, &model.Peer{Name: name, Tunnel: netip.MustParseAddr(addr)})
+		list = append(list, &model.Node{Name: name, Tunnel: netip.MustParseAddr(addr)})
 	}
 	return list
 }

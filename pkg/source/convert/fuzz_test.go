@@ -104,8 +104,8 @@ func FuzzObjects(f *testing.F) {
 		bounds.Check(t, len(data), func() {
 			same(t, data, func(o *corev1.Service) *model.Service { return Service(o, AllAnnotations) }, wantService)
 			same(t, data, func(o *discoveryv1.EndpointSlice) *model.Slice { return Slice(o, AllAnnotations) }, wantSlice)
-			same(t, data, Node, func(t *testing.T, n *model.Node) { wantAddrs(t, n.Addrs); wantPrefixes(t, n.PodRanges) })
-			same(t, data, Peer, func(t *testing.T, p *model.Peer) {
+			same(t, data, LocalNode, func(t *testing.T, n *model.LocalNode) { wantAddrs(t, n.Addrs); wantPrefixes(t, n.PodRanges) })
+			same(t, data, Node, func(t *testing.T, p *model.Node) {
 				wantAddrs(t, p.Addrs)
 				if p.Tunnel.IsValid() != (len(p.Addrs) > 0) || p.Tunnel.IsValid() && !slices.Contains(p.Addrs, p.Tunnel) {
 					t.Errorf("the tunnel ends at %v of %v", p.Tunnel, p.Addrs)

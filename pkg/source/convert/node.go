@@ -9,12 +9,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// Node returns the model of node. Its addresses are the InternalIPs, then the
+// LocalNode returns the model of node. Its addresses are the InternalIPs, then the
 // ExternalIPs, each in the object's order, so the first of a family is the
 // primary one. Addresses of the types that hold names are no node IPs, whatever
 // they look like.
-func Node(node *corev1.Node) *model.Node {
-	return &model.Node{
+func LocalNode(node *corev1.Node) *model.LocalNode {
+	return &model.LocalNode{
 		Name:  node.Name,
 		Zone:  node.Labels[corev1.LabelTopologyZone],
 		Addrs: nodeAddrs(node.Status.Addresses),
@@ -24,10 +24,10 @@ func Node(node *corev1.Node) *model.Node {
 	}
 }
 
-// Peer returns what other nodes know of node. Packets in a tunnel go to the first
+// Node returns what other nodes know of node. Packets in a tunnel go to the first
 // InternalIP of IPv4, of IPv6 when it has none, else to an ExternalIP.
-func Peer(node *corev1.Node) *model.Peer {
-	p := &model.Peer{Name: node.Name, Addrs: nodeAddrs(node.Status.Addresses)}
+func Node(node *corev1.Node) *model.Node {
+	p := &model.Node{Name: node.Name, Addrs: nodeAddrs(node.Status.Addresses)}
 	for _, t := range nodeIPTypes {
 		for _, addr := range addrsOf(node.Status.Addresses, t) {
 			if !p.Tunnel.IsValid() || p.Tunnel.Is6() && addr.Is4() {

@@ -11,8 +11,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-func TestNode(t *testing.T) {
-	got := Node(&corev1.Node{
+func TestLocalNode(t *testing.T) {
+	got := LocalNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   "node-1",
 			Labels: map[string]string{"topology.kubernetes.io/zone": "zone-a"},
@@ -29,7 +29,7 @@ func TestNode(t *testing.T) {
 			{Type: corev1.NodeInternalDNS, Address: "node-1.example.com"},
 		}},
 	})
-	want := &model.Node{
+	want := &model.LocalNode{
 		Name:  "node-1",
 		Zone:  "zone-a",
 		Addrs: addrs("192.0.2.1", "2001:db8::1", "192.0.2.2", "198.51.100.1"),
@@ -41,7 +41,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-func TestPeer(t *testing.T) {
+func TestNode(t *testing.T) {
 	internal := func(a string) corev1.NodeAddress {
 		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a}
 	}
@@ -59,20 +59,20 @@ func TestPeer(t *testing.T) {
 		{[]corev1.NodeAddress{external("198.51.100.1"), internal("2001:db8::1")}, "2001:db8::1", []string{"2001:db8::1", "198.51.100.1"}},
 		{[]corev1.NodeAddress{external("2001:db8::1"), external("198.51.100.1")}, "198.51.100.1", []string{"2001:db8::1", "198.51.100.1"}},
 	} {
-		got := Peer(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: tt.list}})
-		want := &model.Peer{Name: "n", Tunnel: netip.MustParseAddr(tt.tunnel), Addrs: addrs(tt.addrs...)}
+		got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: tt.list}})
+		want := &model.Node{Name: "n", Tunnel: netip.MustParseAddr(tt.tunnel), Addrs: addrs(tt.addrs...)}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %+v, want %+v", tt.list, got, want)
 		}
 	}
-	if got := Peer(&corev1.Node{}); got.Tunnel.IsValid() {
+	if got := Node(&corev1.Node{}); got.Tunnel.IsValid() {
 		t.Errorf("a node without addresses takes packets at %s", got.Tunnel)
 	}
 }
 
 func TestNodeWithNothingKnown(t *testing.T) {
-	got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
-	if want := (&model.Node{Name: "node-1"}); !reflect.DeepEqual(got, want) {
+	got := LocalNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	if want := (&model.LocalNode{Name: "node-1"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("Node = %+v, want %+v", got, want)
 	}
 }
@@ -85,12 +85,12 @@ func TestNodeLeaves(t *testing.T) {
 		}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !Node(node).Leaving {
+			if !LocalNode(node).Leaving {
 				t.Error("the node stays")
 			}
 		})
 	}
-	if Node(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other"}}}}).Leaving {
+	if LocalNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other"}}}}).Leaving {
 		t.Error("a node with another taint leaves")
 	}
 }

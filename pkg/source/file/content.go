@@ -46,7 +46,7 @@ type object struct {
 	unmet    *yamldoc.Fault  // why the ranges cannot give it those; nil is that they can
 
 	slice *model.Slice // nil for other kinds and for a slice to be ignored
-	peer  *model.Peer  // nil for other kinds
+	node  *model.Node  // nil for other kinds
 }
 
 // The kinds of objects that a file may hold.
@@ -203,7 +203,7 @@ func (r *rules) node(d *yamldoc.Document, root *field.Path, data []byte) ([]*obj
 		return nil, faults
 	}
 	errs := checkNode(node, root)
-	o := &object{id: id{kindNode, nameOf(node)}, document: d.Number, root: root, peer: convert.Peer(node)}
+	o := &object{id: id{kindNode, nameOf(node)}, document: d.Number, root: root, node: convert.Node(node)}
 	return []*object{o}, d.Faults(errs)
 }
 

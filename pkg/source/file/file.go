@@ -301,7 +301,7 @@ func (s *Source) send() {
 	klog.InfoS("Manifests applied", "files", len(s.files), "services", len(s.catalog.services),
 		"putServices", len(u.PutServices), "deleteServices", len(u.DeleteServices),
 		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices),
-		"putNodes", len(u.PutPeers), "deleteNodes", len(u.DeletePeers))
+		"putNodes", len(u.PutNodes), "deleteNodes", len(u.DeleteNodes))
 }
 
 func (s *Source) save() error {

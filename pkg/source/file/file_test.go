@@ -194,10 +194,10 @@ func dump(updates []source.Update, errs []error) string {
 			}
 			b.WriteString("\n")
 		}
-		for _, p := range u.PutPeers {
+		for _, p := range u.PutNodes {
 			fmt.Fprintf(&b, "put node %s %s %s\n", p.Name, p.Tunnel, p.Addrs)
 		}
-		for _, name := range u.DeletePeers {
+		for _, name := range u.DeleteNodes {
 			fmt.Fprintf(&b, "delete node %s\n", name)
 		}
 		for _, name := range u.DeleteServices {

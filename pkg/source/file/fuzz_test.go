@@ -141,7 +141,7 @@ func wantRestart(t *testing.T, s *Source) {
 	if got, want := again.catalog.models(), s.catalog.models(); !reflect.DeepEqual(got, want) {
 		t.Fatalf("after a restart there is %+v, before %+v", got, want)
 	}
-	if !reflect.DeepEqual(again.catalog.slices, s.catalog.slices) || !reflect.DeepEqual(again.catalog.peers, s.catalog.peers) {
+	if !reflect.DeepEqual(again.catalog.slices, s.catalog.slices) || !reflect.DeepEqual(again.catalog.nodes, s.catalog.nodes) {
 		t.Fatal("after a restart there are other slices or nodes")
 	}
 	if next, err := json.Marshal(newState(again.catalog.assigned, again.files)); err != nil || string(next) != string(saved) {

@@ -22,7 +22,7 @@ type catalog struct {
 	assigned map[model.Name]assignment
 	services map[model.Name]*service
 	slices   map[model.Name]*model.Slice
-	peers    map[model.Name]*model.Peer
+	nodes    map[model.Name]*model.Node
 	// cidrs are the Service ranges that are not shared with another proxy; nil: not told.
 	cidrs []netip.Prefix
 }
@@ -48,7 +48,7 @@ func newCatalog() *catalog {
 		assigned: map[model.Name]assignment{},
 		services: map[model.Name]*service{},
 		slices:   map[model.Name]*model.Slice{},
-		peers:    map[model.Name]*model.Peer{},
+		nodes:    map[model.Name]*model.Node{},
 	}
 }
 
@@ -325,8 +325,8 @@ func (b *builder) convert() {
 			if p.slice != nil {
 				b.next.slices[i.Name] = p.slice
 			}
-			if p.peer != nil {
-				b.next.peers[i.Name] = p.peer
+			if p.node != nil {
+				b.next.nodes[i.Name] = p.node
 			}
 			continue
 		}
@@ -369,9 +369,9 @@ func (c *catalog) diff(next *catalog) source.Update {
 	u.PutServices, u.DeleteServices = changes(c.models(), next.models())
 	u.PutSlices, u.DeleteSlices = changes(c.slices, next.slices)
 	var gone []model.Name
-	u.PutPeers, gone = changes(c.peers, next.peers)
+	u.PutNodes, gone = changes(c.nodes, next.nodes)
 	for _, name := range gone {
-		u.DeletePeers = append(u.DeletePeers, name.Name)
+		u.DeleteNodes = append(u.DeleteNodes, name.Name)
 	}
 	if !slices.Equal(next.cidrs, c.cidrs) {
 		u.ServiceCIDRs = next.cidrs

@@ -140,10 +140,9 @@ type cidrFollower struct {
 
 func newCIDRFollower(client rest.Interface, r *ranges) *cidrFollower {
 	st := newServiceCIDRs(r)
-	lw := cache.NewFilteredListWatchFromClient(client, "servicecidrs", metav1.NamespaceAll, func(*metav1.ListOptions) {})
 	return &cidrFollower{
 		client:    client,
-		reflector: cache.NewReflectorWithOptions(lw, &networkingv1.ServiceCIDR{}, st, cache.ReflectorOptions{Name: "servicecidrs"}),
+		reflector: newReflector(client, "servicecidrs", "servicecidrs", selectAll, st),
 		listed:    st.listed,
 		absent:    make(chan struct{}),
 	}

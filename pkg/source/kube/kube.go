@@ -74,7 +74,7 @@ type Source struct {
 	recorder   *recorder
 	ranges     *ranges
 	cidrs      *cidrFollower
-	peers      *peerFollower
+	nodes      *nodeFollower
 }
 
 // list is a first list that the sink waits for.
@@ -99,7 +99,7 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges)}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
-	s.peers = newPeerFollower(c.core, o.Sink)
+	s.nodes = newNodeFollower(c.core, o.Sink)
 	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations))
 	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices, newSlices(o.Sink, o.Annotations))
 	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
@@ -121,7 +121,7 @@ func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 func (s *Source) Run(ctx context.Context) error {
 	go s.recorder.run(ctx)
 	go s.cidrs.run(ctx)
-	go s.peers.run(ctx)
+	go s.nodes.run(ctx)
 	// The reflectors are not waited for: one that backs off notices ctx only when
 	// its delay, up to a minute, is over (client-go 0.36).
 	for _, r := range s.reflectors {
@@ -200,11 +200,18 @@ func selectNode(name string) func(*metav1.ListOptions) {
 // follow adds a reflector that fills st with what is selected of a resource, in
 // all namespaces. name is for messages.
 func follow[O object, M any](s *Source, c cache.Getter, resource, name string, selected func(*metav1.ListOptions), st *store[O, M]) {
-	var kind O
-	lw := cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, selected)
-	s.reflectors = append(s.reflectors, cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: name}))
+	s.reflectors = append(s.reflectors, newReflector(c, resource, name, selected, st))
 	s.lists = append(s.lists, list{resource: name, done: st.listed})
 }
+
+// newReflector returns what fills st with what is selected of a resource.
+func newReflector[O object, M any](c cache.Getter, resource, name string, selected func(*metav1.ListOptions), st *store[O, M]) *cache.Reflector {
+	var kind O
+	lw := cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, selected)
+	return cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: name})
+}
+
+func selectAll(*metav1.ListOptions) {}
 
 func newServices(sink source.Sink, allowed convert.Annotations) *store[*corev1.Service, model.Service] {
 	return newStore(func(o *corev1.Service) *model.Service {
@@ -243,13 +250,13 @@ func sameEndpoint(a, b model.Endpoint) bool {
 		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints)
 }
 
-func newNodes(sink source.Sink) *store[*corev1.Node, model.Node] {
-	return newStore(convert.Node, func(put []*model.Node, gone []model.Name) {
+func newNodes(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
+	return newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
 		if len(put) == 0 {
-			sink.Apply(source.Update{NodeGone: len(gone) > 0})
+			sink.Apply(source.Update{LocalNodeGone: len(gone) > 0})
 		}
 		for _, n := range put {
-			sink.Apply(source.Update{Node: n})
+			sink.Apply(source.Update{LocalNode: n})
 		}
 	})
 }

@@ -34,7 +34,7 @@ type store[O object, M any] struct {
 	listed chan struct{}
 }
 
-var _ cache.TransformingStore = (*store[object, model.Node])(nil)
+var _ cache.TransformingStore = (*store[object, model.LocalNode])(nil)
 
 func newStore[O object, M any](convert func(O) *M, changed func([]*M, []model.Name)) *store[O, M] {
 	return &store[O, M]{convert: convert, same: same[M], changed: changed, listed: make(chan struct{})}

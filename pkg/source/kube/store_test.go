@@ -202,8 +202,8 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 	}
 	must(t, st.Replace([]any{node}, "1"))
 	got := sink.take()
-	if len(got) != 1 || got[0].Node == nil || got[0].Node.Zone != "z1" ||
-		len(got[0].Node.Addrs) != 1 || got[0].Node.Addrs[0] != netip.MustParseAddr("192.0.2.1") {
+	if len(got) != 1 || got[0].LocalNode == nil || got[0].LocalNode.Zone != "z1" ||
+		len(got[0].LocalNode.Addrs) != 1 || got[0].LocalNode.Addrs[0] != netip.MustParseAddr("192.0.2.1") {
 		t.Fatalf("updates %+v, want node n1 of zone z1 at 192.0.2.1", got)
 	}
 	heartbeat := node.DeepCopy()
@@ -213,11 +213,11 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 		t.Errorf("updates %+v of a heartbeat, want none", got)
 	}
 	must(t, st.Delete(node))
-	if got := sink.take(); len(got) != 1 || !got[0].NodeGone || got[0].Node != nil {
+	if got := sink.take(); len(got) != 1 || !got[0].LocalNodeGone || got[0].LocalNode != nil {
 		t.Errorf("updates %+v, want that the node is gone and no word of its addresses", got)
 	}
 	must(t, st.Add(node))
-	if got := sink.take(); len(got) != 1 || got[0].Node == nil || got[0].NodeGone {
+	if got := sink.take(); len(got) != 1 || got[0].LocalNode == nil || got[0].LocalNodeGone {
 		t.Errorf("updates %+v, want the node again", got)
 	}
 }

@@ -10,22 +10,24 @@
  * Keep what becomes of the first fragment of a datagram. True when others had come
  * before it: it is then put back together with them, and this packet is to be dropped.
  */
-static __noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet *packet,
-					  enum bl_hook hook, enum bl_verdict verdict,
-					  const struct bl_way *way)
+__noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet *packet,
+				   enum bl_hook hook, enum bl_verdict verdict,
+				   const struct bl_way *way)
 {
 	struct bl_fragment_entry entry = {
-		.to = way->to,
-		.device = way->device,
 		.second = bl_flow_now(),
 		.verdict = verdict == BL_VERDICT_REFUSED ? BL_VERDICT_DROPPED : verdict,
-		.back = way->back,
-		.tunnel = way->tunnel,
 	};
 	const struct bl_fragment_entry *former;
 	struct bl_fragment_key key;
 	bool overtaken;
 
+	if (!packet || !way)
+		return true;
+	entry.to = way->to;
+	entry.device = way->device;
+	entry.back = way->back;
+	entry.tunnel = way->tunnel;
 	bl_fragment_key(packet, hook, &key);
 	former = bpf_map_lookup_elem(&bl_fragment, &key);
 	overtaken = former && former->verdict == BL_VERDICT_UNKNOWN;
@@ -57,13 +59,15 @@ static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *ke
 }
 
 /* A later fragment: as its first one, when that has come. */
-static __noinline enum bl_verdict bl_tc_recall_verdict(struct __sk_buff *skb,
-						       const struct bl_packet *packet,
-						       enum bl_hook hook, struct bl_way *way)
+__noinline enum bl_verdict bl_tc_recall_verdict(struct __sk_buff *skb,
+						const struct bl_packet *packet, enum bl_hook hook,
+						struct bl_way *way)
 {
 	enum bl_verdict verdict = BL_VERDICT_PASSES;
 	struct bl_fragment_key key;
 
+	if (!packet || !way)
+		return BL_VERDICT_DROPPED;
 	bl_fragment_key(packet, hook, &key);
 	if (bl_tc_verdict_known(&key, way, &verdict) || !bl_reorder_wanted(packet))
 		return verdict;

@@ -197,14 +197,21 @@ static __always_inline bool bl_icmp_rewrite6(struct __sk_buff *skb,
  * direction become packets with the addresses of @to. Its sender stays, unless it
  * is the flow's own end. False when the packet is to be dropped.
  */
-static __noinline bool bl_icmp_rewrite(struct __sk_buff *skb, const struct bl_icmp_error *error,
-				       const struct bl_rewrite *to, bool hop)
+__noinline bool bl_icmp_rewrite(struct __sk_buff *skb, const struct bl_icmp_error *error,
+				const struct bl_rewrite *to, bool hop)
 {
-	const union bl_addr *from = &error->from;
-	__be16 old_ports[2] = {error->key.dst_port, error->key.src_port};
-	__be16 new_ports[2] = {to->dst_port, to->src_port};
-	__u32 check = error->icmp + offsetof(struct bl_icmp, checksum);
+	__be16 old_ports[2], new_ports[2];
+	const union bl_addr *from;
+	__u32 check;
 
+	if (!error || !to)
+		return false;
+	from = &error->from;
+	old_ports[0] = error->key.dst_port;
+	old_ports[1] = error->key.src_port;
+	new_ports[0] = to->dst_port;
+	new_ports[1] = to->src_port;
+	check = error->icmp + offsetof(struct bl_icmp, checksum);
 	if (from->word[3] == error->key.src.word[3] && from->word[2] == error->key.src.word[2] &&
 	    from->word[1] == error->key.src.word[1] && from->word[0] == error->key.src.word[0])
 		from = &to->src;

@@ -34,7 +34,7 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 static __noinline const struct bl_flow_entry *bl_tc_error_flow(const struct bl_flow_key *key,
 							       enum bl_hook hook)
 {
-	const struct bl_flow_entry *flow = bl_flow_lookup(key);
+	const struct bl_flow_entry *flow = bl_flow_find(key);
 
 	return flow && bl_tc_error_here(flow, hook) ? flow : NULL;
 }

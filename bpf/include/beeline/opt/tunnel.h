@@ -342,7 +342,7 @@ static __noinline enum bl_reason bl_tunnel_check(const struct bl_packet *inner,
  */
 static __always_inline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct bl_tunnel_work *work)
 {
-	struct bl_flow_entry *flow = bl_flow_lookup(&work->inner.key);
+	struct bl_flow_entry *flow = bl_flow_find(&work->inner.key);
 	const union bl_addr *backend = &work->shim.option.backend;
 	__u32 now = bl_flow_now(), ifindex;
 	enum bl_reason reason;

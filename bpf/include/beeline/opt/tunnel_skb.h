@@ -187,7 +187,7 @@ static __noinline bool bl_tunnel_error(struct __sk_buff *skb, __u32 at, __u32 pr
 
 	if (!bl_icmp_parse(skb, at, protocol, &error))
 		return false;
-	flow = bl_flow_lookup(&error.key);
+	flow = bl_flow_find(&error.key);
 	return flow && !(bl_flow_bits(flow) & BL_FLOW_IS_REPLY) && !flow->forward.device;
 }
 

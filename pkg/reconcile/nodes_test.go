@@ -14,9 +14,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-func peer(name, addr string) *model.Peer {
+func node(name, addr string) *model.Node {
 	a := netip.MustParseAddr(addr)
-	return &model.Peer{Name: name, Tunnel: a, Addrs: []netip.Addr{a}}
+	return &model.Node{Name: name, Tunnel: a, Addrs: []netip.Addr{a}}
 }
 
 // on is a slice of a Service with one endpoint on each node, 10.1.0.1 and so on.
@@ -103,12 +103,12 @@ func forwarding(f model.Forwarding) func(*model.Service) {
 // TestForwarding: Services go by their own mode, else by the default; endpoints of a
 // tunneled one lead to their nodes, which come and go.
 func TestForwarding(t *testing.T) {
-	self := model.Node{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}
-	l := start(t, newMaps(t), asIs, reconcile.Options{Node: self, Forwarding: model.Hybrid})
+	self := model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}
+	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: self, Forwarding: model.Hybrid})
 	l.Apply(put(
 		service("a", "10.96.0.1"), on("a", "n1", "n2", "here", ""),
 		service("b", "10.96.0.2", forwarding(model.SNAT)), on("b", "n1"),
-		peer("n1", "192.0.2.1"), peer("n2", "192.0.2.2"),
+		node("n1", "192.0.2.1"), node("n2", "192.0.2.2"),
 	))
 	l.Synced()
 	l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1", "10.1.0.2": "192.0.2.2", "10.1.0.3": "192.0.2.9", "10.1.0.4": ""})
@@ -117,8 +117,8 @@ func TestForwarding(t *testing.T) {
 		t.Errorf("b is tunneled to %v", got)
 	}
 	l.eventuallyNodes("here* n1 n2")
-	l.Apply(put(peer("n3", "192.0.2.3"), peer("n1", "192.0.2.11")))
-	l.Apply(source.Update{DeletePeers: []string{"n2"}})
+	l.Apply(put(node("n3", "192.0.2.3"), node("n1", "192.0.2.11")))
+	l.Apply(source.Update{DeleteNodes: []string{"n2"}})
 	l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.11", "10.1.0.2": "", "10.1.0.3": "192.0.2.9", "10.1.0.4": ""})
 	l.eventuallyNodes("here* n1 n3")
 }
@@ -131,7 +131,7 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := make(chan bool, 100)
 			fn(t, start(t, maps, asIs, reconcile.Options{
-				Node: model.Node{Name: "here"}, FollowPeers: func() { asked <- true },
+				LocalNode: model.LocalNode{Name: "here"}, FollowNodes: func() { asked <- true },
 			}), asked)
 		})
 	}
@@ -145,8 +145,8 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR))))
 		<-asked
 		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": ""})
-		l.Apply(put(peer("n1", "192.0.2.1"), peer("here", "192.0.2.9")))
-		l.Apply(source.Update{PeersListed: true})
+		l.Apply(put(node("n1", "192.0.2.1"), node("here", "192.0.2.9")))
+		l.Apply(source.Update{NodesListed: true})
 		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1"})
 		maps.SetAnswer(2, netip.MustParseAddr("192.0.2.1"), bpfmap.Accepts)
 	})
@@ -154,8 +154,8 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1", "n1")))
 		l.Synced()
 		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1", "10.1.0.2": "192.0.2.1"})
-		l.Apply(put(peer("here", "192.0.2.9"), peer("n1", "192.0.2.1")))
-		l.Apply(source.Update{PeersListed: true})
+		l.Apply(put(node("here", "192.0.2.9"), node("n1", "192.0.2.1")))
+		l.Apply(source.Update{NodesListed: true})
 		for len(l.syncs) > 0 {
 			<-l.syncs
 		}
@@ -177,7 +177,7 @@ func TestForwardingRefused(t *testing.T) {
 		ForwardingRefused: "cannot be had",
 		Faults:            func(_ model.Name, faults []model.Fault) { told <- faults },
 	})
-	l.Apply(put(service("a", "10.96.0.1", forwarding(model.Hybrid)), on("a", "n1"), peer("n1", "192.0.2.1")))
+	l.Apply(put(service("a", "10.96.0.1", forwarding(model.Hybrid)), on("a", "n1"), node("n1", "192.0.2.1")))
 	l.Synced()
 	l.eventually("10.96.0.1:80", "10.1.0.1:8080")
 	if got := l.tunnels("a"); got != nil {
@@ -189,7 +189,7 @@ func TestForwardingRefused(t *testing.T) {
 	}
 
 	l = start(t, newMaps(t), asIs, reconcile.Options{NoTunnel: true, Forwarding: model.DSR})
-	l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1"), peer("n1", "192.0.2.1")))
+	l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1"), node("n1", "192.0.2.1")))
 	l.Synced()
 	l.eventually("10.96.0.1:80", "10.1.0.1:8080")
 	if got := l.tunnels("a"); got != nil || l.nodes() != "" {

@@ -21,9 +21,9 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// testPeers: all nodes are followed from when they are asked for, by their addresses
+// testNodes: all nodes are followed from when they are asked for, by their addresses
 // alone, and not before.
-func testPeers(t *testing.T, c *cluster) {
+func testNodes(t *testing.T, c *cluster) {
 	var asked atomic.Int32 // requests for all nodes
 	config := rest.CopyConfig(c.server.Config)
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
@@ -52,21 +52,21 @@ func testPeers(t *testing.T, c *cluster) {
 	sink.await(t, "synced", func() bool { return sink.atSync != nil })
 	time.Sleep(500 * time.Millisecond) // for a request that should not be
 	sink.mu.Lock()
-	if len(sink.peers) > 0 || sink.listed || asked.Load() > 0 {
-		t.Errorf("not asked for: %d nodes, %d requests", len(sink.peers), asked.Load())
+	if len(sink.nodes) > 0 || sink.listed || asked.Load() > 0 {
+		t.Errorf("not asked for: %d nodes, %d requests", len(sink.nodes), asked.Load())
 	}
 	sink.mu.Unlock()
 
-	src.FollowPeers()
-	src.FollowPeers()
+	src.FollowNodes()
+	src.FollowNodes()
 	at := func(tunnel string, more ...string) func(string) bool {
-		want := model.Peer{Tunnel: netip.MustParseAddr(tunnel)}
+		want := model.Node{Tunnel: netip.MustParseAddr(tunnel)}
 		for _, a := range more {
 			want.Addrs = append(want.Addrs, netip.MustParseAddr(a))
 		}
 		return func(name string) bool {
 			want.Name = name
-			return reflect.DeepEqual(sink.peers[name], &want)
+			return reflect.DeepEqual(sink.nodes[name], &want)
 		}
 	}
 	sink.await(t, "all nodes", func() bool {
@@ -78,6 +78,6 @@ func testPeers(t *testing.T, c *cluster) {
 	must(t, err)
 	must(t, nodes.Delete(t.Context(), "peer-a", metav1.DeleteOptions{}))
 	sink.await(t, "changes of nodes", func() bool {
-		return at("192.0.2.3", "192.0.2.3")("peer-c") && at("192.0.2.22", "192.0.2.22")("peer-b") && sink.peers["peer-a"] == nil
+		return at("192.0.2.3", "192.0.2.3")("peer-c") && at("192.0.2.22", "192.0.2.22")("peer-b") && sink.nodes["peer-a"] == nil
 	})
 }

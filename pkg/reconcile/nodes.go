@@ -1,0 +1,134 @@
+package reconcile
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source"
+)
+
+// nodes are the nodes of the cluster, as far as they matter.
+type nodes struct {
+	always bool // they matter without a Service that asks for the tunnel
+	// askedBy are the Services whose packets go in a tunnel.
+	askedBy map[model.Name]struct{}
+	known   map[string]*model.Node
+	listed  bool // known are all
+	set     bool // the tables need a look
+}
+
+func newNodes(opts *Options) nodes {
+	return nodes{
+		always:  opts.Forwarding.Tunnels() && !opts.NoTunnel,
+		askedBy: make(map[model.Name]struct{}),
+		known:   make(map[string]*model.Node),
+		set:     true,
+	}
+}
+
+// matter reports whether packets go in a tunnel.
+func (n *nodes) matter() bool { return n.always || len(n.askedBy) > 0 }
+
+// want notes whether the packets of a Service go in a tunnel.
+func (n *nodes) want(name model.Name, tunnels bool) {
+	before := n.matter()
+	if tunnels {
+		n.askedBy[name] = struct{}{}
+	} else {
+		delete(n.askedBy, name)
+	}
+	n.set = n.set || n.matter() != before
+}
+
+// take takes what a source tells of nodes.
+func (n *nodes) take(u *source.Update) {
+	for _, node := range u.PutNodes {
+		n.known[node.Name] = node
+	}
+	for _, name := range u.DeleteNodes {
+		delete(n.known, name)
+	}
+	n.listed = n.listed || u.NodesListed
+	n.set = n.set || len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed
+}
+
+// changed returns the nodes that the tables are to have; nil when they have them, and
+// when those of a former agent are to stay because the source has not told of all yet.
+// self is this node.
+func (n *nodes) changed(self *model.LocalNode) []*model.Node {
+	if !n.set || n.matter() && !n.listed {
+		return nil
+	}
+	n.set = false
+	if !n.matter() {
+		return []*model.Node{}
+	}
+	list := slices.Collect(maps.Values(n.known))
+	own := &model.Node{Name: self.Name}
+	if known := n.known[self.Name]; known != nil {
+		*own = *known
+		list = slices.DeleteFunc(list, func(n *model.Node) bool { return n == known })
+	}
+	own.Addrs = slices.Concat(own.Addrs, self.Addrs)
+	if !own.Tunnel.IsValid() {
+		own.Tunnel = firstIPv4(own.Addrs)
+	}
+	return append(list, own)
+}
+
+// firstIPv4 returns the first address of IPv4, or of IPv6 when there is none.
+func firstIPv4(addrs []netip.Addr) (first netip.Addr) {
+	for _, a := range addrs {
+		if !first.IsValid() || first.Is6() && a.Is4() {
+			first = a
+		}
+	}
+	return first
+}
+
+// applyNodes brings in the nodes of the cluster and adds the Services that have backends
+// on those that have changed.
+func (r *Reconciler) applyNodes(w *work) {
+	if w.nodes == nil {
+		return
+	}
+	affected, err := r.tables.SetNodes(w.nodes, w.localNode.Name)
+	for _, name := range affected {
+		w.names[name] = struct{}{}
+	}
+	r.nodesErr = err
+}
+
+// dropNodes takes out the nodes that are gone, now that no backend leads to them, and notes
+// what has become of all.
+func (r *Reconciler) dropNodes(w *work, s *Sync) {
+	err := r.tables.DropNodes()
+	if w.nodes != nil || err != nil || r.nodesErr == nil {
+		r.nodesOutcome(errors.Join(r.nodesErr, err))
+	}
+	if list, changed := r.tables.Nodes(); changed {
+		s.Nodes = list
+	}
+}
+
+// nodesOutcome notes what has become of the nodes. That some have no room is no failure:
+// they get no packets in a tunnel.
+func (r *Reconciler) nodesOutcome(err error) {
+	full := ""
+	if err != nil && ownFault(err) {
+		full, err = err.Error(), nil
+	}
+	if full != "" && full != r.nodesFull {
+		klog.InfoS("Nodes of the cluster have no room in the tables, their packets get SNAT", "err", full)
+	}
+	r.nodesFull = full
+	if r.outcome(task{part: partNodes}, err, time.Time{}) && err != nil {
+		klog.ErrorS(err, "Not all nodes of the cluster are known to the datapath, trying again")
+	}
+}
