@@ -159,7 +159,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 		packet.part = BL_PACKET_LATER; /* without ports, and nothing is answered */
 		return bl_tc_tunnel(skb, &packet, &way);
 	}
-	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_verdict(skb, &packet, hook, verdict, &way))
+	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_verdict(&packet, hook, verdict, &way) &&
+	    bl_reorder_release(skb, &packet, hook))
 		return TC_ACT_SHOT;
 	switch (verdict) {
 	case BL_VERDICT_TRANSLATED:

@@ -7,12 +7,11 @@
 #include <beeline/opt/reorder.h>
 
 /*
- * Keep what becomes of the first fragment of a datagram. True when others had come
- * before it: it is then put back together with them, and this packet is to be dropped.
+ * Keep what becomes of the first fragment of a datagram. True when others had come before
+ * it, for bl_reorder_release.
  */
-__noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet *packet,
-				   enum bl_hook hook, enum bl_verdict verdict,
-				   const struct bl_way *way)
+__noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook hook,
+				   enum bl_verdict verdict, const struct bl_way *way)
 {
 	struct bl_fragment_entry entry = {
 		.second = bl_flow_now(),
@@ -23,7 +22,7 @@ __noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet
 	bool overtaken;
 
 	if (!packet || !way)
-		return true;
+		return false;
 	entry.to = way->to;
 	entry.device = way->device;
 	entry.back = way->back;
@@ -36,9 +35,7 @@ __noinline bool bl_tc_keep_verdict(struct __sk_buff *skb, const struct bl_packet
 		bpf_map_update_elem(&bl_fragment, &key, &entry, BPF_ANY);
 	else if (former)
 		bpf_map_delete_elem(&bl_fragment, &key);
-	if (!overtaken || entry.verdict == BL_VERDICT_DROPPED)
-		return false;
-	return bl_reorder_release(skb, packet->l3, &key);
+	return overtaken && entry.verdict != BL_VERDICT_DROPPED;
 }
 
 /* Fill in what became of the first fragment of a datagram. False when it is not known. */

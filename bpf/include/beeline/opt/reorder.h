@@ -254,23 +254,23 @@ __noinline bool bl_reorder_put(struct __sk_buff *skb, __u32 l3, const struct bl_
 }
 
 /*
- * Put the first fragment of the datagram @key, whose verdict is stored, where it is once
- * more, and behind it those that are kept. True when there were some: what is left of
- * the packet is to be dropped.
+ * Put the first fragment of a datagram, whose verdict is stored, where it is once more,
+ * and behind it those that are kept. True when there were some: what is left of the packet
+ * is to be dropped.
  */
-__noinline bool bl_reorder_release(struct __sk_buff *skb, __u32 l3,
-				   const struct bl_fragment_key *key)
+__noinline bool bl_reorder_release(struct __sk_buff *skb, const struct bl_packet *packet,
+				   enum bl_hook hook)
 {
-	struct bl_fragment_key datagram;
+	struct bl_fragment_key key;
 	bool found = false;
 	__u32 first;
 
-	if (!key)
+	if (!packet)
 		return false;
-	datagram = *key;
-	first = bl_reorder_first(bl_reorder_hash(&datagram));
+	bl_fragment_key(packet, hook, &key);
+	first = bl_reorder_first(bl_reorder_hash(&key));
 	for (__u32 i = 0; i < BL_REORDER_GROUP; i++) {
-		if (bl_reorder_put(skb, l3, key, first + i, !found))
+		if (bl_reorder_put(skb, packet->l3, &key, first + i, !found))
 			found = true;
 	}
 	return found;
