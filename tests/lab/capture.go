@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,14 +19,13 @@ func (n *Namespace) Capture() *Capture {
 	return &Capture{n.RawSocket(unix.AF_PACKET, unix.SOCK_DGRAM, int(all))}
 }
 
-// Saw reports whether a packet that holds the address was captured and not told
-// of yet, or is captured within the time.
-func (c *Capture) Saw(addr netip.Addr, within time.Duration) bool {
-	deadline := time.Now().Add(within)
+// Saw reports whether a packet that holds the address and the text was captured and not told
+// of yet: one that was sent, or has come, before the call.
+func (c *Capture) Saw(addr netip.Addr, text string) bool {
 	frame := make([]byte, 2048)
-	for c.socket.Ready(time.Until(deadline)) {
+	for c.socket.Ready(0) {
 		size, _, err := unix.Recvfrom(c.socket.fd, frame, 0)
-		if err == nil && bytes.Contains(frame[:size], addr.Unmap().AsSlice()) {
+		if err == nil && bytes.Contains(frame[:size], addr.Unmap().AsSlice()) && bytes.Contains(frame[:size], []byte(text)) {
 			return true
 		}
 	}

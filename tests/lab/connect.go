@@ -8,11 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ConnectWithin is Connect with a time of its own to wait. The error wraps
-// [ErrNothing] when nobody answered.
+// Connect connects the socket and waits for the outcome. The error is that of
+// connect(), plain; it wraps [ErrNothing] when nobody answered.
+func (s *Socket) Connect(to netip.AddrPort) error { return s.ConnectWithin(to, patience) }
+
+// StartConnect begins to connect the socket, without waiting for the outcome. The error is
+// that of connect(), plain.
+func (s *Socket) StartConnect(to netip.AddrPort) error {
+	if err := unix.Connect(s.fd, s.sockaddr(to)); err != unix.EINPROGRESS {
+		return err
+	}
+	return nil
+}
+
+// ConnectWithin is Connect with a time of its own to wait.
 func (s *Socket) ConnectWithin(to netip.AddrPort, within time.Duration) error {
-	err := unix.Connect(s.fd, s.sockaddr(to))
-	if err != unix.EINPROGRESS {
+	if err := s.StartConnect(to); err != nil {
 		return err
 	}
 	if err := s.wait(unix.POLLOUT, within); err != nil {

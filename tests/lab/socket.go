@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -80,26 +79,6 @@ func (s *Socket) Close() {
 
 // Bind binds the socket.
 func (s *Socket) Bind(to netip.AddrPort) error { return unix.Bind(s.fd, s.sockaddr(to)) }
-
-// Connect connects the socket and waits for the outcome. The error is that of
-// connect(), plain.
-func (s *Socket) Connect(to netip.AddrPort) error {
-	err := unix.Connect(s.fd, s.sockaddr(to))
-	if err != unix.EINPROGRESS {
-		return err
-	}
-	if err := s.wait(unix.POLLOUT, patience); err != nil {
-		return err
-	}
-	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	if err != nil {
-		return err
-	}
-	if code != 0 {
-		return syscall.Errno(code)
-	}
-	return nil
-}
 
 // Disconnect dissolves the association of a UDP socket.
 func (s *Socket) Disconnect() error {

@@ -3,7 +3,6 @@ package netns_test
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,7 +67,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 			wantSendFailure(t, h.Namespace, "udp"+network, to[1], unix.EHOSTUNREACH)
 		}
 		for _, addr := range []netip.Addr{web4.Addr(), web6.Addr(), lab.Backend4(2), lab.Backend6(2)} {
-			if capture.Saw(addr, 50*time.Millisecond) {
+			if capture.Saw(addr, "") {
 				t.Errorf("a packet with %s left", addr)
 			}
 		}
@@ -76,7 +75,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		if err := h.Socket("udp4").SendTo("x", other); err != nil {
 			t.Fatal(err)
 		}
-		if !capture.Saw(other.Addr(), time.Second) {
+		if !capture.Saw(other.Addr(), "") {
 			t.Error("the capture does not see what leaves")
 		}
 	})
@@ -159,7 +158,7 @@ func TestUnallocatedAddress(t *testing.T) {
 		if err := h.Socket("udp" + network).Connect(to); err != nil {
 			t.Errorf("connect() of a UDP socket to %s, which sends nothing: %v", to, err)
 		}
-		if capture.Saw(to.Addr(), 50*time.Millisecond) {
+		if capture.Saw(to.Addr(), "") {
 			t.Errorf("a packet with %s left", to.Addr())
 		}
 	}

@@ -1,16 +1,13 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
-
-// silence is how long nothing has to come for a packet to count as dropped.
-const silence = 300 * time.Millisecond
 
 // answer is what a client learns from asking.
 type answer struct {
@@ -78,20 +75,40 @@ func talkUDP(s *lab.Socket, payload string) (greeting, error) {
 	return parseGreeting(hello)
 }
 
-// silent returns an error that wraps [lab.ErrNothing] when nobody answers, the
-// error of the system call when there was one, else nil.
-func silent(n *lab.Namespace, network string, to netip.AddrPort) error {
+// silent sends to an address by a new socket. The error wraps [lab.ErrNothing] when nobody
+// answers, is that of the system call when there was one, or says that there was an answer.
+func (c *cluster) silent(n *lab.Namespace, network string, to netip.AddrPort) error {
 	s := n.Socket(network)
 	defer s.Close()
-	if err := s.ConnectWithin(to, silence); err != nil || strings.HasPrefix(network, "tcp") {
+	return c.silentBy(s, n, network, to)
+}
+
+// silentBy is silent by a socket of the namespace that is not connected yet. Nobody answers
+// when all servers of the cluster have answered twice what they got later, and nothing came.
+func (c *cluster) silentBy(s *lab.Socket, n *lab.Namespace, network string, to netip.AddrPort) error {
+	if err := s.StartConnect(to); err != nil {
 		return err
 	}
-	if err := s.Send("hello"); err != nil {
-		return err
+	if strings.HasPrefix(network, "udp") {
+		if err := s.Send("hello"); err != nil {
+			return err
+		}
 	}
-	if !s.Ready(silence) {
+	for range 2 {
+		for _, node := range c.nodes {
+			for _, server := range []addrs{nodeAddrs(node.index), node.routedAddrs(), node.bridgedAddrs()} {
+				if _, err := ask(n, network, netip.AddrPortFrom(server.of(network), backendPort), "later"); err != nil {
+					return fmt.Errorf("ask the server at %s: %w", server.of(network), errors.New(err.Error()))
+				}
+			}
+		}
+	}
+	if !s.Ready(0) {
 		return lab.ErrNothing
 	}
-	_, _, err := s.Receive()
-	return err
+	answer, _, err := s.Receive()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%q answers", answer)
 }

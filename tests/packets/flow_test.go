@@ -80,7 +80,7 @@ func TestSourceRanges(t *testing.T) {
 				t.Errorf("%s to %s from inside of the ranges: %v", network, f.name, err)
 			}
 			if f.name == "load balancer" {
-				if err := silent(c.other, network, to); !errors.Is(err, lab.ErrNothing) {
+				if err := c.silent(c.other, network, to); !errors.Is(err, lab.ErrNothing) {
 					t.Errorf("%s to %s from outside of the ranges: %v, want no answer", network, f.name, err)
 				}
 			} else if _, err := ask(c.other, network, to, "x"); err != nil {
@@ -105,7 +105,7 @@ func TestInside(t *testing.T) {
 			t.Errorf("%s from a pod to itself: %v, %v", network, got, err)
 		}
 		for _, from := range []*lab.Namespace{pod, host} {
-			if err := silent(from, network, nodePort(network, 1)); !errors.Is(err, lab.ErrNothing) {
+			if err := c.silent(from, network, nodePort(network, 1)); !errors.Is(err, lab.ErrNothing) {
 				t.Errorf("%s from outside to the other node: %v, want no answer", network, err)
 			}
 			got, err := ask(from, network, nodePort(network, 2), "x")
@@ -130,7 +130,7 @@ func TestUndeclared(t *testing.T) {
 			t.Errorf("%s to an undeclared port: %v, %v, want it refused", network, got, err)
 		}
 		unallocated := netip.AddrPortFrom(clusterIP(9).of(network), 80)
-		if err := silent(c.client, network, unallocated); !errors.Is(err, lab.ErrNothing) {
+		if err := c.silent(c.client, network, unallocated); !errors.Is(err, lab.ErrNothing) {
 			t.Errorf("%s to an unallocated address: %v, want no answer", network, err)
 		}
 		direct := netip.AddrPortFrom(nodeAddrs(1).of(network), backendPort)

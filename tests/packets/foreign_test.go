@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -43,6 +44,7 @@ func (c *cluster) checkFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	plain := func(p []byte) []byte { return toMAC(p, own) }
 	port := uint16(5000)
 	for i, e := range []endpoint{local, remote} {
 		for _, network := range networks[2:] {
@@ -51,25 +53,34 @@ func (c *cluster) checkFrames(t *testing.T) {
 				change func(packet []byte) []byte
 				served bool
 			}{
-				{"plain", func(p []byte) []byte { return toMAC(p, own) }, true},
+				{"plain", plain, true},
 				{"with a priority", func(p []byte) []byte { return tagged(toMAC(p, own), 0) }, true},
 				{"of a VLAN", func(p []byte) []byte { return tagged(toMAC(p, own), 5) }, false},
 				{"for another host", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{2, 0, 0, 0, 0, 9}) }, false},
 			} {
+				wire := c.nodes[e.node-1].Capture()
 				port++
 				f := frame{
 					from: netip.AddrPortFrom(clientAddrs.of(network), port), to: nodePort(network, i+1),
-					protocol: unix.IPPROTO_UDP, payload: "a payload that is longer than a TCP header",
+					protocol: unix.IPPROTO_UDP, payload: fmt.Sprintf("payload %d, longer than a TCP header", port),
+				}
+				unserved := f.payload
+				if !kind.served {
+					if err := sendFrame(c.router, "node1", kind.change(f.bytes())); err != nil {
+						t.Fatal(err)
+					}
+					// One that is served comes after it.
+					port++
+					f.from, f.payload = netip.AddrPortFrom(f.from.Addr(), port), "later, and longer than a TCP header"
+					kind.change = plain
 				}
 				client := boundSocket(t, c.client, network, port)
-				wire := c.nodes[e.node-1].Capture()
-				send := func() error { return sendFrame(c.router, "node1", kind.change(f.bytes())) }
-				if kind.served {
-					if got, _, err := client.ReceiveAfter(send); err != nil {
-						t.Errorf("%s %s to %s: %q, %v", network, kind.name, e.server(), got, err)
-					}
-				} else if err := send(); err != nil || wire.Saw(c.addrsOf(e).of(network), silence) {
-					t.Errorf("%s %s was sent on to %s (%v)", network, kind.name, e.server(), err)
+				got, _, err := client.ReceiveAfter(func() error { return sendFrame(c.router, "node1", kind.change(f.bytes())) })
+				if err != nil {
+					t.Errorf("%s %s to %s: %q, %v", network, kind.name, e.server(), got, err)
+				}
+				if !kind.served && wire.Saw(c.addrsOf(e).of(network), unserved) {
+					t.Errorf("%s %s was sent on to %s", network, kind.name, e.server())
 				}
 			}
 		}

@@ -42,7 +42,7 @@ func TestInternalClients(t *testing.T) {
 				for _, f := range frontends[1:] {
 					to := netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))
 					for name, client := range clients {
-						if err := checkInternal(client, network, to, slices.Contains(tc.internal, name)); err != nil {
+						if err := c.checkInternal(client, network, to, slices.Contains(tc.internal, name)); err != nil {
 							t.Errorf("%s from %s to the %s: %v", network, name, f.name, err)
 						}
 					}
@@ -53,9 +53,9 @@ func TestInternalClients(t *testing.T) {
 }
 
 // checkInternal asks for a Service whose endpoint is on another node.
-func checkInternal(client *lab.Namespace, network string, to netip.AddrPort, internal bool) error {
+func (c *cluster) checkInternal(client *lab.Namespace, network string, to netip.AddrPort, internal bool) error {
 	if !internal {
-		if err := silent(client, network, to); !errors.Is(err, lab.ErrNothing) {
+		if err := c.silent(client, network, to); !errors.Is(err, lab.ErrNothing) {
 			return fmt.Errorf("answered: %w, want no answer", err)
 		}
 		return nil

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,17 +113,16 @@ func TestPodSockets(t *testing.T) {
 				name      string
 				ns        *lab.Namespace
 				untouched bool
-				wait      time.Duration
 			}{
-				{"the node", node.Namespace, false, silence / 10},
-				{"a pod", node.routed, true, time.Second},
+				{"the node", node.Namespace, false},
+				{"a pod", node.routed, true},
 			} {
 				capture := from.ns.Capture()
 				got, err := ask(from.ns, network, to, "payload")
 				if err != nil || got.name != set.endpoints[0].server() {
 					t.Errorf("%s from %s to %v: %v, %v", network, from.name, set.endpoints, got, err)
 				}
-				if saw := capture.Saw(to.Addr(), from.wait); saw != from.untouched {
+				if saw := capture.Saw(to.Addr(), ""); saw != from.untouched {
 					t.Errorf("%s from %s: packets with the Service's address: %t", network, from.name, saw)
 				}
 			}
@@ -204,7 +202,7 @@ func TestPodUndeclared(t *testing.T) {
 				t.Errorf("%s from %s to an undeclared port: %v, %v, want it refused", network, at.server(), got, err)
 			}
 			unallocated := netip.AddrPortFrom(clusterIP(99).of(network), 80)
-			if err := silent(c.podOf(at), network, unallocated); !errors.Is(err, lab.ErrNothing) {
+			if err := c.silent(c.podOf(at), network, unallocated); !errors.Is(err, lab.ErrNothing) {
 				t.Errorf("%s from %s to an unallocated address: %v, want no answer", network, at.server(), err)
 			}
 		}

@@ -171,7 +171,7 @@ func usable(endpoints []endpoint, local bool) []endpoint {
 // check asks as the row says and returns what was not as it says.
 func (c *cluster) check(r reach) error {
 	if r.dropped {
-		if err := silent(c.client, r.network, r.to); !errors.Is(err, lab.ErrNothing) {
+		if err := c.silent(c.client, r.network, r.to); !errors.Is(err, lab.ErrNothing) {
 			return fmt.Errorf("answered: %w, want no answer", err)
 		}
 		return nil
