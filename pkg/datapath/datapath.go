@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/netns"
 )
 
 // Options say where the datapath goes.
@@ -99,7 +100,7 @@ type Datapath struct {
 	xdpParts  map[bool]*ebpf.Program
 	constants bpfmap.Constants
 	lock      *lock
-	netns     netns
+	netns     *netns.Namespace
 	tcx       bool // else clsact
 
 	nodeAddrs     atomic.Pointer[[]netip.Addr]
@@ -140,7 +141,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)
-	if d.netns, err = currentNetns(); err != nil {
+	if d.netns, err = netns.Current(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
@@ -305,8 +306,8 @@ func (d *Datapath) Close() error {
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())
 	}
-	if d.netns.handle != nil {
-		errs = append(errs, d.netns.close())
+	if d.netns != nil {
+		errs = append(errs, d.netns.Close())
 	}
 	return errors.Join(append(errs, d.lock.release())...)
 }

@@ -6,48 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
-
-// netns is a network namespace.
-type netns struct {
-	handle *os.File
-}
-
-// currentNetns returns the calling thread's.
-func currentNetns() (netns, error) {
-	handle, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return netns{}, fmt.Errorf("open the network namespace: %w", err)
-	}
-	return netns{handle}, nil
-}
-
-func (n netns) close() error { return n.handle.Close() }
-
-// run calls fn on a thread in the namespace: the kernel looks up devices in that
-// of the calling thread.
-func (n netns) run(fn func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Setns(int(n.handle.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter the network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
-}
 
 // SyncDevices attaches the programs for packets to the devices that face clients
 // or other nodes, and detaches them from those that no longer do, whatever was known of
@@ -60,7 +27,7 @@ func (d *Datapath) SyncDevices(ctx context.Context) error { return d.sync(ctx, t
 // again, ever less often.
 func (d *Datapath) FollowDevices(ctx context.Context, also <-chan struct{}) {
 	checked := time.Now()
-	err := d.netns.run(func() error {
+	err := d.netns.Run(func() error {
 		rtnl.Follow(ctx, d.handlers(), also, func(all bool) time.Duration {
 			if all = all || time.Since(checked) >= checkPeriod; all {
 				checked = time.Now()
@@ -85,7 +52,7 @@ func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	if !d.attached {
 		return nil
 	}
-	err := d.netns.run(func() error { return d.syncDevices(ctx, all, now) })
+	err := d.netns.Run(func() error { return d.syncDevices(ctx, all, now) })
 	return errors.Join(err, d.tellFaults(err))
 }
 

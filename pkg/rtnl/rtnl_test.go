@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/netns"
 )
 
 // limit is how long anything may take to happen.
@@ -72,7 +74,7 @@ type following struct {
 // it.
 func start(t *testing.T, h Handlers, also <-chan struct{}) *following {
 	t.Helper()
-	namespace, err := os.Open("/proc/thread-self/ns/net")
+	namespace, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +82,7 @@ func start(t *testing.T, h Handlers, also <-chan struct{}) *following {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() {
-		runtime.LockOSThread()
-		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
+		ended <- namespace.Run(func() error {
 			Follow(ctx, h, also, func(all bool) time.Duration {
 				select {
 				case f.calls <- all:
@@ -91,8 +91,8 @@ func start(t *testing.T, h Handlers, also <-chan struct{}) *following {
 					return 0
 				}
 			})
-		}
-		ended <- err
+			return nil
+		})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/beeline-lb/beeline/pkg/netns"
 )
 
 // namespace is a network namespace.
@@ -57,90 +56,43 @@ func mounted() ([]namespace, error) {
 	return list, lines.Err()
 }
 
-// inEach calls fn once in each network namespace, on one thread. An error keeps fn from no
-// other namespace.
+// inEach calls fn once in each network namespace, the calling thread's own first. An error
+// keeps fn from no other namespace.
 func inEach(fn func() error) error {
 	list, err := namespaces()
 	if err != nil {
 		return err
 	}
-	done := make(chan error)
-	go func() { done <- visit(list, fn) }()
-	return <-done
+	return visit(list, fn)
 }
 
-// visit does so on the calling goroutine's thread, which ends with the goroutine when it
-// cannot go back to its own namespace. That one is the first: the thread may be the one whose
-// namespace is the process's in /proc, which then shows where the visit is.
+// visit does so in the namespaces of a list.
 func visit(list []namespace, fn func() error) error {
-	runtime.LockOSThread()
-	own, err := os.Open("/proc/thread-self/ns/net")
+	own, err := netns.Current()
 	if err != nil {
-		return fmt.Errorf("open the network namespace: %w", err)
+		return err
 	}
-	defer own.Close()
-	name, err := nameOf(own)
-	if err != nil {
-		return fmt.Errorf("%s: %w", own.Name(), err)
-	}
+	visited := make(map[string]bool)
 	var errs []error
-	note := func(path string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
+	run := func(n *netns.Namespace) {
+		if !visited[n.Name()] {
+			visited[n.Name()] = true
+			if err := n.Run(fn); err != nil {
+				errs = append(errs, fmt.Errorf("network namespace %s: %w", n.Name(), err))
+			}
 		}
+		n.Close()
 	}
-	note(own.Name(), fn())
-	visited := map[string]bool{name: true}
+	run(own)
 	for _, n := range list {
 		if visited[n.name] {
 			continue
 		}
-		handle, err := os.Open(n.path)
-		if err != nil {
-			continue // gone, like the process that was in it
-		}
 		// The path may be that of another one by now: a process goes from one to the next, or
 		// has ended and its pid is another's.
-		name, err := nameOf(handle)
-		if err != nil || visited[name] {
-			handle.Close()
-			continue // what it was mounted over is a plain file
+		if n, err := netns.Open(n.path); err == nil { // else it is gone, like the process in it
+			run(n)
 		}
-		visited[name] = true
-		if err := errors.Join(enter(handle), handle.Close()); err != nil {
-			note(n.path, err)
-			continue
-		}
-		note(n.path, fn())
 	}
-	if err := enter(own); err != nil {
-		return errors.Join(append(errs, fmt.Errorf("go back to the network namespace: %w", err))...)
-	}
-	runtime.UnlockOSThread()
 	return errors.Join(errs...)
-}
-
-// nameOf returns the name of the namespace that an open file stands for, and an error when
-// it stands for none.
-func nameOf(file *os.File) (string, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
-		return "", err
-	}
-	if fs.Type != unix.NSFS_MAGIC {
-		return "", errors.New("not a namespace")
-	}
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("net:[%d]", stat.Ino), nil
-}
-
-// enter puts the calling thread into a network namespace.
-func enter(namespace *os.File) error {
-	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter: %w", err)
-	}
-	return nil
 }
