@@ -41,12 +41,13 @@ func TestMaglev(t *testing.T) {
 			tier.Variant(t, algorithm == "maglev")
 			c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
 				"--algorithm", algorithm)
+			port := uint16(20000)
 			for _, network := range networks {
 				for _, f := range frontends {
 					to := netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))
 					t.Run(network+" "+f.name, func(t *testing.T) {
 						if algorithm == "maglev" {
-							c.checkRing(t, a, network, to)
+							c.checkRing(t, a, network, to, &port)
 						} else if strings.HasPrefix(network, "tcp") && f.name == frontends[0].name {
 							c.checkForgotten(t, a, network, to)
 						}
@@ -58,12 +59,15 @@ func TestMaglev(t *testing.T) {
 }
 
 // checkRing has clients reach the servers of the ring, all of them, and go on after
-// the node has forgotten their flows.
-func (c *cluster) checkRing(t *testing.T, a *agent, network string, to netip.AddrPort) {
+// the node has forgotten their flows. Each has a port of its own, the one after *port: of two
+// flows with one, to different frontends, the second gets another from SNAT, and the first's
+// when both are forgotten.
+func (c *cluster) checkRing(t *testing.T, a *agent, network string, to netip.AddrPort, port *uint16) {
 	t.Helper()
 	var seen []string
 	for i := range 40 {
-		s := c.client.Socket(network)
+		*port++
+		s := boundSocket(t, c.client, network, *port)
 		got, err := askBy(s, network, to, "first")
 		if err != nil {
 			t.Fatal(err)
