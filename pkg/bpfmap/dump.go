@@ -389,6 +389,7 @@ var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
 	sockBlReasonBL_REASON_TUNNEL_NO_FLOW:      {Name: "tunnel_no_flow", Effect: Dropped},
 	sockBlReasonBL_REASON_TUNNEL_WRONG_SECRET: {Name: "tunnel_wrong_secret", Effect: Dropped},
 	sockBlReasonBL_REASON_TUNNEL_SPOOFED:      {Name: "tunnel_spoofed", Effect: Dropped},
+	sockBlReasonBL_REASON_SOURCE_SHARE:        {Name: "source_share", Effect: Served},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

@@ -87,8 +87,9 @@ type Maps struct {
 	slot    *table[uint32]
 	agent   *table1[sockBlAgentEntry]
 	// halfOpen is written by the programs, too.
-	halfOpen *table1[sockBlHalfOpenEntry]
-	tracking *table1[sockBlTrackingEntry]
+	halfOpen    *table1[sockBlHalfOpenEntry]
+	sourceShare *table1[sockBlSourceShareEntry] // likewise
+	tracking    *table1[sockBlTrackingEntry]
 	// sourcePort is bl_source_port.
 	sourcePort *table1[sockBlSourcePortEntry]
 	aggregate  *table1[sockBlAggregateEntry]
@@ -195,6 +196,7 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if m.sourcePort.entry().LocalMax == 0 {
 		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
 	}
+	m.setSourceShare()
 	if m.filter, err = openFilter(m); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -364,6 +366,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	}
 	// Who removes flows counts them there, whatever else is left as it is.
 	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], false); err != nil {
+		return err
+	}
+	if m.sourceShare, err = openTable1[sockBlSourceShareEntry](m.all[sockMapBlSourceShare], readOnly); err != nil {
 		return err
 	}
 	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {
@@ -643,6 +648,9 @@ func (m *Maps) Close() error {
 	}
 	if m.tracking != nil {
 		errs = append(errs, m.tracking.close())
+	}
+	if m.sourceShare != nil {
+		errs = append(errs, m.sourceShare.close())
 	}
 	if m.halfOpen != nil {
 		errs = append(errs, m.halfOpen.close())

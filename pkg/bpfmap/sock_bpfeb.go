@@ -415,7 +415,8 @@ const (
 	sockBlReasonBL_REASON_TUNNEL_NO_FLOW      sockBlReason = 25
 	sockBlReasonBL_REASON_TUNNEL_WRONG_SECRET sockBlReason = 26
 	sockBlReasonBL_REASON_TUNNEL_SPOOFED      sockBlReason = 27
-	sockBlReasonBL_REASON_COUNT               sockBlReason = 28
+	sockBlReasonBL_REASON_SOURCE_SHARE        sockBlReason = 28
+	sockBlReasonBL_REASON_COUNT               sockBlReason = 29
 )
 
 type sockBlSchema uint32
@@ -518,6 +519,14 @@ type sockBlSourcePortEntry struct {
 	LocalMax uint16
 	Pad      uint32
 	Reserved [1024]uint64
+}
+
+type sockBlSourceShareEntry struct {
+	_     structs.HostLayout
+	Seed  uint64
+	Most  uint32
+	Pad   uint32
+	Count [4096]uint32
 }
 
 type sockBlSrcrangeKey struct {
@@ -658,6 +667,7 @@ const (
 	sockMapBlSlot                     = "bl_slot"
 	sockMapBlSock                     = "bl_sock"
 	sockMapBlSourcePort               = "bl_source_port"
+	sockMapBlSourceShare              = "bl_source_share"
 	sockMapBlSrcrange                 = "bl_srcrange"
 	sockMapBlTracking                 = "bl_tracking"
 	sockMapBlUdpPeer                  = "bl_udp_peer"
@@ -809,6 +819,7 @@ type sockMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
@@ -918,6 +929,7 @@ type sockMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
@@ -960,6 +972,7 @@ func (m *sockMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSourcePort,
+		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlUdpPeer,

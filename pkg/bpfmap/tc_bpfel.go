@@ -55,6 +55,7 @@ const (
 	tcMapBlSlot                     = "bl_slot"
 	tcMapBlSock                     = "bl_sock"
 	tcMapBlSourcePort               = "bl_source_port"
+	tcMapBlSourceShare              = "bl_source_share"
 	tcMapBlSrcrange                 = "bl_srcrange"
 	tcMapBlTracking                 = "bl_tracking"
 	tcMapBlTunnelWork               = "bl_tunnel_work"
@@ -213,6 +214,7 @@ type tcMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
@@ -337,6 +339,7 @@ type tcMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
@@ -387,6 +390,7 @@ func (m *tcMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSourcePort,
+		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlTunnelWork,

@@ -53,6 +53,7 @@ const (
 	xdpMapBlSlot                     = "bl_slot"
 	xdpMapBlSock                     = "bl_sock"
 	xdpMapBlSourcePort               = "bl_source_port"
+	xdpMapBlSourceShare              = "bl_source_share"
 	xdpMapBlSrcrange                 = "bl_srcrange"
 	xdpMapBlTracking                 = "bl_tracking"
 	xdpMapBlTunnelWork               = "bl_tunnel_work"
@@ -201,6 +202,7 @@ type xdpMapSpecs struct {
 	BlSlot        *ebpf.MapSpec `ebpf:"bl_slot"`
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
@@ -323,6 +325,7 @@ type xdpMaps struct {
 	BlSlot        *ebpf.Map `ebpf:"bl_slot"`
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
+	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
@@ -371,6 +374,7 @@ func (m *xdpMaps) Close() error {
 		m.BlSlot,
 		m.BlSock,
 		m.BlSourcePort,
+		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlTunnelWork,

@@ -103,10 +103,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		return w, err
 	}
 	overflow, entries, flows := 0, 0, 0 // of the tables; flows not of the overflow table
+	sources := e.Maps.StartSourceCount()
 	start := time.Now()
 	for batch, err := range e.Maps.FlowBatches(e.clock) {
 		if err == nil {
-			err = e.expire(&batch, &w)
+			err = e.expire(&batch, &w, sources)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -126,6 +127,7 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		return w, errors.Join(errs...)
 	}
 	e.Maps.CountHalfOpen(before, w.HalfOpen)
+	e.Maps.EndSourceCount(sources)
 	after, err := e.Maps.FlowTurnover()
 	if err != nil {
 		return w, err
@@ -140,9 +142,9 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	return w, nil
 }
 
-// expire removes what is over of a part of the table. It stops at the first error:
-// those after it would be the same.
-func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
+// expire removes what is over of a part of the table, and counts what is left. It stops at the
+// first error: those after it would be the same.
+func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk, sources *bpfmap.SourceCount) error {
 	w.Flows += len(batch.Flows)
 	for i := range batch.Flows {
 		f := &batch.Flows[i]
@@ -160,6 +162,8 @@ func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk) error {
 			w.Overflow++
 		case f.State.HalfOpen():
 			w.HalfOpen++
+		default:
+			sources.Add(f)
 		}
 	}
 	timeout := orphanTimeout

@@ -145,6 +145,37 @@ static __always_inline void bl_half_open_give(__u8 bits)
 		__sync_fetch_and_add(&half_open->count, -1);
 }
 
+/* The place of a client's network in bl_source_share_entry.count. */
+static __always_inline __u32 bl_source_share_place(const union bl_addr *client, __u64 seed)
+{
+	const __u8 *byte = client->byte;
+	__u64 network = bl_addr_is_ipv4(client)
+				? 1ULL << 48 | byte[12] << 16 | byte[13] << 8 | byte[14]
+				: (__u64)(byte[0] << 8 | byte[1]) << 32 | (__u32)byte[2] << 24 |
+					  byte[3] << 16 | byte[4] << 8 | byte[5];
+
+	network = (network ^ seed) * 0x9e3779b97f4a7c15ULL;
+	network = (network ^ network >> 32) * 0x9e3779b97f4a7c15ULL;
+	return network >> (64 - BL_SOURCE_SHARE_BITS);
+}
+
+/* Count a flow of @client that is about to be established. False when its network has its share. */
+static __always_inline bool bl_source_share_take(const union bl_addr *client)
+{
+	__u32 zero = 0, *count;
+	struct bl_source_share_entry *share = bpf_map_lookup_elem(&bl_source_share, &zero);
+
+	if (!share)
+		return false;
+	count = &share->count[bl_source_share_place(client, share->seed)];
+	if (*count >= share->most) {
+		bl_count(BL_REASON_SOURCE_SHARE);
+		return false;
+	}
+	__sync_fetch_and_add(count, 1);
+	return true;
+}
+
 /* Both entries have their bits at one place. */
 static __always_inline __u8 bl_flow_bits(const struct bl_flow_entry *flow)
 {
@@ -389,7 +420,13 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 	/* Replies to what leaves by the tunnel are not seen: that the client goes on tells. */
 	if (bl_flow_leaves_by_tunnel(forward) && !(packet->tcp_flags & BL_TCP_SYN))
 		state = BL_FLOW_SYN_RECEIVED;
-	bl_flow_set_state(&forward->bits, bl_flow_advance(forward, state, packet, from_client));
+	state = bl_flow_advance(forward, state, packet, from_client);
+	/* Whoever forges the client's address can come as far, unless TCP's numbers tell. */
+	if (state == BL_FLOW_ESTABLISHED &&
+	    (packet->key.proto != IPPROTO_TCP || bl_flow_leaves_by_tunnel(forward)) &&
+	    !bl_source_share_take(client))
+		state = BL_FLOW_SYN_RECEIVED;
+	bl_flow_set_state(&forward->bits, state);
 	if (!bl_flow_established(forward->bits))
 		return false;
 	bl_half_open_give(forward->bits);

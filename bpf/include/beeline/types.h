@@ -463,6 +463,24 @@ struct bl_half_open_entry {
 };
 _Static_assert(sizeof(struct bl_half_open_entry) == 128, "bl_half_open_entry");
 
+/* The networks of sources that are told apart are /24 and /48. */
+enum bl_source_share_size {
+	BL_SOURCE_SHARE_BITS = 12,
+};
+
+/*
+ * Established flows in bl_flow by the network of their client, as far as whoever forges its
+ * address can establish them: all but those of TCP whose replies pass here. What a network has
+ * beyond its share stays half-open.
+ */
+struct bl_source_share_entry {
+	__u64 seed; /* of the hash of a network, by the agent: nobody else knows who shares a place */
+	__u32 most; /* flows of a place */
+	__u32 pad;
+	/* Not exact: programs add, the agent counts them now and then. */
+	__u32 count[1 << BL_SOURCE_SHARE_BITS];
+};
+
 /*
  * Which source ports SNAT leaves to others, by the agent: net.ipv4.ip_local_port_range and
  * ip_local_reserved_ports of the node. Host byte order.
@@ -795,5 +813,8 @@ enum bl_reason {
 	/* Dropped: a packet to the tunnel's port of another node that a pod or a process of this
 	 * node has sent. */
 	BL_REASON_TUNNEL_SPOOFED,
+	/* Served: a packet of a flow that stays half-open, for the network of its client has its
+	 * share of the established ones. */
+	BL_REASON_SOURCE_SHARE,
 	BL_REASON_COUNT,
 };
