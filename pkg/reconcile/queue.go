@@ -7,23 +7,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
-// Queue is what the sources have handed over.
-type Queue struct {
-	Last time.Time // when the last change came in; zero before the first
-	// Services and Slices count changes that no sync has taken up.
-	Services, Slices int
-	// ServicesTotal and SlicesTotal count all changes.
-	ServicesTotal, SlicesTotal uint64
-}
-
 // Trigger is what once made a slice change.
 type Trigger struct {
 	Family model.Family
 	Time   time.Time
 }
 
-// Queue returns what is known of the changes.
-func (r *Reconciler) Queue() Queue {
+// Queue returns what the sources have handed over.
+func (r *Reconciler) Queue() source.Queue {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.queue

@@ -106,7 +106,7 @@ type Reconciler struct {
 	localNodeSet bool // node addresses need a look
 	synced       bool // the source is complete
 	udpLeft      bool // for the next sync
-	queue        Queue
+	queue        source.Queue
 	triggers     map[model.Name][]Trigger // by Service
 	// When the oldest change came in that waits for a sync, is in the one under way,
 	// or has failed; zero is none.
