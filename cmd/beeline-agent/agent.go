@@ -44,7 +44,6 @@ type agent struct {
 	sameVersion     bool // as the agent that served before
 
 	// By connect.
-	syncs      *metrics.Sync
 	attached   chan struct{} // closed when the programs are at work
 	prober     *tunnel.Prober
 	reconciler *reconcile.Reconciler
@@ -109,7 +108,6 @@ func (a *agent) connect() (err error) {
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
 	metrics.NewConfig(a.registry).Observe(c.Config)
-	a.syncs = metrics.NewSync(a.registry)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)
 	if err := a.connectReconciler(); err != nil {
@@ -171,6 +169,7 @@ func (a *agent) connectReconciler() error {
 		Faults:            tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore),
 		Failed:            a.failed,
 		Complete:          a.attach,
+		Metrics:           metrics.NewSync(a.registry),
 		Synced:            a.synced,
 	}
 	if c.Beeline.Manifests == "" {
@@ -199,7 +198,6 @@ func (a *agent) attach(ctx context.Context) error {
 // synced tells what follows the tables of a sync.
 func (a *agent) synced(s reconcile.Sync) {
 	maps := a.datapath.Maps()
-	a.syncs.Observe(s)
 	maps.SetSynced(s.Start.Add(s.Duration), s.Pending)
 	if err := maps.SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")

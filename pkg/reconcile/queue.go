@@ -7,10 +7,10 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
-// Trigger is what once made a slice change.
-type Trigger struct {
-	Family model.Family
-	Time   time.Time
+// trigger is what once made a slice change.
+type trigger struct {
+	family model.Family
+	time   time.Time
 }
 
 // Queue returns what the sources have handed over.
@@ -62,11 +62,11 @@ func (r *Reconciler) trigger(s *model.Slice) {
 		return
 	}
 	name := s.ServiceName()
-	r.triggers[name] = append(r.triggers[name], Trigger{s.Family, s.Triggered})
+	r.triggers[name] = append(r.triggers[name], trigger{s.Family, s.Triggered})
 }
 
 // takeTriggers returns, once, what triggered the changes of a Service's slices.
-func (r *Reconciler) takeTriggers(name model.Name) []Trigger {
+func (r *Reconciler) takeTriggers(name model.Name) []trigger {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.triggers[name]

@@ -15,7 +15,7 @@ import (
 )
 
 // next returns the next sync that brought in a Service.
-func (l *loop) next() reconcile.Sync {
+func (l *loop) next() outcome {
 	l.t.Helper()
 	for {
 		select {
@@ -62,7 +62,7 @@ func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
 	} {
 		l.Apply(step.update)
 		got := l.next()
-		if !slices.Equal(got.Checks, step.checks) || got.NoLocal[model.IPv4].External != step.noLocal {
+		if !slices.Equal(got.Checks, step.checks) || got.NoLocal[model.IPv4] != step.noLocal {
 			t.Errorf("%s: checks %+v, without local endpoints %+v; want %+v, %d",
 				step.what, got.Checks, got.NoLocal, step.checks, step.noLocal)
 		}
@@ -82,14 +82,14 @@ func TestTriggersAreToldOnce(t *testing.T) {
 	for _, step := range []struct {
 		what   string
 		update source.Update
-		want   []reconcile.Trigger
+		want   []trigger
 	}{
 		{"found at the start", put(service("b", "10.96.0.2")), nil},
 		{"from before the start", put(at(time.Now().Add(-time.Hour), "10.0.0.2")), nil},
-		{"a change", put(at(soon, "10.0.0.3")), []reconcile.Trigger{{Family: model.IPv4, Time: soon}}},
+		{"a change", put(at(soon, "10.0.0.3")), []trigger{{model.IPv4, soon}}},
 		{"another Service", put(service("c", "10.96.0.3")), nil},
-		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []reconcile.Trigger{
-			{Family: model.IPv4, Time: soon}, {Family: model.IPv4, Time: soon.Add(1)},
+		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []trigger{
+			{model.IPv4, soon}, {model.IPv4, soon.Add(1)},
 		}},
 		{"deleted", source.Update{DeleteSlices: []model.Name{{Namespace: "default", Name: "a-1"}}}, nil},
 	} {
