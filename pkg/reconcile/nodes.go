@@ -113,7 +113,7 @@ func (r *Reconciler) dropNodes(w *work, s *result) {
 		r.nodesOutcome(errors.Join(r.nodesErr, err))
 	}
 	if list, changed := r.tables.Nodes(); changed {
-		s.Nodes = list
+		s.nodes = list
 	}
 }
 

@@ -57,9 +57,20 @@ type Options struct {
 	// Complete is called once, when the tables hold all that exists. An error ends
 	// Run.
 	Complete func(context.Context) error
-	// Metrics is told of every sync, before Synced is. nil is not told.
+
+	// What follows is told at the end of a sync, in this order. nil is not told.
+
+	// Metrics is told of every sync.
 	Metrics Metrics
-	// Synced is called after every sync.
+	// HealthChecks is told of every sync which health checks of load balancers have changed,
+	// and the addresses on which NodePorts answer, nil when these are as before.
+	HealthChecks func(changed []policy.HealthCheck, nodePorts []netip.Addr)
+	// Nodes is told the nodes of the cluster when they have changed.
+	Nodes func([]tables.NodeUse)
+	// UDPLeft is called when endpoints of UDP may have gone: before this agent, too, in the
+	// first sync.
+	UDPLeft func()
+	// Synced is called last, after every sync.
 	Synced func(Sync)
 }
 
@@ -73,15 +84,6 @@ type Sync struct {
 	Short    int // Services that get less than they ask for
 	// Stuck says that something failed which is no Service's own fault.
 	Stuck bool
-	// Checks are those health checks of load balancers that have changed.
-	Checks []policy.HealthCheck
-	// NodePorts are the addresses on which NodePorts answer; nil when unchanged.
-	NodePorts []netip.Addr
-	// Nodes are the nodes of the cluster; nil when unchanged.
-	Nodes []tables.NodeUse
-	// UDPLeft says that endpoints of UDP may have gone: before this agent, too, in the
-	// first sync.
-	UDPLeft bool
 }
 
 // Reconciler is a [source.Sink] that writes into tables. Make one with [New].
@@ -351,7 +353,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	s := result{Sync: Sync{Start: start, Queued: w.queued, UDPLeft: w.udpLeft}, full: make(map[string]bool)}
+	s := result{Sync: Sync{Start: start, Queued: w.queued}, full: make(map[string]bool), udpLeft: w.udpLeft}
 	if w.localNodeSet {
 		r.applyLocalNode(&w, &s)
 	}
@@ -394,10 +396,10 @@ func (r *Reconciler) prune(w *work, s *result) {
 
 // applyLocalNode brings in what concerns no Service.
 func (r *Reconciler) applyLocalNode(w *work, s *result) {
-	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
+	s.nodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(w.cidrs),
-		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts, r.opts.NodePortAddresses)),
+		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses)),
 	)
 	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {
 		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -32,6 +33,8 @@ type outcome struct {
 	NoLocal  map[model.Family]int // of external traffic
 	Triggers []trigger
 	Full     map[string]bool
+	Checks   []policy.HealthCheck
+	UDPLeft  bool
 }
 
 // trigger is what made a slice change.
@@ -85,6 +88,8 @@ func (l *loop) record(opts *reconcile.Options) {
 	none := func() outcome { return outcome{NoLocal: make(map[model.Family]int)} }
 	r := &recorder{none()}
 	opts.Metrics = r
+	opts.HealthChecks = func(changed []policy.HealthCheck, _ []netip.Addr) { r.now.Checks = changed }
+	opts.UDPLeft = func() { r.now.UDPLeft = true }
 	opts.Synced = func(s reconcile.Sync) {
 		r.now.Sync = s
 		l.syncs <- r.now
@@ -306,7 +311,6 @@ func TestRunEndsWhenTheTablesCannotBePutToWork(t *testing.T) {
 	failure := errors.New("no cgroup")
 	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
 		Complete: func(context.Context) error { return failure },
-		Synced:   func(reconcile.Sync) {},
 	})
 	r.Synced()
 	if err := r.Run(t.Context()); !errors.Is(err, failure) {

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -27,16 +28,32 @@ type Metrics interface {
 // result is a sync and what came of it for those who are told.
 type result struct {
 	Sync
-	full     map[string]bool // tables that had no room
-	triggers []trigger       // of the slices that changed
+	full      map[string]bool // tables that had no room
+	triggers  []trigger       // of the slices that changed
+	checks    []policy.HealthCheck
+	nodePorts []netip.Addr     // nil when unchanged
+	nodes     []tables.NodeUse // nil when unchanged
+	udpLeft   bool
 }
 
 // tell tells of a sync that has ended.
 func (r *Reconciler) tell(s *result) {
-	if r.opts.Metrics != nil {
+	o := &r.opts
+	if o.Metrics != nil {
 		r.measure(s)
 	}
-	r.opts.Synced(s.Sync)
+	if o.HealthChecks != nil {
+		o.HealthChecks(s.checks, s.nodePorts)
+	}
+	if o.Nodes != nil && s.nodes != nil {
+		o.Nodes(s.nodes)
+	}
+	if o.UDPLeft != nil && s.udpLeft {
+		o.UDPLeft()
+	}
+	if o.Synced != nil {
+		o.Synced(s.Sync)
+	}
 }
 
 // measure tells what is measured of a sync.
@@ -84,7 +101,7 @@ func (r *Reconciler) reportCheck(s *result, at place, check policy.HealthCheck) 
 	if r.checks[at].Port == 0 && check.Port == 0 || r.checks[at] == check {
 		return
 	}
-	s.Checks = append(s.Checks, check)
+	s.checks = append(s.checks, check)
 	r.checks[at] = check
 	if check.Port == 0 {
 		delete(r.checks, at)

@@ -1,6 +1,8 @@
 package reconcile_test
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -67,6 +69,49 @@ func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
 				step.what, got.Checks, got.NoLocal, step.checks, step.noLocal)
 		}
 	}
+}
+
+// TestSyncedIsLast: whoever is told of a sync knows what came of it when Synced is called, and
+// of nodes and endpoints of UDP only when there is something to tell.
+func TestSyncedIsLast(t *testing.T) {
+	maps := newMaps(t)
+	told := make(chan string, 100)
+	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
+		LocalNode:    model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}},
+		Complete:     func(context.Context) error { return nil },
+		Forwarding:   model.DSR,
+		HealthChecks: func([]policy.HealthCheck, []netip.Addr) { told <- "checks" },
+		Nodes:        func(list []tables.NodeUse) { told <- fmt.Sprint(len(list), " nodes") },
+		UDPLeft:      func() { told <- "UDP" },
+		Synced:       func(reconcile.Sync) { told <- "synced" },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	expect := func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			select {
+			case got := <-told:
+				if got != w {
+					t.Fatalf("told %q, want %q", got, w)
+				}
+			case <-time.After(wait.Limit):
+				t.Fatalf("nobody is told %q", w)
+			}
+		}
+	}
+	r.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), node("n1", "192.0.2.1")))
+	r.Synced()
+	expect("checks", "2 nodes", "UDP", "synced")
+	r.Apply(put(service("b", "10.96.0.2")))
+	expect("checks", "synced")
 }
 
 func TestTriggersAreToldOnce(t *testing.T) {
