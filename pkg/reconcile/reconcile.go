@@ -77,7 +77,6 @@ type Options struct {
 // Sync is the outcome of one sync.
 type Sync struct {
 	Start    time.Time
-	Queued   time.Time // when the oldest change of the sync came in
 	Duration time.Duration
 	Services int // applied
 	Pending  int // failed, to be tried again
@@ -353,7 +352,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	s := result{Sync: Sync{Start: start, Queued: w.queued}, full: make(map[string]bool), udpLeft: w.udpLeft}
+	s := result{Sync: Sync{Start: start}, full: make(map[string]bool), udpLeft: w.udpLeft}
 	if w.localNodeSet {
 		r.applyLocalNode(&w, &s)
 	}
