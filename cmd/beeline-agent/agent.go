@@ -44,15 +44,14 @@ type agent struct {
 	sameVersion     bool // as the agent that served before
 
 	// By connect.
-	syncs      *metrics.Sync
 	attached   chan struct{} // closed when the programs are at work
 	prober     *tunnel.Prober
-	reconciler *reconcile.Reconciler
 	destroyer  *socket.Destroyer
 	healthy    *health.State
+	checks     *health.Services
+	reconciler *reconcile.Reconciler
 	node       *nodeSink
 	source     services
-	checks     *health.Services
 	flows      *flow.Expirer
 	pages      *health.Listener
 }
@@ -109,23 +108,25 @@ func (a *agent) connect() (err error) {
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
 	metrics.NewConfig(a.registry).Observe(c.Config)
-	a.syncs = metrics.NewSync(a.registry)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)
-	if err := a.connectReconciler(); err != nil {
-		return err
-	}
 	a.destroyer = socket.New(socket.Options{
 		Service:   a.datapath.UDPService,
 		Serves:    a.serves,
 		Destroyed: metrics.NewSockets(a.registry).Observe,
 	})
 	a.healthy = health.New(health.Options{
-		Oldest:      a.reconciler.Oldest,
+		Oldest:      func() time.Time { return a.reconciler.Oldest() },
 		Timeout:     2 * c.SyncPeriod,
 		WithoutNode: c.Beeline.Manifests != "",
 		Answered:    metrics.NewHealth(a.registry).Answered,
 	})
+	a.checks = health.NewServices(health.ServicesOptions{
+		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
+	})
+	if err := a.connectReconciler(); err != nil {
+		return err
+	}
 	a.node = &nodeSink{
 		Sink: a.reconciler, given: c.NodeAddrs,
 		setNode: a.healthy.SetNode, setAddrs: a.datapath.SetNodeAddrs, changed: make(chan struct{}, 1),
@@ -136,9 +137,6 @@ func (a *agent) connect() (err error) {
 	if a.source, err = newSource(c, a.node); err != nil {
 		return err
 	}
-	a.checks = health.NewServices(health.ServicesOptions{
-		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
-	})
 	a.flows = flow.New(flow.Options{
 		Maps:     maps,
 		Timeouts: c.Timeouts,
@@ -171,6 +169,10 @@ func (a *agent) connectReconciler() error {
 		Faults:            tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore),
 		Failed:            a.failed,
 		Complete:          a.attach,
+		Metrics:           metrics.NewSync(a.registry),
+		HealthChecks:      a.checks.Update,
+		Nodes:             a.prober.SetNodes,
+		UDPLeft:           a.destroyer.Wake,
 		Synced:            a.synced,
 	}
 	if c.Beeline.Manifests == "" {
@@ -196,22 +198,14 @@ func (a *agent) attach(ctx context.Context) error {
 	return limitHeap(c.MemoryLimit, a.datapath.Maps()) // the tables have grown
 }
 
-// synced tells what follows the tables of a sync.
+// synced tells the command, the pages of health and the log of a sync.
 func (a *agent) synced(s reconcile.Sync) {
 	maps := a.datapath.Maps()
-	a.syncs.Observe(s)
 	maps.SetSynced(s.Start.Add(s.Duration), s.Pending)
 	if err := maps.SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
-	a.checks.Update(s.Checks, s.NodePorts)
-	if s.Nodes != nil {
-		a.prober.SetNodes(s.Nodes)
-	}
-	if s.UDPLeft {
-		a.destroyer.Wake()
-	}
 	if s.Services > 0 {
 		klog.V(4).InfoS("Synced", "services", s.Services, "took", s.Duration, "pending", s.Pending)
 	}

@@ -4,19 +4,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
 )
 
 // Queue collects the metrics of changes that come in.
 type Queue struct {
-	queue                        func() reconcile.Queue
+	queue                        func() source.Queue
 	last                         *prometheus.Desc
 	servicesTotal, slicesTotal   *prometheus.Desc
 	servicesQueued, slicesQueued *prometheus.Desc
 }
 
 // NewQueue returns a collector over what queue returns.
-func NewQueue(queue func() reconcile.Queue) *Queue {
+func NewQueue(queue func() source.Queue) *Queue {
 	return &Queue{
 		queue: queue,
 		last: prometheus.NewDesc("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",

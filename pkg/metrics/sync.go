@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Sync holds the metrics of syncs. Make one with [NewSync].
@@ -78,25 +78,37 @@ func programmingBuckets() []float64 {
 	return append(buckets, prometheus.LinearBuckets(120, 30, 7)...)
 }
 
-// Observe takes the outcome of a sync that has just ended.
-func (s *Sync) Observe(o reconcile.Sync) {
+// Synced takes when a sync ended, how long it took, how many Services are to be tried again,
+// and whether something failed that is no Service's own fault.
+func (s *Sync) Synced(end time.Time, took time.Duration, pending int, stuck bool) {
 	for _, f := range model.Families {
-		family := f.String()
-		s.duration.WithLabelValues(family).Observe(o.Duration.Seconds())
-		if !o.Stuck {
-			s.last.WithLabelValues(family).Set(seconds(o.Start.Add(o.Duration)))
+		s.duration.WithLabelValues(f.String()).Observe(took.Seconds())
+		if !stuck {
+			s.last.WithLabelValues(f.String()).Set(seconds(end))
 		}
-		s.noLocal.WithLabelValues("internal", family).Set(float64(o.NoLocal[f].Internal))
-		s.noLocal.WithLabelValues("external", family).Set(float64(o.NoLocal[f].External))
 	}
-	for _, t := range o.Triggers {
-		s.programming.WithLabelValues(t.Family.String()).Observe(o.Start.Add(o.Duration).Sub(t.Time).Seconds())
-	}
-	s.failed.Set(float64(o.Pending))
-	for name := range o.Full {
+	s.failed.Set(float64(pending))
+}
+
+// NoLocal takes how many Service ports of a family with the policy Local for internal, or
+// external, traffic have usable endpoints, but none on this node.
+func (s *Sync) NoLocal(family model.Family, internal, external int) {
+	s.noLocal.WithLabelValues("internal", family.String()).Set(float64(internal))
+	s.noLocal.WithLabelValues("external", family.String()).Set(float64(external))
+}
+
+// Programmed takes when the change of a slice was triggered, and when it was in the kernel.
+func (s *Sync) Programmed(family model.Family, triggered, end time.Time) {
+	s.programming.WithLabelValues(family.String()).Observe(end.Sub(triggered).Seconds())
+}
+
+// Tables takes how full the tables are after a sync, and the names of those that had no room
+// in it.
+func (s *Sync) Tables(usage []tables.Fill, full map[string]bool) {
+	for name := range full {
 		s.full.WithLabelValues(name).Inc()
 	}
-	for _, f := range o.Usage {
+	for _, f := range usage {
 		s.used.WithLabelValues(f.Table).Set(float64(f.Used))
 		s.free.WithLabelValues(f.Table).Set(float64(f.Size - f.Used))
 	}

@@ -107,13 +107,13 @@ func (r *Reconciler) applyNodes(w *work) {
 
 // dropNodes takes out the nodes that are gone, now that no backend leads to them, and notes
 // what has become of all.
-func (r *Reconciler) dropNodes(w *work, s *Sync) {
+func (r *Reconciler) dropNodes(w *work, s *result) {
 	err := r.tables.DropNodes()
 	if w.nodes != nil || err != nil || r.nodesErr == nil {
 		r.nodesOutcome(errors.Join(r.nodesErr, err))
 	}
 	if list, changed := r.tables.Nodes(); changed {
-		s.Nodes = list
+		s.nodes = list
 	}
 }
 

@@ -7,23 +7,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
-// Queue is what the sources have handed over.
-type Queue struct {
-	Last time.Time // when the last change came in; zero before the first
-	// Services and Slices count changes that no sync has taken up.
-	Services, Slices int
-	// ServicesTotal and SlicesTotal count all changes.
-	ServicesTotal, SlicesTotal uint64
+// trigger is what once made a slice change.
+type trigger struct {
+	family model.Family
+	time   time.Time
 }
 
-// Trigger is what once made a slice change.
-type Trigger struct {
-	Family model.Family
-	Time   time.Time
-}
-
-// Queue returns what is known of the changes.
-func (r *Reconciler) Queue() Queue {
+// Queue returns what the sources have handed over.
+func (r *Reconciler) Queue() source.Queue {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.queue
@@ -71,11 +62,11 @@ func (r *Reconciler) trigger(s *model.Slice) {
 		return
 	}
 	name := s.ServiceName()
-	r.triggers[name] = append(r.triggers[name], Trigger{s.Family, s.Triggered})
+	r.triggers[name] = append(r.triggers[name], trigger{s.Family, s.Triggered})
 }
 
 // takeTriggers returns, once, what triggered the changes of a Service's slices.
-func (r *Reconciler) takeTriggers(name model.Name) []Trigger {
+func (r *Reconciler) takeTriggers(name model.Name) []trigger {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.triggers[name]

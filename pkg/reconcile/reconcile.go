@@ -57,35 +57,32 @@ type Options struct {
 	// Complete is called once, when the tables hold all that exists. An error ends
 	// Run.
 	Complete func(context.Context) error
-	// Synced is called after every sync.
+
+	// What follows is told at the end of a sync, in this order. nil is not told.
+
+	// Metrics is told of every sync.
+	Metrics Metrics
+	// HealthChecks is told of every sync which health checks of load balancers have changed,
+	// and the addresses on which NodePorts answer, nil when these are as before.
+	HealthChecks func(changed []policy.HealthCheck, nodePorts []netip.Addr)
+	// Nodes is told the nodes of the cluster when they have changed.
+	Nodes func([]tables.NodeUse)
+	// UDPLeft is called when endpoints of UDP may have gone: before this agent, too, in the
+	// first sync.
+	UDPLeft func()
+	// Synced is called last, after every sync.
 	Synced func(Sync)
 }
 
 // Sync is the outcome of one sync.
 type Sync struct {
 	Start    time.Time
-	Queued   time.Time // when the oldest change of the sync came in
 	Duration time.Duration
 	Services int // applied
 	Pending  int // failed, to be tried again
 	Short    int // Services that get less than they ask for
-	Full     map[string]bool
-	Usage    []tables.Fill
 	// Stuck says that something failed which is no Service's own fault.
 	Stuck bool
-	// Checks are those health checks of load balancers that have changed.
-	Checks []policy.HealthCheck
-	// NodePorts are the addresses on which NodePorts answer; nil when unchanged.
-	NodePorts []netip.Addr
-	// NoLocal are the sums over all Services.
-	NoLocal map[model.Family]NoLocal
-	// Triggers are what made the slices change that this sync brought in.
-	Triggers []Trigger
-	// Nodes are the nodes of the cluster; nil when unchanged.
-	Nodes []tables.NodeUse
-	// UDPLeft says that endpoints of UDP may have gone: before this agent, too, in the
-	// first sync.
-	UDPLeft bool
 }
 
 // Reconciler is a [source.Sink] that writes into tables. Make one with [New].
@@ -106,8 +103,8 @@ type Reconciler struct {
 	localNodeSet bool // node addresses need a look
 	synced       bool // the source is complete
 	udpLeft      bool // for the next sync
-	queue        Queue
-	triggers     map[model.Name][]Trigger // by Service
+	queue        source.Queue
+	triggers     map[model.Name][]trigger // by Service
 	// When the oldest change came in that waits for a sync, is in the one under way,
 	// or has failed; zero is none.
 	queued, applying, stuck time.Time
@@ -123,8 +120,8 @@ type Reconciler struct {
 	nodesErr   error  // of the last attempt to write the nodes of the cluster
 	nodesFull  string // the nodes for which there is no room, as logged
 	checks     map[place]policy.HealthCheck
-	noLocal    map[place]NoLocal // those that are not zero
-	noLocalSum map[model.Family]NoLocal
+	noLocal    map[place]noLocals // those that are not zero
+	noLocalSum map[model.Family]noLocals
 	complete   bool
 	pruned     bool
 	released   chan tables.Retired
@@ -147,15 +144,15 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		localNodeSet: true,
 		wake:         make(chan struct{}, 1),
 		started:      time.Now(),
-		triggers:     make(map[model.Name][]Trigger),
+		triggers:     make(map[model.Name][]trigger),
 		failed:       make(map[task]failure),
 		retries:      retries{due: make(map[task]struct{})},
 		faults:       make(map[model.Name][]model.Fault),
 		released:     make(chan tables.Retired, 1),
 
 		checks:     make(map[place]policy.HealthCheck),
-		noLocal:    make(map[place]NoLocal),
-		noLocalSum: make(map[model.Family]NoLocal),
+		noLocal:    make(map[place]noLocals),
+		noLocalSum: make(map[model.Family]noLocals),
 	}
 }
 
@@ -355,7 +352,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	s := Sync{Start: start, Queued: w.queued, Full: make(map[string]bool), UDPLeft: w.udpLeft}
+	s := result{Sync: Sync{Start: start}, full: make(map[string]bool), udpLeft: w.udpLeft}
 	if w.localNodeSet {
 		r.applyLocalNode(&w, &s)
 	}
@@ -379,15 +376,14 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	}
 	r.retire(ctx)
 	r.setStuck()
-	s.Duration, s.Pending, s.Usage = time.Since(start), r.pending(), r.tables.Usage()
-	s.Stuck, s.NoLocal = !r.stuck.IsZero(), maps.Clone(r.noLocalSum)
-	s.Short = r.short
-	r.opts.Synced(s)
+	s.Duration, s.Pending = time.Since(start), r.pending()
+	s.Stuck, s.Short = !r.stuck.IsZero(), r.short
+	r.tell(&s)
 	return nil
 }
 
 // prune removes what is left of Services that do not exist any more.
-func (r *Reconciler) prune(w *work, s *Sync) {
+func (r *Reconciler) prune(w *work, s *result) {
 	affected, err := r.tables.Prune(r.exists)
 	r.pruned = err == nil
 	if r.outcome(task{part: partLeftovers}, err, time.Time{}) && err != nil {
@@ -398,11 +394,11 @@ func (r *Reconciler) prune(w *work, s *Sync) {
 }
 
 // applyLocalNode brings in what concerns no Service.
-func (r *Reconciler) applyLocalNode(w *work, s *Sync) {
-	s.NodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
+func (r *Reconciler) applyLocalNode(w *work, s *result) {
+	s.nodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(w.cidrs),
-		r.tables.SetNodeAddrs(nodeAddrs(s.NodePorts, r.opts.NodePortAddresses)),
+		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses)),
 	)
 	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {
 		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
@@ -425,7 +421,7 @@ func (r *Reconciler) exists(name model.Name) bool {
 
 // apply brings the named Services into the tables, in order, and those that are affected by
 // it after them.
-func (r *Reconciler) apply(w *work, s *Sync) {
+func (r *Reconciler) apply(w *work, s *result) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
 		for some := range slices.Chunk(w.inOrder(names), ahead) {
@@ -433,7 +429,7 @@ func (r *Reconciler) apply(w *work, s *Sync) {
 			for i, name := range some {
 				affected, err := r.tables.Apply(desired[i])
 				maps.Copy(next, set(affected))
-				r.applied(name, err, w.queued, s.Full)
+				r.applied(name, err, w.queued, s.full)
 				if err == nil || ownFault(err) {
 					r.report(s, name, from[i].svc, from[i].slices, &desired[i], &w.localNode)
 				}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -23,8 +24,37 @@ type loop struct {
 	*reconcile.Reconciler
 	t     *testing.T
 	maps  *bpfmap.Maps
-	syncs chan reconcile.Sync
+	syncs chan outcome
 }
+
+// outcome is a sync and what was told of it.
+type outcome struct {
+	reconcile.Sync
+	NoLocal  map[model.Family]int // of external traffic
+	Triggers []trigger
+	Full     map[string]bool
+	Checks   []policy.HealthCheck
+	UDPLeft  bool
+}
+
+// trigger is what made a slice change.
+type trigger struct {
+	family model.Family
+	time   time.Time
+}
+
+// recorder takes what is measured of a sync.
+type recorder struct{ now outcome }
+
+func (*recorder) Synced(time.Time, time.Duration, int, bool) {}
+
+func (r *recorder) NoLocal(family model.Family, _, external int) { r.now.NoLocal[family] = external }
+
+func (r *recorder) Programmed(family model.Family, triggered, _ time.Time) {
+	r.now.Triggers = append(r.now.Triggers, trigger{family, triggered})
+}
+
+func (r *recorder) Tables(_ []tables.Fill, full map[string]bool) { r.now.Full = full }
 
 // start runs a reconciler over maps until the test ends. wrap may put something
 // between the tables and the maps.
@@ -35,11 +65,11 @@ func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &loop{t: t, maps: maps, syncs: make(chan reconcile.Sync, 1000)}
+	l := &loop{t: t, maps: maps, syncs: make(chan outcome, 1000)}
 	if opts.Complete == nil {
 		opts.Complete = func(context.Context) error { return nil }
 	}
-	opts.Synced = func(s reconcile.Sync) { l.syncs <- s }
+	l.record(&opts)
 	l.Reconciler = reconcile.New(tables.Restore(store, have), store, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -53,8 +83,22 @@ func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store
 	return l
 }
 
+// record has each sync sent to l.syncs with all that was told of it.
+func (l *loop) record(opts *reconcile.Options) {
+	none := func() outcome { return outcome{NoLocal: make(map[model.Family]int)} }
+	r := &recorder{none()}
+	opts.Metrics = r
+	opts.HealthChecks = func(changed []policy.HealthCheck, _ []netip.Addr) { r.now.Checks = changed }
+	opts.UDPLeft = func() { r.now.UDPLeft = true }
+	opts.Synced = func(s reconcile.Sync) {
+		r.now.Sync = s
+		l.syncs <- r.now
+		r.now = none()
+	}
+}
+
 // applied waits for a sync in which Services were applied. There may be others before.
-func (l *loop) applied() reconcile.Sync {
+func (l *loop) applied() outcome {
 	s := <-l.syncs
 	for s.Services == 0 {
 		s = <-l.syncs
@@ -267,7 +311,6 @@ func TestRunEndsWhenTheTablesCannotBePutToWork(t *testing.T) {
 	failure := errors.New("no cgroup")
 	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
 		Complete: func(context.Context) error { return failure },
-		Synced:   func(reconcile.Sync) {},
 	})
 	r.Synced()
 	if err := r.Run(t.Context()); !errors.Is(err, failure) {

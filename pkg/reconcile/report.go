@@ -1,14 +1,78 @@
 package reconcile
 
 import (
+	"net/netip"
+	"time"
+
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// NoLocal counts Service ports under the policy Local that have usable endpoints, but
+// Metrics takes what is measured of syncs. Its methods are called by the loop.
+type Metrics interface {
+	// Synced takes when a sync ended, how long it took, how many Services failed and are to be
+	// tried again, and whether something failed that is no Service's own fault.
+	Synced(end time.Time, took time.Duration, pending int, stuck bool)
+	// NoLocal takes, after every sync, how many Service ports of a family with the policy
+	// Local for internal, or external, traffic have usable endpoints, but none on this node.
+	NoLocal(family model.Family, internal, external int)
+	// Programmed takes when the change of a slice was triggered, and when the sync ended
+	// that brought it in.
+	Programmed(family model.Family, triggered, end time.Time)
+	// Tables takes, after every sync, how full the tables are, and the names of those that
+	// had no room in it.
+	Tables(usage []tables.Fill, full map[string]bool)
+}
+
+// result is a sync and what came of it for those who are told.
+type result struct {
+	Sync
+	full      map[string]bool // tables that had no room
+	triggers  []trigger       // of the slices that changed
+	checks    []policy.HealthCheck
+	nodePorts []netip.Addr     // nil when unchanged
+	nodes     []tables.NodeUse // nil when unchanged
+	udpLeft   bool
+}
+
+// tell tells of a sync that has ended.
+func (r *Reconciler) tell(s *result) {
+	o := &r.opts
+	if o.Metrics != nil {
+		r.measure(s)
+	}
+	if o.HealthChecks != nil {
+		o.HealthChecks(s.checks, s.nodePorts)
+	}
+	if o.Nodes != nil && s.nodes != nil {
+		o.Nodes(s.nodes)
+	}
+	if o.UDPLeft != nil && s.udpLeft {
+		o.UDPLeft()
+	}
+	if o.Synced != nil {
+		o.Synced(s.Sync)
+	}
+}
+
+// measure tells what is measured of a sync.
+func (r *Reconciler) measure(s *result) {
+	m, end := r.opts.Metrics, s.Start.Add(s.Duration)
+	m.Synced(end, s.Duration, s.Pending, s.Stuck)
+	for _, family := range model.Families {
+		sum := r.noLocalSum[family]
+		m.NoLocal(family, sum.internal, sum.external)
+	}
+	for _, t := range s.triggers {
+		m.Programmed(t.family, t.time, end)
+	}
+	m.Tables(r.tables.Usage(), s.full)
+}
+
+// noLocals counts Service ports under the policy Local that have usable endpoints, but
 // none on this node.
-type NoLocal struct{ Internal, External int }
+type noLocals struct{ internal, external int }
 
 // place is where a Service is reported on.
 type place struct {
@@ -18,8 +82,8 @@ type place struct {
 
 // report adds to a sync what has become of a Service; svc is nil when it is not
 // served any more.
-func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.LocalNode) {
-	s.Triggers = append(s.Triggers, r.takeTriggers(name)...)
+func (r *Reconciler) report(s *result, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.LocalNode) {
+	s.triggers = append(s.triggers, r.takeTriggers(name)...)
 	for _, family := range model.Families {
 		at := place{name, family}
 		check := policy.HealthCheck{Service: name, Family: family}
@@ -33,11 +97,11 @@ func (r *Reconciler) report(s *Sync, name model.Name, svc *model.Service, slices
 }
 
 // reportCheck adds a check when it differs from what was told last.
-func (r *Reconciler) reportCheck(s *Sync, at place, check policy.HealthCheck) {
+func (r *Reconciler) reportCheck(s *result, at place, check policy.HealthCheck) {
 	if r.checks[at].Port == 0 && check.Port == 0 || r.checks[at] == check {
 		return
 	}
-	s.Checks = append(s.Checks, check)
+	s.checks = append(s.checks, check)
 	r.checks[at] = check
 	if check.Port == 0 {
 		delete(r.checks, at)
@@ -45,34 +109,34 @@ func (r *Reconciler) reportCheck(s *Sync, at place, check policy.HealthCheck) {
 }
 
 // noLocal counts the Service ports of one family that drop for want of a local endpoint.
-func noLocal(desired *tables.Desired, family model.Family) (n NoLocal) {
+func noLocal(desired *tables.Desired, family model.Family) (n noLocals) {
 	for i := range desired.Ports {
 		sp := &desired.Ports[i]
 		if sp.Name.Family != family || sp.Sets.Local != policy.Drop {
 			continue
 		}
 		if sp.Name.InternalLocal {
-			n.Internal++
+			n.internal++
 		}
 		if sp.Name.ExternalLocal {
-			n.External++
+			n.external++
 		}
 	}
 	return n
 }
 
 // countNoLocal replaces what a Service adds to the sum of its family.
-func (r *Reconciler) countNoLocal(at place, n NoLocal) {
+func (r *Reconciler) countNoLocal(at place, n noLocals) {
 	before := r.noLocal[at]
 	if n == before {
 		return
 	}
 	sum := r.noLocalSum[at.family]
-	sum.Internal += n.Internal - before.Internal
-	sum.External += n.External - before.External
+	sum.internal += n.internal - before.internal
+	sum.external += n.external - before.external
 	r.noLocalSum[at.family] = sum
 	r.noLocal[at] = n
-	if n == (NoLocal{}) {
+	if n == (noLocals{}) {
 		delete(r.noLocal, at)
 	}
 }

@@ -1,6 +1,8 @@
 package reconcile_test
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,7 +17,7 @@ import (
 )
 
 // next returns the next sync that brought in a Service.
-func (l *loop) next() reconcile.Sync {
+func (l *loop) next() outcome {
 	l.t.Helper()
 	for {
 		select {
@@ -62,11 +64,54 @@ func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
 	} {
 		l.Apply(step.update)
 		got := l.next()
-		if !slices.Equal(got.Checks, step.checks) || got.NoLocal[model.IPv4].External != step.noLocal {
+		if !slices.Equal(got.Checks, step.checks) || got.NoLocal[model.IPv4] != step.noLocal {
 			t.Errorf("%s: checks %+v, without local endpoints %+v; want %+v, %d",
 				step.what, got.Checks, got.NoLocal, step.checks, step.noLocal)
 		}
 	}
+}
+
+// TestSyncedIsLast: whoever is told of a sync knows what came of it when Synced is called, and
+// of nodes and endpoints of UDP only when there is something to tell.
+func TestSyncedIsLast(t *testing.T) {
+	maps := newMaps(t)
+	told := make(chan string, 100)
+	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
+		LocalNode:    model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}},
+		Complete:     func(context.Context) error { return nil },
+		Forwarding:   model.DSR,
+		HealthChecks: func([]policy.HealthCheck, []netip.Addr) { told <- "checks" },
+		Nodes:        func(list []tables.NodeUse) { told <- fmt.Sprint(len(list), " nodes") },
+		UDPLeft:      func() { told <- "UDP" },
+		Synced:       func(reconcile.Sync) { told <- "synced" },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	expect := func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			select {
+			case got := <-told:
+				if got != w {
+					t.Fatalf("told %q, want %q", got, w)
+				}
+			case <-time.After(wait.Limit):
+				t.Fatalf("nobody is told %q", w)
+			}
+		}
+	}
+	r.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), node("n1", "192.0.2.1")))
+	r.Synced()
+	expect("checks", "2 nodes", "UDP", "synced")
+	r.Apply(put(service("b", "10.96.0.2")))
+	expect("checks", "synced")
 }
 
 func TestTriggersAreToldOnce(t *testing.T) {
@@ -82,14 +127,14 @@ func TestTriggersAreToldOnce(t *testing.T) {
 	for _, step := range []struct {
 		what   string
 		update source.Update
-		want   []reconcile.Trigger
+		want   []trigger
 	}{
 		{"found at the start", put(service("b", "10.96.0.2")), nil},
 		{"from before the start", put(at(time.Now().Add(-time.Hour), "10.0.0.2")), nil},
-		{"a change", put(at(soon, "10.0.0.3")), []reconcile.Trigger{{Family: model.IPv4, Time: soon}}},
+		{"a change", put(at(soon, "10.0.0.3")), []trigger{{model.IPv4, soon}}},
 		{"another Service", put(service("c", "10.96.0.3")), nil},
-		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []reconcile.Trigger{
-			{Family: model.IPv4, Time: soon}, {Family: model.IPv4, Time: soon.Add(1)},
+		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []trigger{
+			{model.IPv4, soon}, {model.IPv4, soon.Add(1)},
 		}},
 		{"deleted", source.Update{DeleteSlices: []model.Name{{Namespace: "default", Name: "a-1"}}}, nil},
 	} {

@@ -4,6 +4,7 @@ package source
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -40,4 +41,13 @@ type Sink interface {
 	// Synced says that all objects that exist have been applied once. Until then
 	// nothing is removed from the kernel. Further calls have no effect.
 	Synced()
+}
+
+// Queue is what the sources have handed over.
+type Queue struct {
+	Last time.Time // when the last change came in; zero before the first
+	// Services and Slices count changes that no sync has taken up.
+	Services, Slices int
+	// ServicesTotal and SlicesTotal count all changes.
+	ServicesTotal, SlicesTotal uint64
 }

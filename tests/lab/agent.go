@@ -64,6 +64,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 		}
 	})
 	h.t.Cleanup(a.Stop)
+	a.destroyer = socket.New(socket.Options{Service: a.datapath.UDPService, Serves: a.serves})
 	options, err := a.options(opts)
 	if err != nil {
 		h.t.Fatal(err)
@@ -72,7 +73,6 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.destroyer = socket.New(socket.Options{Service: a.datapath.UDPService, Serves: a.serves})
 	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
 	h.must("list the host's addresses", func() error {
 		addrs, err := host.Addresses()
@@ -98,6 +98,7 @@ func (a *Agent) options(opts AgentOptions) (reconcile.Options, error) {
 		LocalNode:         model.LocalNode{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
 		NodePortAddresses: ports,
 		Complete:          a.datapath.Attach,
+		UDPLeft:           a.destroyer.Wake,
 		Synced:            a.synced,
 	}, nil
 }
@@ -150,9 +151,6 @@ func (a *Agent) serves(service uint32, endpoint netip.AddrPort) bool {
 }
 
 func (a *Agent) synced(s reconcile.Sync) {
-	if s.UDPLeft {
-		a.destroyer.Wake()
-	}
 	a.mu.Lock()
 	a.last = s
 	a.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/beeline-lb/beeline/pkg/metrics"
-	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/source"
 )
 
 // Metric is what is registered.
@@ -30,7 +30,7 @@ func Agent() Noted {
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
 	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil),
-		metrics.NewQueue(func() reconcile.Queue { return reconcile.Queue{} }))
+		metrics.NewQueue(func() source.Queue { return source.Queue{} }))
 	return n
 }
 
