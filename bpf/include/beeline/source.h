@@ -64,7 +64,7 @@ struct sock {
 
 enum bl_source_limits {
 	BL_SOURCE_MAX_DEVICES = 8192,
-	BL_SOURCE_MAX_ADDRESSES = 32,
+	BL_SOURCE_MAX_STEPS = 32768, /* devices, and addresses of a family */
 	BL_SOURCE_LOOPBACK = 1 << 3, /* IFF_LOOPBACK */
 };
 
@@ -72,49 +72,75 @@ enum bl_source_limits {
 struct bl_source_walk {
 	struct list_head *head;
 	struct list_head *at;
+	void *address; /* of the device, the next to be looked at; NULL: it has not been begun */
 	__u32 service;
 	bool ipv4;
 	bool allowed;
 	union bl_addr first BL_ALIGNED; /* of bl_source_visit_first */
 };
 
-static __always_inline bool bl_source_ipv4(__u32 service, struct net_device *dev)
+static __always_inline struct net_device *bl_source_device(struct list_head *at)
 {
-	struct in_ifaddr *at = BPF_CORE_READ(dev, ip_ptr, ifa_list);
-	union bl_addr addr;
-
-	for (int i = 0; at && i < BL_SOURCE_MAX_ADDRESSES; i++) {
-		bl_addr_set_ipv4(&addr, BPF_CORE_READ(at, ifa_local));
-		if (bl_source_in_range(service, &addr))
-			return true;
-		at = BPF_CORE_READ(at, ifa_next);
-	}
-	return false;
+	return (void *)at - bpf_core_field_offset(struct net_device, dev_list);
 }
 
-static __always_inline bool bl_source_ipv6(__u32 service, struct net_device *dev)
+/* The address of IPv6 that is @at, NULL when that is the end of the device's list. */
+static __always_inline void *bl_source_entry6(struct inet6_dev *in6, struct list_head *at)
 {
-	struct inet6_dev *in6 = BPF_CORE_READ(dev, ip6_ptr);
-	struct list_head *head, *at;
-	struct inet6_ifaddr *ifa;
-	union bl_addr addr;
+	void *head = (void *)in6 + bpf_core_field_offset(struct inet6_dev, addr_list);
 
-	if (!in6)
+	return at && at != head ? (void *)at - bpf_core_field_offset(struct inet6_ifaddr, if_list)
+				: NULL;
+}
+
+/* The first address of a device. NULL when it has none. */
+static __always_inline void *bl_source_begin_device(struct net_device *dev, bool ipv4)
+{
+	struct inet6_dev *in6;
+
+	if (ipv4)
+		return BPF_CORE_READ(dev, ip_ptr, ifa_list);
+	in6 = BPF_CORE_READ(dev, ip6_ptr);
+	return in6 ? bl_source_entry6(in6, BPF_CORE_READ(in6, addr_list.next)) : NULL;
+}
+
+/* Read an address. False when it is gone. */
+static __always_inline bool bl_source_read(const void *address, bool ipv4, union bl_addr *addr)
+{
+	const struct inet6_ifaddr *ifa6 = address;
+	const struct in_ifaddr *ifa = address;
+
+	if (!ipv4)
+		return !BPF_CORE_READ_INTO(addr, ifa6, addr);
+	bl_addr_set_ipv4(addr, BPF_CORE_READ(ifa, ifa_local));
+	return true;
+}
+
+/* The address after another one of the device. NULL when there is none. */
+static __always_inline void *bl_source_next(const void *address, bool ipv4, struct net_device *dev)
+{
+	const struct inet6_ifaddr *ifa6 = address;
+	const struct in_ifaddr *ifa = address;
+
+	return ipv4 ? BPF_CORE_READ(ifa, ifa_next)
+		    : bl_source_entry6(BPF_CORE_READ(dev, ip6_ptr),
+				       BPF_CORE_READ(ifa6, if_list.next));
+}
+
+/* Whether the address that the walk is at is in the ranges. The walk goes on to the next one. */
+static __always_inline bool bl_source_look(struct bl_source_walk *walk, struct net_device *dev)
+{
+	union bl_addr addr = {};
+
+	if (!bl_source_read(walk->address, walk->ipv4, &addr)) {
+		walk->address = NULL;
 		return false;
-	head = (void *)in6 + bpf_core_field_offset(struct inet6_dev, addr_list);
-	at = BPF_CORE_READ(head, next);
-	for (int i = 0; at && at != head && i < BL_SOURCE_MAX_ADDRESSES; i++) {
-		ifa = (void *)at - bpf_core_field_offset(struct inet6_ifaddr, if_list);
-		if (BPF_CORE_READ_INTO(&addr, ifa, addr))
-			return false;
-		if (bl_source_in_range(service, &addr))
-			return true;
-		at = BPF_CORE_READ(at, next);
 	}
-	return false;
+	walk->address = bl_source_next(walk->address, walk->ipv4, dev);
+	return bl_source_in_range(walk->service, &addr);
 }
 
-/* Callback of bpf_loop: look at one device. Returns 1 to stop. */
+/* Callback of bpf_loop: a device, or one of its addresses. Returns 1 to stop. */
 static long bl_source_visit(__u32 index, void *arg)
 {
 	struct bl_source_walk *walk = arg;
@@ -124,12 +150,15 @@ static long bl_source_visit(__u32 index, void *arg)
 	(void)index;
 	if (!at || at == walk->head)
 		return 1;
-	dev = (void *)at - bpf_core_field_offset(struct net_device, dev_list);
-	if (walk->ipv4 ? bl_source_ipv4(walk->service, dev) : bl_source_ipv6(walk->service, dev)) {
+	dev = bl_source_device(at);
+	if (!walk->address) {
+		walk->address = bl_source_begin_device(dev, walk->ipv4);
+	} else if (bl_source_look(walk, dev)) {
 		walk->allowed = true;
 		return 1;
 	}
-	walk->at = BPF_CORE_READ(at, next);
+	if (!walk->address)
+		walk->at = BPF_CORE_READ(at, next);
 	return 0;
 }
 
@@ -139,32 +168,15 @@ static long bl_source_visit(__u32 index, void *arg)
  */
 static __always_inline bool bl_source_first_of(struct bl_source_walk *walk, struct net_device *dev)
 {
-	struct list_head *head, *at;
-	struct inet6_ifaddr *ifa6;
-	struct inet6_dev *in6;
-	struct in_ifaddr *ifa;
+	void *address;
 
 	if (BPF_CORE_READ(dev, flags) & BL_SOURCE_LOOPBACK)
 		return false;
-	if (walk->ipv4) {
-		ifa = BPF_CORE_READ(dev, ip_ptr, ifa_list);
-		if (!ifa)
-			return false;
-		bl_addr_set_ipv4(&walk->first, BPF_CORE_READ(ifa, ifa_local));
-		return true;
-	}
-	in6 = BPF_CORE_READ(dev, ip6_ptr);
-	if (!in6)
-		return false;
-	head = (void *)in6 + bpf_core_field_offset(struct inet6_dev, addr_list);
-	at = BPF_CORE_READ(head, next);
-	if (!at || at == head)
-		return false;
-	ifa6 = (void *)at - bpf_core_field_offset(struct inet6_ifaddr, if_list);
-	if (BPF_CORE_READ_INTO(&walk->first, ifa6, addr))
+	address = bl_source_begin_device(dev, walk->ipv4);
+	if (!address || !bl_source_read(address, walk->ipv4, &walk->first))
 		return false;
 	/* fe80::/10 is of the link only. */
-	return (walk->first.word[0] & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000);
+	return walk->ipv4 || (walk->first.word[0] & bpf_htonl(0xffc00000)) != bpf_htonl(0xfe800000);
 }
 
 /* Callback of bpf_loop: look at one device for its first address. Returns 1 to stop. */
@@ -177,7 +189,7 @@ static long bl_source_visit_first(__u32 index, void *arg)
 	(void)index;
 	if (!at || at == walk->head)
 		return 1;
-	dev = (void *)at - bpf_core_field_offset(struct net_device, dev_list);
+	dev = bl_source_device(at);
 	if (bl_source_first_of(walk, dev)) {
 		walk->allowed = true;
 		return 1;
@@ -222,7 +234,7 @@ static __noinline bool bl_source_allowed(struct bpf_sock *sk, const union bl_add
 		return bl_source_in_range(service, source);
 	if (!bl_source_begin(sk, &walk))
 		return false;
-	bpf_loop(BL_SOURCE_MAX_DEVICES, bl_source_visit, &walk, 0);
+	bpf_loop(BL_SOURCE_MAX_STEPS, bl_source_visit, &walk, 0);
 	return walk.allowed;
 }
 
