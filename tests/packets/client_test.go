@@ -1,10 +1,10 @@
 package packets_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -22,6 +22,22 @@ func ask(n *lab.Namespace, network string, to netip.AddrPort, payload string) (a
 	s := n.Socket(network)
 	defer s.Close()
 	return askBy(s, network, to, payload)
+}
+
+// directPort is the source port of the last direct connection to a server. Below the ports that
+// the kernel gives to clients, none is that of a flow, which would get another one.
+var directPort atomic.Uint32
+
+// askDirectly asks a server by its own address.
+func askDirectly(n *lab.Namespace, network string, server netip.Addr) error {
+	s := n.Socket(network)
+	defer s.Close()
+	unspecified := map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[server.Is4()]
+	if err := s.Bind(netip.AddrPortFrom(unspecified, uint16(10_000+directPort.Add(1)%20_000))); err != nil {
+		return err
+	}
+	_, err := askBy(s, network, netip.AddrPortFrom(server, backendPort), "later")
+	return err
 }
 
 // askBy is ask by a socket that is not connected yet.
@@ -97,8 +113,8 @@ func (c *cluster) silentBy(s *lab.Socket, n *lab.Namespace, network string, to n
 	for range 2 {
 		for _, node := range c.nodes {
 			for _, server := range []addrs{nodeAddrs(node.index), node.routedAddrs(), node.bridgedAddrs()} {
-				if _, err := ask(n, network, netip.AddrPortFrom(server.of(network), backendPort), "later"); err != nil {
-					return fmt.Errorf("ask the server at %s: %w", server.of(network), errors.New(err.Error()))
+				if err := askDirectly(n, network, server.of(network)); err != nil {
+					return fmt.Errorf("ask the server at %s: %v", server.of(network), err)
 				}
 			}
 		}
