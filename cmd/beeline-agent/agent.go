@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -77,7 +78,9 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	klog.InfoS("Opening maps and loading programs", "version", version.String(), "pins", datapath.Dir(c.Beeline.BPFFS))
-	if a.datapath, err = datapath.Prepare(ctx, datapathOptions(c, a.cgroup)); err != nil {
+	if a.datapath, err = datapath.Prepare(ctx, datapathOptions(c, a.cgroup)); errors.Is(err, bpfmap.ErrOtherVersion) {
+		return fmt.Errorf("%w: run with --cleanup first", err)
+	} else if err != nil {
 		return err
 	}
 	klog.InfoS("Programs are loaded, they are attached when the tables hold all Services", "after", a.age())

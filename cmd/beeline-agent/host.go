@@ -40,6 +40,9 @@ func tuneHost(c *config.Settings) {
 // returns the cgroup whose processes are served.
 func mountPlaces(b *config.BeelineConfiguration) (cgroup string, err error) {
 	mounted, err := datapath.EnsureBPFFS(b.BPFFS)
+	if errors.Is(err, datapath.ErrOtherMount) {
+		return "", fmt.Errorf("%w; in a pod, mount it on the node or have a privileged container do so (beeline-agent --init-only)", err)
+	}
 	if err != nil {
 		return "", err
 	}

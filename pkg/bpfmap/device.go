@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/setting"
 )
 
 // routedDevice is the index that stands for the device of any pod of this node.
@@ -132,7 +134,7 @@ func (m *Maps) Devices() ([]Device, error) {
 // afterwards finds it.
 func (m *Maps) PutDevice(d Device) error {
 	if d.ID == 0 || int(d.ID) > MaxDevices {
-		return fmt.Errorf("device %s: no ID is left: packets can be served on %d devices, choose fewer with --devices", d.Name, MaxDevices)
+		return setting.Errorf("devices", "device %s: no ID is left: packets can be served on %d devices, choose fewer", d.Name, MaxDevices)
 	}
 	var former sockBlDeviceEntry
 	if err := m.all[sockMapBlDevice].Lookup(d.ID, &former); err != nil {

@@ -57,7 +57,7 @@ func TestDeviceWithoutIDIsRejected(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for _, id := range []uint32{0, uint32(MaxDevices) + 1} {
 		err := m.PutDevice(Device{ID: id, Name: "eth0", Ifindex: 2})
-		if err == nil || !strings.Contains(err.Error(), "--devices") {
+		if err == nil || !strings.Contains(err.Error(), "devices: ") {
 			t.Errorf("ID %d: got %v, want what to do", id, err)
 		}
 	}

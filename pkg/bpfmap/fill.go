@@ -18,7 +18,7 @@ type Fill struct {
 	// cannot fill up: of a fixed number of entries, or storage of sockets.
 	Entries uint32
 	Size    uint32
-	// Setting is the flag that sets Size; "" when it is fixed.
+	// Setting is the field of the configuration that sets Size; "" when it is fixed.
 	Setting string
 	Memory  uint64 // kernel memory, bytes; the chunks of a growable table included
 }

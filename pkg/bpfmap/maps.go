@@ -14,12 +14,16 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Schema is the version of the tables' layout. Maps of different schemas are
 // pinned side by side.
 const Schema = int(sockBlSchemaBL_SCHEMA)
+
+// ErrOtherVersion says that the maps of another version have to be cleaned up first.
+var ErrOtherVersion = errors.New("pinned by another version")
 
 // Sizes are how many entries the maps may hold. Only the LRU maps take their
 // memory at once.
@@ -48,7 +52,7 @@ var DefaultSizes = Sizes{
 	Clients:      1 << 14,
 }
 
-// sizing is the flag that sets a map's size.
+// sizing is the field of the configuration that sets a map's size.
 type sizing struct {
 	setting string
 	entries func(*Sizes) *uint32
@@ -57,23 +61,24 @@ type sizing struct {
 
 // sized lists the maps whose size can be set.
 var sized = map[string]sizing{
-	sockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
-	sockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
-	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlEndpoint:    {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
-	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
-	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
-	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
-	sockMapBlOverflow:    {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
-	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
-	sockMapBlNewClient:   {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
+	sockMapBlFrontend:    {"tables.maxFrontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
+	sockMapBlService:     {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlServiceName: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlServiceStat: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	sockMapBlSlot:        {"tables.maxSlots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
+	sockMapBlBackend:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	sockMapBlEndpoint:    {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	sockMapBlAffinity:    {"tables.maxAffinityEntries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
+	sockMapBlUdpPeer:     {"tables.maxUDPPeers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
+	sockMapBlSrcrange:    {"tables.maxSourceRanges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
+	sockMapBlFlow:        {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
+	sockMapBlOverflow:    {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
+	sockMapBlClient:      {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
+	sockMapBlNewClient:   {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
 }
 
-// Setting returns the flag that sets the size of a map, "" when it is fixed.
+// Setting returns the field of the configuration that sets the size of a map, "" when it is
+// fixed.
 func Setting(mapName string) string { return sized[mapName].setting }
 
 // Maps are the tables in the kernel. They implement [tables.Store].
@@ -140,7 +145,7 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		m := specs[name]
 		entries := *s.entries(&sizes)
 		if entries == 0 {
-			return nil, fmt.Errorf("%s must be at least 1", s.setting)
+			return nil, setting.Errorf(s.setting, "must be at least 1")
 		}
 		if m.InnerMap == nil {
 			m.MaxEntries = entries
@@ -248,7 +253,7 @@ func (m *Maps) loadMap(path, name string) error {
 	likePinned := spec.Copy()
 	likePinned.MaxEntries = pinned.MaxEntries()
 	if err := likePinned.Compatible(pinned); err != nil {
-		return errors.Join(fmt.Errorf("%s is pinned by another version (run with --cleanup first): %w", path, err), pinned.Close())
+		return errors.Join(fmt.Errorf("%s: %w: %w", path, ErrOtherVersion, err), pinned.Close())
 	}
 	if pinned.MaxEntries() == spec.MaxEntries {
 		m.all[name] = pinned

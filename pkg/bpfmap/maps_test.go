@@ -361,11 +361,11 @@ func TestFull(t *testing.T) {
 	m := load(t, bpffs(t), sizes)
 	name := nameOf("a", model.IPv4)
 	must(t, m.PutServiceName(0, name), m.PutServiceName(8191, name))
-	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "--max-services")
+	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "tables.maxServices")
 	must(t, m.PutBackend(4095, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}))
-	wantFull(t, m.PutBackend(4096, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}), "bl_backend", 4096, "--max-backends")
+	wantFull(t, m.PutBackend(4096, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}), "bl_backend", 4096, "tables.maxBackends")
 	must(t, m.PutSlots(16383, []uint32{0}))
-	wantFull(t, m.PutSlots(16383, []uint32{0, 0}), "bl_slot", 16384, "--max-slots")
+	wantFull(t, m.PutSlots(16383, []uint32{0, 0}), "bl_slot", 16384, "tables.maxSlots")
 
 	key := tables.FrontendKey{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: model.TCP}
 	frontend := tables.Frontend{Kind: tables.FrontendClusterIP}
@@ -373,7 +373,7 @@ func TestFull(t *testing.T) {
 		must(t, m.PutFrontend(key, frontend))
 	}
 	key.Port = 2
-	wantFull(t, m.PutFrontend(key, frontend), "bl_frontend", 2, "--max-frontends")
+	wantFull(t, m.PutFrontend(key, frontend), "bl_frontend", 2, "tables.maxFrontends")
 	key.Port = 1
 	must(t, m.PutFrontend(key, tables.Frontend{Kind: tables.FrontendExternalIP}), m.DeleteFrontend(key))
 	key.Port = 2
@@ -383,7 +383,7 @@ func TestFull(t *testing.T) {
 		must(t, m.PutSourceRange(tables.SourceRange{Service: id, Prefix: netip.MustParsePrefix("10.0.0.0/8")}))
 	}
 	r := tables.SourceRange{Service: 2, Prefix: netip.MustParsePrefix("10.0.0.0/8")}
-	wantFull(t, m.PutSourceRange(r), "bl_srcrange", 2, "--max-source-ranges")
+	wantFull(t, m.PutSourceRange(r), "bl_srcrange", 2, "tables.maxSourceRanges")
 
 	limits := m.Limits()
 	for _, l := range []tables.Limit{limits.Services, limits.Backends, limits.Slots, limits.Frontends, limits.SourceRanges} {
@@ -392,7 +392,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	sizes.Slots = 0
-	if _, err := Load("", sizes); err == nil || !strings.Contains(err.Error(), "--max-slots") {
+	if _, err := Load("", sizes); err == nil || !strings.Contains(err.Error(), "tables.maxSlots") {
 		t.Errorf("size 0 gives %v", err)
 	}
 }
@@ -463,7 +463,7 @@ func TestOtherVersion(t *testing.T) {
 				m.Close()
 				t.Fatal("taken over")
 			}
-			for _, part := range []string{"map bl_frontend", "KeySize", "--cleanup"} {
+			for _, part := range []string{"map bl_frontend", "KeySize", "another version"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q lacks %q", err, part)
 				}
@@ -514,11 +514,11 @@ func TestShrinkSizes(t *testing.T) {
 	want := fill(t, m)
 	m = reload(t, m, dir, small)
 	for setting, shrink := range map[string]func(*Sizes){
-		"--max-frontends":     func(s *Sizes) { s.Frontends = 3 },
-		"--max-services":      func(s *Sizes) { s.Services = 4096 },
-		"--max-backends":      func(s *Sizes) { s.Backends = 4096 },
-		"--max-slots":         func(s *Sizes) { s.Slots = 16384 },
-		"--max-source-ranges": func(s *Sizes) { s.SourceRanges = 1 },
+		"tables.maxFrontends":    func(s *Sizes) { s.Frontends = 3 },
+		"tables.maxServices":     func(s *Sizes) { s.Services = 4096 },
+		"tables.maxBackends":     func(s *Sizes) { s.Backends = 4096 },
+		"tables.maxSlots":        func(s *Sizes) { s.Slots = 16384 },
+		"tables.maxSourceRanges": func(s *Sizes) { s.SourceRanges = 1 },
 	} {
 		sizes := small
 		shrink(&sizes)

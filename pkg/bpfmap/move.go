@@ -29,7 +29,7 @@ import (
 // Moved is what has become of the entries of a table whose place one of another size takes.
 type Moved struct {
 	Map     string
-	Setting string // the flag that sets its size
+	Setting string // the field of the configuration that sets its size
 	From    uint32 // entries that it had room for
 	To      uint32
 	Entries int

@@ -55,7 +55,7 @@ type Options struct {
 	NodeAddrs []netip.Addr
 	// ClusterCIDRs are the ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
-	// NodePorts are the CIDRs of --nodeport-addresses: [DevicesAuto] takes devices in them.
+	// NodePorts are the CIDRs of nodePortAddresses: [DevicesAuto] takes devices in them.
 	NodePorts []netip.Prefix
 	// Internal says which packets come from inside of the cluster.
 	Internal Internal

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -328,8 +329,8 @@ func TestErrorsSayHowToMendThem(t *testing.T) {
 				t.Fatal("got no error")
 			}
 			for _, part := range tc.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
+				if text := config.ErrorText(err); !strings.Contains(text, part) {
+					t.Errorf("error %q does not say %q", text, part)
 				}
 			}
 		})

@@ -223,7 +223,7 @@ func (n *network) withoutPorts(list []chosen) []chosen {
 func matching(patterns []string, name string) string {
 	for _, p := range patterns {
 		if ok, err := path.Match(p, name); ok && err == nil {
-			return fmt.Sprintf("matches --devices %s", p)
+			return fmt.Sprintf("matches %s of devices", p)
 		}
 	}
 	return ""
@@ -280,13 +280,13 @@ func (n *network) automatic(nodeAddrs []netip.Addr, podRanges, nodePorts []netip
 			return fmt.Sprintf("route to pods in %s", route)
 		}
 		if cidr, ok := n.named(l, nodePorts, podRanges); ok && !ports[ifindex] {
-			return fmt.Sprintf("in %s of --nodeport-addresses", cidr)
+			return fmt.Sprintf("in %s of nodePortAddresses", cidr)
 		}
 		return ""
 	}
 }
 
-// named returns the CIDR of --nodeport-addresses that a device has an address in. One of
+// named returns the CIDR of nodePortAddresses that a device has an address in. One of
 // everything (/0) names no device. One wider than the device's network does not either when
 // pods may be behind the device, and addresses of pods never do.
 func (n *network) named(l netlink.Link, nodePorts, podRanges []netip.Prefix) (netip.Prefix, bool) {

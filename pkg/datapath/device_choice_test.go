@@ -84,8 +84,8 @@ func TestChoice(t *testing.T) {
 			"ipip":      "overlay (ipip)",
 			"wireguard": "overlay (wireguard)",
 			"tun":       "overlay (tuntap)",
-			"storage":   "in 172.16.0.0/12 of --nodeport-addresses",
-			"pod-veth":  "in 192.168.5.0/24 of --nodeport-addresses",
+			"storage":   "in 172.16.0.0/12 of nodePortAddresses",
+			"pod-veth":  "in 192.168.5.0/24 of nodePortAddresses",
 		}},
 		{"auto", []string{DevicesAuto}, nil, map[string]string{
 			"uplink":    "default route",
@@ -98,8 +98,8 @@ func TestChoice(t *testing.T) {
 			"tun":       "overlay (tuntap)",
 		}},
 		{"patterns", []string{"uplink", "stor*"}, nil, map[string]string{
-			"uplink":  "matches --devices uplink",
-			"storage": "matches --devices stor*",
+			"uplink":  "matches uplink of devices",
+			"storage": "matches stor* of devices",
 		}},
 		{"loopback is never chosen", []string{"lo"}, nil, map[string]string{}},
 		{"no such device", []string{"eth9"}, nil, map[string]string{}},

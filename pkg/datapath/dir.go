@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/setting"
 )
 
 // DefaultBPFFS is where a BPF file system is mounted on an ordinary node.
@@ -30,7 +31,7 @@ func Dir(bpffs string) string {
 func onBPFFS(path string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); errors.Is(err, os.ErrNotExist) {
-		return false, fmt.Errorf("%s does not exist: make it on a BPF file system or choose another with --bpffs", path)
+		return false, setting.Errorf("bpffs", "%s does not exist: make it on a BPF file system or choose another", path)
 	} else if err != nil {
 		return false, fmt.Errorf("look at %s: %w", path, err)
 	}
@@ -42,21 +43,25 @@ func onBPFFS(path string) (bool, error) {
 func checkBPFFS(path string) error {
 	on, err := onBPFFS(path)
 	if err == nil && !on {
-		err = fmt.Errorf("%s is not on a BPF file system: mount one (mount -t bpf bpf %s) or choose another with --bpffs", path, path)
+		err = setting.Errorf("bpffs", "%[1]s is not on a BPF file system: mount one (mount -t bpf bpf %[1]s) or choose another", path)
 	}
 	return err
 }
 
+// ErrOtherMount says that something else is mounted where a BPF file system is missing, as in a
+// pod, whose mounts end with it.
+var ErrOtherMount = errors.New("something else is mounted there")
+
 // EnsureBPFFS mounts a BPF file system at [DefaultBPFFS] where nothing is mounted
-// there, and reports whether it did. Elsewhere, or over another mount, as in a pod
-// whose mounts end with it, it mounts none and returns an error that says what to do.
+// there, and reports whether it did. Elsewhere, or over another mount, it mounts none and
+// returns an error that says what to do, [ErrOtherMount] in the latter case.
 func EnsureBPFFS(path string) (mounted bool, err error) {
 	missing := checkBPFFS(path)
 	if missing == nil || filepath.Clean(path) != DefaultBPFFS {
 		return false, missing
 	}
 	if isMountPoint(path) {
-		return false, fmt.Errorf("%w; in a pod, mount it on the node or have a privileged container do so (beeline-agent --init-only)", missing)
+		return false, fmt.Errorf("%w: %w", missing, ErrOtherMount)
 	}
 	return MountBPFFS(path)
 }
@@ -102,7 +107,7 @@ func FindCgroup2() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified: mount it (mkdir -p %[1]s && mount -t cgroup2 none %[1]s) or name it with --cgroup-root", ownCgroup2)
+	return "", setting.Errorf("cgroupRoot", "no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified: mount it (mkdir -p %[1]s && mount -t cgroup2 none %[1]s) or name it", ownCgroup2)
 }
 
 // MountCgroup2 returns where the cgroup2 hierarchy is mounted, and mounts it at a
@@ -149,12 +154,12 @@ func UnmountCgroup2() (removed string, err error) {
 func checkCgroup2(path string) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cgroup %s does not exist: make it or name another with --cgroup-root", path)
+		return setting.Errorf("cgroupRoot", "%s does not exist: make it or name another", path)
 	} else if err != nil {
 		return fmt.Errorf("look at cgroup %s: %w", path, err)
 	}
 	if fs.Type != unix.CGROUP2_SUPER_MAGIC {
-		return fmt.Errorf("%s is not in a cgroup2 hierarchy: name one with --cgroup-root", path)
+		return setting.Errorf("cgroupRoot", "%s is not in a cgroup2 hierarchy: name one that is", path)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -77,7 +78,7 @@ func TestMountCgroup2(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if hint == nil || !strings.Contains(hint.Error(), "mount -t cgroup2") || !strings.Contains(hint.Error(), "--cgroup-root") {
+	if hint == nil || !strings.Contains(hint.Error(), "mount -t cgroup2") || !strings.Contains(config.ErrorText(hint), "--cgroup-root") {
 		t.Errorf("without cgroup2: %v", hint)
 	}
 }

@@ -50,7 +50,7 @@ func ownPart(c libxdp.Component) bool { return strings.HasPrefix(c.Name, "bl_xdp
 func (d *Datapath) joinDispatcher(ctx context.Context, ifindex int, owns bool) error {
 	return libxdp.Change(ctx, d.opts.BPFFS, ifindex, func(dispatcher *libxdp.Dispatcher) error {
 		if mode := modeOf(dispatcher); (mode == XDPGeneric) != (d.opts.XDP == XDPGeneric) {
-			return fmt.Errorf("--xdp is not %s", mode)
+			return fmt.Errorf("xdp is not %s", mode)
 		}
 		own, err := d.xdpPart(dispatcher, owns)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flock"
+	"github.com/beeline-lb/beeline/pkg/setting"
 )
 
 // lock keeps a second agent off a BPF file system. It is an advisory lock on the
@@ -30,7 +31,7 @@ type RunningError struct {
 
 // Error names the process.
 func (e *RunningError) Error() string {
-	return fmt.Sprintf("another agent (pid %d) runs on %s: stop it, or give this one another --bpffs", e.PID, e.Path)
+	return fmt.Sprintf("another agent (pid %d) runs on %s: stop it, or give this one another", e.PID, e.Path)
 }
 
 // lockPatience is how long to wait for a lock that may be that of a process which
@@ -45,7 +46,7 @@ func takeLock(bpffs string) (*lock, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
 	defer cancel()
 	if err = flock.Exclusive(ctx, dir); errors.Is(err, unix.EWOULDBLOCK) {
-		err = &RunningError{Path: bpffs, PID: holder(dir, bpffs)}
+		err = setting.Errorf("bpffs", "%w", &RunningError{Path: bpffs, PID: holder(dir, bpffs)})
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

@@ -110,7 +110,7 @@ func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []bpfmap.D
 		return 0, xdpError{"its packets have no Ethernet header"}
 	}
 	if d.opts.XDP == XDPAuto && slices.ContainsFunc(n.drivers(b.link), func(l netlink.Link) bool { return l.Type() == "veth" }) {
-		return 0, xdpError{"veth: checksums may be unfinished; take --xdp native"}
+		return 0, xdpError{"veth: checksums may be unfinished; set xdp to native"}
 	}
 	if err := n.checkTags(b.link); err != nil {
 		return 0, err

@@ -43,7 +43,7 @@ func Open(bpffs string) (*Datapath, error) {
 		return nil, fmt.Errorf("%w in %s, but one of another version in %s: use the beeline command of the agent's version",
 			ErrNoDatapath, dir, other[0])
 	}
-	return nil, fmt.Errorf("%w in %s: start beeline-agent on this node, or name the agent's bpffs with --bpffs",
+	return nil, fmt.Errorf("%w in %s: start beeline-agent on this node, or name the agent's bpffs",
 		ErrNoDatapath, dir)
 }
 

@@ -130,10 +130,12 @@ type DeviceFault struct {
 type Map struct {
 	Name string `json:"name"`
 	// Used and Size count entries; Size 0 is a map that cannot fill up.
-	Used        uint32 `json:"used"`
-	Size        uint32 `json:"size"`
-	Setting     string `json:"setting,omitempty"` // the agent's flag that sets Size
-	MemoryBytes uint64 `json:"memoryBytes"`       // kernel memory
+	Used uint32 `json:"used"`
+	Size uint32 `json:"size"`
+	// Setting is the field of the configuration that sets Size; the command prints the
+	// agent's flag in its place.
+	Setting     string `json:"setting,omitempty"`
+	MemoryBytes uint64 `json:"memoryBytes"` // kernel memory
 }
 
 // Counter counts connections or packets by what became of them and why.

@@ -17,7 +17,7 @@ type NodePortAddresses struct {
 	CIDRs []netip.Prefix
 }
 
-// ParseNodePortAddresses reads the value of --nodeport-addresses: nothing,
+// ParseNodePortAddresses reads the value of nodePortAddresses: nothing,
 // "primary", or a list of CIDRs.
 func ParseNodePortAddresses(values []string) (NodePortAddresses, error) {
 	if len(values) == 1 && values[0] == "primary" {

@@ -77,11 +77,11 @@ func newMemory(t testing.TB, limits Limits) *memory {
 
 // roomy are limits that the tests do not reach.
 var roomy = Limits{
-	Services:     Limit{"bl_service", 1 << 16, "--max-services"},
-	Backends:     Limit{"bl_backend", 1 << 16, "--max-backends"},
-	Slots:        Limit{"bl_slot", 1 << 20, "--max-slots"},
-	Frontends:    Limit{"bl_frontend", 1 << 16, "--max-frontends"},
-	SourceRanges: Limit{"bl_srcrange", 1 << 16, "--max-source-ranges"},
+	Services:     Limit{"bl_service", 1 << 16, "tables.maxServices"},
+	Backends:     Limit{"bl_backend", 1 << 16, "tables.maxBackends"},
+	Slots:        Limit{"bl_slot", 1 << 20, "tables.maxSlots"},
+	Frontends:    Limit{"bl_frontend", 1 << 16, "tables.maxFrontends"},
+	SourceRanges: Limit{"bl_srcrange", 1 << 16, "tables.maxSourceRanges"},
 	Nodes:        Limit{"bl_node", 512, ""},
 	NodeIDs:      Limit{"bl_node_id", 512, ""},
 }

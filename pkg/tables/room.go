@@ -369,8 +369,8 @@ func (a *ask) reason(b *Bounds) string {
 		served = fmt.Sprintf("rings and weights have at most %d slots in a set", 1<<a.givenOrder)
 	}
 	if a.givenOrder == a.order {
-		return fmt.Sprintf("%s: more is beyond --max-slots-per-service %d", served, b.SlotsPerService)
+		return fmt.Sprintf("%s: more is beyond tables.maxSlotsPerService %d", served, b.SlotsPerService)
 	}
-	return fmt.Sprintf("%s: more is beyond the share of the namespace (--max-slots-per-namespace %d, --reserved-slots %d)",
+	return fmt.Sprintf("%s: more is beyond the share of the namespace (tables.maxSlotsPerNamespace %d, tables.reservedSlots %d)",
 		served, b.SlotsPerNamespace, b.ReservedSlots)
 }

@@ -4,17 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/setting"
 )
 
 // ErrFull says that a table has no room. Errors that wrap it name the table, its
 // size and the setting; see [FullError].
 var ErrFull = errors.New("table is full")
 
+var _ setting.Error = (*FullError)(nil)
+
 // FullError is a table that has no room for another entry.
 type FullError struct {
 	Table   string // the map's name
 	Size    uint32 // entries it may hold
-	Setting string // the flag that sets Size; "" when fixed
+	Setting string // the field of the configuration that sets Size; "" when fixed
 }
 
 // Error names the table, its size and what to do.
@@ -24,6 +28,9 @@ func (e *FullError) Error() string {
 	}
 	return fmt.Sprintf("map %s is full (%d entries): raise %s", e.Table, e.Size, e.Setting)
 }
+
+// Field returns Setting.
+func (e *FullError) Field() string { return e.Setting }
 
 // Unwrap makes errors.Is(err, ErrFull) true.
 func (e *FullError) Unwrap() error { return ErrFull }

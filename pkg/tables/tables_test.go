@@ -300,7 +300,7 @@ func TestFullServices(t *testing.T) {
 	apply(t, tables, onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil))
 	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
 	_, err := tables.Apply(c)
-	wantFull(t, err, "bl_service", "--max-services")
+	wantFull(t, err, "bl_service", "tables.maxServices")
 	if len(store.frontends) != 2 || len(store.names) != 2 {
 		t.Errorf("served are %v", store.names)
 	}
@@ -321,7 +321,7 @@ func TestFullBackends(t *testing.T) {
 	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
 	b := onePort("b", vip(2), FrontendClusterIP, endpoints(8), nil)
 	_, err := tables.Apply(b)
-	wantFull(t, err, "bl_backend", "--max-backends")
+	wantFull(t, err, "bl_backend", "tables.maxBackends")
 	if !strings.Contains(err.Error(), "2 of 8 endpoints are not used") {
 		t.Errorf("error %q does not tell how many", err)
 	}
@@ -370,7 +370,7 @@ func TestFullSlots(t *testing.T) {
 	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(9), nil))
 	b := onePort("b", vip(2), FrontendClusterIP, endpoints(13), nil)
 	_, err := tables.Apply(b)
-	wantFull(t, err, "bl_slot", "--max-slots")
+	wantFull(t, err, "bl_slot", "tables.maxSlots")
 	if !strings.Contains(err.Error(), "5 of 13 endpoints are not used") {
 		t.Errorf("error %q does not tell how many", err)
 	}
@@ -379,7 +379,7 @@ func TestFullSlots(t *testing.T) {
 	}
 	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
 	_, err = tables.Apply(c)
-	wantFull(t, err, "bl_slot", "--max-slots")
+	wantFull(t, err, "bl_slot", "tables.maxSlots")
 	if v := store.view()[web("c")]; v.cluster.kind != policy.Reject {
 		t.Errorf("served are %s", v.cluster)
 	}
@@ -404,7 +404,7 @@ func TestFullFrontends(t *testing.T) {
 	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
 	b := onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil)
 	_, err := tables.Apply(b)
-	wantFull(t, err, "bl_frontend", "--max-frontends")
+	wantFull(t, err, "bl_frontend", "tables.maxFrontends")
 	if _, err := tables.Remove(named("a")); err != nil {
 		t.Fatal(err)
 	}

@@ -215,8 +215,8 @@ func serviceTables(bpffs string) (float64, error) {
 	}
 	var total uint64
 	for _, f := range fills {
-		switch strings.TrimPrefix(f.Setting, "--max-") {
-		case "frontends", "services", "backends", "slots", "source-ranges":
+		switch strings.TrimPrefix(f.Setting, "tables.max") {
+		case "Frontends", "Services", "Backends", "Slots", "SourceRanges":
 			total += f.Memory
 		}
 	}

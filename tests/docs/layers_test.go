@@ -12,6 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/beeline-lb/beeline/pkg/config"
 )
 
 const module = "github.com/beeline-lb/beeline/"
@@ -47,16 +51,16 @@ func documented(t *testing.T) (layers []layer) {
 	return layers
 }
 
-// imported returns what the packages import of ours, by package.
-func imported(t *testing.T) map[string][]string {
+// parsed calls fn with each file of pkg but tests, and the package that it is of.
+func parsed(t *testing.T, mode parser.Mode, fn func(name string, files *token.FileSet, file *ast.File)) {
 	t.Helper()
-	all := make(map[string][]string)
 	root := filepath.Join("..", "..", "pkg")
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, nil, mode)
 		if err != nil {
 			return err
 		}
@@ -64,12 +68,21 @@ func imported(t *testing.T) map[string][]string {
 		if err != nil {
 			return err
 		}
-		all[name] = append(all[name], ours(file)...)
+		fn(name, files, file)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// imported returns what the packages import of ours, by package.
+func imported(t *testing.T) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	parsed(t, parser.ImportsOnly, func(name string, _ *token.FileSet, file *ast.File) {
+		all[name] = append(all[name], ours(file)...)
+	})
 	for name, imports := range all {
 		slices.Sort(imports)
 		all[name] = slices.Compact(imports)
@@ -108,4 +121,50 @@ func TestLayers(t *testing.T) {
 	for name := range have {
 		t.Errorf("pkg/%s is not in ARCHITECTURE.md", name)
 	}
+}
+
+var (
+	commandFlag = regexp.MustCompile(`cmd\.Flags\(\)\.\w+\(&\w+, "([a-z-]+)"`)
+	flagNamed   = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
+)
+
+// agentFlags returns the agent's flags, with dashes.
+func agentFlags(t *testing.T) map[string]bool {
+	t.Helper()
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(set)
+	flags := make(map[string]bool)
+	set.VisitAll(func(f *pflag.Flag) { flags["--"+f.Name] = true })
+	for _, m := range commandFlag.FindAllStringSubmatch(read(t, "cmd/beeline-agent/command.go"), -1) {
+		flags["--"+m[1]] = true
+	}
+	for _, name := range []string{"--max-flows", "--config", "--masquerade-all", "--cleanup", "--write-config-to"} {
+		if !flags[name] {
+			t.Errorf("%s is not found", name)
+		}
+	}
+	return flags
+}
+
+// TestFlagsNamed: texts of packages name settings by their fields. Only the commands and the
+// configuration know the flags.
+func TestFlagsNamed(t *testing.T) {
+	flags := agentFlags(t)
+	parsed(t, 0, func(name string, files *token.FileSet, file *ast.File) {
+		if name == "config" || name == "inspect/cli" {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			text, ok := n.(*ast.BasicLit)
+			if !ok || text.Kind != token.STRING {
+				return true
+			}
+			for _, flag := range flagNamed.FindAllString(text.Value, -1) {
+				if flags[flag] {
+					t.Errorf("%s: %s is a flag of the agent: name the field, see pkg/setting", files.Position(text.Pos()), flag)
+				}
+			}
+			return true
+		})
+	})
 }

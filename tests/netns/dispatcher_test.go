@@ -264,7 +264,7 @@ func TestXDPLastOfADispatcher(t *testing.T) {
 func TestXDPDispatcherInTheWay(t *testing.T) {
 	w := newDispatcher(t, datapath.XDPNative)
 	w.serve(t, lab.AgentOptions{Devices: w.devices, XDP: datapath.XDPGeneric})
-	if d := w.served(t)[0]; d.XDP != datapath.XDPOff || !strings.Contains(d.NoXDP, "XDP program xdp_dispatcher") || !strings.Contains(d.NoXDP, "--xdp is not native") {
+	if d := w.served(t)[0]; d.XDP != datapath.XDPOff || !strings.Contains(d.NoXDP, "XDP program xdp_dispatcher") || !strings.Contains(d.NoXDP, "xdp is not native") {
 		t.Errorf("served by XDP %s, %q; want a reason that names dispatcher and mode", d.XDP, d.NoXDP)
 	}
 	if have := w.components(t); !slices.Equal(have, []string{pass}) {

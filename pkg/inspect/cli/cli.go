@@ -180,6 +180,9 @@ func inNamespace[T any](c *command, items []T, namespace func(T) string) []T {
 // read opens the datapath for fn.
 func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
 	d, err := inspect.Open(c.bpffs)
+	if errors.Is(err, inspect.ErrNoDatapath) {
+		return *new(T), fmt.Errorf("%w (--bpffs %s)", err, c.bpffs)
+	}
 	if err != nil {
 		return *new(T), err
 	}

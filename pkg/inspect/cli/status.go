@@ -28,6 +28,10 @@ While the agent is down, traffic is served from what it wrote last.`,
 			if err != nil {
 				return err
 			}
+			for i := range status.Maps {
+				m := &status.Maps[i]
+				m.Setting = cmp.Or(sizeFlags[m.Setting], m.Setting)
+			}
 			return c.print(status, func(wide bool) string { return statusText(status, c.Now(), wide) })
 		},
 	}

@@ -50,7 +50,7 @@ type annotations struct {
 }
 
 // notAllowed is the reason of the fault of an annotation that does not count.
-const notAllowed = "not allowed by the administrator: --allowed-annotations"
+const notAllowed = "not allowed by the administrator: allowedAnnotations"
 
 // read sets a field to what an annotation says that is there; an error is noted.
 func read[T any](a *annotations, key string, field *T, parse func(value string) (T, error)) {

@@ -80,7 +80,7 @@ func TestNotAllowed(t *testing.T) {
 	svc.Annotations = map[string]string{AnnotationForwarding: "dsr", AnnotationAlgorithm: "maglev", "service.beeline.io/other": "x"}
 	want := clusterModel()
 	want.Algorithm = model.Maglev
-	want.Faults = []model.Fault{{Setting: AnnotationForwarding, Reason: "not allowed by the administrator: --allowed-annotations"}}
+	want.Faults = []model.Fault{{Setting: AnnotationForwarding, Reason: "not allowed by the administrator: allowedAnnotations"}}
 	if got := Service(svc, DefaultAnnotations); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

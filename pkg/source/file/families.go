@@ -10,8 +10,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// rangeFlag is the flag that configures Options.ServiceRanges.
-const rangeFlag = "--service-cluster-ip-range"
+// rangeField is the field of the configuration for Options.ServiceRanges.
+const rangeField = "serviceClusterIPRanges"
 
 // checkFamilies checks ipFamilies and ipFamilyPolicy by themselves and against
 // the cluster IPs given.
@@ -54,7 +54,7 @@ func (r *rules) families(svc *corev1.Service, path *field.Path) ([]model.Family,
 	at := path.Child("ipFamilies")
 	if len(families) == 0 {
 		if len(r.ranges) == 0 {
-			return nil, field.Required(path.Child("clusterIP"), "give an address, or start the agent with "+rangeFlag)
+			return nil, field.Required(path.Child("clusterIP"), "give an address, or start the agent with "+rangeField)
 		}
 		families = []model.Family{r.ranges[0].family()}
 	}
@@ -71,7 +71,7 @@ func (r *rules) families(svc *corev1.Service, path *field.Path) ([]model.Family,
 	for _, f := range families[len(clusterIPs(spec)):] {
 		if r.rangeOf(f) == nil {
 			return nil, field.Forbidden(at, fmt.Sprintf(
-				"no range of %s to take a cluster IP from: give an address, or add a range to %s", f, rangeFlag))
+				"no range of %s to take a cluster IP from: give an address, or add a range to %s", f, rangeField))
 		}
 	}
 	return families, nil

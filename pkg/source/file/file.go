@@ -23,6 +23,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
@@ -127,7 +128,7 @@ func newRules(opts *Options) (*rules, error) {
 		ports = portRange{DefaultNodePortMin, DefaultNodePortMax}
 	}
 	if ports.min == 0 || ports.max < ports.min {
-		return nil, fmt.Errorf("node port range %s: the first must be 1 or more and not above the last", ports)
+		return nil, setting.Errorf("serviceNodePortRange", "%s: the first must be 1 or more and not above the last", ports)
 	}
 	r := &rules{cidrs: opts.ServiceRanges, nodePorts: ports, annotations: opts.Annotations}
 	for _, prefix := range opts.ServiceRanges {
@@ -136,8 +137,8 @@ func newRules(opts *Options) (*rules, error) {
 			return nil, err
 		}
 		if other := r.rangeOf(a.family()); other != nil {
-			return nil, fmt.Errorf("%s: %s and %s are both %s: give one range of each family",
-				rangeFlag, other.prefix, a.prefix, a.family())
+			return nil, setting.Errorf(rangeField, "%s and %s are both %s: give one range of each family",
+				other.prefix, a.prefix, a.family())
 		}
 		r.ranges = append(r.ranges, a)
 	}

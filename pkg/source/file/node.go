@@ -15,7 +15,7 @@ func checkNode(node *corev1.Node, root *field.Path) field.ErrorList {
 	}
 	at := root.Child("metadata", "name")
 	if node.Name == "" {
-		errs = append(errs, field.Required(at, "name the node as its agent's --hostname-override does"))
+		errs = append(errs, field.Required(at, "name the node as its agent's hostnameOverride does"))
 	} else {
 		errs = append(errs, invalid(at, node.Name, validation.IsDNS1123Subdomain(node.Name))...)
 	}

@@ -279,7 +279,7 @@ func (b *builder) assignAddrs(o *object, a *assignment) error {
 		r := b.rules.rangeOf(f)
 		n, ok := r.pick(o.id.Name.String(), func(n uint64) bool { return b.freeAddr(o, r.at(n)) })
 		if !ok {
-			return fmt.Errorf("%s: no address of %s %s is free: delete a Service or give a larger range", o.id, rangeFlag, r.prefix)
+			return fmt.Errorf("%s: no address of %s %s is free: delete a Service or give a larger range", o.id, rangeField, r.prefix)
 		}
 		addrs = append(addrs, r.at(n))
 	}

@@ -7,10 +7,11 @@ import (
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-// rules is what the agent's flags say of addresses, ports and annotations.
+// rules is what the configuration says of addresses, ports and annotations.
 type rules struct {
 	ranges    []addrRange // at most one of a family
 	cidrs     []netip.Prefix
@@ -79,7 +80,7 @@ const maxHostBits = 62
 // and, for IPv4, the broadcast address.
 func newAddrRange(prefix netip.Prefix) (addrRange, error) {
 	if !prefix.IsValid() || prefix.Addr().Is4In6() {
-		return addrRange{}, fmt.Errorf("%s: %s is no range of IPv4 or IPv6 addresses", rangeFlag, prefix)
+		return addrRange{}, setting.Errorf(rangeField, "%s is no range of IPv4 or IPv6 addresses", prefix)
 	}
 	prefix = prefix.Masked()
 	total := uint64(1) << min(prefix.Addr().BitLen()-prefix.Bits(), maxHostBits)
@@ -88,7 +89,7 @@ func newAddrRange(prefix netip.Prefix) (addrRange, error) {
 		unusable = 2
 	}
 	if total <= unusable {
-		return addrRange{}, fmt.Errorf("%s %s holds no usable address: give a larger range", rangeFlag, prefix)
+		return addrRange{}, setting.Errorf(rangeField, "%s holds no usable address: give a larger range", prefix)
 	}
 	return addrRange{prefix, band{first: 1, size: total - unusable, lower: min(lowerBand(total, 16, 256), total-unusable)}}, nil
 }

@@ -96,7 +96,7 @@ func TestRangesChangeAtRestart(t *testing.T) {
 		scan(t, s)
 		svc := sink.services()["default/web"]
 		if step.count == 0 {
-			if svc != nil || len(s.Errors()) != 1 || !strings.Contains(s.Errors()[0].Error(), rangeFlag) {
+			if svc != nil || len(s.Errors()) != 1 || !strings.Contains(s.Errors()[0].Error(), rangeField) {
 				t.Fatalf("without a range: %v, errors %v", svc, s.Errors())
 			}
 			continue
