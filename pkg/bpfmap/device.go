@@ -8,13 +8,15 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // routedDevice is the index that stands for the device of any pod of this node.
-const routedDevice = uint32(sockBlDeviceLimitBL_DEVICE_ROUTED)
+const routedDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_ROUTED)
 
 // hairpinDevice is the index that stands for packets of the host to its own backends.
-const hairpinDevice = uint32(sockBlDeviceLimitBL_DEVICE_HAIRPIN)
+const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
 
 // The sources of packets that the host sends to a backend on this node. They are
 // routed as what has no other route and stand for no host: IPv4's dummy address (RFC
@@ -59,17 +61,17 @@ type Device struct {
 	NoXDP string
 }
 
-func (d *Device) entry() sockBlDeviceEntry {
-	e := sockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU), Root: uint32(d.Root), Tag: d.Tags.entry()}
-	putString(e.Name[:], d.Name)
-	putString(e.Reason[:], d.Reason)
-	putString(e.NoXdp[:], d.NoXDP)
+func (d *Device) entry() bpf.SockBlDeviceEntry {
+	e := bpf.SockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU), Root: uint32(d.Root), Tag: d.Tags.entry()}
+	bpf.PutString(e.Name[:], d.Name)
+	bpf.PutString(e.Reason[:], d.Reason)
+	bpf.PutString(e.NoXdp[:], d.NoXDP)
 	if d.Addr4.IsValid() {
 		addr := d.Addr4.As4()
 		e.Addr4 = binary.NativeEndian.Uint32(addr[:])
 	}
 	if d.Addr6.IsValid() {
-		e.Addr6 = addrOf(d.Addr6)
+		e.Addr6 = bpf.AddrOf(d.Addr6)
 	}
 	for flag, is := range d.flags() {
 		if *is {
@@ -80,26 +82,26 @@ func (d *Device) entry() sockBlDeviceEntry {
 }
 
 // flags returns the device's flags by their bits.
-func (d *Device) flags() map[sockBlDeviceFlag]*bool {
-	return map[sockBlDeviceFlag]*bool{
-		sockBlDeviceFlagBL_DEVICE_NO_ETHERNET:      &d.NoEthernet,
-		sockBlDeviceFlagBL_DEVICE_OWN_QDISC:        &d.OwnQdisc,
-		sockBlDeviceFlagBL_DEVICE_INTERNAL:         &d.Internal,
-		sockBlDeviceFlagBL_DEVICE_XDP_SEND:         &d.XDPSend,
-		sockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS: &d.XDPSendBuffers,
+func (d *Device) flags() map[bpf.SockBlDeviceFlag]*bool {
+	return map[bpf.SockBlDeviceFlag]*bool{
+		bpf.SockBlDeviceFlagBL_DEVICE_NO_ETHERNET:      &d.NoEthernet,
+		bpf.SockBlDeviceFlagBL_DEVICE_OWN_QDISC:        &d.OwnQdisc,
+		bpf.SockBlDeviceFlagBL_DEVICE_INTERNAL:         &d.Internal,
+		bpf.SockBlDeviceFlagBL_DEVICE_XDP_SEND:         &d.XDPSend,
+		bpf.SockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS: &d.XDPSendBuffers,
 	}
 }
 
-func (e *sockBlDeviceEntry) device(id uint32) Device {
+func deviceOf(id uint32, e *bpf.SockBlDeviceEntry) Device {
 	d := Device{
 		ID:      id,
-		Name:    stringOf(e.Name[:]),
+		Name:    bpf.StringOf(e.Name[:]),
 		Ifindex: int(e.Ifindex),
-		Reason:  stringOf(e.Reason[:]),
+		Reason:  bpf.StringOf(e.Reason[:]),
 		MTU:     int(e.Mtu),
 		Root:    int(e.Root),
 		Tags:    tagsOf(e.Tag),
-		NoXDP:   stringOf(e.NoXdp[:]),
+		NoXDP:   bpf.StringOf(e.NoXdp[:]),
 	}
 	for flag, is := range d.flags() {
 		*is = e.Flags&uint32(flag) != 0
@@ -109,8 +111,8 @@ func (e *sockBlDeviceEntry) device(id uint32) Device {
 		binary.NativeEndian.PutUint32(addr[:], e.Addr4)
 		d.Addr4 = netip.AddrFrom4(addr)
 	}
-	if e.Addr6 != (sockBlAddr{}) {
-		d.Addr6 = e.Addr6.netip()
+	if e.Addr6 != (bpf.SockBlAddr{}) {
+		d.Addr6 = e.Addr6.Netip()
 	}
 	return d
 }
@@ -119,9 +121,9 @@ func (e *sockBlDeviceEntry) device(id uint32) Device {
 // ID.
 func (m *Maps) Devices() ([]Device, error) {
 	var list []Device
-	err := each(m.all[sockMapBlDevice], func(id *uint32, e *sockBlDeviceEntry) {
+	err := each(m.all[bpf.SockMapBlDevice], func(id *uint32, e *bpf.SockBlDeviceEntry) {
 		if e.Name[0] != 0 {
-			list = append(list, e.device(*id))
+			list = append(list, deviceOf(*id, e))
 		}
 	})
 	slices.SortFunc(list, func(a, b Device) int { return int(a.ID) - int(b.ID) })
@@ -134,55 +136,55 @@ func (m *Maps) PutDevice(d Device) error {
 	if d.ID == 0 || int(d.ID) > MaxDevices {
 		return fmt.Errorf("device %s: no ID is left: packets can be served on %d devices, choose fewer with --devices", d.Name, MaxDevices)
 	}
-	var former sockBlDeviceEntry
-	if err := m.all[sockMapBlDevice].Lookup(d.ID, &former); err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlDevice, err)
+	var former bpf.SockBlDeviceEntry
+	if err := m.all[bpf.SockMapBlDevice].Lookup(d.ID, &former); err != nil {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
 	if former.Ifindex != 0 && former.Ifindex != uint32(d.Ifindex) {
-		if err := m.remove(sockMapBlDeviceId, former.Ifindex); err != nil {
+		if err := m.remove(bpf.SockMapBlDeviceId, former.Ifindex); err != nil {
 			return err
 		}
 	}
 	entry := d.entry()
-	if err := m.put(sockMapBlDevice, d.ID, &entry); err != nil {
+	if err := m.put(bpf.SockMapBlDevice, d.ID, &entry); err != nil {
 		return err
 	}
-	return m.put(sockMapBlDeviceId, uint32(d.Ifindex), d.ID)
+	return m.put(bpf.SockMapBlDeviceId, uint32(d.Ifindex), d.ID)
 }
 
 // ServesDevice reports whether packets are served on the device of that index.
 func (m *Maps) ServesDevice(ifindex int) (bool, error) {
 	var id uint32
-	err := m.all[sockMapBlDeviceId].Lookup(uint32(ifindex), &id)
+	err := m.all[bpf.SockMapBlDeviceId].Lookup(uint32(ifindex), &id)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("map %s: %w", sockMapBlDeviceId, err)
+		return false, fmt.Errorf("map %s: %w", bpf.SockMapBlDeviceId, err)
 	}
 	return true, nil
 }
 
 // DeleteDevice takes a device out. Its ID is kept for another one of that name.
 func (m *Maps) DeleteDevice(d Device) error {
-	if err := m.remove(sockMapBlDeviceId, uint32(d.Ifindex)); err != nil {
+	if err := m.remove(bpf.SockMapBlDeviceId, uint32(d.Ifindex)); err != nil {
 		return err
 	}
 	gone := Device{Name: d.Name}
 	entry := gone.entry()
-	return m.put(sockMapBlDevice, d.ID, &entry)
+	return m.put(bpf.SockMapBlDevice, d.ID, &entry)
 }
 
 // ForgetRoutes makes the next connections look for their way anew. To be called when
 // routes have changed.
 func (m *Maps) ForgetRoutes() error {
-	hops := m.all[sockMapBlBackendDev]
+	hops := m.all[bpf.SockMapBlBackendDev]
 	keys := make([]uint32, hops.MaxEntries())
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
 	if _, err := hops.BatchUpdate(keys, make([]uint64, len(keys)), nil); err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlBackendDev, err)
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlBackendDev, err)
 	}
 	return nil
 }
@@ -192,31 +194,31 @@ func (m *Maps) ForgetRoutes() error {
 func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
 	d := Device{Addr4: addr4, Addr6: addr6}
 	entry := d.entry()
-	return m.put(sockMapBlDevice, routedDevice, &entry)
+	return m.put(bpf.SockMapBlDevice, routedDevice, &entry)
 }
 
 // writeHairpin writes the entry of packets that hairpin.
 func (m *Maps) writeHairpin() error {
 	d := Device{Addr4: hairpinAddr4, Addr6: hairpinAddr6}
 	entry := d.entry()
-	return m.put(sockMapBlDevice, hairpinDevice, &entry)
+	return m.put(bpf.SockMapBlDevice, hairpinDevice, &entry)
 }
 
 // Masquerade returns what SetMasquerade has set.
 func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) {
-	var entry sockBlDeviceEntry
-	if err := m.all[sockMapBlDevice].Lookup(routedDevice, &entry); err != nil {
-		return addr4, addr6, fmt.Errorf("map %s: %w", sockMapBlDevice, err)
+	var entry bpf.SockBlDeviceEntry
+	if err := m.all[bpf.SockMapBlDevice].Lookup(routedDevice, &entry); err != nil {
+		return addr4, addr6, fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
-	d := entry.device(routedDevice)
+	d := deviceOf(routedDevice, &entry)
 	return d.Addr4, d.Addr6, nil
 }
 
 // LocalCIDRs returns the prefixes of pods, sorted.
 func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
 	var list []netip.Prefix
-	err := each(m.all[sockMapBlLocalCidr], func(key *sockBlCidrKey, _ *uint32) {
-		list = append(list, prefixOf(key.Addr, key.PrefixLen))
+	err := each(m.all[bpf.SockMapBlLocalCidr], func(key *bpf.SockBlCidrKey, _ *uint32) {
+		list = append(list, bpf.PrefixOf(key.Addr, key.PrefixLen))
 	})
 	slices.SortFunc(list, netip.Prefix.Compare)
 	return list, err
@@ -228,8 +230,8 @@ func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 	want := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
 		want = append(want, p.Masked())
-		key := cidrKey(p)
-		if err := m.put(sockMapBlLocalCidr, &key, uint32(1)); err != nil {
+		key := bpf.CIDRKey(p)
+		if err := m.put(bpf.SockMapBlLocalCidr, &key, uint32(1)); err != nil {
 			return err
 		}
 	}
@@ -241,8 +243,8 @@ func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 		if slices.Contains(want, p) {
 			continue
 		}
-		key := cidrKey(p)
-		if err := m.remove(sockMapBlLocalCidr, &key); err != nil {
+		key := bpf.CIDRKey(p)
+		if err := m.remove(bpf.SockMapBlLocalCidr, &key); err != nil {
 			return err
 		}
 	}

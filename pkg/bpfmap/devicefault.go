@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // deviceFaultMap is written by the agent and read by people; the programs do not know it.
@@ -48,7 +50,7 @@ func (m *Maps) DeviceFaults() ([]DeviceFault, error) {
 	var list []DeviceFault
 	err := each(m.all[deviceFaultMap], func(ifindex *uint32, e *deviceFaultEntry) {
 		list = append(list, DeviceFault{
-			Ifindex: int(*ifindex), Name: stringOf(e.Name[:]), Role: stringOf(e.Role[:]), Error: stringOf(e.Error[:]),
+			Ifindex: int(*ifindex), Name: bpf.StringOf(e.Name[:]), Role: bpf.StringOf(e.Role[:]), Error: bpf.StringOf(e.Error[:]),
 			Tries: int(e.Tries), Since: time.Unix(0, e.Since), Next: time.Unix(0, e.Next),
 		})
 	})
@@ -73,9 +75,9 @@ func (m *Maps) SetDeviceFaults(faults []DeviceFault) error {
 	}
 	for _, f := range faults {
 		e := deviceFaultEntry{Since: f.Since.UnixNano(), Next: f.Next.UnixNano(), Tries: uint32(f.Tries)}
-		putString(e.Name[:], f.Name)
-		putString(e.Role[:], f.Role)
-		putString(e.Error[:], f.Error)
+		bpf.PutString(e.Name[:], f.Name)
+		bpf.PutString(e.Role[:], f.Role)
+		bpf.PutString(e.Error[:], f.Error)
 		if err := m.all[deviceFaultMap].Put(uint32(f.Ifindex), &e); err != nil {
 			errs = append(errs, fmt.Errorf("map %s: %w", deviceFaultMap, err))
 		}

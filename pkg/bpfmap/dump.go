@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -37,13 +38,13 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 			Local:           setOf(atomic.LoadUint64(&e.Local)),
 			AffinitySeconds: e.Affinity,
 			Algorithm:       algorithmOf(e.Algorithm),
-			Tunnels:         e.Forwarding == uint16(sockBlForwardingBL_FORWARDING_DSR),
+			Tunnels:         e.Forwarding == uint16(bpf.SockBlForwardingBL_FORWARDING_DSR),
 		}
 	}
 	for id := range m.backend.len() {
 		if e := m.backend.at(id); e.State != 0 {
 			s.Backends[id] = tables.Backend{
-				AddrPort:   netip.AddrPortFrom(e.Addr.netip(), hton16(e.Port)),
+				AddrPort:   netip.AddrPortFrom(e.Addr.Netip(), bpf.Hton16(e.Port)),
 				Service:    e.Service,
 				State:      tables.BackendState(e.State),
 				Generation: e.Generation,
@@ -67,7 +68,7 @@ func (m *Maps) ServiceNames() map[uint32]tables.ServiceName {
 	names := make(map[uint32]tables.ServiceName)
 	for id := range m.name.len() {
 		if e := m.name.at(id); e.Family != 0 {
-			names[id] = e.tables()
+			names[id] = serviceNameOf(e)
 		}
 	}
 	return names
@@ -79,12 +80,12 @@ func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
 	if e == nil || e.Family == 0 {
 		return tables.ServiceName{}, false
 	}
-	return e.tables(), true
+	return serviceNameOf(e), true
 }
 
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
-	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, value *sockBlFrontendEntry) {
-		s.Frontends[key.tables()] = tables.Frontend{
+	err := each(m.all[bpf.SockMapBlFrontend], func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
+		s.Frontends[frontendKeyOf(key)] = tables.Frontend{
 			Service: value.Service,
 			Kind:    tables.FrontendKind(value.Kind),
 			Flags:   tables.FrontendFlags(value.Flags),
@@ -93,28 +94,28 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	err = each(m.all[sockMapBlSrcrange], func(key *sockBlSrcrangeKey, _ *uint32) {
+	err = each(m.all[bpf.SockMapBlSrcrange], func(key *bpf.SockBlSrcrangeKey, _ *uint32) {
 		s.SourceRanges = append(s.SourceRanges, tables.SourceRange{
 			Service: key.Service,
-			Prefix:  prefixOf(key.Addr, key.PrefixLen-32),
+			Prefix:  bpf.PrefixOf(key.Addr, key.PrefixLen-32),
 		})
 	})
 	if err != nil {
 		return err
 	}
-	err = each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
-		s.ServiceCIDRs = append(s.ServiceCIDRs, prefixOf(key.Addr, key.PrefixLen))
+	err = each(m.all[bpf.SockMapBlServiceCidr], func(key *bpf.SockBlCidrKey, _ *uint32) {
+		s.ServiceCIDRs = append(s.ServiceCIDRs, bpf.PrefixOf(key.Addr, key.PrefixLen))
 	})
 	if err != nil {
 		return err
 	}
-	err = each(m.all[sockMapBlNodeId], func(key *sockBlAddr, id *uint32) { s.NodeIDs[key.netip()] = uint16(*id) })
+	err = each(m.all[bpf.SockMapBlNodeId], func(key *bpf.SockBlAddr, id *uint32) { s.NodeIDs[key.Netip()] = uint16(*id) })
 	if err != nil {
 		return err
 	}
-	return each(m.all[sockMapBlNodeAddr], func(key *sockBlAddr, flags *uint32) {
-		hostOnly := *flags&uint32(sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY) != 0
-		s.NodeAddrs[key.netip()] = tables.NodeAddr{HostOnly: hostOnly}
+	return each(m.all[bpf.SockMapBlNodeAddr], func(key *bpf.SockBlAddr, flags *uint32) {
+		hostOnly := *flags&uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY) != 0
+		s.NodeAddrs[key.Netip()] = tables.NodeAddr{HostOnly: hostOnly}
 	})
 }
 
@@ -204,13 +205,13 @@ func (m *Maps) SetAgent(a Agent) {
 	e.Started = uint64(a.Started.UnixNano())
 	e.TunnelPort, e.Flags = a.TunnelPort, 0
 	if a.KeepsSockets {
-		e.Flags |= uint16(sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS)
+		e.Flags |= uint16(bpf.SockBlAgentFlagBL_AGENT_KEEPS_SOCKETS)
 	}
-	putString(e.Version[:], a.Version)
-	putString(e.Node[:], a.Node)
-	putString(e.Source[:], a.Source)
-	putString(e.Cgroup[:], a.Cgroup)
-	putString(e.SizedBy[:], a.SizedBy)
+	bpf.PutString(e.Version[:], a.Version)
+	bpf.PutString(e.Node[:], a.Node)
+	bpf.PutString(e.Source[:], a.Source)
+	bpf.PutString(e.Cgroup[:], a.Cgroup)
+	bpf.PutString(e.SizedBy[:], a.SizedBy)
 	e.Synced, e.Syncs, e.Pending = 0, 0, 0
 	e.EvictedEstablished, e.EvictedHalfOpen, e.Evicted = 0, 0, 0
 }
@@ -231,18 +232,18 @@ func (m *Maps) Agent() Agent {
 		Started: time.Unix(0, int64(e.Started)),
 		Syncs:   atomic.LoadUint64(&e.Syncs),
 		Pending: atomic.LoadUint64(&e.Pending),
-		Version: stringOf(e.Version[:]),
-		Node:    stringOf(e.Node[:]),
-		Source:  stringOf(e.Source[:]),
-		Cgroup:  stringOf(e.Cgroup[:]),
-		SizedBy: stringOf(e.SizedBy[:]),
+		Version: bpf.StringOf(e.Version[:]),
+		Node:    bpf.StringOf(e.Node[:]),
+		Source:  bpf.StringOf(e.Source[:]),
+		Cgroup:  bpf.StringOf(e.Cgroup[:]),
+		SizedBy: bpf.StringOf(e.SizedBy[:]),
 		Evicted: Evicted{
 			Established: atomic.LoadUint64(&e.EvictedEstablished),
 			HalfOpen:    atomic.LoadUint64(&e.EvictedHalfOpen),
 		},
 
 		TunnelPort:   e.TunnelPort,
-		KeepsSockets: e.Flags&uint16(sockBlAgentFlagBL_AGENT_KEEPS_SOCKETS) != 0,
+		KeepsSockets: e.Flags&uint16(bpf.SockBlAgentFlagBL_AGENT_KEEPS_SOCKETS) != 0,
 	}
 	if evicted := atomic.LoadUint64(&e.Evicted); evicted != 0 {
 		a.Evicted.Last = time.Unix(0, int64(evicted))
@@ -271,7 +272,7 @@ func (m *Maps) Affinities() ([]Affinity, error) {
 		return nil, err
 	}
 	var list []Affinity
-	err = each(m.all[sockMapBlAffinity], func(key *sockBlAffinityKey, value *sockBlAffinityEntry) {
+	err = each(m.all[bpf.SockMapBlAffinity], func(key *bpf.SockBlAffinityKey, value *bpf.SockBlAffinityEntry) {
 		a := Affinity{
 			Netns:   key.Netns,
 			Service: key.Service,
@@ -303,16 +304,16 @@ type ServiceStat struct {
 // ServiceStats returns the counters of the Service ids below end.
 func (m *Maps) ServiceStats(end uint32) ([]ServiceStat, error) {
 	stats := make([]ServiceStat, 0, end)
-	outer := m.all[sockMapBlServiceStat]
+	outer := m.all[bpf.SockMapBlServiceStat]
 	for i := uint32(0); uint32(len(stats)) < end; i++ {
 		chunk, err := lookupChunk(outer, i)
 		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+			return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 		}
 		stats, err = appendStats(stats, chunk, end-uint32(len(stats)))
 		chunk.Close()
 		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+			return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 		}
 	}
 	return stats, nil
@@ -326,7 +327,7 @@ func appendStats(stats []ServiceStat, chunk *ebpf.Map, count uint32) ([]ServiceS
 	}
 	count = min(count, chunk.MaxEntries())
 	keys := make([]uint32, count)
-	values := make([]sockBlServiceStatEntry, int(count)*cpus)
+	values := make([]bpf.SockBlServiceStatEntry, int(count)*cpus)
 	var cursor ebpf.MapBatchCursor
 	if _, err := chunk.BatchLookup(&cursor, keys, values, nil); err != nil && count < chunk.MaxEntries() {
 		return nil, err
@@ -362,33 +363,33 @@ type Reason struct {
 
 // reasons names the counters; the index is enum bl_reason. One without a name counts no
 // event.
-var reasons = [sockBlReasonBL_REASON_COUNT]Reason{
-	sockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Effect: Refused},
-	sockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Effect: Dropped},
-	sockBlReasonBL_REASON_SOURCE_RANGE:        {Name: "source_range", Effect: Dropped},
-	sockBlReasonBL_REASON_UNDECLARED_PORT:     {Name: "undeclared_port", Effect: Refused},
-	sockBlReasonBL_REASON_UNALLOCATED_ADDRESS: {Name: "unallocated_address", Effect: Dropped},
-	sockBlReasonBL_REASON_BROKEN_TABLE:        {Name: "broken_table", Effect: Refused},
-	sockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored", Effect: Served},
-	sockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored", Effect: Served},
-	sockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored", Effect: Served},
-	sockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Effect: Dropped},
-	sockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Effect: Dropped},
-	sockBlReasonBL_REASON_XDP_SENT:            {Name: "xdp_sent", Effect: Served},
-	sockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept", Effect: Passed},
-	sockBlReasonBL_REASON_PACKET_TRANSLATED:   {Name: "packet_translated", Effect: Served},
-	sockBlReasonBL_REASON_PACKET_PASSED:       {Name: "packet_passed", Effect: Passed},
-	sockBlReasonBL_REASON_TUNNEL_SENT:         {Name: "tunnel_sent", Effect: Served},
-	sockBlReasonBL_REASON_TUNNEL_TAKEN:        {Name: "tunnel_taken", Effect: Served},
-	sockBlReasonBL_REASON_TUNNEL_STRANGER:     {Name: "tunnel_stranger", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_MALFORMED:    {Name: "tunnel_malformed", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_NO_BACKEND:   {Name: "tunnel_no_backend", Effect: Dropped},
-	sockBlReasonBL_REASON_FLOW_OVERFLOW:       {Name: "flow_overflow", Effect: Served},
-	sockBlReasonBL_REASON_NO_SOURCE_ADDRESS:   {Name: "no_source_address", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_NO_SERVICE:   {Name: "tunnel_no_service", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_NO_FLOW:      {Name: "tunnel_no_flow", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_WRONG_SECRET: {Name: "tunnel_wrong_secret", Effect: Dropped},
-	sockBlReasonBL_REASON_TUNNEL_SPOOFED:      {Name: "tunnel_spoofed", Effect: Dropped},
+var reasons = [bpf.SockBlReasonBL_REASON_COUNT]Reason{
+	bpf.SockBlReasonBL_REASON_NO_ENDPOINT:         {Name: "no_endpoint", Effect: Refused},
+	bpf.SockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   {Name: "no_local_endpoint", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_SOURCE_RANGE:        {Name: "source_range", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_UNDECLARED_PORT:     {Name: "undeclared_port", Effect: Refused},
+	bpf.SockBlReasonBL_REASON_UNALLOCATED_ADDRESS: {Name: "unallocated_address", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_BROKEN_TABLE:        {Name: "broken_table", Effect: Refused},
+	bpf.SockBlReasonBL_REASON_SOCK_NOT_STORED:     {Name: "sock_not_stored", Effect: Served},
+	bpf.SockBlReasonBL_REASON_UDP_PEER_NOT_STORED: {Name: "udp_peer_not_stored", Effect: Served},
+	bpf.SockBlReasonBL_REASON_AFFINITY_NOT_STORED: {Name: "affinity_not_stored", Effect: Served},
+	bpf.SockBlReasonBL_REASON_NO_SOURCE_PORT:      {Name: "no_source_port", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_FLOW_NOT_STORED:     {Name: "flow_not_stored", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_XDP_SENT:            {Name: "xdp_sent", Effect: Served},
+	bpf.SockBlReasonBL_REASON_FRAGMENT_NOT_KEPT:   {Name: "fragment_not_kept", Effect: Passed},
+	bpf.SockBlReasonBL_REASON_PACKET_TRANSLATED:   {Name: "packet_translated", Effect: Served},
+	bpf.SockBlReasonBL_REASON_PACKET_PASSED:       {Name: "packet_passed", Effect: Passed},
+	bpf.SockBlReasonBL_REASON_TUNNEL_SENT:         {Name: "tunnel_sent", Effect: Served},
+	bpf.SockBlReasonBL_REASON_TUNNEL_TAKEN:        {Name: "tunnel_taken", Effect: Served},
+	bpf.SockBlReasonBL_REASON_TUNNEL_STRANGER:     {Name: "tunnel_stranger", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_MALFORMED:    {Name: "tunnel_malformed", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_NO_BACKEND:   {Name: "tunnel_no_backend", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_FLOW_OVERFLOW:       {Name: "flow_overflow", Effect: Served},
+	bpf.SockBlReasonBL_REASON_NO_SOURCE_ADDRESS:   {Name: "no_source_address", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_NO_SERVICE:   {Name: "tunnel_no_service", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_NO_FLOW:      {Name: "tunnel_no_flow", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_WRONG_SECRET: {Name: "tunnel_wrong_secret", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_TUNNEL_SPOOFED:      {Name: "tunnel_spoofed", Effect: Dropped},
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.
@@ -399,7 +400,7 @@ func (m *Maps) Reasons() ([]Reason, error) {
 			continue
 		}
 		var err error
-		if r.Count, err = m.counter(sockBlReason(i)); err != nil {
+		if r.Count, err = m.counter(bpf.SockBlReason(i)); err != nil {
 			return nil, err
 		}
 		list = append(list, r)
@@ -408,10 +409,10 @@ func (m *Maps) Reasons() ([]Reason, error) {
 }
 
 // counter returns what all CPUs have counted.
-func (m *Maps) counter(reason sockBlReason) (uint64, error) {
+func (m *Maps) counter(reason bpf.SockBlReason) (uint64, error) {
 	var perCPU []uint64
-	if err := m.all[sockMapBlCounter].Lookup(uint32(reason), &perCPU); err != nil {
-		return 0, fmt.Errorf("map %s: %w", sockMapBlCounter, err)
+	if err := m.all[bpf.SockMapBlCounter].Lookup(uint32(reason), &perCPU); err != nil {
+		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)
 	}
 	var sum uint64
 	for _, n := range perCPU {

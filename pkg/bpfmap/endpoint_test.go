@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -13,8 +14,8 @@ import (
 func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 	t.Helper()
 	list := make(map[netip.AddrPort][]uint32)
-	must(t, each(m.all[sockMapBlEndpoint], func(key *sockBlEndpointKey, _ *uint32) {
-		at := netip.AddrPortFrom(key.Addr.netip(), hton16(key.Port))
+	must(t, each(m.all[bpf.SockMapBlEndpoint], func(key *bpf.SockBlEndpointKey, _ *uint32) {
+		at := netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port))
 		list[at] = append(list[at], key.Service)
 	}))
 	for _, services := range list {
@@ -51,10 +52,10 @@ func TestEndpoints(t *testing.T) {
 	put(4, 7, here, 0)
 	want("without a second entry", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 
-	stray := endpointKey(addrOf(here.Addr()), hton16(81), 7)
-	must(t, m.put(sockMapBlEndpoint, &stray, uint32(1)))
-	lost := endpointKey(addrOf(other.Addr()), hton16(80), 7)
-	must(t, m.remove(sockMapBlEndpoint, &lost))
+	stray := endpointKey(bpf.AddrOf(here.Addr()), bpf.Hton16(81), 7)
+	must(t, m.put(bpf.SockMapBlEndpoint, &stray, uint32(1)))
+	lost := endpointKey(bpf.AddrOf(other.Addr()), bpf.Hton16(80), 7)
+	must(t, m.remove(bpf.SockMapBlEndpoint, &lost))
 	m = load(t, dir, small)
 	want("after a restart", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 	put(1, 7, here, 0)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -58,55 +59,55 @@ func (m *Maps) Memory() (total uint64, err error) {
 
 // used returns the entries in use of the maps that can fill up.
 func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
-	affinity, err := count[sockBlAffinityKey, sockBlAffinityEntry](m.all[sockMapBlAffinity])
+	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlAffinity])
 	if err != nil {
 		return nil, err
 	}
-	peers, err := count[sockBlUdpPeerKey, sockBlUdpPeerEntry](m.all[sockMapBlUdpPeer])
+	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](m.all[bpf.SockMapBlUdpPeer])
 	if err != nil {
 		return nil, err
 	}
-	flows, err := count[sockBlFlowKey, sockBlFlowEntry](m.all[sockMapBlFlow])
+	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.all[bpf.SockMapBlFlow])
 	if err != nil {
 		return nil, err
 	}
-	clients, err := count[sockBlClientKey, sockBlAffinityEntry](m.all[sockMapBlClient])
+	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlClient])
 	if err != nil {
 		return nil, err
 	}
-	overflow, err := count[sockBlFlowKey, sockBlFlowEntry](m.all[sockMapBlOverflow])
+	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.all[bpf.SockMapBlOverflow])
 	if err != nil {
 		return nil, err
 	}
-	newClients, err := count[sockBlClientKey, sockBlAffinityEntry](m.all[sockMapBlNewClient])
+	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlNewClient])
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := count[sockBlEndpointKey, uint32](m.all[sockMapBlEndpoint])
+	endpoints, err := count[bpf.SockBlEndpointKey, uint32](m.all[bpf.SockMapBlEndpoint])
 	if err != nil {
 		return nil, err
 	}
 	services := uint32(len(s.Names))
 	return map[string]uint32{
-		sockMapBlService:     services,
-		sockMapBlServiceName: services,
-		sockMapBlServiceStat: services,
-		sockMapBlBackend:     uint32(len(s.Backends)),
-		sockMapBlSlot:        usedSlots(s),
-		sockMapBlEndpoint:    endpoints,
-		sockMapBlFrontend:    uint32(len(s.Frontends)),
-		sockMapBlSrcrange:    uint32(len(s.SourceRanges)),
-		sockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
-		sockMapBlNodeAddr:    uint32(len(s.NodeAddrs)),
-		sockMapBlNode:        uint32(len(s.Nodes)),
-		sockMapBlNodeName:    uint32(len(s.Nodes)),
-		sockMapBlNodeId:      uint32(len(s.NodeIDs)),
-		sockMapBlAffinity:    affinity,
-		sockMapBlUdpPeer:     peers,
-		sockMapBlFlow:        flows,
-		sockMapBlOverflow:    overflow,
-		sockMapBlClient:      clients,
-		sockMapBlNewClient:   newClients,
+		bpf.SockMapBlService:     services,
+		bpf.SockMapBlServiceName: services,
+		bpf.SockMapBlServiceStat: services,
+		bpf.SockMapBlBackend:     uint32(len(s.Backends)),
+		bpf.SockMapBlSlot:        usedSlots(s),
+		bpf.SockMapBlEndpoint:    endpoints,
+		bpf.SockMapBlFrontend:    uint32(len(s.Frontends)),
+		bpf.SockMapBlSrcrange:    uint32(len(s.SourceRanges)),
+		bpf.SockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
+		bpf.SockMapBlNodeAddr:    uint32(len(s.NodeAddrs)),
+		bpf.SockMapBlNode:        uint32(len(s.Nodes)),
+		bpf.SockMapBlNodeName:    uint32(len(s.Nodes)),
+		bpf.SockMapBlNodeId:      uint32(len(s.NodeIDs)),
+		bpf.SockMapBlAffinity:    affinity,
+		bpf.SockMapBlUdpPeer:     peers,
+		bpf.SockMapBlFlow:        flows,
+		bpf.SockMapBlOverflow:    overflow,
+		bpf.SockMapBlClient:      clients,
+		bpf.SockMapBlNewClient:   newClients,
 	}, nil
 }
 
@@ -131,8 +132,8 @@ func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
 	if spec.InnerMap != nil {
 		size *= spec.InnerMap.MaxEntries
 	}
-	if spec.Name == sockMapBlSlot {
-		size *= uint32(sockBlChunkBL_LINE_SIZE)
+	if spec.Name == bpf.SockMapBlSlot {
+		size *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
 	}
 	return size
 }

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -21,14 +21,14 @@ type FlowState uint8
 
 // The states; the numbers are those of enum bl_flow_state.
 const (
-	FlowNew            = FlowState(sockBlFlowStateBL_FLOW_NEW)             // no reply yet
-	FlowSynReceived    = FlowState(sockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
-	FlowEstablished    = FlowState(sockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
-	FlowClientClosing  = FlowState(sockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
-	FlowBackendClosing = FlowState(sockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
-	FlowClosed         = FlowState(sockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
-	FlowAborted        = FlowState(sockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
-	FlowClashed        = FlowState(sockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
+	FlowNew            = FlowState(bpf.SockBlFlowStateBL_FLOW_NEW)             // no reply yet
+	FlowSynReceived    = FlowState(bpf.SockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
+	FlowEstablished    = FlowState(bpf.SockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
+	FlowClientClosing  = FlowState(bpf.SockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
+	FlowBackendClosing = FlowState(bpf.SockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
+	FlowClosed         = FlowState(bpf.SockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
+	FlowAborted        = FlowState(bpf.SockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
+	FlowClashed        = FlowState(bpf.SockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
 )
 
 // FlowStateNames are the states as people write them, by number.
@@ -109,7 +109,7 @@ func (f *Flow) StateName() string {
 
 // HalfOpen reports whether the client has yet to go on after a reply: it may be none
 // that gets them.
-func (s FlowState) HalfOpen() bool { return s < FlowEstablished || s >= FlowAborted }
+func (s FlowState) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
 
 // RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
 // the route leads to. No device can have this name.
@@ -120,15 +120,15 @@ const RoutedDevice = "by route"
 const HairpinDevice = "hairpin"
 
 // key returns the key of the forward entry: the client's packets.
-func (f *Flow) key() *sockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
+func (f *Flow) key() *bpf.SockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
 
 // replyKey returns the key of the reply entry: the backend's packets.
-func (f *Flow) replyKey() *sockBlFlowKey { return flowKey(f.Backend, f.Source, f.Protocol) }
+func (f *Flow) replyKey() *bpf.SockBlFlowKey { return flowKey(f.Backend, f.Source, f.Protocol) }
 
-func flowKey(src, dst netip.AddrPort, protocol model.Protocol) *sockBlFlowKey {
-	return &sockBlFlowKey{
-		Src: addrOf(src.Addr()), SrcPort: hton16(src.Port()),
-		Dst: addrOf(dst.Addr()), DstPort: hton16(dst.Port()),
+func flowKey(src, dst netip.AddrPort, protocol model.Protocol) *bpf.SockBlFlowKey {
+	return &bpf.SockBlFlowKey{
+		Src: bpf.AddrOf(src.Addr()), SrcPort: bpf.Hton16(src.Port()),
+		Dst: bpf.AddrOf(dst.Addr()), DstPort: bpf.Hton16(dst.Port()),
 		Proto: uint8(protocol),
 	}
 }
@@ -139,8 +139,8 @@ type FlowReply struct {
 	// of its second: of a longer time, this is the rest.
 	Unused time.Duration
 
-	key     sockBlFlowKey
-	forward sockBlFlowKey
+	key     bpf.SockBlFlowKey
+	forward bpf.SockBlFlowKey
 	touched uint16
 }
 
@@ -161,7 +161,7 @@ func (m *Maps) FlowBatches(clock func() (time.Duration, error)) iter.Seq2[FlowBa
 	return func(yield func(FlowBatch, error) bool) {
 		r, err := newFlowReader(m, clock)
 		for _, name := range m.flowTables() {
-			r.Overflow, r.cursor = name == sockMapBlOverflow, ebpf.MapBatchCursor{}
+			r.Overflow, r.cursor = name == bpf.SockMapBlOverflow, ebpf.MapBatchCursor{}
 			for last := false; err == nil && !last; {
 				last, err = r.next(m.all[name])
 				if err == nil && !yield(r.FlowBatch, nil) {
@@ -183,15 +183,15 @@ type flowReader struct {
 	seconds uint32 // of the clock when the batch was read
 	devices [routedDevice + 1]Device
 	// backend returns the entry of a backend; nil beyond the table.
-	backend func(id uint32) *sockBlBackendEntry
+	backend func(id uint32) *bpf.SockBlBackendEntry
 	nodes   map[uint16]tables.Node
 	cursor  ebpf.MapBatchCursor
-	keys    []sockBlFlowKey
-	values  []sockBlFlowEntry
+	keys    []bpf.SockBlFlowKey
+	values  []bpf.SockBlFlowEntry
 }
 
 func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, error) {
-	r := &flowReader{clock: clock, backend: m.backend.at, keys: make([]sockBlFlowKey, batch), values: make([]sockBlFlowEntry, batch)}
+	r := &flowReader{clock: clock, backend: m.backend.at, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
 	devices, err := m.Devices()
 	if err != nil {
 		return r, err
@@ -228,7 +228,7 @@ func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
 	}
 	r.Flows, r.Replies = r.Flows[:0], r.Replies[:0]
 	for i := range n {
-		if uint32(r.values[i].Forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) != 0 {
+		if r.values[i].IsReply() {
 			r.Replies = append(r.Replies, r.reply(&r.keys[i], &r.values[i]))
 		} else {
 			r.Flows = append(r.Flows, r.flow(&r.keys[i], &r.values[i]))
@@ -237,16 +237,16 @@ func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
 	return last, nil
 }
 
-func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
+func (r *flowReader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 	forward := &value.Forward
 	device := &r.devices[forward.Device]
 	f := Flow{
 		Protocol:    model.Protocol(key.Proto),
-		Client:      netip.AddrPortFrom(key.Src.netip(), hton16(key.SrcPort)),
-		ServiceAddr: netip.AddrPortFrom(key.Dst.netip(), hton16(key.DstPort)),
-		SNAT:        uint32(forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_SNAT) != 0,
-		Backend:     netip.AddrPortFrom(forward.Backend.netip(), hton16(forward.BackendPort)),
-		State:       FlowState(uint32(forward.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)),
+		Client:      netip.AddrPortFrom(key.Src.Netip(), bpf.Hton16(key.SrcPort)),
+		ServiceAddr: netip.AddrPortFrom(key.Dst.Netip(), bpf.Hton16(key.DstPort)),
+		SNAT:        uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_SNAT) != 0,
+		Backend:     netip.AddrPortFrom(forward.Backend.Netip(), bpf.Hton16(forward.BackendPort)),
+		State:       FlowState(forward.State()),
 		// A packet may have come since the clock was read.
 		Idle:     time.Duration(max(0, int32(r.seconds-forward.Used))) * time.Second,
 		Device:   device.Name,
@@ -256,7 +256,7 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
 		f.Service, f.BackendID, f.Known = e.Service, forward.BackendId, true
 	}
-	if uint32(forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
+	if uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
 		f.Tunnel = ComesByTunnel
 		if forward.Device != 0 {
 			f.Tunnel, f.Node, f.Source = LeavesByTunnel, r.nodes[forward.Source.Port], f.Client
@@ -269,7 +269,7 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 	} else if f.SNAT {
 		source = device.Addr6
 	}
-	f.Source = netip.AddrPortFrom(source, hton16(forward.Source.Port))
+	f.Source = netip.AddrPortFrom(source, bpf.Hton16(forward.Source.Port))
 	return f
 }
 
@@ -277,20 +277,8 @@ func (r *flowReader) flow(key *sockBlFlowKey, value *sockBlFlowEntry) Flow {
 // batch was read.
 const stampAhead = 60
 
-// reply returns the entry as a reply entry.
-func (e *sockBlFlowEntry) reply() *sockBlFlowReply { return (*sockBlFlowReply)(unsafe.Pointer(e)) }
-
-// forwardKey returns the key of the forward entry that belongs to a reply entry.
-func (e *sockBlFlowReply) forwardKey(protocol uint8) sockBlFlowKey {
-	return sockBlFlowKey{
-		Src: e.Client, SrcPort: e.ClientPort,
-		Dst: e.Service, DstPort: e.ServicePort,
-		Proto: protocol,
-	}
-}
-
-func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply {
-	reply := value.reply()
+func (r *flowReader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) FlowReply {
+	reply := value.Reply()
 	unused := uint16(r.seconds) - reply.Touched
 	if unused > math.MaxUint16-stampAhead {
 		unused = 0
@@ -298,7 +286,7 @@ func (r *flowReader) reply(key *sockBlFlowKey, value *sockBlFlowEntry) FlowReply
 	return FlowReply{
 		Unused:  time.Duration(unused) * time.Second,
 		key:     *key,
-		forward: reply.forwardKey(key.Proto),
+		forward: reply.ForwardKey(key.Proto),
 		touched: reply.Touched,
 	}
 }
@@ -318,7 +306,7 @@ func (m *Maps) DeleteFlow(f *Flow) error {
 		return err
 	}
 	reply, err := m.flowEntry(f.replyKey())
-	if err != nil || reply == nil || reply.reply().forwardKey(uint8(f.Protocol)) != *forward {
+	if err != nil || reply == nil || reply.Reply().ForwardKey(uint8(f.Protocol)) != *forward {
 		return err
 	}
 	return errors.Join(m.removeFlowEntry(f.replyKey()), m.removeFlowEntry(forward))
@@ -326,12 +314,12 @@ func (m *Maps) DeleteFlow(f *Flow) error {
 
 // removeFlowEntry deletes an entry from the table that it is in, which may have changed
 // since it was read.
-func (m *Maps) removeFlowEntry(key *sockBlFlowKey) error {
+func (m *Maps) removeFlowEntry(key *bpf.SockBlFlowKey) error {
 	var errs []error
 	for _, name := range m.flowTables() {
 		err := m.all[name].Delete(key)
 		switch {
-		case err == nil && name == sockMapBlFlow:
+		case err == nil && name == bpf.SockMapBlFlow:
 			atomic.AddUint64(&m.halfOpen.entry().Removed, 1)
 		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
 			errs = append(errs, fmt.Errorf("map %s: %w", name, err))
@@ -350,20 +338,15 @@ func (m *Maps) ExpireFlow(f *Flow) (bool, error) {
 	return true, m.DeleteFlow(f)
 }
 
-// owns reports whether the forward entry is of the flow that has a reply entry with the key.
-func (e *sockBlFlowForward) owns(reply *sockBlFlowKey) bool {
-	return e.Backend == reply.Src && e.BackendPort == reply.SrcPort && e.Source.Port == reply.DstPort
-}
-
 // ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
 // came since it was read, and reports whether it did.
 func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
 	forward, err := m.flowEntry(&r.forward)
-	if err != nil || forward != nil && forward.Forward.owns(&r.key) {
+	if err != nil || forward != nil && forward.Forward.Owns(&r.key) {
 		return false, err
 	}
 	now, err := m.flowEntry(&r.key)
-	if err != nil || now == nil || now.reply().Touched != r.touched {
+	if err != nil || now == nil || now.Reply().Touched != r.touched {
 		return false, err
 	}
 	return true, m.removeFlowEntry(&r.key)
@@ -371,7 +354,7 @@ func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
 
 // flowTables returns the maps that hold flows. They move from the first to the second.
 func (m *Maps) flowTables() []string {
-	both := []string{sockMapBlOverflow, sockMapBlFlow}
+	both := []string{bpf.SockMapBlOverflow, bpf.SockMapBlFlow}
 	if m.HalfOpen().Overflow == 0 {
 		return both[1:]
 	}
@@ -379,8 +362,8 @@ func (m *Maps) flowTables() []string {
 }
 
 // flowEntry returns nil when there is none.
-func (m *Maps) flowEntry(key *sockBlFlowKey) (*sockBlFlowEntry, error) {
-	var entry sockBlFlowEntry
+func (m *Maps) flowEntry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
+	var entry bpf.SockBlFlowEntry
 	for _, name := range m.flowTables() {
 		err := m.all[name].Lookup(key, &entry)
 		if err == nil {
@@ -395,4 +378,4 @@ func (m *Maps) flowEntry(key *sockBlFlowKey) (*sockBlFlowEntry, error) {
 
 // MaxFlows returns how many flows there is room for, besides those that are half-open in
 // the overflow table.
-func (m *Maps) MaxFlows() int { return int(m.all[sockMapBlFlow].MaxEntries() / 2) }
+func (m *Maps) MaxFlows() int { return int(m.all[bpf.SockMapBlFlow].MaxEntries() / 2) }

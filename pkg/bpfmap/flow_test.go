@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -58,11 +59,11 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
 	must(t, m.SetMACs(map[int]MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := Constants{TunnelPort: 6091, TunnelClamp: true}
-	programs, err := m.LoadDevices(constants, tcProgBlIngress, tcProgBlEgress)
+	programs, err := m.LoadDevices(constants, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if programs[xdpProgBlXdp], err = m.LoadXDP(constants); err != nil {
+	if programs[bpf.XdpProgBlXdp], err = m.LoadXDP(constants); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -95,8 +96,8 @@ func flowTable(t *testing.T, m *Maps) (flows []Flow, replies []FlowReply) {
 func TestFlow(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	programs := serveFlows(t, m)
-	toService := func(flags byte) { send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, flags)) }
-	reply := func(flags byte) { send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, flags)) }
+	toService := func(flags byte) { send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, flags)) }
+	reply := func(flags byte) { send(t, programs[bpf.TcProgBlEgress], tcpPacket(flowBackend, flowClient, flags)) }
 	for _, step := range []struct {
 		act  func(byte)
 		with byte
@@ -160,9 +161,9 @@ func TestFlowAborted(t *testing.T) {
 		before := m.HalfOpen().Count
 		for _, p := range c.packets {
 			if p.fromClient {
-				send(t, programs[tcProgBlIngress], tcpPacket(client, flowService, p.flags))
+				send(t, programs[bpf.TcProgBlIngress], tcpPacket(client, flowService, p.flags))
 			} else {
-				send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, client, p.flags))
+				send(t, programs[bpf.TcProgBlEgress], tcpPacket(flowBackend, client, p.flags))
 			}
 		}
 		flows, _ := flowTable(t, m)
@@ -185,7 +186,7 @@ func TestFlowAborted(t *testing.T) {
 func TestExpireFlow(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	programs := serveFlows(t, m)
-	send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
+	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
 	flows, replies := flowTable(t, m)
 
 	used := flows[0]
@@ -211,13 +212,13 @@ func TestExpireFlow(t *testing.T) {
 func TestFlowMadeAgain(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	programs := serveFlows(t, m)
-	send(t, programs[tcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
+	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
 	flows, _ := flowTable(t, m)
-	must(t, m.remove(sockMapBlFlow, flows[0].key()))
+	must(t, m.remove(bpf.SockMapBlFlow, flows[0].key()))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 {
 		t.Fatalf("%v and %v", flows, replies)
 	}
-	send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, flowClient, tcpRST))
+	send(t, programs[bpf.TcProgBlEgress], tcpPacket(flowBackend, flowClient, tcpRST))
 	flows, _ = flowTable(t, m)
 	if len(flows) != 1 || !flows[0].Known || flows[0].BackendID != 5 || flows[0].Client != flowClient || flows[0].ServiceAddr != flowService || flows[0].Backend != flowBackend {
 		t.Errorf("flows are %+v", flows)
@@ -233,13 +234,13 @@ func TestFlowSource(t *testing.T) {
 	put := func(client, service, backend string) {
 		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
 		to := netip.MustParseAddrPort(backend)
-		entry := forwardEntry(to, hton16(61000), device.ID, uint8(sockBlFlowBitsBL_FLOW_SNAT))
-		must(t, m.put(sockMapBlFlow, key, &entry))
+		entry := forwardEntry(to, bpf.Hton16(61000), device.ID, uint8(bpf.SockBlFlowBitsBL_FLOW_SNAT))
+		must(t, m.put(bpf.SockMapBlFlow, key, &entry))
 		flow := Flow{Source: netip.AddrPortFrom(device.Addr4, 61000), Backend: to, Protocol: model.UDP}
 		if to.Addr().Is6() {
 			flow.Source = netip.AddrPortFrom(device.Addr6, 61000)
 		}
-		must(t, m.put(sockMapBlFlow, flow.replyKey(), replyEntry(key)))
+		must(t, m.put(bpf.SockMapBlFlow, flow.replyKey(), replyEntry(key)))
 	}
 	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
 	put("[fd00:7::7]:40000", "[fd00:96::1]:53", "[fd00:1::1]:5353")
@@ -283,20 +284,20 @@ func TestFlowSource(t *testing.T) {
 }
 
 // forwardEntry returns the forward entry of a flow to a backend.
-func forwardEntry(backend netip.AddrPort, source uint16, device uint32, bits uint8) sockBlFlowEntry {
-	var e sockBlFlowEntry
-	e.Forward.Backend, e.Forward.BackendPort = addrOf(backend.Addr()), hton16(backend.Port())
+func forwardEntry(backend netip.AddrPort, source uint16, device uint32, bits uint8) bpf.SockBlFlowEntry {
+	var e bpf.SockBlFlowEntry
+	e.Forward.Backend, e.Forward.BackendPort = bpf.AddrOf(backend.Addr()), bpf.Hton16(backend.Port())
 	e.Forward.BackendId = math.MaxUint32
 	e.Forward.Source.Port, e.Forward.Device, e.Forward.Bits = source, uint8(device), bits
 	return e
 }
 
 // replyEntry returns the reply entry of the flow that has a forward entry with the key.
-func replyEntry(forward *sockBlFlowKey) *sockBlFlowEntry {
-	var e sockBlFlowEntry
-	*e.reply() = sockBlFlowReply{
+func replyEntry(forward *bpf.SockBlFlowKey) *bpf.SockBlFlowEntry {
+	var e bpf.SockBlFlowEntry
+	*e.Reply() = bpf.SockBlFlowReply{
 		Client: forward.Src, ClientPort: forward.SrcPort, Service: forward.Dst, ServicePort: forward.DstPort,
-		Bits: uint8(sockBlFlowBitsBL_FLOW_IS_REPLY),
+		Bits: uint8(bpf.SockBlFlowBitsBL_FLOW_IS_REPLY),
 	}
 	return &e
 }
@@ -306,10 +307,10 @@ func replyEntry(forward *sockBlFlowKey) *sockBlFlowEntry {
 func TestFlowStolenReply(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	f := Flow{Protocol: model.UDP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
-	entry := forwardEntry(f.Backend, hton16(f.Source.Port()), 0, 0)
-	must(t, m.put(sockMapBlFlow, f.key(), &entry))
+	entry := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, 0)
+	must(t, m.put(bpf.SockMapBlFlow, f.key(), &entry))
 	other := flowKey(flowClient, netip.AddrPortFrom(flowService.Addr(), 4242), model.UDP)
-	must(t, m.put(sockMapBlFlow, f.replyKey(), replyEntry(other)))
+	must(t, m.put(bpf.SockMapBlFlow, f.replyKey(), replyEntry(other)))
 	must(t, m.DeleteFlow(&f))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 || replies[0].forward != *other {
 		t.Errorf("%v and %v are left", flows, replies)
@@ -330,16 +331,16 @@ func TestFlowStamps(t *testing.T) {
 		{65535, 65536, 0},
 		{70000, 70000 - 65000, 65000 * time.Second},
 	} {
-		r := flowReader{seconds: c.now, backend: func(uint32) *sockBlBackendEntry { return nil }}
-		entry := &sockBlFlowEntry{}
-		entry.reply().Touched = uint16(c.stamp)
-		reply := r.reply(&sockBlFlowKey{}, entry)
+		r := flowReader{seconds: c.now, backend: func(uint32) *bpf.SockBlBackendEntry { return nil }}
+		entry := &bpf.SockBlFlowEntry{}
+		entry.Reply().Touched = uint16(c.stamp)
+		reply := r.reply(&bpf.SockBlFlowKey{}, entry)
 		if reply.Unused != c.want {
 			t.Errorf("at %d, a reply of second %d is unused for %s, want %s", c.now, c.stamp, reply.Unused, c.want)
 		}
-		forward := &sockBlFlowEntry{}
+		forward := &bpf.SockBlFlowEntry{}
 		forward.Forward.Used = c.stamp
-		if f := r.flow(&sockBlFlowKey{}, forward); f.Idle != c.want {
+		if f := r.flow(&bpf.SockBlFlowKey{}, forward); f.Idle != c.want {
 			t.Errorf("at %d, a flow of second %d is idle for %s, want %s", c.now, c.stamp, f.Idle, c.want)
 		}
 	}
@@ -358,10 +359,10 @@ func TestOverflow(t *testing.T) {
 	m := load(t, bpffs(t), sizes)
 	programs := serveFlows(t, m)
 	toService := func(n int, flags byte) {
-		send(t, programs[tcProgBlIngress], tcpPacket(nthClient(n), flowService, flags))
+		send(t, programs[bpf.TcProgBlIngress], tcpPacket(nthClient(n), flowService, flags))
 	}
 	reply := func(n int, flags byte) {
-		send(t, programs[tcProgBlEgress], tcpPacket(flowBackend, nthClient(n), flags))
+		send(t, programs[bpf.TcProgBlEgress], tcpPacket(flowBackend, nthClient(n), flags))
 	}
 	want := func(what string, established, halfOpen, overflow int) {
 		t.Helper()
@@ -437,16 +438,16 @@ func TestFlowTunnel(t *testing.T) {
 	must(t, m.PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
-		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(sockBlFlowBitsBL_FLOW_TUNNEL))
-		must(t, m.put(sockMapBlFlow, flowKey(client, flowService, model.TCP), &entry))
+		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(bpf.SockBlFlowBitsBL_FLOW_TUNNEL))
+		must(t, m.put(bpf.SockMapBlFlow, flowKey(client, flowService, model.TCP), &entry))
 	}
 	other := netip.AddrPortFrom(flowClient.Addr(), 3)
 	third := netip.AddrPortFrom(flowClient.Addr(), 4)
 	put(flowClient, 9, 3) // to node 3
 	put(third, 9, 4)      // to a node that is gone
-	put(other, 0, hton16(other.Port()))
+	put(other, 0, bpf.Hton16(other.Port()))
 	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
-	must(t, m.put(sockMapBlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
+	must(t, m.put(bpf.SockMapBlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
 	type way struct {
 		tunnel FlowTunnel
 		node   tables.Node

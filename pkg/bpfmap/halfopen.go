@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // The shares of half-open flows, as parts of what the flow table holds.
@@ -74,10 +76,10 @@ type FlowTurnover struct {
 
 // FlowTurnover reads the counters.
 func (m *Maps) FlowTurnover() (t FlowTurnover, err error) {
-	if t.Added, err = m.counter(sockBlReasonBL_REASON_FLOW_ENTRY_ADDED); err != nil {
+	if t.Added, err = m.counter(bpf.SockBlReasonBL_REASON_FLOW_ENTRY_ADDED); err != nil {
 		return t, err
 	}
-	t.Removed, err = m.counter(sockBlReasonBL_REASON_FLOW_ENTRY_REMOVED)
+	t.Removed, err = m.counter(bpf.SockBlReasonBL_REASON_FLOW_ENTRY_REMOVED)
 	t.RemovedByAgent = atomic.LoadUint64(&m.halfOpen.entry().Removed)
 	return t, err
 }

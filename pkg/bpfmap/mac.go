@@ -1,19 +1,23 @@
 package bpfmap
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+)
 
 // MAC is an Ethernet address.
 type MAC [6]byte
 
 // MACPlaces is how many devices can have a MAC address. Two whose indexes are the same
 // modulo this number cannot both have one.
-const MACPlaces = int(sockBlMacLimitBL_MAC_PLACES)
+const MACPlaces = int(bpf.SockBlMacLimitBL_MAC_PLACES)
 
 // MACs returns the MAC addresses by which XDP knows the frames that are for a device, by
 // its index.
 func (m *Maps) MACs() (map[int]MAC, error) {
 	macs := make(map[int]MAC)
-	err := each(m.all[sockMapBlMac], func(_ *uint32, e *sockBlMacEntry) {
+	err := each(m.all[bpf.SockMapBlMac], func(_ *uint32, e *bpf.SockBlMacEntry) {
 		if e.Ifindex != 0 {
 			macs[int(e.Ifindex)] = e.Mac
 		}
@@ -24,15 +28,15 @@ func (m *Maps) MACs() (map[int]MAC, error) {
 // SetMACs replaces what [Maps.MACs] returns. XDP leaves frames alone that come in while the
 // address of their device changes.
 func (m *Maps) SetMACs(macs map[int]MAC) error {
-	keys, entries := make([]uint32, MACPlaces), make([]sockBlMacEntry, MACPlaces)
+	keys, entries := make([]uint32, MACPlaces), make([]bpf.SockBlMacEntry, MACPlaces)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
 	for ifindex, mac := range macs {
-		entries[ifindex%MACPlaces] = sockBlMacEntry{Ifindex: uint32(ifindex), Mac: mac}
+		entries[ifindex%MACPlaces] = bpf.SockBlMacEntry{Ifindex: uint32(ifindex), Mac: mac}
 	}
-	if _, err := m.all[sockMapBlMac].BatchUpdate(keys, entries, nil); err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlMac, err)
+	if _, err := m.all[bpf.SockMapBlMac].BatchUpdate(keys, entries, nil); err != nil {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlMac, err)
 	}
 	return nil
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Schema is the version of the tables' layout. Maps of different schemas are
 // pinned side by side.
-const Schema = int(sockBlSchemaBL_SCHEMA)
+const Schema = int(bpf.SockBlSchemaBL_SCHEMA)
 
 // Sizes are how many entries the maps may hold. Only the LRU maps take their
 // memory at once.
@@ -57,20 +58,20 @@ type sizing struct {
 
 // sized lists the maps whose size can be set.
 var sized = map[string]sizing{
-	sockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
-	sockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
-	sockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlEndpoint:    {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
-	sockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
-	sockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
-	sockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
-	sockMapBlOverflow:    {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
-	sockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
-	sockMapBlNewClient:   {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
+	bpf.SockMapBlFrontend:    {"--max-frontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
+	bpf.SockMapBlService:     {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlServiceName: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlServiceStat: {"--max-services", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlSlot:        {"--max-slots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
+	bpf.SockMapBlBackend:     {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlEndpoint:    {"--max-backends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlAffinity:    {"--max-affinity-entries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
+	bpf.SockMapBlUdpPeer:     {"--max-udp-peers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
+	bpf.SockMapBlSrcrange:    {"--max-source-ranges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
+	bpf.SockMapBlFlow:        {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
+	bpf.SockMapBlOverflow:    {"--max-flows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
+	bpf.SockMapBlClient:      {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
+	bpf.SockMapBlNewClient:   {"--max-clients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
 }
 
 // Setting returns the flag that sets the size of a map, "" when it is fixed.
@@ -81,23 +82,23 @@ type Maps struct {
 	specs map[string]*ebpf.MapSpec
 	all   map[string]*ebpf.Map
 
-	service *table[sockBlServiceEntry]
-	name    *table[sockBlServiceNameEntry]
-	backend *table[sockBlBackendEntry]
+	service *table[bpf.SockBlServiceEntry]
+	name    *table[bpf.SockBlServiceNameEntry]
+	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
-	agent   *table1[sockBlAgentEntry]
+	agent   *table1[bpf.SockBlAgentEntry]
 	// halfOpen is written by the programs, too.
-	halfOpen *table1[sockBlHalfOpenEntry]
-	tracking *table1[sockBlTrackingEntry]
+	halfOpen *table1[bpf.SockBlHalfOpenEntry]
+	tracking *table1[bpf.SockBlTrackingEntry]
 	// sourcePort is bl_source_port.
-	sourcePort *table1[sockBlSourcePortEntry]
-	aggregate  *table1[sockBlAggregateEntry]
-	secret     *table1[sockBlSecretEntry]
+	sourcePort *table1[bpf.SockBlSourcePortEntry]
+	aggregate  *table1[bpf.SockBlAggregateEntry]
+	secret     *table1[bpf.SockBlSecretEntry]
 	// node is bl_node; nodeMu is held while entries are read or written.
-	node   *table1[[MaxNodes]sockBlNodeEntry]
+	node   *table1[[MaxNodes]bpf.SockBlNodeEntry]
 	nodeMu sync.Mutex
 	// filterMap is the memory of filter, which is nil when opened for reading.
-	filterMap *table1[sockBlFilterEntry]
+	filterMap *table1[bpf.SockBlFilterEntry]
 	filter    *filter
 	// endpoints is nil when opened for reading.
 	endpoints *endpoints
@@ -116,7 +117,7 @@ var _ tables.Store = (*Maps)(nil)
 // embedded returns the maps' definitions of the embedded object, which is read once: that
 // takes some 50 ms.
 var embedded = sync.OnceValues(func() (map[string]*ebpf.MapSpec, error) {
-	spec, err := loadSock()
+	spec, err := bpf.LoadSock()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
 	}
@@ -149,8 +150,8 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 			continue
 		}
 		perChunk := m.InnerMap.MaxEntries
-		if name == sockMapBlSlot {
-			perChunk *= uint32(sockBlChunkBL_LINE_SIZE)
+		if name == bpf.SockMapBlSlot {
+			perChunk *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
 		}
 		m.MaxEntries = (entries-1)/perChunk + 1
 	}
@@ -332,44 +333,44 @@ func copyCounters(to, from *ebpf.Map) error {
 func (m *Maps) mapTables(readOnly bool) error {
 	var err error
 	m.readOnly = readOnly
-	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.specs[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
+	if m.service, err = openTable[bpf.SockBlServiceEntry](m.all[bpf.SockMapBlService], m.specs[bpf.SockMapBlService], Setting(bpf.SockMapBlService), readOnly); err != nil {
 		return err
 	}
-	if m.name, err = openTable[sockBlServiceNameEntry](m.all[sockMapBlServiceName], m.specs[sockMapBlServiceName], Setting(sockMapBlServiceName), readOnly); err != nil {
+	if m.name, err = openTable[bpf.SockBlServiceNameEntry](m.all[bpf.SockMapBlServiceName], m.specs[bpf.SockMapBlServiceName], Setting(bpf.SockMapBlServiceName), readOnly); err != nil {
 		return err
 	}
-	if m.backend, err = openTable[sockBlBackendEntry](m.all[sockMapBlBackend], m.specs[sockMapBlBackend], Setting(sockMapBlBackend), readOnly); err != nil {
+	if m.backend, err = openTable[bpf.SockBlBackendEntry](m.all[bpf.SockMapBlBackend], m.specs[bpf.SockMapBlBackend], Setting(bpf.SockMapBlBackend), readOnly); err != nil {
 		return err
 	}
-	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.specs[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
+	if m.slot, err = openTable[uint32](m.all[bpf.SockMapBlSlot], m.specs[bpf.SockMapBlSlot], Setting(bpf.SockMapBlSlot), readOnly); err != nil {
 		return err
 	}
-	if m.aggregate, err = openTable1[sockBlAggregateEntry](m.all[sockMapBlAggregate], readOnly); err != nil {
+	if m.aggregate, err = openTable1[bpf.SockBlAggregateEntry](m.all[bpf.SockMapBlAggregate], readOnly); err != nil {
 		return err
 	}
-	if m.filterMap, err = openTable1[sockBlFilterEntry](m.all[sockMapBlFilter], readOnly); err != nil {
+	if m.filterMap, err = openTable1[bpf.SockBlFilterEntry](m.all[bpf.SockMapBlFilter], readOnly); err != nil {
 		return err
 	}
-	if m.secret, err = openTable1[sockBlSecretEntry](m.all[sockMapBlSecret], readOnly); err != nil {
+	if m.secret, err = openTable1[bpf.SockBlSecretEntry](m.all[bpf.SockMapBlSecret], readOnly); err != nil {
 		return err
 	}
-	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
+	if m.agent, err = openTable1[bpf.SockBlAgentEntry](m.all[bpf.SockMapBlAgent], readOnly); err != nil {
 		return err
 	}
-	if m.tracking, err = openTable1[sockBlTrackingEntry](m.all[sockMapBlTracking], readOnly); err != nil {
+	if m.tracking, err = openTable1[bpf.SockBlTrackingEntry](m.all[bpf.SockMapBlTracking], readOnly); err != nil {
 		return err
 	}
-	if m.sourcePort, err = openTable1[sockBlSourcePortEntry](m.all[sockMapBlSourcePort], readOnly); err != nil {
+	if m.sourcePort, err = openTable1[bpf.SockBlSourcePortEntry](m.all[bpf.SockMapBlSourcePort], readOnly); err != nil {
 		return err
 	}
 	// Who removes flows counts them there, whatever else is left as it is.
-	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], false); err != nil {
+	if m.halfOpen, err = openTable1[bpf.SockBlHalfOpenEntry](m.all[bpf.SockMapBlHalfOpen], false); err != nil {
 		return err
 	}
-	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {
+	if m.node, err = openTable1[[MaxNodes]bpf.SockBlNodeEntry](m.all[bpf.SockMapBlNode], readOnly); err != nil {
 		return err
 	}
-	m.statChunks, err = countChunks(m.all[sockMapBlServiceStat])
+	m.statChunks, err = countChunks(m.all[bpf.SockMapBlServiceStat])
 	return err
 }
 
@@ -468,20 +469,20 @@ type Constants struct {
 // set fills in the variables that a program object has.
 func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 	values := map[string]any{
-		sockVarBlHostNetns:       c.HostNetns,
-		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
-		sockVarBlSeed:            c.Seed,
-		sockVarBlTunnelPort:      c.TunnelPort,
-		sockVarBlTunnelClamp:     c.TunnelClamp,
-		tcVarBlMasqueradeAll:     c.MasqueradeAll,
-		tcVarBlForwardMark:       c.ForwardMark,
-		xdpVarBlXdpGeneric:       c.XDPGeneric,
+		bpf.SockVarBlHostNetns:       c.HostNetns,
+		bpf.SockVarBlHostSocketsOnly: c.HostSocketsOnly,
+		bpf.SockVarBlSeed:            c.Seed,
+		bpf.SockVarBlTunnelPort:      c.TunnelPort,
+		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
+		bpf.TcVarBlMasqueradeAll:     c.MasqueradeAll,
+		bpf.TcVarBlForwardMark:       c.ForwardMark,
+		bpf.XdpVarBlXdpGeneric:       c.XDPGeneric,
 	}
 	if c.UDPPeerIdle != 0 {
-		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
+		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
 	}
 	if c.SNATPortMax != 0 {
-		values[tcVarBlSnatPortMin], values[tcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
+		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
 	}
 	for name, value := range values {
 		if v := variables[name]; v != nil {
@@ -495,7 +496,7 @@ func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
 
 // LoadSockets loads the programs for sockets over these maps. The result is by name.
 func (m *Maps) LoadSockets(c Constants) (map[string]*ebpf.Program, error) {
-	programs, err := m.loadPrograms(loadSock, &c)
+	programs, err := m.loadPrograms(bpf.LoadSock, &c)
 	if err != nil {
 		return nil, fmt.Errorf("load the programs for sockets: %w", err)
 	}
@@ -506,7 +507,7 @@ func (m *Maps) LoadSockets(c Constants) (map[string]*ebpf.Program, error) {
 // or all when there is none. The result is by name.
 func (m *Maps) LoadDevices(c Constants, names ...string) (map[string]*ebpf.Program, error) {
 	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := loadTc()
+		spec, err := bpf.LoadTc()
 		if err == nil && len(names) > 0 {
 			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
 		}
@@ -520,20 +521,22 @@ func (m *Maps) LoadDevices(c Constants, names ...string) (map[string]*ebpf.Progr
 
 // LoadXDP loads the program for packets at the lowest level of a device over these
 // maps.
-func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) { return m.loadXDP(c, xdpProgBlXdp, nil) }
+func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) {
+	return m.loadXDP(c, bpf.XdpProgBlXdp, nil)
+}
 
 // LoadXDPBelow loads the program that takes no frame for one of the device that it comes
 // in by, but for one of those that [Maps.SetFrames] says.
 func (m *Maps) LoadXDPBelow(c Constants) (*ebpf.Program, error) {
-	return m.loadXDP(c, xdpProgBlXdpBelow, nil)
+	return m.loadXDP(c, bpf.XdpProgBlXdpBelow, nil)
 }
 
 // LoadXDPPart loads the program of [Maps.LoadXDP], or of [Maps.LoadXDPBelow], to be run in
 // place of a function of another XDP program.
 func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
-	name := xdpProgBlXdp
+	name := bpf.XdpProgBlXdp
 	if below {
-		name = xdpProgBlXdpBelow
+		name = bpf.XdpProgBlXdpBelow
 	}
 	return m.loadXDP(c, name, func(spec *ebpf.ProgramSpec) {
 		spec.Type, spec.AttachType = ebpf.Extension, ebpf.AttachNone
@@ -546,7 +549,7 @@ func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, functi
 // takes long to check them.
 func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
 	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := loadXdp()
+		spec, err := bpf.LoadXdp()
 		if err != nil {
 			return nil, err
 		}
@@ -577,26 +580,26 @@ func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Consta
 	if err := c.set(spec.Variables); err != nil {
 		return nil, err
 	}
-	if v := spec.Variables[tcVarBlHalfOpenMax]; v != nil {
+	if v := spec.Variables[bpf.TcVarBlHalfOpenMax]; v != nil {
 		if err := v.Set(m.maxHalfOpen()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
+			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlHalfOpenMax, err)
 		}
 	}
-	if v := spec.Variables[tcVarBlConntrack]; v != nil {
+	if v := spec.Variables[bpf.TcVarBlConntrack]; v != nil {
 		if err := v.Set(haveConntrack()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlConntrack, err)
+			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlConntrack, err)
 		}
 	}
-	if v := spec.Variables[tcVarBlFlowMoves]; v != nil {
-		if err := v.Set(m.former[sockMapBlFlow] != nil); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlFlowMoves, err)
+	if v := spec.Variables[bpf.TcVarBlFlowMoves]; v != nil {
+		if err := v.Set(m.former[bpf.SockMapBlFlow] != nil); err != nil {
+			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlFlowMoves, err)
 		}
 	}
-	if s := spec.Maps[tcMapBlFragment]; s != nil {
+	if s := spec.Maps[bpf.TcMapBlFragment]; s != nil {
 		s.MaxEntries = max(s.MaxEntries, partLeast())
 	}
 	replaced := maps.Clone(m.all)
-	replaced[tcMapBlFormerFlow] = cmp.Or(m.former[sockMapBlFlow], m.all[sockMapBlFlow])
+	replaced[bpf.TcMapBlFormerFlow] = cmp.Or(m.former[bpf.SockMapBlFlow], m.all[bpf.SockMapBlFlow])
 	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
 	for name, kernelMap := range replaced {
 		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()

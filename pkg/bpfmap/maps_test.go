@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -284,7 +285,7 @@ func TestFilter(t *testing.T) {
 		}
 		for i := from; i < to; i++ {
 			k := frontendKey(key(i))
-			if bit := k.filterBit(); m.filterMap.entry().Word[bit/64]>>(bit%64)&1 == 0 {
+			if bit := filterBit(&k); m.filterMap.entry().Word[bit/64]>>(bit%64)&1 == 0 {
 				t.Fatalf("the bit of %s is clear", key(i))
 			}
 		}
@@ -324,7 +325,7 @@ func TestFilterRings(t *testing.T) {
 	m := load(t, dir, small)
 	check := func(want bool) {
 		t.Helper()
-		bit := ringsKey.filterBit()
+		bit := filterBit(&ringsKey)
 		if got := m.filter.entry.Word[bit/64]>>(bit%64)&1 != 0; got != want {
 			t.Errorf("the filter tells of rings: %t, want %t", got, want)
 		}
@@ -457,7 +458,7 @@ func TestOtherVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			must(t, other.Pin(filepath.Join(dir, sockMapBlFrontend)))
+			must(t, other.Pin(filepath.Join(dir, bpf.SockMapBlFrontend)))
 			m, err := Load(dir, small)
 			if err == nil {
 				m.Close()
@@ -476,10 +477,10 @@ func TestGrowSizes(t *testing.T) {
 	dir := bpffs(t)
 	m := load(t, dir, small)
 	want := fill(t, m)
-	affinity := sockBlAffinityKey{Netns: 5, Service: 9000}
-	peer := sockBlUdpPeerKey{Cookie: 7, Port: 53}
-	must(t, m.all[sockMapBlAffinity].Put(&affinity, &sockBlAffinityEntry{LastUsed: 11}),
-		m.all[sockMapBlUdpPeer].Put(&peer, &sockBlUdpPeerEntry{Member: 13}))
+	affinity := bpf.SockBlAffinityKey{Netns: 5, Service: 9000}
+	peer := bpf.SockBlUdpPeerKey{Cookie: 7, Port: 53}
+	must(t, m.all[bpf.SockMapBlAffinity].Put(&affinity, &bpf.SockBlAffinityEntry{LastUsed: 11}),
+		m.all[bpf.SockMapBlUdpPeer].Put(&peer, &bpf.SockBlUdpPeerEntry{Member: 13}))
 
 	larger := Sizes{
 		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
@@ -488,9 +489,9 @@ func TestGrowSizes(t *testing.T) {
 	for _, sizes := range []Sizes{larger, small, larger} {
 		m = reload(t, m, dir, sizes)
 		wantContent(t, m, want)
-		var a sockBlAffinityEntry
-		var p sockBlUdpPeerEntry
-		must(t, m.all[sockMapBlAffinity].Lookup(&affinity, &a), m.all[sockMapBlUdpPeer].Lookup(&peer, &p))
+		var a bpf.SockBlAffinityEntry
+		var p bpf.SockBlUdpPeerEntry
+		must(t, m.all[bpf.SockMapBlAffinity].Lookup(&affinity, &a), m.all[bpf.SockMapBlUdpPeer].Lookup(&peer, &p))
 		if a.LastUsed != 11 || p.Member != 13 {
 			t.Errorf("entries became %+v and %+v", a, p)
 		}
@@ -542,14 +543,14 @@ func TestMoreReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fewer := specs[sockMapBlCounter].Copy()
+	fewer := specs[bpf.SockMapBlCounter].Copy()
 	fewer.MaxEntries -= 2
 	former, err := ebpf.NewMap(fewer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer former.Close()
-	must(t, former.Put(uint32(3), perCPU(t, uint64(4))), former.Pin(filepath.Join(dir, sockMapBlCounter)))
+	must(t, former.Put(uint32(3), perCPU(t, uint64(4))), former.Pin(filepath.Join(dir, bpf.SockMapBlCounter)))
 	list, err := load(t, dir, small).Reasons()
 	if err != nil {
 		t.Fatal(err)
@@ -695,10 +696,10 @@ func TestAffinities(t *testing.T) {
 		t.Fatal(err)
 	}
 	put := func(netns, generation uint32) {
-		key := sockBlAffinityKey{Netns: netns, Service: 3}
-		entry := sockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
+		key := bpf.SockBlAffinityKey{Netns: netns, Service: 3}
+		entry := bpf.SockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
 		entry.Backend.Id, entry.Backend.Generation = 5, generation
-		must(t, m.all[sockMapBlAffinity].Put(&key, &entry))
+		must(t, m.all[bpf.SockMapBlAffinity].Put(&key, &entry))
 	}
 	put(77, 2)
 	put(78, 1)
@@ -722,11 +723,11 @@ func TestServiceStats(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for _, id := range []uint32{0, 4095, 4096} {
 		must(t, m.PutServiceName(id, nameOf("a", model.IPv4)))
-		chunk, err := lookupChunk(m.all[sockMapBlServiceStat], id/4096)
+		chunk, err := lookupChunk(m.all[bpf.SockMapBlServiceStat], id/4096)
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, chunk.Put(id%4096, perCPU(t, sockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
+		must(t, chunk.Put(id%4096, perCPU(t, bpf.SockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
 	}
 	cpus := uint64(len(perCPU(t, 0)))
 	for _, end := range []uint32{1, 4096, 4097, 5000} {
@@ -754,7 +755,7 @@ func TestServiceStats(t *testing.T) {
 func TestReasons(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for i := range reasons {
-		must(t, m.all[sockMapBlCounter].Put(uint32(i), perCPU(t, uint64(i))))
+		must(t, m.all[bpf.SockMapBlCounter].Put(uint32(i), perCPU(t, uint64(i))))
 	}
 	list, err := m.Reasons()
 	if err != nil {
@@ -809,7 +810,7 @@ func TestVerifierMargin(t *testing.T) {
 	must(t, err)
 	below, err := m.LoadXDPBelow(all)
 	must(t, err)
-	programs := map[string]*ebpf.Program{xdpProgBlXdp: xdp, xdpProgBlXdpBelow: below}
+	programs := map[string]*ebpf.Program{bpf.XdpProgBlXdp: xdp, bpf.XdpProgBlXdpBelow: below}
 	maps.Copy(programs, sockets)
 	maps.Copy(programs, devices)
 	for name, p := range programs {

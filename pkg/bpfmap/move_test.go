@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -19,11 +20,11 @@ func putFlow(t *testing.T, table *ebpf.Map, i int, state FlowState, idle time.Du
 	must(t, err)
 	client := movingClient(i)
 	bits := uint8(state)
-	forward := forwardEntry(flowBackend, hton16(client.Port()), 0, bits)
+	forward := forwardEntry(flowBackend, bpf.Hton16(client.Port()), 0, bits)
 	forward.Forward.Used = uint32((now - idle) / time.Second)
 	key := flowKey(client, flowService, model.TCP)
 	reply := replyEntry(key)
-	reply.reply().Bits |= bits
+	reply.Reply().Bits |= bits
 	must(t, table.Put(key, &forward), table.Put(flowKey(flowBackend, client, model.TCP), reply))
 }
 
@@ -42,9 +43,9 @@ func TestMoveToLess(t *testing.T) {
 	first := load(t, dir, sizes)
 	must(t, first.Pin(dir))
 	for i := range 1000 {
-		putFlow(t, first.all[sockMapBlFlow], i, FlowNew, 0)
-		putFlow(t, first.all[sockMapBlFlow], 1000+i, FlowEstablished, time.Minute)
-		putFlow(t, first.all[sockMapBlFlow], 2000+i, FlowEstablished, time.Hour)
+		putFlow(t, first.all[bpf.SockMapBlFlow], i, FlowNew, 0)
+		putFlow(t, first.all[bpf.SockMapBlFlow], 1000+i, FlowEstablished, time.Minute)
+		putFlow(t, first.all[bpf.SockMapBlFlow], 2000+i, FlowEstablished, time.Hour)
 	}
 	must(t, first.Close())
 
@@ -66,7 +67,7 @@ func TestMoveToLess(t *testing.T) {
 		t.Errorf("%d reply entries of %d flows", len(replies), len(flows))
 	}
 	for _, table := range moved {
-		if table.Map == sockMapBlFlow && (table.Entries+table.Dropped != 6000 || table.Entries != 2*len(flows)) {
+		if table.Map == bpf.SockMapBlFlow && (table.Entries+table.Dropped != 6000 || table.Entries != 2*len(flows)) {
 			t.Errorf("%+v", table)
 		}
 	}
@@ -82,13 +83,13 @@ func TestMoveGoesOn(t *testing.T) {
 			sizes.Flows = 10000
 			first := load(t, dir, sizes)
 			must(t, first.Pin(dir))
-			putFlow(t, first.all[sockMapBlFlow], 1, FlowEstablished, 0)
+			putFlow(t, first.all[bpf.SockMapBlFlow], 1, FlowEstablished, 0)
 			must(t, first.Close())
 
 			sizes.Flows = 20000
 			killed := load(t, dir, sizes)
 			must(t, killed.Pin(dir))
-			putFlow(t, killed.all[sockMapBlFlow], 2, FlowEstablished, 0)
+			putFlow(t, killed.all[bpf.SockMapBlFlow], 2, FlowEstablished, 0)
 			must(t, killed.Close())
 
 			sizes.Flows = flows
@@ -101,7 +102,7 @@ func TestMoveGoesOn(t *testing.T) {
 			if have, _ := flowTable(t, m); len(have) != 2 {
 				t.Errorf("flows %+v, want both", have)
 			}
-			if left, err := filepath.Glob(filepath.Join(dir, tcMapBlFormerFlow)); err != nil || len(left) > 0 {
+			if left, err := filepath.Glob(filepath.Join(dir, bpf.TcMapBlFormerFlow)); err != nil || len(left) > 0 {
 				t.Errorf("still pinned: %v, %v", left, err)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -53,7 +54,7 @@ func serveSCTP(t *testing.T, m *Maps) map[string]*ebpf.Program {
 			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))
 	}
-	programs, err := m.LoadDevices(Constants{}, tcProgBlIngress, tcProgBlEgress)
+	programs, err := m.LoadDevices(Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	must(t, err)
 	t.Cleanup(func() {
 		for _, p := range programs {
@@ -130,7 +131,7 @@ func TestSCTPChecksum(t *testing.T) {
 		if family == model.IPv6 {
 			options[1] = []byte{byte(model.SCTP), 0, 1, 4, 0, 0, 0, 0}
 		}
-		sctpRun(t, programs[tcProgBlIngress], sctpPacket(f.client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
+		sctpRun(t, programs[bpf.TcProgBlIngress], sctpPacket(f.client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
 		for range 500 {
 			// Ports from 32768 on are remapped.
 			client := netip.AddrPortFrom(f.client.Addr(), uint16(1+random.IntN(32767)))
@@ -139,15 +140,15 @@ func TestSCTPChecksum(t *testing.T) {
 				chunks[i] = byte(random.Uint32())
 			}
 			o := options[random.IntN(2)]
-			sctpRun(t, programs[tcProgBlIngress], sctpPacket(client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
+			sctpRun(t, programs[bpf.TcProgBlIngress], sctpPacket(client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
 			for _, way := range []struct {
 				program  string
 				src, dst netip.AddrPort
 				newSrc   netip.AddrPort
 				newDst   netip.AddrPort
 			}{
-				{tcProgBlIngress, client, f.service, client, f.backend},
-				{tcProgBlEgress, f.backend, client, f.service, client},
+				{bpf.TcProgBlIngress, client, f.service, client, f.backend},
+				{bpf.TcProgBlEgress, f.backend, client, f.service, client},
 			} {
 				// Short frames are padded; the padding is not SCTP's.
 				padding := make([]byte, random.IntN(20))
@@ -172,12 +173,12 @@ func TestSCTPDamaged(t *testing.T) {
 		want := sctpPacket(f.client, f.backend, nil, []byte{sctpInit, 0, 0, 4})
 		in[len(in)-5]++ // the last byte of the checksum
 		want[len(want)-5]++
-		if got := sctpRun(t, programs[tcProgBlIngress], in); !bytes.Equal(got, want) {
+		if got := sctpRun(t, programs[bpf.TcProgBlIngress], in); !bytes.Equal(got, want) {
 			t.Errorf("%s: a wrong checksum: got\n% x, want\n% x", family, got, want)
 		}
 		whole := sctpPacket(f.client, f.service, nil, []byte{sctpData, 0, 0, 4})
 		for size := len(whole) - 16; size < len(whole); size++ {
-			if got := sctpRun(t, programs[tcProgBlIngress], whole[:size]); !bytes.Equal(got, whole[:size]) {
+			if got := sctpRun(t, programs[bpf.TcProgBlIngress], whole[:size]); !bytes.Equal(got, whole[:size]) {
 				t.Errorf("%s: cut to %d bytes: got\n% x, want\n% x", family, size, got, whole[:size])
 			}
 		}
@@ -197,10 +198,10 @@ func TestSCTPFlow(t *testing.T) {
 	programs := serveSCTP(t, m)
 	f := sctpFamilies[model.IPv4]
 	toService := func(chunk byte) {
-		send(t, programs[tcProgBlIngress], sctpPacket(f.client, f.service, nil, []byte{chunk, 0, 0, 4}))
+		send(t, programs[bpf.TcProgBlIngress], sctpPacket(f.client, f.service, nil, []byte{chunk, 0, 0, 4}))
 	}
 	reply := func(chunk byte) {
-		send(t, programs[tcProgBlEgress], sctpPacket(f.backend, f.client, nil, []byte{chunk, 0, 0, 4}))
+		send(t, programs[bpf.TcProgBlEgress], sctpPacket(f.backend, f.client, nil, []byte{chunk, 0, 0, 4}))
 	}
 	toService(sctpData)
 	if flows, _ := flowTable(t, m); len(flows) != 0 {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -40,13 +41,13 @@ type Exhausted struct {
 
 // Exhausted returns the backends that ran out of source ports, sorted.
 func (m *Maps) Exhausted() ([]Exhausted, error) {
-	var key sockBlExhaustedKey
-	var value sockBlExhaustedEntry
+	var key bpf.SockBlExhaustedKey
+	var value bpf.SockBlExhaustedEntry
 	var list []Exhausted
-	entries := m.all[sockMapBlExhausted].Iterate()
+	entries := m.all[bpf.SockMapBlExhausted].Iterate()
 	for entries.Next(&key, &value) {
 		x := Exhausted{
-			Backend:  netip.AddrPortFrom(key.Addr.netip(), hton16(key.Port)),
+			Backend:  netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port)),
 			Protocol: model.Protocol(key.Proto),
 			Count:    value.Count,
 		}
@@ -56,7 +57,7 @@ func (m *Maps) Exhausted() ([]Exhausted, error) {
 		list = append(list, x)
 	}
 	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("map %s: %w", sockMapBlExhausted, err)
+		return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlExhausted, err)
 	}
 	slices.SortFunc(list, func(a, b Exhausted) int {
 		return cmp.Or(a.Backend.Compare(b.Backend), cmp.Compare(a.Protocol, b.Protocol))

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // TestStack: what the functions of a chain of calls have on the stack fits into the kernel's
@@ -15,7 +17,7 @@ import (
 // newer kernel with the JIT rounds to 16 bytes, and loads programs that the others refuse.
 func TestStack(t *testing.T) {
 	const most, piece = 512, 32
-	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSock, loadTc, loadXdp} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp} {
 		spec, err := load()
 		must(t, err)
 		for name, program := range spec.Programs {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // UDPSocket is what finds a connected UDP socket in its network namespace.
@@ -25,12 +27,12 @@ type testRun struct {
 // of the calling thread's network namespace to its peer. It returns the Service's id, and
 // false for a socket that goes to its peer by itself or is none.
 func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
-	query := sockBlUdpQuery{
+	query := bpf.SockBlUdpQuery{
 		Cookie:    s.Cookie,
-		Local:     addrOf(s.Local.Addr()),
-		Peer:      addrOf(s.Peer.Addr()),
-		LocalPort: hton16(s.Local.Port()),
-		PeerPort:  hton16(s.Peer.Port()),
+		Local:     bpf.AddrOf(s.Local.Addr()),
+		Peer:      bpf.AddrOf(s.Peer.Addr()),
+		LocalPort: bpf.Hton16(s.Local.Port()),
+		PeerPort:  bpf.Hton16(s.Peer.Port()),
 	}
 	data, err := binary.Append(nil, binary.NativeEndian, &query)
 	if err != nil {
@@ -40,5 +42,5 @@ func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
 	if err != nil {
 		return 0, false, fmt.Errorf("ask for the Service of a socket: %w", err)
 	}
-	return answer, answer != uint32(sockBlUdpAnswerBL_UDP_NO_SERVICE), nil
+	return answer, answer != uint32(bpf.SockBlUdpAnswerBL_UDP_NO_SERVICE), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -21,9 +22,9 @@ type Unapplied struct {
 	Tries   uint32
 }
 
-func unappliedKey(service model.Name) (key sockBlUnappliedKey) {
-	putString(key.Namespace[:], service.Namespace)
-	putString(key.Name[:], service.Name)
+func unappliedKey(service model.Name) (key bpf.SockBlUnappliedKey) {
+	bpf.PutString(key.Namespace[:], service.Namespace)
+	bpf.PutString(key.Name[:], service.Name)
 	return key
 }
 
@@ -31,10 +32,10 @@ func unappliedKey(service model.Name) (key sockBlUnappliedKey) {
 // noted: their number, in [Agent], counts all.
 func (m *Maps) PutUnapplied(u Unapplied) error {
 	key := unappliedKey(u.Service)
-	value := sockBlUnappliedEntry{Since: uint64(u.Since.UnixNano()), Next: uint64(u.Next.UnixNano()), Tries: u.Tries}
-	putString(value.Error[:], u.Error)
-	if err := m.all[sockMapBlUnapplied].Put(&key, &value); err != nil && !noRoom(err) {
-		return fmt.Errorf("map %s: %w", sockMapBlUnapplied, err)
+	value := bpf.SockBlUnappliedEntry{Since: uint64(u.Since.UnixNano()), Next: uint64(u.Next.UnixNano()), Tries: u.Tries}
+	bpf.PutString(value.Error[:], u.Error)
+	if err := m.all[bpf.SockMapBlUnapplied].Put(&key, &value); err != nil && !noRoom(err) {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
 	}
 	return nil
 }
@@ -42,8 +43,8 @@ func (m *Maps) PutUnapplied(u Unapplied) error {
 // DeleteUnapplied notes that a Service has been applied in full.
 func (m *Maps) DeleteUnapplied(service model.Name) error {
 	key := unappliedKey(service)
-	if err := m.all[sockMapBlUnapplied].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("map %s: %w", sockMapBlUnapplied, err)
+	if err := m.all[bpf.SockMapBlUnapplied].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
 	}
 	return nil
 }
@@ -51,10 +52,10 @@ func (m *Maps) DeleteUnapplied(service model.Name) error {
 // Unapplied returns the Services that could not be applied in full, by name.
 func (m *Maps) Unapplied() ([]Unapplied, error) {
 	var list []Unapplied
-	err := each(m.all[sockMapBlUnapplied], func(key *sockBlUnappliedKey, value *sockBlUnappliedEntry) {
+	err := each(m.all[bpf.SockMapBlUnapplied], func(key *bpf.SockBlUnappliedKey, value *bpf.SockBlUnappliedEntry) {
 		list = append(list, Unapplied{
-			Service: model.Name{Namespace: stringOf(key.Namespace[:]), Name: stringOf(key.Name[:])},
-			Error:   stringOf(value.Error[:]),
+			Service: model.Name{Namespace: bpf.StringOf(key.Namespace[:]), Name: bpf.StringOf(key.Name[:])},
+			Error:   bpf.StringOf(value.Error[:]),
 			Since:   time.Unix(0, int64(value.Since)).UTC(),
 			Next:    time.Unix(0, int64(value.Next)).UTC(),
 			Tries:   value.Tries,

@@ -1,5 +1,7 @@
 package bpfmap
 
+import "github.com/beeline-lb/beeline/pkg/bpf"
+
 // MaxTags is how many tags a frame may have that XDP serves.
 const MaxTags = 2
 
@@ -12,16 +14,16 @@ type Tag struct {
 // Tags are those of a frame, the outer one first; the zero value of one is none.
 type Tags [MaxTags]Tag
 
-func (t Tags) entry() (entry [MaxTags]sockBlTag) {
+func (t Tags) entry() (entry [MaxTags]bpf.SockBlTag) {
 	for i := range t {
-		entry[i].Protocol, entry[i].Id = hton16(t[i].Protocol), hton16(t[i].ID)
+		entry[i].Protocol, entry[i].Id = bpf.Hton16(t[i].Protocol), bpf.Hton16(t[i].ID)
 	}
 	return entry
 }
 
-func tagsOf(entry [MaxTags]sockBlTag) (t Tags) {
+func tagsOf(entry [MaxTags]bpf.SockBlTag) (t Tags) {
 	for i := range t {
-		t[i] = Tag{hton16(entry[i].Protocol), hton16(entry[i].Id)}
+		t[i] = Tag{bpf.Hton16(entry[i].Protocol), bpf.Hton16(entry[i].Id)}
 	}
 	return t
 }
@@ -32,15 +34,15 @@ type Frames struct {
 	Tags    Tags
 }
 
-func (f *Frames) key() sockBlVlanKey {
-	return sockBlVlanKey{Ifindex: uint32(f.Ifindex), Tag: f.Tags.entry()}
+func (f *Frames) key() bpf.SockBlVlanKey {
+	return bpf.SockBlVlanKey{Ifindex: uint32(f.Ifindex), Tag: f.Tags.entry()}
 }
 
 // Frames returns which frames belong to another device than the one at which XDP gets
 // them: to that of an ID.
 func (m *Maps) Frames() (map[Frames]uint32, error) {
 	list := make(map[Frames]uint32)
-	err := each(m.all[sockMapBlVlan], func(key *sockBlVlanKey, id *uint32) {
+	err := each(m.all[bpf.SockMapBlVlan], func(key *bpf.SockBlVlanKey, id *uint32) {
 		list[Frames{int(key.Ifindex), tagsOf(key.Tag)}] = *id
 	})
 	return list, err
@@ -57,7 +59,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := m.remove(sockMapBlVlan, &key); err != nil {
+		if err := m.remove(bpf.SockMapBlVlan, &key); err != nil {
 			return err
 		}
 	}
@@ -66,7 +68,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := m.put(sockMapBlVlan, &key, id); err != nil {
+		if err := m.put(bpf.SockMapBlVlan, &key, id); err != nil {
 			return err
 		}
 	}
