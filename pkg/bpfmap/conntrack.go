@@ -22,7 +22,7 @@ func (m *Maps) SetTracking(some bool) error {
 		}
 		until = uint32((now + untrackedFor) / time.Second)
 	}
-	atomic.StoreUint32(&m.tracking.entry().NoneUntil, until)
+	atomic.StoreUint32(&m.Entries.Tracking.NoneUntil, until)
 	return nil
 }
 

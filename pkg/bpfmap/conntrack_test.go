@@ -31,7 +31,7 @@ func TestSetTracking(t *testing.T) {
 		}
 		// As bl_tracking_none.
 		holds := func(after time.Duration) bool {
-			return uint32((now+after)/time.Second) < m.tracking.entry().NoneUntil
+			return uint32((now+after)/time.Second) < m.Entries.Tracking.NoneUntil
 		}
 		if got := holds(time.Second); got == some {
 			t.Errorf("connections are tracked: %v; in a second none is: %v", some, got)

@@ -121,7 +121,7 @@ func deviceOf(id uint32, e *bpf.SockBlDeviceEntry) Device {
 // ID.
 func (m *Maps) Devices() ([]Device, error) {
 	var list []Device
-	err := each(m.all[bpf.SockMapBlDevice], func(id *uint32, e *bpf.SockBlDeviceEntry) {
+	err := Each(m.BlDevice, func(id *uint32, e *bpf.SockBlDeviceEntry) {
 		if e.Name[0] != 0 {
 			list = append(list, deviceOf(*id, e))
 		}
@@ -137,25 +137,25 @@ func (m *Maps) PutDevice(d Device) error {
 		return fmt.Errorf("device %s: no ID is left: packets can be served on %d devices, choose fewer with --devices", d.Name, MaxDevices)
 	}
 	var former bpf.SockBlDeviceEntry
-	if err := m.all[bpf.SockMapBlDevice].Lookup(d.ID, &former); err != nil {
+	if err := m.BlDevice.Lookup(d.ID, &former); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
 	if former.Ifindex != 0 && former.Ifindex != uint32(d.Ifindex) {
-		if err := m.remove(bpf.SockMapBlDeviceId, former.Ifindex); err != nil {
+		if err := Remove(m.BlDeviceId, former.Ifindex); err != nil {
 			return err
 		}
 	}
 	entry := d.entry()
-	if err := m.put(bpf.SockMapBlDevice, d.ID, &entry); err != nil {
+	if err := Put(m.BlDevice, d.ID, &entry); err != nil {
 		return err
 	}
-	return m.put(bpf.SockMapBlDeviceId, uint32(d.Ifindex), d.ID)
+	return Put(m.BlDeviceId, uint32(d.Ifindex), d.ID)
 }
 
 // ServesDevice reports whether packets are served on the device of that index.
 func (m *Maps) ServesDevice(ifindex int) (bool, error) {
 	var id uint32
-	err := m.all[bpf.SockMapBlDeviceId].Lookup(uint32(ifindex), &id)
+	err := m.BlDeviceId.Lookup(uint32(ifindex), &id)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
 	}
@@ -167,18 +167,18 @@ func (m *Maps) ServesDevice(ifindex int) (bool, error) {
 
 // DeleteDevice takes a device out. Its ID is kept for another one of that name.
 func (m *Maps) DeleteDevice(d Device) error {
-	if err := m.remove(bpf.SockMapBlDeviceId, uint32(d.Ifindex)); err != nil {
+	if err := Remove(m.BlDeviceId, uint32(d.Ifindex)); err != nil {
 		return err
 	}
 	gone := Device{Name: d.Name}
 	entry := gone.entry()
-	return m.put(bpf.SockMapBlDevice, d.ID, &entry)
+	return Put(m.BlDevice, d.ID, &entry)
 }
 
 // ForgetRoutes makes the next connections look for their way anew. To be called when
 // routes have changed.
 func (m *Maps) ForgetRoutes() error {
-	hops := m.all[bpf.SockMapBlBackendDev]
+	hops := m.BlBackendDev
 	keys := make([]uint32, hops.MaxEntries())
 	for i := range keys {
 		keys[i] = uint32(i)
@@ -194,20 +194,20 @@ func (m *Maps) ForgetRoutes() error {
 func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
 	d := Device{Addr4: addr4, Addr6: addr6}
 	entry := d.entry()
-	return m.put(bpf.SockMapBlDevice, routedDevice, &entry)
+	return Put(m.BlDevice, routedDevice, &entry)
 }
 
 // writeHairpin writes the entry of packets that hairpin.
 func (m *Maps) writeHairpin() error {
 	d := Device{Addr4: hairpinAddr4, Addr6: hairpinAddr6}
 	entry := d.entry()
-	return m.put(bpf.SockMapBlDevice, hairpinDevice, &entry)
+	return Put(m.BlDevice, hairpinDevice, &entry)
 }
 
 // Masquerade returns what SetMasquerade has set.
 func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) {
 	var entry bpf.SockBlDeviceEntry
-	if err := m.all[bpf.SockMapBlDevice].Lookup(routedDevice, &entry); err != nil {
+	if err := m.BlDevice.Lookup(routedDevice, &entry); err != nil {
 		return addr4, addr6, fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
 	d := deviceOf(routedDevice, &entry)
@@ -217,7 +217,7 @@ func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) {
 // LocalCIDRs returns the prefixes of pods, sorted.
 func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
 	var list []netip.Prefix
-	err := each(m.all[bpf.SockMapBlLocalCidr], func(key *bpf.SockBlCidrKey, _ *uint32) {
+	err := Each(m.BlLocalCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		list = append(list, bpf.PrefixOf(key.Addr, key.PrefixLen))
 	})
 	slices.SortFunc(list, netip.Prefix.Compare)
@@ -231,7 +231,7 @@ func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 	for _, p := range prefixes {
 		want = append(want, p.Masked())
 		key := bpf.CIDRKey(p)
-		if err := m.put(bpf.SockMapBlLocalCidr, &key, uint32(1)); err != nil {
+		if err := Put(m.BlLocalCidr, &key, uint32(1)); err != nil {
 			return err
 		}
 	}
@@ -244,7 +244,7 @@ func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 			continue
 		}
 		key := bpf.CIDRKey(p)
-		if err := m.remove(bpf.SockMapBlLocalCidr, &key); err != nil {
+		if err := Remove(m.BlLocalCidr, &key); err != nil {
 			return err
 		}
 	}

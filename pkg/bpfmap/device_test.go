@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 func TestDeviceIsReadBack(t *testing.T) {
@@ -31,7 +29,7 @@ func TestDeviceIsFoundByItsIfindexOnly(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	ids := func() map[uint32]uint32 {
 		found := make(map[uint32]uint32)
-		if err := each(m.all[bpf.SockMapBlDeviceId], func(ifindex, id *uint32) { found[*ifindex] = *id }); err != nil {
+		if err := Each(m.BlDeviceId, func(ifindex, id *uint32) { found[*ifindex] = *id }); err != nil {
 			t.Fatal(err)
 		}
 		return found

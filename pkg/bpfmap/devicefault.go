@@ -48,7 +48,7 @@ type DeviceFault struct {
 // DeviceFaults returns what SetDeviceFaults has written last, by name.
 func (m *Maps) DeviceFaults() ([]DeviceFault, error) {
 	var list []DeviceFault
-	err := each(m.all[deviceFaultMap], func(ifindex *uint32, e *deviceFaultEntry) {
+	err := Each(m.DeviceFault, func(ifindex *uint32, e *deviceFaultEntry) {
 		list = append(list, DeviceFault{
 			Ifindex: int(*ifindex), Name: bpf.StringOf(e.Name[:]), Role: bpf.StringOf(e.Role[:]), Error: bpf.StringOf(e.Error[:]),
 			Tries: int(e.Tries), Since: time.Unix(0, e.Since), Next: time.Unix(0, e.Next),
@@ -70,7 +70,7 @@ func (m *Maps) SetDeviceFaults(faults []DeviceFault) error {
 	var errs []error
 	for _, f := range former {
 		if !slices.ContainsFunc(faults, func(now DeviceFault) bool { return now.Ifindex == f.Ifindex }) {
-			errs = append(errs, m.remove(deviceFaultMap, uint32(f.Ifindex)))
+			errs = append(errs, Remove(m.DeviceFault, uint32(f.Ifindex)))
 		}
 	}
 	for _, f := range faults {
@@ -78,7 +78,7 @@ func (m *Maps) SetDeviceFaults(faults []DeviceFault) error {
 		bpf.PutString(e.Name[:], f.Name)
 		bpf.PutString(e.Role[:], f.Role)
 		bpf.PutString(e.Error[:], f.Error)
-		if err := m.all[deviceFaultMap].Put(uint32(f.Ifindex), &e); err != nil {
+		if err := m.DeviceFault.Put(uint32(f.Ifindex), &e); err != nil {
 			errs = append(errs, fmt.Errorf("map %s: %w", deviceFaultMap, err))
 		}
 	}

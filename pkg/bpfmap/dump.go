@@ -84,7 +84,7 @@ func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
 }
 
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
-	err := each(m.all[bpf.SockMapBlFrontend], func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
+	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
 		s.Frontends[frontendKeyOf(key)] = tables.Frontend{
 			Service: value.Service,
 			Kind:    tables.FrontendKind(value.Kind),
@@ -94,7 +94,7 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	err = each(m.all[bpf.SockMapBlSrcrange], func(key *bpf.SockBlSrcrangeKey, _ *uint32) {
+	err = Each(m.BlSrcrange, func(key *bpf.SockBlSrcrangeKey, _ *uint32) {
 		s.SourceRanges = append(s.SourceRanges, tables.SourceRange{
 			Service: key.Service,
 			Prefix:  bpf.PrefixOf(key.Addr, key.PrefixLen-32),
@@ -103,25 +103,25 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	err = each(m.all[bpf.SockMapBlServiceCidr], func(key *bpf.SockBlCidrKey, _ *uint32) {
+	err = Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		s.ServiceCIDRs = append(s.ServiceCIDRs, bpf.PrefixOf(key.Addr, key.PrefixLen))
 	})
 	if err != nil {
 		return err
 	}
-	err = each(m.all[bpf.SockMapBlNodeId], func(key *bpf.SockBlAddr, id *uint32) { s.NodeIDs[key.Netip()] = uint16(*id) })
+	err = Each(m.BlNodeId, func(key *bpf.SockBlAddr, id *uint32) { s.NodeIDs[key.Netip()] = uint16(*id) })
 	if err != nil {
 		return err
 	}
-	return each(m.all[bpf.SockMapBlNodeAddr], func(key *bpf.SockBlAddr, flags *uint32) {
+	return Each(m.BlNodeAddr, func(key *bpf.SockBlAddr, flags *uint32) {
 		hostOnly := *flags&uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY) != 0
 		s.NodeAddrs[key.Netip()] = tables.NodeAddr{HostOnly: hostOnly}
 	})
 }
 
-// each calls fn for every entry of a hash or trie. A hash is read bucket by
+// Each calls fn for every entry of a hash or trie. A hash is read bucket by
 // bucket, so entries that come and go meanwhile do not lead it astray.
-func each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
+func Each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
 	var cursor ebpf.MapBatchCursor
 	size := min(batch, kernelMap.MaxEntries())
 	keys, values := make([]K, size), make([]V, size)
@@ -190,7 +190,7 @@ type Evicted struct {
 
 // SetEvicted notes what has been evicted since the agent's start.
 func (m *Maps) SetEvicted(v Evicted) {
-	e := m.agent.entry()
+	e := m.Entries.Agent
 	atomic.StoreUint64(&e.EvictedEstablished, v.Established)
 	atomic.StoreUint64(&e.EvictedHalfOpen, v.HalfOpen)
 	if !v.Last.IsZero() {
@@ -200,7 +200,7 @@ func (m *Maps) SetEvicted(v Evicted) {
 
 // SetAgent writes what the agent tells of itself.
 func (m *Maps) SetAgent(a Agent) {
-	e := m.agent.entry()
+	e := m.Entries.Agent
 	e.Pid = uint32(a.PID)
 	e.Started = uint64(a.Started.UnixNano())
 	e.TunnelPort, e.Flags = a.TunnelPort, 0
@@ -218,7 +218,7 @@ func (m *Maps) SetAgent(a Agent) {
 
 // SetSynced notes the end of a sync after which pending Services wait for a retry.
 func (m *Maps) SetSynced(at time.Time, pending int) {
-	e := m.agent.entry()
+	e := m.Entries.Agent
 	atomic.StoreUint64(&e.Synced, uint64(at.UnixNano()))
 	atomic.AddUint64(&e.Syncs, 1)
 	atomic.StoreUint64(&e.Pending, uint64(pending))
@@ -226,7 +226,7 @@ func (m *Maps) SetSynced(at time.Time, pending int) {
 
 // Agent returns what the agent, running or not, told of itself last.
 func (m *Maps) Agent() Agent {
-	e := m.agent.entry()
+	e := m.Entries.Agent
 	a := Agent{
 		PID:     int(e.Pid),
 		Started: time.Unix(0, int64(e.Started)),
@@ -272,7 +272,7 @@ func (m *Maps) Affinities() ([]Affinity, error) {
 		return nil, err
 	}
 	var list []Affinity
-	err = each(m.all[bpf.SockMapBlAffinity], func(key *bpf.SockBlAffinityKey, value *bpf.SockBlAffinityEntry) {
+	err = Each(m.BlAffinity, func(key *bpf.SockBlAffinityKey, value *bpf.SockBlAffinityEntry) {
 		a := Affinity{
 			Netns:   key.Netns,
 			Service: key.Service,
@@ -304,7 +304,7 @@ type ServiceStat struct {
 // ServiceStats returns the counters of the Service ids below end.
 func (m *Maps) ServiceStats(end uint32) ([]ServiceStat, error) {
 	stats := make([]ServiceStat, 0, end)
-	outer := m.all[bpf.SockMapBlServiceStat]
+	outer := m.BlServiceStat
 	for i := uint32(0); uint32(len(stats)) < end; i++ {
 		chunk, err := lookupChunk(outer, i)
 		if err != nil {
@@ -411,7 +411,7 @@ func (m *Maps) Reasons() ([]Reason, error) {
 // counter returns what all CPUs have counted.
 func (m *Maps) counter(reason bpf.SockBlReason) (uint64, error) {
 	var perCPU []uint64
-	if err := m.all[bpf.SockMapBlCounter].Lookup(uint32(reason), &perCPU); err != nil {
+	if err := m.BlCounter.Lookup(uint32(reason), &perCPU); err != nil {
 		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)
 	}
 	var sum uint64

@@ -17,7 +17,7 @@ type endpoints struct {
 func openEndpoints(m *Maps) (*endpoints, error) {
 	e := &endpoints{m, make(map[bpf.SockBlEndpointKey]uint32)}
 	kernel := make(map[bpf.SockBlEndpointKey]bool)
-	err := each(m.all[bpf.SockMapBlEndpoint], func(key *bpf.SockBlEndpointKey, _ *uint32) { kernel[*key] = true })
+	err := Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) { kernel[*key] = true })
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func openEndpoints(m *Maps) (*endpoints, error) {
 	}
 	for key := range kernel {
 		if e.count[key] == 0 {
-			if err := m.remove(bpf.SockMapBlEndpoint, &key); err != nil {
+			if err := Remove(m.BlEndpoint, &key); err != nil {
 				return nil, err
 			}
 		}
@@ -66,7 +66,7 @@ func (e *endpoints) replace(old *bpf.SockBlBackendEntry, b tables.Backend) error
 // add counts one more backend that is the endpoint.
 func (e *endpoints) add(key bpf.SockBlEndpointKey) error {
 	if e.count[key] == 0 {
-		if err := e.maps.put(bpf.SockMapBlEndpoint, &key, uint32(1)); err != nil {
+		if err := Put(e.maps.BlEndpoint, &key, uint32(1)); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (e *endpoints) drop(key bpf.SockBlEndpointKey) error {
 		e.count[key]--
 		return nil
 	}
-	if err := e.maps.remove(bpf.SockMapBlEndpoint, &key); err != nil {
+	if err := Remove(e.maps.BlEndpoint, &key); err != nil {
 		return err
 	}
 	delete(e.count, key)

@@ -14,7 +14,7 @@ import (
 func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 	t.Helper()
 	list := make(map[netip.AddrPort][]uint32)
-	must(t, each(m.all[bpf.SockMapBlEndpoint], func(key *bpf.SockBlEndpointKey, _ *uint32) {
+	must(t, Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) {
 		at := netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port))
 		list[at] = append(list[at], key.Service)
 	}))
@@ -53,9 +53,9 @@ func TestEndpoints(t *testing.T) {
 	want("without a second entry", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 
 	stray := endpointKey(bpf.AddrOf(here.Addr()), bpf.Hton16(81), 7)
-	must(t, m.put(bpf.SockMapBlEndpoint, &stray, uint32(1)))
+	must(t, Put(m.BlEndpoint, &stray, uint32(1)))
 	lost := endpointKey(bpf.AddrOf(other.Addr()), bpf.Hton16(80), 7)
-	must(t, m.remove(bpf.SockMapBlEndpoint, &lost))
+	must(t, Remove(m.BlEndpoint, &lost))
 	m = load(t, dir, small)
 	want("after a restart", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 	put(1, 7, here, 0)

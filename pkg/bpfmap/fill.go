@@ -59,31 +59,31 @@ func (m *Maps) Memory() (total uint64, err error) {
 
 // used returns the entries in use of the maps that can fill up.
 func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
-	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlAffinity])
+	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](m.BlAffinity)
 	if err != nil {
 		return nil, err
 	}
-	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](m.all[bpf.SockMapBlUdpPeer])
+	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](m.BlUdpPeer)
 	if err != nil {
 		return nil, err
 	}
-	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.all[bpf.SockMapBlFlow])
+	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.BlFlow)
 	if err != nil {
 		return nil, err
 	}
-	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlClient])
+	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.BlClient)
 	if err != nil {
 		return nil, err
 	}
-	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.all[bpf.SockMapBlOverflow])
+	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.BlOverflow)
 	if err != nil {
 		return nil, err
 	}
-	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.all[bpf.SockMapBlNewClient])
+	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.BlNewClient)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := count[bpf.SockBlEndpointKey, uint32](m.all[bpf.SockMapBlEndpoint])
+	endpoints, err := count[bpf.SockBlEndpointKey, uint32](m.BlEndpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
 // count returns the number of entries of a hash.
 func count[K, V any](kernelMap *ebpf.Map) (uint32, error) {
 	entries := uint32(0)
-	err := each(kernelMap, func(*K, *V) { entries++ })
+	err := Each(kernelMap, func(*K, *V) { entries++ })
 	return entries, err
 }
 

@@ -24,11 +24,11 @@ type filter struct {
 // bits set.
 func openFilter(m *Maps) (*filter, error) {
 	f := &filter{
-		entry: m.filterMap.entry(),
+		entry: m.Entries.Filter,
 		keys:  make(map[bpf.SockBlFrontendKey]struct{}),
 		count: make(map[uint32]uint32),
 	}
-	err := each(m.all[bpf.SockMapBlFrontend], func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
+	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func frontendCheck(k *bpf.SockBlFrontendKey) uint16 {
 // writeAggregate computes the prefix around all Service CIDRs.
 func (m *Maps) writeAggregate() error {
 	var aggregate4, aggregate6 netip.Prefix
-	err := each(m.all[bpf.SockMapBlServiceCidr], func(key *bpf.SockBlCidrKey, _ *uint32) {
+	err := Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		if p := bpf.PrefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
 			aggregate4 = join(aggregate4, p)
 		} else {
@@ -126,7 +126,7 @@ func (m *Maps) writeAggregate() error {
 	if err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
 	}
-	*m.aggregate.entry() = aggregateEntry(aggregate4, aggregate6)
+	*m.Entries.Aggregate = aggregateEntry(aggregate4, aggregate6)
 	return nil
 }
 

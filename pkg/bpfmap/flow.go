@@ -160,16 +160,16 @@ type FlowBatch struct {
 func (m *Maps) FlowBatches(clock func() (time.Duration, error)) iter.Seq2[FlowBatch, error] {
 	return func(yield func(FlowBatch, error) bool) {
 		r, err := newFlowReader(m, clock)
-		for _, name := range m.flowTables() {
-			r.Overflow, r.cursor = name == bpf.SockMapBlOverflow, ebpf.MapBatchCursor{}
+		for _, table := range m.flowTables() {
+			r.Overflow, r.cursor = table == m.BlOverflow, ebpf.MapBatchCursor{}
 			for last := false; err == nil && !last; {
-				last, err = r.next(m.all[name])
+				last, err = r.next(table)
 				if err == nil && !yield(r.FlowBatch, nil) {
 					return
 				}
 			}
 			if err != nil {
-				yield(FlowBatch{}, fmt.Errorf("read map %s: %w", name, err))
+				yield(FlowBatch{}, fmt.Errorf("read %s: %w", table, err))
 				return
 			}
 		}
@@ -316,13 +316,13 @@ func (m *Maps) DeleteFlow(f *Flow) error {
 // since it was read.
 func (m *Maps) removeFlowEntry(key *bpf.SockBlFlowKey) error {
 	var errs []error
-	for _, name := range m.flowTables() {
-		err := m.all[name].Delete(key)
+	for _, table := range m.flowTables() {
+		err := table.Delete(key)
 		switch {
-		case err == nil && name == bpf.SockMapBlFlow:
-			atomic.AddUint64(&m.halfOpen.entry().Removed, 1)
+		case err == nil && table == m.BlFlow:
+			atomic.AddUint64(&m.Entries.HalfOpen.Removed, 1)
 		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
-			errs = append(errs, fmt.Errorf("map %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", table, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -353,8 +353,8 @@ func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
 }
 
 // flowTables returns the maps that hold flows. They move from the first to the second.
-func (m *Maps) flowTables() []string {
-	both := []string{bpf.SockMapBlOverflow, bpf.SockMapBlFlow}
+func (m *Maps) flowTables() []*ebpf.Map {
+	both := []*ebpf.Map{m.BlOverflow, m.BlFlow}
 	if m.HalfOpen().Overflow == 0 {
 		return both[1:]
 	}
@@ -364,13 +364,13 @@ func (m *Maps) flowTables() []string {
 // flowEntry returns nil when there is none.
 func (m *Maps) flowEntry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
 	var entry bpf.SockBlFlowEntry
-	for _, name := range m.flowTables() {
-		err := m.all[name].Lookup(key, &entry)
+	for _, table := range m.flowTables() {
+		err := table.Lookup(key, &entry)
 		if err == nil {
 			return &entry, nil
 		}
 		if !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, fmt.Errorf("map %s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", table, err)
 		}
 	}
 	return nil, nil
@@ -378,4 +378,4 @@ func (m *Maps) flowEntry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
 
 // MaxFlows returns how many flows there is room for, besides those that are half-open in
 // the overflow table.
-func (m *Maps) MaxFlows() int { return int(m.all[bpf.SockMapBlFlow].MaxEntries() / 2) }
+func (m *Maps) MaxFlows() int { return int(m.BlFlow.MaxEntries() / 2) }

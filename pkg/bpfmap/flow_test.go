@@ -53,7 +53,7 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 	must(t,
 		m.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
 		m.PutSlots(0, []uint32{backend}),
-		m.PutServiceName(service, nameOf("a", model.IPv4)),
+		m.PutServiceName(service, webPort("a", model.IPv4)),
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
@@ -214,7 +214,7 @@ func TestFlowMadeAgain(t *testing.T) {
 	programs := serveFlows(t, m)
 	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
 	flows, _ := flowTable(t, m)
-	must(t, m.remove(bpf.SockMapBlFlow, flows[0].key()))
+	must(t, Remove(m.BlFlow, flows[0].key()))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 {
 		t.Fatalf("%v and %v", flows, replies)
 	}
@@ -235,12 +235,12 @@ func TestFlowSource(t *testing.T) {
 		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
 		to := netip.MustParseAddrPort(backend)
 		entry := forwardEntry(to, bpf.Hton16(61000), device.ID, uint8(bpf.SockBlFlowBitsBL_FLOW_SNAT))
-		must(t, m.put(bpf.SockMapBlFlow, key, &entry))
+		must(t, Put(m.BlFlow, key, &entry))
 		flow := Flow{Source: netip.AddrPortFrom(device.Addr4, 61000), Backend: to, Protocol: model.UDP}
 		if to.Addr().Is6() {
 			flow.Source = netip.AddrPortFrom(device.Addr6, 61000)
 		}
-		must(t, m.put(bpf.SockMapBlFlow, flow.replyKey(), replyEntry(key)))
+		must(t, Put(m.BlFlow, flow.replyKey(), replyEntry(key)))
 	}
 	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
 	put("[fd00:7::7]:40000", "[fd00:96::1]:53", "[fd00:1::1]:5353")
@@ -308,9 +308,9 @@ func TestFlowStolenReply(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	f := Flow{Protocol: model.UDP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
 	entry := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, 0)
-	must(t, m.put(bpf.SockMapBlFlow, f.key(), &entry))
+	must(t, Put(m.BlFlow, f.key(), &entry))
 	other := flowKey(flowClient, netip.AddrPortFrom(flowService.Addr(), 4242), model.UDP)
-	must(t, m.put(bpf.SockMapBlFlow, f.replyKey(), replyEntry(other)))
+	must(t, Put(m.BlFlow, f.replyKey(), replyEntry(other)))
 	must(t, m.DeleteFlow(&f))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 || replies[0].forward != *other {
 		t.Errorf("%v and %v are left", flows, replies)
@@ -439,7 +439,7 @@ func TestFlowTunnel(t *testing.T) {
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
 		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(bpf.SockBlFlowBitsBL_FLOW_TUNNEL))
-		must(t, m.put(bpf.SockMapBlFlow, flowKey(client, flowService, model.TCP), &entry))
+		must(t, Put(m.BlFlow, flowKey(client, flowService, model.TCP), &entry))
 	}
 	other := netip.AddrPortFrom(flowClient.Addr(), 3)
 	third := netip.AddrPortFrom(flowClient.Addr(), 4)
@@ -447,7 +447,7 @@ func TestFlowTunnel(t *testing.T) {
 	put(third, 9, 4)      // to a node that is gone
 	put(other, 0, bpf.Hton16(other.Port()))
 	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
-	must(t, m.put(bpf.SockMapBlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
+	must(t, Put(m.BlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
 	type way struct {
 		tunnel FlowTunnel
 		node   tables.Node

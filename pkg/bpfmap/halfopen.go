@@ -38,7 +38,7 @@ type HalfOpen struct {
 
 // HalfOpen reads what the programs know.
 func (m *Maps) HalfOpen() HalfOpen {
-	e := m.halfOpen.entry()
+	e := m.Entries.HalfOpen
 	return HalfOpen{atomic.LoadInt64(&e.Count), atomic.LoadUint32(&e.Overflow)}
 }
 
@@ -49,7 +49,7 @@ func (m *Maps) CountHalfOpen(before HalfOpen, found int) {
 	if m.readOnly {
 		return
 	}
-	atomic.AddInt64(&m.halfOpen.entry().Count, int64(found)-before.Count)
+	atomic.AddInt64(&m.Entries.HalfOpen.Count, int64(found)-before.Count)
 }
 
 // overflowRest is how long the overflow table was not added to when packets need not look
@@ -64,7 +64,7 @@ func (m *Maps) ForgetOverflow(before HalfOpen, start time.Duration) {
 		return
 	}
 	if time.Duration(before.Overflow)*time.Second+overflowRest < start {
-		atomic.CompareAndSwapUint32(&m.halfOpen.entry().Overflow, before.Overflow, 0)
+		atomic.CompareAndSwapUint32(&m.Entries.HalfOpen.Overflow, before.Overflow, 0)
 	}
 }
 
@@ -80,6 +80,6 @@ func (m *Maps) FlowTurnover() (t FlowTurnover, err error) {
 		return t, err
 	}
 	t.Removed, err = m.counter(bpf.SockBlReasonBL_REASON_FLOW_ENTRY_REMOVED)
-	t.RemovedByAgent = atomic.LoadUint64(&m.halfOpen.entry().Removed)
+	t.RemovedByAgent = atomic.LoadUint64(&m.Entries.HalfOpen.Removed)
 	return t, err
 }

@@ -14,8 +14,8 @@ func (m *Maps) ForgetFrontends() error {
 	var cidrs []bpf.SockBlCidrKey
 	var refusing, others []bpf.SockBlFrontendKey
 	err := errors.Join(
-		each(m.all[bpf.SockMapBlServiceCidr], func(key *bpf.SockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
-		each(m.all[bpf.SockMapBlFrontend], func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
+		Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
+		Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
 			if key.Port == 0 {
 				refusing = append(refusing, *key)
 			} else {
@@ -26,12 +26,12 @@ func (m *Maps) ForgetFrontends() error {
 		return err
 	}
 	for _, key := range cidrs {
-		if err := m.remove(bpf.SockMapBlServiceCidr, &key); err != nil {
+		if err := Remove(m.BlServiceCidr, &key); err != nil {
 			return err
 		}
 	}
 	for _, key := range append(refusing, others...) {
-		if err := m.remove(bpf.SockMapBlFrontend, &key); err != nil {
+		if err := Remove(m.BlFrontend, &key); err != nil {
 			return err
 		}
 	}

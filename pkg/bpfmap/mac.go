@@ -17,7 +17,7 @@ const MACPlaces = int(bpf.SockBlMacLimitBL_MAC_PLACES)
 // its index.
 func (m *Maps) MACs() (map[int]MAC, error) {
 	macs := make(map[int]MAC)
-	err := each(m.all[bpf.SockMapBlMac], func(_ *uint32, e *bpf.SockBlMacEntry) {
+	err := Each(m.BlMac, func(_ *uint32, e *bpf.SockBlMacEntry) {
 		if e.Ifindex != 0 {
 			macs[int(e.Ifindex)] = e.Mac
 		}
@@ -35,7 +35,7 @@ func (m *Maps) SetMACs(macs map[int]MAC) error {
 	for ifindex, mac := range macs {
 		entries[ifindex%MACPlaces] = bpf.SockBlMacEntry{Ifindex: uint32(ifindex), Mac: mac}
 	}
-	if _, err := m.all[bpf.SockMapBlMac].BatchUpdate(keys, entries, nil); err != nil {
+	if _, err := m.BlMac.BatchUpdate(keys, entries, nil); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlMac, err)
 	}
 	return nil

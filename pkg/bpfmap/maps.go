@@ -79,6 +79,11 @@ func Setting(mapName string) string { return sized[mapName].setting }
 
 // Maps are the tables in the kernel. They implement [tables.Store].
 type Maps struct {
+	bpf.SockMaps
+	AgentMaps
+	// Entries are gone after [Maps.Close].
+	Entries Entries
+
 	specs map[string]*ebpf.MapSpec
 	all   map[string]*ebpf.Map
 
@@ -86,20 +91,10 @@ type Maps struct {
 	name    *table[bpf.SockBlServiceNameEntry]
 	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
-	agent   *table1[bpf.SockBlAgentEntry]
-	// halfOpen is written by the programs, too.
-	halfOpen *table1[bpf.SockBlHalfOpenEntry]
-	tracking *table1[bpf.SockBlTrackingEntry]
-	// sourcePort is bl_source_port.
-	sourcePort *table1[bpf.SockBlSourcePortEntry]
-	aggregate  *table1[bpf.SockBlAggregateEntry]
-	secret     *table1[bpf.SockBlSecretEntry]
-	// node is bl_node; nodeMu is held while entries are read or written.
-	node   *table1[[MaxNodes]bpf.SockBlNodeEntry]
-	nodeMu sync.Mutex
-	// filterMap is the memory of filter, which is nil when opened for reading.
-	filterMap *table1[bpf.SockBlFilterEntry]
-	filter    *filter
+	mapped  [][]byte   // the memory of Entries
+	nodeMu  sync.Mutex // held while Entries.Node is read or written
+	// filter is nil when opened for reading.
+	filter *filter
 	// endpoints is nil when opened for reading.
 	endpoints *endpoints
 	readOnly  bool // the memory of all tables
@@ -110,6 +105,12 @@ type Maps struct {
 	former map[string]*ebpf.Map
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
+}
+
+// AgentMaps are those that agents write and people read; the programs do not know them.
+type AgentMaps struct {
+	DeviceFault *ebpf.Map `ebpf:"bl_device_fault"`
+	Told        *ebpf.Map `ebpf:"bl_told"`
 }
 
 var _ tables.Store = (*Maps)(nil)
@@ -193,7 +194,7 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if err := m.Barrier(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	if m.sourcePort.entry().LocalMax == 0 {
+	if m.Entries.SourcePort.LocalMax == 0 {
 		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
 	}
 	if m.filter, err = openFilter(m); err != nil {
@@ -331,46 +332,29 @@ func copyCounters(to, from *ebpf.Map) error {
 
 // mapTables maps the memory of the tables that are written in place.
 func (m *Maps) mapTables(readOnly bool) error {
-	var err error
 	m.readOnly = readOnly
-	if m.service, err = openTable[bpf.SockBlServiceEntry](m.all[bpf.SockMapBlService], m.specs[bpf.SockMapBlService], Setting(bpf.SockMapBlService), readOnly); err != nil {
+	// The typed fields share what all holds.
+	c := ebpf.Collection{Maps: maps.Clone(m.all)}
+	err := errors.Join(c.Assign(&m.SockMaps), c.Assign(&m.AgentMaps))
+	if err != nil {
 		return err
 	}
-	if m.name, err = openTable[bpf.SockBlServiceNameEntry](m.all[bpf.SockMapBlServiceName], m.specs[bpf.SockMapBlServiceName], Setting(bpf.SockMapBlServiceName), readOnly); err != nil {
+	if m.service, err = openTable[bpf.SockBlServiceEntry](m.BlService, m.specs[bpf.SockMapBlService], readOnly); err != nil {
 		return err
 	}
-	if m.backend, err = openTable[bpf.SockBlBackendEntry](m.all[bpf.SockMapBlBackend], m.specs[bpf.SockMapBlBackend], Setting(bpf.SockMapBlBackend), readOnly); err != nil {
+	if m.name, err = openTable[bpf.SockBlServiceNameEntry](m.BlServiceName, m.specs[bpf.SockMapBlServiceName], readOnly); err != nil {
 		return err
 	}
-	if m.slot, err = openTable[uint32](m.all[bpf.SockMapBlSlot], m.specs[bpf.SockMapBlSlot], Setting(bpf.SockMapBlSlot), readOnly); err != nil {
+	if m.backend, err = openTable[bpf.SockBlBackendEntry](m.BlBackend, m.specs[bpf.SockMapBlBackend], readOnly); err != nil {
 		return err
 	}
-	if m.aggregate, err = openTable1[bpf.SockBlAggregateEntry](m.all[bpf.SockMapBlAggregate], readOnly); err != nil {
+	if m.slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
 		return err
 	}
-	if m.filterMap, err = openTable1[bpf.SockBlFilterEntry](m.all[bpf.SockMapBlFilter], readOnly); err != nil {
+	if err = m.mapEntries(); err != nil {
 		return err
 	}
-	if m.secret, err = openTable1[bpf.SockBlSecretEntry](m.all[bpf.SockMapBlSecret], readOnly); err != nil {
-		return err
-	}
-	if m.agent, err = openTable1[bpf.SockBlAgentEntry](m.all[bpf.SockMapBlAgent], readOnly); err != nil {
-		return err
-	}
-	if m.tracking, err = openTable1[bpf.SockBlTrackingEntry](m.all[bpf.SockMapBlTracking], readOnly); err != nil {
-		return err
-	}
-	if m.sourcePort, err = openTable1[bpf.SockBlSourcePortEntry](m.all[bpf.SockMapBlSourcePort], readOnly); err != nil {
-		return err
-	}
-	// Who removes flows counts them there, whatever else is left as it is.
-	if m.halfOpen, err = openTable1[bpf.SockBlHalfOpenEntry](m.all[bpf.SockMapBlHalfOpen], false); err != nil {
-		return err
-	}
-	if m.node, err = openTable1[[MaxNodes]bpf.SockBlNodeEntry](m.all[bpf.SockMapBlNode], readOnly); err != nil {
-		return err
-	}
-	m.statChunks, err = countChunks(m.all[bpf.SockMapBlServiceStat])
+	m.statChunks, err = countChunks(m.BlServiceStat)
 	return err
 }
 
@@ -599,7 +583,7 @@ func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Consta
 		s.MaxEntries = max(s.MaxEntries, partLeast())
 	}
 	replaced := maps.Clone(m.all)
-	replaced[bpf.TcMapBlFormerFlow] = cmp.Or(m.former[bpf.SockMapBlFlow], m.all[bpf.SockMapBlFlow])
+	replaced[bpf.TcMapBlFormerFlow] = cmp.Or(m.former[bpf.SockMapBlFlow], m.BlFlow)
 	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
 	for name, kernelMap := range replaced {
 		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
@@ -629,27 +613,7 @@ func (m *Maps) Close() error {
 	if m.slot != nil {
 		errs = append(errs, m.slot.close())
 	}
-	if m.aggregate != nil {
-		errs = append(errs, m.aggregate.close())
-	}
-	if m.filterMap != nil {
-		errs = append(errs, m.filterMap.close())
-	}
-	if m.node != nil {
-		errs = append(errs, m.node.close())
-	}
-	if m.agent != nil {
-		errs = append(errs, m.agent.close())
-	}
-	if m.sourcePort != nil {
-		errs = append(errs, m.sourcePort.close())
-	}
-	if m.tracking != nil {
-		errs = append(errs, m.tracking.close())
-	}
-	if m.halfOpen != nil {
-		errs = append(errs, m.halfOpen.close())
-	}
+	errs = append(errs, m.unmapEntries())
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())
 	}

@@ -123,7 +123,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-func nameOf(name string, family model.Family) tables.ServiceName {
+func webPort(name string, family model.Family) tables.ServiceName {
 	return tables.ServiceName{
 		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
 		Family: family, Type: "ClusterIP", Number: 80,
@@ -136,7 +136,7 @@ func fill(t *testing.T, m *Maps) content {
 	t.Helper()
 	c := content{
 		Snapshot: tables.Snapshot{
-			Names:    map[uint32]tables.ServiceName{0: nameOf("a", model.IPv4), 4095: nameOf("b", model.IPv6), 4096: nameOf("c", model.IPv4), 9000: nameOf("d", model.IPv6)},
+			Names:    map[uint32]tables.ServiceName{0: webPort("a", model.IPv4), 4095: webPort("b", model.IPv6), 4096: webPort("c", model.IPv4), 9000: webPort("d", model.IPv6)},
 			Services: map[uint32]tables.Service{},
 			Backends: map[uint32]tables.Backend{},
 			Frontends: map[tables.FrontendKey]tables.Frontend{
@@ -271,11 +271,11 @@ func TestFilter(t *testing.T) {
 	key := func(i int) tables.FrontendKey {
 		return tables.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP}
 	}
-	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)))
+	must(t, m.PutServiceName(0, webPort("a", model.IPv4)))
 	check := func(m *Maps, from, to int) {
 		t.Helper()
 		set := 0
-		for _, word := range m.filterMap.entry().Word {
+		for _, word := range m.Entries.Filter.Word {
 			for ; word != 0; word &= word - 1 {
 				set++
 			}
@@ -285,7 +285,7 @@ func TestFilter(t *testing.T) {
 		}
 		for i := from; i < to; i++ {
 			k := frontendKey(key(i))
-			if bit := filterBit(&k); m.filterMap.entry().Word[bit/64]>>(bit%64)&1 == 0 {
+			if bit := filterBit(&k); m.Entries.Filter.Word[bit/64]>>(bit%64)&1 == 0 {
 				t.Fatalf("the bit of %s is clear", key(i))
 			}
 		}
@@ -331,7 +331,7 @@ func TestFilterRings(t *testing.T) {
 		}
 	}
 	put := func(id uint32, a model.Algorithm) { must(t, m.PutService(id, tables.Service{Algorithm: a})) }
-	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)), m.PutServiceName(1, nameOf("b", model.IPv4)))
+	must(t, m.PutServiceName(0, webPort("a", model.IPv4)), m.PutServiceName(1, webPort("b", model.IPv4)))
 	check(false)
 	put(0, model.SourceHash)
 	check(false)
@@ -360,7 +360,7 @@ func TestFull(t *testing.T) {
 	sizes := small
 	sizes.Services, sizes.Backends, sizes.Slots, sizes.Frontends, sizes.SourceRanges = 5000, 1, 1, 2, 2
 	m := load(t, bpffs(t), sizes)
-	name := nameOf("a", model.IPv4)
+	name := webPort("a", model.IPv4)
 	must(t, m.PutServiceName(0, name), m.PutServiceName(8191, name))
 	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "--max-services")
 	must(t, m.PutBackend(4095, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}))
@@ -479,8 +479,8 @@ func TestGrowSizes(t *testing.T) {
 	want := fill(t, m)
 	affinity := bpf.SockBlAffinityKey{Netns: 5, Service: 9000}
 	peer := bpf.SockBlUdpPeerKey{Cookie: 7, Port: 53}
-	must(t, m.all[bpf.SockMapBlAffinity].Put(&affinity, &bpf.SockBlAffinityEntry{LastUsed: 11}),
-		m.all[bpf.SockMapBlUdpPeer].Put(&peer, &bpf.SockBlUdpPeerEntry{Member: 13}))
+	must(t, m.BlAffinity.Put(&affinity, &bpf.SockBlAffinityEntry{LastUsed: 11}),
+		m.BlUdpPeer.Put(&peer, &bpf.SockBlUdpPeerEntry{Member: 13}))
 
 	larger := Sizes{
 		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
@@ -491,7 +491,7 @@ func TestGrowSizes(t *testing.T) {
 		wantContent(t, m, want)
 		var a bpf.SockBlAffinityEntry
 		var p bpf.SockBlUdpPeerEntry
-		must(t, m.all[bpf.SockMapBlAffinity].Lookup(&affinity, &a), m.all[bpf.SockMapBlUdpPeer].Lookup(&peer, &p))
+		must(t, m.BlAffinity.Lookup(&affinity, &a), m.BlUdpPeer.Lookup(&peer, &p))
 		if a.LastUsed != 11 || p.Member != 13 {
 			t.Errorf("entries became %+v and %+v", a, p)
 		}
@@ -499,7 +499,7 @@ func TestGrowSizes(t *testing.T) {
 			t.Errorf("%d slots, want %d", got, sizes.Slots)
 		}
 	}
-	name := nameOf("e", model.IPv4)
+	name := webPort("e", model.IPv4)
 	must(t, m.PutServiceName(5*4096-1, name))
 	want.Names[5*4096-1] = name
 	want.Services[5*4096-1] = tables.Service{Algorithm: model.Random}
@@ -619,7 +619,11 @@ func TestMemory(t *testing.T) {
 // memoryOf returns all that is mapped into memory.
 func memoryOf(m *Maps) []byte {
 	return slices.Concat(chunkBytes(m.service), chunkBytes(m.name), chunkBytes(m.backend),
-		chunkBytes(m.slot), m.aggregate.mem, m.filterMap.mem)
+		chunkBytes(m.slot), bytesOf(m.Entries.Aggregate), bytesOf(m.Entries.Filter))
+}
+
+func bytesOf[T any](entry *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(entry)), unsafe.Sizeof(*entry))
 }
 
 func chunkBytes[T any](t *table[T]) []byte {
@@ -699,7 +703,7 @@ func TestAffinities(t *testing.T) {
 		key := bpf.SockBlAffinityKey{Netns: netns, Service: 3}
 		entry := bpf.SockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
 		entry.Backend.Id, entry.Backend.Generation = 5, generation
-		must(t, m.all[bpf.SockMapBlAffinity].Put(&key, &entry))
+		must(t, m.BlAffinity.Put(&key, &entry))
 	}
 	put(77, 2)
 	put(78, 1)
@@ -722,8 +726,8 @@ func TestAffinities(t *testing.T) {
 func TestServiceStats(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for _, id := range []uint32{0, 4095, 4096} {
-		must(t, m.PutServiceName(id, nameOf("a", model.IPv4)))
-		chunk, err := lookupChunk(m.all[bpf.SockMapBlServiceStat], id/4096)
+		must(t, m.PutServiceName(id, webPort("a", model.IPv4)))
+		chunk, err := lookupChunk(m.BlServiceStat, id/4096)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -745,7 +749,7 @@ func TestServiceStats(t *testing.T) {
 			}
 		}
 	}
-	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, nameOf("b", model.IPv4)))
+	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, webPort("b", model.IPv4)))
 	stats, err := m.ServiceStats(4097)
 	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
 		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)
@@ -755,7 +759,7 @@ func TestServiceStats(t *testing.T) {
 func TestReasons(t *testing.T) {
 	m := load(t, bpffs(t), small)
 	for i := range reasons {
-		must(t, m.all[bpf.SockMapBlCounter].Put(uint32(i), perCPU(t, uint64(i))))
+		must(t, m.BlCounter.Put(uint32(i), perCPU(t, uint64(i))))
 	}
 	list, err := m.Reasons()
 	if err != nil {

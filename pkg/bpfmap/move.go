@@ -156,7 +156,7 @@ func moveUsed[K, V any](_ *Maps, _ time.Duration, to, from *ebpf.Map) (Moved, er
 // moved into a smaller table than may begin there.
 func moveFlows(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error) {
 	tail := math.MaxInt32
-	if to == m.all[bpf.SockMapBlFlow] {
+	if to == m.BlFlow {
 		tail = 2 * int(m.maxHalfOpen())
 	}
 	return moveEntries(to, from, tail, func(key *bpf.SockBlFlowKey, entry *bpf.SockBlFlowEntry) (uint64, error) {
@@ -225,7 +225,7 @@ func moveEntries[K, V any](to, from *ebpf.Map, tail int, rank func(*K, *V) (uint
 // moveSome puts those entries into to that are wanted, until so many have been moved.
 func moveSome[K, V any](to, from *ebpf.Map, most int, moved *Moved, wanted func(*K, *V) (bool, error)) error {
 	var errs []error
-	err := each(from, func(key *K, value *V) {
+	err := Each(from, func(key *K, value *V) {
 		ok, err := wanted(key, value)
 		if err != nil {
 			errs = append(errs, err)
@@ -250,7 +250,7 @@ func rankLimit[K, V any](to, from *ebpf.Map, rank func(*K, *V) (uint64, error)) 
 	}
 	var ranks []uint64
 	var errs []error
-	err := each(from, func(key *K, value *V) {
+	err := Each(from, func(key *K, value *V) {
 		r, err := rank(key, value)
 		ranks, errs = append(ranks, r), append(errs, err)
 	})

@@ -43,9 +43,9 @@ func TestMoveToLess(t *testing.T) {
 	first := load(t, dir, sizes)
 	must(t, first.Pin(dir))
 	for i := range 1000 {
-		putFlow(t, first.all[bpf.SockMapBlFlow], i, FlowNew, 0)
-		putFlow(t, first.all[bpf.SockMapBlFlow], 1000+i, FlowEstablished, time.Minute)
-		putFlow(t, first.all[bpf.SockMapBlFlow], 2000+i, FlowEstablished, time.Hour)
+		putFlow(t, first.BlFlow, i, FlowNew, 0)
+		putFlow(t, first.BlFlow, 1000+i, FlowEstablished, time.Minute)
+		putFlow(t, first.BlFlow, 2000+i, FlowEstablished, time.Hour)
 	}
 	must(t, first.Close())
 
@@ -83,13 +83,13 @@ func TestMoveGoesOn(t *testing.T) {
 			sizes.Flows = 10000
 			first := load(t, dir, sizes)
 			must(t, first.Pin(dir))
-			putFlow(t, first.all[bpf.SockMapBlFlow], 1, FlowEstablished, 0)
+			putFlow(t, first.BlFlow, 1, FlowEstablished, 0)
 			must(t, first.Close())
 
 			sizes.Flows = 20000
 			killed := load(t, dir, sizes)
 			must(t, killed.Pin(dir))
-			putFlow(t, killed.all[bpf.SockMapBlFlow], 2, FlowEstablished, 0)
+			putFlow(t, killed.BlFlow, 2, FlowEstablished, 0)
 			must(t, killed.Close())
 
 			sizes.Flows = flows

@@ -11,8 +11,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// MaxNodes is the number of nodes for which there is room, and one: no node has id 0.
-const MaxNodes = bpf.SockBlNodeLimitBL_NODE_MAX
+// maxNodes is the number of nodes for which there is room, and one: no node has id 0.
+const maxNodes = bpf.SockBlNodeLimitBL_NODE_MAX
 
 // Answer is what a node has said when it was asked whether it accepts tunnel traffic.
 type Answer uint32
@@ -55,15 +55,15 @@ type Node struct {
 // Nodes returns the nodes of the cluster by ID. It may be called beside all other methods.
 func (m *Maps) Nodes() ([]Node, error) {
 	names := make(map[uint32]string)
-	err := each(m.all[bpf.SockMapBlNodeName], func(id *uint32, e *bpf.SockBlNodeNameEntry) { names[*id] = bpf.StringOf(e.Name[:]) })
+	err := Each(m.BlNodeName, func(id *uint32, e *bpf.SockBlNodeNameEntry) { names[*id] = bpf.StringOf(e.Name[:]) })
 	if err != nil {
 		return nil, err
 	}
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
 	var list []Node
-	for id := range m.node.entry() {
-		e := &m.node.entry()[id]
+	for id := range m.Entries.Node {
+		e := &m.Entries.Node[id]
 		if e.Addr == (bpf.SockBlAddr{}) {
 			continue
 		}
@@ -85,17 +85,17 @@ func (m *Maps) Nodes() ([]Node, error) {
 // PutNode writes the node of an id. What it has said before stays while the address
 // does.
 func (m *Maps) PutNode(id uint16, n tables.Node) error {
-	if id == 0 || uint32(id) >= uint32(MaxNodes) {
-		return m.limit(bpf.SockMapBlNode).Full()
+	if id == 0 || uint32(id) >= uint32(maxNodes) {
+		return limit(m.BlNode).Full()
 	}
 	key, name := uint32(id), bpf.SockBlNodeNameEntry{}
 	bpf.PutString(name.Name[:], n.Name)
-	if err := m.put(bpf.SockMapBlNodeName, key, &name); err != nil {
+	if err := Put(m.BlNodeName, key, &name); err != nil {
 		return err
 	}
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
-	e := &m.node.entry()[id]
+	e := &m.Entries.Node[id]
 	flags, answer := e.Load()
 	if e.Addr != bpf.AddrOf(n.Addr) {
 		flags, answer = 0, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED
@@ -112,12 +112,12 @@ func (m *Maps) PutNode(id uint16, n tables.Node) error {
 
 // ClearNode takes out the node of an id.
 func (m *Maps) ClearNode(id uint16) error {
-	if err := m.remove(bpf.SockMapBlNodeName, uint32(id)); err != nil {
+	if err := Remove(m.BlNodeName, uint32(id)); err != nil {
 		return err
 	}
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
-	e := &m.node.entry()[id]
+	e := &m.Entries.Node[id]
 	e.Store(0, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
 	e.Addr = bpf.SockBlAddr{}
 	return nil
@@ -126,20 +126,20 @@ func (m *Maps) ClearNode(id uint16) error {
 // PutNodeID makes a source address one of a node.
 func (m *Maps) PutNodeID(addr netip.Addr, id uint16) error {
 	key := bpf.AddrOf(addr)
-	return m.put(bpf.SockMapBlNodeId, &key, uint32(id))
+	return Put(m.BlNodeId, &key, uint32(id))
 }
 
 // DeleteNodeID is the opposite of PutNodeID.
 func (m *Maps) DeleteNodeID(addr netip.Addr) error {
 	key := bpf.AddrOf(addr)
-	return m.remove(bpf.SockMapBlNodeId, &key)
+	return Remove(m.BlNodeId, &key)
 }
 
 // NodeOf returns the id of the node that has an address; 0 when there is none. It may
 // be called beside all other methods.
 func (m *Maps) NodeOf(addr netip.Addr) (uint16, error) {
 	key, id := bpf.AddrOf(addr), uint32(0)
-	err := m.all[bpf.SockMapBlNodeId].Lookup(&key, &id)
+	err := m.BlNodeId.Lookup(&key, &id)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlNodeId, err)
 	}
@@ -148,7 +148,7 @@ func (m *Maps) NodeOf(addr netip.Addr) (uint16, error) {
 
 // Answer returns what a node has said. It may be called beside all other methods.
 func (m *Maps) Answer(id uint16) Answer {
-	_, answer := m.node.entry()[id].Load()
+	_, answer := m.Entries.Node[id].Load()
 	return Answer(answer)
 }
 
@@ -158,7 +158,7 @@ func (m *Maps) Answer(id uint16) Answer {
 func (m *Maps) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
-	e := &m.node.entry()[id]
+	e := &m.Entries.Node[id]
 	if e.Addr != bpf.AddrOf(addr) {
 		return
 	}
@@ -175,8 +175,8 @@ func (m *Maps) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 func (m *Maps) ForgetAnswers() {
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
-	for id := range m.node.entry() {
-		e := &m.node.entry()[id]
+	for id := range m.Entries.Node {
+		e := &m.Entries.Node[id]
 		flags, _ := e.Load()
 		e.Store(flags&^bpf.SockBlNodeFlagBL_NODE_TUNNEL, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
 	}

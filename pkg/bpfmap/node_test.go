@@ -53,7 +53,7 @@ func TestAnswer(t *testing.T) {
 	if id, err := m.NodeOf(elsewhere); id != 0 || err != nil {
 		t.Errorf("%s, which is let in by none, is of node %d: %v", elsewhere, id, err)
 	}
-	for _, id := range []uint16{0, uint16(MaxNodes)} {
-		wantFull(t, m.PutNode(id, node(at, "x", false)), "bl_node", uint32(MaxNodes), "")
+	for _, id := range []uint16{0, uint16(maxNodes)} {
+		wantFull(t, m.PutNode(id, node(at, "x", false)), "bl_node", uint32(maxNodes), "")
 	}
 }

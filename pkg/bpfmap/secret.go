@@ -10,7 +10,7 @@ import (
 // was and is accepted is so at every moment. It reports whether another one is sent than
 // before. It may be called beside all other methods but itself.
 func (m *Maps) SetMarks(sent [8]byte, accepted ...[8]byte) (changed bool) {
-	e := m.secret.entry()
+	e := m.Entries.Secret
 	want := make([]uint64, len(accepted))
 	for i, mark := range accepted {
 		want[i] = binary.NativeEndian.Uint64(mark[:])

@@ -32,7 +32,7 @@ func TestMarks(t *testing.T) {
 			accepted = append(accepted, mark(i))
 		}
 		changed := m.SetMarks(accepted[0], accepted...)
-		got := m.secret.entry()
+		got := m.Entries.Secret
 		slices.Sort(step.want[:])
 		have := got.Accepted
 		slices.Sort(have[:])

@@ -26,7 +26,7 @@ var DefaultSourcePorts = SourcePorts{LocalMin: 32768, LocalMax: 60999}
 // SetSourcePorts tells the programs which source ports are others'. A new flow may meet a part
 // of a change. It may be called beside all other methods.
 func (m *Maps) SetSourcePorts(p SourcePorts) {
-	e := m.sourcePort.entry()
+	e := m.Entries.SourcePort
 	e.LocalMin, e.LocalMax, e.Reserved = p.LocalMin, p.LocalMax, p.Reserved
 }
 
@@ -44,7 +44,7 @@ func (m *Maps) Exhausted() ([]Exhausted, error) {
 	var key bpf.SockBlExhaustedKey
 	var value bpf.SockBlExhaustedEntry
 	var list []Exhausted
-	entries := m.all[bpf.SockMapBlExhausted].Iterate()
+	entries := m.BlExhausted.Iterate()
 	for entries.Next(&key, &value) {
 		x := Exhausted{
 			Backend:  netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port)),

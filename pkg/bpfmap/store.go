@@ -19,16 +19,26 @@ func (m *Maps) Limits() tables.Limits {
 		Services:     m.service.limit,
 		Backends:     m.backend.limit,
 		Slots:        m.slot.limit,
-		Frontends:    m.limit(bpf.SockMapBlFrontend),
-		SourceRanges: m.limit(bpf.SockMapBlSrcrange),
-		Nodes:        m.limit(bpf.SockMapBlNode),
-		NodeIDs:      m.limit(bpf.SockMapBlNodeId),
+		Frontends:    limit(m.BlFrontend),
+		SourceRanges: limit(m.BlSrcrange),
+		Nodes:        limit(m.BlNode),
+		NodeIDs:      limit(m.BlNodeId),
 	}
 }
 
-// limit returns how much a hash or trie takes.
-func (m *Maps) limit(name string) tables.Limit {
-	return tables.Limit{Table: name, Size: m.all[name].MaxEntries(), Setting: Setting(name)}
+// limit returns how much a hash, trie or array takes.
+func limit(kernelMap *ebpf.Map) tables.Limit {
+	name := nameOf(kernelMap)
+	return tables.Limit{Table: name, Size: kernelMap.MaxEntries(), Setting: Setting(name)}
+}
+
+// nameOf returns the name of a map.
+func nameOf(kernelMap *ebpf.Map) string {
+	info, err := kernelMap.Info()
+	if err != nil {
+		return kernelMap.String()
+	}
+	return info.Name
 }
 
 // PutServiceName writes what the id stands for and makes room for its entry.
@@ -50,7 +60,7 @@ func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
 // growStat gives the Services that have an entry their counters. They are not
 // mapped.
 func (m *Maps) growStat() error {
-	outer, inner := m.all[bpf.SockMapBlServiceStat], m.specs[bpf.SockMapBlServiceStat].InnerMap
+	outer, inner := m.BlServiceStat, m.specs[bpf.SockMapBlServiceStat].InnerMap
 	want := m.service.len() / inner.MaxEntries
 	if m.statChunks >= want {
 		return nil
@@ -87,7 +97,7 @@ func (m *Maps) ClearServiceName(id uint32) error {
 }
 
 func (m *Maps) clearStat(id uint32) error {
-	chunk, err := lookupChunk(m.all[bpf.SockMapBlServiceStat], id/uint32(bpf.SockBlChunkBL_CHUNK_SIZE))
+	chunk, err := lookupChunk(m.BlServiceStat, id/uint32(bpf.SockBlChunkBL_CHUNK_SIZE))
 	if err != nil {
 		return err
 	}
@@ -168,23 +178,22 @@ func (m *Maps) PutSlots(first uint32, backends []uint32) error {
 	return nil
 }
 
-// put writes an entry of a hash or trie.
-func (m *Maps) put(name string, key, value any) error {
-	kernelMap := m.all[name]
+// Put writes an entry. The error is a [tables.FullError] when there is no room for another.
+func Put(kernelMap *ebpf.Map, key, value any) error {
 	err := kernelMap.Put(key, value)
 	if noRoom(err) {
-		return m.limit(name).Full()
+		return limit(kernelMap).Full()
 	}
 	if err != nil {
-		return fmt.Errorf("map %s: %w", name, err)
+		return fmt.Errorf("map %s: %w", nameOf(kernelMap), err)
 	}
 	return nil
 }
 
-// remove deletes an entry of a hash or trie; one that is not there is no error.
-func (m *Maps) remove(name string, key any) error {
-	if err := m.all[name].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("map %s: %w", name, err)
+// Remove deletes an entry of a hash or trie; one that is not there is no error.
+func Remove(kernelMap *ebpf.Map, key any) error {
+	if err := kernelMap.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("map %s: %w", nameOf(kernelMap), err)
 	}
 	return nil
 }
@@ -193,7 +202,7 @@ func (m *Maps) remove(name string, key any) error {
 func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) error {
 	k := frontendKey(key)
 	m.filter.add(&k)
-	err := m.put(bpf.SockMapBlFrontend, &k, &bpf.SockBlFrontendEntry{
+	err := Put(m.BlFrontend, &k, &bpf.SockBlFrontendEntry{
 		Service: frontend.Service,
 		Kind:    uint8(frontend.Kind),
 		Flags:   uint8(frontend.Flags),
@@ -208,7 +217,7 @@ func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) err
 // dropFilter takes a key out of the filter unless there still is such a frontend.
 func (m *Maps) dropFilter(k *bpf.SockBlFrontendKey) error {
 	var entry bpf.SockBlFrontendEntry
-	err := m.all[bpf.SockMapBlFrontend].Lookup(k, &entry)
+	err := m.BlFrontend.Lookup(k, &entry)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		m.filter.remove(k)
 		return nil
@@ -219,7 +228,7 @@ func (m *Maps) dropFilter(k *bpf.SockBlFrontendKey) error {
 // DeleteFrontend removes a frontend.
 func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
 	k := frontendKey(key)
-	if err := m.remove(bpf.SockMapBlFrontend, &k); err != nil {
+	if err := Remove(m.BlFrontend, &k); err != nil {
 		return err
 	}
 	m.filter.remove(&k)
@@ -229,19 +238,19 @@ func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
 // PutSourceRange lets a prefix in.
 func (m *Maps) PutSourceRange(r tables.SourceRange) error {
 	key := srcrangeKey(r)
-	return m.put(bpf.SockMapBlSrcrange, &key, uint32(1))
+	return Put(m.BlSrcrange, &key, uint32(1))
 }
 
 // DeleteSourceRange is the opposite of PutSourceRange.
 func (m *Maps) DeleteSourceRange(r tables.SourceRange) error {
 	key := srcrangeKey(r)
-	return m.remove(bpf.SockMapBlSrcrange, &key)
+	return Remove(m.BlSrcrange, &key)
 }
 
 // PutServiceCIDR makes unallocated addresses of the prefix dropped.
 func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
 	key := bpf.CIDRKey(p)
-	if err := m.put(bpf.SockMapBlServiceCidr, &key, uint32(1)); err != nil {
+	if err := Put(m.BlServiceCidr, &key, uint32(1)); err != nil {
 		return err
 	}
 	return m.writeAggregate()
@@ -250,7 +259,7 @@ func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
 // DeleteServiceCIDR is the opposite of PutServiceCIDR.
 func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
 	key := bpf.CIDRKey(p)
-	if err := m.remove(bpf.SockMapBlServiceCidr, &key); err != nil {
+	if err := Remove(m.BlServiceCidr, &key); err != nil {
 		return err
 	}
 	return m.writeAggregate()
@@ -262,13 +271,13 @@ func (m *Maps) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
 	if a.HostOnly {
 		flags |= uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY)
 	}
-	return m.put(bpf.SockMapBlNodeAddr, &key, flags)
+	return Put(m.BlNodeAddr, &key, flags)
 }
 
 // DeleteNodeAddr is the opposite of PutNodeAddr.
 func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 	key := bpf.AddrOf(addr)
-	return m.remove(bpf.SockMapBlNodeAddr, &key)
+	return Remove(m.BlNodeAddr, &key)
 }
 
 // Barrier waits for the programs that are running. The kernel promises that an
@@ -276,7 +285,7 @@ func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 // the former value has ended (maybe_wait_bpf_programs); so the update need not
 // change anything.
 func (m *Maps) Barrier() error {
-	outer := m.all[bpf.SockMapBlService]
+	outer := m.BlService
 	chunk, err := lookupChunk(outer, 0)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil // nothing was ever handed out

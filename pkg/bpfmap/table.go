@@ -3,7 +3,6 @@ package bpfmap
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -30,13 +29,13 @@ type table[T any] struct {
 
 // openTable maps the chunks that exist. perChunk counts T, which may be smaller
 // than the map's value.
-func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, setting string, readOnly bool) (*table[T], error) {
+func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*table[T], error) {
 	inner := spec.InnerMap
 	perChunk := inner.MaxEntries * inner.ValueSize / uint32(unsafe.Sizeof(*new(T)))
 	t := &table[T]{
 		outer:    outer,
 		inner:    inner,
-		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: setting},
+		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: Setting(spec.Name)},
 		perChunk: perChunk,
 		readOnly: readOnly,
 	}
@@ -180,26 +179,3 @@ func (t *table[T]) close() error {
 	t.list.Store(new([][]T))
 	return errors.Join(errs...)
 }
-
-// table1 is a map of one entry, or an array of a fixed number of them, that is mapped
-// into memory. T is all of it.
-type table1[T any] struct {
-	mem []byte
-}
-
-func openTable1[T any](kernelMap *ebpf.Map, readOnly bool) (*table1[T], error) {
-	prot := unix.PROT_READ
-	if !readOnly {
-		prot |= unix.PROT_WRITE
-	}
-	size := max(int(kernelMap.ValueSize()*kernelMap.MaxEntries()), os.Getpagesize())
-	mem, err := unix.Mmap(kernelMap.FD(), 0, size, prot, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("%s: map into memory: %w", kernelMap, err)
-	}
-	return &table1[T]{mem}, nil
-}
-
-func (t *table1[T]) entry() *T { return (*T)(unsafe.Pointer(&t.mem[0])) }
-
-func (t *table1[T]) close() error { return unix.Munmap(t.mem) }

@@ -47,7 +47,7 @@ func (m *Maps) SetRecentlyEvicted(v RecentlyEvicted) error {
 }
 
 func (m *Maps) tell(entry uint32, value any) error {
-	if err := m.all[toldMap].Put(entry, value); err != nil {
+	if err := m.Told.Put(entry, value); err != nil {
 		return fmt.Errorf("map %s: %w", toldMap, err)
 	}
 	return nil
@@ -56,7 +56,7 @@ func (m *Maps) tell(entry uint32, value any) error {
 // RecentlyEvicted returns what the agent has set last; zero when it has not since its start.
 func (m *Maps) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	var e evictedEntry
-	if err := m.all[toldMap].Lookup(toldEvicted, &e); err != nil {
+	if err := m.Told.Lookup(toldEvicted, &e); err != nil {
 		return v, fmt.Errorf("map %s: %w", toldMap, err)
 	}
 	if from := time.Unix(0, e.From); !from.Before(m.Agent().Started) {
@@ -73,7 +73,7 @@ func (m *Maps) SetShort(services int) error {
 // Short returns what SetShort has noted last.
 func (m *Maps) Short() (services int, err error) {
 	var e shortEntry
-	if err := m.all[toldMap].Lookup(toldShort, &e); err != nil {
+	if err := m.Told.Lookup(toldShort, &e); err != nil {
 		return 0, fmt.Errorf("map %s: %w", toldMap, err)
 	}
 	return int(e.Services), nil

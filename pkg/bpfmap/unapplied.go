@@ -34,7 +34,7 @@ func (m *Maps) PutUnapplied(u Unapplied) error {
 	key := unappliedKey(u.Service)
 	value := bpf.SockBlUnappliedEntry{Since: uint64(u.Since.UnixNano()), Next: uint64(u.Next.UnixNano()), Tries: u.Tries}
 	bpf.PutString(value.Error[:], u.Error)
-	if err := m.all[bpf.SockMapBlUnapplied].Put(&key, &value); err != nil && !noRoom(err) {
+	if err := m.BlUnapplied.Put(&key, &value); err != nil && !noRoom(err) {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
 	}
 	return nil
@@ -43,7 +43,7 @@ func (m *Maps) PutUnapplied(u Unapplied) error {
 // DeleteUnapplied notes that a Service has been applied in full.
 func (m *Maps) DeleteUnapplied(service model.Name) error {
 	key := unappliedKey(service)
-	if err := m.all[bpf.SockMapBlUnapplied].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := m.BlUnapplied.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
 	}
 	return nil
@@ -52,7 +52,7 @@ func (m *Maps) DeleteUnapplied(service model.Name) error {
 // Unapplied returns the Services that could not be applied in full, by name.
 func (m *Maps) Unapplied() ([]Unapplied, error) {
 	var list []Unapplied
-	err := each(m.all[bpf.SockMapBlUnapplied], func(key *bpf.SockBlUnappliedKey, value *bpf.SockBlUnappliedEntry) {
+	err := Each(m.BlUnapplied, func(key *bpf.SockBlUnappliedKey, value *bpf.SockBlUnappliedEntry) {
 		list = append(list, Unapplied{
 			Service: model.Name{Namespace: bpf.StringOf(key.Namespace[:]), Name: bpf.StringOf(key.Name[:])},
 			Error:   bpf.StringOf(value.Error[:]),

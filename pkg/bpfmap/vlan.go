@@ -42,7 +42,7 @@ func (f *Frames) key() bpf.SockBlVlanKey {
 // them: to that of an ID.
 func (m *Maps) Frames() (map[Frames]uint32, error) {
 	list := make(map[Frames]uint32)
-	err := each(m.all[bpf.SockMapBlVlan], func(key *bpf.SockBlVlanKey, id *uint32) {
+	err := Each(m.BlVlan, func(key *bpf.SockBlVlanKey, id *uint32) {
 		list[Frames{int(key.Ifindex), tagsOf(key.Tag)}] = *id
 	})
 	return list, err
@@ -59,7 +59,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := m.remove(bpf.SockMapBlVlan, &key); err != nil {
+		if err := Remove(m.BlVlan, &key); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := m.put(bpf.SockMapBlVlan, &key, id); err != nil {
+		if err := Put(m.BlVlan, &key, id); err != nil {
 			return err
 		}
 	}
