@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/health"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/metrics"
@@ -265,7 +266,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx, a.node.changed) }),
 		endless(a.flows.Run),
-		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, maps.SetTracking) }),
+		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),

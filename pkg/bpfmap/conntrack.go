@@ -1,30 +1,6 @@
 package bpfmap
 
-import (
-	"sync/atomic"
-	"time"
-
-	"github.com/cilium/ebpf/btf"
-)
-
-// untrackedFor is how long the programs take it that nothing is tracked.
-const untrackedFor = 3 * time.Second
-
-// SetTracking tells the programs whether netfilter tracks connections in the node's
-// network namespace. They take it that there are some unless told otherwise within the
-// last two seconds. It may be called beside all other methods.
-func (m *Maps) SetTracking(some bool) error {
-	until := uint32(0)
-	if !some {
-		now, err := Clock()
-		if err != nil {
-			return err
-		}
-		until = uint32((now + untrackedFor) / time.Second)
-	}
-	atomic.StoreUint32(&m.Entries.Tracking.NoneUntil, until)
-	return nil
-}
+import "github.com/cilium/ebpf/btf"
 
 // haveConntrack reports whether programs can ask the kernel which connections it tracks:
 // whether connection tracking is built in or loaded, and its types are known.

@@ -205,14 +205,20 @@ func (m *Maps) writeHairpin() error {
 }
 
 // Masquerade returns what SetMasquerade has set.
-func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) {
+func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) { return m.addrsOf(routedDevice) }
+
+// addrsOf returns the addresses in the entry of an index that stands for more than one device.
+func (m *Maps) addrsOf(id uint32) (addr4, addr6 netip.Addr, err error) {
 	var entry bpf.SockBlDeviceEntry
-	if err := m.BlDevice.Lookup(routedDevice, &entry); err != nil {
+	if err := m.BlDevice.Lookup(id, &entry); err != nil {
 		return addr4, addr6, fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
-	d := deviceOf(routedDevice, &entry)
+	d := deviceOf(id, &entry)
 	return d.Addr4, d.Addr6, nil
 }
+
+// Hairpin returns where packets come from that hairpin.
+func (m *Maps) Hairpin() (addr4, addr6 netip.Addr, err error) { return m.addrsOf(hairpinDevice) }
 
 // LocalCIDRs returns the prefixes of pods, sorted.
 func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {

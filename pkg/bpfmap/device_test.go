@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 func TestDeviceIsReadBack(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	want := []Device{
 		{ID: 1, Name: "eth0", Ifindex: 2, Reason: "default route", Addr4: netip.MustParseAddr("192.0.2.1"),
 			Addr6: netip.MustParseAddr("2001:db8::1"), OwnQdisc: true, Root: 1, Tags: Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}},
@@ -26,7 +28,7 @@ func TestDeviceIsReadBack(t *testing.T) {
 }
 
 func TestDeviceIsFoundByItsIfindexOnly(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	ids := func() map[uint32]uint32 {
 		found := make(map[uint32]uint32)
 		if err := Each(m.BlDeviceId, func(ifindex, id *uint32) { found[*ifindex] = *id }); err != nil {
@@ -54,7 +56,7 @@ func TestDeviceIsFoundByItsIfindexOnly(t *testing.T) {
 }
 
 func TestDeviceWithoutIDIsRejected(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	for _, id := range []uint32{0, uint32(MaxDevices) + 1} {
 		err := m.PutDevice(Device{ID: id, Name: "eth0", Ifindex: 2})
 		if err == nil || !strings.Contains(err.Error(), "--devices") {
@@ -64,7 +66,7 @@ func TestDeviceWithoutIDIsRejected(t *testing.T) {
 }
 
 func TestLocalCIDRsAreReplaced(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	for _, want := range [][]netip.Prefix{
 		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
 		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.245.0.0/16")},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -267,7 +266,7 @@ type Affinity struct {
 // Affinities returns the entries of session affinity, those that have expired
 // among them.
 func (m *Maps) Affinities() ([]Affinity, error) {
-	now, err := Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		return nil, err
 	}
@@ -284,15 +283,6 @@ func (m *Maps) Affinities() ([]Affinity, error) {
 		list = append(list, a)
 	})
 	return list, err
-}
-
-// Clock reads the clock that the programs stamp entries with.
-func Clock() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
-		return 0, fmt.Errorf("read the coarse monotonic clock: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
 }
 
 // ServiceStat counts what happened at a Service's frontends.
@@ -400,23 +390,10 @@ func (m *Maps) Reasons() ([]Reason, error) {
 			continue
 		}
 		var err error
-		if r.Count, err = m.counter(bpf.SockBlReason(i)); err != nil {
+		if r.Count, err = m.Counter(bpf.SockBlReason(i)); err != nil {
 			return nil, err
 		}
 		list = append(list, r)
 	}
 	return list, nil
-}
-
-// counter returns what all CPUs have counted.
-func (m *Maps) counter(reason bpf.SockBlReason) (uint64, error) {
-	var perCPU []uint64
-	if err := m.BlCounter.Lookup(uint32(reason), &perCPU); err != nil {
-		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)
-	}
-	var sum uint64
-	for _, n := range perCPU {
-		sum += n
-	}
-	return sum, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // endpointsOf returns the endpoints of Services that the programs find.
@@ -27,7 +28,7 @@ func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 // TestEndpoints: the programs find backends that are on this node, while they are in use, also
 // after another agent has taken over and where two entries are one endpoint.
 func TestEndpoints(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	must(t, m.Pin(dir))
 	here, other := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fd00::1]:80")

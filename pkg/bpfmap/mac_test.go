@@ -3,10 +3,12 @@ package bpfmap
 import (
 	"maps"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 func TestMACsAreReplaced(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	for _, want := range []map[int]MAC{
 		{2: {2, 0, 0, 0, 0, 1}, 3: {}, MACPlaces + 1: {2, 0, 0, 0, 0, 2}},
 		{2: {2, 0, 0, 0, 0, 3}, 2*MACPlaces + 3: {2, 0, 0, 0, 0, 1}},

@@ -415,6 +415,26 @@ func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
 	return aID == bID, nil
 }
 
+// ReadOnly reports whether the maps were opened for reading.
+func (m *Maps) ReadOnly() bool { return m.readOnly }
+
+// Backend returns the entry of an id, or nil beyond the table. The programs read it, too: it is
+// written by [Maps.PutBackend] alone.
+func (m *Maps) Backend(id uint32) *bpf.SockBlBackendEntry { return m.backend.at(id) }
+
+// Counter returns what all CPUs have counted.
+func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
+	var perCPU []uint64
+	if err := m.BlCounter.Lookup(uint32(reason), &perCPU); err != nil {
+		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
+}
+
 // Resized reports whether a pinned map was replaced by one of another size:
 // programs that are at work do not see what is written from now on.
 func (m *Maps) Resized() bool { return m.resized }
@@ -565,7 +585,7 @@ func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Consta
 		return nil, err
 	}
 	if v := spec.Variables[bpf.TcVarBlHalfOpenMax]; v != nil {
-		if err := v.Set(m.maxHalfOpen()); err != nil {
+		if err := v.Set(m.MaxHalfOpen()); err != nil {
 			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlHalfOpenMax, err)
 		}
 	}

@@ -16,12 +16,12 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -29,31 +29,6 @@ import (
 var small = Sizes{
 	Frontends: 2000, Services: 3 * 4096, Backends: 3 * 4096, Slots: 3 * 16384,
 	Affinity: 1000, UDPPeers: 1000, SourceRanges: 100, Flows: 1000, Clients: 1000,
-}
-
-// bpffs makes a BPF file system that has no place in the tree: it is gone with
-// the test, however that ends.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	needRoot(t)
-	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		t.Skipf("needs a BPF file system: %v", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		t.Fatal(err)
-	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(mount) })
-	dir := fmt.Sprintf("/proc/self/fd/%d/pins", mount)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 func needRoot(t *testing.T) {
@@ -219,7 +194,7 @@ func write(t *testing.T, m *Maps, c content) {
 }
 
 func TestSnapshot(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	empty := contentOf(t, m)
 	if len(empty.Names)+len(empty.Backends)+len(empty.Frontends)+len(empty.NodeAddrs)+len(empty.Nodes)+len(empty.NodeIDs) != 0 {
 		t.Fatalf("new maps hold %+v", empty)
@@ -266,7 +241,7 @@ func TestSnapshot(t *testing.T) {
 
 // TestFilter finds the bit of every frontend that is there.
 func TestFilter(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	key := func(i int) tables.FrontendKey {
 		return tables.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP}
@@ -321,7 +296,7 @@ func TestFilter(t *testing.T) {
 
 // TestFilterRings: the filter tells whether there is a Service of Maglev.
 func TestFilterRings(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	check := func(want bool) {
 		t.Helper()
@@ -359,7 +334,7 @@ func wantFull(t *testing.T, err error, table string, size uint32, setting string
 func TestFull(t *testing.T) {
 	sizes := small
 	sizes.Services, sizes.Backends, sizes.Slots, sizes.Frontends, sizes.SourceRanges = 5000, 1, 1, 2, 2
-	m := load(t, bpffs(t), sizes)
+	m := load(t, bpffs.New(t), sizes)
 	name := webPort("a", model.IPv4)
 	must(t, m.PutServiceName(0, name), m.PutServiceName(8191, name))
 	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "--max-services")
@@ -409,7 +384,7 @@ func mapID(t *testing.T, m *ebpf.Map) ebpf.MapID {
 }
 
 func TestTakeOver(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	if _, err := Open(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("open without pins: %v", err)
 	}
@@ -452,7 +427,7 @@ func TestOtherVersion(t *testing.T) {
 		"another size": {Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: small.Frontends * 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := bpffs(t)
+			dir := bpffs.New(t)
 			other, err := ebpf.NewMap(spec)
 			if err != nil {
 				t.Fatal(err)
@@ -474,7 +449,7 @@ func TestOtherVersion(t *testing.T) {
 }
 
 func TestGrowSizes(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	want := fill(t, m)
 	affinity := bpf.SockBlAffinityKey{Netns: 5, Service: 9000}
@@ -510,7 +485,7 @@ func TestGrowSizes(t *testing.T) {
 // TestShrinkSizes rejects sizes that are too small for what is there, and the
 // former maps stay.
 func TestShrinkSizes(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	want := fill(t, m)
 	m = reload(t, m, dir, small)
@@ -538,7 +513,7 @@ func TestShrinkSizes(t *testing.T) {
 
 // TestMoreReasons takes over the counters of a version that had fewer.
 func TestMoreReasons(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	specs, err := mapSpecs(small)
 	if err != nil {
 		t.Fatal(err)
@@ -571,7 +546,7 @@ func perCPU[T any](t *testing.T, value T) []T {
 }
 
 func TestBarrier(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	must(t, m.Barrier())
 	want := fill(t, m)
 	must(t, m.Barrier())
@@ -579,7 +554,7 @@ func TestBarrier(t *testing.T) {
 }
 
 func TestLoadPrograms(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	sockets, err := m.LoadSockets(Constants{HostNetns: 1})
 	must(t, err)
 	devices, err := m.LoadDevices(Constants{HostNetns: 1})
@@ -605,7 +580,7 @@ func TestLoadPrograms(t *testing.T) {
 
 // TestMemory is what a node without a Service pays.
 func TestMemory(t *testing.T) {
-	m := load(t, bpffs(t), DefaultSizes)
+	m := load(t, bpffs.New(t), DefaultSizes)
 	total, err := m.Memory()
 	if err != nil {
 		t.Fatal(err)
@@ -637,7 +612,7 @@ func chunkBytes[T any](t *table[T]) []byte {
 // TestRestore starts again over pinned maps with the same Services: the memory is
 // the same to the byte.
 func TestRestore(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	var want []tables.Desired
 	node := &model.LocalNode{Name: "here"}
@@ -692,10 +667,10 @@ func TestRestore(t *testing.T) {
 }
 
 func TestAffinities(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
 	must(t, m.PutBackend(5, backend))
-	now, err := Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -724,7 +699,7 @@ func TestAffinities(t *testing.T) {
 // TestServiceStats counts connections per Service; another Service that gets the
 // id starts from zero.
 func TestServiceStats(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	for _, id := range []uint32{0, 4095, 4096} {
 		must(t, m.PutServiceName(id, webPort("a", model.IPv4)))
 		chunk, err := lookupChunk(m.BlServiceStat, id/4096)
@@ -757,7 +732,7 @@ func TestServiceStats(t *testing.T) {
 }
 
 func TestReasons(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	for i := range reasons {
 		must(t, m.BlCounter.Put(uint32(i), perCPU(t, uint64(i))))
 	}
@@ -778,7 +753,7 @@ func TestReasons(t *testing.T) {
 }
 
 func TestAgent(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	want := Agent{
 		TunnelPort: 6091, KeepsSockets: true,
@@ -803,7 +778,7 @@ func TestAgent(t *testing.T) {
 // them, and how long an agent takes to start goes with it.
 func TestVerifierMargin(t *testing.T) {
 	const most = 1_000_000 / 10
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	defer m.Close()
 	all := Constants{HostNetns: 1, HostSocketsOnly: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
 	sockets, err := m.LoadSockets(all)

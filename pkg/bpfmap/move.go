@@ -125,7 +125,7 @@ func (m *Maps) closeFormer() error {
 }
 
 func (m *Maps) move(name string, to, from *ebpf.Map) (Moved, error) {
-	now, err := Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		return Moved{}, err
 	}
@@ -157,7 +157,7 @@ func moveUsed[K, V any](_ *Maps, _ time.Duration, to, from *ebpf.Map) (Moved, er
 func moveFlows(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error) {
 	tail := math.MaxInt32
 	if to == m.BlFlow {
-		tail = 2 * int(m.maxHalfOpen())
+		tail = 2 * int(m.MaxHalfOpen())
 	}
 	return moveEntries(to, from, tail, func(key *bpf.SockBlFlowKey, entry *bpf.SockBlFlowEntry) (uint64, error) {
 		if !entry.IsReply() {

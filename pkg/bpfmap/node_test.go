@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // TestAnswer: what a node has said outlives its name and a restart, but not its address
 // and not its id.
 func TestAnswer(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	at, elsewhere := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	node := func(addr netip.Addr, name string, self bool) tables.Node {

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // TestMarks: what is to be accepted is, and nothing else; what is kept stays where it is.
 func TestMarks(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	mark := func(i uint64) (b [8]byte) {
 		binary.NativeEndian.PutUint64(b[:], i)
 		return b

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"maps"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 func TestTagsAreInTheOrderOfTheWire(t *testing.T) {
@@ -16,7 +18,7 @@ func TestTagsAreInTheOrderOfTheWire(t *testing.T) {
 }
 
 func TestFramesAreReplaced(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	five, inner := Tags{{Protocol: 0x8100, ID: 5}}, Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}
 	for _, want := range []map[Frames]uint32{
 		{{Ifindex: 2, Tags: five}: 1, {Ifindex: 2, Tags: inner}: 2},

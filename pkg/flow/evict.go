@@ -4,16 +4,17 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 )
 
 // census is what a walk over the flow table has found, except in the overflow table.
 type census struct {
-	before, after bpfmap.FlowTurnover // the walk
-	entries       int                 // seen
-	flows         int                 // of these, forward entries
-	removed       int                 // of these, removed by the walk
-	halfOpen      int                 // flows that the programs believed half-open beyond those seen
-	size          int                 // entries that there is room for
+	before, after flowmap.Turnover // the walk
+	entries       int              // seen
+	flows         int              // of these, forward entries
+	removed       int              // of these, removed by the walk
+	halfOpen      int              // flows that the programs believed half-open beyond those seen
+	size          int              // entries that there is room for
 }
 
 // evictions tells how many flows the kernel has evicted, which it does not report: what was
@@ -47,7 +48,7 @@ type sample struct {
 
 // note returns the flows evicted since the last census.
 func (e *evictions) note(c census) (established, halfOpen int) {
-	gone := func(t bpfmap.FlowTurnover) int64 { return int64(t.Removed) + int64(t.RemovedByAgent) }
+	gone := func(t flowmap.Turnover) int64 { return int64(t.Removed) + int64(t.RemovedByAgent) }
 	if !e.begun {
 		e.begun, e.start = true, int64(c.after.Added)-gone(c.before)-int64(c.entries)
 		return 0, 0

@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -81,7 +82,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName) {
-	list, err := d.maps.Exhausted()
+	list, err := flowmap.New(d.maps).Exhausted()
 	if err != nil {
 		klog.ErrorS(err, "Endpoints without free source ports could not be read")
 		return

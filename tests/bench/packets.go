@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -264,8 +265,8 @@ func (b *packetBench) contestants(runs map[string]run) []contestant {
 // settle tells the programs what an agent would: that no half-open flow is left, for
 // beyond their share new flows go to another table, and that netfilter tracks nothing.
 func (b *packetBench) settle() error {
-	b.maps.CountHalfOpen(b.maps.HalfOpen(), 0)
-	return b.maps.SetTracking(false)
+	flowmap.New(b.maps).CountHalfOpen(flowmap.New(b.maps).HalfOpen(), 0)
+	return flowmap.New(b.maps).SetTracking(false)
 }
 
 // fill runs so often that each new flow evicts another.

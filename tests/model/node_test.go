@@ -13,7 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -238,9 +240,9 @@ type flowKey struct {
 }
 
 // flows returns the table as people see it, and how many flows have several entries.
-func (n *node) flows() (map[flowKey]bpfmap.Flow, error) {
-	all := make(map[flowKey]bpfmap.Flow)
-	for batch, err := range n.maps.FlowBatches(bpfmap.Clock) {
+func (n *node) flows() (map[flowKey]flowmap.Flow, error) {
+	all := make(map[flowKey]flowmap.Flow)
+	for batch, err := range flowmap.New(n.maps).Batches(bpf.Clock) {
 		if err != nil {
 			return nil, err
 		}
@@ -269,19 +271,19 @@ func (n *node) forget(key *flowKey, half bool) error {
 		if half {
 			f.Source = netip.AddrPort{}
 		}
-		if err := n.maps.DeleteFlow(&f); err != nil {
+		if err := flowmap.New(n.maps).Delete(&f); err != nil {
 			return err
 		}
 	}
 	if key != nil {
 		return nil
 	}
-	for batch, err := range n.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(n.maps).Batches(bpf.Clock) {
 		if err != nil {
 			return err
 		}
 		for i := range batch.Replies {
-			if _, err := n.maps.ExpireReply(&batch.Replies[i]); err != nil {
+			if _, err := flowmap.New(n.maps).ExpireReply(&batch.Replies[i]); err != nil {
 				return err
 			}
 		}

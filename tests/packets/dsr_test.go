@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -178,9 +179,9 @@ func (c *cluster) checkDirect(t *testing.T, may ...string) {
 }
 
 // flowsOf returns the flows of a node.
-func (c *cluster) flowsOf(t *testing.T, n *node) []bpfmap.Flow {
+func (c *cluster) flowsOf(t *testing.T, n *node) []flowmap.Flow {
 	t.Helper()
-	return withMaps(t, n, func(maps *bpfmap.Maps) []bpfmap.Flow {
+	return withMaps(t, n, func(maps *bpfmap.Maps) []flowmap.Flow {
 		flows, _ := allFlows(t, maps)
 		return flows
 	})

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -113,7 +114,7 @@ func TestAffinityOfTheNextSecond(t *testing.T) {
 func (x *xdpBench) advanceClients(t *testing.T, by time.Duration) {
 	t.Helper()
 	m := pinned(t, x.BPFFS, "bl_new_client")
-	now, err := bpfmap.Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		t.Fatal(err)
 	}

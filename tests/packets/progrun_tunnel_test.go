@@ -14,7 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -444,9 +446,9 @@ func (b *bench) flows(t *testing.T) (flows, replies int) {
 }
 
 // allFlows returns all flows and how many reply entries there are.
-func allFlows(t *testing.T, maps *bpfmap.Maps) (flows []bpfmap.Flow, replies int) {
+func allFlows(t *testing.T, maps *bpfmap.Maps) (flows []flowmap.Flow, replies int) {
 	t.Helper()
-	for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -572,10 +574,12 @@ func control(family byte) []byte {
 
 // crowd lets the programs know of so many half-open flows that the next ones go to the
 // table beside.
-func crowd(maps *bpfmap.Maps) { maps.CountHalfOpen(maps.HalfOpen(), maps.MaxFlows()) }
+func crowd(maps *bpfmap.Maps) {
+	flowmap.New(maps).CountHalfOpen(flowmap.New(maps).HalfOpen(), maps.MaxFlows())
+}
 
 // onlyFlow returns the one flow that is there.
-func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only bpfmap.Flow, replies int) {
+func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only flowmap.Flow, replies int) {
 	t.Helper()
 	flows, replies := allFlows(t, maps)
 	if len(flows) != 1 {
@@ -610,7 +614,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d: verdict %d", i, int32(got))
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.LeavesByTunnel || replies != 0 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != flowmap.LeavesByTunnel || replies != 0 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}
@@ -635,7 +639,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d is dropped", i)
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.ComesByTunnel || replies != 1 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != flowmap.ComesByTunnel || replies != 1 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}

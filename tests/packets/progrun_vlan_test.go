@@ -14,7 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -332,12 +334,12 @@ func TestXDPLeavesOtherTags(t *testing.T) {
 // forgetFlows deletes all flows.
 func (b *vlanBench) forgetFlows(t *testing.T) {
 	t.Helper()
-	for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(b.maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range batch.Flows {
-			if err := b.maps.DeleteFlow(&batch.Flows[i]); err != nil {
+			if err := flowmap.New(b.maps).Delete(&batch.Flows[i]); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -16,7 +16,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -173,7 +175,7 @@ func TestXDPLeavesFramesOfOthers(t *testing.T) {
 			t.Errorf("%s: verdict %d on a frame for the device", name, verdict)
 		}
 	})
-	for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(b.maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +263,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 			}
 		}
 	}
-	if half := b.maps.HalfOpen().Count; half != int64(flows) {
+	if half := flowmap.New(b.maps).HalfOpen().Count; half != int64(flows) {
 		t.Errorf("%d flows are half-open, want %d", half, flows)
 	}
 	stats, err := b.maps.ServiceStats(16)

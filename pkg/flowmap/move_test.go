@@ -1,4 +1,4 @@
-package bpfmap
+package flowmap
 
 import (
 	"encoding/binary"
@@ -11,12 +11,14 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/bpffs"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 // putFlow writes both entries of a flow of the i-th client into a table.
-func putFlow(t *testing.T, table *ebpf.Map, i int, state FlowState, idle time.Duration) {
+func putFlow(t *testing.T, table *ebpf.Map, i int, state State, idle time.Duration) {
 	t.Helper()
-	now, err := Clock()
+	now, err := bpf.Clock()
 	must(t, err)
 	client := movingClient(i)
 	bits := uint8(state)
@@ -37,20 +39,20 @@ func movingClient(i int) netip.AddrPort {
 // TestMoveToLess: a smaller flow table keeps the flows that are established, those used
 // last before others, whole; of half-open ones no more than may begin there.
 func TestMoveToLess(t *testing.T) {
-	dir := bpffs(t)
-	sizes := small
+	dir := bpffs.New(t)
+	sizes := maptest.Small
 	sizes.Flows = 16384
-	first := load(t, dir, sizes)
+	first := maptest.Load(t, dir, sizes)
 	must(t, first.Pin(dir))
 	for i := range 1000 {
-		putFlow(t, first.BlFlow, i, FlowNew, 0)
-		putFlow(t, first.BlFlow, 1000+i, FlowEstablished, time.Minute)
-		putFlow(t, first.BlFlow, 2000+i, FlowEstablished, time.Hour)
+		putFlow(t, first.BlFlow, i, StateNew, 0)
+		putFlow(t, first.BlFlow, 1000+i, StateEstablished, time.Minute)
+		putFlow(t, first.BlFlow, 2000+i, StateEstablished, time.Hour)
 	}
 	must(t, first.Close())
 
 	sizes.Flows = 4096 // room for some 1,900 flows
-	m := load(t, dir, sizes)
+	m := maptest.Load(t, dir, sizes)
 	moved, err := m.Move()
 	must(t, err)
 	kept := make([]int, 3)
@@ -78,22 +80,22 @@ func TestMoveToLess(t *testing.T) {
 func TestMoveGoesOn(t *testing.T) {
 	for name, flows := range map[string]uint32{"the size of the killed one": 20000, "another size": 30000} {
 		t.Run(name, func(t *testing.T) {
-			dir := bpffs(t)
-			sizes := small
+			dir := bpffs.New(t)
+			sizes := maptest.Small
 			sizes.Flows = 10000
-			first := load(t, dir, sizes)
+			first := maptest.Load(t, dir, sizes)
 			must(t, first.Pin(dir))
-			putFlow(t, first.BlFlow, 1, FlowEstablished, 0)
+			putFlow(t, first.BlFlow, 1, StateEstablished, 0)
 			must(t, first.Close())
 
 			sizes.Flows = 20000
-			killed := load(t, dir, sizes)
+			killed := maptest.Load(t, dir, sizes)
 			must(t, killed.Pin(dir))
-			putFlow(t, killed.BlFlow, 2, FlowEstablished, 0)
+			putFlow(t, killed.BlFlow, 2, StateEstablished, 0)
 			must(t, killed.Close())
 
 			sizes.Flows = flows
-			m := load(t, dir, sizes)
+			m := maptest.Load(t, dir, sizes)
 			if !m.Resized() {
 				t.Fatal("the programs at work are not to be replaced")
 			}

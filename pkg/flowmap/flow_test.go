@@ -1,7 +1,8 @@
-package bpfmap
+package flowmap
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"net/netip"
 	"testing"
@@ -10,9 +11,11 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -21,6 +24,20 @@ var (
 	flowService = netip.MustParseAddrPort("10.96.0.1:80")
 	flowBackend = netip.MustParseAddrPort("10.1.0.1:8080")
 )
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func webPort(name string, family model.Family) tables.ServiceName {
+	return tables.ServiceName{
+		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
+		Family: family, Type: "ClusterIP", Number: 80,
+	}
+}
 
 // The flags of the TCP header that the tests send.
 const (
@@ -47,7 +64,7 @@ func tcpPacket(src, dst netip.AddrPort, flags byte) []byte {
 }
 
 // serveFlows brings a Service into the maps and returns the programs.
-func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
+func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	t.Helper()
 	const service, backend = 3, 5
 	must(t,
@@ -57,8 +74,8 @@ func serveFlows(t *testing.T, m *Maps) map[string]*ebpf.Program {
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
-	must(t, m.SetMACs(map[int]MAC{1: {}})) // of the loopback device, at which the kernel runs programs
-	constants := Constants{TunnelPort: 6091, TunnelClamp: true}
+	must(t, m.SetMACs(map[int]bpfmap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
+	constants := bpfmap.Constants{TunnelPort: 6091, TunnelClamp: true}
 	programs, err := m.LoadDevices(constants, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	if err != nil {
 		t.Fatal(err)
@@ -82,9 +99,9 @@ func send(t *testing.T, program *ebpf.Program, packet []byte) {
 }
 
 // flowTable reads the whole table.
-func flowTable(t *testing.T, m *Maps) (flows []Flow, replies []FlowReply) {
+func flowTable(t *testing.T, m *bpfmap.Maps) (flows []Flow, replies []Reply) {
 	t.Helper()
-	for batch, err := range m.FlowBatches(Clock) {
+	for batch, err := range New(m).Batches(bpf.Clock) {
 		must(t, err)
 		flows = append(flows, batch.Flows...)
 		replies = append(replies, batch.Replies...)
@@ -94,20 +111,20 @@ func flowTable(t *testing.T, m *Maps) (flows []Flow, replies []FlowReply) {
 
 // TestFlow follows a connection that the programs serve, to its end.
 func TestFlow(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	toService := func(flags byte) { send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, flags)) }
 	reply := func(flags byte) { send(t, programs[bpf.TcProgBlEgress], tcpPacket(flowBackend, flowClient, flags)) }
 	for _, step := range []struct {
 		act  func(byte)
 		with byte
-		want FlowState
+		want State
 	}{
-		{toService, tcpSYN, FlowNew},
-		{reply, tcpSYN | tcpACK, FlowSynReceived},
-		{toService, tcpACK, FlowEstablished},
-		{reply, tcpFIN | tcpACK, FlowBackendClosing},
-		{toService, tcpFIN | tcpACK, FlowClosed},
+		{toService, tcpSYN, StateNew},
+		{reply, tcpSYN | tcpACK, StateSynReceived},
+		{toService, tcpACK, StateEstablished},
+		{reply, tcpFIN | tcpACK, StateBackendClosing},
+		{toService, tcpFIN | tcpACK, StateClosed},
 	} {
 		step.act(step.with)
 		flows, replies := flowTable(t, m)
@@ -125,7 +142,7 @@ func TestFlow(t *testing.T) {
 		}
 	}
 	flows, _ := flowTable(t, m)
-	must(t, m.DeleteFlow(&flows[0]), m.DeleteFlow(&flows[0]))
+	must(t, New(m).Delete(&flows[0]), New(m).Delete(&flows[0]))
 	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
 		t.Errorf("%v and %v are left", flows, replies)
 	}
@@ -140,25 +157,25 @@ func TestFlowAborted(t *testing.T) {
 		flags      byte
 	}
 	syn, synACK := packet{client, tcpSYN}, packet{backend, tcpSYN | tcpACK}
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	for i, c := range []struct {
 		packets []packet
-		want    FlowState
+		want    State
 	}{
-		{[]packet{syn, {backend, tcpRST | tcpACK}}, FlowAborted},
-		{[]packet{syn, {client, tcpRST}}, FlowAborted},
-		{[]packet{syn, {client, tcpFIN | tcpACK}}, FlowAborted},
-		{[]packet{syn, synACK, {client, tcpRST}}, FlowAborted},
-		{[]packet{syn, synACK, {client, tcpRST}, {client, tcpACK}, {backend, tcpFIN | tcpACK}}, FlowAborted},
-		{[]packet{syn, synACK, {client, tcpRST}, syn}, FlowNew},
-		{[]packet{syn, synACK, synACK, syn}, FlowSynReceived},
-		{[]packet{syn, synACK, {client, tcpFIN | tcpACK}}, FlowClientClosing},
-		{[]packet{syn, {backend, tcpFIN | tcpACK}}, FlowBackendClosing},
-		{[]packet{syn, synACK, {client, tcpACK}, {client, tcpRST}}, FlowClosed},
+		{[]packet{syn, {backend, tcpRST | tcpACK}}, StateAborted},
+		{[]packet{syn, {client, tcpRST}}, StateAborted},
+		{[]packet{syn, {client, tcpFIN | tcpACK}}, StateAborted},
+		{[]packet{syn, synACK, {client, tcpRST}}, StateAborted},
+		{[]packet{syn, synACK, {client, tcpRST}, {client, tcpACK}, {backend, tcpFIN | tcpACK}}, StateAborted},
+		{[]packet{syn, synACK, {client, tcpRST}, syn}, StateNew},
+		{[]packet{syn, synACK, synACK, syn}, StateSynReceived},
+		{[]packet{syn, synACK, {client, tcpFIN | tcpACK}}, StateClientClosing},
+		{[]packet{syn, {backend, tcpFIN | tcpACK}}, StateBackendClosing},
+		{[]packet{syn, synACK, {client, tcpACK}, {client, tcpRST}}, StateClosed},
 	} {
 		client := netip.AddrPortFrom(flowClient.Addr(), flowClient.Port()+uint16(i))
-		before := m.HalfOpen().Count
+		before := New(m).HalfOpen().Count
 		for _, p := range c.packets {
 			if p.fromClient {
 				send(t, programs[bpf.TcProgBlIngress], tcpPacket(client, flowService, p.flags))
@@ -175,32 +192,32 @@ func TestFlowAborted(t *testing.T) {
 		if flows[0].State.HalfOpen() {
 			halfOpen = 1
 		}
-		if n := m.HalfOpen().Count - before; n != halfOpen {
+		if n := New(m).HalfOpen().Count - before; n != halfOpen {
 			t.Errorf("after %v the programs count %d half-open flows, want %d", c.packets, n, halfOpen)
 		}
-		must(t, m.DeleteFlow(&flows[0]))
+		must(t, New(m).Delete(&flows[0]))
 	}
 }
 
 // TestExpireFlow leaves alone what came to life again since it was read.
 func TestExpireFlow(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
 	flows, replies := flowTable(t, m)
 
 	used := flows[0]
 	used.used--
-	if removed, err := m.ExpireFlow(&used); removed || err != nil {
+	if removed, err := New(m).Expire(&used); removed || err != nil {
 		t.Errorf("a flow that was used since: removed %t, %v", removed, err)
 	}
-	if removed, err := m.ExpireReply(&replies[0]); removed || err != nil {
+	if removed, err := New(m).ExpireReply(&replies[0]); removed || err != nil {
 		t.Errorf("the reply entry of a flow: removed %t, %v", removed, err)
 	}
-	if removed, err := m.ExpireFlow(&flows[0]); !removed || err != nil {
+	if removed, err := New(m).Expire(&flows[0]); !removed || err != nil {
 		t.Errorf("an idle flow: removed %t, %v", removed, err)
 	}
-	if removed, err := m.ExpireFlow(&flows[0]); removed || err != nil {
+	if removed, err := New(m).Expire(&flows[0]); removed || err != nil {
 		t.Errorf("a flow that is gone: removed %t, %v", removed, err)
 	}
 	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
@@ -210,11 +227,11 @@ func TestExpireFlow(t *testing.T) {
 
 // TestFlowMadeAgain reads a forward entry that a reply made: it is as it was.
 func TestFlowMadeAgain(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
 	flows, _ := flowTable(t, m)
-	must(t, Remove(m.BlFlow, flows[0].key()))
+	must(t, bpfmap.Remove(m.BlFlow, flows[0].key()))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 {
 		t.Fatalf("%v and %v", flows, replies)
 	}
@@ -228,19 +245,19 @@ func TestFlowMadeAgain(t *testing.T) {
 // TestFlowSource tells what a backend on another node sees: the address of the
 // device, in both families, as long as it has one.
 func TestFlowSource(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	device := Device{ID: 9, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8::1")}
+	m := maptest.New(t, maptest.Small)
+	device := bpfmap.Device{ID: 9, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8::1")}
 	must(t, m.PutDevice(device))
 	put := func(client, service, backend string) {
 		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
 		to := netip.MustParseAddrPort(backend)
 		entry := forwardEntry(to, bpf.Hton16(61000), device.ID, uint8(bpf.SockBlFlowBitsBL_FLOW_SNAT))
-		must(t, Put(m.BlFlow, key, &entry))
+		must(t, bpfmap.Put(m.BlFlow, key, &entry))
 		flow := Flow{Source: netip.AddrPortFrom(device.Addr4, 61000), Backend: to, Protocol: model.UDP}
 		if to.Addr().Is6() {
 			flow.Source = netip.AddrPortFrom(device.Addr6, 61000)
 		}
-		must(t, Put(m.BlFlow, flow.replyKey(), replyEntry(key)))
+		must(t, bpfmap.Put(m.BlFlow, flow.replyKey(), replyEntry(key)))
 	}
 	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
 	put("[fd00:7::7]:40000", "[fd00:96::1]:53", "[fd00:1::1]:5353")
@@ -256,7 +273,7 @@ func TestFlowSource(t *testing.T) {
 		if f.Source != netip.AddrPortFrom(want, 61000) || f.Device != device.Name || !f.SNAT {
 			t.Errorf("flow is %+v", f)
 		}
-		must(t, m.DeleteFlow(&f))
+		must(t, New(m).Delete(&f))
 	}
 	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
 		t.Errorf("%v and %v are left", flows, replies)
@@ -268,17 +285,17 @@ func TestFlowSource(t *testing.T) {
 	if flows[0].Source.IsValid() {
 		t.Errorf("source is %s without a device", flows[0].Source)
 	}
-	must(t, m.DeleteFlow(&flows[0]))
+	must(t, New(m).Delete(&flows[0]))
 	flows, replies := flowTable(t, m)
 	if len(flows) != 0 || len(replies) != 1 {
 		t.Fatalf("%v and %v are left", flows, replies)
 	}
 	used := replies[0]
 	used.touched++
-	if removed, err := m.ExpireReply(&used); removed || err != nil {
+	if removed, err := New(m).ExpireReply(&used); removed || err != nil {
 		t.Errorf("a reply entry that was used since: removed %t, %v", removed, err)
 	}
-	if removed, err := m.ExpireReply(&replies[0]); !removed || err != nil {
+	if removed, err := New(m).ExpireReply(&replies[0]); !removed || err != nil {
 		t.Errorf("a reply entry without a flow: removed %t, %v", removed, err)
 	}
 }
@@ -305,13 +322,13 @@ func replyEntry(forward *bpf.SockBlFlowKey) *bpf.SockBlFlowEntry {
 // TestFlowStolenReply: the reply entry of another flow, which has taken the port since, stays
 // when a flow is removed.
 func TestFlowStolenReply(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	f := Flow{Protocol: model.UDP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
 	entry := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, 0)
-	must(t, Put(m.BlFlow, f.key(), &entry))
+	must(t, bpfmap.Put(m.BlFlow, f.key(), &entry))
 	other := flowKey(flowClient, netip.AddrPortFrom(flowService.Addr(), 4242), model.UDP)
-	must(t, Put(m.BlFlow, f.replyKey(), replyEntry(other)))
-	must(t, m.DeleteFlow(&f))
+	must(t, bpfmap.Put(m.BlFlow, f.replyKey(), replyEntry(other)))
+	must(t, New(m).Delete(&f))
 	if flows, replies := flowTable(t, m); len(flows) != 0 || len(replies) != 1 || replies[0].forward != *other {
 		t.Errorf("%v and %v are left", flows, replies)
 	}
@@ -331,7 +348,7 @@ func TestFlowStamps(t *testing.T) {
 		{65535, 65536, 0},
 		{70000, 70000 - 65000, 65000 * time.Second},
 	} {
-		r := flowReader{seconds: c.now, backend: func(uint32) *bpf.SockBlBackendEntry { return nil }}
+		r := reader{seconds: c.now, backend: func(uint32) *bpf.SockBlBackendEntry { return nil }}
 		entry := &bpf.SockBlFlowEntry{}
 		entry.Reply().Touched = uint16(c.stamp)
 		reply := r.reply(&bpf.SockBlFlowKey{}, entry)
@@ -354,9 +371,9 @@ func nthClient(n int) netip.AddrPort {
 // TestOverflow: connections that are half-open take up no more than their share of the
 // table, and one that began beyond it moves there when it is established.
 func TestOverflow(t *testing.T) {
-	sizes := small
+	sizes := maptest.Small
 	sizes.Flows = 8000
-	m := load(t, bpffs(t), sizes)
+	m := maptest.New(t, sizes)
 	programs := serveFlows(t, m)
 	toService := func(n int, flags byte) {
 		send(t, programs[bpf.TcProgBlIngress], tcpPacket(nthClient(n), flowService, flags))
@@ -381,7 +398,7 @@ func TestOverflow(t *testing.T) {
 		if got["established"] != established || got["half-open"] != halfOpen || got["overflow"] != overflow || len(replies) != len(flows) {
 			t.Fatalf("%s: %v and %d reply entries, want %d established, %d half-open, %d in the overflow table", what, got, len(replies), established, halfOpen, overflow)
 		}
-		if n := m.HalfOpen().Count; n != int64(halfOpen) {
+		if n := New(m).HalfOpen().Count; n != int64(halfOpen) {
 			t.Errorf("%s: the programs have counted %d half-open flows, want %d", what, n, halfOpen)
 		}
 	}
@@ -390,14 +407,14 @@ func TestOverflow(t *testing.T) {
 		toService(n, tcpSYN)
 	}
 	want("a share of SYNs", 0, share, 0)
-	if m.HalfOpen().Overflow != 0 {
+	if New(m).HalfOpen().Overflow != 0 {
 		t.Error("the overflow table is in use")
 	}
 	for n := share; n < share+3; n++ {
 		toService(n, tcpSYN)
 	}
 	want("more SYNs", 0, share, 3)
-	if m.HalfOpen().Overflow == 0 {
+	if New(m).HalfOpen().Overflow == 0 {
 		t.Error("the overflow table is not in use")
 	}
 	reply(share, tcpSYN|tcpACK)
@@ -422,8 +439,8 @@ func TestOverflow(t *testing.T) {
 	}
 	flows, _ := flowTable(t, m)
 	for i := range flows {
-		if flows[i].State == FlowClosed || flows[i].Overflow {
-			must(t, m.DeleteFlow(&flows[i]))
+		if flows[i].State == StateClosed || flows[i].Overflow {
+			must(t, New(m).Delete(&flows[i]))
 		}
 	}
 	want("those that were established are gone, and the overflow", 0, share, 0)
@@ -432,14 +449,14 @@ func TestOverflow(t *testing.T) {
 // TestFlowTunnel tells which way flows go by the tunnel, and forgets one that leaves by it
 // and nothing else.
 func TestFlowTunnel(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	must(t, m.PutDevice(Device{ID: 9, Name: "uplink0", Ifindex: 7}))
+	m := maptest.New(t, maptest.Small)
+	must(t, m.PutDevice(bpfmap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))
 	node := tables.Node{Addr: netip.MustParseAddr("192.0.2.33"), Name: "far"}
 	must(t, m.PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
 		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(bpf.SockBlFlowBitsBL_FLOW_TUNNEL))
-		must(t, Put(m.BlFlow, flowKey(client, flowService, model.TCP), &entry))
+		must(t, bpfmap.Put(m.BlFlow, flowKey(client, flowService, model.TCP), &entry))
 	}
 	other := netip.AddrPortFrom(flowClient.Addr(), 3)
 	third := netip.AddrPortFrom(flowClient.Addr(), 4)
@@ -447,9 +464,9 @@ func TestFlowTunnel(t *testing.T) {
 	put(third, 9, 4)      // to a node that is gone
 	put(other, 0, bpf.Hton16(other.Port()))
 	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
-	must(t, Put(m.BlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
+	must(t, bpfmap.Put(m.BlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
 	type way struct {
-		tunnel FlowTunnel
+		tunnel Tunnel
 		node   tables.Node
 		source netip.AddrPort
 		device string
@@ -465,14 +482,14 @@ func TestFlowTunnel(t *testing.T) {
 			t.Errorf("the flow of %s is %+v, want %+v", f.Client, got, want[f.Client])
 		}
 		if f.Tunnel == LeavesByTunnel {
-			must(t, m.DeleteFlow(&f))
+			must(t, New(m).Delete(&f))
 		}
 	}
 	flows, replies := flowTable(t, m)
 	if len(flows) != 1 || len(replies) != 1 {
 		t.Fatalf("%v and %v are left", flows, replies)
 	}
-	must(t, m.DeleteFlow(&flows[0]))
+	must(t, New(m).Delete(&flows[0]))
 	if flows, replies := flowTable(t, m); len(flows)+len(replies) != 0 {
 		t.Errorf("%v and %v are left", flows, replies)
 	}

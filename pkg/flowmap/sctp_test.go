@@ -1,4 +1,4 @@
-package bpfmap
+package flowmap
 
 import (
 	"bytes"
@@ -11,9 +11,11 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 // Types of SCTP chunks.
@@ -42,7 +44,7 @@ var sctpFamilies = map[model.Family]sctpFamily{
 
 // serveSCTP brings a Service of both families into the maps and returns the
 // programs.
-func serveSCTP(t *testing.T, m *Maps) map[string]*ebpf.Program {
+func serveSCTP(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	t.Helper()
 	for family, f := range sctpFamilies {
 		id := uint32(family)
@@ -54,7 +56,7 @@ func serveSCTP(t *testing.T, m *Maps) map[string]*ebpf.Program {
 			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))
 	}
-	programs, err := m.LoadDevices(Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
+	programs, err := m.LoadDevices(bpfmap.Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	must(t, err)
 	t.Cleanup(func() {
 		for _, p := range programs {
@@ -123,7 +125,7 @@ func internetSum(p []byte) uint16 {
 // TestSCTPChecksum sends random packets both ways: each comes out as if its sender
 // had made it with the other addresses and ports.
 func TestSCTPChecksum(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	random := rand.New(rand.NewPCG(1, 2))
 	for family, f := range sctpFamilies {
@@ -166,7 +168,7 @@ func TestSCTPChecksum(t *testing.T) {
 // TestSCTPDamaged: a wrong checksum does not become a right one, and what is cut
 // short passes as it is.
 func TestSCTPDamaged(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	for family, f := range sctpFamilies {
 		in := sctpPacket(f.client, f.service, nil, []byte{sctpInit, 0, 0, 4})
@@ -194,7 +196,7 @@ func sctpRun(t *testing.T, program *ebpf.Program, packet []byte) []byte {
 
 // TestSCTPFlow follows associations that the programs serve, to their end.
 func TestSCTPFlow(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	f := sctpFamilies[model.IPv4]
 	toService := func(chunk byte) {
@@ -210,19 +212,19 @@ func TestSCTPFlow(t *testing.T) {
 	for _, step := range []struct {
 		act  func(byte)
 		with byte
-		want FlowState
+		want State
 	}{
-		{toService, sctpInit, FlowNew},
-		{reply, sctpInitAck, FlowSynReceived},
-		{toService, sctpCookieEcho, FlowEstablished},
-		{reply, sctpCookieAck, FlowEstablished},
-		{toService, sctpData, FlowEstablished},
-		{toService, sctpShutdown, FlowClientClosing},
-		{reply, sctpShutdownAck, FlowClosed},
-		{toService, sctpShutdownComplete, FlowClosed},
-		{toService, sctpInit, FlowNew},
-		{reply, sctpInitAck, FlowSynReceived},
-		{reply, sctpAbort, FlowAborted},
+		{toService, sctpInit, StateNew},
+		{reply, sctpInitAck, StateSynReceived},
+		{toService, sctpCookieEcho, StateEstablished},
+		{reply, sctpCookieAck, StateEstablished},
+		{toService, sctpData, StateEstablished},
+		{toService, sctpShutdown, StateClientClosing},
+		{reply, sctpShutdownAck, StateClosed},
+		{toService, sctpShutdownComplete, StateClosed},
+		{toService, sctpInit, StateNew},
+		{reply, sctpInitAck, StateSynReceived},
+		{reply, sctpAbort, StateAborted},
 	} {
 		step.act(step.with)
 		flows, replies := flowTable(t, m)

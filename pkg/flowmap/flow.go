@@ -1,4 +1,4 @@
-package bpfmap
+package flowmap
 
 import (
 	"errors"
@@ -12,44 +12,52 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// FlowState is how far a flow has come.
-type FlowState uint8
+// State is how far a flow has come.
+type State uint8
 
 // The states; the numbers are those of enum bl_flow_state.
 const (
-	FlowNew            = FlowState(bpf.SockBlFlowStateBL_FLOW_NEW)             // no reply yet
-	FlowSynReceived    = FlowState(bpf.SockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
-	FlowEstablished    = FlowState(bpf.SockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
-	FlowClientClosing  = FlowState(bpf.SockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
-	FlowBackendClosing = FlowState(bpf.SockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
-	FlowClosed         = FlowState(bpf.SockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
-	FlowAborted        = FlowState(bpf.SockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
-	FlowClashed        = FlowState(bpf.SockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
+	StateNew            = State(bpf.SockBlFlowStateBL_FLOW_NEW)             // no reply yet
+	StateSynReceived    = State(bpf.SockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
+	StateEstablished    = State(bpf.SockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
+	StateClientClosing  = State(bpf.SockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
+	StateBackendClosing = State(bpf.SockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
+	StateClosed         = State(bpf.SockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
+	StateAborted        = State(bpf.SockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
+	StateClashed        = State(bpf.SockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
 )
 
-// FlowStateNames are the states as people write them, by number.
-var FlowStateNames = [...]string{
-	FlowNew:            "new",
-	FlowSynReceived:    "syn-received",
-	FlowEstablished:    "established",
-	FlowClientClosing:  "client-closing",
-	FlowBackendClosing: "backend-closing",
-	FlowClosed:         "closed",
-	FlowAborted:        "aborted",
-	FlowClashed:        "clashed",
+// StateNames are the states as people write them, by number.
+var StateNames = [...]string{
+	StateNew:            "new",
+	StateSynReceived:    "syn-received",
+	StateEstablished:    "established",
+	StateClientClosing:  "client-closing",
+	StateBackendClosing: "backend-closing",
+	StateClosed:         "closed",
+	StateAborted:        "aborted",
+	StateClashed:        "clashed",
 }
 
 // String returns the name of the state.
-func (s FlowState) String() string {
-	if int(s) < len(FlowStateNames) {
-		return FlowStateNames[s]
+func (s State) String() string {
+	if int(s) < len(StateNames) {
+		return StateNames[s]
 	}
 	return fmt.Sprintf("state %d", uint8(s))
 }
+
+// Table is the flow table of some maps, with the one of flows that begin beyond the share of
+// half-open ones.
+type Table struct{ maps *bpfmap.Maps }
+
+// New returns the flow table of the maps.
+func New(m *bpfmap.Maps) Table { return Table{m} }
 
 // Flow is a connection that a packet of a client outside of this node's sockets
 // began.
@@ -63,12 +71,12 @@ type Flow struct {
 	// not valid when the device has none.
 	Source netip.AddrPort
 	SNAT   bool
-	Tunnel FlowTunnel
+	Tunnel Tunnel
 	// Node is at the end of the tunnel that packets leave by; the zero value when that node
 	// is gone.
 	Node    tables.Node
 	Backend netip.AddrPort
-	State   FlowState
+	State   State
 	Idle    time.Duration // since the last packet of either direction, to a second
 	// Device is the name of the one that the client's packets leave by; "" is the
 	// host's stack, [RoutedDevice] that of a pod of this node.
@@ -85,31 +93,37 @@ type Flow struct {
 	used uint32 // the program's stamp
 }
 
-// FlowTunnel is which way the client's packets go by the tunnel between nodes.
-type FlowTunnel uint8
+// Tunnel is which way the client's packets go by the tunnel between nodes.
+type Tunnel uint8
 
 // The ways. A flow whose packets leave by the tunnel has no reply entry, for the other
 // node answers the client.
 const (
-	NoTunnel FlowTunnel = iota
+	NoTunnel Tunnel = iota
 	LeavesByTunnel
 	ComesByTunnel
 )
 
-// FlowReplied is what [FlowSynReceived] is called where there is no SYN.
-const FlowReplied = "replied"
+// Replied is what [StateSynReceived] is called where there is no SYN.
+const Replied = "replied"
 
 // StateName returns the state as people write it.
 func (f *Flow) StateName() string {
-	if f.State == FlowSynReceived && f.Protocol == model.UDP {
-		return FlowReplied
+	if f.State == StateSynReceived && f.Protocol == model.UDP {
+		return Replied
 	}
 	return f.State.String()
 }
 
 // HalfOpen reports whether the client has yet to go on after a reply: it may be none
 // that gets them.
-func (s FlowState) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
+func (s State) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
+
+// The indexes that stand for more than one device.
+const (
+	routedDevice  = bpf.SockBlDeviceLimitBL_DEVICE_ROUTED
+	hairpinDevice = bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN
+)
 
 // RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
 // the route leads to. No device can have this name.
@@ -133,8 +147,8 @@ func flowKey(src, dst netip.AddrPort, protocol model.Protocol) *bpf.SockBlFlowKe
 	}
 }
 
-// FlowReply is the reply entry of a flow.
-type FlowReply struct {
+// Reply is the reply entry of a flow.
+type Reply struct {
 	// Unused is the time since the last reply. The entry has only the low 16 bits
 	// of its second: of a longer time, this is the rest.
 	Unused time.Duration
@@ -144,44 +158,48 @@ type FlowReply struct {
 	touched uint16
 }
 
-// FlowBatch is a part of the flow tables.
-type FlowBatch struct {
+// batch is how many entries are read by one system call; more than any bucket of
+// a hash holds.
+const batch = 4096
+
+// Batch is a part of the flow tables.
+type Batch struct {
 	Overflow bool   // as of its flows
 	Flows    []Flow // by their forward entries
-	Replies  []FlowReply
+	Replies  []Reply
 }
 
-// FlowBatches reads the flow tables, one part of a few thousand entries by each
-// system call, with the time by clock, which is [Clock] but in tests. The slices of
+// Batches reads the flow tables, one part of a few thousand entries by each
+// system call, with the time by clock, which is [bpf.Clock] but in tests. The slices of
 // a batch are good until the next one. An entry that comes or goes meanwhile is seen
 // or not, one that moves to the other table once or twice; every other is seen once.
 // Reading leaves the order of eviction alone.
 // After an error there is no further batch.
-func (m *Maps) FlowBatches(clock func() (time.Duration, error)) iter.Seq2[FlowBatch, error] {
-	return func(yield func(FlowBatch, error) bool) {
-		r, err := newFlowReader(m, clock)
-		for _, table := range m.flowTables() {
-			r.Overflow, r.cursor = table == m.BlOverflow, ebpf.MapBatchCursor{}
+func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		r, err := newReader(t.maps, clock)
+		for _, table := range t.tables() {
+			r.Overflow, r.cursor = table == t.maps.BlOverflow, ebpf.MapBatchCursor{}
 			for last := false; err == nil && !last; {
 				last, err = r.next(table)
-				if err == nil && !yield(r.FlowBatch, nil) {
+				if err == nil && !yield(r.Batch, nil) {
 					return
 				}
 			}
 			if err != nil {
-				yield(FlowBatch{}, fmt.Errorf("read %s: %w", table, err))
+				yield(Batch{}, fmt.Errorf("read %s: %w", table, err))
 				return
 			}
 		}
 	}
 }
 
-// flowReader reads and converts entries.
-type flowReader struct {
-	FlowBatch
+// reader reads and converts entries.
+type reader struct {
+	Batch
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
-	devices [routedDevice + 1]Device
+	devices [routedDevice + 1]bpfmap.Device
 	// backend returns the entry of a backend; nil beyond the table.
 	backend func(id uint32) *bpf.SockBlBackendEntry
 	nodes   map[uint16]tables.Node
@@ -190,8 +208,8 @@ type flowReader struct {
 	values  []bpf.SockBlFlowEntry
 }
 
-func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, error) {
-	r := &flowReader{clock: clock, backend: m.backend.at, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
+func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, error) {
+	r := &reader{clock: clock, backend: m.Backend, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
 	devices, err := m.Devices()
 	if err != nil {
 		return r, err
@@ -199,7 +217,11 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 	for _, d := range devices {
 		r.devices[d.ID] = d
 	}
-	r.devices[hairpinDevice] = Device{Name: HairpinDevice, Addr4: hairpinAddr4, Addr6: hairpinAddr6}
+	hairpin := &r.devices[hairpinDevice]
+	hairpin.Name = HairpinDevice
+	if hairpin.Addr4, hairpin.Addr6, err = m.Hairpin(); err != nil {
+		return r, err
+	}
 	nodes, err := m.Nodes()
 	if err != nil {
 		return r, err
@@ -215,7 +237,7 @@ func newFlowReader(m *Maps, clock func() (time.Duration, error)) (*flowReader, e
 }
 
 // next reads a batch and reports whether it is the last one.
-func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
+func (r *reader) next(kernelMap *ebpf.Map) (bool, error) {
 	now, err := r.clock()
 	if err != nil {
 		return false, err
@@ -237,7 +259,7 @@ func (r *flowReader) next(kernelMap *ebpf.Map) (bool, error) {
 	return last, nil
 }
 
-func (r *flowReader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
+func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 	forward := &value.Forward
 	device := &r.devices[forward.Device]
 	f := Flow{
@@ -246,7 +268,7 @@ func (r *flowReader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Fl
 		ServiceAddr: netip.AddrPortFrom(key.Dst.Netip(), bpf.Hton16(key.DstPort)),
 		SNAT:        uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_SNAT) != 0,
 		Backend:     netip.AddrPortFrom(forward.Backend.Netip(), bpf.Hton16(forward.BackendPort)),
-		State:       FlowState(forward.State()),
+		State:       State(forward.State()),
 		// A packet may have come since the clock was read.
 		Idle:     time.Duration(max(0, int32(r.seconds-forward.Used))) * time.Second,
 		Device:   device.Name,
@@ -277,13 +299,13 @@ func (r *flowReader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Fl
 // batch was read.
 const stampAhead = 60
 
-func (r *flowReader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) FlowReply {
+func (r *reader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Reply {
 	reply := value.Reply()
 	unused := uint16(r.seconds) - reply.Touched
 	if unused > math.MaxUint16-stampAhead {
 		unused = 0
 	}
-	return FlowReply{
+	return Reply{
 		Unused:  time.Duration(unused) * time.Second,
 		key:     *key,
 		forward: reply.ForwardKey(key.Proto),
@@ -291,36 +313,36 @@ func (r *flowReader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) F
 	}
 }
 
-// DeleteFlow removes both entries of a flow. It is no error when they are gone. The
+// Delete removes both entries of a flow. It is no error when they are gone. The
 // reply entry stays when another flow has it, and when Source is not valid, until
-// [Maps.ExpireReply].
+// [Table.ExpireReply].
 //
 // The forward entry goes first: with the reply entry alone, what the backend still
 // sends is translated, while with the forward entry alone it would reach the client
 // from an address that it does not know. Such a packet may make the forward entry
 // again before the reply entry goes, so that is taken out once more.
-func (m *Maps) DeleteFlow(f *Flow) error {
+func (t Table) Delete(f *Flow) error {
 	forward := f.key()
-	err := m.removeFlowEntry(forward)
+	err := t.remove(forward)
 	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return err
 	}
-	reply, err := m.flowEntry(f.replyKey())
+	reply, err := t.entry(f.replyKey())
 	if err != nil || reply == nil || reply.Reply().ForwardKey(uint8(f.Protocol)) != *forward {
 		return err
 	}
-	return errors.Join(m.removeFlowEntry(f.replyKey()), m.removeFlowEntry(forward))
+	return errors.Join(t.remove(f.replyKey()), t.remove(forward))
 }
 
-// removeFlowEntry deletes an entry from the table that it is in, which may have changed
+// remove deletes an entry from the table that it is in, which may have changed
 // since it was read.
-func (m *Maps) removeFlowEntry(key *bpf.SockBlFlowKey) error {
+func (t Table) remove(key *bpf.SockBlFlowKey) error {
 	var errs []error
-	for _, table := range m.flowTables() {
+	for _, table := range t.tables() {
 		err := table.Delete(key)
 		switch {
-		case err == nil && table == m.BlFlow:
-			atomic.AddUint64(&m.Entries.HalfOpen.Removed, 1)
+		case err == nil && table == t.maps.BlFlow:
+			atomic.AddUint64(&t.maps.Entries.HalfOpen.Removed, 1)
 		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
 			errs = append(errs, fmt.Errorf("%s: %w", table, err))
 		}
@@ -328,43 +350,43 @@ func (m *Maps) removeFlowEntry(key *bpf.SockBlFlowKey) error {
 	return errors.Join(errs...)
 }
 
-// ExpireFlow removes a flow unless a packet of it came since it was read, and
+// Expire removes a flow unless a packet of it came since it was read, and
 // reports whether it did.
-func (m *Maps) ExpireFlow(f *Flow) (bool, error) {
-	now, err := m.flowEntry(f.key())
+func (t Table) Expire(f *Flow) (bool, error) {
+	now, err := t.entry(f.key())
 	if err != nil || now == nil || now.Forward.Used != f.used {
 		return false, err
 	}
-	return true, m.DeleteFlow(f)
+	return true, t.Delete(f)
 }
 
 // ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
 // came since it was read, and reports whether it did.
-func (m *Maps) ExpireReply(r *FlowReply) (bool, error) {
-	forward, err := m.flowEntry(&r.forward)
+func (t Table) ExpireReply(r *Reply) (bool, error) {
+	forward, err := t.entry(&r.forward)
 	if err != nil || forward != nil && forward.Forward.Owns(&r.key) {
 		return false, err
 	}
-	now, err := m.flowEntry(&r.key)
+	now, err := t.entry(&r.key)
 	if err != nil || now == nil || now.Reply().Touched != r.touched {
 		return false, err
 	}
-	return true, m.removeFlowEntry(&r.key)
+	return true, t.remove(&r.key)
 }
 
-// flowTables returns the maps that hold flows. They move from the first to the second.
-func (m *Maps) flowTables() []*ebpf.Map {
-	both := []*ebpf.Map{m.BlOverflow, m.BlFlow}
-	if m.HalfOpen().Overflow == 0 {
+// tables returns the maps that hold flows. They move from the first to the second.
+func (t Table) tables() []*ebpf.Map {
+	both := []*ebpf.Map{t.maps.BlOverflow, t.maps.BlFlow}
+	if t.HalfOpen().Overflow == 0 {
 		return both[1:]
 	}
 	return both
 }
 
-// flowEntry returns nil when there is none.
-func (m *Maps) flowEntry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
+// entry returns nil when there is none.
+func (t Table) entry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
 	var entry bpf.SockBlFlowEntry
-	for _, table := range m.flowTables() {
+	for _, table := range t.tables() {
 		err := table.Lookup(key, &entry)
 		if err == nil {
 			return &entry, nil
@@ -375,7 +397,3 @@ func (m *Maps) flowEntry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
 	}
 	return nil, nil
 }
-
-// MaxFlows returns how many flows there is room for, besides those that are half-open in
-// the overflow table.
-func (m *Maps) MaxFlows() int { return int(m.BlFlow.MaxEntries() / 2) }
