@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/socket"
@@ -52,7 +53,7 @@ func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunn
 		Port:    c.TunnelPort,
 		Nodes:   m,
 		Accepts: func(ifindex int) bool {
-			serves, err := m.ServesDevice(ifindex)
+			serves, err := devicemap.New(m).Serves(ifindex)
 			return err == nil && serves
 		},
 	})

@@ -107,12 +107,6 @@ type Maps struct {
 	statChunks uint32
 }
 
-// AgentMaps are those that agents write and people read; the programs do not know them.
-type AgentMaps struct {
-	DeviceFault *ebpf.Map `ebpf:"bl_device_fault"`
-	Told        *ebpf.Map `ebpf:"bl_told"`
-}
-
 var _ tables.Store = (*Maps)(nil)
 
 // embedded returns the maps' definitions of the embedded object, which is read once: that
@@ -131,12 +125,12 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	specs := make(map[string]*ebpf.MapSpec, len(definitions)+2)
+	specs := make(map[string]*ebpf.MapSpec, len(definitions)+len(agentSpecs))
 	for name, m := range definitions {
 		own := *m // the types are shared
 		specs[name] = &own
 	}
-	specs[deviceFaultMap], specs[toldMap] = deviceFaultSpec(), toldSpec()
+	maps.Copy(specs, agentSpecs)
 	for name, s := range sized {
 		m := specs[name]
 		entries := *s.entries(&sizes)

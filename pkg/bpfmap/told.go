@@ -3,18 +3,12 @@ package bpfmap
 import (
 	"fmt"
 	"time"
-
-	"github.com/cilium/ebpf"
 )
 
-// toldMap is written by the agent and read by people; the programs do not know it.
-const toldMap = "bl_told"
-
-// The entries of the map. Each has a writer of its own.
+// The entries of bl_told. Each has a writer of its own.
 const (
 	toldEvicted uint32 = iota
 	toldShort
-	toldEntries // how many there are
 )
 
 // evictedEntry is the value of toldEvicted.
@@ -27,10 +21,6 @@ type evictedEntry struct {
 type shortEntry struct {
 	Services uint64
 	Pad      [3]uint64
-}
-
-func toldSpec() *ebpf.MapSpec {
-	return &ebpf.MapSpec{Name: toldMap, Type: ebpf.Array, MaxEntries: toldEntries, KeySize: 4, ValueSize: 32}
 }
 
 // RecentlyEvicted are flows of which it was noticed in a time that the kernel has taken them
@@ -47,17 +37,14 @@ func (m *Maps) SetRecentlyEvicted(v RecentlyEvicted) error {
 }
 
 func (m *Maps) tell(entry uint32, value any) error {
-	if err := m.Told.Put(entry, value); err != nil {
-		return fmt.Errorf("map %s: %w", toldMap, err)
-	}
-	return nil
+	return Put(m.Told, entry, value)
 }
 
 // RecentlyEvicted returns what the agent has set last; zero when it has not since its start.
 func (m *Maps) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	var e evictedEntry
 	if err := m.Told.Lookup(toldEvicted, &e); err != nil {
-		return v, fmt.Errorf("map %s: %w", toldMap, err)
+		return v, fmt.Errorf("%s: %w", m.Told, err)
 	}
 	if from := time.Unix(0, e.From); !from.Before(m.Agent().Started) {
 		v = RecentlyEvicted{from, time.Unix(0, e.To), e.Established, e.HalfOpen}
@@ -74,7 +61,7 @@ func (m *Maps) SetShort(services int) error {
 func (m *Maps) Short() (services int, err error) {
 	var e shortEntry
 	if err := m.Told.Lookup(toldShort, &e); err != nil {
-		return 0, fmt.Errorf("map %s: %w", toldMap, err)
+		return 0, fmt.Errorf("%s: %w", m.Told, err)
 	}
 	return int(e.Services), nil
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // Options say where the datapath goes.
@@ -92,6 +93,7 @@ func (i *Internal) by(name string) bool {
 type Datapath struct {
 	opts      Options
 	maps      *bpfmap.Maps
+	deviceMap devicemap.Table
 	sockets   map[string]*ebpf.Program
 	devices   map[string]*ebpf.Program // see [Datapath.deviceProgram]
 	xdp       *ebpf.Program            // nil when it is not asked for
@@ -146,6 +148,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
+	d.deviceMap = devicemap.New(d.maps)
 	cookie, err := netnsCookie()
 	if err != nil {
 		return nil, errors.Join(err, d.Close())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -199,7 +200,7 @@ type reader struct {
 	Batch
 	clock   func() (time.Duration, error)
 	seconds uint32 // of the clock when the batch was read
-	devices [routedDevice + 1]bpfmap.Device
+	devices [routedDevice + 1]devicemap.Device
 	// backend returns the entry of a backend; nil beyond the table.
 	backend func(id uint32) *bpf.SockBlBackendEntry
 	nodes   map[uint16]tables.Node
@@ -210,7 +211,8 @@ type reader struct {
 
 func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, error) {
 	r := &reader{clock: clock, backend: m.Backend, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
-	devices, err := m.Devices()
+	table := devicemap.New(m)
+	devices, err := table.List()
 	if err != nil {
 		return r, err
 	}
@@ -219,7 +221,7 @@ func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, er
 	}
 	hairpin := &r.devices[hairpinDevice]
 	hairpin.Name = HairpinDevice
-	if hairpin.Addr4, hairpin.Addr6, err = m.Hairpin(); err != nil {
+	if hairpin.Addr4, hairpin.Addr6, err = table.Hairpin(); err != nil {
 		return r, err
 	}
 	nodes, err := m.Nodes()
@@ -232,7 +234,7 @@ func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, er
 	}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice
-	routed.Addr4, routed.Addr6, err = m.Masquerade()
+	routed.Addr4, routed.Addr6, err = table.Masquerade()
 	return r, err
 }
 

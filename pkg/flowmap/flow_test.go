@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -74,7 +75,7 @@ func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
-	must(t, m.SetMACs(map[int]bpfmap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
+	must(t, devicemap.New(m).SetMACs(map[int]devicemap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := bpfmap.Constants{TunnelPort: 6091, TunnelClamp: true}
 	programs, err := m.LoadDevices(constants, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	if err != nil {
@@ -246,8 +247,8 @@ func TestFlowMadeAgain(t *testing.T) {
 // device, in both families, as long as it has one.
 func TestFlowSource(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
-	device := bpfmap.Device{ID: 9, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8::1")}
-	must(t, m.PutDevice(device))
+	device := devicemap.Device{ID: 9, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8::1")}
+	must(t, devicemap.New(m).Put(device))
 	put := func(client, service, backend string) {
 		key := flowKey(netip.MustParseAddrPort(client), netip.MustParseAddrPort(service), model.UDP)
 		to := netip.MustParseAddrPort(backend)
@@ -280,7 +281,7 @@ func TestFlowSource(t *testing.T) {
 	}
 
 	put("192.0.2.7:40000", "10.96.0.1:53", "10.1.0.1:5353")
-	must(t, m.DeleteDevice(device))
+	must(t, devicemap.New(m).Delete(device))
 	flows, _ = flowTable(t, m)
 	if flows[0].Source.IsValid() {
 		t.Errorf("source is %s without a device", flows[0].Source)
@@ -450,7 +451,7 @@ func TestOverflow(t *testing.T) {
 // and nothing else.
 func TestFlowTunnel(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
-	must(t, m.PutDevice(bpfmap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))
+	must(t, devicemap.New(m).Put(devicemap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))
 	node := tables.Node{Addr: netip.MustParseAddr("192.0.2.33"), Name: "far"}
 	must(t, m.PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -197,7 +198,7 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Devices, err = d.devices(); err != nil {
 		return nil, err
 	}
-	faults, err := d.maps.DeviceFaults()
+	faults, err := devicemap.New(d.maps).Faults()
 	if err != nil {
 		return nil, err
 	}

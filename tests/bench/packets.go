@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
@@ -168,12 +169,12 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 			return nil, 0, err
 		}
 	}
-	device := bpfmap.Device{
+	device := devicemap.Device{
 		ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6,
 		MTU: uplink.Attrs().MTU, Root: uplink.Attrs().Index, XDPSend: true,
 	}
 	// Frames here have no addresses.
-	return b, device.Ifindex, errors.Join(maps.PutDevice(device), maps.SetMACs(map[int]bpfmap.MAC{device.Ifindex: {}}))
+	return b, device.Ifindex, errors.Join(devicemap.New(maps).Put(device), devicemap.New(maps).SetMACs(map[int]devicemap.MAC{device.Ifindex: {}}))
 }
 
 // packetUplink returns the node's device, made by the first call.

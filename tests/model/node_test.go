@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -151,11 +152,11 @@ func (n *node) prepareUplink() error {
 		}
 	}
 	return errors.Join(
-		n.maps.PutDevice(bpfmap.Device{
+		devicemap.New(n.maps).Put(devicemap.Device{
 			ID: 1, Name: lab.Uplink, Ifindex: n.uplink, Root: n.uplink, MTU: 1500,
 			Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true,
 		}),
-		n.maps.SetMACs(map[int]bpfmap.MAC{n.uplink: bpfmap.MAC(uplinkMAC)}))
+		devicemap.New(n.maps).SetMACs(map[int]devicemap.MAC{n.uplink: devicemap.MAC(uplinkMAC)}))
 }
 
 // effect is what becomes of a packet.

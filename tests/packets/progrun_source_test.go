@@ -11,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -39,7 +40,7 @@ func TestNoSourceAddress(t *testing.T) {
 	x, b := newSNATBench(t)
 	device := x.device
 	device.Addr4, device.Addr6 = netip.Addr{}, netip.Addr{}
-	if err := x.maps.PutDevice(device); err != nil {
+	if err := devicemap.New(x.maps).Put(device); err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range xdpRequests() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -86,7 +87,7 @@ func newBenchSized(t testing.TB, sizes bpfmap.Sizes, constants bpfmap.Constants)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Maps().SetMACs(map[int]bpfmap.MAC{loopback: {}}); err != nil {
+	if err := devicemap.New(a.Maps()).SetMACs(map[int]devicemap.MAC{loopback: {}}); err != nil {
 		t.Fatal(err)
 	}
 	if programs["bl_xdp"], err = a.Maps().LoadXDP(constants); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -47,7 +48,7 @@ func newTunnelBench(t testing.TB) *bench {
 		if err != nil {
 			return err
 		}
-		return b.maps.PutDevice(bpfmap.Device{ID: 1, Name: lab.Uplink, Ifindex: l.Attrs().Index, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6})
+		return devicemap.New(b.maps).Put(devicemap.Device{ID: 1, Name: lab.Uplink, Ifindex: l.Attrs().Index, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6})
 	})
 	if err != nil {
 		t.Fatal(err)

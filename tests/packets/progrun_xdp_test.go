@@ -18,6 +18,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -29,8 +30,8 @@ type xdpBench struct {
 	agent   *lab.Agent
 	program *ebpf.Program
 	maps    *bpfmap.Maps
-	device  bpfmap.Device
-	macs    map[int]bpfmap.MAC // as XDP knows them; frames have none unless given
+	device  devicemap.Device
+	macs    map[int]devicemap.MAC // as XDP knows them; frames have none unless given
 }
 
 // xdpBackend is beyond the gateway.
@@ -57,7 +58,7 @@ func newXDPBenchWith(t *testing.T, options lab.AgentOptions) *xdpBench {
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
 	b.agent, b.maps = a, a.Maps()
-	b.device = bpfmap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
+	b.device = devicemap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
 	err := h.Run(func() error { return b.setUplink(t) })
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +88,8 @@ func (b *xdpBench) setUplink(t *testing.T) error {
 		}
 	}
 	b.device.Ifindex, b.device.Root = l.Attrs().Index, l.Attrs().Index
-	b.macs = map[int]bpfmap.MAC{b.device.Ifindex: {}}
-	return errors.Join(b.maps.PutDevice(b.device), b.maps.SetMACs(b.macs))
+	b.macs = map[int]devicemap.MAC{b.device.Ifindex: {}}
+	return errors.Join(devicemap.New(b.maps).Put(b.device), devicemap.New(b.maps).SetMACs(b.macs))
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -150,9 +151,9 @@ func TestXDPLeavesFramesOfOthers(t *testing.T) {
 	own := make([]net.HardwareAddr, len(b.networks))
 	for i, n := range b.networks {
 		own[i] = n.mac
-		b.macs[n.device.Ifindex] = bpfmap.MAC(n.mac)
+		b.macs[n.device.Ifindex] = devicemap.MAC(n.mac)
 	}
-	if err := b.maps.SetMACs(b.macs); err != nil {
+	if err := devicemap.New(b.maps).SetMACs(b.macs); err != nil {
 		t.Fatal(err)
 	}
 	b.eachFlow(func(name string, steps []vlanStep) {
@@ -344,18 +345,18 @@ func TestXDPLeavesToTC(t *testing.T) {
 // leaves checks what passes because of the device or of the way.
 func (b *xdpBench) leaves(t *testing.T, f frame, check func(string, []byte)) {
 	t.Helper()
-	for what, change := range map[string]func(*bpfmap.Device){
-		"longer than the MTU":           func(d *bpfmap.Device) { d.MTU = len(f.bytes()) - ethernetSize - 1 },
-		"by a device that cannot send":  func(d *bpfmap.Device) { d.XDPSend = false },
-		"to a device that is no longer": func(d *bpfmap.Device) { d.Ifindex = 4242 },
+	for what, change := range map[string]func(*devicemap.Device){
+		"longer than the MTU":           func(d *devicemap.Device) { d.MTU = len(f.bytes()) - ethernetSize - 1 },
+		"by a device that cannot send":  func(d *devicemap.Device) { d.XDPSend = false },
+		"to a device that is no longer": func(d *devicemap.Device) { d.Ifindex = 4242 },
 	} {
 		device := b.device
 		change(&device)
-		if err := b.maps.PutDevice(device); err != nil {
+		if err := devicemap.New(b.maps).Put(device); err != nil {
 			t.Fatal(err)
 		}
 		check(what, f.bytes())
-		if err := b.maps.PutDevice(b.device); err != nil {
+		if err := devicemap.New(b.maps).Put(b.device); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,6 +30,7 @@ import (
 var packages = []string{
 	"./tests/kernels",
 	"./pkg/bpfmap",
+	"./pkg/devicemap",
 	"./pkg/flowmap",
 	"./pkg/datapath",
 	"./tests/netns",

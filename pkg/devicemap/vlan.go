@@ -1,6 +1,9 @@
-package bpfmap
+package devicemap
 
-import "github.com/beeline-lb/beeline/pkg/bpf"
+import (
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
 
 // MaxTags is how many tags a frame may have that XDP serves.
 const MaxTags = 2
@@ -40,17 +43,17 @@ func (f *Frames) key() bpf.SockBlVlanKey {
 
 // Frames returns which frames belong to another device than the one at which XDP gets
 // them: to that of an ID.
-func (m *Maps) Frames() (map[Frames]uint32, error) {
+func (t Table) Frames() (map[Frames]uint32, error) {
 	list := make(map[Frames]uint32)
-	err := Each(m.BlVlan, func(key *bpf.SockBlVlanKey, id *uint32) {
+	err := bpfmap.Each(t.maps.BlVlan, func(key *bpf.SockBlVlanKey, id *uint32) {
 		list[Frames{int(key.Ifindex), tagsOf(key.Tag)}] = *id
 	})
 	return list, err
 }
 
-// SetFrames replaces what [Maps.Frames] returns.
-func (m *Maps) SetFrames(want map[Frames]uint32) error {
-	have, err := m.Frames()
+// SetFrames replaces what [Table.Frames] returns.
+func (t Table) SetFrames(want map[Frames]uint32) error {
+	have, err := t.Frames()
 	if err != nil {
 		return err
 	}
@@ -59,7 +62,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := Remove(m.BlVlan, &key); err != nil {
+		if err := bpfmap.Remove(t.maps.BlVlan, &key); err != nil {
 			return err
 		}
 	}
@@ -68,7 +71,7 @@ func (m *Maps) SetFrames(want map[Frames]uint32) error {
 			continue
 		}
 		key := f.key()
-		if err := Put(m.BlVlan, &key, id); err != nil {
+		if err := bpfmap.Put(t.maps.BlVlan, &key, id); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package bpfmap
+package devicemap
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/beeline-lb/beeline/tests/bpffs"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 func TestTagsAreInTheOrderOfTheWire(t *testing.T) {
@@ -18,7 +18,7 @@ func TestTagsAreInTheOrderOfTheWire(t *testing.T) {
 }
 
 func TestFramesAreReplaced(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
+	m := New(maptest.New(t, maptest.Small))
 	five, inner := Tags{{Protocol: 0x8100, ID: 5}}, Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}
 	for _, want := range []map[Frames]uint32{
 		{{Ifindex: 2, Tags: five}: 1, {Ifindex: 2, Tags: inner}: 2},

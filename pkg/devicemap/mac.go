@@ -1,9 +1,10 @@
-package bpfmap
+package devicemap
 
 import (
 	"fmt"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // MAC is an Ethernet address.
@@ -15,9 +16,9 @@ const MACPlaces = int(bpf.SockBlMacLimitBL_MAC_PLACES)
 
 // MACs returns the MAC addresses by which XDP knows the frames that are for a device, by
 // its index.
-func (m *Maps) MACs() (map[int]MAC, error) {
+func (t Table) MACs() (map[int]MAC, error) {
 	macs := make(map[int]MAC)
-	err := Each(m.BlMac, func(_ *uint32, e *bpf.SockBlMacEntry) {
+	err := bpfmap.Each(t.maps.BlMac, func(_ *uint32, e *bpf.SockBlMacEntry) {
 		if e.Ifindex != 0 {
 			macs[int(e.Ifindex)] = e.Mac
 		}
@@ -25,9 +26,9 @@ func (m *Maps) MACs() (map[int]MAC, error) {
 	return macs, err
 }
 
-// SetMACs replaces what [Maps.MACs] returns. XDP leaves frames alone that come in while the
+// SetMACs replaces what [Table.MACs] returns. XDP leaves frames alone that come in while the
 // address of their device changes.
-func (m *Maps) SetMACs(macs map[int]MAC) error {
+func (t Table) SetMACs(macs map[int]MAC) error {
 	keys, entries := make([]uint32, MACPlaces), make([]bpf.SockBlMacEntry, MACPlaces)
 	for i := range keys {
 		keys[i] = uint32(i)
@@ -35,7 +36,7 @@ func (m *Maps) SetMACs(macs map[int]MAC) error {
 	for ifindex, mac := range macs {
 		entries[ifindex%MACPlaces] = bpf.SockBlMacEntry{Ifindex: uint32(ifindex), Mac: mac}
 	}
-	if _, err := m.BlMac.BatchUpdate(keys, entries, nil); err != nil {
+	if _, err := t.maps.BlMac.BatchUpdate(keys, entries, nil); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlMac, err)
 	}
 	return nil

@@ -1,14 +1,14 @@
-package bpfmap
+package devicemap
 
 import (
 	"maps"
 	"testing"
 
-	"github.com/beeline-lb/beeline/tests/bpffs"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 func TestMACsAreReplaced(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
+	m := New(maptest.New(t, maptest.Small))
 	for _, want := range []map[int]MAC{
 		{2: {2, 0, 0, 0, 0, 1}, 3: {}, MACPlaces + 1: {2, 0, 0, 0, 0, 2}},
 		{2: {2, 0, 0, 0, 0, 3}, 2*MACPlaces + 3: {2, 0, 0, 0, 0, 1}},

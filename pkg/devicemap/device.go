@@ -1,4 +1,4 @@
-package bpfmap
+package devicemap
 
 import (
 	"encoding/binary"
@@ -10,24 +10,24 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // routedDevice is the index that stands for the device of any pod of this node.
 const routedDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_ROUTED)
 
-// hairpinDevice is the index that stands for packets of the host to its own backends.
+// hairpinDevice is the index that stands for packets of the host to its own backends; its
+// entry is written when the maps are made.
 const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
-
-// The sources of packets that the host sends to a backend on this node. They are
-// routed as what has no other route and stand for no host: IPv4's dummy address (RFC
-// 7600) and one of IPv6's dummy prefix (RFC 9780).
-var (
-	hairpinAddr4 = netip.MustParseAddr("192.0.0.8")
-	hairpinAddr6 = netip.MustParseAddr("100:0:0:1::8")
-)
 
 // MaxDevices is how many devices packets can be served on.
 const MaxDevices = int(hairpinDevice) - 1
+
+// Table is the devices of some maps.
+type Table struct{ maps *bpfmap.Maps }
+
+// New returns the devices of the maps.
+func New(m *bpfmap.Maps) Table { return Table{m} }
 
 // Device is a network device that faces clients or other nodes.
 type Device struct {
@@ -117,11 +117,11 @@ func deviceOf(id uint32, e *bpf.SockBlDeviceEntry) Device {
 	return d
 }
 
-// Devices returns the devices that have an ID, those that are gone among them, by
+// List returns the devices that have an ID, those that are gone among them, by
 // ID.
-func (m *Maps) Devices() ([]Device, error) {
+func (t Table) List() ([]Device, error) {
 	var list []Device
-	err := Each(m.BlDevice, func(id *uint32, e *bpf.SockBlDeviceEntry) {
+	err := bpfmap.Each(t.maps.BlDevice, func(id *uint32, e *bpf.SockBlDeviceEntry) {
 		if e.Name[0] != 0 {
 			list = append(list, deviceOf(*id, e))
 		}
@@ -130,32 +130,32 @@ func (m *Maps) Devices() ([]Device, error) {
 	return list, err
 }
 
-// PutDevice adds or replaces the device of an ID. A packet that the device gets
+// Put adds or replaces the device of an ID. A packet that the device gets
 // afterwards finds it.
-func (m *Maps) PutDevice(d Device) error {
+func (t Table) Put(d Device) error {
 	if d.ID == 0 || int(d.ID) > MaxDevices {
 		return fmt.Errorf("device %s: no ID is left: packets can be served on %d devices, choose fewer with --devices", d.Name, MaxDevices)
 	}
 	var former bpf.SockBlDeviceEntry
-	if err := m.BlDevice.Lookup(d.ID, &former); err != nil {
+	if err := t.maps.BlDevice.Lookup(d.ID, &former); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
 	if former.Ifindex != 0 && former.Ifindex != uint32(d.Ifindex) {
-		if err := Remove(m.BlDeviceId, former.Ifindex); err != nil {
+		if err := bpfmap.Remove(t.maps.BlDeviceId, former.Ifindex); err != nil {
 			return err
 		}
 	}
 	entry := d.entry()
-	if err := Put(m.BlDevice, d.ID, &entry); err != nil {
+	if err := bpfmap.Put(t.maps.BlDevice, d.ID, &entry); err != nil {
 		return err
 	}
-	return Put(m.BlDeviceId, uint32(d.Ifindex), d.ID)
+	return bpfmap.Put(t.maps.BlDeviceId, uint32(d.Ifindex), d.ID)
 }
 
-// ServesDevice reports whether packets are served on the device of that index.
-func (m *Maps) ServesDevice(ifindex int) (bool, error) {
+// Serves reports whether packets are served on the device of that index.
+func (t Table) Serves(ifindex int) (bool, error) {
 	var id uint32
-	err := m.BlDeviceId.Lookup(uint32(ifindex), &id)
+	err := t.maps.BlDeviceId.Lookup(uint32(ifindex), &id)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
 	}
@@ -165,20 +165,20 @@ func (m *Maps) ServesDevice(ifindex int) (bool, error) {
 	return true, nil
 }
 
-// DeleteDevice takes a device out. Its ID is kept for another one of that name.
-func (m *Maps) DeleteDevice(d Device) error {
-	if err := Remove(m.BlDeviceId, uint32(d.Ifindex)); err != nil {
+// Delete takes a device out. Its ID is kept for another one of that name.
+func (t Table) Delete(d Device) error {
+	if err := bpfmap.Remove(t.maps.BlDeviceId, uint32(d.Ifindex)); err != nil {
 		return err
 	}
 	gone := Device{Name: d.Name}
 	entry := gone.entry()
-	return Put(m.BlDevice, d.ID, &entry)
+	return bpfmap.Put(t.maps.BlDevice, d.ID, &entry)
 }
 
 // ForgetRoutes makes the next connections look for their way anew. To be called when
 // routes have changed.
-func (m *Maps) ForgetRoutes() error {
-	hops := m.BlBackendDev
+func (t Table) ForgetRoutes() error {
+	hops := t.maps.BlBackendDev
 	keys := make([]uint32, hops.MaxEntries())
 	for i := range keys {
 		keys[i] = uint32(i)
@@ -191,26 +191,19 @@ func (m *Maps) ForgetRoutes() error {
 
 // SetMasquerade sets where packets to pods of this node come from when they do not
 // keep the client's address; a zero value is none.
-func (m *Maps) SetMasquerade(addr4, addr6 netip.Addr) error {
+func (t Table) SetMasquerade(addr4, addr6 netip.Addr) error {
 	d := Device{Addr4: addr4, Addr6: addr6}
 	entry := d.entry()
-	return Put(m.BlDevice, routedDevice, &entry)
-}
-
-// writeHairpin writes the entry of packets that hairpin.
-func (m *Maps) writeHairpin() error {
-	d := Device{Addr4: hairpinAddr4, Addr6: hairpinAddr6}
-	entry := d.entry()
-	return Put(m.BlDevice, hairpinDevice, &entry)
+	return bpfmap.Put(t.maps.BlDevice, routedDevice, &entry)
 }
 
 // Masquerade returns what SetMasquerade has set.
-func (m *Maps) Masquerade() (addr4, addr6 netip.Addr, err error) { return m.addrsOf(routedDevice) }
+func (t Table) Masquerade() (addr4, addr6 netip.Addr, err error) { return t.addrsOf(routedDevice) }
 
 // addrsOf returns the addresses in the entry of an index that stands for more than one device.
-func (m *Maps) addrsOf(id uint32) (addr4, addr6 netip.Addr, err error) {
+func (t Table) addrsOf(id uint32) (addr4, addr6 netip.Addr, err error) {
 	var entry bpf.SockBlDeviceEntry
-	if err := m.BlDevice.Lookup(id, &entry); err != nil {
+	if err := t.maps.BlDevice.Lookup(id, &entry); err != nil {
 		return addr4, addr6, fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
 	d := deviceOf(id, &entry)
@@ -218,12 +211,12 @@ func (m *Maps) addrsOf(id uint32) (addr4, addr6 netip.Addr, err error) {
 }
 
 // Hairpin returns where packets come from that hairpin.
-func (m *Maps) Hairpin() (addr4, addr6 netip.Addr, err error) { return m.addrsOf(hairpinDevice) }
+func (t Table) Hairpin() (addr4, addr6 netip.Addr, err error) { return t.addrsOf(hairpinDevice) }
 
 // LocalCIDRs returns the prefixes of pods, sorted.
-func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
+func (t Table) LocalCIDRs() ([]netip.Prefix, error) {
 	var list []netip.Prefix
-	err := Each(m.BlLocalCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
+	err := bpfmap.Each(t.maps.BlLocalCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		list = append(list, bpf.PrefixOf(key.Addr, key.PrefixLen))
 	})
 	slices.SortFunc(list, netip.Prefix.Compare)
@@ -232,16 +225,16 @@ func (m *Maps) LocalCIDRs() ([]netip.Prefix, error) {
 
 // SetLocalCIDRs replaces the prefixes of pods: a client in one of them is not served by
 // the tunnel, for it may be on the backend's node.
-func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
+func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) error {
 	want := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
 		want = append(want, p.Masked())
 		key := bpf.CIDRKey(p)
-		if err := Put(m.BlLocalCidr, &key, uint32(1)); err != nil {
+		if err := bpfmap.Put(t.maps.BlLocalCidr, &key, uint32(1)); err != nil {
 			return err
 		}
 	}
-	have, err := m.LocalCIDRs()
+	have, err := t.LocalCIDRs()
 	if err != nil {
 		return err
 	}
@@ -250,7 +243,7 @@ func (m *Maps) SetLocalCIDRs(prefixes []netip.Prefix) error {
 			continue
 		}
 		key := bpf.CIDRKey(p)
-		if err := Remove(m.BlLocalCidr, &key); err != nil {
+		if err := bpfmap.Remove(t.maps.BlLocalCidr, &key); err != nil {
 			return err
 		}
 	}
