@@ -22,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source/host"
@@ -96,7 +97,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	}
 	former := maps.Agent()
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
-		maps.ForgetAnswers()
+		nodemap.New(maps).ForgetAnswers()
 	}
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()

@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
@@ -51,7 +52,7 @@ func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunn
 	return tunnel.New(tunnel.Options{
 		Secrets: secrets,
 		Port:    c.TunnelPort,
-		Nodes:   m,
+		Nodes:   nodemap.New(m),
 		Accepts: func(ifindex int) bool {
 			serves, err := devicemap.New(m).Serves(ifindex)
 			return err == nil && serves
@@ -69,7 +70,7 @@ func mayTunnel(c *config.Settings) bool {
 // sent with another one than before.
 func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) bool {
 	sent, accepted := secrets.Marks()
-	return m.SetMarks(sent, accepted...)
+	return nodemap.New(m).SetMarks(sent, accepted...)
 }
 
 // canDestroySockets reports whether the kernel destroys UDP sockets, and logs why it does not.

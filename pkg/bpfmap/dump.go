@@ -52,12 +52,9 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 			}
 		}
 	}
-	nodes, err := m.Nodes()
+	err := m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { s.Nodes[id] = n })
 	if err != nil {
 		return s, err
-	}
-	for _, n := range nodes {
-		s.Nodes[n.ID] = n.Node
 	}
 	return s, m.snapshotHashes(&s)
 }

@@ -224,13 +224,10 @@ func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, er
 	if hairpin.Addr4, hairpin.Addr6, err = table.Hairpin(); err != nil {
 		return r, err
 	}
-	nodes, err := m.Nodes()
+	r.nodes = make(map[uint16]tables.Node)
+	err = m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { r.nodes[id] = n })
 	if err != nil {
 		return r, err
-	}
-	r.nodes = make(map[uint16]tables.Node, len(nodes))
-	for _, n := range nodes {
-		r.nodes[n.ID] = n.Node
 	}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice

@@ -9,6 +9,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -98,18 +99,18 @@ func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint3
 }
 
 func (d *Datapath) collectNodes(ch chan<- prometheus.Metric) {
-	nodes, err := d.maps.Nodes()
+	nodes, err := nodemap.New(d.maps).List()
 	if err != nil {
 		klog.ErrorS(err, "Nodes could not be read")
 		return
 	}
-	count := make(map[bpfmap.Answer]int)
+	count := make(map[nodemap.Answer]int)
 	for _, n := range nodes {
 		if !n.Self {
 			count[n.Answer]++
 		}
 	}
-	for answer := bpfmap.NotAsked; answer <= bpfmap.Unreachable; answer++ {
+	for answer := nodemap.NotAsked; answer <= nodemap.Unreachable; answer++ {
 		ch <- prometheus.MustNewConstMetric(d.nodes, prometheus.GaugeValue, float64(count[answer]), strings.ReplaceAll(answer.String(), " ", "_"))
 	}
 }

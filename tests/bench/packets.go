@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -64,11 +65,11 @@ func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
 			return nil, err
 		}
 		b.tunnels = true
-		node, err := maps.NodeOf(farNode.Tunnel)
+		node, err := nodemap.New(maps).NodeOf(farNode.Tunnel)
 		if err != nil || node == 0 {
 			return nil, fmt.Errorf("%s is no node: %w", farNode.Tunnel, err)
 		}
-		maps.SetAnswer(node, farNode.Tunnel, bpfmap.Accepts)
+		nodemap.New(maps).SetAnswer(node, farNode.Tunnel, nodemap.Accepts)
 		return b, nil
 	})
 }

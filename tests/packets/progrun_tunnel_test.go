@@ -18,6 +18,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -145,7 +146,7 @@ func TestProgramTunnelSpoofed(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
 	secret := [8]byte{1, 2, 3}
-	b.maps.SetMarks(secret, secret)
+	nodemap.New(b.maps).SetMarks(secret, secret)
 	for _, family := range families {
 		self, other, stranger := selfNode[family], otherNode[family], crafted[family].Addr()
 		datagram := func(from, to netip.Addr, port uint16) []byte {
@@ -414,7 +415,7 @@ func TestProgramTunnelSecret(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
 	current, next := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, [8]byte{8, 7, 6, 5, 4, 3, 2, 1}
-	b.maps.SetMarks(current, current, next)
+	nodemap.New(b.maps).SetMarks(current, current, next)
 	none := [8]byte{}
 	for _, outer := range families {
 		for name, f := range requests() {
@@ -433,7 +434,7 @@ func TestProgramTunnelSecret(t *testing.T) {
 	}
 	forged := toThisNode(4, backend[6], icmpOfAttackers()["a Neighbor Solicitation"])
 	b.wantDropped(t, "ICMP without a secret", "tunnel_wrong_secret", forged)
-	b.maps.SetMarks(next, next)
+	nodemap.New(b.maps).SetMarks(next, next)
 	f := requests()["TCP 4"]
 	b.wantDropped(t, "a secret that was", "tunnel_wrong_secret",
 		with(toThisNode(4, backend[4], f.bytes()), headerSize(selfNode[4])+secretAt, current[:]...))

@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -411,11 +412,11 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 			fmt.Sprintf("{addresses: [%q], nodeName: node2}", xdpBackend[family].Addr())))
 	}
 	b.agent.Apply(manifests...)
-	id, err := b.maps.NodeOf(tunnelNode[outer])
+	id, err := nodemap.New(b.maps).NodeOf(tunnelNode[outer])
 	if err != nil || id == 0 {
 		t.Fatalf("the node has the id %d, %v", id, err)
 	}
-	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Accepts)
+	nodemap.New(b.maps).SetAnswer(id, tunnelNode[outer], nodemap.Accepts)
 	constants := bpfmap.Constants{TunnelPort: dsrPort}
 	programs, err := b.maps.LoadDevices(constants, "bl_ingress")
 	if err != nil {
@@ -443,7 +444,7 @@ func TestTunnelOnTheWire(t *testing.T) {
 		b := newXDPBench(t)
 		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
 		secret := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
-		b.maps.SetMarks(secret, secret, [8]byte{9})
+		nodemap.New(b.maps).SetMarks(secret, secret, [8]byte{9})
 		ports := make(map[uint16]bool)
 		for name, f := range xdpRequests() {
 			family := familyOf(f)

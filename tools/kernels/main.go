@@ -32,6 +32,7 @@ var packages = []string{
 	"./pkg/bpfmap",
 	"./pkg/devicemap",
 	"./pkg/flowmap",
+	"./pkg/nodemap",
 	"./pkg/datapath",
 	"./tests/netns",
 }

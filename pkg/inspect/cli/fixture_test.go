@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -68,10 +69,10 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	maps.SetAnswer(2, netip.MustParseAddr("192.0.2.11"), bpfmap.Accepts)
-	maps.SetAnswer(3, netip.MustParseAddr("2001:db8::12"), bpfmap.Unreachable)
-	maps.SetAnswer(4, netip.MustParseAddr("192.0.2.13"), bpfmap.Refuses)
-	maps.SetAnswer(5, netip.MustParseAddr("192.0.2.14"), bpfmap.Asked)
+	nodemap.New(maps).SetAnswer(2, netip.MustParseAddr("192.0.2.11"), nodemap.Accepts)
+	nodemap.New(maps).SetAnswer(3, netip.MustParseAddr("2001:db8::12"), nodemap.Unreachable)
+	nodemap.New(maps).SetAnswer(4, netip.MustParseAddr("192.0.2.13"), nodemap.Refuses)
+	nodemap.New(maps).SetAnswer(5, netip.MustParseAddr("192.0.2.14"), nodemap.Asked)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},

@@ -1,16 +1,16 @@
-package bpfmap
+package nodemap
 
 import (
 	"encoding/binary"
 	"slices"
 	"testing"
 
-	"github.com/beeline-lb/beeline/tests/bpffs"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 // TestMarks: what is to be accepted is, and nothing else; what is kept stays where it is.
 func TestMarks(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
+	m := maptest.New(t, maptest.Small)
 	mark := func(i uint64) (b [8]byte) {
 		binary.NativeEndian.PutUint64(b[:], i)
 		return b
@@ -33,7 +33,7 @@ func TestMarks(t *testing.T) {
 		for _, i := range step.accepted {
 			accepted = append(accepted, mark(i))
 		}
-		changed := m.SetMarks(accepted[0], accepted...)
+		changed := New(m).SetMarks(accepted[0], accepted...)
 		got := m.Entries.Secret
 		slices.Sort(step.want[:])
 		have := got.Accepted

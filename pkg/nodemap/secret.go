@@ -1,4 +1,4 @@
-package bpfmap
+package nodemap
 
 import (
 	"encoding/binary"
@@ -8,9 +8,9 @@ import (
 
 // SetMarks sets what packets of the tunnel carry, and which are accepted: 1 or 2. A mark that
 // was and is accepted is so at every moment. It reports whether another one is sent than
-// before. It may be called beside all other methods but itself.
-func (m *Maps) SetMarks(sent [8]byte, accepted ...[8]byte) (changed bool) {
-	e := m.Entries.Secret
+// before.
+func (t Table) SetMarks(sent [8]byte, accepted ...[8]byte) (changed bool) {
+	e := t.maps.Entries.Secret
 	want := make([]uint64, len(accepted))
 	for i, mark := range accepted {
 		want[i] = binary.NativeEndian.Uint64(mark[:])
