@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/klog/v2"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -26,6 +25,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source/host"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
@@ -95,13 +95,13 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	if a.secrets == nil && mayTunnel(c) {
 		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
 	}
-	former := maps.Agent()
+	former := statusmap.New(maps).Agent()
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
 		nodemap.New(maps).ForgetAnswers()
 	}
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
-	maps.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
+	statusmap.New(maps).SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (a *agent) connectReconciler() error {
 	if err != nil {
 		return err
 	}
-	if err := maps.ForgetUnapplied(); err != nil {
+	if err := statusmap.New(maps).ForgetUnapplied(); err != nil {
 		return err
 	}
 	entries := tables.Restore(maps, have)
@@ -202,8 +202,8 @@ func (a *agent) attach(ctx context.Context) error {
 func (a *agent) synced(s reconcile.Sync) {
 	maps := a.datapath.Maps()
 	a.syncs.Observe(s)
-	maps.SetSynced(s.Start.Add(s.Duration), s.Pending)
-	if err := maps.SetShort(s.Short); err != nil {
+	statusmap.New(maps).SetSynced(s.Start.Add(s.Duration), s.Pending)
+	if err := statusmap.New(maps).SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
@@ -223,9 +223,9 @@ func (a *agent) synced(s reconcile.Sync) {
 func (a *agent) failed(service model.Name, f *reconcile.Failure) {
 	var err error
 	if maps := a.datapath.Maps(); f == nil {
-		err = maps.DeleteUnapplied(service)
+		err = statusmap.New(maps).DeleteUnapplied(service)
 	} else {
-		err = maps.PutUnapplied(bpfmap.Unapplied{
+		err = statusmap.New(maps).PutUnapplied(statusmap.Unapplied{
 			Service: service, Error: f.Error, Since: f.Since, Next: f.Next, Tries: uint32(f.Tries),
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/socket"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
@@ -91,8 +92,8 @@ func forwardingRefused(c *config.Settings) string {
 }
 
 // describe returns what the agent tells of itself beside the maps.
-func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) bpfmap.Agent {
-	a := bpfmap.Agent{
+func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) statusmap.Agent {
+	a := statusmap.Agent{
 		PID:     os.Getpid(),
 		Started: started,
 		Version: version.String(),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -293,7 +294,7 @@ func copyMap(to, from *ebpf.Map) error {
 
 func copyChunks(to, from *ebpf.Map) error {
 	for i := range from.MaxEntries() {
-		chunk, err := lookupChunk(from, i)
+		chunk, err := Chunk(from, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
 		}
@@ -407,6 +408,32 @@ func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
 	aID, _ := a.ID()
 	bID, _ := b.ID()
 	return aID == bID, nil
+}
+
+// All returns all maps by name, in the order of their names.
+func (m *Maps) All() iter.Seq2[string, *ebpf.Map] {
+	return func(yield func(string, *ebpf.Map) bool) {
+		for _, name := range names(m.specs) {
+			if !yield(name, m.all[name]) {
+				return
+			}
+		}
+	}
+}
+
+// Capacity returns how many entries a map may hold, those of all chunks it may have.
+func (m *Maps) Capacity(name string) uint32 { return capacity(m.all[name], m.specs[name]) }
+
+// capacity is [Maps.Capacity] of a map with its definition.
+func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
+	size := kernelMap.MaxEntries()
+	if spec.InnerMap != nil {
+		size *= spec.InnerMap.MaxEntries
+	}
+	if spec.Name == bpf.SockMapBlSlot {
+		size *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
+	}
+	return size
 }
 
 // ReadOnly reports whether the maps were opened for reading.

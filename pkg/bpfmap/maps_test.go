@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +21,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/bpffs"
-	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // small keeps the LRU maps of the tests from taking much memory.
@@ -520,29 +518,20 @@ func TestMoreReasons(t *testing.T) {
 	}
 	fewer := specs[bpf.SockMapBlCounter].Copy()
 	fewer.MaxEntries -= 2
+	cpus := ebpf.MustPossibleCPU()
 	former, err := ebpf.NewMap(fewer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer former.Close()
-	must(t, former.Put(uint32(3), perCPU(t, uint64(4))), former.Pin(filepath.Join(dir, bpf.SockMapBlCounter)))
-	list, err := load(t, dir, small).Reasons()
+	must(t, former.Put(uint32(3), slices.Repeat([]uint64{4}, cpus)), former.Pin(filepath.Join(dir, bpf.SockMapBlCounter)))
+	count, err := load(t, dir, small).Counter(3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list[3].Count != 4*uint64(len(perCPU(t, 0))) {
-		t.Errorf("count %d", list[3].Count)
+	if count != 4*uint64(cpus) {
+		t.Errorf("count %d", count)
 	}
-}
-
-// perCPU returns one value for every CPU.
-func perCPU[T any](t *testing.T, value T) []T {
-	t.Helper()
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.Repeat([]T{value}, cpus)
 }
 
 func TestBarrier(t *testing.T) {
@@ -576,19 +565,6 @@ func TestLoadPrograms(t *testing.T) {
 	}
 	// The maps are still the caller's.
 	fill(t, m)
-}
-
-// TestMemory is what a node without a Service pays.
-func TestMemory(t *testing.T) {
-	m := load(t, bpffs.New(t), DefaultSizes)
-	total, err := m.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d KiB", total>>10)
-	if total >= 32<<20 {
-		t.Errorf("the maps take %d MiB with nothing in them", total>>20)
-	}
 }
 
 // memoryOf returns all that is mapped into memory.
@@ -664,113 +640,6 @@ func TestRestore(t *testing.T) {
 		t.Error("the memory differs after a restart without a change")
 	}
 	wantContent(t, m, held)
-}
-
-func TestAffinities(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
-	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
-	must(t, m.PutBackend(5, backend))
-	now, err := bpf.Clock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := func(netns, generation uint32) {
-		key := bpf.SockBlAffinityKey{Netns: netns, Service: 3}
-		entry := bpf.SockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
-		entry.Backend.Id, entry.Backend.Generation = 5, generation
-		must(t, m.BlAffinity.Put(&key, &entry))
-	}
-	put(77, 2)
-	put(78, 1)
-	list, err := m.Affinities()
-	if err != nil || len(list) != 2 {
-		t.Fatalf("%v, %v", list, err)
-	}
-	for _, a := range list {
-		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 5*time.Second+wait.Limit {
-			t.Errorf("%+v", a)
-		}
-		if a.Valid != (a.Netns == 77) {
-			t.Errorf("%+v", a)
-		}
-	}
-}
-
-// TestServiceStats counts connections per Service; another Service that gets the
-// id starts from zero.
-func TestServiceStats(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
-	for _, id := range []uint32{0, 4095, 4096} {
-		must(t, m.PutServiceName(id, webPort("a", model.IPv4)))
-		chunk, err := lookupChunk(m.BlServiceStat, id/4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		must(t, chunk.Put(id%4096, perCPU(t, bpf.SockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
-	}
-	cpus := uint64(len(perCPU(t, 0)))
-	for _, end := range []uint32{1, 4096, 4097, 5000} {
-		stats, err := m.ServiceStats(end)
-		if err != nil || len(stats) != int(end) {
-			t.Fatalf("%d entries of %d, %v", len(stats), end, err)
-		}
-		for id, s := range stats {
-			want := ServiceStat{}
-			if id == 0 || id == 4095 || id == 4096 {
-				want = ServiceStat{cpus * (uint64(id) + 1), cpus * 2}
-			}
-			if s != want {
-				t.Errorf("service %d has %+v, want %+v", id, s, want)
-			}
-		}
-	}
-	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, webPort("b", model.IPv4)))
-	stats, err := m.ServiceStats(4097)
-	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
-		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)
-	}
-}
-
-func TestReasons(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
-	for i := range reasons {
-		must(t, m.BlCounter.Put(uint32(i), perCPU(t, uint64(i))))
-	}
-	list, err := m.Reasons()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cpus := uint64(len(perCPU(t, 0)))
-	for i, want := range reasons {
-		if want.Name == "" {
-			continue // no event
-		}
-		if len(list) == 0 || list[0].Name != want.Name || list[0].Count != uint64(i)*cpus {
-			t.Fatalf("reason %d: %+v left", i, list)
-		}
-		list = list[1:]
-	}
-}
-
-func TestAgent(t *testing.T) {
-	dir := bpffs.New(t)
-	m := load(t, dir, small)
-	want := Agent{
-		TunnelPort: 6091, KeepsSockets: true,
-		PID: 42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
-		Source: "/manifests", Cgroup: "/sys/fs/cgroup",
-	}
-	m.SetAgent(want)
-	if got := m.Agent(); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	m.SetSynced(time.Unix(3, 4), 5)
-	m.SetSynced(time.Unix(5, 6), 7)
-	want.Synced, want.Syncs, want.Pending = time.Unix(5, 6), 2, 7
-	m = reload(t, m, dir, small)
-	if got := m.Agent(); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
 }
 
 // TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it

@@ -97,7 +97,7 @@ func (m *Maps) ClearServiceName(id uint32) error {
 }
 
 func (m *Maps) clearStat(id uint32) error {
-	chunk, err := lookupChunk(m.BlServiceStat, id/uint32(bpf.SockBlChunkBL_CHUNK_SIZE))
+	chunk, err := Chunk(m.BlServiceStat, id/uint32(bpf.SockBlChunkBL_CHUNK_SIZE))
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 // change anything.
 func (m *Maps) Barrier() error {
 	outer := m.BlService
-	chunk, err := lookupChunk(outer, 0)
+	chunk, err := Chunk(outer, 0)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil // nothing was ever handed out
 	}

@@ -41,7 +41,7 @@ func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*tabl
 	}
 	t.list.Store(new([][]T))
 	for i := range outer.MaxEntries() {
-		chunk, err := lookupChunk(outer, i)
+		chunk, err := Chunk(outer, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			break
 		}
@@ -56,7 +56,9 @@ func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*tabl
 	return t, nil
 }
 
-func lookupChunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
+// Chunk opens a chunk of a growable table. The error is [ebpf.ErrKeyNotExist] where it has
+// not grown that far.
+func Chunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
 	var chunk *ebpf.Map
 	if err := outer.Lookup(i, &chunk); err != nil {
 		return nil, fmt.Errorf("open chunk %d: %w", i, err)

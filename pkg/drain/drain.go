@@ -19,6 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
 
@@ -68,7 +69,7 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 // agent answers none.
 func leaveTunnel(ctx context.Context, maps *bpfmap.Maps) error {
 	nodes, err := nodemap.New(maps).List()
-	if err != nil || maps.Agent().TunnelPort == 0 {
+	if err != nil || statusmap.New(maps).Agent().TunnelPort == 0 {
 		return err
 	}
 	if slices.ContainsFunc(nodes, func(n nodemap.Node) bool { return !n.Self }) {

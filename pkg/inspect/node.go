@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // Node is a node of the cluster, as direct server return knows it. There are none while no
@@ -67,7 +68,7 @@ func (d *Datapath) tunnel() (t Tunnel, err error) {
 	if err != nil {
 		return t, err
 	}
-	t.Port = d.maps.Agent().TunnelPort
+	t.Port = statusmap.New(d.maps).Agent().TunnelPort
 	for _, n := range known {
 		if n.Self {
 			continue

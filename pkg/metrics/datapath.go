@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -53,7 +54,7 @@ func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
-	reasons, err := d.maps.Reasons()
+	reasons, err := statusmap.New(d.maps).Reasons()
 	if err != nil {
 		klog.ErrorS(err, "Counters of the datapath could not be read")
 	}
@@ -67,7 +68,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 	for id := range names {
 		end = max(end, id+1)
 	}
-	stats, err := d.maps.ServiceStats(end)
+	stats, err := statusmap.New(d.maps).ServiceStats(end)
 	if err != nil {
 		klog.ErrorS(err, "Counters of Services could not be read")
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -195,7 +196,7 @@ func (b *packetBench) flowMemory(maps *bpfmap.Maps, s samples) error {
 	if err != nil {
 		return err
 	}
-	all, err := maps.Fill(have)
+	all, err := statusmap.New(maps).Fill(have)
 	if err != nil {
 		return err
 	}

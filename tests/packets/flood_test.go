@@ -18,6 +18,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -169,7 +170,7 @@ func flowKeys(t *testing.T, n *node) map[[40]byte]bool {
 // mapMemory returns the kernel memory of a node's maps.
 func mapMemory(t *testing.T, n *node) uint64 {
 	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
-		memory, err := maps.Memory()
+		memory, err := statusmap.New(maps).Memory()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -268,7 +269,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 	if half := flowmap.New(b.maps).HalfOpen().Count; half != int64(flows) {
 		t.Errorf("%d flows are half-open, want %d", half, flows)
 	}
-	stats, err := b.maps.ServiceStats(16)
+	stats, err := statusmap.New(b.maps).ServiceStats(16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +284,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.maps.Fill(have)
+	all, err := statusmap.New(b.maps).Fill(have)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ var packages = []string{
 	"./pkg/devicemap",
 	"./pkg/flowmap",
 	"./pkg/nodemap",
+	"./pkg/statusmap",
 	"./pkg/datapath",
 	"./tests/netns",
 }

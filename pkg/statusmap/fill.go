@@ -1,4 +1,4 @@
-package bpfmap
+package statusmap
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -24,21 +25,21 @@ type Fill struct {
 	Memory  uint64 // kernel memory, bytes; the chunks of a growable table included
 }
 
-// Fill returns how full each map is, by name. s is a snapshot of m. Entries that
+// Fill returns how full each map is, by name. s is a snapshot of the maps. Entries that
 // have expired count: they take room.
-func (m *Maps) Fill(s tables.Snapshot) ([]Fill, error) {
-	used, err := m.used(s)
+func (t Table) Fill(s tables.Snapshot) ([]Fill, error) {
+	used, err := t.used(s)
 	if err != nil {
 		return nil, err
 	}
 	var list []Fill
-	for _, name := range names(m.specs) {
-		f := Fill{Map: name, Setting: Setting(name)}
-		if f.Memory, err = memory(m.all[name]); err != nil {
+	for name, kernelMap := range t.maps.All() {
+		f := Fill{Map: name, Setting: bpfmap.Setting(name)}
+		if f.Memory, err = memory(kernelMap); err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, err)
 		}
 		if entries, ok := used[name]; ok {
-			f.Entries, f.Size = entries, capacity(m.all[name], m.specs[name])
+			f.Entries, f.Size = entries, t.maps.Capacity(name)
 		}
 		list = append(list, f)
 	}
@@ -46,9 +47,9 @@ func (m *Maps) Fill(s tables.Snapshot) ([]Fill, error) {
 }
 
 // Memory returns the kernel memory of all maps, bytes.
-func (m *Maps) Memory() (total uint64, err error) {
-	for _, name := range names(m.specs) {
-		bytes, err := memory(m.all[name])
+func (t Table) Memory() (total uint64, err error) {
+	for name, kernelMap := range t.maps.All() {
+		bytes, err := memory(kernelMap)
 		if err != nil {
 			return 0, fmt.Errorf("map %s: %w", name, err)
 		}
@@ -58,32 +59,32 @@ func (m *Maps) Memory() (total uint64, err error) {
 }
 
 // used returns the entries in use of the maps that can fill up.
-func (m *Maps) used(s tables.Snapshot) (map[string]uint32, error) {
-	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](m.BlAffinity)
+func (t Table) used(s tables.Snapshot) (map[string]uint32, error) {
+	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](t.maps.BlAffinity)
 	if err != nil {
 		return nil, err
 	}
-	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](m.BlUdpPeer)
+	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](t.maps.BlUdpPeer)
 	if err != nil {
 		return nil, err
 	}
-	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.BlFlow)
+	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](t.maps.BlFlow)
 	if err != nil {
 		return nil, err
 	}
-	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.BlClient)
+	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](t.maps.BlClient)
 	if err != nil {
 		return nil, err
 	}
-	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](m.BlOverflow)
+	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](t.maps.BlOverflow)
 	if err != nil {
 		return nil, err
 	}
-	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](m.BlNewClient)
+	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](t.maps.BlNewClient)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := count[bpf.SockBlEndpointKey, uint32](m.BlEndpoint)
+	endpoints, err := count[bpf.SockBlEndpointKey, uint32](t.maps.BlEndpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -125,23 +126,10 @@ func usedSlots(s tables.Snapshot) uint32 {
 	return slots
 }
 
-// capacity returns how many entries a map may hold, those of all chunks it may
-// have.
-func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
-	size := kernelMap.MaxEntries()
-	if spec.InnerMap != nil {
-		size *= spec.InnerMap.MaxEntries
-	}
-	if spec.Name == bpf.SockMapBlSlot {
-		size *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
-	}
-	return size
-}
-
 // count returns the number of entries of a hash.
 func count[K, V any](kernelMap *ebpf.Map) (uint32, error) {
 	entries := uint32(0)
-	err := Each(kernelMap, func(*K, *V) { entries++ })
+	err := bpfmap.Each(kernelMap, func(*K, *V) { entries++ })
 	return entries, err
 }
 
@@ -180,7 +168,7 @@ func memory(kernelMap *ebpf.Map) (uint64, error) {
 		return total, nil
 	}
 	for i := range kernelMap.MaxEntries() {
-		chunk, err := lookupChunk(kernelMap, i)
+		chunk, err := bpfmap.Chunk(kernelMap, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			break
 		}

@@ -1,16 +1,15 @@
-package bpfmap
+package statusmap
 
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Unapplied is a Service of which something could not be written.
@@ -30,29 +29,26 @@ func unappliedKey(service model.Name) (key bpf.SockBlUnappliedKey) {
 
 // PutUnapplied notes a Service that could not be applied in full. Beyond 1,024 of them none is
 // noted: their number, in [Agent], counts all.
-func (m *Maps) PutUnapplied(u Unapplied) error {
+func (t Table) PutUnapplied(u Unapplied) error {
 	key := unappliedKey(u.Service)
 	value := bpf.SockBlUnappliedEntry{Since: uint64(u.Since.UnixNano()), Next: uint64(u.Next.UnixNano()), Tries: u.Tries}
 	bpf.PutString(value.Error[:], u.Error)
-	if err := m.BlUnapplied.Put(&key, &value); err != nil && !noRoom(err) {
-		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
+	if err := bpfmap.Put(t.maps.BlUnapplied, &key, &value); !errors.Is(err, tables.ErrFull) {
+		return err
 	}
 	return nil
 }
 
 // DeleteUnapplied notes that a Service has been applied in full.
-func (m *Maps) DeleteUnapplied(service model.Name) error {
+func (t Table) DeleteUnapplied(service model.Name) error {
 	key := unappliedKey(service)
-	if err := m.BlUnapplied.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("map %s: %w", bpf.SockMapBlUnapplied, err)
-	}
-	return nil
+	return bpfmap.Remove(t.maps.BlUnapplied, &key)
 }
 
 // Unapplied returns the Services that could not be applied in full, by name.
-func (m *Maps) Unapplied() ([]Unapplied, error) {
+func (t Table) Unapplied() ([]Unapplied, error) {
 	var list []Unapplied
-	err := Each(m.BlUnapplied, func(key *bpf.SockBlUnappliedKey, value *bpf.SockBlUnappliedEntry) {
+	err := bpfmap.Each(t.maps.BlUnapplied, func(key *bpf.SockBlUnappliedKey, value *bpf.SockBlUnappliedEntry) {
 		list = append(list, Unapplied{
 			Service: model.Name{Namespace: bpf.StringOf(key.Namespace[:]), Name: bpf.StringOf(key.Name[:])},
 			Error:   bpf.StringOf(value.Error[:]),
@@ -68,10 +64,10 @@ func (m *Maps) Unapplied() ([]Unapplied, error) {
 }
 
 // ForgetUnapplied forgets what a former agent could not apply.
-func (m *Maps) ForgetUnapplied() error {
-	list, err := m.Unapplied()
+func (t Table) ForgetUnapplied() error {
+	list, err := t.Unapplied()
 	for i := range list {
-		err = errors.Join(err, m.DeleteUnapplied(list[i].Service))
+		err = errors.Join(err, t.DeleteUnapplied(list[i].Service))
 	}
 	return err
 }

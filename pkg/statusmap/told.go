@@ -1,8 +1,10 @@
-package bpfmap
+package statusmap
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // The entries of bl_told. Each has a writer of its own.
@@ -31,37 +33,37 @@ type RecentlyEvicted struct {
 }
 
 // SetRecentlyEvicted replaces what was evicted lately.
-func (m *Maps) SetRecentlyEvicted(v RecentlyEvicted) error {
+func (t Table) SetRecentlyEvicted(v RecentlyEvicted) error {
 	e := evictedEntry{From: v.From.UnixNano(), To: v.To.UnixNano(), Established: v.Established, HalfOpen: v.HalfOpen}
-	return m.tell(toldEvicted, &e)
+	return t.tell(toldEvicted, &e)
 }
 
-func (m *Maps) tell(entry uint32, value any) error {
-	return Put(m.Told, entry, value)
+func (t Table) tell(entry uint32, value any) error {
+	return bpfmap.Put(t.maps.Told, entry, value)
 }
 
 // RecentlyEvicted returns what the agent has set last; zero when it has not since its start.
-func (m *Maps) RecentlyEvicted() (v RecentlyEvicted, err error) {
+func (t Table) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	var e evictedEntry
-	if err := m.Told.Lookup(toldEvicted, &e); err != nil {
-		return v, fmt.Errorf("%s: %w", m.Told, err)
+	if err := t.maps.Told.Lookup(toldEvicted, &e); err != nil {
+		return v, fmt.Errorf("%s: %w", t.maps.Told, err)
 	}
-	if from := time.Unix(0, e.From); !from.Before(m.Agent().Started) {
+	if from := time.Unix(0, e.From); !from.Before(t.Agent().Started) {
 		v = RecentlyEvicted{from, time.Unix(0, e.To), e.Established, e.HalfOpen}
 	}
 	return v, nil
 }
 
 // SetShort notes how many Services get less than they ask for.
-func (m *Maps) SetShort(services int) error {
-	return m.tell(toldShort, &shortEntry{Services: uint64(services)})
+func (t Table) SetShort(services int) error {
+	return t.tell(toldShort, &shortEntry{Services: uint64(services)})
 }
 
 // Short returns what SetShort has noted last.
-func (m *Maps) Short() (services int, err error) {
+func (t Table) Short() (services int, err error) {
 	var e shortEntry
-	if err := m.Told.Lookup(toldShort, &e); err != nil {
-		return 0, fmt.Errorf("%s: %w", m.Told, err)
+	if err := t.maps.Told.Lookup(toldShort, &e); err != nil {
+		return 0, fmt.Errorf("%s: %w", t.maps.Told, err)
 	}
 	return int(e.Services), nil
 }
