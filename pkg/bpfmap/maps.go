@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -141,7 +140,7 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		if m.InnerMap == nil {
 			m.MaxEntries = entries
 			if s.part > 0 {
-				m.MaxEntries = max((entries-1)/s.part+1, partLeast())
+				m.MaxEntries = max((entries-1)/s.part+1, LeastLRU())
 			}
 			continue
 		}
@@ -460,184 +459,17 @@ func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
 // programs that are at work do not see what is written from now on.
 func (m *Maps) Resized() bool { return m.resized }
 
-// Constants are set in the programs when they are loaded.
-type Constants struct {
-	// HostNetns is the cookie of the network namespace that is the node's.
-	HostNetns uint64
-	// HostSocketsOnly leaves the sockets of other network namespaces alone.
-	HostSocketsOnly bool
-	// Seed sets where the choice of backends starts; it should differ between
-	// nodes.
-	Seed uint32
-	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
-	// is the default.
-	UDPPeerIdle time.Duration
-	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
-	// both 0 is the default.
-	SNATPortMin, SNATPortMax uint16
-	// MasqueradeAll gives packets to backends on this node a source address of the
-	// node, see [Maps.SetMasquerade].
-	MasqueradeAll bool
-	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
-	// is none.
-	ForwardMark uint32
-	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
-	TunnelPort uint16
-	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
-	// into it.
-	TunnelClamp bool
-	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
-	// a driver.
-	XDPGeneric bool
-}
-
-// set fills in the variables that a program object has.
-func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
-	values := map[string]any{
-		bpf.SockVarBlHostNetns:       c.HostNetns,
-		bpf.SockVarBlHostSocketsOnly: c.HostSocketsOnly,
-		bpf.SockVarBlSeed:            c.Seed,
-		bpf.SockVarBlTunnelPort:      c.TunnelPort,
-		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
-		bpf.TcVarBlMasqueradeAll:     c.MasqueradeAll,
-		bpf.TcVarBlForwardMark:       c.ForwardMark,
-		bpf.XdpVarBlXdpGeneric:       c.XDPGeneric,
-	}
-	if c.UDPPeerIdle != 0 {
-		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
-	}
-	if c.SNATPortMax != 0 {
-		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
-	}
-	for name, value := range values {
-		if v := variables[name]; v != nil {
-			if err := v.Set(value); err != nil {
-				return fmt.Errorf("set constant %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// LoadSockets loads the programs for sockets over these maps. The result is by name.
-func (m *Maps) LoadSockets(c Constants) (map[string]*ebpf.Program, error) {
-	programs, err := m.loadPrograms(bpf.LoadSock, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs for sockets: %w", err)
-	}
-	return programs, nil
-}
-
-// LoadDevices loads the programs for packets of devices over these maps: those of the names,
-// or all when there is none. The result is by name.
-func (m *Maps) LoadDevices(c Constants, names ...string) (map[string]*ebpf.Program, error) {
-	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := bpf.LoadTc()
-		if err == nil && len(names) > 0 {
-			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
-		}
-		return spec, err
-	}, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs for devices: %w", err)
-	}
-	return programs, nil
-}
-
-// LoadXDP loads the program for packets at the lowest level of a device over these
-// maps.
-func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) {
-	return m.loadXDP(c, bpf.XdpProgBlXdp, nil)
-}
-
-// LoadXDPBelow loads the program that takes no frame for one of the device that it comes
-// in by, but for one of those that [Maps.SetFrames] says.
-func (m *Maps) LoadXDPBelow(c Constants) (*ebpf.Program, error) {
-	return m.loadXDP(c, bpf.XdpProgBlXdpBelow, nil)
-}
-
-// LoadXDPPart loads the program of [Maps.LoadXDP], or of [Maps.LoadXDPBelow], to be run in
-// place of a function of another XDP program.
-func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
-	name := bpf.XdpProgBlXdp
-	if below {
-		name = bpf.XdpProgBlXdpBelow
-	}
-	return m.loadXDP(c, name, func(spec *ebpf.ProgramSpec) {
-		spec.Type, spec.AttachType = ebpf.Extension, ebpf.AttachNone
-		spec.AttachTarget, spec.AttachTo = target, function
-		spec.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // a matter of the target
-	})
-}
-
-// loadXDP loads one program of the object, changed by change unless that is nil: the kernel
-// takes long to check them.
-func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
-	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := bpf.LoadXdp()
-		if err != nil {
-			return nil, err
-		}
-		if c.XDPGeneric {
-			// For a program that takes several buffers, Linux 6.9 and newer copies packets
-			// and forgets how long the Ethernet header is (mac_len of the skb): those that
-			// pass would come to tc without it. For others it makes one buffer of them.
-			spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-		}
-		maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
-		if change != nil {
-			change(spec.Programs[name])
-		}
-		return spec, nil
-	}, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the XDP program: %w", err)
-	}
-	return programs[name], nil
-}
-
-// loadPrograms loads the programs of one object. The result is by name.
-func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants) (map[string]*ebpf.Program, error) {
-	spec, err := load()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.set(spec.Variables); err != nil {
-		return nil, err
-	}
-	if v := spec.Variables[bpf.TcVarBlHalfOpenMax]; v != nil {
-		if err := v.Set(m.MaxHalfOpen()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlHalfOpenMax, err)
-		}
-	}
-	if v := spec.Variables[bpf.TcVarBlConntrack]; v != nil {
-		if err := v.Set(haveConntrack()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlConntrack, err)
-		}
-	}
-	if v := spec.Variables[bpf.TcVarBlFlowMoves]; v != nil {
-		if err := v.Set(m.former[bpf.SockMapBlFlow] != nil); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", bpf.TcVarBlFlowMoves, err)
-		}
-	}
-	if s := spec.Maps[bpf.TcMapBlFragment]; s != nil {
-		s.MaxEntries = max(s.MaxEntries, partLeast())
-	}
+// Replacements returns the maps by name, in place of which those of an object are not made; see
+// [ebpf.CollectionOptions].
+func (m *Maps) Replacements() map[string]*ebpf.Map {
 	replaced := maps.Clone(m.all)
 	replaced[bpf.TcMapBlFormerFlow] = cmp.Or(m.former[bpf.SockMapBlFlow], m.BlFlow)
-	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
-	for name, kernelMap := range replaced {
-		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
-	if err != nil {
-		return nil, err
-	}
-	defer coll.Close()
-	programs := coll.Programs
-	coll.Programs = nil // kept
-	return programs, nil
+	return replaced
 }
+
+// MovesFlows reports whether programs are to look into the former flow table, too; see
+// [Maps.Move].
+func (m *Maps) MovesFlows() bool { return m.former[bpf.SockMapBlFlow] != nil }
 
 // Close releases descriptors and memory. Pinned maps live on.
 func (m *Maps) Close() error {

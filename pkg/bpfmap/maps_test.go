@@ -542,31 +542,6 @@ func TestBarrier(t *testing.T) {
 	wantContent(t, m, want)
 }
 
-func TestLoadPrograms(t *testing.T) {
-	m := load(t, bpffs.New(t), small)
-	sockets, err := m.LoadSockets(Constants{HostNetns: 1})
-	must(t, err)
-	devices, err := m.LoadDevices(Constants{HostNetns: 1})
-	must(t, err)
-	var got []string
-	for _, programs := range []map[string]*ebpf.Program{sockets, devices} {
-		for name, p := range programs {
-			got = append(got, name)
-			must(t, p.Close())
-		}
-	}
-	slices.Sort(got)
-	want := []string{
-		"bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
-		"bl_ingress", "bl_ingress_l3", "bl_pod_egress", "bl_pod_ingress", "bl_recvmsg4", "bl_recvmsg6", "bl_release", "bl_sendmsg4", "bl_sendmsg6", "bl_udp_service",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("programs %v, want %v", got, want)
-	}
-	// The maps are still the caller's.
-	fill(t, m)
-}
-
 // memoryOf returns all that is mapped into memory.
 func memoryOf(m *Maps) []byte {
 	return slices.Concat(chunkBytes(m.service), chunkBytes(m.name), chunkBytes(m.backend),
@@ -640,35 +615,4 @@ func TestRestore(t *testing.T) {
 		t.Error("the memory differs after a restart without a change")
 	}
 	wantContent(t, m, held)
-}
-
-// TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it
-// checks at most, with all that a configuration can turn on. Other versions check more of
-// them, and how long an agent takes to start goes with it.
-func TestVerifierMargin(t *testing.T) {
-	const most = 1_000_000 / 10
-	m := load(t, bpffs.New(t), small)
-	defer m.Close()
-	all := Constants{HostNetns: 1, HostSocketsOnly: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
-	sockets, err := m.LoadSockets(all)
-	must(t, err)
-	devices, err := m.LoadDevices(all)
-	must(t, err)
-	xdp, err := m.LoadXDP(all)
-	must(t, err)
-	below, err := m.LoadXDPBelow(all)
-	must(t, err)
-	programs := map[string]*ebpf.Program{bpf.XdpProgBlXdp: xdp, bpf.XdpProgBlXdpBelow: below}
-	maps.Copy(programs, sockets)
-	maps.Copy(programs, devices)
-	for name, p := range programs {
-		defer p.Close()
-		info, err := p.Info()
-		must(t, err)
-		checked, known := info.VerifiedInstructions()
-		if !known || checked > most {
-			t.Errorf("%s: the kernel has checked %d instructions, want at most %d", name, checked, most)
-		}
-		t.Logf("%s: %d", name, checked)
-	}
 }

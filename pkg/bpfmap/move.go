@@ -93,7 +93,7 @@ func (m *Maps) pinFormer(dir string) error {
 }
 
 // Move moves the entries of the LRU tables that were replaced by others of another size.
-// The programs that were loaded before, by [Maps.LoadDevices], are attached by then. They look
+// The programs for packets that were loaded before are attached by then. They look
 // into the former flow table, too, and are to be loaded and attached anew. After an
 // error the former tables are kept.
 func (m *Maps) Move() ([]Moved, error) {

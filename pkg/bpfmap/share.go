@@ -8,10 +8,10 @@ const (
 	overflowPart = 8 // the size of the table for those that begin beyond that
 )
 
-// partLeast returns the least size of a table that is a part of another. Before Linux 6.16,
+// LeastLRU returns the least size of a table that is a part of another. Before Linux 6.16,
 // an LRU map that is full evicts 128 entries at once, and each CPU keeps as many for itself:
 // when they have them all, what a CPU inserts is evicted by what it inserts next.
-func partLeast() uint32 { return max(1024, 2*128*uint32(runtime.NumCPU())) }
+func LeastLRU() uint32 { return max(1024, 2*128*uint32(runtime.NumCPU())) }
 
 // newClientPart is the size of the table of clients without an established flow, as a
 // part of that of the others.

@@ -135,7 +135,7 @@ func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
 		return d.xdp, nil
 	}
 	if d.xdpBelow == nil {
-		d.xdpBelow, err = d.maps.LoadXDPBelow(d.constants)
+		d.xdpBelow, err = LoadXDPBelow(d.maps, d.constants)
 	}
 	return d.xdpBelow, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -76,12 +77,12 @@ func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
 	must(t, devicemap.New(m).SetMACs(map[int]devicemap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
-	constants := bpfmap.Constants{TunnelPort: 6091, TunnelClamp: true}
-	programs, err := m.LoadDevices(constants, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
+	constants := datapath.Constants{TunnelPort: 6091, TunnelClamp: true}
+	programs, err := datapath.LoadDevices(m, constants, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if programs[bpf.XdpProgBlXdp], err = m.LoadXDP(constants); err != nil {
+	if programs[bpf.XdpProgBlXdp], err = datapath.LoadXDP(m, constants); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

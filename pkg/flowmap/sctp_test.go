@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -56,7 +57,7 @@ func serveSCTP(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))
 	}
-	programs, err := m.LoadDevices(bpfmap.Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
+	programs, err := datapath.LoadDevices(m, datapath.Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)
 	must(t, err)
 	t.Cleanup(func() {
 		for _, p := range programs {

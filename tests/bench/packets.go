@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -132,7 +133,7 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := maps.LoadDevices(bpfmap.Constants{Seed: 1}, "bl_ingress")
+	programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1}, "bl_ingress")
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +153,7 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	b.prefix, b.rounds, b.batch = "xdp", xdpRounds, xdpBatch
-	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
+	if b.ingress, err = datapath.LoadXDP(maps, datapath.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
 		return nil, err
 	}
 	b.runner, err = newXDPRunner(ifindex)

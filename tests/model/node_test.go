@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -114,10 +115,10 @@ func newNode(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	var err error
-	if n.programs, err = n.maps.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress"); err != nil {
+	if n.programs, err = datapath.LoadDevices(n.maps, datapath.Constants{}, "bl_ingress", "bl_egress"); err != nil {
 		t.Fatal(err)
 	}
-	if n.programs["bl_xdp"], err = n.maps.LoadXDP(bpfmap.Constants{}); err != nil {
+	if n.programs["bl_xdp"], err = datapath.LoadXDP(n.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -20,7 +20,7 @@ import (
 func newSNATBench(t *testing.T) (*xdpBench, *bench) {
 	t.Helper()
 	x := newXDPBench(t)
-	programs, err := x.maps.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress")
+	programs, err := datapath.LoadDevices(x.maps, datapath.Constants{}, "bl_ingress", "bl_egress")
 	if err != nil {
 		t.Fatal(err)
 	}

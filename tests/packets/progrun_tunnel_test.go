@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
@@ -39,7 +40,7 @@ var families = []byte{4, 6}
 // Service's backend is on the node.
 func newTunnelBench(t testing.TB) *bench {
 	t.Helper()
-	b := newBenchWith(t, bpfmap.Constants{TunnelPort: dsrPort, TunnelClamp: true})
+	b := newBenchWith(t, datapath.Constants{TunnelPort: dsrPort, TunnelClamp: true})
 	b.serveHere(t)
 	forward(b.host.Namespace)
 	putNode(t, b.host.BPFFS, 1, nodeSelf, selfNode[4], selfNode[6])

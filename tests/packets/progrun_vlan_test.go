@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -140,7 +140,7 @@ func (b *vlanBench) setFrames(t *testing.T) {
 func (b *vlanBench) below(t *testing.T) {
 	t.Helper()
 	var err error
-	if b.program, err = b.maps.LoadXDPBelow(bpfmap.Constants{}); err != nil {
+	if b.program, err = datapath.LoadXDPBelow(b.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.program.Close() })

@@ -18,6 +18,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
@@ -65,7 +66,7 @@ func newXDPBenchWith(t *testing.T, options lab.AgentOptions) *xdpBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.program, err = b.maps.LoadXDP(bpfmap.Constants{}); err != nil {
+	if b.program, err = datapath.LoadXDP(b.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.program.Close() })
@@ -418,12 +419,12 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 		t.Fatalf("the node has the id %d, %v", id, err)
 	}
 	nodemap.New(b.maps).SetAnswer(id, tunnelNode[outer], nodemap.Accepts)
-	constants := bpfmap.Constants{TunnelPort: dsrPort}
-	programs, err := b.maps.LoadDevices(constants, "bl_ingress")
+	constants := datapath.Constants{TunnelPort: dsrPort}
+	programs, err := datapath.LoadDevices(b.maps, constants, "bl_ingress")
 	if err != nil {
 		t.Fatal(err)
 	}
-	xdp, err := b.maps.LoadXDP(constants)
+	xdp, err := datapath.LoadXDP(b.maps, constants)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bpfmap
+package bpf_test
 
 import (
 	"slices"
@@ -19,7 +19,9 @@ func TestStack(t *testing.T) {
 	const most, piece = 512, 32
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp} {
 		spec, err := load()
-		must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for name, program := range spec.Programs {
 			functions := functionsOf(program)
 			var deepest func(name string) (int, []string)

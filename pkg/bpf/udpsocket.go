@@ -1,4 +1,4 @@
-package bpfmap
+package bpf
 
 import (
 	"encoding/binary"
@@ -6,8 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
-
-	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // UDPSocket is what finds a connected UDP socket in its network namespace.
@@ -23,16 +21,16 @@ type testRun struct {
 	Ifindex uint32
 }
 
-// UDPService asks a program, loaded by [Maps.LoadSockets], which Service has led a socket
+// UDPService asks a program, bl_udp_service, which Service has led a socket
 // of the calling thread's network namespace to its peer. It returns the Service's id, and
 // false for a socket that goes to its peer by itself or is none.
 func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
-	query := bpf.SockBlUdpQuery{
+	query := SockBlUdpQuery{
 		Cookie:    s.Cookie,
-		Local:     bpf.AddrOf(s.Local.Addr()),
-		Peer:      bpf.AddrOf(s.Peer.Addr()),
-		LocalPort: bpf.Hton16(s.Local.Port()),
-		PeerPort:  bpf.Hton16(s.Peer.Port()),
+		Local:     AddrOf(s.Local.Addr()),
+		Peer:      AddrOf(s.Peer.Addr()),
+		LocalPort: Hton16(s.Local.Port()),
+		PeerPort:  Hton16(s.Peer.Port()),
 	}
 	data, err := binary.Append(nil, binary.NativeEndian, &query)
 	if err != nil {
@@ -42,5 +40,5 @@ func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
 	if err != nil {
 		return 0, false, fmt.Errorf("ask for the Service of a socket: %w", err)
 	}
-	return answer, answer != uint32(bpf.SockBlUdpAnswerBL_UDP_NO_SERVICE), nil
+	return answer, answer != uint32(SockBlUdpAnswerBL_UDP_NO_SERVICE), nil
 }

@@ -1,4 +1,4 @@
-package bpfmap
+package datapath
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package bpfmap
+package datapath
 
 import "github.com/cilium/ebpf/btf"
 
