@@ -116,9 +116,9 @@ func LoadXDPBelow(m *bpfmap.Maps, c Constants) (*ebpf.Program, error) {
 	return loadXDP(m, c, bpf.XdpProgBlXdpBelow, nil)
 }
 
-// LoadXDPPart loads the program of [LoadXDP], or of [LoadXDPBelow], to be run in
+// loadXDPPart loads the program of [LoadXDP], or of [LoadXDPBelow], to be run in
 // place of a function of another XDP program.
-func LoadXDPPart(m *bpfmap.Maps, c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
+func loadXDPPart(m *bpfmap.Maps, c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
 	name := bpf.XdpProgBlXdp
 	if below {
 		name = bpf.XdpProgBlXdpBelow
