@@ -34,13 +34,6 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-func webPort(name string, family model.Family) tables.ServiceName {
-	return tables.ServiceName{
-		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
-		Family: family, Type: "ClusterIP", Number: 80,
-	}
-}
-
 // The flags of the TCP header that the tests send.
 const (
 	tcpFIN = 0x01
@@ -72,7 +65,7 @@ func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	must(t,
 		m.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
 		m.PutSlots(0, []uint32{backend}),
-		m.PutServiceName(service, webPort("a", model.IPv4)),
+		m.PutServiceName(service, maptest.ServiceName("a", model.IPv4)),
 		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
 		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))

@@ -52,7 +52,7 @@ func serveSCTP(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 		must(t,
 			m.PutBackend(id, tables.Backend{AddrPort: f.backend, Service: id, State: tables.InCluster, Generation: 1}),
 			m.PutSlots(id, []uint32{id}),
-			m.PutServiceName(id, webPort("a", family)),
+			m.PutServiceName(id, maptest.ServiceName("a", family)),
 			m.PutService(id, tables.Service{Cluster: tables.Set{Kind: policy.Backends, First: id, Count: 1}}),
 			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))

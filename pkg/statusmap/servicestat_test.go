@@ -9,17 +9,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
 )
-
-// webPort is the name of a Service port.
-func webPort(name string) tables.ServiceName {
-	return tables.ServiceName{
-		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
-		Family: model.IPv4, Type: "ClusterIP", Number: 80,
-	}
-}
 
 // perCPU returns one value for every CPU.
 func perCPU[T any](t *testing.T, value T) []T {
@@ -36,7 +27,7 @@ func perCPU[T any](t *testing.T, value T) []T {
 func TestServiceStats(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	for _, id := range []uint32{0, 4095, 4096} {
-		must(t, m.PutServiceName(id, webPort("a")))
+		must(t, m.PutServiceName(id, maptest.ServiceName("a", model.IPv4)))
 		chunk, err := bpfmap.Chunk(m.BlServiceStat, id/4096)
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +50,7 @@ func TestServiceStats(t *testing.T) {
 			}
 		}
 	}
-	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, webPort("b")))
+	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, maptest.ServiceName("b", model.IPv4)))
 	stats, err := New(m).ServiceStats(4097)
 	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
 		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)

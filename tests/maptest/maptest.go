@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Small keeps the LRU maps from taking much memory.
@@ -42,4 +44,12 @@ func Reload(t testing.TB, m *bpfmap.Maps, dir string, sizes bpfmap.Sizes) *bpfma
 		t.Fatal(err)
 	}
 	return Load(t, dir, sizes)
+}
+
+// ServiceName is what the id of a Service port stands for.
+func ServiceName(service string, family model.Family) tables.ServiceName {
+	return tables.ServiceName{
+		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: service}, Port: "web", Protocol: model.TCP},
+		Family: family, Type: "ClusterIP", Number: 80,
+	}
 }
