@@ -18,13 +18,16 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/health"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source/host"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
@@ -95,13 +98,13 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	if a.secrets == nil && mayTunnel(c) {
 		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
 	}
-	former := maps.Agent()
+	former := statusmap.New(maps).Agent()
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
-		maps.ForgetAnswers()
+		nodemap.New(maps).ForgetAnswers()
 	}
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
-	maps.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
+	statusmap.New(maps).SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	return nil
 }
 
@@ -156,7 +159,7 @@ func (a *agent) connectReconciler() error {
 	if err != nil {
 		return err
 	}
-	if err := maps.ForgetUnapplied(); err != nil {
+	if err := statusmap.New(maps).ForgetUnapplied(); err != nil {
 		return err
 	}
 	entries := tables.Restore(maps, have)
@@ -204,8 +207,8 @@ func (a *agent) attach(ctx context.Context) error {
 // synced tells the command, the pages of health and the log of a sync.
 func (a *agent) synced(s reconcile.Sync) {
 	maps := a.datapath.Maps()
-	maps.SetSynced(s.Start.Add(s.Duration), s.Pending)
-	if err := maps.SetShort(s.Short); err != nil {
+	statusmap.New(maps).SetSynced(s.Start.Add(s.Duration), s.Pending)
+	if err := statusmap.New(maps).SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
@@ -218,9 +221,9 @@ func (a *agent) synced(s reconcile.Sync) {
 func (a *agent) failed(service model.Name, f *reconcile.Failure) {
 	var err error
 	if maps := a.datapath.Maps(); f == nil {
-		err = maps.DeleteUnapplied(service)
+		err = statusmap.New(maps).DeleteUnapplied(service)
 	} else {
-		err = maps.PutUnapplied(bpfmap.Unapplied{
+		err = statusmap.New(maps).PutUnapplied(statusmap.Unapplied{
 			Service: service, Error: f.Error, Since: f.Since, Next: f.Next, Tries: uint32(f.Tries),
 		})
 	}
@@ -262,7 +265,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx, a.node.changed) }),
 		endless(a.flows.Run),
-		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, maps.SetTracking) }),
+		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),

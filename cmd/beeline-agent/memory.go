@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // leastHeap is what the Go heap is left however little memory there is.
@@ -19,7 +20,7 @@ func limitHeap(limit uint64, maps *bpfmap.Maps) error {
 	if limit == 0 || os.Getenv("GOMEMLIMIT") != "" {
 		return nil
 	}
-	used, err := maps.Memory()
+	used, err := statusmap.New(maps).Memory()
 	if err != nil {
 		return err
 	}

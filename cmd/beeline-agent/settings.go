@@ -10,9 +10,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/socket"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
@@ -50,9 +53,9 @@ func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunn
 	return tunnel.New(tunnel.Options{
 		Secrets: secrets,
 		Port:    c.TunnelPort,
-		Nodes:   m,
+		Nodes:   nodemap.New(m),
 		Accepts: func(ifindex int) bool {
-			serves, err := m.ServesDevice(ifindex)
+			serves, err := devicemap.New(m).Serves(ifindex)
 			return err == nil && serves
 		},
 	})
@@ -68,7 +71,7 @@ func mayTunnel(c *config.Settings) bool {
 // sent with another one than before.
 func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) bool {
 	sent, accepted := secrets.Marks()
-	return m.SetMarks(sent, accepted...)
+	return nodemap.New(m).SetMarks(sent, accepted...)
 }
 
 // canDestroySockets reports whether the kernel destroys UDP sockets, and logs why it does not.
@@ -89,8 +92,8 @@ func forwardingRefused(c *config.Settings) string {
 }
 
 // describe returns what the agent tells of itself beside the maps.
-func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) bpfmap.Agent {
-	a := bpfmap.Agent{
+func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) statusmap.Agent {
+	a := statusmap.Agent{
 		PID:     os.Getpid(),
 		Started: started,
 		Version: version.String(),

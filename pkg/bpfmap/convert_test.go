@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -16,13 +17,13 @@ import (
 func TestAddr(t *testing.T) {
 	for _, s := range []string{"0.0.0.0", "192.0.2.1", "255.255.255.255", "::", "::1", "2001:db8::1", "fe80::1"} {
 		want := netip.MustParseAddr(s)
-		if got := addrOf(want).netip(); got != want {
+		if got := bpf.AddrOf(want).Netip(); got != want {
 			t.Errorf("%s comes back as %s", want, got)
 		}
 	}
 	// What a program reads for 192.0.2.1.
 	want := [16]byte{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1}
-	if got := addrOf(netip.MustParseAddr("192.0.2.1")).Byte; got != want {
+	if got := bpf.AddrOf(netip.MustParseAddr("192.0.2.1")).Byte; got != want {
 		t.Errorf("192.0.2.1 is stored as %x", got)
 	}
 }
@@ -35,10 +36,10 @@ func TestFrontendKey(t *testing.T) {
 		{Addr: netip.IPv6Unspecified(), Port: 30000, Protocol: model.UDP},
 		{Addr: netip.MustParseAddr("10.0.0.1")},
 	}
-	seen := make(map[sockBlFrontendKey]tables.FrontendKey)
+	seen := make(map[bpf.SockBlFrontendKey]tables.FrontendKey)
 	for _, want := range keys {
 		k := frontendKey(want)
-		if got := k.tables(); got != want {
+		if got := frontendKeyOf(&k); got != want {
 			t.Errorf("%s comes back as %s", want, got)
 		}
 		if other, twice := seen[k]; twice {
@@ -55,7 +56,7 @@ func TestFrontendKey(t *testing.T) {
 
 func TestPortOrder(t *testing.T) {
 	for port := range 1 << 16 {
-		if got := hton16(hton16(uint16(port))); got != uint16(port) {
+		if got := bpf.Hton16(bpf.Hton16(uint16(port))); got != uint16(port) {
 			t.Fatalf("%d comes back as %d", port, got)
 		}
 	}
@@ -88,11 +89,11 @@ func TestPrefix(t *testing.T) {
 	} {
 		want := netip.MustParsePrefix(s)
 		r := srcrangeKey(tables.SourceRange{Service: 7, Prefix: want})
-		if got := prefixOf(r.Addr, r.PrefixLen-32); got != want || r.Service != 7 {
+		if got := bpf.PrefixOf(r.Addr, r.PrefixLen-32); got != want || r.Service != 7 {
 			t.Errorf("source range %s comes back as %s", want, got)
 		}
-		c := cidrKey(want)
-		if got := prefixOf(c.Addr, c.PrefixLen); got != want {
+		c := bpf.CIDRKey(want)
+		if got := bpf.PrefixOf(c.Addr, c.PrefixLen); got != want {
 			t.Errorf("%s comes back as %s", want, got)
 		}
 	}
@@ -122,12 +123,12 @@ func TestAggregate(t *testing.T) {
 		}
 		entry := aggregateEntry(aggregate4, aggregate6)
 		for _, a := range tt.in {
-			if !entry.covers(netip.MustParseAddr(a)) {
+			if !covers(&entry, netip.MustParseAddr(a)) {
 				t.Errorf("%v does not cover %s", tt.cidrs, a)
 			}
 		}
 		for _, a := range tt.out {
-			if entry.covers(netip.MustParseAddr(a)) {
+			if covers(&entry, netip.MustParseAddr(a)) {
 				t.Errorf("%v covers %s", tt.cidrs, a)
 			}
 		}
@@ -135,8 +136,8 @@ func TestAggregate(t *testing.T) {
 }
 
 // covers is the comparison of bl_service_cidr_has.
-func (e sockBlAggregateEntry) covers(a netip.Addr) bool {
-	addr := addrOf(a)
+func covers(e *bpf.SockBlAggregateEntry, a netip.Addr) bool {
+	addr := bpf.AddrOf(a)
 	if a.Is4() {
 		return word(addr)&e.Mask4 == e.Addr4
 	}
@@ -164,7 +165,7 @@ func TestServiceName(t *testing.T) {
 	}
 	for _, want := range names {
 		e := nameEntry(want)
-		if got := e.tables(); got != want {
+		if got := serviceNameOf(&e); got != want {
 			t.Errorf("%+v comes back as %+v", want, got)
 		}
 	}
@@ -185,14 +186,14 @@ func TestFilterSpread(t *testing.T) {
 		const n = 40_000
 		for i := range n {
 			k := frontendKey(tables.FrontendKey{Addr: addr(i), Port: []uint16{80, 443, 53, 9090}[r.IntN(4)], Protocol: model.TCP})
-			set[k.filterBit()] = true
+			set[filterBit(&k)] = true
 		}
 		// n keys in m bits leave m(1-e^(-n/m)) set: 39,810 here.
 		if len(set) < n*9/10 {
 			t.Errorf("%d %s keys have %d bits", n, family, len(set))
 		}
 		for bit := range set {
-			if bits.Len32(bit) > int(sockBlFilterSizeBL_FILTER_SHIFT) {
+			if bits.Len32(bit) > int(bpf.SockBlFilterSizeBL_FILTER_SHIFT) {
 				t.Fatalf("bit %d is outside of the filter", bit)
 			}
 		}

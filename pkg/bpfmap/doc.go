@@ -1,7 +1,7 @@
-// Package bpfmap holds the kernel's side of the tables: the types generated from
-// the C headers, the maps with their growable tables, the writes that
-// [github.com/beeline-lb/beeline/pkg/tables] asks for, and the way back from the
-// maps to those types.
+// Package bpfmap opens the maps, makes, resizes, pins and closes them, and keeps the growable
+// tables: the writes that [github.com/beeline-lb/beeline/pkg/tables] asks for, and the way back
+// from the maps to its types.
 //
-// Byte order and the layout of C types stay inside this package.
+// What else the maps hold is read and written by packages of their own: devicemap, flowmap,
+// nodemap and statusmap. Byte order and the layout of C types stay inside these and pkg/bpf.
 package bpfmap

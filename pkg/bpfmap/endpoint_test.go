@@ -6,15 +6,17 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // endpointsOf returns the endpoints of Services that the programs find.
 func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 	t.Helper()
 	list := make(map[netip.AddrPort][]uint32)
-	must(t, each(m.all[sockMapBlEndpoint], func(key *sockBlEndpointKey, _ *uint32) {
-		at := netip.AddrPortFrom(key.Addr.netip(), hton16(key.Port))
+	must(t, Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) {
+		at := netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port))
 		list[at] = append(list[at], key.Service)
 	}))
 	for _, services := range list {
@@ -26,7 +28,7 @@ func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 // TestEndpoints: the programs find backends that are on this node, while they are in use, also
 // after another agent has taken over and where two entries are one endpoint.
 func TestEndpoints(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	must(t, m.Pin(dir))
 	here, other := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fd00::1]:80")
@@ -51,10 +53,10 @@ func TestEndpoints(t *testing.T) {
 	put(4, 7, here, 0)
 	want("without a second entry", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 
-	stray := endpointKey(addrOf(here.Addr()), hton16(81), 7)
-	must(t, m.put(sockMapBlEndpoint, &stray, uint32(1)))
-	lost := endpointKey(addrOf(other.Addr()), hton16(80), 7)
-	must(t, m.remove(sockMapBlEndpoint, &lost))
+	stray := endpointKey(bpf.AddrOf(here.Addr()), bpf.Hton16(81), 7)
+	must(t, Put(m.BlEndpoint, &stray, uint32(1)))
+	lost := endpointKey(bpf.AddrOf(other.Addr()), bpf.Hton16(80), 7)
+	must(t, Remove(m.BlEndpoint, &lost))
 	m = load(t, dir, small)
 	want("after a restart", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 	put(1, 7, here, 0)

@@ -7,13 +7,15 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // filter keeps a bit for each frontend in memory that the programs read. Several
 // keys may share a bit, so their number is kept here.
 type filter struct {
-	entry *sockBlFilterEntry
-	keys  map[sockBlFrontendKey]struct{}
+	entry *bpf.SockBlFilterEntry
+	keys  map[bpf.SockBlFrontendKey]struct{}
 	count map[uint32]uint32 // keys of a bit
 	rings uint32            // Service ports of BL_ALGORITHM_MAGLEV
 }
@@ -22,16 +24,16 @@ type filter struct {
 // bits set.
 func openFilter(m *Maps) (*filter, error) {
 	f := &filter{
-		entry: m.filterMap.entry(),
-		keys:  make(map[sockBlFrontendKey]struct{}),
+		entry: m.Entries.Filter,
+		keys:  make(map[bpf.SockBlFrontendKey]struct{}),
 		count: make(map[uint32]uint32),
 	}
-	err := each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, _ *sockBlFrontendEntry) { f.add(key) })
+	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
 	if err != nil {
 		return nil, err
 	}
 	for id := range m.service.len() {
-		if m.service.at(id).Algorithm == uint16(sockBlAlgorithmBL_ALGORITHM_MAGLEV) {
+		if m.service.at(id).Algorithm == uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV) {
 			f.addRing()
 		}
 	}
@@ -47,23 +49,23 @@ func openFilter(m *Maps) (*filter, error) {
 }
 
 // add sets the bit of a key, which may be known.
-func (f *filter) add(key *sockBlFrontendKey) {
+func (f *filter) add(key *bpf.SockBlFrontendKey) {
 	if _, ok := f.keys[*key]; ok {
 		return
 	}
 	f.keys[*key] = struct{}{}
-	bit := key.filterBit()
+	bit := filterBit(key)
 	f.count[bit]++
 	atomic.OrUint64(&f.entry.Word[bit/64], 1<<(bit%64))
 }
 
 // remove clears the bit of a key when no other key has it.
-func (f *filter) remove(key *sockBlFrontendKey) {
+func (f *filter) remove(key *bpf.SockBlFrontendKey) {
 	if _, ok := f.keys[*key]; !ok {
 		return
 	}
 	delete(f.keys, *key)
-	bit := key.filterBit()
+	bit := filterBit(key)
 	if f.count[bit]--; f.count[bit] == 0 {
 		delete(f.count, bit)
 		f.clear(bit)
@@ -75,7 +77,7 @@ func (f *filter) clear(bit uint32) {
 }
 
 // ringsKey stands for all Services of BL_ALGORITHM_MAGLEV.
-var ringsKey = sockBlFrontendKey{Proto: uint8(sockBlFilterSizeBL_FILTER_RINGS)}
+var ringsKey = bpf.SockBlFrontendKey{Proto: uint8(bpf.SockBlFilterSizeBL_FILTER_RINGS)}
 
 // addRing counts a Service of BL_ALGORITHM_MAGLEV.
 func (f *filter) addRing() {
@@ -90,9 +92,9 @@ func (f *filter) removeRing() {
 	}
 }
 
-// hash is the hash of the key that the programs compute too; see
+// frontendHash is the hash of the key that the programs compute too; see
 // bl_frontend_hash.
-func (k *sockBlFrontendKey) hash() uint64 {
+func frontendHash(k *bpf.SockBlFrontendKey) uint64 {
 	high := binary.NativeEndian.Uint64(k.Addr.Byte[:8])
 	low := binary.NativeEndian.Uint64(k.Addr.Byte[8:])
 	tail := uint64(*(*uint32)(unsafe.Pointer(&k.Port)))
@@ -101,43 +103,43 @@ func (k *sockBlFrontendKey) hash() uint64 {
 }
 
 // filterBit is the place of a key in the filter; see bl_filter_test.
-func (k *sockBlFrontendKey) filterBit() uint32 {
-	return uint32(k.hash() >> (64 - sockBlFilterSizeBL_FILTER_SHIFT))
+func filterBit(k *bpf.SockBlFrontendKey) uint32 {
+	return uint32(frontendHash(k) >> (64 - bpf.SockBlFilterSizeBL_FILTER_SHIFT))
 }
 
-// check is the digest that tells a value from one of another key in reused
+// frontendCheck is the digest that tells a value from one of another key in reused
 // memory; see bl_frontend_check.
-func (k *sockBlFrontendKey) check() uint16 {
-	return uint16(k.hash()>>48 ^ k.hash()>>25)
+func frontendCheck(k *bpf.SockBlFrontendKey) uint16 {
+	return uint16(frontendHash(k)>>48 ^ frontendHash(k)>>25)
 }
 
 // writeAggregate computes the prefix around all Service CIDRs.
 func (m *Maps) writeAggregate() error {
 	var aggregate4, aggregate6 netip.Prefix
-	err := each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) {
-		if p := prefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
+	err := Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
+		if p := bpf.PrefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
 			aggregate4 = join(aggregate4, p)
 		} else {
 			aggregate6 = join(aggregate6, p)
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlAggregate, err)
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
 	}
-	*m.aggregate.entry() = aggregateEntry(aggregate4, aggregate6)
+	*m.Entries.Aggregate = aggregateEntry(aggregate4, aggregate6)
 	return nil
 }
 
 // aggregateEntry returns the prefixes as the programs compare them; an invalid one
 // covers nothing.
-func aggregateEntry(aggregate4, aggregate6 netip.Prefix) sockBlAggregateEntry {
-	never := sockBlAddr{Byte: [16]byte{15: 1}}
-	e := sockBlAggregateEntry{Addr4: word(never), Addr6: never}
+func aggregateEntry(aggregate4, aggregate6 netip.Prefix) bpf.SockBlAggregateEntry {
+	never := bpf.SockBlAddr{Byte: [16]byte{15: 1}}
+	e := bpf.SockBlAggregateEntry{Addr4: word(never), Addr6: never}
 	if aggregate4.IsValid() {
-		e.Addr4, e.Mask4 = word(addrOf(aggregate4.Addr())), word(mask(aggregate4))
+		e.Addr4, e.Mask4 = word(bpf.AddrOf(aggregate4.Addr())), word(mask(aggregate4))
 	}
 	if aggregate6.IsValid() {
-		e.Addr6, e.Mask6 = addrOf(aggregate6.Addr()), mask(aggregate6)
+		e.Addr6, e.Mask6 = bpf.AddrOf(aggregate6.Addr()), mask(aggregate6)
 	}
 	return e
 }

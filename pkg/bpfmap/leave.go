@@ -1,17 +1,21 @@
 package bpfmap
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+)
 
 // ForgetFrontends leaves all new connections to somebody else: no address belongs
 // to a Service any more. Flows and sockets that are connected already stay as they
 // are. What refuses connections to other addresses goes first, so that none is
 // refused that is served.
 func (m *Maps) ForgetFrontends() error {
-	var cidrs []sockBlCidrKey
-	var refusing, others []sockBlFrontendKey
+	var cidrs []bpf.SockBlCidrKey
+	var refusing, others []bpf.SockBlFrontendKey
 	err := errors.Join(
-		each(m.all[sockMapBlServiceCidr], func(key *sockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
-		each(m.all[sockMapBlFrontend], func(key *sockBlFrontendKey, value *sockBlFrontendEntry) {
+		Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
+		Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
 			if key.Port == 0 {
 				refusing = append(refusing, *key)
 			} else {
@@ -22,12 +26,12 @@ func (m *Maps) ForgetFrontends() error {
 		return err
 	}
 	for _, key := range cidrs {
-		if err := m.remove(sockMapBlServiceCidr, &key); err != nil {
+		if err := Remove(m.BlServiceCidr, &key); err != nil {
 			return err
 		}
 	}
 	for _, key := range append(refusing, others...) {
-		if err := m.remove(sockMapBlFrontend, &key); err != nil {
+		if err := Remove(m.BlFrontend, &key); err != nil {
 			return err
 		}
 	}

@@ -4,23 +4,24 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Schema is the version of the tables' layout. Maps of different schemas are
 // pinned side by side.
-const Schema = int(sockBlSchemaBL_SCHEMA)
+const Schema = int(bpf.SockBlSchemaBL_SCHEMA)
 
 // ErrOtherVersion says that the maps of another version have to be cleaned up first.
 var ErrOtherVersion = errors.New("pinned by another version")
@@ -61,20 +62,20 @@ type sizing struct {
 
 // sized lists the maps whose size can be set.
 var sized = map[string]sizing{
-	sockMapBlFrontend:    {"tables.maxFrontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
-	sockMapBlService:     {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceName: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlServiceStat: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
-	sockMapBlSlot:        {"tables.maxSlots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
-	sockMapBlBackend:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlEndpoint:    {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
-	sockMapBlAffinity:    {"tables.maxAffinityEntries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
-	sockMapBlUdpPeer:     {"tables.maxUDPPeers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
-	sockMapBlSrcrange:    {"tables.maxSourceRanges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
-	sockMapBlFlow:        {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
-	sockMapBlOverflow:    {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
-	sockMapBlClient:      {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
-	sockMapBlNewClient:   {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
+	bpf.SockMapBlFrontend:    {"tables.maxFrontends", func(s *Sizes) *uint32 { return &s.Frontends }, 0},
+	bpf.SockMapBlService:     {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlServiceName: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlServiceStat: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
+	bpf.SockMapBlSlot:        {"tables.maxSlots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
+	bpf.SockMapBlBackend:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlEndpoint:    {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlAffinity:    {"tables.maxAffinityEntries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
+	bpf.SockMapBlUdpPeer:     {"tables.maxUDPPeers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
+	bpf.SockMapBlSrcrange:    {"tables.maxSourceRanges", func(s *Sizes) *uint32 { return &s.SourceRanges }, 0},
+	bpf.SockMapBlFlow:        {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, 0},
+	bpf.SockMapBlOverflow:    {"tables.maxFlows", func(s *Sizes) *uint32 { return &s.Flows }, overflowPart},
+	bpf.SockMapBlClient:      {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, 0},
+	bpf.SockMapBlNewClient:   {"tables.maxClients", func(s *Sizes) *uint32 { return &s.Clients }, newClientPart},
 }
 
 // Setting returns the field of the configuration that sets the size of a map, "" when it is
@@ -83,28 +84,22 @@ func Setting(mapName string) string { return sized[mapName].setting }
 
 // Maps are the tables in the kernel. They implement [tables.Store].
 type Maps struct {
+	bpf.SockMaps
+	AgentMaps
+	// Entries are gone after [Maps.Close].
+	Entries Entries
+
 	specs map[string]*ebpf.MapSpec
 	all   map[string]*ebpf.Map
 
-	service *table[sockBlServiceEntry]
-	name    *table[sockBlServiceNameEntry]
-	backend *table[sockBlBackendEntry]
+	service *table[bpf.SockBlServiceEntry]
+	name    *table[bpf.SockBlServiceNameEntry]
+	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
-	agent   *table1[sockBlAgentEntry]
-	// halfOpen is written by the programs, too.
-	halfOpen    *table1[sockBlHalfOpenEntry]
-	sourceShare *table1[sockBlSourceShareEntry] // likewise
-	tracking    *table1[sockBlTrackingEntry]
-	// sourcePort is bl_source_port.
-	sourcePort *table1[sockBlSourcePortEntry]
-	aggregate  *table1[sockBlAggregateEntry]
-	secret     *table1[sockBlSecretEntry]
-	// node is bl_node; nodeMu is held while entries are read or written.
-	node   *table1[[MaxNodes]sockBlNodeEntry]
-	nodeMu sync.Mutex
-	// filterMap is the memory of filter, which is nil when opened for reading.
-	filterMap *table1[sockBlFilterEntry]
-	filter    *filter
+	mapped  [][]byte   // the memory of Entries
+	nodeMu  sync.Mutex // held while Entries.Node is read or written
+	// filter is nil when opened for reading.
+	filter *filter
 	// endpoints is nil when opened for reading.
 	endpoints *endpoints
 	readOnly  bool // the memory of all tables
@@ -122,7 +117,7 @@ var _ tables.Store = (*Maps)(nil)
 // embedded returns the maps' definitions of the embedded object, which is read once: that
 // takes some 50 ms.
 var embedded = sync.OnceValues(func() (map[string]*ebpf.MapSpec, error) {
-	spec, err := loadSock()
+	spec, err := bpf.LoadSock()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
 	}
@@ -135,12 +130,12 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	specs := make(map[string]*ebpf.MapSpec, len(definitions)+2)
+	specs := make(map[string]*ebpf.MapSpec, len(definitions)+len(agentSpecs))
 	for name, m := range definitions {
 		own := *m // the types are shared
 		specs[name] = &own
 	}
-	specs[deviceFaultMap], specs[toldMap] = deviceFaultSpec(), toldSpec()
+	maps.Copy(specs, agentSpecs)
 	for name, s := range sized {
 		m := specs[name]
 		entries := *s.entries(&sizes)
@@ -150,13 +145,13 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		if m.InnerMap == nil {
 			m.MaxEntries = entries
 			if s.part > 0 {
-				m.MaxEntries = max((entries-1)/s.part+1, partLeast())
+				m.MaxEntries = max((entries-1)/s.part+1, LeastLRU())
 			}
 			continue
 		}
 		perChunk := m.InnerMap.MaxEntries
-		if name == sockMapBlSlot {
-			perChunk *= uint32(sockBlChunkBL_LINE_SIZE)
+		if name == bpf.SockMapBlSlot {
+			perChunk *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
 		}
 		m.MaxEntries = (entries-1)/perChunk + 1
 	}
@@ -198,7 +193,7 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if err := m.Barrier(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	if m.sourcePort.entry().LocalMax == 0 {
+	if m.Entries.SourcePort.LocalMax == 0 {
 		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
 	}
 	m.setSourceShare()
@@ -304,7 +299,7 @@ func copyMap(to, from *ebpf.Map) error {
 
 func copyChunks(to, from *ebpf.Map) error {
 	for i := range from.MaxEntries() {
-		chunk, err := lookupChunk(from, i)
+		chunk, err := Chunk(from, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
 		}
@@ -337,49 +332,29 @@ func copyCounters(to, from *ebpf.Map) error {
 
 // mapTables maps the memory of the tables that are written in place.
 func (m *Maps) mapTables(readOnly bool) error {
-	var err error
 	m.readOnly = readOnly
-	if m.service, err = openTable[sockBlServiceEntry](m.all[sockMapBlService], m.specs[sockMapBlService], Setting(sockMapBlService), readOnly); err != nil {
+	// The typed fields share what all holds.
+	c := ebpf.Collection{Maps: maps.Clone(m.all)}
+	err := errors.Join(c.Assign(&m.SockMaps), c.Assign(&m.AgentMaps))
+	if err != nil {
 		return err
 	}
-	if m.name, err = openTable[sockBlServiceNameEntry](m.all[sockMapBlServiceName], m.specs[sockMapBlServiceName], Setting(sockMapBlServiceName), readOnly); err != nil {
+	if m.service, err = openTable[bpf.SockBlServiceEntry](m.BlService, m.specs[bpf.SockMapBlService], readOnly); err != nil {
 		return err
 	}
-	if m.backend, err = openTable[sockBlBackendEntry](m.all[sockMapBlBackend], m.specs[sockMapBlBackend], Setting(sockMapBlBackend), readOnly); err != nil {
+	if m.name, err = openTable[bpf.SockBlServiceNameEntry](m.BlServiceName, m.specs[bpf.SockMapBlServiceName], readOnly); err != nil {
 		return err
 	}
-	if m.slot, err = openTable[uint32](m.all[sockMapBlSlot], m.specs[sockMapBlSlot], Setting(sockMapBlSlot), readOnly); err != nil {
+	if m.backend, err = openTable[bpf.SockBlBackendEntry](m.BlBackend, m.specs[bpf.SockMapBlBackend], readOnly); err != nil {
 		return err
 	}
-	if m.aggregate, err = openTable1[sockBlAggregateEntry](m.all[sockMapBlAggregate], readOnly); err != nil {
+	if m.slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
 		return err
 	}
-	if m.filterMap, err = openTable1[sockBlFilterEntry](m.all[sockMapBlFilter], readOnly); err != nil {
+	if err = m.mapEntries(); err != nil {
 		return err
 	}
-	if m.secret, err = openTable1[sockBlSecretEntry](m.all[sockMapBlSecret], readOnly); err != nil {
-		return err
-	}
-	if m.agent, err = openTable1[sockBlAgentEntry](m.all[sockMapBlAgent], readOnly); err != nil {
-		return err
-	}
-	if m.tracking, err = openTable1[sockBlTrackingEntry](m.all[sockMapBlTracking], readOnly); err != nil {
-		return err
-	}
-	if m.sourcePort, err = openTable1[sockBlSourcePortEntry](m.all[sockMapBlSourcePort], readOnly); err != nil {
-		return err
-	}
-	// Who removes flows counts them there, whatever else is left as it is.
-	if m.halfOpen, err = openTable1[sockBlHalfOpenEntry](m.all[sockMapBlHalfOpen], false); err != nil {
-		return err
-	}
-	if m.sourceShare, err = openTable1[sockBlSourceShareEntry](m.all[sockMapBlSourceShare], readOnly); err != nil {
-		return err
-	}
-	if m.node, err = openTable1[[MaxNodes]sockBlNodeEntry](m.all[sockMapBlNode], readOnly); err != nil {
-		return err
-	}
-	m.statChunks, err = countChunks(m.all[sockMapBlServiceStat])
+	m.statChunks, err = countChunks(m.BlServiceStat)
 	return err
 }
 
@@ -440,186 +415,67 @@ func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
 	return aID == bID, nil
 }
 
+// All returns all maps by name, in the order of their names.
+func (m *Maps) All() iter.Seq2[string, *ebpf.Map] {
+	return func(yield func(string, *ebpf.Map) bool) {
+		for _, name := range names(m.specs) {
+			if !yield(name, m.all[name]) {
+				return
+			}
+		}
+	}
+}
+
+// Capacity returns how many entries a map may hold, those of all chunks it may have.
+func (m *Maps) Capacity(name string) uint32 { return capacity(m.all[name], m.specs[name]) }
+
+// capacity is [Maps.Capacity] of a map with its definition.
+func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
+	size := kernelMap.MaxEntries()
+	if spec.InnerMap != nil {
+		size *= spec.InnerMap.MaxEntries
+	}
+	if spec.Name == bpf.SockMapBlSlot {
+		size *= uint32(bpf.SockBlChunkBL_LINE_SIZE)
+	}
+	return size
+}
+
+// ReadOnly reports whether the maps were opened for reading.
+func (m *Maps) ReadOnly() bool { return m.readOnly }
+
+// Backend returns the entry of an id, or nil beyond the table. The programs read it, too: it is
+// written by [Maps.PutBackend] alone.
+func (m *Maps) Backend(id uint32) *bpf.SockBlBackendEntry { return m.backend.at(id) }
+
+// Counter returns what all CPUs have counted.
+func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
+	var perCPU []uint64
+	if err := m.BlCounter.Lookup(uint32(reason), &perCPU); err != nil {
+		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
+}
+
 // Resized reports whether a pinned map was replaced by one of another size:
 // programs that are at work do not see what is written from now on.
 func (m *Maps) Resized() bool { return m.resized }
 
-// Constants are set in the programs when they are loaded.
-type Constants struct {
-	// HostNetns is the cookie of the network namespace that is the node's.
-	HostNetns uint64
-	// HostSocketsOnly leaves the sockets of other network namespaces alone.
-	HostSocketsOnly bool
-	// Seed sets where the choice of backends starts; it should differ between
-	// nodes.
-	Seed uint32
-	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
-	// is the default.
-	UDPPeerIdle time.Duration
-	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
-	// both 0 is the default.
-	SNATPortMin, SNATPortMax uint16
-	// MasqueradeAll gives packets to backends on this node a source address of the
-	// node, see [Maps.SetMasquerade].
-	MasqueradeAll bool
-	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
-	// is none.
-	ForwardMark uint32
-	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
-	TunnelPort uint16
-	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
-	// into it.
-	TunnelClamp bool
-	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
-	// a driver.
-	XDPGeneric bool
-}
-
-// set fills in the variables that a program object has.
-func (c *Constants) set(variables map[string]*ebpf.VariableSpec) error {
-	values := map[string]any{
-		sockVarBlHostNetns:       c.HostNetns,
-		sockVarBlHostSocketsOnly: c.HostSocketsOnly,
-		sockVarBlSeed:            c.Seed,
-		sockVarBlTunnelPort:      c.TunnelPort,
-		sockVarBlTunnelClamp:     c.TunnelClamp,
-		tcVarBlMasqueradeAll:     c.MasqueradeAll,
-		tcVarBlForwardMark:       c.ForwardMark,
-		xdpVarBlXdpGeneric:       c.XDPGeneric,
-	}
-	if c.UDPPeerIdle != 0 {
-		values[sockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
-	}
-	if c.SNATPortMax != 0 {
-		values[tcVarBlSnatPortMin], values[tcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
-	}
-	for name, value := range values {
-		if v := variables[name]; v != nil {
-			if err := v.Set(value); err != nil {
-				return fmt.Errorf("set constant %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// LoadSockets loads the programs for sockets over these maps. The result is by name.
-func (m *Maps) LoadSockets(c Constants) (map[string]*ebpf.Program, error) {
-	programs, err := m.loadPrograms(loadSock, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs for sockets: %w", err)
-	}
-	return programs, nil
-}
-
-// LoadDevices loads the programs for packets of devices over these maps: those of the names,
-// or all when there is none. The result is by name.
-func (m *Maps) LoadDevices(c Constants, names ...string) (map[string]*ebpf.Program, error) {
-	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := loadTc()
-		if err == nil && len(names) > 0 {
-			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
-		}
-		return spec, err
-	}, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs for devices: %w", err)
-	}
-	return programs, nil
-}
-
-// LoadXDP loads the program for packets at the lowest level of a device over these
-// maps.
-func (m *Maps) LoadXDP(c Constants) (*ebpf.Program, error) { return m.loadXDP(c, xdpProgBlXdp, nil) }
-
-// LoadXDPBelow loads the program that takes no frame for one of the device that it comes
-// in by, but for one of those that [Maps.SetFrames] says.
-func (m *Maps) LoadXDPBelow(c Constants) (*ebpf.Program, error) {
-	return m.loadXDP(c, xdpProgBlXdpBelow, nil)
-}
-
-// LoadXDPPart loads the program of [Maps.LoadXDP], or of [Maps.LoadXDPBelow], to be run in
-// place of a function of another XDP program.
-func (m *Maps) LoadXDPPart(c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
-	name := xdpProgBlXdp
-	if below {
-		name = xdpProgBlXdpBelow
-	}
-	return m.loadXDP(c, name, func(spec *ebpf.ProgramSpec) {
-		spec.Type, spec.AttachType = ebpf.Extension, ebpf.AttachNone
-		spec.AttachTarget, spec.AttachTo = target, function
-		spec.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // a matter of the target
-	})
-}
-
-// loadXDP loads one program of the object, changed by change unless that is nil: the kernel
-// takes long to check them.
-func (m *Maps) loadXDP(c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
-	programs, err := m.loadPrograms(func() (*ebpf.CollectionSpec, error) {
-		spec, err := loadXdp()
-		if err != nil {
-			return nil, err
-		}
-		if c.XDPGeneric {
-			// For a program that takes several buffers, Linux 6.9 and newer copies packets
-			// and forgets how long the Ethernet header is (mac_len of the skb): those that
-			// pass would come to tc without it. For others it makes one buffer of them.
-			spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
-		}
-		maps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
-		if change != nil {
-			change(spec.Programs[name])
-		}
-		return spec, nil
-	}, &c)
-	if err != nil {
-		return nil, fmt.Errorf("load the XDP program: %w", err)
-	}
-	return programs[name], nil
-}
-
-// loadPrograms loads the programs of one object. The result is by name.
-func (m *Maps) loadPrograms(load func() (*ebpf.CollectionSpec, error), c *Constants) (map[string]*ebpf.Program, error) {
-	spec, err := load()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.set(spec.Variables); err != nil {
-		return nil, err
-	}
-	if v := spec.Variables[tcVarBlHalfOpenMax]; v != nil {
-		if err := v.Set(m.maxHalfOpen()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlHalfOpenMax, err)
-		}
-	}
-	if v := spec.Variables[tcVarBlConntrack]; v != nil {
-		if err := v.Set(haveConntrack()); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlConntrack, err)
-		}
-	}
-	if v := spec.Variables[tcVarBlFlowMoves]; v != nil {
-		if err := v.Set(m.former[sockMapBlFlow] != nil); err != nil {
-			return nil, fmt.Errorf("set constant %s: %w", tcVarBlFlowMoves, err)
-		}
-	}
-	if s := spec.Maps[tcMapBlFragment]; s != nil {
-		s.MaxEntries = max(s.MaxEntries, partLeast())
-	}
+// Replacements returns the maps by name, in place of which those of an object are not made; see
+// [ebpf.CollectionOptions].
+func (m *Maps) Replacements() map[string]*ebpf.Map {
 	replaced := maps.Clone(m.all)
-	replaced[tcMapBlFormerFlow] = cmp.Or(m.former[sockMapBlFlow], m.all[sockMapBlFlow])
-	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
-	for name, kernelMap := range replaced {
-		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
-	if err != nil {
-		return nil, err
-	}
-	defer coll.Close()
-	programs := coll.Programs
-	coll.Programs = nil // kept
-	return programs, nil
+	replaced[bpf.TcMapBlFormerFlow] = cmp.Or(m.former[bpf.SockMapBlFlow], m.BlFlow)
+	return replaced
 }
+
+// MovesFlows reports whether programs are to look into the former flow table, too; see
+// [Maps.Move].
+func (m *Maps) MovesFlows() bool { return m.former[bpf.SockMapBlFlow] != nil }
 
 // Close releases descriptors and memory. Pinned maps live on.
 func (m *Maps) Close() error {
@@ -636,30 +492,7 @@ func (m *Maps) Close() error {
 	if m.slot != nil {
 		errs = append(errs, m.slot.close())
 	}
-	if m.aggregate != nil {
-		errs = append(errs, m.aggregate.close())
-	}
-	if m.filterMap != nil {
-		errs = append(errs, m.filterMap.close())
-	}
-	if m.node != nil {
-		errs = append(errs, m.node.close())
-	}
-	if m.agent != nil {
-		errs = append(errs, m.agent.close())
-	}
-	if m.sourcePort != nil {
-		errs = append(errs, m.sourcePort.close())
-	}
-	if m.tracking != nil {
-		errs = append(errs, m.tracking.close())
-	}
-	if m.sourceShare != nil {
-		errs = append(errs, m.sourceShare.close())
-	}
-	if m.halfOpen != nil {
-		errs = append(errs, m.halfOpen.close())
-	}
+	errs = append(errs, m.unmapEntries())
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())
 	}

@@ -12,47 +12,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
-	"github.com/beeline-lb/beeline/tests/wait"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // small keeps the LRU maps of the tests from taking much memory.
 var small = Sizes{
 	Frontends: 2000, Services: 3 * 4096, Backends: 3 * 4096, Slots: 3 * 16384,
 	Affinity: 1000, UDPPeers: 1000, SourceRanges: 100, Flows: 1000, Clients: 1000,
-}
-
-// bpffs makes a BPF file system that has no place in the tree: it is gone with
-// the test, however that ends.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	needRoot(t)
-	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		t.Skipf("needs a BPF file system: %v", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		t.Fatal(err)
-	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(mount) })
-	dir := fmt.Sprintf("/proc/self/fd/%d/pins", mount)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 func needRoot(t *testing.T) {
@@ -122,7 +96,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-func nameOf(name string, family model.Family) tables.ServiceName {
+func webPort(name string, family model.Family) tables.ServiceName {
 	return tables.ServiceName{
 		Port:   model.PortName{Service: model.Name{Namespace: "ns", Name: name}, Port: "web", Protocol: model.TCP},
 		Family: family, Type: "ClusterIP", Number: 80,
@@ -135,7 +109,7 @@ func fill(t *testing.T, m *Maps) content {
 	t.Helper()
 	c := content{
 		Snapshot: tables.Snapshot{
-			Names:    map[uint32]tables.ServiceName{0: nameOf("a", model.IPv4), 4095: nameOf("b", model.IPv6), 4096: nameOf("c", model.IPv4), 9000: nameOf("d", model.IPv6)},
+			Names:    map[uint32]tables.ServiceName{0: webPort("a", model.IPv4), 4095: webPort("b", model.IPv6), 4096: webPort("c", model.IPv4), 9000: webPort("d", model.IPv6)},
 			Services: map[uint32]tables.Service{},
 			Backends: map[uint32]tables.Backend{},
 			Frontends: map[tables.FrontendKey]tables.Frontend{
@@ -218,7 +192,7 @@ func write(t *testing.T, m *Maps, c content) {
 }
 
 func TestSnapshot(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	empty := contentOf(t, m)
 	if len(empty.Names)+len(empty.Backends)+len(empty.Frontends)+len(empty.NodeAddrs)+len(empty.Nodes)+len(empty.NodeIDs) != 0 {
 		t.Fatalf("new maps hold %+v", empty)
@@ -265,16 +239,16 @@ func TestSnapshot(t *testing.T) {
 
 // TestFilter finds the bit of every frontend that is there.
 func TestFilter(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	key := func(i int) tables.FrontendKey {
 		return tables.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: model.TCP}
 	}
-	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)))
+	must(t, m.PutServiceName(0, webPort("a", model.IPv4)))
 	check := func(m *Maps, from, to int) {
 		t.Helper()
 		set := 0
-		for _, word := range m.filterMap.entry().Word {
+		for _, word := range m.Entries.Filter.Word {
 			for ; word != 0; word &= word - 1 {
 				set++
 			}
@@ -284,7 +258,7 @@ func TestFilter(t *testing.T) {
 		}
 		for i := from; i < to; i++ {
 			k := frontendKey(key(i))
-			if bit := k.filterBit(); m.filterMap.entry().Word[bit/64]>>(bit%64)&1 == 0 {
+			if bit := filterBit(&k); m.Entries.Filter.Word[bit/64]>>(bit%64)&1 == 0 {
 				t.Fatalf("the bit of %s is clear", key(i))
 			}
 		}
@@ -320,17 +294,17 @@ func TestFilter(t *testing.T) {
 
 // TestFilterRings: the filter tells whether there is a Service of Maglev.
 func TestFilterRings(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	check := func(want bool) {
 		t.Helper()
-		bit := ringsKey.filterBit()
+		bit := filterBit(&ringsKey)
 		if got := m.filter.entry.Word[bit/64]>>(bit%64)&1 != 0; got != want {
 			t.Errorf("the filter tells of rings: %t, want %t", got, want)
 		}
 	}
 	put := func(id uint32, a model.Algorithm) { must(t, m.PutService(id, tables.Service{Algorithm: a})) }
-	must(t, m.PutServiceName(0, nameOf("a", model.IPv4)), m.PutServiceName(1, nameOf("b", model.IPv4)))
+	must(t, m.PutServiceName(0, webPort("a", model.IPv4)), m.PutServiceName(1, webPort("b", model.IPv4)))
 	check(false)
 	put(0, model.SourceHash)
 	check(false)
@@ -358,8 +332,8 @@ func wantFull(t *testing.T, err error, table string, size uint32, setting string
 func TestFull(t *testing.T) {
 	sizes := small
 	sizes.Services, sizes.Backends, sizes.Slots, sizes.Frontends, sizes.SourceRanges = 5000, 1, 1, 2, 2
-	m := load(t, bpffs(t), sizes)
-	name := nameOf("a", model.IPv4)
+	m := load(t, bpffs.New(t), sizes)
+	name := webPort("a", model.IPv4)
 	must(t, m.PutServiceName(0, name), m.PutServiceName(8191, name))
 	wantFull(t, m.PutServiceName(8192, name), "bl_service", 8192, "tables.maxServices")
 	must(t, m.PutBackend(4095, tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80")}))
@@ -408,7 +382,7 @@ func mapID(t *testing.T, m *ebpf.Map) ebpf.MapID {
 }
 
 func TestTakeOver(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	if _, err := Open(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("open without pins: %v", err)
 	}
@@ -451,13 +425,13 @@ func TestOtherVersion(t *testing.T) {
 		"another size": {Type: ebpf.Hash, KeySize: 24, ValueSize: 8, MaxEntries: small.Frontends * 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := bpffs(t)
+			dir := bpffs.New(t)
 			other, err := ebpf.NewMap(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			must(t, other.Pin(filepath.Join(dir, sockMapBlFrontend)))
+			must(t, other.Pin(filepath.Join(dir, bpf.SockMapBlFrontend)))
 			m, err := Load(dir, small)
 			if err == nil {
 				m.Close()
@@ -473,13 +447,13 @@ func TestOtherVersion(t *testing.T) {
 }
 
 func TestGrowSizes(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	want := fill(t, m)
-	affinity := sockBlAffinityKey{Netns: 5, Service: 9000}
-	peer := sockBlUdpPeerKey{Cookie: 7, Port: 53}
-	must(t, m.all[sockMapBlAffinity].Put(&affinity, &sockBlAffinityEntry{LastUsed: 11}),
-		m.all[sockMapBlUdpPeer].Put(&peer, &sockBlUdpPeerEntry{Member: 13}))
+	affinity := bpf.SockBlAffinityKey{Netns: 5, Service: 9000}
+	peer := bpf.SockBlUdpPeerKey{Cookie: 7, Port: 53}
+	must(t, m.BlAffinity.Put(&affinity, &bpf.SockBlAffinityEntry{LastUsed: 11}),
+		m.BlUdpPeer.Put(&peer, &bpf.SockBlUdpPeerEntry{Member: 13}))
 
 	larger := Sizes{
 		Frontends: 4000, Services: 5 * 4096, Backends: 4 * 4096, Slots: 9 * 16384,
@@ -488,9 +462,9 @@ func TestGrowSizes(t *testing.T) {
 	for _, sizes := range []Sizes{larger, small, larger} {
 		m = reload(t, m, dir, sizes)
 		wantContent(t, m, want)
-		var a sockBlAffinityEntry
-		var p sockBlUdpPeerEntry
-		must(t, m.all[sockMapBlAffinity].Lookup(&affinity, &a), m.all[sockMapBlUdpPeer].Lookup(&peer, &p))
+		var a bpf.SockBlAffinityEntry
+		var p bpf.SockBlUdpPeerEntry
+		must(t, m.BlAffinity.Lookup(&affinity, &a), m.BlUdpPeer.Lookup(&peer, &p))
 		if a.LastUsed != 11 || p.Member != 13 {
 			t.Errorf("entries became %+v and %+v", a, p)
 		}
@@ -498,7 +472,7 @@ func TestGrowSizes(t *testing.T) {
 			t.Errorf("%d slots, want %d", got, sizes.Slots)
 		}
 	}
-	name := nameOf("e", model.IPv4)
+	name := webPort("e", model.IPv4)
 	must(t, m.PutServiceName(5*4096-1, name))
 	want.Names[5*4096-1] = name
 	want.Services[5*4096-1] = tables.Service{Algorithm: model.Random}
@@ -509,7 +483,7 @@ func TestGrowSizes(t *testing.T) {
 // TestShrinkSizes rejects sizes that are too small for what is there, and the
 // former maps stay.
 func TestShrinkSizes(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	want := fill(t, m)
 	m = reload(t, m, dir, small)
@@ -537,88 +511,45 @@ func TestShrinkSizes(t *testing.T) {
 
 // TestMoreReasons takes over the counters of a version that had fewer.
 func TestMoreReasons(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	specs, err := mapSpecs(small)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fewer := specs[sockMapBlCounter].Copy()
+	fewer := specs[bpf.SockMapBlCounter].Copy()
 	fewer.MaxEntries -= 2
+	cpus := ebpf.MustPossibleCPU()
 	former, err := ebpf.NewMap(fewer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer former.Close()
-	must(t, former.Put(uint32(3), perCPU(t, uint64(4))), former.Pin(filepath.Join(dir, sockMapBlCounter)))
-	list, err := load(t, dir, small).Reasons()
+	must(t, former.Put(uint32(3), slices.Repeat([]uint64{4}, cpus)), former.Pin(filepath.Join(dir, bpf.SockMapBlCounter)))
+	count, err := load(t, dir, small).Counter(3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list[3].Count != 4*uint64(len(perCPU(t, 0))) {
-		t.Errorf("count %d", list[3].Count)
+	if count != 4*uint64(cpus) {
+		t.Errorf("count %d", count)
 	}
-}
-
-// perCPU returns one value for every CPU.
-func perCPU[T any](t *testing.T, value T) []T {
-	t.Helper()
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.Repeat([]T{value}, cpus)
 }
 
 func TestBarrier(t *testing.T) {
-	m := load(t, bpffs(t), small)
+	m := load(t, bpffs.New(t), small)
 	must(t, m.Barrier())
 	want := fill(t, m)
 	must(t, m.Barrier())
 	wantContent(t, m, want)
 }
 
-func TestLoadPrograms(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	sockets, err := m.LoadSockets(Constants{HostNetns: 1})
-	must(t, err)
-	devices, err := m.LoadDevices(Constants{HostNetns: 1})
-	must(t, err)
-	var got []string
-	for _, programs := range []map[string]*ebpf.Program{sockets, devices} {
-		for name, p := range programs {
-			got = append(got, name)
-			must(t, p.Close())
-		}
-	}
-	slices.Sort(got)
-	want := []string{
-		"bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
-		"bl_ingress", "bl_ingress_l3", "bl_pod_egress", "bl_pod_ingress", "bl_recvmsg4", "bl_recvmsg6", "bl_release", "bl_sendmsg4", "bl_sendmsg6", "bl_udp_service",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("programs %v, want %v", got, want)
-	}
-	// The maps are still the caller's.
-	fill(t, m)
-}
-
-// TestMemory is what a node without a Service pays.
-func TestMemory(t *testing.T) {
-	m := load(t, bpffs(t), DefaultSizes)
-	total, err := m.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d KiB", total>>10)
-	if total >= 32<<20 {
-		t.Errorf("the maps take %d MiB with nothing in them", total>>20)
-	}
-}
-
 // memoryOf returns all that is mapped into memory.
 func memoryOf(m *Maps) []byte {
 	return slices.Concat(chunkBytes(m.service), chunkBytes(m.name), chunkBytes(m.backend),
-		chunkBytes(m.slot), m.aggregate.mem, m.filterMap.mem)
+		chunkBytes(m.slot), bytesOf(m.Entries.Aggregate), bytesOf(m.Entries.Filter))
+}
+
+func bytesOf[T any](entry *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(entry)), unsafe.Sizeof(*entry))
 }
 
 func chunkBytes[T any](t *table[T]) []byte {
@@ -632,7 +563,7 @@ func chunkBytes[T any](t *table[T]) []byte {
 // TestRestore starts again over pinned maps with the same Services: the memory is
 // the same to the byte.
 func TestRestore(t *testing.T) {
-	dir := bpffs(t)
+	dir := bpffs.New(t)
 	m := load(t, dir, small)
 	var want []tables.Desired
 	node := &model.LocalNode{Name: "here"}
@@ -684,142 +615,4 @@ func TestRestore(t *testing.T) {
 		t.Error("the memory differs after a restart without a change")
 	}
 	wantContent(t, m, held)
-}
-
-func TestAffinities(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
-	must(t, m.PutBackend(5, backend))
-	now, err := Clock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := func(netns, generation uint32) {
-		key := sockBlAffinityKey{Netns: netns, Service: 3}
-		entry := sockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
-		entry.Backend.Id, entry.Backend.Generation = 5, generation
-		must(t, m.all[sockMapBlAffinity].Put(&key, &entry))
-	}
-	put(77, 2)
-	put(78, 1)
-	list, err := m.Affinities()
-	if err != nil || len(list) != 2 {
-		t.Fatalf("%v, %v", list, err)
-	}
-	for _, a := range list {
-		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 5*time.Second+wait.Limit {
-			t.Errorf("%+v", a)
-		}
-		if a.Valid != (a.Netns == 77) {
-			t.Errorf("%+v", a)
-		}
-	}
-}
-
-// TestServiceStats counts connections per Service; another Service that gets the
-// id starts from zero.
-func TestServiceStats(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	for _, id := range []uint32{0, 4095, 4096} {
-		must(t, m.PutServiceName(id, nameOf("a", model.IPv4)))
-		chunk, err := lookupChunk(m.all[sockMapBlServiceStat], id/4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		must(t, chunk.Put(id%4096, perCPU(t, sockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
-	}
-	cpus := uint64(len(perCPU(t, 0)))
-	for _, end := range []uint32{1, 4096, 4097, 5000} {
-		stats, err := m.ServiceStats(end)
-		if err != nil || len(stats) != int(end) {
-			t.Fatalf("%d entries of %d, %v", len(stats), end, err)
-		}
-		for id, s := range stats {
-			want := ServiceStat{}
-			if id == 0 || id == 4095 || id == 4096 {
-				want = ServiceStat{cpus * (uint64(id) + 1), cpus * 2}
-			}
-			if s != want {
-				t.Errorf("service %d has %+v, want %+v", id, s, want)
-			}
-		}
-	}
-	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, nameOf("b", model.IPv4)))
-	stats, err := m.ServiceStats(4097)
-	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
-		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)
-	}
-}
-
-func TestReasons(t *testing.T) {
-	m := load(t, bpffs(t), small)
-	for i := range reasons {
-		must(t, m.all[sockMapBlCounter].Put(uint32(i), perCPU(t, uint64(i))))
-	}
-	list, err := m.Reasons()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cpus := uint64(len(perCPU(t, 0)))
-	for i, want := range reasons {
-		if want.Name == "" {
-			continue // no event
-		}
-		if len(list) == 0 || list[0].Name != want.Name || list[0].Count != uint64(i)*cpus {
-			t.Fatalf("reason %d: %+v left", i, list)
-		}
-		list = list[1:]
-	}
-}
-
-func TestAgent(t *testing.T) {
-	dir := bpffs(t)
-	m := load(t, dir, small)
-	want := Agent{
-		TunnelPort: 6091, KeepsSockets: true,
-		PID: 42, Started: time.Unix(1, 2), Version: "v1.2.3", Node: strings.Repeat("n", 253),
-		Source: "/manifests", Cgroup: "/sys/fs/cgroup",
-	}
-	m.SetAgent(want)
-	if got := m.Agent(); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	m.SetSynced(time.Unix(3, 4), 5)
-	m.SetSynced(time.Unix(5, 6), 7)
-	want.Synced, want.Syncs, want.Pending = time.Unix(5, 6), 2, 7
-	m = reload(t, m, dir, small)
-	if got := m.Agent(); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-// TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it
-// checks at most, with all that a configuration can turn on. Other versions check more of
-// them, and how long an agent takes to start goes with it.
-func TestVerifierMargin(t *testing.T) {
-	const most = 1_000_000 / 10
-	m := load(t, bpffs(t), small)
-	defer m.Close()
-	all := Constants{HostNetns: 1, HostSocketsOnly: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
-	sockets, err := m.LoadSockets(all)
-	must(t, err)
-	devices, err := m.LoadDevices(all)
-	must(t, err)
-	xdp, err := m.LoadXDP(all)
-	must(t, err)
-	below, err := m.LoadXDPBelow(all)
-	must(t, err)
-	programs := map[string]*ebpf.Program{xdpProgBlXdp: xdp, xdpProgBlXdpBelow: below}
-	maps.Copy(programs, sockets)
-	maps.Copy(programs, devices)
-	for name, p := range programs {
-		defer p.Close()
-		info, err := p.Info()
-		must(t, err)
-		checked, known := info.VerifiedInstructions()
-		if !known || checked > most {
-			t.Errorf("%s: the kernel has checked %d instructions, want at most %d", name, checked, most)
-		}
-		t.Logf("%s: %d", name, checked)
-	}
 }

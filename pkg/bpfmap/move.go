@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // An LRU table of another size takes the place of a former one while programs add to
@@ -40,32 +42,32 @@ type Moved struct {
 
 // movers move the entries of the LRU tables, by name.
 var movers = map[string]func(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error){
-	sockMapBlFlow:      moveFlows,
-	sockMapBlOverflow:  moveFlows,
-	sockMapBlAffinity:  moveUsed[sockBlAffinityKey, sockBlAffinityEntry],
-	sockMapBlClient:    moveUsed[sockBlClientKey, sockBlAffinityEntry],
-	sockMapBlNewClient: moveUsed[sockBlClientKey, sockBlAffinityEntry],
-	sockMapBlUdpPeer:   moveUsed[sockBlUdpPeerKey, sockBlUdpPeerEntry],
+	bpf.SockMapBlFlow:      moveFlows,
+	bpf.SockMapBlOverflow:  moveFlows,
+	bpf.SockMapBlAffinity:  moveUsed[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry],
+	bpf.SockMapBlClient:    moveUsed[bpf.SockBlClientKey, bpf.SockBlAffinityEntry],
+	bpf.SockMapBlNewClient: moveUsed[bpf.SockBlClientKey, bpf.SockBlAffinityEntry],
+	bpf.SockMapBlUdpPeer:   moveUsed[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry],
 }
 
 // loadFormer opens the former flow table that an agent has left which was killed while it
 // moved entries, and moves what the sockets' tables remember.
 func (m *Maps) loadFormer(dir string) error {
-	left, err := ebpf.LoadPinnedMap(filepath.Join(dir, tcMapBlFormerFlow), nil)
+	left, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpf.TcMapBlFormerFlow), nil)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return fmt.Errorf("map %s: %w", tcMapBlFormerFlow, err)
-	case m.former[sockMapBlFlow] == nil:
-		m.former[sockMapBlFlow], m.resized = left, true
+		return fmt.Errorf("map %s: %w", bpf.TcMapBlFormerFlow, err)
+	case m.former[bpf.SockMapBlFlow] == nil:
+		m.former[bpf.SockMapBlFlow], m.resized = left, true
 	default:
-		_, err := m.move(sockMapBlFlow, m.former[sockMapBlFlow], left)
+		_, err := m.move(bpf.SockMapBlFlow, m.former[bpf.SockMapBlFlow], left)
 		if err = errors.Join(err, left.Close()); err != nil {
 			return err
 		}
 	}
 	for name, from := range m.former {
-		if name == sockMapBlFlow {
+		if name == bpf.SockMapBlFlow {
 			continue
 		}
 		if _, err := m.move(name, m.all[name], from); err != nil {
@@ -77,21 +79,21 @@ func (m *Maps) loadFormer(dir string) error {
 
 // pinFormer pins the former flow table, or removes the pin of one that is done with.
 func (m *Maps) pinFormer(dir string) error {
-	path := filepath.Join(dir, tcMapBlFormerFlow)
+	path := filepath.Join(dir, bpf.TcMapBlFormerFlow)
 	var err error
-	if former := m.former[sockMapBlFlow]; former != nil {
+	if former := m.former[bpf.SockMapBlFlow]; former != nil {
 		err = pin(path, former)
 	} else if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("pin map %s: %w", tcMapBlFormerFlow, err)
+		return fmt.Errorf("pin map %s: %w", bpf.TcMapBlFormerFlow, err)
 	}
 	return nil
 }
 
 // Move moves the entries of the LRU tables that were replaced by others of another size.
-// The programs that were loaded before, by [Maps.LoadDevices], are attached by then. They look
+// The programs for packets that were loaded before are attached by then. They look
 // into the former flow table, too, and are to be loaded and attached anew. After an
 // error the former tables are kept.
 func (m *Maps) Move() ([]Moved, error) {
@@ -123,7 +125,7 @@ func (m *Maps) closeFormer() error {
 }
 
 func (m *Maps) move(name string, to, from *ebpf.Map) (Moved, error) {
-	now, err := Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		return Moved{}, err
 	}
@@ -141,9 +143,9 @@ func moveUsed[K, V any](_ *Maps, _ time.Duration, to, from *ebpf.Map) (Moved, er
 	return moveEntries(to, from, math.MaxInt32, func(_ *K, value *V) (uint64, error) {
 		var used uint64
 		switch v := any(value).(type) {
-		case *sockBlAffinityEntry:
+		case *bpf.SockBlAffinityEntry:
 			used = v.LastUsed
-		case *sockBlUdpPeerEntry:
+		case *bpf.SockBlUdpPeerEntry:
 			used = v.LastUsed
 		}
 		return lesser - 1 - used, nil
@@ -154,14 +156,14 @@ func moveUsed[K, V any](_ *Maps, _ time.Duration, to, from *ebpf.Map) (Moved, er
 // moved into a smaller table than may begin there.
 func moveFlows(m *Maps, now time.Duration, to, from *ebpf.Map) (Moved, error) {
 	tail := math.MaxInt32
-	if to == m.all[sockMapBlFlow] {
-		tail = 2 * int(m.maxHalfOpen())
+	if to == m.BlFlow {
+		tail = 2 * int(m.MaxHalfOpen())
 	}
-	return moveEntries(to, from, tail, func(key *sockBlFlowKey, entry *sockBlFlowEntry) (uint64, error) {
-		if uint32(entry.Forward.Bits)&uint32(sockBlFlowBitsBL_FLOW_IS_REPLY) == 0 {
+	return moveEntries(to, from, tail, func(key *bpf.SockBlFlowKey, entry *bpf.SockBlFlowEntry) (uint64, error) {
+		if !entry.IsReply() {
 			return rankFlow(key, entry, now), nil
 		}
-		forwardKey, forward := entry.reply().forwardKey(key.Proto), sockBlFlowEntry{}
+		forwardKey, forward := entry.Reply().ForwardKey(key.Proto), bpf.SockBlFlowEntry{}
 		switch err := from.Lookup(&forwardKey, &forward); {
 		case errors.Is(err, ebpf.ErrKeyNotExist):
 			return math.MaxUint64, nil
@@ -177,9 +179,9 @@ var seed = maphash.MakeSeed()
 
 // rankFlow returns the rank of a flow by its forward entry: half-open flows come last, and
 // before them those that have been idle for longest.
-func rankFlow(key *sockBlFlowKey, forward *sockBlFlowEntry, now time.Duration) uint64 {
+func rankFlow(key *bpf.SockBlFlowKey, forward *bpf.SockBlFlowEntry, now time.Duration) uint64 {
 	idle := uint64(max(0, int32(uint32(now/time.Second)-forward.Forward.Used)))
-	if FlowState(uint32(forward.Forward.Bits) & uint32(sockBlFlowBitsBL_FLOW_STATE)).HalfOpen() {
+	if forward.Forward.State().HalfOpen() {
 		idle |= 1 << 31
 	}
 	bytes := (*[unsafe.Sizeof(*key)]byte)(unsafe.Pointer(key))
@@ -223,7 +225,7 @@ func moveEntries[K, V any](to, from *ebpf.Map, tail int, rank func(*K, *V) (uint
 // moveSome puts those entries into to that are wanted, until so many have been moved.
 func moveSome[K, V any](to, from *ebpf.Map, most int, moved *Moved, wanted func(*K, *V) (bool, error)) error {
 	var errs []error
-	err := each(from, func(key *K, value *V) {
+	err := Each(from, func(key *K, value *V) {
 		ok, err := wanted(key, value)
 		if err != nil {
 			errs = append(errs, err)
@@ -248,7 +250,7 @@ func rankLimit[K, V any](to, from *ebpf.Map, rank func(*K, *V) (uint64, error)) 
 	}
 	var ranks []uint64
 	var errs []error
-	err := each(from, func(key *K, value *V) {
+	err := Each(from, func(key *K, value *V) {
 		r, err := rank(key, value)
 		ranks, errs = append(ranks, r), append(errs, err)
 	})

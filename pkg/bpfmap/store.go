@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -18,16 +19,26 @@ func (m *Maps) Limits() tables.Limits {
 		Services:     m.service.limit,
 		Backends:     m.backend.limit,
 		Slots:        m.slot.limit,
-		Frontends:    m.limit(sockMapBlFrontend),
-		SourceRanges: m.limit(sockMapBlSrcrange),
-		Nodes:        m.limit(sockMapBlNode),
-		NodeIDs:      m.limit(sockMapBlNodeId),
+		Frontends:    limit(m.BlFrontend),
+		SourceRanges: limit(m.BlSrcrange),
+		Nodes:        limit(m.BlNode),
+		NodeIDs:      limit(m.BlNodeId),
 	}
 }
 
-// limit returns how much a hash or trie takes.
-func (m *Maps) limit(name string) tables.Limit {
-	return tables.Limit{Table: name, Size: m.all[name].MaxEntries(), Setting: Setting(name)}
+// limit returns how much a hash, trie or array takes.
+func limit(kernelMap *ebpf.Map) tables.Limit {
+	name := nameOf(kernelMap)
+	return tables.Limit{Table: name, Size: kernelMap.MaxEntries(), Setting: Setting(name)}
+}
+
+// nameOf returns the name of a map.
+func nameOf(kernelMap *ebpf.Map) string {
+	info, err := kernelMap.Info()
+	if err != nil {
+		return kernelMap.String()
+	}
+	return info.Name
 }
 
 // PutServiceName writes what the id stands for and makes room for its entry.
@@ -49,7 +60,7 @@ func (m *Maps) PutServiceName(id uint32, name tables.ServiceName) error {
 // growStat gives the Services that have an entry their counters. They are not
 // mapped.
 func (m *Maps) growStat() error {
-	outer, inner := m.all[sockMapBlServiceStat], m.specs[sockMapBlServiceStat].InnerMap
+	outer, inner := m.BlServiceStat, m.specs[bpf.SockMapBlServiceStat].InnerMap
 	want := m.service.len() / inner.MaxEntries
 	if m.statChunks >= want {
 		return nil
@@ -59,7 +70,7 @@ func (m *Maps) growStat() error {
 		err = errors.Join(err, chunk.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 	}
 	m.statChunks = want
 	return nil
@@ -79,19 +90,19 @@ func (m *Maps) ClearServiceName(id uint32) error {
 		return nil
 	}
 	if err := m.clearStat(id); err != nil {
-		return fmt.Errorf("map %s: %w", sockMapBlServiceStat, err)
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 	}
-	*e = sockBlServiceNameEntry{}
+	*e = bpf.SockBlServiceNameEntry{}
 	return nil
 }
 
 func (m *Maps) clearStat(id uint32) error {
-	chunk, err := lookupChunk(m.all[sockMapBlServiceStat], id/uint32(sockBlChunkBL_CHUNK_SIZE))
+	chunk, err := Chunk(m.BlServiceStat, id/uint32(bpf.SockBlChunkBL_CHUNK_SIZE))
 	if err != nil {
 		return err
 	}
-	zero := []sockBlServiceStatEntry{{}} // those of further CPUs are zero, too
-	return errors.Join(chunk.Put(id%uint32(sockBlChunkBL_CHUNK_SIZE), zero), chunk.Close())
+	zero := []bpf.SockBlServiceStatEntry{{}} // those of further CPUs are zero, too
+	return errors.Join(chunk.Put(id%uint32(bpf.SockBlChunkBL_CHUNK_SIZE), zero), chunk.Close())
 }
 
 // PutService replaces each word of the entry by one store.
@@ -101,9 +112,9 @@ func (m *Maps) PutService(id uint32, service tables.Service) error {
 		return err
 	}
 	m.putAlgorithm(e, algorithmNumber(service.Algorithm))
-	e.Forwarding = uint16(sockBlForwardingBL_FORWARDING_SNAT)
+	e.Forwarding = uint16(bpf.SockBlForwardingBL_FORWARDING_SNAT)
 	if service.Tunnels {
-		e.Forwarding = uint16(sockBlForwardingBL_FORWARDING_DSR)
+		e.Forwarding = uint16(bpf.SockBlForwardingBL_FORWARDING_DSR)
 	}
 	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
 	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
@@ -113,8 +124,8 @@ func (m *Maps) PutService(id uint32, service tables.Service) error {
 
 // putAlgorithm replaces the algorithm of an entry. While one is BL_ALGORITHM_MAGLEV,
 // the filter says so.
-func (m *Maps) putAlgorithm(e *sockBlServiceEntry, algorithm uint16) {
-	const maglev = uint16(sockBlAlgorithmBL_ALGORITHM_MAGLEV)
+func (m *Maps) putAlgorithm(e *bpf.SockBlServiceEntry, algorithm uint16) {
+	const maglev = uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV)
 	old := e.Algorithm
 	if old == algorithm {
 		return
@@ -137,7 +148,7 @@ func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	if err := m.endpoints.replace(e, backend); err != nil {
 		return err
 	}
-	addr, port := addrOf(backend.AddrPort.Addr()), hton16(backend.AddrPort.Port())
+	addr, port := bpf.AddrOf(backend.AddrPort.Addr()), bpf.Hton16(backend.AddrPort.Port())
 	if e.Addr != addr || e.Port != port || e.Service != backend.Service {
 		e.Addr, e.Port, e.Service = addr, port, backend.Service
 	}
@@ -167,23 +178,22 @@ func (m *Maps) PutSlots(first uint32, backends []uint32) error {
 	return nil
 }
 
-// put writes an entry of a hash or trie.
-func (m *Maps) put(name string, key, value any) error {
-	kernelMap := m.all[name]
+// Put writes an entry. The error is a [tables.FullError] when there is no room for another.
+func Put(kernelMap *ebpf.Map, key, value any) error {
 	err := kernelMap.Put(key, value)
 	if noRoom(err) {
-		return m.limit(name).Full()
+		return limit(kernelMap).Full()
 	}
 	if err != nil {
-		return fmt.Errorf("map %s: %w", name, err)
+		return fmt.Errorf("map %s: %w", nameOf(kernelMap), err)
 	}
 	return nil
 }
 
-// remove deletes an entry of a hash or trie; one that is not there is no error.
-func (m *Maps) remove(name string, key any) error {
-	if err := m.all[name].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("map %s: %w", name, err)
+// Remove deletes an entry of a hash or trie; one that is not there is no error.
+func Remove(kernelMap *ebpf.Map, key any) error {
+	if err := kernelMap.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("map %s: %w", nameOf(kernelMap), err)
 	}
 	return nil
 }
@@ -192,11 +202,11 @@ func (m *Maps) remove(name string, key any) error {
 func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) error {
 	k := frontendKey(key)
 	m.filter.add(&k)
-	err := m.put(sockMapBlFrontend, &k, &sockBlFrontendEntry{
+	err := Put(m.BlFrontend, &k, &bpf.SockBlFrontendEntry{
 		Service: frontend.Service,
 		Kind:    uint8(frontend.Kind),
 		Flags:   uint8(frontend.Flags),
-		Check:   k.check(),
+		Check:   frontendCheck(&k),
 	})
 	if err != nil {
 		return errors.Join(err, m.dropFilter(&k))
@@ -205,9 +215,9 @@ func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) err
 }
 
 // dropFilter takes a key out of the filter unless there still is such a frontend.
-func (m *Maps) dropFilter(k *sockBlFrontendKey) error {
-	var entry sockBlFrontendEntry
-	err := m.all[sockMapBlFrontend].Lookup(k, &entry)
+func (m *Maps) dropFilter(k *bpf.SockBlFrontendKey) error {
+	var entry bpf.SockBlFrontendEntry
+	err := m.BlFrontend.Lookup(k, &entry)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		m.filter.remove(k)
 		return nil
@@ -218,7 +228,7 @@ func (m *Maps) dropFilter(k *sockBlFrontendKey) error {
 // DeleteFrontend removes a frontend.
 func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
 	k := frontendKey(key)
-	if err := m.remove(sockMapBlFrontend, &k); err != nil {
+	if err := Remove(m.BlFrontend, &k); err != nil {
 		return err
 	}
 	m.filter.remove(&k)
@@ -228,19 +238,19 @@ func (m *Maps) DeleteFrontend(key tables.FrontendKey) error {
 // PutSourceRange lets a prefix in.
 func (m *Maps) PutSourceRange(r tables.SourceRange) error {
 	key := srcrangeKey(r)
-	return m.put(sockMapBlSrcrange, &key, uint32(1))
+	return Put(m.BlSrcrange, &key, uint32(1))
 }
 
 // DeleteSourceRange is the opposite of PutSourceRange.
 func (m *Maps) DeleteSourceRange(r tables.SourceRange) error {
 	key := srcrangeKey(r)
-	return m.remove(sockMapBlSrcrange, &key)
+	return Remove(m.BlSrcrange, &key)
 }
 
 // PutServiceCIDR makes unallocated addresses of the prefix dropped.
 func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
-	key := cidrKey(p)
-	if err := m.put(sockMapBlServiceCidr, &key, uint32(1)); err != nil {
+	key := bpf.CIDRKey(p)
+	if err := Put(m.BlServiceCidr, &key, uint32(1)); err != nil {
 		return err
 	}
 	return m.writeAggregate()
@@ -248,8 +258,8 @@ func (m *Maps) PutServiceCIDR(p netip.Prefix) error {
 
 // DeleteServiceCIDR is the opposite of PutServiceCIDR.
 func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
-	key := cidrKey(p)
-	if err := m.remove(sockMapBlServiceCidr, &key); err != nil {
+	key := bpf.CIDRKey(p)
+	if err := Remove(m.BlServiceCidr, &key); err != nil {
 		return err
 	}
 	return m.writeAggregate()
@@ -257,17 +267,17 @@ func (m *Maps) DeleteServiceCIDR(p netip.Prefix) error {
 
 // PutNodeAddr lets NodePorts answer on the address.
 func (m *Maps) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
-	key, flags := addrOf(addr), uint32(sockBlNodeAddrFlagBL_NODE_ADDR_SERVED)
+	key, flags := bpf.AddrOf(addr), uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_SERVED)
 	if a.HostOnly {
-		flags |= uint32(sockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY)
+		flags |= uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY)
 	}
-	return m.put(sockMapBlNodeAddr, &key, flags)
+	return Put(m.BlNodeAddr, &key, flags)
 }
 
 // DeleteNodeAddr is the opposite of PutNodeAddr.
 func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
-	key := addrOf(addr)
-	return m.remove(sockMapBlNodeAddr, &key)
+	key := bpf.AddrOf(addr)
+	return Remove(m.BlNodeAddr, &key)
 }
 
 // Barrier waits for the programs that are running. The kernel promises that an
@@ -275,8 +285,8 @@ func (m *Maps) DeleteNodeAddr(addr netip.Addr) error {
 // the former value has ended (maybe_wait_bpf_programs); so the update need not
 // change anything.
 func (m *Maps) Barrier() error {
-	outer := m.all[sockMapBlService]
-	chunk, err := lookupChunk(outer, 0)
+	outer := m.BlService
+	chunk, err := Chunk(outer, 0)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil // nothing was ever handed out
 	}
@@ -284,7 +294,7 @@ func (m *Maps) Barrier() error {
 		err = errors.Join(outer.Put(uint32(0), chunk), chunk.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("wait for running programs: map %s: %w", sockMapBlService, err)
+		return fmt.Errorf("wait for running programs: map %s: %w", bpf.SockMapBlService, err)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package bpfmap
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -30,19 +29,19 @@ type table[T any] struct {
 
 // openTable maps the chunks that exist. perChunk counts T, which may be smaller
 // than the map's value.
-func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, setting string, readOnly bool) (*table[T], error) {
+func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*table[T], error) {
 	inner := spec.InnerMap
 	perChunk := inner.MaxEntries * inner.ValueSize / uint32(unsafe.Sizeof(*new(T)))
 	t := &table[T]{
 		outer:    outer,
 		inner:    inner,
-		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: setting},
+		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: Setting(spec.Name)},
 		perChunk: perChunk,
 		readOnly: readOnly,
 	}
 	t.list.Store(new([][]T))
 	for i := range outer.MaxEntries() {
-		chunk, err := lookupChunk(outer, i)
+		chunk, err := Chunk(outer, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			break
 		}
@@ -57,7 +56,9 @@ func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, setting string, readO
 	return t, nil
 }
 
-func lookupChunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
+// Chunk opens a chunk of a growable table. The error is [ebpf.ErrKeyNotExist] where it has
+// not grown that far.
+func Chunk(outer *ebpf.Map, i uint32) (*ebpf.Map, error) {
 	var chunk *ebpf.Map
 	if err := outer.Lookup(i, &chunk); err != nil {
 		return nil, fmt.Errorf("open chunk %d: %w", i, err)
@@ -180,26 +181,3 @@ func (t *table[T]) close() error {
 	t.list.Store(new([][]T))
 	return errors.Join(errs...)
 }
-
-// table1 is a map of one entry, or an array of a fixed number of them, that is mapped
-// into memory. T is all of it.
-type table1[T any] struct {
-	mem []byte
-}
-
-func openTable1[T any](kernelMap *ebpf.Map, readOnly bool) (*table1[T], error) {
-	prot := unix.PROT_READ
-	if !readOnly {
-		prot |= unix.PROT_WRITE
-	}
-	size := max(int(kernelMap.ValueSize()*kernelMap.MaxEntries()), os.Getpagesize())
-	mem, err := unix.Mmap(kernelMap.FD(), 0, size, prot, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("%s: map into memory: %w", kernelMap, err)
-	}
-	return &table1[T]{mem}, nil
-}
-
-func (t *table1[T]) entry() *T { return (*T)(unsafe.Pointer(&t.mem[0])) }
-
-func (t *table1[T]) close() error { return unix.Munmap(t.mem) }

@@ -5,4 +5,6 @@
 // it stands in a cluster's ConfigMap. The other, a [BeelineConfiguration], holds what
 // kube-proxy has no word for. Both are read from files, flags are set over them, and
 // [Config.Settings] turns the whole into what the agent's parts are started with.
+//
+// It exports more than 25 names because each section of the files is a type.
 package config

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // TestSizesByMemory: a machine with enough memory has room for as many connections as
@@ -81,7 +82,7 @@ func TestTableMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		all, err := m.Memory()
+		all, err := statusmap.New(m).Memory()
 		if err != nil {
 			t.Fatal(err)
 		}

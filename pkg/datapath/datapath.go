@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -19,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
 )
 
@@ -93,12 +96,13 @@ func (i *Internal) by(name string) bool {
 type Datapath struct {
 	opts      Options
 	maps      *bpfmap.Maps
-	sockets   map[string]*ebpf.Program
+	deviceMap devicemap.Table
+	sockets   *bpf.SockPrograms        // nil until they are loaded
 	devices   map[string]*ebpf.Program // see [Datapath.deviceProgram]
 	xdp       *ebpf.Program            // nil when it is not asked for
 	xdpBelow  *ebpf.Program            // nil until it is needed
 	xdpParts  map[bool]*ebpf.Program
-	constants bpfmap.Constants
+	constants Constants
 	lock      *lock
 	netns     *netns.Namespace
 	tcx       bool // else clsact
@@ -147,11 +151,12 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
+	d.deviceMap = devicemap.New(d.maps)
 	cookie, err := netnsCookie()
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.constants = bpfmap.Constants{
+	d.constants = Constants{
 		HostNetns:       cookie,
 		HostSocketsOnly: opts.HostSocketsOnly,
 		Seed:            rand.Uint32(),
@@ -181,17 +186,17 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 // load loads the programs that a node with these options needs in any case.
 func (d *Datapath) load() error {
 	var err error
-	if d.sockets, err = d.maps.LoadSockets(d.constants); err != nil {
+	if d.sockets, err = LoadSockets(d.maps, d.constants); err != nil {
 		return explain(err)
 	}
 	d.devices = make(map[string]*ebpf.Program)
 	if d.servesPackets() {
-		if d.devices, err = d.maps.LoadDevices(d.constants, devicePrograms()...); err != nil {
+		if d.devices, err = LoadDevices(d.maps, d.constants, devicePrograms()...); err != nil {
 			return explain(err)
 		}
 	}
 	if d.opts.XDP != "" && d.opts.XDP != XDPOff {
-		if d.xdp, err = d.maps.LoadXDP(d.constants); err != nil {
+		if d.xdp, err = LoadXDP(d.maps, d.constants); err != nil {
 			return explain(err)
 		}
 	}
@@ -230,11 +235,19 @@ func (d *Datapath) resize(ctx context.Context) error {
 	return err
 }
 
-// loaded returns the programs.
-func (d *Datapath) loaded() []*ebpf.Program {
-	list := slices.AppendSeq(slices.Collect(maps.Values(d.sockets)), maps.Values(d.devices))
-	list = slices.AppendSeq(append(list, d.xdp, d.xdpBelow), maps.Values(d.xdpParts))
-	return slices.DeleteFunc(list, func(p *ebpf.Program) bool { return p == nil })
+// loaded returns what closes the programs.
+func (d *Datapath) loaded() []io.Closer {
+	var list []io.Closer
+	if d.sockets != nil {
+		list = append(list, d.sockets)
+	}
+	others := slices.AppendSeq(slices.Collect(maps.Values(d.devices)), maps.Values(d.xdpParts))
+	for _, p := range append(others, d.xdp, d.xdpBelow) {
+		if p != nil {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // netnsCookie returns the cookie of the agent's network namespace, which is the

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -65,10 +66,10 @@ func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) { d.nodeAddrs.Store(&addrs) 
 func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) { d.internalCIDRs.Store(&cidrs) }
 
 func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
-	if err := d.maps.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
+	if err := d.deviceMap.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
 		return err
 	}
-	former, err := d.maps.Devices()
+	former, err := d.deviceMap.List()
 	if err != nil {
 		return err
 	}
@@ -90,9 +91,9 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	}
 	places := xdpPlaces(n, ds.devices)
 	d.watch.choose(places)
-	ds.clients = slices.ContainsFunc(former, func(f bpfmap.Device) bool { return f.Ifindex != 0 && !ds.serves(f.Ifindex) })
+	ds.clients = slices.ContainsFunc(former, func(f devicemap.Device) bool { return f.Ifindex != 0 && !ds.serves(f.Ifindex) })
 	// Before an ID may get another device.
-	errs := []error{d.maps.SetFrames(n.frames(ds.devices))}
+	errs := []error{d.deviceMap.SetFrames(n.frames(ds.devices))}
 	d.attachPods(ds)
 	for i := range ds.devices {
 		device := &ds.devices[i]
@@ -101,13 +102,13 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if ds.changes.all || ds.clients || d.xdp != nil && touches(ds.changes.links, places) {
 		d.syncXDP(ctx, n, ds)
 	}
-	errs = append(errs, ds.xdp, d.detachOthers(ds), d.maps.ForgetRoutes())
+	errs = append(errs, ds.xdp, d.detachOthers(ds), d.deviceMap.ForgetRoutes())
 	return errors.Join(errs...)
 }
 
 // xdpPlaces returns the devices that clients are behind and those where XDP serves such, or
 // would.
-func xdpPlaces(n *network, devices []bpfmap.Device) map[int]bool {
+func xdpPlaces(n *network, devices []devicemap.Device) map[int]bool {
 	places := make(map[int]bool)
 	for i := range devices {
 		places[devices[i].Ifindex], places[devices[i].Root] = true, true
@@ -136,11 +137,11 @@ func (d *Datapath) servesPackets() bool {
 
 // plan returns the devices to be served, with the IDs and addresses that they have
 // where they were served before.
-func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
-	var devices []bpfmap.Device
+func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Device {
+	var devices []devicemap.Device
 	nodeAddrs := *d.nodeAddrs.Load()
 	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs, d.opts.NodePorts) {
-		device := bpfmap.Device{
+		device := devicemap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
 			Reason:     c.reason,
@@ -155,8 +156,8 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 	}
 	assignIDs(devices, former)
 	for i := range devices {
-		was := &bpfmap.Device{}
-		if at := slices.IndexFunc(former, func(f bpfmap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
+		was := &devicemap.Device{}
+		if at := slices.IndexFunc(former, func(f devicemap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
 			was = &former[at]
 		}
 		if was.Ifindex == devices[i].Ifindex {
@@ -172,9 +173,9 @@ func (d *Datapath) plan(n *network, former []bpfmap.Device) []bpfmap.Device {
 // assignIDs gives each device the ID that it or one of its name had, else one that
 // no device had, else that of a device which is gone. An ID of 0 is left when
 // there are none.
-func assignIDs(devices, former []bpfmap.Device) {
+func assignIDs(devices, former []devicemap.Device) {
 	taken := make(map[uint32]bool)
-	take := func(like func(device, former *bpfmap.Device) bool) {
+	take := func(like func(device, former *devicemap.Device) bool) {
 		for i := range devices {
 			for j := range former {
 				if devices[i].ID == 0 && !taken[former[j].ID] && like(&devices[i], &former[j]) {
@@ -184,24 +185,24 @@ func assignIDs(devices, former []bpfmap.Device) {
 			}
 		}
 	}
-	take(func(device, former *bpfmap.Device) bool { return device.Ifindex == former.Ifindex })
-	take(func(device, former *bpfmap.Device) bool { return device.Name == former.Name })
+	take(func(device, former *devicemap.Device) bool { return device.Ifindex == former.Ifindex })
+	take(func(device, former *devicemap.Device) bool { return device.Name == former.Name })
 	used := make(map[uint32]bool)
 	for i := range former {
 		used[former[i].ID] = true
 	}
 	for i := range devices {
-		for id := uint32(1); int(id) <= bpfmap.MaxDevices && devices[i].ID == 0; id++ {
+		for id := uint32(1); int(id) <= devicemap.MaxDevices && devices[i].ID == 0; id++ {
 			if !used[id] {
 				devices[i].ID, used[id] = id, true
 			}
 		}
 	}
-	take(func(_, former *bpfmap.Device) bool { return former.Ifindex == 0 })
+	take(func(_, former *devicemap.Device) bool { return former.Ifindex == 0 })
 }
 
 // attachDevice writes the device's entry and makes the programs run on it.
-func (d *Datapath) attachDevice(device *bpfmap.Device) error {
+func (d *Datapath) attachDevice(device *devicemap.Device) error {
 	if d.tcx {
 		return d.attachLinks(device)
 	}
@@ -210,7 +211,7 @@ func (d *Datapath) attachDevice(device *bpfmap.Device) error {
 		return err
 	}
 	device.OwnQdisc = device.OwnQdisc || made
-	if err := d.maps.PutDevice(*device); err != nil {
+	if err := d.deviceMap.Put(*device); err != nil {
 		return err
 	}
 	for _, dir := range directions {
@@ -228,8 +229,8 @@ func (d *Datapath) attachDevice(device *bpfmap.Device) error {
 
 // attachLinks is attachDevice for tcx links. Filters of a former agent are
 // removed.
-func (d *Datapath) attachLinks(device *bpfmap.Device) error {
-	if err := d.maps.PutDevice(*device); err != nil {
+func (d *Datapath) attachLinks(device *devicemap.Device) error {
+	if err := d.deviceMap.Put(*device); err != nil {
 		return err
 	}
 	for _, dir := range directions {
@@ -249,7 +250,7 @@ func (d *Datapath) attachLinks(device *bpfmap.Device) error {
 		return err
 	}
 	device.OwnQdisc = false
-	return d.maps.PutDevice(*device)
+	return d.deviceMap.Put(*device)
 }
 
 // detachOthers takes the programs off the devices that are not served any more.
@@ -271,9 +272,9 @@ func (d *Datapath) detachOthers(ds *deviceSync) error {
 		if !served[f.Ifindex] {
 			errs = append(errs, d.removeFilters(f.Ifindex, f.OwnQdisc))
 		}
-		reassigned := slices.ContainsFunc(ds.devices, func(v bpfmap.Device) bool { return v.ID == f.ID })
+		reassigned := slices.ContainsFunc(ds.devices, func(v devicemap.Device) bool { return v.ID == f.ID })
 		if !reassigned {
-			errs = append(errs, d.maps.DeleteDevice(f))
+			errs = append(errs, d.deviceMap.Delete(f))
 		}
 	}
 	return errors.Join(errs...)
@@ -311,7 +312,7 @@ func cleanupFilters(dir string) (removed []string, err error) {
 	maps, err := bpfmap.Open(dir)
 	if err == nil {
 		defer maps.Close()
-		devices, err := maps.Devices()
+		devices, err := devicemap.New(maps).List()
 		if err != nil {
 			return nil, err
 		}
@@ -337,7 +338,7 @@ func cleanupFilters(dir string) (removed []string, err error) {
 
 // Device is a device that packets are served on.
 type Device struct {
-	bpfmap.Device
+	devicemap.Device
 	// Mode is how the programs are attached; "" when one is not.
 	Mode TCMode
 	// XDP is [XDPNative], [XDPGeneric], or [XDPOff] where no XDP program of ours is
@@ -350,7 +351,7 @@ type Device struct {
 // Devices returns the devices that packets are served on, as the maps and the
 // calling thread's network namespace tell.
 func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
-	written, err := maps.Devices()
+	written, err := devicemap.New(maps).List()
 	if err != nil {
 		return nil, err
 	}

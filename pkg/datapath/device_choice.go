@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // The words that [Options.Devices] may be in place of patterns.
@@ -65,7 +65,7 @@ func newNetwork(links map[int]netlink.Link, addrs []netlink.Addr, routes []netli
 }
 
 // mac returns the Ethernet address of a device, which is zero when the device is gone.
-func (n *network) mac(ifindex int) (mac bpfmap.MAC) {
+func (n *network) mac(ifindex int) (mac devicemap.MAC) {
 	if l := n.link(ifindex); l != nil {
 		copy(mac[:], l.Attrs().HardwareAddr)
 	}
@@ -231,10 +231,10 @@ func matching(patterns []string, name string) string {
 
 // pods returns the devices of pods: those whose names match, except the ones that
 // face clients.
-func (n *network) pods(patterns []string, devices []bpfmap.Device) []netlink.Link {
+func (n *network) pods(patterns []string, devices []devicemap.Device) []netlink.Link {
 	var list []netlink.Link
 	for _, l := range n.links {
-		faces := slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == l.Attrs().Index })
+		faces := slices.ContainsFunc(devices, func(d devicemap.Device) bool { return d.Ifindex == l.Attrs().Index })
 		if !faces && l.Attrs().Flags&net.FlagLoopback == 0 && matching(patterns, l.Attrs().Name) != "" {
 			list = append(list, l)
 		}
@@ -245,12 +245,12 @@ func (n *network) pods(patterns []string, devices []bpfmap.Device) []netlink.Lin
 // masqueraded returns the devices that backends may be behind which see this node for
 // their client, except those that have other programs. Of a bridge and its ports, the
 // bridge gets what is sent to the node.
-func (n *network) masqueraded(devices []bpfmap.Device, pods []netlink.Link) []netlink.Link {
+func (n *network) masqueraded(devices []devicemap.Device, pods []netlink.Link) []netlink.Link {
 	ports := n.ports()
 	return slices.DeleteFunc(slices.Clone(n.links), func(l netlink.Link) bool {
 		ifindex := l.Attrs().Index
 		return !leadsToPods(l) || ports[ifindex] ||
-			slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == ifindex }) ||
+			slices.ContainsFunc(devices, func(d devicemap.Device) bool { return d.Ifindex == ifindex }) ||
 			slices.ContainsFunc(pods, func(p netlink.Link) bool { return p.Attrs().Index == ifindex })
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // node is a network with one device of each kind that matters, named after what it
@@ -178,22 +178,22 @@ func TestDevicePatternsAreChecked(t *testing.T) {
 }
 
 func TestIDs(t *testing.T) {
-	former := []bpfmap.Device{
+	former := []devicemap.Device{
 		{ID: 1, Name: "eth0", Ifindex: 2}, {ID: 2, Name: "wg0"}, {ID: 3, Name: "eth1", Ifindex: 5},
 	}
 	for _, tc := range []struct {
 		name   string
-		device bpfmap.Device
+		device devicemap.Device
 		want   uint32
 	}{
-		{"the same", bpfmap.Device{Name: "eth1", Ifindex: 5}, 3},
-		{"made again", bpfmap.Device{Name: "wg0", Ifindex: 9}, 2},
-		{"made again before it was missed", bpfmap.Device{Name: "eth1", Ifindex: 9}, 3},
-		{"renamed", bpfmap.Device{Name: "lan0", Ifindex: 2}, 1},
-		{"new", bpfmap.Device{Name: "eth7", Ifindex: 9}, 4},
+		{"the same", devicemap.Device{Name: "eth1", Ifindex: 5}, 3},
+		{"made again", devicemap.Device{Name: "wg0", Ifindex: 9}, 2},
+		{"made again before it was missed", devicemap.Device{Name: "eth1", Ifindex: 9}, 3},
+		{"renamed", devicemap.Device{Name: "lan0", Ifindex: 2}, 1},
+		{"new", devicemap.Device{Name: "eth7", Ifindex: 9}, 4},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			devices := []bpfmap.Device{tc.device}
+			devices := []devicemap.Device{tc.device}
 			assignIDs(devices, former)
 			if devices[0].ID != tc.want {
 				t.Errorf("ID %d, want %d", devices[0].ID, tc.want)
@@ -203,13 +203,13 @@ func TestIDs(t *testing.T) {
 }
 
 func TestIDsOfGoneDevicesAreTheLastToBeUsed(t *testing.T) {
-	former := []bpfmap.Device{{ID: 1, Name: "gone"}}
-	devices := make([]bpfmap.Device, bpfmap.MaxDevices+1)
+	former := []devicemap.Device{{ID: 1, Name: "gone"}}
+	devices := make([]devicemap.Device, devicemap.MaxDevices+1)
 	for i := range devices {
-		devices[i] = bpfmap.Device{Name: "new", Ifindex: i + 1}
+		devices[i] = devicemap.Device{Name: "new", Ifindex: i + 1}
 	}
 	assignIDs(devices, former)
-	if first, last, none := devices[0].ID, devices[bpfmap.MaxDevices-1].ID, devices[bpfmap.MaxDevices].ID; first != 2 || last != 1 || none != 0 {
+	if first, last, none := devices[0].ID, devices[devicemap.MaxDevices-1].ID, devices[devicemap.MaxDevices].ID; first != 2 || last != 1 || none != 0 {
 		t.Errorf("IDs %d to %d, then %d; want 2 to 1, then 0", first, last, none)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -72,12 +73,12 @@ func obstruct(t *testing.T, mode datapath.TCMode, l netlink.Link) (undo func()) 
 	return remove
 }
 
-func faults(t *testing.T, opts datapath.Options) []bpfmap.DeviceFault {
+func faults(t *testing.T, opts datapath.Options) []devicemap.Fault {
 	t.Helper()
 	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
 	must(t, err)
 	defer maps.Close()
-	list, err := maps.DeviceFaults()
+	list, err := devicemap.New(maps).Faults()
 	must(t, err)
 	return list
 }
@@ -143,7 +144,7 @@ func TestOddDeviceKeepsNoOtherFromBeingServed(t *testing.T) {
 	})
 }
 
-func tries(list []bpfmap.DeviceFault) (n int) {
+func tries(list []devicemap.Fault) (n int) {
 	for _, f := range list {
 		n += f.Tries
 	}

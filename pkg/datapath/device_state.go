@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 const (
@@ -36,10 +36,10 @@ const (
 // deviceState is what has been done about a device. Its owner is [Datapath.served].
 type deviceState struct {
 	role role
-	key  bpfmap.Device // what it was attached as, see clientKey
-	ok   bool          // the programs run
+	key  devicemap.Device // what it was attached as, see clientKey
+	ok   bool             // the programs run
 	// fault is the last one, until a sync has ended without.
-	fault bpfmap.DeviceFault
+	fault devicemap.Fault
 	told  bool
 }
 
@@ -47,8 +47,8 @@ type deviceState struct {
 type deviceSync struct {
 	now     bool // failed devices are tried whether or not their time has come
 	changes changes
-	former  []bpfmap.Device
-	devices []bpfmap.Device
+	former  []devicemap.Device
+	devices []devicemap.Device
 	pods    []netlink.Link
 	// masqueraded are the devices of backends.
 	masqueraded []netlink.Link
@@ -59,7 +59,7 @@ type deviceSync struct {
 
 // serves reports whether clients are behind a device.
 func (ds *deviceSync) serves(ifindex int) bool {
-	return slices.ContainsFunc(ds.devices, func(v bpfmap.Device) bool { return v.Ifindex == ifindex })
+	return slices.ContainsFunc(ds.devices, func(v devicemap.Device) bool { return v.Ifindex == ifindex })
 }
 
 // served returns the indexes of the devices that are to have programs.
@@ -78,14 +78,14 @@ func (ds *deviceSync) served() map[int]bool {
 
 // clientKey returns what of a device that clients are behind is written when it is attached
 // to. The rest is XDP's, and of the attaching itself.
-func clientKey(d bpfmap.Device) bpfmap.Device {
+func clientKey(d devicemap.Device) devicemap.Device {
 	d.NoXDP, d.XDPSend, d.XDPSendBuffers, d.OwnQdisc = "", false, false, false
 	return d
 }
 
 // served has a device attached to, unless that has been done and nothing has changed since,
 // or it has failed and its time has not come.
-func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, key bpfmap.Device, attach func() error) {
+func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, key devicemap.Device, attach func() error) {
 	s := d.state[ifindex]
 	if s != nil && (s.role != role || !s.ok && s.fault.Name != name) {
 		s = nil
@@ -122,7 +122,7 @@ func (d *Datapath) failed(ifindex int, name string, role role, err error) {
 	s := d.state[ifindex]
 	now := time.Now()
 	if s == nil || s.role != role || s.fault.Name != name {
-		s = &deviceState{role: role, fault: bpfmap.DeviceFault{Ifindex: ifindex, Name: name, Role: string(role), Since: now}}
+		s = &deviceState{role: role, fault: devicemap.Fault{Ifindex: ifindex, Name: name, Role: string(role), Since: now}}
 		d.state[ifindex] = s
 	}
 	if s.fault.Error != err.Error() {
@@ -155,7 +155,7 @@ func (d *Datapath) tellFaults(whole error) error {
 		delete(d.state, 0)
 	}
 	var errs []error
-	var faults []bpfmap.DeviceFault
+	var faults []devicemap.Fault
 	count := make(map[DeviceCount]int)
 	untold := 0
 	for _, s := range d.state {
@@ -163,7 +163,7 @@ func (d *Datapath) tellFaults(whole error) error {
 		f := &s.fault
 		if s.ok && f.Tries > 0 {
 			klog.InfoS("Device is served now", "device", f.Name, "for", f.Role, "after", time.Since(f.Since).Round(time.Second))
-			*f, s.told = bpfmap.DeviceFault{}, false
+			*f, s.told = devicemap.Fault{}, false
 		}
 		if s.ok {
 			continue
@@ -186,10 +186,10 @@ func (d *Datapath) tellFaults(whole error) error {
 	delete(count, DeviceCount{string(forNothing), true})
 	d.counts.Store(&count)
 	// Those that clients are behind first: there may be more than there is room for.
-	slices.SortFunc(faults, func(a, b bpfmap.DeviceFault) int {
+	slices.SortFunc(faults, func(a, b devicemap.Fault) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Ifindex, b.Ifindex))
 	})
-	return errors.Join(append(errs, d.maps.SetDeviceFaults(faults))...)
+	return errors.Join(append(errs, d.deviceMap.SetFaults(faults))...)
 }
 
 // DeviceCount is a kind of device: what it is for, and whether it is served.

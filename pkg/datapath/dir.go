@@ -2,6 +2,9 @@
 // loads them over the maps, attaches them to a cgroup, pins everything so that
 // traffic goes on while no agent runs, takes over from a former agent, and
 // removes it all.
+//
+// It exports many names because each mode of a setting has one, what is at work is described by
+// types of its own, and tests and measurements load programs one by one.
 package datapath
 
 import (

@@ -27,7 +27,7 @@ func (d *Datapath) xdpPart(dispatcher *libxdp.Dispatcher, owns bool) (libxdp.Com
 	if program == nil {
 		var err error
 		target, function := dispatcher.Target()
-		if program, err = d.maps.LoadXDPPart(d.constants, !owns, target, function); errors.Is(err, unix.EINVAL) {
+		if program, err = loadXDPPart(d.maps, d.constants, !owns, target, function); errors.Is(err, unix.EINVAL) {
 			return libxdp.Component{}, fmt.Errorf("libxdp older than 1.5.5: %w", err)
 		} else if err != nil {
 			return libxdp.Component{}, err
@@ -36,7 +36,7 @@ func (d *Datapath) xdpPart(dispatcher *libxdp.Dispatcher, owns bool) (libxdp.Com
 	}
 	part, err := libxdp.NewComponent(program)
 	part.Priority, part.Next = xdpPriority, xdpNext
-	if d.opts.XDP != XDPGeneric { // see Maps.LoadXDP
+	if d.opts.XDP != XDPGeneric { // see loadXDP
 		part.Flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
 	return part, err

@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // linkPrefix tells the pins of links from those of maps.
@@ -19,22 +21,23 @@ const newSuffix = "_new"
 
 // hook is a place in a cgroup that a program is attached to.
 type hook struct {
-	program string
+	program string // its name
+	of      func(*bpf.SockPrograms) *ebpf.Program
 	at      ebpf.AttachType
 }
 
 // hooks lists what is attached, in this order: a reply is shown right from the
 // first request on.
 var hooks = []hook{
-	{"bl_release", ebpf.AttachCgroupInetSockRelease},
-	{"bl_getpeername4", ebpf.AttachCgroupInet4GetPeername},
-	{"bl_getpeername6", ebpf.AttachCgroupInet6GetPeername},
-	{"bl_recvmsg4", ebpf.AttachCGroupUDP4Recvmsg},
-	{"bl_recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
-	{"bl_sendmsg4", ebpf.AttachCGroupUDP4Sendmsg},
-	{"bl_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
-	{"bl_connect4", ebpf.AttachCGroupInet4Connect},
-	{"bl_connect6", ebpf.AttachCGroupInet6Connect},
+	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease},
+	{bpf.SockProgBlGetpeername4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername4 }, ebpf.AttachCgroupInet4GetPeername},
+	{bpf.SockProgBlGetpeername6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername6 }, ebpf.AttachCgroupInet6GetPeername},
+	{bpf.SockProgBlRecvmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg4 }, ebpf.AttachCGroupUDP4Recvmsg},
+	{bpf.SockProgBlRecvmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg6 }, ebpf.AttachCGroupUDP6Recvmsg},
+	{bpf.SockProgBlSendmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg4 }, ebpf.AttachCGroupUDP4Sendmsg},
+	{bpf.SockProgBlSendmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg6 }, ebpf.AttachCGroupUDP6Sendmsg},
+	{bpf.SockProgBlConnect4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect4 }, ebpf.AttachCGroupInet4Connect},
+	{bpf.SockProgBlConnect6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect6 }, ebpf.AttachCGroupInet6Connect},
 }
 
 func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.program) }
@@ -42,10 +45,10 @@ func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.pr
 // attachHooks makes each program run at its hook, without a moment in which none does. A
 // link that is pinned for the same cgroup is updated. Those for another cgroup stay until
 // all of the new ones are attached, and after an error.
-func attachHooks(dir, cgroup string, programs map[string]*ebpf.Program) error {
+func attachHooks(dir, cgroup string, programs *bpf.SockPrograms) error {
 	var fresh []hook
 	for _, h := range hooks {
-		made, err := h.attach(dir, cgroup, programs[h.program])
+		made, err := h.attach(dir, cgroup, h.of(programs))
 		if made {
 			fresh = append(fresh, h)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flock"
 	"github.com/beeline-lb/beeline/pkg/setting"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // lock keeps a second agent off a BPF file system. It is an advisory lock on the
@@ -88,7 +89,7 @@ func holder(dir *os.File, bpffs string) int {
 		return 0
 	}
 	defer maps.Close()
-	return maps.Agent().PID
+	return statusmap.New(maps).Agent().PID
 }
 
 // lockOwner looks an inode up in /proc/locks, whose lines are

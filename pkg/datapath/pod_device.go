@@ -6,7 +6,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -14,7 +14,7 @@ import (
 // are translated, and of backends that see this node for their client.
 func (d *Datapath) attachPods(ds *deviceSync) {
 	attach := func(l netlink.Link, role role, program func(*direction) string) {
-		d.served(ds, l.Attrs().Index, l.Attrs().Name, role, bpfmap.Device{}, func() error { return d.attachPod(l, program) })
+		d.served(ds, l.Attrs().Index, l.Attrs().Name, role, devicemap.Device{}, func() error { return d.attachPod(l, program) })
 	}
 	for _, l := range ds.pods {
 		attach(l, forPods, func(dir *direction) string { return dir.pod })
@@ -65,12 +65,12 @@ func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) 
 
 // setMasquerade writes where packets to backends on this node come from.
 func (d *Datapath) setMasquerade(n *network) error {
-	was4, was6, err := d.maps.Masquerade()
+	was4, was6, err := d.deviceMap.Masquerade()
 	if err != nil {
 		return err
 	}
 	nodeAddrs := *d.nodeAddrs.Load()
-	return d.maps.SetMasquerade(n.source(0, netip.Addr.Is4, was4, nodeAddrs), n.source(0, netip.Addr.Is6, was6, nodeAddrs))
+	return d.deviceMap.SetMasquerade(n.source(0, netip.Addr.Is4, was4, nodeAddrs), n.source(0, netip.Addr.Is6, was6, nodeAddrs))
 }
 
 // sweep removes, once, the filters that a former agent has left on devices that are

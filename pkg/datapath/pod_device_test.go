@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -57,7 +58,7 @@ func TestInternalCIDRs(t *testing.T) {
 	for _, want := range [][]netip.Prefix{{first}, {first, second}, {second}, {}} {
 		d.SetInternalCIDRs(want)
 		must(t, d.SyncDevices(t.Context()))
-		got, err := d.Maps().LocalCIDRs()
+		got, err := devicemap.New(d.Maps()).LocalCIDRs()
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("internal are %v, %v, want %v", got, err, want)
 		}
@@ -76,7 +77,7 @@ func TestMasqueradeAddress(t *testing.T) {
 	check := func(when, want string) {
 		t.Helper()
 		must(t, d.SyncDevices(t.Context()))
-		if got, _, err := d.Maps().Masquerade(); err != nil || got != netip.MustParseAddr(want) {
+		if got, _, err := devicemap.New(d.Maps()).Masquerade(); err != nil || got != netip.MustParseAddr(want) {
 			t.Errorf("%s it is %s, %v, want %s", when, got, err, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -53,8 +54,8 @@ type direction struct {
 // directions lists the hooks in the order in which they are attached: a reply is
 // translated from the first request on.
 var directions = []direction{
-	{"egress", "bl_egress", "bl_pod_egress", "", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
-	{"ingress", "bl_ingress", "bl_pod_ingress", "bl_pod_egress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{"egress", bpf.TcProgBlEgress, bpf.TcProgBlPodEgress, "", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{"ingress", bpf.TcProgBlIngress, bpf.TcProgBlPodIngress, bpf.TcProgBlPodEgress, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 }
 
 // devicePrograms returns the names of the programs for devices that every node has which
@@ -73,7 +74,7 @@ func (d *Datapath) deviceProgram(name string) (*ebpf.Program, error) {
 	if p := d.devices[name]; p != nil {
 		return p, nil
 	}
-	loaded, err := d.maps.LoadDevices(d.constants, name)
+	loaded, err := LoadDevices(d.maps, d.constants, name)
 	if err != nil {
 		return nil, explain(err)
 	}

@@ -1,8 +1,8 @@
 package datapath
 
-import "github.com/beeline-lb/beeline/pkg/bpfmap"
+import "github.com/beeline-lb/beeline/pkg/bpf"
 
-// UDPService is [bpfmap.UDPService].
-func (d *Datapath) UDPService(s bpfmap.UDPSocket) (uint32, bool, error) {
-	return bpfmap.UDPService(d.sockets["bl_udp_service"], s)
+// UDPService is [bpf.UDPService].
+func (d *Datapath) UDPService(s bpf.UDPSocket) (uint32, bool, error) {
+	return bpf.UDPService(d.sockets.BlUdpService, s)
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // base is where XDP can serve a device: at the device itself or, of a VLAN in a driver, at
 // the one below, where its frames have tags.
 type base struct {
 	link netlink.Link
-	tags bpfmap.Tags
+	tags devicemap.Tags
 }
 
 // base returns where XDP can serve the device. The error is an [xdpError] when it cannot.
@@ -34,11 +34,11 @@ func (n *network) base(l netlink.Link) (base, error) {
 			return base{}, xdpError{name + " is down"}
 		case vlan.Attrs().NetNsID >= 0 || parent == nil:
 			return base{}, xdpError{"the device below " + name + " is in another network namespace"}
-		case b.tags[bpfmap.MaxTags-1] != bpfmap.Tag{}:
-			return base{}, xdpError{fmt.Sprintf("its frames have more than %d VLAN tags", bpfmap.MaxTags)}
+		case b.tags[devicemap.MaxTags-1] != devicemap.Tag{}:
+			return base{}, xdpError{fmt.Sprintf("its frames have more than %d VLAN tags", devicemap.MaxTags)}
 		}
 		copy(b.tags[1:], b.tags[:])
-		b.tags[0] = bpfmap.Tag{Protocol: uint16(vlan.VlanProtocol), ID: uint16(vlan.VlanId)}
+		b.tags[0] = devicemap.Tag{Protocol: uint16(vlan.VlanProtocol), ID: uint16(vlan.VlanId)}
 		b.link = parent
 	}
 }
@@ -65,21 +65,21 @@ func (n *network) drivers(l netlink.Link) []netlink.Link {
 
 // ownsFrames reports whether what comes in by a device without tags is a packet of that
 // device, and such packets are served: then XDP has nothing to look up.
-func (n *network) ownsFrames(root netlink.Link, devices []bpfmap.Device) bool {
+func (n *network) ownsFrames(root netlink.Link, devices []devicemap.Device) bool {
 	return (root.Type() != "bond" || n.generic) &&
-		slices.ContainsFunc(devices, func(d bpfmap.Device) bool { return d.Ifindex == root.Attrs().Index })
+		slices.ContainsFunc(devices, func(d devicemap.Device) bool { return d.Ifindex == root.Attrs().Index })
 }
 
 // frames returns which frames XDP has to look up, and the devices that they belong to.
-func (n *network) frames(devices []bpfmap.Device) map[bpfmap.Frames]uint32 {
-	frames := make(map[bpfmap.Frames]uint32)
+func (n *network) frames(devices []devicemap.Device) map[devicemap.Frames]uint32 {
+	frames := make(map[devicemap.Frames]uint32)
 	for _, d := range devices {
 		root := n.link(d.Root)
 		if root == nil || d.Root == d.Ifindex && n.ownsFrames(root, devices) {
 			continue
 		}
 		for _, driver := range n.drivers(root) {
-			frames[bpfmap.Frames{Ifindex: driver.Attrs().Index, Tags: d.Tags}] = d.ID
+			frames[devicemap.Frames{Ifindex: driver.Attrs().Index, Tags: d.Tags}] = d.ID
 		}
 	}
 	return frames

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // tagged is a network with VLANs on a device and on a bond, by names.
@@ -46,26 +46,26 @@ func tagged() (*network, map[string]netlink.Link) {
 }
 
 var (
-	five  = bpfmap.Tags{{Protocol: 0x8100, ID: 5}}
-	outer = bpfmap.Tags{{Protocol: 0x88a8, ID: 100}}
-	inner = bpfmap.Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}
+	five  = devicemap.Tags{{Protocol: 0x8100, ID: 5}}
+	outer = devicemap.Tags{{Protocol: 0x88a8, ID: 100}}
+	inner = devicemap.Tags{{Protocol: 0x88a8, ID: 100}, {Protocol: 0x8100, ID: 7}}
 )
 
 func TestWhereXDPServes(t *testing.T) {
 	n, named := tagged()
 	for _, tc := range []struct {
 		name, root string
-		tags       bpfmap.Tags
+		tags       devicemap.Tags
 		why        string
 	}{
-		{"eth0", "eth0", bpfmap.Tags{}, ""},
+		{"eth0", "eth0", devicemap.Tags{}, ""},
 		{"five", "eth0", five, ""},
 		{"outer", "eth0", outer, ""},
 		{"inner", "eth0", inner, ""},
 		{"bond.5", "bond", five, ""},
-		{"third", "", bpfmap.Tags{}, "more than 2 VLAN tags"},
-		{"down", "", bpfmap.Tags{}, "down is down"},
-		{"elsewhere", "", bpfmap.Tags{}, "another network namespace"},
+		{"third", "", devicemap.Tags{}, "more than 2 VLAN tags"},
+		{"down", "", devicemap.Tags{}, "down is down"},
+		{"elsewhere", "", devicemap.Tags{}, "another network namespace"},
 	} {
 		b, err := n.base(named[tc.name])
 		var no xdpError
@@ -84,29 +84,29 @@ func TestWhereXDPServes(t *testing.T) {
 func TestFrames(t *testing.T) {
 	n, named := tagged()
 	index := func(name string) int { return named[name].Attrs().Index }
-	at := func(name string, tags bpfmap.Tags) bpfmap.Frames {
-		return bpfmap.Frames{Ifindex: index(name), Tags: tags}
+	at := func(name string, tags devicemap.Tags) devicemap.Frames {
+		return devicemap.Frames{Ifindex: index(name), Tags: tags}
 	}
 	for _, tc := range []struct {
 		name   string
 		served []string
-		want   map[bpfmap.Frames]uint32
+		want   map[devicemap.Frames]uint32
 	}{
 		{"a device alone", []string{"eth0"}, nil},
-		{"with VLANs", []string{"eth0", "five", "inner", "third", "down"}, map[bpfmap.Frames]uint32{
+		{"with VLANs", []string{"eth0", "five", "inner", "third", "down"}, map[devicemap.Frames]uint32{
 			at("eth0", five): 2, at("eth0", inner): 3,
 		}},
-		{"VLANs alone", []string{"five", "outer"}, map[bpfmap.Frames]uint32{
+		{"VLANs alone", []string{"five", "outer"}, map[devicemap.Frames]uint32{
 			at("eth0", five): 1, at("eth0", outer): 2,
 		}},
-		{"a bond with a VLAN", []string{"bond", "bond.5"}, map[bpfmap.Frames]uint32{
-			at("port1", bpfmap.Tags{}): 1, at("port2", bpfmap.Tags{}): 1,
+		{"a bond with a VLAN", []string{"bond", "bond.5"}, map[devicemap.Frames]uint32{
+			at("port1", devicemap.Tags{}): 1, at("port2", devicemap.Tags{}): 1,
 			at("port1", five): 2, at("port2", five): 2,
 		}},
 	} {
-		var devices []bpfmap.Device
+		var devices []devicemap.Device
 		for i, name := range tc.served {
-			device := bpfmap.Device{ID: uint32(i + 1), Ifindex: index(name)}
+			device := devicemap.Device{ID: uint32(i + 1), Ifindex: index(name)}
 			if b, err := n.base(named[name]); err == nil {
 				device.Root, device.Tags = b.link.Attrs().Index, b.tags
 			}
@@ -123,10 +123,10 @@ func TestFrames(t *testing.T) {
 func TestGenericXDPServesDevicesThemselves(t *testing.T) {
 	n, named := tagged()
 	n.generic = true
-	var devices []bpfmap.Device
+	var devices []devicemap.Device
 	for name, l := range named {
 		b, err := n.base(l)
-		if err != nil || b.link != l || b.tags != (bpfmap.Tags{}) {
+		if err != nil || b.link != l || b.tags != (devicemap.Tags{}) {
 			t.Errorf("%s: served at %v with tags %v: %v", name, b.link, b.tags, err)
 		}
 		err = n.checkTags(l)
@@ -134,7 +134,7 @@ func TestGenericXDPServesDevicesThemselves(t *testing.T) {
 		if below := slices.Contains([]string{"eth0", "outer", "inner", "bond"}, name); errors.As(err, &no) != below || !below && err != nil {
 			t.Errorf("%s, with VLANs %v: %v", name, below, err)
 		}
-		devices = append(devices, bpfmap.Device{ID: uint32(len(devices) + 1), Ifindex: l.Attrs().Index, Root: l.Attrs().Index})
+		devices = append(devices, devicemap.Device{ID: uint32(len(devices) + 1), Ifindex: l.Attrs().Index, Root: l.Attrs().Index})
 	}
 	if frames := n.frames(devices); len(frames) > 0 {
 		t.Errorf("it has to be told of %v", frames)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 )
 
 // XDPMode is whether and how packets are served by XDP.
@@ -55,7 +55,7 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 	devices := ds.devices
 	dir := Dir(d.opts.BPFFS)
 	on := make(map[int]bool)
-	macs := make(map[int]bpfmap.MAC)
+	macs := make(map[int]devicemap.MAC)
 	for i := range devices {
 		device := devices[i]
 		device.NoXDP = ""
@@ -85,18 +85,18 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 			klog.InfoS("Device is served without XDP", "device", device.Name, "reason", device.NoXDP)
 		}
 		devices[i] = device
-		if err := d.maps.PutDevice(device); err != nil {
+		if err := d.deviceMap.Put(device); err != nil {
 			d.failed(device.Ifindex, device.Name, forClients, err)
 		}
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
 	_, err := leaveDispatchers(ctx, d.opts.BPFFS, keep)
-	ds.xdp = errors.Join(d.maps.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
+	ds.xdp = errors.Join(d.deviceMap.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex
 // of that place.
-func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []bpfmap.Device, device *bpfmap.Device) (int, error) {
+func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []devicemap.Device, device *devicemap.Device) (int, error) {
 	l, err := netlink.LinkByIndex(device.Ifindex)
 	if err != nil {
 		return 0, err
@@ -115,8 +115,8 @@ func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []bpfmap.D
 	if err := n.checkTags(b.link); err != nil {
 		return 0, err
 	}
-	if at := slices.IndexFunc(devices, func(other bpfmap.Device) bool {
-		return other.Ifindex < device.Ifindex && other.Ifindex%bpfmap.MACPlaces == device.Ifindex%bpfmap.MACPlaces
+	if at := slices.IndexFunc(devices, func(other devicemap.Device) bool {
+		return other.Ifindex < device.Ifindex && other.Ifindex%devicemap.MACPlaces == device.Ifindex%devicemap.MACPlaces
 	}); at >= 0 {
 		return 0, xdpError{fmt.Sprintf("its index, %d, has the low bits of that of %s: make the device anew", device.Ifindex, devices[at].Name)}
 	}
@@ -135,7 +135,7 @@ func (d *Datapath) xdpProgram(owns bool) (program *ebpf.Program, err error) {
 		return d.xdp, nil
 	}
 	if d.xdpBelow == nil {
-		d.xdpBelow, err = d.maps.LoadXDPBelow(d.constants)
+		d.xdpBelow, err = LoadXDPBelow(d.maps, d.constants)
 	}
 	return d.xdpBelow, err
 }
@@ -249,7 +249,7 @@ const (
 
 // xdpSends reports whether XDP programs can send by a device, and what lies in
 // several buffers too.
-func (d *Datapath) xdpSends(device *bpfmap.Device) (frames, buffers bool) {
+func (d *Datapath) xdpSends(device *devicemap.Device) (frames, buffers bool) {
 	if d.xdp == nil || device.NoEthernet || device.Root == 0 {
 		return false, false
 	}

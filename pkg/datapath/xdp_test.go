@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -131,16 +131,16 @@ func TestXDPKnowsTheDevicesAddress(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	opts.Devices = []string{uplink, "second"}
-	other := netlink.NewVeth(netlink.LinkAttrs{Name: "second", Index: l.Attrs().Index + bpfmap.MACPlaces})
+	other := netlink.NewVeth(netlink.LinkAttrs{Name: "second", Index: l.Attrs().Index + devicemap.MACPlaces})
 	other.PeerName = "elsewhere"
 	must(t, netlink.LinkAdd(other))
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.Attach(t.Context()))
-	for _, mac := range []bpfmap.MAC{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
+	for _, mac := range []devicemap.MAC{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}} {
 		must(t, netlink.LinkSetHardwareAddr(l, mac[:]), d.SyncDevices(t.Context()))
-		macs, err := d.Maps().MACs()
-		if want := map[int]bpfmap.MAC{l.Attrs().Index: mac}; err != nil || !maps.Equal(macs, want) {
+		macs, err := devicemap.New(d.Maps()).MACs()
+		if want := map[int]devicemap.MAC{l.Attrs().Index: mac}; err != nil || !maps.Equal(macs, want) {
 			t.Errorf("XDP knows %v, want %v: %v", macs, want, err)
 		}
 	}

@@ -17,7 +17,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
 
@@ -66,11 +68,11 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 // leaveTunnel returns when no other node begins connections by the tunnel to this one, whose
 // agent answers none.
 func leaveTunnel(ctx context.Context, maps *bpfmap.Maps) error {
-	nodes, err := maps.Nodes()
-	if err != nil || maps.Agent().TunnelPort == 0 {
+	nodes, err := nodemap.New(maps).List()
+	if err != nil || statusmap.New(maps).Agent().TunnelPort == 0 {
 		return err
 	}
-	if slices.ContainsFunc(nodes, func(n bpfmap.Node) bool { return !n.Self }) {
+	if slices.ContainsFunc(nodes, func(n nodemap.Node) bool { return !n.Self }) {
 		pause.For(ctx, tunnel.UnreachableAfter)
 	}
 	return ctx.Err()

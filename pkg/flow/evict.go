@@ -4,16 +4,18 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // census is what a walk over the flow table has found, except in the overflow table.
 type census struct {
-	before, after bpfmap.FlowTurnover // the walk
-	entries       int                 // seen
-	flows         int                 // of these, forward entries
-	removed       int                 // of these, removed by the walk
-	halfOpen      int                 // flows that the programs believed half-open beyond those seen
-	size          int                 // entries that there is room for
+	before, after flowmap.Turnover // the walk
+	entries       int              // seen
+	flows         int              // of these, forward entries
+	removed       int              // of these, removed by the walk
+	halfOpen      int              // flows that the programs believed half-open beyond those seen
+	size          int              // entries that there is room for
 }
 
 // evictions tells how many flows the kernel has evicted, which it does not report: what was
@@ -30,7 +32,7 @@ type evictions struct {
 	halfLost    int64
 	established int64
 	halfOpen    int64
-	total       bpfmap.Evicted
+	total       statusmap.Evicted
 	// recent are the totals after the walks of the last recently, the oldest first, and
 	// after the one before.
 	recent []sample
@@ -47,7 +49,7 @@ type sample struct {
 
 // note returns the flows evicted since the last census.
 func (e *evictions) note(c census) (established, halfOpen int) {
-	gone := func(t bpfmap.FlowTurnover) int64 { return int64(t.Removed) + int64(t.RemovedByAgent) }
+	gone := func(t flowmap.Turnover) int64 { return int64(t.Removed) + int64(t.RemovedByAgent) }
 	if !e.begun {
 		e.begun, e.start = true, int64(c.after.Added)-gone(c.before)-int64(c.entries)
 		return 0, 0
@@ -80,20 +82,20 @@ func (e *evictions) tell(m *bpfmap.Maps, w *Walk) error {
 		if w.EvictedEstablished > 0 {
 			e.total.Last = now
 		}
-		m.SetEvicted(e.total)
+		statusmap.New(m).SetEvicted(e.total)
 	}
-	return m.SetRecentlyEvicted(e.lately(now))
+	return statusmap.New(m).SetRecentlyEvicted(e.lately(now))
 }
 
 // lately returns what was evicted in the time of the walks of the last minute, now being the
 // end of one.
-func (e *evictions) lately(now time.Time) bpfmap.RecentlyEvicted {
+func (e *evictions) lately(now time.Time) statusmap.RecentlyEvicted {
 	e.recent = append(e.recent, sample{now, e.total.Established, e.total.HalfOpen})
 	for len(e.recent) > 2 && now.Sub(e.recent[1].at) >= recently {
 		e.recent = e.recent[1:]
 	}
 	first := e.recent[0]
-	return bpfmap.RecentlyEvicted{
+	return statusmap.RecentlyEvicted{
 		From: first.at, To: now,
 		Established: e.total.Established - first.established, HalfOpen: e.total.HalfOpen - first.halfOpen,
 	}

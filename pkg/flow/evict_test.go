@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -30,7 +30,7 @@ func TestEvictions(t *testing.T) {
 	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts})
 	e.clock = func() (time.Duration, error) { return start * time.Second, nil }
 	next, added := 0, uint64(0)
-	grow := func(flows int, state bpfmap.FlowState) {
+	grow := func(flows int, state flowmap.State) {
 		for range flows {
 			tab.put(forward(next, model.TCP, state, start))
 			tab.put(reply(next, model.TCP, start))
@@ -53,15 +53,15 @@ func TestEvictions(t *testing.T) {
 		halfOpen += w.EvictedHalfOpen
 		return next - w.Flows
 	}
-	grow(1000, bpfmap.FlowNew)
+	grow(1000, flowmap.StateNew)
 	walk()
-	grow(4000, bpfmap.FlowEstablished)
+	grow(4000, flowmap.StateEstablished)
 	if walk(); established+halfOpen != 0 {
 		t.Errorf("%d established and %d half-open flows are evicted from a table with room", established, halfOpen)
 	}
-	grow(7000, bpfmap.FlowEstablished)
+	grow(7000, flowmap.StateEstablished)
 	walk()
-	grow(5000, bpfmap.FlowEstablished)
+	grow(5000, flowmap.StateEstablished)
 	lost := walk()
 	t.Logf("%d flows are lost, counted %d established and %d half-open ones", lost, established, halfOpen)
 	if counted := established + halfOpen; lost < 8000 || counted < lost*9/10 || counted > lost {

@@ -14,7 +14,9 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
@@ -60,13 +62,14 @@ type Options struct {
 // Expirer removes idle flows.
 type Expirer struct {
 	Options
+	table     flowmap.Table
 	clock     func() (time.Duration, error)
 	evictions evictions
 }
 
 // New returns an Expirer, which does nothing before Run.
 func New(o Options) *Expirer {
-	return &Expirer{Options: o, clock: bpfmap.Clock}
+	return &Expirer{Options: o, table: flowmap.New(o.Maps), clock: bpf.Clock}
 }
 
 // Run walks the table again and again until ctx ends. What cannot be read or
@@ -93,19 +96,19 @@ func (e *Expirer) Run(ctx context.Context) {
 func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	var w Walk
 	var errs []error
-	before := e.Maps.HalfOpen()
+	before := e.table.HalfOpen()
 	begun, err := e.clock()
 	if err != nil {
 		return w, err
 	}
-	turnover, err := e.Maps.FlowTurnover()
+	turnover, err := e.table.Turnover()
 	if err != nil {
 		return w, err
 	}
 	overflow, entries, flows := 0, 0, 0 // of the tables; flows not of the overflow table
-	sources := e.Maps.StartSourceCount()
+	sources := e.table.StartSourceCount()
 	start := time.Now()
-	for batch, err := range e.Maps.FlowBatches(e.clock) {
+	for batch, err := range e.table.Batches(e.clock) {
 		if err == nil {
 			err = e.expire(&batch, &w, sources)
 		}
@@ -126,9 +129,9 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	if len(errs) > 0 {
 		return w, errors.Join(errs...)
 	}
-	e.Maps.CountHalfOpen(before, w.HalfOpen)
-	e.Maps.EndSourceCount(sources)
-	after, err := e.Maps.FlowTurnover()
+	e.table.CountHalfOpen(before, w.HalfOpen)
+	e.table.EndSourceCount(sources)
+	after, err := e.table.Turnover()
 	if err != nil {
 		return w, err
 	}
@@ -137,21 +140,21 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		halfOpen: int(before.Count) - w.HalfOpen, size: 2 * e.Maps.MaxFlows(),
 	})
 	if overflow == 0 {
-		e.Maps.ForgetOverflow(before, begun)
+		e.table.ForgetOverflow(before, begun)
 	}
 	return w, nil
 }
 
 // expire removes what is over of a part of the table, and counts what is left. It stops at the
 // first error: those after it would be the same.
-func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk, sources *bpfmap.SourceCount) error {
+func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceCount) error {
 	w.Flows += len(batch.Flows)
 	for i := range batch.Flows {
 		f := &batch.Flows[i]
 		removed := false
 		if f.Idle >= e.Timeouts.of(f.Protocol, f.State) {
 			var err error
-			if removed, err = e.Maps.ExpireFlow(f); err != nil {
+			if removed, err = e.table.Expire(f); err != nil {
 				return err
 			}
 		}
@@ -175,7 +178,7 @@ func (e *Expirer) expire(batch *bpfmap.FlowBatch, w *Walk, sources *bpfmap.Sourc
 		if r.Unused < timeout {
 			continue
 		}
-		removed, err := e.Maps.ExpireReply(r)
+		removed, err := e.table.ExpireReply(r)
 		if err != nil {
 			return err
 		}

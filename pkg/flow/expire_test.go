@@ -6,16 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
 // key and entry have the layout of bl_flow_key and bl_flow_entry.
@@ -50,17 +50,7 @@ type table struct {
 // tree, so it is gone with the test.
 func newTable(t *testing.T, flows uint32) *table {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes BPF maps")
-	}
-	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
-	check(t, err)
-	defer unix.Close(fs)
-	check(t, unix.FsconfigCreate(fs))
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	check(t, err)
-	t.Cleanup(func() { unix.Close(mount) })
-	dir := fmt.Sprintf("/proc/self/fd/%d", mount)
+	dir := bpffs.New(t)
 	sizes := bpfmap.DefaultSizes
 	sizes.Affinity, sizes.UDPPeers, sizes.Clients, sizes.Flows = 1024, 1024, 1024, flows
 	maps, err := bpfmap.Load(dir, sizes)
@@ -89,7 +79,7 @@ func addr(n int) [16]byte {
 }
 
 // forward returns the forward entry of the nth flow, last used at second used.
-func forward(n int, protocol model.Protocol, state bpfmap.FlowState, used uint32) (key, entry) {
+func forward(n int, protocol model.Protocol, state flowmap.State, used uint32) (key, entry) {
 	k := key{Src: addr(n), Dst: addr(1 << 20), SrcPort: [2]byte{1, 2}, DstPort: [2]byte{0, 80}, Proto: uint8(protocol)}
 	e := entry{Addr: addr(1<<21 + n), Port: [2]byte{31, 144}, OtherPort: k.SrcPort, Touched: uint16(used), Bits: uint8(state)}
 	binary.NativeEndian.PutUint32(e.Union[4:], used)
@@ -137,22 +127,22 @@ func TestExpiry(t *testing.T) {
 	tab := newTable(t, 4096)
 	for i, c := range []struct {
 		protocol model.Protocol
-		state    bpfmap.FlowState
+		state    flowmap.State
 		timeout  uint32 // s
 	}{
-		{model.TCP, bpfmap.FlowNew, 120},
-		{model.TCP, bpfmap.FlowSynReceived, 60},
-		{model.TCP, bpfmap.FlowEstablished, 432000},
-		{model.TCP, bpfmap.FlowClientClosing, 120},
-		{model.TCP, bpfmap.FlowBackendClosing, 120},
-		{model.TCP, bpfmap.FlowClosed, 10},
-		{model.TCP, bpfmap.FlowAborted, 10},
-		{model.UDP, bpfmap.FlowNew, 30},
-		{model.UDP, bpfmap.FlowSynReceived, 30},
-		{model.UDP, bpfmap.FlowEstablished, 120},
-		{model.SCTP, bpfmap.FlowNew, 30},
-		{model.SCTP, bpfmap.FlowSynReceived, 30},
-		{model.SCTP, bpfmap.FlowEstablished, 210},
+		{model.TCP, flowmap.StateNew, 120},
+		{model.TCP, flowmap.StateSynReceived, 60},
+		{model.TCP, flowmap.StateEstablished, 432000},
+		{model.TCP, flowmap.StateClientClosing, 120},
+		{model.TCP, flowmap.StateBackendClosing, 120},
+		{model.TCP, flowmap.StateClosed, 10},
+		{model.TCP, flowmap.StateAborted, 10},
+		{model.UDP, flowmap.StateNew, 30},
+		{model.UDP, flowmap.StateSynReceived, 30},
+		{model.UDP, flowmap.StateEstablished, 120},
+		{model.SCTP, flowmap.StateNew, 30},
+		{model.SCTP, flowmap.StateSynReceived, 30},
+		{model.SCTP, flowmap.StateEstablished, 210},
 	} {
 		name := fmt.Sprint(c.protocol, " ", c.state)
 		tab.put(forward(i, c.protocol, c.state, start))
@@ -204,7 +194,7 @@ func TestOrphan(t *testing.T) {
 // TestOneWay keeps the reply entry of a flow in which only the client sends.
 func TestOneWay(t *testing.T) {
 	tab := newTable(t, 4096)
-	tab.put(forward(1, model.TCP, bpfmap.FlowEstablished, start+5000))
+	tab.put(forward(1, model.TCP, flowmap.StateEstablished, start+5000))
 	tab.put(reply(1, model.TCP, start))
 	if w := tab.walk(start + 5001); w != (Walk{Flows: 1}) || !tab.has(reply(1, model.TCP, 0)) {
 		t.Errorf("%+v", w)
@@ -225,15 +215,15 @@ func TestHalfOpen(t *testing.T) {
 	tab := newTable(t, 4096)
 	wrong := halfOpen{Count: 70, Overflow: start}
 	check(t, tab.halfOpen.Put(uint32(0), wrong))
-	add := func(m *ebpf.Map, n int, state bpfmap.FlowState) {
+	add := func(m *ebpf.Map, n int, state flowmap.State) {
 		k, e := forward(n, model.TCP, state, start)
 		check(t, m.Put(k, e))
 	}
-	add(tab.flow, 1, bpfmap.FlowNew)
-	add(tab.flow, 2, bpfmap.FlowSynReceived)
-	add(tab.flow, 3, bpfmap.FlowAborted)
-	add(tab.flow, 4, bpfmap.FlowEstablished)
-	add(tab.overflow, 5, bpfmap.FlowNew)
+	add(tab.flow, 1, flowmap.StateNew)
+	add(tab.flow, 2, flowmap.StateSynReceived)
+	add(tab.flow, 3, flowmap.StateAborted)
+	add(tab.flow, 4, flowmap.StateEstablished)
+	add(tab.overflow, 5, flowmap.StateNew)
 	k, e := reply(6, model.TCP, start)
 	check(t, tab.overflow.Put(k, e))
 	for _, c := range []struct {
@@ -258,7 +248,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 	check(t, tab.halfOpen.Put(uint32(0), halfOpen{Overflow: start + 500}))
 	tab.walk(start + 503)
-	if known := tab.maps.HalfOpen(); known.Overflow != start+500 {
+	if known := flowmap.New(tab.maps).HalfOpen(); known.Overflow != start+500 {
 		t.Error("a table that was just added to is passed by")
 	}
 }
@@ -270,7 +260,7 @@ func TestManyFlows(t *testing.T) {
 	keys, entries := make([]key, 0, 2*flows), make([]entry, 0, 2*flows)
 	add := func(k key, e entry) { keys, entries = append(keys, k), append(entries, e) }
 	for i := range flows {
-		add(forward(i, model.TCP, bpfmap.FlowEstablished, uint32(start+i%2*1000)))
+		add(forward(i, model.TCP, flowmap.StateEstablished, uint32(start+i%2*1000)))
 		add(reply(i, model.TCP, start))
 	}
 	_, err := tab.flow.BatchUpdate(keys, entries, nil)
@@ -300,7 +290,7 @@ func TestRunEnds(t *testing.T) {
 	cancel()
 	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts, Walked: func(w Walk) { t.Errorf("walked: %+v", w) }})
 	e.Run(ctx)
-	tab.put(forward(1, model.UDP, bpfmap.FlowNew, start))
+	tab.put(forward(1, model.UDP, flowmap.StateNew, start))
 	if _, err := e.walk(ctx); err != nil {
 		t.Error(err)
 	}

@@ -3,7 +3,7 @@ package flow
 import (
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -37,7 +37,7 @@ var DefaultTimeouts = Timeouts{
 }
 
 // of returns how long a flow may be idle.
-func (t *Timeouts) of(protocol model.Protocol, state bpfmap.FlowState) time.Duration {
+func (t *Timeouts) of(protocol model.Protocol, state flowmap.State) time.Duration {
 	switch protocol {
 	case model.TCP:
 		return t.tcp(state)
@@ -53,15 +53,15 @@ func (t *Timeouts) of(protocol model.Protocol, state bpfmap.FlowState) time.Dura
 	return t.UDPStream
 }
 
-func (t *Timeouts) tcp(state bpfmap.FlowState) time.Duration {
+func (t *Timeouts) tcp(state flowmap.State) time.Duration {
 	switch state {
-	case bpfmap.FlowNew:
+	case flowmap.StateNew:
 		return t.TCPSynSent
-	case bpfmap.FlowSynReceived:
+	case flowmap.StateSynReceived:
 		return t.TCPSynReceived
-	case bpfmap.FlowEstablished:
+	case flowmap.StateEstablished:
 		return t.TCPEstablished
-	case bpfmap.FlowClientClosing, bpfmap.FlowBackendClosing:
+	case flowmap.StateClientClosing, flowmap.StateBackendClosing:
 		return t.TCPCloseWait
 	}
 	return t.TCPClose

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // The states of an affinity entry.
@@ -38,7 +38,7 @@ func (d *Datapath) Affinities(all bool) ([]Affinity, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := d.maps.Affinities()
+	entries, err := statusmap.New(d.maps).Affinities()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (d *Datapath) Affinities(all bool) ([]Affinity, error) {
 	return list, nil
 }
 
-func (r *reading) affinity(e bpfmap.Affinity) Affinity {
+func (r *reading) affinity(e statusmap.Affinity) Affinity {
 	a := Affinity{
 		Client:      fmt.Sprintf("netns:%d", e.Netns),
 		Service:     r.portName(e.Service),

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -95,7 +96,7 @@ func (f AddrFilter) matches(a netip.AddrPort) bool {
 // Flows returns the flows that are meant, by Service port and client.
 func (d *Datapath) Flows(filter FlowFilter) ([]Flow, error) {
 	list := []Flow{}
-	err := d.eachFlow(filter, func(_ *bpfmap.Flow, flow *Flow) error {
+	err := d.eachFlow(filter, func(_ *flowmap.Flow, flow *Flow) error {
 		list = append(list, *flow)
 		return nil
 	})
@@ -120,8 +121,8 @@ func (d *Datapath) FlowsOf(client netip.AddrPort) ([]Flow, error) {
 // connection whose client goes on to send is a new one then, or is refused.
 func (d *Datapath) DeleteFlows(filter FlowFilter) (int, error) {
 	deleted := 0
-	err := d.eachFlow(filter, func(entry *bpfmap.Flow, _ *Flow) error {
-		if err := d.maps.DeleteFlow(entry); err != nil {
+	err := d.eachFlow(filter, func(entry *flowmap.Flow, _ *Flow) error {
+		if err := flowmap.New(d.maps).Delete(entry); err != nil {
 			return err
 		}
 		deleted++
@@ -131,12 +132,12 @@ func (d *Datapath) DeleteFlows(filter FlowFilter) (int, error) {
 }
 
 // eachFlow calls fn for the flows that are meant, until it fails.
-func (d *Datapath) eachFlow(filter FlowFilter, fn func(*bpfmap.Flow, *Flow) error) error {
+func (d *Datapath) eachFlow(filter FlowFilter, fn func(*flowmap.Flow, *Flow) error) error {
 	r, err := d.read()
 	if err != nil {
 		return err
 	}
-	for batch, err := range d.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(d.maps).Batches(bpf.Clock) {
 		if err != nil {
 			return err
 		}
@@ -154,9 +155,9 @@ func (d *Datapath) eachFlow(filter FlowFilter, fn func(*bpfmap.Flow, *Flow) erro
 }
 
 // tunnelNames are what [Flow.Tunnel] may be.
-var tunnelNames = map[bpfmap.FlowTunnel]string{bpfmap.LeavesByTunnel: "out", bpfmap.ComesByTunnel: "in"}
+var tunnelNames = map[flowmap.Tunnel]string{flowmap.LeavesByTunnel: "out", flowmap.ComesByTunnel: "in"}
 
-func (r *reading) flow(f *bpfmap.Flow) Flow {
+func (r *reading) flow(f *flowmap.Flow) Flow {
 	out := Flow{
 		Protocol:       f.Protocol.String(),
 		Client:         f.Client,

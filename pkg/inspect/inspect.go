@@ -3,7 +3,8 @@
 //
 // Its types are the JSON and YAML that the beeline command prints. Fields are
 // added, never renamed or given another meaning. Lists are ordered by namespace,
-// Service name, port and family, and are never null.
+// Service name, port and family, and are never null. There are many names because each object
+// in that output is a type.
 package inspect
 
 import (

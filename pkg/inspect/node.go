@@ -3,7 +3,8 @@ package inspect
 import (
 	"net/netip"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // Node is a node of the cluster, as direct server return knows it. There are none while no
@@ -22,7 +23,7 @@ type Node struct {
 
 // Nodes returns the nodes of the cluster, by id.
 func (d *Datapath) Nodes() ([]Node, error) {
-	known, err := d.maps.Nodes()
+	known, err := nodemap.New(d.maps).List()
 	if err != nil {
 		return nil, err
 	}
@@ -34,20 +35,20 @@ func (d *Datapath) Nodes() ([]Node, error) {
 }
 
 // nodeReason says why the tunnel to a node is used or not.
-func nodeReason(n bpfmap.Node) string {
+func nodeReason(n nodemap.Node) string {
 	if n.Self {
 		return "this node"
 	}
 	switch n.Answer {
-	case bpfmap.NotAsked:
+	case nodemap.NotAsked:
 		return "not asked: no endpoint for the tunnel is on it"
-	case bpfmap.Asked:
+	case nodemap.Asked:
 		return "asked, no answer yet"
-	case bpfmap.Accepts:
+	case nodemap.Accepts:
 		return "accepts tunnel traffic"
-	case bpfmap.Refuses:
+	case nodemap.Refuses:
 		return "accepts none by the device where it was asked, or is of another version"
-	case bpfmap.Unreachable:
+	case nodemap.Unreachable:
 		return "no answer: Beeline is not there, in another mode, or the port is blocked"
 	}
 	return n.Answer.String()
@@ -63,17 +64,17 @@ type Tunnel struct {
 }
 
 func (d *Datapath) tunnel() (t Tunnel, err error) {
-	known, err := d.maps.Nodes()
+	known, err := nodemap.New(d.maps).List()
 	if err != nil {
 		return t, err
 	}
-	t.Port = d.maps.Agent().TunnelPort
+	t.Port = statusmap.New(d.maps).Agent().TunnelPort
 	for _, n := range known {
 		if n.Self {
 			continue
 		}
 		t.Nodes++
-		if n.Answer != bpfmap.NotAsked {
+		if n.Answer != nodemap.NotAsked {
 			t.Asked++
 		}
 		if n.Tunnel {

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -134,7 +134,7 @@ type Frontend struct {
 // reading is one pass over the tables.
 type reading struct {
 	tables.Snapshot
-	stats  []bpfmap.ServiceStat
+	stats  []statusmap.ServiceStat
 	ranges map[uint32][]netip.Prefix
 }
 
@@ -148,7 +148,7 @@ func (d *Datapath) read() (*reading, error) {
 	for id := range snapshot.Names {
 		end = max(end, id+1)
 	}
-	if r.stats, err = d.maps.ServiceStats(end); err != nil {
+	if r.stats, err = statusmap.New(d.maps).ServiceStats(end); err != nil {
 		return nil, err
 	}
 	for _, s := range snapshot.SourceRanges {

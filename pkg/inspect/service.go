@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // Service is how a Service is served on this node.
@@ -74,7 +75,7 @@ func (d *Datapath) Services() ([]Service, error) {
 		}
 		byName[name].addPort(*port)
 	}
-	unapplied, err := d.maps.Unapplied()
+	unapplied, err := statusmap.New(d.maps).Unapplied()
 	if err != nil {
 		return nil, err
 	}

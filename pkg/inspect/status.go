@@ -7,7 +7,9 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -176,17 +178,17 @@ func (d *Datapath) Status() (*Status, error) {
 		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
-	if s.Served.Short, err = d.maps.Short(); err != nil {
+	if s.Served.Short, err = statusmap.New(d.maps).Short(); err != nil {
 		return nil, err
 	}
-	fills, err := d.maps.Fill(snapshot)
+	fills, err := statusmap.New(d.maps).Fill(snapshot)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range fills {
 		s.Maps = append(s.Maps, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
 	}
-	reasons, err := d.maps.Reasons()
+	reasons, err := statusmap.New(d.maps).Reasons()
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +201,7 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Devices, err = d.devices(); err != nil {
 		return nil, err
 	}
-	faults, err := d.maps.DeviceFaults()
+	faults, err := devicemap.New(d.maps).Faults()
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +212,7 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err
 	}
-	a := d.maps.Agent()
+	a := statusmap.New(d.maps).Agent()
 	s.Flows = Flows{
 		Room: d.maps.MaxFlows(), SizedBy: a.SizedBy,
 		EvictedEstablished: a.Evicted.Established, EvictedHalfOpen: a.Evicted.HalfOpen, LastEvicted: a.Evicted.Last,
@@ -218,7 +220,7 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Agent, err = d.agent(); err != nil || !s.Agent.Running {
 		return s, err
 	}
-	recent, err := d.maps.RecentlyEvicted()
+	recent, err := statusmap.New(d.maps).RecentlyEvicted()
 	if recent.To.After(recent.From) {
 		s.Flows.EvictedRecently = &EvictedRecently{recent.From, recent.To, recent.Established, recent.HalfOpen}
 	}
@@ -283,7 +285,7 @@ func (d *Datapath) agent() (Agent, error) {
 	if err != nil {
 		return Agent{}, err
 	}
-	told := d.maps.Agent()
+	told := statusmap.New(d.maps).Agent()
 	a := Agent{
 		Running:  running,
 		PID:      told.PID,

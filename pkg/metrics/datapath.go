@@ -7,7 +7,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -51,7 +54,7 @@ func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
-	reasons, err := d.maps.Reasons()
+	reasons, err := statusmap.New(d.maps).Reasons()
 	if err != nil {
 		klog.ErrorS(err, "Counters of the datapath could not be read")
 	}
@@ -65,7 +68,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 	for id := range names {
 		end = max(end, id+1)
 	}
-	stats, err := d.maps.ServiceStats(end)
+	stats, err := statusmap.New(d.maps).ServiceStats(end)
 	if err != nil {
 		klog.ErrorS(err, "Counters of Services could not be read")
 		return
@@ -81,7 +84,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName) {
-	list, err := d.maps.Exhausted()
+	list, err := flowmap.New(d.maps).Exhausted()
 	if err != nil {
 		klog.ErrorS(err, "Endpoints without free source ports could not be read")
 		return
@@ -97,18 +100,18 @@ func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint3
 }
 
 func (d *Datapath) collectNodes(ch chan<- prometheus.Metric) {
-	nodes, err := d.maps.Nodes()
+	nodes, err := nodemap.New(d.maps).List()
 	if err != nil {
 		klog.ErrorS(err, "Nodes could not be read")
 		return
 	}
-	count := make(map[bpfmap.Answer]int)
+	count := make(map[nodemap.Answer]int)
 	for _, n := range nodes {
 		if !n.Self {
 			count[n.Answer]++
 		}
 	}
-	for answer := bpfmap.NotAsked; answer <= bpfmap.Unreachable; answer++ {
+	for answer := nodemap.NotAsked; answer <= nodemap.Unreachable; answer++ {
 		ch <- prometheus.MustNewConstMetric(d.nodes, prometheus.GaugeValue, float64(count[answer]), strings.ReplaceAll(answer.String(), " ", "_"))
 	}
 }

@@ -5,6 +5,9 @@
 // everything behind the sources consumes them. The package has no I/O and knows
 // no Kubernetes types. Values are immutable once handed over: a change is a new
 // value.
+//
+// It exports many names because each object of a cluster, and each choice that one may hold, is
+// a type with its values.
 package model
 
 import (

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -71,7 +71,7 @@ func (l *loop) eventuallyTunnels(name string, want map[string]string) {
 // nodes returns the names of the nodes in the maps, that of this one with a star.
 func (l *loop) nodes() string {
 	l.t.Helper()
-	list, err := l.maps.Nodes()
+	list, err := nodemap.New(l.maps).List()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		l.Apply(put(node("n1", "192.0.2.1"), node("here", "192.0.2.9")))
 		l.Apply(source.Update{NodesListed: true})
 		l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.1"})
-		maps.SetAnswer(2, netip.MustParseAddr("192.0.2.1"), bpfmap.Accepts)
+		nodemap.New(maps).SetAnswer(2, netip.MustParseAddr("192.0.2.1"), nodemap.Accepts)
 	})
 	run("second agent", func(t *testing.T, l *loop, asked chan bool) {
 		l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1", "n1")))
@@ -161,7 +161,7 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 		}
 		l.Apply(put(service("b", "10.96.0.2")))
 		<-l.syncs
-		if list, err := maps.Nodes(); err != nil || len(list) != 2 || !list[1].Tunnel {
+		if list, err := nodemap.New(maps).List(); err != nil || len(list) != 2 || !list[1].Tunnel {
 			t.Errorf("nodes are %+v: %v", list, err)
 		}
 		l.Apply(put(service("a", "10.96.0.1")))

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
 // established is the state of a connected socket, of UDP as well (enum in
@@ -99,8 +99,8 @@ func (c *connected) destroy() error {
 }
 
 // socket returns what the programs find the socket by.
-func (c *connected) socket() bpfmap.UDPSocket {
-	return bpfmap.UDPSocket{
+func (c *connected) socket() bpf.UDPSocket {
+	return bpf.UDPSocket{
 		Local:  c.addrPort(c.id.Source, c.id.SourcePort),
 		Peer:   c.addrPort(c.id.Destination, c.id.DestinationPort),
 		Cookie: c.id.cookie(),

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
@@ -42,7 +42,7 @@ const (
 type Options struct {
 	// Service returns the id of the Service that has led a socket of the calling
 	// thread's network namespace to its peer; false: none has.
-	Service func(bpfmap.UDPSocket) (uint32, bool, error)
+	Service func(bpf.UDPSocket) (uint32, bool, error)
 	// Serves reports whether an endpoint serves the Service of an id.
 	Serves func(service uint32, endpoint netip.AddrPort) bool
 	// Destroyed is told after each search how many sockets it has destroyed; nil is not told.
@@ -145,7 +145,7 @@ func (d *Destroyer) destroyFamily(family uint8) (destroyed int, err error) {
 
 // gone reports whether a Service has led the socket to an endpoint that does not serve it
 // any more.
-func (d *Destroyer) gone(s bpfmap.UDPSocket) (bool, error) {
+func (d *Destroyer) gone(s bpf.UDPSocket) (bool, error) {
 	service, ok, err := d.opts.Service(s)
 	if err != nil || !ok {
 		return false, err

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -244,7 +244,7 @@ func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked, searches atomic.Int32
 		e := New(Options{
-			Service: func(s bpfmap.UDPSocket) (uint32, bool, error) {
+			Service: func(s bpf.UDPSocket) (uint32, bool, error) {
 				if s.Local != local {
 					return 0, false, nil
 				}

@@ -8,6 +8,9 @@
 // round when something goes. What is taken out is used again only after
 // [Store.Barrier], so an id that a program read stays what it was until that
 // program ends.
+//
+// It exports many names because every kind of entry, with its key, its flags and its limit, is a
+// type that a Store is handed.
 package tables
 
 import (

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 )
 
 // FuzzMessage: what is taken for a message says the same when it is sent again, up to the
@@ -43,16 +43,16 @@ func FuzzMessage(f *testing.F) {
 func wantUnmoved(t *testing.T, m message) {
 	t.Helper()
 	for _, p := range []peer{
-		{id: 1, addr: at(1), answer: bpfmap.Accepts, nonce: ^m.nonce, until: time.Now().Add(time.Hour)},
-		{id: 1, addr: at(1), answer: bpfmap.Accepts, nonce: m.nonce}, // answered before
+		{id: 1, addr: at(1), answer: nodemap.Accepts, nonce: ^m.nonce, until: time.Now().Add(time.Hour)},
+		{id: 1, addr: at(1), answer: nodemap.Accepts, nonce: m.nonce}, // answered before
 	} {
-		known := nodes{answers: map[uint16]bpfmap.Answer{1: bpfmap.Accepts, 2: bpfmap.Unreachable}}
+		known := nodes{answers: map[uint16]nodemap.Answer{1: nodemap.Accepts, 2: nodemap.Unreachable}}
 		prober := New(Options{Nodes: &known})
 		now := p
 		prober.peers[1] = &now
 		prober.heard(1, m)
 		prober.heard(2, m)
-		if now != p || known.answers[1] != bpfmap.Accepts || known.answers[2] != bpfmap.Unreachable {
+		if now != p || known.answers[1] != nodemap.Accepts || known.answers[2] != nodemap.Unreachable {
 			t.Fatalf("%+v makes %+v of %+v, answers %v", m, now, p, known.answers)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -66,24 +66,24 @@ func TestRotation(t *testing.T) {
 	a.run()
 	b.run()
 	a.peers(2)
-	a.eventually(2, bpfmap.Accepts)
+	a.eventually(2, nodemap.Accepts)
 	b.SetSecrets(Secrets{after})
-	a.eventually(2, bpfmap.Refuses)
+	a.eventually(2, nodemap.Refuses)
 	b.SetSecrets(nil)
-	a.eventually(2, bpfmap.Refuses)
+	a.eventually(2, nodemap.Refuses)
 	b.SetSecrets(Secrets{before})
-	a.eventually(2, bpfmap.Accepts)
+	a.eventually(2, nodemap.Accepts)
 
 	b.SetSecrets(Secrets{before, after})
 	a.SetSecrets(Secrets{after, before})
-	if got := a.Answer(2); got != bpfmap.Asked && got != bpfmap.Accepts {
+	if got := a.Answer(2); got != nodemap.Asked && got != nodemap.Accepts {
 		t.Errorf("after another secret is sent, the node %s", got)
 	}
-	a.eventually(2, bpfmap.Accepts)
+	a.eventually(2, nodemap.Accepts)
 	b.SetSecrets(Secrets{after})
 	a.SetSecrets(Secrets{after})
 	for end := time.Now().Add(4 * a.interval); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got := a.Answer(2); got != bpfmap.Accepts {
+		if got := a.Answer(2); got != nodemap.Accepts {
 			t.Fatalf("in the end, the node %s", got)
 		}
 	}

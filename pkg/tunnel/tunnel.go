@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -42,13 +42,13 @@ const (
 	retry = 10 * time.Second
 )
 
-// Nodes is what the datapath knows of nodes; [bpfmap.Maps] implements it.
+// Nodes is what the datapath knows of nodes; [nodemap.Table] implements it.
 type Nodes interface {
 	// NodeOf returns the id of the node that has an address; 0 is none.
 	NodeOf(addr netip.Addr) (uint16, error)
 	// Answer returns what was set last.
-	Answer(id uint16) bpfmap.Answer
-	SetAnswer(id uint16, addr netip.Addr, answer bpfmap.Answer)
+	Answer(id uint16) nodemap.Answer
+	SetAnswer(id uint16, addr netip.Addr, answer nodemap.Answer)
 }
 
 // Options configure a [Prober].
@@ -83,7 +83,7 @@ type Prober struct {
 type peer struct {
 	id     uint16
 	addr   netip.Addr
-	answer bpfmap.Answer
+	answer nodemap.Answer
 
 	next    time.Time // when to ask again
 	until   time.Time // when the answer has to be there; zero: none is due
@@ -117,16 +117,16 @@ func (p *Prober) SetNodes(list []tables.NodeUse) {
 	p.peers = make(map[uint16]*peer)
 	for _, t := range list {
 		if t.Self || !t.Used {
-			if p.opts.Nodes.Answer(t.ID) != bpfmap.NotAsked {
-				p.opts.Nodes.SetAnswer(t.ID, t.Addr, bpfmap.NotAsked)
+			if p.opts.Nodes.Answer(t.ID) != nodemap.NotAsked {
+				p.opts.Nodes.SetAnswer(t.ID, t.Addr, nodemap.NotAsked)
 			}
 			continue
 		}
 		known := before[t.ID]
 		if known == nil || known.addr != t.Addr {
 			known = &peer{id: t.ID, addr: t.Addr, answer: p.opts.Nodes.Answer(t.ID), next: now.Add(spread(len(list)))}
-			if known.answer == bpfmap.NotAsked {
-				p.say(known, bpfmap.Asked)
+			if known.answer == nodemap.NotAsked {
+				p.say(known, nodemap.Asked)
 			}
 		}
 		p.peers[t.ID] = known
@@ -149,7 +149,7 @@ func (p *Prober) SetSecrets(s Secrets) {
 		return
 	}
 	for _, peer := range p.peers {
-		p.say(peer, bpfmap.Asked)
+		p.say(peer, nodemap.Asked)
 		peer.nonce, peer.until, peer.next, peer.asked = 0, time.Time{}, time.Now(), 0
 	}
 	select {
@@ -277,7 +277,7 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 		if !peer.until.IsZero() && !now.Before(peer.until) {
 			peer.until = time.Time{}
 			if peer.missing++; peer.missing >= missable {
-				p.say(peer, bpfmap.Unreachable)
+				p.say(peer, nodemap.Unreachable)
 			}
 		}
 		if !now.Before(peer.next) {
@@ -299,7 +299,7 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 
 // pause returns how long to wait before a node is asked again.
 func (p *Prober) pause(peer *peer) time.Duration {
-	if peer.answer != bpfmap.Accepts && peer.asked < eagerTries {
+	if peer.answer != nodemap.Accepts && peer.asked < eagerTries {
 		return p.eager
 	}
 	return p.interval*9/10 + rand.N(p.interval/5)
@@ -380,20 +380,20 @@ func (p *Prober) heard(id uint16, m message) {
 		return
 	}
 	peer.until, peer.missing = time.Time{}, 0
-	answer := bpfmap.Refuses
+	answer := nodemap.Refuses
 	if m.version == version && m.flags&flagAccepts != 0 && p.secrets.verify(m, peer.addr) {
-		answer, peer.asked = bpfmap.Accepts, 0
+		answer, peer.asked = nodemap.Accepts, 0
 	}
 	p.say(peer, answer)
 	peer.next = time.Now().Add(p.pause(peer))
 }
 
 // say notes what a node has said. The caller has the lock.
-func (p *Prober) say(peer *peer, answer bpfmap.Answer) {
+func (p *Prober) say(peer *peer, answer nodemap.Answer) {
 	if peer.answer == answer {
 		return
 	}
-	if peer.answer == bpfmap.Accepts {
+	if peer.answer == nodemap.Accepts {
 		klog.InfoS("Node no longer accepts tunnel traffic, new connections reach it by SNAT", "node", peer.addr, "answer", answer)
 	}
 	peer.answer = answer

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -23,7 +23,7 @@ import (
 type nodes struct {
 	mu      sync.Mutex
 	unknown map[uint16]bool
-	answers map[uint16]bpfmap.Answer
+	answers map[uint16]nodemap.Answer
 }
 
 func at(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(id)}) }
@@ -38,13 +38,13 @@ func (n *nodes) NodeOf(addr netip.Addr) (uint16, error) {
 	return id, nil
 }
 
-func (n *nodes) Answer(id uint16) bpfmap.Answer {
+func (n *nodes) Answer(id uint16) nodemap.Answer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.answers[id]
 }
 
-func (n *nodes) SetAnswer(id uint16, addr netip.Addr, answer bpfmap.Answer) {
+func (n *nodes) SetAnswer(id uint16, addr netip.Addr, answer nodemap.Answer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if addr == at(id) {
@@ -61,7 +61,7 @@ type agent struct {
 }
 
 func newAgent(t *testing.T, id uint16, port uint16) *agent {
-	a := &agent{nodes: &nodes{unknown: map[uint16]bool{}, answers: map[uint16]bpfmap.Answer{}}, t: t, accepts: true}
+	a := &agent{nodes: &nodes{unknown: map[uint16]bool{}, answers: map[uint16]nodemap.Answer{}}, t: t, accepts: true}
 	a.Prober = New(Options{Port: port, Nodes: a.nodes, Accepts: func(ifindex int) bool { return a.accepts && ifindex == 1 }})
 	a.listenOn = []netip.Addr{at(id)}
 	a.interval, a.eager, a.timeout = 300*time.Millisecond, 250*time.Millisecond, 200*time.Millisecond
@@ -96,7 +96,7 @@ func (a *agent) peers(used ...uint16) {
 	a.SetNodes(list)
 }
 
-func (a *agent) eventually(id uint16, want bpfmap.Answer) {
+func (a *agent) eventually(id uint16, want nodemap.Answer) {
 	a.t.Helper()
 	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if a.Answer(id) == want {
@@ -127,13 +127,13 @@ func TestAnswers(t *testing.T) {
 	a.run()
 	c.run()
 	a.peers(2, 3, 4)
-	a.eventually(2, bpfmap.Accepts)
-	a.eventually(3, bpfmap.Refuses)
-	a.eventually(4, bpfmap.Unreachable)
-	if got := a.Answer(5); got != bpfmap.NotAsked {
+	a.eventually(2, nodemap.Accepts)
+	a.eventually(3, nodemap.Refuses)
+	a.eventually(4, nodemap.Unreachable)
+	if got := a.Answer(5); got != nodemap.NotAsked {
 		t.Errorf("a node without backends %s", got)
 	}
-	if got := b.Answer(1); got != bpfmap.NotAsked {
+	if got := b.Answer(1); got != nodemap.NotAsked {
 		t.Errorf("a node that only asks %s", got)
 	}
 
@@ -141,37 +141,37 @@ func TestAnswers(t *testing.T) {
 	stop()
 	for begin := time.Now(); time.Since(begin) < 250*time.Millisecond; time.Sleep(time.Millisecond) {
 		got := a.Answer(2)
-		if took := time.Since(begin); got != bpfmap.Accepts && took < 540*time.Millisecond {
+		if took := time.Since(begin); got != nodemap.Accepts && took < 540*time.Millisecond {
 			t.Fatalf("a node that is away for %s %s", took, got)
 		}
 	}
 	b = newAgent(t, 2, port)
 	stop = b.run()
 	time.Sleep(time.Second)
-	if got := a.Answer(2); got != bpfmap.Accepts {
+	if got := a.Answer(2); got != nodemap.Accepts {
 		t.Errorf("a node that was away for a moment %s", got)
 	}
 	stop()
-	a.eventually(2, bpfmap.Unreachable)
+	a.eventually(2, nodemap.Unreachable)
 	b = newAgent(t, 2, port)
 	b.run()
-	a.eventually(2, bpfmap.Accepts)
+	a.eventually(2, nodemap.Accepts)
 	a.peers(3)
-	a.eventually(2, bpfmap.NotAsked)
+	a.eventually(2, nodemap.NotAsked)
 }
 
 // TestKnownBefore: what a former agent was told holds until the node is unreachable.
 func TestKnownBefore(t *testing.T) {
 	a := newAgent(t, 1, freePort(t))
-	a.SetAnswer(2, at(2), bpfmap.Accepts)
-	a.SetAnswer(3, at(3), bpfmap.Accepts)
+	a.SetAnswer(2, at(2), nodemap.Accepts)
+	a.SetAnswer(3, at(3), nodemap.Accepts)
 	a.peers(2)
-	a.eventually(3, bpfmap.NotAsked)
-	if got := a.Answer(2); got != bpfmap.Accepts {
+	a.eventually(3, nodemap.NotAsked)
+	if got := a.Answer(2); got != nodemap.Accepts {
 		t.Errorf("at the start, node 2 %s", got)
 	}
 	a.run()
-	a.eventually(2, bpfmap.Unreachable)
+	a.eventually(2, nodemap.Unreachable)
 }
 
 // TestPort: the port is open only while there are nodes.
@@ -199,7 +199,7 @@ func TestPort(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 		if want {
-			a.eventually(2, bpfmap.Unreachable)
+			a.eventually(2, nodemap.Unreachable)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func TestStrangers(t *testing.T) {
 	forged := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 77, signed: true}
 	forged.code = Secret{}.sign(forged, at(8))
 	talk(8, forged.marshal())
-	if got := a.Answer(8); got == bpfmap.Accepts {
+	if got := a.Answer(8); got == nodemap.Accepts {
 		t.Error("an answer that nobody asked for counts")
 	}
 }
@@ -319,24 +319,24 @@ func TestAnotherVersion(t *testing.T) {
 	changed.flags = flagAccepts
 	for what, tt := range map[string]struct {
 		message
-		want bpfmap.Answer
+		want nodemap.Answer
 	}{
-		"another version":      {answer(version+1, 5, ours, 2), bpfmap.Refuses},
-		"the former version":   {message{version: 1, kind: kindAnswer, flags: flagAccepts, nonce: 5}, bpfmap.Refuses},
-		"the secret":           {answer(version, 5, ours, 2), bpfmap.Accepts},
-		"the next secret":      {answer(version, 5, theirs, 2), bpfmap.Accepts},
-		"another secret":       {answer(version, 5, nobodys, 2), bpfmap.Refuses},
-		"no secret":            {answer(version, 5, Secret{}, 2), bpfmap.Refuses},
-		"no code":              {message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 5}, bpfmap.Refuses},
-		"of another node":      {answer(version, 5, ours, 3), bpfmap.Refuses},
-		"no":                   {no, bpfmap.Refuses},
-		"changed on its way":   {changed, bpfmap.Refuses},
-		"to a former question": {answer(version, 6, ours, 2), bpfmap.Asked},
+		"another version":      {answer(version+1, 5, ours, 2), nodemap.Refuses},
+		"the former version":   {message{version: 1, kind: kindAnswer, flags: flagAccepts, nonce: 5}, nodemap.Refuses},
+		"the secret":           {answer(version, 5, ours, 2), nodemap.Accepts},
+		"the next secret":      {answer(version, 5, theirs, 2), nodemap.Accepts},
+		"another secret":       {answer(version, 5, nobodys, 2), nodemap.Refuses},
+		"no secret":            {answer(version, 5, Secret{}, 2), nodemap.Refuses},
+		"no code":              {message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 5}, nodemap.Refuses},
+		"of another node":      {answer(version, 5, ours, 3), nodemap.Refuses},
+		"no":                   {no, nodemap.Refuses},
+		"changed on its way":   {changed, nodemap.Refuses},
+		"to a former question": {answer(version, 6, ours, 2), nodemap.Asked},
 	} {
 		t.Run(what, func(t *testing.T) {
 			peer := a.Prober.peers[2]
-			peer.answer, peer.nonce, peer.until = bpfmap.Asked, 5, time.Now().Add(time.Hour)
-			a.SetAnswer(2, at(2), bpfmap.Asked)
+			peer.answer, peer.nonce, peer.until = nodemap.Asked, 5, time.Now().Add(time.Hour)
+			a.SetAnswer(2, at(2), nodemap.Asked)
 			a.heard(2, tt.message)
 			if got := a.Answer(2); got != tt.want {
 				t.Errorf("the node %s, want %s", got, tt.want)

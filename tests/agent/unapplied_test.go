@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -77,13 +78,13 @@ func fillFrontends(t *testing.T, h *lab.Host) (empty func()) {
 // each with its error.
 func wantUnapplied(t *testing.T, h *lab.Host, names ...string) {
 	t.Helper()
-	var list []bpfmap.Unapplied
+	var list []statusmap.Unapplied
 	lab.Eventually(t, "the Services that are not served in full are shown", func() bool {
 		maps, err := bpfmap.Open(datapath.Dir(h.BPFFS))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err = maps.Unapplied()
+		list, err = statusmap.New(maps).Unapplied()
 		if err := errors.Join(err, maps.Close()); err != nil {
 			t.Fatal(err)
 		}

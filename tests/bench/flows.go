@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -104,12 +106,12 @@ func (b *packetBench) establishMany(flow run, family model.Family) error {
 // are packets to take turns. Some have got another port than their client's.
 func countEstablished(maps *bpfmap.Maps, ipv4 bool) error {
 	established := 0
-	for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(maps).Batches(bpf.Clock) {
 		if err != nil {
 			return err
 		}
 		for _, f := range batch.Flows {
-			if f.Client.Addr().Is4() == ipv4 && f.State == bpfmap.FlowEstablished {
+			if f.Client.Addr().Is4() == ipv4 && f.State == flowmap.StateEstablished {
 				established++
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // measureMemory measures the kernel memory of all maps of a datapath without a
@@ -17,7 +18,7 @@ func measureMemory(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err != nil {
 		return nil, err
 	}
-	total, err := d.Maps().Memory()
+	total, err := statusmap.New(d.Maps()).Memory()
 	if err != nil {
 		return nil, err
 	}

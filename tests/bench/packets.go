@@ -11,8 +11,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -62,11 +67,11 @@ func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
 			return nil, err
 		}
 		b.tunnels = true
-		node, err := maps.NodeOf(farNode.Tunnel)
+		node, err := nodemap.New(maps).NodeOf(farNode.Tunnel)
 		if err != nil || node == 0 {
 			return nil, fmt.Errorf("%s is no node: %w", farNode.Tunnel, err)
 		}
-		maps.SetAnswer(node, farNode.Tunnel, bpfmap.Accepts)
+		nodemap.New(maps).SetAnswer(node, farNode.Tunnel, nodemap.Accepts)
 		return b, nil
 	})
 }
@@ -128,7 +133,7 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := maps.LoadDevices(bpfmap.Constants{Seed: 1}, "bl_ingress")
+	programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1}, "bl_ingress")
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +153,7 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	b.prefix, b.rounds, b.batch = "xdp", xdpRounds, xdpBatch
-	if b.ingress, err = maps.LoadXDP(bpfmap.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
+	if b.ingress, err = datapath.LoadXDP(maps, datapath.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
 		return nil, err
 	}
 	b.runner, err = newXDPRunner(ifindex)
@@ -167,12 +172,12 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 			return nil, 0, err
 		}
 	}
-	device := bpfmap.Device{
+	device := devicemap.Device{
 		ID: 1, Name: "uplink", Ifindex: uplink.Attrs().Index, Addr4: uplinkAddr4, Addr6: uplinkAddr6,
 		MTU: uplink.Attrs().MTU, Root: uplink.Attrs().Index, XDPSend: true,
 	}
 	// Frames here have no addresses.
-	return b, device.Ifindex, errors.Join(maps.PutDevice(device), maps.SetMACs(map[int]bpfmap.MAC{device.Ifindex: {}}))
+	return b, device.Ifindex, errors.Join(devicemap.New(maps).Put(device), devicemap.New(maps).SetMACs(map[int]devicemap.MAC{device.Ifindex: {}}))
 }
 
 // packetUplink returns the node's device, made by the first call.
@@ -192,7 +197,7 @@ func (b *packetBench) flowMemory(maps *bpfmap.Maps, s samples) error {
 	if err != nil {
 		return err
 	}
-	all, err := maps.Fill(have)
+	all, err := statusmap.New(maps).Fill(have)
 	if err != nil {
 		return err
 	}
@@ -264,8 +269,8 @@ func (b *packetBench) contestants(runs map[string]run) []contestant {
 // settle tells the programs what an agent would: that no half-open flow is left, for
 // beyond their share new flows go to another table, and that netfilter tracks nothing.
 func (b *packetBench) settle() error {
-	b.maps.CountHalfOpen(b.maps.HalfOpen(), 0)
-	return b.maps.SetTracking(false)
+	flowmap.New(b.maps).CountHalfOpen(flowmap.New(b.maps).HalfOpen(), 0)
+	return flowmap.New(b.maps).SetTracking(false)
 }
 
 // fill runs so often that each new flow evicts another.

@@ -26,6 +26,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // sizes are the clusters of which the memory is measured, for the table in the README.
@@ -209,7 +210,7 @@ func serviceTables(bpffs string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	fills, err := maps.Fill(have)
+	fills, err := statusmap.New(maps).Fill(have)
 	if err != nil {
 		return 0, err
 	}

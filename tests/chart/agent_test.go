@@ -20,6 +20,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -145,7 +146,7 @@ func (n *node) known() []string {
 		n.t.Fatal(err)
 	}
 	defer opened.Close()
-	list, err := opened.Nodes()
+	list, err := nodemap.New(opened).List()
 	if err != nil {
 		n.t.Fatal(err)
 	}

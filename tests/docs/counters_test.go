@@ -10,7 +10,7 @@ var reasonName = regexp.MustCompile(`BL_REASON_[A-Z_]+: +\{Name: "([a-z_]+)"`)
 
 // TestCounters: the page for who looks for a fault explains every counter.
 func TestCounters(t *testing.T) {
-	names := reasonName.FindAllStringSubmatch(read(t, "pkg/bpfmap/dump.go"), -1)
+	names := reasonName.FindAllStringSubmatch(read(t, "pkg/statusmap/reason.go"), -1)
 	if len(names) < 20 {
 		t.Errorf("found %d counters in the source", len(names))
 	}

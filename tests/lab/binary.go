@@ -12,6 +12,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // agentEnv names an agent's binary that is to be used in place of one that is
@@ -117,6 +118,6 @@ func (s *Standalone) serves() bool {
 		return false
 	}
 	defer maps.Close()
-	agent := maps.Agent()
+	agent := statusmap.New(maps).Agent()
 	return agent.PID == s.PID() && !agent.Synced.IsZero()
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -71,9 +72,9 @@ func run(n *node, q sequence) (at int, err error) {
 	if err := n.forget(nil, false); err != nil {
 		return 0, err
 	}
-	n.maps.CountHalfOpen(n.maps.HalfOpen(), 0)
+	flowmap.New(n.maps).CountHalfOpen(flowmap.New(n.maps).HalfOpen(), 0)
 	if q.crowded {
-		n.maps.CountHalfOpen(n.maps.HalfOpen(), n.maps.MaxFlows())
+		flowmap.New(n.maps).CountHalfOpen(flowmap.New(n.maps).HalfOpen(), n.maps.MaxFlows())
 	}
 	m := &model{node: n, flows: make([]flow, len(q.conversations))}
 	for i, s := range q.steps {
@@ -460,8 +461,8 @@ func (m *model) compare(q sequence) error {
 			halfOpen++
 		}
 	}
-	if before := m.node.maps.HalfOpen(); m.forgotten {
-		m.node.maps.CountHalfOpen(before, halfOpen) // as the agent's walk does
+	if before := flowmap.New(m.node.maps).HalfOpen(); m.forgotten {
+		flowmap.New(m.node.maps).CountHalfOpen(before, halfOpen) // as the agent's walk does
 		m.forgotten = false
 	} else if !q.crowded && before.Count != int64(halfOpen) {
 		return fmt.Errorf("%d flows count as half-open, the table has %d", before.Count, halfOpen)

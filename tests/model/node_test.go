@@ -13,7 +13,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -111,10 +115,10 @@ func newNode(t testing.TB) *node {
 		t.Fatal(err)
 	}
 	var err error
-	if n.programs, err = n.maps.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress"); err != nil {
+	if n.programs, err = datapath.LoadDevices(n.maps, datapath.Constants{}, "bl_ingress", "bl_egress"); err != nil {
 		t.Fatal(err)
 	}
-	if n.programs["bl_xdp"], err = n.maps.LoadXDP(bpfmap.Constants{}); err != nil {
+	if n.programs["bl_xdp"], err = datapath.LoadXDP(n.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -149,11 +153,11 @@ func (n *node) prepareUplink() error {
 		}
 	}
 	return errors.Join(
-		n.maps.PutDevice(bpfmap.Device{
+		devicemap.New(n.maps).Put(devicemap.Device{
 			ID: 1, Name: lab.Uplink, Ifindex: n.uplink, Root: n.uplink, MTU: 1500,
 			Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true,
 		}),
-		n.maps.SetMACs(map[int]bpfmap.MAC{n.uplink: bpfmap.MAC(uplinkMAC)}))
+		devicemap.New(n.maps).SetMACs(map[int]devicemap.MAC{n.uplink: devicemap.MAC(uplinkMAC)}))
 }
 
 // effect is what becomes of a packet.
@@ -238,9 +242,9 @@ type flowKey struct {
 }
 
 // flows returns the table as people see it, and how many flows have several entries.
-func (n *node) flows() (map[flowKey]bpfmap.Flow, error) {
-	all := make(map[flowKey]bpfmap.Flow)
-	for batch, err := range n.maps.FlowBatches(bpfmap.Clock) {
+func (n *node) flows() (map[flowKey]flowmap.Flow, error) {
+	all := make(map[flowKey]flowmap.Flow)
+	for batch, err := range flowmap.New(n.maps).Batches(bpf.Clock) {
 		if err != nil {
 			return nil, err
 		}
@@ -269,19 +273,19 @@ func (n *node) forget(key *flowKey, half bool) error {
 		if half {
 			f.Source = netip.AddrPort{}
 		}
-		if err := n.maps.DeleteFlow(&f); err != nil {
+		if err := flowmap.New(n.maps).Delete(&f); err != nil {
 			return err
 		}
 	}
 	if key != nil {
 		return nil
 	}
-	for batch, err := range n.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(n.maps).Batches(bpf.Clock) {
 		if err != nil {
 			return err
 		}
 		for i := range batch.Replies {
-			if _, err := n.maps.ExpireReply(&batch.Replies[i]); err != nil {
+			if _, err := flowmap.New(n.maps).ExpireReply(&batch.Replies[i]); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -194,7 +195,7 @@ func (w *wires) ask(network string, to netip.AddrPort) (string, error) {
 // sentByXDP returns how many packets XDP has sent.
 func sentByXDP(t *testing.T, a *lab.Agent) uint64 {
 	t.Helper()
-	reasons, err := a.Maps().Reasons()
+	reasons, err := statusmap.New(a.Maps()).Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -74,7 +75,7 @@ func (a *agent) served(service string) (syncs uint64, known bool) {
 		a.t.Fatal(err)
 	}
 	defer maps.Close()
-	syncs = maps.Agent().Syncs
+	syncs = statusmap.New(maps).Agent().Syncs
 	for _, name := range maps.ServiceNames() {
 		known = known || name.Port.Service.Name == service
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -182,7 +182,7 @@ func TestDSRWithoutTunnel(t *testing.T) {
 			}
 			all = append(all, open{s, network, direct})
 		}
-		ways := make(map[netip.AddrPort]bpfmap.FlowTunnel)
+		ways := make(map[netip.AddrPort]flowmap.Tunnel)
 		for _, f := range c.flowsOf(t, c.nodes[0]) {
 			ways[f.Client] = f.Tunnel
 		}
@@ -194,7 +194,7 @@ func TestDSRWithoutTunnel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (ways[self] == bpfmap.LeavesByTunnel) != s.direct {
+			if (ways[self] == flowmap.LeavesByTunnel) != s.direct {
 				t.Errorf("%s that began with the tunnel %v goes by the tunnel %v", s.network, s.direct, ways[self])
 			}
 		}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	dsr "github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -78,7 +78,7 @@ func TestDSRSecret(t *testing.T) {
 		startAgent(t, n, manifests, "--forwarding-mode", "dsr", "--dsr-secret-file", f.name)
 		files = append(files, f)
 	}
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	s, _ := connect(t, c.client, "tcp4", nodePort("tcp4", 1))
 	goesOn := func(when string) {
 		t.Helper()
@@ -126,7 +126,7 @@ func TestDSRSecret(t *testing.T) {
 	}
 
 	files[1].write(other)
-	c.eventually(t, bpfmap.Refuses)
+	c.eventually(t, nodemap.Refuses)
 	sent := eventCount(t, c.nodes[0], "tunnel_sent")
 	c.direct = false
 	connect(t, c.client, "tcp4", nodePort("tcp4", 1))

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -19,14 +21,14 @@ func (c *cluster) nodeManifests() []string {
 }
 
 // nodesOf returns the nodes that a node knows beside itself.
-func nodesOf(t *testing.T, n *node) []bpfmap.Node {
+func nodesOf(t *testing.T, n *node) []nodemap.Node {
 	t.Helper()
-	return withMaps(t, n, func(maps *bpfmap.Maps) []bpfmap.Node {
-		nodes, err := maps.Nodes()
+	return withMaps(t, n, func(maps *bpfmap.Maps) []nodemap.Node {
+		nodes, err := nodemap.New(maps).List()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.DeleteFunc(nodes, func(n bpfmap.Node) bool { return n.Self })
+		return slices.DeleteFunc(nodes, func(n nodemap.Node) bool { return n.Self })
 	})
 }
 
@@ -38,9 +40,9 @@ func setTunnel(t *testing.T, n *node, accepts bool) {
 	entry := struct {
 		Addr          [16]byte
 		Flags, Answer uint32
-	}{Answer: uint32(bpfmap.Unreachable)}
+	}{Answer: uint32(nodemap.Unreachable)}
 	if accepts {
-		entry.Flags, entry.Answer = nodeTunnel, uint32(bpfmap.Accepts)
+		entry.Flags, entry.Answer = nodeTunnel, uint32(nodemap.Accepts)
 	}
 	for _, other := range nodesOf(t, n) {
 		entry.Addr = other.Addr.As16()
@@ -60,10 +62,10 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 		asked := 0
 		for _, n := range c.nodes {
 			for _, other := range nodesOf(t, n) {
-				if other.Answer != bpfmap.NotAsked {
+				if other.Answer != nodemap.NotAsked {
 					asked++
 				}
-				if other.Answer != bpfmap.NotAsked && !other.Tunnel {
+				if other.Answer != nodemap.NotAsked && !other.Tunnel {
 					return false
 				}
 			}
@@ -178,9 +180,9 @@ func (c *cluster) checkDirect(t *testing.T, may ...string) {
 }
 
 // flowsOf returns the flows of a node.
-func (c *cluster) flowsOf(t *testing.T, n *node) []bpfmap.Flow {
+func (c *cluster) flowsOf(t *testing.T, n *node) []flowmap.Flow {
 	t.Helper()
-	return withMaps(t, n, func(maps *bpfmap.Maps) []bpfmap.Flow {
+	return withMaps(t, n, func(maps *bpfmap.Maps) []flowmap.Flow {
 		flows, _ := allFlows(t, maps)
 		return flows
 	})

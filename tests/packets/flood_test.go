@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -168,7 +170,7 @@ func flowKeys(t *testing.T, n *node) map[[40]byte]bool {
 // mapMemory returns the kernel memory of a node's maps.
 func mapMemory(t *testing.T, n *node) uint64 {
 	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
-		memory, err := maps.Memory()
+		memory, err := statusmap.New(maps).Memory()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,8 +308,8 @@ func askPatiently(n *lab.Namespace, network string, to netip.AddrPort) (got answ
 // connections to find room as before.
 func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 	t.Helper()
-	known := func() bpfmap.HalfOpen {
-		return withMaps(t, a.node, func(maps *bpfmap.Maps) bpfmap.HalfOpen { return maps.HalfOpen() })
+	known := func() flowmap.HalfOpen {
+		return withMaps(t, a.node, func(maps *bpfmap.Maps) flowmap.HalfOpen { return flowmap.New(maps).HalfOpen() })
 	}
 	for deadline := time.Now().Add(wait.Limit); known().Count > 100 || known().Overflow != 0; time.Sleep(time.Second) {
 		if time.Now().After(deadline) {
@@ -365,7 +367,7 @@ func TestFloodDSR(t *testing.T) {
 			if after := len(c.flowsOf(t, a.node)); after > before {
 				t.Errorf("the node has %d flows, before these connections %d", after, before)
 			}
-			known := withMaps(t, a.node, func(maps *bpfmap.Maps) bpfmap.HalfOpen { return maps.HalfOpen() })
+			known := withMaps(t, a.node, func(maps *bpfmap.Maps) flowmap.HalfOpen { return flowmap.New(maps).HalfOpen() })
 			if known.Overflow != 0 {
 				t.Errorf("the overflow table is used: %+v", known)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -42,7 +43,7 @@ func startClusterAgent(t *testing.T, server *apiserver.Server, n *node) *lab.Pro
 			return p.Ended()
 		}
 		defer maps.Close()
-		agent := maps.Agent()
+		agent := statusmap.New(maps).Agent()
 		return p.Ended() || agent.PID == p.PID() && !agent.Synced.IsZero()
 	})
 	if p.Ended() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -49,7 +50,7 @@ func TestSourcePortsRunOut(t *testing.T) {
 func eventCount(t *testing.T, n *node, name string) uint64 {
 	t.Helper()
 	return withMaps(t, n, func(maps *bpfmap.Maps) uint64 {
-		reasons, err := maps.Reasons()
+		reasons, err := statusmap.New(maps).Reasons()
 		if err != nil {
 			t.Fatal(err)
 		}

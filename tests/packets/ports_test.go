@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -153,7 +153,7 @@ func TestHostTakesThePortOfAClosedFlow(t *testing.T) {
 					lab.Eventually(t, "the client's connection is over", func() bool {
 						for _, f := range c.flowsOf(t, c.nodes[0]) {
 							if f.Client.Port() == port {
-								return f.State == bpfmap.FlowClosed
+								return f.State == flowmap.StateClosed
 							}
 						}
 						t.Fatal("the flow has expired")

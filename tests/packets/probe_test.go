@@ -13,6 +13,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -50,14 +51,14 @@ func (c *cluster) tunneled(annotation string) []string {
 var allowForwarding = []string{"--allowed-annotations", "service.beeline.io/forwarding-mode"}
 
 // answerOf returns what node 1 knows of node 2.
-func (c *cluster) answerOf(t *testing.T) bpfmap.Node {
+func (c *cluster) answerOf(t *testing.T) nodemap.Node {
 	t.Helper()
 	maps, err := bpfmap.Open(datapath.Dir(c.nodes[0].BPFFS))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	list, err := maps.Nodes()
+	list, err := nodemap.New(maps).List()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,16 +67,16 @@ func (c *cluster) answerOf(t *testing.T) bpfmap.Node {
 			return n
 		}
 	}
-	return bpfmap.Node{}
+	return nodemap.Node{}
 }
 
 // eventually waits until node 2 has said something to node 1.
-func (c *cluster) eventually(t *testing.T, want bpfmap.Answer) {
+func (c *cluster) eventually(t *testing.T, want nodemap.Answer) {
 	t.Helper()
-	var got bpfmap.Node
+	var got nodemap.Node
 	for deadline := time.Now().Add(wait.Limit); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if got = c.answerOf(t); got.Answer == want {
-			if got.Tunnel != (want == bpfmap.Accepts) {
+			if got.Tunnel != (want == nodemap.Accepts) {
 				t.Errorf("node 2 %s, but the tunnel to it is used: %t", got.Answer, got.Tunnel)
 			}
 			return
@@ -94,29 +95,29 @@ func TestProbe(t *testing.T) {
 		allowed    []string // flags of both nodes
 		first      []string // flags of node 1
 		second     []string // and of node 2
-		want       bpfmap.Answer
+		want       nodemap.Answer
 	}{
-		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, bpfmap.Accepts},
-		{"by annotation", "dsr", allowForwarding, nil, nil, bpfmap.Accepts},
-		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, bpfmap.Unreachable},
-		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, bpfmap.Unreachable},
-		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, bpfmap.Unreachable},
-		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, bpfmap.Refuses},
-		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, bpfmap.Unreachable},
-		{"not asked for", "", allowForwarding, nil, nil, bpfmap.NotAsked},
-		{"not allowed", "dsr", nil, nil, nil, bpfmap.NotAsked},
+		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, nodemap.Accepts},
+		{"by annotation", "dsr", allowForwarding, nil, nil, nodemap.Accepts},
+		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, nodemap.Unreachable},
+		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, nodemap.Unreachable},
+		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, nodemap.Unreachable},
+		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, nodemap.Refuses},
+		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, nodemap.Unreachable},
+		{"not asked for", "", allowForwarding, nil, nil, nodemap.NotAsked},
+		{"not allowed", "dsr", nil, nil, nil, nodemap.NotAsked},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, tt.want != bpfmap.Unreachable)
+			tier.Variant(t, tt.want != nodemap.Unreachable)
 			c := newCluster(t, false)
 			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.second)...)
 			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
-			if tt.want == bpfmap.NotAsked {
+			if tt.want == nodemap.NotAsked {
 				time.Sleep(time.Second) // for a question to be asked
 			}
 			c.eventually(t, tt.want)
-			if tt.want != bpfmap.NotAsked && c.answerOf(t).Addr != nodeAddrs(2)[0] {
+			if tt.want != nodemap.NotAsked && c.answerOf(t).Addr != nodeAddrs(2)[0] {
 				t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
 			}
 		})
@@ -134,7 +135,7 @@ func TestProbeIPv6(t *testing.T) {
 	for _, n := range c.nodes {
 		startAgent(t, n, manifests, append([]string{"--node-ip", nodeAddrs(n.index)[1].String()}, allowForwarding...)...)
 	}
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	if c.answerOf(t).Addr != nodeAddrs(2)[1] {
 		t.Errorf("the tunnel to node 2 ends at %s", c.answerOf(t).Addr)
 	}
@@ -148,7 +149,7 @@ func TestProbeAgentAway(t *testing.T) {
 	c := newCluster(t, false)
 	first := startAgent(t, c.nodes[0], c.tunneled("dsr"), allowForwarding...)
 	second := startAgent(t, c.nodes[1], c.tunneled("dsr"), allowForwarding...)
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	for _, a := range []*agent{second, first} {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -170,12 +171,12 @@ func TestProbeAgentAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	c.eventually(t, bpfmap.Unreachable)
+	c.eventually(t, nodemap.Unreachable)
 	if took := time.Since(stopped); took < 15*time.Second || took > 55*time.Second {
 		t.Errorf("node 2 is unreachable after %s", took)
 	}
 	second.start()
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	first.apply(c.tunneled("")...)
 	if got := c.answerOf(t); got.Tunnel || got.Addr.IsValid() {
 		t.Errorf("without a Service that asks for it, node 2 is %+v", got)
@@ -191,7 +192,7 @@ func TestProbePortChange(t *testing.T) {
 	for _, n := range c.nodes {
 		agents = append(agents, startAgent(t, n, c.tunneled("dsr"), allowForwarding...))
 	}
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	for i, a := range agents {
 		a.Signal(unix.SIGKILL)
 		if err := a.Wait(); err == nil {
@@ -203,7 +204,7 @@ func TestProbePortChange(t *testing.T) {
 			t.Error("the tunnel is used to a port at which nobody has answered")
 		}
 	}
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 }
 
 // TestProbeStranger: who is no node of the cluster learns nothing.
@@ -243,7 +244,7 @@ func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
 	c.serve(t, c.tunneled("dsr"), allowForwarding...)
-	c.eventually(t, bpfmap.Accepts)
+	c.eventually(t, nodemap.Accepts)
 	seen := make(map[string]int)
 	for range 50 {
 		got, err := ask(c.client, "tcp4", netip.AddrPortFrom(nodeAddrs(1)[0], 30080), "x")

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
 // checksumComplete runs a program on a packet whose sum the device has computed
@@ -118,7 +118,7 @@ func TestCompleteChecksumsElsewhere(t *testing.T) {
 		if tunnel {
 			b.programs["bl_ingress"] = x.serveByTunnel(t, 6)
 		} else {
-			programs, err := x.maps.LoadDevices(bpfmap.Constants{}, "bl_ingress")
+			programs, err := datapath.LoadDevices(x.maps, datapath.Constants{}, "bl_ingress")
 			if err != nil {
 				t.Fatal(err)
 			}

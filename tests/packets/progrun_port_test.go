@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -100,7 +101,7 @@ func TestSourcePorts60000(t *testing.T) {
 			if want := all - reserved; len(seen) != want {
 				t.Errorf("%d flows, want %d", len(seen), want)
 			}
-			list, err := b.maps.Exhausted()
+			list, err := flowmap.New(b.maps).Exhausted()
 			if err != nil || len(list) != 1 || list[0].Backend != xdpBackend[4] || list[0].Count == 0 || !list[0].Known {
 				t.Errorf("exhausted: %+v, %v", list, err)
 			}
@@ -172,9 +173,9 @@ func tcpFlow(family byte, port uint16) frame {
 }
 
 // wantState looks for the flow from a port of the client.
-func (b *bench) wantState(t *testing.T, port uint16, what string, want bpfmap.FlowState) {
+func (b *bench) wantState(t *testing.T, port uint16, what string, want flowmap.State) {
 	t.Helper()
-	var found []bpfmap.FlowState
+	var found []flowmap.State
 	flows, _ := allFlows(t, b.maps)
 	for _, f := range flows {
 		if f.Client.Port() == port {
@@ -201,24 +202,24 @@ func TestBlindACK(t *testing.T) {
 		b.run(t, "bl_egress", reply.bytes())
 		f.flags, f.seq, f.ack = flagACK, 78, 12345
 		b.run(t, "bl_ingress", f.bytes())
-		b.wantState(t, port, "a blind ACK", bpfmap.FlowSynReceived)
+		b.wantState(t, port, "a blind ACK", flowmap.StateSynReceived)
 		pure := reply
 		pure.flags, pure.seq = flagACK, 3_000_000_001
 		awaitSecond(t)
 		b.run(t, "bl_egress", pure.bytes())
-		b.wantState(t, port, "an ACK of the backend, which answers what is out of its window", bpfmap.FlowSynReceived)
+		b.wantState(t, port, "an ACK of the backend, which answers what is out of its window", flowmap.StateSynReceived)
 		data := f
 		data.payload = "of the client"
 		data.ack = 3_000_000_001
 		if family == 6 {
 			b.run(t, "bl_ingress", data.bytes())
-			b.wantState(t, port, "an ACK", bpfmap.FlowEstablished)
+			b.wantState(t, port, "an ACK", flowmap.StateEstablished)
 			continue
 		}
 		pure.payload = "of the backend"
 		awaitSecond(t)
 		b.run(t, "bl_egress", pure.bytes())
-		b.wantState(t, port, "data of the backend", bpfmap.FlowEstablished)
+		b.wantState(t, port, "data of the backend", flowmap.StateEstablished)
 	}
 }
 
@@ -242,12 +243,12 @@ func TestForgedRST(t *testing.T) {
 				for _, flags := range []byte{flagRST, flagRST | flagACK, flagFIN | flagACK} {
 					f.flags = flags
 					b.run(t, program, f.bytes())
-					b.wantState(t, port, fmt.Sprintf("flags %#x at %d of %d", flags, f.seq, right), bpfmap.FlowEstablished)
+					b.wantState(t, port, fmt.Sprintf("flags %#x at %d of %d", flags, f.seq, right), flowmap.StateEstablished)
 				}
 			}
 			f.seq, f.flags = right, flagRST
 			b.run(t, program, f.bytes())
-			b.wantState(t, port, "the right reset", bpfmap.FlowClosed)
+			b.wantState(t, port, "the right reset", flowmap.StateClosed)
 		}
 	}
 }

@@ -7,7 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // TestSourceShare: whoever forges datagrams of one network's addresses, or has them all, gets
@@ -28,7 +32,8 @@ func TestSourceShare(t *testing.T) {
 			t.Parallel()
 			sizes := bpfmap.DefaultSizes
 			sizes.Flows = 2 * 4 * share
-			b := newBenchSized(t, sizes, bpfmap.Constants{})
+			b := newBenchSized(t, sizes, datapath.Constants{})
+			flows := flowmap.New(b.maps)
 			establish := func(network, i int) {
 				t.Helper()
 				client := netip.AddrPortFrom(networkOf(network, i%200), uint16(2000+i))
@@ -47,15 +52,15 @@ func TestSourceShare(t *testing.T) {
 			count := func() map[int]int {
 				t.Helper()
 				found := make(map[int]int)
-				sources := b.maps.StartSourceCount()
-				for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+				sources := flows.StartSourceCount()
+				for batch, err := range flows.Batches(bpf.Clock) {
 					if err != nil {
 						t.Fatal(err)
 					}
 					for i := range batch.Flows {
 						f := &batch.Flows[i]
 						sources.Add(f)
-						if a := f.Client.Addr(); f.State == bpfmap.FlowEstablished && !f.Overflow {
+						if a := f.Client.Addr(); f.State == flowmap.StateEstablished && !f.Overflow {
 							network := int(a.AsSlice()[2])
 							if a.Is6() {
 								network = int(a.AsSlice()[5])
@@ -64,7 +69,7 @@ func TestSourceShare(t *testing.T) {
 						}
 					}
 				}
-				b.maps.EndSourceCount(sources)
+				flows.EndSourceCount(sources)
 				return found
 			}
 			const forged, others = 100, 50
@@ -87,7 +92,7 @@ func TestSourceShare(t *testing.T) {
 					}
 				}
 			}
-			reasons, err := b.maps.Reasons()
+			reasons, err := statusmap.New(b.maps).Reasons()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,12 +101,12 @@ func TestSourceShare(t *testing.T) {
 					t.Errorf("%d packets are counted as beyond the share, want %d at least", r.Count, share)
 				}
 			}
-			for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+			for batch, err := range flows.Batches(bpf.Clock) {
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i := range batch.Flows {
-					if err := b.maps.DeleteFlow(&batch.Flows[i]); err != nil {
+					if err := flows.Delete(&batch.Flows[i]); err != nil {
 						t.Fatal(err)
 					}
 				}

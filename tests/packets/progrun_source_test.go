@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -18,7 +20,7 @@ import (
 func newSNATBench(t *testing.T) (*xdpBench, *bench) {
 	t.Helper()
 	x := newXDPBench(t)
-	programs, err := x.maps.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress")
+	programs, err := datapath.LoadDevices(x.maps, datapath.Constants{}, "bl_ingress", "bl_egress")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +40,7 @@ func TestNoSourceAddress(t *testing.T) {
 	x, b := newSNATBench(t)
 	device := x.device
 	device.Addr4, device.Addr6 = netip.Addr{}, netip.Addr{}
-	if err := x.maps.PutDevice(device); err != nil {
+	if err := devicemap.New(x.maps).Put(device); err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range xdpRequests() {
@@ -113,7 +115,7 @@ func TestAffinityOfTheNextSecond(t *testing.T) {
 func (x *xdpBench) advanceClients(t *testing.T, by time.Duration) {
 	t.Helper()
 	m := pinned(t, x.BPFFS, "bl_new_client")
-	now, err := bpfmap.Clock()
+	now, err := bpf.Clock()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -65,31 +67,31 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	return newBenchWith(t, bpfmap.Constants{})
+	return newBenchWith(t, datapath.Constants{})
 }
 
 // newBenchWith makes a bench whose programs are loaded with constants.
-func newBenchWith(t testing.TB, constants bpfmap.Constants) *bench {
+func newBenchWith(t testing.TB, constants datapath.Constants) *bench {
 	t.Helper()
 	return newBenchSized(t, bpfmap.DefaultSizes, constants)
 }
 
 // newBenchSized makes a bench whose tables have other sizes.
-func newBenchSized(t testing.TB, sizes bpfmap.Sizes, constants bpfmap.Constants) *bench {
+func newBenchSized(t testing.TB, sizes bpfmap.Sizes, constants datapath.Constants) *bench {
 	t.Helper()
 	h := lab.NewHost(t)
 	a := h.Serve(lab.AgentOptions{ServiceRanges: []string{"10.96.0.0/16", "fd96::/112"}, Sizes: sizes})
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", ports, lab.Backend4(1)), lab.Slice("web", ports, lab.Backend6(1)))
-	programs, err := a.Maps().LoadDevices(constants, "bl_ingress", "bl_egress")
+	programs, err := datapath.LoadDevices(a.Maps(), constants, "bl_ingress", "bl_egress")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Maps().SetMACs(map[int]bpfmap.MAC{loopback: {}}); err != nil {
+	if err := devicemap.New(a.Maps()).SetMACs(map[int]devicemap.MAC{loopback: {}}); err != nil {
 		t.Fatal(err)
 	}
-	if programs["bl_xdp"], err = a.Maps().LoadXDP(constants); err != nil {
+	if programs["bl_xdp"], err = datapath.LoadXDP(a.Maps(), constants); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -14,7 +14,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -35,7 +40,7 @@ var families = []byte{4, 6}
 // Service's backend is on the node.
 func newTunnelBench(t testing.TB) *bench {
 	t.Helper()
-	b := newBenchWith(t, bpfmap.Constants{TunnelPort: dsrPort, TunnelClamp: true})
+	b := newBenchWith(t, datapath.Constants{TunnelPort: dsrPort, TunnelClamp: true})
 	b.serveHere(t)
 	forward(b.host.Namespace)
 	putNode(t, b.host.BPFFS, 1, nodeSelf, selfNode[4], selfNode[6])
@@ -45,7 +50,7 @@ func newTunnelBench(t testing.TB) *bench {
 		if err != nil {
 			return err
 		}
-		return b.maps.PutDevice(bpfmap.Device{ID: 1, Name: lab.Uplink, Ifindex: l.Attrs().Index, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6})
+		return devicemap.New(b.maps).Put(devicemap.Device{ID: 1, Name: lab.Uplink, Ifindex: l.Attrs().Index, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +147,7 @@ func TestProgramTunnelSpoofed(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
 	secret := [8]byte{1, 2, 3}
-	b.maps.SetMarks(secret, secret)
+	nodemap.New(b.maps).SetMarks(secret, secret)
 	for _, family := range families {
 		self, other, stranger := selfNode[family], otherNode[family], crafted[family].Addr()
 		datagram := func(from, to netip.Addr, port uint16) []byte {
@@ -411,7 +416,7 @@ func TestProgramTunnelSecret(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
 	current, next := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, [8]byte{8, 7, 6, 5, 4, 3, 2, 1}
-	b.maps.SetMarks(current, current, next)
+	nodemap.New(b.maps).SetMarks(current, current, next)
 	none := [8]byte{}
 	for _, outer := range families {
 		for name, f := range requests() {
@@ -430,7 +435,7 @@ func TestProgramTunnelSecret(t *testing.T) {
 	}
 	forged := toThisNode(4, backend[6], icmpOfAttackers()["a Neighbor Solicitation"])
 	b.wantDropped(t, "ICMP without a secret", "tunnel_wrong_secret", forged)
-	b.maps.SetMarks(next, next)
+	nodemap.New(b.maps).SetMarks(next, next)
 	f := requests()["TCP 4"]
 	b.wantDropped(t, "a secret that was", "tunnel_wrong_secret",
 		with(toThisNode(4, backend[4], f.bytes()), headerSize(selfNode[4])+secretAt, current[:]...))
@@ -444,9 +449,9 @@ func (b *bench) flows(t *testing.T) (flows, replies int) {
 }
 
 // allFlows returns all flows and how many reply entries there are.
-func allFlows(t *testing.T, maps *bpfmap.Maps) (flows []bpfmap.Flow, replies int) {
+func allFlows(t *testing.T, maps *bpfmap.Maps) (flows []flowmap.Flow, replies int) {
 	t.Helper()
-	for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -572,10 +577,12 @@ func control(family byte) []byte {
 
 // crowd lets the programs know of so many half-open flows that the next ones go to the
 // table beside.
-func crowd(maps *bpfmap.Maps) { maps.CountHalfOpen(maps.HalfOpen(), maps.MaxFlows()) }
+func crowd(maps *bpfmap.Maps) {
+	flowmap.New(maps).CountHalfOpen(flowmap.New(maps).HalfOpen(), maps.MaxFlows())
+}
 
 // onlyFlow returns the one flow that is there.
-func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only bpfmap.Flow, replies int) {
+func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only flowmap.Flow, replies int) {
 	t.Helper()
 	flows, replies := allFlows(t, maps)
 	if len(flows) != 1 {
@@ -610,7 +617,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d: verdict %d", i, int32(got))
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.LeavesByTunnel || replies != 0 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != flowmap.LeavesByTunnel || replies != 0 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}
@@ -635,7 +642,7 @@ func TestTunnelInAFlood(t *testing.T) {
 				t.Errorf("packet %d is dropped", i)
 			}
 			flow, replies := onlyFlow(t, b.maps)
-			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != bpfmap.ComesByTunnel || replies != 1 {
+			if flow.Overflow != step.overflow || flow.State.HalfOpen() != step.overflow || flow.Tunnel != flowmap.ComesByTunnel || replies != 1 {
 				t.Errorf("after packet %d, with %d reply entries: %+v", i, replies, flow)
 			}
 		}

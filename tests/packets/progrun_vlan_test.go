@@ -14,7 +14,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -24,13 +27,13 @@ import (
 type vlanBench struct {
 	*xdpBench
 	networks []vlanNetwork
-	frames   map[bpfmap.Frames]uint32
+	frames   map[devicemap.Frames]uint32
 	port     uint16 // of the client, of the next flow
 }
 
 // vlanNetwork is one with a number of tags, which is its index.
 type vlanNetwork struct {
-	device  bpfmap.Device
+	device  devicemap.Device
 	mac     net.HardwareAddr
 	client  map[byte]netip.Addr
 	backend map[byte]netip.AddrPort
@@ -40,7 +43,7 @@ type vlanNetwork struct {
 // neighbour is the MAC address of all clients and backends.
 var neighbour = net.HardwareAddr{2, 0, 0, 0, 9, 9}
 
-var vlanTags = []bpfmap.Tags{
+var vlanTags = []devicemap.Tags{
 	{},
 	{{Protocol: unix.ETH_P_8021Q, ID: 5}},
 	{{Protocol: unix.ETH_P_8021AD, ID: 0xabc}, {Protocol: unix.ETH_P_8021Q, ID: 7}},
@@ -48,7 +51,7 @@ var vlanTags = []bpfmap.Tags{
 
 func newVLANBench(t *testing.T) *vlanBench {
 	t.Helper()
-	b := &vlanBench{xdpBench: newXDPBench(t), frames: make(map[bpfmap.Frames]uint32), port: 20000}
+	b := &vlanBench{xdpBench: newXDPBench(t), frames: make(map[devicemap.Frames]uint32), port: 20000}
 	for i, tags := range vlanTags {
 		n := vlanNetwork{
 			device:  b.device,
@@ -79,15 +82,15 @@ func newVLANBench(t *testing.T) *vlanBench {
 }
 
 // addVLAN makes the device in the place of that of a VLAN.
-func (b *vlanBench) addVLAN(t *testing.T, i int, tags bpfmap.Tags, n *vlanNetwork) {
+func (b *vlanBench) addVLAN(t *testing.T, i int, tags devicemap.Tags, n *vlanNetwork) {
 	t.Helper()
 	name := fmt.Sprintf("vlan%d", i)
 	n.device.ID, n.device.Name, n.device.Ifindex, n.device.Tags = uint32(1+i), name, b.addStandIn(t, name, n.mac), tags
-	b.macs[n.device.Ifindex] = bpfmap.MAC{}
-	if err := errors.Join(b.maps.PutDevice(n.device), b.maps.SetMACs(b.macs)); err != nil {
+	b.macs[n.device.Ifindex] = devicemap.MAC{}
+	if err := errors.Join(devicemap.New(b.maps).Put(n.device), devicemap.New(b.maps).SetMACs(b.macs)); err != nil {
 		t.Fatal(err)
 	}
-	b.frames[bpfmap.Frames{Ifindex: b.device.Ifindex, Tags: tags}] = n.device.ID
+	b.frames[devicemap.Frames{Ifindex: b.device.Ifindex, Tags: tags}] = n.device.ID
 }
 
 // addStandIn makes a device to the outside and returns its ifindex.
@@ -128,7 +131,7 @@ func (b *vlanBench) addNeighbours(t *testing.T, n *vlanNetwork) {
 
 func (b *vlanBench) setFrames(t *testing.T) {
 	t.Helper()
-	if err := b.maps.SetFrames(b.frames); err != nil {
+	if err := devicemap.New(b.maps).SetFrames(b.frames); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -137,14 +140,14 @@ func (b *vlanBench) setFrames(t *testing.T) {
 func (b *vlanBench) below(t *testing.T) {
 	t.Helper()
 	var err error
-	if b.program, err = b.maps.LoadXDPBelow(bpfmap.Constants{}); err != nil {
+	if b.program, err = datapath.LoadXDPBelow(b.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.program.Close() })
 }
 
 // withTags returns the frame with tags, which have the priorities.
-func withTags(packet []byte, tags bpfmap.Tags, priorities ...uint16) []byte {
+func withTags(packet []byte, tags devicemap.Tags, priorities ...uint16) []byte {
 	header := slices.Clone(packet[:12])
 	for i, tag := range tags {
 		if tag.Protocol == 0 {
@@ -242,9 +245,9 @@ func TestXDPServesBonds(t *testing.T) {
 	b := newVLANBench(t)
 	b.below(t)
 	port := b.addStandIn(t, "port", uplinkMAC)
-	b.frames = make(map[bpfmap.Frames]uint32)
+	b.frames = make(map[devicemap.Frames]uint32)
 	for _, n := range b.networks {
-		b.frames[bpfmap.Frames{Ifindex: port, Tags: n.device.Tags}] = n.device.ID
+		b.frames[devicemap.Frames{Ifindex: port, Tags: n.device.Tags}] = n.device.ID
 	}
 	b.setFrames(t)
 	b.eachFlow(func(name string, steps []vlanStep) {
@@ -263,7 +266,7 @@ func TestXDPBelowAVLAN(t *testing.T) {
 	b.wantSent(t, "a frame of the VLAN", b.device.Ifindex, steps[0], xdpSends)
 	own := b.flow(&b.networks[0], &b.networks[1], 4, unix.IPPROTO_TCP, "x")[0].in.bytes()
 	b.wantPassed(t, "one without tags", own)
-	b.wantPassed(t, "one with a priority alone", withTags(own, bpfmap.Tags{{Protocol: unix.ETH_P_8021Q}}, outerPriority))
+	b.wantPassed(t, "one with a priority alone", withTags(own, devicemap.Tags{{Protocol: unix.ETH_P_8021Q}}, outerPriority))
 }
 
 // wantPassed fails the test unless the frame passes as it is.
@@ -281,7 +284,7 @@ func TestXDPPriorityAlone(t *testing.T) {
 	for _, protocol := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
 		for to := range b.networks {
 			step := b.flow(&b.networks[0], &b.networks[to], 4, unix.IPPROTO_TCP, "x")[0]
-			verdict, out := b.run(t, withTags(step.in.bytes(), bpfmap.Tags{{Protocol: protocol}}, outerPriority))
+			verdict, out := b.run(t, withTags(step.in.bytes(), devicemap.Tags{{Protocol: protocol}}, outerPriority))
 			if want := step.to.sentTo(step.out, outerPriority); verdict != xdpSends || !bytes.Equal(out, want) {
 				t.Errorf("tag %#x, to %d tags: verdict %d, frame\n% x, want\n% x", protocol, to, verdict, out, want)
 			}
@@ -294,15 +297,15 @@ func TestXDPPriorityAlone(t *testing.T) {
 func TestXDPLeavesOtherTags(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
-	tag := func(protocol uint16) func(uint16) bpfmap.Tag {
-		return func(id uint16) bpfmap.Tag { return bpfmap.Tag{Protocol: protocol, ID: id} }
+	tag := func(protocol uint16) func(uint16) devicemap.Tag {
+		return func(id uint16) devicemap.Tag { return devicemap.Tag{Protocol: protocol, ID: id} }
 	}
 	q, ad, old := tag(unix.ETH_P_8021Q), tag(unix.ETH_P_8021AD), tag(0x9100)
 	b.eachFlow(func(name string, steps []vlanStep) {
 		packet := steps[0].in.bytes()
 		check := func(known bool) {
 			t.Helper()
-			for _, tags := range []bpfmap.Tags{
+			for _, tags := range []devicemap.Tags{
 				{q(6)}, {q(0xfff)}, {ad(5)}, {old(5)}, {q(0xabc)},
 				{q(7), ad(0xabc)}, {q(0xabc), q(7)}, {ad(0xabc), ad(7)}, {ad(0xabc), q(8)}, {ad(0xabd), q(7)},
 				{ad(0xabc), q(0)}, {q(0), q(5)}, {q(5), q(5)}, {q(5), q(0)}, {ad(0xabc), old(7)},
@@ -332,12 +335,12 @@ func TestXDPLeavesOtherTags(t *testing.T) {
 // forgetFlows deletes all flows.
 func (b *vlanBench) forgetFlows(t *testing.T) {
 	t.Helper()
-	for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(b.maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range batch.Flows {
-			if err := b.maps.DeleteFlow(&batch.Flows[i]); err != nil {
+			if err := flowmap.New(b.maps).Delete(&batch.Flows[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -355,7 +358,7 @@ func TestXDPVLANMTU(t *testing.T) {
 		device.MTU = len(steps[0].in.bytes()) - ethernetSize - 1
 		put := func() {
 			t.Helper()
-			if err := b.maps.PutDevice(device); err != nil {
+			if err := devicemap.New(b.maps).Put(device); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -381,7 +384,7 @@ func TestXDPVLANBuffers(t *testing.T) {
 	for i := range b.networks {
 		n := &b.networks[i]
 		n.device.MTU, n.device.XDPSendBuffers = 9000, true
-		if err := b.maps.PutDevice(n.device); err != nil {
+		if err := devicemap.New(b.maps).Put(n.device); err != nil {
 			t.Fatal(err)
 		}
 	}

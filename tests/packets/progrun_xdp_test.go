@@ -16,7 +16,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -27,8 +33,8 @@ type xdpBench struct {
 	agent   *lab.Agent
 	program *ebpf.Program
 	maps    *bpfmap.Maps
-	device  bpfmap.Device
-	macs    map[int]bpfmap.MAC // as XDP knows them; frames have none unless given
+	device  devicemap.Device
+	macs    map[int]devicemap.MAC // as XDP knows them; frames have none unless given
 }
 
 // xdpBackend is beyond the gateway.
@@ -55,12 +61,12 @@ func newXDPBenchWith(t *testing.T, options lab.AgentOptions) *xdpBench {
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
 	b.agent, b.maps = a, a.Maps()
-	b.device = bpfmap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
+	b.device = devicemap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
 	err := h.Run(func() error { return b.setUplink(t) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.program, err = b.maps.LoadXDP(bpfmap.Constants{}); err != nil {
+	if b.program, err = datapath.LoadXDP(b.maps, datapath.Constants{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.program.Close() })
@@ -85,8 +91,8 @@ func (b *xdpBench) setUplink(t *testing.T) error {
 		}
 	}
 	b.device.Ifindex, b.device.Root = l.Attrs().Index, l.Attrs().Index
-	b.macs = map[int]bpfmap.MAC{b.device.Ifindex: {}}
-	return errors.Join(b.maps.PutDevice(b.device), b.maps.SetMACs(b.macs))
+	b.macs = map[int]devicemap.MAC{b.device.Ifindex: {}}
+	return errors.Join(devicemap.New(b.maps).Put(b.device), devicemap.New(b.maps).SetMACs(b.macs))
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -148,9 +154,9 @@ func TestXDPLeavesFramesOfOthers(t *testing.T) {
 	own := make([]net.HardwareAddr, len(b.networks))
 	for i, n := range b.networks {
 		own[i] = n.mac
-		b.macs[n.device.Ifindex] = bpfmap.MAC(n.mac)
+		b.macs[n.device.Ifindex] = devicemap.MAC(n.mac)
 	}
-	if err := b.maps.SetMACs(b.macs); err != nil {
+	if err := devicemap.New(b.maps).SetMACs(b.macs); err != nil {
 		t.Fatal(err)
 	}
 	b.eachFlow(func(name string, steps []vlanStep) {
@@ -173,7 +179,7 @@ func TestXDPLeavesFramesOfOthers(t *testing.T) {
 			t.Errorf("%s: verdict %d on a frame for the device", name, verdict)
 		}
 	})
-	for batch, err := range b.maps.FlowBatches(bpfmap.Clock) {
+	for batch, err := range flowmap.New(b.maps).Batches(bpf.Clock) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,10 +267,10 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 			}
 		}
 	}
-	if half := b.maps.HalfOpen().Count; half != int64(flows) {
+	if half := flowmap.New(b.maps).HalfOpen().Count; half != int64(flows) {
 		t.Errorf("%d flows are half-open, want %d", half, flows)
 	}
-	stats, err := b.maps.ServiceStats(16)
+	stats, err := statusmap.New(b.maps).ServiceStats(16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +285,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := b.maps.Fill(have)
+	all, err := statusmap.New(b.maps).Fill(have)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,18 +348,18 @@ func TestXDPLeavesToTC(t *testing.T) {
 // leaves checks what passes because of the device or of the way.
 func (b *xdpBench) leaves(t *testing.T, f frame, check func(string, []byte)) {
 	t.Helper()
-	for what, change := range map[string]func(*bpfmap.Device){
-		"longer than the MTU":           func(d *bpfmap.Device) { d.MTU = len(f.bytes()) - ethernetSize - 1 },
-		"by a device that cannot send":  func(d *bpfmap.Device) { d.XDPSend = false },
-		"to a device that is no longer": func(d *bpfmap.Device) { d.Ifindex = 4242 },
+	for what, change := range map[string]func(*devicemap.Device){
+		"longer than the MTU":           func(d *devicemap.Device) { d.MTU = len(f.bytes()) - ethernetSize - 1 },
+		"by a device that cannot send":  func(d *devicemap.Device) { d.XDPSend = false },
+		"to a device that is no longer": func(d *devicemap.Device) { d.Ifindex = 4242 },
 	} {
 		device := b.device
 		change(&device)
-		if err := b.maps.PutDevice(device); err != nil {
+		if err := devicemap.New(b.maps).Put(device); err != nil {
 			t.Fatal(err)
 		}
 		check(what, f.bytes())
-		if err := b.maps.PutDevice(b.device); err != nil {
+		if err := devicemap.New(b.maps).Put(b.device); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -408,17 +414,17 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 			fmt.Sprintf("{addresses: [%q], nodeName: node2}", xdpBackend[family].Addr())))
 	}
 	b.agent.Apply(manifests...)
-	id, err := b.maps.NodeOf(tunnelNode[outer])
+	id, err := nodemap.New(b.maps).NodeOf(tunnelNode[outer])
 	if err != nil || id == 0 {
 		t.Fatalf("the node has the id %d, %v", id, err)
 	}
-	b.maps.SetAnswer(id, tunnelNode[outer], bpfmap.Accepts)
-	constants := bpfmap.Constants{TunnelPort: dsrPort}
-	programs, err := b.maps.LoadDevices(constants, "bl_ingress")
+	nodemap.New(b.maps).SetAnswer(id, tunnelNode[outer], nodemap.Accepts)
+	constants := datapath.Constants{TunnelPort: dsrPort}
+	programs, err := datapath.LoadDevices(b.maps, constants, "bl_ingress")
 	if err != nil {
 		t.Fatal(err)
 	}
-	xdp, err := b.maps.LoadXDP(constants)
+	xdp, err := datapath.LoadXDP(b.maps, constants)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +446,7 @@ func TestTunnelOnTheWire(t *testing.T) {
 		b := newXDPBench(t)
 		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
 		secret := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
-		b.maps.SetMarks(secret, secret, [8]byte{9})
+		nodemap.New(b.maps).SetMarks(secret, secret, [8]byte{9})
 		ports := make(map[uint16]bool)
 		for name, f := range xdpRequests() {
 			family := familyOf(f)

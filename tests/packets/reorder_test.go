@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -191,7 +192,7 @@ func TestProgramReorder(t *testing.T) {
 	if atOnce < 400-256-64 {
 		t.Errorf("%d of 400 fragments passed at once, want all but those for which there is room", atOnce)
 	}
-	reasons, err := b.maps.Reasons()
+	reasons, err := statusmap.New(b.maps).Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}

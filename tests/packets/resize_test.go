@@ -149,7 +149,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	sizes := bpfmap.DefaultSizes
 	sizes.Flows = 1 << 20
-	b := newBenchSized(t, sizes, bpfmap.Constants{})
+	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
 	s.attach(b.programs)
 	f := s.startTraffic(t)
@@ -166,7 +166,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 		t.Fatal("the table has its former size")
 	}
 	load := func() map[string]*ebpf.Program {
-		programs, err := m.LoadDevices(bpfmap.Constants{}, "bl_ingress", "bl_egress")
+		programs, err := datapath.LoadDevices(m, datapath.Constants{}, "bl_ingress", "bl_egress")
 		if err != nil {
 			t.Fatal(err)
 		}

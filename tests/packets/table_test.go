@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -232,7 +234,7 @@ func (c *cluster) knows(e endpoint, network string, client netip.AddrPort) bool 
 			continue // a node without an agent
 		}
 		defer maps.Close()
-		for batch, err := range maps.FlowBatches(bpfmap.Clock) {
+		for batch, err := range flowmap.New(maps).Batches(bpf.Clock) {
 			if err != nil {
 				return false
 			}

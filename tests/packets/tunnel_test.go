@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // dsrPort is the port of the tunnel in the tests that run programs.
@@ -40,11 +41,11 @@ func putNode(t testing.TB, bpffs string, id, flags uint32, list ...netip.Addr) {
 // reasonCount returns how often something has happened, by its name.
 func reasonCount(t testing.TB, maps *bpfmap.Maps, name string) uint64 {
 	t.Helper()
-	reasons, err := maps.Reasons()
+	reasons, err := statusmap.New(maps).Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(reasons, func(r bpfmap.Reason) bool { return r.Name == name })
+	i := slices.IndexFunc(reasons, func(r statusmap.Reason) bool { return r.Name == name })
 	if i < 0 {
 		t.Fatalf("no counter %s", name)
 	}

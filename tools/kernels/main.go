@@ -30,6 +30,10 @@ import (
 var packages = []string{
 	"./tests/kernels",
 	"./pkg/bpfmap",
+	"./pkg/devicemap",
+	"./pkg/flowmap",
+	"./pkg/nodemap",
+	"./pkg/statusmap",
 	"./pkg/datapath",
 	"./tests/netns",
 }

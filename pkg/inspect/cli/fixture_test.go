@@ -13,6 +13,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -68,26 +70,26 @@ func fill(t *testing.T, maps *bpfmap.Maps) {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	maps.SetAnswer(2, netip.MustParseAddr("192.0.2.11"), bpfmap.Accepts)
-	maps.SetAnswer(3, netip.MustParseAddr("2001:db8::12"), bpfmap.Unreachable)
-	maps.SetAnswer(4, netip.MustParseAddr("192.0.2.13"), bpfmap.Refuses)
-	maps.SetAnswer(5, netip.MustParseAddr("192.0.2.14"), bpfmap.Asked)
+	nodemap.New(maps).SetAnswer(2, netip.MustParseAddr("192.0.2.11"), nodemap.Accepts)
+	nodemap.New(maps).SetAnswer(3, netip.MustParseAddr("2001:db8::12"), nodemap.Unreachable)
+	nodemap.New(maps).SetAnswer(4, netip.MustParseAddr("192.0.2.13"), nodemap.Refuses)
+	nodemap.New(maps).SetAnswer(5, netip.MustParseAddr("192.0.2.14"), nodemap.Asked)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
 		netip.MustParseAddr("127.0.0.1"):  {HostOnly: true},
 	}))
-	maps.SetAgent(bpfmap.Agent{
+	statusmap.New(maps).SetAgent(statusmap.Agent{
 		PID: 4242, Started: now.Add(-3 * time.Hour), Version: "v0.1.0", Node: "node-a",
 		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
 		TunnelPort: 6091,
 	})
-	maps.SetSynced(now.Add(-5*time.Second), 2)
+	statusmap.New(maps).SetSynced(now.Add(-5*time.Second), 2)
 	for service, why := range map[string]string{
 		"shop/agent": "frontend 203.0.113.5:8126/TCP belongs to Service shop/web",
 		"shop/late":  "map bl_service is full (5 entries): set --max-services higher",
 	} {
-		check(t, maps.PutUnapplied(bpfmap.Unapplied{
+		check(t, statusmap.New(maps).PutUnapplied(statusmap.Unapplied{
 			Service: name(service), Error: why, Since: now.Add(-2 * time.Minute), Next: now.Add(8 * time.Second), Tries: 9,
 		}))
 	}

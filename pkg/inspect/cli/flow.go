@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -42,7 +42,7 @@ func (c *command) addFlowFlags(cmd *cobra.Command) *flowFlags {
 		f.filter.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
 		return err
 	})
-	states := append(bpfmap.FlowStateNames[:], bpfmap.FlowReplied)
+	states := append(flowmap.StateNames[:], flowmap.Replied)
 	flags.Func("state", "only those in this `STATE`: "+strings.Join(states, ", "), func(s string) error {
 		if f.filter.State = s; !slices.Contains(states, s) {
 			return fmt.Errorf("must be one of %s", strings.Join(states, ", "))

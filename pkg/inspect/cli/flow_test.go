@@ -10,6 +10,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -97,7 +98,7 @@ func port(a netip.AddrPort) [2]byte { return [2]byte{byte(a.Port() >> 8), byte(a
 
 func fillFlows(t *testing.T, maps *bpfmap.Maps, dir string) {
 	t.Helper()
-	check(t, maps.PutDevice(bpfmap.Device{ID: 1, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("192.0.2.10")}))
+	check(t, devicemap.New(maps).Put(devicemap.Device{ID: 1, Name: "uplink0", Ifindex: 7, Addr4: netip.MustParseAddr("192.0.2.10")}))
 	var ts unix.Timespec
 	check(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
 	for _, f := range flows {

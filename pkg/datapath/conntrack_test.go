@@ -1,0 +1,17 @@
+package datapath
+
+import (
+	"os"
+	"testing"
+)
+
+// TestHaveConntrack: where connections are tracked, the programs can ask for them, be
+// connection tracking a module or not.
+func TestHaveConntrack(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max"); err != nil {
+		t.Skip("no connection is tracked")
+	}
+	if !haveConntrack() {
+		t.Error("the kernel's function is not found")
+	}
+}

@@ -1,0 +1,190 @@
+package datapath
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+)
+
+// Constants are set in the programs when they are loaded.
+type Constants struct {
+	// HostNetns is the cookie of the network namespace that is the node's.
+	HostNetns uint64
+	// HostSocketsOnly leaves the sockets of other network namespaces alone.
+	HostSocketsOnly bool
+	// Seed sets where the choice of backends starts; it should differ between
+	// nodes.
+	Seed uint32
+	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
+	// is the default.
+	UDPPeerIdle time.Duration
+	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
+	// both 0 is the default.
+	SNATPortMin, SNATPortMax uint16
+	// MasqueradeAll gives packets to backends on this node a source address of the
+	// node, see [devicemap.Table.SetMasquerade].
+	MasqueradeAll bool
+	// ForwardMark is the bit that packets to a backend on this node are marked with; 0
+	// is none.
+	ForwardMark uint32
+	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
+	TunnelPort uint16
+	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
+	// into it.
+	TunnelClamp bool
+	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
+	// a driver.
+	XDPGeneric bool
+}
+
+// set fills in the variables that a program object has.
+func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec) error {
+	values := map[string]any{
+		bpf.SockVarBlHostNetns:       c.HostNetns,
+		bpf.SockVarBlHostSocketsOnly: c.HostSocketsOnly,
+		bpf.SockVarBlSeed:            c.Seed,
+		bpf.SockVarBlTunnelPort:      c.TunnelPort,
+		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
+		bpf.TcVarBlMasqueradeAll:     c.MasqueradeAll,
+		bpf.TcVarBlForwardMark:       c.ForwardMark,
+		bpf.XdpVarBlXdpGeneric:       c.XDPGeneric,
+		bpf.TcVarBlHalfOpenMax:       m.MaxHalfOpen(),
+		bpf.TcVarBlFlowMoves:         m.MovesFlows(),
+	}
+	if v := variables[bpf.TcVarBlConntrack]; v != nil {
+		values[bpf.TcVarBlConntrack] = haveConntrack()
+	}
+	if c.UDPPeerIdle != 0 {
+		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
+	}
+	if c.SNATPortMax != 0 {
+		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax
+	}
+	for name, value := range values {
+		if v := variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				return fmt.Errorf("set constant %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// LoadSockets loads the programs for sockets over the maps.
+func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
+	spec, options, err := prepare(m, &c, bpf.LoadSock)
+	programs := new(bpf.SockPrograms)
+	if err == nil {
+		err = spec.LoadAndAssign(programs, options)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the programs for sockets: %w", err)
+	}
+	return programs, nil
+}
+
+// LoadDevices loads the programs for packets of devices over the maps: those of the names,
+// or all when there is none. The result is by name.
+func LoadDevices(m *bpfmap.Maps, c Constants, names ...string) (map[string]*ebpf.Program, error) {
+	spec, options, err := prepare(m, &c, bpf.LoadTc)
+	var programs map[string]*ebpf.Program
+	if err == nil {
+		programs, err = loadSome(spec, options, names...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the programs for devices: %w", err)
+	}
+	return programs, nil
+}
+
+// LoadXDP loads the program for packets at the lowest level of a device over the
+// maps.
+func LoadXDP(m *bpfmap.Maps, c Constants) (*ebpf.Program, error) {
+	return loadXDP(m, c, bpf.XdpProgBlXdp, nil)
+}
+
+// LoadXDPBelow loads the program that takes no frame for one of the device that it comes
+// in by, but for one of those that [devicemap.Table.SetFrames] says.
+func LoadXDPBelow(m *bpfmap.Maps, c Constants) (*ebpf.Program, error) {
+	return loadXDP(m, c, bpf.XdpProgBlXdpBelow, nil)
+}
+
+// loadXDPPart loads the program of [LoadXDP], or of [LoadXDPBelow], to be run in
+// place of a function of another XDP program.
+func loadXDPPart(m *bpfmap.Maps, c Constants, below bool, target *ebpf.Program, function string) (*ebpf.Program, error) {
+	name := bpf.XdpProgBlXdp
+	if below {
+		name = bpf.XdpProgBlXdpBelow
+	}
+	return loadXDP(m, c, name, func(spec *ebpf.ProgramSpec) {
+		spec.Type, spec.AttachType = ebpf.Extension, ebpf.AttachNone
+		spec.AttachTarget, spec.AttachTo = target, function
+		spec.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // a matter of the target
+	})
+}
+
+// loadXDP loads one program of the object, changed by change unless that is nil.
+func loadXDP(m *bpfmap.Maps, c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
+	spec, options, err := prepare(m, &c, bpf.LoadXdp)
+	if err != nil {
+		return nil, fmt.Errorf("load the XDP program: %w", err)
+	}
+	if c.XDPGeneric {
+		// For a program that takes several buffers, Linux 6.9 and newer copies packets
+		// and forgets how long the Ethernet header is (mac_len of the skb): those that
+		// pass would come to tc without it. For others it makes one buffer of them.
+		spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	if change != nil {
+		change(spec.Programs[name])
+	}
+	programs, err := loadSome(spec, options, name)
+	if err != nil {
+		return nil, fmt.Errorf("load the XDP program: %w", err)
+	}
+	return programs[name], nil
+}
+
+// loadSome loads the programs of the names, or all when there is none: the kernel takes long to
+// check them. The result is by name.
+func loadSome(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions, names ...string) (map[string]*ebpf.Program, error) {
+	if len(names) > 0 {
+		maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+	programs := coll.Programs
+	coll.Programs = nil // kept
+	return programs, nil
+}
+
+// prepare reads an object and sets its constants, those that follow from the maps and the kernel
+// among them. The options are for loading it over the maps.
+func prepare(m *bpfmap.Maps, c *Constants, read func() (*ebpf.CollectionSpec, error)) (*ebpf.CollectionSpec, *ebpf.CollectionOptions, error) {
+	spec, err := read()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.set(m, spec.Variables); err != nil {
+		return nil, nil, err
+	}
+	if s := spec.Maps[bpf.TcMapBlFragment]; s != nil {
+		s.MaxEntries = max(s.MaxEntries, bpfmap.LeastLRU())
+	}
+	replaced := m.Replacements()
+	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
+	for name, kernelMap := range replaced {
+		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
+	}
+	return spec, &ebpf.CollectionOptions{MapReplacements: replaced}, nil
+}

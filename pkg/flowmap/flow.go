@@ -1,0 +1,398 @@
+package flowmap
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// State is how far a flow has come.
+type State uint8
+
+// The states; the numbers are those of enum bl_flow_state.
+const (
+	StateNew            = State(bpf.SockBlFlowStateBL_FLOW_NEW)             // no reply yet
+	StateSynReceived    = State(bpf.SockBlFlowStateBL_FLOW_SYN_RECEIVED)    // replied to; TCP: the backend has answered the SYN
+	StateEstablished    = State(bpf.SockBlFlowStateBL_FLOW_ESTABLISHED)     // the client has gone on after that
+	StateClientClosing  = State(bpf.SockBlFlowStateBL_FLOW_CLIENT_CLOSING)  // TCP: FIN of the client seen
+	StateBackendClosing = State(bpf.SockBlFlowStateBL_FLOW_BACKEND_CLOSING) // TCP: FIN of the backend seen
+	StateClosed         = State(bpf.SockBlFlowStateBL_FLOW_CLOSED)          // TCP: FIN of both sides, or RST
+	StateAborted        = State(bpf.SockBlFlowStateBL_FLOW_ABORTED)         // TCP: ended before it was established
+	StateClashed        = State(bpf.SockBlFlowStateBL_FLOW_CLASHED)         // TCP: the backend has answered within another connection
+)
+
+// StateNames are the states as people write them, by number.
+var StateNames = [...]string{
+	StateNew:            "new",
+	StateSynReceived:    "syn-received",
+	StateEstablished:    "established",
+	StateClientClosing:  "client-closing",
+	StateBackendClosing: "backend-closing",
+	StateClosed:         "closed",
+	StateAborted:        "aborted",
+	StateClashed:        "clashed",
+}
+
+// String returns the name of the state.
+func (s State) String() string {
+	if int(s) < len(StateNames) {
+		return StateNames[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// Table is the flow table of some maps, with the one of flows that begin beyond the share of
+// half-open ones.
+type Table struct{ maps *bpfmap.Maps }
+
+// New returns the flow table of the maps.
+func New(m *bpfmap.Maps) Table { return Table{m} }
+
+// Flow is a connection that a packet of a client outside of this node's sockets
+// began.
+type Flow struct {
+	Protocol model.Protocol
+	Client   netip.AddrPort
+	// ServiceAddr is what the client sends to.
+	ServiceAddr netip.AddrPort
+	// Source is where the backend sees the connection come from: the client, or
+	// with SNAT this node. Its address is then the one that Device has now; it is
+	// not valid when the device has none.
+	Source netip.AddrPort
+	SNAT   bool
+	Tunnel Tunnel
+	// Node is at the end of the tunnel that packets leave by; the zero value when that node
+	// is gone.
+	Node    tables.Node
+	Backend netip.AddrPort
+	State   State
+	Idle    time.Duration // since the last packet of either direction, to a second
+	// Device is the name of the one that the client's packets leave by; "" is the
+	// host's stack, [RoutedDevice] that of a pod of this node.
+	Device string
+	// Service and BackendID are not known of a flow whose backend has left its sets, and of
+	// one that comes by the tunnel.
+	Service   uint32
+	BackendID uint32
+	Known     bool
+	// Overflow says that the flow is in the table of those that began when half-open
+	// ones had used up their share of the other.
+	Overflow bool
+
+	used uint32 // the program's stamp
+}
+
+// Tunnel is which way the client's packets go by the tunnel between nodes.
+type Tunnel uint8
+
+// The ways. A flow whose packets leave by the tunnel has no reply entry, for the other
+// node answers the client.
+const (
+	NoTunnel Tunnel = iota
+	LeavesByTunnel
+	ComesByTunnel
+)
+
+// Replied is what [StateSynReceived] is called where there is no SYN.
+const Replied = "replied"
+
+// StateName returns the state as people write it.
+func (f *Flow) StateName() string {
+	if f.State == StateSynReceived && f.Protocol == model.UDP {
+		return Replied
+	}
+	return f.State.String()
+}
+
+// HalfOpen reports whether the client has yet to go on after a reply: it may be none
+// that gets them.
+func (s State) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
+
+// The indexes that stand for more than one device.
+const (
+	routedDevice  = bpf.SockBlDeviceLimitBL_DEVICE_ROUTED
+	hairpinDevice = bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN
+)
+
+// RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
+// the route leads to. No device can have this name.
+const RoutedDevice = "by route"
+
+// HairpinDevice is what [Flow.Device] is when packets turn round where they would leave
+// this node.
+const HairpinDevice = "hairpin"
+
+// key returns the key of the forward entry: the client's packets.
+func (f *Flow) key() *bpf.SockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
+
+// replyKey returns the key of the reply entry: the backend's packets.
+func (f *Flow) replyKey() *bpf.SockBlFlowKey { return flowKey(f.Backend, f.Source, f.Protocol) }
+
+func flowKey(src, dst netip.AddrPort, protocol model.Protocol) *bpf.SockBlFlowKey {
+	return &bpf.SockBlFlowKey{
+		Src: bpf.AddrOf(src.Addr()), SrcPort: bpf.Hton16(src.Port()),
+		Dst: bpf.AddrOf(dst.Addr()), DstPort: bpf.Hton16(dst.Port()),
+		Proto: uint8(protocol),
+	}
+}
+
+// Reply is the reply entry of a flow.
+type Reply struct {
+	// Unused is the time since the last reply. The entry has only the low 16 bits
+	// of its second: of a longer time, this is the rest.
+	Unused time.Duration
+
+	key     bpf.SockBlFlowKey
+	forward bpf.SockBlFlowKey
+	touched uint16
+}
+
+// batch is how many entries are read by one system call; more than any bucket of
+// a hash holds.
+const batch = 4096
+
+// Batch is a part of the flow tables.
+type Batch struct {
+	Overflow bool   // as of its flows
+	Flows    []Flow // by their forward entries
+	Replies  []Reply
+}
+
+// Batches reads the flow tables, one part of a few thousand entries by each
+// system call, with the time by clock, which is [bpf.Clock] but in tests. The slices of
+// a batch are good until the next one. An entry that comes or goes meanwhile is seen
+// or not, one that moves to the other table once or twice; every other is seen once.
+// Reading leaves the order of eviction alone.
+// After an error there is no further batch.
+func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		r, err := newReader(t.maps, clock)
+		for _, table := range t.tables() {
+			r.Overflow, r.cursor = table == t.maps.BlOverflow, ebpf.MapBatchCursor{}
+			for last := false; err == nil && !last; {
+				last, err = r.next(table)
+				if err == nil && !yield(r.Batch, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(Batch{}, fmt.Errorf("read %s: %w", table, err))
+				return
+			}
+		}
+	}
+}
+
+// reader reads and converts entries.
+type reader struct {
+	Batch
+	clock   func() (time.Duration, error)
+	seconds uint32 // of the clock when the batch was read
+	devices [routedDevice + 1]devicemap.Device
+	// backend returns the entry of a backend; nil beyond the table.
+	backend func(id uint32) *bpf.SockBlBackendEntry
+	nodes   map[uint16]tables.Node
+	cursor  ebpf.MapBatchCursor
+	keys    []bpf.SockBlFlowKey
+	values  []bpf.SockBlFlowEntry
+}
+
+func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, error) {
+	r := &reader{clock: clock, backend: m.Backend, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
+	table := devicemap.New(m)
+	devices, err := table.List()
+	if err != nil {
+		return r, err
+	}
+	for _, d := range devices {
+		r.devices[d.ID] = d
+	}
+	hairpin := &r.devices[hairpinDevice]
+	hairpin.Name = HairpinDevice
+	if hairpin.Addr4, hairpin.Addr6, err = table.Hairpin(); err != nil {
+		return r, err
+	}
+	r.nodes = make(map[uint16]tables.Node)
+	err = m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { r.nodes[id] = n })
+	if err != nil {
+		return r, err
+	}
+	routed := &r.devices[routedDevice]
+	routed.Name = RoutedDevice
+	routed.Addr4, routed.Addr6, err = table.Masquerade()
+	return r, err
+}
+
+// next reads a batch and reports whether it is the last one.
+func (r *reader) next(kernelMap *ebpf.Map) (bool, error) {
+	now, err := r.clock()
+	if err != nil {
+		return false, err
+	}
+	r.seconds = uint32(now / time.Second)
+	n, err := kernelMap.BatchLookup(&r.cursor, r.keys, r.values, nil)
+	last := errors.Is(err, ebpf.ErrKeyNotExist)
+	if err != nil && !last {
+		return false, err
+	}
+	r.Flows, r.Replies = r.Flows[:0], r.Replies[:0]
+	for i := range n {
+		if r.values[i].IsReply() {
+			r.Replies = append(r.Replies, r.reply(&r.keys[i], &r.values[i]))
+		} else {
+			r.Flows = append(r.Flows, r.flow(&r.keys[i], &r.values[i]))
+		}
+	}
+	return last, nil
+}
+
+func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
+	forward := &value.Forward
+	device := &r.devices[forward.Device]
+	f := Flow{
+		Protocol:    model.Protocol(key.Proto),
+		Client:      netip.AddrPortFrom(key.Src.Netip(), bpf.Hton16(key.SrcPort)),
+		ServiceAddr: netip.AddrPortFrom(key.Dst.Netip(), bpf.Hton16(key.DstPort)),
+		SNAT:        uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_SNAT) != 0,
+		Backend:     netip.AddrPortFrom(forward.Backend.Netip(), bpf.Hton16(forward.BackendPort)),
+		State:       State(forward.State()),
+		// A packet may have come since the clock was read.
+		Idle:     time.Duration(max(0, int32(r.seconds-forward.Used))) * time.Second,
+		Device:   device.Name,
+		Overflow: r.Overflow,
+		used:     forward.Used,
+	}
+	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
+		f.Service, f.BackendID, f.Known = e.Service, forward.BackendId, true
+	}
+	if uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
+		f.Tunnel = ComesByTunnel
+		if forward.Device != 0 {
+			f.Tunnel, f.Node, f.Source = LeavesByTunnel, r.nodes[forward.Source.Port], f.Client
+			return f
+		}
+	}
+	source := f.Client.Addr()
+	if f.SNAT && source.Is4() {
+		source = device.Addr4
+	} else if f.SNAT {
+		source = device.Addr6
+	}
+	f.Source = netip.AddrPortFrom(source, bpf.Hton16(forward.Source.Port))
+	return f
+}
+
+// stampAhead is how many seconds a stamp may be later than the time at which the
+// batch was read.
+const stampAhead = 60
+
+func (r *reader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Reply {
+	reply := value.Reply()
+	unused := uint16(r.seconds) - reply.Touched
+	if unused > math.MaxUint16-stampAhead {
+		unused = 0
+	}
+	return Reply{
+		Unused:  time.Duration(unused) * time.Second,
+		key:     *key,
+		forward: reply.ForwardKey(key.Proto),
+		touched: reply.Touched,
+	}
+}
+
+// Delete removes both entries of a flow. It is no error when they are gone. The
+// reply entry stays when another flow has it, and when Source is not valid, until
+// [Table.ExpireReply].
+//
+// The forward entry goes first: with the reply entry alone, what the backend still
+// sends is translated, while with the forward entry alone it would reach the client
+// from an address that it does not know. Such a packet may make the forward entry
+// again before the reply entry goes, so that is taken out once more.
+func (t Table) Delete(f *Flow) error {
+	forward := f.key()
+	err := t.remove(forward)
+	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
+		return err
+	}
+	reply, err := t.entry(f.replyKey())
+	if err != nil || reply == nil || reply.Reply().ForwardKey(uint8(f.Protocol)) != *forward {
+		return err
+	}
+	return errors.Join(t.remove(f.replyKey()), t.remove(forward))
+}
+
+// remove deletes an entry from the table that it is in, which may have changed
+// since it was read.
+func (t Table) remove(key *bpf.SockBlFlowKey) error {
+	var errs []error
+	for _, table := range t.tables() {
+		err := table.Delete(key)
+		switch {
+		case err == nil && table == t.maps.BlFlow:
+			atomic.AddUint64(&t.maps.Entries.HalfOpen.Removed, 1)
+		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+			errs = append(errs, fmt.Errorf("%s: %w", table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Expire removes a flow unless a packet of it came since it was read, and
+// reports whether it did.
+func (t Table) Expire(f *Flow) (bool, error) {
+	now, err := t.entry(f.key())
+	if err != nil || now == nil || now.Forward.Used != f.used {
+		return false, err
+	}
+	return true, t.Delete(f)
+}
+
+// ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
+// came since it was read, and reports whether it did.
+func (t Table) ExpireReply(r *Reply) (bool, error) {
+	forward, err := t.entry(&r.forward)
+	if err != nil || forward != nil && forward.Forward.Owns(&r.key) {
+		return false, err
+	}
+	now, err := t.entry(&r.key)
+	if err != nil || now == nil || now.Reply().Touched != r.touched {
+		return false, err
+	}
+	return true, t.remove(&r.key)
+}
+
+// tables returns the maps that hold flows. They move from the first to the second.
+func (t Table) tables() []*ebpf.Map {
+	both := []*ebpf.Map{t.maps.BlOverflow, t.maps.BlFlow}
+	if t.HalfOpen().Overflow == 0 {
+		return both[1:]
+	}
+	return both
+}
+
+// entry returns nil when there is none.
+func (t Table) entry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
+	var entry bpf.SockBlFlowEntry
+	for _, table := range t.tables() {
+		err := table.Lookup(key, &entry)
+		if err == nil {
+			return &entry, nil
+		}
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("%s: %w", table, err)
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,117 @@
+package nodemap
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Answer is what a node has said when it was asked whether it accepts tunnel traffic.
+type Answer uint32
+
+// The answers.
+const (
+	NotAsked    = Answer(bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
+	Asked       = Answer(bpf.SockBlNodeAnswerBL_NODE_ASKED) // for the first time, just now
+	Accepts     = Answer(bpf.SockBlNodeAnswerBL_NODE_TAKES)
+	Refuses     = Answer(bpf.SockBlNodeAnswerBL_NODE_REFUSES)
+	Unreachable = Answer(bpf.SockBlNodeAnswerBL_NODE_SILENT)
+)
+
+// String returns the answer in lower case.
+func (a Answer) String() string {
+	switch a {
+	case NotAsked:
+		return "not asked"
+	case Asked:
+		return "asked"
+	case Accepts:
+		return "accepts"
+	case Refuses:
+		return "refuses"
+	case Unreachable:
+		return "unreachable"
+	}
+	return fmt.Sprintf("Answer(%d)", uint32(a))
+}
+
+// Node is a node of the cluster and what it has said.
+type Node struct {
+	tables.Node
+	ID uint16
+	// Tunnel says that packets go to it in a tunnel.
+	Tunnel bool
+	Answer Answer
+}
+
+// Table is the nodes of some maps. All methods may be called beside each other, but for
+// [Table.SetMarks] beside itself, and beside those of the maps.
+type Table struct{ maps *bpfmap.Maps }
+
+// New returns the nodes of the maps.
+func New(m *bpfmap.Maps) Table { return Table{m} }
+
+// List returns the nodes of the cluster by ID.
+func (t Table) List() ([]Node, error) {
+	var list []Node
+	err := t.maps.EachNode(func(id uint16, n tables.Node, e *bpf.SockBlNodeEntry) {
+		flags, answer := e.Load()
+		list = append(list, Node{
+			Node:   n,
+			ID:     id,
+			Tunnel: flags&bpf.SockBlNodeFlagBL_NODE_TUNNEL != 0,
+			Answer: Answer(answer),
+		})
+	})
+	return list, err
+}
+
+// NodeOf returns the id of the node that has an address; 0 when there is none.
+func (t Table) NodeOf(addr netip.Addr) (uint16, error) {
+	key, id := bpf.AddrOf(addr), uint32(0)
+	err := t.maps.BlNodeId.Lookup(&key, &id)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlNodeId, err)
+	}
+	return uint16(id), nil
+}
+
+// Answer returns what a node has said.
+func (t Table) Answer(id uint16) Answer {
+	_, answer := t.maps.Entries.Node[id].Load()
+	return Answer(answer)
+}
+
+// SetAnswer notes what a node has said, by one store: packets go to it in the tunnel
+// while it is [Accepts]. An id that has another address by now is left alone.
+func (t Table) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
+	t.maps.ChangeNodes(func(nodes []bpf.SockBlNodeEntry) {
+		e := &nodes[id]
+		if e.Addr != bpf.AddrOf(addr) {
+			return
+		}
+		flags, _ := e.Load()
+		flags &^= bpf.SockBlNodeFlagBL_NODE_TUNNEL
+		if answer == Accepts {
+			flags |= bpf.SockBlNodeFlagBL_NODE_TUNNEL
+		}
+		e.Store(flags, bpf.SockBlNodeAnswer(answer))
+	})
+}
+
+// ForgetAnswers makes nodes ones that were not asked: what they have said does not hold for
+// another port.
+func (t Table) ForgetAnswers() {
+	t.maps.ChangeNodes(func(nodes []bpf.SockBlNodeEntry) {
+		for id := range nodes {
+			flags, _ := nodes[id].Load()
+			nodes[id].Store(flags&^bpf.SockBlNodeFlagBL_NODE_TUNNEL, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
+		}
+	})
+}
