@@ -83,24 +83,25 @@ static __always_inline bool bl_tc_rewrite(struct __sk_buff *skb, const struct bl
 
 /* Translate the packet and send it on. */
 static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packet *packet,
-				    const struct bl_way *way)
+				    const struct bl_path *path)
 {
 	__u32 ifindex, mtu;
 	long fits;
 
-	if (way->tunnel)
-		return bl_tc_tunnel(skb, packet, way);
-	if (way->clamp)
+	if (path->tunnel)
+		return bl_tc_tunnel(skb, packet, path);
+	if (path->clamp)
 		bl_tunnel_clamp_mss(skb, packet);
-	if (!way->device || way->device == BL_DEVICE_HAIRPIN) {
-		if (!bl_tc_rewrite(skb, packet, &way->to, false))
+	if (!path->device || path->device == BL_DEVICE_HAIRPIN) {
+		if (!bl_tc_rewrite(skb, packet, &path->to, false))
 			return TC_ACT_SHOT;
-		return way->back || way->device ? bl_answer_return(skb, packet->l3, packet->leaves)
-						: BL_TC_PASS;
+		return path->back || path->device
+			       ? bl_answer_return(skb, packet->l3, packet->leaves)
+			       : BL_TC_PASS;
 	}
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
-	ifindex = bl_tc_ifindex(skb, way->device, &way->to, packet->ipv4);
+	ifindex = bl_tc_ifindex(skb, path->device, &path->to, packet->ipv4);
 	if (!ifindex)
 		return TC_ACT_SHOT;
 	/* The length by the IP header's start; of many packets in one, that of each. */
@@ -108,7 +109,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	fits = bpf_check_mtu(skb, ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
 	if (fits == BPF_MTU_CHK_RET_FRAG_NEEDED || fits == BPF_MTU_CHK_RET_SEGS_TOOBIG)
 		return bl_answer_too_big(skb, packet, mtu);
-	if (!bl_tc_rewrite(skb, packet, &way->to, true))
+	if (!bl_tc_rewrite(skb, packet, &path->to, true))
 		return TC_ACT_SHOT;
 	return bl_skb_send(skb, ifindex);
 }
@@ -129,7 +130,7 @@ static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook ho
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)
 {
 	struct bl_packet packet = {.ifindex = skb->ifindex, .leaves = hook == BL_HOOK_EGRESS};
-	struct bl_way way = {};
+	struct bl_path path = {};
 	enum bl_verdict verdict;
 	int action;
 
@@ -146,28 +147,28 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 			return TC_ACT_SHOT;
 		}
 		verdict = packet.part == BL_PACKET_LATER
-				  ? bl_tc_recall_verdict(skb, &packet, hook, &way)
-				  : bl_decide(skb, &packet, hook, &way);
+				  ? bl_tc_recall_verdict(skb, &packet, hook, &path)
+				  : bl_decide(skb, &packet, hook, &path);
 	} else if (packet.part == BL_PACKET_FIRST) {
 		verdict = BL_VERDICT_PASSES;
 	} else {
-		action = bl_tc_icmp(skb, l3, hook, &way);
+		action = bl_tc_icmp(skb, l3, hook, &path);
 		if (action == BL_TC_NO_ERROR)
 			return bl_echo(skb, l3, hook == BL_HOOK_EGRESS);
-		if (!way.tunnel)
+		if (!path.tunnel)
 			return action;
 		packet.part = BL_PACKET_LATER; /* without ports, and nothing is answered */
-		return bl_tc_tunnel(skb, &packet, &way);
+		return bl_tc_tunnel(skb, &packet, &path);
 	}
-	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_verdict(&packet, hook, verdict, &way) &&
+	if (packet.part == BL_PACKET_FIRST && bl_tc_keep_verdict(&packet, hook, verdict, &path) &&
 	    bl_reorder_release(skb, &packet, hook))
 		return TC_ACT_SHOT;
 	switch (verdict) {
 	case BL_VERDICT_TRANSLATED:
 		bl_count(BL_REASON_PACKET_TRANSLATED);
-		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !way.device)
+		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !path.device)
 			skb->mark |= bl_forward_mark;
-		return bl_tc_go(skb, &packet, &way);
+		return bl_tc_go(skb, &packet, &path);
 	case BL_VERDICT_REFUSED:
 		return bl_answer_refused(skb, &packet);
 	case BL_VERDICT_DROPPED:

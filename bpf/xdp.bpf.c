@@ -115,11 +115,11 @@ static __always_inline void bl_xdp_layer4(struct tcphdr *l4, const struct bl_pac
 }
 
 /*
- * Rewrite the frame with one hop less to live, and send it by the device of @way.
+ * Rewrite the frame with one hop less to live, and send it by the device of @path.
  * What cannot be sent from here passes untouched.
  */
 __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
-			   const struct bl_way *way)
+			   const struct bl_path *path)
 {
 	const struct bl_device_entry *device;
 	__u32 addrs, len, l3 = sizeof(struct ethhdr);
@@ -128,9 +128,9 @@ __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 	const __u8 *macs;
 	void *data, *end;
 
-	if (!packet || !way)
+	if (!packet || !path)
 		return XDP_PASS;
-	device = bl_device_lookup(way->device);
+	device = bl_device_lookup(path->device);
 	len = packet->l4 + packet->l4_len;
 	if (!device || !device->root || packet->ttl <= 1 || len - packet->l3 > device->mtu)
 		return XDP_PASS;
@@ -139,7 +139,7 @@ __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 	if (!(device->flags &
 	      (len <= (__u32)(end - data) ? BL_DEVICE_XDP_SEND : BL_DEVICE_XDP_SEND_BUFFERS)))
 		return XDP_PASS;
-	macs = bl_hop_macs(xdp, packet->ipv4, &way->to.src, &way->to.dst, device->ifindex);
+	macs = bl_hop_macs(xdp, packet->ipv4, &path->to.src, &path->to.dst, device->ifindex);
 	if (!macs)
 		return XDP_PASS;
 	if (unlikely(packet->l3 != l3 || device->tag[0].protocol)) {
@@ -151,22 +151,24 @@ __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 	}
 	if (packet->ipv4) {
 		__u32 from[2] = {packet->key.src.word[3], packet->key.dst.word[3]};
-		__u32 now[2] = {way->to.src.word[3], way->to.dst.word[3]};
+		__u32 now[2] = {path->to.src.word[3], path->to.dst.word[3]};
 
 		four = data + l3;
 		if ((void *)(four + 1) > end)
 			return XDP_PASS;
 		addrs = bl_csum_change(from, now, 2);
-		bl_plain_ipv4(&four->ip, &way->to, addrs, true);
-		bl_xdp_layer4(&four->tcp, packet, &way->to, bl_xdp_change(packet, &way->to, addrs));
+		bl_plain_ipv4(&four->ip, &path->to, addrs, true);
+		bl_xdp_layer4(&four->tcp, packet, &path->to,
+			      bl_xdp_change(packet, &path->to, addrs));
 	} else {
 		six = data + l3;
 		if ((void *)(six + 1) > end)
 			return XDP_PASS;
-		addrs = bl_csum_change((const __u32 *)&packet->key.src, (const __u32 *)&way->to.src,
-				       8);
-		bl_plain_ipv6(&six->ip, &way->to, true);
-		bl_xdp_layer4(&six->tcp, packet, &way->to, bl_xdp_change(packet, &way->to, addrs));
+		addrs = bl_csum_change((const __u32 *)&packet->key.src,
+				       (const __u32 *)&path->to.src, 8);
+		bl_plain_ipv6(&six->ip, &path->to, true);
+		bl_xdp_layer4(&six->tcp, packet, &path->to,
+			      bl_xdp_change(packet, &path->to, addrs));
 	}
 	__builtin_memcpy(data, macs, 2 * ETH_ALEN);
 	bl_count(BL_REASON_XDP_SENT);
@@ -180,17 +182,17 @@ __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 {
 	struct bl_packet packet = {.plain = true};
-	struct bl_way way = {};
+	struct bl_path path = {};
 
 	if (!bl_xdp_parse(xdp, &packet, own))
 		return XDP_PASS;
 	if (bl_tunnel_here(&packet))
 		return bl_xdp_generic ? XDP_PASS : bl_xdp_take(xdp, &packet);
-	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &way)) {
+	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &path)) {
 	case BL_VERDICT_TRANSLATED:
-		if (way.tunnel)
-			return bl_xdp_tunnel(xdp, &packet, &way);
-		return way.device ? bl_xdp_send(xdp, &packet, &way) : XDP_PASS;
+		if (path.tunnel)
+			return bl_xdp_tunnel(xdp, &packet, &path);
+		return path.device ? bl_xdp_send(xdp, &packet, &path) : XDP_PASS;
 	case BL_VERDICT_DROPPED:
 		return XDP_DROP;
 	default:

@@ -17,14 +17,14 @@ func (s *Settings) setForwarding(beeline *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	s.Forwarding = model.SNAT
 	if name := b.ForwardingMode; name != "" {
-		way, err := model.ParseForwarding(name)
+		mode, err := model.ParseForwarding(name)
 		switch {
 		case err != nil:
 			errs = append(errs, field.NotSupported(beeline.Child("forwardingMode"), name, model.Forwardings()))
-		case way.Tunnels() && s.MasqueradeAll:
+		case mode.Tunnels() && s.MasqueradeAll:
 			errs = append(errs, field.Invalid(beeline.Child("forwardingMode"), name, MasqueradesAll))
 		default:
-			s.Forwarding = way
+			s.Forwarding = mode
 		}
 	}
 	if port := *b.DSRPort; port < 0 || port > math.MaxUint16 {

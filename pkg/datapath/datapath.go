@@ -291,14 +291,14 @@ func (d *Datapath) setAttached() {
 	d.attached = true
 }
 
-// useTCX says which way of attaching to devices to take.
+// useTCX reports whether programs are attached to devices by tcx, else by clsact.
 func (d *Datapath) useTCX() (bool, error) {
 	switch d.opts.TC {
 	case TCClsact:
 		return false, nil
 	case "", TCAuto, TCX:
 	default:
-		return false, fmt.Errorf("no way to attach to devices is called %q: take %s, %s or %s", d.opts.TC, TCAuto, TCX, TCClsact)
+		return false, fmt.Errorf("the TC mode is %q, want %s, %s or %s", d.opts.TC, TCAuto, TCX, TCClsact)
 	}
 	have, err := haveTCX()
 	if err != nil {

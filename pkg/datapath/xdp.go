@@ -22,7 +22,7 @@ import (
 // XDPMode is whether and how packets are served by XDP.
 type XDPMode string
 
-// The ways to serve packets by XDP.
+// The modes.
 const (
 	XDPOff XDPMode = "off"
 	// XDPAuto is [XDPNative] on devices whose driver has it, but not on veth: what the

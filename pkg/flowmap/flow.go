@@ -97,7 +97,7 @@ type Flow struct {
 // Tunnel is which way the client's packets go by the tunnel between nodes.
 type Tunnel uint8
 
-// The ways. A flow whose packets leave by the tunnel has no reply entry, for the other
+// The directions. A flow whose packets leave by the tunnel has no reply entry, for the other
 // node answers the client.
 const (
 	NoTunnel Tunnel = iota

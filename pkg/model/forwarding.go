@@ -9,7 +9,7 @@ const AnnotationForwarding = "service.beeline.io/forwarding-mode"
 // Forwarding is how packets reach a backend on another node.
 type Forwarding uint8
 
-// The ways.
+// The forwarding modes.
 const (
 	// DefaultForwarding leaves the choice to the agent's configuration.
 	DefaultForwarding Forwarding = iota
@@ -27,10 +27,10 @@ var forwardingNames = names[Forwarding]{SNAT: "snat", DSR: "dsr", Hybrid: "hybri
 // String returns the name that [ParseForwarding] reads; "" for [DefaultForwarding].
 func (f Forwarding) String() string { return forwardingNames.of(f) }
 
-// Forwardings returns the names of the ways.
+// Forwardings returns the names of the modes.
 func Forwardings() []string { return forwardingNames.all() }
 
-// ParseForwarding returns the way of a name.
+// ParseForwarding returns the mode of a name.
 func ParseForwarding(name string) (Forwarding, error) { return forwardingNames.parse(name) }
 
 // Tunnels reports whether packets of some protocol go in a tunnel.

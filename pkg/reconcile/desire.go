@@ -111,15 +111,15 @@ func (r *Reconciler) complement(svc *model.Service) *model.Service {
 
 // forwarding returns how packets of the Service reach backends on other nodes.
 func (r *Reconciler) forwarding(svc *model.Service) model.Forwarding {
-	way := svc.Forwarding
-	if r.opts.ForwardingRefused != "" && way.Tunnels() {
-		way = model.DefaultForwarding
+	mode := svc.Forwarding
+	if r.opts.ForwardingRefused != "" && mode.Tunnels() {
+		mode = model.DefaultForwarding
 	}
-	way = cmp.Or(way, r.opts.Forwarding)
+	mode = cmp.Or(mode, r.opts.Forwarding)
 	if r.opts.NoTunnel {
 		return model.SNAT
 	}
-	return way
+	return mode
 }
 
 // short returns 1 when a Service with these faults gets less than it asks for.

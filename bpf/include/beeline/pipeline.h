@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A packet's way, the same at every hook; bl_decide, at the end, is the page to read first:
+ * A packet's path, the same at every hook; bl_decide, at the end, is the page to read first:
  *
  *   known flow?   flow_table.h   its entry says where the packet goes
  *   Service       service.h      destination -> frontend -> Service
@@ -36,15 +36,15 @@ static __always_inline enum bl_verdict bl_refuse(struct bl_service_stat_entry *s
 	return drops ? BL_VERDICT_DROPPED : BL_VERDICT_REFUSED;
 }
 
-/* The way of a client's packet by its flow's forward entry; its source is known. */
-static __always_inline void bl_way_to_backend(const struct bl_flow_forward *forward,
-					      struct bl_way *way)
+/* The path of a client's packet by its flow's forward entry; its source is known. */
+static __always_inline void bl_path_to_backend(const struct bl_flow_forward *forward,
+					       struct bl_path *path)
 {
-	way->to.dst = forward->backend;
-	way->to.src_port = forward->source.port;
-	way->to.dst_port = forward->backend_port;
-	way->device = forward->device;
-	way->tunnel = bl_flow_leaves_by_tunnel(forward);
+	path->to.dst = forward->backend;
+	path->to.src_port = forward->source.port;
+	path->to.dst_port = forward->backend_port;
+	path->device = forward->device;
+	path->tunnel = bl_flow_leaves_by_tunnel(forward);
 }
 
 /* Give a new flow a place among the half-open ones, or in bl_overflow. */
@@ -168,18 +168,18 @@ static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
 }
 
 /*
- * Store the entries of a new flow and begin its way. With nothing stored, BL_VERDICT_DROPPED
+ * Store the entries of a new flow and its path. With nothing stored, BL_VERDICT_DROPPED
  * when there was no free source port or no memory, BL_VERDICT_UNKNOWN when the flow is there
  * already.
  */
 __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struct bl_packet *packet,
-					 const struct bl_plan *plan, struct bl_way *way)
+					 const struct bl_plan *plan, struct bl_path *path)
 {
 	struct bl_flow_forward *forward;
 	struct bl_flow_work *work = bl_flow_work_lookup();
 	struct bl_flow_key key;
 
-	if (!packet || !plan || !way || !work)
+	if (!packet || !plan || !path || !work)
 		return BL_VERDICT_DROPPED;
 	forward = &work->forward.forward;
 	bl_plan_make_forward(packet, plan, forward);
@@ -203,8 +203,8 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 		}
 		bl_peers_note(&plan->backend, &plan->source, bl_flow_now());
 	}
-	way->to.src = plan->source;
-	bl_way_to_backend(forward, way);
+	path->to.src = plan->source;
+	bl_path_to_backend(forward, path);
 	return BL_VERDICT_TRANSLATED;
 }
 
@@ -286,7 +286,7 @@ __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *
 static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 						     const struct bl_packet *packet,
 						     enum bl_hook hook, enum bl_former former,
-						     struct bl_way *way)
+						     struct bl_path *path)
 {
 	struct bl_plan plan = {.former = former};
 	enum bl_verdict verdict = bl_plan_balance(packet, hook, &plan);
@@ -307,8 +307,8 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 	}
 	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_hairpin(packet, &plan))
 		return BL_VERDICT_DROPPED;
-	verdict = bl_plan_store(context, packet, &plan, way);
-	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	verdict = bl_plan_store(context, packet, &plan, path);
+	path->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&path->to.dst, &packet->key.src);
 	return verdict;
 }
 
@@ -383,9 +383,9 @@ __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook
 static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
 						      enum bl_hook hook,
 						      struct bl_flow_forward *forward,
-						      struct bl_way *way)
+						      struct bl_path *path)
 {
-	union bl_addr *source = &way->to.src;
+	union bl_addr *source = &path->to.src;
 	__u32 now = bl_flow_now();
 
 	*source = packet->key.src;
@@ -401,11 +401,11 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 		return BL_VERDICT_UNKNOWN;
 	}
 	bl_flow_track(forward, packet, &packet->key.src, true);
-	bl_way_to_backend(forward, way);
+	bl_path_to_backend(forward, path);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))
 		bl_flow_settle(&packet->key, forward, source,
 			       bl_flow_client_device(packet, hook, forward));
-	way->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&way->to.dst, &packet->key.src);
+	path->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&path->to.dst, &packet->key.src);
 	return BL_VERDICT_TRANSLATED;
 }
 
@@ -609,7 +609,7 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 						     const struct bl_packet *packet,
 						     enum bl_hook hook, struct bl_flow_reply *reply,
-						     struct bl_way *way)
+						     struct bl_path *path)
 {
 	__u32 ifindex = hook == BL_HOOK_INGRESS ? packet->ifindex : 0;
 	enum bl_flow_state state = bl_flow_state(reply->bits);
@@ -628,15 +628,15 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	if ((state == BL_FLOW_NEW || packet->tcp_flags & (BL_TCP_SYN | BL_TCP_FIN | BL_TCP_RST)) &&
 	    !bl_flow_note(context, packet, reply, ifindex, now))
 		return BL_VERDICT_PASSES;
-	way->to.src = reply->service;
-	way->to.dst = reply->client;
-	way->to.src_port = reply->service_port;
-	way->to.dst_port = reply->client_port;
-	way->device =
+	path->to.src = reply->service;
+	path->to.dst = reply->client;
+	path->to.src_port = reply->service_port;
+	path->to.dst_port = reply->client_port;
+	path->device =
 		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
-	way->back = hook == BL_HOOK_POD_INGRESS;
-	way->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
-		     packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
+	path->back = hook == BL_HOOK_POD_INGRESS;
+	path->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
+		      packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
 	return BL_VERDICT_TRANSLATED;
 }
 
@@ -688,40 +688,40 @@ static __always_inline enum bl_former bl_flow_former(const struct bl_packet *pac
 }
 
 /*
- * What becomes of @packet; when it is translated, @way says how it goes on.
+ * What becomes of @packet; when it is translated, @path says how it goes on.
  *
  * With BL_SYN_FIRST a SYN begins a flow unseen: that of a new flow is not there, and to look
  * for it costs a quarter of what it costs to store it.
  */
 static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 						 const struct bl_packet *packet, enum bl_hook hook,
-						 struct bl_way *way)
+						 struct bl_path *path)
 {
 	enum bl_former former = BL_FORMER_NONE;
 	enum bl_verdict verdict = BL_VERDICT_UNKNOWN;
 	struct bl_flow_entry *flow;
 
 	if (BL_SYN_FIRST && bl_flow_opens(packet)) {
-		verdict = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, way);
+		verdict = bl_flow_begin(context, packet, hook, BL_FORMER_UNKNOWN, path);
 		if (verdict != BL_VERDICT_UNKNOWN && verdict != BL_VERDICT_PASSES)
 			return verdict;
 	}
 	flow = bl_flow_lookup(&packet->key);
 	if (flow && bl_flow_bits(flow) & BL_FLOW_IS_REPLY)
 		return bl_flow_reply_here(packet, &flow->reply, hook)
-			       ? bl_flow_reply(context, packet, hook, &flow->reply, way)
+			       ? bl_flow_reply(context, packet, hook, &flow->reply, path)
 			       : BL_VERDICT_PASSES;
 	if (hook == BL_HOOK_POD_EGRESS || (!flow && verdict == BL_VERDICT_PASSES))
 		return BL_VERDICT_PASSES;
 	if (flow) {
 		former = bl_flow_former(packet, &flow->forward);
-		verdict = bl_flow_client(packet, hook, &flow->forward, way);
+		verdict = bl_flow_client(packet, hook, &flow->forward, path);
 		if (verdict != BL_VERDICT_UNKNOWN)
 			return verdict;
 	}
 	if (!bl_flow_begins(packet))
 		return BL_VERDICT_PASSES; /* of a connection that somebody else set up */
-	verdict = bl_flow_begin(context, packet, hook, former, way);
+	verdict = bl_flow_begin(context, packet, hook, former, path);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
 	if (verdict == BL_VERDICT_REFUSED && packet->key.proto == IPPROTO_TCP &&
 	    !(packet->tcp_flags & BL_TCP_SYN))

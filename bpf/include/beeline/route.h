@@ -7,7 +7,7 @@
 
 #include <beeline/client.h>
 #include <beeline/node.h>
-#include <beeline/way.h>
+#include <beeline/path.h>
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -91,7 +91,7 @@ static __always_inline void bl_pod_source(const struct bl_packet *packet,
 	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
 }
 
-/* Ask a fib lookup for the way from @src to @dst. */
+/* Ask a fib lookup for the route from @src to @dst. */
 static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
 					 const union bl_addr *src, const union bl_addr *dst)
 {

@@ -212,11 +212,11 @@ func portText(p inspect.Port, wide bool) string {
 	if p.PortName.PortName != "" {
 		name = " " + p.PortName.PortName
 	}
-	way := ""
+	mode := ""
 	if p.Forwarding != "snat" {
-		way = ", " + p.Forwarding
+		mode = ", " + p.Forwarding
 	}
-	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s%s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, way+bounded(p), traffic(p.Counts))
+	fmt.Fprintf(&out, "Port%s %d/%s %s: id %d, %s%s, %s\n", name, p.Port, p.Protocol, p.Family, p.ID, p.Algorithm, mode+bounded(p), traffic(p.Counts))
 	for _, what := range p.Cut {
 		fmt.Fprintf(&out, "  The tables have no room for all of the Service: %s.\n", what)
 	}

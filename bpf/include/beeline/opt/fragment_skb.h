@@ -11,7 +11,7 @@
  * it, for bl_reorder_release.
  */
 __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook hook,
-				   enum bl_verdict verdict, const struct bl_way *way)
+				   enum bl_verdict verdict, const struct bl_path *path)
 {
 	struct bl_fragment_entry entry = {
 		.second = bl_flow_now(),
@@ -21,12 +21,12 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 	struct bl_fragment_key key;
 	bool overtaken;
 
-	if (!packet || !way)
+	if (!packet || !path)
 		return false;
-	entry.to = way->to;
-	entry.device = way->device;
-	entry.back = way->back;
-	entry.tunnel = way->tunnel;
+	entry.to = path->to;
+	entry.device = path->device;
+	entry.back = path->back;
+	entry.tunnel = path->tunnel;
 	bl_fragment_key(packet, hook, &key);
 	former = bpf_map_lookup_elem(&bl_fragment, &key);
 	overtaken = former && former->verdict == BL_VERDICT_UNKNOWN;
@@ -40,17 +40,17 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 
 /* Fill in what became of the first fragment of a datagram. False when it is not known. */
 static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *key,
-						struct bl_way *way, enum bl_verdict *verdict)
+						struct bl_path *path, enum bl_verdict *verdict)
 {
 	const struct bl_fragment_entry *entry = bpf_map_lookup_elem(&bl_fragment, key);
 
 	if (!entry || entry->verdict == BL_VERDICT_UNKNOWN ||
 	    bl_flow_age(bl_flow_now(), entry->second) > BL_FRAGMENT_SECONDS)
 		return false;
-	way->to = entry->to;
-	way->device = entry->device;
-	way->back = entry->back;
-	way->tunnel = entry->tunnel;
+	path->to = entry->to;
+	path->device = entry->device;
+	path->back = entry->back;
+	path->tunnel = entry->tunnel;
 	*verdict = entry->verdict;
 	return true;
 }
@@ -58,18 +58,18 @@ static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *ke
 /* A later fragment: as its first one, when that has come. */
 __noinline enum bl_verdict bl_tc_recall_verdict(struct __sk_buff *skb,
 						const struct bl_packet *packet, enum bl_hook hook,
-						struct bl_way *way)
+						struct bl_path *path)
 {
 	enum bl_verdict verdict = BL_VERDICT_PASSES;
 	struct bl_fragment_key key;
 
-	if (!packet || !way)
+	if (!packet || !path)
 		return BL_VERDICT_DROPPED;
 	bl_fragment_key(packet, hook, &key);
-	if (bl_tc_verdict_known(&key, way, &verdict) || !bl_reorder_wanted(packet))
+	if (bl_tc_verdict_known(&key, path, &verdict) || !bl_reorder_wanted(packet))
 		return verdict;
 	if (bl_reorder_keep(skb, packet, &key))
 		return BL_VERDICT_DROPPED;
-	bl_tc_verdict_known(&key, way, &verdict);
+	bl_tc_verdict_known(&key, path, &verdict);
 	return verdict;
 }

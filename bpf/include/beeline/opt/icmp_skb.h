@@ -41,9 +41,9 @@ static __noinline const struct bl_flow_entry *bl_tc_error_flow(const struct bl_f
 
 /*
  * An ICMP error about a packet of a flow goes to the side that sent that packet. When that is
- * by the tunnel, @way is set and the caller sends it. BL_TC_NO_ERROR for another packet.
+ * by the tunnel, @path is set and the caller sends it. BL_TC_NO_ERROR for another packet.
  */
-__noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, struct bl_way *way)
+__noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, struct bl_path *path)
 {
 	struct bl_icmp_error error = {};
 	const struct bl_flow_forward *forward;
@@ -52,7 +52,7 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 	struct bl_rewrite to = {};
 	__u32 id, ifindex = 0;
 
-	if (!way)
+	if (!path)
 		return TC_ACT_SHOT;
 	if (!bl_icmp_parse(skb, l3, skb->protocol, &error))
 		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS : BL_TC_NO_ERROR;
@@ -69,7 +69,7 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 		to.dst_port = reply->client_port;
 	} else if (bl_flow_leaves_by_tunnel(forward)) {
 		if (hook == BL_HOOK_INGRESS)
-			bl_way_to_backend(forward, way);
+			bl_path_to_backend(forward, path);
 		return BL_TC_PASS;
 	} else {
 		to.src = error.key.src;

@@ -11,7 +11,7 @@
 
 #include <beeline/opt/fragment.h>
 #include <beeline/peers.h>
-#include <beeline/way.h>
+#include <beeline/path.h>
 
 enum bl_reorder_limits {
 	BL_REORDER_GROUPS = 4,

@@ -42,12 +42,12 @@ struct bl_tunnel_end {
 	bool ipv4; /* outer */
 };
 
-/* Find the ends of the tunnel for a packet on its @way. False when one is gone. */
-static __always_inline bool bl_tunnel_ends(const struct bl_way *way,
+/* Find the ends of the tunnel for a packet of this @path. False when one is gone. */
+static __always_inline bool bl_tunnel_ends(const struct bl_path *path,
 					   const struct bl_device_entry *device,
 					   struct bl_tunnel_end *end)
 {
-	const struct bl_node_entry *node = bl_node_lookup(way->to.src_port);
+	const struct bl_node_entry *node = bl_node_lookup(path->to.src_port);
 
 	if (!node)
 		return false;
@@ -64,7 +64,7 @@ static __always_inline __u32 bl_tunnel_overhead(bool ipv4)
 }
 
 /*
- * The outer source port: it spreads flows over the ways between nodes. All fragments of
+ * The outer source port: it spreads flows over the paths between nodes. All fragments of
  * a datagram have the same.
  */
 static __always_inline __be16 bl_tunnel_port_of(const struct bl_packet *packet)
@@ -86,8 +86,9 @@ static __always_inline const struct bl_secret_entry *bl_secret_lookup(void)
 }
 
 /* Fill the headers between the outer IP header and a packet that is @len bytes long. */
-static __always_inline void bl_tunnel_fill(const struct bl_packet *packet, const struct bl_way *way,
-					   __u32 len, struct bl_tunnel_shim *shim)
+static __always_inline void bl_tunnel_fill(const struct bl_packet *packet,
+					   const struct bl_path *path, __u32 len,
+					   struct bl_tunnel_shim *shim)
 {
 	const struct bl_secret_entry *secret = bl_secret_lookup();
 	__u64 sent = secret ? secret->sent : 0;
@@ -104,8 +105,8 @@ static __always_inline void bl_tunnel_fill(const struct bl_packet *packet, const
 	shim->option.class = bpf_htons(BL_TUNNEL_CLASS);
 	shim->option.type = BL_TUNNEL_BACKEND;
 	shim->option.length = sizeof(shim->option) / 4 - 1;
-	shim->option.backend = way->to.dst;
-	shim->option.port = way->to.dst_port;
+	shim->option.backend = path->to.dst;
+	shim->option.port = path->to.dst_port;
 	shim->option.pad = 0;
 	__builtin_memcpy(shim->option.secret, &sent, sizeof(sent));
 }

@@ -50,7 +50,7 @@ static __always_inline bool bl_tunnel_hop(struct __sk_buff *skb, const struct bl
 
 /* Put the outer headers before the packet. */
 static __noinline bool bl_tunnel_wrap4(struct __sk_buff *skb, const struct bl_packet *packet,
-				       const struct bl_way *way, const struct bl_tunnel_end *end,
+				       const struct bl_path *path, const struct bl_tunnel_end *end,
 				       __u8 tos)
 {
 	__u32 len = skb->len - packet->l3;
@@ -61,13 +61,13 @@ static __noinline bool bl_tunnel_wrap4(struct __sk_buff *skb, const struct bl_pa
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
 		return false;
 	bl_tunnel_fill4(end, tos, len + sizeof(headers.shim), &headers.ip);
-	bl_tunnel_fill(packet, way, len, &headers.shim);
+	bl_tunnel_fill(packet, path, len, &headers.shim);
 	return !bpf_skb_store_bytes(skb, packet->l3, &headers, sizeof(headers),
 				    BPF_F_RECOMPUTE_CSUM);
 }
 
 static __noinline bool bl_tunnel_wrap6(struct __sk_buff *skb, const struct bl_packet *packet,
-				       const struct bl_way *way, const struct bl_tunnel_end *end,
+				       const struct bl_path *path, const struct bl_tunnel_end *end,
 				       __u8 tos)
 {
 	__u32 len = skb->len - packet->l3;
@@ -84,7 +84,7 @@ static __noinline bool bl_tunnel_wrap6(struct __sk_buff *skb, const struct bl_pa
 					BPF_F_ADJ_ROOM_ENCAP_L4_UDP))
 		return false;
 	bl_tunnel_fill6(end, tos, len + sizeof(headers.shim), &headers.ip);
-	bl_tunnel_fill(packet, way, len, &headers.shim);
+	bl_tunnel_fill(packet, path, len, &headers.shim);
 	return !bpf_skb_store_bytes(skb, packet->l3, &headers, sizeof(headers),
 				    BPF_F_RECOMPUTE_CSUM);
 }
@@ -94,17 +94,17 @@ static __noinline bool bl_tunnel_wrap6(struct __sk_buff *skb, const struct bl_pa
  * is: the longest that would is then returned, as a negative number.
  */
 __noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *packet,
-			      const struct bl_way *way)
+			      const struct bl_path *path)
 {
 	const struct bl_device_entry *device;
 	struct bl_tunnel_end end;
 	__u32 mtu = 0, overhead;
 	__u8 tos;
 
-	if (!packet || !way)
+	if (!packet || !path)
 		return TC_ACT_SHOT;
-	device = bl_device_lookup(way->device);
-	if (!device || !bl_tunnel_ends(way, device, &end))
+	device = bl_device_lookup(path->device);
+	if (!device || !bl_tunnel_ends(path, device, &end))
 		return TC_ACT_SHOT;
 	overhead = bl_tunnel_overhead(end.ipv4);
 	if (bpf_check_mtu(skb, device->ifindex, &mtu, 0, 0) < 0 || mtu <= overhead)
@@ -112,8 +112,8 @@ __noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *pac
 	if (bl_tunnel_len(skb, packet) > mtu - overhead)
 		return (int)overhead - (int)mtu;
 	if (!bl_tunnel_hop(skb, packet, &tos) ||
-	    !(end.ipv4 ? bl_tunnel_wrap4(skb, packet, way, &end, tos)
-		       : bl_tunnel_wrap6(skb, packet, way, &end, tos)))
+	    !(end.ipv4 ? bl_tunnel_wrap4(skb, packet, path, &end, tos)
+		       : bl_tunnel_wrap6(skb, packet, path, &end, tos)))
 		return TC_ACT_SHOT;
 	bl_count(BL_REASON_TUNNEL_SENT);
 	return bl_skb_send(skb, device->ifindex);
@@ -121,13 +121,13 @@ __noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *pac
 
 /* Send the packet on by the tunnel. */
 static __always_inline int bl_tc_tunnel(struct __sk_buff *skb, const struct bl_packet *packet,
-					const struct bl_way *way)
+					const struct bl_path *path)
 {
 	int action;
 
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
-	action = bl_tunnel_send(skb, packet, way);
+	action = bl_tunnel_send(skb, packet, path);
 	return action < 0 ? bl_answer_too_big(skb, packet, -action) : action;
 }
 

@@ -22,7 +22,7 @@ static __always_inline void bl_xdp_hop4(struct iphdr *ip)
  * the frame is not as it was read.
  */
 static __always_inline bool bl_xdp_wrap(struct xdp_md *xdp, const struct bl_packet *packet,
-					const struct bl_way *way, const struct bl_tunnel_end *end,
+					const struct bl_path *path, const struct bl_tunnel_end *end,
 					const __u8 *macs)
 {
 	void *data = (void *)(long)xdp->data, *limit = (void *)(long)xdp->data_end;
@@ -53,7 +53,7 @@ static __always_inline bool bl_xdp_wrap(struct xdp_md *xdp, const struct bl_pack
 		bl_tunnel_fill6(end, tos, len + sizeof(*shim), &six->ip);
 		shim = &six->shim;
 	}
-	bl_tunnel_fill(packet, way, len, shim);
+	bl_tunnel_fill(packet, path, len, shim);
 	return true;
 }
 
@@ -62,14 +62,14 @@ static __always_inline bool bl_xdp_wrap(struct xdp_md *xdp, const struct bl_pack
  * passes untouched.
  */
 static __noinline int bl_xdp_tunnel(struct xdp_md *xdp, const struct bl_packet *packet,
-				    const struct bl_way *way)
+				    const struct bl_path *path)
 {
-	const struct bl_device_entry *device = bl_device_lookup(way->device);
+	const struct bl_device_entry *device = bl_device_lookup(path->device);
 	__u32 len = packet->l4 + packet->l4_len, overhead;
 	struct bl_tunnel_end end;
 	const __u8 *macs;
 
-	if (!device || !device->root || packet->ttl <= 1 || !bl_tunnel_ends(way, device, &end))
+	if (!device || !device->root || packet->ttl <= 1 || !bl_tunnel_ends(path, device, &end))
 		return XDP_PASS;
 	if (packet->l3 != sizeof(struct ethhdr) || device->tag[0].protocol)
 		return XDP_PASS;
@@ -82,7 +82,7 @@ static __noinline int bl_xdp_tunnel(struct xdp_md *xdp, const struct bl_packet *
 	macs = bl_hop_macs(xdp, end.ipv4, &end.source, &end.node, device->ifindex);
 	if (!macs || bpf_xdp_adjust_head(xdp, -(int)overhead))
 		return XDP_PASS;
-	if (!bl_xdp_wrap(xdp, packet, way, &end, macs))
+	if (!bl_xdp_wrap(xdp, packet, path, &end, macs))
 		return XDP_DROP;
 	bl_count(BL_REASON_XDP_SENT);
 	bl_count(BL_REASON_TUNNEL_SENT);

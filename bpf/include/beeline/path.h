@@ -18,14 +18,14 @@ enum bl_hook {
 /* What becomes of a packet. */
 enum bl_verdict {
 	BL_VERDICT_PASSES, /* untouched */
-	BL_VERDICT_TRANSLATED, /* by struct bl_way */
+	BL_VERDICT_TRANSLATED, /* by struct bl_path */
 	BL_VERDICT_DROPPED,
 	BL_VERDICT_REFUSED, /* the client is told */
 	BL_VERDICT_UNKNOWN, /* it begins a new flow */
 };
 
 /* How a translated packet goes on. */
-struct bl_way {
+struct bl_path {
 	struct bl_rewrite to;
 	/* Index in bl_device; 0 is the host's stack, BL_DEVICE_ROUTED where the route
 	 * leads, BL_DEVICE_HAIRPIN the device it is at, the other way. */
