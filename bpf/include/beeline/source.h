@@ -72,7 +72,8 @@ enum bl_source_limits {
 struct bl_source_walk {
 	struct list_head *head;
 	struct list_head *at;
-	void *address; /* of the device, the next to be looked at; NULL: it has not been begun */
+	/* Of the device, the next to be looked at; NULL when it has none, or was not begun. */
+	void *address;
 	__u32 service;
 	bool ipv4;
 	bool allowed;
@@ -234,6 +235,11 @@ static __noinline bool bl_source_allowed(struct bpf_sock *sk, const union bl_add
 		return bl_source_in_range(service, source);
 	if (!bl_source_begin(sk, &walk))
 		return false;
+	/*
+	 * Linux 6.1 checks the callback for the first step alone. Were it known that this one
+	 * has no address, the kernel would take out what looks at addresses.
+	 */
+	walk.address = bl_source_begin_device(bl_source_device(walk.at), ipv4);
 	bpf_loop(BL_SOURCE_MAX_STEPS, bl_source_visit, &walk, 0);
 	return walk.allowed;
 }
