@@ -66,6 +66,7 @@ func (e *evictions) note(c census) (established, halfOpen int) {
 		return 0, 0
 	}
 	e.entries = sure
+	// What is evicted is of both directions as what is left.
 	flows := sure * int64(c.flows) / int64(max(1, c.entries))
 	before := *e
 	e.established = max(e.established, flows-max(0, e.halfLost))

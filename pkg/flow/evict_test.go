@@ -23,8 +23,8 @@ func (tab *table) setAdded(n uint64) {
 }
 
 // TestEvictions: of connections that a full table has lost, which the kernel does not
-// report, nearly all are counted and none that were not lost; established ones apart from
-// half-open ones.
+// report, nearly all are counted and none that were not lost, but for what the kernel has
+// evicted of one direction more than of the other; established ones apart from half-open ones.
 func TestEvictions(t *testing.T) {
 	tab := newTable(t, 16384)
 	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts})
@@ -64,7 +64,7 @@ func TestEvictions(t *testing.T) {
 	grow(5000, flowmap.StateEstablished)
 	lost := walk()
 	t.Logf("%d flows are lost, counted %d established and %d half-open ones", lost, established, halfOpen)
-	if counted := established + halfOpen; lost < 8000 || counted < lost*9/10 || counted > lost {
+	if counted := established + halfOpen; lost < 8000 || counted < lost*9/10 || counted > lost+lost/100 {
 		t.Errorf("%d of %d lost flows are counted", counted, lost)
 	}
 	if halfOpen < 900 || halfOpen > 1000 {

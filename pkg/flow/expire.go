@@ -46,7 +46,7 @@ type Walk struct {
 	HalfOpen int // flows that are left in the table and not established
 	Overflow int // flows that are left in the overflow table, none of them established
 	// EvictedEstablished and EvictedHalfOpen are flows that the kernel has taken out of the
-	// full table since the walk before, no more than are certain.
+	// full table since the walk before: no more than their entries that certainly were.
 	EvictedEstablished int
 	EvictedHalfOpen    int
 }
