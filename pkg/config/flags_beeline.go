@@ -11,7 +11,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.NodeIPs, "node-ip", "BeelineConfiguration.nodeIPs",
 		"this node's own IP, one of each family (default the Node object's)")
 	bind(f, f.StringSliceVar, &b.ServiceClusterIPRanges, "service-cluster-ip-range", "BeelineConfiguration.serviceClusterIPRanges",
-		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are refused, and --manifests assigns from them")
+		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are dropped, and --manifests assigns from them")
 	bind(f, f.StringVar, &b.ServiceNodePortRange, "service-node-port-range", "BeelineConfiguration.serviceNodePortRange",
 		"ports that --manifests assigns NodePorts from and accepts, as kube-apiserver has it")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",

@@ -28,7 +28,7 @@ type BeelineConfiguration struct {
 	// not given is bindAddress, or as the Node object says.
 	NodeIPs []string `json:"nodeIPs"`
 	// serviceClusterIPRanges are the CIDRs of cluster IPs, one of each family:
-	// unallocated addresses in them are refused, and manifests assigns from them.
+	// unallocated addresses in them are dropped, and manifests assigns from them.
 	ServiceClusterIPRanges []string `json:"serviceClusterIPRanges"`
 	// serviceNodePortRange is what NodePorts of the Services of manifests lie in, as the API
 	// server has it: first-last, first+size or a single port. Defaults to 30000-32767.
@@ -40,10 +40,11 @@ type BeelineConfiguration struct {
 	Algorithm string `json:"algorithm"`
 
 	// allowedAnnotations are the annotations of Services and EndpointSlices that count, by
-	// their full names; those of Beeline's that are left out are told as faults, and their
-	// defaults count; a name that Beeline does not have is not noticed. none stands alone. Defaults to service.beeline.io/ with algorithm, maglev-size,
-	// zone-weights and weight: forwarding-mode, which opens a port on every node and makes
-	// every agent follow all Nodes, has to be named.
+	// their full names, or none alone. One of Beeline's that is left out is reported as a
+	// fault where a Service has it, and its default counts; unknown names are ignored.
+	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights and weight:
+	// forwarding-mode, which opens a port on every node and makes every agent follow all
+	// Nodes, has to be named.
 	AllowedAnnotations []string `json:"allowedAnnotations"`
 
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other
@@ -155,9 +156,9 @@ type TablesConfiguration struct {
 	// maxFlows is twice the number of connections of clients outside of the node; the
 	// least recently used is evicted. When it is not given and conntrack.maxPerCore or
 	// conntrack.min is set to something else than kube-proxy's default, these say it. Else it
-	// follows from the memory, of which the tables that are evicted from take 0.25 %, but at
-	// least 64 MiB where that is no more than 2 %, and no more than a quarter of the limit of
-	// the agent's cgroup: 512 bytes a connection.
+	// follows from the memory, of which the LRU maps take 0.25 %, but at least 64 MiB or 2 %,
+	// whichever is less, and no more than a quarter of the limit of the agent's cgroup: 512
+	// bytes a connection.
 	MaxFlows uint32 `json:"maxFlows"`
 	// maxClients is the number of clients outside of the node with session affinity; the
 	// least recently used is evicted. Defaults as maxAffinityEntries.
