@@ -1,10 +1,13 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -24,8 +27,9 @@ func ask(n *lab.Namespace, network string, to netip.AddrPort, payload string) (a
 	return askBy(s, network, to, payload)
 }
 
-// directPort is the source port of the last direct connection to a server. Below the ports that
-// the kernel gives to clients, none is that of a flow, which would get another one.
+// directPort counts the direct connections to servers, which have source ports of their own:
+// a flow from the same port would get another one. Nobody listens there, and the kernel gives
+// none of them to clients.
 var directPort atomic.Uint32
 
 // askDirectly asks a server by its own address.
@@ -33,10 +37,12 @@ func askDirectly(n *lab.Namespace, network string, server netip.Addr) error {
 	s := n.Socket(network)
 	defer s.Close()
 	unspecified := map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[server.Is4()]
-	if err := s.Bind(netip.AddrPortFrom(unspecified, uint16(10_000+directPort.Add(1)%20_000))); err != nil {
+	err := errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		s.Bind(netip.AddrPortFrom(unspecified, uint16(12_000+directPort.Add(1)%18_000))))
+	if err != nil {
 		return err
 	}
-	_, err := askBy(s, network, netip.AddrPortFrom(server, backendPort), "later")
+	_, err = askBy(s, network, netip.AddrPortFrom(server, backendPort), "later")
 	return err
 }
 
