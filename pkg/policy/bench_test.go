@@ -19,11 +19,9 @@ func BenchmarkSelect(b *testing.B) {
 				port := model.ServicePort{Name: "http", Protocol: model.TCP, Port: 80}
 				list := benchSlices(n, hinted)
 				node := &model.LocalNode{Name: "node-1", Zone: "a"}
-				var memory []Backend
 				b.ReportAllocs()
 				for b.Loop() {
-					memory = memory[:0]
-					Select(&model.Service{}, port, model.IPv4, list, node, &memory)
+					Select(&model.Service{}, port, model.IPv4, list, node)
 				}
 			})
 		}

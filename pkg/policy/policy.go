@@ -72,8 +72,8 @@ type Sets struct {
 // Select returns the sets of one family of a port of svc. list are all the
 // slices of the Service, ordered by name: the order decides between endpoints of
 // the same address and port. node must not be nil; of an unknown name or zone
-// (empty) nothing is local or hinted at. The backends are appended to memory.
-func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode, memory *[]Backend) Sets {
+// (empty) nothing is local or hinted at.
+func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.join(port, family, list, node)
@@ -82,14 +82,14 @@ func Select(svc *model.Service, port model.ServicePort, family model.Family, lis
 
 	cluster, local := clusterFilter(eps, node), localFilter(eps)
 	var sets Sets
-	start := len(*memory)
+	sets.Backends = make([]Backend, 0, len(eps))
 	for i := range eps {
 		e := &eps[i]
 		inCluster, inLocal := cluster(e), local(e)
 		if !inCluster && !inLocal {
 			continue
 		}
-		*memory = append(*memory, e.backend(inCluster, inLocal))
+		sets.Backends = append(sets.Backends, e.backend(inCluster, inLocal))
 		if inCluster && e.weight > 0 {
 			sets.Cluster = Backends
 		}
@@ -102,7 +102,6 @@ func Select(svc *model.Service, port model.ServicePort, family model.Family, lis
 	if sets.Cluster == Backends && sets.Local != Backends {
 		sets.Local = Drop
 	}
-	sets.Backends = slices.Clip((*memory)[start:])
 	return sets
 }
 

@@ -132,7 +132,7 @@ func runSelectCases(t *testing.T, node *model.LocalNode, cases []selectCase) {
 					return list
 				}
 				list := build()
-				got := Select(&model.Service{}, httpPort, family, list, node, new([]Backend))
+				got := Select(&model.Service{}, httpPort, family, list, node)
 				if cluster := show(got.cluster()); cluster != c.cluster {
 					t.Errorf("cluster set = %s, want %s", cluster, c.cluster)
 				}
@@ -343,11 +343,11 @@ func TestJoin(t *testing.T) {
 			{"http", model.SCTP, "reject"},
 		} {
 			port := model.ServicePort{Name: c.name, Protocol: c.protocol, Port: targetPort}
-			if got := show(Select(&model.Service{}, port, family, list, here, new([]Backend)).cluster()); got != c.want {
+			if got := show(Select(&model.Service{}, port, family, list, here).cluster()); got != c.want {
 				t.Errorf("%v, port %q %v: cluster set = %s, want %s", family, c.name, c.protocol, got, c.want)
 			}
 		}
-		if got := show(Select(&model.Service{}, httpPort, other, list, here, new([]Backend)).cluster()); got != "3" {
+		if got := show(Select(&model.Service{}, httpPort, other, list, here).cluster()); got != "3" {
 			t.Errorf("%v: cluster set = %s, want 3", other, got)
 		}
 	}
@@ -355,7 +355,7 @@ func TestJoin(t *testing.T) {
 
 func TestBackendState(t *testing.T) {
 	list := []*model.Slice{httpSlice(model.IPv4, draining(2), draining(1).here())}
-	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here, new([]Backend))
+	sets := Select(&model.Service{}, httpPort, model.IPv4, list, here)
 	local := Backend{
 		AddrPort: netip.MustParseAddrPort("10.0.0.1:8080"),
 		Serving:  true, Terminating: true, NodeName: "here", OnNode: true, Weight: 1,

@@ -235,7 +235,7 @@ func TestSelectRandom(t *testing.T) {
 				{Name: "dns", Protocol: model.UDP},
 				{Name: "", Protocol: model.TCP},
 			} {
-				got := Select(&model.Service{}, port, family, list, node, new([]Backend))
+				got := Select(&model.Service{}, port, family, list, node)
 				want := restate(port, family, list, node)
 				cluster, local := want.sets()
 				if describe(got.cluster()) != cluster || describe(got.local()) != local {

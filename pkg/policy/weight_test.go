@@ -41,7 +41,7 @@ func TestWeights(t *testing.T) {
 					list = append(list, httpSlice(family, p))
 					list[i].Weight = s.weight
 				}
-				sets := Select(&model.Service{ZoneWeights: c.zones}, httpPort, family, list, here, new([]Backend))
+				sets := Select(&model.Service{ZoneWeights: c.zones}, httpPort, family, list, here)
 				if got := weights(sets.cluster()); got != c.cluster {
 					t.Errorf("%s cluster set: %s, want %s", family, got, c.cluster)
 				}

@@ -54,7 +54,6 @@ func (r *Reconciler) share(w *work) {
 			desired = r.tables.CompileAsk(svc, list, &w.localNode)
 		}
 		r.tables.Want(name, &desired, tables.DemandOf(svc, list))
-		desired.Free()
 	}
 	changed, less := r.tables.Share()
 	maps.Copy(w.names, changed)

@@ -433,7 +433,6 @@ func (r *Reconciler) apply(w *work, s *result) {
 				if err == nil || ownFault(err) {
 					r.report(s, name, from[i].svc, from[i].slices, &desired[i], &w.localNode)
 				}
-				desired[i].Free()
 				s.Services++
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"net/netip"
-	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -14,21 +13,6 @@ import (
 type Desired struct {
 	Name  model.Name
 	Ports []ServicePort
-
-	memory *[]policy.Backend // of the sets; nil: it is not used again
-}
-
-// memories hold the sets of a Service: one with many endpoints would else leave as much
-// for the garbage collector each time one of them changes.
-var memories = sync.Pool{New: func() any { return new([]policy.Backend) }}
-
-// Free says that the sets are not read any more: their memory is that of another
-// Desired from then on.
-func (d *Desired) Free() {
-	if d.memory != nil {
-		memories.Put(d.memory)
-	}
-	*d = Desired{Name: d.Name}
 }
 
 // ServicePort is what one family of one port of a Service wants to have.
@@ -66,18 +50,15 @@ func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, m
 	if most < math.MaxUint64 {
 		each = backendsEach(svc, slices, most)
 	}
-	desired := Desired{Name: svc.Name, memory: memories.Get().(*[]policy.Backend)}
-	*desired.memory = (*desired.memory)[:0]
+	desired := Desired{Name: svc.Name}
 	for _, family := range model.Families {
 		if !svc.HasFamily(family) {
 			continue
 		}
 		for i, port := range svc.Ports {
 			sp := compilePort(svc, port, family)
-			sp.Sets = policy.Select(svc, port, family, slices, node, desired.memory)
-			before := len(sp.Sets.Backends)
+			sp.Sets = policy.Select(svc, port, family, slices, node)
 			sp.keep(each)
-			*desired.memory = (*desired.memory)[:len(*desired.memory)-(before-len(sp.Sets.Backends))]
 			if i == 0 {
 				sp.Frontends = append(sp.Frontends, addressFrontends(svc, family)...)
 			}
