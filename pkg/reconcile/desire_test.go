@@ -17,7 +17,7 @@ import (
 // Services at once than are compiled ahead.
 func TestDefaultAlgorithm(t *testing.T) {
 	const services = 150
-	l := start(t, newMaps(t), asIs, reconcile.Options{Algorithm: model.Maglev})
+	l := start(t, newStore(t), asIs, reconcile.Options{Algorithm: model.Maglev})
 	addrs := []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}
 	ip := func(i int) string { return fmt.Sprintf("10.96.1.%d", i) }
 	for i := range services {
@@ -52,7 +52,7 @@ func TestDefaultAlgorithm(t *testing.T) {
 // are gone.
 func TestFaults(t *testing.T) {
 	told := make(chan []model.Fault, 10)
-	l := start(t, newMaps(t), asIs, reconcile.Options{Faults: func(name model.Name, faults []model.Fault) {
+	l := start(t, newStore(t), asIs, reconcile.Options{Faults: func(name model.Name, faults []model.Fault) {
 		if name.Name != "web" {
 			t.Errorf("faults of %s: %v", name, faults)
 		}

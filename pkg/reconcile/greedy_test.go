@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 // ofTenant returns a Service with ports and a slice of two endpoints.
@@ -38,7 +38,7 @@ func ofTenant(namespace, name string, number, ports int) (*model.Service, *model
 // TestGreedyService: whatever rings and weights one tenant asks for, all Services are served,
 // its own with smaller ones; it is told; and a restart changes nothing.
 func TestGreedyService(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	faults := make(map[model.Name][]model.Fault)
 	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { faults[name] = list }}
 	var u source.Update
@@ -71,13 +71,13 @@ func TestGreedyService(t *testing.T) {
 		others = append(others, svc.Name)
 	}
 
-	l := start(t, maps, asIs, opts)
+	l := start(t, held, asIs, opts)
 	l.Apply(u)
 	l.Synced()
 	if s := l.applied(); len(s.Full) > 0 || s.Pending > 0 {
 		t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
 	}
-	first, err := maps.Snapshot()
+	first, err := held.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +104,11 @@ func TestGreedyService(t *testing.T) {
 	}
 
 	slices.Reverse(u.PutServices)
-	again := start(t, maps, func(s tables.Store) tables.Store { return readOnlySlots{s} }, opts)
+	again := start(t, held, func(s tables.Store) tables.Store { return readOnlySlots{s} }, opts)
 	again.Apply(u)
 	again.Synced()
 	again.applied()
-	after, err := maps.Snapshot()
+	after, err := held.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +147,8 @@ func hoarder(number, sourceRanges int) (*model.Service, *model.Slice) {
 // served in full as they come; its own are cut, on each node and after a restart the same
 // ones, and it is told.
 func TestGreedyNamespace(t *testing.T) {
-	sizes := bpfmap.DefaultSizes
-	sizes.Affinity, sizes.UDPPeers = 16, 16
-	sizes.Frontends, sizes.Backends, sizes.SourceRanges = 1<<13, 1<<15, 1<<12
+	narrow := limits
+	narrow.Frontends.Size, narrow.Backends.Size, narrow.SourceRanges.Size = 1<<13, 1<<15, 1<<12
 	var greedy, others source.Update
 	for i := range 12 {
 		svc, slice := hoarder(i, 30+i)
@@ -168,8 +167,8 @@ func TestGreedyNamespace(t *testing.T) {
 	told := make(map[model.Name]bool)
 	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { told[name] = len(list) > 0 }}
 
-	maps := newMapsOf(t, sizes)
-	l := start(t, maps, asIs, opts)
+	held := tablestest.New(t, narrow)
+	l := start(t, held, asIs, opts)
 	for _, u := range []source.Update{greedy, others} {
 		l.Apply(u)
 		l.Synced()
@@ -179,7 +178,7 @@ func TestGreedyNamespace(t *testing.T) {
 			t.Errorf("%d Services get less than they ask for, want %d", s.Short, len(greedy.PutServices))
 		}
 	}
-	first := entriesOf(t, maps)
+	first := entriesOf(t, held)
 	for _, svc := range others.PutServices {
 		if got, want := first[svc.Name], (entries{ports: 2, frontends: 9, backends: 4, ranges: 4}); got != want || told[svc.Name] {
 			t.Errorf("%s has %+v, told %v, want %+v", svc.Name, got, told[svc.Name], want)
@@ -200,8 +199,8 @@ func TestGreedyNamespace(t *testing.T) {
 			first[greedy.PutServices[0].Name], first[greedy.PutServices[1].Name])
 	}
 
-	restarted := start(t, maps, asIs, opts)
-	other := newMapsOf(t, sizes)
+	restarted := start(t, held, asIs, opts)
+	other := tablestest.New(t, narrow)
 	elsewhere := start(t, other, asIs, opts)
 	for _, l := range []*loop{restarted, elsewhere} {
 		for _, u := range []source.Update{others, greedy} {
@@ -210,7 +209,7 @@ func TestGreedyNamespace(t *testing.T) {
 		}
 		l.Synced()
 		l.applied()
-		if got := entriesOf(t, l.maps); !reflect.DeepEqual(got, first) {
+		if got := entriesOf(t, l.store); !reflect.DeepEqual(got, first) {
 			t.Errorf("in another order %+v, before %+v", got, first)
 		}
 	}
@@ -222,9 +221,9 @@ type entries struct {
 	lost                               string // what it says of it
 }
 
-func entriesOf(t *testing.T, maps *bpfmap.Maps) map[model.Name]entries {
+func entriesOf(t *testing.T, held store) map[model.Name]entries {
 	t.Helper()
-	have, err := maps.Snapshot()
+	have, err := held.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // TestUDPLeft: a sync says that endpoints of UDP may have gone when it is the first, and
 // when fewer serve than before.
 func TestUDPLeft(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	dns := func(change ...func(*model.Service)) *model.Service {
 		s := service("dns", "10.96.0.1")
 		s.Ports = []model.ServicePort{{Protocol: model.UDP, Port: 53}}
@@ -88,7 +88,7 @@ func TestUDPLeft(t *testing.T) {
 
 // TestServes: an endpoint serves what the sources have told last.
 func TestServes(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	name := tables.ServicePortName{
 		Port:   model.PortName{Service: model.Name{Namespace: "default", Name: "web"}, Protocol: model.TCP},
 		Family: model.IPv4,

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func on(service string, nodes ...string) *model.Slice {
 // when they are not.
 func (l *loop) tunnels(name string) map[string]string {
 	l.t.Helper()
-	have, err := l.maps.Snapshot()
+	have, err := l.store.Snapshot()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -68,20 +69,21 @@ func (l *loop) eventuallyTunnels(name string, want map[string]string) {
 	l.t.Fatalf("%s is tunneled to %v, want %v", name, got, want)
 }
 
-// nodes returns the names of the nodes in the maps, that of this one with a star.
+// nodes returns the names of the nodes in the tables, in order, that of this one with a star.
 func (l *loop) nodes() string {
 	l.t.Helper()
-	list, err := nodemap.New(l.maps).List()
+	have, err := l.store.Snapshot()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	var names []string
-	for _, n := range list {
+	for _, n := range have.Nodes {
 		if n.Self {
 			n.Name += "*"
 		}
 		names = append(names, n.Name)
 	}
+	slices.Sort(names)
 	return strings.Join(names, " ")
 }
 
@@ -104,7 +106,7 @@ func forwarding(f model.Forwarding) func(*model.Service) {
 // tunneled one lead to their nodes, which come and go.
 func TestForwarding(t *testing.T) {
 	self := model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}
-	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: self, Forwarding: model.Hybrid})
+	l := start(t, newStore(t), asIs, reconcile.Options{LocalNode: self, Forwarding: model.Hybrid})
 	l.Apply(put(
 		service("a", "10.96.0.1"), on("a", "n1", "n2", "here", ""),
 		service("b", "10.96.0.2", forwarding(model.SNAT)), on("b", "n1"),
@@ -126,7 +128,7 @@ func TestForwarding(t *testing.T) {
 // TestPeersAreFollowedWhenAsked: a source that can be spared the nodes is asked for them
 // when the first Service wants the tunnel, and what a former agent knew serves until then.
 func TestPeersAreFollowedWhenAsked(t *testing.T) {
-	maps := newMaps(t)
+	maps := newMaps(t) // and the answers of nodes, which only the map of the kernel has
 	run := func(name string, fn func(t *testing.T, l *loop, asked chan bool)) {
 		t.Run(name, func(t *testing.T) {
 			asked := make(chan bool, 100)
@@ -173,7 +175,7 @@ func TestPeersAreFollowedWhenAsked(t *testing.T) {
 // counts; a node that takes no part minds no Service.
 func TestForwardingRefused(t *testing.T) {
 	told := make(chan []model.Fault, 10)
-	l := start(t, newMaps(t), asIs, reconcile.Options{
+	l := start(t, newStore(t), asIs, reconcile.Options{
 		ForwardingRefused: "cannot be had",
 		Faults:            func(_ model.Name, faults []model.Fault) { told <- faults },
 	})
@@ -188,7 +190,7 @@ func TestForwardingRefused(t *testing.T) {
 		t.Errorf("faults are %v, want %v", got, want)
 	}
 
-	l = start(t, newMaps(t), asIs, reconcile.Options{NoTunnel: true, Forwarding: model.DSR})
+	l = start(t, newStore(t), asIs, reconcile.Options{NoTunnel: true, Forwarding: model.DSR})
 	l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), on("a", "n1"), node("n1", "192.0.2.1")))
 	l.Synced()
 	l.eventually("10.96.0.1:80", "10.1.0.1:8080")

@@ -16,14 +16,21 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-// loop is a reconciler at work over maps in the kernel.
+// store is what a reconciler works over: tables in memory or the kernel's maps.
+type store interface {
+	tables.Store
+	Snapshot() (tables.Snapshot, error)
+}
+
+// loop is a reconciler at work over a store.
 type loop struct {
 	*reconcile.Reconciler
 	t     *testing.T
-	maps  *bpfmap.Maps
+	store store
 	syncs chan outcome
 }
 
@@ -56,21 +63,21 @@ func (r *recorder) Programmed(family model.Family, triggered, _ time.Time) {
 
 func (r *recorder) Tables(_ []tables.Fill, full map[string]bool) { r.now.Full = full }
 
-// start runs a reconciler over maps until the test ends. wrap may put something
-// between the tables and the maps.
-func start(t *testing.T, maps *bpfmap.Maps, wrap func(tables.Store) tables.Store, opts reconcile.Options) *loop {
+// start runs a reconciler over what is held until the test ends. wrap may put something
+// between the tables and it.
+func start(t *testing.T, holds store, wrap func(tables.Store) tables.Store, opts reconcile.Options) *loop {
 	t.Helper()
-	store := wrap(maps)
-	have, err := maps.Snapshot()
+	writes := wrap(holds)
+	have, err := holds.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &loop{t: t, maps: maps, syncs: make(chan outcome, 1000)}
+	l := &loop{t: t, store: holds, syncs: make(chan outcome, 1000)}
 	if opts.Complete == nil {
 		opts.Complete = func(context.Context) error { return nil }
 	}
 	l.record(&opts)
-	l.Reconciler = reconcile.New(tables.Restore(store, have), store, opts)
+	l.Reconciler = reconcile.New(tables.Restore(writes, have), writes, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -108,19 +115,28 @@ func (l *loop) applied() outcome {
 
 func asIs(s tables.Store) tables.Store { return s }
 
-// newMaps makes maps that are pinned nowhere.
-func newMaps(t *testing.T) *bpfmap.Maps {
+// newStore makes tables in memory, with the sizes that the agent has by default.
+func newStore(t *testing.T) *tablestest.Store {
 	t.Helper()
-	sizes := bpfmap.DefaultSizes
-	sizes.Affinity, sizes.UDPPeers = 16, 16
-	return newMapsOf(t, sizes)
+	return tablestest.New(t, limits)
 }
 
-func newMapsOf(t *testing.T, sizes bpfmap.Sizes) *bpfmap.Maps {
+// limits are those of the agent's maps by default.
+var limits = func() tables.Limits {
+	l := tablestest.Roomy
+	l.Services.Size, l.Backends.Size, l.Slots.Size = bpfmap.DefaultSizes.Services, bpfmap.DefaultSizes.Backends, bpfmap.DefaultSizes.Slots
+	l.Frontends.Size, l.SourceRanges.Size = bpfmap.DefaultSizes.Frontends, bpfmap.DefaultSizes.SourceRanges
+	return l
+}()
+
+// newMaps makes maps of the kernel that are pinned nowhere.
+func newMaps(t *testing.T) *bpfmap.Maps {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for BPF maps")
 	}
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers = 16, 16
 	maps, err := bpfmap.Load(t.TempDir(), sizes)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +153,7 @@ func newMapsOf(t *testing.T, sizes bpfmap.Sizes) *bpfmap.Maps {
 // there is no such frontend.
 func (l *loop) leads(addr string) []string {
 	l.t.Helper()
-	have, err := l.maps.Snapshot()
+	have, err := l.store.Snapshot()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -209,16 +225,16 @@ func put(objects ...any) source.Update {
 }
 
 func TestNothingIsRemovedBeforeTheSourceIsComplete(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	t.Run("first agent", func(t *testing.T) {
-		l := start(t, maps, asIs, reconcile.Options{})
+		l := start(t, held, asIs, reconcile.Options{})
 		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
 		l.Apply(put(service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2")))
 		l.Synced()
 		l.eventually("10.96.0.2:80", "10.0.0.2:8080")
 	})
 	var complete atomic.Bool
-	l := start(t, maps, asIs, reconcile.Options{Complete: func(context.Context) error { complete.Store(true); return nil }})
+	l := start(t, held, asIs, reconcile.Options{Complete: func(context.Context) error { complete.Store(true); return nil }})
 	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.9")))
 	time.Sleep(100 * time.Millisecond) // for a fault to show
 	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) || complete.Load() {
@@ -249,7 +265,7 @@ func (s *stubborn) PutFrontend(key tables.FrontendKey, f tables.Frontend) error 
 func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
 	broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 	broken.times.Store(4)
-	l := start(t, newMaps(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+	l := start(t, newStore(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
 	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
 	l.Apply(put(service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2")))
 	l.Synced()
@@ -269,7 +285,7 @@ func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
 }
 
 func TestZoneOfTheNodeDecidesHints(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "n1", Zone: "east"}})
+	l := start(t, newStore(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "n1", Zone: "east"}})
 	hinted := slice("a-1", "a", "10.0.0.1", "10.0.0.2")
 	hinted.Endpoints[0].ZoneHints = []string{"east"}
 	hinted.Endpoints[1].ZoneHints = []string{"west"}
@@ -281,7 +297,7 @@ func TestZoneOfTheNodeDecidesHints(t *testing.T) {
 }
 
 func TestSliceMovesToAnotherService(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	l.Apply(put(service("a", "10.96.0.1"), service("b", "10.96.0.2"), slice("s", "a", "10.0.0.1")))
 	l.Synced()
 	l.eventually("10.96.0.1:80", "10.0.0.1:8080")
@@ -294,7 +310,7 @@ func TestSliceMovesToAnotherService(t *testing.T) {
 
 func TestAddressGoesToTheNextWhenItsServiceGoes(t *testing.T) {
 	external := func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	l.Apply(put(
 		service("a", "10.96.0.1", external), slice("a-1", "a", "10.0.0.1"),
 		service("b", "10.96.0.2", external), slice("b-1", "b", "10.0.0.2"),
@@ -307,9 +323,9 @@ func TestAddressGoesToTheNextWhenItsServiceGoes(t *testing.T) {
 }
 
 func TestRunEndsWhenTheTablesCannotBePutToWork(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	failure := errors.New("no cgroup")
-	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
+	r := reconcile.New(tables.New(held), held, reconcile.Options{
 		Complete: func(context.Context) error { return failure },
 	})
 	r.Synced()

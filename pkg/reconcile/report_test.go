@@ -36,7 +36,7 @@ func balanced(s *model.Service) {
 }
 
 func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "here"}})
+	l := start(t, newStore(t), asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "here"}})
 	name := model.Name{Namespace: "default", Name: "a"}
 	check := func(port uint16, local int) []policy.HealthCheck {
 		return []policy.HealthCheck{{Service: name, Family: model.IPv4, Port: port, Local: local}}
@@ -74,9 +74,9 @@ func TestChecksFollowEndpointsOfThisNode(t *testing.T) {
 // TestSyncedIsLast: whoever is told of a sync knows what came of it when Synced is called, and
 // of nodes and endpoints of UDP only when there is something to tell.
 func TestSyncedIsLast(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	told := make(chan string, 100)
-	r := reconcile.New(tables.New(maps), maps, reconcile.Options{
+	r := reconcile.New(tables.New(held), held, reconcile.Options{
 		LocalNode:    model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}},
 		Complete:     func(context.Context) error { return nil },
 		Forwarding:   model.DSR,
@@ -115,7 +115,7 @@ func TestSyncedIsLast(t *testing.T) {
 }
 
 func TestTriggersAreToldOnce(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	soon := time.Now().Add(time.Hour)
 	at := func(when time.Time, addrs ...string) *model.Slice {
 		s := slice("a-1", "a", addrs...)
@@ -155,7 +155,7 @@ func TestTriggersAreToldOnce(t *testing.T) {
 func TestOldest(t *testing.T) {
 	broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 	broken.times.Store(6)
-	l := start(t, newMaps(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+	l := start(t, newStore(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
 	if !l.Oldest().IsZero() {
 		t.Errorf("oldest is %s before any change", l.Oldest())
 	}
@@ -182,7 +182,7 @@ func TestOldest(t *testing.T) {
 }
 
 func TestQueueCounts(t *testing.T) {
-	l := start(t, newMaps(t), asIs, reconcile.Options{})
+	l := start(t, newStore(t), asIs, reconcile.Options{})
 	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1"), slice("a-2", "a", "10.0.0.2")))
 	l.Apply(source.Update{LocalNode: &model.LocalNode{Zone: "z"}})
 	got := l.Queue()

@@ -17,10 +17,10 @@ import (
 // TestBackoffIsPerService: an address that two Services want for ever does not make a
 // passing error of a third one last.
 func TestBackoffIsPerService(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
 		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.3")}
-		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		l := start(t, held, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
 		external := func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }
 		l.Apply(put(
 			service("a", "10.96.0.1", external), slice("a-1", "a", "10.0.0.1"),
@@ -41,11 +41,11 @@ func TestBackoffIsPerService(t *testing.T) {
 // TestBackoffGrows: what lasts is tried again ever less often, at least twice a minute, and
 // at once after a change.
 func TestBackoffGrows(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
 		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 		broken.times.Store(1 << 30)
-		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		l := start(t, held, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
 		tries := func(d time.Duration) int32 {
 			before := broken.times.Load()
 			time.Sleep(d)
@@ -101,11 +101,11 @@ func TestLastingFailureShows(t *testing.T) {
 		"a node cannot be cleared": func(n *nodeless) *atomic.Bool { return &n.clear },
 	} {
 		t.Run(name, func(t *testing.T) {
-			maps := newMaps(t)
+			held := newStore(t)
 			synctest.Test(t, func(t *testing.T) {
 				store := new(nodeless)
 				fails := fail(store)
-				l := start(t, maps, func(s tables.Store) tables.Store { store.Store = s; return store },
+				l := start(t, held, func(s tables.Store) tables.Store { store.Store = s; return store },
 					reconcile.Options{LocalNode: model.LocalNode{Name: "here"}, Forwarding: model.DSR})
 				l.Apply(put(service("a", "10.96.0.1"), on("a", "n1"), node("n1", "192.0.2.1"), node("n2", "192.0.2.2")))
 				l.Synced()
@@ -130,11 +130,11 @@ func TestLastingFailureShows(t *testing.T) {
 
 // TestAgeCountsFromTheFullList: what a source that takes long hands over ahead is not late.
 func TestAgeCountsFromTheFullList(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
 		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 		broken.times.Store(1 << 30)
-		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
+		l := start(t, held, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})
 		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1")))
 		time.Sleep(10 * time.Minute)
 		begin := time.Now()
@@ -148,7 +148,7 @@ func TestAgeCountsFromTheFullList(t *testing.T) {
 
 // TestFailuresAreTold: each attempt that failed, when the next one is, and the end of them.
 func TestFailuresAreTold(t *testing.T) {
-	maps := newMaps(t)
+	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
 		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 		broken.times.Store(10) // the port's entry and the address's, five attempts
@@ -157,7 +157,7 @@ func TestFailuresAreTold(t *testing.T) {
 			*reconcile.Failure
 		}
 		var all []told
-		l := start(t, maps, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{
+		l := start(t, held, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{
 			Failed: func(service model.Name, f *reconcile.Failure) {
 				if service.Name != "a" {
 					t.Errorf("told of %s", service)

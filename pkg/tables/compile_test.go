@@ -25,7 +25,7 @@ func lines(d Desired) []string {
 func TestCompileFrontends(t *testing.T) {
 	addr := netip.MustParseAddr
 	full := model.Service{
-		Name:            named("web"),
+		Name:            model.Name{Namespace: "ns", Name: "web"},
 		Type:            "LoadBalancer",
 		ClusterIPs:      []netip.Addr{addr("10.96.0.1"), addr("fd00::1")},
 		ExternalIPs:     []netip.Addr{addr("192.0.2.1")},
@@ -113,7 +113,7 @@ func TestCompileFrontends(t *testing.T) {
 
 func TestCompilePort(t *testing.T) {
 	svc := &model.Service{
-		Name:            named("web"),
+		Name:            model.Name{Namespace: "ns", Name: "web"},
 		Type:            "LoadBalancer",
 		ClusterIPs:      []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
@@ -123,7 +123,7 @@ func TestCompilePort(t *testing.T) {
 		AffinitySeconds: 17,
 	}
 	slice := &model.Slice{
-		Name: named("web-1"), Service: "web", Family: model.IPv4,
+		Name: model.Name{Namespace: "ns", Name: "web-1"}, Service: "web", Family: model.IPv4,
 		Ports: []model.SlicePort{{Name: "http", Protocol: model.TCP, Port: 8080}},
 		Endpoints: []model.Endpoint{
 			{Addr: netip.MustParseAddr("10.1.0.1"), NodeName: "here", Ready: true, Serving: true},

@@ -1,4 +1,4 @@
-package tables
+package tables_test
 
 import (
 	"errors"
@@ -11,12 +11,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/maglev"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 // weighed is onePort with weights for the endpoints, all in both sets.
-func weighed(algorithm model.Algorithm, weights ...uint16) Desired {
+func weighed(algorithm model.Algorithm, weights ...uint16) tables.Desired {
 	all := endpoints(len(weights))
-	d := onePort("a", vip(1), FrontendClusterIP, all, all)
+	d := onePort("a", vip(1), tables.FrontendClusterIP, all, all)
 	sp := &d.Ports[0]
 	sp.Algorithm = algorithm
 	for i, w := range weights {
@@ -27,18 +29,18 @@ func weighed(algorithm model.Algorithm, weights ...uint16) Desired {
 
 // slotsOfOnly returns the last octets of the addresses in the slots of the only
 // Service's sets.
-func slotsOfOnly(t *testing.T, m *memory) (cluster, local []byte) {
+func slotsOfOnly(t *testing.T, m *tablestest.Store) (cluster, local []byte) {
 	t.Helper()
-	if len(m.services) != 1 {
-		t.Fatalf("%d services", len(m.services))
+	if len(m.Services) != 1 {
+		t.Fatalf("%d services", len(m.Services))
 	}
-	octets := func(set Set) (list []byte) {
-		for _, slot := range slotsOf(set) {
-			list = append(list, m.backends[m.slots[slot]].AddrPort.Addr().As4()[3])
+	octets := func(set tables.Set) (list []byte) {
+		for i := range set.Count {
+			list = append(list, m.Backends[m.Slots[set.First+i]].AddrPort.Addr().As4()[3])
 		}
 		return list
 	}
-	return octets(m.services[0].Cluster), octets(m.services[0].Local)
+	return octets(m.Services[0].Cluster), octets(m.Services[0].Local)
 }
 
 func TestLayouts(t *testing.T) {
@@ -56,8 +58,8 @@ func TestLayouts(t *testing.T) {
 		{model.WeightedRoundRobin, []uint16{5, 1, 1}, "[0 0 1 0 2 0 0]"},
 		{model.WeightedRoundRobin, []uint16{7, 7, 0}, "[0 1]"},
 	} {
-		store := newMemory(t, roomy)
-		apply(t, New(store), weighed(tt.algorithm, tt.weights...))
+		store := tablestest.New(t, tablestest.Roomy)
+		apply(t, tables.New(store), weighed(tt.algorithm, tt.weights...))
 		cluster, local := slotsOfOnly(t, store)
 		if got := fmt.Sprint(cluster); got != tt.want {
 			t.Errorf("%s %v: %s, want %s", tt.algorithm, tt.weights, got, tt.want)
@@ -76,17 +78,17 @@ func TestRings(t *testing.T) {
 			for _, prepared := range []bool{false, true} {
 				d := weighed(algorithm, 3, 1, 0, 2)
 				if used {
-					d.Ports[0].Frontends[0].Flags = InternalLocal
+					d.Ports[0].Frontends[0].Flags = tables.InternalLocal
 				}
-				store := newMemory(t, roomy)
-				tables := New(store)
+				store := tablestest.New(t, tablestest.Roomy)
+				tbl := tables.New(store)
 				if prepared {
-					tables.Prepare([]Desired{d})
-					if d.Ports[0].rings[0] == nil || d.Ports[0].rings[1] != nil != used {
-						t.Fatalf("%s: prepared %d and %d slots", algorithm, len(d.Ports[0].rings[0]), len(d.Ports[0].rings[1]))
+					tbl.Prepare([]tables.Desired{d})
+					if d.Ports[0].Rings()[0] == nil || d.Ports[0].Rings()[1] != nil != used {
+						t.Fatalf("%s: prepared %d and %d slots", algorithm, len(d.Ports[0].Rings()[0]), len(d.Ports[0].Rings()[1]))
 					}
 				}
-				apply(t, tables, d)
+				apply(t, tbl, d)
 				var list []maglev.Backend
 				for _, b := range d.Ports[0].Sets.Backends {
 					list = append(list, maglev.Backend{AddrPort: b.AddrPort, Weight: uint32(b.Weight)})
@@ -105,8 +107,8 @@ func TestRings(t *testing.T) {
 				if !slices.Equal(local, want) {
 					t.Errorf("%s, local set used %t: %d slots", algorithm, used, len(local))
 				}
-				if store.services[0].Algorithm != algorithm {
-					t.Errorf("the algorithm is %s", store.services[0].Algorithm)
+				if store.Services[0].Algorithm != algorithm {
+					t.Errorf("the algorithm is %s", store.Services[0].Algorithm)
 				}
 			}
 		}
@@ -116,20 +118,20 @@ func TestRings(t *testing.T) {
 // TestRingIDs: neither ids nor the order in which endpoints came change a ring.
 func TestRingIDs(t *testing.T) {
 	all := endpoints(12)
-	with := func(addrs []netip.AddrPort) Desired {
-		d := onePort("a", vip(1), FrontendClusterIP, addrs, nil)
+	with := func(addrs []netip.AddrPort) tables.Desired {
+		d := onePort("a", vip(1), tables.FrontendClusterIP, addrs, nil)
 		d.Ports[0].Algorithm, d.Ports[0].RingSize = model.Maglev, 1021
 		return d
 	}
-	store := newMemory(t, roomy)
-	apply(t, New(store), with(all))
+	store := tablestest.New(t, tablestest.Roomy)
+	apply(t, tables.New(store), with(all))
 	want, _ := slotsOfOnly(t, store)
 
-	store = newMemory(t, roomy)
-	tables := New(store)
+	store = tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	for _, some := range [][]netip.AddrPort{all[6:], all[3:9], all[:2], all[1:11], all} {
-		apply(t, tables, with(some))
-		grace(store, tables)
+		apply(t, tbl, with(some))
+		grace(store, tbl)
 	}
 	got, _ := slotsOfOnly(t, store)
 	if !slices.Equal(got, want) {
@@ -139,17 +141,17 @@ func TestRingIDs(t *testing.T) {
 
 // TestPrepareUnchanged: a ring is made only when its set has changed.
 func TestPrepareUnchanged(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
-	apply(t, tables, weighed(model.Maglev, 1, 2, 3))
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
+	apply(t, tbl, weighed(model.Maglev, 1, 2, 3))
 	for _, tt := range []struct {
 		name    string
-		desired Desired
+		desired tables.Desired
 		made    bool
 	}{
 		{"nothing", weighed(model.Maglev, 1, 2, 3), false},
 		{"another hash", weighed(model.SourceHash, 1, 2, 3), false},
-		{"conditions", func() Desired {
+		{"conditions", func() tables.Desired {
 			d := weighed(model.Maglev, 1, 2, 3)
 			d.Ports[0].Sets.Backends[0].Terminating = true
 			return d
@@ -158,14 +160,14 @@ func TestPrepareUnchanged(t *testing.T) {
 		{"a weight", weighed(model.Maglev, 1, 2, 4), true},
 		{"one more", weighed(model.Maglev, 1, 2, 3, 1), true},
 	} {
-		tables.Prepare([]Desired{tt.desired})
-		if made := tt.desired.Ports[0].rings[0] != nil; made != tt.made {
+		tbl.Prepare([]tables.Desired{tt.desired})
+		if made := tt.desired.Ports[0].Rings()[0] != nil; made != tt.made {
 			t.Errorf("changed: %s; made a ring: %t", tt.name, made)
 		}
 	}
-	before := store.services[0].Cluster
-	apply(t, tables, weighed(model.SourceHash, 1, 2, 3, 0))
-	if store.services[0].Cluster != before {
+	before := store.Services[0].Cluster
+	apply(t, tbl, weighed(model.SourceHash, 1, 2, 3, 0))
+	if store.Services[0].Cluster != before {
 		t.Error("a ring that did not change was written again")
 	}
 }
@@ -173,53 +175,53 @@ func TestPrepareUnchanged(t *testing.T) {
 // TestNoWeight: who loses its weight keeps what it serves, and gets a new
 // generation by neither losing nor regaining it.
 func TestNoWeight(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
-	apply(t, tables, weighed(model.Random, 1, 1))
-	id, b := store.backendAt(endpoints(2)[1])
-	apply(t, tables, weighed(model.Random, 1, 0))
-	if got := store.backends[id]; !store.valid(id, b.Generation, InCluster) || got.State&NoNew == 0 || got.Weight != 0 {
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
+	apply(t, tbl, weighed(model.Random, 1, 1))
+	id, b := store.BackendAt(endpoints(2)[1])
+	apply(t, tbl, weighed(model.Random, 1, 0))
+	if got := store.Backends[id]; !store.Valid(id, b.Generation, tables.InCluster) || got.State&tables.NoNew == 0 || got.Weight != 0 {
 		t.Errorf("without a weight it is %+v", got)
 	}
 	none := weighed(model.Random, 0, 0)
 	none.Ports[0].Sets.Cluster, none.Ports[0].Sets.Local = policy.Reject, policy.Reject
-	apply(t, tables, none)
-	if got := store.services[0].Cluster; got != (Set{Kind: policy.Reject}) {
+	apply(t, tbl, none)
+	if got := store.Services[0].Cluster; got != (tables.Set{Kind: policy.Reject}) {
 		t.Errorf("the set of no weight is %+v", got)
 	}
-	if !store.valid(id, b.Generation, InCluster) {
+	if !store.Valid(id, b.Generation, tables.InCluster) {
 		t.Error("void when all lost their weight")
 	}
-	apply(t, tables, weighed(model.Random, 1, 5))
-	if got := store.backends[id]; !store.valid(id, b.Generation, InCluster) || got.State&NoNew != 0 || got.Weight != 5 {
+	apply(t, tbl, weighed(model.Random, 1, 5))
+	if got := store.Backends[id]; !store.Valid(id, b.Generation, tables.InCluster) || got.State&tables.NoNew != 0 || got.Weight != 5 {
 		t.Errorf("with a weight again it is %+v", got)
 	}
 }
 
 // TestRingDoesNotFit: endpoints are served without the ring, which is tried again.
 func TestRingDoesNotFit(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Slots.Size = 1024
-	store := newMemory(t, limits)
-	tables := New(store)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
 	d := weighed(model.Maglev, 1, 1, 1)
-	if _, err := tables.Apply(d); !errors.Is(err, ErrFull) {
+	if _, err := tbl.Apply(d); !errors.Is(err, tables.ErrFull) {
 		t.Fatalf("error %v", err)
 	}
 	if got, _ := slotsOfOnly(t, store); !slices.Equal(got, []byte{0, 1, 2}) {
 		t.Errorf("slots %v", got)
 	}
 	d.Ports[0].RingSize = 251
-	apply(t, tables, d)
-	grace(store, tables)
-	apply(t, tables, d)
+	apply(t, tbl, d)
+	grace(store, tbl)
+	apply(t, tbl, d)
 	if got, _ := slotsOfOnly(t, store); len(got) != 251 {
 		t.Errorf("%d slots", len(got))
 	}
-	before := maps.Clone(store.slots)
-	tables = Restore(store, store.snapshot())
-	apply(t, tables, d)
-	if !maps.Equal(store.slots, before) || !tables.Retire().Empty() {
+	before := maps.Clone(store.Slots)
+	tbl = restored(store)
+	apply(t, tbl, d)
+	if !maps.Equal(store.Slots, before) || !tbl.Retire().Empty() {
 		t.Error("a restart wrote the ring again")
 	}
 }

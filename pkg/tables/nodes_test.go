@@ -1,4 +1,4 @@
-package tables
+package tables_test
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 func nodeAt(name string, addrs ...string) *model.Node {
@@ -19,8 +21,8 @@ func nodeAt(name string, addrs ...string) *model.Node {
 }
 
 // tunneled is a Service with one endpoint on each of the nodes.
-func tunneled(name string, n int, hosts ...string) Desired {
-	d := onePort(name, vip(n), FrontendClusterIP, endpoints(len(hosts)), nil)
+func tunneled(name string, n int, hosts ...string) tables.Desired {
+	d := onePort(name, vip(n), tables.FrontendClusterIP, endpoints(len(hosts)), nil)
 	d.Ports[0].Tunnels = true
 	for i, host := range hosts {
 		d.Ports[0].Sets.Backends[i].NodeName = host
@@ -28,9 +30,9 @@ func tunneled(name string, n int, hosts ...string) Desired {
 	return d
 }
 
-func setNodes(t *testing.T, tables *Tables, nodes ...*model.Node) []model.Name {
+func setNodes(t *testing.T, tbl *tables.Tables, nodes ...*model.Node) []model.Name {
 	t.Helper()
-	affected, err := tables.SetNodes(nodes, "here")
+	affected, err := tbl.SetNodes(nodes, "here")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +42,13 @@ func setNodes(t *testing.T, tables *Tables, nodes ...*model.Node) []model.Name {
 // TestNodesAffectServices: a node that comes, goes or gets another tunnel affects the
 // Services that tunnel to it, and no others.
 func TestNodesAffectServices(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
-	apply(t, tables, tunneled("a", 1, "n1", "n2"))
-	apply(t, tables, tunneled("b", 2, "n2"))
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
+	apply(t, tbl, tunneled("a", 1, "n1", "n2"))
+	apply(t, tbl, tunneled("b", 2, "n2"))
 	plain := tunneled("c", 3, "n1")
 	plain.Ports[0].Tunnels = false
-	apply(t, tables, plain)
+	apply(t, tbl, plain)
 
 	n1, n2, here := nodeAt("n1", "192.0.2.1"), nodeAt("n2", "192.0.2.2"), nodeAt("here", "192.0.2.9")
 	for _, step := range []struct {
@@ -61,71 +63,71 @@ func TestNodesAffectServices(t *testing.T) {
 		{"n2 has another tunnel", []*model.Node{n1, nodeAt("n2", "192.0.2.22"), here}, []model.Name{named("a"), named("b")}},
 		{"n1 goes", []*model.Node{nodeAt("n2", "192.0.2.22"), here}, []model.Name{named("a")}},
 	} {
-		if got := setNodes(t, tables, step.nodes...); !slices.Equal(got, step.affected) {
+		if got := setNodes(t, tbl, step.nodes...); !slices.Equal(got, step.affected) {
 			t.Errorf("%s: affected are %v, want %v", step.what, got, step.affected)
 		}
-		apply(t, tables, tunneled("a", 1, "n1", "n2"))
-		apply(t, tables, tunneled("b", 2, "n2"))
-		if err := tables.DropNodes(); err != nil {
+		apply(t, tbl, tunneled("a", 1, "n1", "n2"))
+		apply(t, tbl, tunneled("b", 2, "n2"))
+		if err := tbl.DropNodes(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	v := store.view()
-	if at := v[web("b")].nodes[endpoints(1)[0]]; at != netip.MustParseAddr("192.0.2.22") {
+	v := store.View()
+	if at := v[web("b")].Nodes[endpoints(1)[0]]; at != netip.MustParseAddr("192.0.2.22") {
 		t.Errorf("the backend of b is at %s", at)
 	}
-	if at := v[web("a")].nodes[endpoints(1)[0]]; at.IsValid() {
+	if at := v[web("a")].Nodes[endpoints(1)[0]]; at.IsValid() {
 		t.Errorf("the first backend of a is at %s, its node is gone", at)
 	}
-	if at := v[web("c")].nodes[endpoints(1)[0]]; at.IsValid() {
+	if at := v[web("c")].Nodes[endpoints(1)[0]]; at.IsValid() {
 		t.Errorf("the backend of c, which does not tunnel, is at %s", at)
 	}
-	nodes, changed := tables.Nodes()
-	want := []NodeUse{
-		{Node{netip.MustParseAddr("192.0.2.9"), "here", true}, 1, false},
-		{Node{netip.MustParseAddr("192.0.2.22"), "n2", false}, 4, true},
+	nodes, changed := tbl.Nodes()
+	want := []tables.NodeUse{
+		{Node: tables.Node{Addr: netip.MustParseAddr("192.0.2.9"), Name: "here", Self: true}, ID: 1, Used: false},
+		{Node: tables.Node{Addr: netip.MustParseAddr("192.0.2.22"), Name: "n2", Self: false}, ID: 4, Used: true},
 	}
 	if !changed || !slices.Equal(nodes, want) {
 		t.Errorf("nodes are %+v (%t), want %+v", nodes, changed, want)
 	}
-	if _, changed := tables.Nodes(); changed {
+	if _, changed := tbl.Nodes(); changed {
 		t.Error("nodes have changed by themselves")
 	}
-	apply(t, tables, tunneled("b", 2))
-	apply(t, tables, tunneled("a", 1))
-	if nodes, changed := tables.Nodes(); !changed || nodes[1].Used {
+	apply(t, tbl, tunneled("b", 2))
+	apply(t, tbl, tunneled("a", 1))
+	if nodes, changed := tbl.Nodes(); !changed || nodes[1].Used {
 		t.Errorf("nodes are %+v (%t), want none to be used", nodes, changed)
 	}
-	if affected := setNodes(t, tables, nodeAt("n2", "192.0.2.23"), here); affected != nil {
+	if affected := setNodes(t, tbl, nodeAt("n2", "192.0.2.23"), here); affected != nil {
 		t.Errorf("a node without endpoints affects %v", affected)
 	}
 }
 
 // badNode is a store in which a node cannot be written for a while.
 type badNode struct {
-	*memory
+	*tablestest.Store
 	bad bool
 }
 
-func (b *badNode) PutNode(id uint16, n Node) error {
+func (b *badNode) PutNode(id uint16, n tables.Node) error {
 	if b.bad {
-		return errWrite
+		return tablestest.ErrWrite
 	}
-	return b.memory.PutNode(id, n)
+	return b.Store.PutNode(id, n)
 }
 
 // TestNodeFails: an id whose node could not be written is not lost, and a node that could
 // not be written anew keeps its own.
 func TestNodeFails(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Nodes.Size = 2
-	store := &badNode{memory: newMemory(t, limits), bad: true}
-	tables := New(store)
+	store := &badNode{Store: tablestest.New(t, limits), bad: true}
+	tbl := tables.New(store)
 	set := func(name string) error {
-		_, err := tables.SetNodes([]*model.Node{nodeAt(name, "192.0.2.1")}, "")
-		return errors.Join(err, tables.DropNodes())
+		_, err := tbl.SetNodes([]*model.Node{nodeAt(name, "192.0.2.1")}, "")
+		return errors.Join(err, tbl.DropNodes())
 	}
-	if err := set("a"); !errors.Is(err, errWrite) {
+	if err := set("a"); !errors.Is(err, tablestest.ErrWrite) {
 		t.Fatalf("the error is %v", err)
 	}
 	store.bad = false
@@ -133,55 +135,55 @@ func TestNodeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.bad = true
-	if err := set("b"); !errors.Is(err, errWrite) || tables.nodes.byName["b"] != 1 || store.nodes[1].Name != "a" {
-		t.Errorf("after %v the node is %+v, names are %v", err, store.nodes, tables.nodes.byName)
+	if err := set("b"); !errors.Is(err, tablestest.ErrWrite) || tbl.NodeID("b") != 1 || store.Nodes[1].Name != "a" {
+		t.Errorf("after %v the node is %+v, the id of b is %d", err, store.Nodes, tbl.NodeID("b"))
 	}
 	store.bad = false
-	if err := set("b"); err != nil || store.nodes[1].Name != "b" {
-		t.Errorf("the node is %+v: %v", store.nodes, err)
+	if err := set("b"); err != nil || store.Nodes[1].Name != "b" {
+		t.Errorf("the node is %+v: %v", store.Nodes, err)
 	}
 }
 
 // TestNodesOutliveRestart: ids are those of before, and endpoints find their nodes before
 // the source has told of any.
 func TestNodesOutliveRestart(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
-	setNodes(t, tables, nodeAt("n1", "192.0.2.1"), nodeAt("n2", "192.0.2.2"), nodeAt("n3", "192.0.2.3"))
-	setNodes(t, tables, nodeAt("n3", "192.0.2.3"))
-	if err := tables.DropNodes(); err != nil {
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
+	setNodes(t, tbl, nodeAt("n1", "192.0.2.1"), nodeAt("n2", "192.0.2.2"), nodeAt("n3", "192.0.2.3"))
+	setNodes(t, tbl, nodeAt("n3", "192.0.2.3"))
+	if err := tbl.DropNodes(); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, tables, tunneled("a", 1, "n3"))
-	before := store.writes
-	tables = Restore(store, store.snapshot())
-	apply(t, tables, tunneled("a", 1, "n3"))
-	if err := tables.DropNodes(); err != nil {
+	apply(t, tbl, tunneled("a", 1, "n3"))
+	before := store.Writes
+	tbl = restored(store)
+	apply(t, tbl, tunneled("a", 1, "n3"))
+	if err := tbl.DropNodes(); err != nil {
 		t.Fatal(err)
 	}
-	if store.writes != before {
-		t.Errorf("a restart makes %d writes", store.writes-before)
+	if store.Writes != before {
+		t.Errorf("a restart makes %d writes", store.Writes-before)
 	}
-	if affected := setNodes(t, tables, nodeAt("n3", "192.0.2.3")); affected != nil || store.writes != before {
-		t.Errorf("the same nodes make %d writes and affect %v", store.writes-before, affected)
+	if affected := setNodes(t, tbl, nodeAt("n3", "192.0.2.3")); affected != nil || store.Writes != before {
+		t.Errorf("the same nodes make %d writes and affect %v", store.Writes-before, affected)
 	}
 }
 
 // TestNodeIDsRest: the id that has been free longest is used again, and only when no
 // other is left.
 func TestNodeIDsRest(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Nodes.Size = 4
-	store := newMemory(t, limits)
-	tables := New(store)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
 	replace := func(p *model.Node) uint16 {
-		setNodes(t, tables, p)
-		if err := tables.DropNodes(); err != nil {
+		setNodes(t, tbl, p)
+		if err := tbl.DropNodes(); err != nil {
 			t.Fatal(err)
 		}
-		tables.Release(tables.Retire())
-		clear(store.heldNodes)
-		return tables.nodes.byName[p.Name]
+		tbl.Release(tbl.Retire())
+		store.Barrier()
+		return tbl.NodeID(p.Name)
 	}
 	var got []uint16
 	for i := range byte(7) {
@@ -194,15 +196,15 @@ func TestNodeIDsRest(t *testing.T) {
 
 // TestNodesFull: nodes beyond the limit have no id, this one always has.
 func TestNodesFull(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Nodes.Size = 3
-	tables := New(newMemory(t, limits))
-	_, err := tables.SetNodes([]*model.Node{nodeAt("a", "192.0.2.1"), nodeAt("b", "192.0.2.2"), nodeAt("here", "192.0.2.3")}, "here")
-	var full *FullError
+	tbl := tables.New(tablestest.New(t, limits))
+	_, err := tbl.SetNodes([]*model.Node{nodeAt("a", "192.0.2.1"), nodeAt("b", "192.0.2.2"), nodeAt("here", "192.0.2.3")}, "here")
+	var full *tables.FullError
 	if !errors.As(err, &full) || full.Table != "bl_node" {
 		t.Errorf("the error is %v", err)
 	}
-	if nodes, _ := tables.Nodes(); len(nodes) != 2 || !nodes[0].Self || nodes[1].Name != "a" {
+	if nodes, _ := tbl.Nodes(); len(nodes) != 2 || !nodes[0].Self || nodes[1].Name != "a" {
 		t.Errorf("nodes are %+v", nodes)
 	}
 }

@@ -10,6 +10,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
+// limited is a store that has nothing but limits.
+type limited struct {
+	Store
+	limits Limits
+}
+
+func (l limited) Limits() Limits { return l.limits }
+
 // givenOf returns what each Service has of the tables.
 func givenOf(t *Tables) map[model.Name]Demand {
 	all := make(map[model.Name]Demand, len(t.room.asks))
@@ -44,7 +52,7 @@ func TestQuotas(t *testing.T) {
 	}
 	var first map[model.Name]Demand
 	for try := range 20 {
-		tables := New(newMemory(t, limits))
+		tables := New(limited{limits: limits})
 		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for i, name := range names {
 			if try%2 == 0 { // it asks for something else first
@@ -79,7 +87,7 @@ func TestQuotas(t *testing.T) {
 			t.Errorf("%s gets %d, which is nothing to be served with", name, got)
 		}
 	}
-	for of, q := range New(newMemory(t, limits)).room.quotas {
+	for of, q := range New(limited{limits: limits}).room.quotas {
 		if sums[of] > uint64(q.Size) || sums[of] < uint64(q.Size)/2 && of != int(ofPorts) {
 			t.Errorf("table %d: %d entries are shared out of %d", of, sums[of], q.Size)
 		}
@@ -97,7 +105,7 @@ func TestQuotasOfLargeClusters(t *testing.T) {
 		"50,000 Services in one namespace": func(int) string { return "default" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tables := New(newMemory(t, limits))
+			tables := New(limited{limits: limits})
 			for i := range 50_000 {
 				d := Demand{2, 4, 20, 0} // both families
 				switch {

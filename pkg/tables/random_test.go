@@ -1,4 +1,4 @@
-package tables
+package tables_test
 
 import (
 	"errors"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes new ones")
@@ -22,7 +24,7 @@ var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes new ones")
 // one would.
 func TestRandom(t *testing.T) {
 	eachSeed(t, func(t *testing.T, seed uint64) {
-		w := newWorld(t, seed, roomy)
+		w := newWorld(t, seed, tablestest.Roomy)
 		for range 150 {
 			w.step()
 		}
@@ -34,7 +36,7 @@ func TestRandom(t *testing.T) {
 // TestRandomFull is TestRandom in tables that have no room for all; what is left
 // when most has gone is served as if there had always been room.
 func TestRandomFull(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Services.Size, limits.Backends.Size = 14, 24
 	limits.Slots.Size, limits.Frontends.Size = 64, 20
 	limits.Nodes.Size, limits.NodeIDs.Size = 8, 10
@@ -50,7 +52,7 @@ func TestRandomFull(t *testing.T) {
 		for i := range last.Ports {
 			last.Ports[i].Algorithm = model.Random // no ring would fit
 		}
-		w.desired = map[model.Name]Desired{one: last}
+		w.desired = map[model.Name]tables.Desired{one: last}
 		w.nodes = w.nodes[:min(4, len(w.nodes))]
 		w.settle()
 		w.settle() // what did not fit beside what went
@@ -78,33 +80,33 @@ func eachSeed(t *testing.T, test func(*testing.T, uint64)) {
 type world struct {
 	t       *testing.T
 	rand    *rand.Rand
-	store   *memory
-	tables  *Tables
-	desired map[model.Name]Desired
+	store   *tablestest.Store
+	tables  *tables.Tables
+	desired map[model.Name]tables.Desired
 	nodes   []*model.Node
-	retired []Retired // waiting for Release
+	retired []tables.Retired // waiting for Release
 }
 
-func newWorld(t *testing.T, seed uint64, limits Limits) *world {
-	store := newMemory(t, limits)
+func newWorld(t *testing.T, seed uint64, limits tables.Limits) *world {
+	store := tablestest.New(t, limits)
 	return &world{
 		t:       t,
 		rand:    rand.New(rand.NewPCG(seed, 1)),
 		store:   store,
-		tables:  New(store),
-		desired: make(map[model.Name]Desired),
+		tables:  tables.New(store),
+		desired: make(map[model.Name]tables.Desired),
 	}
 }
 
 // step does one random thing, with or without trouble.
 func (w *world) step() {
-	w.store.failing, w.store.killAt = nil, 0
+	w.store.Failing, w.store.KillAt = nil, 0
 	switch w.rand.IntN(4) {
 	case 0:
-		w.store.failing = w.rand
+		w.store.Failing = w.rand
 	case 1:
 		if w.rand.IntN(3) == 0 {
-			w.store.killAt = w.store.writes + 1 + w.rand.IntN(20)
+			w.store.KillAt = w.store.Writes + 1 + w.rand.IntN(20)
 		}
 	}
 	w.mayDie(func() {
@@ -151,7 +153,7 @@ func (w *world) mayDie(f func()) {
 	defer func() {
 		switch r := recover(); r.(type) {
 		case nil:
-		case killed:
+		case tablestest.Killed:
 			w.restart()
 		default:
 			panic(r)
@@ -162,10 +164,10 @@ func (w *world) mayDie(f func()) {
 
 // restart takes the place of the agent. No reader outlives that.
 func (w *world) restart() {
-	w.store.killAt = 0
+	w.store.KillAt = 0
 	w.store.Barrier()
 	w.retired = nil
-	w.tables = Restore(w.store, w.store.snapshot())
+	w.tables = restored(w.store)
 }
 
 func (w *world) release() {
@@ -198,7 +200,7 @@ func (w *world) apply(name model.Name) {
 func (w *world) applyOne(name model.Name) ([]model.Name, error) {
 	if d, ok := w.desired[name]; ok {
 		if w.rand.IntN(2) == 0 {
-			w.tables.Prepare([]Desired{d})
+			w.tables.Prepare([]tables.Desired{d})
 		}
 		return w.tables.Apply(d)
 	}
@@ -225,10 +227,10 @@ func (w *world) prune() {
 func (w *world) tolerate(err error) {
 	w.t.Helper()
 	for _, e := range leaves(err) {
-		var clash *ClashError
+		var clash *tables.ClashError
 		expected := errors.As(e, &clash) ||
-			w.store.failing != nil && errors.Is(e, errWrite) ||
-			w.store.limits != roomy && errors.Is(e, ErrFull)
+			w.store.Failing != nil && errors.Is(e, tablestest.ErrWrite) ||
+			w.store.Limits() != tablestest.Roomy && errors.Is(e, tables.ErrFull)
 		if !expected {
 			w.t.Fatal(e)
 		}
@@ -257,7 +259,7 @@ func leaves(err error) []error {
 
 // settle ends the trouble and applies everything.
 func (w *world) settle() {
-	w.store.failing, w.store.killAt = nil, 0
+	w.store.Failing, w.store.KillAt = nil, 0
 	w.setNodes()
 	w.applyAll()
 	w.prune()
@@ -270,10 +272,10 @@ func (w *world) settle() {
 // restarts without a change.
 func (w *world) check() {
 	w.t.Helper()
-	fresh := &world{t: w.t, rand: w.rand, store: newMemory(w.t, w.store.limits), desired: w.desired, nodes: w.nodes}
-	fresh.tables = New(fresh.store)
+	fresh := &world{t: w.t, rand: w.rand, store: tablestest.New(w.t, w.store.Limits()), desired: w.desired, nodes: w.nodes}
+	fresh.tables = tables.New(fresh.store)
 	fresh.settle()
-	got, want := w.store.view(), fresh.store.view()
+	got, want := w.store.View(), fresh.store.View()
 	for name := range want {
 		if g, w0 := got[name], want[name]; !reflect.DeepEqual(g, w0) {
 			w.t.Errorf("%v:\n got %+v\nwant %+v", name, g, w0)
@@ -295,13 +297,13 @@ func (w *world) check() {
 func (w *world) checkFrontends() {
 	w.t.Helper()
 	type claim struct {
-		port  ServicePortName
-		kind  FrontendKind
-		flags FrontendFlags
+		port  tables.ServicePortName
+		kind  tables.FrontendKind
+		flags tables.FrontendFlags
 	}
-	claims := make(map[FrontendKey][]claim)
+	claims := make(map[tables.FrontendKey][]claim)
 	for _, d := range w.desired {
-		seen := make(map[FrontendKey]bool)
+		seen := make(map[tables.FrontendKey]bool)
 		for _, sp := range d.Ports {
 			for _, f := range sp.Frontends {
 				if !seen[f.Key] {
@@ -312,17 +314,17 @@ func (w *world) checkFrontends() {
 		}
 	}
 	for key, list := range claims {
-		given := func(c claim) bool { return ofCluster(Frontend{Kind: c.kind, Flags: c.flags}) }
+		given := func(c claim) bool { return tables.OfCluster(tables.Frontend{Kind: c.kind, Flags: c.flags}) }
 		if slices.ContainsFunc(list, given) {
 			list = slices.DeleteFunc(list, func(c claim) bool { return !given(c) })
 		}
-		f, ok := w.store.frontends[key]
-		got := claim{w.store.names[f.Service].ServicePortName(), f.Kind, f.Flags}
+		f, ok := w.store.Frontends[key]
+		got := claim{w.store.Names[f.Service].ServicePortName(), f.Kind, f.Flags}
 		if !ok || !slices.Contains(list, got) {
 			w.t.Errorf("frontend %s leads (%t) to %+v, wanted by %+v", key, ok, got, list)
 		}
 	}
-	for key := range w.store.frontends {
+	for key := range w.store.Frontends {
 		if len(claims[key]) == 0 {
 			w.t.Errorf("frontend %s is wanted by nobody", key)
 		}
@@ -333,7 +335,7 @@ func (w *world) checkFrontends() {
 // to the same state.
 func (w *world) checkRestart() {
 	w.t.Helper()
-	before, usage := w.store.writes, w.tables.Usage()
+	before, usage := w.store.Writes, w.tables.Usage()
 	w.restart()
 	if got := w.tables.Usage(); !slices.Equal(got, usage) {
 		w.t.Errorf("usage after a restart is %+v, was %+v", got, usage)
@@ -342,7 +344,7 @@ func (w *world) checkRestart() {
 	w.applyAll()
 	w.prune()
 	w.tolerate(w.tables.DropNodes())
-	if n := w.store.writes - before; n != 0 {
+	if n := w.store.Writes - before; n != 0 {
 		w.t.Errorf("a restart without a change makes %d writes", n)
 	}
 	if got := w.tables.Usage(); !slices.Equal(got, usage) {
@@ -356,19 +358,19 @@ func (w *world) checkRestart() {
 // checkNodes compares the nodes with those of a fresh store, but for their ids.
 func (w *world) checkNodes(fresh *world) {
 	w.t.Helper()
-	got, want := w.store.viewNodes(), fresh.store.viewNodes()
-	if w.store.limits == roomy && !reflect.DeepEqual(got, want) {
+	got, want := w.store.ViewNodes(), fresh.store.ViewNodes()
+	if w.store.Limits() == tablestest.Roomy && !reflect.DeepEqual(got, want) {
 		w.t.Errorf("the nodes are\n%+v, want\n%+v", got, want)
 	}
-	for _, node := range w.tables.nodes.known {
+	for node, counted := range w.tables.KnownNodes() {
 		backends := 0
-		for _, b := range w.store.backends {
-			if b.State != 0 && w.store.nodes[b.Node] == node.Node {
+		for _, b := range w.store.Backends {
+			if b.State != 0 && w.store.Nodes[b.Node] == node {
 				backends++
 			}
 		}
-		if backends != node.backends {
-			w.t.Errorf("node %s has %d backends, %d are counted", node.Name, backends, node.backends)
+		if backends != counted {
+			w.t.Errorf("node %s has %d backends, %d are counted", node.Name, backends, counted)
 		}
 	}
 }
@@ -396,7 +398,7 @@ var contested = []netip.Addr{
 
 // randomDesired makes a Service that competes with others for its addresses,
 // endpoints from a small pool, and compiles both.
-func randomDesired(r *rand.Rand, name model.Name) Desired {
+func randomDesired(r *rand.Rand, name model.Name) tables.Desired {
 	index := name.Name[len("svc-"):]
 	svc := &model.Service{
 		Name:            name,
@@ -431,7 +433,7 @@ func randomDesired(r *rand.Rand, name model.Name) Desired {
 		svc.Ports = append(svc.Ports, port)
 	}
 	svc.Ports = pick(r, 2, svc.Ports...)
-	return Compile(svc, randomSlices(r, svc), &model.LocalNode{Name: "here", Zone: "z"})
+	return tables.Compile(svc, randomSlices(r, svc), &model.LocalNode{Name: "here", Zone: "z"})
 }
 
 // randomNodes makes nodes that share addresses, have none, or are more than there is

@@ -1,4 +1,4 @@
-package tables
+package tables_test
 
 import (
 	"fmt"
@@ -8,14 +8,16 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 // ringed is a Service whose ports ask for rings of a size.
-func ringed(name model.Name, ports, endpointCount int, size uint32) Desired {
-	d := Desired{Name: name}
+func ringed(name model.Name, ports, endpointCount int, size uint32) tables.Desired {
+	d := tables.Desired{Name: name}
 	for i := range ports {
-		d.Ports = append(d.Ports, ServicePort{
-			Name:      ServiceName{Port: model.PortName{Service: name, Port: fmt.Sprint(i), Protocol: model.TCP}, Family: model.IPv4},
+		d.Ports = append(d.Ports, tables.ServicePort{
+			Name:      tables.ServiceName{Port: model.PortName{Service: name, Port: fmt.Sprint(i), Protocol: model.TCP}, Family: model.IPv4},
 			Sets:      sets(endpoints(endpointCount), nil),
 			Algorithm: model.Maglev,
 			RingSize:  size,
@@ -26,7 +28,7 @@ func ringed(name model.Name, ports, endpointCount int, size uint32) Desired {
 
 // given returns the greatest size of the rings of each Service; 1 is one slot for each
 // endpoint.
-func given(t *Tables, wants []Desired) map[model.Name]uint32 {
+func given(t *tables.Tables, wants []tables.Desired) map[model.Name]uint32 {
 	sizes := make(map[model.Name]uint32)
 	for _, d := range wants {
 		d.Ports = slices.Clone(d.Ports)
@@ -34,15 +36,14 @@ func given(t *Tables, wants []Desired) map[model.Name]uint32 {
 		sp := &d.Ports[0]
 		sizes[d.Name] = 1
 		if sp.Algorithm.Hashes() {
-			want := sp.cluster()
-			sizes[d.Name] = want.size(want.count())
+			sizes[d.Name] = sp.ClusterSize()
 		}
 	}
 	return sizes
 }
 
 // share returns the Services whose share has changed.
-func share(t *Tables) []model.Name {
+func share(t *tables.Tables) []model.Name {
 	changed, _ := t.Share()
 	return slices.Collect(maps.Keys(changed))
 }
@@ -50,7 +51,7 @@ func share(t *Tables) []model.Name {
 // TestShare: whoever asks for much yields, the same whatever the order is in which Services
 // come and go.
 func TestShare(t *testing.T) {
-	wants := []Desired{
+	wants := []tables.Desired{
 		ringed(model.Name{Namespace: "greedy", Name: "rings"}, 8, 3, 2097143),
 		ringed(model.Name{Namespace: "greedy", Name: "small"}, 1, 3, 16381),
 		ringed(model.Name{Namespace: "shop", Name: "web"}, 1, 3, 65521),
@@ -62,25 +63,25 @@ func TestShare(t *testing.T) {
 	}
 	var first map[model.Name]uint32
 	for try := range 20 {
-		tables := New(newMemory(t, Limits{Slots: Limit{Size: 1 << 24}, Backends: Limit{Size: 1 << 21}}))
+		tbl := tables.New(tablestest.New(t, tables.Limits{Slots: tables.Limit{Size: 1 << 24}, Backends: tables.Limit{Size: 1 << 21}}))
 		rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
 		gone := ringed(model.Name{Namespace: "gone", Name: "gone"}, 8, 3, 2097143)
-		tables.Want(gone.Name, &gone, Demand{ofBackends: 3})
+		tbl.Want(gone.Name, &gone, tables.Demand{tables.OfBackends: 3})
 		for i := range wants {
-			tables.Want(wants[i].Name, &wants[i], Demand{ofBackends: 24})
+			tbl.Want(wants[i].Name, &wants[i], tables.Demand{tables.OfBackends: 24})
 			if try%2 == 0 {
-				share(tables)
+				share(tbl)
 			}
 		}
-		tables.Want(gone.Name, nil, Demand{})
-		share(tables)
-		got := given(tables, wants)
+		tbl.Want(gone.Name, nil, tables.Demand{})
+		share(tbl)
+		got := given(tbl, wants)
 		if first == nil {
 			first = got
 		} else if !maps.Equal(got, first) {
 			t.Fatalf("shares %v, in another order %v", got, first)
 		}
-		if all := tables.room.shared(); all > 3<<22 {
+		if all := tbl.SharedSlots(); all > 3<<22 {
 			t.Errorf("%d slots are shared out, of which %d are reserved", all, 1<<22)
 		}
 	}
@@ -98,29 +99,29 @@ func TestShare(t *testing.T) {
 // TestShareEnds: when those who ask for much are gone, the others get what they ask for and
 // are to be applied again.
 func TestShareEnds(t *testing.T) {
-	tables := New(newMemory(t, Limits{Slots: Limit{Size: 1 << 20}, Backends: Limit{Size: 1 << 21}}))
+	tbl := tables.New(tablestest.New(t, tables.Limits{Slots: tables.Limit{Size: 1 << 20}, Backends: tables.Limit{Size: 1 << 21}}))
 	a := ringed(model.Name{Namespace: "a", Name: "a"}, 1, 3, 131071)
-	tables.Want(a.Name, &a, Demand{ofBackends: 3})
-	if changed := share(tables); !slices.Equal(changed, []model.Name{a.Name}) {
+	tbl.Want(a.Name, &a, tables.Demand{tables.OfBackends: 3})
+	if changed := share(tbl); !slices.Equal(changed, []model.Name{a.Name}) {
 		t.Fatalf("changed %v", changed)
 	}
 	// Endpoints of others leave no room for it.
-	plain := Desired{Name: model.Name{Namespace: "b", Name: "b"}}
-	tables.Want(plain.Name, &plain, Demand{ofBackends: 1 << 19})
-	if changed := share(tables); !slices.Equal(changed, []model.Name{a.Name}) {
+	plain := tables.Desired{Name: model.Name{Namespace: "b", Name: "b"}}
+	tbl.Want(plain.Name, &plain, tables.Demand{tables.OfBackends: 1 << 19})
+	if changed := share(tbl); !slices.Equal(changed, []model.Name{a.Name}) {
 		t.Fatalf("without room changed %v", changed)
 	}
-	if got := given(tables, []Desired{a})[a.Name]; got != 1 {
+	if got := given(tbl, []tables.Desired{a})[a.Name]; got != 1 {
 		t.Errorf("without room the ring has %d slots", got)
 	}
-	tables.Want(plain.Name, nil, Demand{})
-	if changed := share(tables); !slices.Equal(changed, []model.Name{a.Name}) {
+	tbl.Want(plain.Name, nil, tables.Demand{})
+	if changed := share(tbl); !slices.Equal(changed, []model.Name{a.Name}) {
 		t.Fatalf("with room changed %v", changed)
 	}
-	if got := given(tables, []Desired{a})[a.Name]; got != 131071 {
+	if got := given(tbl, []tables.Desired{a})[a.Name]; got != 131071 {
 		t.Errorf("with room the ring has %d slots", got)
 	}
-	if changed := share(tables); changed != nil {
+	if changed := share(tbl); changed != nil {
 		t.Errorf("changed without a change: %v", changed)
 	}
 }
@@ -128,16 +129,16 @@ func TestShareEnds(t *testing.T) {
 // TestBoundWeights: weights that ask for more slots than they may take keep their
 // proportions, roughly.
 func TestBoundWeights(t *testing.T) {
-	store := newMemory(t, Limits{Slots: Limit{Size: 1 << 12}, Backends: Limit{Size: 100}, Services: Limit{Size: 10}, Frontends: Limit{Size: 10}})
-	tables := New(store)
+	store := tablestest.New(t, tables.Limits{Slots: tables.Limit{Size: 1 << 12}, Backends: tables.Limit{Size: 100}, Services: tables.Limit{Size: 10}, Frontends: tables.Limit{Size: 10}})
+	tbl := tables.New(store)
 	d := weighed(model.Random, 255, 254, 1)
-	tables.Want(d.Name, &d, Demand{ofBackends: 3})
-	share(tables)
-	tables.SetBounds(Bounds{SlotsPerService: 600})
-	tables.Want(d.Name, &d, Demand{ofBackends: 3})
-	share(tables)
-	faults := tables.Bound(&d)
-	apply(t, tables, d)
+	tbl.Want(d.Name, &d, tables.Demand{tables.OfBackends: 3})
+	share(tbl)
+	tbl.SetBounds(tables.Bounds{SlotsPerService: 600})
+	tbl.Want(d.Name, &d, tables.Demand{tables.OfBackends: 3})
+	share(tbl)
+	faults := tbl.Bound(&d)
+	apply(t, tbl, d)
 	cluster, _ := slotsOfOnly(t, store)
 	count := make(map[byte]int)
 	for _, b := range cluster {

@@ -1,4 +1,4 @@
-package tables
+package tables_test
 
 import (
 	"errors"
@@ -10,12 +10,14 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
 )
 
 func named(name string) model.Name { return model.Name{Namespace: "ns", Name: name} }
 
-func web(name string) ServicePortName {
-	return ServicePortName{model.PortName{Service: named(name), Port: "web", Protocol: model.TCP}, model.IPv4}
+func web(name string) tables.ServicePortName {
+	return tables.ServicePortName{Port: model.PortName{Service: named(name), Port: "web", Protocol: model.TCP}, Family: model.IPv4}
 }
 
 // endpoints returns the addresses of n endpoints.
@@ -48,22 +50,22 @@ func sets(cluster, local []netip.AddrPort) policy.Sets {
 
 // onePort is a Service of one port with these endpoints in its cluster set, local
 // ones in the other, and a frontend.
-func onePort(name string, key FrontendKey, kind FrontendKind, cluster, local []netip.AddrPort) Desired {
-	return Desired{Name: named(name), Ports: []ServicePort{{
-		Name:      ServiceName{Port: web(name).Port, Family: model.IPv4, Type: "ClusterIP", Number: 80},
+func onePort(name string, key tables.FrontendKey, kind tables.FrontendKind, cluster, local []netip.AddrPort) tables.Desired {
+	return tables.Desired{Name: named(name), Ports: []tables.ServicePort{{
+		Name:      tables.ServiceName{Port: web(name).Port, Family: model.IPv4, Type: "ClusterIP", Number: 80},
 		Sets:      sets(cluster, local),
-		Frontends: []DesiredFrontend{{Key: key, Kind: kind}},
+		Frontends: []tables.DesiredFrontend{{Key: key, Kind: kind}},
 	}}}
 }
 
 // vip is the ClusterIP frontend number n.
-func vip(n int) FrontendKey {
-	return FrontendKey{netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)}), 80, model.TCP}
+func vip(n int) tables.FrontendKey {
+	return tables.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)}), Port: 80, Protocol: model.TCP}
 }
 
-func apply(t *testing.T, tables *Tables, desired Desired) []model.Name {
+func apply(t *testing.T, tbl *tables.Tables, desired tables.Desired) []model.Name {
 	t.Helper()
-	affected, err := tables.Apply(desired)
+	affected, err := tbl.Apply(desired)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,29 +73,20 @@ func apply(t *testing.T, tables *Tables, desired Desired) []model.Name {
 }
 
 // grace does what the agent does between two syncs.
-func grace(store *memory, tables *Tables) {
-	retired := tables.Retire()
+func grace(store *tablestest.Store, tbl *tables.Tables) {
+	retired := tbl.Retire()
 	store.Barrier()
-	tables.Release(retired)
+	tbl.Release(retired)
 }
 
-// backendAt returns id and entry of the only backend in use of that address.
-func (m *memory) backendAt(addr netip.AddrPort) (uint32, Backend) {
-	m.t.Helper()
-	for id, b := range m.backends {
-		if b.AddrPort == addr && b.State != 0 {
-			return id, b
-		}
-	}
-	m.t.Fatalf("no backend at %s", addr)
-	return 0, Backend{}
+// restored returns what a new agent makes of what the store holds.
+func restored(store *tablestest.Store) *tables.Tables {
+	have, _ := store.Snapshot() // never fails
+	return tables.Restore(store, have)
 }
 
-// valid is what the programs ask of a remembered backend.
-func (m *memory) valid(id, generation uint32, member BackendState) bool {
-	b := m.backends[id]
-	return b.Generation == generation && b.State&member != 0
-}
+// membership masks the bits that decide whether a remembered backend is valid.
+const membership = tables.InCluster | tables.InLocal
 
 // TestComeBack follows what a client remembers of a backend: id and generation.
 func TestComeBack(t *testing.T) {
@@ -102,37 +95,37 @@ func TestComeBack(t *testing.T) {
 	tests := []struct {
 		name string
 		// after the backend left and before it comes back
-		between func(*memory, **Tables)
+		between func(*tablestest.Store, **tables.Tables)
 	}{
-		{"at once", func(*memory, **Tables) {}},
-		{"after a grace period", func(m *memory, t **Tables) { grace(m, *t) }},
-		{"after a restart", func(m *memory, t **Tables) { m.Barrier(); *t = Restore(m, m.snapshot()) }},
+		{"at once", func(*tablestest.Store, **tables.Tables) {}},
+		{"after a grace period", func(m *tablestest.Store, t **tables.Tables) { grace(m, *t) }},
+		{"after a restart", func(m *tablestest.Store, t **tables.Tables) { m.Barrier(); *t = restored(m) }},
 	}
 	for _, tt := range tests {
-		for _, member := range []BackendState{InCluster, InLocal} {
+		for _, member := range []tables.BackendState{tables.InCluster, tables.InLocal} {
 			t.Run(fmt.Sprintf("%s, set %b", tt.name, member), func(t *testing.T) {
-				store := newMemory(t, roomy)
-				tables := New(store)
-				without := onePort("a", vip(1), FrontendClusterIP, rest, all)
-				if member == InLocal {
-					without = onePort("a", vip(1), FrontendClusterIP, all, rest)
+				store := tablestest.New(t, tablestest.Roomy)
+				tbl := tables.New(store)
+				without := onePort("a", vip(1), tables.FrontendClusterIP, rest, all)
+				if member == tables.InLocal {
+					without = onePort("a", vip(1), tables.FrontendClusterIP, all, rest)
 				}
-				apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, all))
-				id, b := store.backendAt(gone)
-				stayed, s := store.backendAt(rest[0])
-				apply(t, tables, without)
-				if store.valid(id, b.Generation, member) {
+				apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all, all))
+				id, b := store.BackendAt(gone)
+				stayed, s := store.BackendAt(rest[0])
+				apply(t, tbl, without)
+				if store.Valid(id, b.Generation, member) {
 					t.Error("valid after it left the set")
 				}
-				if !store.valid(id, b.Generation, membership&^member) {
+				if !store.Valid(id, b.Generation, membership&^member) {
 					t.Error("void in the set that it did not leave")
 				}
-				tt.between(store, &tables)
-				apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, all))
-				if store.valid(id, b.Generation, member) {
+				tt.between(store, &tbl)
+				apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all, all))
+				if store.Valid(id, b.Generation, member) {
 					t.Error("valid after it came back")
 				}
-				if again, b := store.backendAt(rest[0]); again != stayed || b.Generation != s.Generation {
+				if again, b := store.BackendAt(rest[0]); again != stayed || b.Generation != s.Generation {
 					t.Errorf("the backend that stayed goes from %d/%d to %d/%d", stayed, s.Generation, again, b.Generation)
 				}
 			})
@@ -142,19 +135,19 @@ func TestComeBack(t *testing.T) {
 
 // TestComeBackFromNowhere is the backend that leaves all sets.
 func TestComeBackFromNowhere(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	all := endpoints(2)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, nil))
-	id, b := store.backendAt(all[1])
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all, nil))
+	id, b := store.BackendAt(all[1])
 	for range 3 {
-		apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all[:1], nil))
-		if store.valid(id, b.Generation, membership) {
+		apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all[:1], nil))
+		if store.Valid(id, b.Generation, membership) {
 			t.Fatal("valid after it left")
 		}
-		grace(store, tables)
-		apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all, nil))
-		if store.valid(id, b.Generation, membership) {
+		grace(store, tbl)
+		apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all, nil))
+		if store.Valid(id, b.Generation, membership) {
 			t.Fatal("valid after it came back")
 		}
 	}
@@ -162,111 +155,111 @@ func TestComeBackFromNowhere(t *testing.T) {
 
 // TestStay changes everything but the endpoint.
 func TestStay(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	all := endpoints(100)
-	want := onePort("a", vip(1), FrontendClusterIP, all, all)
-	apply(t, tables, want)
-	id, before := store.backendAt(all[50])
-	service := store.frontends[vip(1)].Service
+	want := onePort("a", vip(1), tables.FrontendClusterIP, all, all)
+	apply(t, tbl, want)
+	id, before := store.BackendAt(all[50])
+	service := store.Frontends[vip(1)].Service
 
-	changed := onePort("a", vip(2), FrontendExternalIP, all[40:], all[50:])
+	changed := onePort("a", vip(2), tables.FrontendExternalIP, all[40:], all[50:])
 	changed.Ports[0].AffinitySeconds = 5
 	changed.Ports[0].Name.Type = "LoadBalancer"
 	changed.Ports[0].Sets.Backends[10].Ready = false
 	changed.Ports[0].Sets.Backends[10].Terminating = true
-	apply(t, tables, changed)
-	grace(store, tables)
-	apply(t, tables, onePort("b", vip(3), FrontendClusterIP, all, all))
-	apply(t, tables, want)
+	apply(t, tbl, changed)
+	grace(store, tbl)
+	apply(t, tbl, onePort("b", vip(3), tables.FrontendClusterIP, all, all))
+	apply(t, tbl, want)
 	for range 2 {
-		for again, b := range store.backends {
+		for again, b := range store.Backends {
 			if b.AddrPort == all[50] && b.Service == service && (again != id || b.Generation != before.Generation) {
 				t.Errorf("goes from %d/%d to %d/%d", id, before.Generation, again, b.Generation)
 			}
 		}
-		if got := store.frontends[vip(1)].Service; got != service {
+		if got := store.Frontends[vip(1)].Service; got != service {
 			t.Errorf("service id goes from %d to %d", service, got)
 		}
 		store.Barrier()
-		tables = Restore(store, store.snapshot())
-		apply(t, tables, want)
+		tbl = restored(store)
+		apply(t, tbl, want)
 	}
 }
 
 // TestFailedWrites lets each write of a change fail in turn: what served goes on
 // serving, and repeating the change completes it.
 func TestFailedWrites(t *testing.T) {
-	before := onePort("a", vip(1), FrontendClusterIP, endpoints(3), endpoints(2))
-	after := onePort("a", vip(2), FrontendClusterIP, endpoints(5)[2:], endpoints(5)[3:])
+	before := onePort("a", vip(1), tables.FrontendClusterIP, endpoints(3), endpoints(2))
+	after := onePort("a", vip(2), tables.FrontendClusterIP, endpoints(5)[2:], endpoints(5)[3:])
 	before.Ports[0].SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for n := 1; ; n++ {
-		store := newMemory(t, roomy)
-		failing := &failAt{memory: store}
-		tables := New(failing)
-		apply(t, tables, before)
-		grace(store, tables)
+		store := tablestest.New(t, tablestest.Roomy)
+		failing := &failAt{Store: store}
+		tbl := tables.New(failing)
+		apply(t, tbl, before)
+		grace(store, tbl)
 		failing.count, failing.at = 0, n
-		_, err := tables.Apply(after)
+		_, err := tbl.Apply(after)
 		if failing.count < n {
 			if n < 5 {
 				t.Fatalf("only %d writes", failing.count)
 			}
 			return
 		}
-		if !errors.Is(err, errWrite) {
+		if !errors.Is(err, tablestest.ErrWrite) {
 			t.Fatalf("write %d fails, the error is %v", n, err)
 		}
-		if v := store.view()[web("a")]; v.cluster.kind != policy.Backends || v.local.kind != policy.Backends {
-			t.Errorf("write %d fails, the sets are %s and %s", n, v.cluster, v.local)
+		if v := store.View()[web("a")]; v.Cluster.Kind != policy.Backends || v.Local.Kind != policy.Backends {
+			t.Errorf("write %d fails, the sets are %s and %s", n, v.Cluster, v.Local)
 		}
-		apply(t, tables, after)
-		v := store.view()[web("a")]
-		if !slices.Equal(v.cluster.backends, endpoints(5)[2:]) || !slices.Equal(v.local.backends, endpoints(5)[3:]) {
-			t.Errorf("write %d failed, the sets are %s and %s", n, v.cluster, v.local)
+		apply(t, tbl, after)
+		v := store.View()[web("a")]
+		if !slices.Equal(v.Cluster.Backends, endpoints(5)[2:]) || !slices.Equal(v.Local.Backends, endpoints(5)[3:]) {
+			t.Errorf("write %d failed, the sets are %s and %s", n, v.Cluster, v.Local)
 		}
-		if len(store.frontends) != 1 || len(v.backends) != 3 || len(v.ranges) != 0 {
-			t.Errorf("write %d failed, left are %v, %v, %v", n, store.frontends, v.backends, v.ranges)
+		if len(store.Frontends) != 1 || len(v.Backends) != 3 || len(v.Ranges) != 0 {
+			t.Errorf("write %d failed, left are %v, %v, %v", n, store.Frontends, v.Backends, v.Ranges)
 		}
 	}
 }
 
 // failAt lets the writes that change a Service fail at the n-th.
 type failAt struct {
-	*memory
+	*tablestest.Store
 	count, at int
 }
 
 func (f *failAt) fail() error {
 	f.count++
 	if f.count == f.at {
-		return errWrite
+		return tablestest.ErrWrite
 	}
 	return nil
 }
 
-func (f *failAt) PutBackend(id uint32, b Backend) error {
-	return unless(f.fail(), func() error { return f.memory.PutBackend(id, b) })
+func (f *failAt) PutBackend(id uint32, b tables.Backend) error {
+	return unless(f.fail(), func() error { return f.Store.PutBackend(id, b) })
 }
 
 func (f *failAt) PutSlots(first uint32, ids []uint32) error {
-	return unless(f.fail(), func() error { return f.memory.PutSlots(first, ids) })
+	return unless(f.fail(), func() error { return f.Store.PutSlots(first, ids) })
 }
 
-func (f *failAt) PutService(id uint32, s Service) error {
-	return unless(f.fail(), func() error { return f.memory.PutService(id, s) })
+func (f *failAt) PutService(id uint32, s tables.Service) error {
+	return unless(f.fail(), func() error { return f.Store.PutService(id, s) })
 }
 
-func (f *failAt) PutFrontend(k FrontendKey, e Frontend) error {
-	return unless(f.fail(), func() error { return f.memory.PutFrontend(k, e) })
+func (f *failAt) PutFrontend(k tables.FrontendKey, e tables.Frontend) error {
+	return unless(f.fail(), func() error { return f.Store.PutFrontend(k, e) })
 }
 
-func (f *failAt) DeleteFrontend(k FrontendKey) error {
-	return unless(f.fail(), func() error { return f.memory.DeleteFrontend(k) })
+func (f *failAt) DeleteFrontend(k tables.FrontendKey) error {
+	return unless(f.fail(), func() error { return f.Store.DeleteFrontend(k) })
 }
 
-func (f *failAt) DeleteSourceRange(r SourceRange) error {
-	return unless(f.fail(), func() error { return f.memory.DeleteSourceRange(r) })
+func (f *failAt) DeleteSourceRange(r tables.SourceRange) error {
+	return unless(f.fail(), func() error { return f.Store.DeleteSourceRange(r) })
 }
 
 // unless returns err, or what write returns when it is nil.
@@ -280,8 +273,8 @@ func unless(err error, write func() error) error {
 // wantFull fails the test unless err is about that table, with what to do.
 func wantFull(t *testing.T, err error, table, setting string) {
 	t.Helper()
-	var full *FullError
-	if !errors.As(err, &full) || !errors.Is(err, ErrFull) || full.Table != table {
+	var full *tables.FullError
+	if !errors.As(err, &full) || !errors.Is(err, tables.ErrFull) || full.Table != table {
 		t.Fatalf("error %v, want one of a full %s", err, table)
 	}
 	for _, part := range []string{table, fmt.Sprintf("(%d entries)", full.Size), setting} {
@@ -292,124 +285,124 @@ func wantFull(t *testing.T, err error, table, setting string) {
 }
 
 func TestFullServices(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Services.Size = 2
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	apply(t, tables, onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil))
-	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
-	_, err := tables.Apply(c)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(1), nil))
+	apply(t, tbl, onePort("b", vip(2), tables.FrontendClusterIP, endpoints(1), nil))
+	c := onePort("c", vip(3), tables.FrontendClusterIP, endpoints(1), nil)
+	_, err := tbl.Apply(c)
 	wantFull(t, err, "bl_service", "tables.maxServices")
-	if len(store.frontends) != 2 || len(store.names) != 2 {
-		t.Errorf("served are %v", store.names)
+	if len(store.Frontends) != 2 || len(store.Names) != 2 {
+		t.Errorf("served are %v", store.Names)
 	}
-	if _, err := tables.Remove(named("a")); err != nil {
+	if _, err := tbl.Remove(named("a")); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, tables, c) // waits for the readers of a's id by itself
-	if v := store.view()[web("c")]; v.cluster.kind != policy.Backends {
-		t.Errorf("set %s", v.cluster)
+	apply(t, tbl, c) // waits for the readers of a's id by itself
+	if v := store.View()[web("c")]; v.Cluster.Kind != policy.Backends {
+		t.Errorf("set %s", v.Cluster)
 	}
 }
 
 func TestFullBackends(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Backends.Size = 10
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	b := onePort("b", vip(2), FrontendClusterIP, endpoints(8), nil)
-	_, err := tables.Apply(b)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(4), nil))
+	b := onePort("b", vip(2), tables.FrontendClusterIP, endpoints(8), nil)
+	_, err := tbl.Apply(b)
 	wantFull(t, err, "bl_backend", "tables.maxBackends")
 	if !strings.Contains(err.Error(), "2 of 8 endpoints are not used") {
 		t.Errorf("error %q does not tell how many", err)
 	}
-	if v := store.view()[web("b")]; !slices.Equal(v.cluster.backends, endpoints(6)) {
-		t.Errorf("served are %s, want six endpoints", v.cluster)
+	if v := store.View()[web("b")]; !slices.Equal(v.Cluster.Backends, endpoints(6)) {
+		t.Errorf("served are %s, want six endpoints", v.Cluster)
 	}
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	apply(t, tables, b)
-	if v := store.view()[web("b")]; len(v.cluster.backends) != 8 {
-		t.Errorf("served are %s, want eight endpoints", v.cluster)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(1), nil))
+	apply(t, tbl, b)
+	if v := store.View()[web("b")]; len(v.Cluster.Backends) != 8 {
+		t.Errorf("served are %s, want eight endpoints", v.Cluster)
 	}
 }
 
 // TestFullBackendsRolling replaces all endpoints where there is room for half.
 func TestFullBackendsRolling(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Backends.Size = 6
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(8)[4:], nil))
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(8)[4:]) {
-		t.Errorf("served are %s", v.cluster)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(4), nil))
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(8)[4:], nil))
+	if v := store.View()[web("a")]; !slices.Equal(v.Cluster.Backends, endpoints(8)[4:]) {
+		t.Errorf("served are %s", v.Cluster)
 	}
 }
 
 // TestFullSlotsRolling replaces an endpoint where there is no room for a second
 // row.
 func TestFullSlotsRolling(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Slots.Size = 16
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(9), nil))
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(10)[1:], nil))
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(10)[1:]) {
-		t.Errorf("served are %s", v.cluster)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(9), nil))
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(10)[1:], nil))
+	if v := store.View()[web("a")]; !slices.Equal(v.Cluster.Backends, endpoints(10)[1:]) {
+		t.Errorf("served are %s", v.Cluster)
 	}
 }
 
 func TestFullSlots(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Slots.Size = 16 + 8
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(9), nil))
-	b := onePort("b", vip(2), FrontendClusterIP, endpoints(13), nil)
-	_, err := tables.Apply(b)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(9), nil))
+	b := onePort("b", vip(2), tables.FrontendClusterIP, endpoints(13), nil)
+	_, err := tbl.Apply(b)
 	wantFull(t, err, "bl_slot", "tables.maxSlots")
 	if !strings.Contains(err.Error(), "5 of 13 endpoints are not used") {
 		t.Errorf("error %q does not tell how many", err)
 	}
-	if v := store.view()[web("b")]; !slices.Equal(v.cluster.backends, endpoints(8)) {
-		t.Errorf("served are %s, want eight endpoints", v.cluster)
+	if v := store.View()[web("b")]; !slices.Equal(v.Cluster.Backends, endpoints(8)) {
+		t.Errorf("served are %s, want eight endpoints", v.Cluster)
 	}
-	c := onePort("c", vip(3), FrontendClusterIP, endpoints(1), nil)
-	_, err = tables.Apply(c)
+	c := onePort("c", vip(3), tables.FrontendClusterIP, endpoints(1), nil)
+	_, err = tbl.Apply(c)
 	wantFull(t, err, "bl_slot", "tables.maxSlots")
-	if v := store.view()[web("c")]; v.cluster.kind != policy.Reject {
-		t.Errorf("served are %s", v.cluster)
+	if v := store.View()[web("c")]; v.Cluster.Kind != policy.Reject {
+		t.Errorf("served are %s", v.Cluster)
 	}
-	if _, err := tables.Remove(named("a")); err != nil {
+	if _, err := tbl.Remove(named("a")); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, tables, c)
-	if _, err := tables.Remove(named("c")); err != nil {
+	apply(t, tbl, c)
+	if _, err := tbl.Remove(named("c")); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, tables, b)
-	if v := store.view()[web("b")]; len(v.cluster.backends) != 13 {
-		t.Errorf("served are %s, want 13 endpoints", v.cluster)
+	apply(t, tbl, b)
+	if v := store.View()[web("b")]; len(v.Cluster.Backends) != 13 {
+		t.Errorf("served are %s, want 13 endpoints", v.Cluster)
 	}
 }
 
 func TestFullFrontends(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Frontends.Size = 1
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(1), nil))
-	b := onePort("b", vip(2), FrontendClusterIP, endpoints(1), nil)
-	_, err := tables.Apply(b)
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(1), nil))
+	b := onePort("b", vip(2), tables.FrontendClusterIP, endpoints(1), nil)
+	_, err := tbl.Apply(b)
 	wantFull(t, err, "bl_frontend", "tables.maxFrontends")
-	if _, err := tables.Remove(named("a")); err != nil {
+	if _, err := tbl.Remove(named("a")); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, tables, b)
-	if _, ok := store.frontends[vip(2)]; !ok {
+	apply(t, tbl, b)
+	if _, ok := store.Frontends[vip(2)]; !ok {
 		t.Error("not served after room was made")
 	}
 }
@@ -417,74 +410,65 @@ func TestFullFrontends(t *testing.T) {
 // TestBarrierFails keeps what is served when a full table cannot wait for the
 // readers.
 func TestBarrierFails(t *testing.T) {
-	limits := roomy
+	limits := tablestest.Roomy
 	limits.Slots.Size = 8
-	store := newMemory(t, limits)
-	tables := New(store)
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil))
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, endpoints(3), nil))
-	store.barrierErr = errors.New("no barrier")
-	next := onePort("a", vip(1), FrontendClusterIP, endpoints(5)[1:], nil)
-	if _, err := tables.Apply(next); !errors.Is(err, store.barrierErr) {
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(4), nil))
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, endpoints(3), nil))
+	store.BarrierErr = errors.New("no barrier")
+	next := onePort("a", vip(1), tables.FrontendClusterIP, endpoints(5)[1:], nil)
+	if _, err := tbl.Apply(next); !errors.Is(err, store.BarrierErr) {
 		t.Fatalf("error %v", err)
 	}
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(3)) {
-		t.Errorf("served are %s", v.cluster)
+	if v := store.View()[web("a")]; !slices.Equal(v.Cluster.Backends, endpoints(3)) {
+		t.Errorf("served are %s", v.Cluster)
 	}
-	store.barrierErr = nil
-	apply(t, tables, next)
-	if v := store.view()[web("a")]; !slices.Equal(v.cluster.backends, endpoints(5)[1:]) || len(v.backends) != 4 {
-		t.Errorf("served are %s of %v", v.cluster, v.backends)
+	store.BarrierErr = nil
+	apply(t, tbl, next)
+	if v := store.View()[web("a")]; !slices.Equal(v.Cluster.Backends, endpoints(5)[1:]) || len(v.Backends) != 4 {
+		t.Errorf("served are %s of %v", v.Cluster, v.Backends)
 	}
-}
-
-// ownerOf returns whose frontend a key is.
-func (m *memory) ownerOf(key FrontendKey) string {
-	f, ok := m.frontends[key]
-	if !ok {
-		return "nobody"
-	}
-	return m.names[f.Service].Port.Service.Name
 }
 
 func TestClash(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	key := vip(1)
-	a := onePort("a", key, FrontendExternalIP, endpoints(1), nil)
-	b := onePort("b", key, FrontendLoadBalancer, endpoints(1), nil)
-	c := onePort("c", key, FrontendExternalIP, endpoints(1), nil)
-	apply(t, tables, a)
-	for _, d := range []Desired{b, c, b} {
-		_, err := tables.Apply(d)
-		var clash *ClashError
+	a := onePort("a", key, tables.FrontendExternalIP, endpoints(1), nil)
+	b := onePort("b", key, tables.FrontendLoadBalancer, endpoints(1), nil)
+	c := onePort("c", key, tables.FrontendExternalIP, endpoints(1), nil)
+	apply(t, tbl, a)
+	for _, d := range []tables.Desired{b, c, b} {
+		_, err := tbl.Apply(d)
+		var clash *tables.ClashError
 		if !errors.As(err, &clash) || clash.Owner != named("a") || clash.Key != key {
 			t.Fatalf("error %v, want a clash with a", err)
 		}
 	}
-	if got := store.ownerOf(key); got != "a" {
+	if got := store.OwnerOf(key); got != "a" {
 		t.Fatalf("%s has the address, want a", got)
 	}
 
 	// The owner changes its address; both that wait are told, once each.
-	affected := apply(t, tables, onePort("a", vip(2), FrontendExternalIP, endpoints(1), nil))
+	affected := apply(t, tbl, onePort("a", vip(2), tables.FrontendExternalIP, endpoints(1), nil))
 	if want := []model.Name{named("b"), named("c")}; !slices.Equal(affected, want) {
 		t.Fatalf("affected are %v, want %v", affected, want)
 	}
-	apply(t, tables, c)
-	if _, err := tables.Apply(b); err == nil {
+	apply(t, tbl, c)
+	if _, err := tbl.Apply(b); err == nil {
 		t.Fatal("no clash with c")
 	}
-	if got := store.ownerOf(key); got != "c" {
+	if got := store.OwnerOf(key); got != "c" {
 		t.Fatalf("%s has the address, want c", got)
 	}
 
 	// A waiting Service that gives up is not told.
-	apply(t, tables, onePort("b", vip(3), FrontendExternalIP, endpoints(1), nil))
-	if affected, err := tables.Remove(named("c")); err != nil || len(affected) != 0 {
+	apply(t, tbl, onePort("b", vip(3), tables.FrontendExternalIP, endpoints(1), nil))
+	if affected, err := tbl.Remove(named("c")); err != nil || len(affected) != 0 {
 		t.Fatalf("affected are %v, %v", affected, err)
 	}
-	if got := store.ownerOf(key); got != "nobody" {
+	if got := store.OwnerOf(key); got != "nobody" {
 		t.Fatalf("%s has the address", got)
 	}
 }
@@ -492,35 +476,35 @@ func TestClash(t *testing.T) {
 // TestClashClusterIP is the address that the cluster gave: it goes before one
 // that somebody wrote.
 func TestClashClusterIP(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	key := vip(1)
-	squatter := onePort("squatter", key, FrontendExternalIP, endpoints(1), nil)
-	owner := onePort("owner", key, FrontendClusterIP, endpoints(1), nil)
-	apply(t, tables, squatter)
-	if affected := apply(t, tables, owner); !slices.Equal(affected, []model.Name{named("squatter")}) {
+	squatter := onePort("squatter", key, tables.FrontendExternalIP, endpoints(1), nil)
+	owner := onePort("owner", key, tables.FrontendClusterIP, endpoints(1), nil)
+	apply(t, tbl, squatter)
+	if affected := apply(t, tbl, owner); !slices.Equal(affected, []model.Name{named("squatter")}) {
 		t.Fatalf("affected are %v, want the squatter", affected)
 	}
-	if got := store.ownerOf(key); got != "owner" {
+	if got := store.OwnerOf(key); got != "owner" {
 		t.Fatalf("%s has the address", got)
 	}
-	var clash *ClashError
-	if _, err := tables.Apply(squatter); !errors.As(err, &clash) || clash.Owner != named("owner") {
+	var clash *tables.ClashError
+	if _, err := tbl.Apply(squatter); !errors.As(err, &clash) || clash.Owner != named("owner") {
 		t.Fatalf("error %v, want a clash", err)
 	}
 	// A restart keeps the winner.
 	store.Barrier()
-	tables = Restore(store, store.snapshot())
-	if _, err := tables.Apply(squatter); !errors.As(err, &clash) {
+	tbl = restored(store)
+	if _, err := tbl.Apply(squatter); !errors.As(err, &clash) {
 		t.Fatalf("error %v, want a clash", err)
 	}
-	apply(t, tables, owner)
-	affected, err := tables.Remove(named("owner"))
+	apply(t, tbl, owner)
+	affected, err := tbl.Remove(named("owner"))
 	if err != nil || !slices.Equal(affected, []model.Name{named("squatter")}) {
 		t.Fatalf("affected are %v, %v", affected, err)
 	}
-	apply(t, tables, squatter)
-	if got := store.ownerOf(key); got != "squatter" {
+	apply(t, tbl, squatter)
+	if got := store.OwnerOf(key); got != "squatter" {
 		t.Fatalf("%s has the address", got)
 	}
 }
@@ -529,73 +513,73 @@ func TestClashClusterIP(t *testing.T) {
 // own ports; the address is there as long as one of them is. That of a ClusterIP
 // goes before it.
 func TestSharedAddress(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
-	key := FrontendKey{Addr: vip(1).Addr}
-	a := onePort("a", key, FrontendAddress, endpoints(1), nil)
-	b := onePort("b", key, FrontendAddress, endpoints(1), nil)
-	apply(t, tables, a)
-	apply(t, tables, b)
-	if got := store.ownerOf(key); got != "a" {
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
+	key := tables.FrontendKey{Addr: vip(1).Addr}
+	a := onePort("a", key, tables.FrontendAddress, endpoints(1), nil)
+	b := onePort("b", key, tables.FrontendAddress, endpoints(1), nil)
+	apply(t, tbl, a)
+	apply(t, tbl, b)
+	if got := store.OwnerOf(key); got != "a" {
 		t.Fatalf("%s has the address, want a", got)
 	}
-	affected, err := tables.Remove(named("a"))
+	affected, err := tbl.Remove(named("a"))
 	if err != nil || !slices.Equal(affected, []model.Name{named("b")}) {
 		t.Fatalf("affected are %v, %v, want b", affected, err)
 	}
-	apply(t, tables, b)
-	if got := store.ownerOf(key); got != "b" {
+	apply(t, tbl, b)
+	if got := store.OwnerOf(key); got != "b" {
 		t.Fatalf("%s has the address, want b", got)
 	}
-	owner := onePort("owner", key, FrontendAddress, endpoints(1), nil)
-	owner.Ports[0].Frontends[0].Flags = RefuseOthers
-	if affected := apply(t, tables, owner); !slices.Equal(affected, []model.Name{named("b")}) {
+	owner := onePort("owner", key, tables.FrontendAddress, endpoints(1), nil)
+	owner.Ports[0].Frontends[0].Flags = tables.RefuseOthers
+	if affected := apply(t, tbl, owner); !slices.Equal(affected, []model.Name{named("b")}) {
 		t.Fatalf("affected are %v, want b", affected)
 	}
-	apply(t, tables, b)
-	if got := store.frontends[key]; store.ownerOf(key) != "owner" || got.Flags != RefuseOthers {
-		t.Fatalf("%s has the address: %+v", store.ownerOf(key), got)
+	apply(t, tbl, b)
+	if got := store.Frontends[key]; store.OwnerOf(key) != "owner" || got.Flags != tables.RefuseOthers {
+		t.Fatalf("%s has the address: %+v", store.OwnerOf(key), got)
 	}
 }
 
 func TestLarge(t *testing.T) {
-	limits := roomy
-	store := newMemory(t, limits)
-	tables := New(store)
-	big := onePort("big", vip(1), FrontendClusterIP, endpoints(5000), endpoints(2500))
-	apply(t, tables, big)
-	if v := store.view()[web("big")]; len(v.cluster.backends) != 5000 || len(v.local.backends) != 2500 {
-		t.Fatalf("sets of %d and %d", len(v.cluster.backends), len(v.local.backends))
+	limits := tablestest.Roomy
+	store := tablestest.New(t, limits)
+	tbl := tables.New(store)
+	big := onePort("big", vip(1), tables.FrontendClusterIP, endpoints(5000), endpoints(2500))
+	apply(t, tbl, big)
+	if v := store.View()[web("big")]; len(v.Cluster.Backends) != 5000 || len(v.Local.Backends) != 2500 {
+		t.Fatalf("sets of %d and %d", len(v.Cluster.Backends), len(v.Local.Backends))
 	}
-	before := store.writes
-	apply(t, tables, onePort("big", vip(1), FrontendClusterIP, endpoints(5001), endpoints(2500)))
-	if n := store.writes - before; n != 3 { // backend, slots, set
+	before := store.Writes
+	apply(t, tbl, onePort("big", vip(1), tables.FrontendClusterIP, endpoints(5001), endpoints(2500)))
+	if n := store.Writes - before; n != 3 { // backend, slots, set
 		t.Errorf("one more endpoint makes %d writes, want 3", n)
 	}
-	grace(store, tables)
+	grace(store, tbl)
 
 	ports := &model.Service{Name: named("ports"), ClusterIPs: []netip.Addr{vip(2).Addr, netip.MustParseAddr("fd00::2")}}
 	for i := range 300 {
 		port := model.ServicePort{Name: fmt.Sprint("p", i), Protocol: model.TCP, Port: uint16(1000 + i), NodePort: uint16(30000 + i)}
 		ports.Ports = append(ports.Ports, port)
 	}
-	apply(t, tables, Compile(ports, nil, &model.LocalNode{}))
+	apply(t, tbl, tables.Compile(ports, nil, &model.LocalNode{}))
 	// Each port: two families, each a ClusterIP and a NodePort; and two addresses.
-	if got := len(store.frontends) - 1; got != 300*4+2 {
+	if got := len(store.Frontends) - 1; got != 300*4+2 {
 		t.Errorf("%d frontends", got)
 	}
 	ports.Ports = ports.Ports[150:]
-	apply(t, tables, Compile(ports, nil, &model.LocalNode{}))
-	if got := len(store.frontends) - 1; got != 150*4+2 {
+	apply(t, tbl, tables.Compile(ports, nil, &model.LocalNode{}))
+	if got := len(store.Frontends) - 1; got != 150*4+2 {
 		t.Errorf("%d frontends after half of the ports went", got)
 	}
 	for _, name := range []string{"ports", "big"} {
-		if _, err := tables.Remove(named(name)); err != nil {
+		if _, err := tbl.Remove(named(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	grace(store, tables)
-	for _, f := range tables.Usage() {
+	grace(store, tbl)
+	for _, f := range tbl.Usage() {
 		if f.Used != 0 {
 			t.Errorf("%d entries of %s are in use, want none", f.Used, f.Table)
 		}
@@ -606,74 +590,74 @@ func TestLarge(t *testing.T) {
 // leave: everything without a name goes, and nothing of it falls to a new user
 // of its id.
 func TestPruneOrphans(t *testing.T) {
-	store := newMemory(t, roomy)
+	store := tablestest.New(t, tablestest.Roomy)
 	foreign := netip.MustParsePrefix("198.51.100.0/24")
-	left := Backend{AddrPort: endpoints(1)[0], Service: 0, State: InCluster | Ready, Generation: 7}
-	store.backends[0] = left
-	store.slots[0] = 0
-	store.services[0] = Service{Cluster: Set{policy.Backends, 0, 1}}
-	store.ranges[SourceRange{0, foreign}] = true
-	store.frontends[vip(9)] = Frontend{Service: 5, Kind: FrontendClusterIP}
-	store.frontends[vip(1)] = Frontend{Service: 6, Kind: FrontendClusterIP}
-	tables := Restore(store, store.snapshot())
+	left := tables.Backend{AddrPort: endpoints(1)[0], Service: 0, State: tables.InCluster | tables.Ready, Generation: 7}
+	store.Backends[0] = left
+	store.Slots[0] = 0
+	store.Services[0] = tables.Service{Cluster: tables.Set{Kind: policy.Backends, First: 0, Count: 1}}
+	store.Ranges[tables.SourceRange{Service: 0, Prefix: foreign}] = true
+	store.Frontends[vip(9)] = tables.Frontend{Service: 5, Kind: tables.FrontendClusterIP}
+	store.Frontends[vip(1)] = tables.Frontend{Service: 6, Kind: tables.FrontendClusterIP}
+	tbl := restored(store)
 
-	d := onePort("a", vip(1), FrontendLoadBalancer, nil, nil)
+	d := onePort("a", vip(1), tables.FrontendLoadBalancer, nil, nil)
 	mine := netip.MustParsePrefix("10.0.0.0/8")
 	d.Ports[0].SourceRanges = []netip.Prefix{mine}
-	if affected := apply(t, tables, d); len(affected) != 0 {
+	if affected := apply(t, tbl, d); len(affected) != 0 {
 		t.Errorf("affected are %v", affected)
 	}
-	affected, err := tables.Prune(func(name model.Name) bool { return name == named("a") })
+	affected, err := tbl.Prune(func(name model.Name) bool { return name == named("a") })
 	if err != nil || len(affected) != 0 {
 		t.Fatalf("prune: %v, %v", affected, err)
 	}
-	v := store.view()[web("a")]
-	if v.cluster.kind != policy.Reject || len(v.backends) != 0 || !slices.Equal(v.ranges, []netip.Prefix{mine}) {
+	v := store.View()[web("a")]
+	if v.Cluster.Kind != policy.Reject || len(v.Backends) != 0 || !slices.Equal(v.Ranges, []netip.Prefix{mine}) {
 		t.Errorf("the new Service got what another left: %+v", v)
 	}
-	if len(store.frontends) != 1 || len(store.ranges) != 1 || store.backends[0].State != 0 {
-		t.Errorf("left are %v, %v, %v", store.frontends, store.ranges, store.backends)
+	if len(store.Frontends) != 1 || len(store.Ranges) != 1 || store.Backends[0].State != 0 {
+		t.Errorf("left are %v, %v, %v", store.Frontends, store.Ranges, store.Backends)
 	}
 }
 
 func TestServiceCIDRs(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	v4, v6 := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")
-	if err := tables.SetServiceCIDRs([]netip.Prefix{v4, v6}); err != nil {
+	if err := tbl.SetServiceCIDRs([]netip.Prefix{v4, v6}); err != nil {
 		t.Fatal(err)
 	}
-	if len(store.cidrs) != 2 || !store.cidrs[v4] || !store.cidrs[v6] {
-		t.Errorf("ranges are %v", store.cidrs)
+	if len(store.CIDRs) != 2 || !store.CIDRs[v4] || !store.CIDRs[v6] {
+		t.Errorf("ranges are %v", store.CIDRs)
 	}
-	if err := tables.SetServiceCIDRs([]netip.Prefix{v6}); err != nil {
+	if err := tbl.SetServiceCIDRs([]netip.Prefix{v6}); err != nil {
 		t.Fatal(err)
 	}
-	if len(store.cidrs) != 1 || !store.cidrs[v6] {
-		t.Errorf("ranges are %v", store.cidrs)
+	if len(store.CIDRs) != 1 || !store.CIDRs[v6] {
+		t.Errorf("ranges are %v", store.CIDRs)
 	}
 }
 
 func TestNodeAddrs(t *testing.T) {
-	store := newMemory(t, roomy)
-	tables := New(store)
+	store := tablestest.New(t, tablestest.Roomy)
+	tbl := tables.New(store)
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("127.0.0.1")
-	steps := []map[netip.Addr]NodeAddr{
+	steps := []map[netip.Addr]tables.NodeAddr{
 		{a: {}},
 		{a: {}, b: {HostOnly: true}},
 		{a: {HostOnly: true}},
 		{},
 	}
 	for _, want := range steps {
-		if err := tables.SetNodeAddrs(want); err != nil {
+		if err := tbl.SetNodeAddrs(want); err != nil {
 			t.Fatal(err)
 		}
-		before := store.writes
-		if err := tables.SetNodeAddrs(want); err != nil || store.writes != before {
-			t.Errorf("setting %v again makes %d writes, %v", want, store.writes-before, err)
+		before := store.Writes
+		if err := tbl.SetNodeAddrs(want); err != nil || store.Writes != before {
+			t.Errorf("setting %v again makes %d writes, %v", want, store.Writes-before, err)
 		}
-		if fmt.Sprint(store.nodeAddrs) != fmt.Sprint(want) {
-			t.Errorf("addresses are %v, want %v", store.nodeAddrs, want)
+		if fmt.Sprint(store.NodeAddrs) != fmt.Sprint(want) {
+			t.Errorf("addresses are %v, want %v", store.NodeAddrs, want)
 		}
 	}
 }
@@ -681,23 +665,23 @@ func TestNodeAddrs(t *testing.T) {
 // TestComeBackFails lets the write that makes a backend void fail: it does not
 // come back without it.
 func TestComeBackFails(t *testing.T) {
-	store := newMemory(t, roomy)
-	failing := &failAt{memory: store}
-	tables := New(failing)
+	store := tablestest.New(t, tablestest.Roomy)
+	failing := &failAt{Store: store}
+	tbl := tables.New(failing)
 	all := endpoints(2)
-	both := onePort("a", vip(1), FrontendClusterIP, all, all)
-	apply(t, tables, both)
-	id, b := store.backendAt(all[1])
-	apply(t, tables, onePort("a", vip(1), FrontendClusterIP, all[:1], all))
+	both := onePort("a", vip(1), tables.FrontendClusterIP, all, all)
+	apply(t, tbl, both)
+	id, b := store.BackendAt(all[1])
+	apply(t, tbl, onePort("a", vip(1), tables.FrontendClusterIP, all[:1], all))
 	failing.count, failing.at = 0, 1
-	if _, err := tables.Apply(both); !errors.Is(err, errWrite) {
+	if _, err := tbl.Apply(both); !errors.Is(err, tablestest.ErrWrite) {
 		t.Fatalf("error %v", err)
 	}
-	if store.valid(id, b.Generation, InCluster) {
+	if store.Valid(id, b.Generation, tables.InCluster) {
 		t.Error("valid after the write failed")
 	}
-	apply(t, tables, both)
-	if again, now := store.backendAt(all[1]); again != id || now.Generation == b.Generation || now.State&InCluster == 0 {
+	apply(t, tbl, both)
+	if again, now := store.BackendAt(all[1]); again != id || now.Generation == b.Generation || now.State&tables.InCluster == 0 {
 		t.Errorf("after all: id %d, %+v", again, now)
 	}
 }
@@ -705,56 +689,56 @@ func TestComeBackFails(t *testing.T) {
 // TestRestoreBroken starts over sets that share slots or lead to another
 // Service's backends: the next Apply puts them right.
 func TestRestoreBroken(t *testing.T) {
-	want := []Desired{
-		onePort("a", vip(1), FrontendClusterIP, endpoints(4), nil),
-		onePort("b", vip(2), FrontendClusterIP, endpoints(4), endpoints(2)),
+	want := []tables.Desired{
+		onePort("a", vip(1), tables.FrontendClusterIP, endpoints(4), nil),
+		onePort("b", vip(2), tables.FrontendClusterIP, endpoints(4), endpoints(2)),
 	}
-	breaks := map[string]func(m *memory, a, b uint32){
-		"shared run": func(m *memory, a, _ uint32) {
-			s := m.services[a]
+	breaks := map[string]func(m *tablestest.Store, a, b uint32){
+		"shared run": func(m *tablestest.Store, a, _ uint32) {
+			s := m.Services[a]
 			s.Local = s.Cluster
-			m.services[a] = s
+			m.Services[a] = s
 		},
-		"not aligned": func(m *memory, a, _ uint32) {
-			s := m.services[a]
+		"not aligned": func(m *tablestest.Store, a, _ uint32) {
+			s := m.Services[a]
 			s.Cluster.First, s.Cluster.Count = s.Cluster.First+1, 3
-			m.services[a] = s
+			m.Services[a] = s
 		},
-		"foreign": func(m *memory, a, b uint32) {
-			s := m.services[b]
-			s.Cluster = m.services[a].Cluster
-			m.services[b] = s
+		"foreign": func(m *tablestest.Store, a, b uint32) {
+			s := m.Services[b]
+			s.Cluster = m.Services[a].Cluster
+			m.Services[b] = s
 		},
-		"overlapping": func(m *memory, a, _ uint32) {
-			s := m.services[a]
-			s.Local = Set{policy.Backends, s.Cluster.First + 1, 1}
-			m.services[a] = s
+		"overlapping": func(m *tablestest.Store, a, _ uint32) {
+			s := m.Services[a]
+			s.Local = tables.Set{Kind: policy.Backends, First: s.Cluster.First + 1, Count: 1}
+			m.Services[a] = s
 		},
-		"no such slots": func(m *memory, a, _ uint32) {
-			s := m.services[a]
-			s.Local = Set{policy.Backends, 1 << 12, 3}
-			m.services[a] = s
+		"no such slots": func(m *tablestest.Store, a, _ uint32) {
+			s := m.Services[a]
+			s.Local = tables.Set{Kind: policy.Backends, First: 1 << 12, Count: 3}
+			m.Services[a] = s
 		},
 	}
 	for name, damage := range breaks {
 		t.Run(name, func(t *testing.T) {
-			store := newMemory(t, roomy)
-			tables := New(store)
+			store := tablestest.New(t, tablestest.Roomy)
+			tbl := tables.New(store)
 			for _, d := range want {
-				apply(t, tables, d)
+				apply(t, tbl, d)
 			}
-			damage(store, store.frontends[vip(1)].Service, store.frontends[vip(2)].Service)
-			clear(store.owner)
+			damage(store, store.Frontends[vip(1)].Service, store.Frontends[vip(2)].Service)
+			clear(store.Owner)
 			store.Barrier()
-			tables = Restore(store, store.snapshot())
+			tbl = restored(store)
 			for _, d := range want {
-				apply(t, tables, d)
+				apply(t, tbl, d)
 			}
-			view := store.view()
+			view := store.View()
 			for i, name := range []string{"a", "b"} {
 				v := view[web(name)]
-				if !slices.Equal(v.cluster.backends, endpoints(4)) || len(v.local.backends) != 2*i {
-					t.Errorf("%s has %s and %s", name, v.cluster, v.local)
+				if !slices.Equal(v.Cluster.Backends, endpoints(4)) || len(v.Local.Backends) != 2*i {
+					t.Errorf("%s has %s and %s", name, v.Cluster, v.Local)
 				}
 			}
 		})
