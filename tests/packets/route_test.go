@@ -1,8 +1,10 @@
 package packets_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,7 +133,11 @@ func TestRepliesFollowTheRoutes(t *testing.T) {
 			for _, network := range networks {
 				lab.Eventually(t, network+" goes on by the other uplink", func() bool {
 					before := c.nodes[0].sentBy(t, otherUplink)
-					if err := goesOn(open[network], network); err != nil {
+					err := goesOn(open[network], network)
+					if errors.Is(err, lab.ErrNothing) && strings.HasPrefix(network, "udp") {
+						return false // within a second, a reply leaves by the former route, which is gone
+					}
+					if err != nil {
 						t.Fatalf("%s: %v", network, err)
 					}
 					return c.nodes[0].sentBy(t, otherUplink) > before
