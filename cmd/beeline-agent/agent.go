@@ -98,13 +98,14 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	if a.secrets == nil && mayTunnel(c) {
 		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
 	}
-	former := statusmap.New(maps).Agent()
+	status := statusmap.New(maps)
+	former := status.Agent()
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
 		nodemap.New(maps).ForgetAnswers()
 	}
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
-	statusmap.New(maps).SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
+	status.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	return nil
 }
 
@@ -206,9 +207,9 @@ func (a *agent) attach(ctx context.Context) error {
 
 // synced tells the command, the pages of health and the log of a sync.
 func (a *agent) synced(s reconcile.Sync) {
-	maps := a.datapath.Maps()
-	statusmap.New(maps).SetSynced(s.Start.Add(s.Duration), s.Pending)
-	if err := statusmap.New(maps).SetShort(s.Short); err != nil {
+	status := statusmap.New(a.datapath.Maps())
+	status.SetSynced(s.Start.Add(s.Duration), s.Pending)
+	if err := status.SetShort(s.Short); err != nil {
 		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
@@ -220,10 +221,10 @@ func (a *agent) synced(s reconcile.Sync) {
 // failed shows a Service that could not be applied in full; nil: it is applied.
 func (a *agent) failed(service model.Name, f *reconcile.Failure) {
 	var err error
-	if maps := a.datapath.Maps(); f == nil {
-		err = statusmap.New(maps).DeleteUnapplied(service)
+	if status := statusmap.New(a.datapath.Maps()); f == nil {
+		err = status.DeleteUnapplied(service)
 	} else {
-		err = statusmap.New(maps).PutUnapplied(statusmap.Unapplied{
+		err = status.PutUnapplied(statusmap.Unapplied{
 			Service: service, Error: f.Error, Since: f.Since, Next: f.Next, Tries: uint32(f.Tries),
 		})
 	}

@@ -1,13 +1,10 @@
 package packets_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -36,13 +33,10 @@ var directPort atomic.Uint32
 func askDirectly(n *lab.Namespace, network string, server netip.Addr) error {
 	s := n.Socket(network)
 	defer s.Close()
-	unspecified := map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[server.Is4()]
-	err := errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		s.Bind(netip.AddrPortFrom(unspecified, uint16(12_000+directPort.Add(1)%18_000))))
-	if err != nil {
+	if err := bindPort(s, network, uint16(12_000+directPort.Add(1)%18_000)); err != nil {
 		return err
 	}
-	_, err = askBy(s, network, netip.AddrPortFrom(server, backendPort), "later")
+	_, err := askBy(s, network, netip.AddrPortFrom(server, backendPort), "later")
 	return err
 }
 

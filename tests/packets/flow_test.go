@@ -181,13 +181,17 @@ func askFromPort(t *testing.T, n *lab.Namespace, network string, port uint16, to
 func boundSocket(t *testing.T, n *lab.Namespace, network string, port uint16) *lab.Socket {
 	t.Helper()
 	s := n.Socket(network)
-	any := map[byte]netip.Addr{'4': netip.IPv4Unspecified(), '6': netip.IPv6Unspecified()}[network[3]]
-	err := errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
-		s.Bind(netip.AddrPortFrom(any, port)))
-	if err != nil {
+	if err := bindPort(s, network, port); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// bindPort binds a socket to a port, which others may have, too.
+func bindPort(s *lab.Socket, network string, port uint16) error {
+	any := map[byte]netip.Addr{'4': netip.IPv4Unspecified(), '6': netip.IPv6Unspecified()}[network[3]]
+	return errors.Join(s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), s.SetOption(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+		s.Bind(netip.AddrPortFrom(any, port)))
 }
 
 // connect opens a connection and returns who greeted.
