@@ -103,11 +103,11 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 // ones that are not strings.
 func (d *Document) checkKeys() []*Fault {
 	var faults []*Fault
-	var walk func(node *yaml.Node, path string)
-	walk = func(node *yaml.Node, path string) {
+	var walk func(node *yaml.Node, path *field.Path)
+	walk = func(node *yaml.Node, path *field.Path) {
 		if node.Kind == yaml.SequenceNode {
 			for i, item := range node.Content {
-				walk(item, fmt.Sprintf("%s[%d]", path, i))
+				walk(item, path.Index(i))
 			}
 		}
 		if node.Kind != yaml.MappingNode {
@@ -116,20 +116,21 @@ func (d *Document) checkKeys() []*Fault {
 		seen := map[string]int{}
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			key := node.Content[i]
-			below := strings.TrimPrefix(path+"."+key.Value, ".")
-			f := &Fault{Document: d.Number, Line: key.Line, Path: below}
+			below := path.Child(key.Value)
+			reason := ""
 			if first, dup := seen[key.Value]; dup {
-				f.Reason = fmt.Sprintf("duplicate field, first given in line %d", first)
-				faults = append(faults, f)
+				reason = fmt.Sprintf("duplicate field, first given in line %d", first)
 			} else if tag := key.ShortTag(); tag != "!!str" && tag != "!!merge" {
-				f.Reason = "a key must be a string: put it in quotes"
-				faults = append(faults, f)
+				reason = "a key must be a string: put it in quotes"
+			}
+			if reason != "" {
+				faults = append(faults, &Fault{Document: d.Number, Line: key.Line, Path: below.String(), Reason: reason})
 			}
 			seen[key.Value] = key.Line
 			walk(node.Content[i+1], below)
 		}
 	}
-	walk(d.Root, "")
+	walk(d.Root, nil)
 	return faults
 }
 
