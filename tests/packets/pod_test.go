@@ -117,12 +117,12 @@ func TestPodSockets(t *testing.T) {
 				{"the node", node.Namespace, false},
 				{"a pod", node.routed, true},
 			} {
-				capture := from.ns.Capture()
-				got, err := ask(from.ns, network, to, "payload")
+				capture, payload := from.ns.Capture(), fmt.Sprintf("%d: %s from %s", i, network, from.name)
+				got, err := ask(from.ns, network, to, payload)
 				if err != nil || got.name != set.endpoints[0].server() {
 					t.Errorf("%s from %s to %v: %v, %v", network, from.name, set.endpoints, got, err)
 				}
-				if saw := capture.Saw(to.Addr(), ""); saw != from.untouched {
+				if saw := capture.Saw(to.Addr(), payload); saw != from.untouched {
 					t.Errorf("%s from %s: packets with the Service's address: %t", network, from.name, saw)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/lab"
 )
 
 // newFlowRate is how many connections are established a second while tables are resized,
@@ -23,23 +24,42 @@ const newFlowRate = 25_000
 // switchboard is the programs that packets meet; they are replaced one by one.
 type switchboard struct {
 	b               *bench
-	ingress, egress atomic.Pointer[ebpf.Program]
+	ingress, egress place
+}
+
+// place is where a program is attached. It is replaced when no run of it is about to begin:
+// the kernel does not interrupt a packet before its program, but it does a test.
+type place struct {
+	mu      sync.RWMutex
+	program *ebpf.Program
+}
+
+func (p *place) attach(program *ebpf.Program) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.program = program
+}
+
+func (p *place) run(options *ebpf.RunOptions) (uint32, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.program.Run(options)
 }
 
 // attach puts programs in the place of others, with a pause in which programs of both kinds
 // are at work.
 func (s *switchboard) attach(programs map[string]*ebpf.Program) {
-	s.ingress.Store(programs["bl_ingress"])
+	s.ingress.attach(programs["bl_ingress"])
 	time.Sleep(50 * time.Millisecond)
-	s.egress.Store(programs["bl_egress"])
+	s.egress.attach(programs["bl_egress"])
 }
 
 // translates reports whether a packet comes out of a program as want. It runs on the
 // bench's thread.
-func (s *switchboard) translates(at *atomic.Pointer[ebpf.Program], packet, want frame) bool {
+func (s *switchboard) translates(at *place, packet, want frame) bool {
 	in := packet.bytes()
 	options := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
-	verdict, err := at.Load().Run(options)
+	verdict, err := at.run(options)
 	return err == nil && verdict == passes && bytes.Equal(options.DataOut, want.bytes())
 }
 
@@ -147,7 +167,7 @@ func (f *traffic) work(workers int) func() error {
 // before nor one that begins while programs of both tables are at work.
 func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
-	sizes := bpfmap.DefaultSizes
+	sizes := lab.Sizes
 	sizes.Flows = 1 << 20
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}

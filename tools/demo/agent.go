@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// waitTimeout is how long the agent may take for anything.
-	waitTimeout = 10 * time.Second
+	// waitTimeout is how long the agent may take for anything, on a busy machine, too.
+	waitTimeout = time.Minute
 	// logTail is how many lines of the agent's log a failure shows.
 	logTail = 20
 )
