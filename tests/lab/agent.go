@@ -23,13 +23,21 @@ import (
 // NodeName is the name of a host's node.
 const NodeName = "node-1"
 
+// Sizes are those of an agent's tables unless a test asks for others. To make a large LRU
+// table takes the kernel longer than most tests take.
+var Sizes = func() bpfmap.Sizes {
+	sizes := bpfmap.DefaultSizes
+	sizes.Flows, sizes.Clients, sizes.Affinity, sizes.UDPPeers = 1<<14, 1<<12, 1<<12, 1<<12
+	return sizes
+}()
+
 // AgentOptions are the flags of an agent in the test process.
 type AgentOptions struct {
 	NodePortAddresses []string
 	ServiceRanges     []string
 	Devices           []string // that packets are served on; none unless given
 	XDP               datapath.XDPMode
-	Sizes             bpfmap.Sizes // of the tables; the defaults unless given
+	Sizes             bpfmap.Sizes // of the tables; [Sizes] unless given
 }
 
 // Agent is what beeline-agent runs, in the test process: it takes manifests from
@@ -54,7 +62,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	a.changed = sync.NewCond(&a.mu)
 	h.must("prepare the datapath", func() (err error) {
 		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
-			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, bpfmap.DefaultSizes), Devices: opts.Devices, XDP: opts.XDP,
+			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP,
 		})
 		return err
 	})

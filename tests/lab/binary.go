@@ -96,6 +96,8 @@ func (s *Standalone) Launch(flags ...string) *Process {
 		"--manifests", s.Manifests, "--state-dir", s.state,
 		"--cgroup-root", s.host.Cgroup, "--bpffs", s.host.BPFFS,
 		"--hostname-override", NodeName, "--service-cluster-ip-range", "10.96.0.0/16,fd96::/112",
+		"--max-flows", fmt.Sprint(Sizes.Flows), "--max-clients", fmt.Sprint(Sizes.Clients),
+		"--max-affinity-entries", fmt.Sprint(Sizes.Affinity), "--max-udp-peers", fmt.Sprint(Sizes.UDPPeers),
 	}, flags...)...)
 }
 

@@ -90,7 +90,7 @@ func newNode(t testing.TB) *node {
 	h := lab.NewHost(t)
 	h.SetSysctl("ipv4/ip_forward", "1")
 	h.SetSysctl("ipv6/conf/all/forwarding", "1")
-	sizes := bpfmap.DefaultSizes
+	sizes := lab.Sizes
 	sizes.Flows = 1 << 12 // the table is read after each packet
 	a := h.Serve(lab.AgentOptions{Sizes: sizes})
 	v4, v6 := servicesOf(4), servicesOf(6)

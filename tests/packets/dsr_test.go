@@ -139,7 +139,7 @@ func TestDSRReach(t *testing.T) {
 // TestDSRByGenericXDP: XDP sends by the tunnel from where the kernel receives packets, too,
 // but for those that have yet to get their checksums.
 func TestDSRByGenericXDP(t *testing.T) {
-	tier.Slow(t, "moves 800 MB")
+	tier.Slow(t, "moves hundreds of megabytes")
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "generic")

@@ -22,7 +22,7 @@ func sourcePort(packet []byte, addr netip.Addr) uint16 {
 // newBigBench is newXDPBench with room for so many flows.
 func newBigBench(t *testing.T, flows uint32) *xdpBench {
 	t.Helper()
-	sizes := bpfmap.DefaultSizes
+	sizes := lab.Sizes
 	sizes.Flows = flows
 	return newXDPBenchWith(t, lab.AgentOptions{Sizes: sizes})
 }

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
-	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/tests/lab"
 )
 
 // TestSourceShare: whoever forges datagrams of one network's addresses, or has them all, gets
@@ -30,7 +30,7 @@ func TestSourceShare(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			t.Parallel()
-			sizes := bpfmap.DefaultSizes
+			sizes := lab.Sizes
 			sizes.Flows = 2 * 4 * share
 			b := newBenchSized(t, sizes, datapath.Constants{})
 			flows := flowmap.New(b.maps)

@@ -73,7 +73,7 @@ func newBench(t testing.TB) *bench {
 // newBenchWith makes a bench whose programs are loaded with constants.
 func newBenchWith(t testing.TB, constants datapath.Constants) *bench {
 	t.Helper()
-	return newBenchSized(t, bpfmap.DefaultSizes, constants)
+	return newBenchSized(t, lab.Sizes, constants)
 }
 
 // newBenchSized makes a bench whose tables have other sizes.

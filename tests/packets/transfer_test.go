@@ -18,7 +18,7 @@ import (
 
 // How many bytes go over and come back.
 const (
-	longTransfer  = 100 << 20
+	longTransfer  = 40 << 20
 	shortTransfer = 10 << 20
 )
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -95,17 +96,28 @@ func TestMissingBinaries(t *testing.T) {
 	}
 }
 
-// demoCommand builds the demo and what it shows.
+// binaries is the folder of the demo and what it shows, which are built once.
+var binaries = sync.OnceValues(func() (string, error) {
+	var err error
+	if built, err = os.MkdirTemp("", "beeline-test-"); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", built+"/", "./cmd/beeline-agent", "./cmd/beeline", "./tools/demo")
+	build.Dir = checkout
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return built, nil
+})
+
 func demoCommand(t *testing.T) *exec.Cmd {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	bin := t.TempDir()
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin+"/", "./cmd/beeline-agent", "./cmd/beeline", "./tools/demo")
-	build.Dir = checkout
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	bin, err := binaries()
+	if err != nil {
+		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(bin, "demo"), "-bin", bin)
 	cmd.Dir = checkout
