@@ -77,6 +77,7 @@ func transferOf(t *testing.T, n *lab.Namespace, network string, to netip.AddrPor
 	go func() { failed <- send(conn, sent, size) }()
 	got, err := io.Copy(received, conn)
 	if err != nil {
+		lab.LogConnections(t)
 		t.Fatalf("after %d bytes: %v", got, err)
 	}
 	if err := <-failed; err != nil {
