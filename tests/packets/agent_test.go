@@ -1,7 +1,11 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,7 +34,30 @@ func startAgent(t *testing.T, n *node, manifests []string, flags ...string) *age
 		"--cluster-cidr", strings.Join(podRanges, ","),
 	}, flags...)}
 	a.start()
+	t.Cleanup(func() {
+		if t.Failed() {
+			page, err := n.metrics()
+			t.Logf("the agent of %s counts: %v %s", n.name(), err, losses.FindAllString(page, -1))
+		}
+	})
 	return a
+}
+
+// losses are an agent's counters of what was not served.
+var losses = regexp.MustCompile(`(?m)^beeline_\w*(?:refused|exhausted|evicted|full|unapplied)\w*.* [^0].*$`)
+
+// metrics returns the page of metrics of the node's agent.
+func (n *node) metrics() (string, error) {
+	resp, err := n.HTTPClient().Get("http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return string(page), err
 }
 
 // serve starts the servers of all nodes, and agents that serve the manifests. It returns the

@@ -16,9 +16,8 @@ import (
 // watchChecksums watches every namespace of the cluster.
 func (c *cluster) watchChecksums(t *testing.T) {
 	t.Helper()
-	names := []string{"router", "client", "other client", "node1", "node1/routed", "node1/bridged", "node2", "node2/routed", "node2/bridged"}
-	for i, n := range c.namespaces() {
-		watchChecksums(t, names[i], n)
+	for i, name := range c.names() {
+		watchChecksums(t, name, c.namespaces()[i])
 	}
 }
 

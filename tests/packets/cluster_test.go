@@ -113,6 +113,11 @@ func newCluster(t *testing.T, withOverlay bool) *cluster {
 func newClusterOf(t *testing.T, nodes int, withOverlay bool) *cluster {
 	t.Helper()
 	c := &cluster{router: lab.NewNamespace(t), client: lab.NewNamespace(t), other: lab.NewNamespace(t), overlay: withOverlay}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.logLosses()
+		}
+	})
 	withoutDAD(c.router, c.client, c.other)
 	forward(c.router)
 	c.router.AddLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "clients"}})
@@ -228,6 +233,22 @@ func (n *node) connect(other int, withOverlay bool) {
 	for family, r := range podRangesOf(other) {
 		n.AddRoute(r, via[family], device)
 	}
+}
+
+// logLosses logs what the kernel of each namespace counts as lost.
+func (c *cluster) logLosses() {
+	for i, name := range c.names() {
+		c.namespaces()[i].LogLosses(name)
+	}
+}
+
+// names are those of the namespaces.
+func (c *cluster) names() []string {
+	all := []string{"router", "client", "other client"}
+	for _, n := range c.nodes {
+		all = append(all, n.name(), n.name()+"/routed", n.name()+"/bridged")
+	}
+	return all
 }
 
 // namespaces lists all of the cluster.

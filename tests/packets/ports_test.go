@@ -2,8 +2,6 @@ package packets_test
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -111,17 +109,12 @@ func TestSourcePortsExhausted(t *testing.T) {
 // exhaustedMetrics returns labels and values of the metric of a node's agent, sorted.
 func exhaustedMetrics(t *testing.T, n *node) (lines []string) {
 	t.Helper()
-	resp, err := n.HTTPClient().Get("http://127.0.0.1:10249/metrics")
+	page, err := n.metrics()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("metrics: %s, %v", resp.Status, err)
-	}
-	for _, m := range regexp.MustCompile(`(?m)^beeline_source_ports_exhausted_total(.*)$`).FindAllSubmatch(page, -1) {
-		lines = append(lines, string(m[1]))
+	for _, m := range regexp.MustCompile(`(?m)^beeline_source_ports_exhausted_total(.*)$`).FindAllStringSubmatch(page, -1) {
+		lines = append(lines, m[1])
 	}
 	return lines
 }

@@ -113,9 +113,9 @@ func (w *wire) carry(from, to int) {
 		_, _ = unix.Write(to, frame[:size]) // a device that is down loses it
 		if held := waiting[datagram]; held != nil && last {
 			time.Sleep(time.Millisecond)
+			w.overtook.Add(1) // before an answer can come
 			_, _ = unix.Write(to, held)
 			delete(waiting, datagram)
-			w.overtook.Add(1)
 		}
 		if !first {
 			ended[datagram] = ended[datagram] || last
