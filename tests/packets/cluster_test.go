@@ -113,11 +113,6 @@ func newCluster(t *testing.T, withOverlay bool) *cluster {
 func newClusterOf(t *testing.T, nodes int, withOverlay bool) *cluster {
 	t.Helper()
 	c := &cluster{router: lab.NewNamespace(t), client: lab.NewNamespace(t), other: lab.NewNamespace(t), overlay: withOverlay}
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.logLosses()
-		}
-	})
 	withoutDAD(c.router, c.client, c.other)
 	forward(c.router)
 	c.router.AddLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "clients"}})
@@ -148,6 +143,11 @@ func newClusterOf(t *testing.T, nodes int, withOverlay bool) *cluster {
 			c.router.AddRoute(netip.MustParsePrefix(r), nodeAddrs(1)[family], "nodes")
 		}
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.logLosses()
+		}
+	})
 	return c
 }
 
