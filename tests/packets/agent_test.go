@@ -44,7 +44,7 @@ func startAgent(t *testing.T, n *node, manifests []string, flags ...string) *age
 }
 
 // losses are an agent's counters of what was not served.
-var losses = regexp.MustCompile(`(?m)^beeline_\w*(?:refused|exhausted|evicted|full|unapplied)\w*.* [^0].*$`)
+var losses = regexp.MustCompile(`(?m)^beeline_\w*(?:events|refused|exhausted|evicted|full|unapplied)\w*.* [^0].*$`)
 
 // metrics returns the page of metrics of the node's agent.
 func (n *node) metrics() (string, error) {

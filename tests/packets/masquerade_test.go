@@ -124,3 +124,72 @@ func TestMasqueradeAllOfMuch(t *testing.T) {
 		}
 	}
 }
+
+// TestMasqueradeAllTurnedOff: what is open goes on when the agent is started again without
+// --masquerade-all, TCP and UDP. What begins then shows the client.
+func TestMasqueradeAllTurnedOff(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "clsact")
+			c, a := serveCluster(t, (*cluster).masqueradeServices, "--tc-mode", mode, "--masquerade-all")
+			type open struct {
+				socket *lab.Socket
+				first  greeting
+				what   string
+				talk   func(*lab.Socket, string) (greeting, error)
+			}
+			var list []open
+			for i, set := range masqueradeSets[:2] {
+				for _, network := range networks {
+					o := open{socket: c.client.Socket(network), what: fmt.Sprintf("%s to %v", network, set)}
+					got, err := askBy(o.socket, network, nodePort(network, i+1), "first")
+					if err != nil || got.client.Addr() != nodeAddrs(1).of(network) {
+						t.Fatalf("%s: %v, %v", o.what, got.greeting, err)
+					}
+					o.first = got.greeting
+					o.talk = func(s *lab.Socket, payload string) (greeting, error) { return o.first, echo(s, payload) }
+					if network[:3] == "udp" {
+						o.talk = talkUDP
+					}
+					list = append(list, o)
+				}
+			}
+			a.Signal(unix.SIGTERM)
+			if err := a.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			a.flags = append(a.flags, "--masquerade-all=false")
+			a.start()
+			for _, o := range list {
+				if got, err := o.talk(o.socket, "then"); err != nil || got != o.first {
+					t.Errorf("%s: %v, %v, before it was %v", o.what, got, err, o.first)
+				}
+			}
+			c.checkMasquerade(t, c.client, false)
+		})
+	}
+}
+
+// TestMasqueradeFromNodePorts: a client's own port is a NodePort of the node that shows the
+// endpoint its address. The endpoint's answer is no request to that NodePort.
+func TestMasqueradeFromNodePorts(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, (*cluster).masqueradeServices, "--masquerade-all")
+	for i, set := range masqueradeSets[:3] {
+		for _, network := range networks {
+			for other := range masqueradeSets {
+				s := c.client.Socket(network)
+				port := nodePort(network, other+1).Port()
+				if err := bindPort(s, network, port); err != nil {
+					t.Fatal(err)
+				}
+				got, err := askBy(s, network, netip.AddrPortFrom(clusterIP(i+1).of(network), 80), "payload")
+				if err != nil || got.name != set.at.server() || got.client.Addr() != nodeAddrs(1).of(network) {
+					t.Errorf("%s from port %d to %v: %v, %v", network, port, set, got.greeting, err)
+				}
+			}
+		}
+	}
+}

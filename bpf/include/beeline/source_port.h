@@ -223,6 +223,25 @@ static __noinline void bl_source_port_exhausted(const struct bl_flow_key *key, _
 	bpf_map_update_elem(&bl_exhausted, &backend, &fresh, BPF_NOEXIST);
 }
 
+/*
+ * Whether a Service is served to sockets where replies like @key go: with UDP, a backend on
+ * this node that answers by sendto() would have its answer balanced.
+ */
+static __always_inline bool bl_port_serves(const struct bl_flow_key *key)
+{
+	struct bl_dst dst = {
+		.high = ((const __u64 *)&key->dst)[0],
+		.low = ((const __u64 *)&key->dst)[1],
+		.port = key->dst_port,
+		.proto = key->proto,
+		.ipv4 = bl_addr_is_ipv4(&key->dst),
+	};
+
+	return key->proto == IPPROTO_UDP &&
+	       (bl_frontend_get(dst.high, dst.low, dst.tail).kind != BL_FRONTEND_NONE ||
+		bl_node_port_get(&dst).kind != BL_FRONTEND_NONE);
+}
+
 /* Insert the reply entry at the source port that its key names. False when that is taken. */
 __noinline bool bl_source_port_try(struct BL_CONTEXT *context,
 				   const struct bl_flow_key *forward_key, bool asks)
@@ -231,7 +250,8 @@ __noinline bool bl_source_port_try(struct BL_CONTEXT *context,
 
 	if (!work || !forward_key)
 		return false;
-	if (asks && bl_port_owned(context, &work->key, bl_addr_is_ipv4(&work->key.src)))
+	if (asks && (bl_port_serves(&work->key) ||
+		     bl_port_owned(context, &work->key, bl_addr_is_ipv4(&work->key.src))))
 		return false;
 	return bl_flow_claim(&work->key, &work->reply) ||
 	       bl_flow_owns_reply(forward_key, bl_flow_find(&work->key));
