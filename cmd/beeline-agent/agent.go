@@ -148,6 +148,11 @@ func (a *agent) connect() (err error) {
 		Maps:     maps,
 		Timeouts: c.Timeouts,
 		Walked:   metrics.NewFlows(a.registry, maps.MaxFlows()).Observe,
+		NoneMasqueraded: func(ctx context.Context, since time.Time) {
+			if err := a.datapath.EndMasquerade(ctx, since); err != nil {
+				klog.ErrorS(err, "Programs that masqueraded flows needed are not all removed from devices")
+			}
+		},
 	})
 	a.pages = metricsPages(c, a.registry, a.record)
 	return nil

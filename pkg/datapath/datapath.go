@@ -113,8 +113,8 @@ type Datapath struct {
 	watch  *watch
 	counts atomic.Pointer[map[DeviceCount]int]
 
-	mu       sync.Mutex // held while devices are attached to
-	attached bool
+	mu       sync.Mutex           // held while devices are attached to
+	attached time.Time            // zero before
 	state    map[int]*deviceState // by index
 	swept    bool                 // filters of a former agent have been looked for
 }
@@ -288,7 +288,7 @@ func (d *Datapath) Attach(ctx context.Context) error {
 func (d *Datapath) setAttached() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.attached = true
+	d.attached = time.Now()
 }
 
 // useTCX reports whether programs are attached to devices by tcx, else by clsact.

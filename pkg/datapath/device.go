@@ -50,7 +50,7 @@ func (d *Datapath) FollowDevices(ctx context.Context, also <-chan struct{}) {
 func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.attached {
+	if d.attached.IsZero() {
 		return nil
 	}
 	err := d.netns.Run(func() error { return d.syncDevices(ctx, all, now) })
@@ -82,11 +82,8 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 		n.generic = d.opts.XDP == XDPGeneric
 		ds.devices = d.plan(n, former)
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
-		if d.opts.MasqueradeAll {
-			ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
-			if err := d.setMasquerade(n); err != nil {
-				return err
-			}
+		if err := d.planMasquerade(ds, n); err != nil {
+			return err
 		}
 	}
 	places := xdpPlaces(n, ds.devices)

@@ -1,8 +1,10 @@
 package datapath
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -63,14 +65,46 @@ func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) 
 	return dir.attachFilter(ifindex, name, program)
 }
 
-// setMasquerade writes where packets to backends on this node come from.
-func (d *Datapath) setMasquerade(n *network) error {
+// planMasquerade chooses the devices of backends that see the node for their client, and writes
+// where packets to those come from. A former agent's address stays until [Datapath.EndMasquerade].
+func (d *Datapath) planMasquerade(ds *deviceSync, n *network) error {
 	was4, was6, err := d.deviceMap.Masquerade()
 	if err != nil {
 		return err
 	}
+	if !d.opts.MasqueradeAll && !was4.IsValid() && !was6.IsValid() {
+		return nil
+	}
+	ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
 	nodeAddrs := *d.nodeAddrs.Load()
 	return d.deviceMap.SetMasquerade(n.source(0, netip.Addr.Is4, was4, nodeAddrs), n.source(0, netip.Addr.Is6, was6, nodeAddrs))
+}
+
+// EndMasquerade takes the programs off the devices of backends which a former agent, one with
+// MasqueradeAll, has served, for none of its flows was left at a time. With MasqueradeAll, and as
+// long as such flows could still begin at that time, it does nothing.
+func (d *Datapath) EndMasquerade(ctx context.Context, noneLeft time.Time) error {
+	if d.opts.MasqueradeAll {
+		return nil
+	}
+	ended, err := d.endMasquerade(noneLeft)
+	if err != nil || !ended {
+		return err
+	}
+	return d.SyncDevices(ctx)
+}
+
+func (d *Datapath) endMasquerade(noneLeft time.Time) (ended bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.attached.IsZero() || noneLeft.Before(d.attached) {
+		return false, nil
+	}
+	was4, was6, err := d.deviceMap.Masquerade()
+	if err != nil || !was4.IsValid() && !was6.IsValid() {
+		return false, err
+	}
+	return true, d.deviceMap.SetMasquerade(netip.Addr{}, netip.Addr{})
 }
 
 // sweep removes, once, the filters that a former agent has left on devices that are

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -33,7 +34,7 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 			{"of a backend", opts, false, true, 1},
 			{"both, the other way", other, true, true, 2},
 			{"of a backend, the first way", opts, false, true, 1},
-			{"none", opts, false, false, 0},
+			{"of flows that last", opts, false, false, 1},
 		} {
 			if step.opts.MasqueradeAll = step.masquerade; step.pod {
 				step.opts.PodDevices = []string{"wire"}
@@ -43,6 +44,24 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 				t.Errorf("%s: %d programs are attached, want %d", step.name, len(got), step.want)
 			}
 		}
+		before := time.Now()
+		opts.MasqueradeAll = false
+		d := prepare(t, opts)
+		must(t, d.Attach(t.Context()))
+		for _, step := range []struct {
+			name string
+			when time.Time
+			want int
+		}{
+			{"no flow was left before it was attached", before, 1},
+			{"no flow is left", time.Now(), 0},
+		} {
+			must(t, d.EndMasquerade(t.Context(), step.when))
+			if got := attachedPrograms(t, pod); len(got) != step.want {
+				t.Errorf("%s: %d programs are attached, want %d", step.name, len(got), step.want)
+			}
+		}
+		must(t, d.Close())
 	})
 }
 

@@ -44,7 +44,10 @@ type Walk struct {
 	Expired  int // flows of these that were removed
 	Orphans  int // reply entries without a flow that were removed
 	HalfOpen int // flows that are left in the table and not established
-	Overflow int // flows that are left in the overflow table, none of them established
+	// Masqueraded are flows that are left to endpoints on this node which see this node for
+	// their client.
+	Masqueraded int
+	Overflow    int // flows that are left in the overflow table, none of them established
 	// EvictedEstablished and EvictedHalfOpen are flows that the kernel has taken out of the
 	// full table since the walk before: no more than their entries that certainly were.
 	EvictedEstablished int
@@ -57,6 +60,9 @@ type Options struct {
 	Timeouts Timeouts
 	// Walked is called after each walk; nil is nobody.
 	Walked func(Walk)
+	// NoneMasqueraded is called after each walk of the whole table that has found no masqueraded
+	// flow, with the time at which it began; nil is nobody.
+	NoneMasqueraded func(context.Context, time.Time)
 }
 
 // Expirer removes idle flows.
@@ -76,6 +82,7 @@ func New(o Options) *Expirer {
 // removed is logged and tried again by the next walk.
 func (e *Expirer) Run(ctx context.Context) {
 	for pause.For(ctx, interval) {
+		began := time.Now()
 		w, err := e.walk(ctx)
 		if ctx.Err() != nil {
 			return
@@ -88,6 +95,9 @@ func (e *Expirer) Run(ctx context.Context) {
 		}
 		if e.Walked != nil {
 			e.Walked(w)
+		}
+		if e.NoneMasqueraded != nil && err == nil && w.Masqueraded == 0 {
+			e.NoneMasqueraded(ctx, began)
 		}
 	}
 }
@@ -157,6 +167,9 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceC
 			if removed, err = e.table.Expire(f); err != nil {
 				return err
 			}
+		}
+		if !removed && f.Masqueraded() {
+			w.Masqueraded++
 		}
 		switch {
 		case removed:

@@ -134,6 +134,9 @@ const RoutedDevice = "by route"
 // this node.
 const HairpinDevice = "hairpin"
 
+// Masqueraded reports whether the endpoint is on this node and sees this node for the client.
+func (f *Flow) Masqueraded() bool { return f.SNAT && f.Device == RoutedDevice }
+
 // key returns the key of the forward entry: the client's packets.
 func (f *Flow) key() *bpf.SockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
 
