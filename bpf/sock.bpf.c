@@ -159,7 +159,7 @@ static __always_inline __u32 bl_client_hash(const struct bl_client *client)
 	return bl_sock_source_hash(client->ctx, client->ipv4);
 }
 
-/* Connections are spread over the ring; the socket itself keeps them where they are. */
+/* A connection gets a random place of the ring; the socket itself keeps its backend. */
 static __always_inline bool bl_client_hash_flow(const struct bl_client *client, bool affinity,
 						__u32 *hash)
 {
@@ -183,7 +183,7 @@ static __always_inline void bl_client_select(const struct bl_client *client,
 }
 
 /*
- * Remember that the socket is connected to @dst by way of @choice. A socket that cannot be
+ * Remember that the socket is connected to @dst through @choice. A socket that cannot be
  * marked is served all the same.
  */
 static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const struct bl_dst *dst,

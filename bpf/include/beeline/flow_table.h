@@ -136,7 +136,7 @@ static __always_inline bool bl_half_open_take(void)
 	return true;
 }
 
-/* Give back the place of a flow that is established, or gone; in bl_overflow it has none. */
+/* Uncount a flow that is half-open no more: established or removed. One of bl_overflow has no count. */
 static __always_inline void bl_half_open_give(__u8 bits)
 {
 	struct bl_half_open_entry *half_open = bl_half_open_lookup();

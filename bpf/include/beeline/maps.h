@@ -289,7 +289,7 @@ struct {
 	__type(value, __u32);
 } bl_device_id SEC(".maps");
 
-/* Ways to backends, by id; see enum bl_backend_dev_bits. */
+/* The device that the route to a backend leads to, by its id; see enum bl_backend_dev_bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, BL_BACKEND_DEV_ENTRIES);

@@ -28,7 +28,7 @@ enum bl_verdict {
 struct bl_path {
 	struct bl_rewrite to;
 	/* Index in bl_device; 0 is the host's stack, BL_DEVICE_ROUTED where the route
-	 * leads, BL_DEVICE_HAIRPIN the device it is at, the other way. */
+	 * leads, BL_DEVICE_HAIRPIN the device it is at, from which it is sent back. */
 	__u32 device;
 	bool back; /* to the pod that it came from */
 	bool tunnel; /* in the tunnel to the node that is the source port of @to */

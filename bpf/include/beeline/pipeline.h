@@ -57,7 +57,7 @@ static __always_inline void bl_plan_share(struct bl_flow_forward *forward)
 }
 
 /*
- * Whether a new flow need not be stored: nothing comes back this way, and each packet of it
+ * Whether a new flow need not be stored: its replies do not come by this node, and each packet of it
  * finds the same backend by the ring. See bl_flow_begins, too.
  */
 static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
@@ -251,7 +251,7 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
  * backend, from the port that a flow of the client with that backend has kept: what the
  * backend sends could not be told apart. Such a connection gets another source port, as
  * netfilter would give it one. (With SNAT the source is none of a client: the packet is one of
- * that flow, which has turned round.)
+ * that flow, after its hairpin.)
  */
 __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
 {
@@ -352,7 +352,7 @@ static __always_inline bool bl_flow_reused(const struct bl_packet *packet,
 			return bl_flow_age(now, forward->progress.tunnel_second) >
 			       BL_TUNNEL_SECONDS;
 		return !bl_flow_backend(forward) &&
-		       !bl_addr_equal(&forward->backend, &packet->key.dst); /* its own way */
+		       !bl_addr_equal(&forward->backend, &packet->key.dst); /* the client's own */
 	}
 	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&
 	       bl_flow_port_reused(packet, forward, now);
@@ -412,7 +412,7 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 /*
  * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
  * when the pod answered itself, where it left it; one to this node's own address where
- * it comes in; one that turns round where it would leave;
+ * it comes in; one of a hairpin flow where it would leave;
  * others at the first device that faces the outside.
  */
 static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,

@@ -170,7 +170,7 @@ static __always_inline bool bl_client_beside(const union bl_addr *client,
 /*
  * Let the tunnel take the packet to the backend's node: by the device that the route
  * there leads to, if that has an address which the node can answer, and room. False
- * when the node takes nothing by the tunnel, or the client is there.
+ * when the node does not accept tunnel traffic, or the client is there.
  */
 static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct bl_packet *packet,
 				      struct bl_plan *plan)
@@ -206,7 +206,7 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 
 /*
  * Find out by which device the packet leaves and whether it gets another source. With
- * @output it is on its way out already and keeps its own. False, counted, when it is to get
+ * @output it leaves already and keeps its own. False, counted, when it is to get
  * an address that the device does not have.
  *
  * That a backend is on this node is not kept: its device may be about to be served.
@@ -251,7 +251,7 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 }
 
 /*
- * Hairpin: let a packet that leaves turn round to its backend on this node. No packet that comes
+ * Hairpin: send a packet that leaves back to its backend on this node. No packet that comes
  * in by a device may have an address of this node as its source, and the reply has to
  * come by here: so the source is an address whose route is that of all others.
  */

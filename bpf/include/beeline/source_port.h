@@ -93,7 +93,8 @@ static __always_inline bool bl_source_port_spared(const struct bl_source_port_en
 
 /*
  * The port with which a flow with SNAT begins; 0 when the client's cannot be kept. Clients' ports
- * out of the node's own range move aside by its length, all alike, so that they stay apart.
+ * within the node's ephemeral range are remapped out of it by its length, all alike, so that
+ * they stay distinct.
  */
 static __always_inline __u16 bl_source_port_first(const struct bl_source_port_entry *ports,
 						  __u16 port)

@@ -110,7 +110,7 @@ enum bl_algorithm {
 	BL_ALGORITHM_WEIGHTED_ROUND_ROBIN, /* likewise, of slots filled by weight */
 	BL_ALGORITHM_SOURCE_HASH,
 	BL_ALGORITHM_DESTINATION_HASH,
-	/* By addresses and ports; packets within a connection find their way by it. */
+	/* By addresses and ports; packets within a connection reach their backend by it. */
 	BL_ALGORITHM_MAGLEV,
 };
 
@@ -617,9 +617,9 @@ enum bl_device_limit {
 	/* The device that the route to the destination leads to: that of a pod of this
 	 * node. Its entry has addresses alone. */
 	BL_DEVICE_ROUTED = 255,
-	/* Packets that the host sends to a backend on this node, and the replies: they turn
-	 * round where they would leave. Its entry has the address alone that stands for
-	 * the host. */
+	/* Hairpin: packets that the host sends to a Service with a backend on this node, and the
+	 * replies, are sent back where they would leave. Its entry has the address alone that
+	 * stands for the host. */
 	BL_DEVICE_HAIRPIN = 254,
 };
 
@@ -643,10 +643,10 @@ struct bl_node_name_entry {
 
 enum bl_node_flag {
 	BL_NODE_SELF = 1 << 0,
-	BL_NODE_TUNNEL = 1 << 1, /* it has said lately that it takes packets of the tunnel */
+	BL_NODE_TUNNEL = 1 << 1, /* it has said lately that it accepts tunnel traffic */
 };
 
-/* What a node has said when it was asked whether it takes packets of the tunnel. */
+/* What a node has said when it was asked whether it accepts tunnel traffic. */
 enum bl_node_answer {
 	BL_NODE_NOT_ASKED, /* no endpoint that packets are to be tunneled to is on it */
 	BL_NODE_ASKED, /* for the first time, just now */

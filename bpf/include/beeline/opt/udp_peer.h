@@ -30,8 +30,8 @@ static __noinline bool bl_udp_store_reply(struct bl_udp_peer_key *key, const uni
 }
 
 /*
- * The first Service of a socket gets another backend, or gives way to another Service:
- * replies that are on their way are still shown as of it.
+ * The first Service of a socket gets another backend, or is replaced by another Service:
+ * replies still in flight are shown as of it.
  */
 static __noinline void bl_udp_retire(struct bpf_sock_addr *ctx, struct bl_sock_entry *sock)
 {
