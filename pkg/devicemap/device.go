@@ -176,7 +176,7 @@ func (t Table) Delete(d Device) error {
 	return bpfmap.Put(t.maps.BlDevice, d.ID, &entry)
 }
 
-// ForgetRoutes makes the next connections look for their way anew. To be called when
+// ForgetRoutes makes the next connections look up their route again. To be called when
 // routes have changed.
 func (t Table) ForgetRoutes() error {
 	hops := t.maps.BlBackendDev

@@ -94,7 +94,7 @@ type Flow struct {
 	used uint32 // the program's stamp
 }
 
-// Tunnel is which way the client's packets go by the tunnel between nodes.
+// Tunnel is the direction in which the client's packets go by the tunnel between nodes.
 type Tunnel uint8
 
 // The directions. A flow whose packets leave by the tunnel has no reply entry, for the other
@@ -130,8 +130,8 @@ const (
 // the route leads to. No device can have this name.
 const RoutedDevice = "by route"
 
-// HairpinDevice is what [Flow.Device] is when packets turn round where they would leave
-// this node.
+// HairpinDevice is what [Flow.Device] is when packets are sent back to a backend on this
+// node where they would leave it.
 const HairpinDevice = "hairpin"
 
 // Masqueraded reports whether the endpoint is on this node and sees this node for the client.
