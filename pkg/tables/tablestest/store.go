@@ -105,7 +105,7 @@ func (m *Store) Reserve(_, _, _ uint32) error { return nil }
 // Limits returns what New was given.
 func (m *Store) Limits() tables.Limits { return m.limits }
 
-// write counts a write and decides its fate.
+// write counts a write and decides whether it fails.
 func (m *Store) write() error {
 	m.t.Helper()
 	m.Writes++
