@@ -441,7 +441,7 @@ func TestOverflow(t *testing.T) {
 	want("those that were established are gone, and the overflow", 0, share, 0)
 }
 
-// TestFlowTunnel tells which way flows go by the tunnel, and forgets one that leaves by it
+// TestFlowTunnel tells in which direction flows go by the tunnel, and forgets one that leaves by it
 // and nothing else.
 func TestFlowTunnel(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
@@ -460,20 +460,20 @@ func TestFlowTunnel(t *testing.T) {
 	put(other, 0, bpf.Hton16(other.Port()))
 	reply := Flow{Protocol: model.TCP, Source: other, Backend: flowBackend}
 	must(t, bpfmap.Put(m.BlFlow, reply.replyKey(), replyEntry(flowKey(other, flowService, model.TCP))))
-	type way struct {
+	type shown struct {
 		tunnel Tunnel
 		node   tables.Node
 		source netip.AddrPort
 		device string
 	}
-	want := map[netip.AddrPort]way{
+	want := map[netip.AddrPort]shown{
 		flowClient: {LeavesByTunnel, node, flowClient, "uplink0"},
 		third:      {LeavesByTunnel, tables.Node{}, third, "uplink0"},
 		other:      {ComesByTunnel, tables.Node{}, other, ""},
 	}
 	flows, _ := flowTable(t, m)
 	for _, f := range flows {
-		if got := (way{f.Tunnel, f.Node, f.Source, f.Device}); got != want[f.Client] {
+		if got := (shown{f.Tunnel, f.Node, f.Source, f.Device}); got != want[f.Client] {
 			t.Errorf("the flow of %s is %+v, want %+v", f.Client, got, want[f.Client])
 		}
 		if f.Tunnel == LeavesByTunnel {

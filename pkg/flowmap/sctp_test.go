@@ -123,7 +123,7 @@ func internetSum(p []byte) uint16 {
 	return uint16(sum&0xffff + sum>>16)
 }
 
-// TestSCTPChecksum sends random packets both ways: each comes out as if its sender
+// TestSCTPChecksum sends random packets in both directions: each comes out as if its sender
 // had made it with the other addresses and ports.
 func TestSCTPChecksum(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
@@ -144,7 +144,7 @@ func TestSCTPChecksum(t *testing.T) {
 			}
 			o := options[random.IntN(2)]
 			sctpRun(t, programs[bpf.TcProgBlIngress], sctpPacket(client, f.service, nil, []byte{sctpInit, 0, 0, 4}))
-			for _, way := range []struct {
+			for _, direction := range []struct {
 				program  string
 				src, dst netip.AddrPort
 				newSrc   netip.AddrPort
@@ -156,10 +156,10 @@ func TestSCTPChecksum(t *testing.T) {
 				// Short frames are padded; the padding is not SCTP's.
 				padding := make([]byte, random.IntN(20))
 				padding = append(padding, 0xff)
-				in := append(sctpPacket(way.src, way.dst, o, chunks), padding...)
-				want := append(sctpPacket(way.newSrc, way.newDst, o, chunks), padding...)
-				if got := sctpRun(t, programs[way.program], in); !bytes.Equal(got, want) {
-					t.Fatalf("%s, %d bytes of chunks: got\n% x, want\n% x", way.program, len(chunks), got, want)
+				in := append(sctpPacket(direction.src, direction.dst, o, chunks), padding...)
+				want := append(sctpPacket(direction.newSrc, direction.newDst, o, chunks), padding...)
+				if got := sctpRun(t, programs[direction.program], in); !bytes.Equal(got, want) {
+					t.Fatalf("%s, %d bytes of chunks: got\n% x, want\n% x", direction.program, len(chunks), got, want)
 				}
 			}
 		}

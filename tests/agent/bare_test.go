@@ -124,10 +124,10 @@ func TestCleanupOfBareNode(t *testing.T) {
 	t.Parallel()
 	h := lab.NewHost(t)
 	const unmount = "if mountpoint -q /run/beeline/cgroupv2; then umount /run/beeline/cgroupv2; fi"
-	for _, way := range []string{"--cleanup", "--drain"} {
-		p := startBare(t, h, unmount, lab.AgentBinary(t), way)
+	for _, flag := range []string{"--cleanup", "--drain"} {
+		p := startBare(t, h, unmount, lab.AgentBinary(t), flag)
 		if err := p.Wait(); err != nil || !contains(p.Output(), "nothing to remove in "+datapath.DefaultBPFFS) {
-			t.Errorf("%s: %v\n%s", way, err, p.Output())
+			t.Errorf("%s: %v\n%s", flag, err, p.Output())
 		}
 	}
 }

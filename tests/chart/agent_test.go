@@ -189,20 +189,20 @@ func initContainer(t *testing.T, pod *corev1.PodSpec, name string) corev1.Contai
 // rights of its container must do for that.
 func takesDown(c *cluster) {
 	n := newNode(c)
-	for _, way := range []string{"cleanup", "drain"} {
+	for _, value := range []string{"cleanup", "drain"} {
 		c.helm.must("upgrade", release, chartDir(c.t), "--reset-then-reuse-values", "--set=cleanup=false,drain=false")
 		p := n.startAgent(&c.daemonSet().Spec.Template.Spec)
 		p.Signal(unix.SIGTERM)
 		if err := p.Wait(); err != nil {
 			c.t.Fatal(err)
 		}
-		c.helm.must("upgrade", release, chartDir(c.t), "--reset-then-reuse-values", "--set="+way+"=true")
+		c.helm.must("upgrade", release, chartDir(c.t), "--reset-then-reuse-values", "--set="+value+"=true")
 		pod := &c.daemonSet().Spec.Template.Spec
 		p = n.start(pod, initContainer(c.t, pod, "cleanup"))
-		lab.Eventually(c.t, way+" ends", p.Ended)
+		lab.Eventually(c.t, value+" ends", p.Ended)
 		left, err := os.ReadDir(n.BPFFS)
 		if p.Wait() != nil || err != nil || len(left) > 0 {
-			c.t.Errorf("%s: %v, left on the node: %v, %v", way, p.Wait(), left, err)
+			c.t.Errorf("%s: %v, left on the node: %v, %v", value, p.Wait(), left, err)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func TestXDPBesideOthers(t *testing.T) {
 	other := w.id(t, pass)
 	a := w.serveBeside(t, datapath.XDPNative)
 	w.wantBeside(t, datapath.XDPNative, pass)
-	w.way(t, netip.PrefixFrom(service.Addr(), 32), w.addr(0, 4, 1))
+	w.route(t, netip.PrefixFrom(service.Addr(), 32), w.addr(0, 4, 1))
 	backend := netip.AddrPortFrom(w.addr(0, 4, 3), 8080)
 	w.check(t, a, "tcp4", service, backend, true)
 	w.check(t, a, "udp4", service, backend, true)

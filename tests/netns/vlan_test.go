@@ -120,19 +120,19 @@ func (w *wires) start(options lab.AgentOptions) *lab.Agent {
 }
 
 // checkAll reaches each Service from each network, over all protocols. Each time XDP
-// has to send packets both ways, or none at all.
+// has to send packets in both directions, or none at all.
 func (w *wires) checkAll(t *testing.T, a *lab.Agent, byXDP bool) {
 	t.Helper()
 	for from := range w.devices {
 		for _, family := range families {
 			for to := range w.devices {
-				way := netip.MustParsePrefix(fmt.Sprintf("10.96.0.%d/32", to+1))
+				service := netip.MustParsePrefix(fmt.Sprintf("10.96.0.%d/32", to+1))
 				if family == 6 {
-					way = netip.MustParsePrefix(fmt.Sprintf("fd96::%d/128", to+1))
+					service = netip.MustParsePrefix(fmt.Sprintf("fd96::%d/128", to+1))
 				}
-				w.way(t, way, w.addr(from, family, 1))
+				w.route(t, service, w.addr(from, family, 1))
 				for _, network := range []string{"tcp", "udp"} {
-					w.check(t, a, fmt.Sprintf("%s%d", network, family), netip.AddrPortFrom(way.Addr(), 80),
+					w.check(t, a, fmt.Sprintf("%s%d", network, family), netip.AddrPortFrom(service.Addr(), 80),
 						netip.AddrPortFrom(w.addr(to, family, 3), 8080), byXDP)
 				}
 			}
@@ -140,8 +140,8 @@ func (w *wires) checkAll(t *testing.T, a *lab.Agent, byXDP bool) {
 	}
 }
 
-// way makes the machine outside reach a Service by the host's address in a network.
-func (w *wires) way(t *testing.T, to netip.Prefix, gateway netip.Addr) {
+// route makes the machine outside reach a Service by the host's address in a network.
+func (w *wires) route(t *testing.T, to netip.Prefix, gateway netip.Addr) {
 	t.Helper()
 	dst, err := netlink.ParseIPNet(to.String())
 	if err != nil {
@@ -170,7 +170,7 @@ func (w *wires) check(t *testing.T, a *lab.Agent, network string, to, want netip
 		}
 		return
 	}
-	lab.Eventually(t, fmt.Sprintf("XDP serves %s to %s both ways", network, to), func() bool { return ask() >= 2 || t.Failed() })
+	lab.Eventually(t, fmt.Sprintf("XDP serves %s to %s in both directions", network, to), func() bool { return ask() >= 2 || t.Failed() })
 }
 
 // ask returns which server answers. Over UDP it sends more than [lab.Namespace.Reach]

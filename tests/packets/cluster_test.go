@@ -151,7 +151,7 @@ func newClusterOf(t *testing.T, nodes int, withOverlay bool) *cluster {
 	return c
 }
 
-// plug connects a machine to a network of the router, which is its way to all
+// plug connects a machine to a network of the router, which is its route to all
 // others.
 func (c *cluster) plug(n *lab.Namespace, network, port string, a addrs) {
 	c.router.AddDevice(port, n, uplink)
@@ -206,16 +206,16 @@ func newNode(t *testing.T, index int) *node {
 func (n *node) addPod(pod *lab.Namespace, device string, gateway, a addrs) {
 	for family, addr := range a {
 		host := netip.PrefixFrom(addr, addr.BitLen())
-		way := netip.PrefixFrom(gateway[family], addr.BitLen())
-		n.AddAddr(device, way.String())
+		link := netip.PrefixFrom(gateway[family], addr.BitLen())
+		n.AddAddr(device, link.String())
 		n.AddRoute(host, netip.Addr{}, device)
 		pod.AddAddr("eth0", host.String())
-		pod.AddRoute(way, netip.Addr{}, "eth0")
+		pod.AddRoute(link, netip.Addr{}, "eth0")
 		pod.AddDefaultRoute(gateway[family].String())
 	}
 }
 
-// connect makes the way to the other node's pods.
+// connect makes the routes to the other node's pods.
 func (n *node) connect(other int, withOverlay bool) {
 	via, device := nodeAddrs(other), uplink
 	if withOverlay {

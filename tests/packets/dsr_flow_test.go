@@ -30,8 +30,8 @@ func tunnelMTU(family int) int {
 // TestDSRAtTheMTU: a packet that fills the tunnel goes through it; one that is a byte
 // longer is answered with what fits, and that then goes through.
 func TestDSRAtTheMTU(t *testing.T) {
-	byTunnels(t, 2, func(t *testing.T, c *cluster, way tunnel) {
-		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+	byTunnels(t, 2, func(t *testing.T, c *cluster, mode tunnelMode) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, network := range networks[2:] {
 			headers, level, discover, pmtu := 20+8, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
 			if network == "udp6" {
@@ -41,7 +41,7 @@ func TestDSRAtTheMTU(t *testing.T) {
 			if err := errors.Join(s.SetOption(level, discover, unix.IP_PMTUDISC_DO), s.Connect(nodePort(network, 1))); err != nil {
 				t.Fatal(err)
 			}
-			fits := tunnelMTU(way.family) - headers
+			fits := tunnelMTU(mode.family) - headers
 			payload := strings.Repeat("x", fits)
 			if got, err := s.Ask(payload[:fits-100]); err != nil || !strings.HasSuffix(got, " "+payload[:fits-100]) {
 				t.Errorf("%s: %d bytes came back of a packet that is shorter than the tunnel: %v", network, len(got), err)
@@ -56,8 +56,8 @@ func TestDSRAtTheMTU(t *testing.T) {
 			lab.Eventually(t, network+" packets longer than the tunnel are answered", func() bool {
 				return errors.Is(s.Send(payload+"x"), unix.EMSGSIZE)
 			})
-			if got, err := s.Option(level, pmtu); err != nil || got != tunnelMTU(way.family) {
-				t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(way.family))
+			if got, err := s.Option(level, pmtu); err != nil || got != tunnelMTU(mode.family) {
+				t.Errorf("%s: the client has learned an MTU of %d, %v, want %d", network, got, err, tunnelMTU(mode.family))
 			}
 			lab.Eventually(t, network+" packets that fit go through again", func() bool {
 				got, err := s.AskWithin(payload, time.Second)
@@ -97,8 +97,8 @@ func TestDSRMSS(t *testing.T) {
 // TestDSRFragments: datagrams that do not fit into a packet go by the tunnel, and the
 // answers, which do not fit either, come back.
 func TestDSRFragments(t *testing.T) {
-	byTunnels(t, 0, func(t *testing.T, c *cluster, way tunnel) {
-		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, network := range networks[2:] {
 			for _, size := range []int{2000, 8000, 60000} {
 				payload := strings.Repeat("datagram", size/8)
@@ -118,11 +118,11 @@ func TestDSRFragments(t *testing.T) {
 	})
 }
 
-// TestDSRPathMTU: a router on the way to the client tells the Service's address what fits,
+// TestDSRPathMTU: a router between node and client tells the Service's address what fits,
 // which leads to node 1; the backend learns it.
 func TestDSRPathMTU(t *testing.T) {
-	byTunnels(t, 1, func(t *testing.T, c *cluster, way tunnel) {
-		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+	byTunnels(t, 1, func(t *testing.T, c *cluster, mode tunnelMode) {
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, addr := range clientAddrs {
 			if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -156,9 +156,9 @@ func TestDSRClientBesideTheBackend(t *testing.T) {
 	}
 }
 
-// TestDSRWithoutTunnel: a connection stays with its way when the node at its end says that
-// it takes nothing any more; new ones get a source address of node 1. The other way round
-// likewise.
+// TestDSRWithoutTunnel: a connection keeps its forwarding mode when the node at its end says
+// that it no longer accepts tunnel traffic; new ones get SNAT. Likewise when it accepts
+// tunnel traffic again.
 func TestDSRWithoutTunnel(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
@@ -182,9 +182,9 @@ func TestDSRWithoutTunnel(t *testing.T) {
 			}
 			all = append(all, open{s, network, direct})
 		}
-		ways := make(map[netip.AddrPort]flowmap.Tunnel)
+		directions := make(map[netip.AddrPort]flowmap.Tunnel)
 		for _, f := range c.flowsOf(t, c.nodes[0]) {
-			ways[f.Client] = f.Tunnel
+			directions[f.Client] = f.Tunnel
 		}
 		for _, s := range all {
 			if err := goesOn(s.Socket, s.network); err != nil {
@@ -194,8 +194,8 @@ func TestDSRWithoutTunnel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (ways[self] == flowmap.LeavesByTunnel) != s.direct {
-				t.Errorf("%s that began with the tunnel %v goes by the tunnel %v", s.network, s.direct, ways[self])
+			if (directions[self] == flowmap.LeavesByTunnel) != s.direct {
+				t.Errorf("%s that began with the tunnel %v goes by the tunnel %v", s.network, s.direct, directions[self])
 			}
 		}
 	}
@@ -253,8 +253,8 @@ func TestDSRPortReuse(t *testing.T) {
 
 // TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.
 func TestDSRSCTP(t *testing.T) {
-	byTunnels(t, 0, func(t *testing.T, c *cluster, way tunnel) {
-		c.serveDSR(t, c.sctpService(1, "far", remote), "--xdp", way.xdp)
+	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
+		c.serveDSR(t, c.sctpService(1, "far", remote), "--xdp", mode.xdp)
 		for network, family := range sctpFamilies {
 			client, backend := newSCTPSocket(c.client, family), newSCTPSocket(c.podOf(remote), family)
 			for _, to := range []netip.AddrPort{nodePort(network, 1), netip.AddrPortFrom(clusterIP(1).of(network), 80)} {

@@ -75,15 +75,15 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 	return a
 }
 
-// tunnel is a way that packets go by the tunnel: by which programs, and over which family.
-type tunnel struct {
+// tunnelMode is how packets are tunneled: by which programs, and over which family.
+type tunnelMode struct {
 	name   string
 	xdp    string
 	family int // of the address where it ends
 }
 
-// tunnels are those that tests go by.
-var tunnels = []tunnel{
+// tunnelModes are those that tests run with.
+var tunnelModes = []tunnelMode{
 	{"tc over IPv4", "off", 0},
 	{"tc over IPv6", "off", 1},
 	{"XDP over IPv4", "native", 0},
@@ -91,24 +91,24 @@ var tunnels = []tunnel{
 }
 
 // newCluster makes a cluster whose nodes have the tunnel.
-func (w tunnel) newCluster(t *testing.T) *cluster {
+func (m tunnelMode) newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := newClusterFor(t, w.xdp)
+	c := newClusterFor(t, m.xdp)
 	for _, n := range c.nodes {
-		n.listed = n.listed[w.family:]
+		n.listed = n.listed[m.family:]
 	}
 	return c
 }
 
-// byTunnels runs a test in a cluster for each way of the tunnel, side by side; in make test
+// byTunnels runs a test in a cluster of each tunnel mode, side by side; in make test
 // one stands for all.
-func byTunnels(t *testing.T, stands int, test func(*testing.T, *cluster, tunnel)) {
+func byTunnels(t *testing.T, stands int, test func(*testing.T, *cluster, tunnelMode)) {
 	t.Parallel()
-	for i, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
+	for i, mode := range tunnelModes {
+		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, i == stands)
-			test(t, way.newCluster(t), way)
+			test(t, mode.newCluster(t), mode)
 		})
 	}
 }
@@ -116,11 +116,11 @@ func byTunnels(t *testing.T, stands int, test func(*testing.T, *cluster, tunnel)
 // TestDSRReach is the table again: backends on the other node see the client, and answer
 // it themselves.
 func TestDSRReach(t *testing.T) {
-	byTunnels(t, 3, func(t *testing.T, c *cluster, way tunnel) {
+	byTunnels(t, 3, func(t *testing.T, c *cluster, mode tunnelMode) {
 		manifests, rows := c.table()
-		c.serveDSR(t, manifests, "--xdp", way.xdp)
+		c.serveDSR(t, manifests, "--xdp", mode.xdp)
 		for _, offload := range offloads {
-			if way.xdp == "native" && offload.name != "offloads off" {
+			if mode.xdp == "native" && offload.name != "offloads off" {
 				continue
 			}
 			t.Run(offload.name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestDSRReach(t *testing.T) {
 			})
 		}
 		c.checkDirect(t)
-		if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (way.xdp == "native") {
+		if sent := sentByXDP(t, c.nodes[0]); (sent > 0) != (mode.xdp == "native") {
 			t.Errorf("XDP has sent %d packets", sent)
 		}
 	})
@@ -191,19 +191,19 @@ func (c *cluster) flowsOf(t *testing.T, n *node) []flowmap.Flow {
 // TestDSRTransfer sends a lot to the other node and has it sent back, with checksums and
 // segmentation made by whoever. None of what comes back goes by node 1.
 func TestDSRTransfer(t *testing.T) {
-	for i, way := range tunnels {
-		t.Run(way.name, func(t *testing.T) {
+	for i, mode := range tunnelModes {
+		t.Run(mode.name, func(t *testing.T) {
 			tier.Variant(t, i == 3)
-			testDSRTransfer(t, way)
+			testDSRTransfer(t, mode)
 		})
 	}
 }
 
-func testDSRTransfer(t *testing.T, way tunnel) {
-	c := way.newCluster(t)
-	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", way.xdp)
+func testDSRTransfer(t *testing.T, mode tunnelMode) {
+	c := mode.newCluster(t)
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 	for _, offload := range offloads {
-		if way.xdp == "native" && offload.name != "offloads off" {
+		if mode.xdp == "native" && offload.name != "offloads off" {
 			continue
 		}
 		offload.set(c)

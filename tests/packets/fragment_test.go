@@ -69,7 +69,7 @@ func fragment6(header []byte, protocol byte, id uint16, offset int, more bool, p
 }
 
 // TestProgramFragments: the fragments of a packet are translated as if the packet
-// had been fragmented afterwards, both ways.
+// had been fragmented afterwards, in both directions.
 func TestProgramFragments(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -83,25 +83,25 @@ func TestProgramFragments(t *testing.T) {
 			reply := frame{from: backend[family], to: crafted[family], protocol: protocol, flags: flagSYN | flagACK, payload: payload}
 			translatedReply := reply
 			translatedReply.from = virtual[family]
-			for _, way := range []struct {
+			for _, direction := range []struct {
 				program  string
 				in, want frame
 			}{{"bl_ingress", request, translated}, {"bl_egress", reply, translatedReply}} {
 				id += 2
-				in, want := way.in.fragments(id, 256), way.want.fragments(id, 256)
+				in, want := direction.in.fragments(id, 256), direction.want.fragments(id, 256)
 				for i := range in {
-					if verdict, out := b.run(t, way.program, in[i]); verdict != passes || !bytes.Equal(out, want[i]) {
+					if verdict, out := b.run(t, direction.program, in[i]); verdict != passes || !bytes.Equal(out, want[i]) {
 						t.Errorf("%s %d in %s: fragment %d of %d: verdict %d, packet\n% x, want\n% x",
-							name, family, way.program, i+1, len(in), int32(verdict), out, want[i])
+							name, family, direction.program, i+1, len(in), int32(verdict), out, want[i])
 					}
 				}
-				whole, wantWhole := way.in.fragments(id, 1024)[0], way.want.fragments(id, 1024)[0]
-				if _, out := b.run(t, way.program, whole); !bytes.Equal(out, wantWhole) {
-					t.Errorf("%s %d in %s: one fragment that is all: packet\n% x, want\n% x", name, family, way.program, out, wantWhole)
+				whole, wantWhole := direction.in.fragments(id, 1024)[0], direction.want.fragments(id, 1024)[0]
+				if _, out := b.run(t, direction.program, whole); !bytes.Equal(out, wantWhole) {
+					t.Errorf("%s %d in %s: one fragment that is all: packet\n% x, want\n% x", name, family, direction.program, out, wantWhole)
 				}
-				other := way.in.fragments(id+1, 256)[1]
-				if verdict, _ := b.run(t, way.program, other); verdict != dropped {
-					t.Errorf("%s %d in %s: a fragment of another datagram did not wait for the first one", name, family, way.program)
+				other := direction.in.fragments(id+1, 256)[1]
+				if verdict, _ := b.run(t, direction.program, other); verdict != dropped {
+					t.Errorf("%s %d in %s: a fragment of another datagram did not wait for the first one", name, family, direction.program)
 				}
 			}
 		}

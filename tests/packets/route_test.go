@@ -17,14 +17,14 @@ import (
 // jiffy is as long as it lasts at most, with CONFIG_HZ=100.
 const jiffy = 10 * time.Millisecond
 
-// TestRouteChange: when the way to a backend changes, new flows take the new one from the next
+// TestRouteChange: when the route to a backend changes, new flows take the new one from the next
 // jiffy on, with and without an agent; none is lost.
 func TestRouteChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
 	c.serveAll(t)
 	a := startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
-	ways := []struct {
+	routes := []struct {
 		device   string
 		via, own addrs
 	}{
@@ -38,27 +38,27 @@ func TestRouteChange(t *testing.T) {
 				t.Fatal("the agent ended by itself")
 			}
 		}
-		// The way from before is known until the very change.
+		// The route from before is known until the very change.
 		for _, network := range networks {
 			if _, err := ask(c.client, network, nodePort(network, 1), "x"); err != nil {
 				t.Errorf("%s: %v", network, err)
 			}
 		}
-		way := ways[i%2]
-		c.nodes[0].replaceRoutes(t, way.via, way.device)
+		route := routes[i%2]
+		c.nodes[0].replaceRoutes(t, route.via, route.device)
 		time.Sleep(2 * jiffy)
 		for _, network := range networks {
 			got, err := ask(c.client, network, nodePort(network, 1), "x")
 			if err != nil {
 				t.Errorf("change %d, %s: %v", i, network, err)
-			} else if want := way.own.of(network); got.client.Addr() != want {
+			} else if want := route.own.of(network); got.client.Addr() != want {
 				t.Errorf("change %d, %s: the endpoint has seen %s, want %s", i, network, got.client, want)
 			}
 		}
 	}
 }
 
-// replaceRoutes makes the way to the pods of node 2 another one.
+// replaceRoutes replaces the routes to the pods of node 2.
 func (n *node) replaceRoutes(t *testing.T, via addrs, device string) {
 	t.Helper()
 	err := n.Run(func() error {
@@ -95,7 +95,7 @@ func (c *cluster) addUplink(xdp bool) {
 	c.router.AddDevice("wayin", node.Namespace, otherUplink)
 	addAddrs(c.router, "wayin", parseAddrs("10.3.0.1", "fd03::1"))
 	addAddrs(node.Namespace, otherUplink, otherUplinkAddrs())
-	// Replies come to the router by another device than the way there.
+	// Replies come to the router by another device than requests.
 	c.router.SetSysctl("ipv4/conf/all/rp_filter", "2")
 	if xdp {
 		c.router.SetChecksumOffload(false)

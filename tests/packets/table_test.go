@@ -58,7 +58,7 @@ var sets = []struct {
 
 var networks = []string{"tcp4", "tcp6", "udp4", "udp6"}
 
-// frontends are the ways to a Service from outside of the cluster, by the number
+// frontends are those of a Service from outside of the cluster, by the number
 // of the Service.
 var frontends = []struct {
 	name    string
@@ -286,14 +286,14 @@ var offloads = []struct {
 }
 
 // TestReach is the table: each kind of frontend, policy, endpoint, protocol and
-// family, by each way to attach programs and to reach the other node.
+// family, by each mode of the programs and each routing to the other node.
 func TestReach(t *testing.T) {
 	t.Parallel()
 	for i, mode := range []string{"tcx", "clsact"} {
-		for j, way := range []string{"routes", "overlay"} {
-			t.Run(mode+" over "+way, func(t *testing.T) {
+		for j, routing := range []string{"routes", "overlay"} {
+			t.Run(mode+" over "+routing, func(t *testing.T) {
 				t.Parallel()
-				c := newCluster(t, way == "overlay")
+				c := newCluster(t, routing == "overlay")
 				manifests, rows := c.table()
 				c.serve(t, manifests, "--tc-mode", mode)
 				for k, offload := range offloads {

@@ -45,7 +45,7 @@ func hostPort(a addrs, network string, port int) string {
 	return fmt.Sprintf("%s:%d", a.of(network), port)
 }
 
-// TestIperf: TCP and UDP streams to a server on the other node, both ways.
+// TestIperf: TCP and UDP streams to a server on the other node, in both directions.
 func TestIperf(t *testing.T) {
 	tier.Slow(t, "moves gigabytes")
 	lab.Need(t, "iperf3")

@@ -34,13 +34,13 @@ func transferSize() int64 {
 // back, with checksums and segmentation made by whoever, by routes and a tunnel
 // whose packets are smaller.
 func TestTransfer(t *testing.T) {
-	for _, way := range []string{"routes", "overlay"} {
-		c := newCluster(t, way == "overlay")
+	for _, routing := range []string{"routes", "overlay"} {
+		c := newCluster(t, routing == "overlay")
 		c.serve(t, c.service(1, "web", "", []endpoint{remote}))
 		for _, offload := range offloads {
 			offload.set(c)
 			for _, network := range networks[:2] {
-				t.Run(strings.Join([]string{way, offload.name, network}, " "), func(t *testing.T) {
+				t.Run(strings.Join([]string{routing, offload.name, network}, " "), func(t *testing.T) {
 					watchChecksums(t, "client", c.client)
 					watchChecksums(t, remote.server(), c.nodes[1].routed)
 					transfer(t, c.client, network, nodePort(network, 1))

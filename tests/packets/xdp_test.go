@@ -71,18 +71,18 @@ func withMaps[T any](t *testing.T, n *node, read func(*bpfmap.Maps) T) T {
 // from a driver through a tunnel.
 func TestXDPReach(t *testing.T) {
 	t.Parallel()
-	for i, tc := range []struct{ mode, way string }{
+	for i, tc := range []struct{ mode, routing string }{
 		{"native", "routes"}, {"native", "overlay"}, {"generic", "overlay"},
 	} {
-		t.Run(tc.mode+" over "+tc.way, func(t *testing.T) {
+		t.Run(tc.mode+" over "+tc.routing, func(t *testing.T) {
 			t.Parallel()
-			c := newXDPCluster(t, tc.way == "overlay")
+			c := newXDPCluster(t, tc.routing == "overlay")
 			manifests, rows := c.table()
 			rows = tier.Share(rows, i, 3)
 			c.serve(t, manifests, "--xdp", tc.mode)
 			c.watchChecksums(t)
 			c.checkAll(t, rows)
-			tunnel := tc.way == "overlay" && tc.mode == "native"
+			tunnel := tc.routing == "overlay" && tc.mode == "native"
 			remote := 0
 			for _, r := range rows {
 				if len(r.may) == 1 && r.may[0].node == 2 && (!tunnel || r.may[0].place == "host") {
