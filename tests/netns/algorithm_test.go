@@ -133,7 +133,7 @@ func TestHashes(t *testing.T) {
 				if algorithm == "sh" {
 					hashed = sourceOf(t, pod, s.network, s.to)
 				}
-				want := ring[lab.Spread(0).Addr(hashed).Slot(len(ring))]
+				want := ring[lab.Hash(0).Addr(hashed).Slot(len(ring))]
 				for range 5 {
 					if got := mustReach(t, pod, s.network, s.to); got != want {
 						t.Fatalf("%s, %s from %s: reached %s, want %s", algorithm, s.network, hashed, got, want)
@@ -185,7 +185,7 @@ func TestBoundSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _, err := s.Receive()
-		if want := ring[lab.Spread(0).Addr(ap(source+":0").Addr()).Slot(len(ring))]; err != nil || got != want.String() {
+		if want := ring[lab.Hash(0).Addr(ap(source+":0").Addr()).Slot(len(ring))]; err != nil || got != want.String() {
 			t.Errorf("from %s: reached %s, %v, want %s", source, got, err, want)
 		}
 	}

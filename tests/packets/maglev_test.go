@@ -27,7 +27,7 @@ func (c *cluster) ringServer(network string, client, to netip.AddrPort) string {
 		protocol = model.UDP
 	}
 	ring := maglev.Ring(maglev.Size(len(list)), list)
-	slot := lab.Spread(0).Addr(client.Addr()).Addr(to.Addr()).Ports(uint8(protocol), client.Port(), to.Port()).Slot(len(ring))
+	slot := lab.Hash(0).Addr(client.Addr()).Addr(to.Addr()).Ports(uint8(protocol), client.Port(), to.Port()).Slot(len(ring))
 	return everywhere[ring[slot]].server()
 }
 

@@ -36,7 +36,7 @@ func (t target) url() string { return "http://" + t.clusterIP + "/" }
 func show(ctx context.Context, screen *screen, stage *stage) error {
 	p := &play{screen: screen, stage: stage, servers: make(map[string]*exec.Cmd)}
 	fmt.Fprintln(p.out, p.paint(bold, "Beeline: Services, decided when an application connects"))
-	scenes := []func(context.Context) error{p.begin, p.spread, p.affinity, p.leave, p.restart}
+	scenes := []func(context.Context) error{p.begin, p.balance, p.affinity, p.leave, p.restart}
 	for _, scene := range scenes {
 		if err := scene(ctx); err != nil {
 			return err

@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	spreadRequests = 300
+	balanceRequests = 300
 	// fairShare is the least that each of three servers must get of them.
-	fairShare = spreadRequests / 5
+	fairShare = balanceRequests / 5
 )
 
-// spread shows that requests to the ClusterIP reach all web servers, directly.
-func (p *play) spread(ctx context.Context) error {
+// balance shows that requests to the ClusterIP reach all web servers, directly.
+func (p *play) balance(ctx context.Context) error {
 	p.scene("One address, three servers")
 	if err := p.oneRequest(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintln(p.out)
-	url := fmt.Sprintf("%s[1-%d]", p.web.url(), spreadRequests)
+	url := fmt.Sprintf("%s[1-%d]", p.web.url(), balanceRequests)
 	p.prompt(clients[0].name, fmt.Sprintf("curl --silent '%s'", url))
 	out, err := p.curl(ctx, clients[0].name, url)
 	if err != nil {
@@ -27,12 +27,12 @@ func (p *play) spread(ctx context.Context) error {
 	}
 	counts := answers(out)
 	p.bars(names(webServers), counts)
-	total, least := 0, spreadRequests
+	total, least := 0, balanceRequests
 	for _, pod := range webServers {
 		total += counts[pod.name]
 		least = min(least, counts[pod.name])
 	}
-	p.claim(total == spreadRequests, "%d of %d requests answered, each on a connection of its own", total, spreadRequests)
+	p.claim(total == balanceRequests, "%d of %d requests answered, each on a connection of its own", total, balanceRequests)
 	p.claim(least >= fairShare, "every server has its share")
 	return p.beeline(ctx, "service", "show", "default/web")
 }
@@ -47,7 +47,7 @@ func (p *play) oneRequest(ctx context.Context) error {
 		return err
 	}
 	p.text(out)
-	p.claim(strings.Contains(out, "answers "+from.addr+"\n"), "the server sees the client's own address: nothing is translated on the way")
+	p.claim(strings.Contains(out, "answers "+from.addr+"\n"), "the server sees the client's own address: nothing is translated in between")
 	p.claim(strings.Contains(out, "from "+p.web.clusterIP+"\n"), "the client sees the Service's address")
 	return nil
 }
