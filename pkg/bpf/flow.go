@@ -29,7 +29,7 @@ func (e *SockBlFlowReply) ForwardKey(protocol uint8) SockBlFlowKey {
 	}
 }
 
-// HalfOpen reports whether the client has yet to go on after a reply: it may be none
+// HalfOpen reports whether no packet of the client has come after a reply yet: it may be none
 // that gets them.
 func (s SockBlFlowState) HalfOpen() bool {
 	return s < SockBlFlowStateBL_FLOW_ESTABLISHED || s >= SockBlFlowStateBL_FLOW_ABORTED

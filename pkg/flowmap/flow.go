@@ -116,7 +116,7 @@ func (f *Flow) StateName() string {
 	return f.State.String()
 }
 
-// HalfOpen reports whether the client has yet to go on after a reply: it may be none
+// HalfOpen reports whether no packet of the client has come after a reply yet: it may be none
 // that gets them.
 func (s State) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
 

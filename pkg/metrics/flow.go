@@ -28,24 +28,24 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 		size: size,
 		used: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_flows",
-			Help: "Connections of clients outside of the node that are remembered.",
+			Help: "Connections of clients outside of the node in the flow table.",
 		}),
 		free: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_flows_free",
-			Help: "Connections that can still be remembered before the least recently used is evicted.",
+			Help: "Connections that the flow table still has room for before least recently used entries are evicted.",
 		}),
 		halfOpen: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_flows_half_open",
-			Help: "Of the connections that are remembered, those whose client has yet to go on after a reply.",
+			Help: "Half-open connections in the flow table: no packet of the client after a reply yet.",
 		}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "beeline_flows_expired_total",
-			Help: "Connections that were forgotten because they were idle for longer than their time-out.",
+			Help: "Connections removed from the flow table because they were idle for longer than their timeout.",
 		}),
 	}
 	f.evicted = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "beeline_flows_evicted_total",
-		Help: "Connections that the kernel took out of the full table, by state; those that are certain. Half-open ones are no loss but in a flood, established ones break.",
+		Help: "Connections evicted from the full flow table by the kernel, by state; those that are certain. Evicting half-open ones does no harm outside of a flood; established ones break.",
 	}, []string{"state"})
 	f.free.Set(float64(size))
 	for _, state := range []string{evictedEstablished, evictedHalfOpen} {
