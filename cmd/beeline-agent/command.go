@@ -29,8 +29,8 @@ KubeProxyConfiguration, a BeelineConfiguration or both. A flag that is given win
 over the files.
 
 When the agent ends, what it has set up stays and goes on to serve; started again
-it takes over without a connection lost. --cleanup takes everything down, --drain does so when
-the connections that are served have ended.`
+it takes over without a connection lost. --cleanup removes everything, --drain hands
+Services over to another proxy first and waits until connections have ended.`
 
 const example = `  # Serve the manifests of a folder, with addresses assigned from 10.96.0.0/16:
   beeline-agent --manifests /etc/beeline/manifests --service-cluster-ip-range 10.96.0.0/16
@@ -55,7 +55,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	}
 	flags := config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
-	cmd.Flags().BoolVar(&drainFirst, "drain", false, "as --cleanup, but leave new connections to another proxy that serves already, and wait until those of clients outside of the node have ended")
+	cmd.Flags().BoolVar(&drainFirst, "drain", false, "hand Services over to another proxy that serves already, wait until the connections of clients outside of the node have ended, then do as --cleanup")
 	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
 	cmd.Flags().BoolVar(&initOnly, "init-only", false, "do what takes a privileged container and exit: mount a BPF file system at --bpffs unless one is there")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")

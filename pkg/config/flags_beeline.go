@@ -42,9 +42,9 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.Devices, "devices", "BeelineConfiguration.devices",
 		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them (default routes, node IPs, overlays, routes to pods, networks of --nodeport-addresses), none serves only processes of this node")
 	bind(f, f.StringSliceVar, &b.PodDevices, "pod-devices", "BeelineConfiguration.podDevices",
-		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not be translated: their packets are")
+		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not get socket-level load balancing: their packets are load-balanced")
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
-		"whose sockets are translated: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
+		"which sockets get socket-level load balancing: all, or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
 	bind(f, f.StringVar, &b.XDP, "xdp", "BeelineConfiguration.xdp",
 		"serve packets that go on to other nodes in the devices' drivers: off, auto where the driver can, native on veth devices too, or generic on devices of any driver, which gains little")
 	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",
@@ -64,7 +64,7 @@ func (f *flagSet) addTables(t *TablesConfiguration) {
 	bind(f, f.Uint32Var, &t.MaxBackends, "max-backends", "BeelineConfiguration.tables.maxBackends",
 		"endpoints of all Service ports")
 	bind(f, f.Uint32Var, &t.MaxSlots, "max-slots", "BeelineConfiguration.tables.maxSlots",
-		"places of endpoints in sets")
+		"slots of all sets, one or more per endpoint")
 	bind(f, f.Uint32Var, &t.MaxSlotsPerService, "max-slots-per-service", "BeelineConfiguration.tables.maxSlotsPerService",
 		"slots that rings and weights of one Service may take, beyond one for each endpoint (default an eighth of --max-slots)")
 	bind(f, f.Uint32Var, &t.MaxSlotsPerNamespace, "max-slots-per-namespace", "BeelineConfiguration.tables.maxSlotsPerNamespace",
@@ -74,11 +74,11 @@ func (f *flagSet) addTables(t *TablesConfiguration) {
 	bind(f, f.Uint32Var, &t.MaxAffinityEntries, "max-affinity-entries", "BeelineConfiguration.tables.maxAffinityEntries",
 		"clients with session affinity; the least recently used is evicted (default by the machine's memory)")
 	bind(f, f.Uint32Var, &t.MaxUDPPeers, "max-udp-peers", "BeelineConfiguration.tables.maxUDPPeers",
-		"twice the Service addresses that unconnected UDP sockets use beyond their first; the least recently used is evicted (default by the machine's memory)")
+		"entries for Service addresses that unconnected UDP sockets use beyond their first, two per address; least recently used entries are evicted (default by the machine's memory)")
 	bind(f, f.Uint32Var, &t.MaxSourceRanges, "max-source-ranges", "BeelineConfiguration.tables.maxSourceRanges",
 		"loadBalancerSourceRanges of all Service ports")
 	bind(f, f.Uint32Var, &t.MaxFlows, "max-flows", "BeelineConfiguration.tables.maxFlows",
-		"twice the connections of clients outside of the node; the least recently used is evicted (default by the machine's memory, or what --conntrack-max-per-core and --conntrack-min say)")
+		"entries in the flow table, two per connection of a client outside of the node; least recently used entries are evicted (default by the machine's memory, or what --conntrack-max-per-core and --conntrack-min say)")
 	bind(f, f.Uint32Var, &t.MaxClients, "max-clients", "BeelineConfiguration.tables.maxClients",
 		"clients outside of the node with session affinity; the least recently used is evicted (default by the machine's memory)")
 }

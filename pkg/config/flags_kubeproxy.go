@@ -113,11 +113,11 @@ func (f *flagSet) addConntrack(k *KubeProxyConfiguration) {
 	bind(f, f.BoolVar, &c.TCPBeLiberal, "conntrack-tcp-be-liberal", "KubeProxyConfiguration.conntrack.tcpBeLiberal",
 		"let netfilter accept TCP packets that are out of the window")
 	bind(f, f.DurationVar, &c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", "KubeProxyConfiguration.conntrack.tcpEstablishedTimeout",
-		"idle time after which a TCP connection of a client outside of the node is forgotten, here and by netfilter; 0 is the kernel's default")
+		"idle time after which a TCP connection of a client outside of the node expires, here and in netfilter; 0 is the kernel's default")
 	bind(f, f.DurationVar, &c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", "KubeProxyConfiguration.conntrack.tcpCloseWaitTimeout",
-		"idle time after which a TCP connection of a client outside of the node that one side has closed is forgotten")
+		"idle time after which a TCP connection of a client outside of the node that one side has closed expires")
 	bind(f, f.DurationVar, &c.UDPTimeout.Duration, "conntrack-udp-timeout", "KubeProxyConfiguration.conntrack.udpTimeout",
-		"idle time after which a UDP flow of a client outside of the node is forgotten that was not replied to, or whose client did not go on after that")
+		"idle time after which a UDP flow of a client outside of the node expires that is half-open: no packet of the client after a reply yet")
 	bind(f, f.DurationVar, &c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", "KubeProxyConfiguration.conntrack.udpStreamTimeout",
-		"idle time after which a UDP flow of a client outside of the node with packets in both directions is forgotten")
+		"idle time after which a UDP flow of a client outside of the node with packets in both directions expires")
 }

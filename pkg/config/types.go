@@ -70,9 +70,10 @@ type BeelineConfiguration struct {
 	// of this node.
 	Devices []string `json:"devices"`
 	// podDevices are the names of the host's side of pods' devices, patterns allowed,
-	// for pods whose sockets cannot or must not be translated: their packets are.
+	// for pods whose sockets cannot or must not get socket-level load balancing: their
+	// packets are load-balanced.
 	PodDevices []string `json:"podDevices"`
-	// socketLB says whose sockets are translated: all, the default, or
+	// socketLB says which sockets get socket-level load balancing: all, the default, or
 	// host-namespace-only for those of the node's own network namespace.
 	SocketLB SocketLB `json:"socketLB"`
 	// xdp is whether packets that go on to other nodes are served in the devices'
@@ -106,7 +107,7 @@ type BeelineConfiguration struct {
 	FlowTimeouts FlowTimeoutsConfiguration `json:"flowTimeouts"`
 }
 
-// SocketLB says whose sockets are translated.
+// SocketLB says which sockets get socket-level load balancing.
 type SocketLB string
 
 // The values of socketLB.
@@ -133,7 +134,7 @@ type TablesConfiguration struct {
 	MaxServices uint32 `json:"maxServices"`
 	// maxBackends is the number of endpoints of all Service ports.
 	MaxBackends uint32 `json:"maxBackends"`
-	// maxSlots is the number of places of endpoints in sets.
+	// maxSlots is the number of slots of all sets, one or more per endpoint.
 	MaxSlots uint32 `json:"maxSlots"`
 	// maxSlotsPerService is the number of slots that rings and weights of one Service may
 	// take, beyond one for each endpoint. Defaults to an eighth of maxSlots.
@@ -147,14 +148,14 @@ type TablesConfiguration struct {
 	// maxAffinityEntries is the number of clients with session affinity; the least
 	// recently used is evicted. Defaults to a quarter of what maxFlows is by the machine's memory.
 	MaxAffinityEntries uint32 `json:"maxAffinityEntries"`
-	// maxUDPPeers is twice the number of Service addresses that unconnected UDP sockets
-	// use beyond their first; the least recently used is evicted. Defaults as
-	// maxAffinityEntries.
+	// maxUDPPeers is the number of entries for Service addresses that unconnected UDP
+	// sockets use beyond their first, two per address; least recently used entries are
+	// evicted. Defaults as maxAffinityEntries.
 	MaxUDPPeers uint32 `json:"maxUDPPeers"`
 	// maxSourceRanges is the number of loadBalancerSourceRanges of all Service ports.
 	MaxSourceRanges uint32 `json:"maxSourceRanges"`
-	// maxFlows is twice the number of connections of clients outside of the node; the
-	// least recently used is evicted. When it is not given and conntrack.maxPerCore or
+	// maxFlows is the number of entries in the flow table, two per connection of a client
+	// outside of the node; least recently used entries are evicted. When it is not given and conntrack.maxPerCore or
 	// conntrack.min is set to something else than kube-proxy's default, these say it. Else it
 	// follows from the memory, of which the LRU maps take 0.25 %, but at least 64 MiB or 2 %,
 	// whichever is less, and no more than a quarter of the limit of the agent's cgroup: 512
