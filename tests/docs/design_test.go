@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -106,6 +107,18 @@ func checkHeldBy(t *testing.T, path, cell string, tests map[string][]string) {
 			return slices.Contains(tests[folder], name[1])
 		}) {
 			t.Errorf("%s: no folder of %q has %s", path, cell, name[1])
+		}
+	}
+}
+
+// TestTestsNamed: the tests that any document names exist.
+func TestTestsNamed(t *testing.T) {
+	all := slices.Concat(slices.Collect(maps.Values(testsByFolder(t)))...)
+	for path, text := range documents(t) {
+		for _, name := range testNamed.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(all, name[1]) {
+				t.Errorf("%s names %s, which does not exist", path, name[1])
+			}
 		}
 	}
 }

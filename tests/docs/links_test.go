@@ -13,6 +13,8 @@ var (
 	link       = regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	appVersion = regexp.MustCompile(`(?m)^appVersion: (.*)$`)
 	imageMade  = regexp.MustCompile(`make image VERSION=(\S+)`)
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor   = regexp.MustCompile(`[^\pL\pN_ -]`)
 )
 
 // documents returns the texts of the repository by path.
@@ -39,15 +41,32 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// TestLinks: what a document links to in the repository is there.
+// anchors returns what links to the headings of a document end with, as GitHub makes it.
+func anchors(text string) map[string]bool {
+	all := make(map[string]bool)
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		title := noAnchor.ReplaceAllString(strings.ToLower(link.ReplaceAllString(m[1], "")), "")
+		all["#"+strings.ReplaceAll(title, " ", "-")] = true
+	}
+	return all
+}
+
+// TestLinks: what a document links to in the repository is there, headings among it.
 func TestLinks(t *testing.T) {
-	for path, text := range documents(t) {
+	all := documents(t)
+	for path, text := range all {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if m[1] == "" || strings.Contains(m[1], "://") {
+			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+			target := path
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(path), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: %v", path, err)
+			} else if other, ok := all[target]; ok && m[2] != "" && !anchors(other)[m[2]] {
+				t.Errorf("%s: %s has no heading %s", path, target, m[2])
 			}
 		}
 	}

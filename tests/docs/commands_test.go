@@ -1,0 +1,108 @@
+package docs_test
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+)
+
+var (
+	span         = regexp.MustCompile("`([^`\n]+)`")
+	indented     = regexp.MustCompile(`(?m)^    (\S.*)$`)
+	continued    = regexp.MustCompile(`\\\n +`)
+	gap          = regexp.MustCompile(`  +|#`)
+	inspectCall  = regexp.MustCompile(`(?:^|[ /])beeline ([a-z]+.*)`)
+	agentCall    = regexp.MustCompile(`(?:^|[ /])beeline-agent (.*)`)
+	makeCall     = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
+	makeTarget   = regexp.MustCompile(`(?m)^([a-z][a-z0-9 -]*):`)
+	helpCommands = regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`)
+	commandWord  = regexp.MustCompile(`^[a-z]+$`)
+)
+
+// commands returns the commands that a document shows: in code spans, and in indented lines up
+// to the gap before what is said about them.
+func commands(text string) (all []string) {
+	for _, m := range span.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	for _, m := range indented.FindAllStringSubmatch(continued.ReplaceAllString(text, ""), -1) {
+		all = append(all, gap.Split(m[1], 2)[0])
+	}
+	return all
+}
+
+// help returns what beeline prints about a command.
+func help(t *testing.T, words ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if code := cli.Run(cli.Env{Out: &out, Err: &out}, append(words, "--help")...); code != 0 {
+		t.Errorf("beeline %s --help: exit status %d", strings.Join(words, " "), code)
+	}
+	return out.String()
+}
+
+// checkInspect checks that beeline has the command, with these flags.
+func checkInspect(t *testing.T, path, call string) {
+	t.Helper()
+	var words []string
+	text := help(t)
+	for _, word := range strings.Fields(call) {
+		names := helpCommands.FindAllStringSubmatch(text, -1)
+		if !commandWord.MatchString(word) || len(names) == 0 {
+			break
+		}
+		if !slices.ContainsFunc(names, func(m []string) bool { return m[1] == word }) {
+			t.Errorf("%s: beeline %s has no command %q", path, strings.Join(words, " "), word)
+			return
+		}
+		words = append(words, word)
+		text = help(t, words...)
+	}
+	for _, flag := range flagNamed.FindAllString(call, -1) {
+		if !strings.Contains(text, flag+" ") {
+			t.Errorf("%s: beeline %s has no flag %s", path, strings.Join(words, " "), flag)
+		}
+	}
+}
+
+// TestCommands: the commands that documents show exist, with their flags: those of beeline and
+// beeline-agent, and the targets of make.
+func TestCommands(t *testing.T) {
+	flags := agentFlags(t)
+	targets := make(map[string]bool)
+	for _, m := range makeTarget.FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		for name := range strings.FieldsSeq(m[1]) {
+			targets[name] = true
+		}
+	}
+	found := make(map[string]int)
+	for path, text := range documents(t) {
+		for _, command := range commands(text) {
+			if m := inspectCall.FindStringSubmatch(command); m != nil && !strings.HasPrefix(command, "helm ") {
+				found["beeline"]++
+				checkInspect(t, path, m[1])
+			}
+			if m := agentCall.FindStringSubmatch(command); m != nil {
+				found["agent"]++
+				for _, flag := range flagNamed.FindAllString(m[1], -1) {
+					if !flags[flag] && flag != "--version" {
+						t.Errorf("%s: beeline-agent has no flag %s", path, flag)
+					}
+				}
+			}
+			if m := makeCall.FindStringSubmatch(command); m != nil {
+				found["make"]++
+				if !targets[m[1]] {
+					t.Errorf("%s: make has no target %s", path, m[1])
+				}
+			}
+		}
+	}
+	if found["beeline"] < 50 || found["agent"] < 5 || found["make"] < 20 {
+		t.Errorf("found too few commands: %v", found)
+	}
+}
