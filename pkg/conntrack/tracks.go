@@ -39,7 +39,7 @@ func (h Host) Follow(ctx context.Context, told func(some bool) error) {
 	for {
 		some, err := h.Tracks()
 		if err = errors.Join(err, told(some)); err != nil && !logged {
-			klog.ErrorS(err, "Connections are taken for tracked")
+			klog.ErrorS(err, "Whether netfilter tracks connections is not known; conntrack is asked for each new flow")
 		}
 		logged = err != nil
 		if !pause.For(ctx, time.Second) {

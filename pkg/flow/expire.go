@@ -91,7 +91,7 @@ func (e *Expirer) Run(ctx context.Context) {
 			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", interval)
 		}
 		if err := e.evictions.tell(e.Maps, &w); err != nil {
-			klog.ErrorS(err, "Evictions cannot be told")
+			klog.ErrorS(err, "Evicted flows could not be counted")
 		}
 		if e.Walked != nil {
 			e.Walked(w)

@@ -103,10 +103,10 @@ func FollowSecrets(ctx context.Context, name string, known Secrets, changed func
 		list, err := ReadSecrets(name)
 		switch {
 		case err != nil && err.Error() != told:
-			klog.ErrorS(err, "The tunnel keeps the secrets that it has")
+			klog.ErrorS(err, "Tunnel secrets could not be reloaded, those from before stay")
 			told = err.Error()
 		case err == nil && !slices.Equal(list, known):
-			klog.InfoS("The tunnel has other secrets", "file", name, "accepted", len(list))
+			klog.InfoS("Tunnel secrets reloaded", "file", name, "accepted", len(list))
 			changed(list)
 			known = list
 		}

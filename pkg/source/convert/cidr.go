@@ -37,7 +37,7 @@ func OwnCIDRs(ranges []netip.Prefix, foreign map[model.Name][]netip.Addr) []neti
 		shared := false
 		for name, ips := range foreign {
 			if shared = slices.ContainsFunc(ips, p.Contains); shared {
-				klog.V(2).InfoS("Service CIDR holds a Service of another proxy, unallocated addresses in it are let pass",
+				klog.V(2).InfoS("Service CIDR has a Service of another proxy, packets to its unallocated addresses are not dropped",
 					"cidr", p, "service", name)
 				break
 			}

@@ -49,7 +49,7 @@ func Watch(ctx context.Context, changed func([]netip.Addr)) {
 	list := func(bool) (again time.Duration) {
 		addrs, err := Addresses()
 		if err != nil {
-			klog.ErrorS(err, "Local addresses are not known, trying again", "in", retry)
+			klog.ErrorS(err, "Local addresses could not be listed, trying again", "in", retry)
 			return retry
 		}
 		if !told || !slices.Equal(addrs, last) {

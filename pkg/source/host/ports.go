@@ -30,7 +30,7 @@ func followSourcePorts(ctx context.Context, dir string, tell func(bpfmap.SourceP
 	for {
 		ports, err := readSourcePorts(dir)
 		if err != nil && !failed {
-			klog.ErrorS(err, "Source ports of the node's own connections are not known", "taken", told)
+			klog.ErrorS(err, "The node's ephemeral and reserved ports could not be read", "assumed", told)
 		}
 		if failed = err != nil; !failed && ports != told {
 			tell(ports)

@@ -163,7 +163,7 @@ func (f *cidrFollower) run(ctx context.Context) {
 			wait = cidrAbsent
 			if !told {
 				told = true
-				klog.InfoS("No ServiceCIDRs to be had: unallocated cluster IPs are known by flag only", "err", err)
+				klog.InfoS("ServiceCIDRs could not be listed: unallocated cluster IPs are dropped only in the ranges of the configuration", "err", err)
 				close(f.absent)
 			}
 		}
