@@ -285,28 +285,28 @@ func (n *nodes) move(from, to uint16) {
 
 // use notes on which nodes a Service has endpoints to which packets are tunneled.
 func (n *nodes) use(svc *service, desired *Desired) {
-	hosts := desired.hosts()
-	if slices.Equal(hosts, svc.hosts) {
+	names := desired.tunnelNodes()
+	if slices.Equal(names, svc.tunnelNodes) {
 		return
 	}
-	for _, host := range svc.hosts {
-		delete(n.users[host], desired.Name)
-		if len(n.users[host]) == 0 {
-			delete(n.users, host)
+	for _, name := range svc.tunnelNodes {
+		delete(n.users[name], desired.Name)
+		if len(n.users[name]) == 0 {
+			delete(n.users, name)
 		}
 	}
-	for _, host := range hosts {
-		if n.users[host] == nil {
-			n.users[host] = make(map[model.Name]struct{})
+	for _, name := range names {
+		if n.users[name] == nil {
+			n.users[name] = make(map[model.Name]struct{})
 		}
-		n.users[host][desired.Name] = struct{}{}
+		n.users[name][desired.Name] = struct{}{}
 	}
-	svc.hosts = hosts
+	svc.tunnelNodes = names
 }
 
-// hosts returns the names of the nodes with backends to which packets are tunneled,
+// tunnelNodes returns the names of the nodes with backends to which packets are tunneled,
 // sorted.
-func (d *Desired) hosts() []string {
+func (d *Desired) tunnelNodes() []string {
 	var seen map[string]struct{}
 	for i := range d.Ports {
 		sp := &d.Ports[i]
@@ -314,14 +314,14 @@ func (d *Desired) hosts() []string {
 			continue
 		}
 		for j := range sp.Sets.Backends {
-			host := sp.Sets.Backends[j].NodeName
-			if host == "" {
+			name := sp.Sets.Backends[j].NodeName
+			if name == "" {
 				continue
 			}
 			if seen == nil {
 				seen = make(map[string]struct{})
 			}
-			seen[host] = struct{}{}
+			seen[name] = struct{}{}
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))

@@ -41,8 +41,8 @@ type service struct {
 	frontends map[FrontendKey]struct{}
 	// claims are the frontends it wants that another Service has.
 	claims map[FrontendKey]struct{}
-	// hosts are the nodes with endpoints to which packets are tunneled, sorted.
-	hosts []string
+	// tunnelNodes are the nodes with endpoints to which packets are tunneled, sorted.
+	tunnelNodes []string
 }
 
 type frontend struct {
