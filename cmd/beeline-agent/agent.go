@@ -130,6 +130,7 @@ func (a *agent) connect() (err error) {
 	})
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
+		ToldBefore: a.sameVersion,
 	})
 	if err := a.connectReconciler(); err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 type balancer struct {
 	t        *testing.T
 	services *Services
+	stop     func()
 
 	mu      sync.Mutex
 	healthy bool
@@ -30,14 +31,21 @@ type balancer struct {
 
 func newBalancer(t *testing.T, nodePorts ...string) *balancer {
 	t.Helper()
-	b := &balancer{t: t, healthy: true}
 	ports, err := policy.ParseNodePortAddresses(nodePorts)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newBalancerWith(t, ServicesOptions{NodePorts: ports})
+}
+
+// newBalancerWith asks Services with these options, and those that all tests have.
+func newBalancerWith(t *testing.T, opts ServicesOptions) *balancer {
+	t.Helper()
+	b := &balancer{t: t, healthy: true}
 	b.services = NewServices(ServicesOptions{
-		NodeName:  "node-1",
-		NodePorts: ports,
+		NodeName:   "node-1",
+		NodePorts:  opts.NodePorts,
+		ToldBefore: opts.ToldBefore,
 		Healthy: func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -55,10 +63,11 @@ func newBalancer(t *testing.T, nodePorts ...string) *balancer {
 		b.services.Run(ctx)
 		close(done)
 	}()
-	t.Cleanup(func() {
+	b.stop = func() {
 		cancel()
 		<-done
-	})
+	}
+	t.Cleanup(b.stop)
 	return b
 }
 
@@ -170,6 +179,48 @@ func TestPortInUse(t *testing.T) {
 	if len(b.events) != 1 || b.events[0].Service.Name != "blocked" || b.events[0].Type != event.Warning ||
 		b.events[0].Reason != "FailedToStartServiceHealthcheck" || !strings.Contains(b.events[0].Note, fmt.Sprint(taken)) {
 		t.Errorf("events %+v, want one about the blocked Service and its port", b.events)
+	}
+}
+
+// TestPortInUseAfterRestart: of a port that is in use when an agent takes over the former one
+// has made the event; of one that is taken later the agent makes one.
+func TestPortInUseAfterRestart(t *testing.T) {
+	taken, release := occupy(t)
+	later, _ := occupy(t)
+	free := freePort(t)
+	want := func(b *balancer, ports ...uint16) {
+		t.Helper()
+		wait.Until(t, fmt.Sprint("an event for each port of ", ports), func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.events) >= len(ports)
+		})
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for i, e := range b.events {
+			if i >= len(ports) || e.Fault != fmt.Sprint("port ", ports[i]) {
+				t.Errorf("event %d is %+v, want those of ports %d", i+1, e, ports)
+			}
+		}
+	}
+	for _, restarted := range []bool{false, true} {
+		b := newBalancerWith(t, ServicesOptions{ToldBefore: restarted})
+		first := []policy.HealthCheck{
+			{Service: model.Name{Namespace: "shop", Name: "blocked"}, Family: model.IPv4, Port: taken, Local: 1},
+			{Service: model.Name{Namespace: "shop", Name: "cart"}, Family: model.IPv4, Port: free, Local: 1},
+		}
+		b.services.Update(first, nil)
+		b.eventually("127.0.0.1", free, "200 1 ") // the first attempt is on its way
+		b.set("later", later, 1)
+		if !restarted {
+			want(b, taken, later)
+			b.stop()
+			continue
+		}
+		want(b, later)
+		release()
+		b.eventually("127.0.0.1", taken, "200 1 ", "blocked")
+		want(b, later)
 	}
 }
 
