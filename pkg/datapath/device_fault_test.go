@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -203,6 +204,55 @@ func TestFastChangesCostLittle(t *testing.T) {
 	if list := faults(t, opts); len(list) > 0 {
 		t.Errorf("faults of devices that are gone: %+v", list)
 	}
+}
+
+// TestIrrelevantChangesReadNothing: devices of pods that come and go, addresses and routes that
+// matter to nothing cost no list of all devices, addresses or routes; an address that may matter
+// costs one.
+func TestIrrelevantChangesReadNothing(t *testing.T) {
+	opts, l := withUplink(t)
+	opts.PodDevices = []string{"pod*"}
+	opts.ClusterCIDRs = prefixes("10.88.0.0/16")
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	reads := d.CountReads()
+	must(t, d.Attach(t.Context()))
+	eventually(t, "the kernel has told of the uplink's carrier", func() bool {
+		now, err := netlink.LinkByName(uplink)
+		must(t, err)
+		return now.Attrs().OperState == netlink.OperUp
+	})
+	follow(t, d)
+	served := func(name string) {
+		t.Helper()
+		pod := addDevice(t, name)
+		eventually(t, name+" is served", func() bool { return len(attachedPrograms(t, pod)) == 2 })
+	}
+	served("pod-first")
+	before := reads()
+	if before.Links == 0 || before.Addrs == 0 || before.Routes == 0 {
+		t.Fatalf("at the start was read: %+v", before)
+	}
+	addr, err := netlink.ParseAddr("fe80::77/64")
+	must(t, err)
+	_, far, err := net.ParseCIDR("198.51.100.0/24")
+	must(t, err)
+	route := &netlink.Route{Dst: far, Gw: net.IPv4(192, 0, 2, 254)}
+	for range 60 { // with each change read before the next: the kernel keeps only so many
+		pod := addDevice(t, "pod-next")
+		must(t, netlink.LinkSetUp(pod), netlink.RouteAdd(route), netlink.AddrAdd(l, addr))
+		index := pod.Attrs().Index
+		eventually(t, "the device has come", func() bool { return d.Knows(index) })
+		must(t, netlink.RouteDel(route), netlink.AddrDel(l, addr), netlink.LinkDel(pod))
+		eventually(t, "the device has gone", func() bool { return !d.Knows(index) })
+	}
+	served("pod-last")
+	if now := reads(); now != before {
+		t.Fatalf("by changes that do not matter %+v lists became %+v", before, now)
+	}
+	addAddr(t, l, "203.0.113.1/24")
+	want := datapath.Reads{before.Links, before.Addrs + 1, before.Routes + 1}
+	eventually(t, "addresses and routes are read again", func() bool { return reads() == want })
 }
 
 func prefixes(list ...string) (out []netip.Prefix) {

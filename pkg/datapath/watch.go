@@ -27,14 +27,25 @@ type watch struct {
 	routes []netlink.Route // those of relevant
 
 	relevant func(*netlink.Route) bool
+	list     lists
 
 	changed       map[int]bool // devices, by index, those that are gone among them
 	addrsChanged  bool
 	routesChanged bool
 }
 
+// lists read everything of a kind from the kernel.
+type lists struct {
+	links  func() ([]netlink.Link, error)
+	addrs  func(netlink.Link) ([]netlink.Addr, error)
+	routes func(func(*netlink.Route) bool) ([]netlink.Route, error)
+}
+
 func newWatch(relevant func(*netlink.Route) bool) *watch {
-	return &watch{relevant: relevant, links: make(map[int]netlink.Link), changed: make(map[int]bool)}
+	return &watch{
+		relevant: relevant, list: lists{rtnl.Links, rtnl.Addrs, rtnl.Routes},
+		links: make(map[int]netlink.Link), changed: make(map[int]bool),
+	}
 }
 
 // relevantRoute reports whether it matters to the choice of devices where a route leads.
@@ -134,12 +145,12 @@ func (w *watch) look(all bool) (*network, changes, error) {
 		errs = append(errs, w.readLinks())
 	}
 	if addrs {
-		list, err := rtnl.Addrs(nil)
+		list, err := w.list.addrs(nil)
 		w.set(err, func() { w.addrs = list }, &w.addrsChanged)
 		errs = append(errs, err)
 	}
 	if routes {
-		list, err := rtnl.Routes(w.relevant)
+		list, err := w.list.routes(w.relevant)
 		w.set(err, func() { w.routes = list }, &w.routesChanged)
 		errs = append(errs, err)
 	}
@@ -173,7 +184,7 @@ func (w *watch) readLinks() error {
 	w.mu.Lock()
 	w.reading = true
 	w.mu.Unlock()
-	list, err := rtnl.Links()
+	list, err := w.list.links()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reading = false
