@@ -1,11 +1,14 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,4 +61,74 @@ func TestPages(t *testing.T) {
 			t.Errorf("metrics lack %s:\n%s", line, metrics)
 		}
 	}
+}
+
+// TestTerminateWhileScraped: on SIGTERM the agent answers those requests in full that it has
+// begun to answer, from maps that are there as long, and then ends well.
+func TestTerminateWhileScraped(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	s := h.NewStandalone(web, webSlice)
+	s.Start("--profiling")
+	const server = "http://127.0.0.1:10249"
+
+	profile := make(chan error, 1)
+	go func() {
+		body, err := get(h, server+"/debug/pprof/profile?seconds=1")
+		if err == nil && body == "" {
+			err = errors.New("the answer is empty")
+		}
+		profile <- err
+	}()
+	lab.Eventually(t, "a request takes its time", func() bool {
+		running, err := get(h, server+"/debug/pprof/goroutine?debug=2")
+		return err == nil && strings.Contains(running, "pprof.Profile(")
+	})
+	var scraped atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				metrics, err := scrape(h, server+"/metrics")
+				if err != nil {
+					t.Errorf("scrape %d: %v", scraped.Load()+1, err)
+				}
+				if metrics == "" {
+					return
+				}
+				if !strings.Contains(metrics, "\nbeeline_table_entries{map=\"bl_service\"} 2\n") {
+					t.Errorf("a scrape lacks the tables:\n%s", metrics)
+				}
+				scraped.Add(1)
+			}
+		})
+	}
+	lab.Eventually(t, "the agent is scraped", func() bool { return scraped.Load() > 8 })
+	s.Signal(unix.SIGTERM)
+	if err := <-profile; err != nil {
+		t.Errorf("the request that was being answered: %v", err)
+	}
+	if err := s.Wait(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	clients.Wait()
+	t.Logf("scraped %d times", scraped.Load())
+}
+
+// scrape returns a page, nothing when the server does not begin to answer any more. An answer
+// that breaks off is an error.
+func scrape(h *lab.Host, url string) (string, error) {
+	response, err := h.HTTPClient().Get(url)
+	if err != nil {
+		return "", nil
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusServiceUnavailable { // the agent ends
+		return "", nil
+	}
+	body, err := io.ReadAll(response.Body)
+	if err == nil && (response.StatusCode != http.StatusOK || len(body) == 0) {
+		err = fmt.Errorf("%s with %d bytes", response.Status, len(body))
+	}
+	return string(body), err
 }
