@@ -121,8 +121,9 @@ func TestNodePortNewAddress(t *testing.T) {
 	}
 }
 
-// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer; loopback
-// is left alone where CIDRs do not name it.
+// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer. At other
+// addresses, those of loopback among them where CIDRs do not name it, a process that listens on
+// the port is reached.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
 	loopback4, loopback6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
@@ -147,6 +148,18 @@ func TestNodePortAddresses(t *testing.T) {
 			}
 			for _, addr := range c.no {
 				wantFailure(t, h.Namespace, "tcp"+family(addr), netip.AddrPortFrom(addr, 30080), unix.ECONNREFUSED)
+				for network, own := range map[string]netip.AddrPort{
+					"tcp": netip.AddrPortFrom(addr, 30080), "udp": netip.AddrPortFrom(addr, 30053),
+				} {
+					serve := h.ServeTCP
+					if network == "udp" {
+						serve = h.ServeUDP
+					}
+					serve(own)
+					if got := mustReach(t, h.Namespace, network+family(addr), own); got != own {
+						t.Errorf("%s to %s, where a process listens: reached %s", network, own, got)
+					}
+				}
 			}
 		})
 	}
