@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -65,14 +67,15 @@ func (s *slowServer) answer(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestSlowAPIServer: an agent that waits for its first lists is alive, however long that
-// takes, has not started, and says what it waits for.
+// takes, has not started, and says what it does and waits for. At --v=2 it does not log each
+// sync.
 func TestSlowAPIServer(t *testing.T) {
 	t.Parallel()
 	server := newSlowServer(t)
 	h := lab.NewHost(t)
 	h.Relay(strings.TrimPrefix(server.URL, "http://"))
 	agent := h.Start(lab.AgentBinary(t), "--master", server.URL, "--hostname-override", lab.NodeName,
-		"--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS, "--devices", "none", "--sync-period", "100ms")
+		"--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS, "--devices", "none", "--sync-period", "100ms", "--v=2")
 	page := func(name string) error {
 		_, err := get(h, "http://127.0.0.1:10256/"+name)
 		return err
@@ -81,6 +84,9 @@ func TestSlowAPIServer(t *testing.T) {
 	lab.Eventually(t, "the agent says what it waits for", func() bool {
 		return strings.Contains(agent.Output(), "endpointslices")
 	})
+	if before, _, _ := strings.Cut(agent.Output(), "endpointslices"); !strings.Contains(before, "Opening maps and loading programs") {
+		t.Error("the agent does not say before that it loads its programs")
+	}
 	lab.Eventually(t, "the agent answers", func() bool { return page("livez") == nil })
 	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(10 * time.Millisecond) {
 		if err := page("livez"); err != nil {
@@ -93,4 +99,11 @@ func TestSlowAPIServer(t *testing.T) {
 	close(server.letGo)
 	lab.Eventually(t, "the agent has started", func() bool { return page("startupz") == nil })
 	lab.Eventually(t, "the agent is alive", func() bool { return page("livez") == nil })
+	agent.Signal(unix.SIGTERM)
+	if err := agent.Wait(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if output := agent.Output(); strings.Contains(output, "Synced") || !strings.Contains(output, "Serving") {
+		t.Error("the agent logs its syncs, or does not say that it serves")
+	}
 }
