@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -233,19 +234,22 @@ func TestNothingIsRemovedBeforeTheSourceIsComplete(t *testing.T) {
 		l.Synced()
 		l.eventually("10.96.0.2:80", "10.0.0.2:8080")
 	})
-	var complete atomic.Bool
-	l := start(t, held, asIs, reconcile.Options{Complete: func(context.Context) error { complete.Store(true); return nil }})
-	l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.9")))
-	time.Sleep(100 * time.Millisecond) // for a fault to show
-	if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) || complete.Load() {
-		t.Fatalf("before the source was complete: b leads to %q, complete is %v", got, complete.Load())
-	}
-	l.Synced()
-	l.eventually("10.96.0.1:80", "10.0.0.9:8080")
-	<-l.syncs
-	if got := l.leads("10.96.0.2:80"); got != nil || !complete.Load() {
-		t.Fatalf("after the source was complete: b leads to %q, complete is %v", got, complete.Load())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var complete atomic.Bool
+		l := start(t, held, asIs, reconcile.Options{Complete: func(context.Context) error { complete.Store(true); return nil }})
+		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.9")))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := l.leads("10.96.0.2:80"); !slices.Equal(got, []string{"10.0.0.2:8080"}) || complete.Load() {
+			t.Fatalf("before the source was complete: b leads to %q, complete is %v", got, complete.Load())
+		}
+		l.Synced()
+		l.eventually("10.96.0.1:80", "10.0.0.9:8080")
+		<-l.syncs
+		if got := l.leads("10.96.0.2:80"); got != nil || !complete.Load() {
+			t.Fatalf("after the source was complete: b leads to %q, complete is %v", got, complete.Load())
+		}
+	})
 }
 
 // stubborn is a store in which a frontend cannot be written for a while.
