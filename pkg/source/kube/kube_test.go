@@ -2,8 +2,14 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"path"
+	"sync"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -15,14 +21,25 @@ type unsynced struct{ t *testing.T }
 func (u unsynced) Apply(source.Update) { u.t.Error("update without a server") }
 func (u unsynced) Synced()             { u.t.Error("synced without a server") }
 
+// roundTrip is a function as a round tripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestRunEndsWhileTheServerIsAway(t *testing.T) {
-	// Nothing serves the discard port of the loopback device.
-	s, err := New(Options{Master: "http://127.0.0.1:9", NodeName: "n", Sink: unsynced{t}})
+	var failed sync.Map // resources that were asked for
+	config := &rest.Config{Host: "http://192.0.2.1", Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		failed.Store(path.Base(r.URL.Path), nil)
+		return nil, errors.New("away")
+	})}
+	s, err := New(Options{Config: config, NodeName: "n", Sink: unsynced{t}})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
-	time.Sleep(100 * time.Millisecond) // the reflectors have failed and back off
+	for _, resource := range []string{"services", "endpointslices", "nodes"} {
+		wait.Until(t, resource+" are asked for in vain", func() bool { _, ok := failed.Load(resource); return ok })
+	}
 	cancel()
 	select {
 	case err := <-done:
