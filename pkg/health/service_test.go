@@ -171,7 +171,11 @@ func TestPortInUse(t *testing.T) {
 	b.set("blocked", taken, 1)
 	b.set("cart", free, 1)
 	b.eventually("127.0.0.1", free, "200 1 ")
-	time.Sleep(retry + retry/2) // for another attempt
+	// Each change is another attempt, which is over when the next change shows.
+	for local := 2; local < 5; local++ {
+		b.set("cart", free, local)
+		b.eventually("127.0.0.1", free, fmt.Sprintf("200 %d ", local))
+	}
 	release()
 	b.eventually("127.0.0.1", taken, "200 1 ", "blocked")
 	b.mu.Lock()
