@@ -82,11 +82,29 @@ func TestRotation(t *testing.T) {
 	a.eventually(2, nodemap.Accepts)
 	b.SetSecrets(Secrets{after})
 	a.SetSecrets(Secrets{after})
-	for end := time.Now().Add(4 * a.interval); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got := a.Answer(2); got != nodemap.Accepts {
+	for range 2 {
+		if got := a.hears(2); got != nodemap.Accepts {
 			t.Fatalf("in the end, the node %s", got)
 		}
 	}
+}
+
+// hears waits until a node has answered another question, and returns what it said.
+func (a *agent) hears(id uint16) (said nodemap.Answer) {
+	a.t.Helper()
+	last := func() (nonce uint64, answered bool) {
+		a.Prober.mu.Lock()
+		defer a.Prober.mu.Unlock()
+		p := a.Prober.peers[id]
+		said = p.answer
+		return p.nonce, p.until.IsZero() && p.missing == 0
+	}
+	before, _ := last()
+	wait.Until(a.t, "an answer to another question", func() bool {
+		nonce, answered := last()
+		return answered && nonce != before
+	})
+	return said
 }
 
 // TestFollowSecrets: what is written to the file counts, but for what is no secret.
