@@ -13,6 +13,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/fsmount"
 )
 
 // The memory of the tables whose size follows from the machine's: the part of it that they
@@ -94,7 +95,12 @@ func readMemory() (m memory) {
 			m.machine = *info.MemTotal << 10
 		}
 	}
-	m.limit = cgroupLimit("/proc/self/cgroup", cgroupMounts())
+	mounts := cgroupMounts()
+	if own, err := fsmount.New("cgroup2"); err == nil {
+		defer own.Close()
+		mounts = append(mounts, ofNamespace(own, "memory.max"))
+	}
+	m.limit = cgroupLimit("/proc/self/cgroup", mounts)
 	if m.limit >= m.machine {
 		m.limit = 0
 	}
@@ -104,6 +110,13 @@ func readMemory() (m memory) {
 // cgroupMount is where a hierarchy of cgroups that limits memory may be mounted, and its
 // file with the limit.
 type cgroupMount struct{ dir, controller, file string }
+
+// ofNamespace returns the hierarchy as the cgroup namespace shows it. The cgroup of a container
+// is often the root there, and /proc does not tell by which path it is reached in what the node
+// has mounted.
+func ofNamespace(own *fsmount.Mount, file string) cgroupMount {
+	return cgroupMount{own.Path(), "", file}
+}
 
 func cgroupMounts() []cgroupMount {
 	mounts := []cgroupMount{

@@ -2,10 +2,16 @@ package config
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/fsmount"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -66,6 +72,62 @@ func TestCgroupLimit(t *testing.T) {
 		if got := cgroupLimit(filepath.Join(dir, "cgroup"), mounts); got != want {
 			t.Errorf("%q: limit %d, want %d", text, got, want)
 		}
+	}
+}
+
+// TestCgroupLimitOfAContainer: the cgroup is the root of its cgroup namespace, and the node's
+// whole hierarchy is mounted. The limit on the number of cgroups stands for that of memory: no
+// controller has to be there for it.
+func TestCgroupLimitOfAContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a cgroup")
+	}
+	node, err := fsmount.New("cgroup2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	const file, container = "cgroup.max.descendants", "BEELINE_TEST_CONTAINER"
+	mounts := []cgroupMount{{node.Path(), "", file}}
+	if os.Getenv(container) != "" {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+			t.Fatal(err)
+		}
+		const self = "/proc/thread-self/cgroup"
+		if got := cgroupLimit(self, mounts); got != 0 {
+			t.Errorf("by what the node has mounted: %d, so this test proves nothing", got)
+		}
+		own, err := fsmount.New("cgroup2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer own.Close()
+		if got := cgroupLimit(self, append(mounts, ofNamespace(own, file))); got != 4321 {
+			t.Errorf("limit %d, want 4321", got)
+		}
+		return
+	}
+	path, err := os.MkdirTemp(node.Path(), "beeline-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	group, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	if err := os.WriteFile(filepath.Join(path, file), []byte("4321"), 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), container+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread() // which the signal comes with the end of
+	defer runtime.UnlockOSThread()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("in the container: %v\n%s", err, out)
 	}
 }
 

@@ -2,11 +2,12 @@ package conntrack
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/fsmount"
 )
 
 // procMount is where proc is, for containers too.
@@ -25,27 +26,10 @@ func (h Host) writable() (_ Host, release func(), err error) {
 	if !ok {
 		return h, release, nil
 	}
-	own, err := mountProc()
+	own, err := fsmount.New("proc")
 	if err != nil {
 		return h, release, fmt.Errorf("%s is mounted read-only, and for a mount of our own: %w", h.Sysctls, err)
 	}
-	h.Sysctls = filepath.Join(fmt.Sprintf("/proc/self/fd/%d", own.Fd()), below)
+	h.Sysctls = filepath.Join(own.Path(), below)
 	return h, func() { own.Close() }, nil
-}
-
-// mountProc returns the root of a new mount of proc.
-func mountProc() (*os.File, error) {
-	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("fsopen", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, os.NewSyscallError("fsconfig", err)
-	}
-	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fsmount", err)
-	}
-	return os.NewFile(uintptr(root), procMount), nil
 }
