@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // limit is how long anything may take to happen.
-const limit = time.Minute
+const limit = wait.Limit
 
 // TestInterruptedListIsReadAgain, a bounded number of times. The kernel cannot be made to
 // interrupt its answers at will.

@@ -72,22 +72,32 @@ func TestAffinityEnds(t *testing.T) {
 	c, _ := serveCluster(t, func(c *cluster) []string {
 		return c.service(1, "sticky", "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 2}},", endpoints)
 	})
-	reached := func(pause time.Duration, times int) map[string]bool {
-		seen := make(map[string]bool)
-		for range times {
-			time.Sleep(pause)
-			got, err := ask(c.client, "tcp4", nodePort("tcp4", 1), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			seen[got.name] = true
+	reached := func() string {
+		got, err := ask(c.client, "tcp4", nodePort("tcp4", 1), "x")
+		if err != nil {
+			t.Fatal(err)
 		}
-		return seen
+		return got.name
 	}
-	if seen := reached(500*time.Millisecond, 8); len(seen) != 1 {
-		t.Errorf("within the time-out the client reached %v", seen)
+	began := time.Now() // before the last connection
+	last := reached()
+	for range 8 {
+		time.Sleep(500 * time.Millisecond)
+		next := time.Now()
+		got := reached()
+		idle := time.Since(began)
+		began = next
+		if idle < 1900*time.Millisecond && got != last {
+			t.Errorf("%s after %s, at most %s after the last connection", got, last, idle)
+		}
+		last = got
 	}
-	if seen := reached(2100*time.Millisecond, 4); len(seen) < 2 {
-		t.Errorf("after the time-out the client reached %v only", seen)
+	const tries = 20
+	for range tries {
+		time.Sleep(2100 * time.Millisecond)
+		if reached() != last {
+			return
+		}
 	}
+	t.Errorf("%s %d times, each after the time-out", last, tries)
 }
