@@ -138,7 +138,7 @@ static __always_inline bool bl_client_allowed(const struct bl_client *client, __
 	return bl_source_allowed(client->ctx->sk, &source, service, client->ipv4);
 }
 
-/* Who has a socket here is inside of the cluster. */
+/* A client with a socket on this node is inside of the cluster. */
 static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client)
 {
 	(void)client;

@@ -2,9 +2,9 @@
 /*
  * Services reached by packets: from clients outside of the node, at the devices
  * that face them. A packet is translated towards the backend at ingress and the
- * reply is translated back at egress of the same device, so whatever looks at
- * packets in between sees one connection with the backend. What goes on to another
- * node gets a source address of this one and leaves at once; its reply is
+ * reply is translated back at egress of the same device, so conntrack and firewalls
+ * in between see one connection with the backend. A packet to a backend on another
+ * node gets a source address of this one (SNAT) and leaves at once; its reply is
  * translated back at ingress.
  */
 #include <stdbool.h>
@@ -115,9 +115,8 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 }
 
 /*
- * Whether the packet is for somebody else: of a VLAN, whose device has programs of its
- * own where it faces clients, or come in for another host, as a device in promiscuous
- * mode lets them in.
+ * Whether the packet is not for this device: of a VLAN, whose device has programs of its
+ * own where it faces clients, or received for another host, as in promiscuous mode.
  */
 static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook hook)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Services reached by packets that go on to another node, before the kernel makes
- * anything of them: clients' packets to a backend there, and its replies; and packets that
- * the tunnel brings. Whatever else a packet may be, or need, it passes untouched, and the program at tc ingress of
- * the device looks at it, with the same tables and flows.
+ * Services reached by packets that go on to another node, before the kernel allocates an
+ * skb: clients' packets to a backend there, and its replies; and tunnel traffic. All other
+ * packets pass untouched (XDP_PASS) to the program at tc ingress of the device, which has the
+ * same tables and flows.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -26,9 +26,9 @@
 volatile const bool bl_xdp_generic;
 
 /*
- * Whether the packet's checksum may be left to whoever sends it, as a virtual device lets
- * packets in, or the kernel that puts many into one: it would have to be changed in another
- * way, and the kernel sends what XDP does as it is. One without a checksum may have
+ * Whether the packet's checksum may be left to the sending device (CHECKSUM_PARTIAL), as of
+ * packets from a virtual device, or aggregated by the kernel (GRO): it would have to be changed in
+ * another way, and nothing completes it when XDP sends the packet. One without a checksum may have
  * a packet inside whose checksum is left so.
  */
 static __always_inline bool bl_xdp_unfinished(struct xdp_md *xdp, const struct bl_packet *packet)
@@ -43,8 +43,8 @@ static __always_inline bool bl_xdp_unfinished(struct xdp_md *xdp, const struct b
 }
 
 /*
- * Whether a frame is for the device itself, by its destination. Whether one for all or for
- * many is, and which are for another host, is left to tc, which is told by the kernel.
+ * Whether a frame is for the device's own MAC address. Broadcast, multicast and frames for
+ * another host are left to tc, where the kernel has told them apart.
  */
 static __always_inline bool bl_xdp_for(const struct ethhdr *eth, __u32 ifindex)
 {

@@ -347,11 +347,11 @@ const (
 type SockBlNodeAnswer uint32
 
 const (
-	SockBlNodeAnswerBL_NODE_NOT_ASKED SockBlNodeAnswer = 0
-	SockBlNodeAnswerBL_NODE_ASKED     SockBlNodeAnswer = 1
-	SockBlNodeAnswerBL_NODE_TAKES     SockBlNodeAnswer = 2
-	SockBlNodeAnswerBL_NODE_REFUSES   SockBlNodeAnswer = 3
-	SockBlNodeAnswerBL_NODE_SILENT    SockBlNodeAnswer = 4
+	SockBlNodeAnswerBL_NODE_NOT_ASKED   SockBlNodeAnswer = 0
+	SockBlNodeAnswerBL_NODE_ASKED       SockBlNodeAnswer = 1
+	SockBlNodeAnswerBL_NODE_ACCEPTS     SockBlNodeAnswer = 2
+	SockBlNodeAnswerBL_NODE_REFUSES     SockBlNodeAnswer = 3
+	SockBlNodeAnswerBL_NODE_UNREACHABLE SockBlNodeAnswer = 4
 )
 
 type SockBlNodeEntry struct {

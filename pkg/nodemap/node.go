@@ -19,9 +19,9 @@ type Answer uint32
 const (
 	NotAsked    = Answer(bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
 	Asked       = Answer(bpf.SockBlNodeAnswerBL_NODE_ASKED) // for the first time, just now
-	Accepts     = Answer(bpf.SockBlNodeAnswerBL_NODE_TAKES)
+	Accepts     = Answer(bpf.SockBlNodeAnswerBL_NODE_ACCEPTS)
 	Refuses     = Answer(bpf.SockBlNodeAnswerBL_NODE_REFUSES)
-	Unreachable = Answer(bpf.SockBlNodeAnswerBL_NODE_SILENT)
+	Unreachable = Answer(bpf.SockBlNodeAnswerBL_NODE_UNREACHABLE)
 )
 
 // String returns the answer in lower case.

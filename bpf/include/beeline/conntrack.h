@@ -34,8 +34,8 @@ extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *xdp, struct bpf_sock_tup
 extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
 /*
- * Whether netfilter tracks nothing here, as the agent has found a moment ago: to ask for
- * one connection is a tenth of what a new flow costs. It ends to hold when the agent ends.
+ * Whether netfilter tracks no connection here, as the agent has found a moment ago: one conntrack
+ * lookup is a tenth of the cost of a new flow. Without an agent it is false after a moment.
  */
 static __always_inline bool bl_tracking_none(void)
 {

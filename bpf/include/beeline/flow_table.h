@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Packet flows: both directions of each connection that a packet of a client outside of
- * this node's sockets began. Nobody else writes their entries.
+ * this node's sockets began. No other code of the programs writes their entries.
  *
- * A key is somebody's: an entry is added only where there is none, and removed, or taken for
- * the other half of a flow, only when it says that it is. What has lost one to another flow
- * ends.
+ * Two flows may want the same key. So an entry is added only where there is none, and removed,
+ * or used as the other half of a flow, only after a check that it refers back to that flow. A
+ * flow that has lost an entry to another one ends.
  */
 #pragma once
 
@@ -35,8 +35,8 @@ volatile const bool bl_flow_moves;
 static volatile __u64 bl_clock;
 
 /*
- * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock goes on with the
- * jiffies, which are a word to read; to ask for it would be a sixth of a packet's cost.
+ * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock advances with the
+ * jiffies, which are one load; the helper that reads it is a sixth of a packet's cost.
  */
 static __always_inline __u32 bl_flow_now(void)
 {
@@ -115,7 +115,7 @@ static __always_inline bool bl_overflow_used(void)
 	return half_open && half_open->overflow;
 }
 
-/* To be called before bl_overflow is added to. */
+/* To be called before an entry is added to bl_overflow. */
 static __always_inline void bl_overflow_use(void)
 {
 	struct bl_half_open_entry *half_open = bl_half_open_lookup();
@@ -136,7 +136,7 @@ static __always_inline bool bl_half_open_take(void)
 	return true;
 }
 
-/* Uncount a flow that is half-open no more: established or removed. One of bl_overflow has no count. */
+/* Uncount a flow that is half-open no more: established or removed. bl_overflow has no count. */
 static __always_inline void bl_half_open_give(__u8 bits)
 {
 	struct bl_half_open_entry *half_open = bl_half_open_lookup();
@@ -209,8 +209,8 @@ static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow
 }
 
 /*
- * bl_flow_lookup for what is not done for each packet: the kernel writes every lookup out where
- * it stands, and copies the program each time.
+ * bl_flow_lookup for rare paths: the kernel inlines every lookup where it stands, and copies the
+ * program each time.
  */
 static __noinline struct bl_flow_entry *bl_flow_find(const struct bl_flow_key *key)
 {
@@ -361,7 +361,7 @@ static __always_inline bool bl_flow_near(__u32 number, __u32 known)
 	return number - known + BL_FLOW_NEAR <= 2 * BL_FLOW_NEAR;
 }
 
-/* Follow a stream. A number from nowhere leaves it where it was. */
+/* Advance the known sequence number of a stream. One outside of the window changes nothing. */
 static __always_inline void bl_flow_follow(__u32 *known, __u32 number)
 {
 	__u32 ahead = number - *known;
@@ -379,9 +379,9 @@ static __always_inline bool bl_flow_acknowledges(const struct bl_flow_forward *f
 }
 
 /*
- * The state of a half-open flow in @state after a packet that is no RST. A backend of which
- * the SYN cookie is not known here tells by its data that it has accepted a connection; it
- * may acknowledge what is no part of one.
+ * The state of a half-open flow in @state after a packet that is no RST. The backend's data
+ * shows that it has accepted the connection, also where its SYN cookie is not known here; its
+ * ACK alone does not, which may answer a segment of no connection.
  */
 static __always_inline enum bl_flow_state bl_flow_advance(const struct bl_flow_forward *forward,
 							  enum bl_flow_state state,
@@ -417,11 +417,11 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 		else
 			forward->progress.tcp.backend_seq = packet->seq + 1;
 	}
-	/* Replies to what leaves by the tunnel are not seen: that the client goes on tells. */
+	/* Replies to tunnel traffic do not pass here: the client's next packet stands for them. */
 	if (bl_flow_leaves_by_tunnel(forward) && !(packet->tcp_flags & BL_TCP_SYN))
 		state = BL_FLOW_SYN_RECEIVED;
 	state = bl_flow_advance(forward, state, packet, from_client);
-	/* Whoever forges the client's address can come as far, unless TCP's numbers tell. */
+	/* A forged source address gets as far, but not where TCP's sequence numbers are seen. */
 	if (state == BL_FLOW_ESTABLISHED &&
 	    (packet->key.proto != IPPROTO_TCP || bl_flow_leaves_by_tunnel(forward)) &&
 	    !bl_source_share_take(client))
@@ -435,7 +435,7 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 	return true;
 }
 
-/* Whether a FIN or RST is of the connection, and not of one who guesses. */
+/* Whether a FIN or RST has a sequence number near the connection's: it is no blind guess. */
 static __always_inline bool bl_flow_believes(const struct bl_flow_forward *forward,
 					     const struct bl_packet *packet, bool from_client)
 {
@@ -623,7 +623,7 @@ __noinline bool bl_flow_settle(const struct bl_flow_key *forward_key,
 		return false;
 	entry.forward = *forward;
 	entry.forward.bits &= ~BL_FLOW_OVERFLOW;
-	/* What has been evicted meanwhile may by now be another flow's. */
+	/* An entry that has been evicted meanwhile may by now be another flow's. */
 	if (bpf_map_lookup_elem(&bl_overflow, &first) != forward ||
 	    !bl_flow_update(&first, &entry, entry.forward.bits, BPF_NOEXIST)) {
 		if (has_reply)

@@ -8,7 +8,7 @@
 #include <beeline/maps.h>
 
 /*
- * Where an application or a packet wants to go. The address is held as its two
+ * The destination of a system call or a packet. The address is held as its two
  * halves in memory order: two registers, where four words would go through memory
  * and stall when they are read in other sizes than they were written.
  */
@@ -122,8 +122,8 @@ static __always_inline bool bl_node_addr_serves(const struct bl_dst *dst, __u64 
 }
 
 /*
- * The NodePort that has the port of @dst. Whether it answers at the address is for
- * the caller to see.
+ * The NodePort that has the port of @dst. The caller checks that it answers at the
+ * address.
  */
 static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl_dst *dst)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The next hop of a packet that XDP sends on. Asking the kernel costs more than all
- * else that is done for a packet, so the answer is kept for the rest of the second.
+ * The next hop of a packet that XDP sends on. A fib lookup costs more than the rest of
+ * a packet, so its result is kept for the rest of the second.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The nodes of the cluster, and what the tunnel to them takes.
+ * The nodes of the cluster, and the overhead of the tunnel to them.
  */
 #pragma once
 

@@ -14,10 +14,9 @@
 #include <beeline/frontend.h>
 
 /*
- * Functions in the files that stand on this one are not static where the
- * verifier is to look at them once, whatever calls them with what: the programs
- * would else take seconds to load. It then takes their pointers for ones that may
- * be NULL.
+ * Functions in the files that include this one are global (not static) where the
+ * verifier is to check them once, and not for each call: the programs would else
+ * take seconds to load. It then takes their pointers for ones that may be NULL.
  */
 
 /* Flags in byte 13 of the TCP header. */
@@ -166,8 +165,8 @@ static __always_inline __u16 bl_csum_fold(__s64 sum)
 }
 
 /*
- * What is in the place of the checksum of TCP or UDP while that is left to whoever sends
- * the packet: the sum of the addresses, the protocol and the length.
+ * The checksum field of TCP or UDP while the checksum is left to the sending device
+ * (CHECKSUM_PARTIAL): the sum of the pseudo-header.
  */
 static __always_inline __u16 bl_csum_unfinished(const struct bl_packet *packet)
 {

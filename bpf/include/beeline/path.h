@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What becomes of a packet and how it goes on, whatever program decides.
+ * The verdict of a packet, and the path by which a translated one is sent on, of every program.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ enum bl_hook {
 	BL_HOOK_POD_EGRESS,
 };
 
-/* What becomes of a packet. */
+/* The verdict of a packet. */
 enum bl_verdict {
 	BL_VERDICT_PASSES, /* untouched */
 	BL_VERDICT_TRANSLATED, /* by struct bl_path */
@@ -24,7 +24,7 @@ enum bl_verdict {
 	BL_VERDICT_UNKNOWN, /* it begins a new flow */
 };
 
-/* How a translated packet goes on. */
+/* How a translated packet is sent on. */
 struct bl_path {
 	struct bl_rewrite to;
 	/* Index in bl_device; 0 is the host's stack, BL_DEVICE_ROUTED where the route

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which hosts answer which: what is known of a packet without ports that may be a
+ * Pairs of hosts with a flow, by which a packet without ports, a later fragment, may be a
  * reply.
  */
 #pragma once

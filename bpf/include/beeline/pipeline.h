@@ -10,9 +10,9 @@
  *   remember      flow_table.h   two entries
  *   rewrite, send                the program that includes this file
  *
- * That program says by BL_CONTEXT what its context is, by bl_context_ct_lookup how it asks for
- * tracked connections, by BL_ANSWERS whether it answers what is refused, and by BL_SYN_FIRST
- * whether it takes a SYN for the first packet of a flow before it has looked for one.
+ * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
+ * connection tracking; BL_ANSWERS, whether it answers a refused packet; and BL_SYN_FIRST, whether
+ * it takes a SYN for the first packet of a flow before it looks one up.
  */
 #pragma once
 
@@ -47,7 +47,7 @@ static __always_inline void bl_path_to_backend(const struct bl_flow_forward *for
 	path->tunnel = bl_flow_leaves_by_tunnel(forward);
 }
 
-/* Give a new flow a place among the half-open ones, or in bl_overflow. */
+/* Count a new flow as half-open; beyond their share it goes to bl_overflow. */
 static __always_inline void bl_plan_share(struct bl_flow_forward *forward)
 {
 	if (bl_half_open_take())
@@ -57,8 +57,8 @@ static __always_inline void bl_plan_share(struct bl_flow_forward *forward)
 }
 
 /*
- * Whether a new flow need not be stored: its replies do not come by this node, and each packet of it
- * finds the same backend by the ring. See bl_flow_begins, too.
+ * Whether a new flow need not be stored: its replies do not come by this node, and the ring gives
+ * each of its packets the same backend. See bl_flow_begins, too.
  */
 static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
 					      const struct bl_plan *plan,
@@ -75,7 +75,7 @@ static __always_inline bool bl_plan_stateless(const struct bl_packet *packet,
 	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
 }
 
-/* Take back what has been noted of a flow that turns out to be there already. */
+/* Undo the counts of a new flow that turns out to be there already. */
 static __always_inline enum bl_verdict bl_plan_withdraw(const struct bl_plan *plan,
 							const struct bl_flow_forward *forward)
 {
@@ -89,7 +89,7 @@ static __always_inline enum bl_verdict bl_plan_withdraw(const struct bl_plan *pl
 	return BL_VERDICT_UNKNOWN;
 }
 
-/* The source port that a flow begins with; 0 is one that nobody has. */
+/* The source port that a new flow tries first; 0 is any free one. */
 static __always_inline __be16 bl_plan_port(const struct bl_packet *packet,
 					   const struct bl_plan *plan)
 {
@@ -123,10 +123,10 @@ static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
 }
 
 /*
- * Whether it is asked who else has a source port of this node before a flow takes it. To ask
- * costs as much as all else that is done for a new flow but to store it, so a connection of
- * TCP takes the port and sees by what the backend answers whether somebody had it: see
- * bl_flow_clashes. The next one from the same port, and a SYN sent again, ask.
+ * Whether the host's sockets and conntrack are looked up before a flow takes a source port of
+ * this node. That costs as much as the rest of a new flow, storing excepted. So a TCP connection
+ * takes the port, and the backend's first answer shows whether it was in use: see
+ * bl_flow_clashes. The next one from the same port, and a repeated SYN, look first.
  */
 static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const struct bl_plan *plan)
 {
@@ -149,7 +149,7 @@ static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
 	struct bl_flow_entry *stored;
 
 	bl_flow_make_reply(key, forward, plan->client_device, bl_flow_now(), &work->reply.reply);
-	/* Only what answers a SYN tells whose the port is: see bl_flow_clashes. */
+	/* Only the answer to a SYN shows whether the port was in use: see bl_flow_clashes. */
 	if (packet->key.proto == IPPROTO_TCP && !(packet->tcp_flags & BL_TCP_SYN))
 		bl_flow_set_state(&work->reply.reply.bits, BL_FLOW_SYN_RECEIVED);
 	bl_flow_reply_key(key, forward, &plan->source, &work->key);
@@ -208,7 +208,7 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 	return BL_VERDICT_TRANSLATED;
 }
 
-/* Choose a backend for the first packet of a flow. */
+/* Select the backend of a flow by its first packet. */
 __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
 					   struct bl_plan *plan)
 {
@@ -248,10 +248,10 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 
 /*
  * Whether a packet that is for no Service is the first one of a client's own connection to a
- * backend, from the port that a flow of the client with that backend has kept: what the
- * backend sends could not be told apart. Such a connection gets another source port, as
- * netfilter would give it one. (With SNAT the source is none of a client: the packet is one of
- * that flow, after its hairpin.)
+ * backend, from the port that a flow of the client with that backend has kept: the replies of
+ * the two could not be told apart. Such a connection gets another source port, as netfilter
+ * would give it one. (With SNAT the source is none of a client: the packet is one of that flow,
+ * after its hairpin.)
  */
 __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
 {
@@ -313,8 +313,8 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 }
 
 /*
- * Whether the source port of a flow, by the bits of either entry, may be somebody else's: TCP
- * takes it without asking, and the backend has not confirmed it yet.
+ * Whether the source port of a flow, by the bits of either entry, may be in use by another
+ * connection: TCP takes it without a lookup, and the backend has not confirmed it yet.
  */
 static __always_inline bool bl_flow_disputable(const struct bl_packet *packet, __u8 bits)
 {
@@ -323,12 +323,12 @@ static __always_inline bool bl_flow_disputable(const struct bl_packet *packet, _
 }
 
 /*
- * Whether a client's SYN begins a new flow although there is an entry: the flow is over, or
- * its source port may be somebody else's, since no reply has come for a second, which is
- * when a client sends its SYN again. Who that is need not be known here: this node may also
- * be a client at the backend's node, whose Beeline gives the backend this node's address,
- * too, and takes the replies for those to that client. What leaves by the tunnel may have
- * ended by a reset that was not seen here.
+ * Whether a client's SYN begins a new flow although there is an entry. The flow is over; or
+ * its source port may be in use by another connection: no reply has come for a second, after
+ * which a client repeats its SYN. That connection need not be known here: this node may also be
+ * a client at the backend's node, whose Beeline shows the backend the same address and takes
+ * the replies for those to that client. Or the flow leaves by the tunnel and may have ended by
+ * a reset that was not seen here.
  */
 static __noinline bool bl_flow_port_reused(const struct bl_packet *packet,
 					   const struct bl_flow_forward *forward, __u32 now)
@@ -341,7 +341,7 @@ static __noinline bool bl_flow_port_reused(const struct bl_packet *packet,
 /*
  * Whether a client's packet begins a new flow although there is an entry: a UDP
  * flow whose backend has left its sets, or the next connection of TCP or SCTP from
- * the same port. What the tunnel brings is for the node to decide that has chosen the
+ * the same port. Of tunnel traffic the ingress node decides, which has selected the
  * backend.
  */
 static __always_inline bool bl_flow_reused(const struct bl_packet *packet,
@@ -460,8 +460,8 @@ enum bl_backend_search_limits {
 };
 
 /*
- * Fill in which backend a flow has, whose forward entry is made again from the reply entry: so
- * a UDP flow stays where it is.
+ * Fill in the backend of a flow whose forward entry is rebuilt from the reply entry, so that
+ * a UDP flow keeps it.
  */
 static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_key,
 					    struct bl_flow_forward *forward)
@@ -504,8 +504,8 @@ static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_ke
 }
 
 /*
- * Make the forward entry of a flow again from a reply. @ifindex is the device that the backend
- * is behind, 0 when that is for the stack or a route to know.
+ * Rebuild the forward entry of a flow from a reply. @ifindex is the device that the backend
+ * is behind, 0 when the stack or a route decides that.
  */
 static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
 				       const struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
@@ -537,9 +537,9 @@ static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
 }
 
 /*
- * Note in the forward entry what a reply tells: once a second, and whenever the connection
- * changes its state. False when the packet is none of the flow: that is over, and the host
- * has taken its source port since.
+ * Update the forward entry from a reply: once a second, and whenever the connection changes
+ * its state. False when the packet is none of the flow: that is over, and the host has taken
+ * its source port since.
  */
 __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet *packet,
 			     struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
@@ -577,10 +577,10 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 }
 
 /*
- * Whether what looks like the first reply to a SYN is for somebody else, who had the source
- * port before the flow took it. A backend that knows a connection from there answers as
- * within that one; else it answers with a SYN of its own, or a reset. The host is asked for
- * its own ports; a client's next SYN gets another port.
+ * Whether the first packet of the backend is no answer to the flow's SYN, but belongs to another
+ * connection that had the source port before. A backend that knows a connection from there answers
+ * within that one; else with SYN+ACK, or a reset. With SNAT the host's sockets and conntrack are
+ * looked up; else the client's next SYN gets another port.
  */
 __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_packet *packet,
 				struct bl_flow_reply *reply)
@@ -677,7 +677,7 @@ static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
 	       bl_filter_test_rings() && bl_flow_has_ring(packet);
 }
 
-/* What is known of the flow that a client's packet may take the place of. */
+/* What is known of the flow that a client's packet may replace. */
 static __always_inline enum bl_former bl_flow_former(const struct bl_packet *packet,
 						     const struct bl_flow_forward *forward)
 {
@@ -688,10 +688,10 @@ static __always_inline enum bl_former bl_flow_former(const struct bl_packet *pac
 }
 
 /*
- * What becomes of @packet; when it is translated, @path says how it goes on.
+ * The verdict of @packet; when it is translated, @path says how it is sent on.
  *
- * With BL_SYN_FIRST a SYN begins a flow unseen: that of a new flow is not there, and to look
- * for it costs a quarter of what it costs to store it.
+ * With BL_SYN_FIRST a SYN begins a flow without a lookup, which would find nothing for a new
+ * connection and costs a quarter of storing the flow.
  */
 static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 						 const struct bl_packet *packet, enum bl_hook hook,
@@ -720,7 +720,7 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 			return verdict;
 	}
 	if (!bl_flow_begins(packet))
-		return BL_VERDICT_PASSES; /* of a connection that somebody else set up */
+		return BL_VERDICT_PASSES; /* of a connection that Beeline did not set up */
 	verdict = bl_flow_begin(context, packet, hook, former, path);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */
 	if (verdict == BL_VERDICT_REFUSED && packet->key.proto == IPPROTO_TCP &&

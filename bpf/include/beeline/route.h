@@ -28,7 +28,7 @@ enum bl_former {
 	BL_FORMER_NONE,
 	BL_FORMER_OVER, /* there was one, and it has just been removed */
 	BL_FORMER_UNKNOWN, /* it has not been looked for */
-	BL_FORMER_CLASHED, /* as over, but its source port may be somebody else's */
+	BL_FORMER_CLASHED, /* as over, but its source port may be in use by another connection */
 };
 
 /* What a new flow is going to be. */
@@ -70,9 +70,9 @@ static __always_inline __u8 bl_device_of(__u32 ifindex)
 }
 
 /*
- * Index of the device that a client whose packet comes by @hook is behind; 0 is for the
- * host's stack to know. A pod is asked for by its device only when its packets get
- * another source: other replies are translated where they reach it.
+ * Index of the device that a client whose packet comes by @hook is behind; 0 where the
+ * host's stack decides. A pod's device matters only when its packets get another source:
+ * other replies are translated where they reach it.
  */
 static __always_inline __u8 bl_client_device(const struct bl_packet *packet, enum bl_hook hook)
 {
@@ -91,7 +91,7 @@ static __always_inline void bl_pod_source(const struct bl_packet *packet,
 	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
 }
 
-/* Ask a fib lookup for the route from @src to @dst. */
+/* Fill in the addresses of a fib lookup from @src to @dst. */
 static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
 					 const union bl_addr *src, const union bl_addr *dst)
 {
@@ -154,9 +154,9 @@ static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref)
 }
 
 /*
- * Whether a client is the backend's node, which takes no packet that comes from its own
- * address, or may be a pod there, which the reply would reach untranslated; or one that no
- * other node can answer, for its address is of a link.
+ * Whether a client is the backend's node, which drops a packet from its own address as a
+ * martian; or may be a pod there, which the reply would reach untranslated; or has a link-local
+ * address, which no other node can answer.
  */
 static __always_inline bool bl_client_beside(const union bl_addr *client,
 					     const struct bl_plan *plan)
@@ -251,9 +251,9 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 }
 
 /*
- * Hairpin: send a packet that leaves back to its backend on this node. No packet that comes
- * in by a device may have an address of this node as its source, and the reply has to
- * come by here: so the source is an address whose route is that of all others.
+ * Hairpin: send a packet that leaves back to its backend on this node. The kernel drops a packet
+ * with an address of this node as its source as a martian, and the reply has to come by here: so
+ * the source is an address whose route is the default one.
  */
 static __always_inline bool bl_plan_hairpin(const struct bl_packet *packet, struct bl_plan *plan)
 {

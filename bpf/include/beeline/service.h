@@ -35,7 +35,7 @@ static __always_inline const struct bl_backend_entry *bl_backend_recall(struct b
 	return backend;
 }
 
-/* Whether what is not served for @reason gets no answer; all else is told so. */
+/* Whether a connection that is not served for @reason is dropped; all others are refused. */
 static __always_inline bool bl_reason_drops(enum bl_reason reason)
 {
 	return reason == BL_REASON_NO_LOCAL_ENDPOINT || reason == BL_REASON_SOURCE_RANGE ||
@@ -194,8 +194,8 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 }
 
 /*
- * Who wants to reach a Service: a socket or a packet. The program that includes this file
- * has one of them, and the functions that are declared here.
+ * The client of a Service: a socket or a packet. The program that includes this file defines
+ * one of them, and the functions that are declared here.
  */
 struct bl_client;
 

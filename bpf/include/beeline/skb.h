@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Packets as tc has them: read whatever headers they have, and rewritten with right
- * checksums whatever the device computes.
+ * Packets at tc: parsing of all headers, and rewriting with right checksums under every kind of
+ * checksum offload.
  */
 #pragma once
 
@@ -253,8 +253,9 @@ static __always_inline bool bl_skb_plain(struct __sk_buff *skb, __u32 l3, struct
 }
 
 /*
- * Whether the packet's checksum, which is at @at, is left to whoever sends it: the
- * kernel then leaves the field alone when told of changes. Changes nothing.
+ * Whether the packet's checksum, which is at @at, is left to the sending device
+ * (CHECKSUM_PARTIAL): the kernel then leaves the field alone when told of changes. Changes
+ * nothing.
  */
 static __always_inline bool bl_packet_unsummed(struct __sk_buff *skb, __u32 at)
 {
@@ -381,10 +382,10 @@ static __always_inline bool bl_rewrite_ports(struct __sk_buff *skb, const struct
 }
 
 /*
- * Give the packet the addresses and, unless it is a later fragment, the ports of
- * @to, with right checksums whatever
- * the device computes; with @hop also one hop less to live. False when the packet
- * could not be written: it is then to be dropped, for it may be half changed.
+ * Give the packet the addresses and, unless it is a later fragment, the ports of @to, with
+ * right checksums under every kind of checksum offload; with @hop also decrement the TTL.
+ * False when the packet could not be written: it is then to be dropped, for it may be half
+ * changed.
  */
 __noinline bool bl_packet_rewrite(struct __sk_buff *skb, const struct bl_packet *packet,
 				  const struct bl_rewrite *to, bool hop)

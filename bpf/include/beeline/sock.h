@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What is known of a socket: the Service that it goes to, and by which backend.
+ * The entry of a socket: its Service, and the backend selected for it.
  */
 #pragma once
 
@@ -20,8 +20,8 @@ static __always_inline struct bl_sock_entry *bl_udp_place(__u64 cookie)
 }
 
 /*
- * What is known of a socket; NULL when nothing is. UDP sockets are few packets long, as a
- * resolver's, and a place costs a tenth of what the kernel's storage does.
+ * The entry of a socket; NULL when it has none. UDP sockets live for a few packets, as a
+ * resolver's, and a place in bl_udp_sock costs a tenth of socket storage.
  *
  * The kernel holds the socket's lock while a program runs at these hooks, so a socket that
  * threads share has one reader and writer at a time.
@@ -44,7 +44,7 @@ static __always_inline struct bl_sock_entry *bl_sock_get(struct bpf_sock_addr *c
 	return bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
 }
 
-/* As bl_sock_get, for a socket of which nothing is known. NULL when there is no memory. */
+/* Create the entry of a socket that has none. NULL when there is no memory. */
 static __always_inline struct bl_sock_entry *bl_sock_create(struct bpf_sock_addr *ctx)
 {
 	struct bl_sock_entry *sock;

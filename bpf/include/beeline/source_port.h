@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which port the backend sees as the client's.
+ * Source ports: which port the backend sees as the client's.
  *
  * A flow that keeps the client's address keeps its port, too, unless that clashes: the client
  * may have a connection of its own to the backend, from the same port, for to the client these
- * are two different destinations. With an address of this node, the client's port is kept
- * unless the node's kernel gives it to connections of its own processes or it is reserved
- * (bl_source_port); else, and when another flow or the host has it, the flow gets one of
- * bl_snat_port_min to bl_snat_port_max.
+ * are two different destinations. With SNAT, the client's port is kept unless it is in the
+ * node's ephemeral port range, from which the kernel serves the node's own processes, or
+ * reserved (bl_source_port); else, and when another flow or the host has it, the flow gets one
+ * of bl_snat_port_min to bl_snat_port_max.
  *
  * The reply entry is the claim to a port: two flows with one backend and one source differ by
  * their port, or the second is not stored.
@@ -77,14 +77,14 @@ static __always_inline bool bl_source_port_has(const __u64 *set, __u16 port)
 	return set[port >> 6] >> (port & 63) & 1;
 }
 
-/* Whether the node's kernel gives @port to connections that its processes make. */
+/* Whether @port is in the node's ephemeral port range. */
 static __always_inline bool bl_source_port_local(const struct bl_source_port_entry *ports,
 						 __u16 port)
 {
 	return port >= ports->local_min && port <= ports->local_max;
 }
 
-/* Whether SNAT takes @port not at all, or only when no other is left. */
+/* Whether SNAT avoids @port: always when it is reserved, else until no other is left. */
 static __always_inline bool bl_source_port_spared(const struct bl_source_port_entry *ports,
 						  __u16 port)
 {
@@ -206,7 +206,7 @@ __noinline bool bl_source_port_find(__u32 now)
 	return search.found;
 }
 
-/* Count that all ports to the backend of a reply entry's @key are in use. */
+/* Count SNAT port exhaustion: all ports to the backend of a reply entry's @key are in use. */
 static __noinline void bl_source_port_exhausted(const struct bl_flow_key *key, __u32 backend_id,
 						__u32 now)
 {
@@ -260,9 +260,9 @@ __noinline bool bl_source_port_try(struct BL_CONTEXT *context,
 
 /*
  * Insert the reply entry of bl_flow_work at the source port that its key names, or at another
- * one where that is 0 or somebody else's: with @asks it is asked whether the host, or a connection
- * that netfilter tracks, has it. The key is left to be that of the entry. False when no port
- * was free.
+ * one where that is 0 or taken: by another flow and, with @asks, by a socket of the host or a
+ * tracked connection (conntrack). The key is left to be that of the entry. False when no port was
+ * free.
  */
 __noinline bool bl_source_port_claim(struct BL_CONTEXT *context,
 				     const struct bl_flow_key *forward_key, bool asks)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs and the agent share: the keys and values of every map. The
- * Go types are generated from this file.
+ * The keys and values of every map, which the programs and the agent share. The Go
+ * types are generated from this file.
  *
  * A change of a layout or of a number here is a new schema (BL_SCHEMA): the
  * agent then pins new maps beside the old ones and moves the programs over.
@@ -14,7 +14,7 @@ enum bl_schema {
 	BL_SCHEMA = 2,
 };
 
-/* For what is read or written in halves of an address. */
+/* For values that are read or written in halves of an address. */
 #define BL_ALIGNED __attribute__((aligned(8)))
 
 /*
@@ -87,7 +87,7 @@ _Static_assert(sizeof(struct bl_frontend_entry) == 8, "bl_frontend_entry");
 /*
  * A set of backends: the word that an endpoint change replaces by one store.
  * Bits 0-31 hold the first slot, bits 32-55 the number of slots, bits 56-63 the
- * kind. A zero word is a set that refuses.
+ * kind. A zero word is a set that rejects.
  */
 enum bl_set_bits {
 	BL_SET_COUNT_SHIFT = 32,
@@ -96,9 +96,9 @@ enum bl_set_bits {
 };
 
 enum bl_set_kind {
-	/* Nobody serves: TCP reset, port unreachable, ECONNREFUSED. */
+	/* No endpoint may serve: TCP reset, port unreachable, ECONNREFUSED. */
 	BL_SET_REJECT,
-	/* Nobody on this node may serve: no answer, EHOSTUNREACH at a socket. */
+	/* No endpoint on this node may serve: no answer, EHOSTUNREACH at a socket. */
 	BL_SET_DROP,
 	BL_SET_BACKENDS,
 };
@@ -133,9 +133,9 @@ struct bl_service_entry {
 _Static_assert(sizeof(struct bl_service_entry) == 32, "bl_service_entry");
 
 /*
- * What the Service is called. The programs do not read it: it keeps ids over a
- * restart of the agent and lets the command line name what it shows. A zero
- * family marks an id that is not in use. Strings end with a zero byte.
+ * The names of a Service port, for a new agent, which finds ids by them, and for the
+ * command line. The programs do not read them. A zero family marks an id that is not
+ * in use. Strings end with a zero byte.
  */
 struct bl_service_name_entry {
 	char namespace[64];
@@ -154,7 +154,7 @@ struct bl_service_name_entry {
 };
 _Static_assert(sizeof(struct bl_service_name_entry) == 224, "bl_service_name_entry");
 
-/* A Service of which something could not be written, for display. */
+/* A Service that could not be written in full, for display. */
 struct bl_unapplied_key {
 	char namespace[64];
 	char name[64];
@@ -189,7 +189,7 @@ enum bl_backend_state {
 /*
  * One endpoint of one family of one Service port. An id lives as long as the
  * endpoint stays in a set; an endpoint that comes back gets a new id or a new
- * generation, so what was remembered of the former is void.
+ * generation, so references to the former one are void.
  */
 struct bl_backend_entry {
 	union bl_addr addr;
@@ -197,7 +197,7 @@ struct bl_backend_entry {
 	__u16 weight; /* for display: the slots follow from it */
 	__u32 service;
 	__u16 state; /* enum bl_backend_state; 0 is not in use */
-	__u16 node; /* index in bl_node of the one that it is on; 0 is unknown */
+	__u16 node; /* index in bl_node of the backend's node; 0 is unknown */
 	__u32 generation;
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_backend_entry) == 32, "bl_backend_entry");
@@ -237,8 +237,8 @@ struct bl_affinity_entry {
 };
 
 /*
- * What a socket asked for and got: the Service that it is connected to, or that it first
- * sent to unconnected. Only programs that hold the socket's lock write it.
+ * The Service that a socket is connected to, or that it first sent to unconnected, and the
+ * backend that was selected. Only programs that hold the socket's lock write it.
  */
 struct bl_sock_entry {
 	union bl_addr vip;
@@ -252,14 +252,14 @@ struct bl_sock_entry {
 	__u8 state; /* enum bl_sock_state */
 	__u8 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
 	__u8 spilled; /* bl_udp_peer has, or had, more of the socket */
-	/* bl_udp_sock: what is kept of another socket with this place is, or was, in bl_sock */
+	/* bl_udp_sock: the entry of another socket with this place is, or was, in bl_sock */
 	__u8 shared;
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_sock_entry) == 64, "bl_sock_entry");
 
 enum bl_sock_state {
 	BL_SOCK_UNCONNECTED, /* it has sent to the Service */
-	/* It has since sent to the backend itself: replies are shown as of that. */
+	/* It has since sent to the backend itself: replies show the backend's address. */
 	BL_SOCK_HIDDEN,
 	BL_SOCK_CONNECTED,
 };
@@ -272,8 +272,8 @@ enum bl_udp_sock_size {
 
 /*
  * A UDP socket and one more Service that it sends to unconnected. Each translation has
- * two entries: under the Service address (what to send to) and under the backend's
- * address (what to show as the source of a reply).
+ * two entries: under the Service address (the destination of datagrams) and under the
+ * backend's address (the source that is shown of a reply).
  */
 enum bl_udp_direction {
 	BL_UDP_FORWARD,
@@ -299,7 +299,7 @@ struct bl_udp_peer_entry {
 };
 _Static_assert(sizeof(struct bl_udp_peer_entry) == 40, "bl_udp_peer_entry");
 
-/* What the agent asks bl_udp_service about: a connected UDP socket. */
+/* A query of the agent to bl_udp_service: a connected UDP socket. */
 struct bl_udp_query {
 	__u8 ethernet[16]; /* zero: a test run takes it for a packet's header */
 	__u64 cookie;
@@ -311,7 +311,7 @@ struct bl_udp_query {
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_udp_query) == 64, "bl_udp_query");
 
-/* What it answers, but for the id of a Service. */
+/* Its answers other than the id of a Service. */
 enum bl_udp_answer {
 	BL_UDP_NO_SERVICE = 0xffffffff,
 };
@@ -358,7 +358,7 @@ struct bl_flow_key {
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_key) == 40, "bl_flow_key");
 
-/* How far a flow has come; what it is decides how long it may be idle. */
+/* The state of a flow, from which its idle timeout follows. */
 enum bl_flow_state {
 	BL_FLOW_NEW, /* no reply seen yet */
 	BL_FLOW_SYN_RECEIVED, /* replied to; TCP: SYN and ACK of the backend seen */
@@ -371,9 +371,9 @@ enum bl_flow_state {
 };
 
 /*
- * TCP: where both streams of a connection are, host byte order. 0 is not known. A packet
- * that is not near is no evidence of anything: who cannot see the packets of a connection
- * must not be able to change its state.
+ * TCP: sequence numbers of both directions, host byte order. 0 is not known. A packet whose
+ * numbers are not near changes nothing: an off-path attacker, who cannot see the packets of a
+ * connection, must not be able to change its state.
  */
 struct bl_flow_tcp {
 	__u32 client_seq; /* sequence number of the client's last packet */
@@ -387,13 +387,13 @@ union bl_flow_progress {
 	__u32 tunnel_second;
 };
 
-/* Where the packets come from that the backend gets. */
+/* The source that the backend sees, beside the address. */
 union bl_flow_source {
 	__be16 port;
-	__u16 node; /* with the tunnel: index in bl_node of where they go as they are */
+	__u16 node; /* with the tunnel: index in bl_node of the backend's node */
 };
 
-/* The client's packets, (client, Service address): they go to the backend. */
+/* Of the client's packets, client -> Service address: they go to the backend. */
 struct bl_flow_forward {
 	union bl_addr backend;
 	__u32 backend_id; /* ~0: not known */
@@ -402,16 +402,16 @@ struct bl_flow_forward {
 	__be16 backend_port;
 	union bl_flow_source source;
 	__u16 generation; /* low bits of the backend's */
-	/* Index in bl_device: they leave by it. 0 is the host's stack. Or BL_DEVICE_ROUTED,
+	/* Output device, index in bl_device; 0 is the host's stack. Or BL_DEVICE_ROUTED,
 	 * BL_DEVICE_HAIRPIN. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_forward) == 40, "bl_flow_forward");
 
-/* The backend's packets, (backend, source): they go to the client. */
+/* Of the backend's packets, backend -> source: they go to the client. */
 struct bl_flow_reply {
-	union bl_addr service; /* address and port: where the client's packets go */
+	union bl_addr service; /* address and port: the destination of the client's packets */
 	union bl_addr client;
 	__be16 service_port;
 	__be16 client_port;
@@ -422,8 +422,8 @@ struct bl_flow_reply {
 _Static_assert(sizeof(struct bl_flow_reply) == 40, "bl_flow_reply");
 
 /*
- * What to do with a packet of a flow. A flow has two entries, and from each the other can be
- * made again. The source, which the backend sees, is the client itself or, with SNAT, an
+ * How the packets of a flow are translated. A flow has two entries, and each can be rebuilt
+ * from the other. The source, which the backend sees, is the client itself or, with SNAT, an
  * address of this node. flow_table.h alone writes entries.
  */
 struct bl_flow_entry {
@@ -447,46 +447,45 @@ enum bl_flow_bits {
 };
 
 /*
- * Flows that have not come to be established are half-open: their client may be none
- * that gets the replies. So that they cannot crowd out the others, they have a share of
- * bl_flow. What begins when that is used up is kept in bl_overflow until it is
- * established.
+ * Flows that are not established yet are half-open: the client's address may be forged, as
+ * in a SYN flood. They have a share of bl_flow, so that they cannot evict the others. Flows
+ * that begin when the share is used up are kept in bl_overflow until they are established.
  */
 struct bl_half_open_entry {
-	/* Half-open flows in bl_flow. Not exact: the agent counts them now and then. */
+	/* Half-open flows in bl_flow. Not exact: the agent corrects it now and then. */
 	__s64 count;
 	__u64 removed; /* entries that the agent has removed from bl_flow, ever */
-	__u8 pad[48]; /* new flows write what is above, all packets read what is below */
+	__u8 pad[48]; /* new flows write the fields above, all packets read those below */
 	/* bl_flow_now() when bl_overflow was last added to; 0: it is empty. */
 	__u32 overflow;
 	__u8 pad2[60];
 };
 _Static_assert(sizeof(struct bl_half_open_entry) == 128, "bl_half_open_entry");
 
-/* The networks of sources that are told apart are /24 and /48. */
+/* Networks of sources are /24 and /48. */
 enum bl_source_share_size {
 	BL_SOURCE_SHARE_BITS = 12,
 };
 
 /*
- * Established flows in bl_flow by the network of their client, as far as whoever forges its
- * address can establish them: all but those of TCP whose replies pass here. What a network has
- * beyond its share stays half-open.
+ * Established flows in bl_flow by the network of their client, of the kinds that a forged source
+ * address can establish: all but TCP whose replies pass here. Flows beyond the share of a network
+ * stay half-open.
  */
 struct bl_source_share_entry {
-	__u64 seed; /* of the hash of a network, by the agent: nobody else knows who shares a place */
+	__u64 seed; /* random, by the agent, of the hash of a network: collisions cannot be chosen */
 	__u32 most; /* flows of a place */
 	__u32 pad;
-	/* Not exact: programs add, the agent counts them now and then. */
+	/* Not exact: programs add, the agent corrects it now and then. */
 	__u32 count[1 << BL_SOURCE_SHARE_BITS];
 };
 
 /*
- * Which source ports SNAT leaves to others, by the agent: net.ipv4.ip_local_port_range and
- * ip_local_reserved_ports of the node. Host byte order.
+ * Source ports that SNAT avoids, by the agent: the ephemeral port range
+ * (net.ipv4.ip_local_port_range) and ip_local_reserved_ports of the node. Host byte order.
  */
 struct bl_source_port_entry {
-	/* What the kernel gives to connections of the node's processes; both included. */
+	/* The ephemeral port range, for connections of the node's processes; both included. */
 	__u16 local_min;
 	__u16 local_max;
 	__u32 pad;
@@ -494,7 +493,7 @@ struct bl_source_port_entry {
 };
 _Static_assert(sizeof(struct bl_source_port_entry) == 8200, "bl_source_port_entry");
 
-/* A backend for which a flow with SNAT found no free source port. */
+/* A backend for which a flow with SNAT found no free source port: SNAT port exhaustion. */
 struct bl_exhausted_key {
 	union bl_addr addr;
 	__be16 port;
@@ -509,9 +508,9 @@ struct bl_exhausted_entry {
 	__u32 backend_id;
 };
 
-/* What netfilter tracks in this network namespace, by the agent. */
+/* Whether this network namespace has entries of connection tracking (conntrack), by the agent. */
 struct bl_tracking_entry {
-	__u32 none_until; /* bl_flow_now() up to which it is taken for nothing */
+	__u32 none_until; /* bl_flow_now() up to which it is taken to have none */
 	__u32 pad;
 };
 
@@ -596,12 +595,11 @@ enum bl_device_flag {
 };
 
 /*
- * bl_backend_dev: by which device the route to a backend led a moment ago. Asking the kernel
- * costs as much as all lookups of a new flow together. An entry is one word, read and
- * written as a whole: which backend it is (what of its id is not the index, and its
- * generation), the jiffy in which it was found, low bits of each, and the index in
- * bl_device. It is good for the rest of the jiffy; the agent clears all of them when
- * routes change.
+ * bl_backend_dev: a cache of the device by which the route to a backend leads. A fib lookup
+ * costs as much as all other lookups of a new flow together. An entry is one word, read and
+ * written as a whole: low bits of the backend's id beyond the index, of its generation and of
+ * the jiffy of the lookup, and the index in bl_device. It is good for the rest of the jiffy;
+ * the agent clears all of them when routes change.
  */
 enum bl_backend_dev_bits {
 	BL_BACKEND_DEV_INDEX_BITS = 12, /* of the backend's id */
@@ -643,16 +641,16 @@ struct bl_node_name_entry {
 
 enum bl_node_flag {
 	BL_NODE_SELF = 1 << 0,
-	BL_NODE_TUNNEL = 1 << 1, /* it has said lately that it accepts tunnel traffic */
+	BL_NODE_TUNNEL = 1 << 1, /* it accepts tunnel traffic, by its latest answers */
 };
 
-/* What a node has said when it was asked whether it accepts tunnel traffic. */
+/* The answer of a node to the question whether it accepts tunnel traffic. */
 enum bl_node_answer {
 	BL_NODE_NOT_ASKED, /* no endpoint that packets are to be tunneled to is on it */
 	BL_NODE_ASKED, /* for the first time, just now */
-	BL_NODE_TAKES,
+	BL_NODE_ACCEPTS,
 	BL_NODE_REFUSES,
-	BL_NODE_SILENT,
+	BL_NODE_UNREACHABLE, /* no answer to several questions */
 };
 
 enum bl_node_limit {
@@ -666,18 +664,18 @@ enum bl_node_limit {
  */
 enum bl_tunnel {
 	BL_TUNNEL_CLASS = 0xfffb, /* of the option; from the range for experiments */
-	/* Critical: who does not know it must drop the packet. */
+	/* Critical: a receiver that does not know it must drop the packet. */
 	BL_TUNNEL_BACKEND = 0x81,
 	/* The flags O and C in the header's second byte: for control, critical options. */
 	BL_TUNNEL_CONTROL = 1 << 7,
 	BL_TUNNEL_CRITICAL = 1 << 6,
 };
 
-/* The only option: the backend that the packet is for, and who may say so. */
+/* The only option: the backend that the packet is for, and the mark of the cluster's secret. */
 struct bl_tunnel_option {
 	__be16 class;
 	__u8 type;
-	__u8 length; /* of what follows, in units of 4 bytes */
+	__u8 length; /* of the rest, in units of 4 bytes */
 	union bl_addr backend;
 	__be16 port;
 	__be16 pad;
@@ -686,9 +684,9 @@ struct bl_tunnel_option {
 _Static_assert(sizeof(struct bl_tunnel_option) == 32, "bl_tunnel_option");
 
 /*
- * What packets of the tunnel show that they are of a node of the cluster, by the agent: words
- * as they lie in the option, 0 where there is no secret. To go from one to another, all nodes
- * accept both before the first one sends the new one.
+ * The marks by which tunnel traffic shows that it is of a node of the cluster, by the agent: words
+ * as they lie in the option, 0 where there is no secret. To rotate the secret, all nodes accept
+ * both marks before the first one sends the new one.
  */
 struct bl_secret_entry {
 	__u64 sent;
@@ -714,8 +712,8 @@ struct bl_filter_entry {
 };
 
 /*
- * The smallest prefix with every Service CIDR; outside of it bl_service_cidr need
- * not be asked. An address that has bits outside of its mask covers nothing.
+ * The aggregate prefix of all Service CIDRs; outside of it bl_service_cidr is not looked
+ * up. An address that has bits outside of its mask matches nothing.
  */
 struct bl_aggregate_entry {
 	union bl_addr addr6;
@@ -726,11 +724,11 @@ struct bl_aggregate_entry {
 _Static_assert(sizeof(struct bl_aggregate_entry) == 40, "bl_aggregate_entry");
 
 enum bl_agent_flag {
-	/* The kernel cannot end UDP sockets whose endpoint is gone. */
+	/* The kernel cannot destroy UDP sockets (SOCK_DESTROY) whose endpoint is gone. */
 	BL_AGENT_KEEPS_SOCKETS = 1 << 0,
 };
 
-/* Who fills the tables. The programs do not read it. */
+/* The agent that fills the tables. The programs do not read it. */
 struct bl_agent_entry {
 	__u64 started; /* ns since the epoch */
 	__u64 synced; /* ns since the epoch of the last sync; 0 is never */
@@ -742,7 +740,7 @@ struct bl_agent_entry {
 	char version[64];
 	char node[256];
 	char source[128];
-	char sized_by[104]; /* what the sizes of the tables follow from */
+	char sized_by[104]; /* the rule that the sizes of the tables follow from */
 	__u64 evicted_established; /* flows, since the start, as far as is known */
 	__u64 evicted_half_open;
 	__u64 evicted; /* ns since the epoch when one was established; 0 is never */
@@ -764,7 +762,7 @@ enum bl_reason {
 	BL_REASON_UNDECLARED_PORT,
 	/* Dropped: no Service has this address of the Service CIDR. */
 	BL_REASON_UNALLOCATED_ADDRESS,
-	/* Refused: an id led to no entry; a fault of Beeline. */
+	/* Refused: an id led to no entry, which is a bug of Beeline. */
 	BL_REASON_BROKEN_TABLE,
 	/* Served, but getpeername() will show the backend: no memory. */
 	BL_REASON_SOCK_NOT_STORED,

@@ -96,9 +96,9 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, boo
  * Make the packet @len bytes long from its network header on and write them. @sum is
  * that of the pseudo-header.
  *
- * When the packet's checksum is left to whoever sends it, the kernel goes on to take it
- * so: two bytes of the answer, at the same place, may be replaced by the sum of what
- * follows the IP header, or may be not. Where they are the answer's own checksum, or
+ * When the packet's checksum is left to the sending device (CHECKSUM_PARTIAL), so is the
+ * answer's: two bytes of it, at the same place, may be replaced by the sum of the bytes
+ * behind the IP header, or may be not. Where they are the answer's own checksum, or
  * @free for any use, they hold the pseudo-header's sum until then, and are right, or
  * zero, afterwards. Else two bytes behind the end of the answer make the sum what is
  * there; that holds as far as the next router, which cuts them off.

@@ -7,7 +7,7 @@
 #include <beeline/opt/reorder.h>
 
 /*
- * Keep what becomes of the first fragment of a datagram. True when others had come before
+ * Keep the verdict of the first fragment of a datagram. True when others had come before
  * it, for bl_reorder_release.
  */
 __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook hook,
@@ -38,7 +38,7 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 	return overtaken && entry.verdict != BL_VERDICT_DROPPED;
 }
 
-/* Fill in what became of the first fragment of a datagram. False when it is not known. */
+/* Fill in the verdict of the first fragment of a datagram. False when it is not known. */
 static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *key,
 						struct bl_path *path, enum bl_verdict *verdict)
 {

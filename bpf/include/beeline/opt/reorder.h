@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Fragments that come before the first one of their datagram. What becomes of them
- * is not known yet, so they are taken off the wire and kept for a moment. When the
- * first one comes they are put back behind it, at the same place.
+ * Fragments that come before the first one of their datagram. Their verdict is not
+ * known yet, so they are taken off the wire and kept for a moment. When the first one
+ * comes they are put back behind it, at the same hook.
  *
  * Room is the same for every load of the programs: BL_REORDER_GROUPS times
  * BL_REORDER_GROUP fragments. One for which there is none passes untouched.
@@ -158,7 +158,7 @@ static __always_inline bool bl_reorder_copy(struct __sk_buff *skb, const struct 
 	return !bpf_skb_load_bytes(skb, packet->l3, to->bytes, len);
 }
 
-/* What is known of a datagram whose first fragment has yet to come. */
+/* The record of a datagram whose first fragment has yet to come. */
 static const struct bl_fragment_entry bl_reorder_waits = {.verdict = BL_VERDICT_UNKNOWN};
 
 /*
@@ -197,7 +197,7 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 	if (__sync_val_compare_and_swap(at, word, word | BL_REORDER_WHOLE) != word)
 		return false;
 	/*
-	 * Whoever has the first fragment stores its verdict before it looks here, so one of
+	 * The CPU with the first fragment stores its verdict before it looks here, so one of
 	 * the two sees the other.
 	 */
 	entry = bpf_map_lookup_elem(&bl_fragment, &datagram);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * SCTP (RFC 9260). Its checksum is a CRC32c, which is linear: what new ports do to
- * it depends on the change and on the number of bytes that follow, not on what the
- * bytes are.
+ * SCTP (RFC 9260). Its checksum is a CRC32c, which is linear: the effect of new ports on
+ * it depends on the change and on the number of bytes that follow, not on their values.
  */
 #pragma once
 
@@ -55,8 +54,8 @@ static __always_inline __u32 bl_sctp_swap(__u32 value)
 }
 
 /*
- * What is to be XORed to the checksum of a packet of @len bytes when @change, as
- * it stands in memory, is XORed to its first four bytes.
+ * The value to XOR to the checksum of a packet of @len bytes when @change, as it stands
+ * in memory, is XORed to its first four bytes.
  */
 static __always_inline __u32 bl_sctp_checksum_change(__u32 change, __u16 len)
 {

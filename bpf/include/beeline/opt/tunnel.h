@@ -157,8 +157,8 @@ static __always_inline bool bl_tunnel_port_is(const struct bl_packet *packet)
 }
 
 /*
- * Whether a packet that has come in is of the tunnel to this node. Whose it is, is for
- * bl_node_is_other to say.
+ * Whether a packet that has come in is of the tunnel to this node. bl_node_is_other checks
+ * its sender.
  */
 static __always_inline bool bl_tunnel_here(const struct bl_packet *packet)
 {
@@ -179,7 +179,7 @@ static __always_inline bool bl_tunnel_wellformed(const struct bl_tunnel_shim *sh
 	       option->length == sizeof(*option) / 4 - 1;
 }
 
-/* Whether the packet has a secret of the cluster. Takes as long whatever it has. */
+/* Whether the packet has an accepted mark of the cluster's secret. In constant time. */
 static __always_inline bool bl_tunnel_authentic(const struct bl_tunnel_shim *shim)
 {
 	const struct bl_secret_entry *secret = bl_secret_lookup();
@@ -218,7 +218,7 @@ static __always_inline bool bl_tunnel_keeps(const struct bl_packet *inner,
 	       !(begins && bl_flow_state(forward->bits) == BL_FLOW_NEW);
 }
 
-/* Remove the flow that is known of a packet, in place of which it begins another. */
+/* Remove the known flow of a packet, which begins another one in its place. */
 static __always_inline void bl_tunnel_forget(const struct bl_packet *inner,
 					     const struct bl_flow_forward *forward)
 {
@@ -229,8 +229,8 @@ static __always_inline void bl_tunnel_forget(const struct bl_packet *inner,
 }
 
 /*
- * What is known of a packet that the tunnel has brought. It takes more than the stack has
- * left; nothing else runs on the CPU meanwhile.
+ * The state of a packet from the tunnel. It takes more than the stack has left; nothing else
+ * runs on the CPU meanwhile.
  */
 struct bl_tunnel_work {
 	struct bl_packet inner;
@@ -297,8 +297,8 @@ static __always_inline bool bl_tunnel_store(struct BL_CONTEXT *context, struct b
 }
 
 /*
- * The Service that the packet from the tunnel is for. At which addresses NodePorts answer, the
- * node knows that the packet has come to first.
+ * The Service that the packet from the tunnel is for. The ingress node knows at which
+ * addresses its NodePorts answer.
  */
 static __always_inline struct bl_frontend_entry bl_tunnel_frontend(const struct bl_packet *inner)
 {
@@ -338,8 +338,8 @@ static __noinline enum bl_reason bl_tunnel_check(const struct bl_packet *inner,
 
 /*
  * Make sure that the packet from the tunnel is of a known flow, or begins one to an endpoint of
- * its Service on this node. Whether that is in a set of the Service, the sender knows. False,
- * counted, when the packet is to be dropped.
+ * its Service on this node. The ingress node has checked that the endpoint is in a set of the
+ * Service. False, counted, when the packet is to be dropped.
  */
 static __always_inline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct bl_tunnel_work *work)
 {

@@ -25,9 +25,8 @@ static __always_inline __u32 bl_tunnel_len(struct __sk_buff *skb, const struct b
 }
 
 /*
- * Take one hop from what the packet has to live, and read its differentiated services. The
- * other bits of that byte are for congestion, which nobody carries over when the packet is
- * taken out.
+ * Decrement the packet's TTL or hop limit, and read its DSCP. The other bits of that byte, ECN,
+ * are not carried over when the packet is taken out of the tunnel.
  */
 static __always_inline bool bl_tunnel_hop(struct __sk_buff *skb, const struct bl_packet *packet,
 					  __u8 *tos)
@@ -192,8 +191,9 @@ static __noinline bool bl_tunnel_error(struct __sk_buff *skb, __u32 at, __u32 pr
 }
 
 /*
- * Make sure that a packet of the tunnel that has no ports may come in: a later fragment to an
- * address of a Service or a node or after its first one, or an ICMP error. False, counted, when it is to be dropped.
+ * Make sure that a packet of the tunnel that has no ports may come in: a later fragment, to an
+ * address of a Service or a node or after its first one, or an ICMP error. False, counted, when
+ * it is to be dropped.
  */
 static __always_inline bool bl_tunnel_admit_part(struct __sk_buff *skb,
 						 const struct bl_packet *inner, __u32 protocol)

@@ -7,7 +7,7 @@
 #include <beeline/hop.h>
 #include <beeline/opt/tunnel.h>
 
-/* Take one hop from what an IPv4 packet has to live. */
+/* Decrement the TTL of an IPv4 packet. */
 static __always_inline void bl_xdp_hop4(struct iphdr *ip)
 {
 	__u16 *life = (__u16 *)&ip->ttl;

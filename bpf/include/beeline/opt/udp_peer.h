@@ -104,7 +104,7 @@ bl_udp_recall_more(struct bpf_sock_addr *ctx, const struct bl_dst *dst, __u32 se
 }
 
 /*
- * Remove what bl_udp_peer says of replies of a backend. @addr is BL_ALIGNED.
+ * Remove the entry of bl_udp_peer for replies of a backend. @addr is BL_ALIGNED.
  */
 static __noinline void bl_udp_forget_reply(struct bpf_sock_addr *ctx, const union bl_addr *addr,
 					   __be16 port)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Asked by the agent when an endpoint is gone: which connected UDP sockets go to it.
+ * The agent's question when an endpoint is gone: which connected UDP sockets go to it.
  */
 #pragma once
 
