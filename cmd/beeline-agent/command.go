@@ -28,8 +28,8 @@ Settings come from flags and from the files of --config, which hold kube-proxy's
 KubeProxyConfiguration, a BeelineConfiguration or both. A flag that is given wins
 over the files.
 
-When the agent ends, what it has set up stays and goes on to serve; started again
-it takes over without a connection lost. --cleanup removes everything, --drain hands
+When the agent ends, its programs and maps stay and go on serving; started again it
+takes over without a connection lost. --cleanup removes everything, --drain hands
 Services over to another proxy first and waits until connections have ended.`
 
 const example = `  # Serve the manifests of a folder, with addresses assigned from 10.96.0.0/16:
@@ -56,8 +56,8 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags := config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
 	cmd.Flags().BoolVar(&drainFirst, "drain", false, "hand Services over to another proxy that serves already, wait until the connections of clients outside of the node have ended, then do as --cleanup")
-	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove what a kube-proxy that has ended left in iptables, nftables and IPVS, nothing else, and exit")
-	cmd.Flags().BoolVar(&initOnly, "init-only", false, "do what takes a privileged container and exit: mount a BPF file system at --bpffs unless one is there")
+	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove the rules that a stopped kube-proxy left in iptables, nftables and IPVS, nothing else, and exit")
+	cmd.Flags().BoolVar(&initOnly, "init-only", false, "prepare the node as a privileged init container, and exit: mount a BPF file system at --bpffs unless one is there")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if kubeProxyDown {

@@ -5,7 +5,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.Manifests, "manifests", "BeelineConfiguration.manifests",
 		"folder of Service and EndpointSlice files to serve in place of a cluster's")
 	bind(f, f.StringVar, &b.StateDir, "state-dir", "BeelineConfiguration.stateDir",
-		"folder that keeps what was assigned to the Services of --manifests")
+		"folder that keeps the addresses and NodePorts assigned to the Services of --manifests")
 	bind(f, f.StringVar, &b.Master, "master", "BeelineConfiguration.master",
 		"address of the API server, in place of the kubeconfig's")
 	bind(f, f.StringSliceVar, &b.NodeIPs, "node-ip", "BeelineConfiguration.nodeIPs",
@@ -13,29 +13,29 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.ServiceClusterIPRanges, "service-cluster-ip-range", "BeelineConfiguration.serviceClusterIPRanges",
 		"CIDRs of cluster IPs, one of each family: unallocated addresses in them are dropped, and --manifests assigns from them")
 	bind(f, f.StringVar, &b.ServiceNodePortRange, "service-node-port-range", "BeelineConfiguration.serviceNodePortRange",
-		"ports that --manifests assigns NodePorts from and accepts, as kube-apiserver has it")
+		"range of NodePorts for the Services of --manifests, as of kube-apiserver")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
 		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh or maglev (default random, or what --ipvs-scheduler says)")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
-		"annotations of Services and EndpointSlices that count, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, only when it is named here")
+		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, only when it is named here")
 	f.addForwarding(b)
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted, else it is mounted at /run/beeline/cgroupv2)")
 	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",
-		"folder on a BPF file system for what outlives the agent; one is mounted at the default place if nothing is")
+		"folder on a BPF file system for the pinned programs and maps, which outlive the agent; one is mounted at the default place if nothing is")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
 }
 
 func (f *flagSet) addForwarding(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.ForwardingMode, "forwarding-mode", "BeelineConfiguration.forwardingMode",
-		"how packets of clients outside of the node reach endpoints on other nodes, for Services that do not say it by annotation: snat; dsr in a tunnel to the endpoint's node, which answers the client itself; or hybrid, dsr for TCP alone (default snat)")
+		"how packets of clients outside of the node reach endpoints on other nodes, for Services without the annotation: snat; dsr (direct server return) in a tunnel to the endpoint's node, which answers the client itself; or hybrid, dsr for TCP alone (default snat)")
 	bind(f, f.Int32Var, b.DSRPort, "dsr-port", "BeelineConfiguration.dsrPort",
-		"UDP port of the tunnel, the same on all nodes; 0: this node takes no part in it")
+		"UDP port of the tunnel, the same on all nodes; 0: this node neither sends nor accepts tunnel traffic")
 	bind(f, f.BoolVar, b.DSRClampMSS, "dsr-clamp-mss", "BeelineConfiguration.dsrClampMSS",
-		"lower the segment size of TCP connections that come by the tunnel to what fits into it")
+		"clamp the MSS of TCP connections that come by the tunnel to its MTU")
 	bind(f, f.StringVar, &b.DSRSecretFile, "dsr-secret-file", "BeelineConfiguration.dsrSecretFile",
-		"file with the secret of the cluster, the same on all nodes, without which packets of the tunnel are dropped; two lines are two secrets, both accepted, the first is sent")
+		"file with the secret of the cluster, the same on all nodes: tunnel traffic without the secret is dropped; two lines are two secrets, both accepted, the first is sent")
 }
 
 func (f *flagSet) addDevices(b *BeelineConfiguration) {
@@ -51,9 +51,9 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 		"how to attach to devices: tcx, clsact or auto")
 	_ = f.MarkHidden("tc-mode")
 	f.bindValue(text[AcceptForwarded]{&b.AcceptForwarded}, "accept-forwarded", "BeelineConfiguration.acceptForwarded",
-		"let connections of Services through an iptables whose chain FORWARD drops packets, as kube-proxy does: auto, or never, which leaves iptables alone")
+		"let connections of Services through a firewall of iptables whose chain FORWARD drops packets, as kube-proxy does: auto, or never, which leaves iptables alone")
 	bind(f, f.StringVar, &b.SNATPortRange, "snat-port-range", "BeelineConfiguration.snatPortRange",
-		"source ports that clients' connections to endpoints on other nodes get when they cannot keep their own; those of net.ipv4.ip_local_port_range last, of ip_local_reserved_ports never")
+		"source ports of SNAT for clients' connections to endpoints on other nodes that cannot keep their own; those of the ephemeral port range (net.ipv4.ip_local_port_range) last, of ip_local_reserved_ports never")
 }
 
 func (f *flagSet) addTables(t *TablesConfiguration) {

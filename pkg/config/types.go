@@ -21,48 +21,48 @@ type BeelineConfiguration struct {
 	// manifests is a folder of Service and EndpointSlice files to serve in place of a
 	// cluster's.
 	Manifests string `json:"manifests"`
-	// stateDir is the folder that keeps what was assigned to the Services of
-	// manifests. Defaults to /var/lib/beeline.
+	// stateDir is the folder that keeps the addresses and NodePorts assigned to the Services
+	// of manifests. Defaults to /var/lib/beeline.
 	StateDir string `json:"stateDir"`
-	// nodeIPs are this node's own IPs, one of each family. The family of an IP that is
-	// not given is bindAddress, or as the Node object says.
+	// nodeIPs are this node's own IPs, one of each family. For a family without one it is
+	// bindAddress, else the Node object's.
 	NodeIPs []string `json:"nodeIPs"`
 	// serviceClusterIPRanges are the CIDRs of cluster IPs, one of each family:
 	// unallocated addresses in them are dropped, and manifests assigns from them.
 	ServiceClusterIPRanges []string `json:"serviceClusterIPRanges"`
-	// serviceNodePortRange is what NodePorts of the Services of manifests lie in, as the API
-	// server has it: first-last, first+size or a single port. Defaults to 30000-32767.
+	// serviceNodePortRange is the range of NodePorts for the Services of manifests, written as
+	// for kube-apiserver: first-last, first+size or a single port. Defaults to 30000-32767.
 	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
-	// random, the default, rr, wrr, sh, dh or maglev. In its absence kube-proxy's
-	// ipvs.scheduler counts, where it is one of these.
+	// random, the default, rr, wrr, sh, dh or maglev. When it is not given, kube-proxy's
+	// ipvs.scheduler is used if it is one of these.
 	Algorithm string `json:"algorithm"`
 
-	// allowedAnnotations are the annotations of Services and EndpointSlices that count, by
-	// their full names, or none alone. One of Beeline's that is left out is reported as a
-	// fault where a Service has it, and its default counts; unknown names are ignored.
+	// allowedAnnotations are the annotations of Services and EndpointSlices that have an effect,
+	// by their full names, or none alone. One of Beeline's that is left out is reported as a
+	// fault where a Service has it, and its default is used; unknown names are ignored.
 	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights and weight:
 	// forwarding-mode, which opens a port on every node and makes every agent follow all
 	// Nodes, has to be named.
 	AllowedAnnotations []string `json:"allowedAnnotations"`
 
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other
-	// nodes, for Services that do not say it by annotation: snat, the default, from an
-	// address of this node; dsr in a tunnel to the endpoint's node, which answers the client
-	// itself; hybrid is dsr for TCP and snat for all else. A node that does not accept
+	// nodes, for Services without the annotation: snat, the default, from an address of this
+	// node; dsr (direct server return) in a tunnel to the endpoint's node, which answers the
+	// client itself; hybrid is dsr for TCP and snat for all else. A node that does not accept
 	// tunnel traffic gets snat.
 	ForwardingMode string `json:"forwardingMode"`
-	// dsrPort is the UDP port of the tunnel, the same on all nodes. With 0 the node takes no
-	// part: it neither sends nor accepts tunnel traffic. Defaults to 6091.
+	// dsrPort is the UDP port of the tunnel, the same on all nodes. With 0 the node neither
+	// sends nor accepts tunnel traffic. Defaults to 6091.
 	DSRPort *int32 `json:"dsrPort"`
-	// dsrClampMSS lowers the segment size of TCP connections that come by the tunnel to what
-	// fits into it, for clients that do not learn the path's MTU. Defaults to true.
+	// dsrClampMSS clamps the MSS of TCP connections that come by the tunnel to its MTU, for
+	// clients without working path MTU discovery. Defaults to true.
 	DSRClampMSS *bool `json:"dsrClampMSS"`
 	// dsrSecretFile is a file with the secret of the cluster, by which nodes tell each other's
 	// packets in the tunnel from forged ones: 16 bytes or more on a line. Two lines are two
-	// secrets, both accepted, of which the first is sent. Changes of the file count at once.
-	// Without one, packets are taken from whoever can send with a node's address.
+	// secrets, both accepted, of which the first is sent. The file is followed for changes.
+	// Without one, packets are accepted from any sender with a node's address.
 	DSRSecretFile string `json:"dsrSecretFile"`
 
 	// devices are the names of the devices that face clients or other nodes. Patterns
@@ -71,7 +71,7 @@ type BeelineConfiguration struct {
 	Devices []string `json:"devices"`
 	// podDevices are the names of the host's side of pods' devices, patterns allowed,
 	// for pods whose sockets cannot or must not get socket-level load balancing: their
-	// packets are load-balanced.
+	// packets are load-balanced there.
 	PodDevices []string `json:"podDevices"`
 	// socketLB says which sockets get socket-level load balancing: all, the default, or
 	// host-namespace-only for those of the node's own network namespace.
@@ -79,31 +79,32 @@ type BeelineConfiguration struct {
 	// xdp is whether packets that go on to other nodes are served in the devices'
 	// drivers: off, the default; auto where the driver can; or native, on veth devices
 	// too. Attaching makes some drivers restart the device. generic serves devices of any
-	// driver, gains little over off and slows down what the node itself receives.
+	// driver, gains little over off and slows down the node's own traffic.
 	XDP string `json:"xdp"`
 	// tcMode is how programs are attached to devices: tcx, clsact or auto, the default.
 	TCMode string `json:"tcMode"`
-	// snatPortRange are the source ports, first and last, that clients' connections to
-	// endpoints on other nodes get when they cannot keep their own. Those of
-	// net.ipv4.ip_local_port_range are taken last, and those of ip_local_reserved_ports
+	// snatPortRange are the source ports of SNAT, first and last, for clients' connections to
+	// endpoints on other nodes that cannot keep their own. Those of the ephemeral port range
+	// (net.ipv4.ip_local_port_range) are taken last, and those of ip_local_reserved_ports
 	// never. Defaults to 1024-65535.
 	SNATPortRange string `json:"snatPortRange"`
 
-	// acceptForwarded lets connections of Services through an iptables whose chain FORWARD
-	// drops or rejects packets, as kube-proxy does: auto, the default, adds a chain
+	// acceptForwarded lets connections of Services through a firewall of iptables whose chain
+	// FORWARD drops or rejects packets, as kube-proxy does: auto, the default, adds a chain
 	// BEELINE-FORWARD there unless manifests are served; never leaves iptables alone.
 	AcceptForwarded AcceptForwarded `json:"acceptForwarded"`
 
 	// cgroupRoot is the cgroup2 folder whose processes are served. Defaults to where
 	// cgroup2 is mounted; where it is not, it is mounted at /run/beeline/cgroupv2.
 	CgroupRoot string `json:"cgroupRoot"`
-	// bpffs is a folder on a BPF file system for what outlives the agent. Defaults to
-	// /sys/fs/bpf, where one is mounted if nothing is. Elsewhere it has to be there.
+	// bpffs is a folder on a BPF file system for the pinned programs and maps, which outlive the
+	// agent. Defaults to /sys/fs/bpf, where one is mounted if nothing is. Elsewhere it has to be
+	// there.
 	BPFFS string `json:"bpffs"`
 	// tables are the sizes of the tables in the kernel.
 	Tables TablesConfiguration `json:"tables"`
-	// flowTimeouts are how long flows of clients outside of the node may be idle, beside
-	// those times that kube-proxy's conntrack section names.
+	// flowTimeouts are idle timeouts of flows of clients outside of the node, beside those in
+	// kube-proxy's conntrack section.
 	FlowTimeouts FlowTimeoutsConfiguration `json:"flowTimeouts"`
 }
 
@@ -116,7 +117,7 @@ const (
 	SocketLBHost SocketLB = "host-namespace-only"
 )
 
-// AcceptForwarded says what is done about a firewall that drops connections of Services.
+// AcceptForwarded says whether the agent opens a firewall that drops connections of Services.
 type AcceptForwarded string
 
 // The values of acceptForwarded.
@@ -146,7 +147,7 @@ type TablesConfiguration struct {
 	// quarter of maxSlots.
 	ReservedSlots uint32 `json:"reservedSlots"`
 	// maxAffinityEntries is the number of clients with session affinity; the least
-	// recently used is evicted. Defaults to a quarter of what maxFlows is by the machine's memory.
+	// recently used is evicted. Defaults to a quarter of maxFlows as it follows from the memory.
 	MaxAffinityEntries uint32 `json:"maxAffinityEntries"`
 	// maxUDPPeers is the number of entries for Service addresses that unconnected UDP
 	// sockets use beyond their first, two per address; least recently used entries are
@@ -155,10 +156,10 @@ type TablesConfiguration struct {
 	// maxSourceRanges is the number of loadBalancerSourceRanges of all Service ports.
 	MaxSourceRanges uint32 `json:"maxSourceRanges"`
 	// maxFlows is the number of entries in the flow table, two per connection of a client
-	// outside of the node; least recently used entries are evicted. When it is not given and conntrack.maxPerCore or
-	// conntrack.min is set to something else than kube-proxy's default, these say it. Else it
-	// follows from the memory, of which the LRU maps take 0.25 %, but at least 64 MiB or 2 %,
-	// whichever is less, and no more than a quarter of the limit of the agent's cgroup: 512
+	// outside of the node; least recently used entries are evicted. When it is not given, it
+	// follows from conntrack.maxPerCore and conntrack.min if one of them is not kube-proxy's
+	// default, else from the memory, of which the LRU maps take 0.25 %, but at least 64 MiB or
+	// 2 %, whichever is less, and no more than a quarter of the limit of the agent's cgroup: 512
 	// bytes a connection.
 	MaxFlows uint32 `json:"maxFlows"`
 	// maxClients is the number of clients outside of the node with session affinity; the

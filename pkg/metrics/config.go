@@ -6,7 +6,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/config"
 )
 
-// Config exports what is odd about the configuration. Make one with [NewConfig].
+// Config exports the number of unknown fields of the configuration. Make one with [NewConfig].
 type Config struct{ unknown prometheus.Gauge }
 
 // NewConfig registers the metric.

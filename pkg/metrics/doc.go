@@ -1,4 +1,4 @@
-// Package metrics exports what the agent and its datapath do. What kube-proxy has a
-// metric of is exported under the same name (kubeproxy_*), so that dashboards and
-// alerts go on working; what only Beeline has is called beeline_*.
+// Package metrics exports the Prometheus metrics of the agent and its datapath. Those
+// that kube-proxy has keep its names (kubeproxy_*), so that dashboards and alerts go on
+// working; those of Beeline alone are called beeline_*.
 package metrics

@@ -45,7 +45,7 @@ func NewFlows(reg prometheus.Registerer, size int) *Flows {
 	}
 	f.evicted = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "beeline_flows_evicted_total",
-		Help: "Connections evicted from the full flow table by the kernel, by state; those that are certain. Evicting half-open ones does no harm outside of a flood; established ones break.",
+		Help: "Connections evicted from the full flow table by the kernel, by state; a lower bound. Evicted established connections break; evictions of half-open ones do no harm outside of a SYN flood.",
 	}, []string{"state"})
 	f.free.Set(float64(size))
 	for _, state := range []string{evictedEstablished, evictedHalfOpen} {

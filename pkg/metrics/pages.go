@@ -10,10 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// ProxyMode is what /proxyMode answers.
+// ProxyMode is the answer of /proxyMode.
 const ProxyMode = "beeline"
 
-// PagesOptions say what is shown.
+// PagesOptions configure the pages.
 type PagesOptions struct {
 	Registry *prometheus.Registry
 	// Configz returns the configuration by API group.

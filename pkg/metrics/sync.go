@@ -29,7 +29,7 @@ func NewSync(reg prometheus.Registerer) *Sync {
 	s := &Sync{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "kubeproxy_sync_proxy_rules_duration_seconds",
-			Help:    "How long it took to sync changes into the kernel.",
+			Help:    "Duration of a sync of changes into the kernel.",
 			Buckets: durationBuckets(),
 		}, family),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
