@@ -33,7 +33,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/version"
 )
 
-// agent is what serves a node. Its stages are prepare, connect, run and close; the fields
+// agent is the process that serves a node. Its stages are prepare, connect, run and close; the fields
 // stand in the order in which they are set.
 type agent struct {
 	config   *config.Settings
@@ -96,7 +96,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if a.secrets == nil && mayTunnel(c) {
-		klog.InfoS("Packets of the tunnel are taken from whoever can send with a node's address, set --dsr-secret-file")
+		klog.InfoS("Tunnel traffic is accepted from any sender with a node's address, set --dsr-secret-file")
 	}
 	status := statusmap.New(maps)
 	former := status.Agent()
@@ -109,7 +109,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// connect makes the parts of the agent and tells each of those that it needs.
+// connect makes the parts of the agent and wires them.
 func (a *agent) connect() (err error) {
 	c, maps := a.config, a.datapath.Maps()
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -159,7 +159,7 @@ func (a *agent) connect() (err error) {
 	return nil
 }
 
-// connectReconciler makes what keeps the tables true, which begins with what they hold.
+// connectReconciler makes the control loop, which begins with the content of the tables.
 func (a *agent) connectReconciler() error {
 	c, maps := a.config, a.datapath.Maps()
 	have, err := maps.Snapshot()
@@ -211,12 +211,12 @@ func (a *agent) attach(ctx context.Context) error {
 	return limitHeap(c.MemoryLimit, a.datapath.Maps()) // the tables have grown
 }
 
-// synced tells the command, the pages of health and the log of a sync.
+// synced shows a sync in beeline status, the health pages and the log.
 func (a *agent) synced(s reconcile.Sync) {
 	status := statusmap.New(a.datapath.Maps())
 	status.SetSynced(s.Start.Add(s.Duration), s.Pending)
 	if err := status.SetShort(s.Short); err != nil {
-		klog.ErrorS(err, "Status does not tell how many Services get less than they ask for")
+		klog.ErrorS(err, "Status does not show how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
 	if s.Services > 0 {

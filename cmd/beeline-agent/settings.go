@@ -91,7 +91,7 @@ func forwardingRefused(c *config.Settings) string {
 	return ""
 }
 
-// describe returns what the agent tells of itself beside the maps.
+// describe returns the agent's record, which it stores beside the tables.
 func describe(c *config.Settings, cgroup string, started time.Time, destroysSockets bool) statusmap.Agent {
 	a := statusmap.Agent{
 		PID:     os.Getpid(),

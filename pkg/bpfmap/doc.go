@@ -1,7 +1,7 @@
-// Package bpfmap opens the maps, makes, resizes, pins and closes them, and keeps the growable
-// tables: the writes that [github.com/beeline-lb/beeline/pkg/tables] asks for, and the way back
-// from the maps to its types.
+// Package bpfmap owns the BPF maps: it creates or opens them, resizes, pins and closes them, and
+// implements [github.com/beeline-lb/beeline/pkg/tables.Store] over the growable tables: its writes,
+// and the snapshot that a new agent begins with.
 //
-// What else the maps hold is read and written by packages of their own: devicemap, flowmap,
-// nodemap and statusmap. Byte order and the layout of C types stay inside these and pkg/bpf.
+// Other entries have packages of their own: devicemap, flowmap, nodemap and statusmap. Byte order
+// and the layout of C types stay inside these and pkg/bpf.
 package bpfmap

@@ -6,7 +6,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
-// ForgetFrontends leaves all new connections to somebody else: no address belongs
+// ForgetFrontends leaves all new connections to another proxy: no address belongs
 // to a Service any more. Flows and sockets that are connected already stay as they
 // are. What refuses connections to other addresses goes first, so that none is
 // refused that is served.

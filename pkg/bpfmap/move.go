@@ -28,7 +28,7 @@ import (
 //
 // What the sockets' tables remember is moved before and after the programs are attached.
 
-// Moved is what has become of the entries of a table whose place one of another size takes.
+// Moved counts the entries of a table that one of another size replaces.
 type Moved struct {
 	Map     string
 	Setting string // the field of the configuration that sets its size

@@ -58,7 +58,7 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 	return s, m.snapshotHashes(&s)
 }
 
-// ServiceNames returns what the Service ids in use stand for.
+// ServiceNames returns the names of the Service ids in use.
 func (m *Maps) ServiceNames() map[uint32]tables.ServiceName {
 	names := make(map[uint32]tables.ServiceName)
 	for id := range m.name.len() {
@@ -69,7 +69,7 @@ func (m *Maps) ServiceNames() map[uint32]tables.ServiceName {
 	return names
 }
 
-// ServiceName returns what a Service id stands for; false when it is not in use.
+// ServiceName returns the name of a Service id; false when it is not in use.
 func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
 	e := m.name.at(id)
 	if e == nil || e.Family == 0 {

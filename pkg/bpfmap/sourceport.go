@@ -2,7 +2,7 @@ package bpfmap
 
 // SourcePorts are ports of the node that SNAT leaves to others.
 type SourcePorts struct {
-	// LocalMin and LocalMax bound what the kernel gives to connections of the node's own
+	// LocalMin and LocalMax bound the ephemeral port range, for connections of the node's own
 	// processes, net.ipv4.ip_local_port_range. SNAT takes them last.
 	LocalMin, LocalMax uint16
 	// Reserved are those of net.ipv4.ip_local_reserved_ports, a bit each. SNAT never takes

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Settings are what is to be set. Fields that are zero leave things as they are.
+// Settings are the sysctls to set. Fields that are zero leave them as they are.
 type Settings struct {
 	// Max is how many connections are tracked at most.
 	Max int

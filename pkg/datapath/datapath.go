@@ -26,7 +26,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/netns"
 )
 
-// Options say where the datapath goes.
+// Options configure a [Datapath].
 type Options struct {
 	// BPFFS is a folder on a BPF file system; the pins go below it.
 	BPFFS string
@@ -51,7 +51,7 @@ type Options struct {
 	// TC is how programs are attached to devices; "" is [TCAuto].
 	TC TCMode
 	// XDP is whether packets that go on to other nodes are served before the kernel
-	// makes anything of them; "" is [XDPOff].
+	// allocates an skb; "" is [XDPOff].
 	XDP XDPMode
 	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
 	// hold them face other nodes. See [Datapath.SetNodeAddrs].
@@ -87,7 +87,7 @@ type Internal struct {
 	Bridge, InterfacePrefix string
 }
 
-// by reports whether what comes in by a device of this name is internal.
+// by reports whether packets that come in by a device of this name are internal.
 func (i *Internal) by(name string) bool {
 	return i.Bridge != "" && name == i.Bridge || i.InterfacePrefix != "" && strings.HasPrefix(name, i.InterfacePrefix)
 }
@@ -310,7 +310,7 @@ func (d *Datapath) useTCX() (bool, error) {
 	return have, nil
 }
 
-// Close gives up the place for another agent. What is pinned goes on.
+// Close releases the lock for another agent. Pinned programs go on.
 func (d *Datapath) Close() error {
 	var errs []error
 	for _, p := range d.loaded() {
@@ -327,8 +327,8 @@ func (d *Datapath) Close() error {
 
 // Cleanup removes our filters from the devices of the calling thread's network
 // namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
-// file system, and so every link, program and map. It returns what it removed. The error is a [RunningError] while an agent
-// runs.
+// file system, and so every link, program and map. It returns what it removed. The error is a
+// [RunningError] while an agent runs.
 func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 	if nothingPinned(bpffs) {
 		return nil, nil

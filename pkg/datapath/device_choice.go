@@ -33,7 +33,7 @@ func CheckDevices(patterns []string) error {
 	return nil
 }
 
-// network is what the kernel tells of devices, addresses and routes.
+// network are the kernel's devices, addresses and routes.
 type network struct {
 	links []netlink.Link
 	// addrs are the addresses to send from, by ifindex: global, none of them

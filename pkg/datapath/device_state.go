@@ -23,7 +23,7 @@ const (
 	logLines = 10
 )
 
-// role is what a device is served for.
+// role is the reason for which a device is served.
 type role string
 
 const (
@@ -33,7 +33,7 @@ const (
 	forNothing  role = "all"      // the devices could not be looked at
 )
 
-// deviceState is what has been done about a device. Its owner is [Datapath.served].
+// deviceState is the state of a device. Its owner is [Datapath.served].
 type deviceState struct {
 	role role
 	key  devicemap.Device // what it was attached as, see clientKey

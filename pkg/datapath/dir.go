@@ -1,4 +1,4 @@
-// Package datapath puts the programs to work: it checks what the kernel offers,
+// Package datapath loads and attaches the programs: it probes the kernel's features,
 // loads them over the maps, attaches them to a cgroup, pins everything so that
 // traffic goes on while no agent runs, takes over from a former agent, and
 // removes it all.

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/features"
 )
 
-// helpers are what the programs call, with the kernel that brought them to
+// helpers are the BPF helpers that the programs call, with the kernel that brought them to
 // programs of this type.
 var helpers = []struct {
 	fn    asm.BuiltinFunc
@@ -37,7 +37,7 @@ func explain(err error) error {
 	return err
 }
 
-// rights are what the agent needs.
+// rights are the capabilities that the agent needs.
 const rights = "the agent needs CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN: run it as root"
 
 // checkRights returns an error when the process may not load programs.

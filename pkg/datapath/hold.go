@@ -37,5 +37,5 @@ func Hold(bpffs string) (*Held, error) {
 	return &Held{maps, l}, nil
 }
 
-// Close gives the place up. What is pinned goes on.
+// Close releases the lock. Pinned programs go on.
 func (h *Held) Close() error { return errors.Join(h.Maps.Close(), h.lock.release()) }

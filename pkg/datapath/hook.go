@@ -26,7 +26,7 @@ type hook struct {
 	at      ebpf.AttachType
 }
 
-// hooks lists what is attached, in this order: a reply is shown right from the
+// hooks lists the programs to attach, in this order: a reply is shown right from the
 // first request on.
 var hooks = []hook{
 	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease},

@@ -23,7 +23,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
 
-// Options say what is drained.
+// Options configure a drain.
 type Options struct {
 	// BPFFS is where the agent pinned its maps; see [datapath.Options].
 	BPFFS    string

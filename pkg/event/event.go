@@ -1,4 +1,4 @@
-// Package event is what the agent tells people of a cluster, beside its log.
+// Package event defines the Kubernetes events that the agent records, beside its log.
 package event
 
 import "github.com/beeline-lb/beeline/pkg/model"

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// interval is how often a lock that somebody else holds is asked for.
+// interval is how often a lock that another process holds is tried again.
 const interval = 20 * time.Millisecond
 
 // Exclusive locks an open file or folder, and waits until ctx ends for somebody else who

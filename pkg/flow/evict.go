@@ -8,7 +8,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// census is what a walk over the flow table has found, except in the overflow table.
+// census are the entries that a walk over the flow table has found, except in the overflow table.
 type census struct {
 	before, after flowmap.Turnover // the walk
 	entries       int              // seen

@@ -1,10 +1,9 @@
-// Package flow forgets packet flows that are over.
+// Package flow expires packet flows, as garbage collection does for conntrack.
 //
-// The programs note in the forward entry of each flow when its last packet came and
-// how far the connection is. The agent walks the table at a pace that leaves the
-// CPU to others and removes both entries of a flow that was idle too long. While the
-// agent is down nothing expires, and a full table makes room by itself: it evicts
-// what was not used for longest.
+// The programs note in the forward entry of each flow its state and the time of its last
+// packet. The agent walks the table at a pace that leaves the CPU to others and removes
+// both entries of a flow that was idle too long. While the agent is down nothing expires,
+// and a full table evicts least recently used entries.
 package flow
 
 import (
@@ -38,7 +37,7 @@ const orphanTimeout = 120 * time.Second
 // overflowOrphanTimeout is the same in the overflow table: the forward entry was evicted.
 const overflowOrphanTimeout = 10 * time.Second
 
-// Walk is what one walk over the table found.
+// Walk is the result of one walk over the table.
 type Walk struct {
 	Flows    int // in the tables before the walk
 	Expired  int // flows of these that were removed
@@ -54,14 +53,14 @@ type Walk struct {
 	EvictedHalfOpen    int
 }
 
-// Options are what an [Expirer] needs.
+// Options configure an [Expirer].
 type Options struct {
 	Maps     *bpfmap.Maps
 	Timeouts Timeouts
-	// Walked is called after each walk; nil is nobody.
+	// Walked, unless nil, is called after each walk.
 	Walked func(Walk)
-	// NoneMasqueraded is called after each walk of the whole table that has found no masqueraded
-	// flow, with the time at which it began; nil is nobody.
+	// NoneMasqueraded, unless nil, is called after each walk of the whole table that has found no
+	// masqueraded flow, with the time at which it began.
 	NoneMasqueraded func(context.Context, time.Time)
 }
 
@@ -78,8 +77,8 @@ func New(o Options) *Expirer {
 	return &Expirer{Options: o, table: flowmap.New(o.Maps), clock: bpf.Clock}
 }
 
-// Run walks the table again and again until ctx ends. What cannot be read or
-// removed is logged and tried again by the next walk.
+// Run walks the table again and again until ctx ends. Errors are logged, and the next
+// walk tries again.
 func (e *Expirer) Run(ctx context.Context) {
 	for pause.For(ctx, interval) {
 		began := time.Now()
@@ -155,7 +154,7 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	return w, nil
 }
 
-// expire removes what is over of a part of the table, and counts what is left. It stops at the
+// expire removes the expired flows of a part of the table, and counts the others. It stops at the
 // first error: those after it would be the same.
 func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceCount) error {
 	w.Flows += len(batch.Flows)

@@ -65,7 +65,7 @@ func New(m *bpfmap.Maps) Table { return Table{m} }
 type Flow struct {
 	Protocol model.Protocol
 	Client   netip.AddrPort
-	// ServiceAddr is what the client sends to.
+	// ServiceAddr is the client's destination.
 	ServiceAddr netip.AddrPort
 	// Source is where the backend sees the connection come from: the client, or
 	// with SNAT this node. Its address is then the one that Device has now; it is
@@ -105,7 +105,7 @@ const (
 	ComesByTunnel
 )
 
-// Replied is what [StateSynReceived] is called where there is no SYN.
+// Replied is the name of [StateSynReceived] for protocols without SYN.
 const Replied = "replied"
 
 // StateName returns the state as people write it.
@@ -126,11 +126,11 @@ const (
 	hairpinDevice = bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN
 )
 
-// RoutedDevice is what [Flow.Device] is when each packet leaves by the device that
+// RoutedDevice is the value of [Flow.Device] when each packet leaves by the device that
 // the route leads to. No device can have this name.
 const RoutedDevice = "by route"
 
-// HairpinDevice is what [Flow.Device] is when packets are sent back to a backend on this
+// HairpinDevice is the value of [Flow.Device] when packets are sent back to a backend on this
 // node where they would leave it.
 const HairpinDevice = "hairpin"
 

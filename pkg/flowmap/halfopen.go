@@ -7,7 +7,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
-// HalfOpen is what the programs know of half-open flows.
+// HalfOpen are the programs' counts of half-open flows.
 type HalfOpen struct {
 	// Count is how many are in the flow table. The programs miss some changes; so does
 	// whoever counts them there while packets come.
@@ -17,7 +17,7 @@ type HalfOpen struct {
 	Overflow uint32
 }
 
-// HalfOpen reads what the programs know.
+// HalfOpen reads the programs' counts.
 func (t Table) HalfOpen() HalfOpen {
 	e := t.maps.Entries.HalfOpen
 	return HalfOpen{atomic.LoadInt64(&e.Count), atomic.LoadUint32(&e.Overflow)}

@@ -1,5 +1,5 @@
-// Package health tells over HTTP whether this node serves: the agent itself, and
-// each Service whose load balancers ask.
+// Package health serves health checks over HTTP: of the agent itself (/healthz, /livez, /startupz),
+// and of each Service with a healthCheckNodePort.
 //
 // Status codes, headers and bodies are kube-proxy's (v1.36), for load balancers and
 // probes know these.
@@ -27,7 +27,7 @@ type Options struct {
 	Answered func(page string, code int)
 }
 
-// State is what the agent knows of its own health. Make one with [New].
+// State is the agent's health. Make one with [New].
 type State struct {
 	opts Options
 	now  func() time.Time

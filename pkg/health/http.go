@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What a client of the agent's servers may take: anybody who reaches the node reaches
+// Limits for clients of the agent's servers: anybody who reaches the node reaches
 // healthCheckNodePorts.
 const (
 	// readTimeout is how long a client may take to ask, from the first byte of a request.

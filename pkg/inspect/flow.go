@@ -19,7 +19,7 @@ type Flow struct {
 	Protocol       string         `json:"protocol"`
 	Client         netip.AddrPort `json:"client"`
 	ServiceAddress netip.AddrPort `json:"serviceAddress"`
-	// Source is what the backend sees as the client: the client itself, or with
+	// Source is the source address that the backend sees: the client's, or with
 	// SNAT this node. It is empty when the device has lost its address.
 	Source  netip.AddrPort `json:"source"`
 	Backend netip.AddrPort `json:"backend"`
@@ -33,7 +33,7 @@ type Flow struct {
 	State    string     `json:"state"` // new, syn-received, replied, established, client-closing, backend-closing, closed, aborted
 	// IdleSeconds have passed since the last packet of either direction.
 	IdleSeconds int64 `json:"idleSeconds"`
-	// Device is the one that the client's packets leave by, absent when the host's
+	// Device is the output device of the client's packets, absent when the host's
 	// stack takes them on.
 	Device string `json:"device,omitempty"`
 	// Service is absent when it is not known and nothing is served at
@@ -154,7 +154,7 @@ func (d *Datapath) eachFlow(filter FlowFilter, fn func(*flowmap.Flow, *Flow) err
 	return nil
 }
 
-// tunnelNames are what [Flow.Tunnel] may be.
+// tunnelNames are the values of [Flow.Tunnel].
 var tunnelNames = map[flowmap.Tunnel]string{flowmap.LeavesByTunnel: "out", flowmap.ComesByTunnel: "in"}
 
 func (r *reading) flow(f *flowmap.Flow) Flow {

@@ -1,5 +1,5 @@
-// Package inspect tells what the datapath of this node serves, from the pinned
-// maps alone: the agent need not run.
+// Package inspect reads the state of this node's datapath from the pinned maps
+// alone: the agent need not run.
 //
 // Its types are the JSON and YAML that the beeline command prints. Fields are
 // added, never renamed or given another meaning. Lists are ordered by namespace,
@@ -20,7 +20,7 @@ import (
 // ErrNoDatapath says that nothing is pinned where the maps were looked for.
 var ErrNoDatapath = errors.New("no datapath")
 
-// Datapath is what an agent, running or not, has pinned.
+// Datapath are the maps that an agent, running or not, has pinned.
 type Datapath struct {
 	bpffs string
 	maps  *bpfmap.Maps

@@ -52,13 +52,13 @@ type Port struct {
 	// Bound is how many slots a set may take where the tables have no room for all that its
 	// ring or its weights ask for; 1 is one for each endpoint. 0: there is room.
 	Bound uint32 `json:"bound,omitempty"`
-	// Cut is what becomes of the Service where the tables have no room for all that it asks
+	// Cut says what the Service goes without where the tables have no room for all that it asks
 	// for: a sentence for each table.
 	Cut []string `json:"cut,omitempty"`
 	// Forwarding is how packets reach endpoints on other nodes: snat or dsr.
 	Forwarding string     `json:"forwarding"`
 	Frontends  []Frontend `json:"frontends"`
-	// Cluster and Local are what traffic under the policy of that name reaches.
+	// Cluster and Local are the sets for traffic under the policy of that name.
 	Cluster Set `json:"cluster"`
 	Local   Set `json:"local"`
 	// Backends are those of both sets.
@@ -80,7 +80,7 @@ func (c *Counts) add(o Counts) {
 	c.Refused += o.Refused
 }
 
-// Set is what traffic under one policy meets.
+// Set is the set of endpoints for traffic under one policy.
 type Set struct {
 	Kind string `json:"kind"` // backends, reject, drop
 	// Reason says in words why there are no backends.
@@ -104,7 +104,7 @@ type Backend struct {
 	Sets        []string   `json:"sets"`   // cluster, local
 	// Weight is the share of new connections beside that of others; 0 gets none.
 	Weight uint16 `json:"weight"`
-	// Generation tells users of the same id apart: what was remembered of a
+	// Generation tells users of the same id apart: references to a
 	// backend is void when it has changed.
 	Generation uint32 `json:"generation"`
 }

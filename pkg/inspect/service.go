@@ -21,7 +21,7 @@ type Service struct {
 	ExternalTrafficPolicy string `json:"externalTrafficPolicy"`
 	// AffinitySeconds is the time-out of ClientIP affinity, 0 without affinity.
 	AffinitySeconds uint32 `json:"affinitySeconds"`
-	// Unapplied is why the Service is not served in full; nil: it is.
+	// Unapplied is the reason why the Service is not served in full; nil: it is.
 	Unapplied *Unapplied `json:"unapplied,omitempty"`
 	// Ports has an entry for each port and family.
 	Ports []Port `json:"ports"`
@@ -29,7 +29,7 @@ type Service struct {
 	Counts
 }
 
-// Unapplied is what the agent could not write of a Service.
+// Unapplied is the error of a Service that the agent could not write in full, and its next try.
 type Unapplied struct {
 	Error string    `json:"error"` // its first 491 bytes
 	Since time.Time `json:"since"`

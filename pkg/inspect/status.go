@@ -36,7 +36,7 @@ type Status struct {
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
 }
 
-// Agent is what the agent told of itself last. While Running is false, the other
+// Agent is the agent's latest record of itself. While Running is false, the other
 // fields tell of the last one.
 type Agent struct {
 	Running bool   `json:"running"`
@@ -78,7 +78,7 @@ type EvictedRecently struct {
 	HalfOpen    uint64    `json:"halfOpen"`
 }
 
-// Served counts what is in the tables.
+// Served counts the entries in the tables.
 type Served struct {
 	Services  int `json:"services"`
 	Ports     int `json:"ports"` // each family counted

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Report says what was done, one line each.
+// Report is the result of a cleanup, one line for each object.
 type Report struct {
-	// Removed names what is gone.
+	// Removed names the objects that are gone.
 	Removed []string
-	// Kept names what is still there, and why.
+	// Kept names the objects that are still there, and why.
 	Kept []string
 }
 
@@ -31,7 +31,7 @@ func (r *Report) took(table string, p plan) {
 	}
 }
 
-// attempts is how often a table is read and written anew when somebody else has
+// attempts is how often a table is read and written anew when another program has
 // changed it meanwhile.
 const attempts = 5
 

@@ -1,4 +1,4 @@
-// Package kubeproxy removes what a kube-proxy has left in the kernel of this
+// Package kubeproxy removes the rules and chains that a kube-proxy has left in this
 // network namespace, in each of its modes, and nothing that belongs to others:
 //
 //   - iptables mode: its chains and the rules that lead to them, in the tables of
@@ -10,8 +10,8 @@
 // It talks to the kernel itself and needs none of the programs iptables, nft,
 // ipset and ipvsadm.
 //
-// Connections that kube-proxy set up in the modes iptables and nftables live on:
-// they are entries of the connection tracking, which translates them for as long
-// as something in the namespace asks for translation. The tables
-// "beeline-handover" do that when nothing else is left; see [Release].
+// Connections that kube-proxy set up in the modes iptables and nftables go on: they are
+// entries of connection tracking (conntrack), which translates them as long as the network
+// namespace has a NAT chain. The tables "beeline-handover" have one when no other is left;
+// see [Release].
 package kubeproxy

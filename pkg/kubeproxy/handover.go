@@ -45,7 +45,7 @@ func (s *nftSession) holdConnections(f family) error {
 const followPeriod = time.Minute
 
 // Follow removes the tables "beeline-handover" as soon as nothing needs them and, with
-// accept, makes what [Accept] makes, again when somebody has removed it; until ctx ends.
+// accept, makes the chains of [Accept] again when a firewall has removed them; until ctx ends.
 func Follow(ctx context.Context, accept bool) {
 	tick := time.NewTicker(followPeriod)
 	defer tick.Stop()

@@ -24,7 +24,7 @@ type link struct {
 	rule  uint64
 }
 
-// plan says what is to be removed from a table.
+// plan are the rules and chains to remove from a table.
 type plan struct {
 	links  []link
 	chains []string
@@ -40,7 +40,7 @@ func (p plan) empty() bool { return len(p.links) == 0 && len(p.chains) == 0 }
 
 // makePlan looks for what kube-proxy made in a table.
 //
-// A chain of kube-proxy that a rule of somebody else leads to stays, with all that
+// A chain of kube-proxy to which another program's rule jumps stays, with all that
 // it leads to itself: the CNI plugin portmap, for example, can be told to use
 // KUBE-MARK-MASQ. kube-proxy's own rules that lead there go all the same.
 func makePlan(table ruleset) (plan, error) {

@@ -61,7 +61,7 @@ type Dispatcher struct {
 	program *ebpf.Program
 }
 
-// Change calls change with the dispatcher that a device runs, and again when somebody else
+// Change calls change with the dispatcher that a device runs, and again when another program
 // has changed it meanwhile. Its pins are below the BPF file system. The error is
 // [ErrNoDispatcher] when the device runs another program or none, and a [ForeignError] when
 // the dispatcher is one that change could do nothing with.

@@ -68,7 +68,7 @@ func Fit(size uint32, backends int) uint32 {
 	return Sizes[len(Sizes)-1]
 }
 
-// Backend is what a ring is made of.
+// Backend is an element of a ring.
 type Backend struct {
 	AddrPort netip.AddrPort
 	// Weight is the backend's share of the slots beside the others' weights: 2 and 4

@@ -1,4 +1,4 @@
-// Package model is what Beeline knows of a cluster: Services, EndpointSlices
+// Package model is Beeline's view of a cluster: Services, EndpointSlices
 // and the node it runs on, reduced to what a node service proxy acts on.
 //
 // Every source (the Kubernetes API, a folder of files) produces these types and

@@ -1,4 +1,4 @@
-// Package nodemap has what the other nodes of the cluster have answered, by which the programs
-// send to them by the tunnel or not, and the marks that tunnel traffic carries. The nodes
-// themselves are written by [github.com/beeline-lb/beeline/pkg/tables].
+// Package nodemap reads and writes the other nodes' answers whether they accept tunnel traffic,
+// by which the programs choose between tunnel and SNAT, and the marks of the secret in tunnel
+// traffic. The nodes themselves are written by [github.com/beeline-lb/beeline/pkg/tables].
 package nodemap

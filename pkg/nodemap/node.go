@@ -12,7 +12,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Answer is what a node has said when it was asked whether it accepts tunnel traffic.
+// Answer is the answer of a node to the question whether it accepts tunnel traffic.
 type Answer uint32
 
 // The answers.
@@ -41,7 +41,7 @@ func (a Answer) String() string {
 	return fmt.Sprintf("Answer(%d)", uint32(a))
 }
 
-// Node is a node of the cluster and what it has said.
+// Node is a node of the cluster and its answer.
 type Node struct {
 	tables.Node
 	ID uint16

@@ -105,8 +105,8 @@ func (r *Reconciler) applyNodes(w *work) {
 	r.nodesErr = err
 }
 
-// dropNodes takes out the nodes that are gone, now that no backend leads to them, and notes
-// what has become of all.
+// dropNodes takes out the nodes that are gone, now that no backend leads to them, and records
+// the outcome of all.
 func (r *Reconciler) dropNodes(w *work, s *result) {
 	err := r.tables.DropNodes()
 	if w.nodes != nil || err != nil || r.nodesErr == nil {
@@ -117,8 +117,8 @@ func (r *Reconciler) dropNodes(w *work, s *result) {
 	}
 }
 
-// nodesOutcome notes what has become of the nodes. That some have no room is no failure:
-// they get no packets in a tunnel.
+// nodesOutcome records the outcome of the nodes. Nodes without room are no failure: they get
+// no packets in a tunnel.
 func (r *Reconciler) nodesOutcome(err error) {
 	full := ""
 	if err != nil && ownFault(err) {

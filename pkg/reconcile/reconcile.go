@@ -1,6 +1,6 @@
-// Package reconcile keeps the tables true to what the sources say: it collects
-// changes, applies the Services that they touch, and tries again what failed.
-// Its work for a change does not grow with the number of Services.
+// Package reconcile is the agent's control loop: it collects the changes of the
+// sources, applies the Services that they touch to the tables, and retries those
+// that failed. Its work for a change does not grow with the number of Services.
 package reconcile
 
 import (
@@ -22,35 +22,35 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// retireDelay is how long what was taken out of the tables is kept before the kernel is
-// asked to wait for running programs: one wait is then for all changes of that time. It
-// costs as much CPU time as a change, for the Go runtime looks after a thread that does
-// not come back from the kernel.
+// retireDelay is how long ids and slots that were taken out of the tables are kept before the
+// kernel is asked to wait for running programs (a grace period): one wait is then for all changes
+// of that time. It costs as much CPU time as a change, for the Go runtime looks after a thread
+// that does not come back from the kernel.
 const retireDelay = 100 * time.Millisecond
 
 // Options configure a [Reconciler].
 type Options struct {
-	// LocalNode is what is known of the node before a source tells.
+	// LocalNode is this node until a source has delivered its Node.
 	LocalNode model.LocalNode
 	// NodePortAddresses selects where NodePorts answer.
 	NodePortAddresses policy.NodePortAddresses
-	// Algorithm is that of Services which name none.
+	// Algorithm is the default load-balancing algorithm, of Services which name none.
 	Algorithm model.Algorithm
-	// Forwarding is that of Services which name none.
+	// Forwarding is the default forwarding mode, of Services which name none.
 	Forwarding model.Forwarding
-	// ForwardingRefused says why a Service's packets cannot go in a tunnel; "" when they
-	// can.
+	// ForwardingRefused is the reason why no Service's packets can go in a tunnel; "" when
+	// they can.
 	ForwardingRefused string
 	// NoTunnel says that this node takes no part in the tunnel, whatever Services ask.
 	NoTunnel bool
-	// FollowNodes is called, perhaps several times, when the nodes of the cluster come to
-	// matter, which they do for the tunnel alone; nil when the source tells of them anyway.
+	// FollowNodes is called, perhaps several times, when the nodes of the cluster are first
+	// needed, for the tunnel; nil when the source delivers them anyway.
 	FollowNodes func()
-	// Faults is told of the settings of a Service and its slices that are wrong: when
-	// there are others than before, with none when all is well again. nil is not told.
+	// Faults, unless nil, is called with the wrong settings of a Service and its slices when
+	// they have changed, with none when all is well again.
 	Faults func(service model.Name, faults []model.Fault)
-	// Failed is told each time that a Service could not be applied in full, and with nil
-	// when it has been in the end. nil is not told.
+	// Failed, unless nil, is called each time that a Service could not be applied in full, and
+	// with nil once it has been.
 	Failed func(service model.Name, f *Failure)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
@@ -58,14 +58,14 @@ type Options struct {
 	// Run.
 	Complete func(context.Context) error
 
-	// What follows is told at the end of a sync, in this order. nil is not told.
+	// The following are called at the end of a sync, in this order, unless nil.
 
-	// Metrics is told of every sync.
+	// Metrics gets the measurements of every sync.
 	Metrics Metrics
-	// HealthChecks is told of every sync which health checks of load balancers have changed,
-	// and the addresses on which NodePorts answer, nil when these are as before.
+	// HealthChecks gets, after every sync, the healthCheckNodePorts that have changed, and the
+	// addresses on which NodePorts answer, nil when these are as before.
 	HealthChecks func(changed []policy.HealthCheck, nodePorts []netip.Addr)
-	// Nodes is told the nodes of the cluster when they have changed.
+	// Nodes gets the nodes of the cluster when they have changed.
 	Nodes func([]tables.NodeUse)
 	// UDPLeft is called when endpoints of UDP may have gone: before this agent, too, in the
 	// first sync.
@@ -81,7 +81,7 @@ type Sync struct {
 	Services int // applied
 	Pending  int // failed, to be tried again
 	Short    int // Services that get less than they ask for
-	// Stuck says that something failed which is no Service's own fault.
+	// Stuck says that a write failed for a reason that is no Service's own fault.
 	Stuck bool
 }
 
@@ -299,7 +299,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// work is what one sync has to do.
+// work is the input of one sync.
 type work struct {
 	names        map[model.Name]struct{}
 	first        map[model.Name]struct{} // of these, those that leave room to others
@@ -382,7 +382,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	return nil
 }
 
-// prune removes what is left of Services that do not exist any more.
+// prune removes entries of Services that do not exist any more.
 func (r *Reconciler) prune(w *work, s *result) {
 	affected, err := r.tables.Prune(r.exists)
 	r.pruned = err == nil
@@ -393,7 +393,7 @@ func (r *Reconciler) prune(w *work, s *result) {
 	r.apply(w, s)
 }
 
-// applyLocalNode brings in what concerns no Service.
+// applyLocalNode applies node addresses and Service CIDRs, which concern no Service.
 func (r *Reconciler) applyLocalNode(w *work, s *result) {
 	s.nodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
@@ -440,7 +440,7 @@ func (r *Reconciler) apply(w *work, s *result) {
 	}
 }
 
-// applied notes what has become of a Service, and logs what is new. queued is when the
+// applied records the outcome of a Service, and logs it when it is new. queued is when the
 // change came in.
 func (r *Reconciler) applied(name model.Name, err error, queued time.Time, full map[string]bool) {
 	noteFull(err, full)
@@ -468,8 +468,8 @@ func noteFull(err error, full map[string]bool) {
 	}
 }
 
-// retire waits, beside the loop, until what was taken out of the tables can be
-// used again.
+// retire waits, beside the loop, until ids and slots that were taken out of the tables can be
+// reused.
 func (r *Reconciler) retire(ctx context.Context) {
 	if r.waiting {
 		return

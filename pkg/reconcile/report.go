@@ -9,7 +9,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Metrics takes what is measured of syncs. Its methods are called by the loop.
+// Metrics takes measurements of syncs. Its methods are called by the loop.
 type Metrics interface {
 	// Synced takes when a sync ended, how long it took, how many Services failed and are to be
 	// tried again, and whether something failed that is no Service's own fault.
@@ -25,7 +25,7 @@ type Metrics interface {
 	Tables(usage []tables.Fill, full map[string]bool)
 }
 
-// result is a sync and what came of it for those who are told.
+// result is the outcome of a sync for all its consumers.
 type result struct {
 	Sync
 	full      map[string]bool // tables that had no room
@@ -36,7 +36,7 @@ type result struct {
 	udpLeft   bool
 }
 
-// tell tells of a sync that has ended.
+// tell hands the result of a sync to its consumers.
 func (r *Reconciler) tell(s *result) {
 	o := &r.opts
 	if o.Metrics != nil {
@@ -80,7 +80,7 @@ type place struct {
 	family  model.Family
 }
 
-// report adds to a sync what has become of a Service; svc is nil when it is not
+// report adds the outcome of a Service to a sync; svc is nil when it is not
 // served any more.
 func (r *Reconciler) report(s *result, name model.Name, svc *model.Service, slices []*model.Slice, desired *tables.Desired, node *model.LocalNode) {
 	s.triggers = append(s.triggers, r.takeTriggers(name)...)
@@ -96,7 +96,7 @@ func (r *Reconciler) report(s *result, name model.Name, svc *model.Service, slic
 	}
 }
 
-// reportCheck adds a check when it differs from what was told last.
+// reportCheck adds a check when it has changed.
 func (r *Reconciler) reportCheck(s *result, at place, check policy.HealthCheck) {
 	if r.checks[at].Port == 0 && check.Port == 0 || r.checks[at] == check {
 		return

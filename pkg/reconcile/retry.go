@@ -27,13 +27,13 @@ const (
 	partLeftovers             // what is to be removed of former Services
 )
 
-// task is what is tried again when it has failed.
+// task is a unit of work that is retried by itself.
 type task struct {
 	part    part
 	service model.Name // of partService
 }
 
-// failure is why a task has failed.
+// failure is the state of a task that has failed.
 type failure struct {
 	text string
 	// since is when the change came in; zero when it is a matter of one Service alone.
@@ -41,7 +41,7 @@ type failure struct {
 	first time.Time // when it failed first
 }
 
-// Failure is why a Service is not applied in full.
+// Failure is the status of a Service that is not applied in full.
 type Failure struct {
 	Error string
 	Since time.Time // when it failed first
@@ -99,9 +99,8 @@ func (r *Reconciler) takeDue() {
 	clear(r.retries.due)
 }
 
-// outcome notes what has become of a task, and has it tried again when it failed. queued is
-// when the change came in; zero is now. It reports whether the outcome is another one than
-// the last time.
+// outcome records the outcome of a task, and has it retried when it failed. queued is when the
+// change came in; zero is now. It reports whether the outcome differs from the last one.
 func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool) {
 	before, was := r.failed[t]
 	if err == nil {
@@ -128,7 +127,7 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 	return now.text != before.text
 }
 
-// tellFailed tells who shows it that a Service has failed; nil: that it has been applied.
+// tellFailed reports that a Service has failed; nil: that it has been applied.
 func (r *Reconciler) tellFailed(t task, f *Failure) {
 	if t.part == partService && r.opts.Failed != nil {
 		r.opts.Failed(t.service, f)

@@ -1,11 +1,11 @@
 // Package socket destroys connected UDP sockets whose endpoint is gone, so that their processes
 // connect anew and get another one.
 //
-// A connected socket sends to the endpoint without any program being asked, and UDP has
-// nobody who would answer for an endpoint that is gone. The kernel lists connected sockets
-// by network namespace; which of them a Service has led to its endpoint, the program that
-// stored it there says. So a socket that a process has itself connected to the endpoint
-// stays as it is. TCP needs none of this: the other end, or its node, resets.
+// A connected UDP socket sends to its endpoint without a program running, and nothing answers
+// for an endpoint that is gone. The kernel lists connected sockets by network namespace
+// (sock_diag); a BPF program says which of them a Service has connected to its endpoint. So a
+// socket that a process has itself connected to the endpoint stays as it is. TCP needs none of
+// this: the other end, or its node, resets the connection.
 package socket
 
 import (
@@ -38,14 +38,14 @@ const (
 	retry = 30 * time.Second
 )
 
-// Options are what a [Destroyer] needs.
+// Options configure a [Destroyer].
 type Options struct {
 	// Service returns the id of the Service that has led a socket of the calling
 	// thread's network namespace to its peer; false: none has.
 	Service func(bpf.UDPSocket) (uint32, bool, error)
 	// Serves reports whether an endpoint serves the Service of an id.
 	Serves func(service uint32, endpoint netip.AddrPort) bool
-	// Destroyed is told after each search how many sockets it has destroyed; nil is not told.
+	// Destroyed, unless nil, gets the number of sockets destroyed after each search.
 	Destroyed func(int)
 }
 

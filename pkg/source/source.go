@@ -43,7 +43,7 @@ type Sink interface {
 	Synced()
 }
 
-// Queue is what the sources have handed over.
+// Queue counts the changes that the sources have delivered.
 type Queue struct {
 	Last time.Time // when the last change came in; zero before the first
 	// Services and Slices count changes that no sync has taken up.

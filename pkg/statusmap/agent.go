@@ -7,7 +7,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
-// Agent is what the agent tells of itself.
+// Agent is the agent's record of itself.
 type Agent struct {
 	PID     int
 	Started time.Time
@@ -35,7 +35,7 @@ type Evicted struct {
 	Last time.Time
 }
 
-// SetEvicted notes what has been evicted since the agent's start.
+// SetEvicted stores the flows evicted since the agent's start.
 func (t Table) SetEvicted(v Evicted) {
 	e := t.maps.Entries.Agent
 	atomic.StoreUint64(&e.EvictedEstablished, v.Established)
@@ -45,7 +45,7 @@ func (t Table) SetEvicted(v Evicted) {
 	}
 }
 
-// SetAgent writes what the agent tells of itself.
+// SetAgent stores the agent's record.
 func (t Table) SetAgent(a Agent) {
 	e := t.maps.Entries.Agent
 	e.Pid = uint32(a.PID)

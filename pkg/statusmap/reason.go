@@ -2,7 +2,7 @@ package statusmap
 
 import "github.com/beeline-lb/beeline/pkg/bpf"
 
-// Effect is what became of a connection or packet that is counted.
+// Effect is the outcome of a connection or packet that is counted.
 type Effect string
 
 // The effects.

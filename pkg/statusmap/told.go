@@ -32,7 +32,7 @@ type RecentlyEvicted struct {
 	Established, HalfOpen uint64
 }
 
-// SetRecentlyEvicted replaces what was evicted lately.
+// SetRecentlyEvicted replaces the number of flows evicted lately.
 func (t Table) SetRecentlyEvicted(v RecentlyEvicted) error {
 	e := evictedEntry{From: v.From.UnixNano(), To: v.To.UnixNano(), Established: v.Established, HalfOpen: v.HalfOpen}
 	return t.tell(toldEvicted, &e)

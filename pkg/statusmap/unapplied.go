@@ -12,7 +12,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Unapplied is a Service of which something could not be written.
+// Unapplied is a Service that could not be written in full.
 type Unapplied struct {
 	Service model.Name
 	Error   string // its beginning

@@ -9,13 +9,13 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
-// Desired is what one Service wants to have in the tables.
+// Desired is the desired state of one Service in the tables.
 type Desired struct {
 	Name  model.Name
 	Ports []ServicePort
 }
 
-// ServicePort is what one family of one port of a Service wants to have.
+// ServicePort is the desired state of one family of one port of a Service.
 type ServicePort struct {
 	Name            ServiceName
 	Sets            policy.Sets
@@ -31,14 +31,14 @@ type ServicePort struct {
 	rings [2][]uint32
 }
 
-// DesiredFrontend is a way to reach a Service port.
+// DesiredFrontend is an address at which a Service port answers.
 type DesiredFrontend struct {
 	Key   FrontendKey
 	Kind  FrontendKind
 	Flags FrontendFlags
 }
 
-// Compile computes what a Service wants. slices are all of its slices, ordered
+// Compile computes the desired state of a Service. slices are all of its slices, ordered
 // by name. It has no side effects.
 func Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
 	return compile(svc, slices, node, math.MaxUint64)

@@ -22,7 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
-// FrontendKey is what an application connects to. Addr of a NodePort is the
+// FrontendKey is the destination of a connection. Addr of a NodePort is the
 // unspecified address of its family. Port and Protocol 0 stand for the address
 // itself: see [FrontendAddress].
 type FrontendKey struct {
@@ -110,7 +110,7 @@ type Service struct {
 	Tunnels bool
 }
 
-// ServiceName is what a Service id stands for.
+// ServiceName are the names and policies of a Service id.
 type ServiceName struct {
 	Port          model.PortName
 	Family        model.Family
@@ -135,7 +135,7 @@ type ServicePortName struct {
 // ServicePortName returns the part of the name that identifies.
 func (n ServiceName) ServicePortName() ServicePortName { return ServicePortName{n.Port, n.Family} }
 
-// BackendState tells which sets a backend is in and the endpoint's conditions.
+// BackendState says which sets a backend is in, and has the endpoint's conditions.
 type BackendState uint32
 
 // The bits, numbered as enum bl_backend_state.
@@ -161,7 +161,7 @@ type Backend struct {
 	State      BackendState
 	Generation uint32
 	Weight     uint16
-	// Node is the id of the one that a backend of a Service that tunnels is on; 0 is
+	// Node is the id of the backend's node, where the Service uses the tunnel; 0 is
 	// unknown.
 	Node uint16
 }

@@ -11,7 +11,7 @@ import (
 // nobody owns the frontends that a former agent left without a Service.
 var nobody model.Name
 
-// applyFrontends brings the frontends of a Service to what is desired. New ones
+// applyFrontends brings the frontends of a Service to the desired state. New ones
 // lead to Service ports that are complete.
 func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []model.Name, err error) {
 	var errs []error
@@ -85,7 +85,7 @@ func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend
 	return lost, nil
 }
 
-// dropFrontend takes out a frontend of the Service and returns who waits for it.
+// dropFrontend takes out a frontend of the Service and returns the Services that wait for it.
 func (t *Tables) dropFrontend(svc *service, key FrontendKey) (waiting []model.Name, err error) {
 	if err := t.store.DeleteFrontend(key); err != nil {
 		return nil, fmt.Errorf("frontend %s: %w", key, err)

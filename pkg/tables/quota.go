@@ -47,10 +47,10 @@ func (c Cut) Lost() (list []string) {
 	return list
 }
 
-// Demand is what a Service asks for, on any node.
+// Demand are the entries that a Service asks for, on any node.
 type Demand [resources]uint32
 
-// DemandOf returns what a Service with these slices asks for.
+// DemandOf returns the demand of a Service with these slices.
 func DemandOf(svc *model.Service, list []*model.Slice) Demand {
 	var asked [resources]int
 	for _, family := range model.Families {

@@ -40,7 +40,7 @@ func (t *Tables) SetBounds(b Bounds) {
 // from nothing else, neither from the order in which they came nor from what is in the
 // tables: so they are the same on all nodes with the same endpoints, and after a restart. No
 // namespace gets less than an equal part of what there is, unless it asks for less, and within
-// a namespace no Service; so whoever asks for much yields.
+// a namespace no Service; so it is large demands that are cut.
 
 // plainBound is the bound of a set that has one slot for each endpoint.
 const plainBound = 1
@@ -51,7 +51,7 @@ const (
 	fullOrder  = 24
 )
 
-// ask is what a Service asks for.
+// ask is the demand of a Service.
 type ask struct {
 	want, given Demand // of the other tables; what it has of it
 
@@ -150,7 +150,7 @@ type room struct {
 	all  uint64
 	// touched are the Services that ask for something else since the last Share.
 	touched map[model.Name]struct{}
-	short   bool // the last Share gave somebody less
+	short   bool // in the last Share a Service got less than it asks for
 }
 
 func newRoom(l *Limits) room {
@@ -361,7 +361,7 @@ func (sp *ServicePort) bind(order int) {
 	}
 }
 
-// reason says what a Service gets in place of what it asks for. It has no numbers that
+// reason describes what a Service gets in place of its demand. It has no numbers that
 // change with each endpoint.
 func (a *ask) reason(b *Bounds) string {
 	served := "each endpoint has one slot, without rings and weights"

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// servicePort is what one family of one Service port has in the tables.
+// servicePort are the entries of one family of one Service port in the tables.
 type servicePort struct {
 	id       uint32
 	name     ServiceName
@@ -49,7 +49,7 @@ func (t *Tables) port(name ServiceName) (*servicePort, error) {
 	return sp, nil
 }
 
-// applyPort brings backends, slots and sets of a Service port to what is wanted, and adds
+// applyPort brings backends, slots and sets of a Service port to the desired state, and adds
 // source ranges. Those that go are left until no frontend asks for them.
 func (t *Tables) applyPort(sp *servicePort, want *ServicePort) error {
 	errs := []error{t.putBackends(sp, want), t.putRanges(sp, want.SourceRanges)}

@@ -47,7 +47,7 @@ func (l Limit) Full() error {
 	return &FullError{Table: l.Table, Size: l.Size, Setting: l.Setting}
 }
 
-// Limits of the tables that grow with what is served.
+// Limits are those of the tables that grow with the Services.
 type Limits struct {
 	Services     Limit
 	Backends     Limit
@@ -58,7 +58,7 @@ type Limits struct {
 	NodeIDs      Limit
 }
 
-// Store is where the entries go: the kernel's maps. It is written by one
+// Store holds the entries: the kernel's maps, or a fake in tests. It is written by one
 // goroutine; only Barrier may run beside the other methods.
 //
 // A write that returns an error has left the entry as it was.
@@ -102,7 +102,7 @@ type Store interface {
 	Barrier() error
 }
 
-// Snapshot is what a [Store] holds, in the order of ids.
+// Snapshot is the content of a [Store], in the order of ids.
 type Snapshot struct {
 	Names        map[uint32]ServiceName
 	Services     map[uint32]Service

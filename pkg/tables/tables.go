@@ -11,8 +11,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// Tables keeps a [Store] true to what is wanted. It remembers what reached the
-// store, so a call writes only what differs, and one that failed can be repeated.
+// Tables brings a [Store] to the desired state. It remembers the entries that reached the
+// store, so a call writes only differences, and one that failed can be repeated.
 // It is not safe for concurrent use.
 type Tables struct {
 	store Store
@@ -35,7 +35,7 @@ type Tables struct {
 	orphans orphans
 }
 
-// service is what one Service has in the tables.
+// service are the entries of one Service in the tables.
 type service struct {
 	ports     []ServicePortName
 	frontends map[FrontendKey]struct{}
@@ -52,7 +52,7 @@ type frontend struct {
 	waiting []model.Name
 }
 
-// Retired are ids and slots that no table leads to any more, but a program that
+// Retired are ids and slots that no table refers to any more, but a program that
 // is still running may have read.
 type Retired struct {
 	services []uint32
@@ -98,10 +98,10 @@ func (e *ClashError) Error() string {
 	return fmt.Sprintf("%s %s belongs to service %s already", e.Kind, e.Key, e.Owner)
 }
 
-// Apply brings one Service's entries to what is desired. One entry that fails
+// Apply brings one Service's entries to the desired state. One entry that fails
 // does not hold up the others. The error joins a [ClashError] for each frontend
 // that another Service has and a [FullError] for each table without room; calling
-// Apply again retries only what is missing.
+// Apply again retries only the missing entries.
 //
 // The returned names are other Services that now may get, or have just lost, a
 // frontend: they are to be applied again.
@@ -178,8 +178,8 @@ func (t *Tables) Remove(name model.Name) (affected []model.Name, err error) {
 	return t.Apply(Desired{Name: name})
 }
 
-// Prune removes the Services that wanted does not name, and what a former agent
-// left half done. To be called once every Service has been applied.
+// Prune removes the Services that wanted does not name, and half-written entries of a
+// former agent. To be called once every Service has been applied.
 func (t *Tables) Prune(wanted func(model.Name) bool) (affected []model.Name, err error) {
 	errs := []error{t.clearOrphans()}
 	for _, name := range slices.SortedFunc(maps.Keys(t.owned), model.Name.Compare) {
@@ -283,8 +283,8 @@ func (t *Tables) Usage() []Fill {
 	}
 }
 
-// hasPrecedence reports whether frontend a takes precedence over b: a ClusterIP is given by the
-// cluster, the other addresses are chosen by whoever writes the Service.
+// hasPrecedence reports whether frontend a takes precedence over b: a ClusterIP is assigned by the
+// cluster, the other addresses are chosen by the author of the Service.
 func hasPrecedence(a, b Frontend) bool {
 	return ofCluster(a) && !ofCluster(b)
 }

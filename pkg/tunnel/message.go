@@ -28,7 +28,7 @@ const flagAccepts = 1 << 0
 // code shows that the sender of a message knows a secret.
 type code [16]byte
 
-// message is what agents tell each other.
+// message is a question or an answer between agents.
 type message struct {
 	version, kind, flags uint8
 	nonce                uint64
@@ -36,7 +36,7 @@ type message struct {
 	code                 code // zero unless signed
 }
 
-// head is what a code is made from.
+// head is the input of a code.
 func (m message) head() []byte {
 	b := make([]byte, messageSize-headerSize)
 	b[0], b[1], b[2] = m.version, m.kind, m.flags

@@ -25,11 +25,11 @@ const (
 	secretPeriod = 2 * time.Second
 )
 
-// Mark is what packets carry that have been sent with a secret. The zero Mark is that of nodes
+// Mark is the mark of a secret in tunnel traffic. The zero Mark is that of nodes
 // without a secret.
 type Mark = [8]byte
 
-// Secret is what all nodes of a cluster know and nobody else. The zero Secret is none.
+// Secret is the secret that the nodes of a cluster share. The zero Secret is none.
 type Secret struct{ text string }
 
 // Mark returns what packets carry. The secret cannot be found from it.

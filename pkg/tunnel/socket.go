@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is what messages of one family are sent and received by.
+// socket sends and receives messages of one family.
 type socket struct{ *net.UDPConn }
 
 // origin is where a message has come to.
@@ -43,7 +43,7 @@ func noFamily(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// read returns the next datagram, who has sent it and where to.
+// read returns the next datagram, its source and its destination.
 func (s *socket) read(b []byte) (n int, from netip.AddrPort, to origin, err error) {
 	var control [128]byte
 	n, m, _, from, err := s.ReadMsgUDPAddrPort(b, control[:])

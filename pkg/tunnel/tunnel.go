@@ -1,7 +1,7 @@
-// Package tunnel finds out which nodes accept tunnel traffic, by asking their agents at the
-// tunnel's own port, and answers theirs.
+// Package tunnel probes which nodes accept tunnel traffic (direct server return): it asks their
+// agents at the tunnel's own port, and answers theirs.
 //
-// An answer proves that Beeline runs there, takes part, and that the network lets the
+// An answer proves that Beeline runs there with the tunnel on, and that the network lets the
 // port through. While it is missing, packets reach that node's backends by SNAT.
 package tunnel
 
@@ -42,11 +42,11 @@ const (
 	retry = 10 * time.Second
 )
 
-// Nodes is what the datapath knows of nodes; [nodemap.Table] implements it.
+// Nodes are the datapath's nodes; [nodemap.Table] implements it.
 type Nodes interface {
 	// NodeOf returns the id of the node that has an address; 0 is none.
 	NodeOf(addr netip.Addr) (uint16, error)
-	// Answer returns what was set last.
+	// Answer returns the answer that was set last.
 	Answer(id uint16) nodemap.Answer
 	SetAnswer(id uint16, addr netip.Addr, answer nodemap.Answer)
 }
@@ -92,7 +92,7 @@ type peer struct {
 	missing int       // questions since the last answer that have timed out
 }
 
-// New returns a prober that asks nobody yet.
+// New returns a prober, which asks no node before Run.
 func New(o Options) *Prober {
 	return &Prober{
 		opts:     o,
@@ -345,7 +345,7 @@ func (p *Prober) receive(s *socket) {
 	}
 }
 
-// reply answers a node. One that asks without a secret that is accepted here is told no.
+// reply answers a node; with no, when the question has no secret that is accepted here.
 func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to origin) {
 	now := time.Now()
 	p.mu.Lock()
@@ -388,7 +388,7 @@ func (p *Prober) heard(id uint16, m message) {
 	peer.next = time.Now().Add(p.pause(peer))
 }
 
-// say notes what a node has said. The caller has the lock.
+// say records the answer of a node. The caller has the lock.
 func (p *Prober) say(peer *peer, answer nodemap.Answer) {
 	if peer.answer == answer {
 		return

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Fault is what is wrong at one place of a file.
+// Fault is an error at one place of a file.
 type Fault struct {
 	File     string // name as people know it
 	Document int    // counted from 1; 0 is the file as a whole
@@ -33,7 +33,7 @@ func (f *Fault) Error() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// MaxFaults is how many faults of one file are told.
+// MaxFaults is how many faults of one file are reported.
 const MaxFaults = 20
 
 // InFile returns the first of faults with their file filled in, and how many

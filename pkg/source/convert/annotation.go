@@ -11,7 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// The annotations that are read. Unknown ones are nobody's business.
+// The annotations that are read. Others are ignored.
 const (
 	// AnnotationAlgorithm, of a Service, is one of [model.Algorithms].
 	AnnotationAlgorithm = "service.beeline.io/algorithm"

@@ -1,5 +1,5 @@
 // Package convert turns Kubernetes API objects into Beeline's model and holds
-// the rules of what is not served.
+// the rules for objects that are not served.
 //
 // The functions are pure. Values that the API server would reject, but that an
 // older one let in, are skipped one by one, so that they cost an object no more

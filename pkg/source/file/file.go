@@ -348,7 +348,7 @@ func (s *Source) noteRejected(rejected map[string][]error) {
 	s.rejected = rejected
 }
 
-// Errors returns what is wrong now: with the folder, its watch and the state
+// Errors returns the present errors: of the folder, its watch and the state
 // file, then with each file, by name. Those of files are of type [*yamldoc.Fault]. It
 // may be called from any goroutine.
 func (s *Source) Errors() []error {

@@ -15,10 +15,10 @@ import (
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
-// portsInterval passes between two looks at the settings: the kernel tells of no change.
+// portsInterval passes between two reads of the settings: the kernel reports no change.
 const portsInterval = time.Second
 
-// FollowSourcePorts tells which source ports the node's kernel gives to connections of its own
+// FollowSourcePorts reports the ephemeral port range, which the kernel uses for connections of its own
 // processes, and which are reserved, whenever that changes, until ctx ends.
 func FollowSourcePorts(ctx context.Context, tell func(bpfmap.SourcePorts)) {
 	followSourcePorts(ctx, "/proc/sys/net/ipv4", tell)
