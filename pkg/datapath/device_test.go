@@ -308,7 +308,7 @@ func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 	})
 }
 
-func TestQdiscThatSomebodyCameToUseStays(t *testing.T) {
+func TestQdiscInUseStays(t *testing.T) {
 	opts, l := withUplink(t)
 	opts.TC = datapath.TCClsact
 	attach(t, opts)

@@ -125,9 +125,9 @@ func TestForwarding(t *testing.T) {
 	l.eventuallyNodes("here* n1 n3")
 }
 
-// TestPeersAreFollowedWhenAsked: a source that can be spared the nodes is asked for them
+// TestNodesAreFollowedWhenAsked: a source that can be spared the nodes is asked for them
 // when the first Service wants the tunnel, and what a former agent knew serves until then.
-func TestPeersAreFollowedWhenAsked(t *testing.T) {
+func TestNodesAreFollowedWhenAsked(t *testing.T) {
 	maps := newMaps(t) // and the answers of nodes, which only the map of the kernel has
 	run := func(name string, fn func(t *testing.T, l *loop, asked chan bool)) {
 		t.Run(name, func(t *testing.T) {

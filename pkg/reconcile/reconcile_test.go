@@ -266,7 +266,7 @@ func (s *stubborn) PutFrontend(key tables.FrontendKey, f tables.Frontend) error 
 	return s.Store.PutFrontend(key, f)
 }
 
-func TestWhatFailedIsTriedAgainAndHoldsUpNobody(t *testing.T) {
+func TestFailedServiceIsRetriedAlone(t *testing.T) {
 	broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}
 	broken.times.Store(4)
 	l := start(t, newStore(t), func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{})

@@ -13,7 +13,7 @@ const (
 	Passed  Effect = "passed" // left to others, untouched
 )
 
-// Reason is a counter of connections or packets by what became of them and why.
+// Reason is a counter of connections or packets by their outcome and its reason.
 type Reason struct {
 	Name   string // as in metrics
 	Count  uint64

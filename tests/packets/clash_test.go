@@ -60,10 +60,10 @@ func goesOn(s *lab.Socket, network string) error {
 	return echo(s, "again")
 }
 
-// TestSomebodyElseTranslatesToo: the node's connection tracking gives a client's
+// TestNetfilterTranslatesToo: the node's connection tracking gives a client's
 // connection the node's address, as kube-proxy has it do, and the very port that a client
 // of Beeline comes from. Both have the same endpoint, which sees two clients.
-func TestSomebodyElseTranslatesToo(t *testing.T) {
+func TestNetfilterTranslatesToo(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
 	for _, mode := range []string{"off", "native"} {

@@ -16,7 +16,7 @@ kind: KubeProxyConfiguration
 {{- end }}
 {{- end -}}
 
-{{- /* What the agents must be started again for when it changes. */ -}}
+{{- /* The settings whose change restarts the agents. */ -}}
 {{- define "beeline.configChecksum" -}}
 {{- $config := include "beeline.configFile" . -}}
 {{- with .Values.existingKubeProxyConfigMap.name -}}

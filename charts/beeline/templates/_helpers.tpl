@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* The agents serve metrics to other hosts only when somebody is to ask for them. */ -}}
+{{- /* The agents serve metrics to other hosts only when a monitor is enabled. */ -}}
 {{- define "beeline.metricsAddress" -}}
 {{- $m := .Values.metrics -}}
 {{- $address := default (ternary "0.0.0.0" "127.0.0.1" (or $m.podMonitor.enabled $m.serviceMonitor.enabled)) $m.address -}}

@@ -18,13 +18,13 @@ import (
 // The exit codes.
 const (
 	ExitOK         = 0
-	ExitNotFound   = 1 // what was asked for is not there
+	ExitNotFound   = 1 // the object does not exist
 	ExitUsage      = 2 // unknown command or flag, wrong argument
 	ExitNoDatapath = 3 // nothing is pinned where the maps were looked for
 	ExitFailure    = 4 // anything else: missing rights, a failed read or write
 )
 
-// Env is what the command has of the process that runs it.
+// Env is the command's environment: streams and clock.
 type Env struct {
 	Out io.Writer
 	Err io.Writer
