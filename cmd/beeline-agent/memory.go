@@ -10,7 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// leastHeap is what the Go heap is left however little memory there is.
+// leastHeap is the least limit of the Go heap, however little memory there is.
 const leastHeap = 32 << 20
 
 // limitHeap keeps the Go heap within the limit of the agent's cgroup, bytes, to which the

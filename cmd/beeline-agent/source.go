@@ -62,7 +62,7 @@ func newSource(c *config.Settings, sink source.Sink) (services, error) {
 	return services{run: src.Run, record: event.Discard}, nil
 }
 
-// nodeSink is a sink that tells of the Node object.
+// nodeSink is a sink that also hands on the Node object.
 type nodeSink struct {
 	source.Sink
 	given   []netip.Addr // go before the Node's

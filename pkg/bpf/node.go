@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// nodeWord is what of a node is stored at once.
+// nodeWord are the fields of a node that are stored at once.
 type nodeWord struct{ flags, answer uint32 }
 
 // Load returns by one load what the programs read at once.

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// UDPSocket is what finds a connected UDP socket in its network namespace.
+// UDPSocket identifies a connected UDP socket in its network namespace.
 type UDPSocket struct {
 	Local, Peer netip.AddrPort
 	Cookie      uint64

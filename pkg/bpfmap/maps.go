@@ -377,7 +377,7 @@ func pin(path string, kernelMap *ebpf.Map) error {
 	if same, err := samePin(path, kernelMap); err != nil || same {
 		return err
 	}
-	// A pin is replaced by renaming over it: whoever opens the path finds one of the
+	// A pin is replaced by renaming over it: a process that opens the path finds one of the
 	// two.
 	fresh := path + "_new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {

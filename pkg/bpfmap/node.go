@@ -10,7 +10,7 @@ import (
 // maxNodes is the number of nodes for which there is room, and one: no node has id 0.
 const maxNodes = bpf.SockBlNodeLimitBL_NODE_MAX
 
-// ChangeNodes calls fn with the entries of nodes by id, which nobody else changes meanwhile. It
+// ChangeNodes calls fn with the entries of nodes by id, which do not change meanwhile. It
 // may be called beside all other methods.
 func (m *Maps) ChangeNodes(fn func(nodes []bpf.SockBlNodeEntry)) {
 	m.nodeMu.Lock()

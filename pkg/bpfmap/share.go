@@ -31,7 +31,7 @@ func (m *Maps) MaxFlows() int { return int(m.BlFlow.MaxEntries() / 2) }
 // have established by UDP or SCTP, or by TCP in the tunnel, as a part of all.
 const sourceShare = 4
 
-// setSourceShare tells the programs of how many flows a network has its share.
+// setSourceShare sets the share of a network, in flows, for the programs.
 func (m *Maps) setSourceShare() {
 	e := m.Entries.SourceShare
 	if e.Seed == 0 {

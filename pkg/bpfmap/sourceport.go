@@ -13,7 +13,7 @@ type SourcePorts struct {
 // DefaultSourcePorts are Linux's.
 var DefaultSourcePorts = SourcePorts{LocalMin: 32768, LocalMax: 60999}
 
-// SetSourcePorts tells the programs which source ports are others'. A new flow may meet a part
+// SetSourcePorts sets the source ports that SNAT avoids. A new flow may meet a part
 // of a change. It may be called beside all other methods.
 func (m *Maps) SetSourcePorts(p SourcePorts) {
 	e := m.Entries.SourcePort

@@ -51,7 +51,7 @@ func (c *Config) Configz() map[string]any {
 	}
 }
 
-// section is what kube-proxy keeps once for each of its modes. That of the mode in
+// section holds the settings that kube-proxy has once for each of its modes. That of the mode in
 // force counts.
 type section struct {
 	name                      string

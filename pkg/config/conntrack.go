@@ -31,7 +31,7 @@ func trackedMax(c *kubeproxyconfig.KubeProxyConntrackConfiguration, cores int) i
 }
 
 // flowEntries returns the size of the flow table where connection tracking says it, else 0.
-// It does only where somebody has chosen its size: unlike netfilter's table the kernel makes
+// It does only where its size was configured: unlike netfilter's table the kernel makes
 // this one in full at once, and only clients outside of the node use it.
 func flowEntries(c *kubeproxyconfig.KubeProxyConntrackConfiguration) uint32 {
 	if *c.MaxPerCore == defaultConntrackMaxPerCore && *c.Min == defaultConntrackMin {

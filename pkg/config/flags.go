@@ -84,7 +84,7 @@ func (a address) Set(s string) error {
 
 func (a address) Type() string { return "ip:port" }
 
-// apply sets the flags that were given in c and tells c of them.
+// apply sets the flags that were given in c and records them there.
 func (f *Flags) apply(c *Config) error {
 	target := newFlagSet(c)
 	var errs []error

@@ -15,7 +15,7 @@ import (
 var kubeProxyAPIVersion = kubeproxyconfig.SchemeGroupVersion.String()
 
 // Load returns what the files of --config say, with the flags that were given set over
-// them, and defaults where neither says anything. The error tells everything that is
+// them, and defaults where neither says anything. The error names everything that is
 // wrong with the files' form; [Config.Settings] checks the values.
 func (f *Flags) Load() (*Config, error) {
 	c := &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}

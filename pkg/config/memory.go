@@ -27,7 +27,7 @@ const (
 	limitPart = 4
 )
 
-// connectionMemory is what a connection of a client outside of the node takes: two entries of
+// connectionMemory is the memory of a connection of a client outside of the node: two entries of
 // bl_flow, and its part of the tables whose sizes are in proportion to that. TestTableMemory
 // measures it.
 const connectionMemory = 512
@@ -38,7 +38,7 @@ const (
 	maxConnections = maxTracked
 )
 
-// memory is what there is, in bytes.
+// memory is the memory of the machine, in bytes.
 type memory struct {
 	machine uint64
 	limit   uint64 // of the agent's cgroup; 0 is none

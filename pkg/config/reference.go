@@ -17,7 +17,7 @@ type Field struct {
 	Path string
 	// Flag is the name of the flag that sets it; "" is none.
 	Flag string
-	// Usage is what --help says of the flag.
+	// Usage is the flag's text in --help.
 	Usage string
 	// Default is the value in JSON; "" is none, or one that depends on something else.
 	Default string

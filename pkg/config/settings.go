@@ -46,7 +46,7 @@ type Settings struct {
 	// Forwarding is how packets of Services which do not say it reach backends on other
 	// nodes.
 	Forwarding model.Forwarding
-	// TunnelPort is the UDP port of the tunnel; 0: this node takes no part in it.
+	// TunnelPort is the UDP port of the tunnel; 0: this node has no tunnel.
 	TunnelPort uint16
 
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
@@ -78,11 +78,11 @@ type Settings struct {
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 
-	// HealthzAddress and MetricsAddress are what the servers listen on; "" is none.
+	// HealthzAddress and MetricsAddress are the servers' addresses; "" is none.
 	HealthzAddress, MetricsAddress string
 }
 
-// Settings checks the configuration. The error tells everything that is wrong, each
+// Settings checks the configuration. The error names everything that is wrong, each
 // with the flag, or the file and the field, and what is allowed.
 func (c *Config) Settings() (*Settings, error) {
 	s := &Settings{Config: c}

@@ -32,7 +32,7 @@ func (h Host) Tracks() (bool, error) {
 	return n > 0, nil
 }
 
-// Follow tells once a second whether connections are tracked, until ctx ends. Where that
+// Follow reports once a second whether connections are tracked, until ctx ends. Where that
 // cannot be seen, there are some.
 func (h Host) Follow(ctx context.Context, told func(some bool) error) {
 	logged := false

@@ -20,7 +20,7 @@ import (
 // SyncDevices attaches the programs for packets to the devices that face clients
 // or other nodes, and detaches them from those that no longer do, whatever was known of
 // them. Before [Datapath.Attach] it does nothing. A device that cannot be attached to keeps
-// no other from being served; the error tells of all of them.
+// no other from being served; the error names all of them.
 func (d *Datapath) SyncDevices(ctx context.Context) error { return d.sync(ctx, true, true) }
 
 // FollowDevices does so when devices, addresses or routes change and after a value from

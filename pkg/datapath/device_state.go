@@ -17,7 +17,7 @@ const (
 	// A device that could not be attached to is tried again after firstRetry, and after
 	// twice the time each time, up to lastRetry.
 	firstRetry, lastRetry = time.Second, 2 * time.Minute
-	// checkPeriod is how often all devices are looked at, for what nobody has told of.
+	// checkPeriod is how often all devices are looked at, for changes without an event.
 	checkPeriod = 10 * time.Minute
 	// logLines is how many devices a sync logs the faults of.
 	logLines = 10
@@ -192,7 +192,7 @@ func (d *Datapath) tellFaults(whole error) error {
 	return errors.Join(append(errs, d.deviceMap.SetFaults(faults))...)
 }
 
-// DeviceCount is a kind of device: what it is for, and whether it is served.
+// DeviceCount is a kind of device: its role, and whether it is served.
 type DeviceCount struct {
 	Role   string
 	Served bool

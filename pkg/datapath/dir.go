@@ -140,7 +140,7 @@ func MountCgroup2() (path string, mounted bool, err error) {
 }
 
 // UnmountCgroup2 undoes [MountCgroup2] and reports what it removed, "" when there is
-// nothing to undo. A mount that somebody uses stays, and so does the empty folder: to remove
+// nothing to undo. A mount in use stays, and so does the empty folder: to remove
 // it would end the mounts on it in all other mount namespaces.
 func UnmountCgroup2() (removed string, err error) {
 	if !isMountPoint(ownCgroup2) {

@@ -98,7 +98,7 @@ func removeLink(path string) error {
 		return fmt.Errorf("open pin %s: %w", path, err)
 	}
 	defer pinned.Close()
-	// Where a cgroup or a device is gone, so is what was attached to it.
+	// Where a cgroup or a device is gone, so are the programs attached to it.
 	if err := pinned.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) && !errors.Is(err, ebpf.ErrNotSupported) && !gone(err) {
 		return fmt.Errorf("detach %s: %w", path, err)
 	}

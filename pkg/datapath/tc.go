@@ -247,7 +247,7 @@ func (d direction) attachFilter(ifindex int, name string, program *ebpf.Program)
 }
 
 // detachFilters removes our filters from a device, and its qdisc when that is ours
-// and nobody else uses it. It reports whether there was a filter.
+// and it has no other user. It reports whether there was a filter.
 func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
 	others := 0
 	for _, d := range directions {

@@ -124,7 +124,7 @@ func (w *watch) route(u *netlink.RouteUpdate) bool {
 	return true
 }
 
-// changes are what differs from the last look.
+// changes are the differences from the last look.
 type changes struct {
 	all   bool
 	links map[int]bool
@@ -178,7 +178,7 @@ func (w *watch) set(err error, take func(), again *bool) {
 	take()
 }
 
-// readLinks reads all devices. A change that comes meanwhile is told of by the kernel after
+// readLinks reads all devices. The kernel reports a change that comes meanwhile after
 // it, and may already be in the list.
 func (w *watch) readLinks() error {
 	w.mu.Lock()

@@ -19,7 +19,7 @@ type faultEntry struct {
 	Error       [208]int8
 }
 
-// Fault is a device that could not be attached to, and what it is for.
+// Fault is a device that could not be attached to, and its role.
 type Fault struct {
 	Ifindex int // 0: the devices could not be looked at
 	Name    string

@@ -30,7 +30,7 @@ type Event struct {
 	Type    Type
 	// Reason is one word why, Action one word what was being done.
 	Reason, Action string
-	// Fault is what is wrong with the Service, in the same words on every node: all events
+	// Fault is the fault of the Service, in the same words on every node: all events
 	// of one reason and fault are one object.
 	Fault string
 	// Note is a sentence for people.

@@ -15,7 +15,7 @@ import (
 // interval is how often a lock that another process holds is tried again.
 const interval = 20 * time.Millisecond
 
-// Exclusive locks an open file or folder, and waits until ctx ends for somebody else who
+// Exclusive locks an open file or folder, and waits until ctx ends for another process that
 // has it. Closing the file unlocks it. The error wraps [unix.EWOULDBLOCK] and the cause of
 // ctx's end when the lock was held until then; a lock that is free is had even when ctx has
 // ended.

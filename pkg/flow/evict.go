@@ -41,7 +41,7 @@ type evictions struct {
 // recently is how long an eviction counts for the rate that people are shown.
 const recently = time.Minute
 
-// sample is what had been evicted at a time.
+// sample is the number of flows evicted up to a time.
 type sample struct {
 	at                    time.Time
 	established, halfOpen uint64

@@ -10,7 +10,7 @@ import (
 // untrackedFor is how long the programs take it that nothing is tracked.
 const untrackedFor = 3 * time.Second
 
-// SetTracking tells the programs whether netfilter tracks connections in the node's
+// SetTracking stores for the programs whether netfilter tracks connections in the node's
 // network namespace. They take it that there are some unless told otherwise within the
 // last two seconds. It may be called beside all other methods.
 func (t Table) SetTracking(some bool) error {

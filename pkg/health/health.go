@@ -23,7 +23,7 @@ type Options struct {
 	Timeout time.Duration
 	// WithoutNode says that there is no cluster and so no Node object.
 	WithoutNode bool
-	// Answered is told of each answer, by page: "healthz", "livez", "startupz".
+	// Answered is called for each answer, by page: "healthz", "livez", "startupz".
 	Answered func(page string, code int)
 }
 

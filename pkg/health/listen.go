@@ -25,7 +25,7 @@ const shutdownTime = 2 * time.Second
 
 // Listener is a server of pages about the agent.
 type Listener struct {
-	// Name is what messages call it.
+	// Name is its name in messages.
 	Name string
 	// Address is IP and port; empty is off.
 	Address string

@@ -188,7 +188,7 @@ func anyAddress(f model.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// complain tells, once, why an address cannot be listened on; without an event if that has
+// complain logs, once, why an address cannot be listened on; without an event if that has
 // been told before.
 func (s *Services) complain(name checkName, server *server, addr netip.Addr, err error, toldBefore bool) {
 	if server.told[addr] == err.Error() {

@@ -62,7 +62,7 @@ func (f legacyFamily) inUse() ([]string, error) {
 const xtablesLock = "/run/xtables.lock"
 
 // lockXtables takes the lock and waits for it until ctx ends. Where there is no such
-// folder, as in a container without the host's, there is nobody to share it with.
+// folder, as in a container without the host's, no program shares it.
 func lockXtables(ctx context.Context) (unlock func(), err error) {
 	file, err := os.OpenFile(xtablesLock, os.O_CREATE|os.O_RDONLY, 0o600)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {

@@ -2,7 +2,7 @@ package kubeproxy
 
 import "slices"
 
-// rule is what has to be known of a rule to tell whose it is.
+// rule are the parts of a rule that show to which program it belongs.
 type rule struct {
 	// id names the rule in its chain: a handle, or where it is.
 	id uint64
@@ -101,11 +101,11 @@ func newUses(table ruleset) *uses { return &uses{table: table, seen: make(map[st
 
 func (u *uses) has(chain string) bool { return u.seen[chain] }
 
-// marks reports whether somebody else has packets marked, which
+// marks reports whether another program has packets marked, which
 // postroutingChain has to masquerade.
 func (u *uses) marks() bool { return u.seen[markChain] }
 
-// keep notes a chain and what it needs.
+// keep notes a chain and the chains it needs.
 func (u *uses) keep(chain, by string) error {
 	if u.seen[chain] {
 		return nil

@@ -60,7 +60,7 @@ const hookForward = 2
 // hookChains are the names of the chains by hook.
 var hookChains = [xtHooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
-// newTable reads a table from what the kernel tells of it and its entries.
+// newTable reads a table from the kernel's description of it and its entries.
 func newTable(name string, layout xtLayout, info *xtInfo, entries []byte) (*xtTable, error) {
 	t := &xtTable{
 		tableName: name, layout: layout,

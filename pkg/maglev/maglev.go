@@ -19,7 +19,7 @@ import (
 )
 
 // Sizes are the ring sizes to choose from: primes, as the orders of preference
-// need them, each just below a power of two, which is what slots are allocated in.
+// need them, each just below a power of two, the unit in which slots are allocated.
 var Sizes = []uint32{
 	251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071, 262139, 524287,
 	1048573, 2097143,

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// names are what people call the values of a type, in order. The zero value is the default,
+// names are the names of the values of a type, in order. The zero value is the default,
 // which has no name.
 type names[T ~uint8] []string
 

@@ -15,7 +15,7 @@ type endpoint struct {
 	ready, serving, terminating, onNode bool
 }
 
-// draining says that the endpoint is on its way out but still answers: it is
+// draining says that the endpoint is terminating but still serves: it is
 // used when there is no Ready one.
 func (e *endpoint) draining() bool { return e.serving && e.terminating }
 

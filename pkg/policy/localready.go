@@ -6,7 +6,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// HealthCheck is what one family of a Service tells load balancers that ask whether this
+// HealthCheck is the answer of one family of a Service to load balancers that ask whether this
 // node has endpoints.
 type HealthCheck struct {
 	Service model.Name

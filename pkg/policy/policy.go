@@ -13,7 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// Kind is what happens to a connection that meets a set.
+// Kind is the outcome of a connection to a set.
 type Kind uint8
 
 // The kinds of a set.

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// rank is what an endpoint is ordered by, and its place among those that are listed.
+// rank is the sort key of an endpoint, and its place among those that are listed.
 // Numbers compare several times faster than netip's types.
 type rank struct {
 	high, low uint64 // of the address

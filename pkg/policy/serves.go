@@ -6,7 +6,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// Serves reports whether an endpoint is one that serves a port of svc, be it on its way out
+// Serves reports whether an endpoint is one that serves a port of svc, be it terminating
 // or none that this node would choose: what is connected to it may stay. slices are all the
 // slices of the Service.
 func Serves(svc *model.Service, port model.PortName, endpoint netip.AddrPort, slices []*model.Slice) bool {

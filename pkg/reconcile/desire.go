@@ -97,7 +97,7 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 	return faults
 }
 
-// complement returns the Service with what it leaves to the configuration.
+// complement returns the Service with the configuration's defaults filled in.
 func (r *Reconciler) complement(svc *model.Service) *model.Service {
 	algorithm, forwarding := cmp.Or(svc.Algorithm, r.opts.Algorithm, model.Random), r.forwarding(svc)
 	if svc.Algorithm == algorithm && svc.Forwarding == forwarding {
@@ -129,7 +129,7 @@ func short(faults []model.Fault) int {
 	return 0
 }
 
-// noteFaults tells of the faults of a Service unless they are those of before.
+// noteFaults reports the faults of a Service when they have changed.
 func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
 	if slices.Equal(r.faults[name], faults) {
 		return

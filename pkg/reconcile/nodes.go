@@ -46,7 +46,7 @@ func (n *nodes) want(name model.Name, tunnels bool) {
 	n.set = n.set || n.matter() != before
 }
 
-// take takes what a source tells of nodes.
+// take takes a source's update of nodes.
 func (n *nodes) take(u *source.Update) {
 	for _, node := range u.PutNodes {
 		n.known[node.Name] = node

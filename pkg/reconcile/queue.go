@@ -7,7 +7,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
-// trigger is what once made a slice change.
+// trigger is the time of the change that a slice followed.
 type trigger struct {
 	family model.Family
 	time   time.Time

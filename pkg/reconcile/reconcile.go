@@ -248,7 +248,7 @@ func (r *Reconciler) dropSlice(slice model.Name) {
 	r.touch(name)
 }
 
-// setLocalNode takes what a source tells of the node. Its name is the agent's own.
+// setLocalNode takes a source's update of the node. Its name is the agent's own.
 func (r *Reconciler) setLocalNode(n model.LocalNode) {
 	n.Name = r.localNode.Name
 	n.Addrs = model.PreferAddrs(r.opts.LocalNode.Addrs, n.Addrs)

@@ -56,7 +56,7 @@ func (r *Reconciler) tell(s *result) {
 	}
 }
 
-// measure tells what is measured of a sync.
+// measure hands the measurements of a sync to the metrics.
 func (r *Reconciler) measure(s *result) {
 	m, end := r.opts.Metrics, s.Start.Add(s.Duration)
 	m.Synced(end, s.Duration, s.Pending, s.Stuck)

@@ -11,7 +11,7 @@ import (
 )
 
 // The pause before what failed is tried again doubles from retryMin to retryMax, for each
-// task by itself: a Service that waits for an address of another one holds up nobody.
+// task by itself: a Service that waits for an address of another one holds up no other.
 const (
 	retryMin = 100 * time.Millisecond
 	retryMax = 30 * time.Second

@@ -29,7 +29,7 @@ const (
 	minRetry, maxRetry = time.Second, time.Minute
 )
 
-// Handlers are told of each change, and say whether it is to be acted upon. They are
+// Handlers get each change, and decide whether it is to be acted upon. They are
 // called from several goroutines and must not wait: the kernel keeps only so many changes.
 // What nil is for is not followed.
 type Handlers struct {

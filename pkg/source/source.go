@@ -29,7 +29,7 @@ type Update struct {
 	// there: it keeps its addresses and its zone.
 	LocalNodeGone bool
 	// ServiceCIDRs replace those known of the cluster, in which an address without a
-	// Service belongs to nobody; nil leaves them.
+	// Service is dropped; nil leaves them.
 	ServiceCIDRs []netip.Prefix
 }
 

@@ -22,7 +22,7 @@ type Agent struct {
 	// Evicted are the flows that the kernel has taken out of a full table since Started, as
 	// far as is known.
 	Evicted Evicted
-	// TunnelPort is the UDP port of the tunnel; 0: the node takes no part in it.
+	// TunnelPort is the UDP port of the tunnel; 0: the node has no tunnel.
 	TunnelPort uint16
 	// KeepsSockets: the kernel cannot destroy connected UDP sockets whose endpoint is gone.
 	KeepsSockets bool

@@ -130,7 +130,7 @@ func (w *wantedSet) bounded(weights []uint32) []uint32 {
 	return reduce(bound(weights, uint64(w.bound)-uint64(len(weights))))
 }
 
-// content is what the slots of a set are made of.
+// content is the input from which the slots of a set are filled.
 type content struct {
 	layout  layout
 	size    uint32   // of a ring

@@ -146,7 +146,7 @@ const (
 	Serving
 	Terminating
 	OnNode
-	// NoNew is of weight 0: what it serves goes on.
+	// NoNew is of weight 0: its connections go on.
 	NoNew
 )
 

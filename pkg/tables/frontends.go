@@ -8,7 +8,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// nobody owns the frontends that a former agent left without a Service.
+// the frontends that a former agent left without a Service have no owner.
 var nobody model.Name
 
 // applyFrontends brings the frontends of a Service to the desired state. New ones

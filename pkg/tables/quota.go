@@ -91,7 +91,7 @@ const (
 	namespacePart = 4
 )
 
-// serviceLeast is what a Service may have of a small table.
+// serviceLeast is the least bound of a Service, in entries of a small table.
 const serviceLeast = 1024
 
 // quota shares out one table.
@@ -117,7 +117,7 @@ func newQuotas(l *Limits) (q [resources]quota) {
 // service returns what one Service gets at most.
 func (q *quota) service() uint32 { return min(q.Size, max(q.Size/servicePart, serviceLeast)) }
 
-// bounded returns what a Service gets of what it asks for when there is room for all.
+// bounded returns the part of a Service's demand that it gets when there is room for all.
 func (q *quota) bounded(want uint32) uint32 {
 	if q.whole && want > q.service() {
 		return 0
@@ -256,7 +256,7 @@ func (r *room) sharePart(of resource, names []model.Name, part uint64) map[model
 	return given
 }
 
-// cut takes from what a Service wants to have what it does not get, and says so.
+// cut reduces the desired state of a Service to its share, and records that.
 func (r *room) cut(a *ask, d *Desired) (faults []model.Fault) {
 	var all Cut
 	for of := range resources {

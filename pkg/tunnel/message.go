@@ -5,7 +5,7 @@ import "encoding/binary"
 // A message is a Geneve packet (RFC 8926) with the flag for control, no options, and 16 bytes:
 // what is asked for or answered, and a number by which an answer finds its question. 16 more
 // bytes show that its sender knows the cluster's secret. Version 1 has none of these, and an
-// answer to it neither: an answer is as long as the question, nobody gets more than they sent.
+// answer to it neither: an answer is as long as the question, so it amplifies no traffic.
 const (
 	headerSize  = 8
 	messageSize = headerSize + 16

@@ -40,7 +40,7 @@ type AgentOptions struct {
 	Sizes             bpfmap.Sizes // of the tables; [Sizes] unless given
 }
 
-// Agent is what beeline-agent runs, in the test process: it takes manifests from
+// Agent are the parts of beeline-agent in the test process: it takes manifests from
 // the test and tells when they are served.
 type Agent struct {
 	t          testing.TB
@@ -149,7 +149,7 @@ func (a *Agent) SyncDevices() error { return a.datapath.SyncDevices(a.t.Context(
 // Maps returns the maps in the kernel.
 func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }
 
-// Sink returns where a source hands over what it sees.
+// Sink returns the agent's sink, for a source.
 func (a *Agent) Sink() source.Sink { return a.reconciler }
 
 // serves reports whether an endpoint serves the Service of an id.

@@ -9,7 +9,7 @@ import (
 )
 
 // Connect connects the socket and waits for the outcome. The error is that of
-// connect(), plain; it wraps [ErrNothing] when nobody answered.
+// connect(), plain; it wraps [ErrNothing] when no answer came.
 func (s *Socket) Connect(to netip.AddrPort) error { return s.ConnectWithin(to, patience) }
 
 // StartConnect begins to connect the socket, without waiting for the outcome. The error is
@@ -52,7 +52,7 @@ func (s *Socket) Option(level, option int) (int, error) {
 	return unix.GetsockoptInt(s.fd, level, option)
 }
 
-// TCPInfo returns what the kernel tells of a TCP connection.
+// TCPInfo returns the kernel's TCP_INFO of a connection.
 func (s *Socket) TCPInfo() (*unix.TCPInfo, error) {
 	return unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 }

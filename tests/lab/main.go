@@ -74,7 +74,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// place is what belongs to one run of a test binary.
+// place are the resources of one run of a test binary.
 type place struct {
 	cgroup string
 	bpffs  string

@@ -107,8 +107,8 @@ func (p *Process) Ended() bool {
 // Output returns what the process wrote, to standard output and error.
 func (p *Process) Output() string { return p.output.String() }
 
-// Output runs a program to its end and returns what it wrote to standard output.
-// The error has what it wrote to standard error; see [exec.ExitError].
+// Output runs a program to its end and returns its standard output.
+// The error has its standard error; see [exec.ExitError].
 func (n *Namespace) Output(name string, args ...string) (string, error) {
 	n.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -141,7 +141,7 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
-// Eventually waits for what nobody tells of. The test fails when it does not come, see
+// Eventually polls for a condition. The test fails when it does not come, see
 // [wait.Until].
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()

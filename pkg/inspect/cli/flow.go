@@ -228,7 +228,7 @@ func sourceText(f inspect.Flow) string {
 	return source(f) + " (the client)"
 }
 
-// deletion is what flow delete prints.
+// deletion is the output of flow delete.
 type deletion struct {
 	Deleted int `json:"deleted"`
 }

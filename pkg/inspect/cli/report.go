@@ -73,7 +73,7 @@ type reportPart struct {
 }
 
 // writeReport writes the archive, whose files are in the folder dir. The error is one of
-// writing: what cannot be read is told in errors.txt.
+// writing: read errors go to errors.txt.
 func (c *command) writeReport(to io.Writer, dir string, flows bool) error {
 	zip := gzip.NewWriter(to)
 	archive := tar.NewWriter(zip)

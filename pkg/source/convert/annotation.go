@@ -25,7 +25,7 @@ const (
 	AnnotationWeight = "service.beeline.io/weight"
 )
 
-// Annotations are the annotations that count; whoever runs the cluster or the machine
+// Annotations are the annotations that are read; the operator of the cluster or the machine
 // decides about them. Others of Beeline's are faults of their objects.
 type Annotations []string
 

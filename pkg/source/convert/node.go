@@ -57,7 +57,7 @@ func podRanges(spec *corev1.NodeSpec) []netip.Prefix {
 	return ranges
 }
 
-// taintToBeDeleted is what the cluster autoscaler puts on a node that it is about
+// taintToBeDeleted is the taint of a node that the cluster autoscaler is about
 // to delete (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 

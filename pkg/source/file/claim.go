@@ -35,7 +35,7 @@ type placed struct {
 	path string
 }
 
-// assignment is what a Service was given because it did not choose.
+// assignment are the addresses and ports assigned to a Service that did not choose.
 type assignment struct {
 	// ClusterIPs are those of the families whose address is not in the manifest.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`

@@ -15,7 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
-// content is what a file declares: valid by itself, with the API's defaults
+// content are the objects of a file: valid by itself, with the API's defaults
 // filled in. It is not changed after it was decoded.
 type content struct {
 	raw     []byte

@@ -42,7 +42,7 @@ type Options struct {
 	// StateFile keeps what was assigned and each file's last good content over a
 	// restart. Its folder must exist. "" keeps nothing.
 	StateFile string
-	// ServiceRanges are what cluster IPs are assigned from, at most one of each
+	// ServiceRanges are the ranges of assigned cluster IPs, at most one of each
 	// IP family. The first one's family is that of Services which name none. The sink is
 	// told of those that no Service of another proxy is in.
 	ServiceRanges []netip.Prefix

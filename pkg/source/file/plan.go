@@ -13,7 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
 
-// catalog is what is served: objects of different files without a clash.
+// catalog are the objects that are served: of different files, without a clash.
 type catalog struct {
 	chosen   map[string]*content // by file name
 	declared map[id]declaration
@@ -61,7 +61,7 @@ type candidate struct {
 // plan returns the catalog that follows prev: of each file the first content
 // that clashes with no other, and the faults of those that do.
 //
-// Who has an address or an object keeps it; among newcomers the file whose name
+// The owner of an address or an object keeps it; among newcomers the file whose name
 // sorts first gets it. Candidates are sorted by file.
 func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*yamldoc.Fault) {
 	faults := map[string][]*yamldoc.Fault{}
@@ -287,7 +287,7 @@ func (b *builder) assignAddrs(o *object, a *assignment) error {
 	return nil
 }
 
-// freeAddr reports whether addr is nobody's cluster IP and has the Service's
+// freeAddr reports whether addr is no Service's cluster IP and has the Service's
 // ports free.
 func (b *builder) freeAddr(o *object, addr netip.Addr) bool {
 	if _, taken := b.next.holders[claim{addr: addr}]; taken {

@@ -11,7 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-// rules is what the configuration says of addresses, ports and annotations.
+// rules are the configuration's ranges of addresses and ports, and its annotations.
 type rules struct {
 	ranges    []addrRange // at most one of a family
 	cidrs     []netip.Prefix

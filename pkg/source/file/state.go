@@ -15,7 +15,7 @@ import (
 // stateVersion changes when an older agent could not read the state file.
 const stateVersion = 1
 
-// state is what outlives a restart.
+// state is the content of the state file, which outlives a restart.
 type state struct {
 	Version int `json:"version"`
 	// Assigned is by "namespace/name" of the Service.

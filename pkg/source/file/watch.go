@@ -40,7 +40,7 @@ func (w *watcher) follow() error {
 	return nil
 }
 
-// channels returns what tells of changes and of failures; nil channels, which
+// channels returns the channels of changes and of failures; nil channels, which
 // tell nothing, while there is no watch.
 func (w *watcher) channels() (<-chan fsnotify.Event, <-chan error) {
 	if w.fs == nil {

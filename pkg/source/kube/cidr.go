@@ -40,7 +40,7 @@ type foreignService struct {
 	clusterIPs []netip.Addr
 }
 
-// ranges tells a sink of the Service CIDRs: those that the configuration gives and those
+// ranges hands a sink the Service CIDRs: those that the configuration gives and those
 // of the cluster.
 //
 // One in which a Service of another proxy has its address is left out: what is no

@@ -45,7 +45,7 @@ const (
 //
 // What is wrong with a Service all nodes see at once. Each has the same name for it, so the
 // first one's event is there when the others come to make it, each after a random part of
-// spread. Who has made an event counts in it how often the same happened again; the others
+// spread. The node that has made an event counts repetitions in it; the others
 // say nothing.
 //
 // client-go has a recorder that makes an event for each node. It brings the generated
@@ -210,7 +210,7 @@ func (r *recorder) send(ctx context.Context, m *message) error {
 		Body(patch).Do(ctx).Error()
 }
 
-// settle notes what has become of a message: it is sent again when the server was away or
+// settle records the outcome of a message: it is sent again when the server was away or
 // the event, which was there, is not any more.
 func (r *recorder) settle(m *message, err error) {
 	r.mu.Lock()

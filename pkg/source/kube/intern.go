@@ -32,7 +32,7 @@ func (in *interner) strings(vs []string) {
 	}
 }
 
-// slice interns in place the strings of a slice that nobody else has yet seen.
+// slice interns in place the strings of a slice that no other goroutine has yet seen.
 func (in *interner) slice(s *model.Slice) {
 	if s == nil {
 		return

@@ -49,13 +49,13 @@ type Options struct {
 	// limit.
 	QPS   float32
 	Burst int
-	// ContentType is what requests are encoded in, "" is protobuf; AcceptContentTypes
+	// ContentType is the encoding of requests, "" is protobuf; AcceptContentTypes
 	// what answers may be, "" is ContentType or JSON.
 	ContentType, AcceptContentTypes string
 
 	// NodeName is the name of this node's Node object.
 	NodeName string
-	// ServiceRanges are Service CIDRs beside those that the cluster tells of.
+	// ServiceRanges are Service CIDRs beside those of the cluster's ServiceCIDR objects.
 	ServiceRanges []netip.Prefix
 	// Annotations are those of Services and EndpointSlices that count.
 	Annotations convert.Annotations
@@ -108,7 +108,7 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Record tells the API server of an event, once Run runs. It may be called at any
+// Record sends an event to the API server, once Run runs. It may be called at any
 // time and does not block.
 func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 

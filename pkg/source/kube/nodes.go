@@ -13,7 +13,7 @@ import (
 )
 
 // nodeFollower follows all Nodes of the cluster once it is asked to: with thousands of
-// nodes that each follow thousands of Nodes, what nobody needs weighs much.
+// nodes that each follow thousands of Nodes, unused fields weigh much.
 type nodeFollower struct {
 	sink      source.Sink
 	reflector *cache.Reflector

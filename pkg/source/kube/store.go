@@ -17,7 +17,7 @@ type object interface {
 	runtime.Object
 }
 
-// store is where a reflector puts what it sees of one kind O. It keeps the models
+// store takes the objects of one kind O from a reflector. It keeps the models
 // M only, shared with the sink, and hands on what differs from what it has: a
 // full list as one change, a change of metadata not at all.
 //

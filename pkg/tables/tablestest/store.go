@@ -127,7 +127,7 @@ func (m *Store) broken(format string, args ...any) {
 	}
 }
 
-// PutServiceName names an id that is in no use, or changes what else is told of its Service port.
+// PutServiceName names an id that is in no use, or changes the other fields of its Service port.
 func (m *Store) PutServiceName(id uint32, name tables.ServiceName) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -111,7 +111,7 @@ func (m *Store) BackendAt(addr netip.AddrPort) (uint32, tables.Backend) {
 	return 0, tables.Backend{}
 }
 
-// Valid is what the programs ask of a remembered backend.
+// Valid is the programs' check of a stored backend reference.
 func (m *Store) Valid(id, generation uint32, member tables.BackendState) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
