@@ -4,10 +4,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -131,7 +135,15 @@ func TestCgroupLimitOfAContainer(t *testing.T) {
 	}
 }
 
-// TestTableMemory prints what the tables take (docs/sizing.md), and holds what a
+// sizingRow is a row of the first table of docs/sizing.md: a machine's memory, the connections
+// that there is room for, and the tables' memory.
+var sizingRow = regexp.MustCompile(`(?m)^\| (\d+) GiB[^|]* \| ([\d,]+) \| (\d+) MiB \|$`)
+
+// perProcessor is what the counters of Service ports take for each processor while there are few
+// of them.
+const perProcessor = 64 << 10
+
+// TestTableMemory holds what the tables take to what docs/sizing.md says, and what a
 // connection takes to the number that sizes follow from.
 func TestTableMemory(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -159,12 +171,36 @@ func TestTableMemory(t *testing.T) {
 	}
 	least, small := sizesOf(1)
 	fixed := memoryOf(small) - uint64(least)*connectionMemory
-	for _, machine := range []uint64{1 << 30, 4 << 30, 64 << 30, 128 << 30} {
+	page, err := os.ReadFile("../../docs/sizing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the counters of processors take beyond those of two, as the page has it.
+	others := uint64(max(0, ebpf.MustPossibleCPU()-2)) * perProcessor
+	rows := sizingRow.FindAllStringSubmatch(string(page), -1)
+	if len(rows) < 4 {
+		t.Fatalf("docs/sizing.md has the rows %q", rows)
+	}
+	for _, row := range rows {
+		machine, told := number(t, row[1])<<30, number(t, row[3])
 		n, sizes := sizesOf(machine)
 		all := memoryOf(sizes)
 		t.Logf("%4d GiB: %7d connections, %d MiB", machine>>30, n, all>>20)
 		if perConnection := float64(all-fixed) / float64(n); perConnection > connectionMemory {
 			t.Errorf("%d connections take %.0f bytes each, more than %d", n, perConnection, connectionMemory)
 		}
+		if mib := (all - others) >> 20; uint64(n) != number(t, row[2]) || mib > told+1 || mib+1 < told {
+			t.Errorf("docs/sizing.md says %q, with %d connections the tables take %d MiB", row[0], n, mib)
+		}
 	}
+}
+
+// number reads a number of a document.
+func number(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(strings.ReplaceAll(text, ",", ""), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

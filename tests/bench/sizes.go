@@ -29,7 +29,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// sizes are the clusters of which the memory is measured, for the table in the README.
+// sizes are the clusters of which the memory is measured, for the table in docs/sizing.md.
 var sizes = []load{
 	{services: 100, endpoints: 10, protocol: model.TCP},
 	{services: 1000, endpoints: 10, protocol: model.TCP},
