@@ -137,7 +137,7 @@ func (a *agent) connect() (err error) {
 	}
 	a.node = &nodeSink{
 		Sink: a.reconciler, given: c.NodeAddrs,
-		setNode: a.healthy.SetNode, setAddrs: a.datapath.SetNodeAddrs, changed: make(chan struct{}, 1),
+		setNode: a.healthy.SetNode, setAddrs: a.datapath.SetNodeAddrs,
 	}
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		a.node.setPodRanges = a.datapath.SetInternalCIDRs
@@ -270,7 +270,7 @@ func (a *agent) run(ctx context.Context) error {
 		healthPages(a.config, a.healthy, a.record).Run,
 		a.pages.Run,
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
-		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx, a.node.changed) }),
+		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx) }),
 		endless(a.flows.Run),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),

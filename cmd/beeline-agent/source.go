@@ -70,7 +70,6 @@ type nodeSink struct {
 	// nil: they do not matter
 	setAddrs     func([]netip.Addr)
 	setPodRanges func([]netip.Prefix)
-	changed      chan struct{} // of room 1
 }
 
 // Apply hands the update on.
@@ -85,10 +84,6 @@ func (s *nodeSink) Apply(u source.Update) {
 		}
 		if s.setPodRanges != nil {
 			s.setPodRanges(u.LocalNode.PodRanges)
-		}
-		select {
-		case s.changed <- struct{}{}:
-		default:
 		}
 	}
 	s.Sink.Apply(u)

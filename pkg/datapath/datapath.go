@@ -111,6 +111,7 @@ type Datapath struct {
 	internalCIDRs atomic.Pointer[[]netip.Prefix]
 
 	watch  *watch
+	again  chan struct{} // of room 1, see [Datapath.lookAgain]
 	counts atomic.Pointer[map[DeviceCount]int]
 
 	mu       sync.Mutex           // held while devices are attached to
@@ -141,7 +142,10 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Datapath{opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), state: make(map[int]*deviceState)}
+	d := &Datapath{
+		opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), again: make(chan struct{}, 1),
+		state: make(map[int]*deviceState),
+	}
 	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)

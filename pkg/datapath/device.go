@@ -20,16 +20,23 @@ import (
 // SyncDevices attaches the programs for packets to the devices that face clients
 // or other nodes, and detaches them from those that no longer do, whatever was known of
 // them. Before [Datapath.Attach] it does nothing. A device that cannot be attached to keeps
-// no other from being served; the error names all of them.
-func (d *Datapath) SyncDevices(ctx context.Context) error { return d.sync(ctx, true, true) }
+// no other from being served; the error names all of them, and [Datapath.FollowDevices]
+// tries them again.
+func (d *Datapath) SyncDevices(ctx context.Context) error {
+	err := d.sync(ctx, true, true)
+	if err != nil {
+		d.lookAgain()
+	}
+	return err
+}
 
-// FollowDevices does so when devices, addresses or routes change and after a value from
-// also, until ctx ends. What fails is logged, shown by [Datapath.DeviceFaults] and tried
-// again, ever less often.
-func (d *Datapath) FollowDevices(ctx context.Context, also <-chan struct{}) {
+// FollowDevices does so when devices, addresses, routes or what is set here change, until ctx
+// ends. What fails is logged, shown by [Datapath.DeviceCounts] and tried again, ever less
+// often. It may run before [Datapath.Attach].
+func (d *Datapath) FollowDevices(ctx context.Context) {
 	checked := time.Now()
 	err := d.netns.Run(func() error {
-		rtnl.Follow(ctx, d.handlers(), also, func(all bool) time.Duration {
+		rtnl.Follow(ctx, d.handlers(), d.again, func(all bool) time.Duration {
 			if all = all || time.Since(checked) >= checkPeriod; all {
 				checked = time.Now()
 			}
@@ -57,13 +64,27 @@ func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	return errors.Join(err, d.tellFaults(err))
 }
 
+// lookAgain has [Datapath.FollowDevices] look after the devices.
+func (d *Datapath) lookAgain() {
+	select {
+	case d.again <- struct{}{}:
+	default:
+	}
+}
+
 // SetNodeAddrs replaces the node's own IPs; the next [Datapath.SyncDevices] heeds
-// them. It does not wait.
-func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) { d.nodeAddrs.Store(&addrs) }
+// them, and [Datapath.FollowDevices] soon. It does not wait.
+func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
+	d.nodeAddrs.Store(&addrs)
+	d.lookAgain()
+}
 
 // SetInternalCIDRs replaces the addresses from which packets are internal; the next
-// [Datapath.SyncDevices] heeds them. It does not wait.
-func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) { d.internalCIDRs.Store(&cidrs) }
+// [Datapath.SyncDevices] heeds them, and [Datapath.FollowDevices] soon. It does not wait.
+func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
+	d.internalCIDRs.Store(&cidrs)
+	d.lookAgain()
+}
 
 func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if err := d.deviceMap.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {

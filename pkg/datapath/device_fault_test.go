@@ -2,7 +2,6 @@ package datapath_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,15 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -50,28 +46,7 @@ func obstruct(t *testing.T, mode datapath.TCMode, l netlink.Link) (undo func()) 
 		must(t, netlink.QdiscAdd(qdisc))
 		return func() { must(t, netlink.QdiscDel(qdisc)) }
 	}
-	var links []link.Link
-	for {
-		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}, License: "GPL",
-		})
-		must(t, err)
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress})
-		must(t, program.Close())
-		if errors.Is(err, unix.ERANGE) {
-			break
-		}
-		must(t, err)
-		links = append(links, attached)
-	}
-	remove := func() {
-		for _, l := range links {
-			must(t, l.Close())
-		}
-		links = nil
-	}
-	t.Cleanup(remove)
-	return remove
+	return lab.FillTCX(t, l.Attrs().Index)
 }
 
 func faults(t *testing.T, opts datapath.Options) []devicemap.Fault {
@@ -90,7 +65,7 @@ func follow(t *testing.T, d *datapath.Datapath) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.FollowDevices(ctx, nil)
+		d.FollowDevices(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -152,8 +127,8 @@ func tries(list []devicemap.Fault) (n int) {
 	return n
 }
 
-// TestChangesAreFollowed: devices come, are renamed and go; addresses and routes make them
-// be chosen.
+// TestChangesAreFollowed: devices come, are renamed and go; addresses, routes and the node's own
+// IPs make them be chosen.
 func TestChangesAreFollowed(t *testing.T) {
 	opts, _ := withUplink(t)
 	opts.NodePorts = prefixes("172.16.0.0/12")
@@ -182,6 +157,13 @@ func TestChangesAreFollowed(t *testing.T) {
 	expect("again", uplink+" second")
 	must(t, netlink.LinkDel(second))
 	expect("its device is gone", uplink)
+	third := addDevice(t, "third")
+	must(t, netlink.LinkSetUp(third))
+	addAddr(t, third, "203.0.113.7/24")
+	d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("203.0.113.7")})
+	expect("a node IP", uplink+" third")
+	d.SetNodeAddrs(nil)
+	expect("no node IP any more", uplink)
 }
 
 // TestFastChangesCostLittle: a pod that makes its device come and go holds nothing up and

@@ -19,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -80,24 +81,13 @@ func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
 			opts, l := withUplink(t)
-			if mode == datapath.TCX && !haveTCX(t) {
+			if mode == datapath.TCX && !lab.HaveTCX(t) {
 				t.Skip("the kernel lacks tcx links: they need Linux 6.6")
 			}
 			opts.TC = mode
 			test(t, opts, l)
 		})
 	}
-}
-
-// haveTCX reports whether the kernel has tcx links. Kernels before them take the
-// question about a device's programs for a wrong one.
-func haveTCX(t *testing.T) bool {
-	t.Helper()
-	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
-	if err != nil && !errors.Is(err, unix.EINVAL) {
-		t.Fatal(err)
-	}
-	return err == nil
 }
 
 // devices returns what a look at the node shows.
@@ -125,7 +115,7 @@ func attachedPrograms(t *testing.T, l netlink.Link) []uint32 {
 	t.Helper()
 	var ids []uint32
 	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-		if !haveTCX(t) {
+		if !lab.HaveTCX(t) {
 			break
 		}
 		result, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: at})
@@ -197,7 +187,7 @@ func TestNewAgentReplacesProgramsOfDevices(t *testing.T) {
 func TestAnotherWayOfAttachingLeavesNothingOfTheFormer(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
-		if !haveTCX(t) {
+		if !lab.HaveTCX(t) {
 			t.Skip("needs two ways of attaching")
 		}
 		other := opts

@@ -10,6 +10,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -20,7 +21,7 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 		pod, err := netlink.LinkByName("wire")
 		must(t, err)
 		other := opts
-		if other.TC = datapath.TCX; opts.TC == datapath.TCX || !haveTCX(t) {
+		if other.TC = datapath.TCX; opts.TC == datapath.TCX || !lab.HaveTCX(t) {
 			other.TC = datapath.TCClsact
 		}
 		for _, step := range []struct {

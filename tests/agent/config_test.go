@@ -135,7 +135,8 @@ func TestUnknownField(t *testing.T) {
 	h := lab.NewHost(t)
 	h.ServeBackends()
 	s := h.NewStandalone(web, webSlice)
-	config := writeConfig(t, kubeProxyConfig("oomScoreAdj: 7\nnewInTheNextVersion: {a: 1}\n"))
+	config := writeConfig(t, kubeProxyConfig("oomScoreAdj: 7\nnewInTheNextVersion: {a: 1}\n"),
+		"apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\nbpffs: "+h.BPFFS+"\n")
 	s.Start("--config", config)
 	mustReach(t, h, "tcp4", webTCP)
 	if want := config + ": document 1: line 4: newInTheNextVersion: unknown field"; !strings.Contains(s.Output(), want) {
@@ -147,8 +148,8 @@ func TestUnknownField(t *testing.T) {
 	}
 	s.Signal(unix.SIGTERM)
 	_ = s.Wait()
-	down := h.Start(lab.AgentBinary(t), "--cleanup", "--config", config, "--bpffs", h.BPFFS)
-	if err := down.Wait(); err != nil || !strings.Contains(down.Output(), "removed") {
+	down := h.Start(lab.AgentBinary(t), "--cleanup", "--config", config)
+	if err := down.Wait(); err != nil || !strings.Contains(down.Output(), "removed "+h.BPFFS) {
 		t.Errorf("cleanup: %v:\n%s", err, down.Output())
 	}
 }
