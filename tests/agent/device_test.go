@@ -17,10 +17,10 @@ import (
 // its metrics and its status, and in its log once, however often it is tried again.
 func TestOddDevice(t *testing.T) {
 	t.Parallel()
+	h := lab.NewHost(t)
 	if !lab.HaveTCX(t) {
 		t.Skip("the kernel lacks tcx links, of which a device has only so many: they need Linux 6.6")
 	}
-	h := lab.NewHost(t)
 	h.ServeBackends()
 	h.AddLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "odd0"}})
 	var empty func()
