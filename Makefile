@@ -97,7 +97,7 @@ TARGET ?=
 
 .PHONY: fuzz
 fuzz: root setup-test ## fuzz all parsers and the programs, each for FUZZTIME; TARGET=pkg/tunnel
-	@$(GO) run ./tools/fuzz -time $(FUZZTIME) -target '$(TARGET)'
+	@$(GO) run $(EXEC) ./tools/fuzz -time $(FUZZTIME) -target '$(TARGET)'
 
 # Agents that tests start are built with the race detector, too, and end at the first race.
 .PHONY: test-race

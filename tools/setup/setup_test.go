@@ -194,6 +194,60 @@ func TestSudo(t *testing.T) {
 	}
 }
 
+// goCall is a call of go that runs a program: what runs it, and the program or the packages.
+var goCall = regexp.MustCompile(`(?m)\bgo (?:run|test)\b.*`)
+
+// TestProgramsRunAsRoot: of targets that need root, all programs are run as root, so that none
+// leaves out what needs it; but for those of the emulated kernels, which do not.
+func TestProgramsRunAsRoot(t *testing.T) {
+	m := newMachine(t, false)
+	m.script("sudo", "")
+	found := 0
+	for _, target := range m.targets() {
+		commands, ok := m.run("make", "PATH="+m.bin, "-n", target)
+		if !ok {
+			t.Fatalf("make -n %s:\n%s", target, commands)
+		}
+		if !strings.Contains(commands, "/tools/setup/elevate true") {
+			continue
+		}
+		for _, call := range goCall.FindAllString(commands, -1) {
+			found++
+			if !strings.Contains(call, "-exec") && !strings.Contains(call, "./tools/kernels") {
+				t.Errorf("make %s runs as the user: %s", target, call)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d programs found", found)
+	}
+}
+
+// TestWhatRootMakes: what a command has made as root in the checkout is the user's.
+func TestWhatRootMakes(t *testing.T) {
+	m := newMachine(t, false)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make what is root's")
+	}
+	m.has("chown")
+	m.script("sudo", `test "$1" != --set-home || shift; echo "$@"`)
+	for _, path := range []string{".cache/x", "bin/x", "pkg/model/testdata/fuzz/FuzzNames/x", "pkg/model/x", "tests/packets/testdata/fuzz/FuzzPrograms/x"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(m.home, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		m.write(path, "")
+	}
+	output, ok := m.run("tools/setup/elevate", "true")
+	if !ok {
+		t.Errorf("elevate:\n%s", output)
+	}
+	for _, path := range []string{"/.cache", "/bin", "/pkg/model/testdata", "/tests/packets/testdata"} {
+		if !regexp.MustCompile(`(?m)^chown --recursive .*` + path + `$`).MatchString(output) {
+			t.Errorf("%s stays root's:\n%s", path, output)
+		}
+	}
+}
+
 // TestMissingPackages: a system without apt-get is told what to install; where all is there,
 // nothing is done and no rights are needed.
 func TestMissingPackages(t *testing.T) {
