@@ -35,7 +35,7 @@ type BeelineConfiguration struct {
 	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
-	// random, the default, rr, wrr, sh, dh or maglev. In its absence kube-proxy's
+	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed or nq. In its absence kube-proxy's
 	// ipvs.scheduler counts, where it is one of these.
 	Algorithm string `json:"algorithm"`
 
