@@ -194,6 +194,7 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
 	if (!sock)
 		sock = bl_sock_create(ctx);
 	if (unlikely(!sock)) {
+		bl_choice_drop(choice);
 		bl_count(BL_REASON_SOCK_NOT_STORED);
 		return;
 	}
@@ -307,6 +308,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, struct bl
 	} else if (sock->vip_port) {
 		if (!bl_dst_is(dst, &sock->vip, sock->vip_port) &&
 		    (bl_sock_is_connected(ctx, sock) || now - sock->last_used < bl_udp_peer_idle)) {
+			bl_choice_drop(choice);
 			bl_udp_spill(ctx, sock, dst, choice);
 			return;
 		}
@@ -315,6 +317,7 @@ static __always_inline void bl_udp_remember(struct bpf_sock_addr *ctx, struct bl
 			bl_udp_retire(ctx, sock);
 	}
 	if (unlikely(!sock)) {
+		bl_choice_drop(choice);
 		bl_count(BL_REASON_UDP_PEER_NOT_STORED);
 		return;
 	}
@@ -347,8 +350,10 @@ static __always_inline void bl_sock_disconnect(struct bpf_sock_addr *ctx, const 
 
 	if (!sock)
 		return;
-	if (sock->state == BL_SOCK_CONNECTED)
+	if (sock->state == BL_SOCK_CONNECTED) {
+		bl_sock_drop(sock);
 		sock->vip_port = 0;
+	}
 	bl_sock_hide(ctx, sock, dst);
 }
 
@@ -536,22 +541,34 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 	return bl_sock_tell(ctx, BL_SOCK_IPV6, false);
 }
 
-/* The last descriptor of a socket is closed: its place in bl_udp_sock is free again. */
+/* Free the place of a UDP socket in bl_udp_sock. False when what is known of it is in bl_sock. */
+static __always_inline bool bl_udp_release(struct bpf_sock *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct bl_sock_entry *sock = bl_udp_place(cookie);
+
+	if (!sock)
+		return true;
+	if (sock->owner != bl_udp_owner(cookie))
+		return !sock->shared;
+	bl_sock_drop(sock);
+	sock->vip_port = 0;
+	sock->spilled = false;
+	__sync_lock_test_and_set(&sock->owner, 0);
+	return true;
+}
+
+/* The last descriptor of a socket is closed: nobody has to know of it any more. */
 SEC("cgroup/sock_release")
 int bl_release(struct bpf_sock *ctx)
 {
 	struct bl_sock_entry *sock;
-	__u64 cookie;
 
-	if (ctx->protocol != IPPROTO_UDP)
+	if ((ctx->protocol == IPPROTO_UDP && bl_udp_release(ctx)) || !bl_active_used())
 		return 1;
-	cookie = bpf_get_socket_cookie(ctx);
-	sock = bl_udp_place(cookie);
-	if (!sock || sock->owner != bl_udp_owner(cookie))
-		return 1;
-	sock->vip_port = 0;
-	sock->spilled = false;
-	__sync_lock_test_and_set(&sock->owner, 0);
+	sock = bpf_sk_storage_get(&bl_sock, ctx, NULL, 0);
+	if (sock)
+		bl_sock_drop(sock);
 	return 1;
 }
 

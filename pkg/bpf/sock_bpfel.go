@@ -13,6 +13,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type SockBlActiveEntry struct {
+	_     structs.HostLayout
+	Word  [2]uint64
+	Begun uint32
+	Pad   [3]uint32
+}
+
+type SockBlActiveKind uint32
+
+const (
+	SockBlActiveKindBL_ACTIVE_SOCKETS SockBlActiveKind = 0
+	SockBlActiveKindBL_ACTIVE_FLOWS   SockBlActiveKind = 1
+	SockBlActiveKindBL_ACTIVE_KINDS   SockBlActiveKind = 2
+)
+
 type SockBlAddr struct {
 	_    structs.HostLayout
 	Byte [16]uint8
@@ -76,6 +91,10 @@ const (
 	SockBlAlgorithmBL_ALGORITHM_SOURCE_HASH          SockBlAlgorithm = 3
 	SockBlAlgorithmBL_ALGORITHM_DESTINATION_HASH     SockBlAlgorithm = 4
 	SockBlAlgorithmBL_ALGORITHM_MAGLEV               SockBlAlgorithm = 5
+	SockBlAlgorithmBL_ALGORITHM_LEAST_CONN           SockBlAlgorithm = 6
+	SockBlAlgorithmBL_ALGORITHM_WEIGHTED_LEAST_CONN  SockBlAlgorithm = 7
+	SockBlAlgorithmBL_ALGORITHM_SHORTEST_DELAY       SockBlAlgorithm = 8
+	SockBlAlgorithmBL_ALGORITHM_NEVER_QUEUE          SockBlAlgorithm = 9
 )
 
 type SockBlBackendEntry struct {
@@ -99,6 +118,7 @@ const (
 	SockBlBackendStateBL_BACKEND_TERMINATING SockBlBackendState = 16
 	SockBlBackendStateBL_BACKEND_ON_NODE     SockBlBackendState = 32
 	SockBlBackendStateBL_BACKEND_NO_NEW      SockBlBackendState = 64
+	SockBlBackendStateBL_BACKEND_COUNTED     SockBlBackendState = 128
 )
 
 type SockBlChunk uint32
@@ -635,6 +655,7 @@ type SockBlVlanKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	SockMapBlActive                   = "bl_active"
 	SockMapBlAffinity                 = "bl_affinity"
 	SockMapBlAgent                    = "bl_agent"
 	SockMapBlAggregate                = "bl_aggregate"
@@ -684,6 +705,8 @@ const (
 	SockProgBlSendmsg4                = "bl_sendmsg4"
 	SockProgBlSendmsg6                = "bl_sendmsg6"
 	SockProgBlUdpService              = "bl_udp_service"
+	SockVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
+	SockVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	SockVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	SockVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	SockVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
@@ -787,6 +810,7 @@ type SockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockMapSpecs struct {
+	BlActive      *ebpf.MapSpec `ebpf:"bl_active"`
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
@@ -832,6 +856,8 @@ type SockMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockVariableSpecs struct {
+	BlExportBlActiveEntry      *ebpf.VariableSpec `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
@@ -897,6 +923,7 @@ func (o *SockObjects) Close() error {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockMaps struct {
+	BlActive      *ebpf.Map `ebpf:"bl_active"`
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
@@ -940,6 +967,7 @@ type SockMaps struct {
 
 func (m *SockMaps) Close() error {
 	return _SockClose(
+		m.BlActive,
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlAggregate,
@@ -986,6 +1014,8 @@ func (m *SockMaps) Close() error {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockVariables struct {
+	BlExportBlActiveEntry      *ebpf.Variable `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`

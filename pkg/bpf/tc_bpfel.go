@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TcMapBlActive                   = "bl_active"
 	TcMapBlAffinity                 = "bl_affinity"
 	TcMapBlAgent                    = "bl_agent"
 	TcMapBlAggregate                = "bl_aggregate"
@@ -70,6 +71,8 @@ const (
 	TcProgBlPodEgress               = "bl_pod_egress"
 	TcProgBlPodIngress              = "bl_pod_ingress"
 	TcVarBlConntrack                = "bl_conntrack"
+	TcVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
+	TcVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	TcVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	TcVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	TcVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
@@ -175,6 +178,7 @@ type TcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcMapSpecs struct {
+	BlActive      *ebpf.MapSpec `ebpf:"bl_active"`
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
@@ -229,6 +233,8 @@ type TcMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcVariableSpecs struct {
 	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
+	BlExportBlActiveEntry      *ebpf.VariableSpec `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
@@ -300,6 +306,7 @@ func (o *TcObjects) Close() error {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcMaps struct {
+	BlActive      *ebpf.Map `ebpf:"bl_active"`
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
@@ -351,6 +358,7 @@ type TcMaps struct {
 
 func (m *TcMaps) Close() error {
 	return _TcClose(
+		m.BlActive,
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlAggregate,
@@ -406,6 +414,8 @@ func (m *TcMaps) Close() error {
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcVariables struct {
 	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
+	BlExportBlActiveEntry      *ebpf.Variable `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	XdpMapBlActive                   = "bl_active"
 	XdpMapBlAffinity                 = "bl_affinity"
 	XdpMapBlAgent                    = "bl_agent"
 	XdpMapBlAggregate                = "bl_aggregate"
@@ -64,6 +65,8 @@ const (
 	XdpProgBlXdp                     = "bl_xdp"
 	XdpProgBlXdpBelow                = "bl_xdp_below"
 	XdpVarBlConntrack                = "bl_conntrack"
+	XdpVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
+	XdpVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	XdpVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	XdpVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
 	XdpVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
@@ -165,6 +168,7 @@ type XdpProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpMapSpecs struct {
+	BlActive      *ebpf.MapSpec `ebpf:"bl_active"`
 	BlAffinity    *ebpf.MapSpec `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.MapSpec `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.MapSpec `ebpf:"bl_aggregate"`
@@ -217,6 +221,8 @@ type XdpMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpVariableSpecs struct {
 	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
+	BlExportBlActiveEntry      *ebpf.VariableSpec `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
@@ -288,6 +294,7 @@ func (o *XdpObjects) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpMaps struct {
+	BlActive      *ebpf.Map `ebpf:"bl_active"`
 	BlAffinity    *ebpf.Map `ebpf:"bl_affinity"`
 	BlAgent       *ebpf.Map `ebpf:"bl_agent"`
 	BlAggregate   *ebpf.Map `ebpf:"bl_aggregate"`
@@ -337,6 +344,7 @@ type XdpMaps struct {
 
 func (m *XdpMaps) Close() error {
 	return _XdpClose(
+		m.BlActive,
 		m.BlAffinity,
 		m.BlAgent,
 		m.BlAggregate,
@@ -390,6 +398,8 @@ func (m *XdpMaps) Close() error {
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpVariables struct {
 	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
+	BlExportBlActiveEntry      *ebpf.Variable `ebpf:"bl_export_bl_active_entry"`
+	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`

@@ -68,6 +68,7 @@ var sized = map[string]sizing{
 	bpf.SockMapBlServiceStat: {"tables.maxServices", func(s *Sizes) *uint32 { return &s.Services }, 0},
 	bpf.SockMapBlSlot:        {"tables.maxSlots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
 	bpf.SockMapBlBackend:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlActive:      {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	bpf.SockMapBlEndpoint:    {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	bpf.SockMapBlAffinity:    {"tables.maxAffinityEntries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
 	bpf.SockMapBlUdpPeer:     {"tables.maxUDPPeers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
@@ -96,6 +97,7 @@ type Maps struct {
 	name    *table[bpf.SockBlServiceNameEntry]
 	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
+	active  *table[bpf.SockBlActiveEntry]
 	mapped  [][]byte   // the memory of Entries
 	nodeMu  sync.Mutex // held while Entries.Node is read or written
 	// filter is nil when opened for reading.
@@ -351,6 +353,10 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
 		return err
 	}
+	// Whoever removes flows counts them there, also who opened the other tables for reading.
+	if m.active, err = openTable[bpf.SockBlActiveEntry](m.BlActive, m.specs[bpf.SockMapBlActive], false); err != nil {
+		return err
+	}
 	if err = m.mapEntries(); err != nil {
 		return err
 	}
@@ -491,6 +497,9 @@ func (m *Maps) Close() error {
 	}
 	if m.slot != nil {
 		errs = append(errs, m.slot.close())
+	}
+	if m.active != nil {
+		errs = append(errs, m.active.close())
 	}
 	errs = append(errs, m.unmapEntries())
 	for _, kernelMap := range m.all {

@@ -79,7 +79,7 @@ func (m *Maps) growStat() error {
 // Reserve makes room ahead: growing step by step takes longer.
 func (m *Maps) Reserve(services, backends, slots uint32) error {
 	return errors.Join(m.service.reserve(services), m.name.reserve(services), m.growStat(),
-		m.backend.reserve(backends), m.slot.reserve(slots))
+		m.backend.reserve(backends), m.growActive(false), m.slot.reserve(slots))
 }
 
 // ClearServiceName marks the id as not in use; its next user's counters start
@@ -109,6 +109,9 @@ func (m *Maps) clearStat(id uint32) error {
 func (m *Maps) PutService(id uint32, service tables.Service) error {
 	e, err := m.service.grow(id)
 	if err != nil {
+		return err
+	}
+	if err := m.growActive(service.Algorithm.Counts()); err != nil {
 		return err
 	}
 	m.putAlgorithm(e, algorithmNumber(service.Algorithm))
@@ -143,6 +146,9 @@ func (m *Maps) putAlgorithm(e *bpf.SockBlServiceEntry, algorithm uint16) {
 func (m *Maps) PutBackend(id uint32, backend tables.Backend) error {
 	e, err := m.backend.grow(id)
 	if err != nil {
+		return err
+	}
+	if err := m.growActive(false); err != nil {
 		return err
 	}
 	if err := m.endpoints.replace(e, backend); err != nil {

@@ -18,7 +18,11 @@ func TestAlgorithm(t *testing.T) {
 		{"--algorithm maglev", model.Maglev, false},
 		{"--ipvs-scheduler rr", model.RoundRobin, false},
 		{"--ipvs-scheduler mh", model.Maglev, false},
-		{"--ipvs-scheduler lc", model.Random, true},
+		{"--ipvs-scheduler lc", model.LeastConn, false},
+		{"--ipvs-scheduler wlc", model.WeightedLeastConn, false},
+		{"--ipvs-scheduler sed", model.ShortestDelay, false},
+		{"--ipvs-scheduler nq", model.NeverQueue, false},
+		{"--ipvs-scheduler lblc", model.Random, true},
 		{"--ipvs-scheduler sh --algorithm wrr", model.WeightedRoundRobin, true},
 	} {
 		s := mustSettings(t, strings.Fields(tt.args)...)

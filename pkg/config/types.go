@@ -35,8 +35,8 @@ type BeelineConfiguration struct {
 	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
-	// random, the default, rr, wrr, sh, dh or maglev. When it is not given, kube-proxy's
-	// ipvs.scheduler is used if it is one of these.
+	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed or nq. When it is not given,
+	// kube-proxy's ipvs.scheduler is used if it is one of these.
 	Algorithm string `json:"algorithm"`
 
 	// allowedAnnotations are the annotations of Services and EndpointSlices that have an effect,

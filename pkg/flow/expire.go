@@ -115,11 +115,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		return w, err
 	}
 	overflow, entries, flows := 0, 0, 0 // of the tables; flows not of the overflow table
-	sources := e.table.StartSourceCount()
+	counts := counts{e.table.StartSourceCount(), e.table.StartActiveCount()}
 	start := time.Now()
 	for batch, err := range e.table.Batches(e.clock) {
 		if err == nil {
-			err = e.expire(&batch, &w, sources)
+			err = e.expire(&batch, &w, counts)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -139,7 +139,8 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		return w, errors.Join(errs...)
 	}
 	e.table.CountHalfOpen(before, w.HalfOpen)
-	e.table.EndSourceCount(sources)
+	e.table.EndSourceCount(counts.sources)
+	e.table.EndActiveCount(counts.active)
 	after, err := e.table.Turnover()
 	if err != nil {
 		return w, err
@@ -154,9 +155,15 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	return w, nil
 }
 
+// counts are what a walk counts for the programs.
+type counts struct {
+	sources *flowmap.SourceCount
+	active  *flowmap.ActiveCount
+}
+
 // expire removes the expired flows of a part of the table, and counts the others. It stops at the
 // first error: those after it would be the same.
-func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceCount) error {
+func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 	w.Flows += len(batch.Flows)
 	for i := range batch.Flows {
 		f := &batch.Flows[i]
@@ -167,6 +174,7 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceC
 				return err
 			}
 		}
+		counts.active.Add(f, removed)
 		if !removed && f.Masqueraded() {
 			w.Masqueraded++
 		}
@@ -178,7 +186,7 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, sources *flowmap.SourceC
 		case f.State.HalfOpen():
 			w.HalfOpen++
 		default:
-			sources.Add(f)
+			counts.sources.Add(f)
 		}
 	}
 	timeout := orphanTimeout

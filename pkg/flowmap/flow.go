@@ -87,6 +87,8 @@ type Flow struct {
 	Service   uint32
 	BackendID uint32
 	Known     bool
+	// generation is the backend's.
+	generation uint32
 	// Overflow says that the flow is in the table of those that began when half-open
 	// ones had used up their share of the other.
 	Overflow bool
@@ -115,6 +117,9 @@ func (f *Flow) StateName() string {
 	}
 	return f.State.String()
 }
+
+// Active reports whether a flow is an active connection, as bl_flow_active of the programs.
+func (s State) Active() bool { return s <= StateEstablished }
 
 // HalfOpen reports whether no packet of the client has come after a reply yet: it may be none
 // that gets them.
@@ -278,7 +283,7 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 		used:     forward.Used,
 	}
 	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
-		f.Service, f.BackendID, f.Known = e.Service, forward.BackendId, true
+		f.Service, f.BackendID, f.generation, f.Known = e.Service, forward.BackendId, e.Generation, true
 	}
 	if uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 {
 		f.Tunnel = ComesByTunnel
@@ -325,7 +330,10 @@ func (r *reader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Reply
 // again before the reply entry goes, so that is taken out once more.
 func (t Table) Delete(f *Flow) error {
 	forward := f.key()
-	err := t.remove(forward)
+	removed, err := t.remove(forward)
+	if removed {
+		t.drop(f)
+	}
 	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return err
 	}
@@ -333,23 +341,29 @@ func (t Table) Delete(f *Flow) error {
 	if err != nil || reply == nil || reply.Reply().ForwardKey(uint8(f.Protocol)) != *forward {
 		return err
 	}
-	return errors.Join(t.remove(f.replyKey()), t.remove(forward))
+	_, replyErr := t.remove(f.replyKey())
+	_, err = t.remove(forward)
+	return errors.Join(replyErr, err)
 }
 
 // remove deletes an entry from the table that it is in, which may have changed
-// since it was read.
-func (t Table) remove(key *bpf.SockBlFlowKey) error {
+// since it was read, and reports whether it was there.
+func (t Table) remove(key *bpf.SockBlFlowKey) (bool, error) {
 	var errs []error
+	removed := false
 	for _, table := range t.tables() {
 		err := table.Delete(key)
 		switch {
-		case err == nil && table == t.maps.BlFlow:
-			atomic.AddUint64(&t.maps.Entries.HalfOpen.Removed, 1)
-		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		case err == nil:
+			removed = true
+			if table == t.maps.BlFlow {
+				atomic.AddUint64(&t.maps.Entries.HalfOpen.Removed, 1)
+			}
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
 			errs = append(errs, fmt.Errorf("%s: %w", table, err))
 		}
 	}
-	return errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
 // Expire removes a flow unless a packet of it came since it was read, and
@@ -373,7 +387,8 @@ func (t Table) ExpireReply(r *Reply) (bool, error) {
 	if err != nil || now == nil || now.Reply().Touched != r.touched {
 		return false, err
 	}
-	return true, t.remove(&r.key)
+	_, err = t.remove(&r.key)
+	return true, err
 }
 
 // tables returns the maps that hold flows. They move from the first to the second.

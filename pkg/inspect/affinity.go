@@ -64,7 +64,7 @@ func (r *reading) affinity(e statusmap.Affinity) Affinity {
 	b, known := r.Backends[e.Backend]
 	known = known && e.Valid && b.Service == e.Service
 	if known {
-		found := backend(e.Backend, b)
+		found := r.backend(e.Backend, b)
 		a.Backend = &found
 	}
 	remaining := time.Duration(r.Services[e.Service].AffinitySeconds)*time.Second - e.Idle

@@ -19,7 +19,7 @@ func (d *Datapath) Backends() ([]BackendEntry, error) {
 	}
 	list := make([]BackendEntry, 0, len(r.Backends))
 	for id, b := range r.Backends {
-		list = append(list, BackendEntry{backend(id, b), r.portName(b.Service)})
+		list = append(list, BackendEntry{r.backend(id, b), r.portName(b.Service)})
 	}
 	slices.SortFunc(list, func(a, b BackendEntry) int {
 		return cmp.Or(a.Service.compare(b.Service), a.compare(b.Backend))

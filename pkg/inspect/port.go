@@ -47,7 +47,7 @@ func (p PortName) compare(o PortName) int {
 type Port struct {
 	PortName
 	NodePort uint16 `json:"nodePort,omitempty"`
-	// Algorithm is random, rr, wrr, sh, dh or maglev.
+	// Algorithm is random, rr, wrr, sh, dh, maglev, lc, wlc, sed or nq.
 	Algorithm string `json:"algorithm"`
 	// Bound is how many slots a set may take where the tables have no room for all that its
 	// ring or its weights ask for; 1 is one for each endpoint. 0: there is room.
@@ -107,6 +107,16 @@ type Backend struct {
 	// Generation tells users of the same id apart: references to a
 	// backend is void when it has changed.
 	Generation uint32 `json:"generation"`
+	// Active are its active connections; nil where the algorithm does not go by them.
+	Active *Active `json:"active,omitempty"`
+}
+
+// Active are the active connections that this node has to a backend.
+type Active struct {
+	// Sockets are those of this node that have connected to the Service and are open.
+	Sockets uint32 `json:"sockets"`
+	// Flows are those of packets that have begun and not closed.
+	Flows uint32 `json:"flows"`
 }
 
 // Frontend is an address that leads to a Service port.
@@ -134,6 +144,7 @@ type Frontend struct {
 // reading is one pass over the tables.
 type reading struct {
 	tables.Snapshot
+	active func(id, generation uint32) (sockets, flows uint32)
 	stats  []statusmap.ServiceStat
 	ranges map[uint32][]netip.Prefix
 }
@@ -143,7 +154,7 @@ func (d *Datapath) read() (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reading{Snapshot: snapshot, ranges: make(map[uint32][]netip.Prefix)}
+	r := &reading{Snapshot: snapshot, active: d.maps.Active, ranges: make(map[uint32][]netip.Prefix)}
 	var end uint32
 	for id := range snapshot.Names {
 		end = max(end, id+1)
@@ -205,7 +216,7 @@ func (r *reading) ports() map[uint32]*Port {
 	}
 	for id, b := range r.Backends {
 		if p := ports[b.Service]; p != nil {
-			p.Backends = append(p.Backends, backend(id, b))
+			p.Backends = append(p.Backends, r.backend(id, b))
 		}
 	}
 	for key, f := range r.Frontends {
@@ -257,7 +268,7 @@ func (r *reading) set(s tables.Set) Set {
 	return set
 }
 
-func backend(id uint32, b tables.Backend) Backend {
+func (r *reading) backend(id uint32, b tables.Backend) Backend {
 	out := Backend{
 		ID:          id,
 		Address:     b.AddrPort.Addr(),
@@ -275,6 +286,10 @@ func backend(id uint32, b tables.Backend) Backend {
 	}
 	if b.State&tables.InLocal != 0 {
 		out.Sets = append(out.Sets, setLocal)
+	}
+	if r.Services[b.Service].Algorithm.Counts() {
+		out.Active = &Active{}
+		out.Active.Sockets, out.Active.Flows = r.active(id, b.Generation)
 	}
 	return out
 }

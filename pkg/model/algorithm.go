@@ -5,8 +5,8 @@ import "fmt"
 // Algorithm is how the backend of a new connection is chosen.
 type Algorithm uint8
 
-// The algorithms. All but [RoundRobin] go by the weights of the endpoints; weight 0
-// gets no new connection with any of them.
+// The algorithms. All but [RoundRobin] and [LeastConn] go by the weights of the endpoints;
+// weight 0 gets no new connection with any of them.
 const (
 	// DefaultAlgorithm leaves the choice to the agent's configuration.
 	DefaultAlgorithm Algorithm = iota
@@ -23,6 +23,14 @@ const (
 	DestinationHash
 	// Maglev goes by addresses and ports of client and Service, on every node alike.
 	Maglev
+	// LeastConn takes the endpoint with the fewest active connections.
+	LeastConn
+	// WeightedLeastConn takes the one with the fewest for its weight.
+	WeightedLeastConn
+	// ShortestDelay takes the one that will have the fewest for its weight.
+	ShortestDelay
+	// NeverQueue takes one without an active connection, else goes by [ShortestDelay].
+	NeverQueue
 )
 
 // algorithmNames are those of IPVS where it has the algorithm.
@@ -33,6 +41,10 @@ var algorithmNames = names[Algorithm]{
 	SourceHash:         "sh",
 	DestinationHash:    "dh",
 	Maglev:             "maglev",
+	LeastConn:          "lc",
+	WeightedLeastConn:  "wlc",
+	ShortestDelay:      "sed",
+	NeverQueue:         "nq",
 }
 
 // String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
@@ -48,6 +60,12 @@ func ParseAlgorithm(name string) (Algorithm, error) { return algorithmNames.pars
 func (a Algorithm) Hashes() bool {
 	return a == SourceHash || a == DestinationHash || a == Maglev
 }
+
+// Weighs reports whether the algorithm wants an endpoint in its set as often as it has weight.
+func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
+
+// Counts reports whether the algorithm goes by the active connections of each endpoint.
+func (a Algorithm) Counts() bool { return a >= LeastConn && a <= NeverQueue }
 
 // Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.
 type Fault struct {

@@ -9,7 +9,7 @@ func TestAlgorithmNames(t *testing.T) {
 			t.Errorf("%q is %d, %q: %v", name, a, a, err)
 		}
 	}
-	for _, name := range []string{"", "RR", "lc", "random "} {
+	for _, name := range []string{"", "RR", "LC", "random "} {
 		if a, err := ParseAlgorithm(name); err == nil || a != DefaultAlgorithm {
 			t.Errorf("%q is %s", name, a)
 		}

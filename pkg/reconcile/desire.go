@@ -75,7 +75,7 @@ func (w *work) inOrder(names map[model.Name]struct{}) []model.Name {
 
 // asksForMore reports whether a Service may ask for more slots than one for each endpoint.
 func asksForMore(svc *model.Service, list []*model.Slice) bool {
-	return svc.Algorithm.Hashes() || svc.Algorithm != model.RoundRobin &&
+	return svc.Algorithm.Hashes() || svc.Algorithm.Weighs() &&
 		(len(svc.ZoneWeights) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
 }
 

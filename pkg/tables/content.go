@@ -57,7 +57,7 @@ func (sp *ServicePort) set(kind policy.Kind, in func(*policy.Backend) bool, ring
 		kind:     kind,
 		backends: sp.Sets.Backends,
 		in:       in,
-		weighted: sp.Algorithm != model.RoundRobin,
+		weighted: sp.Algorithm.Weighs(),
 		ringSize: sp.RingSize,
 		bound:    sp.Name.Bound,
 		ring:     ring,

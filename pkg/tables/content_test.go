@@ -55,6 +55,8 @@ func TestLayouts(t *testing.T) {
 		{model.Random, []uint16{2, 0, 1}, "[0 0 2]"},
 		{model.RoundRobin, []uint16{2, 1, 3}, "[0 1 2]"},
 		{model.RoundRobin, []uint16{2, 0, 3}, "[0 2]"},
+		{model.LeastConn, []uint16{2, 0, 3}, "[0 2]"},
+		{model.WeightedLeastConn, []uint16{2, 0, 3}, "[0 2]"},
 		{model.WeightedRoundRobin, []uint16{5, 1, 1}, "[0 0 1 0 2 0 0]"},
 		{model.WeightedRoundRobin, []uint16{7, 7, 0}, "[0 1]"},
 	} {

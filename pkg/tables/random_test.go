@@ -408,7 +408,7 @@ func randomDesired(r *rand.Rand, name model.Name) tables.Desired {
 		InternalLocal:   r.IntN(3) == 0,
 		ExternalLocal:   r.IntN(3) == 0,
 		AffinitySeconds: uint32(r.IntN(2)) * 60,
-		Algorithm:       model.Algorithm(r.IntN(int(model.Maglev) + 1)),
+		Algorithm:       model.Algorithm(r.IntN(int(model.NeverQueue) + 1)),
 		Forwarding:      model.Forwarding(r.IntN(int(model.Hybrid) + 1)),
 		RingSize:        []uint32{251, 509}[r.IntN(2)],
 	}

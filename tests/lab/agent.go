@@ -38,6 +38,7 @@ type AgentOptions struct {
 	Devices           []string // that packets are served on; none unless given
 	XDP               datapath.XDPMode
 	Sizes             bpfmap.Sizes // of the tables; [Sizes] unless given
+	Manifests         []string     // of what is there when the agent starts
 }
 
 // Agent are the parts of beeline-agent in the test process: it takes manifests from
@@ -91,7 +92,12 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	for _, r := range opts.ServiceRanges {
 		cidrs = append(cidrs, netip.MustParsePrefix(r))
 	}
-	a.reconciler.Apply(source.Update{ServiceCIDRs: cidrs})
+	there, err := update(opts.Manifests)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	there.ServiceCIDRs = cidrs
+	a.reconciler.Apply(there)
 	a.run(h)
 	a.Apply()
 	return a

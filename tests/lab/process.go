@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -47,7 +48,13 @@ func (o *output) String() string {
 // shown when the test has failed.
 func (n *Namespace) Start(name string, args ...string) *Process {
 	n.t.Helper()
-	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	return n.start(exec.Command(name, args...))
+}
+
+func (n *Namespace) start(cmd *exec.Cmd) *Process {
+	n.t.Helper()
+	name := filepath.Base(cmd.Path)
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.Dir = n.t.TempDir()
 	p.cmd.WaitDelay = time.Second
@@ -78,6 +85,20 @@ const idle = "lab-idle"
 func (n *Namespace) Populate() *Process {
 	n.t.Helper()
 	return n.Start("/proc/self/exe", idle)
+}
+
+// Hand gives a socket away, to a process that keeps it open until it is killed.
+func (n *Namespace) Hand(s *Socket) *Process {
+	n.t.Helper()
+	dup := s.Dup(n.t)
+	file := os.NewFile(uintptr(dup.fd), "socket")
+	dup.fd = -1
+	defer file.Close()
+	cmd := exec.Command("/proc/self/exe", idle)
+	cmd.ExtraFiles = []*os.File{file}
+	p := n.start(cmd)
+	s.Close()
+	return p
 }
 
 // Signal sends a signal unless the process has ended.

@@ -35,6 +35,11 @@ struct bl_client {
 	bool internal; /* it is inside of the cluster */
 };
 
+static __always_inline enum bl_active_kind bl_client_active(void)
+{
+	return BL_ACTIVE_FLOWS;
+}
+
 /* The destination of a packet. */
 static __always_inline struct bl_dst bl_packet_dst(const struct bl_packet *packet)
 {

@@ -198,6 +198,32 @@ static __always_inline void bl_flow_set_state(__u8 *bits, enum bl_flow_state sta
 	*bits = (*bits & ~BL_FLOW_STATE) | state;
 }
 
+/*
+ * Whether a flow is an active connection, which is counted at its backend: until a FIN or
+ * RST, as in IPVS.
+ */
+static __always_inline bool bl_flow_active(__u8 bits)
+{
+	return bl_flow_state(bits) <= BL_FLOW_ESTABLISHED;
+}
+
+/* The flow is no active connection any more: count it no more, if it is counted. */
+static __always_inline void bl_flow_drop(const struct bl_flow_forward *forward)
+{
+	if (unlikely(bl_active_used()))
+		bl_active_drop(forward->backend_id, forward->generation, 0xffff, BL_ACTIVE_FLOWS);
+}
+
+/* Bring a flow into a state. One that closes is counted no more. */
+static __always_inline void bl_flow_enter(struct bl_flow_forward *forward, enum bl_flow_state state)
+{
+	bool active = bl_flow_active(forward->bits);
+
+	bl_flow_set_state(&forward->bits, state);
+	if (active && !bl_flow_active(forward->bits))
+		bl_flow_drop(forward);
+}
+
 /* The entry of packets like @key. NULL when they are of no flow. */
 static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow_key *key)
 {
@@ -426,7 +452,7 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 	    (packet->key.proto != IPPROTO_TCP || bl_flow_leaves_by_tunnel(forward)) &&
 	    !bl_source_share_take(client))
 		state = BL_FLOW_SYN_RECEIVED;
-	bl_flow_set_state(&forward->bits, state);
+	bl_flow_enter(forward, state);
 	if (!bl_flow_established(forward->bits))
 		return false;
 	bl_half_open_give(forward->bits);
@@ -476,7 +502,7 @@ static __always_inline void bl_flow_track(struct bl_flow_forward *forward,
 		state = bl_flow_established(forward->bits) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED;
 	else
 		state = state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED;
-	bl_flow_set_state(&forward->bits, state);
+	bl_flow_enter(forward, state);
 }
 
 /* The reply entry's key: the backend's packets as they arrive. */
@@ -561,6 +587,8 @@ __noinline bool bl_flow_remove(const struct bl_flow_key *forward_key,
 	bits = forward->bits;
 	if (!bl_flow_established(bits))
 		bl_half_open_give(bits);
+	if (bl_flow_active(bits))
+		bl_flow_drop(forward);
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		bl_flow_reply_key(forward_key, forward, source, &key);
 		owns = bl_flow_owns_reply(forward_key, bl_flow_find(&key));

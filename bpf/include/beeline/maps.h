@@ -22,6 +22,7 @@ BL_EXPORT(struct, bl_service_name_entry);
 BL_EXPORT(struct, bl_service_stat_entry);
 BL_EXPORT(struct, bl_slot_line);
 BL_EXPORT(struct, bl_backend_entry);
+BL_EXPORT(struct, bl_active_entry);
 BL_EXPORT(enum, bl_schema);
 BL_EXPORT(enum, bl_chunk);
 BL_EXPORT(enum, bl_frontend_kind);
@@ -29,6 +30,7 @@ BL_EXPORT(enum, bl_frontend_flag);
 BL_EXPORT(enum, bl_set_bits);
 BL_EXPORT(enum, bl_set_kind);
 BL_EXPORT(enum, bl_algorithm);
+BL_EXPORT(enum, bl_active_kind);
 BL_EXPORT(enum, bl_backend_state);
 BL_EXPORT(enum, bl_sock_state);
 BL_EXPORT(enum, bl_udp_sock_size);
@@ -116,6 +118,15 @@ struct {
 	__array(values, BL_CHUNK(struct bl_backend_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_backend SEC(".maps");
+
+/* By the ids of bl_backend. Without a chunk until a Service asks for such an algorithm. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_active_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_active SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

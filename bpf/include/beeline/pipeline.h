@@ -236,6 +236,7 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	plan->backend = choice.backend->addr;
 	plan->port = choice.backend->port;
 	plan->ref = choice.ref;
+	plan->counted = choice.counted;
 	/* Of all policies, only externalTrafficPolicy: Local is to show the client. */
 	plan->keep = choice.member == BL_BACKEND_LOCAL &&
 		     !(bl_masquerade_all &&
@@ -279,6 +280,24 @@ __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *
 	return true;
 }
 
+/* Find the route of a new flow to its backend, and store it; see bl_plan_store. */
+static __always_inline enum bl_verdict bl_plan_begin(struct BL_CONTEXT *context,
+						     const struct bl_packet *packet,
+						     enum bl_hook hook, struct bl_plan *plan,
+						     struct bl_path *path)
+{
+	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan->keep) &&
+	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, plan))
+		return BL_VERDICT_DROPPED;
+	if (hook == BL_HOOK_POD_INGRESS && !plan->device) {
+		plan->bits = BL_FLOW_POD;
+		bl_pod_source(packet, &plan->backend, &plan->source);
+	}
+	if (hook == BL_HOOK_EGRESS && !plan->device && !bl_plan_hairpin(packet, plan))
+		return BL_VERDICT_DROPPED;
+	return bl_plan_store(context, packet, plan, path);
+}
+
 /*
  * The first packet of a flow. BL_VERDICT_UNKNOWN when that is there already, which only shows
  * with BL_FORMER_UNKNOWN.
@@ -298,16 +317,12 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 	}
 	if (verdict != BL_VERDICT_TRANSLATED)
 		return verdict;
-	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan.keep) &&
-	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, &plan))
-		return BL_VERDICT_DROPPED;
-	if (hook == BL_HOOK_POD_INGRESS && !plan.device) {
-		plan.bits = BL_FLOW_POD;
-		bl_pod_source(packet, &plan.backend, &plan.source);
+	verdict = bl_plan_begin(context, packet, hook, &plan, path);
+	if (verdict != BL_VERDICT_TRANSLATED) {
+		if (unlikely(plan.counted))
+			bl_active_drop(plan.ref.id, plan.ref.generation, ~0U, BL_ACTIVE_FLOWS);
+		return verdict;
 	}
-	if (hook == BL_HOOK_EGRESS && !plan.device && !bl_plan_hairpin(packet, &plan))
-		return BL_VERDICT_DROPPED;
-	verdict = bl_plan_store(context, packet, &plan, path);
 	path->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&path->to.dst, &packet->key.src);
 	return verdict;
 }
@@ -601,7 +616,7 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 	bl_flow_forward_key(&packet->key, reply, &key);
 	flow = bl_flow_find(&key);
 	if (bl_flow_owns_forward(&packet->key, flow) && !bl_flow_established(flow->forward.bits))
-		bl_flow_set_state(&flow->forward.bits, BL_FLOW_CLASHED);
+		bl_flow_enter(&flow->forward, BL_FLOW_CLASHED);
 	return true;
 }
 

@@ -40,6 +40,7 @@ struct bl_plan {
 	__u16 node; /* to which the tunnel may take the packet; 0 is none */
 	/* The backend is on this node and is to see the client's address. */
 	bool keep : 1;
+	bool counted : 1; /* the flow is, in bl_active */
 	__u8 former : 2; /* enum bl_former */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */

@@ -7,6 +7,7 @@
 
 #include <beeline/frontend.h>
 #include <beeline/hash.h>
+#include <beeline/opt/least_conn.h>
 #include <beeline/table.h>
 
 #define BL_NSEC_PER_SEC 1000000000ULL
@@ -18,6 +19,7 @@ struct bl_choice {
 	/* The set it was chosen from: BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL. */
 	__u32 member;
 	enum bl_reason reason;
+	bool counted; /* the new connection is, in bl_active */
 };
 
 /*
@@ -88,6 +90,39 @@ static __always_inline struct bl_choice bl_set_select(__u64 set, __u32 hash)
 }
 
 /*
+ * The client of a Service: a socket or a packet. The program that includes this file defines
+ * one of them, and the functions that are declared here and below.
+ */
+struct bl_client;
+
+/* What the client's connections are counted as. */
+static __always_inline enum bl_active_kind bl_client_active(void);
+
+/* The connection of @choice is not made: count it no more. */
+static __always_inline void bl_choice_drop(const struct bl_choice *choice)
+{
+	if (unlikely(choice->counted))
+		bl_active_drop(choice->ref.id, choice->ref.generation, ~0U, bl_client_active());
+}
+
+/* Pick a backend of @set by the algorithm of @service; @hash as of bl_set_select. */
+static __always_inline struct bl_choice bl_service_select(const struct bl_service_entry *service,
+							  __u64 set, __u32 hash)
+{
+	struct bl_choice choice = {.ref.id = ~0U, .reason = BL_REASON_BROKEN_TABLE};
+
+	if (unlikely(bl_algorithm_counts(service->algorithm)) &&
+	    bl_set_kind(set) == BL_SET_BACKENDS) {
+		choice.counted = bl_least_select(set, service->algorithm, bl_client_active(), hash,
+						 &choice.ref);
+		choice.backend = bl_backend_lookup(choice.ref.id);
+		if (choice.backend)
+			return choice;
+	}
+	return bl_set_select(set, hash);
+}
+
+/*
  * Where the choices of a Service start: elsewhere on each node and CPU, so that rare
  * connections from many nodes do not meet at one backend.
  */
@@ -146,6 +181,7 @@ static __always_inline bool bl_affinity_recall(struct bl_affinity_entry *known,
 	choice->backend = backend;
 	choice->ref = known->backend;
 	choice->reason = BL_REASON_COUNT;
+	choice->counted = false;
 	return true;
 }
 
@@ -169,7 +205,7 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 	known = bpf_map_lookup_elem(map, key);
 	if (bl_affinity_recall(known, service, id, member, now, &choice))
 		return choice;
-	choice = bl_set_select(set, hash);
+	choice = bl_service_select(service, set, hash);
 	if (!choice.backend)
 		return choice;
 	if (known) {
@@ -187,17 +223,13 @@ static __always_inline struct bl_choice bl_affinity_select(void *map,
 	}
 	backend = bl_backend_recall(known->backend, id, member);
 	if (bl_affinity_lasts(backend)) {
+		bl_choice_drop(&choice);
 		choice.backend = backend;
 		choice.ref = known->backend;
+		choice.counted = false;
 	}
 	return choice;
 }
-
-/*
- * The client of a Service: a socket or a packet. The program that includes this file defines
- * one of them, and the functions that are declared here.
- */
-struct bl_client;
 
 /* Whether NodePorts answer the client at the address of @dst. */
 static __always_inline bool bl_client_meets_node(const struct bl_client *client,
@@ -312,10 +344,15 @@ static __always_inline struct bl_choice bl_service_balance(const struct bl_clien
 	set = bl_service_set(target->service, target->frontend.flags & bl_client_policy(client),
 			     &member);
 	hash = bl_service_hash(client, dst, target, set);
-	if (unlikely(target->service->affinity))
+	if (unlikely(target->service->affinity)) {
 		bl_client_select(client, target, set, member, hash, &choice);
-	else
-		choice = bl_set_select(set, hash);
+		if (choice.backend && !choice.counted &&
+		    bl_algorithm_counts(target->service->algorithm))
+			choice.counted = bl_active_add(choice.ref.id, choice.ref.generation,
+						       bl_client_active());
+	} else {
+		choice = bl_service_select(target->service, set, hash);
+	}
 	choice.member = member;
 	if (choice.backend)
 		target->stat->connections++;

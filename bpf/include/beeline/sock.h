@@ -70,18 +70,33 @@ static __always_inline bool bl_dst_is(const struct bl_dst *dst, const union bl_a
 	return dst->port == port && bl_dst_has_addr(dst, addr);
 }
 
-/* Note that the Service @dst leads the socket to the backend in @choice. */
+static __always_inline enum bl_active_kind bl_client_active(void)
+{
+	return BL_ACTIVE_SOCKETS;
+}
+
+/* The socket's connection to the backend in @sock has ended. */
+static __always_inline void bl_sock_drop(struct bl_sock_entry *sock)
+{
+	if (likely(!(sock->member & BL_BACKEND_COUNTED)))
+		return;
+	sock->member &= ~BL_BACKEND_COUNTED;
+	bl_active_drop(sock->backend.id, sock->backend.generation, ~0U, BL_ACTIVE_SOCKETS);
+}
+
+/* Note that the Service @dst leads the socket to the backend in @choice, and no more to another. */
 static __always_inline void bl_sock_set(struct bl_sock_entry *sock, const struct bl_dst *dst,
 					__u32 service, const struct bl_choice *choice,
 					enum bl_sock_state state)
 {
+	bl_sock_drop(sock);
 	bl_dst_get_addr(dst, &sock->vip);
 	sock->vip_port = dst->port;
 	sock->addr = choice->backend->addr;
 	sock->port = choice->backend->port;
 	sock->service = service;
 	sock->backend = choice->ref;
-	sock->member = choice->member;
+	sock->member = choice->member | (choice->counted ? BL_BACKEND_COUNTED : 0);
 	sock->state = state;
 }
 

@@ -112,6 +112,11 @@ enum bl_algorithm {
 	BL_ALGORITHM_DESTINATION_HASH,
 	/* By addresses and ports; packets within a connection reach their backend by it. */
 	BL_ALGORITHM_MAGLEV,
+	/* From here on by active connections, which are counted for no other Service. */
+	BL_ALGORITHM_LEAST_CONN, /* the fewest */
+	BL_ALGORITHM_WEIGHTED_LEAST_CONN, /* the fewest for the weight */
+	BL_ALGORITHM_SHORTEST_DELAY, /* likewise, the new connection among them */
+	BL_ALGORITHM_NEVER_QUEUE, /* an idle backend; else as by BL_ALGORITHM_SHORTEST_DELAY */
 };
 
 /* How a packet reaches a backend on another node. */
@@ -184,6 +189,8 @@ enum bl_backend_state {
 	BL_BACKEND_ON_NODE = 1 << 5,
 	/* Gets no new connections: affinity does not lead to it any more. */
 	BL_BACKEND_NO_NEW = 1 << 6,
+	/* Of no backend: with the set that a socket is to stay in, that bl_active counts it. */
+	BL_BACKEND_COUNTED = 1 << 7,
 };
 
 /*
@@ -194,13 +201,31 @@ enum bl_backend_state {
 struct bl_backend_entry {
 	union bl_addr addr;
 	__be16 port;
-	__u16 weight; /* for display: the slots follow from it */
+	__u16 weight; /* by which active connections are weighed; the slots follow from it */
 	__u32 service;
 	__u16 state; /* enum bl_backend_state; 0 is not in use */
 	__u16 node; /* index in bl_node of the backend's node; 0 is unknown */
 	__u32 generation;
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_backend_entry) == 32, "bl_backend_entry");
+
+/* What connections are counted as: each by what sees it end. */
+enum bl_active_kind {
+	BL_ACTIVE_SOCKETS, /* from connect() until the socket is closed or connects again */
+	BL_ACTIVE_FLOWS, /* of packets, until the flow closes or is removed; see bl_flow_active */
+	BL_ACTIVE_KINDS,
+};
+
+/*
+ * The active connections of a backend. A word has the backend's generation in its upper
+ * half and their number in the lower one; what another user of the id has counted is void.
+ */
+struct bl_active_entry {
+	__u64 word[BL_ACTIVE_KINDS];
+	__u32 begun; /* flows that were counted or about to be, ever; wraps */
+	__u32 pad[3];
+};
+_Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
 
 /* An entry of a slot chunk: the ids of BL_LINE_SIZE neighbouring slots. */
 struct bl_slot_line {
@@ -250,7 +275,8 @@ struct bl_sock_entry {
 	__be16 vip_port; /* 0: there is no Service */
 	__be16 port; /* of the backend */
 	__u8 state; /* enum bl_sock_state */
-	__u8 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
+	/* The set to stay in: BL_BACKEND_CLUSTER or _LOCAL; and BL_BACKEND_COUNTED. */
+	__u8 member;
 	__u8 spilled; /* bl_udp_peer has, or had, more of the socket */
 	/* bl_udp_sock: the entry of another socket with this place is, or was, in bl_sock */
 	__u8 shared;

@@ -17,7 +17,8 @@ func (c *command) backendCommand() *cobra.Command {
 		Short:   "List backends with their Service and state",
 		Long: `List backends with their Service and state.
 
-A pod behind two Services, or two ports of one, is two backends.`,
+A pod behind two Services, or two ports of one, is two backends. ACTIVE are its active
+connections where the algorithm goes by them.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			backends, err := read(c, (*inspect.Datapath).Backends)
@@ -34,7 +35,7 @@ A pod behind two Services, or two ports of one, is two backends.`,
 }
 
 func backendTable(backends []inspect.BackendEntry, wide bool) string {
-	heading := []string{"ID", "SERVICE", "ADDRESS", "STATE", "ON-NODE", "SETS"}
+	heading := []string{"ID", "SERVICE", "ADDRESS", "STATE", "ON-NODE", "ACTIVE", "SETS"}
 	if wide {
 		heading = append(heading, "GENERATION", "SERVICE-PORT", "SERVICE-ID")
 	}
@@ -42,7 +43,7 @@ func backendTable(backends []inspect.BackendEntry, wide bool) string {
 	for _, b := range backends {
 		row := []string{
 			number(b.ID), b.Service.String(), backendAddress(b.Backend),
-			backendState(b.Backend), yes(b.OnNode), strings.Join(b.Sets, ","),
+			backendState(b.Backend), yes(b.OnNode), active(b.Backend), strings.Join(b.Sets, ","),
 		}
 		if wide {
 			row = append(row, number(b.Generation), servicePort(b.Service), number(b.Service.ID))
@@ -69,6 +70,14 @@ func backendState(b inspect.Backend) string {
 		conditions = append(conditions, "terminating")
 	}
 	return strings.Join(conditions, ",")
+}
+
+// active returns how many active connections a backend has, nothing where they are not counted.
+func active(b inspect.Backend) string {
+	if b.Active == nil {
+		return ""
+	}
+	return number(uint64(b.Active.Sockets) + uint64(b.Active.Flows))
 }
 
 func servicePort(p inspect.PortName) string {

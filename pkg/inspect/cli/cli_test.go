@@ -49,6 +49,7 @@ func TestGolden(t *testing.T) {
 		"service list -n kube-system -o json", "service list -n kube-system -o yaml", "service list -n nowhere -o json",
 		"service show shop/web", "service show shop/web -o wide", "service show shop/web -o json", "service show shop/web -o yaml",
 		"service show shop/empty", "service show shop/agent", "service show shop/late", "service show shop/late -o json", "service show dns -n kube-system",
+		"service show kube-system/busy", "service show kube-system/busy -o wide", "service show kube-system/busy -o json",
 		"service show shop/wed", "service show other/thing", "service show web", "service show a/b/c",
 		"backend list", "backend list -o wide", "backend list -n shop -o json", "backend list -n shop -o yaml",
 		"frontend list", "frontend list -o wide", "frontend list -n shop -o json", "frontend list -n shop -o yaml",
@@ -226,7 +227,7 @@ func TestStatus(t *testing.T) {
 	if down.Agent != want || !down.Agent.Started.Equal(now.Add(-3*time.Hour)) || !down.Agent.LastSync.Equal(now.Add(-5*time.Second)) {
 		t.Errorf("agent is %+v", down.Agent)
 	}
-	if want := (inspect.Served{Services: 6, Ports: 13, Frontends: 26, Backends: 10}); down.Served != want {
+	if want := (inspect.Served{Services: 7, Ports: 14, Frontends: 28, Backends: 12}); down.Served != want {
 		t.Errorf("served is %+v, want %+v", down.Served, want)
 	}
 	if want := (inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1}); down.Tunnel != want {
@@ -258,10 +259,10 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		byName[m.Name] = m
 	}
 	for _, want := range []inspect.Map{
-		{Name: "bl_frontend", Used: 26, Size: 1 << 18, Setting: "--max-frontends"},
-		{Name: "bl_service", Used: 13, Size: 1 << 18, Setting: "--max-services"},
-		{Name: "bl_backend", Used: 10, Size: 1 << 21, Setting: "--max-backends"},
-		{Name: "bl_slot", Used: 13, Size: 1 << 24, Setting: "--max-slots"},
+		{Name: "bl_frontend", Used: 28, Size: 1 << 18, Setting: "--max-frontends"},
+		{Name: "bl_service", Used: 14, Size: 1 << 18, Setting: "--max-services"},
+		{Name: "bl_backend", Used: 12, Size: 1 << 21, Setting: "--max-backends"},
+		{Name: "bl_slot", Used: 16, Size: 1 << 24, Setting: "--max-slots"},
 		{Name: "bl_affinity", Used: 4, Size: 1024, Setting: "--max-affinity-entries"},
 		{Name: "bl_udp_peer", Used: 0, Size: 1024, Setting: "--max-udp-peers"},
 		{Name: "bl_flow", Used: 15, Size: 1024, Setting: "--max-flows"},

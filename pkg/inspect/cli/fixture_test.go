@@ -56,6 +56,7 @@ func newDatapath(t *testing.T) string {
 	fill(t, maps)
 	check(t, maps.Pin(dir))
 	fillCounters(t, dir)
+	fillActive(t, dir)
 	fillAffinity(t, dir)
 	fillFlows(t, maps, dir)
 	return bpffs
@@ -144,6 +145,13 @@ func fixture() []served {
 				Ports: manyPorts(6),
 			},
 			nil,
+		},
+		{
+			&model.Service{
+				Name: name("kube-system/busy"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.41"), Algorithm: model.LeastConn,
+				Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+			},
+			[]*model.Slice{slice("kube-system/busy", "", model.TCP, 8080, ready("10.0.1.7", "node-a"), ready("10.0.2.7", "node-b"))},
 		},
 	}
 }
@@ -247,6 +255,16 @@ func fillCounters(t *testing.T, dir string) {
 	refused := make([]uint64, cpus(t))
 	refused[0] = 17
 	check(t, openMap(t, dir, "bl_counter").Put(uint32(0), refused))
+}
+
+// fillActive counts active connections, and some of a backend that has gone.
+func fillActive(t *testing.T, dir string) {
+	t.Helper()
+	var chunk *ebpf.Map
+	check(t, openMap(t, dir, "bl_active").Lookup(uint32(0), &chunk))
+	defer chunk.Close()
+	check(t, chunk.Put(uint32(10), [4]uint64{1<<32 | 7, 1<<32 | 3}))
+	check(t, chunk.Put(uint32(11), [4]uint64{1<<32 | 2, 9<<32 | 8}))
 }
 
 // fillAffinity remembers clients as the programs do: two valid, one expired,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -288,13 +289,20 @@ func setText(s inspect.Set) string {
 }
 
 func backendsOf(p inspect.Port, wide bool) *table {
+	counted := slices.ContainsFunc(p.Backends, func(b inspect.Backend) bool { return b.Active != nil })
 	heading := []string{"BACKEND", "ID", "STATE", "ON-NODE", "WEIGHT", "SETS"}
+	if counted {
+		heading = append(heading, "ACTIVE")
+	}
 	if wide {
 		heading = append(heading, "GENERATION")
 	}
 	t := newTable(heading...)
 	for _, b := range p.Backends {
 		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), number(b.Weight), strings.Join(b.Sets, ",")}
+		if counted {
+			row = append(row, active(b))
+		}
 		if wide {
 			row = append(row, number(b.Generation))
 		}

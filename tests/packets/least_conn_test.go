@@ -1,0 +1,171 @@
+package packets_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// activeFlows returns the active connections of packets that maps count at backends.
+func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends []netip.Addr) []int {
+	t.Helper()
+	have, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make([]int, len(backends))
+	for id, b := range have.Backends {
+		i := slices.Index(backends, b.AddrPort.Addr())
+		if i < 0 || have.Names[b.Service].Port.Protocol != protocol {
+			continue
+		}
+		sockets, flows := m.Active(id, b.Generation)
+		if sockets != 0 {
+			t.Errorf("%s: %d sockets are counted", b.AddrPort, sockets)
+		}
+		counts[i] += int(flows)
+	}
+	return counts
+}
+
+// TestLeastConn: connections through a node go to the endpoint with the fewest, wherever it is,
+// are counted until they close, and by a new agent, too.
+func TestLeastConn(t *testing.T) {
+	t.Parallel()
+	for mode, flags := range map[string][]string{
+		"tc": nil, "XDP": {"--xdp", "generic"}, "DSR": {"--forwarding-mode", "dsr"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "tc")
+			c, a := serveLeastConn(t, flags)
+			for _, network := range networks {
+				t.Run(network, func(t *testing.T) { testLeastConn(t, c, a, network) })
+			}
+		})
+	}
+}
+
+func serveLeastConn(t *testing.T, flags []string) (*cluster, *agent) {
+	t.Helper()
+	flags = append([]string{"--algorithm", "lc"}, flags...)
+	manifests := func(c *cluster) []string { return c.service(1, "web", "", everywhere) }
+	if slices.Contains(flags, "dsr") {
+		c := newCluster(t, false)
+		return c, c.serveDSR(t, manifests(c), flags[:len(flags)-2]...)
+	}
+	return serveCluster(t, manifests, flags...)
+}
+
+func testLeastConn(t *testing.T, c *cluster, a *agent, network string) {
+	protocol := model.TCP
+	if strings.HasPrefix(network, "udp") {
+		protocol = model.UDP
+	}
+	var backends []netip.Addr
+	for _, e := range everywhere {
+		backends = append(backends, c.addrsOf(e).of(network))
+	}
+	count := func() []int {
+		t.Helper()
+		return withMaps(t, a.node, func(m *bpfmap.Maps) []int { return activeFlows(t, m, protocol, backends) })
+	}
+	var open []*lab.Socket
+	active := make([]int, len(everywhere))
+	for i := range 10 {
+		s, hello := connect(t, c.client, network, nodePort(network, 1))
+		at := slices.IndexFunc(everywhere, func(e endpoint) bool { return e.server() == hello.name })
+		if at < 0 || active[at] != slices.Min(active) {
+			t.Fatalf("with %v active connection %d reached %s", active, i, hello.name)
+		}
+		active[at]++
+		open = append(open, s)
+	}
+	if got := count(); !slices.Equal(got, active) {
+		t.Fatalf("active connections %v, want %v", got, active)
+	}
+	a.Signal(unix.SIGKILL)
+	_ = a.Wait() // killed
+	if got := count(); !slices.Equal(got, active) {
+		t.Errorf("without an agent: active connections %v, want %v", got, active)
+	}
+	a.start()
+	for _, s := range open {
+		s.Close()
+	}
+	if protocol == model.UDP {
+		a.evict(func([]byte) bool { return true }) // which the agent's walk finds
+	}
+	lab.Eventually(t, "no connection is active", func() bool {
+		active = count()
+		return slices.Max(active) == 0
+	})
+}
+
+// newLeastConnBench makes a bench whose Service has two backends and the algorithm lc.
+func newLeastConnBench(t *testing.T) (*bench, map[byte][]netip.Addr) {
+	t.Helper()
+	b := newBenchWith(t, datapath.Constants{})
+	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
+	service := lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`)
+	service = strings.Replace(service, "namespace: default}", `namespace: default, annotations: {service.beeline.io/algorithm: lc}}`, 1)
+	backends := map[byte][]netip.Addr{4: {lab.Backend4(1), lab.Backend4(2)}, 6: {lab.Backend6(1), lab.Backend6(2)}}
+	b.agent.Apply(service, lab.Slice("web", ports, backends[4]...), lab.Slice("web", ports, backends[6]...))
+	return b, backends
+}
+
+// sum returns how many active connections of a protocol are counted.
+func (b *bench) active(t *testing.T, protocol byte, backends []netip.Addr) (sum int) {
+	t.Helper()
+	for _, n := range activeFlows(t, b.maps, model.Protocol(protocol), backends) {
+		sum += n
+	}
+	return sum
+}
+
+// TestProgramActive: what the packets of a connection tell changes the count once: a SYN that is
+// sent again, at the same hook or another, a FIN, a RST, and a connection that takes the place
+// of a former one.
+func TestProgramActive(t *testing.T) {
+	t.Parallel()
+	b, backends := newLeastConnBench(t)
+	for _, family := range []byte{4, 6} {
+		want := func(what string, n int) {
+			t.Helper()
+			if got := b.active(t, unix.IPPROTO_TCP, backends[family]); got != n {
+				t.Fatalf("IPv%d, %s: %d active connections, want %d", family, what, got, n)
+			}
+		}
+		f := frame{from: crafted[family], to: virtual[family], protocol: unix.IPPROTO_TCP, flags: flagSYN, seq: 1000}
+		for _, program := range []string{"bl_xdp", "bl_ingress", "bl_xdp", "bl_ingress"} {
+			b.run(t, program, f.bytes())
+			want("a SYN at "+program, 1)
+		}
+		fin := f
+		fin.flags, fin.seq = flagFIN|flagACK, 1001
+		for range 2 {
+			b.run(t, "bl_ingress", fin.bytes())
+			want("a FIN", 0)
+		}
+		f.seq = 5000
+		b.run(t, "bl_xdp", f.bytes())
+		want("the next SYN from the port", 1)
+		rst := f
+		rst.flags, rst.seq = flagRST, 5001
+		for range 2 {
+			b.run(t, "bl_xdp", rst.bytes())
+			b.run(t, "bl_ingress", rst.bytes())
+			want("a RST", 0)
+		}
+	}
+}
