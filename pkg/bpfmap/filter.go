@@ -50,13 +50,18 @@ func openFilter(m *Maps) (*filter, error) {
 
 // add sets the bit of a key, which may be known.
 func (f *filter) add(key *bpf.SockBlFrontendKey) {
-	if _, ok := f.keys[*key]; ok {
-		return
-	}
-	f.keys[*key] = struct{}{}
 	bit := filterBit(key)
-	f.count[bit]++
+	if _, ok := f.keys[*key]; !ok {
+		f.keys[*key] = struct{}{}
+		f.count[bit]++
+	}
 	atomic.OrUint64(&f.entry.Word[bit/64], 1<<(bit%64))
+}
+
+// has reports whether the bit of a key is set.
+func (f *filter) has(key *bpf.SockBlFrontendKey) bool {
+	bit := filterBit(key)
+	return atomic.LoadUint64(&f.entry.Word[bit/64])&(1<<(bit%64)) != 0
 }
 
 // remove clears the bit of a key when no other key has it.
@@ -113,8 +118,18 @@ func frontendCheck(k *bpf.SockBlFrontendKey) uint16 {
 	return uint16(frontendHash(k)>>48 ^ frontendHash(k)>>25)
 }
 
-// writeAggregate computes the prefix around all Service CIDRs.
+// writeAggregate writes the prefix around all Service CIDRs.
 func (m *Maps) writeAggregate() error {
+	e, err := m.aggregate()
+	if err != nil {
+		return err
+	}
+	*m.Entries.Aggregate = e
+	return nil
+}
+
+// aggregate computes the prefix around all Service CIDRs.
+func (m *Maps) aggregate() (bpf.SockBlAggregateEntry, error) {
 	var aggregate4, aggregate6 netip.Prefix
 	err := Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		if p := bpf.PrefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
@@ -124,10 +139,9 @@ func (m *Maps) writeAggregate() error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
+		return bpf.SockBlAggregateEntry{}, fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
 	}
-	*m.Entries.Aggregate = aggregateEntry(aggregate4, aggregate6)
-	return nil
+	return aggregateEntry(aggregate4, aggregate6), nil
 }
 
 // aggregateEntry returns the prefixes as the programs compare them; an invalid one

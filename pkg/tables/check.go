@@ -1,0 +1,286 @@
+package tables
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// Stored tells what a [Store] holds. Its methods are called where those of the Store are.
+type Stored interface {
+	HoldsServiceName(id uint32, name ServiceName) bool
+	HoldsService(id uint32, service Service) bool
+	HoldsBackend(id uint32, backend Backend) bool
+	// Runs calls fn with the slots of a set, some at a time, as they are in the store.
+	Runs(set Set, fn func([]uint32))
+	// HoldsFrontend is true only when programs find the frontend, too.
+	HoldsFrontend(key FrontendKey, frontend Frontend) (bool, error)
+	// FrontendKeys yields all frontends, some at a time.
+	FrontendKeys() iter.Seq2[[]FrontendKey, error]
+	// Others returns the small tables: source ranges, Service CIDRs, addresses and nodes.
+	Others() (Snapshot, error)
+	// CheckDerived compares what the store makes of entries by itself with these. It may be
+	// called beside all other methods; then it may find half of a change.
+	CheckDerived() ([]Difference, error)
+	// Rederive writes anew what CheckDerived compares.
+	Rederive() error
+}
+
+// Difference is an entry of the store that is not as it was written, or should be.
+type Difference struct {
+	Service model.Name // that it is of; zero: not of one alone
+	Kind    string     // one word
+	Text    string
+}
+
+// Check compares a store with what was written to it, some entries at a time. What differs is
+// written again. Between two steps the tables may be used.
+type Check struct {
+	t    *Tables
+	have Stored
+
+	names []model.Name // still to be looked at
+	next  func() ([]FrontendKey, error, bool)
+	stop  func()
+	found []Difference
+	again map[model.Name]struct{}
+	errs  []error
+}
+
+// NewCheck begins a check. It is ended by [Check.Stop], or by a step that is the last one.
+func (t *Tables) NewCheck(have Stored) *Check {
+	c := &Check{t: t, have: have, again: make(map[model.Name]struct{}), stop: func() {}}
+	c.names = slices.SortedFunc(maps.Keys(t.owned), model.Name.Compare)
+	return c
+}
+
+// Step looks at some more entries: those of one Service, or a part of the others. It reports
+// whether there are more.
+func (c *Check) Step() (more bool) {
+	if len(c.names) > 0 {
+		c.service(c.names[0])
+		c.names = c.names[1:]
+		return true
+	}
+	if c.next == nil {
+		c.next, c.stop = iter.Pull2(c.have.FrontendKeys())
+		c.others()
+		return true
+	}
+	keys, err, more := c.next()
+	if more {
+		c.surplus(keys)
+		c.errs = append(c.errs, err)
+	}
+	return more
+}
+
+// Stop ends the check. It returns what differed and the Services that are to be applied again to
+// mend it. The error tells what could not be compared or mended.
+func (c *Check) Stop() (found []Difference, again map[model.Name]struct{}, err error) {
+	c.stop()
+	return c.found, c.again, errors.Join(c.errs...)
+}
+
+// differs notes a difference and what came of mending it.
+func (c *Check) differs(service model.Name, mended error, format string, args ...any) {
+	c.found = append(c.found, Difference{service, "entry", fmt.Sprintf(format, args...)})
+	c.errs = append(c.errs, mended)
+}
+
+// service looks at the entries of a Service, should it still have some.
+func (c *Check) service(name model.Name) {
+	t := c.t
+	svc := t.owned[name]
+	if svc == nil {
+		return
+	}
+	for _, portName := range svc.ports {
+		c.port(name, t.ports[portName])
+	}
+	for key := range svc.frontends {
+		f := t.frontends[key].Frontend
+		if holds, err := c.have.HoldsFrontend(key, f); err != nil {
+			c.errs = append(c.errs, err)
+		} else if !holds {
+			c.differs(name, t.store.PutFrontend(key, f), "frontend %s", key)
+		}
+	}
+}
+
+func (c *Check) port(service model.Name, sp *servicePort) {
+	t := c.t
+	if !c.have.HoldsServiceName(sp.id, sp.name) {
+		c.differs(service, t.store.PutServiceName(sp.id, sp.name), "description of service id %d", sp.id)
+	}
+	for i := range sp.backends {
+		b := &sp.backends[i]
+		if entry := sp.entryOf(b); !c.have.HoldsBackend(b.id, entry) {
+			c.differs(service, t.store.PutBackend(b.id, entry), "backend %s", b.addr)
+		}
+	}
+	wrong := c.slots(service, sp.id, sp.entry.Cluster, &sp.cluster)
+	wrong = c.slots(service, sp.id, sp.entry.Local, &sp.local) || wrong
+	if wrong {
+		c.again[service] = struct{}{}
+	}
+	if !sp.stale && !c.have.HoldsService(sp.id, sp.entry) {
+		c.differs(service, t.store.PutService(sp.id, sp.entry), "service id %d", sp.id)
+	}
+}
+
+// unknown is the content of slots that are not as they were written: no set is to have it, so the
+// next Apply writes others.
+var unknown = content{layout: ^layout(0)}
+
+// slots looks at the slots of a set.
+func (c *Check) slots(service model.Name, id uint32, set Set, in *content) (wrong bool) {
+	if set.Kind != policy.Backends || in.layout == unknown.layout {
+		return false
+	}
+	var sum maphash.Hash
+	sum.SetSeed(slotSeed)
+	c.have.Runs(set, func(slots []uint32) { addSlots(&sum, slots) })
+	if sum.Sum64() == in.sum {
+		return false
+	}
+	c.differs(service, nil, "slots of service id %d", id)
+	*in = unknown
+	return true
+}
+
+// surplus looks at frontends of which some may be nobody's.
+func (c *Check) surplus(keys []FrontendKey) {
+	for _, key := range keys {
+		if c.t.frontends[key] == nil {
+			c.differs(model.Name{}, c.t.store.DeleteFrontend(key), "frontend %s, which no Service has", key)
+		}
+	}
+}
+
+// others looks at the small tables.
+func (c *Check) others() {
+	have, err := c.have.Others()
+	if err != nil {
+		c.errs = append(c.errs, err)
+		return
+	}
+	c.ranges(&have)
+	c.cidrs(&have)
+	c.nodeAddrs(&have)
+	c.nodes(&have)
+}
+
+func (c *Check) ranges(have *Snapshot) {
+	t := c.t
+	want := make(map[SourceRange]model.Name, t.ranges)
+	for name, sp := range t.ports {
+		for p := range sp.ranges {
+			want[SourceRange{sp.id, p}] = name.Port.Service
+		}
+	}
+	compare(want, setOf(have.SourceRanges), func(r SourceRange, service model.Name, wanted bool) {
+		if wanted {
+			c.differs(service, t.store.PutSourceRange(r), "source range %s", r.Prefix)
+		} else {
+			c.differs(model.Name{}, t.store.DeleteSourceRange(r), "source range %s of service id %d, which has no such", r.Prefix, r.Service)
+		}
+	})
+}
+
+func (c *Check) cidrs(have *Snapshot) {
+	t := c.t
+	compare(t.cidrs, setOf(have.ServiceCIDRs), func(p netip.Prefix, _ struct{}, wanted bool) {
+		if wanted {
+			c.differs(model.Name{}, t.store.PutServiceCIDR(p), "service range %s", p)
+		} else {
+			c.differs(model.Name{}, t.store.DeleteServiceCIDR(p), "service range %s, which is none", p)
+		}
+	})
+}
+
+func (c *Check) nodeAddrs(have *Snapshot) {
+	t := c.t
+	for addr, a := range t.nodeAddrs {
+		if h, ok := have.NodeAddrs[addr]; !ok || h != a {
+			c.differs(model.Name{}, t.store.PutNodeAddr(addr, a), "node address %s", addr)
+		}
+	}
+	for addr := range have.NodeAddrs {
+		if _, ok := t.nodeAddrs[addr]; !ok {
+			c.differs(model.Name{}, t.store.DeleteNodeAddr(addr), "node address %s, at which NodePorts do not answer", addr)
+		}
+	}
+}
+
+func (c *Check) nodes(have *Snapshot) {
+	t := c.t
+	for id, node := range t.nodes.known {
+		if have.Nodes[id] != node.Node {
+			c.differs(model.Name{}, t.store.PutNode(id, node.Node), "node %s", node.Name)
+		}
+	}
+	for id := range have.Nodes {
+		if t.nodes.known[id] == nil {
+			c.differs(model.Name{}, t.store.ClearNode(id), "node id %d, which no node has", id)
+		}
+	}
+	for addr, id := range t.nodes.ids {
+		if have.NodeIDs[addr] != id {
+			c.differs(model.Name{}, t.store.PutNodeID(addr, id), "address %s of a node", addr)
+		}
+	}
+	for addr := range have.NodeIDs {
+		if _, ok := t.nodes.ids[addr]; !ok {
+			c.differs(model.Name{}, t.store.DeleteNodeID(addr), "address %s, which no node has", addr)
+		}
+	}
+}
+
+// compare calls fn for what is wanted and not there, and for what is there and not wanted.
+func compare[K comparable, V any](want map[K]V, have map[K]struct{}, fn func(key K, v V, wanted bool)) {
+	for key, v := range want {
+		if _, ok := have[key]; !ok {
+			fn(key, v, true)
+		}
+	}
+	for key := range have {
+		if v, ok := want[key]; !ok {
+			fn(key, v, false)
+		}
+	}
+}
+
+func setOf[K comparable](list []K) map[K]struct{} {
+	set := make(map[K]struct{}, len(list))
+	for _, k := range list {
+		set[k] = struct{}{}
+	}
+	return set
+}
+
+// slotSeed is that of the sums of slots.
+var slotSeed = maphash.MakeSeed()
+
+// slotSum returns what tells slots from others.
+func slotSum(slots []uint32) uint64 {
+	var sum maphash.Hash
+	sum.SetSeed(slotSeed)
+	addSlots(&sum, slots)
+	return sum.Sum64()
+}
+
+// addSlots adds slots to a sum.
+func addSlots(sum *maphash.Hash, slots []uint32) {
+	if len(slots) > 0 {
+		_, _ = sum.Write(unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), 4*len(slots))) // returns no error
+	}
+}
