@@ -65,11 +65,7 @@ func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
 
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
-		s.Frontends[frontendKeyOf(key)] = tables.Frontend{
-			Service: value.Service,
-			Kind:    tables.FrontendKind(value.Kind),
-			Flags:   tables.FrontendFlags(value.Flags),
-		}
+		s.Frontends[frontendKeyOf(key)] = storedFrontend(value)
 	})
 	if err != nil {
 		return err

@@ -80,20 +80,31 @@ func (m *Maps) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) (
 	return e == frontendEntry(&k, frontend) && m.filter.has(&k), nil
 }
 
-// FrontendKeys yields all frontends, as many at a time as one system call reads.
-func (m *Maps) FrontendKeys() iter.Seq2[[]tables.FrontendKey, error] {
-	return func(yield func([]tables.FrontendKey, error) bool) {
-		var list []tables.FrontendKey
-		err := eachBatch(m.BlFrontend, func(keys []bpf.SockBlFrontendKey, _ []bpf.SockBlFrontendEntry) bool {
+// StoredFrontends yields all frontends, as many at a time as one system call reads.
+func (m *Maps) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
+	return func(yield func([]tables.StoredFrontend, error) bool) {
+		var list []tables.StoredFrontend
+		err := eachBatch(m.BlFrontend, func(keys []bpf.SockBlFrontendKey, entries []bpf.SockBlFrontendEntry) bool {
 			list = list[:0]
 			for i := range keys {
-				list = append(list, frontendKeyOf(&keys[i]))
+				f := storedFrontend(&entries[i])
+				lost := entries[i].Check != frontendCheck(&keys[i]) || !m.filter.has(&keys[i])
+				list = append(list, tables.StoredFrontend{Key: frontendKeyOf(&keys[i]), Frontend: f, Lost: lost})
 			}
 			return yield(list, nil)
 		})
 		if err != nil {
 			yield(nil, err)
 		}
+	}
+}
+
+// storedFrontend returns what an entry says.
+func storedFrontend(e *bpf.SockBlFrontendEntry) tables.Frontend {
+	return tables.Frontend{
+		Service: e.Service,
+		Kind:    tables.FrontendKind(e.Kind),
+		Flags:   tables.FrontendFlags(e.Flags),
 	}
 }
 

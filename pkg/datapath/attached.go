@@ -15,19 +15,15 @@ import (
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
-// Whether programs are where they were attached is looked at every attachedPeriod, and less often
-// where that takes long: it takes a hundredth of a CPU at most.
-const (
-	attachedPeriod = 2 * time.Second
-	attachedShare  = 99
-)
+// attachedPeriod passes between two looks at whether programs are where they were attached. One
+// takes two system calls for each direction of a device.
+const attachedPeriod = 2 * time.Second
 
 // FollowPrograms attaches again what somebody has detached, until ctx ends: the kernel tells of no
 // such change. mended is told how many programs or entries of devices that were.
 func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
 	told := ""
-	for wait := attachedPeriod; pause.For(ctx, wait); {
-		start := time.Now()
+	for pause.For(ctx, attachedPeriod) {
 		found, err := d.mendPrograms(ctx)
 		if text := fmt.Sprint(err); text != told {
 			if told = text; err != nil {
@@ -37,7 +33,6 @@ func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
 		if found > 0 {
 			mended(found)
 		}
-		wait = max(attachedPeriod, attachedShare*time.Since(start))
 	}
 }
 

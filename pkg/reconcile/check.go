@@ -1,18 +1,18 @@
 package reconcile
 
 import (
-	"errors"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // A check of the tables works for checkSlice at a time, so that it holds up no change for longer,
-// and then pauses checkShare times as long: it takes a fiftieth of a CPU at most, however large
-// the tables are.
+// and then pauses checkShare times as long, but checkPause at most, for others may have had the CPU:
+// it takes a fiftieth of a CPU, however large the tables are.
 const (
 	checkSlice = 2 * time.Millisecond
 	checkShare = 49
+	checkPause = time.Second
 )
 
 // Checked is the outcome of one check.
@@ -34,8 +34,6 @@ type check struct {
 
 	timer *time.Timer
 	due   <-chan time.Time
-	// suspicion tells that what the store derives has to be looked at while nobody writes.
-	suspicion chan struct{}
 }
 
 // startChecks has the store checked from time to time, until stop is called.
@@ -45,7 +43,7 @@ func (r *Reconciler) startChecks() (stop func()) {
 		return func() {}
 	}
 	timer := time.NewTimer(r.opts.CheckPeriod)
-	r.check = check{have: have, timer: timer, due: timer.C, suspicion: make(chan struct{}, 1)}
+	r.check = check{have: have, timer: timer, due: timer.C}
 	return func() {
 		timer.Stop()
 		if r.check.now != nil {
@@ -72,7 +70,7 @@ func (r *Reconciler) checkSome() {
 	worked := time.Since(start)
 	c.sum.Worked += worked
 	if more {
-		c.timer.Reset(checkShare * worked)
+		c.timer.Reset(min(checkShare*worked, checkPause))
 		return
 	}
 	r.endCheck()
@@ -84,10 +82,6 @@ func (r *Reconciler) endCheck() {
 	found, again, err := c.now.Stop()
 	c.now = nil
 	c.sum.Found, c.sum.Err, c.sum.Took = found, err, time.Since(c.began)
-	if len(found) > 0 {
-		// What was written again may be counted twice.
-		c.sum.Err = errors.Join(err, c.have.Rederive())
-	}
 	if len(again) > 0 {
 		r.mu.Lock()
 		for name := range again {
@@ -97,39 +91,8 @@ func (r *Reconciler) endCheck() {
 		r.mu.Unlock()
 		r.signal()
 	}
-	r.tellChecked(c.sum)
-	r.suspect()
-	c.timer.Reset(max(r.opts.CheckPeriod-c.sum.Took, checkShare*checkSlice))
-}
-
-// suspect looks, beside the loop, whether what the store derives is as it should be.
-func (r *Reconciler) suspect() {
-	have, suspicion := r.check.have, r.check.suspicion
-	r.barrier.Go(func() {
-		if found, err := have.CheckDerived(); len(found) == 0 && err == nil {
-			return
-		}
-		select {
-		case suspicion <- struct{}{}:
-		default:
-		}
-	})
-}
-
-// checkDerived looks again while nobody writes, and mends what differs.
-func (r *Reconciler) checkDerived() {
-	start := time.Now()
-	found, err := r.check.have.CheckDerived()
-	if len(found) > 0 {
-		err = errors.Join(err, r.check.have.Rederive())
-	}
-	if worked := time.Since(start); len(found) > 0 || err != nil {
-		r.tellChecked(Checked{Found: found, Worked: worked, Took: worked, Err: err})
-	}
-}
-
-func (r *Reconciler) tellChecked(c Checked) {
 	if r.opts.Checked != nil {
-		r.opts.Checked(c)
+		r.opts.Checked(c.sum)
 	}
+	c.timer.Reset(max(r.opts.CheckPeriod-c.sum.Took, checkShare*checkSlice))
 }

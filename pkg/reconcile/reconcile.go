@@ -305,9 +305,6 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case <-r.check.due:
 			r.checkSome()
 			continue
-		case <-r.check.suspicion:
-			r.checkDerived()
-			continue
 		case <-r.wake:
 			if !pause.For(ctx, r.opts.MinSyncPeriod-time.Since(last)) {
 				return nil

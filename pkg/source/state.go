@@ -23,8 +23,8 @@ type State struct {
 	local    *model.LocalNode
 	cidrs    []netip.Prefix
 	// changed is when a Service or a slice of it changed last, all what concerns every Service.
-	changed map[model.Name]time.Time
-	all     time.Time
+	changed     map[model.Name]time.Time
+	all, latest time.Time // latest of anything
 
 	once   sync.Once
 	synced chan struct{}
@@ -46,6 +46,7 @@ func (s *State) Apply(u Update) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	s.latest = now
 	for _, svc := range u.PutServices {
 		s.services[svc.Name], s.changed[svc.Name] = svc, now
 	}
@@ -116,4 +117,11 @@ func (s *State) Changed(service model.Name) time.Time {
 		return at
 	}
 	return s.all
+}
+
+// Latest returns when something last changed.
+func (s *State) Latest() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.latest
 }

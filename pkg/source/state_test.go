@@ -30,7 +30,10 @@ func TestState(t *testing.T) {
 		t.Errorf("changed: web %t, dns %t, other %t", changed(web), changed(dns), changed(model.Name{Name: "other"}))
 	}
 	s.Apply(source.Update{DeleteServices: []model.Name{dns}, DeleteSlices: []model.Name{{Namespace: "shop", Name: "b"}}, DeleteNodes: []string{"n2"}})
-	if changed(model.Name{}) != true {
+	if s.Latest().Before(before) {
+		t.Error("the latest change is not noted")
+	}
+	if !changed(model.Name{}) {
 		t.Error("a node that is gone concerns no Service")
 	}
 	u := s.All()

@@ -23,15 +23,23 @@ type Stored interface {
 	Runs(set Set, fn func([]uint32))
 	// HoldsFrontend is true only when programs find the frontend, too.
 	HoldsFrontend(key FrontendKey, frontend Frontend) (bool, error)
-	// FrontendKeys yields all frontends, some at a time.
-	FrontendKeys() iter.Seq2[[]FrontendKey, error]
+	// StoredFrontends yields all frontends, some at a time.
+	StoredFrontends() iter.Seq2[[]StoredFrontend, error]
 	// Others returns the small tables: source ranges, Service CIDRs, addresses and nodes.
 	Others() (Snapshot, error)
-	// CheckDerived compares what the store makes of entries by itself with these. It may be
-	// called beside all other methods; then it may find half of a change.
-	CheckDerived() ([]Difference, error)
+	// CheckDerived compares what the store makes of entries by itself with these: it yields what
+	// differs after each of many small parts, between which the store may be written to.
+	CheckDerived() iter.Seq2[[]Difference, error]
 	// Rederive writes anew what CheckDerived compares.
 	Rederive() error
+}
+
+// StoredFrontend is a frontend that a store holds.
+type StoredFrontend struct {
+	Key FrontendKey
+	Frontend
+	// Lost says that programs do not find it.
+	Lost bool
 }
 
 // Difference is an entry of the store that is not as it was written, or should be.
@@ -48,38 +56,25 @@ type Check struct {
 	have Stored
 
 	names []model.Name // still to be looked at
-	next  func() ([]FrontendKey, error, bool)
+	next  func() (struct{}, bool)
 	stop  func()
 	found []Difference
 	again map[model.Name]struct{}
 	errs  []error
 }
 
-// NewCheck begins a check. It is ended by [Check.Stop], or by a step that is the last one.
+// NewCheck begins a check. It is ended by [Check.Stop].
 func (t *Tables) NewCheck(have Stored) *Check {
-	c := &Check{t: t, have: have, again: make(map[model.Name]struct{}), stop: func() {}}
+	c := &Check{t: t, have: have, again: make(map[model.Name]struct{})}
 	c.names = slices.SortedFunc(maps.Keys(t.owned), model.Name.Compare)
+	c.next, c.stop = iter.Pull(c.parts)
 	return c
 }
 
 // Step looks at some more entries: those of one Service, or a part of the others. It reports
 // whether there are more.
 func (c *Check) Step() (more bool) {
-	if len(c.names) > 0 {
-		c.service(c.names[0])
-		c.names = c.names[1:]
-		return true
-	}
-	if c.next == nil {
-		c.next, c.stop = iter.Pull2(c.have.FrontendKeys())
-		c.others()
-		return true
-	}
-	keys, err, more := c.next()
-	if more {
-		c.surplus(keys)
-		c.errs = append(c.errs, err)
-	}
+	_, more = c.next()
 	return more
 }
 
@@ -87,7 +82,34 @@ func (c *Check) Step() (more bool) {
 // mend it. The error tells what could not be compared or mended.
 func (c *Check) Stop() (found []Difference, again map[model.Name]struct{}, err error) {
 	c.stop()
+	if len(c.found) > 0 {
+		// What the store counts may have been led astray by what somebody else has written.
+		c.errs = append(c.errs, c.have.Rederive())
+	}
 	return c.found, c.again, errors.Join(c.errs...)
+}
+
+// parts looks at everything and yields after each part.
+func (c *Check) parts(yield func(struct{}) bool) {
+	for _, name := range c.names {
+		c.service(name)
+		if !yield(struct{}{}) {
+			return
+		}
+	}
+	c.others()
+	if !yield(struct{}{}) {
+		return
+	}
+	if !c.frontends(yield) {
+		return
+	}
+	for found, err := range c.have.CheckDerived() {
+		c.found, c.errs = append(c.found, found...), append(c.errs, err)
+		if !yield(struct{}{}) {
+			return
+		}
+	}
 }
 
 // differs notes a difference and what came of mending it.
@@ -105,14 +127,6 @@ func (c *Check) service(name model.Name) {
 	}
 	for _, portName := range svc.ports {
 		c.port(name, t.ports[portName])
-	}
-	for key := range svc.frontends {
-		f := t.frontends[key].Frontend
-		if holds, err := c.have.HoldsFrontend(key, f); err != nil {
-			c.errs = append(c.errs, err)
-		} else if !holds {
-			c.differs(name, t.store.PutFrontend(key, f), "frontend %s", key)
-		}
 	}
 }
 
@@ -157,12 +171,54 @@ func (c *Check) slots(service model.Name, id uint32, set Set, in *content) (wron
 	return true
 }
 
-// surplus looks at frontends of which some may be nobody's.
-func (c *Check) surplus(keys []FrontendKey) {
-	for _, key := range keys {
-		if c.t.frontends[key] == nil {
-			c.differs(model.Name{}, c.t.store.DeleteFrontend(key), "frontend %s, which no Service has", key)
+// lookups is how many entries a part looks up one by one.
+const lookups = 500
+
+// frontends looks at those that the store holds, and at each one if some are missing.
+func (c *Check) frontends(yield func(struct{}) bool) (more bool) {
+	t, seen := c.t, 0
+	for list, err := range c.have.StoredFrontends() {
+		c.errs = append(c.errs, err)
+		for i := range list {
+			have := &list[i]
+			switch f := t.frontends[have.Key]; {
+			case f == nil:
+				c.differs(model.Name{}, t.store.DeleteFrontend(have.Key), "frontend %s, which no Service has", have.Key)
+			case have.Lost || f.Frontend != have.Frontend:
+				c.differs(f.owner, t.store.PutFrontend(have.Key, f.Frontend), "frontend %s", have.Key)
+				fallthrough
+			default:
+				seen++
+			}
 		}
+		if !yield(struct{}{}) {
+			return false
+		}
+	}
+	if seen == len(t.frontends) {
+		return true
+	}
+	for keys := range slices.Chunk(slices.Collect(maps.Keys(t.frontends)), lookups) {
+		for _, key := range keys {
+			c.frontend(key)
+		}
+		if !yield(struct{}{}) {
+			return false
+		}
+	}
+	return true
+}
+
+// frontend looks at one that may be missing.
+func (c *Check) frontend(key FrontendKey) {
+	f := c.t.frontends[key]
+	if f == nil {
+		return // gone since
+	}
+	if holds, err := c.have.HoldsFrontend(key, f.Frontend); err != nil {
+		c.errs = append(c.errs, err)
+	} else if !holds {
+		c.differs(f.owner, c.t.store.PutFrontend(key, f.Frontend), "frontend %s", key)
 	}
 }
 

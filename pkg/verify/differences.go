@@ -210,8 +210,8 @@ func (d *differences) frontendEntries() {
 		have, known := d.have.Frontends[key]
 		switch {
 		case want == nil && known:
-			_, label := d.label(have.Service)
-			d.add(model.Name{}, "frontend-surplus", "frontend %s leads to %s, and no Service has that address and port", key, label)
+			service, label := d.label(have.Service)
+			d.add(service, "frontend-surplus", "frontend %s leads to %s, and no Service has that address and port", key, label)
 		case want != nil && !known:
 			service, label := d.label(want.Service)
 			d.add(service, "frontend-missing", "frontend %s (%s) of %s is missing", key, want.Kind, label)

@@ -4,27 +4,25 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // holding tells differences that last from halves of an update: source, maps and agent are read
 // one after the other.
 type holding struct {
 	settle time.Duration
-	// changed returns when a Service last changed in the source.
-	changed func(model.Name) time.Time
+	// changed returns when the source last changed what may explain a difference.
+	changed func(Finding) time.Time
 	// since is the begin of the look that saw each first, of all that the last look has seen.
 	since map[Finding]time.Time
 }
 
-// see takes what a look has found that began at start. A difference whose Service has changed in the
-// source begins anew.
+// see takes what a look has found that began at start. A difference that the source has changed since
+// begins anew.
 func (h *holding) see(found []Finding, start time.Time) {
 	now := make(map[Finding]time.Time, len(found))
 	for _, f := range found {
 		since, was := h.since[f]
-		if !was || f.Part == Tables && h.changed(f.service).After(since) {
+		if !was || h.changed(f).After(since) {
 			since = start
 		}
 		now[f] = since
@@ -38,7 +36,7 @@ func (h *holding) see(found []Finding, start time.Time) {
 func (h *holding) judge(start, now time.Time, agent bool, waiting time.Time) (confirmed, open []Finding) {
 	confirmed = []Finding{}
 	for f, since := range h.since {
-		settled := f.Part != Tables || !h.changed(f.service).After(start)
+		settled := !h.changed(f).After(start)
 		if agent {
 			settled = settled && now.Sub(since) >= h.settle && (waiting.IsZero() || waiting.After(since))
 		}

@@ -45,7 +45,12 @@ func TestHalfAnUpdate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var changed time.Time
-			h := holding{settle: 3 * time.Second, changed: func(model.Name) time.Time { return changed }}
+			h := holding{settle: 3 * time.Second, changed: func(f Finding) time.Time {
+				if f.Part != Tables {
+					return time.Time{}
+				}
+				return changed
+			}}
 			var confirmed, open []Finding
 			for _, l := range tc.looks {
 				changed = at(l.changed)

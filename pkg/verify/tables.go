@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -62,9 +63,12 @@ func (c *Checker) rejected() (list []Finding) {
 
 // lookAtDerived compares what follows from entries of the tables with these.
 func (c *Checker) lookAtDerived() (list []Finding, err error) {
-	faults, err := c.maps.CheckDerived()
-	for _, f := range faults {
-		list = append(list, Finding{Part: Tables, Kind: f.Kind, What: f.Text})
+	var errs []error
+	for faults, err := range c.maps.CheckDerived() {
+		for _, f := range faults {
+			list = append(list, Finding{Part: Tables, Kind: f.Kind, What: f.Text, any: true})
+		}
+		errs = append(errs, err)
 	}
-	return list, err
+	return list, errors.Join(errs...)
 }

@@ -43,6 +43,8 @@ type Finding struct {
 	Fix     string `json:"fix"` // how to mend it
 
 	service model.Name
+	// any says that a change of any Service may explain it for a moment.
+	any bool
 }
 
 // Unchecked is something that could not be looked at.
@@ -165,7 +167,7 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 	noSource := c.awaitSource(ctx)
 	unchecked(Tables, noSource)
 	began := time.Now()
-	held := holding{settle: c.opts.Settle, changed: c.state.Changed, since: make(map[Finding]time.Time)}
+	held := holding{settle: c.opts.Settle, changed: c.changed, since: make(map[Finding]time.Time)}
 	for {
 		start := time.Now()
 		found, failed := c.look(ctx, noSource == nil)
@@ -225,6 +227,17 @@ func (c *Checker) look(ctx context.Context, source bool) (found []Finding, faile
 	list, err = c.lookAtMachine()
 	note(Machine, list, err)
 	return found, failed
+}
+
+// changed returns when the source last changed what may explain a finding.
+func (c *Checker) changed(f Finding) time.Time {
+	switch {
+	case f.Part != Tables:
+		return time.Time{}
+	case f.any:
+		return c.state.Latest()
+	}
+	return c.state.Changed(f.service)
 }
 
 // agentRuns reports whether an agent runs.

@@ -115,7 +115,7 @@ func (c *command) reportParts(flows bool) []reportPart {
 		{"network.txt", networkText},
 		{"version.txt", c.output("version")},
 		{"status.txt", c.output("status", "-o", "wide")},
-		{"verify.txt", c.output("verify", "-o", "wide")},
+		{"verify.txt", c.verifyOutput},
 	}
 	lists := []string{"service", "backend", "frontend", "node"}
 	if flows {
@@ -135,6 +135,15 @@ func (c *command) output(args ...string) func() ([]byte, error) {
 		err := execute(Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
 		return out.Bytes(), err
 	}
+}
+
+// verifyOutput returns what "beeline verify" prints, in which is what could not be checked.
+func (c *command) verifyOutput() ([]byte, error) {
+	out, err := c.output("verify", "-o", "wide")()
+	if len(out) > 0 {
+		err = nil
+	}
+	return out, err
 }
 
 func kernelText() ([]byte, error) {

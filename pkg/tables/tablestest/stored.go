@@ -48,28 +48,39 @@ func (m *Store) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) 
 	return ok && f == frontend, nil
 }
 
-// FrontendKeys yields three frontends at a time.
-func (m *Store) FrontendKeys() iter.Seq2[[]tables.FrontendKey, error] {
-	return func(yield func([]tables.FrontendKey, error) bool) {
+// StoredFrontends yields three frontends at a time.
+func (m *Store) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
+	return func(yield func([]tables.StoredFrontend, error) bool) {
 		m.mu.Lock()
 		all := slices.SortedFunc(maps.Keys(m.Frontends), tables.FrontendKey.Compare)
 		m.mu.Unlock()
 		for keys := range slices.Chunk(all, 3) {
-			m.mu.Lock()
-			keys = slices.DeleteFunc(slices.Clone(keys), func(k tables.FrontendKey) bool { _, ok := m.Frontends[k]; return !ok })
-			m.mu.Unlock()
-			if !yield(keys, nil) {
+			if !yield(m.stored(keys), nil) {
 				return
 			}
 		}
 	}
 }
 
+// stored returns the frontends of these keys that are there.
+func (m *Store) stored(keys []tables.FrontendKey) (list []tables.StoredFrontend) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		if f, ok := m.Frontends[key]; ok {
+			list = append(list, tables.StoredFrontend{Key: key, Frontend: f})
+		}
+	}
+	return list
+}
+
 // Others returns a snapshot.
 func (m *Store) Others() (tables.Snapshot, error) { return m.Snapshot() }
 
 // CheckDerived finds nothing: all entries are written by the caller.
-func (m *Store) CheckDerived() ([]tables.Difference, error) { return nil, nil }
+func (m *Store) CheckDerived() iter.Seq2[[]tables.Difference, error] {
+	return func(func([]tables.Difference, error) bool) {}
+}
 
 // Rederive does nothing.
 func (m *Store) Rederive() error { return nil }
