@@ -25,6 +25,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/setup"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
@@ -51,11 +52,12 @@ type agent struct {
 	attached   chan struct{} // closed when the programs are at work
 	prober     *tunnel.Prober
 	destroyer  *socket.Destroyer
+	findings   *metrics.Verify
 	healthy    *health.State
 	checks     *health.Services
 	reconciler *reconcile.Reconciler
 	node       *nodeSink
-	source     services
+	source     setup.Services
 	flows      *flow.Expirer
 	pages      *health.Listener
 }
@@ -81,7 +83,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	klog.InfoS("Opening maps and loading programs", "version", version.String(), "pins", datapath.Dir(c.Beeline.BPFFS))
-	if a.datapath, err = datapath.Prepare(ctx, datapathOptions(c, a.cgroup)); errors.Is(err, bpfmap.ErrOtherVersion) {
+	if a.datapath, err = datapath.Prepare(ctx, setup.Datapath(c, a.cgroup)); errors.Is(err, bpfmap.ErrOtherVersion) {
 		return fmt.Errorf("%w: run with --cleanup first", err)
 	} else if err != nil {
 		return err
@@ -106,7 +108,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
 	status.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
-	return nil
+	return noteConfig(status, c)
 }
 
 // connect makes the parts of the agent and wires them.
@@ -115,6 +117,7 @@ func (a *agent) connect() (err error) {
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
 	metrics.NewConfig(a.registry).Observe(c.Config)
+	a.findings = metrics.NewVerify(a.registry)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)
 	a.destroyer = socket.New(socket.Options{
@@ -142,7 +145,7 @@ func (a *agent) connect() (err error) {
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		a.node.setPodRanges = a.datapath.SetInternalCIDRs
 	}
-	if a.source, err = newSource(c, a.node); err != nil {
+	if a.source, err = setup.Source(c, a.node); err != nil {
 		return err
 	}
 	a.flows = flow.New(flow.Options{
@@ -171,25 +174,20 @@ func (a *agent) connectReconciler() error {
 	}
 	entries := tables.Restore(maps, have)
 	entries.SetBounds(c.Bounds)
-	o := reconcile.Options{
-		LocalNode:         model.LocalNode{Name: c.NodeName, Addrs: c.NodeAddrs},
-		NodePortAddresses: c.NodePorts,
-		MinSyncPeriod:     c.MinSyncPeriod,
-		Algorithm:         c.Algorithm,
-		Forwarding:        c.Forwarding,
-		ForwardingRefused: forwardingRefused(c),
-		NoTunnel:          c.TunnelPort == 0,
-		Faults:            tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore),
-		Failed:            a.failed,
-		Complete:          a.attach,
-		Metrics:           metrics.NewSync(a.registry),
-		HealthChecks:      a.checks.Update,
-		Nodes:             a.prober.SetNodes,
-		UDPLeft:           a.destroyer.Wake,
-		Synced:            a.synced,
-	}
+	o := setup.Reconcile(c)
+	o.Faults = tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
+	o.Failed = a.failed
+	o.Complete = a.attach
+	o.Waiting = statusmap.New(maps).SetWaiting
+	o.CheckPeriod = checkPeriod
+	o.Checked = a.checked
+	o.Metrics = metrics.NewSync(a.registry)
+	o.HealthChecks = a.checks.Update
+	o.Nodes = a.prober.SetNodes
+	o.UDPLeft = a.destroyer.Wake
+	o.Synced = a.synced
 	if c.Beeline.Manifests == "" {
-		o.FollowNodes = func() { a.source.followNodes() }
+		o.FollowNodes = func() { a.source.FollowNodes() }
 	}
 	a.reconciler = reconcile.New(entries, maps, o)
 	a.registry.MustRegister(metrics.NewQueue(a.reconciler.Queue))
@@ -256,7 +254,7 @@ func (a *agent) toldBefore() bool {
 }
 
 // record makes an event, once the source is known.
-func (a *agent) record(e event.Event) { a.source.record(e) }
+func (a *agent) record(e event.Event) { a.source.Record(e) }
 
 // age returns how long ago the agent began.
 func (a *agent) age() time.Duration { return time.Since(a.started).Round(time.Millisecond) }
@@ -266,11 +264,12 @@ func (a *agent) run(ctx context.Context) error {
 	maps := a.datapath.Maps()
 	parts := []part{
 		a.reconciler.Run,
-		a.source.run,
+		a.source.Run,
 		healthPages(a.config, a.healthy, a.record).Run,
 		a.pages.Run,
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx) }),
+		endless(func(ctx context.Context) { a.datapath.FollowPrograms(ctx, a.findings.Programs) }),
 		endless(a.flows.Run),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),

@@ -11,7 +11,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
-	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/socket"
@@ -19,34 +18,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
-
-// datapathOptions returns where the datapath goes.
-func datapathOptions(c *config.Settings, cgroup string) datapath.Options {
-	var mark uint32
-	if c.AcceptForwarded {
-		mark = kubeproxy.ForwardMark
-	}
-	return datapath.Options{
-		ForwardMark:     mark,
-		BPFFS:           c.Beeline.BPFFS,
-		Cgroup:          cgroup,
-		Sizes:           c.Sizes,
-		Devices:         c.Beeline.Devices,
-		PodDevices:      c.Beeline.PodDevices,
-		HostSocketsOnly: c.Beeline.SocketLB == config.SocketLBHost,
-		TC:              datapath.TCMode(c.Beeline.TCMode),
-		XDP:             datapath.XDPMode(c.Beeline.XDP),
-		NodeAddrs:       c.NodeAddrs,
-		ClusterCIDRs:    c.PodRanges,
-		NodePorts:       c.NodePorts.CIDRs,
-		Internal:        c.Internal,
-		MasqueradeAll:   c.MasqueradeAll,
-		SNATPortMin:     c.SNATPortMin,
-		SNATPortMax:     c.SNATPortMax,
-		TunnelPort:      c.TunnelPort,
-		TunnelClamp:     *c.Beeline.DSRClampMSS,
-	}
-}
 
 // newProber returns what finds out which nodes accept tunnel traffic.
 func newProber(c *config.Settings, m *bpfmap.Maps, secrets tunnel.Secrets) *tunnel.Prober {
@@ -83,12 +54,19 @@ func canDestroySockets() bool {
 	return err == nil
 }
 
-// forwardingRefused returns why packets cannot go in a tunnel, or "".
-func forwardingRefused(c *config.Settings) string {
-	if c.MasqueradeAll {
-		return config.MasqueradesAll
+// noteConfig notes what the agent was started with, for "beeline verify".
+func noteConfig(status statusmap.Table, c *config.Settings) error {
+	status.SetAsksConntrack(datapath.HaveConntrack())
+	noted := *c.Config
+	noted.KubeProxy.HostnameOverride = c.NodeName // the command may run where the host has another name
+	text, err := noted.Encode()
+	if err != nil {
+		return err
 	}
-	return ""
+	if err := status.SetConfig(text); err != nil {
+		klog.ErrorS(err, "The command cannot compare the tables with the source")
+	}
+	return nil
 }
 
 // describe returns the agent's record, which it stores beside the tables.

@@ -27,6 +27,7 @@ type Entries struct {
 	// HalfOpen is written by the programs, too, and also over maps that were opened for
 	// reading: who removes flows counts them there, whatever else is left as it is.
 	HalfOpen *bpf.SockBlHalfOpenEntry
+	Config   *ConfigEntry
 }
 
 // mapEntries maps the memory of the entries.
@@ -42,6 +43,7 @@ func (m *Maps) mapEntries() error {
 		mapEntry(m, &e.SourceShare, m.BlSourceShare, readOnly),
 		mapEntry(m, &e.Tracking, m.BlTracking, readOnly),
 		mapEntry(m, &e.HalfOpen, m.BlHalfOpen, false),
+		mapEntry(m, &e.Config, m.AgentMaps.Config, readOnly),
 	)
 }
 

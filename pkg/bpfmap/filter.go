@@ -15,28 +15,29 @@ import (
 // keys may share a bit, so their number is kept here.
 type filter struct {
 	entry *bpf.SockBlFilterEntry
+	want  bpf.SockBlFilterEntry // what entry should be
 	keys  map[bpf.SockBlFrontendKey]struct{}
 	count map[uint32]uint32 // keys of a bit
 	rings uint32            // Service ports of BL_ALGORITHM_MAGLEV
 }
 
-// openFilter returns the filter of the frontends that exist, with exactly their
-// bits set.
-func openFilter(m *Maps) (*filter, error) {
-	f := &filter{
-		entry: m.Entries.Filter,
+func newFilter(entry *bpf.SockBlFilterEntry) *filter {
+	return &filter{
+		entry: entry,
 		keys:  make(map[bpf.SockBlFrontendKey]struct{}),
 		count: make(map[uint32]uint32),
 	}
+}
+
+// openFilter returns the filter of the frontends that exist, with exactly their
+// bits set.
+func openFilter(m *Maps) (*filter, error) {
+	f := newFilter(m.Entries.Filter)
 	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
 	if err != nil {
 		return nil, err
 	}
-	for id := range m.service.len() {
-		if m.service.at(id).Algorithm == uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV) {
-			f.addRing()
-		}
-	}
+	f.addRings(m)
 	for i := range f.entry.Word {
 		for word := f.entry.Word[i]; word != 0; word &= word - 1 {
 			bit := uint32(i)*64 + uint32(bits.TrailingZeros64(word))
@@ -50,13 +51,19 @@ func openFilter(m *Maps) (*filter, error) {
 
 // add sets the bit of a key, which may be known.
 func (f *filter) add(key *bpf.SockBlFrontendKey) {
-	if _, ok := f.keys[*key]; ok {
-		return
-	}
-	f.keys[*key] = struct{}{}
 	bit := filterBit(key)
-	f.count[bit]++
+	if _, ok := f.keys[*key]; !ok {
+		f.keys[*key] = struct{}{}
+		f.count[bit]++
+	}
+	f.want.Word[bit/64] |= 1 << (bit % 64)
 	atomic.OrUint64(&f.entry.Word[bit/64], 1<<(bit%64))
+}
+
+// has reports whether the bit of a key is set.
+func (f *filter) has(key *bpf.SockBlFrontendKey) bool {
+	bit := filterBit(key)
+	return atomic.LoadUint64(&f.entry.Word[bit/64])&(1<<(bit%64)) != 0
 }
 
 // remove clears the bit of a key when no other key has it.
@@ -73,11 +80,21 @@ func (f *filter) remove(key *bpf.SockBlFrontendKey) {
 }
 
 func (f *filter) clear(bit uint32) {
+	f.want.Word[bit/64] &^= 1 << (bit % 64)
 	atomic.AndUint64(&f.entry.Word[bit/64], ^(uint64(1) << (bit % 64)))
 }
 
 // ringsKey stands for all Services of BL_ALGORITHM_MAGLEV.
 var ringsKey = bpf.SockBlFrontendKey{Proto: uint8(bpf.SockBlFilterSizeBL_FILTER_RINGS)}
+
+// addRings counts the Services of BL_ALGORITHM_MAGLEV that the maps hold.
+func (f *filter) addRings(m *Maps) {
+	for id := range m.service.len() {
+		if m.service.at(id).Algorithm == uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV) {
+			f.addRing()
+		}
+	}
+}
 
 // addRing counts a Service of BL_ALGORITHM_MAGLEV.
 func (f *filter) addRing() {
@@ -113,8 +130,18 @@ func frontendCheck(k *bpf.SockBlFrontendKey) uint16 {
 	return uint16(frontendHash(k)>>48 ^ frontendHash(k)>>25)
 }
 
-// writeAggregate computes the prefix around all Service CIDRs.
+// writeAggregate writes the prefix around all Service CIDRs.
 func (m *Maps) writeAggregate() error {
+	e, err := m.aggregate()
+	if err != nil {
+		return err
+	}
+	*m.Entries.Aggregate = e
+	return nil
+}
+
+// aggregate computes the prefix around all Service CIDRs.
+func (m *Maps) aggregate() (bpf.SockBlAggregateEntry, error) {
 	var aggregate4, aggregate6 netip.Prefix
 	err := Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		if p := bpf.PrefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
@@ -124,10 +151,9 @@ func (m *Maps) writeAggregate() error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
+		return bpf.SockBlAggregateEntry{}, fmt.Errorf("map %s: %w", bpf.SockMapBlAggregate, err)
 	}
-	*m.Entries.Aggregate = aggregateEntry(aggregate4, aggregate6)
-	return nil
+	return aggregateEntry(aggregate4, aggregate6), nil
 }
 
 // aggregateEntry returns the prefixes as the programs compare them; an invalid one

@@ -17,9 +17,14 @@ var (
 
 // writeHairpin writes the device that stands for packets which hairpin.
 func (m *Maps) writeHairpin() error {
+	e := hairpinEntry()
+	return Put(m.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &e)
+}
+
+func hairpinEntry() bpf.SockBlDeviceEntry {
 	addr4 := hairpinAddr4.As4()
-	return Put(m.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &bpf.SockBlDeviceEntry{
+	return bpf.SockBlDeviceEntry{
 		Addr4: binary.NativeEndian.Uint32(addr4[:]),
 		Addr6: bpf.AddrOf(hairpinAddr6),
-	})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 
@@ -30,25 +29,11 @@ func (m *Maps) Snapshot() (tables.Snapshot, error) {
 		if _, ok := s.Names[id]; !ok {
 			continue
 		}
-		e := m.service.at(id)
-		s.Services[id] = tables.Service{
-			Cluster:         setOf(atomic.LoadUint64(&e.Cluster)),
-			Local:           setOf(atomic.LoadUint64(&e.Local)),
-			AffinitySeconds: e.Affinity,
-			Algorithm:       algorithmOf(e.Algorithm),
-			Tunnels:         e.Forwarding == uint16(bpf.SockBlForwardingBL_FORWARDING_DSR),
-		}
+		s.Services[id] = storedService(m.service.at(id))
 	}
 	for id := range m.backend.len() {
 		if e := m.backend.at(id); e.State != 0 {
-			s.Backends[id] = tables.Backend{
-				AddrPort:   netip.AddrPortFrom(e.Addr.Netip(), bpf.Hton16(e.Port)),
-				Service:    e.Service,
-				State:      tables.BackendState(e.State),
-				Generation: e.Generation,
-				Weight:     e.Weight,
-				Node:       e.Node,
-			}
+			s.Backends[id] = storedBackend(e)
 		}
 	}
 	err := m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { s.Nodes[id] = n })
@@ -80,16 +65,17 @@ func (m *Maps) ServiceName(id uint32) (tables.ServiceName, bool) {
 
 func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
-		s.Frontends[frontendKeyOf(key)] = tables.Frontend{
-			Service: value.Service,
-			Kind:    tables.FrontendKind(value.Kind),
-			Flags:   tables.FrontendFlags(value.Flags),
-		}
+		s.Frontends[frontendKeyOf(key)] = storedFrontend(value)
 	})
 	if err != nil {
 		return err
 	}
-	err = Each(m.BlSrcrange, func(key *bpf.SockBlSrcrangeKey, _ *uint32) {
+	return m.snapshotOthers(s)
+}
+
+// snapshotOthers reads the hashes but that of frontends.
+func (m *Maps) snapshotOthers(s *tables.Snapshot) error {
+	err := Each(m.BlSrcrange, func(key *bpf.SockBlSrcrangeKey, _ *uint32) {
 		s.SourceRanges = append(s.SourceRanges, tables.SourceRange{
 			Service: key.Service,
 			Prefix:  bpf.PrefixOf(key.Addr, key.PrefixLen-32),
@@ -117,15 +103,22 @@ func (m *Maps) snapshotHashes(s *tables.Snapshot) error {
 // Each calls fn for every entry of a hash or trie. A hash is read bucket by
 // bucket, so entries that come and go meanwhile do not lead it astray.
 func Each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
+	return eachBatch(kernelMap, func(keys []K, values []V) bool {
+		for i := range keys {
+			fn(&keys[i], &values[i])
+		}
+		return true
+	})
+}
+
+// eachBatch calls fn with the entries that one system call reads, until it returns false.
+func eachBatch[K, V any](kernelMap *ebpf.Map, fn func([]K, []V) bool) error {
 	var cursor ebpf.MapBatchCursor
 	size := min(batch, kernelMap.MaxEntries())
 	keys, values := make([]K, size), make([]V, size)
 	for {
 		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			fn(&keys[i], &values[i])
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
+		if n > 0 && !fn(keys[:n], values[:n]) || errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
 		}
 		if err != nil {

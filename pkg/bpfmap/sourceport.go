@@ -13,6 +13,12 @@ type SourcePorts struct {
 // DefaultSourcePorts are Linux's.
 var DefaultSourcePorts = SourcePorts{LocalMin: 32768, LocalMax: 60999}
 
+// SourcePorts returns what SetSourcePorts has set.
+func (m *Maps) SourcePorts() SourcePorts {
+	e := m.Entries.SourcePort
+	return SourcePorts{e.LocalMin, e.LocalMax, e.Reserved}
+}
+
 // SetSourcePorts sets the source ports that SNAT avoids. A new flow may meet a part
 // of a change. It may be called beside all other methods.
 func (m *Maps) SetSourcePorts(p SourcePorts) {

@@ -208,16 +208,21 @@ func Remove(kernelMap *ebpf.Map, key any) error {
 func (m *Maps) PutFrontend(key tables.FrontendKey, frontend tables.Frontend) error {
 	k := frontendKey(key)
 	m.filter.add(&k)
-	err := Put(m.BlFrontend, &k, &bpf.SockBlFrontendEntry{
-		Service: frontend.Service,
-		Kind:    uint8(frontend.Kind),
-		Flags:   uint8(frontend.Flags),
-		Check:   frontendCheck(&k),
-	})
+	e := frontendEntry(&k, frontend)
+	err := Put(m.BlFrontend, &k, &e)
 	if err != nil {
 		return errors.Join(err, m.dropFilter(&k))
 	}
 	return nil
+}
+
+func frontendEntry(k *bpf.SockBlFrontendKey, frontend tables.Frontend) bpf.SockBlFrontendEntry {
+	return bpf.SockBlFrontendEntry{
+		Service: frontend.Service,
+		Kind:    uint8(frontend.Kind),
+		Flags:   uint8(frontend.Flags),
+		Check:   frontendCheck(k),
+	}
 }
 
 // dropFilter takes a key out of the filter unless there still is such a frontend.

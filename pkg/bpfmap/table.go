@@ -115,6 +115,16 @@ func (t *table[T]) write(id uint32, entries []T) {
 	}
 }
 
+// read calls fn with count entries from id on, some at a time, as far as they exist.
+func (t *table[T]) read(id, count uint32, fn func([]T)) {
+	for chunks := t.chunks(); count > 0 && id/t.perChunk < uint32(len(chunks)); {
+		entries := chunks[id/t.perChunk][id%t.perChunk:]
+		entries = entries[:min(count, uint32(len(entries)))]
+		fn(entries)
+		id, count = id+uint32(len(entries)), count-uint32(len(entries))
+	}
+}
+
 // len returns how many entries exist.
 func (t *table[T]) len() uint32 { return uint32(len(t.chunks())) * t.perChunk }
 

@@ -18,7 +18,7 @@ var kubeProxyAPIVersion = kubeproxyconfig.SchemeGroupVersion.String()
 // them, and defaults where neither says anything. The error names everything that is
 // wrong with the files' form; [Config.Settings] checks the values.
 func (f *Flags) Load() (*Config, error) {
-	c := &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}
+	c := newConfig()
 	var errs []error
 	for _, name := range f.Files {
 		errs = append(errs, c.read(name)...)
@@ -71,20 +71,30 @@ func (f *Flags) BPFFS() (string, error) {
 	return at, nil
 }
 
+// newConfig returns a configuration that nobody has given a value.
+func newConfig() *Config {
+	return &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}
+}
+
 // read takes over what a file holds.
 func (c *Config) read(name string) []error {
 	raw, err := os.ReadFile(name)
 	if err != nil {
 		return []error{fmt.Errorf("--config: %w", err)}
 	}
+	return yamldoc.InFile(name, c.decode(name, raw))
+}
+
+// decode takes over what a file of that name holds.
+func (c *Config) decode(name string, raw []byte) []*yamldoc.Fault {
 	docs, faults := yamldoc.Split(raw)
 	for _, d := range docs {
 		faults = append(faults, c.document(place{name, d})...)
 	}
 	if len(docs)+len(faults) == 0 {
-		faults = []*yamldoc.Fault{{Reason: fmt.Sprintf("holds neither a %s nor a %s", KubeProxyKind, BeelineKind)}}
+		return []*yamldoc.Fault{{Reason: fmt.Sprintf("holds neither a %s nor a %s", KubeProxyKind, BeelineKind)}}
 	}
-	return yamldoc.InFile(name, faults)
+	return faults
 }
 
 // document takes over one document of a file.

@@ -2,12 +2,12 @@ package datapath
 
 import "github.com/cilium/ebpf/btf"
 
-// haveConntrack reports whether programs can ask the kernel which connections it tracks:
+// HaveConntrack reports whether programs can ask the kernel which connections it tracks:
 // whether connection tracking is built in or loaded, and its types are known.
 //
 // The programs cannot find out by themselves: cilium/ebpf v0.22 does not know the address
 // of a function of a module.
-func haveConntrack() bool {
+func HaveConntrack() bool {
 	for _, load := range []func() (*btf.Spec, error){
 		btf.LoadKernelSpec,
 		func() (*btf.Spec, error) { return btf.LoadKernelModuleSpec("nf_conntrack") },

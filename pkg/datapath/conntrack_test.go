@@ -11,7 +11,7 @@ func TestHaveConntrack(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max"); err != nil {
 		t.Skip("no connection is tracked")
 	}
-	if !haveConntrack() {
+	if !HaveConntrack() {
 		t.Error("the kernel's function is not found")
 	}
 }

@@ -59,7 +59,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 		bpf.TcVarBlFlowMoves:         m.MovesFlows(),
 	}
 	if v := variables[bpf.TcVarBlConntrack]; v != nil {
-		values[bpf.TcVarBlConntrack] = haveConntrack()
+		values[bpf.TcVarBlConntrack] = HaveConntrack()
 	}
 	if c.UDPPeerIdle != 0 {
 		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)

@@ -206,6 +206,13 @@ func (w *watch) readLinks() error {
 	return nil
 }
 
+// touch notes that a device has changed of which the kernel tells nothing.
+func (w *watch) touch(ifindex int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changed[ifindex] = true
+}
+
 // choose says of which devices every change counts.
 func (w *watch) choose(chosen map[int]bool) {
 	w.mu.Lock()

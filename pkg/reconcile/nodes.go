@@ -58,11 +58,14 @@ func (n *nodes) take(u *source.Update) {
 	n.set = n.set || len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed
 }
 
+// due reports whether the tables are to have other nodes than they may.
+func (n *nodes) due() bool { return n.set && (n.listed || !n.matter()) }
+
 // changed returns the nodes that the tables are to have; nil when they have them, and
 // when those of a former agent are to stay because the source has not told of all yet.
 // self is this node.
 func (n *nodes) changed(self *model.LocalNode) []*model.Node {
-	if !n.set || n.matter() && !n.listed {
+	if !n.due() {
 		return nil
 	}
 	n.set = false

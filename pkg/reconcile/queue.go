@@ -31,6 +31,25 @@ func (r *Reconciler) Oldest() time.Time {
 	return earliest(r.queued, r.applying, r.stuck)
 }
 
+// tellWaiting tells when the oldest change came in that waits for a sync, or is in the one under
+// way. The caller has the lock.
+func (r *Reconciler) tellWaiting() {
+	if r.opts.Waiting == nil {
+		return
+	}
+	since := earliest(r.queued, r.applying)
+	if since.IsZero() && (r.syncing || r.localNodeSet || r.nodes.due()) {
+		since = time.Now()
+		if !r.waiting.IsZero() {
+			since = r.waiting
+		}
+	}
+	if since != r.waiting {
+		r.waiting = since
+		r.opts.Waiting(since)
+	}
+}
+
 // earliest returns the first in time; zero when all are zero.
 func earliest(times ...time.Time) (first time.Time) {
 	for _, t := range times {

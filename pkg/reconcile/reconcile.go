@@ -58,6 +58,15 @@ type Options struct {
 	// Run.
 	Complete func(context.Context) error
 
+	// CheckPeriod is how often the store is compared with what was written to it, which mends
+	// what differs; 0 is never.
+	CheckPeriod time.Duration
+	// Checked is told of each comparison that has ended. nil is not told.
+	Checked func(Checked)
+	// Waiting is told, at each change of it, when the oldest change came in that waits for a
+	// sync or is in the one under way; zero: none. It must not block. nil is not told.
+	Waiting func(since time.Time)
+
 	// The following are called at the end of a sync, in this order, unless nil.
 
 	// Metrics gets the measurements of every sync.
@@ -108,6 +117,8 @@ type Reconciler struct {
 	// When the oldest change came in that waits for a sync, is in the one under way,
 	// or has failed; zero is none.
 	queued, applying, stuck time.Time
+	syncing                 bool
+	waiting                 time.Time // as told last, see Options
 
 	retries retries
 	wake    chan struct{}
@@ -125,7 +136,8 @@ type Reconciler struct {
 	complete   bool
 	pruned     bool
 	released   chan tables.Retired
-	waiting    bool // a barrier is on its way
+	check      check
+	retiring   bool // a barrier is on its way
 	barrier    sync.WaitGroup
 }
 
@@ -188,6 +200,7 @@ func (r *Reconciler) Apply(u source.Update) {
 		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
 	}
 	follow := r.nodes.matter()
+	r.tellWaiting()
 	r.mu.Unlock()
 	if follow && r.opts.FollowNodes != nil {
 		r.opts.FollowNodes()
@@ -214,6 +227,7 @@ func (r *Reconciler) Synced() {
 func (r *Reconciler) SetLocalAddresses(addrs []netip.Addr) {
 	r.mu.Lock()
 	r.local, r.localNodeSet = addrs, true
+	r.tellWaiting()
 	r.mu.Unlock()
 	r.signal()
 }
@@ -276,6 +290,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.barrier.Wait()
 	defer cancel()
+	defer r.startChecks()()
 	defer r.startRetries()()
 	var last time.Time
 	for {
@@ -283,9 +298,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case retired := <-r.released:
-			r.waiting = false
+			r.retiring = false
 			r.tables.Release(retired)
 			r.retire(ctx)
+			continue
+		case <-r.check.due:
+			r.checkSome()
 			continue
 		case <-r.wake:
 			if !pause.For(ctx, r.opts.MinSyncPeriod-time.Since(last)) {
@@ -324,7 +342,7 @@ func (r *Reconciler) take() (work, bool) {
 	r.takeDue()
 	w := work{names: r.dirty, localNode: r.localNode, local: r.local, cidrs: r.cidrs, localNodeSet: r.localNodeSet, queued: r.queued}
 	w.nodes = r.nodes.changed(&r.localNode)
-	r.applying = r.queued
+	r.applying, r.syncing = r.queued, true
 	w.udpLeft = r.udpLeft || !r.complete
 	r.dirty, r.localNodeSet, r.queued, r.udpLeft = make(map[model.Name]struct{}), false, time.Time{}, false
 	r.queue.Services, r.queue.Slices = 0, 0
@@ -471,14 +489,14 @@ func noteFull(err error, full map[string]bool) {
 // retire waits, beside the loop, until ids and slots that were taken out of the tables can be
 // reused.
 func (r *Reconciler) retire(ctx context.Context) {
-	if r.waiting {
+	if r.retiring {
 		return
 	}
 	retired := r.tables.Retire()
 	if retired.Empty() {
 		return
 	}
-	r.waiting = true
+	r.retiring = true
 	r.barrier.Go(func() {
 		for {
 			if !pause.For(ctx, retireDelay) {

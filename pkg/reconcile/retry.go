@@ -152,7 +152,8 @@ func (r *Reconciler) setStuck() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.applying, r.stuck = time.Time{}, stuck
+	r.applying, r.stuck, r.syncing = time.Time{}, stuck, false
+	r.tellWaiting()
 }
 
 // ownFault reports whether all of err concerns nobody but its Service: an address

@@ -143,13 +143,17 @@ func merge(list, added []backend) []backend {
 	return list
 }
 
+// entryOf returns the entry of a backend of the Service port.
+func (sp *servicePort) entryOf(b *backend) Backend {
+	return Backend{
+		AddrPort: b.addr, Service: sp.id, State: b.state, Generation: b.generation,
+		Weight: b.weight, Node: b.node,
+	}
+}
+
 // putBackend writes next in place of b.
 func (t *Tables) putBackend(sp *servicePort, b *backend, next backend) error {
-	entry := Backend{
-		AddrPort: b.addr, Service: sp.id, State: next.state, Generation: next.generation,
-		Weight: next.weight, Node: next.node,
-	}
-	if err := t.store.PutBackend(b.id, entry); err != nil {
+	if err := t.store.PutBackend(b.id, sp.entryOf(&next)); err != nil {
 		return fmt.Errorf("backend %s: %w", b.addr, err)
 	}
 	t.nodes.move(b.node, next.node)

@@ -136,6 +136,8 @@ type content struct {
 	size    uint32   // of a ring
 	members []uint32 // ids of the backends with a weight, by address
 	weights []uint32 // of members, without a common divisor; nil: all are 1
+	// sum is that of the slots, see slotSum.
+	sum uint64
 	// raw are the slots that a former agent has filled; what they are made of is not
 	// known.
 	raw []uint32

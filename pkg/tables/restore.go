@@ -165,7 +165,7 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 				*set, sp.stale = Set{}, true
 				return
 			}
-			*in = content{raw: ids}
+			*in = content{raw: ids, sum: slotSum(ids)}
 			owners = append(owners, owner{run{set.First, set.Count}, sp, local})
 		}
 		take(&sp.entry.Cluster, &sp.cluster, false)

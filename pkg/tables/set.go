@@ -21,9 +21,11 @@ func (t *Tables) putSet(sp *servicePort, have Set, haveContent content, want *wa
 		return Set{Kind: policy.Reject}, content{}, nil
 	}
 	if have.Kind == policy.Backends && c.equal(haveContent) {
+		c.sum = haveContent.sum
 		return have, c, nil
 	}
 	slots := sp.slots(c, want)
+	c.sum = slotSum(slots)
 	if have.Kind == policy.Backends && slices.Equal(slots, haveContent.raw) {
 		return have, c, nil
 	}
@@ -32,6 +34,7 @@ func (t *Tables) putSet(sp *servicePort, have Set, haveContent content, want *wa
 		r, err = t.allocateSome(uint32(len(c.members)), uint32(len(slots)))
 		c = content{members: c.members[:r.count]}
 		slots = c.members
+		c.sum = slotSum(slots)
 	}
 	if errors.Is(err, ErrFull) && r.count == 0 {
 		return Set{Kind: policy.Reject}, content{}, err

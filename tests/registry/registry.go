@@ -29,6 +29,7 @@ func Agent() Noted {
 	metrics.NewHealth(n)
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
+	metrics.NewVerify(n)
 	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))
 	return n

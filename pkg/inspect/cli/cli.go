@@ -18,7 +18,7 @@ import (
 // The exit codes.
 const (
 	ExitOK         = 0
-	ExitNotFound   = 1 // the object does not exist
+	ExitNotFound   = 1 // the object does not exist, or a check has found something
 	ExitUsage      = 2 // unknown command or flag, wrong argument
 	ExitNoDatapath = 3 // nothing is pinned where the maps were looked for
 	ExitFailure    = 4 // anything else: missing rights, a failed read or write
@@ -64,12 +64,13 @@ func (e *usageError) Error() string {
 
 func exitCode(err error) int {
 	var usage *usageError
+	var findings errFindings
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &usage):
 		return ExitUsage
-	case errors.Is(err, inspect.ErrNotFound):
+	case errors.Is(err, inspect.ErrNotFound), errors.As(err, &findings):
 		return ExitNotFound
 	case errors.Is(err, inspect.ErrNoDatapath):
 		return ExitNoDatapath
@@ -93,7 +94,8 @@ down. Reading them needs root.
 
 Exit codes:
   0  done
-  1  the Service asked for is not served, or there is no such flow
+  1  the Service asked for is not served, or there is no such flow; verify: something
+     is not as it should be
   2  wrong usage: unknown command or flag, bad argument
   3  no datapath: nothing is pinned below --bpffs
   4  any other failure, such as missing rights`
@@ -113,7 +115,7 @@ func (c *command) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.MarkPersistentFlagDirname("bpffs"))
 	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.reportCommand(), c.versionCommand(), c.completionCommand())
+		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.verifyCommand(), c.reportCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }
 

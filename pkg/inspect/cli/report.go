@@ -21,8 +21,8 @@ import (
 )
 
 const reportLong = `Write an archive for a bug report: status, Services, backends, frontends and nodes
-as the other commands print them, the kernel, its settings for the network, the
-network devices with their addresses, routes and BPF programs.
+as the other commands print them, what "beeline verify" finds, the kernel, its settings
+for the network, the network devices with their addresses, routes and BPF programs.
 
 FILE is made anew and is the user's alone; "-" is standard output, and without a
 name it is beeline-report-HOST-TIME.tar.gz. What could not be read is in
@@ -115,6 +115,7 @@ func (c *command) reportParts(flows bool) []reportPart {
 		{"network.txt", networkText},
 		{"version.txt", c.output("version")},
 		{"status.txt", c.output("status", "-o", "wide")},
+		{"verify.txt", c.verifyOutput},
 	}
 	lists := []string{"service", "backend", "frontend", "node"}
 	if flows {
@@ -134,6 +135,15 @@ func (c *command) output(args ...string) func() ([]byte, error) {
 		err := execute(Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
 		return out.Bytes(), err
 	}
+}
+
+// verifyOutput returns what "beeline verify" prints, in which is what could not be checked.
+func (c *command) verifyOutput() ([]byte, error) {
+	out, err := c.output("verify", "-o", "wide")()
+	if len(out) > 0 {
+		err = nil
+	}
+	return out, err
 }
 
 func kernelText() ([]byte, error) {

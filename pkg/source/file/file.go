@@ -42,6 +42,8 @@ type Options struct {
 	// StateFile keeps what was assigned and each file's last good content over a
 	// restart. Its folder must exist. "" keeps nothing.
 	StateFile string
+	// ReadOnly leaves StateFile as it is.
+	ReadOnly bool
 	// ServiceRanges are the ranges of assigned cluster IPs, at most one of each
 	// IP family. The first one's family is that of Services which name none. The sink is
 	// told of those that no Service of another proxy is in.
@@ -306,7 +308,7 @@ func (s *Source) send() {
 }
 
 func (s *Source) save() error {
-	if s.opts.StateFile == "" {
+	if s.opts.StateFile == "" || s.opts.ReadOnly {
 		return nil
 	}
 	data, err := json.Marshal(newState(s.catalog.assigned, s.files))

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -32,6 +33,31 @@ func TestStateFile(t *testing.T) {
 		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("state %q: error %v, want one that names the file", data, err)
 		}
+	}
+}
+
+// TestReadOnly checks that a reader assigns what the source would, and leaves the state as it is.
+func TestReadOnly(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	write(t, opts.Dir, "a.yaml", portYAML("a", 80))
+	s, _ := newSource(t, opts)
+	scan(t, s)
+	before, err := os.ReadFile(opts.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, opts.Dir, "b.yaml", portYAML("b", 80))
+	reading := opts
+	reading.ReadOnly = true
+	reader, seen := newSource(t, reading)
+	scan(t, reader)
+	if after, err := os.ReadFile(opts.StateFile); err != nil || string(after) != string(before) {
+		t.Errorf("the state became %q, %v", after, err)
+	}
+	s, sink := newSource(t, opts)
+	scan(t, s)
+	if got, want := seen.services(), sink.services(); len(want) != 2 || !reflect.DeepEqual(got, want) {
+		t.Errorf("a reader sees %v, want %v", got, want)
 	}
 }
 

@@ -24,6 +24,9 @@ func FollowSourcePorts(ctx context.Context, tell func(bpfmap.SourcePorts)) {
 	followSourcePorts(ctx, "/proc/sys/net/ipv4", tell)
 }
 
+// SourcePorts returns what FollowSourcePorts tells, of the network namespace of the calling thread.
+func SourcePorts() (bpfmap.SourcePorts, error) { return readSourcePorts("/proc/sys/net/ipv4") }
+
 func followSourcePorts(ctx context.Context, dir string, tell func(bpfmap.SourcePorts)) {
 	var told bpfmap.SourcePorts
 	failed := false

@@ -1,0 +1,123 @@
+package bpfmap
+
+import (
+	"errors"
+	"iter"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+var _ tables.Stored = (*Maps)(nil)
+
+// HoldsServiceName reports whether an id stands for that Service port.
+func (m *Maps) HoldsServiceName(id uint32, name tables.ServiceName) bool {
+	e := m.name.at(id)
+	return e != nil && *e == nameEntry(name)
+}
+
+// HoldsService reports whether a Service port has that entry.
+func (m *Maps) HoldsService(id uint32, service tables.Service) bool {
+	e := m.service.at(id)
+	if e == nil {
+		return false
+	}
+	want := service
+	want.Algorithm = algorithmOf(algorithmNumber(service.Algorithm))
+	return storedService(e) == want
+}
+
+// storedService returns what an entry says.
+func storedService(e *bpf.SockBlServiceEntry) tables.Service {
+	return tables.Service{
+		Cluster:         setOf(atomic.LoadUint64(&e.Cluster)),
+		Local:           setOf(atomic.LoadUint64(&e.Local)),
+		AffinitySeconds: e.Affinity,
+		Algorithm:       algorithmOf(e.Algorithm),
+		Tunnels:         e.Forwarding == uint16(bpf.SockBlForwardingBL_FORWARDING_DSR),
+	}
+}
+
+// HoldsBackend reports whether an id is that backend.
+func (m *Maps) HoldsBackend(id uint32, backend tables.Backend) bool {
+	e := m.backend.at(id)
+	return e != nil && storedBackend(e) == backend
+}
+
+// storedBackend returns what an entry says.
+func storedBackend(e *bpf.SockBlBackendEntry) tables.Backend {
+	return tables.Backend{
+		AddrPort:   netip.AddrPortFrom(e.Addr.Netip(), bpf.Hton16(e.Port)),
+		Service:    e.Service,
+		State:      tables.BackendState(e.State),
+		Generation: e.Generation,
+		Weight:     e.Weight,
+		Node:       e.Node,
+	}
+}
+
+// Runs calls fn with the slots of a set, as far as the table reaches.
+func (m *Maps) Runs(set tables.Set, fn func([]uint32)) {
+	if set.Kind == policy.Backends {
+		m.slot.read(set.First, set.Count, fn)
+	}
+}
+
+// HoldsFrontend reports whether a key has that entry, and the filter leads to it.
+func (m *Maps) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) (bool, error) {
+	k := frontendKey(key)
+	var e bpf.SockBlFrontendEntry
+	if err := m.BlFrontend.Lookup(&k, &e); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return e == frontendEntry(&k, frontend) && m.filter.has(&k), nil
+}
+
+// StoredFrontends yields all frontends, as many at a time as one system call reads.
+func (m *Maps) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
+	return func(yield func([]tables.StoredFrontend, error) bool) {
+		var list []tables.StoredFrontend
+		err := eachBatch(m.BlFrontend, func(keys []bpf.SockBlFrontendKey, entries []bpf.SockBlFrontendEntry) bool {
+			list = list[:0]
+			for i := range keys {
+				f := storedFrontend(&entries[i])
+				lost := entries[i].Check != frontendCheck(&keys[i]) || !m.filter.has(&keys[i])
+				list = append(list, tables.StoredFrontend{Key: frontendKeyOf(&keys[i]), Frontend: f, Lost: lost})
+			}
+			return yield(list, nil)
+		})
+		if err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// storedFrontend returns what an entry says.
+func storedFrontend(e *bpf.SockBlFrontendEntry) tables.Frontend {
+	return tables.Frontend{
+		Service: e.Service,
+		Kind:    tables.FrontendKind(e.Kind),
+		Flags:   tables.FrontendFlags(e.Flags),
+	}
+}
+
+// Others reads the tables that are small.
+func (m *Maps) Others() (tables.Snapshot, error) {
+	s := tables.Snapshot{
+		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
+		Nodes:     make(map[uint16]tables.Node),
+		NodeIDs:   make(map[netip.Addr]uint16),
+	}
+	err := m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { s.Nodes[id] = n })
+	if err != nil {
+		return s, err
+	}
+	return s, m.snapshotOthers(&s)
+}

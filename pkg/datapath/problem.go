@@ -1,0 +1,307 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/libxdp"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
+)
+
+// Problem is a program that does not run where it should, or a device that is not served.
+type Problem struct {
+	// Kind is one word: "link-removed", "link-detached" or "link-program" of a program in the
+	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before",
+	// "device-unserved", "device-failed", "device-entry", "cgroup-gone".
+	Kind string
+	Text string
+}
+
+// inspection collects problems.
+type inspection struct {
+	*Datapath
+	dir  string
+	list []Problem
+}
+
+func (i *inspection) add(kind, format string, args ...any) {
+	i.list = append(i.list, Problem{kind, fmt.Sprintf(format, args...)})
+}
+
+// Problems returns what is wrong with the programs that an agent with these options has attached,
+// and with its choice of devices, by the calling thread's network namespace. It changes nothing.
+func Problems(bpffs string, maps *bpfmap.Maps, opts Options) ([]Problem, error) {
+	d := &Datapath{opts: opts, maps: maps, deviceMap: devicemap.New(maps)}
+	d.watch = newWatch(d.relevantRoute)
+	d.SetNodeAddrs(opts.NodeAddrs)
+	i := &inspection{Datapath: d, dir: Dir(bpffs)}
+	err := errors.Join(i.hooks(), i.devices())
+	return i.list, err
+}
+
+// hooks looks at the programs in the cgroup.
+func (i *inspection) hooks() error {
+	folder, err := os.Open(i.opts.Cgroup)
+	if err != nil {
+		i.add("cgroup-gone", "the cgroup whose sockets are to be served cannot be opened: %v", err)
+		return nil
+	}
+	defer folder.Close()
+	id, err := cgroupID(i.opts.Cgroup)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range hooks {
+		errs = append(errs, i.hook(h, int(folder.Fd()), id))
+	}
+	return errors.Join(errs...)
+}
+
+func (i *inspection) hook(h hook, cgroup int, id uint64) error {
+	l, err := h.describe(i.dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		i.add("link-removed", "the link of %s at %s is not pinned any more", h.program, h.at)
+		return nil
+	case err != nil:
+		return fmt.Errorf("link of %s: %w", h.program, err)
+	case l.Cgroup == 0:
+		i.add("link-detached", "the link of %s at %s has been detached", h.program, h.at)
+		return nil
+	case l.Cgroup != id:
+		i.add("link-detached", "the link of %s at %s is one to cgroup id %d, want %d (%s)", h.program, h.at, l.Cgroup, id, i.opts.Cgroup)
+		return nil
+	}
+	if name := programName(l.ProgramID); name != shortName(h.program) {
+		i.add("link-program", "the link of %s at %s runs the program %s (id %d)", h.program, h.at, name, l.ProgramID)
+	}
+	attached, err := link.QueryPrograms(link.QueryOptions{Target: cgroup, Attach: h.at})
+	if err != nil {
+		return fmt.Errorf("list the programs at %s: %w", h.at, err)
+	}
+	i.before(attached.Programs, l.ProgramID, fmt.Sprintf("at %s of cgroup %s", h.at, i.opts.Cgroup))
+	return nil
+}
+
+// shortName returns the name of a program as the kernel cuts it.
+func shortName(name string) string { return name[:min(len(name), 15)] }
+
+// before names the programs that run before one of ours.
+func (i *inspection) before(attached []link.AttachedProgram, own uint32, place string) {
+	for _, p := range attached {
+		if uint32(p.ID) == own {
+			return
+		}
+		i.add("foreign-before", "program %s (id %d) runs before Beeline's %s", programName(uint32(p.ID)), p.ID, place)
+	}
+}
+
+// devices looks at the devices, as a sync would choose them.
+func (i *inspection) devices() error {
+	former, err := i.deviceMap.List()
+	if err != nil {
+		return err
+	}
+	if err := i.faults(); err != nil || !i.servesPackets() {
+		return err
+	}
+	n, _, err := i.watch.look(true)
+	if err != nil {
+		return err
+	}
+	n.generic = i.opts.XDP == XDPGeneric
+	chosen := i.plan(n, former)
+	var errs []error
+	for at := range chosen {
+		errs = append(errs, i.device(&chosen[at], former))
+	}
+	pods := n.pods(i.opts.PodDevices, chosen)
+	for _, l := range pods {
+		errs = append(errs, i.podDevice(l, func(d *direction) string { return d.pod }))
+	}
+	if i.opts.MasqueradeAll {
+		for _, l := range n.masqueraded(chosen, pods) {
+			errs = append(errs, i.podDevice(l, func(d *direction) string { return d.masquerade }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// faults tells of the devices that the agent could not attach to.
+func (i *inspection) faults() error {
+	faults, err := i.deviceMap.Faults()
+	for _, f := range faults {
+		name := f.Name
+		if name == "" {
+			name = "all devices"
+		}
+		i.add("device-failed", "%s (for %s) cannot be served: %s", name, f.Role, f.Error)
+	}
+	return err
+}
+
+// device looks at a device that clients are behind. was are those that the maps have.
+func (i *inspection) device(device *devicemap.Device, was []devicemap.Device) error {
+	at := slices.IndexFunc(was, func(f devicemap.Device) bool { return f.Ifindex == device.Ifindex })
+	if at < 0 {
+		i.add("device-unserved", "device %s is to be served (%s) and is not", device.Name, device.Reason)
+		return nil
+	}
+	written := was[at]
+	i.entry(device, &written)
+	serves, err := i.deviceMap.Serves(device.Ifindex)
+	if err != nil {
+		return err
+	}
+	if !serves {
+		i.add("device-entry", "device %s is not looked up by its index, %d", device.Name, device.Ifindex)
+	}
+	var errs []error
+	for _, dir := range directions {
+		errs = append(errs, i.direction(dir, device.Ifindex, device.Name, dir.programFor(device.NoEthernet)))
+	}
+	return errors.Join(append(errs, i.xdpAt(&written))...)
+}
+
+// entry compares a device's entry with the device.
+func (i *inspection) entry(want, have *devicemap.Device) {
+	if !sameEntry(want, have) {
+		i.add("device-entry", "device %s is described as MTU %d, addresses %s and %s, sent by device %d; want MTU %d, %s and %s, device %d",
+			want.Name, have.MTU, have.Addr4, have.Addr6, have.Root, want.MTU, want.Addr4, want.Addr6, want.Root)
+	}
+}
+
+// podDevice looks at a device that pods are behind.
+func (i *inspection) podDevice(l netlink.Link, program func(*direction) string) error {
+	var errs []error
+	for _, dir := range directions {
+		if name := program(&dir); name != "" {
+			errs = append(errs, i.direction(dir, l.Attrs().Index, l.Attrs().Name, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// direction looks at the program in one direction of a device.
+func (i *inspection) direction(dir direction, ifindex int, name, program string) error {
+	pinned, err := link.LoadPinnedLink(dir.pin(i.dir, ifindex), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return i.filter(dir, ifindex, name)
+	}
+	if err != nil {
+		return err
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		return fmt.Errorf("look at the link: %w", err)
+	}
+	if tcx := info.TCX(); tcx == nil || int(tcx.Ifindex) != ifindex {
+		i.add("device-link-detached", "the %s link of device %s has been detached", dir.name, name)
+		return nil
+	}
+	if runs := programName(uint32(info.Program)); runs != shortName(program) {
+		i.add("device-link-program", "the %s link of device %s runs the program %s, want %s", dir.name, name, runs, program)
+	}
+	attached, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: dir.at})
+	if err != nil {
+		return fmt.Errorf("list the programs at %s of %s: %w", dir.name, name, err)
+	}
+	i.before(attached.Programs, uint32(info.Program), fmt.Sprintf("at tc %s of device %s", dir.name, name))
+	return nil
+}
+
+// filter looks at the filter in one direction of a device that has no link.
+func (i *inspection) filter(dir direction, ifindex int, name string) error {
+	l, err := netlink.LinkByIndex(ifindex)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	filters, err := rtnl.Filters(l, dir.parent)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(filters, dir.owns) {
+		i.add("device-link-removed", "no program of Beeline is at tc %s of device %s any more", dir.name, name)
+		return nil
+	}
+	place := fmt.Sprintf("at tc %s of device %s", dir.name, name)
+	// A kernel before Linux 6.6 has no tcx, which is an error.
+	if attached, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: dir.at}); err == nil {
+		i.before(attached.Programs, 0, place)
+	}
+	for _, f := range filters {
+		if a := f.Attrs(); !dir.owns(f) && a.Priority < filterPriority {
+			i.add("foreign-before", "filter of priority %d (%s) runs before Beeline's %s", a.Priority, f.Type(), place)
+		}
+	}
+	return nil
+}
+
+// xdpAt looks at the XDP program that serves a device.
+func (i *inspection) xdpAt(device *devicemap.Device) error {
+	if device.Root == 0 {
+		return nil
+	}
+	mode, err := xdpMode(i.dir, device.Root)
+	if err != nil && !gone(err) {
+		return err
+	}
+	if mode != XDPOff {
+		return nil
+	}
+	mode, before, err := i.dispatcher(device.Root)
+	if err != nil {
+		return err
+	}
+	for _, name := range before {
+		i.add("foreign-before", "XDP program %s runs before Beeline's at device %s, by libxdp's dispatcher", name, device.Name)
+	}
+	if mode != XDPOff {
+		return nil
+	}
+	if i.opts.XDP != "" && i.opts.XDP != XDPOff && device.NoXDP == "" {
+		i.add("xdp-detached", "the XDP program of device %s has been detached", device.Name)
+	}
+	l, err := netlink.LinkByIndex(device.Root)
+	if err != nil {
+		return err
+	}
+	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached && len(before) == 0 {
+		i.add("foreign-before", "XDP program %s (id %d) runs before Beeline's at device %s", programName(xdp.ProgId), xdp.ProgId, device.Name)
+	}
+	return nil
+}
+
+// dispatcher returns how a program of ours is attached by a dispatcher, [XDPOff] when none is, and
+// the names of those that run before it, or of all.
+func (i *inspection) dispatcher(ifindex int) (mode XDPMode, before []string, err error) {
+	mode = XDPOff
+	err = libxdp.Change(context.Background(), i.opts.BPFFS, ifindex, func(dispatcher *libxdp.Dispatcher) error {
+		mode, before = XDPOff, nil
+		for _, c := range dispatcher.Components {
+			if ownPart(c) {
+				mode = modeOf(dispatcher)
+				return nil
+			}
+			before = append(before, c.Name)
+		}
+		return nil
+	})
+	if foreign(err) || gone(err) {
+		return XDPOff, nil, nil
+	}
+	return mode, before, err
+}

@@ -1,0 +1,259 @@
+// Package verify compares what the cluster wants with what the kernel of this node has: the tables
+// with what a sync of the agent would make of them, the programs with where they are to run, and
+// the machine with what serving Services takes. It changes nothing, and the agent need not run.
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/config"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/setup"
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+)
+
+// Part is what a finding is about.
+type Part string
+
+// The parts, in the order in which their findings are told.
+const (
+	Tables   Part = "tables"
+	Programs Part = "programs"
+	Machine  Part = "machine"
+)
+
+// Finding is something that is not as it should be.
+type Finding struct {
+	Part Part `json:"part"`
+	// Kind is one word for each kind of finding, for scripts.
+	Kind string `json:"kind"`
+	// Service is that of which clients are affected, "" where that is not one alone.
+	Service string `json:"service,omitempty"`
+	What    string `json:"what"`
+	Why     string `json:"why"` // it matters
+	Fix     string `json:"fix"` // how to mend it
+
+	service model.Name
+	// any says that a change of any Service may explain it for a moment.
+	any bool
+}
+
+// Unchecked is something that could not be looked at.
+type Unchecked struct {
+	Part   Part   `json:"part"`
+	Reason string `json:"reason"`
+}
+
+// Report is what one check has found. Its lists are never null.
+type Report struct {
+	Time     time.Time `json:"time"`
+	Findings []Finding `json:"findings"`
+	// Unchecked is what could not be looked at, which is no finding.
+	Unchecked []Unchecked `json:"unchecked"`
+	// Unsettled are the Services, and other parts of the tables, that changed faster than they
+	// could be compared.
+	Unsettled []string `json:"unsettled"`
+	// Agent says that an agent runs, which mends its tables and programs by itself.
+	Agent bool `json:"agent"`
+}
+
+// Options configure a [Checker].
+type Options struct {
+	// BPFFS is where the agent's pins are.
+	BPFFS string
+	// Settle is how long a difference has to last, while neither the source nor the agent has a
+	// change that may explain it, until it is a finding; 0 is [DefaultSettle].
+	Settle time.Duration
+	// SourceTimeout is how long to wait for the source; 0 is
+	// [DefaultSourceTimeout].
+	SourceTimeout time.Duration
+	// Sysctls is where the kernel's settings are; "" is /proc/sys.
+	Sysctls string
+}
+
+// DefaultSettle is longer than a change takes from a source to the tables by far.
+const DefaultSettle = 3 * time.Second
+
+// DefaultSourceTimeout is longer than an API server takes to list what a large cluster has.
+const DefaultSourceTimeout = 30 * time.Second
+
+// Checker compares, again and again. Make one with [Open].
+type Checker struct {
+	opts     Options
+	maps     *bpfmap.Maps
+	settings *config.Settings
+	// noSettings is why there are none.
+	noSettings error
+	source     setup.Services
+	state      *source.State
+	noSource   error
+	stop       func()
+}
+
+// Open opens the maps that are pinned, and begins to follow the source that the agent has noted.
+// The error is [fs.ErrNotExist] where nothing is pinned.
+func Open(opts Options) (*Checker, error) {
+	opts.Settle = cmp.Or(opts.Settle, DefaultSettle)
+	opts.SourceTimeout = cmp.Or(opts.SourceTimeout, DefaultSourceTimeout)
+	opts.Sysctls = cmp.Or(opts.Sysctls, "/proc/sys")
+	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
+	if err != nil {
+		return nil, err
+	}
+	c := &Checker{opts: opts, maps: maps, state: source.NewState(), stop: func() {}}
+	if c.settings, c.noSettings = noted(maps); c.noSettings != nil {
+		c.noSource = c.noSettings
+		return c, nil
+	}
+	if c.source, c.noSource = setup.Reader(c.settings, c.state); c.noSource == nil {
+		c.follow()
+	}
+	return c, nil
+}
+
+// noted returns the settings that the agent was started with.
+func noted(maps *bpfmap.Maps) (*config.Settings, error) {
+	text := statusmap.New(maps).Config()
+	if len(text) == 0 {
+		return nil, errors.New("the agent has not noted its configuration: start one of this version")
+	}
+	noted, err := config.Decode("the configuration noted by the agent", text)
+	if err != nil {
+		return nil, err
+	}
+	return noted.Settings()
+}
+
+// follow has the source tell of what there is.
+func (c *Checker) follow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.source.Run(ctx); err != nil {
+			c.state.Synced() // the looks tell that nothing is there
+		}
+	}()
+	c.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+// Close gives up what was opened.
+func (c *Checker) Close() error {
+	c.stop()
+	return c.maps.Close()
+}
+
+// Check looks at everything and returns what it has found. Network namespace and cgroups are
+// those of the calling thread. The error is that of ctx.
+func (c *Checker) Check(ctx context.Context) (*Report, error) {
+	r := &Report{Time: time.Now(), Findings: []Finding{}, Unchecked: []Unchecked{}, Unsettled: []string{}}
+	unchecked := func(part Part, err error) {
+		if err != nil {
+			r.Unchecked = append(r.Unchecked, Unchecked{part, err.Error()})
+		}
+	}
+	noSource := c.awaitSource(ctx)
+	unchecked(Tables, noSource)
+	began := time.Now()
+	held := holding{settle: c.opts.Settle, changed: c.changed, since: make(map[Finding]time.Time)}
+	for {
+		start := time.Now()
+		found, failed := c.look(ctx, noSource == nil)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r.Agent = c.agentRuns()
+		held.see(found, start)
+		confirmed, open := held.judge(start, time.Now(), r.Agent, statusmap.New(c.maps).Waiting())
+		if len(open) == 0 || time.Since(began) > 4*c.opts.Settle {
+			for part, err := range failed {
+				unchecked(part, err)
+			}
+			r.Findings, r.Unsettled = confirmed, unsettled(open)
+			break
+		}
+		if !pause.For(ctx, c.opts.Settle/20) {
+			return nil, ctx.Err()
+		}
+	}
+	c.complete(r)
+	return r, nil
+}
+
+// awaitSource returns why the source has not told of everything; nil when it has.
+func (c *Checker) awaitSource(ctx context.Context) error {
+	if c.noSource != nil {
+		return fmt.Errorf("no source to compare with: %w", c.noSource)
+	}
+	select {
+	case <-c.state.Complete():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(c.opts.SourceTimeout):
+		return fmt.Errorf("%s has not told of all Services within %s", statusmap.New(c.maps).Agent().Source, c.opts.SourceTimeout)
+	}
+}
+
+// look looks once at everything. What could not be looked at is in failed.
+func (c *Checker) look(ctx context.Context, source bool) (found []Finding, failed map[Part]error) {
+	failed = make(map[Part]error)
+	note := func(part Part, list []Finding, err error) {
+		found = append(found, list...)
+		if err != nil {
+			failed[part] = errors.Join(failed[part], err)
+		}
+	}
+	if source {
+		list, err := c.lookAtTables(ctx)
+		note(Tables, list, err)
+	}
+	list, err := c.lookAtDerived()
+	note(Tables, list, err)
+	list, err = c.lookAtPrograms()
+	note(Programs, list, err)
+	list, err = c.lookAtMachine()
+	note(Machine, list, err)
+	return found, failed
+}
+
+// changed returns when the source last changed what may explain a finding.
+func (c *Checker) changed(f Finding) time.Time {
+	switch {
+	case f.Part != Tables:
+		return time.Time{}
+	case f.any:
+		return c.state.Latest()
+	}
+	return c.state.Changed(f.service)
+}
+
+// agentRuns reports whether an agent runs.
+func (c *Checker) agentRuns() bool {
+	_, running, err := datapath.Running(c.opts.BPFFS)
+	return err == nil && running
+}
+
+// complete says why findings matter and how to mend them, and orders them.
+func (c *Checker) complete(r *Report) {
+	for i := range r.Findings {
+		r.Findings[i].explain(r.Agent)
+	}
+	order := []Part{Tables, Programs, Machine}
+	slices.SortFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Part), slices.Index(order, b.Part)),
+			cmp.Compare(a.Service, b.Service), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.What, b.What))
+	})
+}

@@ -1,0 +1,112 @@
+package verify_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// TestMended: the agent that runs attaches again what is detached, and writes again what is changed.
+func TestMended(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--devices", "up*", "--xdp", "generic")
+	ifindex := n.uplink(t)
+	for _, pin := range []string{
+		"link_bl_connect4", fmt.Sprintf("link_tcx_%d_ingress", ifindex), fmt.Sprintf("link_xdp_%d", ifindex),
+	} {
+		n.detach(t, pin)
+	}
+	check(t, os.Remove(n.pin("link_bl_sendmsg6")))
+	check(t, os.Remove(n.pin(fmt.Sprintf("link_tcx_%d_egress", ifindex))))
+	lab.Eventually(t, "the programs run again", func() bool {
+		problems := 0
+		check(t, n.Host.Run(func() error {
+			maps, err := bpfmap.Open(datapath.Dir(n.BPFFS))
+			if err != nil {
+				return err
+			}
+			defer maps.Close()
+			list, err := datapath.Problems(n.BPFFS, maps, datapath.Options{
+				BPFFS: n.BPFFS, Cgroup: n.Cgroup, Devices: []string{"up*"}, XDP: datapath.XDPGeneric,
+			})
+			problems = len(list)
+			return err
+		}))
+		return problems == 0
+	})
+	lab.Eventually(t, "the log tells", func() bool {
+		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device is not served any more as it was")
+	})
+}
+
+// TestMendedTables: an entry that somebody changes is as before within a minute, whichever it is.
+func TestMendedTables(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	reader, err := bpfmap.Open(datapath.Dir(n.BPFFS))
+	check(t, err)
+	t.Cleanup(func() { check(t, reader.Close()) })
+	have, err := reader.Snapshot()
+	check(t, err)
+	// As a stranger writes, who has the maps open beside the agent.
+	k := &kernel{n.maps(), t, have}
+	check(t, bpfmap.Remove(k.BlFrontend, rawKey(key("10.96.0.1:80", model.TCP))))
+	k.changeRaw("10.96.0.2", changeKind)
+	k.changeRaw("10.96.0.4", changeDigest)
+	clear(k.Entries.Filter.Word[:])
+	extra := rawKey(key("10.96.0.99:80", model.TCP))
+	entry := rawEntry()
+	check(t, bpfmap.Put(k.BlFrontend, extra, &entry))
+	set := have.Services[k.id("web", "web")].Cluster
+	check(t, k.PutSlots(set.First, []uint32{4000}))
+	ring := have.Services[k.id("ring", "")]
+	id, b := k.backend(k.id("web", "dns"), 1)
+	b.Weight = 99
+	check(t, k.PutBackend(id, b))
+	ring.AffinitySeconds++
+	check(t, k.PutService(k.id("ring", ""), ring))
+	k.removeEndpoints()
+	check(t, k.DeleteNodeAddr(lab.Node4))
+	check(t, k.DeleteServiceCIDR(prefix("10.96.0.0/16")))
+	k.Entries.Aggregate.Mask4 = 0
+	lab.Eventually(t, "the agent has told of what it has written again", func() bool {
+		return contains(n.Standalone.Output(), "An entry of the tables was not as written", "More entries")
+	})
+	lab.Eventually(t, "nothing is found", func() bool {
+		r := n.check(t, time.Millisecond)
+		return len(r.Findings)+len(r.Unchecked)+len(r.Unsettled) == 0
+	})
+}
+
+// TestChurn: while endpoints and Services change all the time and an agent follows, nothing is
+// found.
+func TestChurn(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--devices", "up*")
+	ctx, cancel := context.WithCancel(t.Context())
+	var churn sync.WaitGroup
+	defer churn.Wait()
+	defer cancel()
+	churn.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			count := 1 + i%3
+			n.Write("first.yaml", append(manifests[:1:1],
+				lab.Slice("web", "web:8080/TCP,dns:8080/UDP", lab.Backend4(1), lab.Backend4(1+count)))...)
+			n.Write(fmt.Sprintf("more-%d.yaml", i%5), lab.Service(fmt.Sprintf("more-%d", i%5),
+				fmt.Sprintf(`{clusterIP: 10.96.1.%d, ports: [{port: %d}]}`, i%5, 80+i%2)), lab.Slice(fmt.Sprintf("more-%d", i%5), "8080/TCP", lab.Backend4(count)))
+		}
+	})
+	for range 5 {
+		if r := n.check(t, 3*time.Second); len(r.Findings)+len(r.Unchecked) > 0 {
+			t.Errorf("found on a healthy node:\n%s", text(r))
+		}
+	}
+}

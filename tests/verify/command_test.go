@@ -1,0 +1,61 @@
+package verify_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/pkg/verify"
+)
+
+// beeline runs the command on the node.
+func (n *node) beeline(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	check(t, n.Host.Run(func() error {
+		code = cli.Run(cli.Env{Out: &stdout, Err: &stderr, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, args...)...)
+		return nil
+	}))
+	return code, stdout.String(), stderr.String()
+}
+
+// TestCommand: what the command prints and which exit code it has.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.end()
+	if code, out, errs := n.beeline(t, "verify"); code != cli.ExitOK || out != "Nothing found.\n" || errs != "" {
+		t.Errorf("on a healthy node: exit code %d, %q, %q", code, out, errs)
+	}
+	n.detach(t, "link_bl_connect4")
+	code, out, errs := n.beeline(t, "verify")
+	if code != 1 || errs != "beeline: 1 finding\n" || !contains(out, "1 finding.\n", "\nprograms: link-detached\n  the link of bl_connect4",
+		"\n  Why it matters: ", "\n  To mend it: ") {
+		t.Errorf("with a finding: exit code %d, %q, %q", code, out, errs)
+	}
+	code, out, _ = n.beeline(t, "verify", "-o", "json")
+	var r verify.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 1 || len(r.Findings) != 1 || r.Findings[0].Kind != "link-detached" || r.Agent {
+		t.Errorf("as JSON: exit code %d, %v\n%s", code, err, out)
+	}
+	n.mend()
+	check(t, os.Rename(n.Manifests, n.Manifests+"-away"))
+	code, out, errs = n.beeline(t, "verify", "--timeout", "1s")
+	if code != cli.ExitFailure || !contains(out, "Nothing found.", "Not checked: tables: ", "has not told of all Services") || !contains(errs, "not all could be checked") {
+		t.Errorf("without the source: exit code %d, %q, %q", code, out, errs)
+	}
+	check(t, os.Rename(n.Manifests+"-away", n.Manifests))
+	check(t, statusmap.New(n.maps()).SetConfig(nil))
+	code, out, _ = n.beeline(t, "verify")
+	if code != cli.ExitFailure || !contains(out, "the agent has not noted its configuration") {
+		t.Errorf("without a configuration: exit code %d, %q", code, out)
+	}
+	code = cli.Run(cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Now: time.Now}, "--bpffs", t.TempDir(), "verify")
+	if code != cli.ExitNoDatapath {
+		t.Errorf("without a datapath: exit code %d", code)
+	}
+}
