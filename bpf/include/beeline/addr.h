@@ -39,6 +39,12 @@ static __always_inline bool bl_addr_is_ipv4(const union bl_addr *addr)
 	return !((const __u64 *)addr)[0] && BL_IS_MAPPED(((const __u64 *)addr)[1]);
 }
 
+/* Whether @addr is in fe80::/10. */
+static __always_inline bool bl_addr_is_ipv6_link_local(const union bl_addr *addr)
+{
+	return bpf_ntohl(addr->word[0]) >> 22 == 0xfe80 >> 6;
+}
+
 /*
  * Whether an address means nothing beyond a link or a host, or is none of a host: of
  * link-local or loopback scope, a multicast address, or unspecified.
@@ -52,7 +58,7 @@ static __always_inline bool bl_addr_is_scoped(const union bl_addr *addr)
 		return first >> 24 == 0 || first >> 24 == 127 || first >> 28 == 0xe ||
 		       first >> 16 == 0xa9fe;
 	}
-	return first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff ||
+	return bl_addr_is_ipv6_link_local(addr) || first >> 24 == 0xff ||
 	       (!((const __u64 *)addr)[0] && bpf_ntohl(addr->word[3]) <= 1 && !addr->word[2]);
 }
 

@@ -1,0 +1,56 @@
+package socket
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+)
+
+// TestSearchesTakeATenth: however long searches take, and however often endpoints go, from the
+// beginning of one to that of the next it takes ten times as long, and an interval at least.
+func TestSearchesTakeATenth(t *testing.T) {
+	needRoot(t)
+	own, err := net.Dial("udp4", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	local := own.LocalAddr().(*net.UDPAddr).AddrPort()
+	synctest.Test(t, func(t *testing.T) {
+		lengths := []time.Duration{0, interval / rest, time.Second, time.Minute, 0}
+		var begun, ended []time.Time // searches
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var d *Destroyer
+		d = New(Options{
+			Service: func(s bpf.UDPSocket) (uint32, bool, error) {
+				if s.Local == local && len(begun) == len(ended) {
+					begun = append(begun, time.Now())
+					time.Sleep(lengths[len(ended)])
+				}
+				return 0, false, nil
+			},
+			Destroyed: func(int) {
+				ended = append(ended, time.Now())
+				if d.Wake(); len(ended) == len(lengths) {
+					cancel()
+				}
+			},
+		})
+		d.Wake()
+		d.Run(ctx)
+		if len(begun) != len(lengths) || len(ended) != len(lengths) {
+			t.Fatalf("%d searches began and %d ended, want %d", len(begun), len(ended), len(lengths))
+		}
+		for i := range begun[1:] {
+			took, next := ended[i].Sub(begun[i]), begun[i+1].Sub(begun[i])
+			if next < 10*took || next < interval {
+				t.Errorf("a search of %v is followed by the next %v after it has begun", took, next)
+			}
+		}
+	})
+}
