@@ -96,7 +96,7 @@ func TestTurns(t *testing.T) {
 			}
 			got, err := sequence(h.Namespace, s.network, s.to, backends, 3*len(tt.round))
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s %v, %s, after %v: %v", tt.algorithm, tt.weights, s.network, got, err)
 			}
 			if !goesRound(got, tt.round) {
 				t.Errorf("%s %v, %s: reached %v, want rounds of %v", tt.algorithm, tt.weights, s.network, got, tt.round)
