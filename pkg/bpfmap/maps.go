@@ -96,6 +96,7 @@ type Maps struct {
 	name    *table[bpf.SockBlServiceNameEntry]
 	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
+	limits  tables.Limits
 	mapped  [][]byte   // the memory of Entries
 	nodeMu  sync.Mutex // held while Entries.Node is read or written
 	// filter is nil when opened for reading.
@@ -351,6 +352,7 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
 		return err
 	}
+	m.limits = m.readLimits()
 	if err = m.mapEntries(); err != nil {
 		return err
 	}
