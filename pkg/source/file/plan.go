@@ -40,6 +40,15 @@ type service struct {
 	model      *model.Service // nil is not served
 }
 
+// newService returns a Service that a is assigned to.
+func newService(o *object, a assignment) *service {
+	s := &service{object: o, assignment: a}
+	if o.service.served {
+		s.model = o.service.with(a)
+	}
+	return s
+}
+
 func newCatalog() *catalog {
 	return &catalog{
 		chosen:   map[string]*content{},
@@ -62,13 +71,14 @@ type candidate struct {
 // that clashes with no other, and the faults of those that do.
 //
 // Who has an address or an object keeps it; among newcomers the file whose name
-// sorts first gets it. Candidates are sorted by file.
-func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*yamldoc.Fault) {
+// sorts first gets it. Candidates are sorted by file. read returns a content's text, which
+// tells the places of faults; nil is that it is not known any more.
+func (r *rules) plan(prev *catalog, candidates []candidate, read func(file string, c *content) []byte) (*catalog, map[string][]*yamldoc.Fault) {
 	faults := map[string][]*yamldoc.Fault{}
 	rejected := map[string]int{} // contents of a file that are out
 	for {
 		b := &builder{rules: r, prev: prev, next: newCatalog(),
-			faults: map[string][]*yamldoc.Fault{}, docs: map[string][]*yamldoc.Document{}}
+			faults: map[string][]*yamldoc.Fault{}, refusals: map[string][]refusal{}}
 		for _, c := range candidates {
 			if n := rejected[c.file]; n < len(c.choices) {
 				b.next.chosen[c.file] = c.choices[n]
@@ -83,7 +93,8 @@ func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[strin
 		for name, f := range b.faults {
 			rejected[name]++
 			if faults[name] == nil {
-				faults[name] = f
+				c := b.next.chosen[name]
+				faults[name] = append(f, places(b.refusals[name], read(name, c))...)
 			}
 		}
 	}
@@ -93,9 +104,9 @@ func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[strin
 type builder struct {
 	rules      *rules
 	prev, next *catalog
-	files      []string // of next.chosen, sorted
-	faults     map[string][]*yamldoc.Fault
-	docs       map[string][]*yamldoc.Document // parsed again, of files with a fault
+	files      []string                    // of next.chosen, sorted
+	faults     map[string][]*yamldoc.Fault // of files that are out
+	refusals   map[string][]refusal        // those of them without a place
 }
 
 func (b *builder) build() {
@@ -110,13 +121,11 @@ func (b *builder) build() {
 	}
 }
 
-// reject records a fault of a file. The place of fields is not kept with its
-// content, since few files have such faults.
+// reject puts a file out. The place of fields is not kept with its content, since few files
+// have such faults.
 func (b *builder) reject(name string, o *object, path, reason string) {
-	if b.docs[name] == nil {
-		b.docs[name], _ = yamldoc.Split(b.next.chosen[name].raw)
-	}
-	b.faults[name] = append(b.faults[name], place(b.docs[name], o, path, reason))
+	b.faults[name] = []*yamldoc.Fault{}
+	b.refusals[name] = append(b.refusals[name], refusal{o, path, reason})
 }
 
 // eachFile calls f for each file that has no fault yet.
@@ -147,8 +156,8 @@ func (b *builder) eachService(f func(p declaration)) {
 // checkRanges rejects a file whose Services need a range that the agent has not.
 func (b *builder) checkRanges(name string, c *content) {
 	for _, o := range c.services() {
-		if o.unmet != nil {
-			b.faults[name] = append(b.faults[name], o.unmet)
+		if o.service.unmet != nil {
+			b.faults[name] = append(b.faults[name], o.service.unmet)
 		}
 	}
 }
@@ -189,9 +198,9 @@ func (b *builder) declare(name string, c *content) {
 // what was assigned to it when it was last served, unless that is taken by now.
 func (b *builder) keepClaims() {
 	b.eachService(func(p declaration) {
-		a := b.prev.assigned[p.id.Name].wanted(p.object)
+		a := b.prev.assigned[p.id.Name].wanted(p.service)
 		b.next.assigned[p.id.Name] = a
-		for _, c := range p.claims(a) {
+		for _, c := range p.service.claims(a) {
 			if b.prev.holders[c.claim] == p.id.Name {
 				b.take(c.claim, p.id.Name)
 			}
@@ -202,9 +211,9 @@ func (b *builder) keepClaims() {
 		a.ClusterIPs = slices.DeleteFunc(a.ClusterIPs, func(ip netip.Addr) bool {
 			return !b.take(claim{addr: ip}, p.id.Name)
 		})
-		for _, port := range p.portsToAssign() {
+		for port := range p.service.portsToAssign() {
 			n := a.NodePorts[portKey(port)]
-			if n != 0 && !b.take(claim{port: n, proto: protocol(port.Protocol)}, p.id.Name) {
+			if n != 0 && !b.take(claim{port: n, proto: port.Protocol}, p.id.Name) {
 				delete(a.NodePorts, portKey(port))
 			}
 		}
@@ -225,11 +234,11 @@ func (b *builder) take(c claim, name model.Name) bool {
 // Service has some of it.
 func (b *builder) claim(name string, c *content) {
 	for _, o := range c.services() {
-		faultyPath := "" // an address stands for the frontends at it
-		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
-			if want.path != faultyPath && !b.take(want.claim, o.id.Name) {
-				faultyPath = want.path
-				b.reject(name, o, want.path, b.clash(o, want.claim))
+		var faulty place // an address stands for the frontends at it
+		for _, want := range o.service.claims(b.next.assigned[o.id.Name]) {
+			if want.at != faulty && !b.take(want.claim, o.id.Name) {
+				faulty = want.at
+				b.reject(name, o, want.at.String(), b.clash(o, want.claim))
 			}
 		}
 	}
@@ -237,7 +246,7 @@ func (b *builder) claim(name string, c *content) {
 		return
 	}
 	for _, o := range c.services() {
-		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
+		for _, want := range o.service.claims(b.next.assigned[o.id.Name]) {
 			if b.next.holders[want.claim] == o.id.Name {
 				delete(b.next.holders, want.claim)
 			}
@@ -263,7 +272,7 @@ func (b *builder) assign() {
 			return
 		}
 		b.next.assigned[p.id.Name] = a
-		for _, c := range p.claims(a) {
+		for _, c := range p.service.claims(a) {
 			b.take(c.claim, p.id.Name)
 		}
 	})
@@ -271,7 +280,7 @@ func (b *builder) assign() {
 
 func (b *builder) assignAddrs(o *object, a *assignment) error {
 	var addrs []netip.Addr
-	for _, f := range o.unaddressed() {
+	for _, f := range o.service.unaddressed() {
 		if i := slices.IndexFunc(a.ClusterIPs, func(ip netip.Addr) bool { return model.FamilyOf(ip) == f }); i >= 0 {
 			addrs = append(addrs, a.ClusterIPs[i])
 			continue
@@ -293,8 +302,8 @@ func (b *builder) freeAddr(o *object, addr netip.Addr) bool {
 	if _, taken := b.next.holders[claim{addr: addr}]; taken {
 		return false
 	}
-	for _, p := range o.service.Spec.Ports {
-		if _, taken := b.next.holders[claim{addr, uint16(p.Port), protocol(p.Protocol)}]; taken {
+	for _, p := range o.service.model.Ports {
+		if _, taken := b.next.holders[claim{addr, p.Port, p.Protocol}]; taken {
 			return false
 		}
 	}
@@ -302,13 +311,13 @@ func (b *builder) freeAddr(o *object, addr netip.Addr) bool {
 }
 
 func (b *builder) assignPorts(o *object, a *assignment) error {
-	for _, port := range o.portsToAssign() {
+	for port := range o.service.portsToAssign() {
 		if a.NodePorts[portKey(port)] != 0 {
 			continue
 		}
 		key := fmt.Sprintf("%s:%d", o.id.Name, port.Port) // TCP and UDP get the same number when they can
 		n, ok := b.rules.nodePorts.band().pick(key, func(n uint64) bool {
-			return b.take(claim{port: uint16(n), proto: protocol(port.Protocol)}, o.id.Name)
+			return b.take(claim{port: uint16(n), proto: port.Protocol}, o.id.Name)
 		})
 		if !ok {
 			return fmt.Errorf("%s: no node port of %s is free: delete a Service or choose one by hand", o.id, b.rules.nodePorts)
@@ -331,16 +340,16 @@ func (b *builder) convert() {
 			continue
 		}
 		a := b.next.assigned[i.Name]
-		if old := b.prev.services[i.Name]; old != nil && old.object == p.object && reflect.DeepEqual(old.assignment, a) {
+		if old := b.prev.services[i.Name]; old != nil && old.object == p.object && old.assignment.equal(a) {
 			b.next.services[i.Name] = old
 			continue
 		}
-		b.next.services[i.Name] = &service{p.object, a, convert.Service(p.with(a), b.rules.annotations)}
+		b.next.services[i.Name] = newService(p.object, a)
 	}
 	foreign := make(map[model.Name][]netip.Addr)
 	for name, s := range b.next.services {
-		if convert.Foreign(s.object.service) {
-			foreign[name] = convert.ClusterIPs(s.object.with(s.assignment))
+		if s.object.service.foreign {
+			foreign[name] = s.object.service.with(s.assignment).ClusterIPs
 		}
 	}
 	b.next.cidrs = convert.OwnCIDRs(b.rules.cidrs, foreign)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // TestStateFile checks that the state is private to its user, that no other file
@@ -43,12 +45,13 @@ func TestStateForgets(t *testing.T) {
 		write(t, opts.Dir, "x.yaml", doc)
 		scan(t, s)
 	}
-	st, _, err := readState(opts.StateFile)
+	st, err := openState(opts.StateFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := st.Assigned["default/b"]; !ok || len(st.Assigned) != 1 {
-		t.Fatalf("the state has assignments %v, want one of default/b", st.Assigned)
+	defer st.close()
+	if _, ok := st.assigned[model.Name{Namespace: "default", Name: "b"}]; !ok || len(st.assigned) != 1 {
+		t.Fatalf("the state has assignments %v, want one of default/b", st.assigned)
 	}
 }
 
