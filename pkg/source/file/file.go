@@ -126,7 +126,7 @@ func New(opts Options) (*Source, error) {
 
 		folder:   &directory{opts.Dir, fileClock},
 		files:    map[string]*manifest{},
-		catalog:  &catalog{cidrs: convert.OwnCIDRs(opts.ServiceRanges, nil), assigned: maps.Clone(st.assigned)},
+		catalog:  firstCatalog(convert.OwnCIDRs(opts.ServiceRanges, nil), st.assigned),
 		sent:     newCatalog(),
 		rejected: map[string][]error{},
 		reading:  newReading(opts.Dir, 0),
@@ -204,6 +204,7 @@ func (s *Source) scan(w *watcher) time.Duration {
 	s.note(&s.watching, watching, "Changes of manifests are seen late")
 	s.note(&s.listing, err, "Manifests stay as they were")
 	s.reading = newReading(s.opts.Dir, len(found))
+	defer s.reading.end()
 	s.recall(found)
 	if err != nil {
 		s.send()
@@ -248,15 +249,17 @@ func (s *Source) recall(found map[string]look) {
 	}
 	s.plan()
 	for name, a := range s.state.assigned { // of files that the state lacks
-		if _, ok := s.catalog.assigned[name]; !ok {
-			s.catalog.assigned[name] = a
+		if _, ok := s.catalog.assigned.now[name]; !ok {
+			s.catalog.assigned.put(name, a)
+			s.catalog.whole = false
 		}
 	}
 }
 
 // decode decodes a file's text.
 func (s *Source) decode(raw []byte) (*content, []*yamldoc.Fault) {
-	defer s.reading.file(len(raw))
+	s.reading.begin(len(raw))
+	defer s.reading.file()
 	return s.rules.decodeEach(raw, s.reading.object)
 }
 
@@ -337,11 +340,14 @@ func (s *Source) plan() {
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		candidates = append(candidates, candidate{name, s.files[name].choices()})
 	}
+	if s.catalog != s.sent {
+		s.catalog.whole = false // what was sent is still to be compared with
+	}
 	catalog, clashes := s.rules.plan(s.catalog, candidates, s.text)
 	s.catalog = catalog
 	rejected := map[string][]error{}
 	for name, m := range s.files {
-		if c := catalog.chosen[name]; c != nil {
+		if c := catalog.chosen.now[name]; c != nil {
 			m.good = c
 		}
 		if faults := append(slices.Clip(m.faults), clashes[name]...); len(faults) > 0 {
@@ -360,11 +366,12 @@ func (s *Source) send() {
 	s.note(&s.saving, s.save(), "Addresses may change at the next restart")
 	u := s.sent.diff(s.catalog)
 	s.sent = s.catalog
+	s.sent.forget()
 	if reflect.ValueOf(u).IsZero() {
 		return
 	}
 	s.opts.Sink.Apply(u)
-	klog.InfoS("Manifests applied", "files", len(s.files), "read", s.reading.files, "took", s.reading.took(), "services", len(s.catalog.services),
+	klog.InfoS("Manifests applied", "files", len(s.files), "read", s.reading.files, "took", s.reading.took(), "services", len(s.catalog.services.now),
 		"putServices", len(u.PutServices), "deleteServices", len(u.DeleteServices),
 		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices),
 		"putNodes", len(u.PutNodes), "deleteNodes", len(u.DeleteNodes))
@@ -380,7 +387,7 @@ func (s *Source) save() error {
 			good[name] = m.good
 		}
 	}
-	return s.state.save(s.catalog.assigned, good, s.text)
+	return s.state.save(s.catalog.assigned.now, good, s.text)
 }
 
 // note replaces one of the source's own errors and logs it when it is news.

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +37,7 @@ spec: {type: NodePort, clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 30080}
 // it asked for, which no other Service has, and a restart serves the same.
 func FuzzManifest(f *testing.F) {
 	silence(f)
+	inMemory(f)
 	for _, name := range []string{"testdata/faults.txtar", "testdata/scans/dual-stack.txtar", "testdata/scans/nodes.txtar", "testdata/scans/swap.txtar"} {
 		archive, err := txtar.ParseFile(name)
 		if err != nil {
@@ -66,10 +68,10 @@ func tryManifest(t *testing.T, raw []byte) {
 	write(t, s.opts.Dir, "a.yaml", portYAML("web", 80))
 	write(t, s.opts.Dir, "b.yaml", standing)
 	scan(t, s)
-	if errs := s.Errors(); len(errs) > 0 || len(s.catalog.services) != 2 {
-		t.Fatalf("before: %d Services, %v", len(s.catalog.services), errs)
+	if errs := s.Errors(); len(errs) > 0 || len(s.catalog.services.now) != 2 {
+		t.Fatalf("before: %d Services, %v", len(s.catalog.services.now), errs)
 	}
-	before := s.catalog
+	before, assigned := s.catalog.models(), maps.Clone(s.catalog.assigned.now)
 	write(t, s.opts.Dir, "a.yaml", string(raw))
 	scan(t, s)
 	if errs := s.Errors(); len(errs) > 0 {
@@ -78,18 +80,35 @@ func tryManifest(t *testing.T, raw []byte) {
 				t.Fatalf("error of another place: %v", err)
 			}
 		}
-		if !reflect.DeepEqual(before.models(), s.catalog.models()) || !reflect.DeepEqual(before.assigned, s.catalog.assigned) {
-			t.Fatalf("a rejected file leaves %v, %v", s.catalog.models(), s.catalog.assigned)
+		if !reflect.DeepEqual(before, s.catalog.models()) || !reflect.DeepEqual(assigned, s.catalog.assigned.now) {
+			t.Fatalf("a rejected file leaves %v, %v", s.catalog.models(), s.catalog.assigned.now)
 		}
 	}
 	wantServed(t, s)
 	wantRestart(t, s)
 }
 
+// memoryEnv is where the processes of a fuzz target have their folders.
+const memoryEnv = "BEELINE_FUZZ_MEMORY"
+
+// inMemory gives [offline] a folder in memory. It is the first process of a fuzz target that
+// removes it, for the others are killed.
+func inMemory(f *testing.F) {
+	if os.Getenv(memoryEnv) != "" {
+		return
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "beeline-fuzz-")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Setenv(memoryEnv, dir)
+	f.Cleanup(func() { os.RemoveAll(dir) })
+}
+
 // offline returns a source with folders in memory, which the caller scans.
 func offline(t *testing.T) *Source {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "beeline-fuzz-")
+	dir, err := os.MkdirTemp(os.Getenv(memoryEnv), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +134,7 @@ func wantServed(t *testing.T, s *Source) {
 	t.Helper()
 	addrs := map[netip.Addr]model.Name{}
 	ports := map[claim]model.Name{}
-	for name, svc := range s.catalog.services {
+	for name, svc := range s.catalog.services.now {
 		if svc.model == nil {
 			continue
 		}
@@ -150,7 +169,7 @@ func wantRestart(t *testing.T, s *Source) {
 	if got, want := again.catalog.models(), s.catalog.models(); !reflect.DeepEqual(got, want) {
 		t.Fatalf("after a restart there is %+v, before %+v", got, want)
 	}
-	if !reflect.DeepEqual(again.catalog.slices, s.catalog.slices) || !reflect.DeepEqual(again.catalog.nodes, s.catalog.nodes) {
+	if !reflect.DeepEqual(again.catalog.slices.now, s.catalog.slices.now) || !reflect.DeepEqual(again.catalog.nodes.now, s.catalog.nodes.now) {
 		t.Fatal("after a restart there are other slices or nodes")
 	}
 	if next := compacted(t, again); next != saved {
@@ -174,6 +193,7 @@ func compacted(t *testing.T, s *Source) string {
 // has what is its own, whose state serves the same again.
 func FuzzState(f *testing.F) {
 	silence(f)
+	inMemory(f)
 	seed := `{"version":1,"assigned":{"default/web":{"clusterIPs":["10.96.0.84"]}},"files":{` +
 		`"a.yaml":"` + base64.StdEncoding.EncodeToString([]byte(portYAML("web", 80))) + `",` +
 		`"b.yaml":"` + base64.StdEncoding.EncodeToString([]byte(standing)) + `"}}`
@@ -230,4 +250,15 @@ func TestStateOfOthers(t *testing.T) {
 	if _, err := openState(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// models returns the Services that are served.
+func (c *catalog) models() map[model.Name]*model.Service {
+	models := map[model.Name]*model.Service{}
+	for name, s := range c.services.now {
+		if s.model != nil {
+			models[name] = s.model
+		}
+	}
+	return models
 }

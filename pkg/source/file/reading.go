@@ -1,6 +1,7 @@
 package file
 
 import (
+	"runtime/debug"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -14,6 +15,7 @@ type reading struct {
 	bytes          int
 	start, told    time.Time
 	now            func() time.Time
+	restore        func() // the collector's setting; nil unless the reading is large
 }
 
 // readingPeriod is how often it is told.
@@ -36,10 +38,37 @@ func (r *reading) object() {
 	}
 }
 
-// file counts a file of that many bytes.
-func (r *reading) file(size int) {
-	r.files++
+// A reading of that many bytes is large. Most of what it allocates is garbage soon, and what
+// stays only grows: the collector runs more often, so that the heap is not half garbage at its
+// largest.
+const (
+	largeReading   = 8 << 20
+	largeGCPercent = 40
+)
+
+// begin counts the bytes of a file that is decoded next.
+func (r *reading) begin(size int) {
 	r.bytes += size
+	if r.bytes < largeReading || r.restore != nil {
+		return
+	}
+	former := debug.SetGCPercent(largeGCPercent)
+	if 0 <= former && former < largeGCPercent {
+		debug.SetGCPercent(former)
+	}
+	r.restore = func() { debug.SetGCPercent(former) }
+}
+
+// file counts a file that was decoded.
+func (r *reading) file() { r.files++ }
+
+// end gives what a large reading leaves behind back to the system.
+func (r *reading) end() {
+	if r.restore != nil {
+		r.restore()
+		r.restore = nil
+		debug.FreeOSMemory()
+	}
 }
 
 // took returns the time since the reading began.

@@ -1,9 +1,12 @@
 package file
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -126,5 +129,113 @@ func TestOptions(t *testing.T) {
 		if _, err := New(opts); err == nil {
 			t.Errorf("%+v is taken, want an error", opts)
 		}
+	}
+}
+
+// TestStateRecords changes the folder many times: the state file gets a record for each change,
+// is written anew before it is mostly out of date, and each restart has what was. At the end
+// of an agent it is one record, as agents read that know of no others.
+func TestStateRecords(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	s, _ := newSource(t, opts)
+	most := 0
+	comment := "# " + strings.Repeat("x", 200<<10) + "\n"
+	for i := range 20 {
+		write(t, opts.Dir, "a.yaml", portYAML("a", 1+i)+comment)
+		write(t, opts.Dir, fmt.Sprintf("%d.yaml", i), portYAML(fmt.Sprintf("s-%d", i), 80))
+		scan(t, s)
+		most = max(most, s.state.records)
+		if i%5 != 4 {
+			continue
+		}
+		again, _ := newSource(t, opts)
+		again.recall(nil)
+		if !reflect.DeepEqual(again.catalog.models(), s.catalog.models()) {
+			t.Fatalf("after %d changes a restart has %v, want %v", i, again.catalog.models(), s.catalog.models())
+		}
+		again.state.close()
+	}
+	if size := stateSize(t, opts); most < 5 || size > 4<<20 {
+		t.Errorf("%d records and %d bytes, want several and less than 4 MiB", most, size)
+	}
+	if err := os.Remove(filepath.Join(opts.Dir, "3.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	scan(t, s)
+	s.end()
+	data, err := os.ReadFile(opts.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var one struct {
+		Version  int
+		Assigned map[string]assignment
+		Files    map[string][]byte
+	}
+	if err := json.Unmarshal(data, &one); err != nil || one.Version != 1 || len(one.Assigned) != 20 || len(one.Files) != 20 {
+		t.Errorf("version %d with %d assignments and %d files, want 1, 20 and 20; %v", one.Version, len(one.Assigned), len(one.Files), err)
+	}
+	if text := string(one.Files["a.yaml"]); text != portYAML("a", 20)+comment {
+		t.Errorf("a.yaml is %d bytes of another content", len(text))
+	}
+}
+
+// TestStateCutShort: a record that a crash cut short is as one that was never written, and the
+// next one takes its place. One that is broken in the middle is an error.
+func TestStateCutShort(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	s, _ := newSource(t, opts)
+	write(t, opts.Dir, "a.yaml", portYAML("a", 1))
+	scan(t, s)
+	first := stateSize(t, opts)
+	write(t, opts.Dir, "a.yaml", portYAML("a", 2))
+	scan(t, s)
+	whole, err := os.ReadFile(opts.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := first; size < int64(len(whole)); size += 29 {
+		for _, tail := range []string{"", strings.Repeat("\x00", 100)} {
+			write(t, filepath.Dir(opts.StateFile), "state", string(whole[:size])+tail)
+			cut, sink := newSource(t, opts)
+			cut.recall(nil)
+			cut.send()
+			if got := sink.services()["default/a"]; got == nil || got.Ports[0].Port != 1 {
+				t.Fatalf("cut to %d bytes it has %+v, want port 1", size, got)
+			}
+			scan(t, cut)
+			if again, err := openState(opts.StateFile); err != nil || again.records != 2 {
+				t.Fatalf("cut to %d bytes and written again: %v", size, err)
+			} else {
+				again.close()
+			}
+			cut.state.close()
+		}
+	}
+	broken := strings.Replace(string(whole), "\n{", "\n<", 1) + "\n" + string(whole[first+1:])
+	write(t, filepath.Dir(opts.StateFile), "state", broken)
+	if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "restore it from a copy") {
+		t.Errorf("error %v, want one that says what to do", err)
+	}
+}
+
+// TestStateTakenAway: a state file that somebody removes is written anew.
+func TestStateTakenAway(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state"), ServiceRanges: prefixes("10.96.0.0/16")}
+	s, _ := newSource(t, opts)
+	write(t, opts.Dir, "a.yaml", portYAML("a", 1))
+	write(t, opts.Dir, "b.yaml", portYAML("b", 1))
+	scan(t, s)
+	write(t, opts.Dir, "b.yaml", "broken: [")
+	if err := os.Remove(opts.StateFile); err != nil {
+		t.Fatal(err)
+	}
+	write(t, opts.Dir, "a.yaml", portYAML("a", 2))
+	scan(t, s)
+	s.end()
+	again, _ := newSource(t, opts)
+	again.recall(nil)
+	if got := again.catalog.models(); len(got) != 2 {
+		t.Errorf("after a restart there is %v, want a and b", got)
 	}
 }
