@@ -98,6 +98,7 @@ type Maps struct {
 	backend *table[bpf.SockBlBackendEntry]
 	slot    *table[uint32]
 	active  *table[bpf.SockBlActiveEntry]
+	limits  tables.Limits
 	mapped  [][]byte   // the memory of Entries
 	nodeMu  sync.Mutex // held while Entries.Node is read or written
 	// filter is nil when opened for reading.
@@ -357,6 +358,7 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.active, err = openTable[bpf.SockBlActiveEntry](m.BlActive, m.specs[bpf.SockMapBlActive], false); err != nil {
 		return err
 	}
+	m.limits = m.readLimits()
 	if err = m.mapEntries(); err != nil {
 		return err
 	}

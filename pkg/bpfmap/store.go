@@ -14,7 +14,10 @@ import (
 )
 
 // Limits returns how far the tables may grow.
-func (m *Maps) Limits() tables.Limits {
+func (m *Maps) Limits() tables.Limits { return m.limits }
+
+// readLimits reads the limits, which takes system calls, from maps that are open.
+func (m *Maps) readLimits() tables.Limits {
 	return tables.Limits{
 		Services:     m.service.limit,
 		Backends:     m.backend.limit,

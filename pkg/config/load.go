@@ -56,10 +56,7 @@ func (f *Flags) BPFFS() (string, error) {
 				metav1.TypeMeta `json:",inline"`
 				BPFFS           string `json:"bpffs"`
 			}
-			data, faults := d.JSON()
-			if len(faults) == 0 {
-				faults = d.Loose(nil, data, &found)
-			}
+			faults := d.Loose(&found)
 			if len(faults) > 0 && found.Kind == BeelineKind {
 				return "", fmt.Errorf("%w: give --bpffs to do without", errors.Join(yamldoc.InFile(name, faults)...))
 			}
@@ -99,12 +96,8 @@ func (c *Config) decode(name string, raw []byte) []*yamldoc.Fault {
 
 // document takes over one document of a file.
 func (c *Config) document(at place) []*yamldoc.Fault {
-	data, faults := at.document.JSON()
+	tm, faults := at.document.Type()
 	if len(faults) > 0 {
-		return faults
-	}
-	var tm metav1.TypeMeta
-	if faults := at.document.Loose(nil, data, &tm); len(faults) > 0 {
 		return faults
 	}
 	var target any
@@ -123,10 +116,10 @@ func (c *Config) document(at place) []*yamldoc.Fault {
 	}
 	c.origin.places[tm.Kind] = at
 	if tm.Kind == BeelineKind {
-		return at.document.Strict(nil, data, target)
+		return at.document.Strict(target)
 	}
 	// Other versions of kube-proxy have fields that this one does not, and their ConfigMap
 	// is to serve it.
-	c.origin.unknown, faults = at.document.Lenient(nil, data, target)
+	c.origin.unknown, faults = at.document.Lenient(target)
 	return faults
 }

@@ -1,11 +1,9 @@
 package yamldoc
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,48 +11,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Document is one YAML document of a file.
+// Document is one document of a file, or an item of a list in it.
 type Document struct {
-	Number int        // counted from 1
-	Root   *yaml.Node // the document's value
+	Number int         // of the document, counted from 1
+	Path   *field.Path // of an item; nil is the document itself
+
+	root *yaml.Node // the value; nil until it is needed, for JSON
+	// data is the value as JSON. In a file of JSON it is its text, which begins at line.
+	data []byte
+	line int
 }
 
-// Split returns the documents of raw. A syntax error ends it, since nothing behind it can be
-// told apart; documents that hold nothing but comments are left out.
-func Split(raw []byte) ([]*Document, []*Fault) {
-	var docs []*Document
-	dec := yaml.NewDecoder(bytes.NewReader(raw))
-	for number := 1; ; number++ {
-		var node yaml.Node
-		err := dec.Decode(&node)
-		if errors.Is(err, io.EOF) {
-			return docs, nil
-		}
-		if err != nil {
-			return docs, []*Fault{syntaxFault(number, err)}
-		}
-		if node.Kind != yaml.DocumentNode || node.Content[0].ShortTag() == "!!null" {
-			continue
-		}
-		docs = append(docs, &Document{number, node.Content[0]})
-	}
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)`)
-
-func syntaxFault(number int, err error) *Fault {
-	f := &Fault{Document: number, Reason: err.Error()}
-	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
-		f.Line, _ = strconv.Atoi(m[1]) // 0 when the parser names no line
-		f.Reason = m[2]
-	}
-	return f
-}
-
-// FaultAt places reason at the field path, or at the nearest field above it that
-// the document has.
+// FaultAt places reason at the field path, counted from the document on, or at the nearest
+// field above it that the document has.
 func (d *Document) FaultAt(path, reason string) *Fault {
-	return &Fault{Document: d.Number, Line: line(d.Root, path), Path: path, Reason: reason}
+	below := strings.TrimPrefix(path, Below(d.Path, ""))
+	return &Fault{Document: d.Number, Line: line(d.node(), below), Path: path, Reason: reason}
+}
+
+// node returns the value with the lines of its fields.
+func (d *Document) node() *yaml.Node {
+	if d.root == nil {
+		d.root = jsonNode(d.data, d.line)
+	}
+	return d.root
 }
 
 // line returns the line of the field that path names below node, or of the
@@ -99,8 +79,26 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 	return key, value
 }
 
-// checkKeys finds keys that JSON cannot carry: equal ones in one mapping and
-// ones that are not strings.
+// keysFit reports whether JSON can carry all keys below node: they are strings, and no
+// mapping has one twice.
+func keysFit(node *yaml.Node) bool {
+	switch node.Kind {
+	case yaml.SequenceNode:
+		return !slices.ContainsFunc(node.Content, func(item *yaml.Node) bool { return !keysFit(item) })
+	case yaml.MappingNode:
+		seen := make(map[string]bool, len(node.Content)/2)
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			key := node.Content[i]
+			if tag := key.ShortTag(); seen[key.Value] || tag != "!!str" && tag != "!!merge" || !keysFit(node.Content[i+1]) {
+				return false
+			}
+			seen[key.Value] = true
+		}
+	}
+	return true
+}
+
+// checkKeys finds the keys that [keysFit] is about.
 func (d *Document) checkKeys() []*Fault {
 	var faults []*Fault
 	var walk func(node *yaml.Node, path *field.Path)
@@ -130,7 +128,9 @@ func (d *Document) checkKeys() []*Fault {
 			walk(node.Content[i+1], below)
 		}
 	}
-	walk(d.Root, nil)
+	if root := d.node(); !keysFit(root) {
+		walk(root, d.Path)
+	}
 	return faults
 }
 

@@ -51,7 +51,7 @@ func wantPlaces(t *testing.T, raw []byte) {
 		}
 		if len(more) == 0 {
 			wantSame(t, data)
-			more = d.Strict(nil, data, &object{})
+			more = d.Strict(&object{})
 		}
 		faults = append(faults, more...)
 	}

@@ -7,7 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
@@ -37,17 +36,14 @@ type object struct {
 }
 
 // decode returns the object that a document holds and its faults.
-func decode(t *testing.T, root *field.Path, text string) (object, string) {
+func decode(t *testing.T, text string) (object, string) {
 	t.Helper()
 	docs, faults := yamldoc.Split([]byte(text))
 	if len(faults) > 0 || len(docs) != 1 {
 		t.Fatalf("%d documents, faults %v", len(docs), faults)
 	}
-	data, faults := docs[0].JSON()
 	var o object
-	if len(faults) == 0 {
-		faults = docs[0].Strict(root, data, &o)
-	}
+	faults = docs[0].Strict(&o)
 	var told []string
 	for _, f := range faults {
 		told = append(told, f.Error())
@@ -56,7 +52,7 @@ func decode(t *testing.T, root *field.Path, text string) (object, string) {
 }
 
 func TestStrict(t *testing.T) {
-	got, faults := decode(t, nil, `
+	got, faults := decode(t, `
 kind: K
 Plain: p
 named: {Plain: q}
@@ -83,7 +79,7 @@ nested: {x: [1, 2]}
 
 // TestNulls takes null for a field that is not given.
 func TestNulls(t *testing.T) {
-	got, faults := decode(t, nil, "kind: null\nperiod: null\nlist: [{port: null}]\noptional: null\nlabels: null\n")
+	got, faults := decode(t, "kind: null\nperiod: null\nlist: [{port: null}]\noptional: null\nlabels: null\n")
 	if faults != "" || !reflect.DeepEqual(got, object{List: []inner{{}}}) {
 		t.Errorf("got %+v\n%s", got, faults)
 	}
@@ -91,7 +87,7 @@ func TestNulls(t *testing.T) {
 
 // TestStrictFaults tells everything that is wrong, by line.
 func TestStrictFaults(t *testing.T) {
-	_, faults := decode(t, nil, `kind: [K]
+	_, faults := decode(t, `kind: [K]
 plain: p
 named: q
 optional: 2147483648
@@ -124,7 +120,14 @@ document 1: line 11: nested.x[2]: must be an integer, not number 70000`
 // TestRoot tells of paths from the document on.
 func TestRoot(t *testing.T) {
 	docs, _ := yamldoc.Split([]byte("items:\n- {period: 1s}\n- {period: soon}\n"))
-	faults := docs[0].Strict(field.NewPath("items").Index(1), []byte(`{"period": "soon"}`), &object{})
+	var list struct {
+		Items yamldoc.Skipped `json:"items"`
+	}
+	faults := docs[0].Strict(&list)
+	docs[0].Items(func(item *yamldoc.Document) bool {
+		faults = append(faults, item.Strict(&object{})...)
+		return true
+	})
 	if len(faults) != 1 || faults[0].Line != 3 || faults[0].Path != "items[1].period" {
 		t.Errorf("got %v", faults)
 	}

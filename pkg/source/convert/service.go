@@ -28,6 +28,11 @@ func Service(svc *corev1.Service, allowed Annotations) *model.Service {
 	if !served(svc) {
 		return nil
 	}
+	return Declared(svc, allowed)
+}
+
+// Declared returns the model of svc as it stands, which may lack addresses or not be served.
+func Declared(svc *corev1.Service, allowed Annotations) *model.Service {
 	spec := &svc.Spec
 	out := &model.Service{
 		Name:            model.Name{Namespace: svc.Namespace, Name: svc.Name},

@@ -2,11 +2,11 @@ package file
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -29,10 +29,33 @@ func (c claim) String() string {
 	return fmt.Sprintf("node port %d/%s", c.port, c.proto)
 }
 
-// placed is a claim and the field path in its Service that makes it.
+// placed is a claim and the field of its Service that makes it.
 type placed struct {
 	claim
-	path string
+	at place
+}
+
+// place is a field of a Service; those in a list have an index.
+type place struct {
+	field string
+	index int
+}
+
+// The fields that make claims.
+const (
+	inSpec       = "spec"
+	inClusterIP  = "spec.clusterIP"
+	inClusterIPs = "spec.clusterIPs[%d]"
+	inExternal   = "spec.externalIPs[%d]"
+	inIngress    = "status.loadBalancer.ingress[%d].ip"
+	inNodePort   = "spec.ports[%d].nodePort"
+)
+
+func (p place) String() string {
+	if strings.Contains(p.field, "%d") {
+		return fmt.Sprintf(p.field, p.index)
+	}
+	return p.field
 }
 
 // assignment are the addresses and ports assigned to a Service that did not choose.
@@ -43,21 +66,28 @@ type assignment struct {
 	NodePorts map[string]uint16 `json:"nodePorts,omitempty"`
 }
 
+// empty reports whether the Service chose everything.
+func (a assignment) empty() bool { return len(a.ClusterIPs)+len(a.NodePorts) == 0 }
+
+func (a assignment) equal(b assignment) bool {
+	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && maps.Equal(a.NodePorts, b.NodePorts)
+}
+
 // portKey identifies a port of a Service by what clients know of it, so that its
 // node port survives a new name.
-func portKey(p *corev1.ServicePort) string { return fmt.Sprintf("%s/%d", p.Protocol, p.Port) }
+func portKey(p *model.ServicePort) string { return fmt.Sprintf("%s/%d", p.Protocol, p.Port) }
 
-// wanted returns what of a is still of use to Service o.
-func (a assignment) wanted(o *object) assignment {
+// wanted returns what of a is still of use to s.
+func (a assignment) wanted(s *declared) assignment {
 	var w assignment
-	for _, f := range o.unaddressed() {
+	for _, f := range s.unaddressed() {
 		for _, ip := range a.ClusterIPs {
 			if model.FamilyOf(ip) == f {
 				w.ClusterIPs = append(w.ClusterIPs, ip)
 			}
 		}
 	}
-	for _, p := range o.portsToAssign() {
+	for p := range s.portsToAssign() {
 		if n := a.NodePorts[portKey(p)]; n != 0 {
 			w.setNodePort(p, n)
 		}
@@ -65,98 +95,87 @@ func (a assignment) wanted(o *object) assignment {
 	return w
 }
 
-func (a *assignment) setNodePort(p *corev1.ServicePort, n uint16) {
+func (a *assignment) setNodePort(p *model.ServicePort, n uint16) {
 	if a.NodePorts == nil {
 		a.NodePorts = map[string]uint16{}
 	}
 	a.NodePorts[portKey(p)] = n
 }
 
-// unaddressed returns the families that o is to get a cluster IP of.
-func (o *object) unaddressed() []model.Family {
-	return o.families[min(len(o.families), len(clusterIPs(&o.service.Spec))):]
+// nodePort returns the node port of a port that chose or was assigned one; 0 is none.
+func (a assignment) nodePort(p *model.ServicePort) uint16 {
+	if p.NodePort != 0 || len(a.NodePorts) == 0 {
+		return p.NodePort
+	}
+	return a.NodePorts[portKey(p)]
+}
+
+// unaddressed returns the families that s is to get a cluster IP of.
+func (s *declared) unaddressed() []model.Family {
+	return s.families[min(len(s.families), len(s.model.ClusterIPs)):]
 }
 
 // portsToAssign returns the ports that are to get a node port.
-func (o *object) portsToAssign() []*corev1.ServicePort {
-	spec := &o.service.Spec
-	if allocate := spec.AllocateLoadBalancerNodePorts; !exposed(spec) || allocate != nil && !*allocate {
-		return nil
-	}
-	var ports []*corev1.ServicePort
-	for i := range spec.Ports {
-		if spec.Ports[i].NodePort == 0 {
-			ports = append(ports, &spec.Ports[i])
+func (s *declared) portsToAssign() iter.Seq[*model.ServicePort] {
+	return func(yield func(*model.ServicePort) bool) {
+		for i := range s.model.Ports {
+			if p := &s.model.Ports[i]; s.allocate && p.NodePort == 0 && !yield(p) {
+				return
+			}
 		}
 	}
-	return ports
 }
 
-// claims returns what Service o needs to itself when a is assigned to it.
-func (o *object) claims(a assignment) []placed {
-	if len(o.families) == 0 {
+// claims returns what s needs to itself when a is assigned to it.
+func (s *declared) claims(a assignment) []placed {
+	if len(s.families) == 0 {
 		return nil
 	}
-	spec := &o.service.Spec
-	var all []placed
-	add := func(addr netip.Addr, path string) {
-		for _, p := range spec.Ports {
-			all = append(all, placed{claim{addr, uint16(p.Port), protocol(p.Protocol)}, path})
+	m := s.model
+	all := make([]placed, 0, 4)
+	add := func(addr netip.Addr, at place) {
+		for i := range m.Ports {
+			all = append(all, placed{claim{addr, m.Ports[i].Port, m.Ports[i].Protocol}, at})
 		}
 	}
-	for i, ip := range clusterIPs(spec) {
-		addr, path := netip.MustParseAddr(ip), clusterIPPath(spec, field.NewPath("spec"), i).String()
-		all = append(all, placed{claim{addr: addr}, path})
-		add(addr, path)
+	for i, addr := range m.ClusterIPs {
+		at := place{field: inClusterIP}
+		if s.listed {
+			at = place{inClusterIPs, i}
+		}
+		all = append(all, placed{claim{addr: addr}, at})
+		add(addr, at)
 	}
 	for _, addr := range a.ClusterIPs {
-		all = append(all, placed{claim{addr: addr}, "spec"})
-		add(addr, "spec")
+		all = append(all, placed{claim{addr: addr}, place{field: inSpec}})
+		add(addr, place{field: inSpec})
 	}
-	for i, ip := range spec.ExternalIPs {
-		add(netip.MustParseAddr(ip), fmt.Sprintf("spec.externalIPs[%d]", i))
+	for i, addr := range m.ExternalIPs {
+		add(addr, place{inExternal, i})
 	}
-	for i, ingress := range o.service.Status.LoadBalancer.Ingress {
-		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode == corev1.LoadBalancerIPModeVIP) {
-			add(netip.MustParseAddr(ingress.IP), fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i))
-		}
+	for i, addr := range m.LoadBalancerIPs {
+		add(addr, place{inIngress, s.ingress[i]})
 	}
-	for i := range spec.Ports {
-		p := &spec.Ports[i]
-		if n := max(uint16(p.NodePort), a.NodePorts[portKey(p)]); n != 0 {
-			path := fmt.Sprintf("spec.ports[%d].nodePort", i)
-			all = append(all, placed{claim{port: n, proto: protocol(p.Protocol)}, path})
+	for i := range m.Ports {
+		if n := a.nodePort(&m.Ports[i]); n != 0 {
+			all = append(all, placed{claim{port: n, proto: m.Ports[i].Protocol}, place{inNodePort, i}})
 		}
 	}
 	return all
 }
 
-// protocol returns the protocol of a checked port.
-func protocol(p corev1.Protocol) model.Protocol {
-	proto, _ := model.ParseProtocol(string(p))
-	return proto
-}
-
 // with returns a Service as the API server would hand it out: with a filled in.
-func (o *object) with(a assignment) *corev1.Service {
-	svc := o.service.DeepCopy()
-	spec := &svc.Spec
-	spec.ClusterIPs = slices.Clone(clusterIPs(spec))
-	for _, ip := range a.ClusterIPs {
-		spec.ClusterIPs = append(spec.ClusterIPs, ip.String())
+func (s *declared) with(a assignment) *model.Service {
+	if a.empty() {
+		return s.model
 	}
-	if len(spec.ClusterIPs) > 0 {
-		spec.ClusterIP = spec.ClusterIPs[0]
-	}
-	spec.IPFamilies = nil
-	for _, f := range o.families {
-		spec.IPFamilies = append(spec.IPFamilies, apiFamily(f))
-	}
-	for i := range spec.Ports {
-		p := &spec.Ports[i]
-		if n, ok := a.NodePorts[portKey(p)]; ok {
-			p.NodePort = int32(n)
+	svc := *s.model
+	svc.ClusterIPs = slices.Concat(svc.ClusterIPs, a.ClusterIPs)
+	if len(a.NodePorts) > 0 {
+		svc.Ports = slices.Clone(svc.Ports)
+		for i := range svc.Ports {
+			svc.Ports[i].NodePort = a.nodePort(&svc.Ports[i])
 		}
 	}
-	return svc
+	return &svc
 }

@@ -1,9 +1,9 @@
 package file
 
 import (
-	"encoding/json"
+	"crypto/sha256"
 	"fmt"
-	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,9 +18,14 @@ import (
 // content are the objects of a file: valid by itself, with the API's defaults
 // filled in. It is not changed after it was decoded.
 type content struct {
-	raw     []byte
+	digest  // of the text
 	objects []*object
 }
+
+// digest tells texts apart.
+type digest [sha256.Size]byte
+
+func digestOf(text []byte) digest { return sha256.Sum256(text) }
 
 // id names an object of a kind.
 type id struct {
@@ -41,12 +46,21 @@ type object struct {
 	document int         // counted from 1
 	root     *field.Path // nil is the document itself, else an item of a list
 
-	service  *corev1.Service // nil for a slice
-	families []model.Family  // to have a cluster IP of, the primary one first
-	unmet    *yamldoc.Fault  // why the ranges cannot give it those; nil is that they can
+	service *declared    // nil for other kinds
+	slice   *model.Slice // nil for other kinds and for a slice to be ignored
+	node    *model.Node  // nil for other kinds
+}
 
-	slice *model.Slice // nil for other kinds and for a slice to be ignored
-	node  *model.Node  // nil for other kinds
+// declared is a Service of a file, without what it is assigned.
+type declared struct {
+	model    *model.Service
+	served   bool           // it has cluster IPs and is not left to another proxy
+	foreign  bool           // it is left to another proxy
+	families []model.Family // to have a cluster IP of, the primary one first
+	unmet    *yamldoc.Fault // why the ranges cannot give it those; nil is that they can
+	listed   bool           // its cluster IPs are in spec.clusterIPs
+	allocate bool           // ports are to have a node port
+	ingress  []int          // where the model's LoadBalancerIPs are in the status
 }
 
 // The kinds of objects that a file may hold.
@@ -60,29 +74,25 @@ const (
 // only when there is none. A file without a manifest is a fault: it is more
 // likely cut short than meant to take its Services away.
 func (r *rules) decode(raw []byte) (*content, []*yamldoc.Fault) {
-	c := &content{raw: raw}
-	docs, faults := yamldoc.Split(raw)
-	if len(docs)+len(faults) == 0 {
+	return r.decodeEach(raw, func() {})
+}
+
+// decodeEach is decode that calls each for every object.
+func (r *rules) decodeEach(raw []byte, each func()) (*content, []*yamldoc.Fault) {
+	d := &decoder{rules: r, each: each, seen: map[id]int{}}
+	syntax := yamldoc.Each(raw, func(doc *yamldoc.Document) bool {
+		d.documents++
+		d.object(doc, metav1.TypeMeta{})
+		return true
+	})
+	faults := append(syntax, d.faults...)
+	if d.documents == 0 && len(faults) == 0 {
 		return nil, []*yamldoc.Fault{{Reason: "no manifest in it: delete the file to delete what it declared"}}
-	}
-	for _, d := range docs {
-		objects, more := r.document(d)
-		c.objects = append(c.objects, objects...)
-		faults = append(faults, more...)
-	}
-	seen := map[id]*object{}
-	for _, o := range c.objects {
-		if first := seen[o.id]; first != nil {
-			faults = append(faults, place(docs, o, "metadata.name",
-				fmt.Sprintf("%s is already in document %d: keep one of them", o.id, first.document)))
-			continue
-		}
-		seen[o.id] = o
 	}
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	return c, nil
+	return &content{digestOf(raw), d.objects}, nil
 }
 
 // services returns the Services among the objects.
@@ -96,115 +106,143 @@ func (c *content) services() []*object {
 	return services
 }
 
-// path returns the field path from the document on of a path in the object.
-func (o *object) path(path string) string { return yamldoc.Below(o.root, path) }
-
-// place returns a fault at a path of an object that docs hold.
-func place(docs []*yamldoc.Document, o *object, path, reason string) *yamldoc.Fault {
-	i, _ := slices.BinarySearchFunc(docs, o.document, func(d *yamldoc.Document, number int) int { return d.Number - number })
-	return docs[i].FaultAt(o.path(path), reason)
+// decoder collects the objects of a file, and what is wrong with it.
+type decoder struct {
+	*rules
+	each      func()
+	documents int
+	objects   []*object
+	faults    []*yamldoc.Fault
+	seen      map[id]int // in which document
 }
 
-// document decodes a document's objects.
-func (r *rules) document(d *yamldoc.Document) ([]*object, []*yamldoc.Fault) {
-	data, faults := d.JSON()
+// object decodes an object or a list of them. What it does not say of its type is taken
+// from implied.
+func (d *decoder) object(doc *yamldoc.Document, implied metav1.TypeMeta) {
+	tm, faults := doc.Type()
 	if len(faults) > 0 {
-		return nil, faults
-	}
-	return r.objects(d, nil, data, metav1.TypeMeta{})
-}
-
-// objects decodes the object or the list of objects in data. What it does not
-// say of its type is taken from implied.
-func (r *rules) objects(d *yamldoc.Document, root *field.Path, data []byte, implied metav1.TypeMeta) ([]*object, []*yamldoc.Fault) {
-	var tm metav1.TypeMeta
-	if faults := d.Loose(root, data, &tm); len(faults) > 0 {
-		return nil, faults
+		d.faults = append(d.faults, faults...)
+		return
 	}
 	if tm == (metav1.TypeMeta{}) {
 		tm = implied
 	}
 	switch gv := tm.APIVersion; {
 	case gv == "v1" && tm.Kind == kindService:
-		return r.service(d, root, data)
+		d.add(doc, d.service)
 	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == kindSlice:
-		return r.slice(d, root, data)
+		d.add(doc, d.slice)
 	case gv == "v1" && tm.Kind == kindNode:
-		return r.node(d, root, data)
-	case root != nil:
-	case gv == "v1" && tm.Kind == "List":
-		return r.list(d, data, metav1.TypeMeta{})
-	case gv == "v1" && tm.Kind == "ServiceList":
-		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindService})
-	case gv == "v1" && tm.Kind == "NodeList":
-		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindNode})
-	case gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == "EndpointSliceList":
-		return r.list(d, data, metav1.TypeMeta{APIVersion: gv, Kind: kindSlice})
+		d.add(doc, d.node)
+	case doc.Path == nil && gv == "v1" && tm.Kind == "List":
+		d.list(doc, metav1.TypeMeta{})
+	case doc.Path == nil && gv == "v1" && (tm.Kind == "ServiceList" || tm.Kind == "NodeList"),
+		doc.Path == nil && gv == discoveryv1.SchemeGroupVersion.String() && tm.Kind == "EndpointSliceList":
+		d.list(doc, metav1.TypeMeta{APIVersion: gv, Kind: strings.TrimSuffix(tm.Kind, "List")})
+	default:
+		d.faults = append(d.faults, doc.FaultAt(yamldoc.Below(doc.Path, "kind"), fmt.Sprintf(
+			"%q of apiVersion %q is not served: give Service or Node of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
+			tm.Kind, tm.APIVersion)))
 	}
-	return nil, []*yamldoc.Fault{d.FaultAt(yamldoc.Below(root, "kind"), fmt.Sprintf(
-		"%q of apiVersion %q is not served: give Service or Node of v1, EndpointSlice of discovery.k8s.io/v1 or a List of them",
-		tm.Kind, tm.APIVersion))}
 }
 
 // list decodes the items of a list of objects.
-func (r *rules) list(d *yamldoc.Document, data []byte, item metav1.TypeMeta) ([]*object, []*yamldoc.Fault) {
+func (d *decoder) list(doc *yamldoc.Document, item metav1.TypeMeta) {
 	var l struct {
 		metav1.TypeMeta `json:",inline"`
-		Metadata        metav1.ListMeta   `json:"metadata"`
-		Items           []json.RawMessage `json:"items"`
+		Metadata        metav1.ListMeta `json:"metadata"`
+		Items           yamldoc.Skipped `json:"items"`
 	}
-	if faults := d.Strict(nil, data, &l); len(faults) > 0 {
-		return nil, faults
+	if faults := doc.Strict(&l); len(faults) > 0 {
+		d.faults = append(d.faults, faults...)
+		return
 	}
-	var objects []*object
-	var faults []*yamldoc.Fault
-	for i, data := range l.Items {
-		more, bad := r.objects(d, field.NewPath("items").Index(i), data, item)
-		objects = append(objects, more...)
-		faults = append(faults, bad...)
-	}
-	return objects, faults
+	doc.Items(func(doc *yamldoc.Document) bool {
+		d.object(doc, item)
+		return true
+	})
 }
 
-func (r *rules) service(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
+// add decodes an object of one kind.
+func (d *decoder) add(doc *yamldoc.Document, decode func(*yamldoc.Document) (*object, []*yamldoc.Fault)) {
+	d.each()
+	o, faults := decode(doc)
+	d.faults = append(d.faults, faults...)
+	if o == nil {
+		return
+	}
+	if first, twice := d.seen[o.id]; twice {
+		d.faults = append(d.faults, doc.FaultAt(yamldoc.Below(doc.Path, "metadata.name"),
+			fmt.Sprintf("%s is already in document %d: keep one of them", o.id, first)))
+		return
+	}
+	d.seen[o.id] = doc.Number
+	o.document, o.root = doc.Number, doc.Path
+	d.objects = append(d.objects, o)
+}
+
+func (r *rules) service(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	svc := &corev1.Service{}
-	if faults := d.Strict(root, data, svc); len(faults) > 0 {
+	if faults := d.Strict(svc); len(faults) > 0 {
 		return nil, faults
 	}
 	defaultService(svc)
-	o := &object{id: id{kindService, nameOf(svc)}, document: d.Number, root: root, service: svc}
-	errs := r.checkService(svc, root)
-	if len(errs) == 0 {
-		var err *field.Error
-		if o.families, err = r.families(svc, root.Child("spec")); err != nil {
-			o.unmet = d.FaultAt(err.Field, err.ErrorBody())
-		}
+	svc.Namespace = r.shared.String(svc.Namespace)
+	svc.Spec.Type = corev1.ServiceType(r.shared.String(string(svc.Spec.Type)))
+	o := &object{id: id{kindService, nameOf(svc)}, service: &declared{}}
+	if errs := r.checkService(svc, d.Path); len(errs) > 0 {
+		return o, d.Faults(errs)
 	}
-	return []*object{o}, d.Faults(errs)
+	families, err := r.families(svc, d.Path.Child("spec"))
+	o.service = r.declared(svc, families)
+	if err != nil {
+		o.service.unmet = d.FaultAt(err.Field, err.ErrorBody())
+	}
+	return o, nil
 }
 
-func (r *rules) slice(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
+// declared returns what is kept of a Service without fault.
+func (r *rules) declared(svc *corev1.Service, families []model.Family) *declared {
+	spec := &svc.Spec
+	s := &declared{
+		model:    convert.Declared(svc, r.annotations),
+		foreign:  convert.Foreign(svc),
+		families: families,
+		listed:   len(spec.ClusterIPs) > 0,
+		allocate: exposed(spec) && (spec.AllocateLoadBalancerNodePorts == nil || *spec.AllocateLoadBalancerNodePorts),
+	}
+	s.served = addressed(spec) && !s.foreign
+	for i, ingress := range svc.Status.LoadBalancer.Ingress {
+		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode == corev1.LoadBalancerIPModeVIP) {
+			s.ingress = append(s.ingress, i)
+		}
+	}
+	return s
+}
+
+func (r *rules) slice(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	slice := &discoveryv1.EndpointSlice{}
-	if faults := d.Strict(root, data, slice); len(faults) > 0 {
+	if faults := d.Strict(slice); len(faults) > 0 {
 		return nil, faults
 	}
 	if slice.Namespace == "" {
 		slice.Namespace = metav1.NamespaceDefault
 	}
-	errs := checkSlice(slice, root)
-	o := &object{id: id{kindSlice, nameOf(slice)}, document: d.Number, root: root, slice: convert.Slice(slice, r.annotations)}
-	return []*object{o}, d.Faults(errs)
+	slice.Namespace = r.shared.String(slice.Namespace)
+	errs := checkSlice(slice, d.Path)
+	o := &object{id: id{kindSlice, nameOf(slice)}, slice: convert.Slice(slice, r.annotations)}
+	r.shared.Slice(o.slice)
+	return o, d.Faults(errs)
 }
 
 // node decodes a Node, of which only its name and addresses matter.
-func (r *rules) node(d *yamldoc.Document, root *field.Path, data []byte) ([]*object, []*yamldoc.Fault) {
+func (r *rules) node(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	node := &corev1.Node{}
-	if faults := d.Strict(root, data, node); len(faults) > 0 {
+	if faults := d.Strict(node); len(faults) > 0 {
 		return nil, faults
 	}
-	errs := checkNode(node, root)
-	o := &object{id: id{kindNode, nameOf(node)}, document: d.Number, root: root, node: convert.Node(node)}
-	return []*object{o}, d.Faults(errs)
+	errs := checkNode(node, d.Path)
+	return &object{id: id{kindNode, nameOf(node)}, node: convert.Node(node)}, d.Faults(errs)
 }
 
 func nameOf(o metav1.Object) model.Name {

@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("content %v beside faults %v", c, faults)
 			}
 			if c != nil {
-				_, clashes := r.plan(newCatalog(), []candidate{{name, []*content{c}}})
+				_, clashes := r.plan(newCatalog(), []candidate{{name, []*content{c}}}, func(string, *content) []byte { return raw })
 				faults = clashes[name]
 			}
 			var got strings.Builder

@@ -9,11 +9,8 @@
 package file
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -68,11 +65,15 @@ type Source struct {
 	// can be watched and while it cannot.
 	settle, unsettled, rescan, retry time.Duration
 
+	folder  folder
 	files   map[string]*manifest
 	catalog *catalog // what the files come to
 	sent    *catalog // what the sink has
 	synced  bool
-	saved   []byte // content of the state file
+	state   *state
+	// recalled says that files has what the state file does.
+	recalled bool
+	reading  *reading
 
 	mu       sync.Mutex
 	listing  error // of the folder
@@ -83,10 +84,12 @@ type Source struct {
 
 // manifest is a file of the folder.
 type manifest struct {
-	reading
-	now    *content         // decoded from raw; nil when that has faults
+	look
+	digest                  // of its text; zero when err is set
+	err    error            // why it cannot be read
+	now    *content         // decoded from the text; nil when that has faults
 	good   *content         // last one accepted
-	faults []*yamldoc.Fault // of raw by itself
+	faults []*yamldoc.Fault // of the text by itself
 }
 
 // choices returns the contents the file may have, the preferred one first.
@@ -107,21 +110,29 @@ func New(opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{
+	st := newState("")
+	if opts.StateFile != "" {
+		if st, err = openState(opts.StateFile); err != nil {
+			return nil, err
+		}
+	}
+	return &Source{
 		opts:  opts,
 		rules: rules,
+		state: st,
 
 		settle:    30 * time.Millisecond,
 		unsettled: 300 * time.Millisecond,
 		rescan:    30 * time.Second,
 		retry:     time.Second,
 
+		folder:   &directory{opts.Dir, fileClock},
 		files:    map[string]*manifest{},
-		catalog:  &catalog{cidrs: convert.OwnCIDRs(opts.ServiceRanges, nil)},
+		catalog:  firstCatalog(convert.OwnCIDRs(opts.ServiceRanges, nil), st.assigned),
 		sent:     newCatalog(),
 		rejected: map[string][]error{},
-	}
-	return s, s.restore()
+		reading:  newReading(opts.Dir, 0),
+	}, nil
 }
 
 func newRules(opts *Options) (*rules, error) {
@@ -147,38 +158,13 @@ func newRules(opts *Options) (*rules, error) {
 	return r, nil
 }
 
-// restore takes up the state file.
-func (s *Source) restore() error {
-	if s.opts.StateFile == "" {
-		return nil
-	}
-	st, data, err := readState(s.opts.StateFile)
-	if err != nil {
-		return err
-	}
-	s.saved = data
-	s.adopt(st)
-	return nil
-}
-
-// adopt begins with what a former source had.
-func (s *Source) adopt(st *state) {
-	s.catalog.assigned = st.assigned()
-	for name, raw := range st.Files {
-		m := &manifest{reading: reading{raw: raw}}
-		m.now, m.faults = s.rules.decode(raw)
-		m.good = m.now
-		s.files[name] = m
-	}
-	s.plan()
-}
-
 // Run reads the folder, hands what it finds to the sink and follows changes
 // until ctx ends, which is no error. Faults of manifests and of the folder do not
 // end it; see Errors. It is called once.
 func (s *Source) Run(ctx context.Context) error {
 	w := &watcher{dir: s.opts.Dir}
 	defer w.close()
+	defer s.end()
 	next := time.NewTimer(s.scan(w))
 	defer next.Stop()
 	var first time.Time // event that is not followed up yet
@@ -204,13 +190,27 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// scan reads the folder and passes on what changed. It returns when to do so
-// again at the latest.
+// end leaves the state file to the next agent.
+func (s *Source) end() {
+	defer s.state.close()
+	if s.opts.ReadOnly {
+		return
+	}
+	if err := s.state.compact(); err != nil {
+		klog.ErrorS(err, "The state file stays in parts", "file", s.opts.StateFile)
+	}
+}
+
+// scan reads what changed in the folder and passes it on. It returns when to do so again at
+// the latest.
 func (s *Source) scan(w *watcher) time.Duration {
 	watching := w.follow()
-	found, err := readFolder(s.opts.Dir)
+	found, err := s.folder.list()
 	s.note(&s.watching, watching, "Changes of manifests are seen late")
 	s.note(&s.listing, err, "Manifests stay as they were")
+	s.reading = newReading(s.opts.Dir, len(found))
+	defer s.reading.end()
+	s.recall(found)
 	if err != nil {
 		s.send()
 		return s.retry
@@ -229,36 +229,107 @@ func (s *Source) scan(w *watcher) time.Duration {
 	return s.rescan
 }
 
-// take makes found the files of the source and reports whether any differs from
-// what it was.
-func (s *Source) take(found map[string]reading) bool {
+// recall begins with what a former source had. A file that has not changed since is read from
+// the folder.
+func (s *Source) recall(found map[string]look) {
+	if s.recalled {
+		return
+	}
+	s.recalled = true
+	for _, name := range slices.Sorted(maps.Keys(s.state.files)) {
+		m := &manifest{digest: s.state.files[name].digest}
+		raw, err := s.folder.read(name)
+		if err == nil && digestOf(raw) == m.digest {
+			m.look = found[name]
+		} else if raw, err = s.state.content(name); err != nil {
+			klog.ErrorS(err, "What a manifest declared is lost", "file", name)
+			continue
+		}
+		m.now, m.faults = s.decode(raw)
+		m.good = m.now
+		s.files[name] = m
+	}
+	if len(s.files) == 0 {
+		return
+	}
+	s.plan()
+	for name, a := range s.state.assigned { // of files that the state lacks
+		if _, ok := s.catalog.assigned.now[name]; !ok {
+			s.catalog.assigned.put(name, a)
+			s.catalog.whole = false
+		}
+	}
+}
+
+// decode decodes a file's text.
+func (s *Source) decode(raw []byte) (*content, []*yamldoc.Fault) {
+	s.reading.begin(len(raw))
+	defer s.reading.file()
+	return s.rules.decodeEach(raw, s.reading.object)
+}
+
+// take makes found the files of the source and reports whether any differs from what it was.
+// It reads those that look different, one after the other, and keeps no text.
+func (s *Source) take(found map[string]look) bool {
 	changed := false
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		m := s.files[name]
+		if m != nil && m.err == nil && m.look == found[name] && m.look != (look{}) {
+			continue
+		}
+		raw, err := s.folder.read(name)
+		if errors.Is(err, errNoManifest) {
+			delete(found, name)
+			continue
+		}
+		if m == nil {
+			m = &manifest{}
+			s.files[name] = m
+			changed = true
+		}
+		changed = s.update(m, raw, err) || changed
+		m.look = found[name]
+	}
 	for name := range s.files {
 		if _, ok := found[name]; !ok {
 			delete(s.files, name)
 			changed = true
 		}
 	}
-	for name, r := range found {
-		m := s.files[name]
-		if m == nil {
-			m = &manifest{}
-			s.files[name] = m
-		} else if bytes.Equal(m.raw, r.raw) && errorText(m.err) == errorText(r.err) {
-			continue
-		}
-		changed = true
-		m.reading = r
-		switch {
-		case r.err != nil:
-			m.now, m.faults = nil, []*yamldoc.Fault{{Reason: r.err.Error()}}
-		case m.good != nil && bytes.Equal(m.good.raw, r.raw):
-			m.now, m.faults = m.good, nil
-		default:
-			m.now, m.faults = s.rules.decode(r.raw)
-		}
-	}
 	return changed
+}
+
+// update makes m what was read of its file and reports whether it differs from what it was.
+func (s *Source) update(m *manifest, raw []byte, err error) bool {
+	sum := digest{}
+	if err == nil {
+		sum = digestOf(raw)
+	}
+	if m.digest == sum && errorText(m.err) == errorText(err) {
+		return false
+	}
+	m.digest, m.err = sum, err
+	switch {
+	case err != nil:
+		m.now, m.faults = nil, []*yamldoc.Fault{{Reason: err.Error()}}
+	case m.good != nil && m.good.digest == sum:
+		m.now, m.faults = m.good, nil
+	default:
+		m.now, m.faults = s.decode(raw)
+	}
+	return true
+}
+
+// text returns the text of a content; nil when nobody has it any more.
+func (s *Source) text(name string, c *content) []byte {
+	if raw, err := s.folder.read(name); err == nil && digestOf(raw) == c.digest {
+		return raw
+	}
+	if s.state.files[name].digest != c.digest {
+		return nil
+	}
+	raw, _ := s.state.content(name)
+	return raw
 }
 
 func errorText(err error) string {
@@ -274,11 +345,14 @@ func (s *Source) plan() {
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		candidates = append(candidates, candidate{name, s.files[name].choices()})
 	}
-	catalog, clashes := s.rules.plan(s.catalog, candidates)
+	if s.catalog != s.sent {
+		s.catalog.whole = false // what was sent is still to be compared with
+	}
+	catalog, clashes := s.rules.plan(s.catalog, candidates, s.text)
 	s.catalog = catalog
 	rejected := map[string][]error{}
 	for name, m := range s.files {
-		if c := catalog.chosen[name]; c != nil {
+		if c := catalog.chosen.now[name]; c != nil {
 			m.good = c
 		}
 		if faults := append(slices.Clip(m.faults), clashes[name]...); len(faults) > 0 {
@@ -297,11 +371,12 @@ func (s *Source) send() {
 	s.note(&s.saving, s.save(), "Addresses may change at the next restart")
 	u := s.sent.diff(s.catalog)
 	s.sent = s.catalog
+	s.sent.forget()
 	if reflect.ValueOf(u).IsZero() {
 		return
 	}
 	s.opts.Sink.Apply(u)
-	klog.InfoS("Manifests applied", "files", len(s.files), "services", len(s.catalog.services),
+	klog.InfoS("Manifests applied", "files", len(s.files), "read", s.reading.files, "took", s.reading.took(), "services", len(s.catalog.services.now),
 		"putServices", len(u.PutServices), "deleteServices", len(u.DeleteServices),
 		"putSlices", len(u.PutSlices), "deleteSlices", len(u.DeleteSlices),
 		"putNodes", len(u.PutNodes), "deleteNodes", len(u.DeleteNodes))
@@ -311,18 +386,13 @@ func (s *Source) save() error {
 	if s.opts.StateFile == "" || s.opts.ReadOnly {
 		return nil
 	}
-	data, err := json.Marshal(newState(s.catalog.assigned, s.files))
-	if err != nil {
-		return fmt.Errorf("encode state: %w", err)
+	good := make(map[string]*content, len(s.files))
+	for name, m := range s.files {
+		if m.good != nil {
+			good[name] = m.good
+		}
 	}
-	if bytes.Equal(data, s.saved) {
-		return nil
-	}
-	if err := writeState(s.opts.StateFile, data); err != nil {
-		return err
-	}
-	s.saved = data
-	return nil
+	return s.state.save(s.catalog.assigned.now, good, s.text)
 }
 
 // note replaces one of the source's own errors and logs it when it is news.

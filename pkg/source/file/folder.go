@@ -7,33 +7,60 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// reading is a file of the folder: its bytes, or why there are none.
-type reading struct {
-	raw []byte
-	err error
+// folder holds manifests.
+type folder interface {
+	// list returns the names of the manifests and how their files look. It fails only when
+	// the folder cannot be listed.
+	list() (map[string]look, error)
+	// read returns what a manifest holds. The error is errNoManifest when it is none.
+	read(name string) ([]byte, error)
 }
 
-// readFolder reads the manifests directly in dir, by name. A file that cannot be
-// read is there, with its error; only a folder that cannot be listed is an error
-// of the whole.
-func readFolder(dir string) (map[string]reading, error) {
-	entries, err := os.ReadDir(dir)
+// look tells whether a file has changed without reading it. Zero is that it cannot tell.
+type look struct {
+	dev, ino          uint64
+	size              int64
+	modified, changed unix.Timespec
+}
+
+// fileClock is how long after a change of a file another one may leave its times the same: they
+// are as fine as the clock of the file system, 2 s at worst.
+const fileClock = 2 * time.Second
+
+// directory is a folder on disk. Its manifests are directly in it; symbolic links are followed.
+type directory struct {
+	path  string
+	clock time.Duration // fileClock but in tests
+}
+
+func (d *directory) list() (map[string]look, error) {
+	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("list manifests: %w", err)
 	}
-	found := map[string]reading{}
+	found := make(map[string]look, len(entries))
 	for _, e := range entries {
-		if !isManifest(e.Name()) {
-			continue
-		}
-		raw, err := readManifest(filepath.Join(dir, e.Name()))
-		if !errors.Is(err, errNoManifest) {
-			found[e.Name()] = reading{raw, err}
+		if isManifest(e.Name()) {
+			found[e.Name()] = d.look(e.Name())
 		}
 	}
 	return found, nil
+}
+
+func (d *directory) look(name string) look {
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(d.path, name), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return look{}
+	}
+	if time.Since(time.Unix(st.Ctim.Unix())) < d.clock {
+		return look{}
+	}
+	return look{dev: st.Dev, ino: st.Ino, size: st.Size, modified: st.Mtim, changed: st.Ctim}
 }
 
 // isManifest reports whether a name is that of a manifest. Hidden files are
@@ -52,9 +79,10 @@ func isManifest(name string) bool {
 // errNoManifest says that a path is a folder or was deleted after it was listed.
 var errNoManifest = errors.New("no manifest")
 
-// readManifest follows symbolic links. It does not open what is no regular file,
+// read follows symbolic links. It does not open what is no regular file,
 // since reading a pipe could block for ever.
-func readManifest(path string) ([]byte, error) {
+func (d *directory) read(name string) ([]byte, error) {
+	path := filepath.Join(d.path, name)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {

@@ -1,9 +1,12 @@
 package file
 
 import (
-	"encoding/json"
+	"encoding/base64"
+	"errors"
 	"io"
+	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -34,6 +37,7 @@ spec: {type: NodePort, clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 30080}
 // it asked for, which no other Service has, and a restart serves the same.
 func FuzzManifest(f *testing.F) {
 	silence(f)
+	inMemory(f)
 	for _, name := range []string{"testdata/faults.txtar", "testdata/scans/dual-stack.txtar", "testdata/scans/nodes.txtar", "testdata/scans/swap.txtar"} {
 		archive, err := txtar.ParseFile(name)
 		if err != nil {
@@ -61,36 +65,67 @@ func silence(f *testing.F) {
 func tryManifest(t *testing.T, raw []byte) {
 	t.Helper()
 	s := offline(t)
-	good := map[string]reading{
-		"a.yaml": {raw: []byte(portYAML("web", 80))},
-		"b.yaml": {raw: []byte(standing)},
+	write(t, s.opts.Dir, "a.yaml", portYAML("web", 80))
+	write(t, s.opts.Dir, "b.yaml", standing)
+	scan(t, s)
+	if errs := s.Errors(); len(errs) > 0 || len(s.catalog.services.now) != 2 {
+		t.Fatalf("before: %d Services, %v", len(s.catalog.services.now), errs)
 	}
-	s.take(good)
-	s.plan()
-	if errs := s.Errors(); len(errs) > 0 || len(s.catalog.services) != 2 {
-		t.Fatalf("before: %d Services, %v", len(s.catalog.services), errs)
-	}
-	before := s.catalog
-	s.take(map[string]reading{"a.yaml": {raw: raw}, "b.yaml": good["b.yaml"]})
-	s.plan()
+	before, assigned := s.catalog.models(), maps.Clone(s.catalog.assigned.now)
+	write(t, s.opts.Dir, "a.yaml", string(raw))
+	scan(t, s)
 	if errs := s.Errors(); len(errs) > 0 {
 		for _, err := range errs {
 			if reason := err.Error(); !strings.HasPrefix(reason, "a.yaml: ") {
 				t.Fatalf("error of another place: %v", err)
 			}
 		}
-		if !reflect.DeepEqual(before.models(), s.catalog.models()) || !reflect.DeepEqual(before.assigned, s.catalog.assigned) {
-			t.Fatalf("a rejected file leaves %v, %v", s.catalog.models(), s.catalog.assigned)
+		if !reflect.DeepEqual(before, s.catalog.models()) || !reflect.DeepEqual(assigned, s.catalog.assigned.now) {
+			t.Fatalf("a rejected file leaves %v, %v", s.catalog.models(), s.catalog.assigned.now)
 		}
 	}
 	wantServed(t, s)
 	wantRestart(t, s)
 }
 
-// offline returns a source without a folder.
+// memoryEnv is where the processes of a fuzz target have their folders.
+const memoryEnv = "BEELINE_FUZZ_MEMORY"
+
+// inMemory gives [offline] a folder in memory. It is the first process of a fuzz target that
+// removes it, for the others are killed.
+func inMemory(f *testing.F) {
+	if os.Getenv(memoryEnv) != "" {
+		return
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "beeline-fuzz-")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Setenv(memoryEnv, dir)
+	f.Cleanup(func() { os.RemoveAll(dir) })
+}
+
+// offline returns a source with folders in memory, which the caller scans.
 func offline(t *testing.T) *Source {
 	t.Helper()
-	s, _ := newSource(t, fuzzOptions())
+	dir, err := os.MkdirTemp(os.Getenv(memoryEnv), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	opts := fuzzOptions()
+	opts.Dir, opts.StateFile = filepath.Join(dir, "manifests"), filepath.Join(dir, "state")
+	if err := os.Mkdir(opts.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return reopen(t, opts)
+}
+
+// reopen returns another source with the folders of one.
+func reopen(t *testing.T, opts Options) *Source {
+	t.Helper()
+	s, _ := newSource(t, opts)
+	t.Cleanup(s.state.close)
 	return s
 }
 
@@ -99,13 +134,13 @@ func wantServed(t *testing.T, s *Source) {
 	t.Helper()
 	addrs := map[netip.Addr]model.Name{}
 	ports := map[claim]model.Name{}
-	for name, svc := range s.catalog.services {
+	for name, svc := range s.catalog.services.now {
 		if svc.model == nil {
 			continue
 		}
-		for i, family := range svc.object.families {
+		for i, family := range svc.object.service.families {
 			if i >= len(svc.model.ClusterIPs) || !svc.model.ClusterIPs[i].IsValid() || model.FamilyOf(svc.model.ClusterIPs[i]) != family {
-				t.Fatalf("%s has the cluster IPs %v, of %v", name, svc.model.ClusterIPs, svc.object.families)
+				t.Fatalf("%s has the cluster IPs %v, of %v", name, svc.model.ClusterIPs, svc.object.service.families)
 			}
 		}
 		for _, addr := range svc.model.ClusterIPs {
@@ -128,39 +163,41 @@ func wantServed(t *testing.T, s *Source) {
 // same, and keeps the same state.
 func wantRestart(t *testing.T, s *Source) {
 	t.Helper()
-	saved, err := json.Marshal(newState(s.catalog.assigned, s.files))
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := parseState(saved)
-	if err != nil {
-		t.Fatalf("%v in %s", err, saved)
-	}
-	again := offline(t)
-	again.adopt(st)
+	saved := compacted(t, s)
+	again := reopen(t, s.opts)
+	again.recall(nil)
 	if got, want := again.catalog.models(), s.catalog.models(); !reflect.DeepEqual(got, want) {
 		t.Fatalf("after a restart there is %+v, before %+v", got, want)
 	}
-	if !reflect.DeepEqual(again.catalog.slices, s.catalog.slices) || !reflect.DeepEqual(again.catalog.nodes, s.catalog.nodes) {
+	if !reflect.DeepEqual(again.catalog.slices.now, s.catalog.slices.now) || !reflect.DeepEqual(again.catalog.nodes.now, s.catalog.nodes.now) {
 		t.Fatal("after a restart there are other slices or nodes")
 	}
-	if next, err := json.Marshal(newState(again.catalog.assigned, again.files)); err != nil || string(next) != string(saved) {
-		t.Fatalf("after a restart the state is\n%s, before\n%s, %v", next, saved, err)
+	if next := compacted(t, again); next != saved {
+		t.Fatalf("after a restart the state is\n%s, before\n%s", next, saved)
 	}
+}
+
+// compacted saves the state of s and returns what the file has when it is one record.
+func compacted(t *testing.T, s *Source) string {
+	t.Helper()
+	err := s.save()
+	s.end()
+	data, readErr := os.ReadFile(s.opts.StateFile)
+	if err := errors.Join(err, readErr); err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // FuzzState: whatever the state file holds, it is rejected or leads to Services each of which
 // has what is its own, whose state serves the same again.
 func FuzzState(f *testing.F) {
 	silence(f)
-	s, _ := newSource(f, fuzzOptions())
-	s.take(map[string]reading{"a.yaml": {raw: []byte(portYAML("web", 80))}, "b.yaml": {raw: []byte(standing)}})
-	s.plan()
-	seed, err := json.Marshal(newState(s.catalog.assigned, s.files))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(seed)
+	inMemory(f)
+	seed := `{"version":1,"assigned":{"default/web":{"clusterIPs":["10.96.0.84"]}},"files":{` +
+		`"a.yaml":"` + base64.StdEncoding.EncodeToString([]byte(portYAML("web", 80))) + `",` +
+		`"b.yaml":"` + base64.StdEncoding.EncodeToString([]byte(standing)) + `"}}`
+	f.Add([]byte(seed))
 	for _, change := range [][2]string{
 		{`"clusterIPs":["10.96.0`, `"clusterIPs":["","::ffff:10.96.0.9","fe80::1%eth0","10.96.0.7","10.96.0`},
 		{`"default/web"`, `"/"`},
@@ -168,20 +205,26 @@ func FuzzState(f *testing.F) {
 		{`"version":1`, `"version":2`},
 		{`"version":1`, `"version":1,"assigned":null,"other":{}`},
 	} {
-		if !strings.Contains(string(seed), change[0]) {
+		if !strings.Contains(seed, change[0]) {
 			f.Fatalf("no %s in %s", change[0], seed)
 		}
-		f.Add([]byte(strings.Replace(string(seed), change[0], change[1], 1)))
+		f.Add([]byte(strings.Replace(seed, change[0], change[1], 1)))
+	}
+	for _, more := range []string{"\n" + seed, "\n" + `{"version":1,"files":{"b.yaml":null},"assigned":{"default/web":null}}`, "\n" + seed[:90], "\n{\n"} {
+		f.Add([]byte(seed + more))
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		bounds.Check(t, 2*len(data), func() {
-			st, err := parseState(data)
+			s := offline(t)
+			write(t, filepath.Dir(s.opts.StateFile), "state", string(data))
+			st, err := openState(s.opts.StateFile)
 			if err != nil {
 				return
 			}
-			s := offline(t)
-			s.adopt(st)
+			st.close()
+			s = reopen(t, s.opts)
+			s.recall(nil)
 			wantServed(t, s)
 			for _, err := range s.Errors() {
 				if err.Error() == "" {
@@ -204,7 +247,18 @@ func FuzzState(f *testing.F) {
 func TestStateOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	write(t, filepath.Dir(path), "state", `{"version": 1, "assigned": {"default/web": {"clusterIPs": [""]}}}`)
-	if _, _, err := readState(path); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := openState(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// models returns the Services that are served.
+func (c *catalog) models() map[model.Name]*model.Service {
+	models := map[model.Name]*model.Service{}
+	for name, s := range c.services.now {
+		if s.model != nil {
+			models[name] = s.model
+		}
+	}
+	return models
 }

@@ -2,55 +2,13 @@ package file
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 	"github.com/beeline-lb/beeline/pkg/yamldoc"
 )
-
-// catalog are the objects that are served: of different files, without a clash.
-type catalog struct {
-	chosen   map[string]*content // by file name
-	declared map[id]declaration
-	holders  map[claim]model.Name
-	// assigned also keeps what Services of a rejected content have had.
-	assigned map[model.Name]assignment
-	services map[model.Name]*service
-	slices   map[model.Name]*model.Slice
-	nodes    map[model.Name]*model.Node
-	// cidrs are the Service ranges that are not shared with another proxy; nil: not told.
-	cidrs []netip.Prefix
-}
-
-// declaration is an object and the file that declares it.
-type declaration struct {
-	file string
-	*object
-}
-
-// service is a Service of a catalog.
-type service struct {
-	object     *object
-	assignment assignment
-	model      *model.Service // nil is not served
-}
-
-func newCatalog() *catalog {
-	return &catalog{
-		chosen:   map[string]*content{},
-		declared: map[id]declaration{},
-		holders:  map[claim]model.Name{},
-		assigned: map[model.Name]assignment{},
-		services: map[model.Name]*service{},
-		slices:   map[model.Name]*model.Slice{},
-		nodes:    map[model.Name]*model.Node{},
-	}
-}
 
 // candidate is a file with the contents it may have, the preferred one first.
 type candidate struct {
@@ -62,46 +20,95 @@ type candidate struct {
 // that clashes with no other, and the faults of those that do.
 //
 // The owner of an address or an object keeps it; among newcomers the file whose name
-// sorts first gets it. Candidates are sorted by file.
-func (r *rules) plan(prev *catalog, candidates []candidate) (*catalog, map[string][]*yamldoc.Fault) {
+// sorts first gets it. Candidates are sorted by file. read returns a content's text, which
+// tells the places of faults; nil is that it is not known any more. prev may be used up.
+func (r *rules) plan(prev *catalog, candidates []candidate, read func(file string, c *content) []byte) (*catalog, map[string][]*yamldoc.Fault) {
+	if prev.whole {
+		if next := r.change(prev, candidates); next != nil {
+			return next, nil
+		}
+	}
 	faults := map[string][]*yamldoc.Fault{}
 	rejected := map[string]int{} // contents of a file that are out
 	for {
-		b := &builder{rules: r, prev: prev, next: newCatalog(),
-			faults: map[string][]*yamldoc.Fault{}, docs: map[string][]*yamldoc.Document{}}
+		b := newBuilder(r, prev, newCatalog())
 		for _, c := range candidates {
 			if n := rejected[c.file]; n < len(c.choices) {
-				b.next.chosen[c.file] = c.choices[n]
-				b.files = append(b.files, c.file)
+				b.add(c.file, c.choices[n])
 			}
 		}
 		b.build()
 		if len(b.faults) == 0 {
+			b.next.whole = len(rejected) == 0
 			b.keepUnserved(candidates)
 			return b.next, faults
 		}
 		for name, f := range b.faults {
 			rejected[name]++
 			if faults[name] == nil {
-				faults[name] = f
+				c := b.next.chosen.now[name]
+				faults[name] = append(f, places(b.refusals[name], read(name, c))...)
 			}
 		}
 	}
 }
 
-// builder makes the next catalog of one choice of contents.
+// change returns prev with the files changed whose preferred content is another one now; nil,
+// with prev as it was, when one of them has a fault. What the others have stays theirs, so it
+// is what the whole would come to.
+func (r *rules) change(prev *catalog, candidates []candidate) *catalog {
+	next := prev.next()
+	b := newBuilder(r, next, next)
+	there := make(map[string]bool, len(candidates))
+	for _, c := range candidates {
+		if len(c.choices) == 0 {
+			continue
+		}
+		there[c.file] = true
+		if next.chosen.now[c.file] != c.choices[0] {
+			next.withdraw(c.file)
+			b.add(c.file, c.choices[0])
+		}
+	}
+	for name := range prev.chosen.now {
+		if !there[name] {
+			next.withdraw(name)
+		}
+	}
+	b.build()
+	if len(b.faults) > 0 {
+		next.revert()
+		return nil
+	}
+	return next
+}
+
+// builder adds files to the next catalog.
 type builder struct {
 	rules      *rules
-	prev, next *catalog
-	files      []string // of next.chosen, sorted
-	faults     map[string][]*yamldoc.Fault
-	docs       map[string][]*yamldoc.Document // parsed again, of files with a fault
+	prev, next *catalog                    // the same when next began as prev
+	files      []string                    // to add, sorted
+	services   []declaration               // of files, by name
+	faults     map[string][]*yamldoc.Fault // of files that are out
+	refusals   map[string][]refusal        // those of them without a place
+}
+
+func newBuilder(r *rules, prev, next *catalog) *builder {
+	return &builder{rules: r, prev: prev, next: next,
+		faults: map[string][]*yamldoc.Fault{}, refusals: map[string][]refusal{}}
+}
+
+// add makes a file one of those to add.
+func (b *builder) add(name string, c *content) {
+	b.next.chosen.put(name, c)
+	b.files = append(b.files, name)
 }
 
 func (b *builder) build() {
 	b.eachFile(b.checkRanges)
 	b.declareKept()
 	b.eachFile(b.declare)
+	b.collectServices()
 	b.keepClaims()
 	b.eachFile(b.claim)
 	b.assign()
@@ -110,34 +117,35 @@ func (b *builder) build() {
 	}
 }
 
-// reject records a fault of a file. The place of fields is not kept with its
-// content, since few files have such faults.
+// reject puts a file out. The place of fields is not kept with its content, since few files
+// have such faults.
 func (b *builder) reject(name string, o *object, path, reason string) {
-	if b.docs[name] == nil {
-		b.docs[name], _ = yamldoc.Split(b.next.chosen[name].raw)
-	}
-	b.faults[name] = append(b.faults[name], place(b.docs[name], o, path, reason))
+	b.faults[name] = []*yamldoc.Fault{}
+	b.refusals[name] = append(b.refusals[name], refusal{o, path, reason})
 }
 
 // eachFile calls f for each file that has no fault yet.
 func (b *builder) eachFile(f func(name string, c *content)) {
 	for _, name := range b.files {
 		if b.faults[name] == nil {
-			f(name, b.next.chosen[name])
+			f(name, b.next.chosen.now[name])
 		}
 	}
 }
 
+// collectServices lists the Services of files without a fault.
+func (b *builder) collectServices() {
+	b.eachFile(func(name string, c *content) {
+		for _, o := range c.services() {
+			b.services = append(b.services, declaration{name, o})
+		}
+	})
+	slices.SortFunc(b.services, func(x, y declaration) int { return x.id.Compare(y.id.Name) })
+}
+
 // eachService calls f for each Service of files without a fault, by name.
 func (b *builder) eachService(f func(p declaration)) {
-	var services []declaration
-	for _, p := range b.next.declared {
-		if p.service != nil {
-			services = append(services, p)
-		}
-	}
-	slices.SortFunc(services, func(x, y declaration) int { return x.id.Compare(y.id.Name) })
-	for _, p := range services {
+	for _, p := range b.services {
 		if b.faults[p.file] == nil {
 			f(p)
 		}
@@ -147,8 +155,8 @@ func (b *builder) eachService(f func(p declaration)) {
 // checkRanges rejects a file whose Services need a range that the agent has not.
 func (b *builder) checkRanges(name string, c *content) {
 	for _, o := range c.services() {
-		if o.unmet != nil {
-			b.faults[name] = append(b.faults[name], o.unmet)
+		if o.service.unmet != nil {
+			b.faults[name] = append(b.faults[name], o.service.unmet)
 		}
 	}
 }
@@ -157,8 +165,8 @@ func (b *builder) checkRanges(name string, c *content) {
 func (b *builder) declareKept() {
 	b.eachFile(func(name string, c *content) {
 		for _, o := range c.objects {
-			if b.prev.declared[o.id].file == name {
-				b.next.declared[o.id] = declaration{name, o}
+			if was, _ := b.prev.declared.was(o.id); was.file == name {
+				b.next.declared.put(o.id, declaration{name, o})
 			}
 		}
 	})
@@ -168,19 +176,19 @@ func (b *builder) declareKept() {
 // one of them.
 func (b *builder) declare(name string, c *content) {
 	for _, o := range c.objects {
-		p, taken := b.next.declared[o.id]
+		p, taken := b.next.declared.now[o.id]
 		if taken && p.file != name {
 			b.reject(name, o, "metadata.name", fmt.Sprintf("%s is already in %s: keep one of them", o.id, p.file))
 		} else {
-			b.next.declared[o.id] = declaration{name, o}
+			b.next.declared.put(o.id, declaration{name, o})
 		}
 	}
 	if b.faults[name] == nil {
 		return
 	}
 	for _, o := range c.objects {
-		if b.next.declared[o.id].file == name {
-			delete(b.next.declared, o.id)
+		if b.next.declared.now[o.id].file == name {
+			b.next.declared.remove(o.id)
 		}
 	}
 }
@@ -189,34 +197,35 @@ func (b *builder) declare(name string, c *content) {
 // what was assigned to it when it was last served, unless that is taken by now.
 func (b *builder) keepClaims() {
 	b.eachService(func(p declaration) {
-		a := b.prev.assigned[p.id.Name].wanted(p.object)
-		b.next.assigned[p.id.Name] = a
-		for _, c := range p.claims(a) {
-			if b.prev.holders[c.claim] == p.id.Name {
+		was, _ := b.prev.assigned.was(p.id.Name)
+		a := was.wanted(p.service)
+		b.next.assigned.put(p.id.Name, a)
+		for _, c := range p.service.claims(a) {
+			if holder, held := b.prev.holders.was(c.claim); held && holder == p.id.Name {
 				b.take(c.claim, p.id.Name)
 			}
 		}
 	})
 	b.eachService(func(p declaration) {
-		a := b.next.assigned[p.id.Name]
+		a := b.next.assigned.now[p.id.Name]
 		a.ClusterIPs = slices.DeleteFunc(a.ClusterIPs, func(ip netip.Addr) bool {
 			return !b.take(claim{addr: ip}, p.id.Name)
 		})
-		for _, port := range p.portsToAssign() {
+		for port := range p.service.portsToAssign() {
 			n := a.NodePorts[portKey(port)]
-			if n != 0 && !b.take(claim{port: n, proto: protocol(port.Protocol)}, p.id.Name) {
+			if n != 0 && !b.take(claim{port: n, proto: port.Protocol}, p.id.Name) {
 				delete(a.NodePorts, portKey(port))
 			}
 		}
-		b.next.assigned[p.id.Name] = a
+		b.next.assigned.put(p.id.Name, a)
 	})
 }
 
 // take gives c to a Service and reports whether it has it.
 func (b *builder) take(c claim, name model.Name) bool {
-	holder, taken := b.next.holders[c]
+	holder, taken := b.next.holders.now[c]
 	if !taken {
-		b.next.holders[c] = name
+		b.next.holders.put(c, name)
 	}
 	return !taken || holder == name
 }
@@ -225,11 +234,11 @@ func (b *builder) take(c claim, name model.Name) bool {
 // Service has some of it.
 func (b *builder) claim(name string, c *content) {
 	for _, o := range c.services() {
-		faultyPath := "" // an address stands for the frontends at it
-		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
-			if want.path != faultyPath && !b.take(want.claim, o.id.Name) {
-				faultyPath = want.path
-				b.reject(name, o, want.path, b.clash(o, want.claim))
+		var faulty place // an address stands for the frontends at it
+		for _, want := range o.service.claims(b.next.assigned.now[o.id.Name]) {
+			if want.at != faulty && !b.take(want.claim, o.id.Name) {
+				faulty = want.at
+				b.reject(name, o, want.at.String(), b.clash(o, want.claim))
 			}
 		}
 	}
@@ -237,23 +246,23 @@ func (b *builder) claim(name string, c *content) {
 		return
 	}
 	for _, o := range c.services() {
-		for _, want := range o.claims(b.next.assigned[o.id.Name]) {
-			if b.next.holders[want.claim] == o.id.Name {
-				delete(b.next.holders, want.claim)
+		for _, want := range o.service.claims(b.next.assigned.now[o.id.Name]) {
+			if b.next.holders.now[want.claim] == o.id.Name {
+				b.next.holders.remove(want.claim)
 			}
 		}
 	}
 }
 
 func (b *builder) clash(o *object, c claim) string {
-	holder := id{kindService, b.next.holders[c]}
-	return fmt.Sprintf("%s cannot have %s: %s of %s has it", o.id, c, holder, b.next.declared[holder].file)
+	holder := id{kindService, b.next.holders.now[c]}
+	return fmt.Sprintf("%s cannot have %s: %s of %s has it", o.id, c, holder, b.next.declared.now[holder].file)
 }
 
 // assign gives each Service the addresses and node ports that it still lacks.
 func (b *builder) assign() {
 	b.eachService(func(p declaration) {
-		a := b.next.assigned[p.id.Name]
+		a := b.next.assigned.now[p.id.Name]
 		if err := b.assignAddrs(p.object, &a); err != nil {
 			b.reject(p.file, p.object, "spec", err.Error())
 			return
@@ -262,8 +271,8 @@ func (b *builder) assign() {
 			b.reject(p.file, p.object, "spec.ports", err.Error())
 			return
 		}
-		b.next.assigned[p.id.Name] = a
-		for _, c := range p.claims(a) {
+		b.next.assigned.put(p.id.Name, a)
+		for _, c := range p.service.claims(a) {
 			b.take(c.claim, p.id.Name)
 		}
 	})
@@ -271,7 +280,7 @@ func (b *builder) assign() {
 
 func (b *builder) assignAddrs(o *object, a *assignment) error {
 	var addrs []netip.Addr
-	for _, f := range o.unaddressed() {
+	for _, f := range o.service.unaddressed() {
 		if i := slices.IndexFunc(a.ClusterIPs, func(ip netip.Addr) bool { return model.FamilyOf(ip) == f }); i >= 0 {
 			addrs = append(addrs, a.ClusterIPs[i])
 			continue
@@ -290,11 +299,11 @@ func (b *builder) assignAddrs(o *object, a *assignment) error {
 // freeAddr reports whether addr is no Service's cluster IP and has the Service's
 // ports free.
 func (b *builder) freeAddr(o *object, addr netip.Addr) bool {
-	if _, taken := b.next.holders[claim{addr: addr}]; taken {
+	if _, taken := b.next.holders.now[claim{addr: addr}]; taken {
 		return false
 	}
-	for _, p := range o.service.Spec.Ports {
-		if _, taken := b.next.holders[claim{addr, uint16(p.Port), protocol(p.Protocol)}]; taken {
+	for _, p := range o.service.model.Ports {
+		if _, taken := b.next.holders.now[claim{addr, p.Port, p.Protocol}]; taken {
 			return false
 		}
 	}
@@ -302,13 +311,13 @@ func (b *builder) freeAddr(o *object, addr netip.Addr) bool {
 }
 
 func (b *builder) assignPorts(o *object, a *assignment) error {
-	for _, port := range o.portsToAssign() {
+	for port := range o.service.portsToAssign() {
 		if a.NodePorts[portKey(port)] != 0 {
 			continue
 		}
 		key := fmt.Sprintf("%s:%d", o.id.Name, port.Port) // TCP and UDP get the same number when they can
 		n, ok := b.rules.nodePorts.band().pick(key, func(n uint64) bool {
-			return b.take(claim{port: uint16(n), proto: protocol(port.Protocol)}, o.id.Name)
+			return b.take(claim{port: uint16(n), proto: port.Protocol}, o.id.Name)
 		})
 		if !ok {
 			return fmt.Errorf("%s: no node port of %s is free: delete a Service or choose one by hand", o.id, b.rules.nodePorts)
@@ -320,30 +329,32 @@ func (b *builder) assignPorts(o *object, a *assignment) error {
 
 // convert fills in the model. A Service of which nothing changed keeps its value.
 func (b *builder) convert() {
-	for i, p := range b.next.declared {
-		if p.service == nil {
-			if p.slice != nil {
-				b.next.slices[i.Name] = p.slice
+	b.eachFile(func(name string, c *content) {
+		for _, o := range c.objects {
+			switch {
+			case o.service != nil:
+				b.serve(o)
+			case o.slice != nil:
+				b.next.slices.put(o.id.Name, o.slice)
+			case o.node != nil:
+				b.next.nodes.put(o.id.Name, o.node)
 			}
-			if p.node != nil {
-				b.next.nodes[i.Name] = p.node
-			}
-			continue
 		}
-		a := b.next.assigned[i.Name]
-		if old := b.prev.services[i.Name]; old != nil && old.object == p.object && reflect.DeepEqual(old.assignment, a) {
-			b.next.services[i.Name] = old
-			continue
-		}
-		b.next.services[i.Name] = &service{p.object, a, convert.Service(p.with(a), b.rules.annotations)}
+	})
+	b.next.cidrs = convert.OwnCIDRs(b.rules.cidrs, b.next.foreign.now)
+}
+
+// serve makes a Service part of the catalog.
+func (b *builder) serve(o *object) {
+	a := b.next.assigned.now[o.id.Name]
+	s, _ := b.prev.services.was(o.id.Name)
+	if s == nil || s.object != o || !s.assignment.equal(a) {
+		s = newService(o, a)
 	}
-	foreign := make(map[model.Name][]netip.Addr)
-	for name, s := range b.next.services {
-		if convert.Foreign(s.object.service) {
-			foreign[name] = convert.ClusterIPs(s.object.with(s.assignment))
-		}
+	b.next.services.put(o.id.Name, s)
+	if o.service.foreign {
+		b.next.foreign.put(o.id.Name, o.service.with(a).ClusterIPs)
 	}
-	b.next.cidrs = convert.OwnCIDRs(b.rules.cidrs, foreign)
 }
 
 // keepUnserved keeps what Services have that are declared only in contents that
@@ -351,57 +362,14 @@ func (b *builder) convert() {
 func (b *builder) keepUnserved(candidates []candidate) {
 	for _, cand := range candidates {
 		for _, c := range cand.choices {
-			if c == b.next.chosen[cand.file] {
+			if c == b.next.chosen.now[cand.file] {
 				break // what follows is out of date
 			}
 			for _, o := range c.services() {
-				if a, ok := b.prev.assigned[o.id.Name]; ok && b.next.services[o.id.Name] == nil {
-					b.next.assigned[o.id.Name] = a
+				if a, ok := b.prev.assigned.was(o.id.Name); ok && b.next.services.now[o.id.Name] == nil {
+					b.next.assigned.put(o.id.Name, a)
 				}
 			}
 		}
 	}
-}
-
-// diff returns the update that makes next of c.
-func (c *catalog) diff(next *catalog) source.Update {
-	var u source.Update
-	u.PutServices, u.DeleteServices = changes(c.models(), next.models())
-	u.PutSlices, u.DeleteSlices = changes(c.slices, next.slices)
-	var gone []model.Name
-	u.PutNodes, gone = changes(c.nodes, next.nodes)
-	for _, name := range gone {
-		u.DeleteNodes = append(u.DeleteNodes, name.Name)
-	}
-	if !slices.Equal(next.cidrs, c.cidrs) {
-		u.ServiceCIDRs = next.cidrs
-	}
-	return u
-}
-
-// models returns the Services that are served.
-func (c *catalog) models() map[model.Name]*model.Service {
-	models := make(map[model.Name]*model.Service, len(c.services))
-	for name, s := range c.services {
-		if s.model != nil {
-			models[name] = s.model
-		}
-	}
-	return models
-}
-
-// changes returns what to put and what to delete, each by name, to get from old
-// to now.
-func changes[T any](old, now map[model.Name]*T) (puts []*T, deletes []model.Name) {
-	for _, name := range slices.SortedFunc(maps.Keys(now), model.Name.Compare) {
-		if was := old[name]; was != now[name] && !reflect.DeepEqual(was, now[name]) {
-			puts = append(puts, now[name])
-		}
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(old), model.Name.Compare) {
-		if now[name] == nil {
-			deletes = append(deletes, name)
-		}
-	}
-	return puts, deletes
 }

@@ -28,13 +28,13 @@ func BenchmarkChange(b *testing.B) {
 		}
 		files = append(files, candidate{fmt.Sprintf("%03d.yaml", i), []*content{c}})
 	}
-	current, _ := r.plan(newCatalog(), files)
+	current, _ := r.plan(newCatalog(), files, nil)
 	port := 80
 	for b.Loop() {
 		port++
 		c, _ := r.decode(file(7, port%1000+1))
 		files[7].choices = []*content{c}
-		next, clashes := r.plan(current, files)
+		next, clashes := r.plan(current, files, nil)
 		if u := current.diff(next); len(u.PutServices) != 100 || len(clashes) != 0 {
 			b.Fatalf("%d Services and clashes %v, want 100 and none", len(u.PutServices), clashes)
 		}

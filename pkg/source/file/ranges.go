@@ -18,6 +18,8 @@ type rules struct {
 	nodePorts portRange
 	// annotations are those of manifests that count.
 	annotations convert.Annotations
+	// shared are strings that many objects have.
+	shared convert.Interner
 }
 
 // rangeOf returns the range of family f or nil.

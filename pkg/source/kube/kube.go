@@ -222,10 +222,10 @@ func newServices(sink source.Sink, allowed convert.Annotations) *store[*corev1.S
 }
 
 func newSlices(sink source.Sink, allowed convert.Annotations) *store[*discoveryv1.EndpointSlice, model.Slice] {
-	var seen interner
+	var seen convert.Interner
 	st := newStore(func(o *discoveryv1.EndpointSlice) *model.Slice {
 		s := convert.Slice(o, allowed)
-		seen.slice(s)
+		seen.Slice(s)
 		return s
 	}, func(put []*model.Slice, gone []model.Name) {
 		sink.Apply(source.Update{PutSlices: put, DeleteSlices: gone})

@@ -1,4 +1,4 @@
-package kube
+package convert
 
 import (
 	"fmt"
@@ -26,10 +26,10 @@ func slicesOf() [2]*model.Slice {
 }
 
 func TestInternSharesStringsOfSlices(t *testing.T) {
-	var in interner
+	var in Interner
 	s := slicesOf()
 	for _, s := range s {
-		in.slice(s)
+		in.Slice(s)
 	}
 	pairs := map[string][2]string{
 		"namespace": {s[0].Name.Namespace, s[1].Name.Namespace},
@@ -45,9 +45,9 @@ func TestInternSharesStringsOfSlices(t *testing.T) {
 }
 
 func TestInternIsBounded(t *testing.T) {
-	var in interner
+	var in Interner
 	for i := range 3 * internLimit {
-		if v := fmt.Sprint(i); in.string(v) != v {
+		if v := fmt.Sprint(i); in.String(v) != v {
 			t.Fatalf("interned %q as another string", v)
 		}
 	}
