@@ -30,6 +30,8 @@ type Socket struct {
 	fd     int
 	family int
 	last   atomic.Pointer[datagram]
+	// repeated is whether a datagram was sent again, so that two answers may come.
+	repeated atomic.Bool
 }
 
 // datagram is what a socket sent last, and how many packets the machine had dropped before.
@@ -131,8 +133,12 @@ func (s *Socket) again() error {
 	if kind, err := s.Option(unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind == unix.SOCK_STREAM {
 		return err
 	}
+	s.repeated.Store(true)
 	return s.send(last.send)
 }
+
+// Repeated reports whether a datagram was sent again: two answers to one may come.
+func (s *Socket) Repeated() bool { return s.repeated.Load() }
 
 // droppedPackets returns how many packets the machine has dropped because the queue of a
 // processor was full (net.core.netdev_max_backlog).
