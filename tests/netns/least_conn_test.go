@@ -130,6 +130,7 @@ func backendsOf(network string, n int) []netip.Addr {
 // TestLeastConn: connections that are made one after the other go where IPVS's algorithm has
 // them, whatever has ended meanwhile; a backend of weight 0 gets none.
 func TestLeastConn(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
