@@ -183,7 +183,7 @@ func (d *Datapath) lostOf(ifindex int, s *deviceState, written devicemap.Device)
 	}
 	mode, err := xdpMode(dir, written.Root)
 	if err == nil && mode == XDPOff {
-		mode, _, err = dispatcherMode(context.Background(), d.opts.BPFFS, written.Root)
+		mode, _, _, err = dispatcherMode(context.Background(), d.opts.BPFFS, written.Root)
 	}
 	if err != nil || mode == XDPOff {
 		return "no XDP program", err

@@ -388,8 +388,12 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 		}
 		device := Device{Device: w, Mode: mode, XDP: xdp}
 		if xdp == XDPOff && w.Root != 0 {
-			if device.XDP, device.XDPBeside, err = dispatcherMode(context.Background(), bpffs, w.Root); err != nil {
+			var before, after []string
+			if device.XDP, before, after, err = dispatcherMode(context.Background(), bpffs, w.Root); err != nil {
 				return nil, fmt.Errorf("look at device %s: %w", w.Name, err)
+			}
+			if device.XDP != XDPOff {
+				device.XDPBeside = append(before, after...)
 			}
 		}
 		list = append(list, device)

@@ -110,25 +110,27 @@ func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) 
 	return left, errors.Join(errs...)
 }
 
-// dispatcherMode returns how our program is attached to a device by a dispatcher, [XDPOff]
-// when it is not, and the names of the programs beside it.
-func dispatcherMode(ctx context.Context, bpffs string, ifindex int) (mode XDPMode, beside []string, err error) {
+// dispatcherMode returns how our program is attached to a device by a dispatcher, and the names of
+// the programs that run before and after it. Where it is not attached the mode is [XDPOff], and
+// all programs are in before.
+func dispatcherMode(ctx context.Context, bpffs string, ifindex int) (mode XDPMode, before, after []string, err error) {
+	mode = XDPOff
 	err = libxdp.Change(ctx, bpffs, ifindex, func(dispatcher *libxdp.Dispatcher) error {
-		mode, beside = XDPOff, nil
+		mode, before, after = XDPOff, nil, nil
 		for _, c := range dispatcher.Components {
-			if ownPart(c) {
+			switch {
+			case ownPart(c):
 				mode = modeOf(dispatcher)
-			} else {
-				beside = append(beside, c.Name)
+			case mode == XDPOff:
+				before = append(before, c.Name)
+			default:
+				after = append(after, c.Name)
 			}
 		}
 		return nil
 	})
 	if foreign(err) || gone(err) {
-		return XDPOff, nil, nil
+		return XDPOff, nil, nil, nil
 	}
-	if mode == XDPOff {
-		beside = nil
-	}
-	return mode, beside, err
+	return mode, before, after, err
 }

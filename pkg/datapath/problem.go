@@ -12,7 +12,6 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
-	"github.com/beeline-lb/beeline/pkg/libxdp"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -193,17 +192,12 @@ func (i *inspection) podDevice(l netlink.Link, program func(*direction) string) 
 
 // direction looks at the program in one direction of a device.
 func (i *inspection) direction(dir direction, ifindex int, name, program string) error {
-	pinned, err := link.LoadPinnedLink(dir.pin(i.dir, ifindex), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return i.filter(dir, ifindex, name)
-	}
+	info, err := pinnedInfo(dir.pin(i.dir, ifindex))
 	if err != nil {
 		return err
 	}
-	defer pinned.Close()
-	info, err := pinned.Info()
-	if err != nil {
-		return fmt.Errorf("look at the link: %w", err)
+	if info == nil {
+		return i.filter(dir, ifindex, name)
 	}
 	if tcx := info.TCX(); tcx == nil || int(tcx.Ifindex) != ifindex {
 		i.add("device-link-detached", "the %s link of device %s has been detached", dir.name, name)
@@ -262,7 +256,7 @@ func (i *inspection) xdpAt(device *devicemap.Device) error {
 	if mode != XDPOff {
 		return nil
 	}
-	mode, before, err := i.dispatcher(device.Root)
+	mode, before, _, err := dispatcherMode(context.Background(), i.opts.BPFFS, device.Root)
 	if err != nil {
 		return err
 	}
@@ -283,25 +277,4 @@ func (i *inspection) xdpAt(device *devicemap.Device) error {
 		i.add("foreign-before", "XDP program %s (id %d) runs before Beeline's at device %s", programName(xdp.ProgId), xdp.ProgId, device.Name)
 	}
 	return nil
-}
-
-// dispatcher returns how a program of ours is attached by a dispatcher, [XDPOff] when none is, and
-// the names of those that run before it, or of all.
-func (i *inspection) dispatcher(ifindex int) (mode XDPMode, before []string, err error) {
-	mode = XDPOff
-	err = libxdp.Change(context.Background(), i.opts.BPFFS, ifindex, func(dispatcher *libxdp.Dispatcher) error {
-		mode, before = XDPOff, nil
-		for _, c := range dispatcher.Components {
-			if ownPart(c) {
-				mode = modeOf(dispatcher)
-				return nil
-			}
-			before = append(before, c.Name)
-		}
-		return nil
-	})
-	if foreign(err) || gone(err) {
-		return XDPOff, nil, nil
-	}
-	return mode, before, err
 }

@@ -2,7 +2,6 @@ package socket
 
 import (
 	"context"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +13,7 @@ import (
 // beginning of one to that of the next it takes ten times as long, and an interval at least.
 func TestSearchesTakeATenth(t *testing.T) {
 	needRoot(t)
-	own, err := net.Dial("udp4", "127.0.0.1:9")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer own.Close()
-	local := own.LocalAddr().(*net.UDPAddr).AddrPort()
+	local := connectedSocket(t)
 	synctest.Test(t, func(t *testing.T) {
 		lengths := []time.Duration{0, interval / rest, time.Second, time.Minute, 0}
 		var begun, ended []time.Time // searches

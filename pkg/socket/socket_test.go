@@ -232,15 +232,22 @@ func strays(t *testing.T, own string) (n int) {
 	return n
 }
 
-// TestRun: wakes are one search and another one later, as after one that failed.
-func TestRun(t *testing.T) {
-	needRoot(t)
+// connectedSocket makes a socket of this process, connected to 127.0.0.1:9, and returns its
+// address. It is closed when the test ends.
+func connectedSocket(t *testing.T) netip.AddrPort {
+	t.Helper()
 	own, err := net.Dial("udp4", "127.0.0.1:9")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer own.Close()
-	local := own.LocalAddr().(*net.UDPAddr).AddrPort()
+	t.Cleanup(func() { own.Close() })
+	return own.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// TestRun: wakes are one search and another one later, as after one that failed.
+func TestRun(t *testing.T) {
+	needRoot(t)
+	local := connectedSocket(t)
 	synctest.Test(t, func(t *testing.T) {
 		var asked, searches atomic.Int32
 		e := New(Options{

@@ -1,6 +1,7 @@
 package netns_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -67,11 +68,14 @@ func activeSockets(t *testing.T, a *lab.Agent, protocol model.Protocol, backends
 	return counts
 }
 
+// wantActive waits until the active connections are as they should be. A closed socket ends later
+// when a child that another test has started has a copy of it, which it has until it runs its
+// program.
 func wantActive(t *testing.T, a *lab.Agent, network string, backends []netip.Addr, want []int) {
 	t.Helper()
-	if got := activeSockets(t, a, protocolOf(network), backends); !slices.Equal(got, want) {
-		t.Fatalf("%s: active connections %v, want %v", network, got, want)
-	}
+	lab.Eventually(t, fmt.Sprintf("active connections of %s are %v", network, want), func() bool {
+		return slices.Equal(activeSockets(t, a, protocolOf(network), backends), want)
+	})
 }
 
 func protocolOf(network string) model.Protocol {
@@ -130,7 +134,6 @@ func backendsOf(network string, n int) []netip.Addr {
 // TestLeastConn: connections that are made one after the other go where IPVS's algorithm has
 // them, whatever has ended meanwhile; a backend of weight 0 gets none.
 func TestLeastConn(t *testing.T) {
-	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
@@ -154,6 +157,7 @@ func TestLeastConn(t *testing.T) {
 					open[j].socket.Close()
 					active[open[j].backend]--
 					open = slices.Delete(open, j, j+1)
+					wantActive(t, a, s.network, backends, active)
 				}
 			}
 			wantActive(t, a, s.network, backends, active)
