@@ -308,12 +308,13 @@ func askPatiently(n *lab.Namespace, network string, to netip.AddrPort) (got answ
 // connections to find room as before.
 func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 	t.Helper()
-	known := func() flowmap.HalfOpen {
-		return withMaps(t, a.node, func(maps *bpfmap.Maps) flowmap.HalfOpen { return flowmap.New(maps).HalfOpen() })
-	}
-	for deadline := time.Now().Add(wait.Limit); known().Count > 100 || known().Overflow != 0; time.Sleep(time.Second) {
+	for deadline := time.Now().Add(wait.Limit); ; time.Sleep(time.Second) {
+		known, _ := a.halfOpen(t)
+		if known.Count <= 100 && known.Overflow == 0 {
+			break
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after the flood the programs still know of %+v", known())
+			t.Fatalf("after the flood the programs still know of %+v", known)
 		}
 	}
 	before := eventCount(t, a.node, "flow_overflow")
@@ -347,30 +348,65 @@ func TestFloodDSR(t *testing.T) {
 			if n := eventCount(t, a.node, "flow_overflow"); n < 25_000 {
 				t.Errorf("the table had room for all packets of the flood but %d", n)
 			}
-			before := len(c.flowsOf(t, a.node))
-			seen := map[string]int{}
-			for range 10 {
-				for _, network := range networks {
-					s, hello := connect(t, c.client, network, nodePort(network, 1))
-					e := established{network, s, hello, 1}
-					for range 3 {
-						if err := e.goesOn(); err != nil {
-							t.Errorf("%s to %s: %v", network, hello.name, err)
-						}
-					}
-					seen[hello.name]++
-				}
-			}
-			if len(seen) != 2 {
-				t.Errorf("connections reached %v only", seen)
-			}
-			if after := len(c.flowsOf(t, a.node)); after > before {
-				t.Errorf("the node has %d flows, before these connections %d", after, before)
-			}
-			known := withMaps(t, a.node, func(maps *bpfmap.Maps) flowmap.HalfOpen { return flowmap.New(maps).HalfOpen() })
-			if known.Overflow != 0 {
+			c.goByRing(t, a, f)
+			if known, _ := a.halfOpen(t); known.Overflow != 0 {
 				t.Errorf("the overflow table is used: %+v", known)
 			}
 		})
 	}
+}
+
+// goByRing makes connections while half-open ones have used up their share, and wants none
+// of them to be stored. Where one that expired or was evicted has made room, which each
+// connection in turn may use, it floods and tries again.
+func (c *cluster) goByRing(t *testing.T, a *agent, f *flooder) {
+	t.Helper()
+	for {
+		stored := c.connectByRing(t, a)
+		if stored <= 0 {
+			return
+		}
+		known, most := a.halfOpen(t)
+		if known.Count >= int64(most) {
+			t.Fatalf("%d connections were stored beside %d half-open ones, of at most %d", stored, known.Count, most)
+		}
+		if err := f.flood("tcp4", nodePort("tcp4", 1), 8000); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connectByRing makes connections to a Service with two backends, wants each to stay with its
+// backend and both to be reached, and returns how many flows more there are afterwards.
+func (c *cluster) connectByRing(t *testing.T, a *agent) (stored int) {
+	t.Helper()
+	before := len(c.flowsOf(t, a.node))
+	seen := map[string]int{}
+	for range 10 {
+		for _, network := range networks {
+			s, hello := connect(t, c.client, network, nodePort(network, 1))
+			e := established{network, s, hello, 1}
+			for range 3 {
+				if err := e.goesOn(); err != nil {
+					t.Errorf("%s to %s: %v", network, hello.name, err)
+				}
+			}
+			seen[hello.name]++
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("connections reached %v only", seen)
+	}
+	return len(c.flowsOf(t, a.node)) - before
+}
+
+// halfOpen returns what a node's programs know of half-open flows, and how many there may be
+// in the flow table.
+func (a *agent) halfOpen(t *testing.T) (known flowmap.HalfOpen, most uint32) {
+	t.Helper()
+	known = withMaps(t, a.node, func(maps *bpfmap.Maps) flowmap.HalfOpen {
+		most = maps.MaxHalfOpen()
+		return flowmap.New(maps).HalfOpen()
+	})
+	return known, most
 }
