@@ -112,6 +112,26 @@ func testLeastConn(t *testing.T, c *cluster, a *agent, network string) {
 	})
 }
 
+// TestLocality: connections through a node go to one endpoint until it has more than its weight
+// of 1 and another one has none.
+func TestLocality(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) }, "--algorithm", "lblc")
+	for _, network := range networks {
+		active, server := make([]int, len(everywhere)), -1
+		for i := range 2 * len(everywhere) {
+			_, hello := connect(t, c.client, network, nodePort(network, 1))
+			at := slices.IndexFunc(everywhere, func(e endpoint) bool { return e.server() == hello.name })
+			moves := server < 0 || active[server] > 1 && slices.Min(active) == 0
+			if at < 0 || moves && active[at] > 0 || !moves && at != server {
+				t.Fatalf("%s: with %v active and server %d connection %d reached %s", network, active, server, i, hello.name)
+			}
+			active[at]++
+			server = at
+		}
+	}
+}
+
 // newLeastConnBench makes a bench whose Service has two backends and the algorithm lc.
 func newLeastConnBench(t *testing.T) (*bench, map[byte][]netip.Addr) {
 	t.Helper()
