@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // locality are the algorithms that stay with some endpoints until these are overloaded.
@@ -69,6 +70,7 @@ func (s *servers) connectTo(t *testing.T, n *lab.Namespace, network string, to n
 // TestLocality: connections that are made one after the other go where IPVS's algorithm has
 // them, whatever has ended meanwhile, also while no agent runs and with another one.
 func TestLocality(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
