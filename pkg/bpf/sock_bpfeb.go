@@ -14,10 +14,11 @@ import (
 )
 
 type SockBlActiveEntry struct {
-	_     structs.HostLayout
-	Word  [2]uint64
-	Begun uint32
-	Pad   [3]uint32
+	_      structs.HostLayout
+	Word   [2]uint64
+	Begun  uint32
+	Server uint32
+	Served uint64
 }
 
 type SockBlActiveKind uint32
@@ -95,6 +96,8 @@ const (
 	SockBlAlgorithmBL_ALGORITHM_WEIGHTED_LEAST_CONN  SockBlAlgorithm = 7
 	SockBlAlgorithmBL_ALGORITHM_SHORTEST_DELAY       SockBlAlgorithm = 8
 	SockBlAlgorithmBL_ALGORITHM_NEVER_QUEUE          SockBlAlgorithm = 9
+	SockBlAlgorithmBL_ALGORITHM_LOCALITY             SockBlAlgorithm = 10
+	SockBlAlgorithmBL_ALGORITHM_LOCALITY_REPLICATED  SockBlAlgorithm = 11
 )
 
 type SockBlBackendEntry struct {
@@ -746,6 +749,7 @@ const (
 	SockVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
 	SockVarBlHostNetns                = "bl_host_netns"
 	SockVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	SockVarBlLocalityIdle             = "bl_locality_idle"
 	SockVarBlSeed                     = "bl_seed"
 	SockVarBlTunnelClamp              = "bl_tunnel_clamp"
 	SockVarBlTunnelPort               = "bl_tunnel_port"
@@ -897,6 +901,7 @@ type SockVariableSpecs struct {
 	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
@@ -1055,6 +1060,7 @@ type SockVariables struct {
 	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`

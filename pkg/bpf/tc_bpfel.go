@@ -115,6 +115,7 @@ const (
 	TcVarBlHalfOpenMax              = "bl_half_open_max"
 	TcVarBlHostNetns                = "bl_host_netns"
 	TcVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	TcVarBlLocalityIdle             = "bl_locality_idle"
 	TcVarBlMasqueradeAll            = "bl_masquerade_all"
 	TcVarBlSeed                     = "bl_seed"
 	TcVarBlSnatPortMax              = "bl_snat_port_max"
@@ -277,6 +278,7 @@ type TcVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
@@ -458,6 +460,7 @@ type TcVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`

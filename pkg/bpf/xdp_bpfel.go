@@ -108,6 +108,7 @@ const (
 	XdpVarBlHalfOpenMax              = "bl_half_open_max"
 	XdpVarBlHostNetns                = "bl_host_netns"
 	XdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	XdpVarBlLocalityIdle             = "bl_locality_idle"
 	XdpVarBlMasqueradeAll            = "bl_masquerade_all"
 	XdpVarBlSeed                     = "bl_seed"
 	XdpVarBlSnatPortMax              = "bl_snat_port_max"
@@ -264,6 +265,7 @@ type XdpVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
@@ -441,6 +443,7 @@ type XdpVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`

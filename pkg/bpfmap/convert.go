@@ -43,6 +43,8 @@ var (
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_WEIGHTED_LEAST_CONN-bpf.SockBlAlgorithm(model.WeightedLeastConn-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_SHORTEST_DELAY-bpf.SockBlAlgorithm(model.ShortestDelay-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_NEVER_QUEUE-bpf.SockBlAlgorithm(model.NeverQueue-firstAlgorithm)]
+	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_LOCALITY-bpf.SockBlAlgorithm(model.Locality-firstAlgorithm)]
+	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_LOCALITY_REPLICATED-bpf.SockBlAlgorithm(model.LocalityReplicated-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_REJECT-bpf.SockBlSetKind(policy.Reject)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_DROP-bpf.SockBlSetKind(policy.Drop)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_BACKENDS-bpf.SockBlSetKind(policy.Backends)]

@@ -22,7 +22,9 @@ func TestAlgorithm(t *testing.T) {
 		{"--ipvs-scheduler wlc", model.WeightedLeastConn, false},
 		{"--ipvs-scheduler sed", model.ShortestDelay, false},
 		{"--ipvs-scheduler nq", model.NeverQueue, false},
-		{"--ipvs-scheduler lblc", model.Random, true},
+		{"--ipvs-scheduler lblc", model.Locality, false},
+		{"--ipvs-scheduler lblcr", model.LocalityReplicated, false},
+		{"--ipvs-scheduler ovf", model.Random, true},
 		{"--ipvs-scheduler sh --algorithm wrr", model.WeightedRoundRobin, true},
 	} {
 		s := mustSettings(t, strings.Fields(tt.args)...)

@@ -15,7 +15,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.ServiceNodePortRange, "service-node-port-range", "BeelineConfiguration.serviceNodePortRange",
 		"range of NodePorts for the Services of --manifests, as of kube-apiserver")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
-		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh, maglev, lc, wlc, sed or nq (default random, or what --ipvs-scheduler says)")
+		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr (default random, or what --ipvs-scheduler says)")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
 		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, only when it is named here")
 	f.addForwarding(b)

@@ -120,7 +120,7 @@ func TestPartial(t *testing.T) {
 	equal(t, "UDP", s.Timeouts.UDP, 45*time.Second)
 	equal(t, "SCTP", s.Timeouts.SCTP, time.Minute)
 	equal(t, "devices", s.Beeline.Devices, []string{"eth*"})
-	equal(t, "the scheduler", s.KubeProxy.IPVS.Scheduler, "lblc")
+	equal(t, "the scheduler", s.KubeProxy.IPVS.Scheduler, "ovf")
 	equal(t, "the unused", s.Unused(), []string{"featureGates.Some", "iptables.masqueradeAll", "ipvs.scheduler", "ipvs.strictARP", "mode"})
 }
 

@@ -35,7 +35,7 @@ type BeelineConfiguration struct {
 	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
-	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed or nq. When it is not given,
+	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr. When it is not given,
 	// kube-proxy's ipvs.scheduler is used if it is one of these.
 	Algorithm string `json:"algorithm"`
 

@@ -37,6 +37,8 @@ type Options struct {
 	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
 	// is 60 s.
 	UDPPeerIdle time.Duration
+	// LocalityIdle is [Constants.LocalityIdle].
+	LocalityIdle time.Duration
 
 	// Devices are patterns ([path.Match]) of the names of the devices that face
 	// clients or other nodes, or [DevicesAuto] alone. Without any, or with
@@ -165,6 +167,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		HostSocketsOnly: opts.HostSocketsOnly,
 		Seed:            rand.Uint32(),
 		UDPPeerIdle:     opts.UDPPeerIdle,
+		LocalityIdle:    opts.LocalityIdle,
 		SNATPortMin:     opts.SNATPortMin,
 		SNATPortMax:     opts.SNATPortMax,
 		ForwardMark:     opts.ForwardMark,

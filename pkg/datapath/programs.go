@@ -25,6 +25,9 @@ type Constants struct {
 	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
 	// is the default.
 	UDPPeerIdle time.Duration
+	// LocalityIdle is when a server of lblc that got no connection is forgotten,
+	// and one of several servers of lblcr is taken back; 0 is the default.
+	LocalityIdle time.Duration
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
 	// both 0 is the default.
 	SNATPortMin, SNATPortMax uint16
@@ -63,6 +66,9 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	}
 	if c.UDPPeerIdle != 0 {
 		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
+	}
+	if c.LocalityIdle != 0 {
+		values[bpf.SockVarBlLocalityIdle] = uint64(c.LocalityIdle)
 	}
 	if c.SNATPortMax != 0 {
 		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax

@@ -31,6 +31,11 @@ const (
 	ShortestDelay
 	// NeverQueue takes one without an active connection, else goes by [ShortestDelay].
 	NeverQueue
+	// Locality stays with one endpoint until it is overloaded.
+	Locality
+	// LocalityReplicated stays with several, which become more when they are overloaded, and
+	// less with time.
+	LocalityReplicated
 )
 
 // algorithmNames are those of IPVS where it has the algorithm.
@@ -45,6 +50,8 @@ var algorithmNames = names[Algorithm]{
 	WeightedLeastConn:  "wlc",
 	ShortestDelay:      "sed",
 	NeverQueue:         "nq",
+	Locality:           "lblc",
+	LocalityReplicated: "lblcr",
 }
 
 // String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
@@ -65,7 +72,7 @@ func (a Algorithm) Hashes() bool {
 func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
 
 // Counts reports whether the algorithm goes by the active connections of each endpoint.
-func (a Algorithm) Counts() bool { return a >= LeastConn && a <= NeverQueue }
+func (a Algorithm) Counts() bool { return a >= LeastConn && a <= LocalityReplicated }
 
 // Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.
 type Fault struct {

@@ -38,6 +38,7 @@ type benchmark struct {
 func benchmarks() []benchmark {
 	list := []benchmark{
 		{name: "connect", times: 3, run: measureConnect},
+		{name: "algorithms", times: 3, run: measureAlgorithms},
 		{name: "resolver", times: 3, run: measureResolver},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},

@@ -49,6 +49,8 @@ type load struct {
 	published bool
 	// ring is the size of the rings when the Services are of Maglev; 0: they are not.
 	ring uint32
+	// algorithms are those of the Services, in turn; none is the default.
+	algorithms []model.Algorithm
 }
 
 func (l load) special(i int) bool { return i%10 == 0 }
@@ -76,6 +78,9 @@ func (l load) service(i int) *model.Service {
 		Type:       "ClusterIP",
 		ClusterIPs: []netip.Addr{l.clusterIP(i, model.IPv4), l.clusterIP(i, model.IPv6)},
 		Ports:      []model.ServicePort{{Protocol: l.protocol, Port: servicePort}},
+	}
+	if len(l.algorithms) > 0 {
+		s.Algorithm = l.algorithms[i%len(l.algorithms)]
 	}
 	if l.special(i) {
 		s.AffinitySeconds = 10800

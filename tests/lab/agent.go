@@ -37,8 +37,9 @@ type AgentOptions struct {
 	ServiceRanges     []string
 	Devices           []string // that packets are served on; none unless given
 	XDP               datapath.XDPMode
-	Sizes             bpfmap.Sizes // of the tables; [Sizes] unless given
-	Manifests         []string     // of what is there when the agent starts
+	LocalityIdle      time.Duration // see [datapath.Options]
+	Sizes             bpfmap.Sizes  // of the tables; [Sizes] unless given
+	Manifests         []string      // of what is there when the agent starts
 }
 
 // Agent are the parts of beeline-agent in the test process: it takes manifests from
@@ -63,7 +64,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	a.changed = sync.NewCond(&a.mu)
 	h.must("prepare the datapath", func() (err error) {
 		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
-			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP,
+			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP, LocalityIdle: opts.LocalityIdle,
 		})
 		return err
 	})

@@ -112,10 +112,30 @@ func testLeastConn(t *testing.T, c *cluster, a *agent, network string) {
 	})
 }
 
+// TestLocality: connections through a node go to one endpoint until it has more than its weight
+// of 1 and another one has none.
+func TestLocality(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) }, "--algorithm", "lblc")
+	for _, network := range networks {
+		active, server := make([]int, len(everywhere)), -1
+		for i := range 2 * len(everywhere) {
+			_, hello := connect(t, c.client, network, nodePort(network, 1))
+			at := slices.IndexFunc(everywhere, func(e endpoint) bool { return e.server() == hello.name })
+			moves := server < 0 || active[server] > 1 && slices.Min(active) == 0
+			if at < 0 || moves && active[at] > 0 || !moves && at != server {
+				t.Fatalf("%s: with %v active and server %d connection %d reached %s", network, active, server, i, hello.name)
+			}
+			active[at]++
+			server = at
+		}
+	}
+}
+
 // newLeastConnBench makes a bench whose Service has two backends and the algorithm lc.
-func newLeastConnBench(t *testing.T) (*bench, map[byte][]netip.Addr) {
+func newLeastConnBench(t *testing.T, sizes bpfmap.Sizes) (*bench, map[byte][]netip.Addr) {
 	t.Helper()
-	b := newBenchWith(t, datapath.Constants{})
+	b := newBenchSized(t, sizes, datapath.Constants{})
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	service := lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`)
 	service = strings.Replace(service, "namespace: default}", `namespace: default, annotations: {service.beeline.io/algorithm: lc}}`, 1)
@@ -138,7 +158,7 @@ func (b *bench) active(t *testing.T, protocol byte, backends []netip.Addr) (sum 
 // of a former one.
 func TestProgramActive(t *testing.T) {
 	t.Parallel()
-	b, backends := newLeastConnBench(t)
+	b, backends := newLeastConnBench(t, lab.Sizes)
 	for _, family := range []byte{4, 6} {
 		want := func(what string, n int) {
 			t.Helper()
@@ -168,4 +188,27 @@ func TestProgramActive(t *testing.T) {
 			want("a RST", 0)
 		}
 	}
+}
+
+// TestActiveEvicted: after a walk, connections that a full table has evicted are not active, and
+// all that are in it are, those of the overflow table among them.
+func TestActiveEvicted(t *testing.T) {
+	t.Parallel()
+	sizes := lab.Sizes
+	sizes.Flows = 1 << 10
+	b, backends := newLeastConnBench(t, sizes)
+	begun := 8 * b.maps.MaxFlows()
+	for i := range begun {
+		f := frame{from: flowClient(i), to: virtual[4], protocol: unix.IPPROTO_TCP, flags: flagSYN, seq: 1000}
+		b.run(t, "bl_ingress", f.bytes())
+	}
+	if got := b.active(t, unix.IPPROTO_TCP, backends[4]); got != begun {
+		t.Errorf("%d active connections before a walk, want the %d that have begun", got, begun)
+	}
+	w := b.watchFlows(t)
+	lab.Eventually(t, "as many connections are active as are in the tables", func() bool {
+		walk := w.walk(t)
+		left := walk.Flows - walk.Expired
+		return left < begun/2 && b.active(t, unix.IPPROTO_TCP, backends[4]) == left
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,11 @@ var wantedModules = []string{
 	"nf_tables", "nf_conntrack", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",
+}
+
+// ipvsModules are loaded likewise where a kernel has them: TestIPVS compares Beeline with IPVS.
+var ipvsModules = []string{
+	"ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sed", "ip_vs_nq", "ip_vs_lblc", "ip_vs_lblcr",
 }
 
 // module is a kernel module as the kernel loads it.
@@ -42,7 +48,11 @@ func modulesOf(ctx context.Context, img *image) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range wantedModules {
+	wanted := slices.Clone(wantedModules)
+	if index.has(ipvsModules...) {
+		wanted = append(wanted, ipvsModules...)
+	}
+	for _, name := range wanted {
 		if err := index.load(ctx, name); err != nil {
 			return nil, fmt.Errorf("kernel %s: module %s: %w", img.release, name, err)
 		}
@@ -81,6 +91,11 @@ func readModules(dir string) (*moduleIndex, error) {
 func moduleName(path string) (name string, ok bool) {
 	name, _, ok = strings.Cut(filepath.Base(path), ".ko")
 	return strings.ReplaceAll(name, "-", "_"), ok
+}
+
+// has reports whether the kernel has all of some modules.
+func (m *moduleIndex) has(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !m.builtin[name] && m.files[name] == "" })
 }
 
 // load adds a module to the order, after those it depends on.

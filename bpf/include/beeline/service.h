@@ -7,7 +7,7 @@
 
 #include <beeline/frontend.h>
 #include <beeline/hash.h>
-#include <beeline/opt/least_conn.h>
+#include <beeline/opt/locality.h>
 #include <beeline/table.h>
 
 #define BL_NSEC_PER_SEC 1000000000ULL
@@ -113,8 +113,8 @@ static __always_inline struct bl_choice bl_service_select(const struct bl_servic
 
 	if (unlikely(bl_algorithm_counts(service->algorithm)) &&
 	    bl_set_kind(set) == BL_SET_BACKENDS) {
-		choice.counted = bl_least_select(set, service->algorithm, bl_client_active(), hash,
-						 &choice.ref);
+		choice.counted = bl_active_select(set, service->algorithm, bl_client_active(), hash,
+						  &choice.ref);
 		choice.backend = bl_backend_lookup(choice.ref.id);
 		if (choice.backend)
 			return choice;

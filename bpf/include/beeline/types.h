@@ -117,6 +117,8 @@ enum bl_algorithm {
 	BL_ALGORITHM_WEIGHTED_LEAST_CONN, /* the fewest for the weight */
 	BL_ALGORITHM_SHORTEST_DELAY, /* likewise, the new connection among them */
 	BL_ALGORITHM_NEVER_QUEUE, /* an idle backend; else as by BL_ALGORITHM_SHORTEST_DELAY */
+	BL_ALGORITHM_LOCALITY, /* the same backend until it is overloaded */
+	BL_ALGORITHM_LOCALITY_REPLICATED, /* likewise, of several that become more and less */
 };
 
 /* How a packet reaches a backend on another node. */
@@ -223,7 +225,12 @@ enum bl_active_kind {
 struct bl_active_entry {
 	__u64 word[BL_ACTIVE_KINDS];
 	__u32 begun; /* flows that were counted or about to be, ever; wraps */
-	__u32 pad[3];
+	__u32 server; /* the generation of which @served is */
+	/*
+	 * CLOCK_MONOTONIC, ns; 0 is never. When BL_ALGORITHM_LOCALITY has chosen the backend
+	 * last, or it has become one of the servers of BL_ALGORITHM_LOCALITY_REPLICATED.
+	 */
+	__u64 served;
 };
 _Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
 

@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 	bpffs := newDatapath(t)
 	for _, args := range []string{
 		"service list", "service list -o wide", "service list -n shop", "service list -n nowhere",
-		"service list -n kube-system -o json", "service list -n kube-system -o yaml", "service list -n nowhere -o json",
+		"service list -n kube-system -o json", "service list -n kube-system -o yaml", "service list -n nowhere -o json", "service list -o ipvsadm", "service show shop/web -o ipvsadm",
 		"service show shop/web", "service show shop/web -o wide", "service show shop/web -o json", "service show shop/web -o yaml",
 		"service show shop/empty", "service show shop/agent", "service show shop/late", "service show shop/late -o json", "service show dns -n kube-system",
 		"service show kube-system/busy", "service show kube-system/busy -o wide", "service show kube-system/busy -o json",

@@ -28,9 +28,12 @@ var formats = []string{string(formatTable), string(formatWide), string(formatJSO
 func (f *format) String() string { return string(*f) }
 
 // Set parses the flag.
-func (f *format) Set(s string) error {
-	if !slices.Contains(formats, s) {
-		return fmt.Errorf("must be one of %s", strings.Join(formats, ", "))
+func (f *format) Set(s string) error { return f.set(s, formats) }
+
+// set parses one of some formats.
+func (f *format) set(s string, allowed []string) error {
+	if !slices.Contains(allowed, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
 	}
 	*f = format(s)
 	return nil

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,10 +34,17 @@ func (c *command) serviceList() *cobra.Command {
 				return err
 			}
 			services = inNamespace(c, services, func(s inspect.Service) string { return s.Namespace })
+			if c.format == formatIPVSAdm {
+				_, err := io.WriteString(c.Out, virtualServers(services))
+				return err
+			}
 			return c.print(services, func(wide bool) string { return serviceTable(services, wide) })
 		},
 	}
 	c.addNamespaceFlag(cmd, "list this namespace only")
+	cmd.Flags().VarP(serviceFormat{&c.format}, "output", "o", "how to print: "+strings.Join(serviceFormats, ", ")+
+		" (as ipvsadm -Ln: - is what is not counted)")
+	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(serviceFormats, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

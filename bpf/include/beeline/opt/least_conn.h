@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The algorithms that go by active connections: lc, wlc, sed and nq of IPVS.
+ * The backend with the least load by active connections: lc, wlc, sed and nq of IPVS.
  */
 #pragma once
 
@@ -38,6 +38,15 @@ static __always_inline __u64 bl_either(__u64 mask, __u64 set, __u64 clear)
 	return (set & mask) | (clear & ~mask);
 }
 
+/*
+ * 1 for a mask of all bits, else 0. With `mask & 1` newer verifiers would follow both: they do
+ * where a constant meets a mask.
+ */
+static __always_inline __u64 bl_one(__u64 mask)
+{
+	return mask >> 63;
+}
+
 /* A backend with what decides whether it is chosen. */
 struct bl_least {
 	__u32 generation;
@@ -54,35 +63,41 @@ static __always_inline struct bl_least bl_least_look(const struct bl_backend_ent
 
 	least.load = ((__u32)sockets & bl_same(sockets >> 32, least.generation)) +
 		     ((__u32)flows & bl_same(flows >> 32, least.generation));
-	least.load += (bl_same(algorithm, BL_ALGORITHM_SHORTEST_DELAY) |
-		       (bl_same(algorithm, BL_ALGORITHM_NEVER_QUEUE) & bl_below(0, least.load))) &
-		      1;
+	least.load +=
+		bl_one(bl_same(algorithm, BL_ALGORITHM_SHORTEST_DELAY) |
+		       (bl_same(algorithm, BL_ALGORITHM_NEVER_QUEUE) & bl_below(0, least.load)));
 	least.load |= none;
-	least.weight =
-		bl_either(none | bl_same(algorithm, BL_ALGORITHM_LEAST_CONN), 1, least.weight);
+	none |= bl_same(algorithm, BL_ALGORITHM_LEAST_CONN);
+	least.weight = (least.weight & ~none) | bl_one(none);
 	return least;
+}
+
+/* The slot of @set that is looked at @index after the first; @place as of bl_least_find. */
+static __always_inline const __u32 *bl_least_slot(__u64 set, __u32 place, __u32 index)
+{
+	__u64 slot = (place * (__u64)bl_set_count(set) >> 32) + index;
+
+	slot -= bl_set_count(set) & ~bl_below(slot, bl_set_count(set));
+	return bl_slot_lookup(bl_set_first(set) + slot);
 }
 
 /*
  * Find the backend of @set with the least load: its id, and its load in the upper half of the
  * word. The load is ~0 when there is none. Of several that are as good, each is found by its
- * weight. @hash is a number spread over 32 bits.
+ * weight. @hash is a number spread over 32 bits, and so is @place, where the search starts.
  */
-__noinline __u64 bl_least_find(__u64 set, __u32 algorithm, __u32 hash)
+__noinline __u64 bl_least_find(__u64 set, __u32 algorithm, __u32 place, __u32 hash)
 {
-	__u32 start = (__u64)hash * bl_set_count(set) >> 32;
 	__u32 best = ~0U, load = ~0U, weight = 1, tied = 0;
 	const struct bl_backend_entry *backend;
 	struct bl_active_entry *active;
-	__u64 slot, mine, least, take;
+	__u64 mine, least, take;
 	struct bl_least at;
 	const __u32 *id;
 
 	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++) {
 		barrier_var(set); /* what follows from it would take room on the stack */
-		slot = (__u64)start + i;
-		slot -= bl_set_count(set) & ~bl_below(slot, bl_set_count(set));
-		id = bl_slot_lookup(bl_set_first(set) + slot);
+		id = bl_least_slot(set, place, i);
 		active = id ? bl_active_lookup(*id) : NULL;
 		backend = active ? bl_backend_lookup(*id) : NULL;
 		if (!backend)
@@ -123,35 +138,4 @@ __noinline __u64 bl_least_take(__u64 found, __u32 algorithm, enum bl_active_kind
 			    at.generation))
 		return ~0ULL;
 	return (__u64)at.generation << 32 | (__u32)found;
-}
-
-/*
- * Choose the backend of @set with the least load and count a connection of @kind there, in one
- * step: its load is still the one that it was chosen by. @hash is a number spread over 32 bits.
- *
- * When other CPUs change that again and again, the last one is chosen. False, and nothing is
- * counted, when there is none.
- */
-static __always_inline bool bl_least_select(__u64 set, __u32 algorithm, enum bl_active_kind kind,
-					    __u32 hash, struct bl_backend_ref *ref)
-{
-	const struct bl_backend_entry *backend;
-	__u64 found, taken;
-
-	for (int try = 0; try < BL_LEAST_TRIES; try++) {
-		found = bl_least_find(set, algorithm, hash);
-		if (found >> 32 == ~0U)
-			return false;
-		taken = bl_least_take(found, algorithm, kind);
-		ref->id = taken;
-		ref->generation = taken >> 32;
-		if (taken != ~0ULL)
-			return true;
-	}
-	backend = bl_backend_lookup(found);
-	if (!backend)
-		return false;
-	ref->id = found;
-	ref->generation = backend->generation;
-	return bl_active_add(ref->id, ref->generation, kind);
 }

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// compared are the algorithms whose connect() is compared, the first with the others.
+var compared = []model.Algorithm{model.Random, model.LeastConn, model.WeightedLeastConn, model.Locality}
+
+// measureAlgorithms measures the thread CPU time of connect() on a UDP socket that is connected
+// before, so that one connection ends and one begins. The Services differ in nothing but their
+// algorithm.
+func measureAlgorithms(ctx context.Context, box *sandbox) ([]samples, error) {
+	l := load{services: 2 * len(compared), endpoints: destinations, protocol: model.UDP, algorithms: compared}
+	groups, err := servedGroups(ctx, box, l, beeline)
+	if err != nil {
+		return nil, err
+	}
+	if err := addUplink(); err != nil {
+		return nil, err
+	}
+	return measureFamilies(func(s samples, family model.Family) error {
+		var list []contestant
+		for i, algorithm := range compared {
+			// Service 0 has session affinity.
+			v := &variant{name: algorithm.String(), group: beeline, targets: toService(l, len(compared)+i, family)}
+			if err := v.openUDP(groups, family); err != nil {
+				return err
+			}
+			defer unix.Close(int(v.fd))
+			list = append(list, contestant{v.name, v.reuse})
+		}
+		return interleave(ctx, connectRounds, list, func(t measured) {
+			for _, algorithm := range compared[1:] {
+				s.add(of("algorithm/"+algorithm.String(), family), t[algorithm.String()]-t[compared[0].String()])
+			}
+		})
+	})
+}

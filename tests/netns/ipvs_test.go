@@ -1,0 +1,206 @@
+package netns_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// virtual are the addresses of IPVS's virtual servers, which are no Services.
+var virtual = map[string]netip.AddrPort{"tcp4": ap("10.97.0.1:80"), "tcp6": ap("[fd97::1]:80")}
+
+// director is IPVS in a namespace, with one virtual server.
+type director struct {
+	t       *testing.T
+	handle  *ipvs.Handle
+	service *ipvs.Service
+}
+
+// newDirector skips the test where the kernel has no IPVS.
+func newDirector(t *testing.T, h *lab.Host) *director {
+	t.Helper()
+	d := &director{t: t}
+	err := h.Thread(func() (err error) {
+		if _, err := os.Stat("/proc/thread-self/net/ip_vs"); err != nil {
+			return err
+		}
+		d.handle, err = ipvs.New("")
+		return err
+	})
+	if os.IsNotExist(err) {
+		t.Skip("this kernel has no IPVS: make test-kernels boots one that has")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.handle.Close)
+	for _, to := range virtual {
+		h.AddAddr("lo", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String())
+	}
+	return d
+}
+
+// serve replaces the virtual server.
+func (d *director) serve(network, scheduler string, weights []int, backends []netip.Addr) {
+	d.t.Helper()
+	family, mask := uint16(unix.AF_INET), uint32(0xffffffff)
+	if strings.HasSuffix(network, "6") {
+		family, mask = unix.AF_INET6, 128
+	}
+	if d.service != nil {
+		d.must(d.handle.DelService(d.service))
+	}
+	to := virtual[network]
+	d.service = &ipvs.Service{Address: to.Addr().AsSlice(), Port: to.Port(), Protocol: unix.IPPROTO_TCP,
+		SchedName: scheduler, AddressFamily: family, Netmask: mask}
+	d.must(d.handle.NewService(d.service))
+	for i, b := range backends {
+		d.must(d.handle.NewDestination(d.service, &ipvs.Destination{Address: b.AsSlice(), Port: lab.BackendPort,
+			Weight: weights[i], AddressFamily: family, ConnectionFlags: ipvs.ConnectionFlagMasq}))
+	}
+}
+
+func (d *director) must(err error) {
+	d.t.Helper()
+	if err != nil {
+		d.t.Fatal("ipvs: ", err)
+	}
+}
+
+// active returns the active connections that IPVS has counted.
+func (d *director) active(backends []netip.Addr) []int {
+	d.t.Helper()
+	list, err := d.handle.GetDestinations(d.service)
+	d.must(err)
+	counts := make([]int, len(backends))
+	for _, to := range list {
+		addr, _ := netip.AddrFromSlice(to.Address)
+		counts[slices.Index(backends, addr.Unmap())] = to.ActiveConnections
+	}
+	return counts
+}
+
+// side is one of the two that are compared.
+type side struct {
+	name   string
+	from   *lab.Namespace
+	to     netip.AddrPort
+	active func() []int
+	state  servers
+	open   []held
+}
+
+// allowed returns the backends that IPVS's algorithm has for the next connection.
+func (s *side) allowed() []int {
+	if slices.Contains(locality, s.state.algorithm) {
+		return s.state.next()
+	}
+	return leastLoaded(s.state.algorithm, s.state.active, s.state.weights)
+}
+
+// connect makes a connection and fails when it reaches another backend.
+func (s *side) connect(t *testing.T, network string, backends []netip.Addr) {
+	t.Helper()
+	allowed := s.allowed()
+	c := hold(t, s.from, network, s.to, backends)
+	if !slices.Contains(allowed, c.backend) {
+		t.Fatalf("%s, %s, %s: with servers %v and %v active of weights %v a connection reached %d, want one of %v",
+			s.name, s.state.algorithm, network, s.state.list, s.state.active, s.state.weights, c.backend, allowed)
+	}
+	s.state.choose(c.backend)
+	s.open = append(s.open, c)
+}
+
+// end closes a connection and waits until it is no longer active.
+func (s *side) end(t *testing.T, i int) {
+	t.Helper()
+	s.open[i].socket.Close()
+	s.state.active[s.open[i].backend]--
+	s.open = slices.Delete(s.open, i, i+1)
+	lab.Eventually(t, fmt.Sprintf("%s counts %v", s.name, s.state.active), func() bool { return slices.Equal(s.active(), s.state.active) })
+}
+
+// TestIPVS: the same connections, made and ended in the same order, go where the algorithm has
+// them through the kernel's IPVS and through Beeline; what stays open is shared alike.
+func TestIPVS(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	d := newDirector(t, h)
+	weights := []int{1, 4, 0, 2, 1, 7}
+	for _, algorithm := range append(slices.Clone(leastConn), locality...) {
+		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), spread(algorithm, ""))...)
+		for _, service := range spreadTo[:2] {
+			network := service.network
+			backends := backendsOf(network, len(weights))
+			d.serve(network, algorithm, weights, backends)
+			state := func() servers {
+				return servers{algorithm: algorithm, active: make([]int, len(weights)), weights: weights}
+			}
+			sides := []*side{
+				{name: "IPVS", from: h.Pod, to: virtual[network], state: state(), active: func() []int { return d.active(backends) }},
+				{name: "Beeline", from: h.Namespace, to: service.to, state: state(), active: func() []int { return activeSockets(t, a, protocolOf(network), backends) }},
+			}
+			// An inactive connection weighs a 256th in IPVS: 10 of them change no choice.
+			for ends := 0; len(sides[0].open) < 24; {
+				for _, s := range sides {
+					s.connect(t, network, backends)
+				}
+				if n := len(sides[0].open); ends < 10 && n > 3 && rand.IntN(2) == 0 {
+					ends++
+					at := rand.IntN(n)
+					for _, s := range sides {
+						s.end(t, at)
+					}
+				}
+			}
+			for i, n := range sides[0].state.active {
+				if m := sides[1].state.active[i]; !slices.Contains(locality, algorithm) && (n-m > 1 || m-n > 1) {
+					t.Errorf("%s, %s: IPVS has %v active, Beeline %v", algorithm, network, sides[0].state.active, sides[1].state.active)
+					break
+				}
+			}
+			for _, s := range sides {
+				for _, c := range s.open {
+					c.socket.Close()
+				}
+			}
+			wantActive(t, a, network, backends, make([]int, len(weights)))
+		}
+	}
+}
+
+// TestIPVSTurns: a cycle of rr and wrr has each backend as often as IPVS's.
+func TestIPVSTurns(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	d := newDirector(t, h)
+	weights, backends := []int{1, 4, 0, 2, 1, 7}, backends4(6)
+	for algorithm, cycle := range map[string]int{"rr": 5, "wrr": 15} {
+		a.Apply(append(weighted(weights, backends), spread(algorithm, ""))...)
+		d.serve("tcp4", algorithm, weights, backends)
+		var shares [2][]int
+		for i, from := range []*lab.Namespace{h.Pod, h.Namespace} {
+			to := []netip.AddrPort{virtual["tcp4"], spreadTo[0].to}[i]
+			list, err := sequence(from, "tcp4", to, backends, 2*cycle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shares[i] = make([]int, len(weights))
+			for _, backend := range list {
+				shares[i][backend]++
+			}
+		}
+		if !slices.Equal(shares[0], shares[1]) {
+			t.Errorf("%s: in two cycles IPVS chose %v, Beeline %v", algorithm, shares[0], shares[1])
+		}
+	}
+}
