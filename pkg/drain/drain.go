@@ -19,6 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
@@ -48,7 +49,7 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := leaveTunnel(ctx, held.Maps); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
 	}
-	if err := held.Maps.ForgetFrontends(); err != nil {
+	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
 		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
 	}
 	flows := flow.New(flow.Options{

@@ -15,9 +15,11 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -62,12 +64,13 @@ func tcpPacket(src, dst netip.AddrPort, flags byte) []byte {
 func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	t.Helper()
 	const service, backend = 3, 5
+	services := servicetest.Open(t, m)
 	must(t,
-		m.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
-		m.PutSlots(0, []uint32{backend}),
-		m.PutServiceName(service, maptest.ServiceName("a", model.IPv4)),
-		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
-		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
+		services.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
+		services.PutSlots(0, []uint32{backend}),
+		services.PutServiceName(service, maptest.ServiceName("a", model.IPv4)),
+		services.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
+		services.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
 	must(t, devicemap.New(m).SetMACs(map[int]devicemap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := datapath.Constants{TunnelPort: 6091, TunnelClamp: true}
@@ -447,7 +450,7 @@ func TestFlowTunnel(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	must(t, devicemap.New(m).Put(devicemap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))
 	node := tables.Node{Addr: netip.MustParseAddr("192.0.2.33"), Name: "far"}
-	must(t, m.PutNode(3, node))
+	must(t, nodemap.NewStore(m).PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
 		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(bpf.SockBlFlowBitsBL_FLOW_TUNNEL))

@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -62,7 +63,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
 	d.collectNodes(ch)
-	names := d.maps.ServiceNames()
+	names := servicemap.New(d.maps).ServiceNames()
 	d.collectExhausted(ch, names)
 	end := uint32(0)
 	for id := range names {

@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/setup"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
@@ -167,7 +168,7 @@ const leastTunnelMTU = 1280 + 88
 
 // tunnel looks at the devices by which packets go in the tunnel.
 func (m *machine) tunnel() error {
-	have, err := m.maps.Snapshot()
+	have, err := servicemap.New(m.maps).Snapshot()
 	if err != nil || m.settings == nil || m.settings.TunnelPort == 0 || len(have.Nodes) == 0 {
 		return err
 	}

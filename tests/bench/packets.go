@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -167,8 +168,12 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 		return nil, 0, err
 	}
 	b = &packetBench{maps: maps, node: map[model.Family]netip.Addr{model.IPv4: uplinkAddr4, model.IPv6: uplinkAddr6}}
+	services, err := servicemap.Open(maps)
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, addr := range b.node {
-		if err := maps.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
+		if err := services.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -193,7 +198,7 @@ func packetUplink() (netlink.Link, error) {
 
 // flowMemory measures the kernel memory that both entries of a flow take.
 func (b *packetBench) flowMemory(maps *bpfmap.Maps, s samples) error {
-	have, err := maps.Snapshot()
+	have, err := servicemap.New(maps).Snapshot()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -49,7 +50,7 @@ func leastLoaded(algorithm string, active, weights []int) (list []int) {
 // activeSockets returns the active connections of sockets that are counted at backends.
 func activeSockets(t *testing.T, a *lab.Agent, protocol model.Protocol, backends []netip.Addr) []int {
 	t.Helper()
-	have, err := a.Maps().Snapshot()
+	have, err := a.Services().Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func activeSockets(t *testing.T, a *lab.Agent, protocol model.Protocol, backends
 		if i < 0 || have.Names[b.Service].Port.Protocol != protocol {
 			continue
 		}
-		sockets, flows := a.Maps().Active(id, b.Generation)
+		sockets, flows := flowmap.New(a.Maps()).Active(id, b.Generation)
 		if flows != 0 {
 			t.Errorf("%s: %d connections of packets are counted", b.AddrPort, flows)
 		}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -19,7 +21,7 @@ import (
 // activeFlows returns the active connections of packets that maps count at backends.
 func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends []netip.Addr) []int {
 	t.Helper()
-	have, err := m.Snapshot()
+	have, err := servicemap.New(m).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,7 @@ func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends
 		if i < 0 || have.Names[b.Service].Port.Protocol != protocol {
 			continue
 		}
-		sockets, flows := m.Active(id, b.Generation)
+		sockets, flows := flowmap.New(m).Active(id, b.Generation)
 		if sockets != 0 {
 			t.Errorf("%s: %d sockets are counted", b.AddrPort, sockets)
 		}

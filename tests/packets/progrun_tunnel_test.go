@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -73,7 +74,7 @@ func (b *bench) serveHere(t testing.TB) {
 // node's own choices.
 func (b *bench) letIn(t testing.TB, list ...netip.AddrPort) {
 	t.Helper()
-	have, err := b.maps.Snapshot()
+	have, err := servicemap.New(b.maps).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -282,7 +283,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 	if connections != uint64(flows) {
 		t.Errorf("%d connections are counted, want %d", connections, flows)
 	}
-	have, err := b.maps.Snapshot()
+	have, err := servicemap.New(b.maps).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}

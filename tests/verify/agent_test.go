@@ -11,7 +11,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // TestMended: the agent that runs attaches again what is detached, and writes again what is changed.
@@ -54,10 +56,11 @@ func TestMendedTables(t *testing.T) {
 	reader, err := bpfmap.Open(datapath.Dir(n.BPFFS))
 	check(t, err)
 	t.Cleanup(func() { check(t, reader.Close()) })
-	have, err := reader.Snapshot()
+	have, err := servicemap.New(reader).Snapshot()
 	check(t, err)
 	// As a stranger writes, who has the maps open beside the agent.
-	k := &kernel{n.maps(), t, have}
+	m := n.maps()
+	k := &kernel{m, servicetest.Open(t, m), t, have}
 	check(t, bpfmap.Remove(k.BlFrontend, rawKey(key("10.96.0.1:80", model.TCP))))
 	k.changeRaw("10.96.0.2", changeKind)
 	k.changeRaw("10.96.0.4", changeDigest)
