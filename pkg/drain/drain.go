@@ -2,7 +2,7 @@
 //
 // At first other nodes are given the time to notice that this one no longer accepts tunnel
 // traffic, if there is a tunnel. From then on no new connection is Beeline's: the tables hold
-// no frontend, so what comes goes by and reaches the other proxy. The packets of known flows
+// no frontend, so new connections pass to the other proxy. The packets of known flows
 // are translated as before, until the last of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain

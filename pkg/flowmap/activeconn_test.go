@@ -13,8 +13,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
-// TestActiveRoom: active connections have no memory until a Service goes by them; from then on all
-// backends have a place, also those that come later. Counts outlive agents and other sizes.
+// TestActiveRoom: no memory is used for active connections until a Service's algorithm counts them;
+// from then on all backends have an entry, also those added later. Counts survive a restart and
+// another size.
 func TestActiveRoom(t *testing.T) {
 	dir := bpffs.New(t)
 	m := maptest.Load(t, dir, maptest.Small)

@@ -97,7 +97,7 @@ type Flow struct {
 	used uint32 // the program's stamp
 }
 
-// Tunnel is the direction in which the client's packets go by the tunnel between nodes.
+// Tunnel is the direction in which the client's packets use the tunnel between nodes.
 type Tunnel uint8
 
 // The directions. A flow whose packets leave by the tunnel has no reply entry, for the other

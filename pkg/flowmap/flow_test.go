@@ -197,7 +197,7 @@ func TestFlowAborted(t *testing.T) {
 	}
 }
 
-// TestExpireFlow leaves alone what came to life again since it was read.
+// TestExpireFlow does not remove a flow that was used again after it was read.
 func TestExpireFlow(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
@@ -444,8 +444,8 @@ func TestOverflow(t *testing.T) {
 	want("those that were established are gone, and the overflow", 0, share, 0)
 }
 
-// TestFlowTunnel tells in which direction flows go by the tunnel, and forgets one that leaves by it
-// and nothing else.
+// TestFlowTunnel shows in which direction flows use the tunnel, and removes one that is sent in it and
+// nothing else.
 func TestFlowTunnel(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	must(t, devicemap.New(m).Put(devicemap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))

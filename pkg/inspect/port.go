@@ -109,7 +109,7 @@ type Backend struct {
 	// Generation tells users of the same id apart: references to a
 	// backend is void when it has changed.
 	Generation uint32 `json:"generation"`
-	// Active are its active connections; nil where the algorithm does not go by them.
+	// Active are its active connections; nil where the algorithm does not count them.
 	Active *Active `json:"active,omitempty"`
 }
 

@@ -95,7 +95,7 @@ func (m *machine) forwarding() error {
 	return errors.Join(errs...)
 }
 
-// strict is the value of rp_filter that drops what comes in by another device than the way back
+// strict is the value of rp_filter that drops packets from another device than the reverse path's
 // leaves by.
 const strict = 1
 

@@ -339,7 +339,7 @@ func (b *packetBench) establish(client, to netip.AddrPort) (flow, reply frame, e
 	return newTCP(client, to, tcpACK), newTCP(backend, source, tcpACK), nil
 }
 
-// tunnel returns a run whose packets are of a known flow and go by the tunnel.
+// tunnel returns a run whose packets are of a known flow and are sent in the tunnel.
 func (b *packetBench) tunnel(family model.Family) (run, error) {
 	client, to := outsider(family), netip.AddrPortFrom(b.node[family], tunnelNodePort)
 	r := run{program: b.ingress, packet: newTCP(client, to, tcpSYN), verdict: b.sends}
@@ -369,7 +369,7 @@ func (b *packetBench) floor(packet frame) (run, error) {
 	return r, err
 }
 
-// floorEntry returns what makes the floor turn a packet round.
+// floorEntry returns the entry by which the baseline program sends a packet back.
 func floorEntry(packet frame) (key packetsBlFlowKey, rewrite packetsBlBenchRewrite) {
 	from, to := packet.source(), packet.destination()
 	key.SrcPort, key.DstPort, key.Proto = bigEndian(from.Port()), bigEndian(to.Port()), uint8(model.TCP)

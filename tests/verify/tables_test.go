@@ -115,7 +115,7 @@ func frontendDamages() []damage {
 	}
 }
 
-// changeRaw changes the entries of frontends of an address as nobody but a stranger would.
+// changeRaw changes the entries of an address's frontends behind the agent's back.
 func (k *kernel) changeRaw(at string, change func(*bpf.SockBlFrontendEntry)) {
 	k.t.Helper()
 	changed := make(map[bpf.SockBlFrontendKey]bpf.SockBlFrontendEntry)

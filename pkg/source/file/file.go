@@ -320,7 +320,7 @@ func (s *Source) update(m *manifest, raw []byte, err error) bool {
 	return true
 }
 
-// text returns the text of a content; nil when nobody has it any more.
+// text returns the text of a content; nil when it is in use no more.
 func (s *Source) text(name string, c *content) []byte {
 	if raw, err := s.folder.read(name); err == nil && digestOf(raw) == c.digest {
 		return raw

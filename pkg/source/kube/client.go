@@ -65,7 +65,7 @@ func newClients(o Options) (*clients, error) {
 	return c, nil
 }
 
-// clientConfig returns o's way to the API server, with content types, rate limits and
+// clientConfig returns the client configuration for o's API server, with content types, rate limits and
 // the agent's name set.
 func clientConfig(o Options) (*rest.Config, error) {
 	c, err := serverConfig(o)
