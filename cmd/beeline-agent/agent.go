@@ -176,7 +176,7 @@ func (a *agent) connectReconciler() error {
 	entries := tables.Restore(services, have)
 	entries.SetBounds(c.Bounds)
 	o := setup.Reconcile(c)
-	o.Faults = tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
+	o.Faults = reportFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
 	o.Failed = a.failed
 	o.Complete = a.attach
 	o.Waiting = statusmap.New(maps).SetWaiting

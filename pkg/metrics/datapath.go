@@ -37,7 +37,7 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
 			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 		nodes: prometheus.NewDesc("beeline_nodes",
-			"Other nodes of the cluster by what they have answered; tunnel traffic goes to those that accept it. None while nobody asks for direct server return.", []string{"answer"}, nil),
+			"Other nodes of the cluster by what they have answered; tunnel traffic goes to those that accept it. None while no Service asks for direct server return.", []string{"answer"}, nil),
 		exhausted: prometheus.NewDesc("beeline_source_ports_exhausted_total",
 			"Connections to the endpoint on another node that were dropped because all source ports of this node towards it were in use.",
 			[]string{"namespace", "service", "endpoint", "protocol"}, nil),

@@ -130,8 +130,8 @@ func TestEndpointGone(t *testing.T) {
 	}
 }
 
-// TestSenderIsTold: a sender that reads no replies gets an error, too.
-func TestSenderIsTold(t *testing.T) {
+// TestSenderGetsError: a sender that reads no replies gets an error, too.
+func TestSenderGetsError(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Populate()

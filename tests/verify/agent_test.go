@@ -45,7 +45,7 @@ func TestMended(t *testing.T) {
 		return problems == 0
 	})
 	lab.Eventually(t, "the log tells", func() bool {
-		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device is not served any more as it was")
+		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device has lost programs or entries")
 	})
 }
 
@@ -81,7 +81,7 @@ func TestMendedTables(t *testing.T) {
 	check(t, k.DeleteServiceCIDR(prefix("10.96.0.0/16")))
 	k.Entries.Aggregate.Mask4 = 0
 	lab.Eventually(t, "the agent has told of what it has written again", func() bool {
-		return contains(n.Standalone.Output(), "An entry of the tables was not as written", "More entries")
+		return contains(n.Standalone.Output(), "An entry of the tables was changed by another program", "More entries")
 	})
 	lab.Eventually(t, "nothing is found", func() bool {
 		r := n.check(t, time.Millisecond)

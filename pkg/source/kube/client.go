@@ -110,7 +110,7 @@ func serverConfig(o Options) (*rest.Config, error) {
 	case o.Master != "" && errors.Is(err, rest.ErrNotInCluster):
 		return &rest.Config{Host: o.Master}, nil
 	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, errors.New("no way to the api server: give a kubeconfig or a master URL, or run in a pod with a service account")
+		return nil, errors.New("no API server configured: give a kubeconfig or a master URL, or run in a pod with a service account")
 	}
 	return nil, fmt.Errorf("service account of this pod: %w", err)
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The algorithms that go by active connections: lc, wlc, sed and nq of IPVS.
+ * The algorithms that count active connections: lc, wlc, sed and nq of IPVS.
  */
 #pragma once
 
