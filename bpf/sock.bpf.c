@@ -558,7 +558,7 @@ static __always_inline bool bl_udp_release(struct bpf_sock *ctx)
 	return true;
 }
 
-/* The last descriptor of a socket is closed: nobody has to know of it any more. */
+/* The last descriptor of a socket is closed: its entries are removed. */
 SEC("cgroup/sock_release")
 int bl_release(struct bpf_sock *ctx)
 {

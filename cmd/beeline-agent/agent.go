@@ -165,17 +165,18 @@ func (a *agent) connect() (err error) {
 // connectReconciler makes the control loop, which begins with the content of the tables.
 func (a *agent) connectReconciler() error {
 	c, maps := a.config, a.datapath.Maps()
-	have, err := maps.Snapshot()
+	services := a.datapath.Services()
+	have, err := services.Snapshot()
 	if err != nil {
 		return err
 	}
 	if err := statusmap.New(maps).ForgetUnapplied(); err != nil {
 		return err
 	}
-	entries := tables.Restore(maps, have)
+	entries := tables.Restore(services, have)
 	entries.SetBounds(c.Bounds)
 	o := setup.Reconcile(c)
-	o.Faults = tellFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
+	o.Faults = reportFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
 	o.Failed = a.failed
 	o.Complete = a.attach
 	o.Waiting = statusmap.New(maps).SetWaiting
@@ -189,7 +190,7 @@ func (a *agent) connectReconciler() error {
 	if c.Beeline.Manifests == "" {
 		o.FollowNodes = func() { a.source.FollowNodes() }
 	}
-	a.reconciler = reconcile.New(entries, maps, o)
+	a.reconciler = reconcile.New(entries, services, o)
 	a.registry.MustRegister(metrics.NewQueue(a.reconciler.Queue))
 	if addrs, err := host.Addresses(); err == nil {
 		a.reconciler.SetLocalAddresses(addrs)
@@ -239,7 +240,7 @@ func (a *agent) failed(service model.Name, f *reconcile.Failure) {
 
 // serves reports whether an endpoint serves the Service of an id.
 func (a *agent) serves(service uint32, endpoint netip.AddrPort) bool {
-	name, ok := a.datapath.Maps().ServiceName(service)
+	name, ok := a.datapath.Services().ServiceName(service)
 	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 

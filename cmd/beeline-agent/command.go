@@ -85,20 +85,20 @@ func newCommand(out io.Writer) *cobra.Command {
 			return drainAndCleanup(cmd.Context(), out, s)
 		}
 		if writeTo != "" {
-			tellIgnored(c)
+			logIgnored(c)
 			return c.Write(writeTo)
 		}
 		if err := logsapi.ValidateAndApply(&c.KubeProxy.Logging, nil); err != nil {
 			return err
 		}
-		tellIgnored(c)
+		logIgnored(c)
 		return serve(cmd.Context(), s)
 	}
 	return cmd
 }
 
-// tellIgnored logs what of kube-proxy's configuration has no effect.
-func tellIgnored(c *config.Config) {
+// logIgnored logs what of kube-proxy's configuration has no effect.
+func logIgnored(c *config.Config) {
 	_, unknown := c.Unknown()
 	for _, err := range unknown {
 		klog.Warningf("%v: of another version of kube-proxy, or mistyped; it has no effect", err)

@@ -6,12 +6,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// tellFaults returns what logs and counts the settings of Services that are wrong, and
+// reportFaults returns what logs and counts the settings of Services that are wrong, and
 // makes an event on the Service of each.
 //
 // known reports whether a former agent of this version has told of what is found now. So a
 // restart makes no events.
-func tellFaults(faults *metrics.Faults, record event.Recorder, known func() bool) func(model.Name, []model.Fault) {
+func reportFaults(faults *metrics.Faults, record event.Recorder, known func() bool) func(model.Name, []model.Fault) {
 	return func(service model.Name, list []model.Fault) {
 		faults.Observe(service, list)
 		if known() {

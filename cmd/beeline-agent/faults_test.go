@@ -15,7 +15,7 @@ func TestFaultEvents(t *testing.T) {
 	var got []event.Event
 	known := true
 	record := func(e event.Event) { got = append(got, e) }
-	tell := tellFaults(metrics.NewFaults(prometheus.NewRegistry()), record, func() bool { return known })
+	tell := reportFaults(metrics.NewFaults(prometheus.NewRegistry()), record, func() bool { return known })
 	web := model.Name{Namespace: "shop", Name: "web"}
 	tell(web, []model.Fault{{Setting: "service.beeline.io/algorithm", Reason: "told by the former agent"}})
 	known = false

@@ -19,7 +19,7 @@ import (
 func tuneHost(c *config.Settings) {
 	score := strconv.Itoa(int(*c.KubeProxy.OOMScoreAdj))
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(score), 0); err != nil {
-		klog.InfoS("OOM score stays as it is", "wanted", score, "err", err)
+		klog.InfoS("OOM score could not be set", "wanted", score, "err", err)
 	}
 	if c.Netfilter == (conntrack.Settings{}) {
 		return
@@ -32,7 +32,7 @@ func tuneHost(c *config.Settings) {
 	case errors.Is(err, conntrack.ErrNotLoaded):
 		klog.V(2).InfoS("Connection tracking is not loaded, nothing to set")
 	case err != nil:
-		klog.InfoS("Connection tracking stays as it is in part", "err", err)
+		klog.InfoS("Some settings of connection tracking could not be changed", "err", err)
 	}
 }
 

@@ -20,10 +20,10 @@ func (a *agent) checked(c reconcile.Checked) {
 	a.findings.Tables(len(c.Found))
 	for i, d := range c.Found {
 		if i == mostLogged {
-			klog.InfoS("More entries of the tables were not as written", "entries", len(c.Found)-i)
+			klog.InfoS("More entries of the tables were changed", "entries", len(c.Found)-i)
 			break
 		}
-		klog.InfoS("An entry of the tables was not as written, somebody else has changed it; writing it again",
+		klog.InfoS("An entry of the tables was changed by another program; writing it again",
 			"entry", d.Text, "service", d.Service)
 	}
 	if c.Err != nil {

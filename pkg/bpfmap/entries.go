@@ -18,7 +18,7 @@ type Entries struct {
 	Agent      *bpf.SockBlAgentEntry
 	Aggregate  *bpf.SockBlAggregateEntry
 	Filter     *bpf.SockBlFilterEntry
-	Node       *[maxNodes]bpf.SockBlNodeEntry // see [Maps.ChangeNodes]
+	Node       *[bpf.SockBlNodeLimitBL_NODE_MAX]bpf.SockBlNodeEntry // see NodeMu
 	Secret     *bpf.SockBlSecretEntry
 	SourcePort *bpf.SockBlSourcePortEntry
 	// SourceShare is written by the programs, too.

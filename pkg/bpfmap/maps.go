@@ -83,29 +83,31 @@ var sized = map[string]sizing{
 // fixed.
 func Setting(mapName string) string { return sized[mapName].setting }
 
-// Maps are the tables in the kernel. They implement [tables.Store].
+// Growable are the tables that grow with the Services.
+type Growable struct {
+	Service     *Table[bpf.SockBlServiceEntry]
+	ServiceName *Table[bpf.SockBlServiceNameEntry]
+	Backend     *Table[bpf.SockBlBackendEntry]
+	Slot        *Table[uint32]
+	// Active can be written also when the others were opened for reading: who removes flows
+	// counts them there.
+	Active *Table[bpf.SockBlActiveEntry]
+}
+
+// Maps are the tables in the kernel. What is in memory is gone after [Maps.Close].
 type Maps struct {
 	bpf.SockMaps
 	AgentMaps
-	// Entries are gone after [Maps.Close].
+	Growable
 	Entries Entries
+	// NodeMu is held by pkg/nodemap while Entries.Node is read or written.
+	NodeMu sync.Mutex
 
 	specs map[string]*ebpf.MapSpec
 	all   map[string]*ebpf.Map
 
-	service *table[bpf.SockBlServiceEntry]
-	name    *table[bpf.SockBlServiceNameEntry]
-	backend *table[bpf.SockBlBackendEntry]
-	slot    *table[uint32]
-	active  *table[bpf.SockBlActiveEntry]
-	limits  tables.Limits
-	mapped  [][]byte   // the memory of Entries
-	nodeMu  sync.Mutex // held while Entries.Node is read or written
-	// filter is nil when opened for reading.
-	filter *filter
-	// endpoints is nil when opened for reading.
-	endpoints *endpoints
-	readOnly  bool // the memory of all tables
+	mapped   [][]byte // the memory of Entries
+	readOnly bool     // the memory of all tables
 	// resized is set when a pinned map was replaced by one of another size.
 	resized bool
 	// former are the LRU tables that are replaced, until [Maps.Move] has moved what they
@@ -114,8 +116,6 @@ type Maps struct {
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
-
-var _ tables.Store = (*Maps)(nil)
 
 // embedded returns the maps' definitions of the embedded object, which is read once: that
 // takes some 50 ms.
@@ -200,18 +200,6 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
 	}
 	m.setSourceShare()
-	if m.filter, err = openFilter(m); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	if m.endpoints, err = openEndpoints(m); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	if err := m.writeAggregate(); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	if err := m.writeHairpin(); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
 	return m, nil
 }
 
@@ -342,23 +330,21 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	if m.service, err = openTable[bpf.SockBlServiceEntry](m.BlService, m.specs[bpf.SockMapBlService], readOnly); err != nil {
+	if m.Service, err = openTable[bpf.SockBlServiceEntry](m.BlService, m.specs[bpf.SockMapBlService], readOnly); err != nil {
 		return err
 	}
-	if m.name, err = openTable[bpf.SockBlServiceNameEntry](m.BlServiceName, m.specs[bpf.SockMapBlServiceName], readOnly); err != nil {
+	if m.ServiceName, err = openTable[bpf.SockBlServiceNameEntry](m.BlServiceName, m.specs[bpf.SockMapBlServiceName], readOnly); err != nil {
 		return err
 	}
-	if m.backend, err = openTable[bpf.SockBlBackendEntry](m.BlBackend, m.specs[bpf.SockMapBlBackend], readOnly); err != nil {
+	if m.Backend, err = openTable[bpf.SockBlBackendEntry](m.BlBackend, m.specs[bpf.SockMapBlBackend], readOnly); err != nil {
 		return err
 	}
-	if m.slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
+	if m.Slot, err = openTable[uint32](m.BlSlot, m.specs[bpf.SockMapBlSlot], readOnly); err != nil {
 		return err
 	}
-	// Whoever removes flows counts them there, also who opened the other tables for reading.
-	if m.active, err = openTable[bpf.SockBlActiveEntry](m.BlActive, m.specs[bpf.SockMapBlActive], false); err != nil {
+	if m.Active, err = openTable[bpf.SockBlActiveEntry](m.BlActive, m.specs[bpf.SockMapBlActive], false); err != nil {
 		return err
 	}
-	m.limits = m.readLimits()
 	if err = m.mapEntries(); err != nil {
 		return err
 	}
@@ -452,10 +438,6 @@ func capacity(kernelMap *ebpf.Map, spec *ebpf.MapSpec) uint32 {
 // ReadOnly reports whether the maps were opened for reading.
 func (m *Maps) ReadOnly() bool { return m.readOnly }
 
-// Backend returns the entry of an id, or nil beyond the table. The programs read it, too: it is
-// written by [Maps.PutBackend] alone.
-func (m *Maps) Backend(id uint32) *bpf.SockBlBackendEntry { return m.backend.at(id) }
-
 // Counter returns what all CPUs have counted.
 func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
 	var perCPU []uint64
@@ -488,22 +470,8 @@ func (m *Maps) MovesFlows() bool { return m.former[bpf.SockMapBlFlow] != nil }
 // Close releases descriptors and memory. Pinned maps live on.
 func (m *Maps) Close() error {
 	var errs []error
-	if m.service != nil {
-		errs = append(errs, m.service.close())
-	}
-	if m.name != nil {
-		errs = append(errs, m.name.close())
-	}
-	if m.backend != nil {
-		errs = append(errs, m.backend.close())
-	}
-	if m.slot != nil {
-		errs = append(errs, m.slot.close())
-	}
-	if m.active != nil {
-		errs = append(errs, m.active.close())
-	}
-	errs = append(errs, m.unmapEntries())
+	errs = append(errs, m.Service.close(), m.ServiceName.close(), m.Backend.close(), m.Slot.close(), m.Active.close(),
+		m.unmapEntries())
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())
 	}

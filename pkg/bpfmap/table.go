@@ -10,13 +10,14 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// table is a growable table: an array of chunks, each an array of T that is
+// Table is a growable table: an array of chunks, each an array of T that is
 // mapped into memory. An entry never moves. One goroutine may make it grow while others
 // read.
-type table[T any] struct {
+type Table[T any] struct {
 	outer    *ebpf.Map
 	inner    *ebpf.MapSpec
 	limit    tables.Limit // in entries of T
@@ -29,10 +30,10 @@ type table[T any] struct {
 
 // openTable maps the chunks that exist. perChunk counts T, which may be smaller
 // than the map's value.
-func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*table[T], error) {
+func openTable[T any](outer *ebpf.Map, spec *ebpf.MapSpec, readOnly bool) (*Table[T], error) {
 	inner := spec.InnerMap
 	perChunk := inner.MaxEntries * inner.ValueSize / uint32(unsafe.Sizeof(*new(T)))
-	t := &table[T]{
+	t := &Table[T]{
 		outer:    outer,
 		inner:    inner,
 		limit:    tables.Limit{Table: spec.Name, Size: outer.MaxEntries() * perChunk, Setting: Setting(spec.Name)},
@@ -82,7 +83,7 @@ func countChunks(outer *ebpf.Map) (uint32, error) {
 }
 
 // mapChunk maps the next chunk. The mapping outlives the map's descriptor.
-func (t *table[T]) mapChunk(chunk *ebpf.Map) error {
+func (t *Table[T]) mapChunk(chunk *ebpf.Map) error {
 	prot := unix.PROT_READ
 	if !t.readOnly {
 		prot |= unix.PROT_WRITE
@@ -96,10 +97,13 @@ func (t *table[T]) mapChunk(chunk *ebpf.Map) error {
 	return nil
 }
 
-func (t *table[T]) chunks() [][]T { return *t.list.Load() }
+// Limit returns how far the table may grow.
+func (t *Table[T]) Limit() tables.Limit { return t.limit }
 
-// at returns an entry, or nil when the table has not grown that far.
-func (t *table[T]) at(id uint32) *T {
+func (t *Table[T]) chunks() [][]T { return *t.list.Load() }
+
+// At returns an entry, or nil when the table has not grown that far.
+func (t *Table[T]) At(id uint32) *T {
 	chunks, chunk := t.chunks(), id/t.perChunk
 	if chunk >= uint32(len(chunks)) {
 		return nil
@@ -107,16 +111,16 @@ func (t *table[T]) at(id uint32) *T {
 	return &chunks[chunk][id%t.perChunk]
 }
 
-// write fills entries from id on, all of which exist.
-func (t *table[T]) write(id uint32, entries []T) {
+// Write fills entries from id on, all of which exist.
+func (t *Table[T]) Write(id uint32, entries []T) {
 	for chunks := t.chunks(); len(entries) > 0; {
 		n := copy(chunks[id/t.perChunk][id%t.perChunk:], entries)
 		id, entries = id+uint32(n), entries[n:]
 	}
 }
 
-// read calls fn with count entries from id on, some at a time, as far as they exist.
-func (t *table[T]) read(id, count uint32, fn func([]T)) {
+// Read calls fn with count entries from id on, some at a time, as far as they exist.
+func (t *Table[T]) Read(id, count uint32, fn func([]T)) {
 	for chunks := t.chunks(); count > 0 && id/t.perChunk < uint32(len(chunks)); {
 		entries := chunks[id/t.perChunk][id%t.perChunk:]
 		entries = entries[:min(count, uint32(len(entries)))]
@@ -125,26 +129,26 @@ func (t *table[T]) read(id, count uint32, fn func([]T)) {
 	}
 }
 
-// len returns how many entries exist.
-func (t *table[T]) len() uint32 { return uint32(len(t.chunks())) * t.perChunk }
+// Len returns how many entries exist.
+func (t *Table[T]) Len() uint32 { return uint32(len(t.chunks())) * t.perChunk }
 
-// grow returns an entry, adding chunks as needed: at least as many as there are,
+// Grow returns an entry, adding chunks as needed: at least as many as there are,
 // for the kernel waits for running programs each time some are added. The error
 // is a [tables.FullError] beyond the table's limit.
-func (t *table[T]) grow(id uint32) (*T, error) {
+func (t *Table[T]) Grow(id uint32) (*T, error) {
 	if id >= t.limit.Size {
 		return nil, t.limit.Full()
 	}
-	if id >= t.len() {
-		if err := t.reserve(max(id+1, min(2*t.len(), t.limit.Size))); err != nil {
+	if id >= t.Len() {
+		if err := t.Reserve(max(id+1, min(2*t.Len(), t.limit.Size))); err != nil {
 			return nil, err
 		}
 	}
-	return t.at(id), nil
+	return t.At(id), nil
 }
 
-// reserve makes room for count entries.
-func (t *table[T]) reserve(count uint32) error {
+// Reserve makes room for count entries.
+func (t *Table[T]) Reserve(count uint32) error {
 	have, want := uint32(len(t.chunks())), (min(count, t.limit.Size)+t.perChunk-1)/t.perChunk
 	if want <= have {
 		return nil
@@ -159,6 +163,25 @@ func (t *table[T]) reserve(count uint32) error {
 	if err != nil {
 		return fmt.Errorf("map %s: %w", t.limit.Table, err)
 	}
+	return nil
+}
+
+// GrowServiceStats gives the Services that have an entry their counters, which are not mapped
+// into memory.
+func (m *Maps) GrowServiceStats() error {
+	outer, inner := m.BlServiceStat, m.specs[bpf.SockMapBlServiceStat].InnerMap
+	want := m.Service.Len() / inner.MaxEntries
+	if m.statChunks >= want {
+		return nil
+	}
+	added, err := addChunks(outer, inner, m.statChunks, want)
+	for _, chunk := range added {
+		err = errors.Join(err, chunk.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
+	}
+	m.statChunks = want
 	return nil
 }
 
@@ -181,8 +204,11 @@ func addChunks(outer *ebpf.Map, inner *ebpf.MapSpec, first, end uint32) ([]*ebpf
 	return added, nil
 }
 
-// close unmaps the chunks; entries must not be used afterwards.
-func (t *table[T]) close() error {
+// close unmaps the chunks; entries must not be used afterwards. A table that was not opened is nil.
+func (t *Table[T]) close() error {
+	if t == nil {
+		return nil
+	}
 	var errs []error
 	for _, c := range t.chunks() {
 		mem := unsafe.Slice((*byte)(unsafe.Pointer(&c[0])), int(t.inner.MaxEntries*t.inner.ValueSize))

@@ -84,7 +84,7 @@ func (f *flagSet) addNode(k *KubeProxyConfiguration) {
 	bind(f, f.StringVar, &k.ClusterCIDR, "cluster-cidr", "KubeProxyConfiguration.clusterCIDR",
 		"CIDRs of pods, separated by commas: clients in them are inside the cluster")
 	f.bindValue(text[localMode]{&k.DetectLocalMode}, "detect-local-mode", "KubeProxyConfiguration.detectLocalMode",
-		"how clients inside the cluster are told: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
+		"how clients inside the cluster are recognised: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	bind(f, f.StringVar, &k.DetectLocal.BridgeInterface, "pod-bridge-interface", "KubeProxyConfiguration.detectLocal.bridgeInterface",
 		"bridge of the pods, for --detect-local-mode=BridgeInterface")
 	bind(f, f.StringVar, &k.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "KubeProxyConfiguration.detectLocal.interfaceNamePrefix",

@@ -68,7 +68,7 @@ func (f *Flags) BPFFS() (string, error) {
 	return at, nil
 }
 
-// newConfig returns a configuration that nobody has given a value.
+// newConfig returns a configuration in which no value is set.
 func newConfig() *Config {
 	return &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}
 }

@@ -46,7 +46,7 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	}
 	lost, err := d.lostHooks()
 	if len(lost) > 0 {
-		klog.InfoS("Programs of sockets were detached by somebody, attaching them again", "programs", lost)
+		klog.InfoS("Socket programs were detached, attaching them again", "programs", lost)
 		err = errors.Join(err, explain(attachHooks(Dir(d.opts.BPFFS), d.opts.Cgroup, d.sockets)))
 	}
 	var devices int
@@ -144,7 +144,7 @@ func (d *Datapath) noteLostDevices() (lost int, err error) {
 			continue
 		}
 		lost++
-		klog.InfoS("A device is not served any more as it was, attaching to it again", "device", s.key.Name, "ifindex", ifindex, "for", s.role, "because", why)
+		klog.InfoS("A device has lost programs or entries, attaching again", "device", s.key.Name, "ifindex", ifindex, "for", s.role, "because", why)
 		d.watch.touch(ifindex)
 	}
 	return lost, errors.Join(errs...)

@@ -24,6 +24,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 )
 
 // Options configure a [Datapath].
@@ -98,6 +99,7 @@ func (i *Internal) by(name string) bool {
 type Datapath struct {
 	opts      Options
 	maps      *bpfmap.Maps
+	services  *servicemap.Store
 	deviceMap devicemap.Table
 	sockets   *bpf.SockPrograms        // nil until they are loaded
 	devices   map[string]*ebpf.Program // see [Datapath.deviceProgram]
@@ -155,6 +157,9 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
+		return nil, errors.Join(explain(err), d.Close())
+	}
+	if d.services, err = servicemap.Open(d.maps); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
 	d.deviceMap = devicemap.New(d.maps)
@@ -274,6 +279,9 @@ func netnsCookie() (uint64, error) {
 
 // Maps returns the maps.
 func (d *Datapath) Maps() *bpfmap.Maps { return d.maps }
+
+// Services returns what writes Services into the maps.
+func (d *Datapath) Services() *servicemap.Store { return d.services }
 
 // Attach puts the programs to work, in place of those of a former agent, and pins
 // maps and links. To be called when the maps are complete.

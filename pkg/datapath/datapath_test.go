@@ -19,6 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -208,13 +209,13 @@ func TestRemovedCgroupDoesNotKeepAnAgentFromStarting(t *testing.T) {
 }
 
 // serve puts count Services into the maps and returns the frontends.
-func serve(t *testing.T, maps *bpfmap.Maps, count int) map[tables.FrontendKey]tables.Frontend {
+func serve(t *testing.T, services *servicemap.Store, count int) map[tables.FrontendKey]tables.Frontend {
 	t.Helper()
-	have, err := maps.Snapshot()
+	have, err := services.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tab := tables.Restore(maps, have)
+	tab := tables.Restore(services, have)
 	for i := range count {
 		svc := &model.Service{
 			Name:       model.Name{Namespace: "default", Name: fmt.Sprint("s", i)},
@@ -225,7 +226,7 @@ func serve(t *testing.T, maps *bpfmap.Maps, count int) map[tables.FrontendKey]ta
 			t.Fatal(err)
 		}
 	}
-	have, err = maps.Snapshot()
+	have, err = services.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +237,7 @@ func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	d := prepare(t, opts)
-	want := serve(t, d.Maps(), 10)
+	want := serve(t, d.Services(), 10)
 	if err := errors.Join(d.Attach(t.Context()), d.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -247,14 +248,14 @@ func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	have, err := maps.Snapshot()
+	have, err := servicemap.New(maps).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(have.Frontends) != len(want) || len(want) != 20 {
 		t.Errorf("%d of %d frontends are left", len(have.Frontends), len(want))
 	}
-	if size := maps.Limits().Frontends.Size; size != opts.Sizes.Frontends {
+	if size := servicemap.New(maps).Limits().Frontends.Size; size != opts.Sizes.Frontends {
 		t.Errorf("the map of frontends holds %d, want %d", size, opts.Sizes.Frontends)
 	}
 }

@@ -61,7 +61,7 @@ func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 		return nil
 	}
 	err := d.netns.Run(func() error { return d.syncDevices(ctx, all, now) })
-	return errors.Join(err, d.tellFaults(err))
+	return errors.Join(err, d.logFaults(err))
 }
 
 // lookAgain has [Datapath.FollowDevices] look after the devices.

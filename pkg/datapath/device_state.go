@@ -146,9 +146,9 @@ func (d *Datapath) nextTry() time.Duration {
 	return next
 }
 
-// tellFaults logs what is new of the devices that are not served, writes all of them for
+// logFaults logs what is new of the devices that are not served, writes all of them for
 // people, and returns them as an error. whole is why no device could be looked after.
-func (d *Datapath) tellFaults(whole error) error {
+func (d *Datapath) logFaults(whole error) error {
 	if whole != nil {
 		d.failed(0, "", forNothing, whole)
 	} else {

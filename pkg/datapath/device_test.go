@@ -76,7 +76,7 @@ func addAddr(t *testing.T, l netlink.Link, cidr string) {
 	must(t, netlink.AddrAdd(l, addr))
 }
 
-// eachMode runs a test with an uplink once for each way of attaching.
+// eachMode runs a test with an uplink once for each TC mode.
 func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link)) {
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -238,7 +238,7 @@ func counting(t *testing.T) (*ebpf.Program, *ebpf.Map) {
 	return program, counter
 }
 
-// attachOther attaches a program that is not ours to egress, the way that ours are.
+// attachOther attaches another program to egress, in the same TC mode.
 func attachOther(t *testing.T, mode datapath.TCMode, l netlink.Link, program *ebpf.Program) {
 	t.Helper()
 	if mode == datapath.TCX {

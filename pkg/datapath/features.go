@@ -60,7 +60,7 @@ func checkRights() error {
 func missingFeatures() []error {
 	var missing []error
 	if _, err := btf.LoadKernelSpec(); errors.Is(err, os.ErrNotExist) || errors.Is(err, ebpf.ErrNotSupported) {
-		missing = append(missing, errors.New("the kernel does not tell its types: it needs CONFIG_DEBUG_INFO_BTF"))
+		missing = append(missing, errors.New("the kernel has no BTF: it needs CONFIG_DEBUG_INFO_BTF"))
 	}
 	for _, h := range helpers {
 		if err := features.HaveProgramHelper(ebpf.CGroupSockAddr, h.fn); errors.Is(err, ebpf.ErrNotSupported) {

@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // byName returns the programs for sockets by their names.
@@ -46,7 +47,7 @@ func TestLoadPrograms(t *testing.T) {
 		t.Errorf("programs %v, want %v", got, want)
 	}
 	// The maps are still the caller's.
-	serve(t, m, 10)
+	serve(t, servicetest.Open(t, m), 10)
 }
 
 // TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it

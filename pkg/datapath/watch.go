@@ -120,7 +120,7 @@ func (w *watch) route(u *netlink.RouteUpdate) bool {
 	if w.relevant(&u.Route) {
 		w.routesChanged = true
 	}
-	// Any route may be the way to a backend, see Maps.ForgetRoutes.
+	// Any route may lead to a backend, see [devicemap.Table.ForgetRoutes].
 	return true
 }
 

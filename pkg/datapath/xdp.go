@@ -118,7 +118,7 @@ func (d *Datapath) attachXDP(ctx context.Context, n *network, devices []devicema
 	if at := slices.IndexFunc(devices, func(other devicemap.Device) bool {
 		return other.Ifindex < device.Ifindex && other.Ifindex%devicemap.MACPlaces == device.Ifindex%devicemap.MACPlaces
 	}); at >= 0 {
-		return 0, xdpError{fmt.Sprintf("its index, %d, has the low bits of that of %s: make the device anew", device.Ifindex, devices[at].Name)}
+		return 0, xdpError{fmt.Sprintf("its index, %d, has the low bits of that of %s: create the device again", device.Ifindex, devices[at].Name)}
 	}
 	if root != device.Ifindex {
 		if b.link, err = netlink.LinkByIndex(root); err != nil {
@@ -177,7 +177,7 @@ func (d *Datapath) runXDP(ctx context.Context, l netlink.Link, owns bool) error 
 	}
 	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
 		if err := d.joinDispatcher(ctx, ifindex, owns); err != nil {
-			return xdpError{fmt.Sprintf("in the way: XDP program %s (id %d), %v", programName(xdp.ProgId), xdp.ProgId, err)}
+			return xdpError{fmt.Sprintf("device in use: XDP program %s (id %d), %v", programName(xdp.ProgId), xdp.ProgId, err)}
 		}
 		return nil
 	}

@@ -168,7 +168,7 @@ func TestXDPProgramInTheWay(t *testing.T) {
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.Attach(t.Context()))
-	wantXDP(t, opts, datapath.XDPOff, fmt.Sprintf("in the way: XDP program firewall (id %d), no dispatcher of libxdp", id))
+	wantXDP(t, opts, datapath.XDPOff, fmt.Sprintf("device in use: XDP program firewall (id %d), no dispatcher of libxdp", id))
 	if xdpOf(t, l) != id {
 		t.Error("the other program is gone")
 	}

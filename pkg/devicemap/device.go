@@ -17,8 +17,8 @@ import (
 // routedDevice is the index that stands for the device of any pod of this node.
 const routedDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_ROUTED)
 
-// hairpinDevice is the index that stands for packets of the host to its own backends; its
-// entry is written when the maps are made.
+// hairpinDevice is the index that stands for packets of the host to its own backends; see
+// [Table.WriteHairpin].
 const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
 
 // MaxDevices is how many devices packets can be served on.

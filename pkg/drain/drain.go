@@ -2,7 +2,7 @@
 //
 // At first other nodes are given the time to notice that this one no longer accepts tunnel
 // traffic, if there is a tunnel. From then on no new connection is Beeline's: the tables hold
-// no frontend, so what comes goes by and reaches the other proxy. The packets of known flows
+// no frontend, so new connections pass to the other proxy. The packets of known flows
 // are translated as before, until the last of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain
@@ -19,6 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 )
@@ -48,7 +49,7 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := leaveTunnel(ctx, held.Maps); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
 	}
-	if err := held.Maps.ForgetFrontends(); err != nil {
+	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
 		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
 	}
 	flows := flow.New(flow.Options{

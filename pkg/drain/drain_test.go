@@ -18,6 +18,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/bpffs"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // left is what an agent that has ended leaves: one frontend, and nodes.
@@ -34,13 +35,14 @@ func leave(t *testing.T, tunnelPort uint16, nodes ...tables.Node) *left {
 	}
 	l.maps = maptest.Load(t, datapath.Dir(l.bpffs), maptest.Small)
 	statusmap.New(l.maps).SetAgent(statusmap.Agent{TunnelPort: tunnelPort})
+	services := servicetest.Open(t, l.maps)
 	errs := []error{
 		l.maps.Pin(datapath.Dir(l.bpffs)),
-		l.maps.PutFrontend(tables.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP},
+		services.PutFrontend(tables.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: model.TCP},
 			tables.Frontend{Service: 1, Kind: tables.FrontendClusterIP}),
 	}
 	for i, n := range nodes {
-		errs = append(errs, l.maps.PutNode(uint16(1+i), n))
+		errs = append(errs, services.PutNode(uint16(1+i), n))
 	}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)

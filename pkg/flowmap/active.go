@@ -5,7 +5,7 @@ import "github.com/beeline-lb/beeline/pkg/bpfmap"
 // drop counts a flow that is removed no more among the active connections of its backend.
 func (t Table) drop(f *Flow) {
 	if f.Known && f.State.Active() {
-		t.maps.AddActiveFlows(f.BackendID, f.generation, -1)
+		t.addActive(f.BackendID, f.generation, -1)
 	}
 }
 
@@ -28,10 +28,10 @@ type activeBackend struct {
 // StartActiveCount begins to count.
 func (t Table) StartActiveCount() *ActiveCount {
 	c := &ActiveCount{t.maps, make(map[uint32]*activeBackend)}
-	t.maps.EachCounted(func(id, generation uint32) {
+	t.eachCounted(func(id, generation uint32) {
 		// In this order: what begins meanwhile widens the bounds of [Table.EndActiveCount].
-		begun := t.maps.ActiveBegun(id)
-		_, flows := t.maps.Active(id, generation)
+		begun := t.activeBegun(id)
+		_, flows := t.Active(id, generation)
 		c.backends[id] = &activeBackend{generation: generation, before: flows, begun: begun}
 	})
 	return c
@@ -61,11 +61,11 @@ func (t Table) EndActiveCount(c *ActiveCount) {
 		return
 	}
 	for id, b := range c.backends {
-		if e := t.maps.Backend(id); e == nil || e.Generation != b.generation {
+		if e := t.maps.Backend.At(id); e == nil || e.Generation != b.generation {
 			continue
 		}
-		_, after := t.maps.Active(id, b.generation)
-		t.maps.AddActiveFlows(id, b.generation, b.correction(after, t.maps.ActiveBegun(id)))
+		_, after := t.Active(id, b.generation)
+		t.addActive(id, b.generation, b.correction(after, t.activeBegun(id)))
 	}
 }
 

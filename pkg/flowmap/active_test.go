@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // counted are the backend of the tests and its generation.
@@ -18,10 +19,11 @@ const counted, countedGeneration = 5, 9
 func newCounted(t *testing.T) (*bpfmap.Maps, func(port uint16, state State) Flow) {
 	t.Helper()
 	m := maptest.New(t, maptest.Small)
+	services := servicetest.Open(t, m)
 	must(t,
-		m.PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration, Weight: 1}),
-		m.PutServiceName(3, maptest.ServiceName("a", model.IPv4)),
-		m.PutService(3, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}, Algorithm: model.LeastConn}))
+		services.PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration, Weight: 1}),
+		services.PutServiceName(3, maptest.ServiceName("a", model.IPv4)),
+		services.PutService(3, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}, Algorithm: model.LeastConn}))
 	return m, func(port uint16, state State) Flow {
 		key := bpf.SockBlFlowKey{Src: bpf.AddrOf(flowClient.Addr()), SrcPort: port, Dst: bpf.AddrOf(flowService.Addr()), Proto: uint8(model.TCP)}
 		entry := bpf.SockBlFlowEntry{Forward: bpf.SockBlFlowForward{BackendId: counted, Generation: countedGeneration, Bits: uint8(state)}}
@@ -38,7 +40,7 @@ func newCounted(t *testing.T) (*bpfmap.Maps, func(port uint16, state State) Flow
 }
 
 func activeFlows(m *bpfmap.Maps) uint32 {
-	_, flows := m.Active(counted, countedGeneration)
+	_, flows := New(m).Active(counted, countedGeneration)
 	return flows
 }
 
@@ -50,7 +52,7 @@ func TestActiveCount(t *testing.T) {
 		put(uint16(i+1), state)
 	}
 	for _, before := range []int64{0, 3, 50} {
-		m.AddActiveFlows(counted, countedGeneration, before-int64(activeFlows(m)))
+		New(m).addActive(counted, countedGeneration, before-int64(activeFlows(m)))
 		c := New(m).StartActiveCount()
 		flows, _ := flowTable(t, m)
 		for i := range flows {
@@ -68,7 +70,7 @@ func TestActiveCount(t *testing.T) {
 func TestActiveRemoved(t *testing.T) {
 	m, put := newCounted(t)
 	open, closed := put(1, StateEstablished), put(2, StateClosed)
-	m.AddActiveFlows(counted, countedGeneration, 7)
+	New(m).addActive(counted, countedGeneration, 7)
 	must(t, New(m).Delete(&closed))
 	if got := activeFlows(m); got != 7 {
 		t.Errorf("%d are active after a closed flow of 7 open ones is removed", got)
@@ -79,11 +81,11 @@ func TestActiveRemoved(t *testing.T) {
 			t.Errorf("%d are active after one of 7 is removed", got)
 		}
 	}
-	must(t, m.PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration + 1, Weight: 1}))
-	m.AddActiveFlows(counted, countedGeneration+1, 2)
+	must(t, servicetest.Open(t, m).PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration + 1, Weight: 1}))
+	New(m).addActive(counted, countedGeneration+1, 2)
 	former := put(3, StateEstablished)
 	must(t, New(m).Delete(&former))
-	if _, got := m.Active(counted, countedGeneration+1); got != 2 {
+	if _, got := New(m).Active(counted, countedGeneration+1); got != 2 {
 		t.Errorf("%d are active after a flow of a former generation is removed, want 2", got)
 	}
 }

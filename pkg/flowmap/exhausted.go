@@ -31,7 +31,7 @@ func (t Table) Exhausted() ([]Exhausted, error) {
 			Protocol: model.Protocol(key.Proto),
 			Count:    value.Count,
 		}
-		if e := t.maps.Backend(value.BackendId); e != nil && e.Addr == key.Addr && e.Port == key.Port {
+		if e := t.maps.Backend.At(value.BackendId); e != nil && e.Addr == key.Addr && e.Port == key.Port {
 			x.Service, x.Known = e.Service, true
 		}
 		list = append(list, x)

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -96,7 +97,7 @@ type Flow struct {
 	used uint32 // the program's stamp
 }
 
-// Tunnel is the direction in which the client's packets go by the tunnel between nodes.
+// Tunnel is the direction in which the client's packets use the tunnel between nodes.
 type Tunnel uint8
 
 // The directions. A flow whose packets leave by the tunnel has no reply entry, for the other
@@ -218,7 +219,7 @@ type reader struct {
 }
 
 func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, error) {
-	r := &reader{clock: clock, backend: m.Backend, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
+	r := &reader{clock: clock, backend: m.Backend.At, keys: make([]bpf.SockBlFlowKey, batch), values: make([]bpf.SockBlFlowEntry, batch)}
 	table := devicemap.New(m)
 	devices, err := table.List()
 	if err != nil {
@@ -232,10 +233,13 @@ func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, er
 	if hairpin.Addr4, hairpin.Addr6, err = table.Hairpin(); err != nil {
 		return r, err
 	}
-	r.nodes = make(map[uint16]tables.Node)
-	err = m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { r.nodes[id] = n })
+	nodes, err := nodemap.New(m).List()
 	if err != nil {
 		return r, err
+	}
+	r.nodes = make(map[uint16]tables.Node)
+	for _, n := range nodes {
+		r.nodes[n.ID] = n.Node
 	}
 	routed := &r.devices[routedDevice]
 	routed.Name = RoutedDevice

@@ -15,9 +15,11 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -62,12 +64,13 @@ func tcpPacket(src, dst netip.AddrPort, flags byte) []byte {
 func serveFlows(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	t.Helper()
 	const service, backend = 3, 5
+	services := servicetest.Open(t, m)
 	must(t,
-		m.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
-		m.PutSlots(0, []uint32{backend}),
-		m.PutServiceName(service, maptest.ServiceName("a", model.IPv4)),
-		m.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
-		m.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
+		services.PutBackend(backend, tables.Backend{AddrPort: flowBackend, Service: service, State: tables.InCluster, Generation: 1}),
+		services.PutSlots(0, []uint32{backend}),
+		services.PutServiceName(service, maptest.ServiceName("a", model.IPv4)),
+		services.PutService(service, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}}),
+		services.PutFrontend(tables.FrontendKey{Addr: flowService.Addr(), Port: flowService.Port(), Protocol: model.TCP},
 			tables.Frontend{Service: service, Kind: tables.FrontendClusterIP}))
 	must(t, devicemap.New(m).SetMACs(map[int]devicemap.MAC{1: {}})) // of the loopback device, at which the kernel runs programs
 	constants := datapath.Constants{TunnelPort: 6091, TunnelClamp: true}
@@ -194,7 +197,7 @@ func TestFlowAborted(t *testing.T) {
 	}
 }
 
-// TestExpireFlow leaves alone what came to life again since it was read.
+// TestExpireFlow does not remove a flow that was used again after it was read.
 func TestExpireFlow(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
@@ -441,13 +444,13 @@ func TestOverflow(t *testing.T) {
 	want("those that were established are gone, and the overflow", 0, share, 0)
 }
 
-// TestFlowTunnel tells in which direction flows go by the tunnel, and forgets one that leaves by it
-// and nothing else.
+// TestFlowTunnel shows in which direction flows use the tunnel, and removes one that is sent in it and
+// nothing else.
 func TestFlowTunnel(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	must(t, devicemap.New(m).Put(devicemap.Device{ID: 9, Name: "uplink0", Ifindex: 7}))
 	node := tables.Node{Addr: netip.MustParseAddr("192.0.2.33"), Name: "far"}
-	must(t, m.PutNode(3, node))
+	must(t, nodemap.NewStore(m).PutNode(3, node))
 	put := func(client netip.AddrPort, device uint8, otherPort uint16) {
 		t.Helper()
 		entry := forwardEntry(flowBackend, otherPort, uint32(device), uint8(bpf.SockBlFlowBitsBL_FLOW_TUNNEL))

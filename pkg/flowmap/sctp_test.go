@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // Types of SCTP chunks.
@@ -47,14 +48,15 @@ var sctpFamilies = map[model.Family]sctpFamily{
 // programs.
 func serveSCTP(t *testing.T, m *bpfmap.Maps) map[string]*ebpf.Program {
 	t.Helper()
+	services := servicetest.Open(t, m)
 	for family, f := range sctpFamilies {
 		id := uint32(family)
 		must(t,
-			m.PutBackend(id, tables.Backend{AddrPort: f.backend, Service: id, State: tables.InCluster, Generation: 1}),
-			m.PutSlots(id, []uint32{id}),
-			m.PutServiceName(id, maptest.ServiceName("a", family)),
-			m.PutService(id, tables.Service{Cluster: tables.Set{Kind: policy.Backends, First: id, Count: 1}}),
-			m.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
+			services.PutBackend(id, tables.Backend{AddrPort: f.backend, Service: id, State: tables.InCluster, Generation: 1}),
+			services.PutSlots(id, []uint32{id}),
+			services.PutServiceName(id, maptest.ServiceName("a", family)),
+			services.PutService(id, tables.Service{Cluster: tables.Set{Kind: policy.Backends, First: id, Count: 1}}),
+			services.PutFrontend(tables.FrontendKey{Addr: f.service.Addr(), Port: f.service.Port(), Protocol: model.SCTP},
 				tables.Frontend{Service: id, Kind: tables.FrontendClusterIP}))
 	}
 	programs, err := datapath.LoadDevices(m, datapath.Constants{}, bpf.TcProgBlIngress, bpf.TcProgBlEgress)

@@ -76,7 +76,8 @@ func TestRunWaitsForHandlers(t *testing.T) {
 	}
 }
 
-// TestHandlerThatHangsKeepsNobody from ending, but is told of.
+// TestHandlerThatHangsKeepsNobody: a handler that hangs does not keep the agent from ending, and is
+// logged.
 func TestHandlerThatHangsKeepsNobody(t *testing.T) {
 	called, release := make(chan struct{}), make(chan struct{})
 	l := &Listener{

@@ -162,7 +162,7 @@ func TestEndpointsAndHealthDecide(t *testing.T) {
 	b.eventually("127.0.0.1", other, refused)
 }
 
-// TestPortInUse: the Service whose port is taken is told of once and served when the
+// TestPortInUse: the Service whose port is in use is logged once and served when the
 // port is free; others do not wait for it.
 func TestPortInUse(t *testing.T) {
 	b := newBalancer(t)

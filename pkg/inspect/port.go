@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -107,7 +109,7 @@ type Backend struct {
 	// Generation tells users of the same id apart: references to a
 	// backend is void when it has changed.
 	Generation uint32 `json:"generation"`
-	// Active are its active connections; nil where the algorithm does not go by them.
+	// Active are its active connections; nil where the algorithm does not count them.
 	Active *Active `json:"active,omitempty"`
 }
 
@@ -150,11 +152,11 @@ type reading struct {
 }
 
 func (d *Datapath) read() (*reading, error) {
-	snapshot, err := d.maps.Snapshot()
+	snapshot, err := servicemap.New(d.maps).Snapshot()
 	if err != nil {
 		return nil, err
 	}
-	r := &reading{Snapshot: snapshot, active: d.maps.Active, ranges: make(map[uint32][]netip.Prefix)}
+	r := &reading{Snapshot: snapshot, active: flowmap.New(d.maps).Active, ranges: make(map[uint32][]netip.Prefix)}
 	var end uint32
 	for id := range snapshot.Names {
 		end = max(end, id+1)

@@ -59,7 +59,7 @@ func Follow(ctx context.Context, accept bool) {
 			}
 		}
 		if _, err := Release(); err != nil {
-			klog.ErrorS(err, "Cannot remove what holds connections of kube-proxy", "table", handoverTable)
+			klog.ErrorS(err, "The nftables table that holds connections of kube-proxy could not be removed", "table", handoverTable)
 		}
 		select {
 		case <-ctx.Done():

@@ -36,7 +36,7 @@ type xtEntry struct {
 	head    bool   // begins a user's chain, or ends the table
 	rule    rule
 	verdict int      // offset of the verdict in data, 0 for another target
-	to      *xtEntry // where it leads to, nil for a verdict such as ACCEPT
+	to      *xtEntry // jump target, nil for a verdict such as ACCEPT
 	reject  bool
 	dropped bool // does not get into the next table
 }

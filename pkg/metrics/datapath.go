@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
@@ -36,7 +37,7 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
 			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 		nodes: prometheus.NewDesc("beeline_nodes",
-			"Other nodes of the cluster by what they have answered; tunnel traffic goes to those that accept it. None while nobody asks for direct server return.", []string{"answer"}, nil),
+			"Other nodes of the cluster by what they have answered; tunnel traffic goes to those that accept it. None while no Service asks for direct server return.", []string{"answer"}, nil),
 		exhausted: prometheus.NewDesc("beeline_source_ports_exhausted_total",
 			"Connections to the endpoint on another node that were dropped because all source ports of this node towards it were in use.",
 			[]string{"namespace", "service", "endpoint", "protocol"}, nil),
@@ -62,7 +63,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
 	d.collectNodes(ch)
-	names := d.maps.ServiceNames()
+	names := servicemap.New(d.maps).ServiceNames()
 	d.collectExhausted(ch, names)
 	end := uint32(0)
 	for id := range names {

@@ -27,7 +27,7 @@ func NewFaults(reg prometheus.Registerer) *Faults {
 func (f *Faults) Observe(service model.Name, faults []model.Fault) {
 	if len(faults) == 0 {
 		f.gauge.DeleteLabelValues(service.Namespace, service.Name)
-		klog.InfoS("Service has no wrong settings any more", "service", service)
+		klog.InfoS("Settings of a Service are valid again", "service", service)
 		return
 	}
 	f.gauge.WithLabelValues(service.Namespace, service.Name).Set(float64(len(faults)))
@@ -36,6 +36,6 @@ func (f *Faults) Observe(service model.Name, faults []model.Fault) {
 			klog.InfoS("Service is served with less than it asks for", "service", service, "fault", fault)
 			continue
 		}
-		klog.InfoS("Setting of a Service is wrong, its default counts", "service", service, "fault", fault)
+		klog.InfoS("Setting of a Service is invalid, using its default", "service", service, "fault", fault)
 	}
 }

@@ -5,7 +5,7 @@ import "fmt"
 // Algorithm is how the backend of a new connection is chosen.
 type Algorithm uint8
 
-// The algorithms. All but [RoundRobin] and [LeastConn] go by the weights of the endpoints;
+// The algorithms. All but [RoundRobin] and [LeastConn] use the weights of the endpoints;
 // weight 0 gets no new connection with any of them.
 const (
 	// DefaultAlgorithm leaves the choice to the agent's configuration.
@@ -17,11 +17,11 @@ const (
 	// WeightedRoundRobin takes one after the other, each as often as it has weight,
 	// and spreads the turns of each over the cycle.
 	WeightedRoundRobin
-	// SourceHash goes by the client's address.
+	// SourceHash hashes the client's address.
 	SourceHash
-	// DestinationHash goes by the address that the client asked for.
+	// DestinationHash hashes the address that the client connects to.
 	DestinationHash
-	// Maglev goes by addresses and ports of client and Service, on every node alike.
+	// Maglev hashes addresses and ports of client and Service, on every node alike.
 	Maglev
 	// LeastConn takes the endpoint with the fewest active connections.
 	LeastConn
@@ -29,7 +29,7 @@ const (
 	WeightedLeastConn
 	// ShortestDelay takes the one that will have the fewest for its weight.
 	ShortestDelay
-	// NeverQueue takes one without an active connection, else goes by [ShortestDelay].
+	// NeverQueue selects one without an active connection, else as [ShortestDelay] does.
 	NeverQueue
 	// Locality stays with one endpoint until it is overloaded.
 	Locality
@@ -71,7 +71,7 @@ func (a Algorithm) Hashes() bool {
 // Weighs reports whether the algorithm wants an endpoint in its set as often as it has weight.
 func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
 
-// Counts reports whether the algorithm goes by the active connections of each endpoint.
+// Counts reports whether the algorithm counts the active connections of each endpoint.
 func (a Algorithm) Counts() bool { return a >= LeastConn && a <= LocalityReplicated }
 
 // Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.

@@ -57,19 +57,41 @@ type Table struct{ maps *bpfmap.Maps }
 // New returns the nodes of the maps.
 func New(m *bpfmap.Maps) Table { return Table{m} }
 
+// locked calls fn with the entries of nodes by id, which do not change meanwhile.
+func (t Table) locked(fn func(nodes []bpf.SockBlNodeEntry)) {
+	t.maps.NodeMu.Lock()
+	defer t.maps.NodeMu.Unlock()
+	fn(t.maps.Entries.Node[:])
+}
+
 // List returns the nodes of the cluster by ID.
 func (t Table) List() ([]Node, error) {
+	names := make(map[uint32]string)
+	err := bpfmap.Each(t.maps.BlNodeName, func(id *uint32, e *bpf.SockBlNodeNameEntry) { names[*id] = bpf.StringOf(e.Name[:]) })
+	if err != nil {
+		return nil, err
+	}
 	var list []Node
-	err := t.maps.EachNode(func(id uint16, n tables.Node, e *bpf.SockBlNodeEntry) {
-		flags, answer := e.Load()
-		list = append(list, Node{
-			Node:   n,
-			ID:     id,
-			Tunnel: flags&bpf.SockBlNodeFlagBL_NODE_TUNNEL != 0,
-			Answer: Answer(answer),
-		})
+	t.locked(func(nodes []bpf.SockBlNodeEntry) {
+		for id := range nodes {
+			e := &nodes[id]
+			if e.Addr == (bpf.SockBlAddr{}) {
+				continue
+			}
+			flags, answer := e.Load()
+			list = append(list, Node{
+				Node: tables.Node{
+					Addr: e.Addr.Netip(),
+					Name: names[uint32(id)],
+					Self: flags&bpf.SockBlNodeFlagBL_NODE_SELF != 0,
+				},
+				ID:     uint16(id),
+				Tunnel: flags&bpf.SockBlNodeFlagBL_NODE_TUNNEL != 0,
+				Answer: Answer(answer),
+			})
+		}
 	})
-	return list, err
+	return list, nil
 }
 
 // NodeOf returns the id of the node that has an address; 0 when there is none.
@@ -91,7 +113,7 @@ func (t Table) Answer(id uint16) Answer {
 // SetAnswer notes what a node has said, by one store: packets go to it in the tunnel
 // while it is [Accepts]. An id that has another address by now is left alone.
 func (t Table) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
-	t.maps.ChangeNodes(func(nodes []bpf.SockBlNodeEntry) {
+	t.locked(func(nodes []bpf.SockBlNodeEntry) {
 		e := &nodes[id]
 		if e.Addr != bpf.AddrOf(addr) {
 			return
@@ -108,7 +130,7 @@ func (t Table) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 // ForgetAnswers makes nodes ones that were not asked: what they have said does not hold for
 // another port.
 func (t Table) ForgetAnswers() {
-	t.maps.ChangeNodes(func(nodes []bpf.SockBlNodeEntry) {
+	t.locked(func(nodes []bpf.SockBlNodeEntry) {
 		for id := range nodes {
 			flags, _ := nodes[id].Load()
 			nodes[id].Store(flags&^bpf.SockBlNodeFlagBL_NODE_TUNNEL, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)

@@ -35,12 +35,12 @@ func TestAnswer(t *testing.T) {
 			t.Errorf("%s: nodes are %+v, want %+v", what, list, want)
 		}
 	}
-	must(t, m.PutNode(7, node(at, "a", false)), m.PutNodeID(at, 7))
+	must(t, NewStore(m).PutNode(7, node(at, "a", false)), NewStore(m).PutNodeID(at, 7))
 	want("a new node", Node{Node: node(at, "a", false), ID: 7})
 	New(m).SetAnswer(7, elsewhere, Accepts)
 	want("an answer of another", Node{Node: node(at, "a", false), ID: 7})
 	New(m).SetAnswer(7, at, Accepts)
-	must(t, m.PutNode(7, node(at, "b", true)))
+	must(t, NewStore(m).PutNode(7, node(at, "b", true)))
 	want("an answer and another name", Node{Node: node(at, "b", true), ID: 7, Tunnel: true, Answer: Accepts})
 	m = maptest.Reload(t, m, dir, maptest.Small)
 	want("a restart", Node{Node: node(at, "b", true), ID: 7, Tunnel: true, Answer: Accepts})
@@ -50,12 +50,12 @@ func TestAnswer(t *testing.T) {
 	New(m).ForgetAnswers()
 	want("another port", Node{Node: node(at, "b", true), ID: 7})
 	New(m).SetAnswer(7, at, Accepts)
-	must(t, m.ClearNode(7))
+	must(t, NewStore(m).ClearNode(7))
 	New(m).SetAnswer(7, at, Accepts)
 	if list, err := New(m).List(); err != nil || len(list) > 0 {
 		t.Errorf("nodes after the last is gone: %v, %v", list, err)
 	}
-	must(t, m.PutNode(7, node(elsewhere, "c", false)))
+	must(t, NewStore(m).PutNode(7, node(elsewhere, "c", false)))
 	want("the id of another", Node{Node: node(elsewhere, "c", false), ID: 7})
 
 	if id, err := New(m).NodeOf(at); id != 7 || err != nil {
@@ -67,7 +67,7 @@ func TestAnswer(t *testing.T) {
 	const maxNodes = uint16(bpf.SockBlNodeLimitBL_NODE_MAX)
 	for _, id := range []uint16{0, maxNodes} {
 		var full *tables.FullError
-		if err := m.PutNode(id, node(at, "x", false)); !errors.As(err, &full) || *full != (tables.FullError{Table: "bl_node", Size: uint32(maxNodes)}) {
+		if err := NewStore(m).PutNode(id, node(at, "x", false)); !errors.As(err, &full) || *full != (tables.FullError{Table: "bl_node", Size: uint32(maxNodes)}) {
 			t.Errorf("error %v, want one of a full bl_node of %d", err, maxNodes)
 		}
 	}

@@ -20,7 +20,7 @@ type HealthCheck struct {
 // [Select].
 //
 // Terminating endpoints do not count, although they are used when there is no other:
-// a load balancer that is told of none sends elsewhere while they still answer
+// a load balancer that sees none sends elsewhere while they still answer
 // (KEP-1669).
 func LocalReady(family model.Family, slices []*model.Slice, node *model.LocalNode) int {
 	s := scratches.Get().(*scratch)

@@ -87,7 +87,7 @@ func (r *Reconciler) endCheck() {
 		for name := range again {
 			r.touch(name)
 		}
-		r.tellWaiting()
+		r.reportWaiting()
 		r.mu.Unlock()
 		r.signal()
 	}

@@ -190,7 +190,7 @@ func TestGreedyNamespace(t *testing.T) {
 			t.Errorf("%s has %d of %d source ranges", svc.Name, got.ranges, all)
 		}
 		if got.ports != 20 || got.frontends < 21 || got.backends < 20 || !told[svc.Name] ||
-			!strings.Contains(got.lost, "its addresses") || strings.Contains(got.lost, "admit nobody") != (got.ranges == 0) {
+			!strings.Contains(got.lost, "its addresses") || strings.Contains(got.lost, "admit no client") != (got.ranges == 0) {
 			t.Errorf("%s has %+v, told %v", svc.Name, got, told[svc.Name])
 		}
 	}

@@ -128,11 +128,11 @@ func TestForwarding(t *testing.T) {
 // TestNodesAreFollowedWhenAsked: a source that can be spared the nodes is asked for them
 // when the first Service wants the tunnel, and what a former agent knew serves until then.
 func TestNodesAreFollowedWhenAsked(t *testing.T) {
-	maps := newMaps(t) // and the answers of nodes, which only the map of the kernel has
+	maps, services := newMaps(t) // and the answers of nodes, which only the map of the kernel has
 	run := func(name string, fn func(t *testing.T, l *loop, asked chan bool)) {
 		t.Run(name, func(t *testing.T) {
 			asked := make(chan bool, 100)
-			fn(t, start(t, maps, asIs, reconcile.Options{
+			fn(t, start(t, services, asIs, reconcile.Options{
 				LocalNode: model.LocalNode{Name: "here"}, FollowNodes: func() { asked <- true },
 			}), asked)
 		})

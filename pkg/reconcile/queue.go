@@ -31,9 +31,9 @@ func (r *Reconciler) Oldest() time.Time {
 	return earliest(r.queued, r.applying, r.stuck)
 }
 
-// tellWaiting tells when the oldest change came in that waits for a sync, or is in the one under
+// reportWaiting tells when the oldest change came in that waits for a sync, or is in the one under
 // way. The caller has the lock.
-func (r *Reconciler) tellWaiting() {
+func (r *Reconciler) reportWaiting() {
 	if r.opts.Waiting == nil {
 		return
 	}

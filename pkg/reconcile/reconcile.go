@@ -200,7 +200,7 @@ func (r *Reconciler) Apply(u source.Update) {
 		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
 	}
 	follow := r.nodes.matter()
-	r.tellWaiting()
+	r.reportWaiting()
 	r.mu.Unlock()
 	if follow && r.opts.FollowNodes != nil {
 		r.opts.FollowNodes()
@@ -227,7 +227,7 @@ func (r *Reconciler) Synced() {
 func (r *Reconciler) SetLocalAddresses(addrs []netip.Addr) {
 	r.mu.Lock()
 	r.local, r.localNodeSet = addrs, true
-	r.tellWaiting()
+	r.reportWaiting()
 	r.mu.Unlock()
 	r.signal()
 }
@@ -377,7 +377,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	r.share(&w)
 	if !r.complete {
 		if err := r.tables.Reserve(); err != nil {
-			klog.ErrorS(err, "Making room ahead failed, going on step by step")
+			klog.ErrorS(err, "Tables could not be enlarged ahead, enlarging them step by step")
 		}
 	}
 	r.applyNodes(&w)
@@ -405,7 +405,7 @@ func (r *Reconciler) prune(w *work, s *result) {
 	affected, err := r.tables.Prune(r.exists)
 	r.pruned = err == nil
 	if r.outcome(task{part: partLeftovers}, err, time.Time{}) && err != nil {
-		klog.ErrorS(err, "What is left of former Services could not be removed, trying again")
+		klog.ErrorS(err, "Entries of former Services could not be removed, trying again")
 	}
 	w.names = set(affected)
 	r.apply(w, s)

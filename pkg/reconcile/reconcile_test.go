@@ -15,9 +15,11 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -130,8 +132,8 @@ var limits = func() tables.Limits {
 	return l
 }()
 
-// newMaps makes maps of the kernel that are pinned nowhere.
-func newMaps(t *testing.T) *bpfmap.Maps {
+// newMaps makes maps of the kernel that are pinned nowhere, and what writes to them.
+func newMaps(t *testing.T) (*bpfmap.Maps, *servicemap.Store) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for BPF maps")
@@ -147,7 +149,7 @@ func newMaps(t *testing.T) *bpfmap.Maps {
 			t.Error(err)
 		}
 	})
-	return maps
+	return maps, servicetest.Open(t, maps)
 }
 
 // leads returns the backends that a frontend's cluster set leads to; nil when

@@ -114,7 +114,7 @@ func TestSyncedIsLast(t *testing.T) {
 	expect("checks", "synced")
 }
 
-func TestTriggersAreToldOnce(t *testing.T) {
+func TestTriggersAreReportedOnce(t *testing.T) {
 	l := start(t, newStore(t), asIs, reconcile.Options{})
 	soon := time.Now().Add(time.Hour)
 	at := func(when time.Time, addrs ...string) *model.Slice {

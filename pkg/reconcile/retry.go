@@ -107,7 +107,7 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 		delete(r.failed, t)
 		r.retries.limiter.Forget(t)
 		if was {
-			r.tellFailed(t, nil)
+			r.reportFailed(t, nil)
 		}
 		return was
 	}
@@ -121,14 +121,14 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 	r.failed[t] = now
 	pause := r.retries.limiter.When(t)
 	r.retries.queue.AddAfter(t, pause)
-	r.tellFailed(t, &Failure{
+	r.reportFailed(t, &Failure{
 		Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: r.retries.limiter.NumRequeues(t),
 	})
 	return now.text != before.text
 }
 
-// tellFailed reports that a Service has failed; nil: that it has been applied.
-func (r *Reconciler) tellFailed(t task, f *Failure) {
+// reportFailed reports that a Service has failed; nil: that it has been applied.
+func (r *Reconciler) reportFailed(t task, f *Failure) {
 	if t.part == partService && r.opts.Failed != nil {
 		r.opts.Failed(t.service, f)
 	}
@@ -153,7 +153,7 @@ func (r *Reconciler) setStuck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.applying, r.stuck, r.syncing = time.Time{}, stuck, false
-	r.tellWaiting()
+	r.reportWaiting()
 }
 
 // ownFault reports whether all of err concerns nobody but its Service: an address

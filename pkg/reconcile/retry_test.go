@@ -146,8 +146,8 @@ func TestAgeCountsFromTheFullList(t *testing.T) {
 	})
 }
 
-// TestFailuresAreTold: each attempt that failed, when the next one is, and the end of them.
-func TestFailuresAreTold(t *testing.T) {
+// TestFailuresAreReported: each attempt that failed, when the next one is, and the end of them.
+func TestFailuresAreReported(t *testing.T) {
 	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
 		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.1")}

@@ -54,7 +54,7 @@ func Follow(ctx context.Context, h Handlers, also <-chan struct{}, act func(all 
 		if time.Since(began) > maxRetry {
 			retry = minRetry
 		}
-		klog.InfoS("Changes of devices, addresses or routes may have been missed: looking at all of them again", "in", retry, "err", err)
+		klog.InfoS("Changes of devices, addresses or routes may have been missed: listing all of them again", "in", retry, "err", err)
 		if !pause.For(ctx, retry) {
 			return
 		}
@@ -170,7 +170,7 @@ func forward[T any](s *subscription, updates <-chan T, handle func(*T) bool) {
 			}
 		}
 		select {
-		case s.broken <- errors.New("the kernel had more to tell than its buffer holds"):
+		case s.broken <- errors.New("netlink messages were lost: the receive buffer was full"):
 		default:
 		}
 	})

@@ -118,7 +118,7 @@ func (f *following) expect(t *testing.T, after string, all bool, again time.Dura
 	}
 }
 
-// TestFollow: each kind of change leads to a call, one that nobody wants to act upon to none.
+// TestFollow: each kind of change leads to a call, an irrelevant one to none.
 func TestFollow(t *testing.T) {
 	inNamespace(t)
 	also := make(chan struct{}, 1)

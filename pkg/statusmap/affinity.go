@@ -32,7 +32,7 @@ func (t Table) Affinities() ([]Affinity, error) {
 			Backend: value.Backend.Id,
 			Idle:    max(0, now-time.Duration(value.LastUsed)),
 		}
-		b := t.maps.Backend(a.Backend)
+		b := t.maps.Backend.At(a.Backend)
 		a.Valid = b != nil && b.State != 0 && b.Generation == value.Backend.Generation
 		list = append(list, a)
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -22,7 +23,7 @@ func must(t *testing.T, errs ...error) {
 func TestAffinities(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	backend := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 2}
-	must(t, m.PutBackend(5, backend))
+	must(t, servicetest.Open(t, m).PutBackend(5, backend))
 	now, err := bpf.Clock()
 	if err != nil {
 		t.Fatal(err)

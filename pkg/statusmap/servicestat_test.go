@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // perCPU returns one value for every CPU.
@@ -26,8 +27,9 @@ func perCPU[T any](t *testing.T, value T) []T {
 // id starts from zero.
 func TestServiceStats(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
+	services := servicetest.Open(t, m)
 	for _, id := range []uint32{0, 4095, 4096} {
-		must(t, m.PutServiceName(id, maptest.ServiceName("a", model.IPv4)))
+		must(t, services.PutServiceName(id, maptest.ServiceName("a", model.IPv4)))
 		chunk, err := bpfmap.Chunk(m.BlServiceStat, id/4096)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +52,7 @@ func TestServiceStats(t *testing.T) {
 			}
 		}
 	}
-	must(t, m.ClearServiceName(4096), m.PutServiceName(4096, maptest.ServiceName("b", model.IPv4)))
+	must(t, services.ClearServiceName(4096), services.PutServiceName(4096, maptest.ServiceName("b", model.IPv4)))
 	stats, err := New(m).ServiceStats(4097)
 	if err != nil || stats[4096] != (ServiceStat{}) || stats[4095] == (ServiceStat{}) {
 		t.Errorf("after reuse %+v, beside it %+v, %v", stats[4096], stats[4095], err)

@@ -9,7 +9,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
-// layout is the way in which backends are put into the slots of a set.
+// layout is how backends are placed in the slots of a set.
 type layout uint8
 
 const (

@@ -4,8 +4,8 @@
 // [Compile] is a pure function from the model to what one Service wants.
 // [Tables] gives ids and slots to it and brings a [Store] from what it holds to
 // what is wanted, in an order in which a reader never meets a half-made Service:
-// backends, then slots, then the set word, then frontends; and the other way
-// round when something goes. What is taken out is used again only after
+// backends, then slots, then the set word, then frontends; in reverse order when
+// something is removed. What is taken out is used again only after
 // [Store.Barrier], so an id that a program read stays what it was until that
 // program ends.
 //

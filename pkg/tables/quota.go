@@ -288,7 +288,7 @@ var lost = [resources]string{
 	ofPorts:        "not all of its ports are served",
 	ofFrontends:    "not all of its addresses are served on all of its ports",
 	ofBackends:     "not all of its endpoints are used",
-	ofSourceRanges: "its load-balancer IPs admit nobody, for a part of its loadBalancerSourceRanges would be another rule",
+	ofSourceRanges: "its load-balancer IPs admit no client, for a part of its loadBalancerSourceRanges would be another rule",
 }
 
 // reason has no numbers that change with each endpoint.

@@ -103,7 +103,7 @@ func FollowSecrets(ctx context.Context, name string, known Secrets, changed func
 		list, err := ReadSecrets(name)
 		switch {
 		case err != nil && err.Error() != told:
-			klog.ErrorS(err, "Tunnel secrets could not be reloaded, those from before stay")
+			klog.ErrorS(err, "Tunnel secrets could not be reloaded, keeping the former ones")
 			told = err.Error()
 		case err == nil && !slices.Equal(list, known):
 			klog.InfoS("Tunnel secrets reloaded", "file", name, "accepted", len(list))

@@ -124,7 +124,7 @@ func (p *Prober) SetNodes(list []tables.NodeUse) {
 		}
 		known := before[t.ID]
 		if known == nil || known.addr != t.Addr {
-			known = &peer{id: t.ID, addr: t.Addr, answer: p.opts.Nodes.Answer(t.ID), next: now.Add(spread(len(list)))}
+			known = &peer{id: t.ID, addr: t.Addr, answer: p.opts.Nodes.Answer(t.ID), next: now.Add(jitter(len(list)))}
 			if known.answer == nodemap.NotAsked {
 				p.say(known, nodemap.Asked)
 			}
@@ -158,9 +158,9 @@ func (p *Prober) SetSecrets(s Secrets) {
 	}
 }
 
-// spread returns how long to wait before a node is asked for the first time, so that many
+// jitter returns how long to wait before a node is asked for the first time, so that many
 // nodes are not asked all at once.
-func spread(nodes int) time.Duration {
+func jitter(nodes int) time.Duration {
 	return rand.N(min(time.Duration(nodes)*time.Millisecond, eager))
 }
 

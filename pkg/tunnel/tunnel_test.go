@@ -106,7 +106,7 @@ func (a *agent) eventually(id uint16, want nodemap.Answer) {
 	a.t.Fatalf("node %d %s, want %s", id, a.Answer(id), want)
 }
 
-// freePort returns a port that nobody has at any address of the test.
+// freePort returns a port that is free at all addresses of the test.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{})
@@ -209,7 +209,7 @@ func TestPort(t *testing.T) {
 	a := newAgent(t, 1, port)
 	a.peers()
 	a.run()
-	// To bind the port oneself would be in the agent's way.
+	// Binding the port here would keep the agent from it.
 	taken := func() bool {
 		sockets, err := os.ReadFile("/proc/thread-self/net/udp")
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/setup"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
@@ -94,7 +95,7 @@ func (m *machine) forwarding() error {
 	return errors.Join(errs...)
 }
 
-// strict is the value of rp_filter that drops what comes in by another device than the way back
+// strict is the value of rp_filter that drops packets from another device than the reverse path's
 // leaves by.
 const strict = 1
 
@@ -167,7 +168,7 @@ const leastTunnelMTU = 1280 + 88
 
 // tunnel looks at the devices by which packets go in the tunnel.
 func (m *machine) tunnel() error {
-	have, err := m.maps.Snapshot()
+	have, err := servicemap.New(m.maps).Snapshot()
 	if err != nil || m.settings == nil || m.settings.TunnelPort == 0 || len(have.Nodes) == 0 {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -12,8 +13,9 @@ var _ tables.Store = (*recorder)(nil)
 // recorder is a [tables.Store] that holds what the kernel does and remembers what a sync would
 // write. A nil pointer stands for an entry that would be deleted.
 type recorder struct {
-	maps *bpfmap.Maps
-	have tables.Snapshot
+	table  servicemap.Table
+	limits tables.Limits
+	have   tables.Snapshot
 
 	names     map[uint32]*tables.ServiceName
 	services  map[uint32]tables.Service
@@ -29,7 +31,7 @@ type recorder struct {
 
 func newRecorder(maps *bpfmap.Maps, have tables.Snapshot) *recorder {
 	return &recorder{
-		maps: maps, have: have,
+		table: servicemap.New(maps), limits: servicemap.New(maps).Limits(), have: have,
 		names:     make(map[uint32]*tables.ServiceName),
 		services:  make(map[uint32]tables.Service),
 		backends:  make(map[uint32]tables.Backend),
@@ -44,7 +46,7 @@ func newRecorder(maps *bpfmap.Maps, have tables.Snapshot) *recorder {
 }
 
 // Limits are those of the maps.
-func (r *recorder) Limits() tables.Limits { return r.maps.Limits() }
+func (r *recorder) Limits() tables.Limits { return r.limits }
 
 // Reserve does nothing: nothing is written.
 func (r *recorder) Reserve(_, _, _ uint32) error { return nil }
@@ -57,7 +59,7 @@ func (r *recorder) Generation(id uint32) uint32 {
 	if b, ok := r.backends[id]; ok {
 		return b.Generation
 	}
-	return r.maps.Generation(id)
+	return r.table.Generation(id)
 }
 
 // PutServiceName remembers the write, as the methods below do.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/setup"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -16,7 +17,7 @@ import (
 // ids and slots from the kernel, and makes a sync with all that the source tells. A restart
 // without changes writes nothing, so whatever would be written is a difference.
 func (c *Checker) lookAtTables(ctx context.Context) ([]Finding, error) {
-	have, err := c.maps.Snapshot()
+	have, err := servicemap.New(c.maps).Snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (c *Checker) rejected() (list []Finding) {
 // lookAtDerived compares what follows from entries of the tables with these.
 func (c *Checker) lookAtDerived() (list []Finding, err error) {
 	var errs []error
-	for faults, err := range c.maps.CheckDerived() {
+	for faults, err := range servicemap.New(c.maps).CheckDerived() {
 		for _, f := range faults {
 			list = append(list, Finding{Part: Tables, Kind: f.Kind, What: f.Text, any: true})
 		}

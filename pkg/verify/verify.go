@@ -203,7 +203,7 @@ func (c *Checker) awaitSource(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(c.opts.SourceTimeout):
-		return fmt.Errorf("%s has not told of all Services within %s", statusmap.New(c.maps).Agent().Source, c.opts.SourceTimeout)
+		return fmt.Errorf("%s has not listed all Services within %s", statusmap.New(c.maps).Agent().Source, c.opts.SourceTimeout)
 	}
 }
 

@@ -142,7 +142,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// promoted reports whether all structs on the way to a field are inline.
+// promoted reports whether all structs that hold a field are inline.
 func promoted(t reflect.Type, index []int) bool {
 	for _, i := range index[:len(index)-1] {
 		f := t.Field(i)

@@ -38,7 +38,7 @@ func (d *Document) node() *yaml.Node {
 }
 
 // line returns the line of the field that path names below node, or of the
-// deepest field on the way to it that exists.
+// deepest field of its path that exists.
 func line(node *yaml.Node, path string) int {
 	at := node.Line
 	for _, step := range pathSteps(path) {

@@ -145,7 +145,7 @@ func TestAPIServerToSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	lab.Eventually(t, "the deleted Service is gone from the tables", func() bool {
-		have, err := c.agent.Maps().Snapshot()
+		have, err := c.agent.Services().Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestManyServicesAtOnce(t *testing.T) {
 	}
 	creators.Wait()
 	lab.Eventually(t, "all Services are in the tables", func() bool {
-		have, err := c.agent.Maps().Snapshot()
+		have, err := c.agent.Services().Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -107,7 +108,7 @@ func frontends(t *testing.T, h *lab.Host) map[netip.AddrPort]bool {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	snapshot, err := m.Snapshot()
+	snapshot, err := servicemap.New(m).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}

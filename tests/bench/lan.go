@@ -91,7 +91,7 @@ func newNode(bridge netlink.Link, i int) (node, pod *host, err error) {
 }
 
 // forwardQuietly makes this network namespace a router that does not tell clients
-// of shorter ways.
+// of shorter paths.
 func forwardQuietly() error {
 	return errors.Join(forward(),
 		sysctl("ipv4/conf/all/send_redirects", "0"),

@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -167,8 +168,12 @@ func newPacketNode(maps *bpfmap.Maps) (b *packetBench, ifindex int, err error) {
 		return nil, 0, err
 	}
 	b = &packetBench{maps: maps, node: map[model.Family]netip.Addr{model.IPv4: uplinkAddr4, model.IPv6: uplinkAddr6}}
+	services, err := servicemap.Open(maps)
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, addr := range b.node {
-		if err := maps.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
+		if err := services.PutNodeAddr(addr, tables.NodeAddr{}); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -193,7 +198,7 @@ func packetUplink() (netlink.Link, error) {
 
 // flowMemory measures the kernel memory that both entries of a flow take.
 func (b *packetBench) flowMemory(maps *bpfmap.Maps, s samples) error {
-	have, err := maps.Snapshot()
+	have, err := servicemap.New(maps).Snapshot()
 	if err != nil {
 		return err
 	}
@@ -334,7 +339,7 @@ func (b *packetBench) establish(client, to netip.AddrPort) (flow, reply frame, e
 	return newTCP(client, to, tcpACK), newTCP(backend, source, tcpACK), nil
 }
 
-// tunnel returns a run whose packets are of a known flow and go by the tunnel.
+// tunnel returns a run whose packets are of a known flow and are sent in the tunnel.
 func (b *packetBench) tunnel(family model.Family) (run, error) {
 	client, to := outsider(family), netip.AddrPortFrom(b.node[family], tunnelNodePort)
 	r := run{program: b.ingress, packet: newTCP(client, to, tcpSYN), verdict: b.sends}
@@ -364,7 +369,7 @@ func (b *packetBench) floor(packet frame) (run, error) {
 	return r, err
 }
 
-// floorEntry returns what makes the floor turn a packet round.
+// floorEntry returns the entry by which the baseline program sends a packet back.
 func floorEntry(packet frame) (key packetsBlFlowKey, rewrite packetsBlBenchRewrite) {
 	from, to := packet.source(), packet.destination()
 	key.SrcPort, key.DstPort, key.Proto = bigEndian(from.Port()), bigEndian(to.Port()), uint8(model.TCP)

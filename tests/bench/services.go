@@ -128,14 +128,14 @@ func serveWith(ctx context.Context, o datapath.Options, u source.Update) (*datap
 	if err != nil {
 		return nil, err
 	}
-	have, err := d.Maps().Snapshot()
+	have, err := d.Services().Snapshot()
 	if err != nil {
 		return nil, err
 	}
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	pending := 0
-	r := reconcile.New(tables.Restore(d.Maps(), have), d.Maps(), reconcile.Options{
+	r := reconcile.New(tables.Restore(d.Services(), have), d.Services(), reconcile.Options{
 		LocalNode: model.LocalNode{Name: "node"},
 		Complete:  d.Attach,
 		Synced: func(s reconcile.Sync) {

@@ -26,6 +26,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -206,7 +207,7 @@ func serviceTables(bpffs string) (float64, error) {
 		return 0, err
 	}
 	defer maps.Close()
-	have, err := maps.Snapshot()
+	have, err := servicemap.New(maps).Snapshot()
 	if err != nil {
 		return 0, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// destinations is how many addresses a batch goes round: as many as a Service
+// destinations is how many addresses a batch cycles through: as many as a Service
 // has endpoints, so that the kernel meets as many without Beeline.
 const destinations = 10
 
@@ -35,7 +35,7 @@ func newSockaddr(addr netip.Addr, port uint16) sockaddr {
 	return s
 }
 
-// targets are the addresses that a batch goes round.
+// targets are the addresses that a batch cycles through.
 type targets [destinations]sockaddr
 
 func toService(l load, i int, family model.Family) *targets {

@@ -18,7 +18,7 @@ import (
 
 // Run runs cmd in the cgroup and in new namespaces (unix.CLONE_NEW...) until it ends. When
 // its context ends it gets SIGTERM, so that it can end what it has started; an interrupt
-// from the terminal comes by way of that. It does not outlive this process.
+// from the terminal is passed on by that. It does not outlive this process.
 func Run(cmd *exec.Cmd, path string, namespaces uintptr) error {
 	dir, err := os.Open(path)
 	if err != nil {

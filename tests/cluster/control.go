@@ -153,7 +153,7 @@ func (c *cluster) awaitAPIServer(ctx context.Context) error {
 	})
 }
 
-// restConfig returns the administrator's way to the API server, without a limit.
+// restConfig returns the administrator's client configuration, without a rate limit.
 func (c *cluster) restConfig() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.credential("admin.conf"))
 	if err != nil {

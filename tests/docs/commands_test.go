@@ -8,13 +8,10 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/tests/pages"
 )
 
 var (
-	span         = regexp.MustCompile("`([^`\n]+)`")
-	indented     = regexp.MustCompile(`(?m)^    (\S.*)$`)
-	continued    = regexp.MustCompile(`\\\n +`)
-	gap          = regexp.MustCompile(`  +|#`)
 	inspectCall  = regexp.MustCompile(`(?:^|[ /])beeline ([a-z]+.*)`)
 	agentCall    = regexp.MustCompile(`(?:^|[ /])beeline-agent (.*)`)
 	makeCall     = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
@@ -22,18 +19,6 @@ var (
 	helpCommands = regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`)
 	commandWord  = regexp.MustCompile(`^[a-z]+$`)
 )
-
-// commands returns the commands that a document shows: in code spans, and in indented lines up
-// to the gap before what is said about them.
-func commands(text string) (all []string) {
-	for _, m := range span.FindAllStringSubmatch(text, -1) {
-		all = append(all, m[1])
-	}
-	for _, m := range indented.FindAllStringSubmatch(continued.ReplaceAllString(text, ""), -1) {
-		all = append(all, gap.Split(m[1], 2)[0])
-	}
-	return all
-}
 
 // help returns what beeline prints about a command.
 func help(t *testing.T, words ...string) string {
@@ -80,8 +65,8 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	found := make(map[string]int)
-	for path, text := range documents(t) {
-		for _, command := range commands(text) {
+	for path, text := range pages.All(t) {
+		for _, command := range pages.Commands(text) {
 			if m := inspectCall.FindStringSubmatch(command); m != nil && !strings.HasPrefix(command, "helm ") {
 				found["beeline"]++
 				checkInspect(t, path, m[1])

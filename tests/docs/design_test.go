@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/pages"
 )
 
 // firstPageLines is how long ARCHITECTURE.md may be: ten minutes.
@@ -24,7 +26,7 @@ var (
 // designs returns the pages of docs/design by path.
 func designs(t *testing.T) map[string]string {
 	t.Helper()
-	pages := documents(t)
+	pages := pages.All(t)
 	for path := range pages {
 		if filepath.Dir(path) != "../../docs/design" {
 			delete(pages, path)
@@ -114,7 +116,7 @@ func checkHeldBy(t *testing.T, path, cell string, tests map[string][]string) {
 // TestTestsNamed: the tests that any document names exist.
 func TestTestsNamed(t *testing.T) {
 	all := slices.Concat(slices.Collect(maps.Values(testsByFolder(t)))...)
-	for path, text := range documents(t) {
+	for path, text := range pages.All(t) {
 		for _, name := range testNamed.FindAllStringSubmatch(text, -1) {
 			if !slices.Contains(all, name[1]) {
 				t.Errorf("%s names %s, which does not exist", path, name[1])

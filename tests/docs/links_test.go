@@ -1,12 +1,13 @@
 package docs_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/pages"
 )
 
 var (
@@ -16,30 +17,6 @@ var (
 	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	noAnchor   = regexp.MustCompile(`[^\pL\pN_ -]`)
 )
-
-// documents returns the texts of the repository by path.
-func documents(t *testing.T) map[string]string {
-	t.Helper()
-	all := make(map[string]string)
-	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() && path != "../.." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, ".md") {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		all[path] = string(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
 
 // anchors returns what links to the headings of a document end with, as GitHub makes it.
 func anchors(text string) map[string]bool {
@@ -53,7 +30,7 @@ func anchors(text string) map[string]bool {
 
 // TestLinks: what a document links to in the repository is there, headings among it.
 func TestLinks(t *testing.T) {
-	all := documents(t)
+	all := pages.All(t)
 	for path, text := range all {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(m[1], "://") {
@@ -80,7 +57,7 @@ func TestImageOfTheChart(t *testing.T) {
 		t.Fatal("Chart.yaml has no appVersion")
 	}
 	found := 0
-	for path, text := range documents(t) {
+	for path, text := range pages.All(t) {
 		for _, m := range imageMade.FindAllStringSubmatch(text, -1) {
 			if m[1] == version[1] {
 				found++

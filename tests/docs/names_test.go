@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +12,8 @@ import (
 )
 
 // mostNames is how many names a package exports at the most, methods and fields not counted,
-// unless its comment says "names because".
+// unless its comment says "names because"; and how many methods a type has that others can call,
+// unless its comment says "methods because".
 const mostNames = 25
 
 // exportedNames returns the exported names of a file, and its comment on the package.
@@ -40,39 +40,104 @@ func exportedNames(file *ast.File) (names []string, doc string) {
 	return slices.DeleteFunc(names, func(name string) bool { return !ast.IsExported(name) }), file.Doc.Text()
 }
 
-// TestExportedNames: a package that exports many names gives the reason. Generated files are
-// not counted.
-func TestExportedNames(t *testing.T) {
-	names, docs := make(map[string][]string), make(map[string]string)
+// written calls fn with each file of pkg that is neither a test nor generated, with its folder.
+func written(t *testing.T, fn func(folder string, file *ast.File)) {
+	t.Helper()
 	err := filepath.WalkDir(filepath.Join("..", "..", "pkg"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
 			return err
 		}
-		source, err := os.ReadFile(path)
-		if err != nil {
-			return err
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err == nil && !ast.IsGenerated(file) {
+			fn(filepath.Dir(path), file)
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, source, parser.ParseComments)
-		if err != nil || ast.IsGenerated(file) {
-			return err
-		}
-		folder := filepath.Dir(path)
-		exported, doc := exportedNames(file)
-		names[folder] = append(names[folder], exported...)
-		docs[folder] += doc
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for folder, list := range names {
-		reason := strings.Contains(strings.Join(strings.Fields(docs[folder]), " "), "names because")
-		switch {
-		case len(list) > mostNames && !reason:
-			t.Errorf("%s exports %d names, more than %d: give the reason in its comment, \"names because\"", folder, len(list), mostNames)
-		case len(list) <= mostNames && reason:
-			t.Errorf("%s exports %d names and gives a reason for more than %d", folder, len(list), mostNames)
+}
+
+// checkCount fails when there are too many of what a reason is given for, or a reason for few.
+func checkCount(t *testing.T, of, what string, count int, doc string) {
+	t.Helper()
+	reason := strings.Contains(strings.Join(strings.Fields(doc), " "), what+" because")
+	switch {
+	case count > mostNames && !reason:
+		t.Errorf("%s has %d exported %s, more than %d: give the reason in its comment, \"%s because\"", of, count, what, mostNames, what)
+	case count <= mostNames && reason:
+		t.Errorf("%s has %d exported %s and gives a reason for more than %d", of, count, what, mostNames)
+	}
+}
+
+// TestExportedNames: a package that exports many names gives the reason. Generated files are
+// not counted.
+func TestExportedNames(t *testing.T) {
+	names, docs := make(map[string]int), make(map[string]string)
+	written(t, func(folder string, file *ast.File) {
+		exported, doc := exportedNames(file)
+		names[folder] += len(exported)
+		docs[folder] += doc
+	})
+	for folder, count := range names {
+		checkCount(t, folder, "names", count, docs[folder])
+	}
+}
+
+// receiver returns the name of the type that a method is of; "" for a function.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	typ := f.Recv.List[0].Type
+	if pointer, ok := typ.(*ast.StarExpr); ok {
+		typ = pointer.X
+	}
+	if generic, ok := typ.(*ast.IndexExpr); ok {
+		typ = generic.X
+	}
+	name, _ := typ.(*ast.Ident)
+	if name == nil {
+		return ""
+	}
+	return name.Name
+}
+
+// methodsOf returns how many methods of its own an interface has.
+func methodsOf(spec *ast.TypeSpec) (count int) {
+	if i, ok := spec.Type.(*ast.InterfaceType); ok {
+		for _, field := range i.Methods.List {
+			count += len(field.Names)
 		}
-		t.Logf("%s: %d", folder, len(list))
+	}
+	return count
+}
+
+// TestExportedMethods: a type, exported or not, that has many exported methods gives the reason.
+// Those of embedded types are counted there.
+func TestExportedMethods(t *testing.T) {
+	methods, docs := make(map[string]int), make(map[string]string)
+	written(t, func(folder string, file *ast.File) {
+		for _, declaration := range file.Decls {
+			switch d := declaration.(type) {
+			case *ast.FuncDecl:
+				if of := receiver(d); of != "" && d.Name.IsExported() {
+					methods[folder+"."+of]++
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if s, ok := spec.(*ast.TypeSpec); ok {
+						methods[folder+"."+s.Name.Name] += methodsOf(s)
+						docs[folder+"."+s.Name.Name] = d.Doc.Text() + s.Doc.Text()
+					}
+				}
+			}
+		}
+	})
+	for of, count := range methods {
+		checkCount(t, of, "methods", count, docs[of])
+	}
+	if methods[filepath.Join("..", "..", "pkg", "bpfmap")+".Maps"] < 10 {
+		t.Error("the methods of bpfmap.Maps are not found")
 	}
 }

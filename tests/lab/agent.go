@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/socket"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/host"
@@ -79,11 +80,12 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	have, err := a.Maps().Snapshot()
+	services := a.datapath.Services()
+	have, err := services.Snapshot()
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.reconciler = reconcile.New(tables.Restore(a.Maps(), have), a.Maps(), options)
+	a.reconciler = reconcile.New(tables.Restore(services, have), services, options)
 	h.must("list the host's addresses", func() error {
 		addrs, err := host.Addresses()
 		a.reconciler.SetLocalAddresses(addrs)
@@ -156,12 +158,15 @@ func (a *Agent) SyncDevices() error { return a.datapath.SyncDevices(a.t.Context(
 // Maps returns the maps in the kernel.
 func (a *Agent) Maps() *bpfmap.Maps { return a.datapath.Maps() }
 
+// Services returns the Services in the maps.
+func (a *Agent) Services() servicemap.Table { return a.datapath.Services().Table }
+
 // Sink returns the agent's sink, for a source.
 func (a *Agent) Sink() source.Sink { return a.reconciler }
 
 // serves reports whether an endpoint serves the Service of an id.
 func (a *Agent) serves(service uint32, endpoint netip.AddrPort) bool {
-	name, ok := a.Maps().ServiceName(service)
+	name, ok := a.Services().ServiceName(service)
 	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 

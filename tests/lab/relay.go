@@ -27,7 +27,7 @@ func (n *Namespace) Relay(address string) {
 	}()
 }
 
-// pass passes on what is sent either way until one side closes.
+// pass copies data in both directions until one side closes.
 func pass(from net.Conn, to string) {
 	defer from.Close()
 	conn, err := net.Dial("tcp", to)

@@ -20,7 +20,7 @@ import (
 // SYN again. It is shorter than [wait.Limit], for a datagram may get lost.
 const patience = 10 * time.Second
 
-// ErrNothing says that nothing came in time.
+// ErrNothing says that nothing was received before the timeout.
 var ErrNothing = errors.New("nothing received in time")
 
 // Socket is a socket of a process in a namespace and its cgroup, with the system

@@ -18,7 +18,7 @@ import (
 //
 //   - A packet that opens a flow reaches a backend of its Service, from an address and
 //     port of which the backend can tell it from all other flows.
-//   - All further ones go the same way, until the flow is forgotten or begins anew.
+//   - All further ones take the same path, until the flow expires or begins again.
 //   - What the backend sends there comes to the client from where it sent to; errors quote
 //     what their receiver sent.
 //   - Addresses, ports, checksums and hops are all that changes. A wrong checksum stays
@@ -248,7 +248,7 @@ func (m *model) mayStay(q sequence, c conversation, f *flow, open, odd bool) boo
 	return true
 }
 
-// mayBeginAnew reports whether a packet of a known flow may go another way than those
+// mayBeginAnew reports whether a packet of a known flow may take another path than those
 // before it.
 func (m *model) mayBeginAnew(c conversation, f *flow, opens bool) bool {
 	if c.protocol == unix.IPPROTO_UDP {

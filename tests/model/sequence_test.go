@@ -38,8 +38,8 @@ type kind int
 const (
 	fromClient    kind = iota // the client sends a packet
 	fromBackend               // the backend sends one to where the client's came from
-	errorToClient             // somebody on the way to the backend sends an ICMP error
-	errorToServer             // somebody on the way to the client does
+	errorToClient             // a router on the path to the backend sends an ICMP error
+	errorToServer             // a router on the path to the client does
 	toStranger                // a packet to an address that is none of a Service
 	expires                   // the agent removes the flow
 	evicts                    // the kernel evicts the forward entry

@@ -36,8 +36,8 @@ func TestActiveGrows(t *testing.T) {
 	h, a := newHost(t, lab.AgentOptions{})
 	grow := func(size, connections int) []int {
 		t.Helper()
-		a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, manyBackends(0, size)...))
-		connectMany(t, h, spreadTo[2].to, connections)
+		a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, manyBackends(0, size)...))
+		connectMany(t, h, algorithmFrontends[2].to, connections)
 		return activeSockets(t, a, model.UDP, manyBackends(0, size))
 	}
 	two := slices.Repeat([]int{2}, 60)
@@ -59,8 +59,8 @@ func TestActiveTableGrows(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	few, to := manyBackends(0, 3), spreadTo[2].to
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, few...))
+	few, to := manyBackends(0, 3), algorithmFrontends[2].to
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, few...))
 	connectMany(t, h, to, 9)
 	// A chunk has 4,096 backends.
 	many := manyBackends(3, 5000)

@@ -66,7 +66,7 @@ func TestAffinity(t *testing.T) {
 	})
 }
 
-// TestAffinityExpires: affinity lasts for its time-out after the last connection.
+// TestAffinityExpires: affinity ends one timeout after the last connection.
 // [TestAffinityClock] measures it to the second.
 func TestAffinityExpires(t *testing.T) {
 	t.Parallel()
@@ -90,8 +90,7 @@ func TestAffinityExpires(t *testing.T) {
 	}
 }
 
-// TestAffinityClock: the time-out runs by the real clock, and each connection
-// starts it again.
+// TestAffinityClock: the timeout is measured in real time, and each connection restarts it.
 func TestAffinityClock(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -119,8 +118,7 @@ func TestAffinityClock(t *testing.T) {
 	t.Error("the same backend 6 times, each a second after the last connection")
 }
 
-// TestAffinityVoid: affinity ends at once when the backend leaves, and does not
-// come back with it.
+// TestAffinityVoid: affinity ends when the backend is removed, and does not return with it.
 func TestAffinityVoid(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -145,8 +143,8 @@ func TestAffinityVoid(t *testing.T) {
 	}
 }
 
-// TestAffinityKeptOverChanges: changes of other endpoints and of the time-out move
-// nobody.
+// TestAffinityKeptOverChanges: clients keep their backend when other endpoints or the affinity
+// timeout change.
 func TestAffinityKeptOverChanges(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})

@@ -15,10 +15,10 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-const spreadPorts = "web:8080/TCP,dns:8080/UDP"
+const algorithmPorts = "web:8080/TCP,dns:8080/UDP"
 
-// spreadTo are the ways to the Service of spread.
-var spreadTo = []struct {
+// algorithmFrontends are the addresses of the Service of withAlgorithm.
+var algorithmFrontends = []struct {
 	network string
 	to      netip.AddrPort
 }{
@@ -26,10 +26,10 @@ var spreadTo = []struct {
 	{"udp4", ap("10.96.0.40:53")}, {"udp6", ap("[fd96::40]:53")},
 }
 
-// spread returns a Service of both families with an algorithm. fields are more of its
+// withAlgorithm returns a Service of both families with an algorithm and further fields of its
 // spec.
-func spread(algorithm, fields string) string {
-	return annotate(lab.Service("spread", `{clusterIPs: [10.96.0.40, "fd96::40"], `+fields+
+func withAlgorithm(algorithm, fields string) string {
+	return annotate(lab.Service("algorithm", `{clusterIPs: [10.96.0.40, "fd96::40"], `+fields+
 		` ports: [{name: web, port: 80}, {name: dns, port: 53, protocol: UDP}]}`), "", "algorithm", algorithm)
 }
 
@@ -43,7 +43,7 @@ func annotate(manifest, suffix, key, value string) string {
 // weighted returns a slice of one endpoint for each weight.
 func weighted(weights []int, addrs []netip.Addr) (list []string) {
 	for i, w := range weights {
-		list = append(list, annotate(lab.Slice("spread", spreadPorts, addrs[i]), fmt.Sprint("-", i), "weight", fmt.Sprint(w)))
+		list = append(list, annotate(lab.Slice("algorithm", algorithmPorts, addrs[i]), fmt.Sprint("-", i), "weight", fmt.Sprint(w)))
 	}
 	return list
 }
@@ -72,43 +72,43 @@ func sequence(n *lab.Namespace, network string, to netip.AddrPort, backends []ne
 	return list, err
 }
 
-// TestTurns: from one CPU, each round takes the backends in the same order, each as
-// often as its weight says.
-func TestTurns(t *testing.T) {
+// TestRoundRobin: connections of one CPU go to the backends in the same order in each cycle, to
+// each backend as often as its weight says.
+func TestRoundRobin(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	for _, tt := range []struct {
 		algorithm string
 		weights   []int
-		round     []int
+		cycle     []int
 	}{
 		{"rr", []int{1, 1, 1}, []int{0, 1, 2}},
 		{"rr", []int{2, 0, 5}, []int{0, 2}},
 		{"wrr", []int{5, 1, 1}, []int{0, 0, 1, 0, 2, 0, 0}},
 		{"wrr", []int{0, 20, 10}, []int{1, 2, 1}},
 	} {
-		a.Apply(append(append(weighted(tt.weights, backends4(3)), weighted(tt.weights, backends6(3))...), spread(tt.algorithm, ""))...)
-		for _, s := range spreadTo {
+		a.Apply(append(append(weighted(tt.weights, backends4(3)), weighted(tt.weights, backends6(3))...), withAlgorithm(tt.algorithm, ""))...)
+		for _, s := range algorithmFrontends {
 			backends := backends4(3)
 			if s.to.Addr().Is6() {
 				backends = backends6(3)
 			}
-			got, err := sequence(h.Namespace, s.network, s.to, backends, 3*len(tt.round))
+			got, err := sequence(h.Namespace, s.network, s.to, backends, 3*len(tt.cycle))
 			if err != nil {
 				t.Fatalf("%s %v, %s, after %v: %v", tt.algorithm, tt.weights, s.network, got, err)
 			}
-			if !goesRound(got, tt.round) {
-				t.Errorf("%s %v, %s: reached %v, want rounds of %v", tt.algorithm, tt.weights, s.network, got, tt.round)
+			if !repeats(got, tt.cycle) {
+				t.Errorf("%s %v, %s: reached %v, want cycles of %v", tt.algorithm, tt.weights, s.network, got, tt.cycle)
 			}
 		}
 	}
 }
 
-// goesRound reports whether got repeats round, from any place in it.
-func goesRound(got, round []int) bool {
-	endless := slices.Repeat(round, len(got)/len(round)+1)
-	for i := range round {
+// repeats reports whether got repeats cycle, from any place in it.
+func repeats(got, cycle []int) bool {
+	endless := slices.Repeat(cycle, len(got)/len(cycle)+1)
+	for i := range cycle {
 		if slices.Equal(endless[i:i+len(got)], got) {
 			return true
 		}
@@ -116,14 +116,14 @@ func goesRound(got, round []int) bool {
 	return false
 }
 
-// TestHashes: all sockets of a pod go where the ring has the pod's address, or the
-// Service's.
+// TestHashes: all sockets of a pod reach the backend at the slot that the hash of the pod's address
+// (sh) or the Service's (dh) selects.
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	for _, algorithm := range []string{"sh", "dh"} {
-		a.Apply(spread(algorithm, ""), lab.Slice("spread", spreadPorts, backends4(8)...), lab.Slice("spread", spreadPorts, backends6(8)...))
-		for _, s := range spreadTo {
+		a.Apply(withAlgorithm(algorithm, ""), lab.Slice("algorithm", algorithmPorts, backends4(8)...), lab.Slice("algorithm", algorithmPorts, backends6(8)...))
+		for _, s := range algorithmFrontends {
 			ring := ringOf(backends4(8))
 			if s.to.Addr().Is6() {
 				ring = ringOf(backends6(8))
@@ -170,12 +170,12 @@ func ringOf(addrs []netip.Addr) (ring []netip.AddrPort) {
 	return ring
 }
 
-// TestBoundSource: sh goes by the address that a socket is bound to.
+// TestBoundSource: sh hashes the address that a socket is bound to.
 func TestBoundSource(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	a.Apply(spread("sh", ""), lab.Slice("spread", spreadPorts, backends4(8)...))
-	ring, to := ringOf(backends4(8)), spreadTo[0].to
+	a.Apply(withAlgorithm("sh", ""), lab.Slice("algorithm", algorithmPorts, backends4(8)...))
+	ring, to := ringOf(backends4(8)), algorithmFrontends[0].to
 	for _, source := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"} {
 		s := h.Socket("tcp4")
 		if err := s.Bind(ap(source + ":0")); err != nil {
@@ -191,12 +191,12 @@ func TestBoundSource(t *testing.T) {
 	}
 }
 
-// TestMaglevSockets: sockets are spread over the ring.
+// TestMaglevSockets: the sockets of one pod are balanced over the whole ring.
 func TestMaglevSockets(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	a.Apply(spread("maglev", ""), lab.Slice("spread", spreadPorts, backends4(4)...), lab.Slice("spread", spreadPorts, backends6(4)...))
-	for _, s := range spreadTo {
+	a.Apply(withAlgorithm("maglev", ""), lab.Slice("algorithm", algorithmPorts, backends4(4)...), lab.Slice("algorithm", algorithmPorts, backends6(4)...))
+	for _, s := range algorithmFrontends {
 		count := make(map[netip.AddrPort]int)
 		for range 80 {
 			count[mustReach(t, h.Namespace, s.network, s.to)]++
@@ -216,11 +216,11 @@ func TestNoWeight(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	backends, to := backends4(3), spreadTo[0].to
-	a.Apply(append(weighted([]int{1, 1, 1}, backends), spread("random", "sessionAffinity: ClientIP,"))...)
+	backends, to := backends4(3), algorithmFrontends[0].to
+	a.Apply(append(weighted([]int{1, 1, 1}, backends), withAlgorithm("random", "sessionAffinity: ClientIP,"))...)
 	first := mustReach(t, h.Namespace, "tcp4", to)
 	udp := h.Socket("udp4")
-	kept := send(t, udp, "udp4", spreadTo[2].to)
+	kept := send(t, udp, "udp4", algorithmFrontends[2].to)
 
 	weights := []int{1, 1, 1}
 	weights[slices.Index(backends, first.Addr())] = 0
@@ -231,13 +231,13 @@ func TestNoWeight(t *testing.T) {
 			t.Fatalf("a new connection went to %s, which has no weight", got)
 		}
 	}
-	if got := send(t, udp, "udp4", spreadTo[2].to); got != kept {
+	if got := send(t, udp, "udp4", algorithmFrontends[2].to); got != kept {
 		t.Errorf("the unconnected socket went to %s, after %s", got, kept)
 	}
 
 	a.Apply(weighted([]int{0, 0, 0}, backends)...)
 	wantFailure(t, h.Namespace, "tcp4", to, unix.ECONNREFUSED)
-	if got := send(t, udp, "udp4", spreadTo[2].to); got != kept {
+	if got := send(t, udp, "udp4", algorithmFrontends[2].to); got != kept {
 		t.Errorf("the unconnected socket went to %s, after %s", got, kept)
 	}
 }

@@ -44,8 +44,8 @@ func TestConnect(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			wantSpread(t, h.Namespace, c.network, c.to, c.want...)
-			wantSpread(t, h.Pod, c.network, c.to, c.want...)
+			wantBalanced(t, h.Namespace, c.network, c.to, c.want...)
+			wantBalanced(t, h.Pod, c.network, c.to, c.want...)
 			s := h.Socket(c.network)
 			if err := s.Connect(c.to); err != nil {
 				t.Fatal(err)

@@ -115,7 +115,7 @@ func TestConnectedSendTo(t *testing.T) {
 	}
 }
 
-// TestConnectedIdle: a connected socket has no time-out, whichever call sends.
+// TestConnectedIdle: a connected socket never times out, whichever system call sends.
 func TestConnectedIdle(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -131,8 +131,8 @@ func TestConnectedIdle(t *testing.T) {
 	}
 }
 
-// TestConnectedMixes: what connect(), sendto(), and a dissolved association in any order
-// lead to. It is the same wherever the state of a socket is kept.
+// TestConnectedMixes: connect(), sendto() and connect(AF_UNSPEC) in any order, wherever the state of
+// a socket is kept.
 func TestConnectedMixes(t *testing.T) {
 	t.Parallel()
 	for _, places := range []string{"own place", "place of another socket"} {
@@ -293,8 +293,8 @@ func dissolve(t *testing.T, s *lab.Socket) {
 	}
 }
 
-// TestOneBackendTwoServices: replies of a backend that two Services lead a socket to are
-// shown as of the one last sent to, and the socket stays with its backends.
+// TestOneBackendTwoServices: when two Services select the same backend for a socket, replies come
+// from the Service last sent to, and the socket keeps its backends.
 func TestOneBackendTwoServices(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -317,7 +317,7 @@ func TestOneBackendTwoServices(t *testing.T) {
 	}
 }
 
-// TestOneBackendAfterIdle: likewise when the backend of one of them is chosen anew.
+// TestOneBackendAfterIdle: the same when the backend of one of them is selected again.
 func TestOneBackendAfterIdle(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -334,8 +334,8 @@ func TestOneBackendAfterIdle(t *testing.T) {
 	}
 }
 
-// TestLateReply: an answer that is on its way when the socket moves to another backend
-// still comes from the Service.
+// TestLateReply: a reply in flight while the socket moves to another backend still has the
+// Service's address.
 func TestLateReply(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -354,7 +354,7 @@ func TestLateReply(t *testing.T) {
 	}
 }
 
-// TestSharedSocket: threads that use one socket at once each reach their Service.
+// TestSharedSocket: threads that share a socket each reach their Service.
 func TestSharedSocket(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -394,7 +394,7 @@ func TestSharedSocket(t *testing.T) {
 	}
 }
 
-// TestClosedSockets: a socket's place is free when it is closed, by its last process.
+// TestClosedSockets: a socket's slot is free once the last process has closed it.
 func TestClosedSockets(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -420,8 +420,8 @@ func TestClosedSockets(t *testing.T) {
 	}
 }
 
-// TestManySocketsOfAnother: a pod that sends from as many new sockets as it can takes nothing
-// from the sockets of other pods.
+// TestManySocketsOfAnother: a pod that sends from as many new sockets as it can does not evict the
+// entries of other pods' sockets.
 func TestManySocketsOfAnother(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -462,7 +462,7 @@ func TestManySocketsOfAnother(t *testing.T) {
 	}
 }
 
-// TestPlacesOfOthers: sockets whose places are taken are served like the others.
+// TestPlacesOfOthers: sockets whose slots are in use by others are served all the same.
 func TestPlacesOfOthers(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})

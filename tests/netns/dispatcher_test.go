@@ -141,8 +141,8 @@ func (w *wires) loadFilter(t *testing.T) {
 	}
 }
 
-// TestXDPBesideOthers: Beeline serves a device beside a filter and another program, whoever
-// comes and goes.
+// TestXDPBesideOthers: Beeline shares a device with a filter and another program, in whatever order
+// they attach and detach.
 func TestXDPBesideOthers(t *testing.T) {
 	w := newDispatcher(t, datapath.XDPNative)
 	other := w.id(t, pass)
@@ -217,8 +217,8 @@ func (w *wires) restart(t *testing.T, a *lab.Agent) {
 	}
 }
 
-// TestXDPLastOfADispatcher: Beeline's program may be left alone in a dispatcher. It takes
-// this along when it goes, and its pins when the device goes.
+// TestXDPLastOfADispatcher: when Beeline's program is the last in a dispatcher, removing it removes
+// the dispatcher; when the device is removed, its pins are.
 func TestXDPLastOfADispatcher(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	for _, c := range []struct {
@@ -260,7 +260,7 @@ func TestXDPLastOfADispatcher(t *testing.T) {
 	}
 }
 
-// TestXDPDispatcherInTheWay: a dispatcher in another mode is left alone.
+// TestXDPDispatcherInTheWay: a dispatcher that is attached in another mode stays.
 func TestXDPDispatcherInTheWay(t *testing.T) {
 	w := newDispatcher(t, datapath.XDPNative)
 	w.serve(t, lab.AgentOptions{Devices: w.devices, XDP: datapath.XDPGeneric})

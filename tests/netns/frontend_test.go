@@ -28,11 +28,11 @@ func TestExternalAddresses(t *testing.T) {
 		lab.Slice("out", ports, backends6(2)...))
 	// Local clients get the Cluster set under externalTrafficPolicy Local too.
 	for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
-		wantSpread(t, n, "tcp4", ap("203.0.113.1:80"), backends4(2)...)
-		wantSpread(t, n, "tcp4", ap("203.0.113.2:80"), backends4(2)...)
-		wantSpread(t, n, "udp4", ap("203.0.113.2:53"), backends4(2)...)
-		wantSpread(t, n, "tcp6", ap("[2001:db8:2::1]:80"), backends6(2)...)
-		wantSpread(t, n, "udp6", ap("[2001:db8:2::2]:53"), backends6(2)...)
+		wantBalanced(t, n, "tcp4", ap("203.0.113.1:80"), backends4(2)...)
+		wantBalanced(t, n, "tcp4", ap("203.0.113.2:80"), backends4(2)...)
+		wantBalanced(t, n, "udp4", ap("203.0.113.2:53"), backends4(2)...)
+		wantBalanced(t, n, "tcp6", ap("[2001:db8:2::1]:80"), backends6(2)...)
+		wantBalanced(t, n, "udp6", ap("[2001:db8:2::2]:53"), backends6(2)...)
 	}
 	if got := mustReach(t, h.Namespace, "tcp4", proxied); got != proxied {
 		t.Errorf("the address with ipMode Proxy leads to %s", got)
@@ -56,15 +56,15 @@ func TestNodePort(t *testing.T) {
 	applyNodePort(a)
 	for _, addr := range []netip.Addr{lab.Node4, lab.Backend4(8), lab.PodGateway4} {
 		for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
-			wantSpread(t, n, "tcp4", netip.AddrPortFrom(addr, 30080), backends4(2)...)
-			wantSpread(t, n, "udp4", netip.AddrPortFrom(addr, 30053), backends4(2)...)
-			wantSpread(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends4(2)...)
+			wantBalanced(t, n, "tcp4", netip.AddrPortFrom(addr, 30080), backends4(2)...)
+			wantBalanced(t, n, "udp4", netip.AddrPortFrom(addr, 30053), backends4(2)...)
+			wantBalanced(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends4(2)...)
 		}
 	}
 	for _, addr := range []netip.Addr{lab.Node6, lab.Backend6(8)} {
 		for _, n := range []*lab.Namespace{h.Namespace, h.Pod} {
-			wantSpread(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends6(2)...)
-			wantSpread(t, n, "udp6", netip.AddrPortFrom(addr, 30053), backends6(2)...)
+			wantBalanced(t, n, "tcp6", netip.AddrPortFrom(addr, 30080), backends6(2)...)
+			wantBalanced(t, n, "udp6", netip.AddrPortFrom(addr, 30053), backends6(2)...)
 		}
 	}
 	t.Run("reply source", func(t *testing.T) {
@@ -86,20 +86,20 @@ func TestNodePortLoopback(t *testing.T) {
 	applyNodePort(a)
 	for _, addr := range []string{"127.0.0.1", "0.0.0.0"} {
 		to := netip.MustParseAddr(addr)
-		wantSpread(t, h.Namespace, "tcp4", netip.AddrPortFrom(to, 30080), backends4(2)...)
-		wantSpread(t, h.Namespace, "udp4", netip.AddrPortFrom(to, 30053), backends4(2)...)
+		wantBalanced(t, h.Namespace, "tcp4", netip.AddrPortFrom(to, 30080), backends4(2)...)
+		wantBalanced(t, h.Namespace, "udp4", netip.AddrPortFrom(to, 30053), backends4(2)...)
 		wantFailure(t, h.Pod, "tcp4", netip.AddrPortFrom(to, 30080), unix.ECONNREFUSED)
 	}
 	for _, addr := range []string{"::1", "::"} {
 		to := netip.MustParseAddr(addr)
-		wantSpread(t, h.Namespace, "tcp6", netip.AddrPortFrom(to, 30080), backends6(2)...)
-		wantSpread(t, h.Namespace, "udp6", netip.AddrPortFrom(to, 30053), backends6(2)...)
+		wantBalanced(t, h.Namespace, "tcp6", netip.AddrPortFrom(to, 30080), backends6(2)...)
+		wantBalanced(t, h.Namespace, "udp6", netip.AddrPortFrom(to, 30053), backends6(2)...)
 		wantFailure(t, h.Pod, "tcp6", netip.AddrPortFrom(to, 30080), unix.ECONNREFUSED)
 	}
 }
 
-// TestNodePortNewAddress: an address that comes and goes while the agent runs has
-// the node ports for as long as it is there.
+// TestNodePortNewAddress: NodePorts answer on an address that is added while the agent runs, until it
+// is removed.
 func TestNodePortNewAddress(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -121,9 +121,8 @@ func TestNodePortNewAddress(t *testing.T) {
 	}
 }
 
-// TestNodePortAddresses: --nodeport-addresses chooses where node ports answer. At other
-// addresses, those of loopback among them where CIDRs do not name it, a process that listens on
-// the port is reached.
+// TestNodePortAddresses: NodePorts answer only on addresses in --nodeport-addresses. At others, and at
+// loopback unless a CIDR covers it, clients reach a process that listens on the port.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
 	loopback4, loopback6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
@@ -173,8 +172,8 @@ func family(addr netip.Addr) string {
 	return "6"
 }
 
-// TestSourceRanges: load-balancer addresses let in whose address is in the
-// ranges; other addresses of the Service let everyone in.
+// TestSourceRanges: loadBalancerSourceRanges restrict the load-balancer addresses only; other
+// addresses of the Service accept every client.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -198,7 +197,7 @@ func TestSourceRanges(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.network+" "+c.to.String(), func(t *testing.T) {
-			wantSpread(t, h.Pod, c.network, c.to, c.backends...)
+			wantBalanced(t, h.Pod, c.network, c.to, c.backends...)
 			wantFailure(t, h.Namespace, c.network, c.to, unix.EHOSTUNREACH)
 			wantBoundConnect(t, h.Pod, c.network, c.in, c.to, nil)
 			wantBoundConnect(t, h.Pod, c.network, c.out, c.to, unix.EHOSTUNREACH)
@@ -208,7 +207,7 @@ func TestSourceRanges(t *testing.T) {
 	mustReach(t, h.Namespace, "tcp4", ap("10.96.0.10:80"))
 	mustReach(t, h.Namespace, "tcp6", ap("[fd96::10]:80"))
 
-	// A node that has the load balancer's address is let in.
+	// A node that has the load balancer's address may connect.
 	h.AddAddr(lab.Uplink, "203.0.113.10/32")
 	h.AddAddr(lab.Uplink, "2001:db8:2::10/128")
 	mustReach(t, h.Namespace, "tcp4", ap("203.0.113.10:80"))

@@ -93,8 +93,8 @@ func countFrames(t *testing.T, h *lab.Host, device string) *ebpf.Map {
 	return counts
 }
 
-// TestGenericXDPPassesWholeFrames: what generic XDP passes comes to tc with its Ethernet header,
-// also where it was in several buffers.
+// TestGenericXDPPassesWholeFrames: frames that generic XDP passes reach tc with their Ethernet header,
+// also those in several buffers.
 func TestGenericXDPPassesWholeFrames(t *testing.T) {
 	t.Parallel()
 	h := lab.NewHost(t)

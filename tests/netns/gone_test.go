@@ -72,9 +72,9 @@ func wantDestroys(t *testing.T, what string, a *lab.Agent, want int) {
 	}
 }
 
-// TestEndpointGone: the sockets that a Service has connected to an endpoint fail soon after
-// it has gone, in each network namespace, and no others. Connected anew they reach another
-// endpoint.
+// TestEndpointGone: sockets connected to an endpoint by its Service are destroyed soon after it is
+// removed, in every network namespace, and no others. They reach another endpoint when they
+// reconnect.
 func TestEndpointGone(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -130,8 +130,8 @@ func TestEndpointGone(t *testing.T) {
 	}
 }
 
-// TestSenderIsTold: who sends without waiting for answers gets an error, too.
-func TestSenderIsTold(t *testing.T) {
+// TestSenderGetsError: a sender that reads no replies gets an error, too.
+func TestSenderGetsError(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Populate()
@@ -144,7 +144,7 @@ func TestSenderIsTold(t *testing.T) {
 	})
 }
 
-// TestSocketOfDevice: sockets that are bound to a device are no exception.
+// TestSocketOfDevice: sockets bound to a device (SO_BINDTODEVICE) are destroyed, too.
 func TestSocketOfDevice(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -191,7 +191,7 @@ func TestSocketsOfOneAddress(t *testing.T) {
 	wantKept(t, "to the endpoint itself", direct)
 }
 
-// TestEndpointStillServes: an endpoint on its way out keeps its sockets while it serves.
+// TestEndpointStillServes: a terminating endpoint keeps its sockets while it is serving.
 func TestEndpointStillServes(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -209,7 +209,8 @@ func TestEndpointStillServes(t *testing.T) {
 	wantDestroyed(t, "not serving", s)
 }
 
-// TestServiceGone: sockets fail when the Service is deleted, or is another one.
+// TestServiceGone: sockets are destroyed when the Service, its port's protocol or its endpoint is
+// gone, not when the port's number changes.
 func TestServiceGone(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})

@@ -137,8 +137,8 @@ func TestIPVS(t *testing.T) {
 	d := newDirector(t, h)
 	weights := []int{1, 4, 0, 2, 1, 7}
 	for _, algorithm := range append(slices.Clone(leastConn), locality...) {
-		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), spread(algorithm, ""))...)
-		for _, service := range spreadTo[:2] {
+		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), withAlgorithm(algorithm, ""))...)
+		for _, service := range algorithmFrontends[:2] {
 			network := service.network
 			backends := backendsOf(network, len(weights))
 			d.serve(network, algorithm, weights, backends)
@@ -185,11 +185,11 @@ func TestIPVSTurns(t *testing.T) {
 	d := newDirector(t, h)
 	weights, backends := []int{1, 4, 0, 2, 1, 7}, backends4(6)
 	for algorithm, cycle := range map[string]int{"rr": 5, "wrr": 15} {
-		a.Apply(append(weighted(weights, backends), spread(algorithm, ""))...)
+		a.Apply(append(weighted(weights, backends), withAlgorithm(algorithm, ""))...)
 		d.serve("tcp4", algorithm, weights, backends)
 		var shares [2][]int
 		for i, from := range []*lab.Namespace{h.Pod, h.Namespace} {
-			to := []netip.AddrPort{virtual["tcp4"], spreadTo[0].to}[i]
+			to := []netip.AddrPort{virtual["tcp4"], algorithmFrontends[0].to}[i]
 			list, err := sequence(from, "tcp4", to, backends, 2*cycle)
 			if err != nil {
 				t.Fatal(err)

@@ -16,8 +16,8 @@ func TestIPVSAdm(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	backends, to := backends4(1), spreadTo[0].to
-	a.Apply(spread("lc", "sessionAffinity: ClientIP,"), annotate(lab.Slice("spread", spreadPorts, backends...), "", "weight", "3"))
+	backends, to := backends4(1), algorithmFrontends[0].to
+	a.Apply(withAlgorithm("lc", "sessionAffinity: ClientIP,"), annotate(lab.Slice("algorithm", algorithmPorts, backends...), "", "weight", "3"))
 	for range 2 {
 		hold(t, h.Namespace, "tcp4", to, backends)
 	}

@@ -11,12 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// leastConn are the algorithms that go by active connections.
+// leastConn are the algorithms that count active connections.
 var leastConn = []string{"lc", "wlc", "sed", "nq"}
 
 // load returns the load of a backend as IPVS weighs it, as a ratio.
@@ -49,7 +50,7 @@ func leastLoaded(algorithm string, active, weights []int) (list []int) {
 // activeSockets returns the active connections of sockets that are counted at backends.
 func activeSockets(t *testing.T, a *lab.Agent, protocol model.Protocol, backends []netip.Addr) []int {
 	t.Helper()
-	have, err := a.Maps().Snapshot()
+	have, err := a.Services().Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func activeSockets(t *testing.T, a *lab.Agent, protocol model.Protocol, backends
 		if i < 0 || have.Names[b.Service].Port.Protocol != protocol {
 			continue
 		}
-		sockets, flows := a.Maps().Active(id, b.Generation)
+		sockets, flows := flowmap.New(a.Maps()).Active(id, b.Generation)
 		if flows != 0 {
 			t.Errorf("%s: %d connections of packets are counted", b.AddrPort, flows)
 		}
@@ -131,15 +132,15 @@ func backendsOf(network string, n int) []netip.Addr {
 	return backends4(n)
 }
 
-// TestLeastConn: connections that are made one after the other go where IPVS's algorithm has
-// them, whatever has ended meanwhile; a backend of weight 0 gets none.
+// TestLeastConn: connections made one after another go to the backend that IPVS's algorithm selects,
+// whichever connections have closed meanwhile; a backend of weight 0 gets none.
 func TestLeastConn(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
 	for _, algorithm := range leastConn {
-		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), spread(algorithm, ""))...)
-		for _, s := range spreadTo {
+		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), withAlgorithm(algorithm, ""))...)
+		for _, s := range algorithmFrontends {
 			backends := backendsOf(s.network, len(weights))
 			active := make([]int, len(weights))
 			var open []held
@@ -169,15 +170,15 @@ func TestLeastConn(t *testing.T) {
 	}
 }
 
-// TestLeastConnShares: many connections that stay open are shared by weight, but by lc, which
-// shares them evenly; backends that are equally loaded get short ones likewise.
+// TestLeastConnShares: connections that stay open are balanced by weight (by lc evenly), and so are
+// short ones among equally loaded backends.
 func TestLeastConnShares(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	weights, backends, to := []int{1, 2, 5}, backends4(3), spreadTo[2].to
+	weights, backends, to := []int{1, 2, 5}, backends4(3), algorithmFrontends[2].to
 	for _, algorithm := range leastConn {
-		a.Apply(append(weighted(weights, backends), spread(algorithm, ""))...)
+		a.Apply(append(weighted(weights, backends), withAlgorithm(algorithm, ""))...)
 		want := []int{100, 200, 500}
 		if algorithm == "lc" {
 			want = []int{267, 267, 266}
@@ -216,12 +217,12 @@ func TestLeastConnShares(t *testing.T) {
 	}
 }
 
-// TestActiveSocket: what a socket does changes the counts as it should.
+// TestActiveSocket: the counts follow a socket's connect(), reconnect, shutdown and close().
 func TestActiveSocket(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, backends4(2)...), lab.Slice("spread", spreadPorts, backends6(2)...))
-	for _, s := range spreadTo {
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends4(2)...), lab.Slice("algorithm", algorithmPorts, backends6(2)...))
+	for _, s := range algorithmFrontends {
 		backends, none := backendsOf(s.network, 2), []int{0, 0}
 		at := func(i int) []int { return []int{1 - i, i} }
 		t.Run(s.network, func(t *testing.T) {
@@ -284,13 +285,13 @@ func testActiveUDP(t *testing.T, h *lab.Host, a *lab.Agent, network string, to n
 	wantActive(t, a, network, backends, []int{0, 0})
 }
 
-// TestActiveFails: a connection that fails is counted until its socket is closed or connects to
-// something else, and a place of another socket changes nothing.
+// TestActiveFails: a failed connection is counted until its socket is closed or connects elsewhere,
+// also when its slot is in use by another socket.
 func TestActiveFails(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	nobody := []netip.Addr{netip.MustParseAddr("127.0.0.9")}
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, nobody...))
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, nobody...))
 	s := h.Socket("tcp4")
 	connect := func(to netip.AddrPort) error {
 		err := s.Connect(to)
@@ -300,7 +301,7 @@ func TestActiveFails(t *testing.T) {
 		return err
 	}
 	for range 3 {
-		if err := connect(spreadTo[0].to); err != unix.ECONNREFUSED {
+		if err := connect(algorithmFrontends[0].to); err != unix.ECONNREFUSED {
 			t.Fatalf("connect: %v, want %v", err, unix.ECONNREFUSED)
 		}
 		wantActive(t, a, "tcp4", nobody, []int{1})
@@ -317,7 +318,7 @@ func TestActiveFails(t *testing.T) {
 		}
 	}} {
 		s := h.Socket("udp4")
-		if err := s.Connect(spreadTo[2].to); err != nil {
+		if err := s.Connect(algorithmFrontends[2].to); err != nil {
 			t.Fatal(err)
 		}
 		wantActive(t, a, "udp4", nobody, []int{1})
@@ -326,14 +327,14 @@ func TestActiveFails(t *testing.T) {
 	}
 }
 
-// TestActiveAffinity: clients with session affinity stay, and are counted.
+// TestActiveAffinity: clients with session affinity keep their backend, and are counted.
 func TestActiveAffinity(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(3)
-	a.Apply(spread("lc", "sessionAffinity: ClientIP,"), lab.Slice("spread", spreadPorts, backends...))
+	a.Apply(withAlgorithm("lc", "sessionAffinity: ClientIP,"), lab.Slice("algorithm", algorithmPorts, backends...))
 	for _, s := range []int{0, 2} {
-		network, to := spreadTo[s].network, spreadTo[s].to
+		network, to := algorithmFrontends[s].network, algorithmFrontends[s].to
 		first := hold(t, h.Namespace, network, to, backends)
 		want := make([]int, 3)
 		want[first.backend]++
@@ -353,20 +354,20 @@ func TestActiveAffinity(t *testing.T) {
 	}
 }
 
-// TestActiveGenerations: an endpoint that leaves and comes back begins with no connections, and
-// those that it had before end without a trace.
+// TestActiveGenerations: an endpoint that is removed and added again starts at zero connections, and
+// closing its former ones does not change the count.
 func TestActiveGenerations(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	backends, to := backends4(2), spreadTo[0].to
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, backends...))
+	backends, to := backends4(2), algorithmFrontends[0].to
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends...))
 	var old []held
 	for range 6 {
 		old = append(old, hold(t, h.Namespace, "tcp4", to, backends))
 	}
 	wantActive(t, a, "tcp4", backends, []int{3, 3})
-	a.Apply(lab.Slice("spread", spreadPorts, backends[1]))
-	a.Apply(lab.Slice("spread", spreadPorts, backends...))
+	a.Apply(lab.Slice("algorithm", algorithmPorts, backends[1]))
+	a.Apply(lab.Slice("algorithm", algorithmPorts, backends...))
 	wantActive(t, a, "tcp4", backends, []int{0, 3})
 	for i := range 3 {
 		if c := hold(t, h.Namespace, "tcp4", to, backends); c.backend != 0 {
@@ -379,8 +380,8 @@ func TestActiveGenerations(t *testing.T) {
 	wantActive(t, a, "tcp4", backends, []int{3, 0})
 }
 
-// TestLeastConnLarge: of more endpoints than are looked at, none is left out, and connections are
-// spread far more evenly than by chance, which would give some endpoint none and another 12.
+// TestLeastConnLarge: in a set with more endpoints than one selection compares, each gets connections,
+// far more evenly than at random, which would give one endpoint none and another 12.
 func TestLeastConnLarge(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -390,9 +391,9 @@ func TestLeastConnLarge(t *testing.T) {
 	for i := range endpoints {
 		backends = append(backends, netip.AddrFrom4([4]byte{100, 64, 0, byte(i)}))
 	}
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, backends...))
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends...))
 	for range endpoints * each {
-		if err := h.Socket("udp4").Connect(spreadTo[2].to); err != nil {
+		if err := h.Socket("udp4").Connect(algorithmFrontends[2].to); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -401,12 +402,12 @@ func TestLeastConnLarge(t *testing.T) {
 	}
 }
 
-// TestLeastConnAtOnce: connections that many threads make at once do not meet at one backend.
+// TestLeastConnAtOnce: connections that threads make at the same time do not all select one backend.
 func TestLeastConnAtOnce(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(8)
-	a.Apply(spread("lc", ""), lab.Slice("spread", spreadPorts, backends...))
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends...))
 	const threads, each = 10, 100
 	sockets := make([][]*lab.Socket, threads)
 	for i := range threads {
@@ -420,7 +421,7 @@ func TestLeastConnAtOnce(t *testing.T) {
 		all.Go(func() {
 			<-begin
 			for _, s := range sockets[i] {
-				if err := s.Connect(spreadTo[2].to); err != nil {
+				if err := s.Connect(algorithmFrontends[2].to); err != nil {
 					t.Error(err)
 				}
 			}
@@ -440,7 +441,7 @@ func TestActiveConcurrent(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(8)
-	manifests := []string{spread("lc", ""), lab.Slice("spread", spreadPorts, backends...)}
+	manifests := []string{withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends...)}
 	a.Apply(manifests...)
 	var open []held
 	run := func(meanwhile func()) {
@@ -459,7 +460,7 @@ func TestActiveConcurrent(t *testing.T) {
 	wantHeld(t, a, backends, open)
 	// The last ones leave: what is open at the others is counted.
 	for i := range 10 {
-		run(func() { a.Apply(lab.Slice("spread", spreadPorts, backends[:4+i%4]...)) })
+		run(func() { a.Apply(lab.Slice("algorithm", algorithmPorts, backends[:4+i%4]...)) })
 	}
 	stay := slices.DeleteFunc(slices.Clone(open), func(c held) bool { return c.backend >= 4 })
 	wantHeld(t, a, backends[:4], stay)
@@ -491,7 +492,7 @@ func openAtRandom(t *testing.T, h *lab.Host, backends []netip.Addr, times int) (
 			open = slices.Delete(open, i, i+1)
 			continue
 		}
-		s := spreadTo[2*rand.IntN(2)]
+		s := algorithmFrontends[2*rand.IntN(2)]
 		c := held{h.Socket(s.network), s.network, -1}
 		if err := c.connect(s.to, backends); err != nil {
 			t.Error(err)

@@ -75,9 +75,9 @@ func TestLocality(t *testing.T) {
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
 	for _, algorithm := range locality {
-		manifests := append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), spread(algorithm, ""))
+		manifests := append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), withAlgorithm(algorithm, ""))
 		a.Apply(manifests...)
-		for _, to := range spreadTo {
+		for _, to := range algorithmFrontends {
 			backends := backendsOf(to.network, len(weights))
 			s := servers{algorithm: algorithm, active: make([]int, len(weights)), weights: weights}
 			var open []held
@@ -109,14 +109,14 @@ func TestLocality(t *testing.T) {
 func TestLocalityGenerations(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	backends, to := backends4(2), spreadTo[0].to
+	backends, to := backends4(2), algorithmFrontends[0].to
 	for _, algorithm := range locality {
-		a.Apply(spread(algorithm, ""), lab.Slice("spread", spreadPorts, backends...))
+		a.Apply(withAlgorithm(algorithm, ""), lab.Slice("algorithm", algorithmPorts, backends...))
 		first := hold(t, h.Namespace, "tcp4", to, backends)
 		other := 1 - first.backend
-		a.Apply(lab.Slice("spread", spreadPorts, backends[other]))
+		a.Apply(lab.Slice("algorithm", algorithmPorts, backends[other]))
 		second := hold(t, h.Namespace, "tcp4", to, backends)
-		a.Apply(lab.Slice("spread", spreadPorts, backends...))
+		a.Apply(lab.Slice("algorithm", algorithmPorts, backends...))
 		if c := hold(t, h.Namespace, "tcp4", to, backends); c.backend != other {
 			t.Errorf("%s: reached %d, which has come back, and not the server", algorithm, c.backend)
 		}
@@ -130,9 +130,9 @@ func TestLocalityGenerations(t *testing.T) {
 func TestLocalityIdle(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
-	backends, to := backends4(3), spreadTo[0].to
-	slice := lab.Slice("spread", spreadPorts, backends...)
-	a.Apply(spread("lblcr", ""), slice)
+	backends, to := backends4(3), algorithmFrontends[0].to
+	slice := lab.Slice("algorithm", algorithmPorts, backends...)
+	a.Apply(withAlgorithm("lblcr", ""), slice)
 	s := servers{algorithm: "lblcr", active: make([]int, 3), weights: []int{1, 1, 1}}
 	for range 9 {
 		s.connectTo(t, h.Namespace, "tcp4", to, backends)
@@ -141,7 +141,7 @@ func TestLocalityIdle(t *testing.T) {
 		t.Fatalf("%v connections at servers %v, want 3 at each of 3", s.active, s.list)
 	}
 	a.Stop()
-	a = h.Serve(lab.AgentOptions{Manifests: []string{spread("lblcr", ""), slice}, LocalityIdle: time.Nanosecond})
+	a = h.Serve(lab.AgentOptions{Manifests: []string{withAlgorithm("lblcr", ""), slice}, LocalityIdle: time.Nanosecond})
 	for range 2 { // each takes one back
 		s.choose(hold(t, h.Namespace, "tcp4", to, backends).backend)
 	}
@@ -152,7 +152,7 @@ func TestLocalityIdle(t *testing.T) {
 		}
 	}
 
-	a.Apply(spread("lblc", ""), lab.Slice("spread", spreadPorts, backends4(6)[3:]...))
+	a.Apply(withAlgorithm("lblc", ""), lab.Slice("algorithm", algorithmPorts, backends4(6)[3:]...))
 	var reached []int
 	for range 3 {
 		reached = append(reached, hold(t, h.Namespace, "tcp4", to, backends4(6)[3:]).backend)

@@ -58,9 +58,9 @@ func wantFailure(t *testing.T, n *lab.Namespace, network string, to netip.AddrPo
 	}
 }
 
-// wantSpread connects often and fails unless exactly the wanted backends answer,
+// wantBalanced connects often and fails unless exactly the wanted backends answer,
 // each at least once.
-func wantSpread(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort, want ...netip.Addr) {
+func wantBalanced(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort, want ...netip.Addr) {
 	t.Helper()
 	seen := map[netip.Addr]int{}
 	for range 24 * len(want) {

@@ -23,7 +23,7 @@ func wantSendFailure(t *testing.T, n *lab.Namespace, network string, to netip.Ad
 	}
 }
 
-// TestNoEndpoint: a Service without usable endpoints refuses.
+// TestNoEndpoint: connections to a Service without usable endpoints are refused.
 func TestNoEndpoint(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -40,8 +40,8 @@ func TestNoEndpoint(t *testing.T) {
 	}
 }
 
-// TestInternalTrafficPolicyLocal: the cluster IP leads to endpoints on the node
-// alone; when there is none nothing leaves the node.
+// TestInternalTrafficPolicyLocal: the ClusterIP selects endpoints on the node only; without one,
+// connect() fails with EHOSTUNREACH and no packet leaves.
 func TestInternalTrafficPolicyLocal(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -54,8 +54,8 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		a.Apply(lab.SliceOf("local", ports, "{addresses: [10.77.0.1], nodeName: node-1}",
 			"{addresses: [10.77.0.2], nodeName: node-2}", "{addresses: [10.77.0.3], nodeName: node-1}"),
 			lab.SliceOf("local", ports, `{addresses: ["fd77::1"], nodeName: node-2}`, `{addresses: ["fd77::2"], nodeName: node-1}`))
-		wantSpread(t, h.Namespace, "tcp4", web4, lab.Backend4(1), lab.Backend4(3))
-		wantSpread(t, h.Namespace, "udp6", dns6, lab.Backend6(2))
+		wantBalanced(t, h.Namespace, "tcp4", web4, lab.Backend4(1), lab.Backend4(3))
+		wantBalanced(t, h.Namespace, "udp6", dns6, lab.Backend6(2))
 	})
 	t.Run("none", func(t *testing.T) {
 		a.Apply(lab.SliceOf("local", ports, "{addresses: [10.77.0.2], nodeName: node-2}"),
@@ -81,7 +81,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 	})
 }
 
-// TestTerminating: endpoints that are about to end serve only when no other does.
+// TestTerminating: terminating endpoints are used only when no ready one is left.
 func TestTerminating(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -89,10 +89,10 @@ func TestTerminating(t *testing.T) {
 	const terminating = "conditions: {ready: false, serving: true, terminating: true}"
 	a.Apply(lab.Service("web", `{clusterIP: 10.96.0.7, ports: [{port: 80}]}`))
 	a.Apply(lab.SliceOf("web", "8080/TCP", "{addresses: [10.77.0.1]}", "{addresses: [10.77.0.2], "+terminating+"}"))
-	wantSpread(t, h.Namespace, "tcp4", ap("10.96.0.7:80"), lab.Backend4(1))
+	wantBalanced(t, h.Namespace, "tcp4", ap("10.96.0.7:80"), lab.Backend4(1))
 	a.Apply(lab.SliceOf("web", "8080/TCP", "{addresses: [10.77.0.1], conditions: {ready: false, serving: false}}",
 		"{addresses: [10.77.0.2], "+terminating+"}"))
-	wantSpread(t, h.Namespace, "tcp4", ap("10.96.0.7:80"), lab.Backend4(2))
+	wantBalanced(t, h.Namespace, "tcp4", ap("10.96.0.7:80"), lab.Backend4(2))
 }
 
 // TestConnectionOutlivesBackend: an established connection goes on after its
@@ -123,7 +123,7 @@ func wantEcho(t *testing.T, s *lab.Socket) {
 	}
 }
 
-// TestUndeclaredPort: the other ports of a cluster IP refuse what sends packets.
+// TestUndeclaredPort: connections to ports of a ClusterIP that the Service does not have are refused.
 func TestUndeclaredPort(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -145,8 +145,8 @@ func TestUndeclaredPort(t *testing.T) {
 	wantSendFailure(t, h.Namespace, "udp4", dualTCP4, unix.ECONNREFUSED)
 }
 
-// TestUnallocatedAddress: an address of the Service range without a Service
-// reaches nothing, and no packet goes looking for it.
+// TestUnallocatedAddress: connect() to an address of the Service range without a Service fails with
+// EHOSTUNREACH, and no packet leaves.
 func TestUnallocatedAddress(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
@@ -162,7 +162,7 @@ func TestUnallocatedAddress(t *testing.T) {
 			t.Errorf("a packet with %s left", to.Addr())
 		}
 	}
-	wantSpread(t, h.Namespace, "tcp4", dualTCP4, backends4(3)...)
+	wantBalanced(t, h.Namespace, "tcp4", dualTCP4, backends4(3)...)
 	a.DeleteService("dual")
 	wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.EHOSTUNREACH)
 }

@@ -136,8 +136,8 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// TestUnconnectedKeepsBackend: a socket that goes on sending to an address keeps
-// its backend, another socket chooses anew.
+// TestUnconnectedKeepsBackend: a socket keeps its backend while it sends to one address; another
+// socket gets one of its own.
 func TestUnconnectedKeepsBackend(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -185,8 +185,8 @@ func TestUnconnectedIdle(t *testing.T) {
 	t.Error("never chose another backend after 60 s")
 }
 
-// TestUnconnectedMoves: the next datagram after the backend left goes to another
-// one, through no endpoints and back, and through the end of the Service.
+// TestUnconnectedMoves: the next datagram after a backend is removed goes to another one, also after
+// the Service had no endpoints, and after it was deleted and made again.
 func TestUnconnectedMoves(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -226,8 +226,8 @@ func TestUnconnectedMoves(t *testing.T) {
 	}
 }
 
-// TestUnconnectedManyPeers: one socket talks to several Services and to others;
-// each answer names whom it was sent to.
+// TestUnconnectedManyPeers: one socket sends to several Services and to other addresses; each reply
+// has the address that was sent to.
 func TestUnconnectedManyPeers(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})

@@ -11,8 +11,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// TestNotServed: what is left to others or is no Service goes where it went
-// before.
+// TestNotServed: connections to Services of another proxy, and to addresses that are no Service's, are
+// not changed.
 func TestNotServed(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -47,7 +47,7 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestBackendDirectly: a backend's own address is no Service.
+// TestBackendDirectly: connections to a backend's own address are not translated.
 func TestBackendDirectly(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
@@ -76,7 +76,7 @@ func TestOutsideCgroup(t *testing.T) {
 	}
 }
 
-// TestPing: ICMP sockets see neither Services nor refusals.
+// TestPing: ICMP sockets are neither translated nor refused.
 func TestPing(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
@@ -103,9 +103,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// TestMultipathTCP: a socket of multipath TCP is served as one of TCP. What
-// getpeername() shows is not: the kernel asks for it of another socket than the
-// one that it connects.
+// TestMultipathTCP: an MPTCP socket is translated as a TCP one is. getpeername() shows the backend,
+// for the kernel calls it for another socket than the one that it connects.
 func TestMultipathTCP(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})

@@ -217,8 +217,8 @@ func stag(id int) netlink.Vlan {
 	return netlink.Vlan{VlanId: id, VlanProtocol: netlink.VLAN_PROTOCOL_8021AD}
 }
 
-// TestVLANs: clients in a network without tags, in a VLAN and in a VLAN of a provider's
-// reach backends in each of them through the node, by XDP and by tc.
+// TestVLANs: clients in an untagged network, in a VLAN and in a stacked VLAN (802.1ad) reach backends
+// in each of them through the node, by XDP and by tc.
 func TestVLANs(t *testing.T) {
 	vlans := [][]netlink.Vlan{{tag(5)}, {stag(100), tag(7)}}
 	all := slices.Insert(slices.Clone(vlans), 0, nil)
@@ -244,7 +244,7 @@ func TestVLANs(t *testing.T) {
 	}
 }
 
-// TestVLANsWithOffload: a device that takes tags off is left to tc.
+// TestVLANsWithOffload: tc serves a device that strips VLAN tags (rxvlan).
 func TestVLANsWithOffload(t *testing.T) {
 	h := lab.NewHost(t)
 	w := newWires(t, lab.Uplink, h, nil, []netlink.Vlan{tag(5)})
@@ -275,8 +275,8 @@ func (w *wires) served(t *testing.T) []datapath.Device {
 	return list
 }
 
-// TestBond: the ports of a bond are served through it, with tags and without; by generic XDP
-// where it has no VLANs.
+// TestBond: packets of a bond's ports are served, tagged and untagged; by generic XDP unless the bond
+// has VLANs.
 func TestBond(t *testing.T) {
 	for mode, networks := range map[datapath.XDPMode][][]netlink.Vlan{
 		datapath.XDPNative: {nil, {tag(5)}}, datapath.XDPGeneric: {nil},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -103,7 +104,7 @@ func (a *agent) served(service string) (syncs uint64, known bool) {
 	}
 	defer maps.Close()
 	syncs = statusmap.New(maps).Agent().Syncs
-	for _, name := range maps.ServiceNames() {
+	for _, name := range servicemap.New(maps).ServiceNames() {
 		known = known || name.Port.Service.Name == service
 	}
 	return syncs, known

@@ -14,9 +14,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// TestClientKnowsTheBackendToo: a client has a connection to a Service and one of its
-// own to the endpoint that it got, both from one port. Each gets its own answers, and
-// whichever came first goes on.
+// TestClientKnowsTheBackendToo: a client connects to a Service and, from the same source port, to the
+// endpoint selected for it. Each connection gets its own replies, and the first one goes on.
 func TestClientKnowsTheBackendToo(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -60,9 +59,8 @@ func goesOn(s *lab.Socket, network string) error {
 	return echo(s, "again")
 }
 
-// TestNetfilterTranslatesToo: the node's connection tracking gives a client's
-// connection the node's address, as kube-proxy has it do, and the very port that a client
-// of Beeline comes from. Both have the same endpoint, which sees two clients.
+// TestNetfilterTranslatesToo: netfilter masquerades a connection, as for kube-proxy, with the source
+// port of a connection that Beeline forwards to the same endpoint. The endpoint sees two clients.
 func TestNetfilterTranslatesToo(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
@@ -133,9 +131,8 @@ func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, po
 	}
 }
 
-// TestNodeKnowsTheBackendToo: a process of the node connects to the endpoint that a client
-// has by way of the node, and from the client's port; one of them comes first. Each gets
-// its own answers.
+// TestNodeKnowsTheBackendToo: a process of the node connects to an endpoint from the source port of a
+// client that the node forwards there, before or after the client. Each gets its own replies.
 func TestNodeKnowsTheBackendToo(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -178,10 +175,9 @@ func TestNodeKnowsTheBackendToo(t *testing.T) {
 	}
 }
 
-// TestNodeIsAClientToo: the node is a client of the endpoint's node, by a NodePort there, and
-// translates a client's connection from the same port to the same endpoint, which sees the
-// node's address and one port in both. The connection that comes second has another one when
-// its SYN is sent again.
+// TestNodeIsAClientToo: the node connects to a NodePort of the endpoint's node, and forwards a
+// client's connection with the same source port to the same endpoint, so that both have one source
+// address and port there. The second connection gets another port when its SYN is retransmitted.
 func TestNodeIsAClientToo(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native"} {
@@ -221,8 +217,8 @@ func TestNodeIsAClientToo(t *testing.T) {
 	}
 }
 
-// TestRefusedFromAPortOfTheNode: a client learns that an endpoint refuses it, also when it
-// comes from a port at which the node listens itself. One SYN is enough.
+// TestRefusedFromAPortOfTheNode: a client whose source port is one that the node listens on is told
+// that the endpoint refuses, after one SYN.
 func TestRefusedFromAPortOfTheNode(t *testing.T) {
 	t.Parallel()
 	const port = 25000

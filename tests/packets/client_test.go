@@ -95,7 +95,7 @@ func talkUDP(s *lab.Socket, payload string) (greeting, error) {
 	return parseGreeting(hello)
 }
 
-// silent sends to an address by a new socket. The error wraps [lab.ErrNothing] when nobody
+// silent sends to an address from a new socket. The error wraps [lab.ErrNothing] when nobody
 // answers, is that of the system call when there was one, or says that there was an answer.
 func (c *cluster) silent(n *lab.Namespace, network string, to netip.AddrPort) error {
 	s := n.Socket(network)

@@ -14,9 +14,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-// spread makes the router share what goes to Services between nodes, by ports as well as
-// addresses.
-func (c *cluster) spread(t *testing.T, among ...int) {
+// ecmp makes the router balance packets to Services between nodes by ECMP, with ports in the hash.
+func (c *cluster) ecmp(t *testing.T, among ...int) {
 	t.Helper()
 	for family, version := range []string{"-4", "-6"} {
 		c.router.SetSysctl([]string{"ipv4", "ipv6"}[family]+"/fib_multipath_hash_policy", "1")
@@ -101,9 +100,8 @@ func ping(conn net.Conn, name string, patience time.Duration, middle *sync.WaitG
 	return nil
 }
 
-// TestDSRNodeDies: of two nodes that share the packets of clients, one dies in the middle
-// of many transfers. With Maglev the other goes on with all of them; without, it knows
-// nothing of those that it has not begun.
+// TestDSRNodeDies: one of two nodes behind ECMP fails during many transfers. With Maglev the other
+// continues all of them; with another algorithm it has no flows for those of the failed node.
 func TestDSRNodeDies(t *testing.T) {
 	tier.Slow(t, "needs 1,000 transfers at once")
 	for _, tt := range []struct {
@@ -114,7 +112,7 @@ func TestDSRNodeDies(t *testing.T) {
 	}{{"maglev", 1000, wait.Limit, false}, {"random", 100, 5 * time.Second, true}} {
 		t.Run(tt.algorithm, func(t *testing.T) {
 			c := newClusterOf(t, 3, false)
-			c.spread(t, 1, 2)
+			c.ecmp(t, 1, 2)
 			backends := []endpoint{{node: 3, place: "routed"}, {node: 3, place: "bridged"}, {node: 3, place: "host"}}
 			c.serveDSR(t, c.service(1, "web", "", backends), "--algorithm", tt.algorithm)
 			var before, killed uint64
@@ -124,7 +122,7 @@ func TestDSRNodeDies(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 				time.Sleep(300 * time.Millisecond) // until the routers have noticed
-				c.spread(t, 2)
+				c.ecmp(t, 2)
 			})
 			share := uint64(tt.transfers) * transferRounds / 10
 			if after := eventCount(t, c.nodes[1], "tunnel_sent"); before < share || killed < share || after-before < share {

@@ -19,7 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// tunnelMTU is how long a packet may be that goes by the tunnel over a family.
+// tunnelMTU is the MTU of the tunnel over a family.
 func tunnelMTU(family int) int {
 	if family == 0 {
 		return 1500 - 68
@@ -27,8 +27,8 @@ func tunnelMTU(family int) int {
 	return 1500 - 88
 }
 
-// TestDSRAtTheMTU: a packet that fills the tunnel goes through it; one that is a byte
-// longer is answered with what fits, and that then goes through.
+// TestDSRAtTheMTU: a packet of exactly the tunnel's MTU is forwarded; one byte more is answered by
+// fragmentation needed with an MTU that then fits.
 func TestDSRAtTheMTU(t *testing.T) {
 	byTunnels(t, 2, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
@@ -94,8 +94,8 @@ func TestDSRMSS(t *testing.T) {
 	}
 }
 
-// TestDSRFragments: datagrams that do not fit into a packet go by the tunnel, and the
-// answers, which do not fit either, come back.
+// TestDSRFragments: fragmented datagrams are forwarded through the tunnel, and their fragmented
+// replies come back.
 func TestDSRFragments(t *testing.T) {
 	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
@@ -118,8 +118,8 @@ func TestDSRFragments(t *testing.T) {
 	})
 }
 
-// TestDSRPathMTU: a router between node and client tells the Service's address what fits,
-// which leads to node 1; the backend learns it.
+// TestDSRPathMTU: a router between node and client sends fragmentation needed to the Service's
+// address, so to node 1; the backend learns the path MTU.
 func TestDSRPathMTU(t *testing.T) {
 	byTunnels(t, 1, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)

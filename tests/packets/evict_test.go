@@ -110,9 +110,8 @@ func (w *flowWatch) evicted(t *testing.T, state string) int {
 	return 0
 }
 
-// TestEvictedConnections: a full flow table loses the connections that were used least
-// recently, whose packets are not translated any more. Nearly all that it has lost are counted,
-// and none that it has.
+// TestEvictedConnections: a full flow table evicts the least recently used connections, whose packets
+// are no longer translated. The counter has nearly all evicted ones, and no others.
 func TestEvictedConnections(t *testing.T) {
 	t.Parallel()
 	sizes := lab.Sizes

@@ -34,7 +34,7 @@ const (
 // reaches the other machine beside the client, which has none of the addresses.
 var floodSources = [2]netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8:f::/48")}
 
-// flooder sends first packets of connections that nobody means to have.
+// flooder sends first packets of connections that are never established: a SYN flood.
 type flooder struct {
 	fd     int
 	router net.HardwareAddr
@@ -178,9 +178,8 @@ func mapMemory(t *testing.T, n *node) uint64 {
 	})
 }
 
-// TestFlood: under a flood of first packets from forged sources, connections that were
-// there go on, those that nothing is sent on among them; new ones are served; the tables
-// take no more memory; and when it is over all is as before.
+// TestFlood: during a flood of first packets from forged sources, established connections go on, idle
+// ones too; new ones are served; the tables use no more memory; afterwards all is as before.
 func TestFlood(t *testing.T) {
 	tier.Slow(t, "sends hundreds of thousands of packets")
 	t.Parallel()
@@ -234,8 +233,8 @@ func TestFlood(t *testing.T) {
 	a.checkRecovers(t, c)
 }
 
-// TestFloodAffinity: clients whose connections were established keep their backends through
-// a flood that would fill the table of clients many times over.
+// TestFloodAffinity: clients with an established connection keep their affinity during a flood that
+// would fill the table of clients many times over.
 func TestFloodAffinity(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -328,9 +327,8 @@ func (a *agent) checkRecovers(t *testing.T, c *cluster) {
 	}
 }
 
-// TestFloodDSR: when half-open connections have used up their share, a node that chooses
-// backends by a ring and sends packets to them by the tunnel stores nothing more, and
-// connections go on by the ring alone.
+// TestFloodDSR: when half-open connections have used up their share, a node with Maglev and direct
+// server return stores no more flows, and selects the backend of each packet by the ring.
 func TestFloodDSR(t *testing.T) {
 	tier.Slow(t, "sends tens of thousands of packets")
 	t.Parallel()

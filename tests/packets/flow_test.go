@@ -37,7 +37,7 @@ func nodePort(network string, i int) netip.AddrPort {
 }
 
 // TestAffinity: a client stays with one backend of a Service port, whichever
-// frontend it uses; other clients are spread.
+// frontend it uses; other clients are balanced.
 func TestAffinity(t *testing.T) {
 	t.Parallel()
 	endpoints := []endpoint{local, otherLocal, remote, otherRemote}
@@ -67,8 +67,8 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// TestSourceRanges: load-balancer addresses let in whose address is in the ranges;
-// other frontends of the Service let everybody in.
+// TestSourceRanges: loadBalancerSourceRanges restrict the load-balancer addresses only; other
+// frontends of the Service accept every client.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -120,8 +120,8 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestUndeclared: other ports of a ClusterIP are refused, addresses that no Service
-// has are dropped, other ports of the node are nobody's business.
+// TestUndeclared: other ports of a ClusterIP are refused, packets to addresses without a Service are
+// dropped, and other ports of the node are left to its processes.
 func TestUndeclared(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{local}) })
@@ -141,8 +141,8 @@ func TestUndeclared(t *testing.T) {
 	}
 }
 
-// TestSamePort: flows that differ in the Service or the client only are told apart
-// at their common backend, here and on the other node.
+// TestSamePort: flows that differ only in the Service or in the client are distinguished at their
+// common backend, here and on the other node.
 func TestSamePort(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -260,8 +260,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestMove: a UDP flow goes to another endpoint with the first datagram after its
-// own has left, also when there is none for a while or no Service.
+// TestMove: a UDP flow moves to another endpoint with the first datagram after its own is removed,
+// also when the Service has no endpoint or is deleted for a while.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	for _, network := range networks[2:] {
@@ -311,8 +311,8 @@ func mustTalk(t *testing.T, s *lab.Socket) greeting {
 	return hello
 }
 
-// TestPortReuse: a client that connects again from the same port at once begins a
-// new flow, wherever it goes, after an orderly end and after a reset.
+// TestPortReuse: a client that reconnects from the same port at once gets a new flow, to any backend,
+// after FIN and after RST.
 func TestPortReuse(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -352,8 +352,7 @@ func reusePort(t *testing.T, c *cluster, backends int) {
 	}
 }
 
-// TestReplyEvicted: a flow whose reply entry is gone goes on when the client has
-// sent something.
+// TestReplyEvicted: a flow whose reply entry was evicted goes on with the client's next packet.
 func TestReplyEvicted(t *testing.T) {
 	t.Parallel()
 	c, a := serveCluster(t, func(c *cluster) []string {
@@ -386,7 +385,7 @@ func TestReplyEvicted(t *testing.T) {
 	}
 }
 
-// TestForeign: a connection that was there before the Service goes on as it was.
+// TestForeign: a connection that is older than the Service is not translated.
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	c, a := serveCluster(t, func(c *cluster) []string { return c.service(2, "other", "", nil) })
@@ -415,8 +414,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestTimeExceeded: a packet that has one hop left when it would go on to the other
-// node is answered by this one; one that stays here is served.
+// TestTimeExceeded: a packet with a TTL of 1 is answered by this node when its backend is on the
+// other one, and is served when the backend is here.
 func TestTimeExceeded(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {

@@ -14,9 +14,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// TestFramesOfOthers: frames for another host, as a device in promiscuous mode lets
-// them in, and frames of a VLAN are left alone. A tag of priority alone makes no
-// difference, and none goes on to the next device.
+// TestFramesOfOthers: frames for another host, which a promiscuous device receives, and frames of a
+// VLAN are not translated. A priority tag (VLAN 0) changes nothing, and is not forwarded.
 func TestFramesOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native", "generic"} {
@@ -118,8 +117,8 @@ func sendFrame(n *lab.Namespace, device string, frame []byte) error {
 	})
 }
 
-// TestSegmentsTooBig: a client whose segments do not fit through the tunnel to the other
-// node is told so, also when the kernel has put them together.
+// TestSegmentsTooBig: a client whose segments exceed the MTU of the path to the other node gets
+// fragmentation needed, also when GRO has merged them.
 func TestSegmentsTooBig(t *testing.T) {
 	c := newCluster(t, true)
 	c.serveAll(t)
@@ -129,7 +128,7 @@ func TestSegmentsTooBig(t *testing.T) {
 	}
 }
 
-// learnsMTU sends a lot by a connection and checks what the client thinks of the way.
+// learnsMTU sends much data over a connection and checks the path MTU that the client has learned.
 func (c *cluster) learnsMTU(t *testing.T, network string) {
 	t.Helper()
 	s, _ := connect(t, c.client, network, nodePort(network, 1))

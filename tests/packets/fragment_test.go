@@ -108,7 +108,7 @@ func TestProgramFragments(t *testing.T) {
 	}
 }
 
-// TestProgramFragmentsRefused: the first fragment is answered, the others are
+// TestProgramFragmentsRefused: of a refused datagram the first fragment is answered, the others are
 // dropped.
 func TestProgramFragmentsRefused(t *testing.T) {
 	t.Parallel()
@@ -128,8 +128,8 @@ func TestProgramFragmentsRefused(t *testing.T) {
 	}
 }
 
-// TestFragments: datagrams that do not fit into a packet reach backends here and on
-// the other node, and the answers, which do not fit either, come back.
+// TestFragments: fragmented datagrams reach backends here and on the other node, and their fragmented
+// replies come back.
 func TestFragments(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {

@@ -29,9 +29,9 @@ var (
 	tunnelFar  = netip.MustParseAddrPort("10.250.0.2:7001")
 )
 
-// TestKernelClient: what the kernel of a node sends to a Service without a socket
-// call, here the packets of a tunnel whose other end is a ClusterIP, reaches the
-// endpoint on the other node; what that sends back comes from the Service.
+// TestKernelClient: packets that the node's kernel itself sends to a Service, here those of a tunnel
+// with a ClusterIP as remote address, reach the endpoint on the other node; replies come from the
+// Service.
 func TestKernelClient(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {

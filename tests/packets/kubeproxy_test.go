@@ -20,7 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// proxyMode is a way in which kube-proxy translates, and the iptables that it finds.
+// proxyMode is a mode of kube-proxy, and the iptables backend that it finds.
 type proxyMode struct {
 	name     string
 	proxy    string // --proxy-mode

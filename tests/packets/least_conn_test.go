@@ -11,7 +11,9 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -19,7 +21,7 @@ import (
 // activeFlows returns the active connections of packets that maps count at backends.
 func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends []netip.Addr) []int {
 	t.Helper()
-	have, err := m.Snapshot()
+	have, err := servicemap.New(m).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,7 @@ func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends
 		if i < 0 || have.Names[b.Service].Port.Protocol != protocol {
 			continue
 		}
-		sockets, flows := m.Active(id, b.Generation)
+		sockets, flows := flowmap.New(m).Active(id, b.Generation)
 		if sockets != 0 {
 			t.Errorf("%s: %d sockets are counted", b.AddrPort, sockets)
 		}
@@ -38,8 +40,8 @@ func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends
 	return counts
 }
 
-// TestLeastConn: connections through a node go to the endpoint with the fewest, wherever it is,
-// are counted until they close, and by a new agent, too.
+// TestLeastConn: forwarded connections go to the endpoint with the fewest, on any node, and are
+// counted until they close, also after a restart of the agent.
 func TestLeastConn(t *testing.T) {
 	t.Parallel()
 	for mode, flags := range map[string][]string{
@@ -153,9 +155,9 @@ func (b *bench) active(t *testing.T, protocol byte, backends []netip.Addr) (sum 
 	return sum
 }
 
-// TestProgramActive: what the packets of a connection tell changes the count once: a SYN that is
-// sent again, at the same hook or another, a FIN, a RST, and a connection that takes the place
-// of a former one.
+// TestProgramActive: a connection changes the count once when it begins and once when it ends: with a
+// retransmitted SYN, at the same hook or another, a FIN, a RST, and a new connection from the same
+// port.
 func TestProgramActive(t *testing.T) {
 	t.Parallel()
 	b, backends := newLeastConnBench(t, lab.Sizes)

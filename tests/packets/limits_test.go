@@ -11,9 +11,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// TestSourcePortsRunOut: of four connections to one endpoint on another node from one
-// port that Linux does not take by itself, one keeps it and two get those of the range. The fourth has to wait; the
-// others go on.
+// TestSourcePortsRunOut: four connections to one endpoint on another node have the same source port,
+// which is not ephemeral, and SNAT has a range of two ports. One keeps its port, two get those of
+// the range, and the fourth finds none; the others go on.
 func TestSourcePortsRunOut(t *testing.T) {
 	t.Parallel()
 	c, a := serveCluster(t, func(c *cluster) []string {
@@ -64,8 +64,8 @@ func eventCount(t *testing.T, n *node, name string) uint64 {
 	})
 }
 
-// TestAffinityEnds: a client stays with a backend for as long as it comes back within
-// the time-out, and not when it comes later.
+// TestAffinityEnds: a client keeps its backend while it reconnects within the affinity timeout, and
+// not after it.
 func TestAffinityEnds(t *testing.T) {
 	t.Parallel()
 	endpoints := []endpoint{local, otherLocal, remote, otherRemote}

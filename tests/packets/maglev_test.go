@@ -31,8 +31,8 @@ func (c *cluster) ringServer(network string, client, to netip.AddrPort) string {
 	return everywhere[ring[slot]].server()
 }
 
-// TestMaglev: a flow goes where the ring says, which any node could tell, and a
-// connection whose flow is forgotten goes on. With another algorithm it does not.
+// TestMaglev: the ring, which is the same on all nodes, selects the backend of a flow, so a connection
+// whose flow is evicted goes on. With another algorithm it does not.
 func TestMaglev(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []string{"maglev", "random"} {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestMasqueradeAllInternalLocal: with --masquerade-all, internalTrafficPolicy: Local hides a
-// client of the ClusterIP as the policy Cluster does; only externalTrafficPolicy: Local shows it.
+// TestMasqueradeAllInternalLocal: with --masquerade-all, clients of a ClusterIP get SNAT under
+// internalTrafficPolicy: Local as under Cluster; only externalTrafficPolicy: Local keeps their address.
 func TestMasqueradeAllInternalLocal(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {

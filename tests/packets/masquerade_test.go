@@ -34,9 +34,8 @@ func (c *cluster) masqueradeServices() []string {
 	return manifests
 }
 
-// TestMasqueradeAll: with --masquerade-all, pods of this node see the node for their
-// client, whoever that is, unless the policy is to show it. Without, they see the
-// client.
+// TestMasqueradeAll: with --masquerade-all, endpoints on this node see the node's address as every
+// client's, unless the traffic policy keeps the source. Without it they see the client's.
 func TestMasqueradeAll(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
@@ -64,8 +63,8 @@ func TestMasqueradeAll(t *testing.T) {
 	}
 }
 
-// TestMasqueradeAllOfPods: the same for the packets of pods whose sockets are not
-// translated, also of one that asks itself.
+// TestMasqueradeAllOfPods: the same for packets of pods whose sockets are not translated, also for a
+// pod that reaches itself.
 func TestMasqueradeAllOfPods(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
@@ -106,7 +105,7 @@ func (c *cluster) checkMasquerade(t *testing.T, from *lab.Namespace, all bool) {
 	}
 }
 
-// TestMasqueradeAllOfMuch sends datagrams that do not fit into a packet, and a lot.
+// TestMasqueradeAllOfMuch sends fragmented datagrams and much data.
 func TestMasqueradeAllOfMuch(t *testing.T) {
 	c, _ := serveCluster(t, (*cluster).masqueradeServices, "--masquerade-all")
 	c.watchChecksums(t)
@@ -125,8 +124,8 @@ func TestMasqueradeAllOfMuch(t *testing.T) {
 	}
 }
 
-// TestMasqueradeAllTurnedOff: what is open goes on when the agent is started again without
-// --masquerade-all, TCP and UDP. What begins then shows the client.
+// TestMasqueradeAllTurnedOff: open TCP and UDP flows go on when the agent is restarted without
+// --masquerade-all. New ones keep the client's address.
 func TestMasqueradeAllTurnedOff(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
@@ -172,8 +171,8 @@ func TestMasqueradeAllTurnedOff(t *testing.T) {
 	}
 }
 
-// TestMasqueradeFromNodePorts: a client's own port is a NodePort of the node that shows the
-// endpoint its address. The endpoint's answer is no request to that NodePort.
+// TestMasqueradeFromNodePorts: a client's source port is also a NodePort of the node. The endpoint's
+// reply to that port is not taken for a request to the NodePort.
 func TestMasqueradeFromNodePorts(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, (*cluster).masqueradeServices, "--masquerade-all")

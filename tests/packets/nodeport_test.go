@@ -17,10 +17,9 @@ var (
 	cableMachine = parseAddrs("172.31.0.2", "fd31::2")
 )
 
-// TestNodePortDevice: a device that faces clients for the network alone that
-// --nodeport-addresses names is served, with backends on both nodes. NodePorts then do not
-// answer at other devices. Without that network the device is left alone: a process of the node
-// gets what comes to the port.
+// TestNodePortDevice: a device whose address is in --nodeport-addresses is served, with backends on
+// both nodes, and NodePorts do not answer at other devices. Without that CIDR the device is not
+// served, and a process of the node gets what is sent to the port.
 func TestNodePortDevice(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -40,8 +40,8 @@ func (c *cluster) podServices() []string {
 	return manifests
 }
 
-// TestPods: a pod whose socket is not translated reaches every kind of frontend and
-// endpoint by its packets, itself included.
+// TestPods: a pod whose sockets are not translated reaches every kind of frontend and endpoint,
+// itself included, because its packets are.
 func TestPods(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
@@ -130,7 +130,7 @@ func TestPodSockets(t *testing.T) {
 	}
 }
 
-// TestPodTransfer sends a lot from a pod to itself and to the other node.
+// TestPodTransfer sends much data from a pod to itself and to the other node.
 func TestPodTransfer(t *testing.T) {
 	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
 	for i, name := range map[int]string{1: "itself", 4: "the other node"} {
@@ -144,8 +144,8 @@ func TestPodTransfer(t *testing.T) {
 	}
 }
 
-// TestPodFragments: a pod's datagrams that do not fit into a packet reach every
-// kind of endpoint, and so do the answers.
+// TestPodFragments: fragmented datagrams of a pod reach every kind of endpoint, and their fragmented
+// replies come back.
 func TestPodFragments(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, (*cluster).podServices, podFlags...)
@@ -164,8 +164,8 @@ func TestPodFragments(t *testing.T) {
 	}
 }
 
-// TestPodMove: a pod's UDP flow goes to another endpoint when its own has left,
-// among them the pod itself.
+// TestPodMove: a pod's UDP flow moves to another endpoint when its own is removed, also to the pod
+// itself.
 func TestPodMove(t *testing.T) {
 	t.Parallel()
 	dns := func(c *cluster, endpoints ...endpoint) []string { return c.service(1, "dns", "", endpoints) }

@@ -14,8 +14,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-// TestPortSettings: the ports that a node's kernel gives to its own connections, and those
-// that are reserved, are left to it; changes of the settings are followed.
+// TestPortSettings: SNAT avoids net.ipv4.ip_local_port_range and ip_local_reserved_ports, and follows
+// changes of both.
 func TestPortSettings(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {
@@ -69,8 +69,7 @@ func TestPortSettings(t *testing.T) {
 	}
 }
 
-// TestSourcePortsExhausted: connections that find no free source port are counted with the
-// endpoint that they were for.
+// TestSourcePortsExhausted: connections that find no free source port are counted per endpoint.
 func TestSourcePortsExhausted(t *testing.T) {
 	t.Parallel()
 	const ports, lost = 4, 3
@@ -119,8 +118,8 @@ func exhaustedMetrics(t *testing.T, n *node) (lines []string) {
 	return lines
 }
 
-// TestHostTakesThePortOfAClosedFlow: a process of the node connects to the endpoint of a
-// client's connection that is over, and from its port. It gets the answers.
+// TestHostTakesThePortOfAClosedFlow: a process of the node connects to an endpoint from the source
+// port of a closed flow to it, and gets the replies.
 func TestHostTakesThePortOfAClosedFlow(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native"} {

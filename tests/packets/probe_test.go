@@ -85,8 +85,7 @@ func (c *cluster) eventually(t *testing.T, want nodemap.Answer) {
 	t.Fatalf("node 2 %s, want %s", got.Answer, want)
 }
 
-// TestProbe: the tunnel is used to a node whose Beeline takes its packets, and only to
-// such a node.
+// TestProbe: the tunnel is used only to nodes that accept tunnel traffic.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -143,8 +142,8 @@ func TestProbeIPv6(t *testing.T) {
 	}
 }
 
-// TestProbeAgentAway: an agent that starts again changes nothing, one that stays away ends
-// the use of the tunnel, and one that comes back begins it again; so do endpoints.
+// TestProbeAgentAway: a restart of the other node's agent changes nothing; while it is down for long
+// the tunnel is not used, and is again once it runs; the same goes for endpoints.
 func TestProbeAgentAway(t *testing.T) {
 	tier.Slow(t, "waits until three questions are unanswered")
 	t.Parallel()
@@ -204,7 +203,7 @@ func isQuestion(t *testing.T, s *lab.Socket, node netip.Addr) bool {
 	return from.Addr() == node && len(packet) > kind && packet[kind] == 1
 }
 
-// TestProbePortChange: what a node has said of one port does not hold for another.
+// TestProbePortChange: a node's answer for one tunnel port is not used for another port.
 func TestProbePortChange(t *testing.T) {
 	tier.Slow(t, "starts six agents")
 	t.Parallel()
@@ -228,7 +227,7 @@ func TestProbePortChange(t *testing.T) {
 	c.eventually(t, nodemap.Accepts)
 }
 
-// TestProbeStranger: who is no node of the cluster learns nothing.
+// TestProbeStranger: a probe from an address that is no node's gets no answer.
 func TestProbeStranger(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
@@ -259,8 +258,7 @@ func TestProbeStranger(t *testing.T) {
 	}
 }
 
-// TestDSROverlay: where packets to pods of other nodes have a tunnel of the CNI's, those of
-// direct server return go by the nodes' own addresses.
+// TestDSROverlay: where the CNI has an overlay, direct server return uses the nodes' own addresses.
 func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)

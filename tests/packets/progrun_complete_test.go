@@ -55,8 +55,8 @@ func (b *bench) wantComplete(t *testing.T, what, program string, packet []byte) 
 	return out
 }
 
-// TestCompleteChecksums: packets whose sum the device has computed have a right one after
-// each translation, so the kernel need not sum them again.
+// TestCompleteChecksums: packets with CHECKSUM_COMPLETE have a right sum after each translation, so
+// the kernel does not compute it again.
 func TestCompleteChecksums(t *testing.T) {
 	t.Parallel()
 	b := newCompleteBench(t)
@@ -107,8 +107,8 @@ func TestCompleteChecksumsOfAnswers(t *testing.T) {
 	}
 }
 
-// TestCompleteChecksumsElsewhere: the same of what goes on to another node, with one hop
-// less, by SNAT and by the tunnel; and of what the tunnel brings.
+// TestCompleteChecksumsElsewhere: the same for packets forwarded to another node, whose TTL is
+// decremented, with SNAT and in the tunnel; and for decapsulated ones.
 func TestCompleteChecksumsElsewhere(t *testing.T) {
 	t.Parallel()
 	newCompleteBench(t)

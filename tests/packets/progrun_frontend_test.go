@@ -12,10 +12,9 @@ var stray = map[byte]netip.AddrPort{
 	6: netip.MustParseAddrPort("[2001:db8:9::9]:80"),
 }
 
-// TestFrontendOfAnotherKey: a frontend's value counts for its own key alone. The kernel may give
-// the memory of a deleted frontend to another one before a program that has found it reads it:
-// here, other frontends' values stand under the keys that are looked up, and the filter lets
-// them through.
+// TestFrontendOfAnotherKey: a program ignores a frontend's value that belongs to another key. The
+// kernel may reuse the memory of a deleted frontend between lookup and read; here the keys have other
+// frontends' values, and their bits in the filter are set.
 func TestFrontendOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
-// TestGenericXDPLeavesPackets: what generic XDP passes is as it was: packets that no Service can
-// carry, tunnel traffic, and requests to a Service whose checksum is left to the device.
+// TestGenericXDPLeavesPackets: generic XDP passes packets unchanged: those of protocols that Services
+// do not have, tunnel traffic, and requests to a Service with an offloaded checksum.
 func TestGenericXDPLeavesPackets(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)

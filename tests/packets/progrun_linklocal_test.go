@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestTunnelLinkLocalClient: a client with a link-local address gets SNAT where others are sent
-// by the tunnel, because the backend's node could not answer it.
+// TestTunnelLinkLocalClient: a client with a link-local address gets SNAT instead of the tunnel,
+// because the backend's node could not answer it.
 func TestTunnelLinkLocalClient(t *testing.T) {
 	t.Parallel()
 	for _, outer := range families {

@@ -15,7 +15,7 @@ func uncrowd(maps *bpfmap.Maps) {
 }
 
 // TestSourcePortsInAFlood: flows of clients that use one port have source ports of their own
-// while half-open ones begin in bl_flow and in bl_overflow by turns, whichever table has the
+// while half-open ones begin in bl_flow and bl_overflow alternately, whichever table has the
 // client's port first.
 func TestSourcePortsInAFlood(t *testing.T) {
 	t.Parallel()

@@ -50,10 +50,9 @@ func (b *xdpBench) runAll(next func(i int) []byte, got func(i int, verdict uint3
 	})
 }
 
-// TestSourcePorts60000: one backend serves 60,000 connections at a time from one address of
-// this node, each from a port of its own, none of them reserved; the ports that the kernel
-// gives to the node's own connections are taken last. When all are in use, the backend is
-// named.
+// TestSourcePorts60000: one backend has 60,000 connections at a time from one address of this node,
+// each from a source port of its own, none of them reserved; ephemeral ports are used last. When all
+// are in use, `Exhausted` names the backend.
 func TestSourcePorts60000(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -109,8 +108,8 @@ func TestSourcePorts60000(t *testing.T) {
 	}
 }
 
-// TestSourcePortsOfTheNode: a client's port that the node's kernel does not give to its own
-// connections is kept, whatever range that is now.
+// TestSourcePortsOfTheNode: a client's port outside of the ephemeral range is kept, also after the
+// range has changed.
 func TestSourcePortsOfTheNode(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)
@@ -134,7 +133,7 @@ func TestSourcePortsOfTheNode(t *testing.T) {
 	}
 }
 
-// TestClientKeepsItsPort: where a backend sees the client's address, it sees its port.
+// TestClientKeepsItsPort: without SNAT the backend sees the client's source port, too.
 func TestClientKeepsItsPort(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -187,8 +186,8 @@ func (b *bench) wantState(t *testing.T, port uint16, what string, want flowmap.S
 	}
 }
 
-// TestBlindACK: who cannot see the backend's SYN does not establish a flow; who can does. A
-// backend whose SYN cookie has changed since tells by its data.
+// TestBlindACK: an ACK with a wrong acknowledgement number does not establish a flow; the right one
+// does, and so does data of the backend, whose SYN cookie may have changed.
 func TestBlindACK(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -223,8 +222,8 @@ func TestBlindACK(t *testing.T) {
 	}
 }
 
-// TestForgedRST: a reset or an end by one who does not know where the connection is leaves the
-// flow as it is; the client's and the backend's own end it.
+// TestForgedRST: a RST or FIN whose sequence number is out of window does not change the flow; those
+// of client and backend close it.
 func TestForgedRST(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -268,8 +267,7 @@ func takeOut(t *testing.T, m *ebpf.Map, reply bool) (key, value []byte) {
 	return nil, nil
 }
 
-// TestForwardMadeAgain: a UDP flow whose forward entry is made again from a reply stays with
-// its backend.
+// TestForwardMadeAgain: a UDP flow whose forward entry is restored by a reply keeps its backend.
 func TestForwardMadeAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -301,8 +299,8 @@ func TestForwardMadeAgain(t *testing.T) {
 	}
 }
 
-// TestStolenSourcePort: a flow whose reply entry was evicted, and whose port another flow has
-// got since, gets another port: neither gets the other's answers.
+// TestStolenSourcePort: a flow whose reply entry was evicted, and whose source port another flow has
+// since, gets another port: neither gets the other's replies.
 func TestStolenSourcePort(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

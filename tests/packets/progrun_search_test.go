@@ -32,8 +32,8 @@ func destination(packet []byte, family byte) netip.Addr {
 	return addr
 }
 
-// TestForwardMadeAgainInALargeSet: a UDP flow whose forward entry is made again from a reply
-// stays with its backend in a set of 1,024 slots, and is balanced anew in a larger one.
+// TestForwardMadeAgainInALargeSet: a UDP flow whose forward entry is restored by a reply keeps its
+// backend in a set of 1,024 slots, and gets a new one in a larger set.
 func TestForwardMadeAgainInALargeSet(t *testing.T) {
 	t.Parallel()
 	const most, flows = 1024, 16

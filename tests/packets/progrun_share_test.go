@@ -14,9 +14,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// TestSourceShare: whoever forges datagrams of one network's addresses, or has them all, gets
-// a quarter of the flow table and no more. Idle flows of others stay, new ones of others are
-// established, and the datagrams beyond the share are served.
+// TestSourceShare: datagrams from addresses of one network, forged or not, use a quarter of the flow
+// table at most. Idle flows of others stay, new ones of others are established, and datagrams beyond
+// the share are still forwarded.
 func TestSourceShare(t *testing.T) {
 	t.Parallel()
 	const share = 512

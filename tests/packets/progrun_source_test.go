@@ -60,7 +60,7 @@ func TestNoSourceAddress(t *testing.T) {
 	}
 }
 
-// TestPacketPassedOnce: a packet that is of no Service and forwarded counts once.
+// TestPacketPassedOnce: a forwarded packet of no Service is counted once.
 func TestPacketPassedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -78,8 +78,8 @@ func TestPacketPassedOnce(t *testing.T) {
 	}
 }
 
-// TestAffinityOfTheNextSecond: a client stays with its backend when another CPU has noted
-// its last connection by a clock that is a second ahead.
+// TestAffinityOfTheNextSecond: a client keeps its backend when another CPU has stored its last use by
+// a clock that is a second ahead.
 func TestAffinityOfTheNextSecond(t *testing.T) {
 	t.Parallel()
 	x := newXDPBench(t)

@@ -44,7 +44,7 @@ var (
 		4: netip.AddrPortFrom(lab.Backend4(1), lab.BackendPort),
 		6: netip.AddrPortFrom(lab.Backend6(1), lab.BackendPort),
 	}
-	// foreign is served by nobody.
+	// foreign is no Service's address.
 	foreign = map[byte]netip.AddrPort{
 		4: netip.MustParseAddrPort("192.0.2.9:80"),
 		6: netip.MustParseAddrPort("[2001:db8::9]:80"),
@@ -168,8 +168,8 @@ func requests() map[string]frame {
 	return all
 }
 
-// TestProgramTranslates: the connections that the other tests spoil are translated,
-// and their replies back.
+// TestProgramTranslates: unmodified packets of the connections that other tests damage are
+// translated, and so are their replies.
 func TestProgramTranslates(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -195,8 +195,8 @@ func TestProgramTranslates(t *testing.T) {
 	}
 }
 
-// TestProgramTruncated: a packet cut short at any byte passes as it is. The kernel
-// runs programs on no less than an IP header.
+// TestProgramTruncated: a packet truncated at any byte passes unchanged. The kernel runs programs on
+// no less than an IP header.
 func TestProgramTruncated(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -208,7 +208,7 @@ func TestProgramTruncated(t *testing.T) {
 	}
 }
 
-// TestProgramUntouched: what no Service can carry passes as it is.
+// TestProgramUntouched: packets of protocols that Services do not have pass unchanged.
 func TestProgramUntouched(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

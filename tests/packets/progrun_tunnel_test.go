@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -73,7 +74,7 @@ func (b *bench) serveHere(t testing.TB) {
 // node's own choices.
 func (b *bench) letIn(t testing.TB, list ...netip.AddrPort) {
 	t.Helper()
-	have, err := b.maps.Snapshot()
+	have, err := servicemap.New(b.maps).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +101,8 @@ func toThisNode(outer byte, to netip.AddrPort, packet []byte) []byte {
 	return tunnelled(otherNode[outer], selfNode[outer], 0xc123, to, packet)
 }
 
-// TestProgramTakesOut: what the tunnel brings becomes the packet that it was, and is
-// then served as one of a client, by the backend that the other node has chosen.
+// TestProgramTakesOut: tunnel traffic is decapsulated and then served as a client's packet, by the
+// backend that the other node has selected.
 func TestProgramTakesOut(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -141,8 +142,8 @@ func TestProgramTakesOut(t *testing.T) {
 	}
 }
 
-// TestProgramTunnelSpoofed: what leaves this node for the tunnel's port of another one is dropped
-// unless it is of the tunnel. Other hosts may have that port for something else.
+// TestProgramTunnelSpoofed: packets from this node to the tunnel port of another node are dropped
+// unless they carry the secret. Other hosts may use that port for something else.
 func TestProgramTunnelSpoofed(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -220,8 +221,8 @@ func unpadded(packet []byte, size int) []byte {
 	return packet[:size]
 }
 
-// TestProgramTunnelDrops: what no node of the cluster has sent to this one in the tunnel
-// is dropped, and counted as what it is.
+// TestProgramTunnelDrops: tunnel traffic that no node of the cluster has sent to this one is dropped,
+// with a counter for each reason.
 func TestProgramTunnelDrops(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -258,8 +259,8 @@ func TestProgramTunnelDrops(t *testing.T) {
 	}
 }
 
-// TestProgramTunnelICMP: of ICMP, the tunnel brings errors about the packets of flows to backends
-// on this node, and nothing else: above all nothing that is meant for a link.
+// TestProgramTunnelICMP: of encapsulated ICMP, only errors about packets of flows to backends on this
+// node are accepted; above all no link-local messages such as redirects.
 func TestProgramTunnelICMP(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -410,8 +411,8 @@ func scoped(family byte) map[string]netip.Addr {
 	}
 }
 
-// TestProgramTunnelSecret: packets are taken with either of the secrets that are accepted, and
-// sent with the first. All others are dropped.
+// TestProgramTunnelSecret: tunnel traffic with either accepted secret is served, and sent with the
+// first. All other is dropped.
 func TestProgramTunnelSecret(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -523,7 +524,7 @@ func spoiled(outer byte, f frame, good []byte) map[string][]byte {
 	return all
 }
 
-// TestProgramTunnelCut: a packet of the tunnel that is shorter than it says is nobody's.
+// TestProgramTunnelCut: an encapsulated packet that is shorter than its header says is dropped.
 func TestProgramTunnelCut(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -537,8 +538,8 @@ func TestProgramTunnelCut(t *testing.T) {
 	}
 }
 
-// TestProgramTunnelPasses: what is not of the tunnel, or not for this node, passes; so
-// does what is for the agent.
+// TestProgramTunnelPasses: packets that are no tunnel traffic, not for this node, or for the agent
+// pass.
 func TestProgramTunnelPasses(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -592,7 +593,7 @@ func onlyFlow(t *testing.T, maps *bpfmap.Maps) (only flowmap.Flow, replies int) 
 }
 
 // TestTunnelInAFlood: flows that begin when half-open ones have used up their share move
-// to the others when they are established, also such as leave by the tunnel or come by it.
+// to the others when they are established, also those that are sent or received in the tunnel.
 func TestTunnelInAFlood(t *testing.T) {
 	t.Parallel()
 	syn := xdpRequests()["TCP 4"]
@@ -649,8 +650,8 @@ func TestTunnelInAFlood(t *testing.T) {
 	})
 }
 
-// TestTunnelChoice: the backend that the tunnel brings is the flow's, but for a connection
-// that is established with another one. What comes without the tunnel begins anew.
+// TestTunnelChoice: tunnel traffic names the flow's backend, except for a connection that is
+// established with another one. A packet without the tunnel begins a new flow.
 func TestTunnelChoice(t *testing.T) {
 	t.Parallel()
 	b := newTunnelBench(t)
@@ -710,7 +711,7 @@ func TestTunnelChoice(t *testing.T) {
 	tcp.flags = flagSYN
 	step("SYN without the tunnel", tcp, none, own)
 
-	// One that this node sends on would go round.
+	// One that this node forwards would loop.
 	far := tcp
 	far.from = netip.AddrPortFrom(tcp.from.Addr(), 4343)
 	b.serveElsewhere(t)

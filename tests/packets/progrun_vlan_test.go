@@ -257,7 +257,7 @@ func TestXDPServesBonds(t *testing.T) {
 	})
 }
 
-// TestXDPBelowAVLAN: a device that is not served itself leaves its own packets alone.
+// TestXDPBelowAVLAN: untagged packets of a device of which only a VLAN is served pass unchanged.
 func TestXDPBelowAVLAN(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
@@ -277,7 +277,7 @@ func (b *vlanBench) wantPassed(t *testing.T, what string, packet []byte) {
 	}
 }
 
-// TestXDPPriorityAlone: a tag without a VLAN is none, but its priority is kept.
+// TestXDPPriorityAlone: a priority tag (VLAN 0) is no VLAN; the priority is kept.
 func TestXDPPriorityAlone(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
@@ -292,8 +292,8 @@ func TestXDPPriorityAlone(t *testing.T) {
 	}
 }
 
-// TestXDPLeavesOtherTags: frames of VLANs without a device that is served, and odd ones,
-// pass as they are, of flows that are known and that are not.
+// TestXDPLeavesOtherTags: frames of VLANs without a served device, and malformed ones, pass
+// unchanged, of known flows and of others.
 func TestXDPLeavesOtherTags(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
@@ -347,7 +347,7 @@ func (b *vlanBench) forgetFlows(t *testing.T) {
 	}
 }
 
-// TestXDPVLANMTU: of a VLAN's device counts its own MTU, and tags do not count.
+// TestXDPVLANMTU: a VLAN device's own MTU counts, without the tags.
 func TestXDPVLANMTU(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
@@ -398,8 +398,8 @@ func TestXDPVLANBuffers(t *testing.T) {
 	}
 }
 
-// TestXDPVLANFuzz: a frame whose tags and types are whatever they are passes untouched,
-// or is sent with what belongs to it.
+// TestXDPVLANFuzz: a frame with random tags and EtherTypes passes unchanged, or is sent with the tags
+// of the device that it leaves by.
 func TestXDPVLANFuzz(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)

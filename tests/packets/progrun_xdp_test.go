@@ -22,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -189,7 +190,7 @@ func TestXDPLeavesFramesOfOthers(t *testing.T) {
 	}
 }
 
-// xdpRequests are clients' packets that XDP sends on, and such as only tc does.
+// xdpRequests are clients' packets that XDP forwards, and some that only tc does.
 func xdpRequests() map[string]frame {
 	all := map[string]frame{}
 	for name, protocol := range protocols {
@@ -238,8 +239,8 @@ func TestXDPTranslates(t *testing.T) {
 	}
 }
 
-// TestXDPFirstPacketAgain: a SYN that comes again within the second finds its flow, whichever
-// backend would be chosen for a new one, and leaves nothing behind.
+// TestXDPFirstPacketAgain: a SYN that is retransmitted within a second finds its flow, whichever
+// backend a new one would get, and leaves no other entries.
 func TestXDPFirstPacketAgain(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)
@@ -282,7 +283,7 @@ func TestXDPFirstPacketAgain(t *testing.T) {
 	if connections != uint64(flows) {
 		t.Errorf("%d connections are counted, want %d", connections, flows)
 	}
-	have, err := b.maps.Snapshot()
+	have, err := servicemap.New(b.maps).Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,8 +309,7 @@ func awaitSecond(t *testing.T) {
 	time.Sleep(time.Second - time.Duration(now.Nsec) + 20*time.Millisecond)
 }
 
-// TestXDPLeavesToTC: what XDP cannot send passes as it is, of flows that are known
-// and that are not.
+// TestXDPLeavesToTC: packets that XDP cannot send pass unchanged to tc, of known flows and of others.
 func TestXDPLeavesToTC(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)
@@ -346,7 +346,7 @@ func TestXDPLeavesToTC(t *testing.T) {
 	}
 }
 
-// leaves checks what passes because of the device or of the way.
+// leaves checks what passes because of the device or of the route.
 func (b *xdpBench) leaves(t *testing.T, f frame, check func(string, []byte)) {
 	t.Helper()
 	for what, change := range map[string]func(*devicemap.Device){
@@ -380,7 +380,7 @@ func lastHop(f frame) []byte {
 	return packet
 }
 
-// TestXDPKeepsNoChecksum: UDP over IPv4 may do without a checksum, and goes on so.
+// TestXDPKeepsNoChecksum: a UDP datagram over IPv4 without a checksum is forwarded without one.
 func TestXDPKeepsNoChecksum(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)
@@ -439,8 +439,8 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 	return programs["bl_ingress"]
 }
 
-// TestTunnelOnTheWire: XDP and tc put the same packets into the tunnel, all of a flow from
-// one port, with the client's packet as it was but for a hop, and its class of service.
+// TestTunnelOnTheWire: XDP and tc encapsulate alike: all packets of a flow from one source port, with
+// the client's DSCP, and the inner packet unchanged but for its TTL.
 func TestTunnelOnTheWire(t *testing.T) {
 	t.Parallel()
 	for _, outer := range families {

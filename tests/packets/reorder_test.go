@@ -102,7 +102,7 @@ func TestReorderOfTCP(t *testing.T) {
 	}
 }
 
-// TestReorderOfPods: the same between pods whose sockets are left alone.
+// TestReorderOfPods: the same between pods whose sockets are not served.
 func TestReorderOfPods(t *testing.T) {
 	t.Parallel()
 	c, _, fromPod := newReorderedCluster(t)
@@ -125,8 +125,8 @@ func TestReorderOfPods(t *testing.T) {
 	}
 }
 
-// TestReorderOfOthers: what belongs to no Service arrives too, although the node has
-// to wait for the first fragment to know.
+// TestReorderOfOthers: fragments that belong to no Service arrive, too, after the node has queued
+// them until the first one.
 func TestReorderOfOthers(t *testing.T) {
 	t.Parallel()
 	c, toNode, _ := newReorderedCluster(t)

@@ -162,9 +162,9 @@ func (f *traffic) work(workers int) func() error {
 	}
 }
 
-// TestResizeUnderTraffic: while connections are established by the ten thousand, the flow
-// table is replaced by one of another size, and none of them is lost, neither one from
-// before nor one that begins while programs of both tables are at work.
+// TestResizeUnderTraffic: the flow table is replaced by one of another size while tens of thousands
+// of connections are established. None is lost, neither older ones nor those that begin while
+// programs of both tables are attached.
 func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	sizes := lab.Sizes
@@ -231,9 +231,8 @@ func TestResizeUnderTraffic(t *testing.T) {
 	}
 }
 
-// TestResizeRestart: an agent that starts with other sizes, of which some are smaller, leaves
-// the connections of clients alone: those that nothing is sent on, those that are busy, and
-// those that begin meanwhile, while first packets of others come in.
+// TestResizeRestart: a restart with other sizes, some of them smaller, keeps the connections of
+// clients, idle, busy and new, during a flood of first packets of others.
 func TestResizeRestart(t *testing.T) {
 	t.Parallel()
 	c, a := serveCluster(t, func(c *cluster) []string {

@@ -175,8 +175,7 @@ func TestSCTPRefused(t *testing.T) {
 	}
 }
 
-// TestSCTPOffloaded: a checksum that is left to the device which sends the packet on
-// at last stays as it is.
+// TestSCTPOffloaded: a checksum that is offloaded to the sending device stays unchanged.
 func TestSCTPOffloaded(t *testing.T) {
 	t.Parallel()
 	c, _ := serveCluster(t, func(c *cluster) []string {

@@ -103,7 +103,7 @@ func (k *talk) progress() (count int, slowest time.Duration, err error) {
 // talks are connections that are to live on.
 type talks []*talk
 
-// openTalks makes a connection for each way to each Service, which a proxy is expected to
+// openTalks makes a connection to each frontend of each Service, which a proxy is expected to
 // translate. A firewall lets pods reach pods only.
 func openTalks(t *testing.T, c *cluster, proxy string, firewall bool) talks {
 	t.Helper()

@@ -27,15 +27,15 @@ func newTracedCluster(t *testing.T) *cluster {
 	return c
 }
 
-// hops returns the addresses of the routers on the way to the pod, and last the node
+// hops returns the addresses of the routers on the path to the pod, and last the node
 // port's.
 func (c *cluster) hops(network string) []string {
 	router := map[byte]string{'4': "10.1.0.1", '6': "fd01::1"}[network[3]]
 	return []string{router, nodeAddrs(1).of(network).String(), overlayAddrs(2).of(network).String(), nodeAddrs(1).of(network).String()}
 }
 
-// TestTraceroute: the way to a pod of the other node through a node port shows every
-// router, and at its end the node port.
+// TestTraceroute: traceroute to a NodePort with a backend on the other node shows every router, and
+// the NodePort's address as the last hop.
 func TestTraceroute(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "traceroute")
@@ -55,7 +55,7 @@ func TestTraceroute(t *testing.T) {
 	}
 }
 
-// TestTracepath: the MTU of the tunnel is found out from outside.
+// TestTracepath: path MTU discovery finds the MTU of the tunnel.
 func TestTracepath(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "tracepath")

@@ -30,9 +30,8 @@ func transferSize() int64 {
 	return shortTransfer
 }
 
-// TestTransfer sends a lot through a node port to the other node and has it sent
-// back, with checksums and segmentation made by whoever, by routes and a tunnel
-// whose packets are smaller.
+// TestTransfer sends much data through a NodePort to the other node and back, with checksum and
+// segmentation offload on and off, over routes and a tunnel with a smaller MTU.
 func TestTransfer(t *testing.T) {
 	for _, routing := range []string{"routes", "overlay"} {
 		c := newCluster(t, routing == "overlay")

@@ -15,10 +15,9 @@ import (
 // hairpinAddrs stand for the node where it is a client of its own backends.
 var hairpinAddrs = parseAddrs("192.0.0.8", "100:0:0:1::8")
 
-// TestUnservedSockets: what leaves a node for a Service without its socket having been
-// translated reaches every kind of endpoint, here and on the other node, and what comes
-// back is from the Service. Sockets outside of the served cgroup stand for the kernel's
-// own, which cannot be had for TCP without a module.
+// TestUnservedSockets: packets to a Service from a socket of the node that was not translated reach
+// every kind of endpoint, here and on the other node, and replies come from the Service. Sockets
+// outside of the served cgroup stand in for those of the kernel, such as NFS's.
 func TestUnservedSockets(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
@@ -72,8 +71,8 @@ func (c *cluster) checkUnserved(t *testing.T) {
 	}
 }
 
-// TestUnservedRefused: a port of a pod here at which nobody listens is told to the
-// client, as the Service's.
+// TestUnservedRefused: the RST or ICMP error of a closed port of a pod here reaches the client with
+// the Service's address.
 func TestUnservedRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
@@ -89,7 +88,7 @@ func TestUnservedRefused(t *testing.T) {
 	}
 }
 
-// TestUnservedTransfer sends a lot to a pod of the node and to the node itself.
+// TestUnservedTransfer sends much data to a pod of the node and to the node itself.
 func TestUnservedTransfer(t *testing.T) {
 	c := newCluster(t, false)
 	c.serveAll(t)

@@ -11,7 +11,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // TestMended: the agent that runs attaches again what is detached, and writes again what is changed.
@@ -43,7 +45,7 @@ func TestMended(t *testing.T) {
 		return problems == 0
 	})
 	lab.Eventually(t, "the log tells", func() bool {
-		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device is not served any more as it was")
+		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device has lost programs or entries")
 	})
 }
 
@@ -54,10 +56,11 @@ func TestMendedTables(t *testing.T) {
 	reader, err := bpfmap.Open(datapath.Dir(n.BPFFS))
 	check(t, err)
 	t.Cleanup(func() { check(t, reader.Close()) })
-	have, err := reader.Snapshot()
+	have, err := servicemap.New(reader).Snapshot()
 	check(t, err)
 	// As a stranger writes, who has the maps open beside the agent.
-	k := &kernel{n.maps(), t, have}
+	m := n.maps()
+	k := &kernel{m, servicetest.Open(t, m), t, have}
 	check(t, bpfmap.Remove(k.BlFrontend, rawKey(key("10.96.0.1:80", model.TCP))))
 	k.changeRaw("10.96.0.2", changeKind)
 	k.changeRaw("10.96.0.4", changeDigest)
@@ -78,7 +81,7 @@ func TestMendedTables(t *testing.T) {
 	check(t, k.DeleteServiceCIDR(prefix("10.96.0.0/16")))
 	k.Entries.Aggregate.Mask4 = 0
 	lab.Eventually(t, "the agent has told of what it has written again", func() bool {
-		return contains(n.Standalone.Output(), "An entry of the tables was not as written", "More entries")
+		return contains(n.Standalone.Output(), "An entry of the tables was changed by another program", "More entries")
 	})
 	lab.Eventually(t, "nothing is found", func() bool {
 		r := n.check(t, time.Millisecond)

@@ -45,7 +45,7 @@ func TestCommand(t *testing.T) {
 	n.mend()
 	check(t, os.Rename(n.Manifests, n.Manifests+"-away"))
 	code, out, errs = n.beeline(t, "verify", "--timeout", "1s")
-	if code != cli.ExitFailure || !contains(out, "Nothing found.", "Not checked: tables: ", "has not told of all Services") || !contains(errs, "not all could be checked") {
+	if code != cli.ExitFailure || !contains(out, "Nothing found.", "Not checked: tables: ", "has not listed all Services") || !contains(errs, "not all could be checked") {
 		t.Errorf("without the source: exit code %d, %q, %q", code, out, errs)
 	}
 	check(t, os.Rename(n.Manifests+"-away", n.Manifests))

@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // detach detaches a pinned link, whose pin stays.
@@ -256,7 +257,7 @@ func TestTunnel(t *testing.T) {
 	n := newNode(t, "--devices", "up*", "--forwarding-mode", "dsr", "--node-ip", lab.Node4.String())
 	n.end()
 	n.wantNothing(t, "after the agent has ended")
-	m := n.maps()
+	m := servicetest.Open(t, n.maps())
 	have, err := m.Snapshot()
 	check(t, err)
 	t.Run("address of a node removed", func(t *testing.T) {

@@ -7,13 +7,16 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // kernel is the tables of a node without an agent, to be damaged.
 type kernel struct {
 	*bpfmap.Maps
+	*servicemap.Store
 	t    *testing.T
 	have tables.Snapshot
 }
@@ -112,7 +115,7 @@ func frontendDamages() []damage {
 	}
 }
 
-// changeRaw changes the entries of frontends of an address as nobody but a stranger would.
+// changeRaw changes the entries of an address's frontends behind the agent's back.
 func (k *kernel) changeRaw(at string, change func(*bpf.SockBlFrontendEntry)) {
 	k.t.Helper()
 	changed := make(map[bpf.SockBlFrontendKey]bpf.SockBlFrontendEntry)
@@ -294,12 +297,13 @@ func TestTables(t *testing.T) {
 	n.end()
 	n.wantNothing(t, "after the agent has ended")
 	m := n.maps()
-	have, err := m.Snapshot()
+	have, err := servicemap.New(m).Snapshot()
 	check(t, err)
+	services := servicetest.Open(t, m)
 	for _, list := range [][]damage{frontendDamages(), serviceDamages(), endpointDamages(), addressDamages()} {
 		for _, d := range list {
 			t.Run(d.name, func(t *testing.T) {
-				undo := d.do(&kernel{m, t, have})
+				undo := d.do(&kernel{m, services, t, have})
 				n.want(t, d.kind, d.words...)
 				check(t, undo())
 				n.wantNothing(t, "once the damage is undone")

@@ -22,7 +22,7 @@ static __always_inline __u64 bl_hash_addr(__u64 hash, const union bl_addr *addr)
 	return bl_hash_mix(hash, bpf_be64_to_cpu(((const __u64 *)addr)[1]));
 }
 
-/* A number spread over 32 bits from what was mixed. */
+/* The final mix, after which all 32 bits depend on the input. */
 static __always_inline __u32 bl_hash_final(__u64 hash)
 {
 	hash *= 0xff51afd7ed558ccdULL;

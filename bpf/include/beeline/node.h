@@ -13,7 +13,7 @@ enum bl_tunnel_limits {
 	BL_TUNNEL_IPV6 = sizeof(struct ipv6hdr) + BL_TUNNEL_SHIM,
 	/* Of a device that it leaves by: hosts need not believe in less than 1280 bytes. */
 	BL_TUNNEL_MTU_MIN = 1280 + BL_TUNNEL_IPV6,
-	/* How long a packet may be on its way from the tunnel to its flow. */
+	/* How long a packet may take from the tunnel to its flow. */
 	BL_TUNNEL_SECONDS = 2,
 };
 

@@ -162,7 +162,7 @@ static long bl_source_port_look(__u32 index, void *arg)
 	return search->found;
 }
 
-/* When a search for a port to the backend of a reply entry's @key was last in vain. */
+/* When a search for a port to the backend of a reply entry's @key last found none. */
 static __always_inline struct bl_exhausted_entry *bl_exhausted_lookup(const struct bl_flow_key *key)
 {
 	struct bl_exhausted_key backend = {

@@ -174,7 +174,7 @@ func TestPermissionDenied(t *testing.T) {
 	}
 }
 
-// TestBrokenOutput fails when nobody takes the output.
+// TestBrokenOutput: a command whose output cannot be written fails.
 func TestBrokenOutput(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	check(t, err)

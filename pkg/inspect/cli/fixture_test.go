@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // now is the time of the tests.
@@ -64,7 +65,7 @@ func newDatapath(t *testing.T) string {
 
 func fill(t *testing.T, maps *bpfmap.Maps) {
 	t.Helper()
-	tab := tables.New(maps)
+	tab := tables.New(servicetest.Open(t, maps))
 	_, err := tab.SetNodes(nodes(), testNode.Name)
 	check(t, err)
 	for _, s := range fixture() {

@@ -29,7 +29,7 @@ type flow struct {
 const gone = ^uint32(0)
 
 // flows are local and remote, of both families, one of an unknown Service port and
-// one that was made again; and one each way by the tunnel.
+// one that was made again; and one in each direction of the tunnel.
 var flows = []flow{
 	{model.TCP, "203.0.113.7:40000", "203.0.113.5:80", "10.0.1.2:8080", "", 2, 1, ""},
 	{model.TCP, "198.51.100.9:51000", "192.0.2.10:30080", "10.0.2.1:8080", "192.0.2.10:51000", 3, 2, ""},

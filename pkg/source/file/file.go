@@ -197,7 +197,7 @@ func (s *Source) end() {
 		return
 	}
 	if err := s.state.compact(); err != nil {
-		klog.ErrorS(err, "The state file stays in parts", "file", s.opts.StateFile)
+		klog.ErrorS(err, "The state file could not be compacted", "file", s.opts.StateFile)
 	}
 }
 
@@ -242,7 +242,7 @@ func (s *Source) recall(found map[string]look) {
 		if err == nil && digestOf(raw) == m.digest {
 			m.look = found[name]
 		} else if raw, err = s.state.content(name); err != nil {
-			klog.ErrorS(err, "What a manifest declared is lost", "file", name)
+			klog.ErrorS(err, "Services of a manifest are lost", "file", name)
 			continue
 		}
 		m.now, m.faults = s.decode(raw)
@@ -320,7 +320,7 @@ func (s *Source) update(m *manifest, raw []byte, err error) bool {
 	return true
 }
 
-// text returns the text of a content; nil when nobody has it any more.
+// text returns the text of a content; nil when it is in use no more.
 func (s *Source) text(name string, c *content) []byte {
 	if raw, err := s.folder.read(name); err == nil && digestOf(raw) == c.digest {
 		return raw
@@ -414,7 +414,7 @@ func (s *Source) noteRejected(rejected map[string][]error) {
 			continue
 		}
 		for _, err := range errs {
-			klog.ErrorS(err, "Manifest rejected, what it declared before stays", "dir", s.opts.Dir, "file", name)
+			klog.ErrorS(err, "Manifest rejected, its last valid content is served", "dir", s.opts.Dir, "file", name)
 		}
 	}
 	s.rejected = rejected

@@ -65,7 +65,7 @@ func newClients(o Options) (*clients, error) {
 	return c, nil
 }
 
-// clientConfig returns o's way to the API server, with content types, rate limits and
+// clientConfig returns the client configuration for o's API server, with content types, rate limits and
 // the agent's name set.
 func clientConfig(o Options) (*rest.Config, error) {
 	c, err := serverConfig(o)
@@ -110,7 +110,7 @@ func serverConfig(o Options) (*rest.Config, error) {
 	case o.Master != "" && errors.Is(err, rest.ErrNotInCluster):
 		return &rest.Config{Host: o.Master}, nil
 	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, errors.New("no way to the api server: give a kubeconfig or a master URL, or run in a pod with a service account")
+		return nil, errors.New("no API server configured: give a kubeconfig or a master URL, or run in a pod with a service account")
 	}
 	return nil, fmt.Errorf("service account of this pod: %w", err)
 }

@@ -30,7 +30,7 @@ const membership = tables.InCluster | tables.InLocal
 // the first is told, as the others may come of it.
 //
 // Its methods may be called beside each other. Its fields are for tests that run nothing
-// beside them.
+// beside them. It has more than 25 methods because it is a [tables.Store] and what reads one.
 type Store struct {
 	t      testing.TB
 	limits tables.Limits

@@ -327,7 +327,7 @@ static __always_inline union bl_addr bl_answer_source(struct __sk_buff *skb,
 							: source;
 }
 
-/* The packet has no hop left, on its way through this node. */
+/* The packet has no hop left, to be forwarded by this node. */
 __noinline int bl_answer_time_exceeded(struct __sk_buff *skb, const struct bl_packet *packet)
 {
 	union bl_addr source;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Fragments at tc: all of a datagram go the way of the first one.
+ * Fragments at tc: all of a datagram take the path of the first one.
  */
 #pragma once
 

@@ -35,7 +35,7 @@ struct bl_tunnel6 {
 	struct bl_tunnel_shim shim;
 };
 
-/* Where a packet goes by the tunnel. */
+/* Where the tunnel takes a packet. */
 struct bl_tunnel_end {
 	union bl_addr source BL_ALIGNED; /* outer */
 	union bl_addr node;

@@ -317,7 +317,7 @@ __noinline int bl_tcp_set_mss(struct __sk_buff *skb, const struct bl_packet *pac
 
 	if (!packet)
 		return 0;
-	/* A word at an odd place counts with its bytes the other way round. */
+	/* A word at an odd offset is added with its bytes swapped. */
 	if ((at - packet->l4) & 1) {
 		from = __builtin_bswap16(from);
 		to = __builtin_bswap16(to);

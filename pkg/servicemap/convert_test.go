@@ -1,4 +1,4 @@
-package bpfmap
+package servicemap
 
 import (
 	"encoding/binary"

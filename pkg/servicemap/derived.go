@@ -1,4 +1,4 @@
-package bpfmap
+package servicemap
 
 import (
 	"errors"
@@ -12,12 +12,14 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // derivedCheck compares what the maps keep of other entries with these.
 type derivedCheck struct {
-	m         *Maps
+	m         *bpfmap.Maps
 	filter    *filter    // as it should be, in want
 	endpoints *endpoints // likewise, in count
 	found     []tables.Difference
@@ -38,23 +40,30 @@ func (c *derivedCheck) take() []tables.Difference {
 // the prefix around all Service CIDRs, the endpoints on this node, and the device for hairpins. It
 // yields what differs after each of many small parts, and writes nothing.
 //
-// Maps that were opened for reading are compared with themselves, digests of frontends too; while
-// an agent writes, a half of a change may be found. Otherwise they are compared with what was
-// written, and between two parts may be written to.
-func (m *Maps) CheckDerived() iter.Seq2[[]tables.Difference, error] {
+// The maps are compared with themselves, digests of frontends too; while an agent writes, a half of
+// a change may be found.
+func (t Table) CheckDerived() iter.Seq2[[]tables.Difference, error] {
 	return func(yield func([]tables.Difference, error) bool) {
-		c := &derivedCheck{m, m.filter, m.endpoints, nil}
-		if m.readOnly {
-			if err := c.compute(); err != nil {
-				yield(nil, err)
-				return
-			}
+		c := &derivedCheck{m: t.maps}
+		if err := c.compute(); err != nil {
+			yield(nil, err)
+			return
 		}
-		c.frontends()
-		err := errors.Join(c.aggregate(), c.hairpin())
-		if yield(c.take(), err) {
-			c.nodeEndpoints(yield)
-		}
+		c.run(yield)
+	}
+}
+
+// CheckDerived is [Table.CheckDerived] for who writes: the maps are compared with what was written,
+// and between two parts may be written to.
+func (s *Store) CheckDerived() iter.Seq2[[]tables.Difference, error] {
+	return (&derivedCheck{s.maps, s.filter, s.endpoints, nil}).run
+}
+
+func (c *derivedCheck) run(yield func([]tables.Difference, error) bool) {
+	c.frontends()
+	err := errors.Join(c.aggregate(), c.hairpin())
+	if yield(c.take(), err) {
+		c.nodeEndpoints(yield)
 	}
 }
 
@@ -62,7 +71,7 @@ func (m *Maps) CheckDerived() iter.Seq2[[]tables.Difference, error] {
 func (c *derivedCheck) compute() error {
 	m := c.m
 	c.filter = newFilter(&bpf.SockBlFilterEntry{})
-	err := Each(m.BlFrontend, func(k *bpf.SockBlFrontendKey, e *bpf.SockBlFrontendEntry) {
+	err := bpfmap.Each(m.BlFrontend, func(k *bpf.SockBlFrontendKey, e *bpf.SockBlFrontendEntry) {
 		c.filter.add(k)
 		if e.Check != frontendCheck(k) {
 			c.add("frontend-digest", "frontend %s has a wrong digest of its key", frontendKeyOf(k))
@@ -73,8 +82,8 @@ func (c *derivedCheck) compute() error {
 	}
 	c.filter.addRings(m)
 	c.endpoints = &endpoints{m, make(map[bpf.SockBlEndpointKey]uint32)}
-	for id := range m.backend.len() {
-		if key, ok := writtenEndpoint(m.backend.at(id)); ok {
+	for id := range m.Backend.Len() {
+		if key, ok := writtenEndpoint(m.Backend.At(id)); ok {
 			c.endpoints.count[key]++
 		}
 	}
@@ -107,7 +116,7 @@ func (c *derivedCheck) frontends() {
 }
 
 func (c *derivedCheck) aggregate() error {
-	want, err := c.m.aggregate()
+	want, err := aggregateOf(c.m)
 	if have := *c.m.Entries.Aggregate; err == nil && have != want {
 		c.add("aggregate", "the prefix around all Service ranges is not the shortest that covers them")
 	}
@@ -115,14 +124,11 @@ func (c *derivedCheck) aggregate() error {
 }
 
 func (c *derivedCheck) hairpin() error {
-	var have bpf.SockBlDeviceEntry
-	if err := c.m.BlDevice.Lookup(uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &have); err != nil {
-		return fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
-	}
-	if have != hairpinEntry() {
+	holds, err := devicemap.New(c.m).HoldsHairpin()
+	if err == nil && !holds {
 		c.add("hairpin", "the source addresses of what the host sends to its own endpoints have been changed")
 	}
-	return nil
+	return err
 }
 
 // lookups is how many entries a part of a check looks up.
@@ -134,7 +140,7 @@ func (c *derivedCheck) nodeEndpoints(yield func([]tables.Difference, error) bool
 		return netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port))
 	}
 	seen, more := 0, true
-	err := eachBatch(c.m.BlEndpoint, func(keys []bpf.SockBlEndpointKey, _ []uint32) bool {
+	err := bpfmap.EachBatch(c.m.BlEndpoint, func(keys []bpf.SockBlEndpointKey, _ []uint32) bool {
 		seen += len(keys)
 		for _, key := range keys {
 			if c.endpoints.count[key] == 0 {
@@ -172,30 +178,26 @@ func (c *derivedCheck) nodeEndpoints(yield func([]tables.Difference, error) bool
 }
 
 // Rederive writes anew what CheckDerived compares, by what the maps hold.
-func (m *Maps) Rederive() error {
-	filter, err := openFilter(m)
+func (s *Store) Rederive() error {
+	fresh, err := Open(s.maps)
 	if err != nil {
 		return err
 	}
-	endpoints, err := openEndpoints(m)
-	if err != nil {
-		return err
-	}
-	m.filter, m.endpoints = filter, endpoints
-	return errors.Join(m.writeAggregate(), m.writeHairpin(), m.writeDigests())
+	s.filter, s.endpoints = fresh.filter, fresh.endpoints
+	return s.writeDigests()
 }
 
 // writeDigests corrects the digests of frontends.
-func (m *Maps) writeDigests() error {
+func (s *Store) writeDigests() error {
 	wrong := make(map[bpf.SockBlFrontendKey]bpf.SockBlFrontendEntry)
-	err := Each(m.BlFrontend, func(k *bpf.SockBlFrontendKey, e *bpf.SockBlFrontendEntry) {
+	err := bpfmap.Each(s.maps.BlFrontend, func(k *bpf.SockBlFrontendKey, e *bpf.SockBlFrontendEntry) {
 		if e.Check != frontendCheck(k) {
 			e.Check = frontendCheck(k)
 			wrong[*k] = *e
 		}
 	})
 	for k, e := range wrong {
-		err = errors.Join(err, Put(m.BlFrontend, &k, &e))
+		err = errors.Join(err, bpfmap.Put(s.maps.BlFrontend, &k, &e))
 	}
 	return err
 }

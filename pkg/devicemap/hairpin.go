@@ -1,10 +1,12 @@
-package bpfmap
+package devicemap
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // The sources of packets that the host sends to a backend on this node. They are
@@ -15,10 +17,19 @@ var (
 	hairpinAddr6 = netip.MustParseAddr("100:0:0:1::8")
 )
 
-// writeHairpin writes the device that stands for packets which hairpin.
-func (m *Maps) writeHairpin() error {
+// WriteHairpin writes the device that stands for packets which hairpin.
+func (t Table) WriteHairpin() error {
 	e := hairpinEntry()
-	return Put(m.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &e)
+	return bpfmap.Put(t.maps.BlDevice, hairpinDevice, &e)
+}
+
+// HoldsHairpin reports whether that device is as [Table.WriteHairpin] writes it.
+func (t Table) HoldsHairpin() (bool, error) {
+	var have bpf.SockBlDeviceEntry
+	if err := t.maps.BlDevice.Lookup(hairpinDevice, &have); err != nil {
+		return false, fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
+	}
+	return have == hairpinEntry(), nil
 }
 
 func hairpinEntry() bpf.SockBlDeviceEntry {

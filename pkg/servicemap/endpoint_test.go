@@ -1,4 +1,4 @@
-package bpfmap
+package servicemap
 
 import (
 	"maps"
@@ -7,15 +7,17 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/bpffs"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 // endpointsOf returns the endpoints of Services that the programs find.
-func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
+func endpointsOf(t *testing.T, m *bpfmap.Maps) map[netip.AddrPort][]uint32 {
 	t.Helper()
 	list := make(map[netip.AddrPort][]uint32)
-	must(t, Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) {
+	must(t, bpfmap.Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) {
 		at := netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port))
 		list[at] = append(list[at], key.Service)
 	}))
@@ -29,8 +31,8 @@ func endpointsOf(t *testing.T, m *Maps) map[netip.AddrPort][]uint32 {
 // after another agent has taken over and where two entries are one endpoint.
 func TestEndpoints(t *testing.T) {
 	dir := bpffs.New(t)
-	m := load(t, dir, small)
-	must(t, m.Pin(dir))
+	m := load(t, dir, maptest.Small)
+	must(t, m.maps.Pin(dir))
 	here, other := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fd00::1]:80")
 	put := func(id, service uint32, at netip.AddrPort, state tables.BackendState) {
 		t.Helper()
@@ -38,7 +40,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	want := func(what string, want map[netip.AddrPort][]uint32) {
 		t.Helper()
-		if got := endpointsOf(t, m); !maps.EqualFunc(got, want, slices.Equal) {
+		if got := endpointsOf(t, m.maps); !maps.EqualFunc(got, want, slices.Equal) {
 			t.Errorf("%s: programs find %v, want %v", what, got, want)
 		}
 	}
@@ -54,10 +56,10 @@ func TestEndpoints(t *testing.T) {
 	want("without a second entry", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 
 	stray := endpointKey(bpf.AddrOf(here.Addr()), bpf.Hton16(81), 7)
-	must(t, Put(m.BlEndpoint, &stray, uint32(1)))
+	must(t, bpfmap.Put(m.maps.BlEndpoint, &stray, uint32(1)))
 	lost := endpointKey(bpf.AddrOf(other.Addr()), bpf.Hton16(80), 7)
-	must(t, Remove(m.BlEndpoint, &lost))
-	m = load(t, dir, small)
+	must(t, bpfmap.Remove(m.maps.BlEndpoint, &lost))
+	m = load(t, dir, maptest.Small)
 	want("after a restart", map[netip.AddrPort][]uint32{here: {7}, other: {7}})
 	put(1, 7, here, 0)
 	put(3, 9, netip.MustParseAddrPort("10.0.0.3:90"), tables.OnNode)

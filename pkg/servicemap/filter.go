@@ -1,4 +1,4 @@
-package bpfmap
+package servicemap
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // filter keeps a bit for each frontend in memory that the programs read. Several
@@ -31,9 +32,9 @@ func newFilter(entry *bpf.SockBlFilterEntry) *filter {
 
 // openFilter returns the filter of the frontends that exist, with exactly their
 // bits set.
-func openFilter(m *Maps) (*filter, error) {
+func openFilter(m *bpfmap.Maps) (*filter, error) {
 	f := newFilter(m.Entries.Filter)
-	err := Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
+	err := bpfmap.Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) { f.add(key) })
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +89,9 @@ func (f *filter) clear(bit uint32) {
 var ringsKey = bpf.SockBlFrontendKey{Proto: uint8(bpf.SockBlFilterSizeBL_FILTER_RINGS)}
 
 // addRings counts the Services of BL_ALGORITHM_MAGLEV that the maps hold.
-func (f *filter) addRings(m *Maps) {
-	for id := range m.service.len() {
-		if m.service.at(id).Algorithm == uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV) {
+func (f *filter) addRings(m *bpfmap.Maps) {
+	for id := range m.Service.Len() {
+		if m.Service.At(id).Algorithm == uint16(bpf.SockBlAlgorithmBL_ALGORITHM_MAGLEV) {
 			f.addRing()
 		}
 	}
@@ -131,8 +132,8 @@ func frontendCheck(k *bpf.SockBlFrontendKey) uint16 {
 }
 
 // writeAggregate writes the prefix around all Service CIDRs.
-func (m *Maps) writeAggregate() error {
-	e, err := m.aggregate()
+func writeAggregate(m *bpfmap.Maps) error {
+	e, err := aggregateOf(m)
 	if err != nil {
 		return err
 	}
@@ -140,10 +141,10 @@ func (m *Maps) writeAggregate() error {
 	return nil
 }
 
-// aggregate computes the prefix around all Service CIDRs.
-func (m *Maps) aggregate() (bpf.SockBlAggregateEntry, error) {
+// aggregateOf computes the prefix around all Service CIDRs.
+func aggregateOf(m *bpfmap.Maps) (bpf.SockBlAggregateEntry, error) {
 	var aggregate4, aggregate6 netip.Prefix
-	err := Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
+	err := bpfmap.Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
 		if p := bpf.PrefixOf(key.Addr, key.PrefixLen); p.Addr().Is4() {
 			aggregate4 = join(aggregate4, p)
 		} else {

@@ -1,7 +1,8 @@
-package bpfmap
+package servicemap
 
 import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -9,20 +10,20 @@ import (
 // other nodes may send here in the tunnel. An agent that was killed may have left two backends
 // that are one endpoint, so they are counted.
 type endpoints struct {
-	maps  *Maps
+	maps  *bpfmap.Maps
 	count map[bpf.SockBlEndpointKey]uint32
 }
 
 // openEndpoints brings bl_endpoint into agreement with the backends.
-func openEndpoints(m *Maps) (*endpoints, error) {
+func openEndpoints(m *bpfmap.Maps) (*endpoints, error) {
 	e := &endpoints{m, make(map[bpf.SockBlEndpointKey]uint32)}
 	kernel := make(map[bpf.SockBlEndpointKey]bool)
-	err := Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) { kernel[*key] = true })
+	err := bpfmap.Each(m.BlEndpoint, func(key *bpf.SockBlEndpointKey, _ *uint32) { kernel[*key] = true })
 	if err != nil {
 		return nil, err
 	}
-	for id := range m.backend.len() {
-		key, ok := writtenEndpoint(m.backend.at(id))
+	for id := range m.Backend.Len() {
+		key, ok := writtenEndpoint(m.Backend.At(id))
 		if !ok {
 			continue
 		}
@@ -37,7 +38,7 @@ func openEndpoints(m *Maps) (*endpoints, error) {
 	}
 	for key := range kernel {
 		if e.count[key] == 0 {
-			if err := Remove(m.BlEndpoint, &key); err != nil {
+			if err := bpfmap.Remove(m.BlEndpoint, &key); err != nil {
 				return nil, err
 			}
 		}
@@ -66,7 +67,7 @@ func (e *endpoints) replace(old *bpf.SockBlBackendEntry, b tables.Backend) error
 // add counts one more backend that is the endpoint.
 func (e *endpoints) add(key bpf.SockBlEndpointKey) error {
 	if e.count[key] == 0 {
-		if err := Put(e.maps.BlEndpoint, &key, uint32(1)); err != nil {
+		if err := bpfmap.Put(e.maps.BlEndpoint, &key, uint32(1)); err != nil {
 			return err
 		}
 	}
@@ -80,7 +81,7 @@ func (e *endpoints) drop(key bpf.SockBlEndpointKey) error {
 		e.count[key]--
 		return nil
 	}
-	if err := Remove(e.maps.BlEndpoint, &key); err != nil {
+	if err := bpfmap.Remove(e.maps.BlEndpoint, &key); err != nil {
 		return err
 	}
 	delete(e.count, key)

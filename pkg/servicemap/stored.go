@@ -1,4 +1,4 @@
-package bpfmap
+package servicemap
 
 import (
 	"errors"
@@ -9,21 +9,20 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-var _ tables.Stored = (*Maps)(nil)
-
 // HoldsServiceName reports whether an id stands for that Service port.
-func (m *Maps) HoldsServiceName(id uint32, name tables.ServiceName) bool {
-	e := m.name.at(id)
+func (t Table) HoldsServiceName(id uint32, name tables.ServiceName) bool {
+	e := t.maps.ServiceName.At(id)
 	return e != nil && *e == nameEntry(name)
 }
 
 // HoldsService reports whether a Service port has that entry.
-func (m *Maps) HoldsService(id uint32, service tables.Service) bool {
-	e := m.service.at(id)
+func (t Table) HoldsService(id uint32, service tables.Service) bool {
+	e := t.maps.Service.At(id)
 	if e == nil {
 		return false
 	}
@@ -44,8 +43,8 @@ func storedService(e *bpf.SockBlServiceEntry) tables.Service {
 }
 
 // HoldsBackend reports whether an id is that backend.
-func (m *Maps) HoldsBackend(id uint32, backend tables.Backend) bool {
-	e := m.backend.at(id)
+func (t Table) HoldsBackend(id uint32, backend tables.Backend) bool {
+	e := t.maps.Backend.At(id)
 	return e != nil && storedBackend(e) == backend
 }
 
@@ -62,33 +61,33 @@ func storedBackend(e *bpf.SockBlBackendEntry) tables.Backend {
 }
 
 // Runs calls fn with the slots of a set, as far as the table reaches.
-func (m *Maps) Runs(set tables.Set, fn func([]uint32)) {
+func (t Table) Runs(set tables.Set, fn func([]uint32)) {
 	if set.Kind == policy.Backends {
-		m.slot.read(set.First, set.Count, fn)
+		t.maps.Slot.Read(set.First, set.Count, fn)
 	}
 }
 
 // HoldsFrontend reports whether a key has that entry, and the filter leads to it.
-func (m *Maps) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) (bool, error) {
+func (s *Store) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) (bool, error) {
 	k := frontendKey(key)
 	var e bpf.SockBlFrontendEntry
-	if err := m.BlFrontend.Lookup(&k, &e); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := s.maps.BlFrontend.Lookup(&k, &e); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	return e == frontendEntry(&k, frontend) && m.filter.has(&k), nil
+	return e == frontendEntry(&k, frontend) && s.filter.has(&k), nil
 }
 
 // StoredFrontends yields all frontends, as many at a time as one system call reads.
-func (m *Maps) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
+func (s *Store) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
 	return func(yield func([]tables.StoredFrontend, error) bool) {
 		var list []tables.StoredFrontend
-		err := eachBatch(m.BlFrontend, func(keys []bpf.SockBlFrontendKey, entries []bpf.SockBlFrontendEntry) bool {
+		err := bpfmap.EachBatch(s.maps.BlFrontend, func(keys []bpf.SockBlFrontendKey, entries []bpf.SockBlFrontendEntry) bool {
 			list = list[:0]
 			for i := range keys {
 				f := storedFrontend(&entries[i])
-				lost := entries[i].Check != frontendCheck(&keys[i]) || !m.filter.has(&keys[i])
+				lost := entries[i].Check != frontendCheck(&keys[i]) || !s.filter.has(&keys[i])
 				list = append(list, tables.StoredFrontend{Key: frontendKeyOf(&keys[i]), Frontend: f, Lost: lost})
 			}
 			return yield(list, nil)
@@ -109,15 +108,11 @@ func storedFrontend(e *bpf.SockBlFrontendEntry) tables.Frontend {
 }
 
 // Others reads the tables that are small.
-func (m *Maps) Others() (tables.Snapshot, error) {
+func (t Table) Others() (tables.Snapshot, error) {
 	s := tables.Snapshot{
 		NodeAddrs: make(map[netip.Addr]tables.NodeAddr),
 		Nodes:     make(map[uint16]tables.Node),
 		NodeIDs:   make(map[netip.Addr]uint16),
 	}
-	err := m.EachNode(func(id uint16, n tables.Node, _ *bpf.SockBlNodeEntry) { s.Nodes[id] = n })
-	if err != nil {
-		return s, err
-	}
-	return s, m.snapshotOthers(&s)
+	return s, t.snapshotOthers(&s)
 }

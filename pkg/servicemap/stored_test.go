@@ -1,21 +1,23 @@
-package bpfmap
+package servicemap
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
 // fillServices applies Services with ten endpoints each.
-func fillServices(t testing.TB, m *Maps, services int) *tables.Tables {
+func fillServices(t testing.TB, m *Store, services int) *tables.Tables {
 	t.Helper()
 	tbl := tables.New(m)
 	node := &model.LocalNode{Name: "n"}
@@ -40,7 +42,7 @@ func fillServices(t testing.TB, m *Maps, services int) *tables.Tables {
 	return tbl
 }
 
-func runCheck(t testing.TB, tbl *tables.Tables, m *Maps) []tables.Difference {
+func runCheck(t testing.TB, tbl *tables.Tables, m *Store) []tables.Difference {
 	t.Helper()
 	c := tbl.NewCheck(m)
 	for c.Step() {
@@ -55,7 +57,7 @@ func runCheck(t testing.TB, tbl *tables.Tables, m *Maps) []tables.Difference {
 // TestStored: the kernel's maps hold what was written, after a restart too, and an entry that
 // somebody changes is found and written again.
 func TestStored(t *testing.T) {
-	m := load(t, t.TempDir(), small)
+	m := load(t, t.TempDir(), maptest.Small)
 	tbl := fillServices(t, m, 900)
 	if found := runCheck(t, tbl, m); len(found) > 0 {
 		t.Errorf("found %v", found)
@@ -71,18 +73,18 @@ func TestStored(t *testing.T) {
 		name   string
 		damage func() error
 	}{
-		{"backend", func() error { m.backend.at(3).Weight++; return nil }},
-		{"service", func() error { m.service.at(3).Affinity++; return nil }},
-		{"name", func() error { m.name.at(3).Port++; return nil }},
-		{"slot", func() error { *m.slot.at(3)++; return nil }},
-		{"filter", func() error { clear(m.Entries.Filter.Word[:100]); return nil }},
+		{"backend", func() error { m.maps.Backend.At(3).Weight++; return nil }},
+		{"service", func() error { m.maps.Service.At(3).Affinity++; return nil }},
+		{"name", func() error { m.maps.ServiceName.At(3).Port++; return nil }},
+		{"slot", func() error { *m.maps.Slot.At(3)++; return nil }},
+		{"filter", func() error { clear(m.maps.Entries.Filter.Word[:100]); return nil }},
 		{"frontend", func() error {
 			k := frontendKey(tables.FrontendKey{Addr: netip.MustParseAddr("11.0.0.3"), Port: 80, Protocol: model.TCP})
-			return Remove(m.BlFrontend, &k)
+			return bpfmap.Remove(m.maps.BlFrontend, &k)
 		}},
 		{"frontend of nobody", func() error {
 			k := frontendKey(tables.FrontendKey{Addr: netip.MustParseAddr("11.9.9.9"), Port: 80, Protocol: model.TCP})
-			return Put(m.BlFrontend, &k, &bpf.SockBlFrontendEntry{})
+			return bpfmap.Put(m.maps.BlFrontend, &k, &bpf.SockBlFrontendEntry{})
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -103,11 +105,10 @@ func TestStored(t *testing.T) {
 
 // derived returns what differs of what follows from other entries, by what the agent remembers and by
 // what the maps hold.
-func derived(t testing.TB, m *Maps) (all []tables.Difference) {
+func derived(t testing.TB, m *Store) (all []tables.Difference) {
 	t.Helper()
-	for _, readOnly := range []bool{true, false} {
-		m.readOnly = readOnly
-		for found, err := range m.CheckDerived() {
+	for _, check := range []func() iter.Seq2[[]tables.Difference, error]{m.Table.CheckDerived, m.CheckDerived} {
+		for found, err := range check() {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +120,7 @@ func derived(t testing.TB, m *Maps) (all []tables.Difference) {
 
 // TestCheckDerived: what follows from other entries is found when it differs, and written anew.
 func TestCheckDerived(t *testing.T) {
-	m := load(t, t.TempDir(), small)
+	m := load(t, t.TempDir(), maptest.Small)
 	fillServices(t, m, 100)
 	if err := m.PutServiceCIDR(netip.MustParsePrefix("10.96.0.0/16")); err != nil {
 		t.Fatal(err)
@@ -129,25 +130,25 @@ func TestCheckDerived(t *testing.T) {
 		damage func() error
 	}{
 		{"", func() error { return nil }},
-		{"filter-missing", func() error { clear(m.Entries.Filter.Word[:]); return nil }},
-		{"filter-surplus", func() error { m.Entries.Filter.Word[0] = ^uint64(0); return nil }},
-		{"aggregate", func() error { m.Entries.Aggregate.Mask4++; return nil }},
+		{"filter-missing", func() error { clear(m.maps.Entries.Filter.Word[:]); return nil }},
+		{"filter-surplus", func() error { m.maps.Entries.Filter.Word[0] = ^uint64(0); return nil }},
+		{"aggregate", func() error { m.maps.Entries.Aggregate.Mask4++; return nil }},
 		{"hairpin", func() error {
-			return Put(m.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &bpf.SockBlDeviceEntry{})
+			return bpfmap.Put(m.maps.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &bpf.SockBlDeviceEntry{})
 		}},
 		{"endpoint-missing", func() error {
-			key, _ := writtenEndpoint(m.backend.at(0))
-			return Remove(m.BlEndpoint, &key)
+			key, _ := writtenEndpoint(m.maps.Backend.At(0))
+			return bpfmap.Remove(m.maps.BlEndpoint, &key)
 		}},
 		{"endpoint-surplus", func() error {
 			key := endpointKey(bpf.SockBlAddr{}, 1, 2)
-			return Put(m.BlEndpoint, &key, uint32(1))
+			return bpfmap.Put(m.maps.BlEndpoint, &key, uint32(1))
 		}},
 		{"frontend-digest", func() error {
 			k := frontendKey(tables.FrontendKey{Addr: netip.MustParseAddr("11.0.0.3"), Port: 80, Protocol: model.TCP})
 			e := frontendEntry(&k, tables.Frontend{Service: 3, Kind: tables.FrontendClusterIP})
 			e.Check++
-			return Put(m.BlFrontend, &k, &e)
+			return bpfmap.Put(m.maps.BlFrontend, &k, &e)
 		}},
 	} {
 		if err := tc.damage(); err != nil {
@@ -169,16 +170,9 @@ func TestCheckDerived(t *testing.T) {
 
 // BenchmarkCheck compares the tables of a large cluster.
 func BenchmarkCheck(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("needs root: makes BPF maps")
-	}
-	sizes := DefaultSizes
+	sizes := bpfmap.DefaultSizes
 	sizes.Affinity, sizes.UDPPeers, sizes.Flows, sizes.Clients = 1000, 1000, 1000, 1000
-	m, err := Load(b.TempDir(), sizes)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Close()
+	m := load(b, b.TempDir(), sizes)
 	tbl := fillServices(b, m, 50_000)
 	var before, after unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {

@@ -1,21 +1,22 @@
-package bpfmap
+package servicemap
 
 import (
 	"errors"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // ForgetFrontends leaves all new connections to another proxy: no address belongs
 // to a Service any more. Flows and sockets that are connected already stay as they
 // are. What refuses connections to other addresses goes first, so that none is
 // refused that is served.
-func (m *Maps) ForgetFrontends() error {
+func (t Table) ForgetFrontends() error {
 	var cidrs []bpf.SockBlCidrKey
 	var refusing, others []bpf.SockBlFrontendKey
 	err := errors.Join(
-		Each(m.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
-		Each(m.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
+		bpfmap.Each(t.maps.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) { cidrs = append(cidrs, *key) }),
+		bpfmap.Each(t.maps.BlFrontend, func(key *bpf.SockBlFrontendKey, value *bpf.SockBlFrontendEntry) {
 			if key.Port == 0 {
 				refusing = append(refusing, *key)
 			} else {
@@ -26,12 +27,12 @@ func (m *Maps) ForgetFrontends() error {
 		return err
 	}
 	for _, key := range cidrs {
-		if err := Remove(m.BlServiceCidr, &key); err != nil {
+		if err := bpfmap.Remove(t.maps.BlServiceCidr, &key); err != nil {
 			return err
 		}
 	}
 	for _, key := range append(refusing, others...) {
-		if err := Remove(m.BlFrontend, &key); err != nil {
+		if err := bpfmap.Remove(t.maps.BlFrontend, &key); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,72 @@
+package flowmap
+
+import (
+	"sync/atomic"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
+)
+
+// The words of an entry of bl_active.
+const (
+	wordSockets = bpf.SockBlActiveKindBL_ACTIVE_SOCKETS
+	wordFlows   = bpf.SockBlActiveKindBL_ACTIVE_FLOWS
+)
+
+// Active returns the active connections of a backend, of sockets and of packets, as far as they
+// were counted for the generation.
+func (t Table) Active(id, generation uint32) (sockets, flows uint32) {
+	e := t.maps.Active.At(id)
+	if e == nil {
+		return 0, 0
+	}
+	return activeCount(atomic.LoadUint64(&e.Word[wordSockets]), generation),
+		activeCount(atomic.LoadUint64(&e.Word[wordFlows]), generation)
+}
+
+// activeCount is bl_active_count of the programs.
+func activeCount(word uint64, generation uint32) uint32 {
+	if uint32(word>>32) != generation {
+		return 0
+	}
+	return uint32(word)
+}
+
+// activeBegun returns how many flows the programs have begun to count at a backend, ever: it
+// wraps, and is never less than what is in the count.
+func (t Table) activeBegun(id uint32) uint32 {
+	e := t.maps.Active.At(id)
+	if e == nil {
+		return 0
+	}
+	return atomic.LoadUint32(&e.Begun)
+}
+
+// addActive changes the number of flows that are counted at a backend, not below zero. It
+// has no effect when another generation is counted, unless the change is an increase.
+func (t Table) addActive(id, generation uint32, by int64) {
+	e := t.maps.Active.At(id)
+	if e == nil || by == 0 {
+		return
+	}
+	for {
+		seen := atomic.LoadUint64(&e.Word[wordFlows])
+		if by < 0 && uint32(seen>>32) != generation {
+			return
+		}
+		count := max(0, int64(activeCount(seen, generation))+by)
+		if atomic.CompareAndSwapUint64(&e.Word[wordFlows], seen, uint64(generation)<<32|uint64(uint32(count))) {
+			return
+		}
+	}
+}
+
+// eachCounted calls fn for the backends in use at which active connections are counted.
+func (t Table) eachCounted(fn func(id, generation uint32)) {
+	services := servicemap.New(t.maps)
+	for id := range min(t.maps.Active.Len(), t.maps.Backend.Len()) {
+		if e := t.maps.Backend.At(id); e.State != 0 && services.Counts(e.Service) {
+			fn(id, e.Generation)
+		}
+	}
+}

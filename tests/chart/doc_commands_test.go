@@ -1,0 +1,80 @@
+package chart_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/tests/pages"
+)
+
+// documented is a command of helm that a document shows.
+type documented struct {
+	path    string
+	command string
+	args    []string
+}
+
+// documentedHelm returns helm's commands in documents, whose names of folders are those from the
+// root of the repository.
+func documentedHelm(t *testing.T) (list []documented) {
+	t.Helper()
+	for path, text := range pages.All(t) {
+		for _, command := range pages.Commands(text) {
+			if words := pages.Words(command); len(words) > 2 && words[0] == "helm" {
+				for i, word := range words {
+					if word == "charts/beeline" {
+						words[i] = chartDir(t)
+					}
+				}
+				list = append(list, documented{path, command, words[1:]})
+			}
+		}
+	}
+	return list
+}
+
+// set returns the flags that set values.
+func (d documented) set() (flags []string) {
+	for i, arg := range d.args {
+		switch {
+		case arg == "--set" && i+1 < len(d.args):
+			flags = append(flags, arg, d.args[i+1])
+		case strings.HasPrefix(arg, "--set="):
+			flags = append(flags, arg)
+		}
+	}
+	return flags
+}
+
+// TestDocumentedCommands: helm has the commands that documents show with their flags, of the
+// release and the chart that there are, and the chart takes the values.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	h := newHelm(t, "")
+	list := documentedHelm(t)
+	for _, d := range list {
+		t.Run(filepath.Base(d.path)+" "+d.args[0], func(t *testing.T) {
+			if _, err := h.run(append(slices.Clone(d.args), "--help")...); err != nil {
+				t.Errorf("%s: %s: %v", d.path, d.command, err)
+			}
+			if !slices.Contains([]string{"install", "upgrade", "uninstall", "test"}, d.args[0]) {
+				t.Errorf("%s: %s: what is tested of this command?", d.path, d.command)
+			}
+			if d.args[1] != release {
+				t.Errorf("%s: %s: the release is %q, want %q", d.path, d.command, d.args[1], release)
+			}
+			if chart := d.args[2]; (d.args[0] == "install" || d.args[0] == "upgrade") && chart != chartDir(t) {
+				t.Errorf("%s: %s: the chart is %q", d.path, d.command, chart)
+			}
+			args := append([]string{"template", release, chartDir(t), values(t, onNode)}, d.set()...)
+			if _, err := h.run(args...); err != nil {
+				t.Errorf("%s: %s: %v", d.path, d.command, err)
+			}
+		})
+	}
+	if len(list) < 8 {
+		t.Errorf("found %d commands only", len(list))
+	}
+}
