@@ -112,7 +112,7 @@ func shortened(list []string) string {
 // policy tells under which traffic policy the client is.
 func (x *Explanation) policy(c *client) {
 	name := x.reading.Names[x.answer.Frontend.Service]
-	which, local, why := "external", name.ExternalLocal, "it is outside of the cluster"
+	which, local, why := "external", name.ExternalLocal, ""
 	if x.Internal {
 		which, local = "internal", name.InternalLocal
 	}
@@ -124,7 +124,8 @@ func (x *Explanation) policy(c *client) {
 	case x.Internal:
 		why = fmt.Sprintf("clients behind %s are inside of the cluster", x.Client.Device)
 	case name.InternalLocal == name.ExternalLocal:
-		why = "or internal, which is the same: nobody asks"
+		x.say("policy", "%s, for clients inside and outside of the cluster alike; its set is %s", trafficPolicy(local), x.Set)
+		return
 	default:
 		why = fmt.Sprintf("clients behind %s are outside of the cluster", x.Client.Device)
 	}

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -257,5 +259,63 @@ func TestExplainAffinity(t *testing.T) {
 	h.AgeAffinity(4 * time.Hour)
 	if x := e.explain(h.Pod, "tcp4", ap("10.96.1.1:80")); x.Affinity == nil || x.Affinity.Used || x.Certain {
 		t.Errorf("after it has expired: %v", x.Steps)
+	}
+}
+
+// TestExplainCommand: the cause of what does not work is found with one command, and the exit code
+// says what would become of the connection.
+func TestExplainCommand(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	service := func(name string, number int, fields, more string) string {
+		return lab.Service(name, fmt.Sprintf(`{type: LoadBalancer, clusterIP: 10.96.2.%[1]d, %[2]s ports: [{port: 80, nodePort: %[3]d}]}`,
+			number, fields, 31000+number), fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: 203.0.113.%d}]}}", number), more)
+	}
+	a.Apply(service("web", 1, "", ""), lab.Slice("web", "8080/TCP", backends4(2)...),
+		service("typo", 2, "", ""),
+		service("logs", 3, "internalTrafficPolicy: Local,", ""), lab.SliceOf("logs", "8080/TCP", endpoints(elsewhere, elsewhere)("4")...),
+		service("admin", 4, `loadBalancerSourceRanges: ["198.51.100.0/24"],`, ""), lab.Slice("admin", "8080/TCP", backends4(1)...))
+	a.Stop()
+	for _, tt := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{"10.96.2.1:80"}, cli.ExitOK, []string{"served", "ClusterIP 10.96.2.1:80 of default/web", "50.0 %"}},
+		{[]string{"--from", "10.88.0.2", "10.96.2.1:80"}, cli.ExitOK, []string{"a pod of this node"}},
+		{[]string{"10.96.2.1:81"}, cli.ExitRefused, []string{"81/TCP is no port at 10.96.2.1, which has 80/TCP of default/web", "undeclared_port", "ECONNREFUSED"}},
+		{[]string{"10.96.2.1:80/udp"}, cli.ExitRefused, []string{"80/UDP is no port"}},
+		{[]string{"10.96.2.9:80"}, cli.ExitDropped, []string{"no Service has the address 10.96.2.9", "unallocated_address"}},
+		{[]string{"10.96.2.2:80"}, cli.ExitRefused, []string{"no endpoint", "no_endpoint"}},
+		{[]string{"10.96.2.3:80"}, cli.ExitDropped, []string{"no_local_endpoint", "on another node, and the policy is Local"}},
+		{[]string{"--from", "192.0.2.2", "203.0.113.4:80"}, cli.ExitDropped, []string{"198.51.100.0/24", "the client is in none of them", "source_range"}},
+		{[]string{"--from", "192.0.2.2", "192.0.2.1:31001"}, cli.ExitOK, []string{"NodePort 192.0.2.1:31001 of default/web", "come in by uplink"}},
+		{[]string{"192.0.2.1:31999"}, cli.ExitNotFound, []string{"no Service has the NodePort 31999/TCP"}},
+		{[]string{"192.0.2.2:80"}, cli.ExitNotFound, []string{"an address of no Service"}},
+		{[]string{"default/web"}, cli.ExitOK, []string{"10.96.2.1:80/TCP: served", "203.0.113.1:80/TCP: served", ":31001/TCP: served"}},
+		{[]string{"default/typo"}, cli.ExitRefused, []string{"203.0.113.2:80/TCP: refused"}},
+		{[]string{"default/no"}, cli.ExitNotFound, nil},
+		{[]string{"10.96.2.1"}, cli.ExitUsage, nil},
+		{[]string{"-o", "json", "10.96.2.2:80"}, cli.ExitRefused, []string{`"verdict": "refused"`, `"reason": "no_endpoint"`}},
+	} {
+		var out strings.Builder
+		code := 0
+		err := h.Run(func() error {
+			code = cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "explain"}, tt.args...)...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code != tt.code {
+			t.Errorf("explain %v: exit code %d, want %d:\n%s", tt.args, code, tt.code, &out)
+		}
+		for _, text := range tt.says {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("explain %v does not say %q:\n%s", tt.args, text, &out)
+			}
+		}
+		t.Logf("beeline explain %s\n%s", strings.Join(tt.args, " "), &out)
 	}
 }
