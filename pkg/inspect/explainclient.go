@@ -203,19 +203,31 @@ func hasAddr(addr netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// netnsOf returns the other network namespace of this machine that has an address; nil when none
-// has.
+// netnsOf returns the network namespace with an address that the calling thread's has a device to:
+// that of a pod; nil when there is none.
 func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
+	var having []*netns.Namespace
 	err = socket.InEach(func() error {
-		if found != nil {
-			return nil
-		}
 		if here, err := hasAddr(addr); err != nil || !here {
 			return nil // it may be about to end
 		}
-		found, err = netns.Current()
+		n, err := netns.Current()
+		if err == nil {
+			having = append(having, n)
+		}
 		return err
 	})
+	if _, listed := netlink.LinkList(); listed != nil { // the kernel gives the others ids then
+		err = errors.Join(err, listed)
+	}
+	for _, n := range having {
+		id, errID := netlink.GetNetNsIdByFd(n.FD())
+		if found == nil && errID == nil && id >= 0 {
+			found = n
+			continue
+		}
+		err = errors.Join(err, n.Close())
+	}
 	return found, err
 }
 

@@ -277,6 +277,7 @@ func TestExplainCommand(t *testing.T) {
 		service("logs", 3, "internalTrafficPolicy: Local,", ""), lab.SliceOf("logs", "8080/TCP", endpoints(elsewhere, elsewhere)("4")...),
 		service("admin", 4, `loadBalancerSourceRanges: ["198.51.100.0/24"],`, ""), lab.Slice("admin", "8080/TCP", backends4(1)...))
 	a.Stop()
+	h.Pod.Populate() // pods have processes
 	for _, tt := range []struct {
 		args []string
 		code int
