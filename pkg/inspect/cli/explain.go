@@ -1,22 +1,26 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/verify"
 )
 
 const explainLong = `Say what would happen to a new connection, step by step, and why.
 
 The programs' own steps answer: they are run for the connection over the maps that
 serve this node, without storing anything. The agent need not run. Run it in the
-node's network namespace, as root.
+node's network namespace, as root. Where the connection is not served, or with
+-o wide, the agent's source is asked for the endpoints that are in no set.
 
 --from is the client: without it, a process in this network namespace; a network
 namespace, as a path (/proc/PID/ns/net) or a name below /run/netns; an address of this
@@ -33,6 +37,7 @@ func (e errVerdict) Error() string { return string(e) }
 
 func (c *command) explainCommand() *cobra.Command {
 	var from string
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "explain [--from ADDRESS|NETNS] ADDRESS:PORT[/PROTOCOL] | NAMESPACE/SERVICE",
 		Short: "Say what would happen to a connection, and why",
@@ -52,10 +57,11 @@ func (c *command) explainCommand() *cobra.Command {
 			if err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			return c.explain(ask)
+			return c.explain(cmd.Context(), ask, timeout)
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the client: an address, with a port or without, or a network namespace")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for the source's endpoints")
 	c.addNamespaceFlag(cmd, "namespace of a NAME given alone")
 	return cmd
 }
@@ -85,13 +91,16 @@ func (c *command) question(arg, from string) (func(*inspect.Explainer) ([]*inspe
 }
 
 // explain asks and prints. The error says what the exit code is to be.
-func (c *command) explain(ask func(*inspect.Explainer) ([]*inspect.Explanation, error)) error {
+func (c *command) explain(ctx context.Context, ask func(*inspect.Explainer) ([]*inspect.Explanation, error), timeout time.Duration) error {
 	list, err := read(c, func(d *inspect.Datapath) ([]*inspect.Explanation, error) {
 		e := d.Explainer()
 		list, err := ask(e)
 		return list, errors.Join(err, e.Close())
 	})
 	if err != nil {
+		return err
+	}
+	if err := c.addCandidates(ctx, list, timeout); err != nil {
 		return err
 	}
 	err = c.print(list, func(wide bool) string {
@@ -108,6 +117,27 @@ func (c *command) explain(ask func(*inspect.Explainer) ([]*inspect.Explanation, 
 		if x.Verdict != inspect.VerdictServed {
 			return errVerdict(x.Verdict)
 		}
+	}
+	return nil
+}
+
+// addCandidates asks the source for endpoints that are in no set, where a connection is not served,
+// or with -o wide: in a large cluster it has much to tell.
+func (c *command) addCandidates(ctx context.Context, list []*inspect.Explanation, timeout time.Duration) error {
+	var checker *verify.Checker
+	for _, x := range list {
+		name, family, wants := x.Wants()
+		if !wants || (x.Verdict == inspect.VerdictServed && c.format != formatWide) {
+			continue
+		}
+		if checker == nil {
+			var err error
+			if checker, err = verify.Open(verify.Options{BPFFS: c.bpffs, SourceTimeout: timeout}); err != nil {
+				return err
+			}
+			defer checker.Close()
+		}
+		x.AddCandidates(checker.Candidates(ctx, name, family))
 	}
 	return nil
 }
