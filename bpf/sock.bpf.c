@@ -4,8 +4,38 @@
  * exists, so nothing is done per packet.
  */
 #include <linux/in.h>
+
+/* For the header that does not mind which kind of program includes it. */
+#define BL_SOCK_CONTEXT bpf_sock_addr
 #include <beeline/sock.h>
-#include <beeline/source.h>
+
+static __always_inline __u64 bl_context_netns(struct bpf_sock_addr *ctx)
+{
+	return bpf_get_netns_cookie(ctx);
+}
+
+/* The address that the socket is bound to; the any-address when it is not. */
+static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx, bool ipv4)
+{
+	struct bpf_sock *sk = ctx->sk;
+	union bl_addr addr = {};
+	__be32 ip4;
+
+	if (ipv4) {
+		ip4 = sk->src_ip4;
+		/* Else clang joins both branches into arithmetic on @sk. */
+		barrier_var(ip4);
+		bl_addr_set_ipv4(&addr, ip4);
+		return addr;
+	}
+	addr.word[0] = sk->src_ip6[0];
+	addr.word[1] = sk->src_ip6[1];
+	addr.word[2] = sk->src_ip6[2];
+	addr.word[3] = sk->src_ip6[3];
+	return addr;
+}
+
+#include <beeline/sock_client.h>
 #include <beeline/opt/udp_peer.h>
 #include <beeline/opt/udp_service.h>
 
@@ -20,12 +50,6 @@
 enum bl_sock_verdict {
 	BL_SOCK_REFUSE,
 	BL_SOCK_PROCEED,
-};
-
-/* The hook that runs: what it may do differs. */
-enum bl_sock_hook {
-	BL_SOCK_CONNECT,
-	BL_SOCK_SENDMSG,
 };
 
 /* The family of the system call's address; an IPv6 one may have an IPv4 one in it. */
@@ -80,106 +104,9 @@ static __always_inline void bl_sock_rewrite(struct bpf_sock_addr *ctx, enum bl_s
  */
 static __always_inline int bl_sock_refuse(struct bl_service_stat_entry *stat, enum bl_reason reason)
 {
-	bl_count(reason);
-	if (stat)
-		stat->refused++;
+	bl_refuse_count(stat, reason);
 	bpf_set_retval(bl_reason_drops(reason) ? -EHOSTUNREACH : -ECONNREFUSED);
 	return BL_SOCK_REFUSE;
-}
-
-/* The address that the socket is bound to; the any-address when it is not. */
-static __always_inline union bl_addr bl_sock_source(struct bpf_sock *sk, bool ipv4)
-{
-	union bl_addr addr = {};
-	__be32 ip4;
-
-	if (ipv4) {
-		ip4 = sk->src_ip4;
-		/* Else clang joins both branches into arithmetic on @sk. */
-		barrier_var(ip4);
-		bl_addr_set_ipv4(&addr, ip4);
-		return addr;
-	}
-	addr.word[0] = sk->src_ip6[0];
-	addr.word[1] = sk->src_ip6[1];
-	addr.word[2] = sk->src_ip6[2];
-	addr.word[3] = sk->src_ip6[3];
-	return addr;
-}
-
-/* A socket as the client of a Service. */
-struct bl_client {
-	struct bpf_sock_addr *ctx;
-	enum bl_sock_hook hook;
-	bool ipv4;
-};
-
-static __always_inline bool bl_client_meets_node(const struct bl_client *client,
-						 const struct bl_dst *dst)
-{
-	return bl_node_addr_serves(dst, bpf_get_netns_cookie(client->ctx));
-}
-
-/*
- * connect() of a datagram socket sends nothing, and resolvers use it with any
- * port to learn a source address; the undeclared port is refused when a datagram
- * is sent.
- */
-static __always_inline bool bl_client_sends(const struct bl_client *client,
-					    const struct bl_dst *dst)
-{
-	return client->hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP;
-}
-
-static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service)
-{
-	union bl_addr source = bl_sock_source(client->ctx->sk, client->ipv4);
-
-	return bl_source_allowed(client->ctx->sk, &source, service, client->ipv4);
-}
-
-/* A client with a socket on this node is inside of the cluster. */
-static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client)
-{
-	(void)client;
-	return BL_FRONTEND_INTERNAL_LOCAL;
-}
-
-/* The hash by which BL_ALGORITHM_SOURCE_HASH goes. Global: verified once. */
-__noinline __u32 bl_sock_source_hash(struct bpf_sock_addr *ctx, bool ipv4)
-{
-	union bl_addr addr BL_ALIGNED = bl_sock_source(ctx->sk, ipv4);
-
-	addr = bl_source_first(ctx->sk, &addr, ipv4);
-	return bl_hash_final(bl_hash_addr(0, &addr));
-}
-
-static __always_inline __u32 bl_client_hash(const struct bl_client *client)
-{
-	return bl_sock_source_hash(client->ctx, client->ipv4);
-}
-
-/* A connection gets a random place of the ring; the socket itself keeps its backend. */
-static __always_inline bool bl_client_hash_flow(const struct bl_client *client, bool affinity,
-						__u32 *hash)
-{
-	(void)client;
-	(void)affinity;
-	(void)hash;
-	return false;
-}
-
-static __always_inline void bl_client_select(const struct bl_client *client,
-					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 hash, struct bl_choice *choice)
-{
-	struct bl_affinity_key key = {
-		.netns = bpf_get_netns_cookie(client->ctx),
-		.service = target->frontend.service,
-	};
-
-	*choice = bl_affinity_select(&bl_affinity, target->service, &key, key.service, set, member,
-				     hash);
 }
 
 /*
@@ -207,7 +134,7 @@ static __always_inline void bl_sock_remember(struct bpf_sock_addr *ctx, const st
  */
 static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct bl_dst *dst)
 {
-	if (bl_host_sockets_only && bpf_get_netns_cookie(ctx) != bl_host_netns)
+	if (!bl_sock_served(ctx))
 		return false;
 	dst->pad = 0;
 	switch (ctx->protocol) {

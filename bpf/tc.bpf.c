@@ -20,6 +20,7 @@
 #define BL_ANSWERS true
 /* XDP may have stored the flow of the packet. */
 #define BL_SYN_FIRST false
+#define BL_KEEPS_FORMER false
 
 #include <beeline/pipeline.h>
 #include <beeline/skb.h>

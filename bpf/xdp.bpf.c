@@ -16,6 +16,7 @@
 #define BL_ANSWERS false
 /* Nobody has seen the packet before. */
 #define BL_SYN_FIRST true
+#define BL_KEEPS_FORMER false
 
 #include <beeline/pipeline.h>
 #include <beeline/hop.h>

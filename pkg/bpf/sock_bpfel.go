@@ -209,6 +209,56 @@ type SockBlExhaustedKey struct {
 	Pad   uint8
 }
 
+type SockBlExplainEntry struct {
+	_        structs.HostLayout
+	Query    SockBlExplainQuery
+	Frontend SockBlFrontendEntry
+	Affinity SockBlAffinityEntry
+	Backend  struct {
+		_          structs.HostLayout
+		Id         uint32
+		Generation uint32
+	}
+	Set       uint64
+	Steps     uint32
+	Reason    uint32
+	Member    uint32
+	Verdict   uint32
+	ToSrc     SockBlAddr
+	ToDst     SockBlAddr
+	ToSrcPort uint16
+	ToDstPort uint16
+	Node      uint16
+	Device    uint8
+	FlowBits  uint8
+}
+
+type SockBlExplainQuery struct {
+	_       structs.HostLayout
+	Src     SockBlAddr
+	Dst     SockBlAddr
+	Netns   uint64
+	SrcPort uint16
+	DstPort uint16
+	Proto   uint8
+	Ipv4    uint8
+	Hook    uint8
+	Pad     [9]uint8
+}
+
+type SockBlExplainStep uint32
+
+const (
+	SockBlExplainStepBL_EXPLAIN_NOT_SERVED SockBlExplainStep = 1
+	SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW SockBlExplainStep = 2
+	SockBlExplainStepBL_EXPLAIN_INTERNAL   SockBlExplainStep = 4
+	SockBlExplainStepBL_EXPLAIN_SET        SockBlExplainStep = 8
+	SockBlExplainStepBL_EXPLAIN_AFFINITY   SockBlExplainStep = 16
+	SockBlExplainStepBL_EXPLAIN_RECALLED   SockBlExplainStep = 32
+	SockBlExplainStepBL_EXPLAIN_FLOW       SockBlExplainStep = 64
+	SockBlExplainStepBL_EXPLAIN_BACK       SockBlExplainStep = 128
+)
+
 type SockBlFilterEntry struct {
 	_    structs.HostLayout
 	Word [65536]uint64
@@ -346,6 +396,15 @@ type SockBlHalfOpenEntry struct {
 	Overflow uint32
 	Pad2     [60]uint8
 }
+
+type SockBlHook uint32
+
+const (
+	SockBlHookBL_HOOK_INGRESS     SockBlHook = 0
+	SockBlHookBL_HOOK_EGRESS      SockBlHook = 1
+	SockBlHookBL_HOOK_POD_INGRESS SockBlHook = 2
+	SockBlHookBL_HOOK_POD_EGRESS  SockBlHook = 3
+)
 
 type SockBlMacEntry struct {
 	_       structs.HostLayout
@@ -648,6 +707,16 @@ type SockBlUnappliedKey struct {
 	Name      [64]int8
 }
 
+type SockBlVerdict uint32
+
+const (
+	SockBlVerdictBL_VERDICT_PASSES     SockBlVerdict = 0
+	SockBlVerdictBL_VERDICT_TRANSLATED SockBlVerdict = 1
+	SockBlVerdictBL_VERDICT_DROPPED    SockBlVerdict = 2
+	SockBlVerdictBL_VERDICT_REFUSED    SockBlVerdict = 3
+	SockBlVerdictBL_VERDICT_UNKNOWN    SockBlVerdict = 4
+)
+
 type SockBlVlanKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -718,6 +787,9 @@ const (
 	SockVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	SockVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	SockVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	SockVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
+	SockVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
+	SockVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
 	SockVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	SockVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	SockVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
@@ -726,6 +798,7 @@ const (
 	SockVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	SockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	SockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	SockVarBlExportBlHook             = "bl_export_bl_hook"
 	SockVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	SockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	SockVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
@@ -747,6 +820,7 @@ const (
 	SockVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	SockVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	SockVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
+	SockVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	SockVarBlHostNetns                = "bl_host_netns"
 	SockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	SockVarBlLocalityIdle             = "bl_locality_idle"
@@ -870,6 +944,9 @@ type SockVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
@@ -878,6 +955,7 @@ type SockVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
@@ -899,6 +977,7 @@ type SockVariableSpecs struct {
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
@@ -1029,6 +1108,9 @@ type SockVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
@@ -1037,6 +1119,7 @@ type SockVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
@@ -1058,6 +1141,7 @@ type SockVariables struct {
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`

@@ -17,7 +17,7 @@ import (
 // newer kernel with the JIT rounds to 16 bytes, and loads programs that the others refuse.
 func TestStack(t *testing.T) {
 	const most, piece = 512, 32
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp, bpf.LoadExplainSocket, bpf.LoadExplainPacket} {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)

@@ -81,6 +81,9 @@ const (
 	TcVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	TcVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	TcVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	TcVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
+	TcVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
+	TcVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
 	TcVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	TcVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	TcVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
@@ -89,6 +92,7 @@ const (
 	TcVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	TcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	TcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	TcVarBlExportBlHook             = "bl_export_bl_hook"
 	TcVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	TcVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	TcVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
@@ -110,6 +114,7 @@ const (
 	TcVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	TcVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	TcVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
+	TcVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	TcVarBlFlowMoves                = "bl_flow_moves"
 	TcVarBlForwardMark              = "bl_forward_mark"
 	TcVarBlHalfOpenMax              = "bl_half_open_max"
@@ -244,6 +249,9 @@ type TcVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
@@ -252,6 +260,7 @@ type TcVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
@@ -273,6 +282,7 @@ type TcVariableSpecs struct {
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlFlowMoves                *ebpf.VariableSpec `ebpf:"bl_flow_moves"`
 	BlForwardMark              *ebpf.VariableSpec `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
@@ -426,6 +436,9 @@ type TcVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
@@ -434,6 +447,7 @@ type TcVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
@@ -455,6 +469,7 @@ type TcVariables struct {
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlFlowMoves                *ebpf.Variable `ebpf:"bl_flow_moves"`
 	BlForwardMark              *ebpf.Variable `ebpf:"bl_forward_mark"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`

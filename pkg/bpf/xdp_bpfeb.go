@@ -75,6 +75,9 @@ const (
 	XdpVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	XdpVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	XdpVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	XdpVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
+	XdpVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
+	XdpVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
 	XdpVarBlExportBlFilterSize       = "bl_export_bl_filter_size"
 	XdpVarBlExportBlFlowBits         = "bl_export_bl_flow_bits"
 	XdpVarBlExportBlFlowForward      = "bl_export_bl_flow_forward"
@@ -83,6 +86,7 @@ const (
 	XdpVarBlExportBlForwarding       = "bl_export_bl_forwarding"
 	XdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	XdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	XdpVarBlExportBlHook             = "bl_export_bl_hook"
 	XdpVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	XdpVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	XdpVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
@@ -104,6 +108,7 @@ const (
 	XdpVarBlExportBlUdpDirection     = "bl_export_bl_udp_direction"
 	XdpVarBlExportBlUdpQuery         = "bl_export_bl_udp_query"
 	XdpVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
+	XdpVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	XdpVarBlFlowMoves                = "bl_flow_moves"
 	XdpVarBlHalfOpenMax              = "bl_half_open_max"
 	XdpVarBlHostNetns                = "bl_host_netns"
@@ -232,6 +237,9 @@ type XdpVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.VariableSpec `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_forward"`
@@ -240,6 +248,7 @@ type XdpVariableSpecs struct {
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
@@ -261,6 +270,7 @@ type XdpVariableSpecs struct {
 	BlExportBlUdpDirection     *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlFlowMoves                *ebpf.VariableSpec `ebpf:"bl_flow_moves"`
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
@@ -410,6 +420,9 @@ type XdpVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
+	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
+	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
 	BlExportBlFilterSize       *ebpf.Variable `ebpf:"bl_export_bl_filter_size"`
 	BlExportBlFlowBits         *ebpf.Variable `ebpf:"bl_export_bl_flow_bits"`
 	BlExportBlFlowForward      *ebpf.Variable `ebpf:"bl_export_bl_flow_forward"`
@@ -418,6 +431,7 @@ type XdpVariables struct {
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
@@ -439,6 +453,7 @@ type XdpVariables struct {
 	BlExportBlUdpDirection     *ebpf.Variable `ebpf:"bl_export_bl_udp_direction"`
 	BlExportBlUdpQuery         *ebpf.Variable `ebpf:"bl_export_bl_udp_query"`
 	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
+	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlFlowMoves                *ebpf.Variable `ebpf:"bl_flow_moves"`
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`

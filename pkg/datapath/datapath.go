@@ -163,7 +163,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		return nil, errors.Join(explain(err), d.Close())
 	}
 	d.deviceMap = devicemap.New(d.maps)
-	cookie, err := netnsCookie()
+	cookie, err := NetnsCookie()
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -262,9 +262,9 @@ func (d *Datapath) loaded() []io.Closer {
 	return list
 }
 
-// netnsCookie returns the cookie of the agent's network namespace, which is the
+// NetnsCookie returns the cookie of the calling thread's network namespace: the agent's is the
 // node's.
-func netnsCookie() (uint64, error) {
+func NetnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("get the network namespace's cookie: %w", err)

@@ -275,6 +275,9 @@ func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
 	return found, nil
 }
 
+// Attached returns how programs for packets are attached to a device, "" when they are not.
+func Attached(bpffs string, ifindex int) (TCMode, error) { return attachedBy(Dir(bpffs), ifindex) }
+
 // attachedBy returns how the programs of both directions are attached to a device,
 // "" when one of them is not.
 func attachedBy(dir string, ifindex int) (TCMode, error) {

@@ -60,6 +60,9 @@ func nameOf(file *os.File) (string, error) {
 // Name returns the kernel's name of the namespace, such as "net:[4026531840]".
 func (n *Namespace) Name() string { return n.name }
 
+// FD returns the descriptor of the namespace, which lasts until it is closed.
+func (n *Namespace) FD() int { return int(n.file.Fd()) }
+
 // Close closes the namespace.
 func (n *Namespace) Close() error { return n.file.Close() }
 

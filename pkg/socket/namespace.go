@@ -56,9 +56,9 @@ func mounted() ([]namespace, error) {
 	return list, lines.Err()
 }
 
-// inEach calls fn once in each network namespace, the calling thread's own first. An error
+// InEach calls fn once in each network namespace, the calling thread's own first. An error
 // keeps fn from no other namespace.
-func inEach(fn func() error) error {
+func InEach(fn func() error) error {
 	list, err := namespaces()
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func TestInEach(t *testing.T) {
 	}
 	count := make(map[string]int)
 	failed := errors.New("failed")
-	err = inEach(func() error {
+	err = InEach(func() error {
 		visited, err := namespaceName()
 		count[visited]++
 		if visited == own {

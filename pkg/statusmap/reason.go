@@ -52,6 +52,14 @@ var reasons = [bpf.SockBlReasonBL_REASON_COUNT]Reason{
 	bpf.SockBlReasonBL_REASON_SOURCE_SHARE:        {Name: "source_share", Effect: Served},
 }
 
+// ReasonName returns the name of a counter, "" of one that counts no event.
+func ReasonName(reason bpf.SockBlReason) string {
+	if int(reason) >= len(reasons) {
+		return ""
+	}
+	return reasons[reason].Name
+}
+
 // Reasons returns the counters, in the order of enum bl_reason.
 func (t Table) Reasons() ([]Reason, error) {
 	list := make([]Reason, 0, len(reasons))

@@ -86,7 +86,7 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	h, s := start(t)
 	f := openFlows(t, h)
-	before := dump(t, h)
+	before := h.Dump(changing...)
 	stop := connectAlways(t, h)
 	for i := range 3 {
 		s.Signal(unix.SIGKILL)
@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 	if n := stop(); n < 10 {
 		t.Errorf("only %d connections were made meanwhile", n)
 	}
-	compare(t, before, dump(t, h))
+	lab.CompareDumps(t, before, h.Dump(changing...))
 }
 
 // connectAlways connects again and again until the returned function is called,

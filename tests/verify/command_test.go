@@ -10,6 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/verify"
+	"github.com/beeline-lb/beeline/tests/lab"
 )
 
 // beeline runs the command on the node.
@@ -57,5 +58,29 @@ func TestCommand(t *testing.T) {
 	code = cli.Run(cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Now: time.Now}, "--bpffs", t.TempDir(), "verify")
 	if code != cli.ExitNoDatapath {
 		t.Errorf("without a datapath: exit code %d", code)
+	}
+}
+
+// TestExplainEndpoints: where a connection is not served, beeline explain names the endpoints that
+// are in no set, by the source, with their reasons.
+func TestExplainEndpoints(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Write("broken.yaml", lab.Service("typo", "{clusterIP: 10.96.9.1, ports: [{port: 80}]}"),
+		lab.Service("starting", "{clusterIP: 10.96.9.2, ports: [{port: 80}]}"),
+		lab.SliceOf("starting", "8080/TCP", "{addresses: [10.77.0.3], conditions: {ready: false, serving: false}}"))
+	lab.Eventually(t, "the Services are served", func() bool {
+		code, _, _ := n.beeline(t, "service", "show", "default/starting")
+		other, _, _ := n.beeline(t, "service", "show", "default/typo")
+		return code == cli.ExitOK && other == cli.ExitOK
+	})
+	n.end()
+	code, out, errs := n.beeline(t, "explain", "10.96.9.1:80")
+	if code != cli.ExitRefused || errs != "" || !contains(out, "no EndpointSlice lists an endpoint for this port") {
+		t.Errorf("without endpoints: exit code %d, %q\n%s", code, errs, out)
+	}
+	code, out, errs = n.beeline(t, "explain", "10.96.9.2:80")
+	if code != cli.ExitRefused || errs != "" || !contains(out, "1 endpoints are listed, 0 of them ready", "10.77.0.3:8080", "not ready") {
+		t.Errorf("with one that is not ready: exit code %d, %q\n%s", code, errs, out)
 	}
 }

@@ -279,7 +279,7 @@ static __always_inline void bl_flow_take_back(const struct bl_flow_key *key, __u
 /* Remove the entry of @key from the table that the flow's @bits name. */
 static __always_inline void bl_flow_delete(const struct bl_flow_key *key, __u8 bits)
 {
-	if (bl_flow_moves && !(bits & BL_FLOW_OVERFLOW))
+	if (bl_flow_moves && !BL_KEEPS_FORMER && !(bits & BL_FLOW_OVERFLOW))
 		bpf_map_delete_elem(&bl_former_flow, key);
 	bl_flow_take_back(key, bits);
 }

@@ -56,6 +56,11 @@ BL_EXPORT(enum, bl_node_answer);
 BL_EXPORT(enum, bl_node_limit);
 BL_EXPORT(enum, bl_tunnel);
 BL_EXPORT(struct, bl_tunnel_option);
+BL_EXPORT(enum, bl_hook);
+BL_EXPORT(enum, bl_verdict);
+BL_EXPORT(enum, bl_explain_step);
+BL_EXPORT(struct, bl_explain_query);
+BL_EXPORT(struct, bl_explain_entry);
 
 /* Never preallocated: the memory grows with what is served. */
 struct {

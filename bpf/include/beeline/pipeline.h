@@ -11,8 +11,9 @@
  *   rewrite, send                the program that includes this file
  *
  * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
- * connection tracking; BL_ANSWERS, whether it answers a refused packet; and BL_SYN_FIRST, whether
- * it takes a SYN for the first packet of a flow before it looks one up.
+ * connection tracking; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
+ * it takes a SYN for the first packet of a flow before it looks one up; and BL_KEEPS_FORMER, whether
+ * it leaves the former flow table as it is.
  */
 #pragma once
 
@@ -28,11 +29,8 @@ static __always_inline enum bl_verdict bl_refuse(struct bl_service_stat_entry *s
 {
 	bool drops = bl_reason_drops(reason);
 
-	if (drops || BL_ANSWERS) {
-		bl_count(reason);
-		if (stat)
-			stat->refused++;
-	}
+	if (drops || BL_ANSWERS)
+		bl_refuse_count(stat, reason);
 	return drops ? BL_VERDICT_DROPPED : BL_VERDICT_REFUSED;
 }
 

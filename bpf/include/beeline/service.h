@@ -44,6 +44,15 @@ static __always_inline bool bl_reason_drops(enum bl_reason reason)
 	       reason == BL_REASON_UNALLOCATED_ADDRESS;
 }
 
+/* Count a connection that is not served for @reason, to the Service of @stat, which may be NULL. */
+static __always_inline void bl_refuse_count(struct bl_service_stat_entry *stat,
+					    enum bl_reason reason)
+{
+	bl_count(reason);
+	if (stat)
+		stat->refused++;
+}
+
 /*
  * The set of @service for a client, read once; @member says which it is, as in a
  * backend's state.

@@ -70,11 +70,6 @@ static __always_inline bool bl_dst_is(const struct bl_dst *dst, const union bl_a
 	return dst->port == port && bl_dst_has_addr(dst, addr);
 }
 
-static __always_inline enum bl_active_kind bl_client_active(void)
-{
-	return BL_ACTIVE_SOCKETS;
-}
-
 /* The socket's connection to the backend in @sock has ended. */
 static __always_inline void bl_sock_drop(struct bl_sock_entry *sock)
 {

@@ -780,6 +780,76 @@ struct bl_agent_entry {
 	char cgroup[256];
 };
 
+/* The hook that runs; a constant of each program. */
+enum bl_hook {
+	BL_HOOK_INGRESS, /* of a device that faces clients or other nodes */
+	BL_HOOK_EGRESS,
+	BL_HOOK_POD_INGRESS, /* of the host's side of a pod's device: from the pod */
+	/* To the pod; also from the devices of pods, for replies to this node alone. */
+	BL_HOOK_POD_EGRESS,
+};
+
+/* The verdict of a packet. */
+enum bl_verdict {
+	BL_VERDICT_PASSES, /* untouched */
+	BL_VERDICT_TRANSLATED, /* by struct bl_path */
+	BL_VERDICT_DROPPED,
+	BL_VERDICT_REFUSED, /* the client is told */
+	BL_VERDICT_UNKNOWN, /* it begins a new flow */
+};
+
+/*
+ * What would happen to a new connection: a question of the command, and the answer of the steps
+ * that the programs take; see explain.h.
+ */
+struct bl_explain_query {
+	/* Of a socket: what it is bound to, or the any-address. */
+	union bl_addr src;
+	union bl_addr dst;
+	__u64 netns; /* cookie of a socket's network namespace */
+	__be16 src_port;
+	__be16 dst_port;
+	__u8 proto;
+	__u8 ipv4;
+	__u8 hook; /* enum bl_hook, of a packet */
+	__u8 pad[9];
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_explain_query) == 56, "bl_explain_query");
+
+enum bl_explain_step {
+	/* Sockets of this network namespace are left alone. */
+	BL_EXPLAIN_NOT_SERVED = 1 << 0,
+	/* There is a flow with these addresses and ports: its backend is the answer. */
+	BL_EXPLAIN_KNOWN_FLOW = 1 << 1,
+	BL_EXPLAIN_INTERNAL = 1 << 2, /* the client is under the internal traffic policy */
+	BL_EXPLAIN_SET = 1 << 3, /* a set was asked for a backend */
+	BL_EXPLAIN_AFFINITY = 1 << 4, /* something is remembered of the client */
+	BL_EXPLAIN_RECALLED = 1 << 5, /* and it is what the client gets */
+	BL_EXPLAIN_FLOW = 1 << 6, /* the fields of the flow are filled in */
+	BL_EXPLAIN_BACK = 1 << 7, /* the packet is sent back to the pod that it came from */
+};
+
+struct bl_explain_entry {
+	struct bl_explain_query query;
+	struct bl_frontend_entry frontend;
+	struct bl_affinity_entry affinity;
+	struct bl_backend_ref backend; /* the one chosen */
+	__u64 set; /* word of the set */
+	__u32 steps; /* enum bl_explain_step */
+	__u32 reason; /* why it is not served; BL_REASON_COUNT: there is nothing against it */
+	__u32 member; /* BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL: which set */
+	__u32 verdict; /* enum bl_verdict */
+	/* What the backend's side of the connection looks like, of a packet. */
+	union bl_addr to_src;
+	union bl_addr to_dst;
+	__be16 to_src_port;
+	__be16 to_dst_port;
+	__u16 node; /* index in bl_node, to which the tunnel takes the packet; 0 is no tunnel */
+	__u8 device; /* as in struct bl_flow_forward */
+	__u8 flow_bits; /* enum bl_flow_bits */
+} BL_ALIGNED;
+_Static_assert(sizeof(struct bl_explain_entry) == 152, "bl_explain_entry");
+
 /*
  * Index of bl_counter. Append only: the numbers are what dashboards and the
  * command line know.

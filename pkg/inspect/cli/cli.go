@@ -22,6 +22,8 @@ const (
 	ExitUsage      = 2 // unknown command or flag, wrong argument
 	ExitNoDatapath = 3 // nothing is pinned where the maps were looked for
 	ExitFailure    = 4 // anything else: missing rights, a failed read or write
+	ExitRefused    = 5 // explain: the connection would be refused
+	ExitDropped    = 6 // explain: it would get no answer
 )
 
 // Env is the command's environment: streams and clock.
@@ -35,7 +37,8 @@ type Env struct {
 // exit code.
 func Run(env Env, args ...string) int {
 	err := execute(env, args)
-	if err != nil {
+	var verdict errVerdict
+	if err != nil && !errors.As(err, &verdict) {
 		fmt.Fprintf(env.Err, "beeline: %v\n", err)
 	}
 	return exitCode(err)
@@ -65,11 +68,16 @@ func (e *usageError) Error() string {
 func exitCode(err error) int {
 	var usage *usageError
 	var findings errFindings
+	var verdict errVerdict
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &usage):
 		return ExitUsage
+	case errors.As(err, &verdict):
+		return map[errVerdict]int{
+			inspect.VerdictNoService: ExitNotFound, inspect.VerdictRefused: ExitRefused, inspect.VerdictDropped: ExitDropped,
+		}[verdict]
 	case errors.Is(err, inspect.ErrNotFound), errors.As(err, &findings):
 		return ExitNotFound
 	case errors.Is(err, inspect.ErrNoDatapath):
@@ -95,10 +103,12 @@ down. Reading them needs root.
 Exit codes:
   0  done
   1  the Service asked for is not served, or there is no such flow; verify: something
-     is not as it should be
+     is not as it should be; explain: no Service
   2  wrong usage: unknown command or flag, bad argument
   3  no datapath: nothing is pinned below --bpffs
-  4  any other failure, such as missing rights`
+  4  any other failure, such as missing rights
+  5  explain: the connection would be refused
+  6  explain: the connection would be dropped`
 
 func (c *command) root() *cobra.Command {
 	root := c.group("beeline", "Show how this node's Services are served")
@@ -115,7 +125,7 @@ func (c *command) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.MarkPersistentFlagDirname("bpffs"))
 	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.verifyCommand(), c.reportCommand(), c.versionCommand(), c.completionCommand())
+		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.explainCommand(), c.verifyCommand(), c.reportCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What the first packet of a connection would meet at tc ingress of a device, in whose context the
+ * command makes the test run; see explain.h.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+/* For the headers that do not mind which kind of program includes them. */
+#define BL_CONTEXT __sk_buff
+#define bl_context_ct_lookup bpf_skb_ct_lookup
+#define BL_ANSWERS true
+#define BL_SYN_FIRST false
+/* The flow table of the node: bl_flow is a copy without entries. */
+#define BL_KEEPS_FORMER true
+
+#include <beeline/explain.h>
+#include <beeline/pipeline.h>
+
+/* The pinned bl_client and bl_new_client; those names are the copies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_client_key);
+	__type(value, struct bl_affinity_entry);
+} bl_known_client SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_client_key);
+	__type(value, struct bl_affinity_entry);
+} bl_known_fresh SEC(".maps");
+
+/* The packet that is asked about: a SYN, or a datagram. */
+static __always_inline void bl_explain_make(struct __sk_buff *skb,
+					    const struct bl_explain_query *query,
+					    struct bl_packet *packet)
+{
+	packet->key.src = query->src;
+	packet->key.dst = query->dst;
+	packet->key.src_port = query->src_port;
+	packet->key.dst_port = query->dst_port;
+	packet->key.proto = query->proto;
+	packet->ipv4 = query->ipv4;
+	packet->ifindex = skb->ifindex;
+	packet->tcp_flags = query->proto == IPPROTO_UDP ? 0 : BL_TCP_SYN;
+	packet->seq = 1;
+	packet->ttl = 64;
+	packet->part = BL_PACKET_WHOLE;
+}
+
+/* Note what the packet's flow has. */
+static __always_inline void bl_explain_flow(struct bl_explain_entry *explain,
+					    const struct bl_flow_forward *forward)
+{
+	explain->steps |= BL_EXPLAIN_FLOW;
+	explain->backend.id = forward->backend_id;
+	explain->backend.generation = forward->generation;
+	explain->to_dst = forward->backend;
+	explain->to_dst_port = forward->backend_port;
+	explain->device = forward->device;
+	explain->flow_bits = forward->bits;
+	if (bl_flow_leaves_by_tunnel(forward))
+		explain->node = forward->source.node;
+	else
+		explain->to_src_port = forward->source.port;
+}
+
+/* Note the client's traffic policy and set, and what is remembered of it. */
+static __always_inline void bl_explain_client(struct bl_explain_entry *explain,
+					      struct bl_client *client, enum bl_hook hook,
+					      const struct bl_target *target)
+{
+	struct bl_client_key key = {
+		.client = client->packet->key.src,
+		.service = target->frontend.service,
+	};
+
+	client->internal =
+		hook != BL_HOOK_INGRESS ||
+		bl_packet_internal(target->frontend, bl_client_device(client->packet, hook));
+	bl_explain_set(explain, client, target);
+	bl_explain_know_stat(target->frontend.service);
+	if (!bl_explain_know_client(explain, &bl_known_client, &bl_client, &key, target))
+		bl_explain_know_client(explain, &bl_known_fresh, &bl_new_client, &key, target);
+}
+
+/* Find the Service of the packet, before its flow begins. A function for the stack it takes. */
+__noinline int bl_explain_find(const struct bl_packet *packet, enum bl_hook hook)
+{
+	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
+	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_target target;
+	struct bl_dst dst;
+
+	if (!explain || !packet)
+		return 0;
+	dst = bl_packet_dst(packet);
+	explain->reason = bl_service_find(&client, &dst, &target);
+	explain->frontend = target.frontend;
+	if (explain->reason == BL_REASON_COUNT && target.stat)
+		bl_explain_client(explain, &client, hook, &target);
+	return 0;
+}
+
+/* Begin the flow of the packet, in the copies, and give the answer. */
+static __always_inline void bl_explain_begin(struct __sk_buff *skb, struct bl_packet *packet,
+					     enum bl_hook hook, struct bl_explain_entry *explain)
+{
+	const struct bl_flow_entry *flow;
+	struct bl_path path = {};
+
+	explain->verdict = bl_flow_begin(skb, packet, hook, BL_FORMER_NONE, &path);
+	if (explain->verdict != BL_VERDICT_TRANSLATED)
+		return;
+	bl_count(path.tunnel ? BL_REASON_TUNNEL_SENT : BL_REASON_PACKET_TRANSLATED);
+	if (path.back)
+		explain->steps |= BL_EXPLAIN_BACK;
+	flow = bl_flow_find(&packet->key);
+	if (flow)
+		bl_explain_flow(explain, &flow->forward);
+	explain->to_src = path.to.src;
+}
+
+static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_explain_entry *explain,
+					    enum bl_hook hook)
+{
+	struct bl_packet packet = {};
+	const struct bl_flow_entry *flow;
+
+	bl_explain_make(skb, &explain->query, &packet);
+	flow = bl_flow_find(&packet.key);
+	if (flow && !(bl_flow_bits(flow) & BL_FLOW_IS_REPLY)) {
+		explain->steps |= BL_EXPLAIN_KNOWN_FLOW;
+		explain->verdict = BL_VERDICT_TRANSLATED;
+		bl_explain_flow(explain, &flow->forward);
+		return;
+	}
+	bl_explain_find(&packet, hook);
+	bl_explain_begin(skb, &packet, hook, explain);
+}
+
+SEC("tc")
+int bl_explain_packet(struct __sk_buff *skb)
+{
+	struct bl_explain_entry *explain = bl_explain_lookup();
+
+	if (!explain)
+		return 0;
+	explain->reason = BL_REASON_COUNT;
+	explain->verdict = BL_VERDICT_PASSES;
+	if (explain->query.hook == BL_HOOK_POD_INGRESS)
+		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS);
+	else
+		bl_explain_hook(skb, explain, BL_HOOK_INGRESS);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,96 @@
+// Package explain asks the programs' own steps what would happen to a connection: by test runs of
+// programs that are made of the same sources, over the pinned maps, or copies of those that the
+// steps write to. Nothing of the node changes, and no agent need run.
+package explain
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// Programs answer. They are loaded when they are asked first.
+type Programs struct {
+	bpffs          string
+	maps           *bpfmap.Maps
+	socket, packet *object
+}
+
+// New returns programs over the maps, which are pinned below a BPF file system.
+func New(m *bpfmap.Maps, bpffs string) *Programs { return &Programs{bpffs: bpffs, maps: m} }
+
+// Close unloads the programs.
+func (p *Programs) Close() error { return errors.Join(p.socket.close(), p.packet.close()) }
+
+// Question is a new connection.
+type Question struct {
+	// From is, of a socket, what it is bound to: port 0 and the any-address, or no address, when
+	// it is not.
+	From, To netip.AddrPort
+	Protocol uint8 // IPPROTO_TCP, UDP or SCTP
+}
+
+// Answer is what would happen. Counted are the counters that would move.
+type Answer struct {
+	bpf.SockBlExplainEntry
+	Counted []bpf.SockBlReason
+}
+
+// Has reports whether a step was taken.
+func (a *Answer) Has(step bpf.SockBlExplainStep) bool { return a.Steps&uint32(step) != 0 }
+
+func (q *Question) query() bpf.SockBlExplainQuery {
+	query := bpf.SockBlExplainQuery{
+		Dst: bpf.AddrOf(q.To.Addr()), DstPort: bpf.Hton16(q.To.Port()),
+		SrcPort: bpf.Hton16(q.From.Port()), Proto: q.Protocol,
+	}
+	from := q.From.Addr()
+	if q.To.Addr().Unmap().Is4() {
+		query.Ipv4 = 1
+		if !from.IsValid() {
+			from = netip.IPv4Unspecified()
+		}
+	}
+	if from.IsValid() {
+		query.Src = bpf.AddrOf(from)
+	}
+	return query
+}
+
+// Socket answers for a socket in the calling thread's network namespace, whose cookie is given.
+func (p *Programs) Socket(q Question, netns uint64) (*Answer, error) {
+	if p.socket == nil {
+		constants, err := datapath.SocketConstants(p.bpffs)
+		if err != nil {
+			return nil, err
+		}
+		if p.socket, err = load(p.maps, bpf.ExplainSocketProgBlExplainSocket, bpf.LoadExplainSocket, constants); err != nil {
+			return nil, err
+		}
+	}
+	query := q.query()
+	query.Netns = netns
+	return p.socket.ask(&query, 0)
+}
+
+// Packet answers for a packet that comes in by a device of the calling thread's network namespace,
+// which faces clients or other nodes, or with pod is the host's side of a pod's device.
+func (p *Programs) Packet(q Question, ifindex int, pod bool) (*Answer, error) {
+	if p.packet == nil {
+		constants, err := datapath.DeviceConstants(p.bpffs)
+		if err != nil {
+			return nil, err
+		}
+		if p.packet, err = load(p.maps, bpf.ExplainPacketProgBlExplainPacket, bpf.LoadExplainPacket, constants); err != nil {
+			return nil, err
+		}
+	}
+	query := q.query()
+	if pod {
+		query.Hook = uint8(bpf.SockBlHookBL_HOOK_POD_INGRESS)
+	}
+	return p.packet.ask(&query, ifindex)
+}

@@ -1,0 +1,399 @@
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/explain"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// What would become of a connection.
+const (
+	VerdictServed    = "served"
+	VerdictRefused   = "refused" // the client is told
+	VerdictDropped   = "dropped" // the client gets no answer; a socket fails with EHOSTUNREACH
+	VerdictNoService = "no-service"
+)
+
+// Explanation is what would happen to a new connection, by the steps that the programs take.
+type Explanation struct {
+	Client   ExplainedClient `json:"client"`
+	Address  netip.Addr      `json:"address"`
+	Port     uint16          `json:"port"`
+	Protocol string          `json:"protocol"`
+	// Verdict is served, refused, dropped or no-service.
+	Verdict string `json:"verdict"`
+	// Reason is the counter that stands for why it is refused or dropped.
+	Reason string `json:"reason,omitempty"`
+	// Steps say in words what was looked up, in this order, and what it led to.
+	Steps []ExplainedStep `json:"steps"`
+	// Service, Frontend, Algorithm and Set are absent where no Service was found, or not asked.
+	Service  *PortName `json:"service,omitempty"`
+	Frontend *Frontend `json:"frontend,omitempty"`
+	// Internal says that the client is under the internal traffic policy.
+	Internal  bool   `json:"internal,omitempty"`
+	Set       string `json:"set,omitempty"` // cluster, local
+	Algorithm string `json:"algorithm,omitempty"`
+	// Affinity is what is remembered of the client.
+	Affinity *ExplainedAffinity `json:"affinity,omitempty"`
+	// Backends are those of the Service port, in the set or not.
+	Backends []ExplainedBackend `json:"backends"`
+	// Chosen is the backend of this try. Certain says that the next connection of this client
+	// goes there, too, while nothing changes; else to any one, by the shares.
+	Chosen  *Backend       `json:"chosen,omitempty"`
+	Certain bool           `json:"certain,omitempty"`
+	Path    *ExplainedPath `json:"path,omitempty"`
+	// Counters would move by the connection, or its first packet.
+	Counters []string `json:"counters"`
+
+	reading *reading
+	answer  *explain.Answer
+}
+
+// ExplainedClient is who connects.
+type ExplainedClient struct {
+	Kind string `json:"kind"` // socket, packet, pod-packet
+	// Address and Port are those of packets, and what a socket is bound to; absent when it is not.
+	Address netip.Addr `json:"address,omitzero"`
+	Port    uint16     `json:"port,omitempty"`
+	Device  string     `json:"device,omitempty"` // by which packets come in
+	Netns   string     `json:"netns,omitempty"`  // cookie of a socket's network namespace
+}
+
+// ExplainedStep is one step: what was looked up, and what it led to.
+type ExplainedStep struct {
+	Step   string `json:"step"`
+	Result string `json:"result"`
+}
+
+// ExplainedAffinity is what session affinity remembers of the client.
+type ExplainedAffinity struct {
+	Backend     *Backend `json:"backend,omitempty"` // absent: its id is not in use any more
+	IdleSeconds int64    `json:"idleSeconds"`
+	Used        bool     `json:"used"` // the connection goes there
+}
+
+// ExplainedBackend is an endpoint with its share of new connections.
+type ExplainedBackend struct {
+	Backend
+	Share float64 `json:"share"` // 0 to 1
+	// Why says why it gets none.
+	Why string `json:"why,omitempty"`
+}
+
+// ExplainedPath is how the connection gets to the backend.
+type ExplainedPath struct {
+	Hook string `json:"hook"` // socket, tc, xdp
+	// SNAT, DSR or none: what the backend sees, which is Source.
+	Forwarding string         `json:"forwarding"`
+	Source     netip.AddrPort `json:"source,omitzero"`
+	Node       string         `json:"node,omitempty"` // to which the tunnel leads
+	Device     string         `json:"device,omitempty"`
+	Gateway    netip.Addr     `json:"gateway,omitzero"`
+}
+
+// ExplainOptions is the question.
+type ExplainOptions struct {
+	// From is the client: "" is a process in the calling thread's network namespace; or a path of
+	// such a namespace, or its name below /run/netns; or an address, of this node, of a pod of it,
+	// or of a host elsewhere, with a source port or without.
+	From string
+	// To is asked for by the protocol.
+	To       netip.AddrPort
+	Protocol model.Protocol
+}
+
+// protocols are the numbers of IP.
+var protocols = map[model.Protocol]uint8{model.TCP: 6, model.UDP: 17, model.SCTP: 132}
+
+// Explainer explains connections. It is to be called from the network namespace of the node.
+type Explainer struct {
+	datapath *Datapath
+	programs *explain.Programs
+}
+
+// Explainer returns one, to be closed before the datapath is.
+func (d *Datapath) Explainer() *Explainer {
+	return &Explainer{d, explain.New(d.maps, d.bpffs)}
+}
+
+// Close unloads the programs.
+func (e *Explainer) Close() error { return e.programs.Close() }
+
+// Explain says what would happen to a connection. Nothing is stored.
+func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
+	who, err := e.datapath.client(o)
+	if err != nil {
+		return nil, err
+	}
+	defer who.close()
+	question := explain.Question{From: who.from, To: o.To, Protocol: protocols[o.Protocol]}
+	x := &Explanation{
+		Client: who.explained(), Address: o.To.Addr().Unmap(), Port: o.To.Port(), Protocol: o.Protocol.String(),
+		Backends: []ExplainedBackend{}, Counters: []string{},
+	}
+	if x.reading, err = e.datapath.read(); err != nil {
+		return nil, err
+	}
+	x.say("client", "%s", who.text)
+	if who.unserved != "" {
+		x.Verdict = VerdictNoService
+		x.say("datapath", "%s", who.unserved)
+		return x, nil
+	}
+	if x.answer, err = e.ask(who, question); errors.Is(err, datapath.ErrNotAttached) {
+		x.Verdict = VerdictNoService
+		x.say("datapath", "%v: nothing is served", err)
+		return x, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return x, x.fill(e.datapath, who)
+}
+
+// ExplainService returns an explanation for each frontend of a Service.
+func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation, error) {
+	s, err := e.datapath.Service(name)
+	if err != nil {
+		return nil, err
+	}
+	list := []*Explanation{}
+	for _, p := range s.Ports {
+		for _, f := range p.Frontends {
+			addrs := []netip.Addr{f.Address}
+			if f.IsAddress() {
+				continue
+			}
+			if f.IsNodePort() {
+				if addrs, err = e.nodeAddress(f.Address); err != nil {
+					return nil, err
+				}
+			}
+			protocol, err := model.ParseProtocol(f.Protocol)
+			if err != nil {
+				return nil, err
+			}
+			for _, addr := range addrs {
+				x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, f.Port), Protocol: protocol})
+				if errors.Is(err, errFamily) {
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, x)
+			}
+		}
+	}
+	return list, nil
+}
+
+// nodeAddress returns an address of the family of any at which NodePorts are served, if there is
+// one: not loopback's where there is another.
+func (e *Explainer) nodeAddress(any netip.Addr) ([]netip.Addr, error) {
+	r, err := e.datapath.read()
+	if err != nil {
+		return nil, err
+	}
+	var found []NodeAddress
+	for _, a := range nodeAddresses(r.Snapshot) {
+		if a.Address.Is4() == any.Is4() {
+			found = append(found, a)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b NodeAddress) int {
+		switch {
+		case a.HostOnly == b.HostOnly:
+			return 0
+		case a.HostOnly:
+			return 1
+		}
+		return -1
+	})
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return []netip.Addr{found[0].Address}, nil
+}
+
+// ask has the programs answer. A packet that belongs to a flow that is there, by chance, gets
+// another source port.
+func (e *Explainer) ask(c *client, q explain.Question) (answer *explain.Answer, err error) {
+	if c.kind == clientSocket {
+		err = c.run(func() error {
+			answer, err = e.programs.Socket(q, c.cookie)
+			return err
+		})
+		return answer, err
+	}
+	for range 64 {
+		answer, err = e.programs.Packet(q, c.ifindex, c.kind == clientPod)
+		if err != nil || c.hasPort || !answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
+			return answer, err
+		}
+		q.From = netip.AddrPortFrom(q.From.Addr(), q.From.Port()+1)
+	}
+	return answer, err
+}
+
+// say adds a step.
+func (x *Explanation) say(step, format string, args ...any) {
+	x.Steps = append(x.Steps, ExplainedStep{step, fmt.Sprintf(format, args...)})
+}
+
+// verdicts are those of programs.
+var verdicts = map[bpf.SockBlVerdict]string{
+	bpf.SockBlVerdictBL_VERDICT_PASSES:     VerdictNoService,
+	bpf.SockBlVerdictBL_VERDICT_TRANSLATED: VerdictServed,
+	bpf.SockBlVerdictBL_VERDICT_DROPPED:    VerdictDropped,
+	bpf.SockBlVerdictBL_VERDICT_REFUSED:    VerdictRefused,
+}
+
+// fill names what the answer has.
+func (x *Explanation) fill(d *Datapath, c *client) error {
+	a := x.answer
+	x.Verdict = verdicts[bpf.SockBlVerdict(a.Verdict)]
+	for _, reason := range a.Counted {
+		name := statusmap.ReasonName(reason)
+		if name == "" {
+			continue
+		}
+		x.Counters = append(x.Counters, name)
+		if x.Verdict == VerdictRefused || x.Verdict == VerdictDropped {
+			x.Reason = name
+		}
+	}
+	x.Client.Port = bpf.Hton16(a.Query.SrcPort)
+	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_NOT_SERVED) {
+		x.say("datapath", "only sockets of the node's own network namespace are served")
+		return nil
+	}
+	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
+		x.say("flow", "there is one with these addresses and ports: its packets go on to its backend, whatever the Service has become")
+		x.chose()
+		return x.path(d, c)
+	}
+	x.found()
+	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_SET) {
+		if err := x.balanced(c); err != nil {
+			return err
+		}
+	}
+	switch x.Verdict {
+	case VerdictServed:
+		x.chose()
+		if err := x.path(d, c); err != nil {
+			return err
+		}
+	case VerdictRefused, VerdictDropped:
+		x.say("verdict", "%s", x.refusal(c))
+	}
+	x.counted()
+	return nil
+}
+
+// frontendKey returns the key of the frontend that was found.
+func (x *Explanation) frontendKey(protocol model.Protocol) (tables.FrontendKey, bool) {
+	anywhere := netip.IPv6Unspecified()
+	if x.Address.Is4() {
+		anywhere = netip.IPv4Unspecified()
+	}
+	for _, addr := range []netip.Addr{x.Address, anywhere} {
+		key := tables.FrontendKey{Addr: addr, Port: x.Port, Protocol: protocol}
+		if f, ok := x.reading.Frontends[key]; ok && f.Service == x.answer.Frontend.Service {
+			return key, true
+		}
+	}
+	return tables.FrontendKey{}, false
+}
+
+// balanced tells of set, endpoints, affinity and algorithm.
+func (x *Explanation) balanced(c *client) error {
+	a, r := x.answer, x.reading
+	id := a.Frontend.Service
+	service := r.Services[id]
+	x.Internal = a.Has(bpf.SockBlExplainStepBL_EXPLAIN_INTERNAL)
+	x.Algorithm = service.Algorithm.String()
+	x.Set = setCluster
+	set := service.Cluster
+	if a.Member == uint32(bpf.SockBlBackendStateBL_BACKEND_LOCAL) {
+		x.Set, set = setLocal, service.Local
+	}
+	x.policy(c)
+	x.endpoints(set)
+	if service.AffinitySeconds == 0 {
+		x.say("affinity", "none")
+	} else if err := x.affinity(service.AffinitySeconds); err != nil {
+		return err
+	}
+	if set.Kind == policy.Backends {
+		x.balances(c)
+	}
+	return nil
+}
+
+// Wants reports whether more would be known of the Service port's endpoints by what the source
+// lists, and of which: those in no set are not in the tables.
+func (x *Explanation) Wants() (name model.PortName, family model.Family, wants bool) {
+	if x.Service == nil || x.Set == "" {
+		return name, family, false
+	}
+	n := x.reading.Names[x.Service.ID]
+	return n.Port, n.Family, true
+}
+
+// AddCandidates adds the endpoints that the source lists, or says why they are not known.
+func (x *Explanation) AddCandidates(list []policy.Candidate, err error) {
+	if err != nil {
+		x.insert("slices", fmt.Sprintf("not read, so endpoints in no set are not known: %v", err))
+		return
+	}
+	ready := 0
+	for _, c := range list {
+		if c.Ready {
+			ready++
+		}
+		x.addCandidate(c)
+	}
+	text := fmt.Sprintf("%d endpoints are listed, %d of them ready", len(list), ready)
+	if len(list) == 0 {
+		text = "no EndpointSlice lists an endpoint for this port: does the Service's selector match pods that have the port?"
+	}
+	x.insert("slices", text)
+	slices.SortFunc(x.Backends, func(a, b ExplainedBackend) int { return a.compare(b.Backend) })
+}
+
+func (x *Explanation) addCandidate(c policy.Candidate) {
+	why := c.NotInCluster
+	if x.Set == setLocal {
+		why = c.NotInLocal
+	}
+	at := slices.IndexFunc(x.Backends, func(b ExplainedBackend) bool {
+		return netip.AddrPortFrom(b.Address, b.TargetPort) == c.AddrPort
+	})
+	if at >= 0 {
+		if x.Backends[at].Share == 0 && why != "" {
+			x.Backends[at].Why = why
+		}
+		return
+	}
+	x.Backends = append(x.Backends, ExplainedBackend{Why: cmp.Or(why, "not in the tables yet"), Backend: Backend{
+		Address: c.AddrPort.Addr(), TargetPort: c.AddrPort.Port(), Ready: c.Ready, Serving: c.Serving, Terminating: c.Terminating,
+		OnNode: c.OnNode, Sets: []string{}, Weight: c.Weight,
+	}})
+}
+
+// insert adds a step after that of the set.
+func (x *Explanation) insert(step, result string) {
+	at := slices.IndexFunc(x.Steps, func(s ExplainedStep) bool { return s.Step == "set" })
+	x.Steps = slices.Insert(x.Steps, at+1, ExplainedStep{step, result})
+}

@@ -1,0 +1,245 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/pkg/socket"
+)
+
+// clientKind is by what the client's connection is seen first.
+type clientKind string
+
+const (
+	clientSocket clientKind = "socket"
+	clientPacket clientKind = "packet"
+	clientPod    clientKind = "pod-packet"
+)
+
+// client is who connects.
+type client struct {
+	kind clientKind
+	text string
+	from netip.AddrPort
+	// hasPort says that the port of from was asked for.
+	hasPort bool
+	// unserved says why no program sees the connection.
+	unserved string
+
+	ns      *netns.Namespace // of a socket; nil is the calling thread's
+	cookie  uint64           // of a socket's
+	ifindex int              // of packets, and of a pod's on this side
+	device  *Device          // of packets
+}
+
+// errFamily says that client and address are of different families.
+var errFamily = errors.New("the client has no address of this family")
+
+// firstPort is the source port of packets that are asked about without one.
+const firstPort = 50000
+
+func (c *client) close() {
+	if c.ns != nil {
+		c.ns.Close()
+	}
+}
+
+// run calls fn in the network namespace of a socket.
+func (c *client) run(fn func() error) error {
+	if c.ns == nil {
+		return fn()
+	}
+	return c.ns.Run(fn)
+}
+
+func (c *client) explained() ExplainedClient {
+	e := ExplainedClient{Kind: string(c.kind), Address: c.from.Addr(), Port: c.from.Port()}
+	if c.kind == clientSocket {
+		e.Netns = strconv.FormatUint(c.cookie, 10)
+	}
+	if c.device != nil {
+		e.Device = c.device.Name
+	}
+	return e
+}
+
+// client finds out who asks.
+func (d *Datapath) client(o ExplainOptions) (*client, error) {
+	if o.From == "" {
+		return inNetns(nil, "a process in this network namespace, its socket not bound to an address")
+	}
+	from, hasPort, err := parseFrom(o.From)
+	if err != nil {
+		path := o.From
+		if !strings.Contains(path, "/") {
+			path = filepath.Join("/run/netns", path)
+		}
+		ns, err := netns.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no address, and no network namespace: %w", o.From, err)
+		}
+		return inNetns(ns, fmt.Sprintf("a process in the network namespace %s, its socket not bound to an address", path))
+	}
+	if from.Addr().Is4() != o.To.Addr().Unmap().Is4() {
+		return nil, fmt.Errorf("%s to %s: %w", from.Addr(), o.To.Addr(), errFamily)
+	}
+	return d.clientAt(from, hasPort)
+}
+
+// parseFrom parses an address with a port or without.
+func parseFrom(text string) (from netip.AddrPort, hasPort bool, err error) {
+	if from, err = netip.ParseAddrPort(text); err == nil {
+		return netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), from.Port() != 0, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	return netip.AddrPortFrom(addr.Unmap(), 0), false, err
+}
+
+// inNetns returns a process of a network namespace.
+func inNetns(ns *netns.Namespace, text string) (*client, error) {
+	c := &client{kind: clientSocket, text: text, ns: ns}
+	err := c.run(func() (err error) {
+		c.cookie, err = datapath.NetnsCookie()
+		return err
+	})
+	return c, err
+}
+
+// clientAt returns the client with an address: a process of this node, one of a pod of this node,
+// or else a host elsewhere.
+func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) {
+	here, err := hasAddr(from.Addr())
+	if err != nil {
+		return nil, err
+	}
+	if here {
+		c, err := inNetns(nil, fmt.Sprintf("a process of this node, its socket bound to %s", from.Addr()))
+		c.from, c.hasPort = from, hasPort
+		return c, err
+	}
+	ifindex, name := routeTo(from.Addr())
+	c := &client{kind: clientPacket, from: from, hasPort: hasPort, ifindex: ifindex}
+	if ifindex == 0 {
+		c.text = fmt.Sprintf("%s, to which no route leads", from.Addr())
+		c.unserved = "no device expects packets from there"
+		return c, nil
+	}
+	c.text = fmt.Sprintf("a host elsewhere, %s, whose packets come in by %s: the route back leads there", from.Addr(), name)
+	if err := d.seen(c, name); err != nil || c.unserved == "" {
+		return c, err
+	}
+	ns, err := netnsOf(from.Addr())
+	if err != nil || ns == nil {
+		return c, err
+	}
+	return d.pod(ns, c, name)
+}
+
+// pod returns a process of a network namespace of this node with the address and device of c.
+func (d *Datapath) pod(ns *netns.Namespace, c *client, name string) (*client, error) {
+	pod, err := inNetns(ns, fmt.Sprintf("a process of a pod of this node, which has the address %s", c.from.Addr()))
+	if err != nil {
+		return pod, err
+	}
+	alone, err := datapath.HostSocketsOnly(d.bpffs)
+	if err != nil || !alone {
+		if pod.from = c.from; !c.hasPort {
+			pod.from = netip.AddrPortFrom(c.from.Addr(), 0)
+		}
+		return pod, err
+	}
+	pod.kind, pod.ifindex, pod.from, pod.hasPort = clientPod, c.ifindex, c.from, c.hasPort
+	pod.text += fmt.Sprintf(", whose sockets are left alone: its packets are served at %s", name)
+	return pod, d.seen(pod, name)
+}
+
+// seen finds out which programs see the client's packets.
+func (d *Datapath) seen(c *client, name string) error {
+	if c.from.Port() == 0 {
+		c.from = netip.AddrPortFrom(c.from.Addr(), firstPort)
+	}
+	if c.kind == clientPod {
+		mode, err := datapath.Attached(d.bpffs, c.ifindex)
+		if mode == "" {
+			c.unserved = fmt.Sprintf("no program serves packets at %s", name)
+		}
+		return err
+	}
+	devices, err := d.devices()
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(devices, func(v Device) bool { return v.Ifindex == c.ifindex && v.Attach != "" })
+	if at < 0 {
+		c.unserved = fmt.Sprintf("no program serves packets at %s: it is none of the devices that face clients (see beeline status)", name)
+		return nil
+	}
+	c.device = &devices[at]
+	return nil
+}
+
+// hasAddr reports whether an address is of the calling thread's network namespace.
+func hasAddr(addr netip.Addr) (bool, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range list {
+		got, ok := netip.AddrFromSlice(a.IP)
+		if got = got.Unmap(); ok && (got == addr || got.IsLoopback() && addr.IsLoopback() && got.Is4() == addr.Is4()) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// netnsOf returns the network namespace with an address that the calling thread's has a device to:
+// that of a pod; nil when there is none.
+func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
+	var having []*netns.Namespace
+	err = socket.InEach(func() error {
+		if here, err := hasAddr(addr); err != nil || !here {
+			return nil // it may be about to end
+		}
+		n, err := netns.Current()
+		if err == nil {
+			having = append(having, n)
+		}
+		return err
+	})
+	if _, listed := netlink.LinkList(); listed != nil { // the kernel gives the others ids then
+		err = errors.Join(err, listed)
+	}
+	for _, n := range having {
+		id, errID := netlink.GetNetNsIdByFd(n.FD())
+		if found == nil && errID == nil && id >= 0 {
+			found = n
+			continue
+		}
+		err = errors.Join(err, n.Close())
+	}
+	return found, err
+}
+
+// routeTo returns the device by which packets to an address leave; 0 when there is none.
+func routeTo(addr netip.Addr) (ifindex int, name string) {
+	routes, err := netlink.RouteGet(addr.AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return 0, ""
+	}
+	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return 0, ""
+	}
+	return l.Attrs().Index, l.Attrs().Name
+}

@@ -1,0 +1,415 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// found tells which frontend was found, or why none.
+func (x *Explanation) found() {
+	r, frontend := x.reading, x.answer.Frontend
+	protocol, _ := model.ParseProtocol(x.Protocol) // it was made of one
+	if frontend.Kind == uint8(bpf.SockBlFrontendKindBL_FRONTEND_NONE) {
+		x.say("frontend", "none: %s", x.noFrontend(protocol))
+		return
+	}
+	service := r.portName(frontend.Service)
+	x.Service = &service
+	key, ok := x.frontendKey(protocol)
+	if !ok { // it has changed since
+		x.say("frontend", "of %s", service)
+		return
+	}
+	found := r.frontend(key, r.Frontends[key])
+	x.Frontend = &found
+	text := fmt.Sprintf("%s %s of %s", found.Kind, netip.AddrPortFrom(x.Address, x.Port), service)
+	if found.IsNodePort() {
+		text += fmt.Sprintf(": %s is an address of this node at which NodePorts are served", x.Address)
+	}
+	x.say("frontend", "%s", text)
+	if !found.Restricted {
+		return
+	}
+	in := "the client is in one of them"
+	if x.answer.Reason == uint32(bpf.SockBlReasonBL_REASON_SOURCE_RANGE) {
+		in = "the client is in none of them"
+		if x.Client.Kind == string(clientSocket) && !x.Client.Address.IsValid() {
+			in = "no address of the client's network namespace is in one of them"
+		}
+	}
+	x.say("source ranges", "%s: %s", clientRanges(found), in)
+}
+
+func clientRanges(f Frontend) string {
+	if len(f.SourceRanges) == 0 {
+		return "none, which lets in nobody"
+	}
+	var list []string
+	for _, p := range f.SourceRanges {
+		list = append(list, p.String())
+	}
+	return strings.Join(list, ", ")
+}
+
+// noFrontend says why an address, port and protocol are no frontend for the client.
+func (x *Explanation) noFrontend(protocol model.Protocol) string {
+	r := x.reading
+	node, isNode := r.NodeAddrs[x.Address]
+	var at, nodePorts []string // of the Services with this address, or this NodePort
+	for key, f := range r.Frontends {
+		switch {
+		case f.Kind == tables.FrontendAddress:
+		case key.Addr == x.Address && f.Kind != tables.FrontendNodePort:
+			at = append(at, fmt.Sprintf("%d/%s of %s", key.Port, key.Protocol, r.portName(f.Service)))
+		case f.Kind == tables.FrontendNodePort && key.Port == x.Port && key.Addr.Is4() == x.Address.Is4():
+			nodePorts = append(nodePorts, fmt.Sprintf("%d/%s of %s", key.Port, key.Protocol, r.portName(f.Service)))
+		}
+	}
+	slices.Sort(at)
+	slices.Sort(nodePorts)
+	port := fmt.Sprintf("%d/%s", x.Port, protocol)
+	switch {
+	case len(at) > 0:
+		return fmt.Sprintf("%s is no port at %s, which has %s", port, x.Address, shortened(at))
+	case len(nodePorts) > 0 && isNode && node.HostOnly:
+		return fmt.Sprintf("NodePort %s: %s means this node only to processes in the node's network namespace", shortened(nodePorts), x.Address)
+	case len(nodePorts) > 0 && isNode:
+		return fmt.Sprintf("%s is no NodePort, only %s", port, shortened(nodePorts))
+	case len(nodePorts) > 0:
+		return fmt.Sprintf("NodePort %s: %s is not a node address at which NodePorts are served (see nodePortAddresses, and beeline status)", shortened(nodePorts), x.Address)
+	case isNode:
+		return fmt.Sprintf("%s is an address of this node, and no Service has the NodePort %s", x.Address, port)
+	}
+	for _, p := range r.ServiceCIDRs {
+		if p.Contains(x.Address) {
+			return fmt.Sprintf("no Service has the address %s, which is in the Service CIDR %s", x.Address, p)
+		}
+	}
+	return fmt.Sprintf("%s is an address of no Service and not of this node", x.Address)
+}
+
+// shortened joins the first items of a list.
+func shortened(list []string) string {
+	const most = 8
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
+}
+
+// policy tells under which traffic policy the client is.
+func (x *Explanation) policy(c *client) {
+	name := x.reading.Names[x.answer.Frontend.Service]
+	which, local, why := "external", name.ExternalLocal, ""
+	if x.Internal {
+		which, local = "internal", name.InternalLocal
+	}
+	switch {
+	case c.kind == clientSocket:
+		why = "a client with a socket on this node is inside of the cluster"
+	case c.kind == clientPod:
+		why = "a pod is inside of the cluster"
+	case x.Internal:
+		why = fmt.Sprintf("clients behind %s are inside of the cluster", x.Client.Device)
+	case name.InternalLocal == name.ExternalLocal:
+		x.say("policy", "%s, for clients inside and outside of the cluster alike; its set is %s", trafficPolicy(local), x.Set)
+		return
+	default:
+		why = fmt.Sprintf("clients behind %s are outside of the cluster", x.Client.Device)
+	}
+	leads := x.Set
+	if x.Frontend != nil && local != (x.Set == setLocal) {
+		leads += ", as for every client of this kind of address"
+	}
+	x.say("policy", "%s, %s: %s; its set is %s", which, trafficPolicy(local), why, leads)
+}
+
+// endpoints tells which endpoints are in the set, with their shares, and which are not.
+func (x *Explanation) endpoints(set tables.Set) {
+	r, id := x.reading, x.answer.Frontend.Service
+	slots := r.Slots(set)
+	share := make(map[uint32]float64)
+	for _, backend := range slots {
+		share[backend] += 1 / float64(len(slots))
+	}
+	for bid, b := range r.Backends {
+		if b.Service != id {
+			continue
+		}
+		e := ExplainedBackend{Backend: r.backend(bid, b), Share: share[bid]}
+		if e.Share == 0 {
+			e.Why = x.whyNot(e.Backend)
+		}
+		x.Backends = append(x.Backends, e)
+	}
+	slices.SortFunc(x.Backends, func(a, b ExplainedBackend) int { return a.compare(b.Backend) })
+	text := r.set(set)
+	switch {
+	case text.Reason != "":
+		x.say("set", "%s: %s", x.Set, text.Reason)
+	case int(text.Slots) == len(text.Backends):
+		x.say("set", "%s: %d backends", x.Set, len(text.Backends))
+	default:
+		x.say("set", "%s: %d backends in %d slots", x.Set, len(text.Backends), text.Slots)
+	}
+}
+
+// whyNot says why a backend has no slot in the set.
+func (x *Explanation) whyNot(b Backend) string {
+	in := slices.Contains(b.Sets, x.Set)
+	switch {
+	case in && b.Weight == 0:
+		return "its weight is 0"
+	case in:
+		return "the tables have no room for it"
+	case x.Set == setLocal && !b.OnNode:
+		return "on another node, and the policy is Local"
+	case b.Terminating:
+		return "terminating, and others are ready"
+	case !b.Ready:
+		return "not ready"
+	}
+	return "topology hints give it to other nodes or zones"
+}
+
+// affinity tells what is remembered of the client.
+func (x *Explanation) affinity(seconds uint32) error {
+	a, r := x.answer, x.reading
+	if !a.Has(bpf.SockBlExplainStepBL_EXPLAIN_AFFINITY) {
+		x.say("affinity", "ClientIP, %d s: nothing is remembered of the client; it keeps what it gets now", seconds)
+		return nil
+	}
+	now, err := bpf.Clock()
+	if err != nil {
+		return err
+	}
+	idle := max(0, now-time.Duration(a.Affinity.LastUsed))
+	x.Affinity = &ExplainedAffinity{IdleSeconds: int64(idle / time.Second), Used: a.Has(bpf.SockBlExplainStepBL_EXPLAIN_RECALLED)}
+	what := "a backend that is gone"
+	if b, ok := r.Backends[a.Affinity.Backend.Id]; ok && b.Generation == a.Affinity.Backend.Generation {
+		found := r.backend(a.Affinity.Backend.Id, b)
+		x.Affinity.Backend, what = &found, b.AddrPort.String()
+	}
+	end := "and is used"
+	switch {
+	case x.Affinity.Used:
+	case idle >= time.Duration(seconds)*time.Second:
+		end = "and has expired"
+	default:
+		end = "which gets no new connections from this set"
+	}
+	x.say("affinity", "ClientIP, %d s: the client had %s %d s ago, %s", seconds, what, x.Affinity.IdleSeconds, end)
+	return nil
+}
+
+// rules say how algorithms choose.
+var rules = map[model.Algorithm]string{
+	model.Random:             "any, by the shares",
+	model.RoundRobin:         "one after the other, on each CPU for itself",
+	model.WeightedRoundRobin: "one after the other by weight, on each CPU for itself",
+	model.SourceHash:         "by a hash of the client's address: always the same",
+	model.DestinationHash:    "by a hash of the Service's address: always the same",
+	model.Maglev:             "by a hash of addresses and ports: another source port, another backend",
+	model.LeastConn:          "the fewest active connections",
+	model.WeightedLeastConn:  "the fewest active connections for the weight",
+	model.ShortestDelay:      "the fewest active connections for the weight, this one among them",
+	model.NeverQueue:         "an idle backend, else the fewest active connections for the weight, this one among them",
+}
+
+// balances tells by which algorithm a backend is chosen, and whether the choice is certain.
+func (x *Explanation) balances(c *client) {
+	service := x.reading.Services[x.answer.Frontend.Service]
+	rule := rules[service.Algorithm]
+	switch {
+	case x.Affinity != nil && x.Affinity.Used:
+		x.Certain = true
+		return
+	case service.Algorithm == model.Maglev && c.kind == clientSocket:
+		rule = "a socket gets any, by the shares"
+	case service.Algorithm == model.Maglev && service.AffinitySeconds > 0:
+		rule = "with affinity by a hash of the client's address: always the same"
+		x.Certain = true
+	case service.Algorithm == model.Maglev:
+		x.Certain = c.hasPort
+	case service.Algorithm == model.SourceHash, service.Algorithm == model.DestinationHash:
+		x.Certain = true
+	}
+	if len(slices.DeleteFunc(slices.Clone(x.Backends), func(b ExplainedBackend) bool { return b.Share == 0 })) == 1 {
+		x.Certain = true
+	}
+	x.say("algorithm", "%s: %s", x.Algorithm, rule)
+}
+
+// chose tells the backend.
+func (x *Explanation) chose() {
+	r, a := x.reading, x.answer
+	to := netip.AddrPortFrom(a.ToDst.Netip(), bpf.Hton16(a.ToDstPort))
+	if b, ok := r.Backends[a.Backend.Id]; ok && b.AddrPort == to {
+		found := r.backend(a.Backend.Id, b)
+		x.Chosen = &found
+	} else {
+		x.Chosen = &Backend{ID: a.Backend.Id, Address: to.Addr(), TargetPort: to.Port(), Sets: []string{}}
+	}
+	how := "this time"
+	if x.Certain {
+		how = "always"
+	}
+	if x.answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
+		how = "the flow's"
+	}
+	x.say("backend", "%s (%s)", to, how)
+}
+
+// path tells how the connection gets to the backend.
+func (x *Explanation) path(d *Datapath, c *client) error {
+	a := x.answer
+	if c.kind == clientSocket {
+		x.Path = &ExplainedPath{Hook: "socket", Forwarding: "none"}
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.say("path", "socket: connect(), or sendmsg() of UDP, goes to the backend itself, and no packet is translated%s", x.Path.by())
+		return nil
+	}
+	devices, err := devicemap.New(d.maps).List()
+	if err != nil {
+		return err
+	}
+	x.Path = &ExplainedPath{Hook: "tc", Forwarding: "none", Source: c.from}
+	x.Path.Source = netip.AddrPortFrom(a.ToSrc.Netip(), bpf.Hton16(a.ToSrcPort))
+	at := slices.IndexFunc(devices, func(v devicemap.Device) bool { return v.ID == uint32(a.Device) })
+	leaves := ""
+	if at >= 0 {
+		leaves = devices[at].Name
+	}
+	switch {
+	case a.Node != 0:
+		return x.tunnelPath(d, c, leaves)
+	case uint32(a.FlowBits)&uint32(bpf.SockBlFlowBitsBL_FLOW_SNAT) != 0:
+		x.Path.Forwarding = "snat"
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.Path.Device = cmp.Or(leaves, x.Path.Device)
+		x.Path.Hook = x.hook(c, at >= 0 && devices[at].XDPSend)
+		x.say("path", "%s: SNAT, the backend sees %s%s", x.Path.Hook, x.Path.Source, x.Path.by())
+	case a.Has(bpf.SockBlExplainStepBL_EXPLAIN_BACK):
+		x.Path.Device = x.Client.Device
+		x.say("path", "tc: back to the pod itself, which sees %s", x.Path.Source)
+	default:
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.say("path", "tc: the host's stack takes the packet on, the backend sees the client, %s%s", x.Path.Source, x.Path.by())
+	}
+	return nil
+}
+
+// tunnelPath tells of a packet that goes on to another node as it is.
+func (x *Explanation) tunnelPath(d *Datapath, c *client, device string) error {
+	nodes, err := nodemap.New(d.maps).List()
+	if err != nil {
+		return err
+	}
+	x.Path.Forwarding, x.Path.Source, x.Path.Device = "dsr", c.from, device
+	text := fmt.Sprintf("node %d", x.answer.Node)
+	for _, n := range nodes {
+		if n.ID == x.answer.Node {
+			x.Path.Node, text = n.Name, fmt.Sprintf("%s, %s", n.Name, n.Addr)
+			_, x.Path.Gateway = c.nextHop(n.Addr)
+		}
+	}
+	x.Path.Hook = x.hook(c, true)
+	x.say("path", "%s: in the tunnel to node %s, which answers the client itself; the backend sees %s%s", x.Path.Hook, text, x.Path.Source, x.Path.by())
+	return nil
+}
+
+// hook returns where the packet is sent on: XDP where the device has a program that can.
+func (x *Explanation) hook(c *client, sends bool) string {
+	if c.device != nil && sends && (c.device.XDP == "native" || c.device.XDP == "generic" && x.answer.Node == 0) {
+		return "xdp"
+	}
+	return "tc"
+}
+
+// by says by which device and gateway.
+func (p *ExplainedPath) by() string {
+	text := ""
+	if p.Device != "" {
+		text = ", by " + p.Device
+	}
+	if p.Gateway.IsValid() {
+		text += " via " + p.Gateway.String()
+	}
+	return text
+}
+
+// nextHop returns device and gateway of the route to an address, as far as there is one.
+func (c *client) nextHop(to netip.Addr) (device string, gateway netip.Addr) {
+	_ = c.run(func() error {
+		routes, err := netlink.RouteGet(to.AsSlice())
+		if err != nil || len(routes) == 0 {
+			return nil
+		}
+		gateway, _ = netip.AddrFromSlice(routes[0].Gw)
+		gateway = gateway.Unmap()
+		if l, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
+			device = l.Attrs().Name
+		}
+		return nil
+	})
+	return device, gateway
+}
+
+// refusal says why the connection is not served, and what the client meets.
+func (x *Explanation) refusal(c *client) string {
+	why := map[bpf.SockBlReason]string{
+		bpf.SockBlReasonBL_REASON_NO_ENDPOINT:         "no endpoint of the Service can be used, on no node",
+		bpf.SockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   "the policy is Local, and no endpoint on this node can be used",
+		bpf.SockBlReasonBL_REASON_SOURCE_RANGE:        "the client is not in loadBalancerSourceRanges",
+		bpf.SockBlReasonBL_REASON_UNDECLARED_PORT:     "the Service does not have the port",
+		bpf.SockBlReasonBL_REASON_UNALLOCATED_ADDRESS: "no Service has the address of the Service CIDR",
+		bpf.SockBlReasonBL_REASON_NO_SOURCE_PORT:      "all source ports towards the backend are in use",
+		bpf.SockBlReasonBL_REASON_NO_SOURCE_ADDRESS:   "the device to the backend has no address of the family for SNAT",
+		bpf.SockBlReasonBL_REASON_BROKEN_TABLE:        "an id led to no entry: beeline verify says more",
+	}
+	text := x.Reason
+	for _, reason := range x.answer.Counted {
+		if t := why[reason]; t != "" {
+			text = t
+		}
+	}
+	meets := map[string]string{
+		VerdictRefused: "TCP reset, or ICMP port unreachable",
+		VerdictDropped: "no answer",
+	}
+	if c.kind == clientSocket {
+		meets = map[string]string{VerdictRefused: "ECONNREFUSED", VerdictDropped: "EHOSTUNREACH"}
+		if x.Protocol == model.UDP.String() && x.Service == nil {
+			meets[VerdictRefused] += " when it sends; connect() of UDP alone sends nothing, and is let"
+		}
+	}
+	return fmt.Sprintf("%s: %s; the client meets: %s", x.Verdict, text, meets[x.Verdict])
+}
+
+// counted tells which counters would move.
+func (x *Explanation) counted() {
+	list := slices.Clone(x.Counters)
+	if x.Service != nil {
+		switch x.Verdict {
+		case VerdictServed:
+			list = append(list, "connections of the Service port")
+		case VerdictRefused, VerdictDropped:
+			list = append(list, "refused of the Service port")
+		}
+	}
+	if len(list) > 0 {
+		x.say("counters", "%s", strings.Join(list, ", "))
+	}
+}

@@ -1,0 +1,234 @@
+package packets_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// asked is a connection of the client outside of the cluster, from a port, and what was said about
+// it.
+type asked struct {
+	name    string
+	network string
+	port    uint16
+	to      netip.AddrPort
+	said    *inspect.Explanation
+}
+
+// explainTable returns the Services of the table, and some that choose by who asks, with the
+// connections to all of them.
+func (c *cluster) explainTable() (manifests []string, all []*asked) {
+	manifests, rows := c.table()
+	for _, r := range rows {
+		all = append(all, &asked{name: r.name, network: r.network, to: r.to})
+	}
+	everywhere := []endpoint{{node: 1, place: "routed"}, {node: 1, place: "bridged"}, {node: 2, place: "routed"}, {node: 2, place: "bridged"}}
+	services := []struct{ name, fields, algorithm string }{
+		{"sticky", "sessionAffinity: ClientIP,", ""},
+		{"inside", `loadBalancerSourceRanges: ["10.1.0.0/30", "fd01::/126"],`, ""},
+		{"outside", `loadBalancerSourceRanges: ["10.9.0.0/30", "fd09::/126"],`, ""},
+	}
+	for _, algorithm := range model.Algorithms() {
+		services = append(services, struct{ name, fields, algorithm string }{"by-" + algorithm, "", algorithm})
+	}
+	for i, s := range services {
+		number := 100 + i
+		list := c.service(number, s.name, s.fields, everywhere)
+		if s.algorithm != "" {
+			list[0] = strings.Replace(list[0], "namespace: default}",
+				fmt.Sprintf("namespace: default, annotations: {service.beeline.io/algorithm: %q}}", s.algorithm), 1)
+		}
+		manifests = append(manifests, list...)
+		for _, f := range frontends {
+			for _, network := range networks {
+				for _, wrong := range []int{0, 1} { // port
+					to := netip.AddrPortFrom(f.address(number).of(network), uint16(f.port(number)+wrong*700))
+					all = append(all, &asked{name: fmt.Sprintf("%s to %s of %s", network, f.name, s.name), network: network, to: to})
+				}
+			}
+		}
+	}
+	for i, a := range all {
+		a.port = uint16(11_000 + i) // below those of askDirectly
+	}
+	return manifests, all
+}
+
+// explainAll asks on node 1.
+func (c *cluster) explainAll(t *testing.T, all []*asked) {
+	t.Helper()
+	d, err := inspect.Open(c.nodes[0].BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	e := d.Explainer()
+	defer e.Close()
+	err = c.nodes[0].Run(func() error {
+		for _, a := range all {
+			protocol, err := model.ParseProtocol(strings.ToUpper(a.network[:3]))
+			if err != nil {
+				return err
+			}
+			from := netip.AddrPortFrom(clientAddrs.of(a.network), a.port)
+			if a.said, err = e.Explain(inspect.ExplainOptions{From: from.String(), To: a.to, Protocol: protocol}); err != nil {
+				return fmt.Errorf("%s: %w", a.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attempt makes the connection and says how it differs from what was said.
+func (c *cluster) attempt(a *asked) error {
+	if a.said.Verdict == inspect.VerdictNoService {
+		return nil // it is the kernel's
+	}
+	s := c.client.Socket(a.network)
+	defer s.Close()
+	if err := bindPort(s, a.network, a.port); err != nil {
+		return err
+	}
+	if a.said.Verdict == inspect.VerdictDropped {
+		if err := c.silentBy(s, c.client, a.network, a.to); !errors.Is(err, lab.ErrNothing) {
+			return fmt.Errorf("answered: %w", err)
+		}
+		return nil
+	}
+	got, err := askBy(s, a.network, a.to, "x")
+	if a.said.Verdict == inspect.VerdictRefused {
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return fmt.Errorf("reached %v, error %v", got, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return c.ended(a, got)
+}
+
+// ended says how the end of a connection that was served differs from what was said.
+func (c *cluster) ended(a *asked, got answer) error {
+	at := func(b inspect.Backend) string {
+		for _, n := range c.nodes {
+			for _, place := range []string{"routed", "bridged", "host"} {
+				e := endpoint{node: n.index, place: place}
+				if c.addrsOf(e).of(a.network) == b.Address {
+					return e.server()
+				}
+			}
+		}
+		return ""
+	}
+	if a.said.Certain && at(*a.said.Chosen) != got.name {
+		return fmt.Errorf("reached %s", got.name)
+	}
+	if !slices.ContainsFunc(a.said.Backends, func(b inspect.ExplainedBackend) bool { return b.Share > 0 && at(b.Backend) == got.name }) {
+		return fmt.Errorf("reached %s, which gets nothing", got.name)
+	}
+	if at(*a.said.Chosen) == got.name && a.said.Path.Source != got.client {
+		return fmt.Errorf("%s has seen %s", got.name, got.client)
+	}
+	return nil
+}
+
+// checkExplained explains the connections, with no agent on node 1, wants all maps to be as they were, and
+// makes them.
+func (c *cluster) checkExplained(t *testing.T, all []*asked) {
+	t.Helper()
+	verdicts := make(map[string]int)
+	before := c.nodes[0].Dump()
+	c.explainAll(t, all)
+	lab.CompareDumps(t, before, c.nodes[0].Dump())
+	for _, a := range all {
+		verdicts[a.said.Verdict]++
+		if err := c.attempt(a); err != nil {
+			t.Errorf("%s from port %d: %v, explained as %+v", a.name, a.port, err, a.said.Steps)
+		}
+	}
+	for _, v := range []string{inspect.VerdictServed, inspect.VerdictRefused, inspect.VerdictDropped, inspect.VerdictNoService} {
+		if verdicts[v] == 0 {
+			t.Errorf("nothing is %s: %v", v, verdicts)
+		}
+	}
+}
+
+// stop ends the agent of a node, which goes on to serve.
+func (a *agent) stop() {
+	a.t.Helper()
+	a.Signal(unix.SIGTERM)
+	if err := a.Wait(); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// TestExplainPackets: every connection of a client outside of the cluster ends as was explained on
+// the node before, and the backend sees the source that was named; an explanation stores nothing.
+func TestExplainPackets(t *testing.T) {
+	t.Parallel()
+	for i, routing := range []string{"routes", "overlay"} {
+		t.Run(routing, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, i == 1)
+			c := newCluster(t, routing == "overlay")
+			manifests, all := c.explainTable()
+			c.serve(t, manifests).stop()
+			c.checkExplained(t, tier.Share(all, i, 4))
+		})
+	}
+}
+
+// TestExplainDSR is the same where packets to the other node's backends leave in the tunnel.
+func TestExplainDSR(t *testing.T) {
+	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
+		manifests, all := c.explainTable()
+		c.serveDSR(t, manifests, "--xdp", mode.xdp).stop()
+		c.checkExplained(t, tier.Share(all, 1, 4))
+	})
+}
+
+// TestExplainKept: affinity of an established flow, and a flow that is there, are named.
+func TestExplainKept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.serve(t, c.service(1, "sticky", "sessionAffinity: ClientIP,", []endpoint{local, remote}))
+	for i, network := range networks {
+		to := nodePort(network, 1)
+		s := c.client.Socket(network)
+		port := uint16(11_000 + i)
+		if err := bindPort(s, network, port); err != nil {
+			t.Fatal(err)
+		}
+		got, err := askBy(s, network, to, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := &asked{name: "another connection", network: network, port: port + 100, to: to}
+		same := &asked{name: "the same", network: network, port: port, to: to}
+		c.explainAll(t, []*asked{again, same})
+		if !again.said.Certain || again.said.Affinity == nil || !again.said.Affinity.Used {
+			t.Errorf("%s after %s: %+v", network, got.name, again.said.Steps)
+		}
+		if err := c.attempt(again); err != nil {
+			t.Errorf("%s: %v, explained as %+v", network, err, again.said.Steps)
+		}
+		if same.said.Steps[1].Step != "flow" || same.said.Chosen.Address != again.said.Chosen.Address {
+			t.Errorf("%s of the flow to %s: %+v", network, got.name, same.said.Steps)
+		}
+	}
+}
