@@ -42,10 +42,15 @@ var excuses = []excuse{
 		where: "docs/design/sockets.md, Decisions, Source ranges at connect() and Load-balancer IPs: a socket of the node counts " +
 			"as coming from each address of the node, and a load-balancer IP that the node has is let in",
 		applies: func(c *cluster, d difference) bool {
-			return d.kind == kindBalancer && d.machine == fromNode && slices.Equal(d.kubeProxy.verdicts, []verdict{dropped}) &&
+			return d.machine == fromNode && isBalancer(c.service(d.service), d.to.Addr()) && slices.Equal(d.kubeProxy.verdicts, []verdict{dropped}) &&
 				(d.to.Addr() == balancerIP(localBalancer)[d.family()] || inRanges(c.service(d.service), nodesOwn(c)))
 		},
 	},
+}
+
+// isBalancer says whether an address is one of a Service's load-balancer IPs, whatever else it is.
+func isBalancer(s *corev1.Service, addr netip.Addr) bool {
+	return s != nil && slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.IP == addr.String() })
 }
 
 // nodesOwn returns the addresses of the node, whichever device has them.

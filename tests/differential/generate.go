@@ -122,6 +122,9 @@ func (g *generator) service(i int) *corev1.Service {
 	if g.chance(30) {
 		s.Spec.ExternalIPs = familyStrings(externalIP(i), g.chance(70), g.chance(70))
 	}
+	if i == 0 && g.chance(30) { // of one Service, for their ports are the same
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, familyStrings(nodeAddrs, g.chance(70), g.chance(70))...)
+	}
 	if s.Spec.Type != corev1.ServiceTypeClusterIP || len(s.Spec.ExternalIPs) > 0 {
 		s.Spec.ExternalTrafficPolicy = one(g, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
 	}
@@ -182,6 +185,9 @@ func (g *generator) balancer(s *corev1.Service, i int) {
 			IP:     ip,
 			IPMode: one(g, nil, new(corev1.LoadBalancerIPModeVIP), new(corev1.LoadBalancerIPModeVIP), new(corev1.LoadBalancerIPModeProxy)),
 		})
+	}
+	if g.chance(20) { // an address of both kinds
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, familyStrings(balancerIP(i), g.chance(70), g.chance(70))...)
 	}
 	if g.chance(10) {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{Hostname: "lb.example.org"})

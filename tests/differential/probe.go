@@ -147,6 +147,9 @@ type endpoint struct {
 
 func endpointsOf(c *cluster, s *corev1.Service, p probe) (out []endpoint) {
 	for _, slice := range c.slices {
+		if _, headless := slice.Labels[corev1.IsHeadlessService]; headless {
+			continue
+		}
 		if slice.Labels[discoveryv1.LabelServiceName] != s.Name || (slice.AddressType == discoveryv1.AddressTypeIPv4) != p.to.Addr().Is4() {
 			continue
 		}

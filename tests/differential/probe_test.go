@@ -68,6 +68,15 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
+// TestCandidatesOfHeadless: a slice of a headless Service has none.
+func TestCandidatesOfHeadless(t *testing.T) {
+	c := modelCluster(map[int]discoveryv1.Endpoint{0: {}})
+	c.slices[0].Labels[corev1.IsHeadlessService] = ""
+	if all, _, _ := candidates(c, probe{kind: kindNodePort, service: "svc-0", to: netip.AddrPortFrom(nodeAddrs[0], 30100)}); len(all) > 0 {
+		t.Errorf("it has %v", all)
+	}
+}
+
 func at(indexes []int) (out []netip.AddrPort) {
 	for _, i := range indexes {
 		out = append(out, netip.AddrPortFrom(places[i].addrs[0], 8080))
