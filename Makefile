@@ -99,6 +99,15 @@ TARGET ?=
 fuzz: root setup-test ## fuzz all parsers and the programs, each for FUZZTIME; TARGET=pkg/tunnel
 	@$(GO) run $(EXEC) ./tools/fuzz -time $(FUZZTIME) -target '$(TARGET)'
 
+SEED ?= 1
+
+.PHONY: differential
+differential: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
+differential: COUNT = 1000
+differential: root setup-test-all build ## compare COUNT (1000) random clusters of SEED with kube-proxy, and print the smallest that differ
+	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) -count=1 -v -timeout 0 -run 'TestRandomClusters' \
+		./tests/differential -seed=$(SEED) -clusters=$(COUNT)
+
 # Agents that tests start are built with the race detector, too, and end at the first race.
 .PHONY: test-race
 test-race: export BEELINE_AGENT = $(abspath $(BIN))/race/beeline-agent

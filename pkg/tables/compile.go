@@ -100,13 +100,14 @@ func compilePort(svc *model.Service, port model.ServicePort, family model.Family
 		}
 	}
 	add(svc.ClusterIPs, port.Port, FrontendClusterIP, internal)
-	add(svc.ExternalIPs, port.Port, FrontendExternalIP, external)
+	// An address that is an external IP, too, is restricted all the same.
 	restricted := false
 	if sp.SourceRanges, restricted = policy.SourceRanges(svc, family); restricted {
 		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external|SourceRanges)
 	} else {
 		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external)
 	}
+	add(svc.ExternalIPs, port.Port, FrontendExternalIP, external)
 	if port.NodePort != 0 {
 		add([]netip.Addr{unspecified(family)}, port.NodePort, FrontendNodePort, external)
 	}

@@ -42,15 +42,15 @@ func TestCompileFrontends(t *testing.T) {
 	}{
 		{"dual stack", func(*model.Service) {}, `
 			http IPv4: ClusterIP 10.96.0.1:80/TCP 0000
-			http IPv4: ExternalIP 192.0.2.1:80/TCP 0000
 			http IPv4: LoadBalancer 198.51.100.1:80/TCP 0000
+			http IPv4: ExternalIP 192.0.2.1:80/TCP 0000
 			http IPv4: NodePort 0.0.0.0:30080/TCP 0000
 			http IPv4: Address 10.96.0.1 1000
 			http IPv4: Address 192.0.2.1 0000
 			http IPv4: Address 198.51.100.1 0000
 			dns IPv4: ClusterIP 10.96.0.1:53/UDP 0000
-			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
 			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 0000
+			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
 			http IPv6: ClusterIP [fd00::1]:80/TCP 0000
 			http IPv6: LoadBalancer [2001:db8::1]:80/TCP 0000
 			http IPv6: NodePort [::]:30080/TCP 0000
@@ -63,8 +63,8 @@ func TestCompileFrontends(t *testing.T) {
 			s.InternalLocal, s.ExternalLocal = true, true
 		}, `
 			http IPv4: ClusterIP 10.96.0.1:80/TCP 0011
-			http IPv4: ExternalIP 192.0.2.1:80/TCP 0010
 			http IPv4: LoadBalancer 198.51.100.1:80/TCP 0010
+			http IPv4: ExternalIP 192.0.2.1:80/TCP 0010
 			http IPv4: NodePort 0.0.0.0:30080/TCP 0010
 			http IPv4: Address 10.96.0.1 1000
 			http IPv4: Address 192.0.2.1 0000
@@ -82,8 +82,8 @@ func TestCompileFrontends(t *testing.T) {
 			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 		}, `
 			dns IPv4: ClusterIP 10.96.0.1:53/UDP 0000
-			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
 			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 0100
+			dns IPv4: ExternalIP 192.0.2.1:53/UDP 0000
 			dns IPv4: Address 10.96.0.1 1000
 			dns IPv4: Address 192.0.2.1 0000
 			dns IPv4: Address 198.51.100.1 0000
@@ -91,6 +91,17 @@ func TestCompileFrontends(t *testing.T) {
 			dns IPv6: LoadBalancer [2001:db8::1]:53/UDP 0000
 			dns IPv6: Address fd00::1 1000
 			dns IPv6: Address 2001:db8::1 0000`},
+		{"an address of the load balancer that is external, too", func(s *model.Service) {
+			s.ClusterIPs, s.Ports = s.ClusterIPs[:1], s.Ports[1:]
+			s.ExternalIPs, s.LoadBalancerIPs = s.LoadBalancerIPs[:1], s.LoadBalancerIPs[:1]
+			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		}, `
+			dns IPv4: ClusterIP 10.96.0.1:53/UDP 0000
+			dns IPv4: LoadBalancer 198.51.100.1:53/UDP 0100
+			dns IPv4: ExternalIP 198.51.100.1:53/UDP 0000
+			dns IPv4: Address 10.96.0.1 1000
+			dns IPv4: Address 198.51.100.1 0000
+			dns IPv4: Address 198.51.100.1 0000`},
 		{"no ports", func(s *model.Service) { s.Ports = nil }, ""},
 	}
 	for _, tt := range tests {

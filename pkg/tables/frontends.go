@@ -24,7 +24,7 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 		}
 		for _, f := range want.Frontends {
 			if _, twice := wanted[f.Key]; twice {
-				continue // one address as ClusterIP and external IP: the first stands
+				continue // an address of two kinds: the first stands, see compilePort
 			}
 			wanted[f.Key] = struct{}{}
 			lost, err := t.putFrontend(svc, desired.Name, f, sp.id)
