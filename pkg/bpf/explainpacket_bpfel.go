@@ -114,6 +114,7 @@ const (
 	ExplainPacketVarBlHalfOpenMax              = "bl_half_open_max"
 	ExplainPacketVarBlHostNetns                = "bl_host_netns"
 	ExplainPacketVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	ExplainPacketVarBlLocalityIdle             = "bl_locality_idle"
 	ExplainPacketVarBlMasqueradeAll            = "bl_masquerade_all"
 	ExplainPacketVarBlSeed                     = "bl_seed"
 	ExplainPacketVarBlSnatPortMax              = "bl_snat_port_max"
@@ -275,6 +276,7 @@ type ExplainPacketVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
@@ -460,6 +462,7 @@ type ExplainPacketVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`

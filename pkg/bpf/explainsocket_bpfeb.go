@@ -106,6 +106,7 @@ const (
 	ExplainSocketVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	ExplainSocketVarBlHostNetns                = "bl_host_netns"
 	ExplainSocketVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	ExplainSocketVarBlLocalityIdle             = "bl_locality_idle"
 	ExplainSocketVarBlSeed                     = "bl_seed"
 	ExplainSocketVarBlTunnelClamp              = "bl_tunnel_clamp"
 	ExplainSocketVarBlTunnelPort               = "bl_tunnel_port"
@@ -256,6 +257,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
@@ -425,6 +427,7 @@ type ExplainSocketVariables struct {
 	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
