@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include <beeline/sock.h>
 #include <beeline/source.h>
+#include <beeline/opt/nat.h>
 #include <beeline/opt/udp_peer.h>
 #include <beeline/opt/udp_service.h>
 
@@ -224,14 +225,20 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
 }
 
 /*
- * Find the Service behind @dst; target->stat is NULL when there is none. Returns
- * BL_SOCK_REFUSE with the error set when @dst must not be reached from this socket.
+ * Find the Service behind @dst; target->stat is NULL when there is none, or the socket is to be
+ * left alone. Returns BL_SOCK_REFUSE with the error set when @dst must not be reached from this
+ * socket.
  */
 static __always_inline int bl_sock_find(const struct bl_client *client, const struct bl_dst *dst,
 					struct bl_target *target)
 {
 	enum bl_reason reason = bl_service_find(client, dst, target);
 
+	if ((target->stat || reason != BL_REASON_COUNT) &&
+	    bl_nat_leaves(client->ctx, client->ipv4)) {
+		target->stat = NULL;
+		return BL_SOCK_PROCEED;
+	}
 	if (likely(reason == BL_REASON_COUNT))
 		return BL_SOCK_PROCEED;
 	return bl_sock_refuse(target->stat, reason);

@@ -357,6 +357,11 @@ const (
 	SockBlMacLimitBL_MAC_PLACES SockBlMacLimit = 1024
 )
 
+type SockBlNatEntry struct {
+	_       structs.HostLayout
+	Ifindex [4]uint32
+}
+
 type SockBlNodeAddrFlag uint32
 
 const (
@@ -673,6 +678,8 @@ const (
 	SockMapBlHalfOpen                 = "bl_half_open"
 	SockMapBlLocalCidr                = "bl_local_cidr"
 	SockMapBlMac                      = "bl_mac"
+	SockMapBlNat                      = "bl_nat"
+	SockMapBlNatSeen                  = "bl_nat_seen"
 	SockMapBlNewClient                = "bl_new_client"
 	SockMapBlNode                     = "bl_node"
 	SockMapBlNodeAddr                 = "bl_node_addr"
@@ -746,6 +753,7 @@ const (
 	SockVarBlExportBlUdpSockSize      = "bl_export_bl_udp_sock_size"
 	SockVarBlHostNetns                = "bl_host_netns"
 	SockVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	SockVarBlLeaveNat                 = "bl_leave_nat"
 	SockVarBlSeed                     = "bl_seed"
 	SockVarBlTunnelClamp              = "bl_tunnel_clamp"
 	SockVarBlTunnelPort               = "bl_tunnel_port"
@@ -828,6 +836,8 @@ type SockMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -897,6 +907,7 @@ type SockVariableSpecs struct {
 	BlExportBlUdpSockSize      *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
@@ -941,6 +952,8 @@ type SockMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -985,6 +998,8 @@ func (m *SockMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -1055,6 +1070,7 @@ type SockVariables struct {
 	BlExportBlUdpSockSize      *ebpf.Variable `ebpf:"bl_export_bl_udp_sock_size"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`

@@ -38,6 +38,8 @@ const (
 	XdpMapBlHop                      = "bl_hop"
 	XdpMapBlLocalCidr                = "bl_local_cidr"
 	XdpMapBlMac                      = "bl_mac"
+	XdpMapBlNat                      = "bl_nat"
+	XdpMapBlNatSeen                  = "bl_nat_seen"
 	XdpMapBlNewClient                = "bl_new_client"
 	XdpMapBlNode                     = "bl_node"
 	XdpMapBlNodeAddr                 = "bl_node_addr"
@@ -108,6 +110,7 @@ const (
 	XdpVarBlHalfOpenMax              = "bl_half_open_max"
 	XdpVarBlHostNetns                = "bl_host_netns"
 	XdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	XdpVarBlLeaveNat                 = "bl_leave_nat"
 	XdpVarBlMasqueradeAll            = "bl_masquerade_all"
 	XdpVarBlSeed                     = "bl_seed"
 	XdpVarBlSnatPortMax              = "bl_snat_port_max"
@@ -190,6 +193,8 @@ type XdpMapSpecs struct {
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -264,6 +269,7 @@ type XdpVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
@@ -316,6 +322,8 @@ type XdpMaps struct {
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -366,6 +374,8 @@ func (m *XdpMaps) Close() error {
 		m.BlHop,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -441,6 +451,7 @@ type XdpVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
