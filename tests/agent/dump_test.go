@@ -19,7 +19,7 @@ import (
 )
 
 // changing are the maps that traffic or the agent's life writes.
-var changing = []string{"bl_agent", "bl_counter", "bl_service_stat", "bl_affinity", "bl_udp_peer", "bl_udp_sock", "bl_sock", "bl_tracking", "bl_config"}
+var changing = []string{"bl_agent", "bl_counter", "bl_service_stat", "bl_affinity", "bl_udp_peer", "bl_udp_sock", "bl_sock", "bl_tracking", "bl_config", "bl_nat_seen"}
 
 // dump returns the bytes of every pinned map that only Services change, by the
 // map's name, its id in the kernel and the key.
