@@ -28,6 +28,7 @@ static __always_inline union bl_addr bl_context_source(struct __sk_buff *skb, bo
 }
 
 #include <beeline/sock_client.h>
+#include <beeline/opt/nat.h>
 
 /* The pinned bl_affinity; that name is the copy. */
 struct {
@@ -94,6 +95,10 @@ int bl_explain_socket(struct __sk_buff *skb)
 	dst = bl_explain_dst(&explain->query);
 	reason = bl_service_find(&client, &dst, &target);
 	explain->frontend = target.frontend;
+	if ((target.stat || reason != BL_REASON_COUNT) && bl_nat_leaves(skb, client.ipv4)) {
+		explain->steps = BL_EXPLAIN_NOT_SERVED;
+		return 0;
+	}
 	if (reason != BL_REASON_COUNT)
 		bl_explain_refuse(explain, target.stat, reason);
 	else if (target.stat)

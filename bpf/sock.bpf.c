@@ -36,6 +36,7 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 }
 
 #include <beeline/sock_client.h>
+#include <beeline/opt/nat.h>
 #include <beeline/opt/udp_peer.h>
 #include <beeline/opt/udp_service.h>
 
@@ -151,14 +152,20 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
 }
 
 /*
- * Find the Service behind @dst; target->stat is NULL when there is none. Returns
- * BL_SOCK_REFUSE with the error set when @dst must not be reached from this socket.
+ * Find the Service behind @dst; target->stat is NULL when there is none, or the socket is to be
+ * left alone. Returns BL_SOCK_REFUSE with the error set when @dst must not be reached from this
+ * socket.
  */
 static __always_inline int bl_sock_find(const struct bl_client *client, const struct bl_dst *dst,
 					struct bl_target *target)
 {
 	enum bl_reason reason = bl_service_find(client, dst, target);
 
+	if ((target->stat || reason != BL_REASON_COUNT) &&
+	    bl_nat_leaves(client->ctx, client->ipv4)) {
+		target->stat = NULL;
+		return BL_SOCK_PROCEED;
+	}
 	if (likely(reason == BL_REASON_COUNT))
 		return BL_SOCK_PROCEED;
 	return bl_sock_refuse(target->stat, reason);

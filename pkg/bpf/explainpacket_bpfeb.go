@@ -41,6 +41,8 @@ const (
 	ExplainPacketMapBlKnownStat                = "bl_known_stat"
 	ExplainPacketMapBlLocalCidr                = "bl_local_cidr"
 	ExplainPacketMapBlMac                      = "bl_mac"
+	ExplainPacketMapBlNat                      = "bl_nat"
+	ExplainPacketMapBlNatSeen                  = "bl_nat_seen"
 	ExplainPacketMapBlNewClient                = "bl_new_client"
 	ExplainPacketMapBlNode                     = "bl_node"
 	ExplainPacketMapBlNodeAddr                 = "bl_node_addr"
@@ -114,6 +116,7 @@ const (
 	ExplainPacketVarBlHalfOpenMax              = "bl_half_open_max"
 	ExplainPacketVarBlHostNetns                = "bl_host_netns"
 	ExplainPacketVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	ExplainPacketVarBlLeaveNat                 = "bl_leave_nat"
 	ExplainPacketVarBlLocalityIdle             = "bl_locality_idle"
 	ExplainPacketVarBlMasqueradeAll            = "bl_masquerade_all"
 	ExplainPacketVarBlSeed                     = "bl_seed"
@@ -198,6 +201,8 @@ type ExplainPacketMapSpecs struct {
 	BlKnownStat   *ebpf.MapSpec `ebpf:"bl_known_stat"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -276,6 +281,7 @@ type ExplainPacketVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
@@ -331,6 +337,8 @@ type ExplainPacketMaps struct {
 	BlKnownStat   *ebpf.Map `ebpf:"bl_known_stat"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -383,6 +391,8 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlKnownStat,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -462,6 +472,7 @@ type ExplainPacketVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`

@@ -37,6 +37,8 @@ const (
 	ExplainSocketMapBlKnownStat                = "bl_known_stat"
 	ExplainSocketMapBlLocalCidr                = "bl_local_cidr"
 	ExplainSocketMapBlMac                      = "bl_mac"
+	ExplainSocketMapBlNat                      = "bl_nat"
+	ExplainSocketMapBlNatSeen                  = "bl_nat_seen"
 	ExplainSocketMapBlNewClient                = "bl_new_client"
 	ExplainSocketMapBlNode                     = "bl_node"
 	ExplainSocketMapBlNodeAddr                 = "bl_node_addr"
@@ -106,6 +108,7 @@ const (
 	ExplainSocketVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	ExplainSocketVarBlHostNetns                = "bl_host_netns"
 	ExplainSocketVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	ExplainSocketVarBlLeaveNat                 = "bl_leave_nat"
 	ExplainSocketVarBlLocalityIdle             = "bl_locality_idle"
 	ExplainSocketVarBlSeed                     = "bl_seed"
 	ExplainSocketVarBlTunnelClamp              = "bl_tunnel_clamp"
@@ -183,6 +186,8 @@ type ExplainSocketMapSpecs struct {
 	BlKnownStat     *ebpf.MapSpec `ebpf:"bl_known_stat"`
 	BlLocalCidr     *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac           *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat           *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen       *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient     *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode          *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr      *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -257,6 +262,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
@@ -305,6 +311,8 @@ type ExplainSocketMaps struct {
 	BlKnownStat     *ebpf.Map `ebpf:"bl_known_stat"`
 	BlLocalCidr     *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac           *ebpf.Map `ebpf:"bl_mac"`
+	BlNat           *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen       *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient     *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode          *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr      *ebpf.Map `ebpf:"bl_node_addr"`
@@ -352,6 +360,8 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlKnownStat,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -427,6 +437,7 @@ type ExplainSocketVariables struct {
 	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`

@@ -419,6 +419,11 @@ const (
 	SockBlMacLimitBL_MAC_PLACES SockBlMacLimit = 1024
 )
 
+type SockBlNatEntry struct {
+	_       structs.HostLayout
+	Ifindex [4]uint32
+}
+
 type SockBlNodeAddrFlag uint32
 
 const (
@@ -745,6 +750,8 @@ const (
 	SockMapBlHalfOpen                 = "bl_half_open"
 	SockMapBlLocalCidr                = "bl_local_cidr"
 	SockMapBlMac                      = "bl_mac"
+	SockMapBlNat                      = "bl_nat"
+	SockMapBlNatSeen                  = "bl_nat_seen"
 	SockMapBlNewClient                = "bl_new_client"
 	SockMapBlNode                     = "bl_node"
 	SockMapBlNodeAddr                 = "bl_node_addr"
@@ -823,6 +830,7 @@ const (
 	SockVarBlExportBlVerdict          = "bl_export_bl_verdict"
 	SockVarBlHostNetns                = "bl_host_netns"
 	SockVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	SockVarBlLeaveNat                 = "bl_leave_nat"
 	SockVarBlLocalityIdle             = "bl_locality_idle"
 	SockVarBlSeed                     = "bl_seed"
 	SockVarBlTunnelClamp              = "bl_tunnel_clamp"
@@ -906,6 +914,8 @@ type SockMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -980,6 +990,7 @@ type SockVariableSpecs struct {
 	BlExportBlVerdict          *ebpf.VariableSpec `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
@@ -1025,6 +1036,8 @@ type SockMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -1069,6 +1082,8 @@ func (m *SockMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -1144,6 +1159,7 @@ type SockVariables struct {
 	BlExportBlVerdict          *ebpf.Variable `ebpf:"bl_export_bl_verdict"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`

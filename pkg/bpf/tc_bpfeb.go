@@ -38,6 +38,8 @@ const (
 	TcMapBlHalfOpen                 = "bl_half_open"
 	TcMapBlLocalCidr                = "bl_local_cidr"
 	TcMapBlMac                      = "bl_mac"
+	TcMapBlNat                      = "bl_nat"
+	TcMapBlNatSeen                  = "bl_nat_seen"
 	TcMapBlNewClient                = "bl_new_client"
 	TcMapBlNode                     = "bl_node"
 	TcMapBlNodeAddr                 = "bl_node_addr"
@@ -120,6 +122,7 @@ const (
 	TcVarBlHalfOpenMax              = "bl_half_open_max"
 	TcVarBlHostNetns                = "bl_host_netns"
 	TcVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	TcVarBlLeaveNat                 = "bl_leave_nat"
 	TcVarBlLocalityIdle             = "bl_locality_idle"
 	TcVarBlMasqueradeAll            = "bl_masquerade_all"
 	TcVarBlSeed                     = "bl_seed"
@@ -206,6 +209,8 @@ type TcMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -288,6 +293,7 @@ type TcVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
@@ -340,6 +346,8 @@ type TcMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -392,6 +400,8 @@ func (m *TcMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -475,6 +485,7 @@ type TcVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`

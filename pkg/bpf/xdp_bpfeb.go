@@ -38,6 +38,8 @@ const (
 	XdpMapBlHop                      = "bl_hop"
 	XdpMapBlLocalCidr                = "bl_local_cidr"
 	XdpMapBlMac                      = "bl_mac"
+	XdpMapBlNat                      = "bl_nat"
+	XdpMapBlNatSeen                  = "bl_nat_seen"
 	XdpMapBlNewClient                = "bl_new_client"
 	XdpMapBlNode                     = "bl_node"
 	XdpMapBlNodeAddr                 = "bl_node_addr"
@@ -113,6 +115,7 @@ const (
 	XdpVarBlHalfOpenMax              = "bl_half_open_max"
 	XdpVarBlHostNetns                = "bl_host_netns"
 	XdpVarBlHostSocketsOnly          = "bl_host_sockets_only"
+	XdpVarBlLeaveNat                 = "bl_leave_nat"
 	XdpVarBlLocalityIdle             = "bl_locality_idle"
 	XdpVarBlMasqueradeAll            = "bl_masquerade_all"
 	XdpVarBlSeed                     = "bl_seed"
@@ -196,6 +199,8 @@ type XdpMapSpecs struct {
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
@@ -275,6 +280,7 @@ type XdpVariableSpecs struct {
 	BlHalfOpenMax              *ebpf.VariableSpec `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.VariableSpec `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
@@ -328,6 +334,8 @@ type XdpMaps struct {
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlNat         *ebpf.Map `ebpf:"bl_nat"`
+	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
@@ -378,6 +386,8 @@ func (m *XdpMaps) Close() error {
 		m.BlHop,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlNat,
+		m.BlNatSeen,
 		m.BlNewClient,
 		m.BlNode,
 		m.BlNodeAddr,
@@ -458,6 +468,7 @@ type XdpVariables struct {
 	BlHalfOpenMax              *ebpf.Variable `ebpf:"bl_half_open_max"`
 	BlHostNetns                *ebpf.Variable `ebpf:"bl_host_netns"`
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
+	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`

@@ -139,6 +139,8 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		specs[name] = &own
 	}
 	maps.Copy(specs, agentSpecs)
+	seen := specs[bpf.SockMapBlNatSeen]
+	seen.MaxEntries = max(seen.MaxEntries, uint32(os.Getpagesize()))
 	for name, s := range sized {
 		m := specs[name]
 		entries := *s.entries(&sizes)

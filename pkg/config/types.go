@@ -73,8 +73,10 @@ type BeelineConfiguration struct {
 	// for pods whose sockets cannot or must not get socket-level load balancing: their
 	// packets are load-balanced there.
 	PodDevices []string `json:"podDevices"`
-	// socketLB says which sockets get socket-level load balancing: all, the default, or
-	// host-namespace-only for those of the node's own network namespace.
+	// socketLB says which sockets get socket-level load balancing: auto, the default, for all but
+	// those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar has,
+	// whose packets are load-balanced at their devices; all; or host-namespace-only for those of
+	// the node's own network namespace.
 	SocketLB SocketLB `json:"socketLB"`
 	// xdp is whether packets that go on to other nodes are served in the devices'
 	// drivers: off, the default; auto where the driver can; or native, on veth devices
@@ -113,6 +115,7 @@ type SocketLB string
 
 // The values of socketLB.
 const (
+	SocketLBAuto SocketLB = "auto"
 	SocketLBAll  SocketLB = "all"
 	SocketLBHost SocketLB = "host-namespace-only"
 )

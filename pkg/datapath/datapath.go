@@ -51,6 +51,9 @@ type Options struct {
 	// HostSocketsOnly leaves the sockets of other network namespaces than the node's
 	// alone.
 	HostSocketsOnly bool
+	// LeaveNAT leaves the sockets of network namespaces alone that translate their own
+	// connections; their packets are served at their devices, if any are served.
+	LeaveNAT bool
 	// TC is how programs are attached to devices; "" is [TCAuto].
 	TC TCMode
 	// XDP is whether packets that go on to other nodes are served before the kernel
@@ -121,6 +124,8 @@ type Datapath struct {
 	mu       sync.Mutex           // held while devices are attached to
 	attached time.Time            // zero before
 	state    map[int]*deviceState // by index
+	nat      map[uint64][]int     // see [devicemap.Table.NAT]; nil before it is read
+	natLeft  map[uint64]bool      // whether their sockets are left alone, as was written
 	swept    bool                 // filters of a former agent have been looked for
 }
 
@@ -148,7 +153,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	}
 	d := &Datapath{
 		opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), again: make(chan struct{}, 1),
-		state: make(map[int]*deviceState),
+		state: make(map[int]*deviceState), natLeft: make(map[uint64]bool),
 	}
 	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)
@@ -170,6 +175,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	d.constants = Constants{
 		HostNetns:       cookie,
 		HostSocketsOnly: opts.HostSocketsOnly,
+		LeaveNAT:        d.leavesNAT(),
 		Seed:            rand.Uint32(),
 		UDPPeerIdle:     opts.UDPPeerIdle,
 		LocalityIdle:    opts.LocalityIdle,

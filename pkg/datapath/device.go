@@ -103,6 +103,11 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 		n.generic = d.opts.XDP == XDPGeneric
 		ds.devices = d.plan(n, former)
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
+	}
+	if err := d.planNAT(ds, n); err != nil {
+		return err
+	}
+	if d.servesPackets() {
 		if err := d.planMasquerade(ds, n); err != nil {
 			return err
 		}
@@ -120,7 +125,7 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if ds.changes.all || ds.clients || d.xdp != nil && touches(ds.changes.links, places) {
 		d.syncXDP(ctx, n, ds)
 	}
-	errs = append(errs, ds.xdp, d.detachOthers(ds), d.deviceMap.ForgetRoutes())
+	errs = append(errs, ds.xdp, d.writeNAT(), d.detachOthers(ds), d.deviceMap.ForgetRoutes())
 	return errors.Join(errs...)
 }
 

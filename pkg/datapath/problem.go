@@ -19,7 +19,7 @@ import (
 type Problem struct {
 	// Kind is one word: "link-removed", "link-detached" or "link-program" of a program in the
 	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before",
-	// "device-unserved", "device-failed", "device-entry", "cgroup-gone".
+	// "device-unserved", "device-failed", "device-entry", "nat-unserved", "cgroup-gone".
 	Kind string
 	Text string
 }
@@ -110,7 +110,7 @@ func (i *inspection) devices() error {
 	if err != nil {
 		return err
 	}
-	if err := i.faults(); err != nil || !i.servesPackets() {
+	if err := errors.Join(i.faults(), i.natFaults()); err != nil || !i.servesPackets() {
 		return err
 	}
 	n, _, err := i.watch.look(true)
@@ -123,12 +123,15 @@ func (i *inspection) devices() error {
 	for at := range chosen {
 		errs = append(errs, i.device(&chosen[at], former))
 	}
-	pods := n.pods(i.opts.PodDevices, chosen)
-	for _, l := range pods {
+	ds := &deviceSync{devices: chosen, pods: n.pods(i.opts.PodDevices, chosen)}
+	for _, ifindexes := range i.nat {
+		ds.addPods(n.at(ifindexes))
+	}
+	for _, l := range ds.pods {
 		errs = append(errs, i.podDevice(l, func(d *direction) string { return d.pod }))
 	}
 	if i.opts.MasqueradeAll {
-		for _, l := range n.masqueraded(chosen, pods) {
+		for _, l := range n.masqueraded(chosen, ds.pods) {
 			errs = append(errs, i.podDevice(l, func(d *direction) string { return d.masquerade }))
 		}
 	}

@@ -19,6 +19,9 @@ type Constants struct {
 	HostNetns uint64
 	// HostSocketsOnly leaves the sockets of other network namespaces alone.
 	HostSocketsOnly bool
+	// LeaveNAT leaves the sockets of network namespaces alone that translate their own
+	// connections, of those in [devicemap.Table.NAT].
+	LeaveNAT bool
 	// Seed sets where the choice of backends starts; it should differ between
 	// nodes.
 	Seed uint32
@@ -52,6 +55,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	values := map[string]any{
 		bpf.SockVarBlHostNetns:       c.HostNetns,
 		bpf.SockVarBlHostSocketsOnly: c.HostSocketsOnly,
+		bpf.SockVarBlLeaveNat:        c.LeaveNAT,
 		bpf.SockVarBlSeed:            c.Seed,
 		bpf.SockVarBlTunnelPort:      c.TunnelPort,
 		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,

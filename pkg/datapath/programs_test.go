@@ -57,7 +57,7 @@ func TestVerifierMargin(t *testing.T) {
 	const most = 1_000_000 / 10
 	m := maptest.New(t, maptest.Small)
 	defer m.Close()
-	all := datapath.Constants{HostNetns: 1, HostSocketsOnly: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
+	all := datapath.Constants{HostNetns: 1, HostSocketsOnly: true, LeaveNAT: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
 	sockets, err := datapath.LoadSockets(m, all)
 	must(t, err)
 	devices, err := datapath.LoadDevices(m, all)

@@ -19,7 +19,7 @@ var read = []string{
 	bpf.SockMapBlFrontend, bpf.SockMapBlService, bpf.SockMapBlSlot, bpf.SockMapBlBackend,
 	bpf.SockMapBlSrcrange, bpf.SockMapBlServiceCidr, bpf.SockMapBlLocalCidr, bpf.SockMapBlFilter, bpf.SockMapBlAggregate,
 	bpf.SockMapBlNodeAddr, bpf.SockMapBlNode, bpf.SockMapBlNodeId, bpf.SockMapBlDevice, bpf.SockMapBlDeviceId,
-	bpf.SockMapBlSourcePort, bpf.SockMapBlTracking,
+	bpf.SockMapBlSourcePort, bpf.SockMapBlTracking, bpf.SockMapBlNat,
 	// Written to when a flow begins beyond the share of half-open ones, which a copy of
 	// bl_half_open does not let happen.
 	bpf.SockMapBlOverflow,

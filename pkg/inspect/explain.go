@@ -274,7 +274,7 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 	}
 	x.Client.Port = bpf.Hton16(a.Query.SrcPort)
 	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_NOT_SERVED) {
-		x.say("datapath", "only sockets of the node's own network namespace are served")
+		x.say("datapath", "sockets of this network namespace are left alone: those of the node alone are served, or its nat rules are to see the Service's address")
 		return nil
 	}
 	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {

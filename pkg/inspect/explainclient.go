@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
-	"github.com/beeline-lb/beeline/pkg/socket"
 )
 
 // clientKind is by what the client's connection is seen first.
@@ -151,7 +151,7 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, name string) (*client, er
 	if err != nil {
 		return pod, err
 	}
-	alone, err := datapath.HostSocketsOnly(d.bpffs)
+	alone, err := d.leftAlone(pod.cookie)
 	if err != nil || !alone {
 		if pod.from = c.from; !c.hasPort {
 			pod.from = netip.AddrPortFrom(c.from.Addr(), 0)
@@ -161,6 +161,17 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, name string) (*client, er
 	pod.kind, pod.ifindex, pod.from, pod.hasPort = clientPod, c.ifindex, c.from, c.hasPort
 	pod.text += fmt.Sprintf(", whose sockets are left alone: its packets are served at %s", name)
 	return pod, d.seen(pod, name)
+}
+
+// leftAlone reports whether the programs leave the sockets of a network namespace alone, which is
+// not the node's, and serve its packets.
+func (d *Datapath) leftAlone(cookie uint64) (bool, error) {
+	alone, err := datapath.HostSocketsOnly(d.bpffs)
+	if err != nil || alone {
+		return alone, err
+	}
+	namespaces, err := devicemap.New(d.maps).NAT()
+	return len(namespaces[cookie]) > 0, err
 }
 
 // seen finds out which programs see the client's packets.
@@ -207,7 +218,7 @@ func hasAddr(addr netip.Addr) (bool, error) {
 // that of a pod; nil when there is none.
 func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 	var having []*netns.Namespace
-	err = socket.InEach(func() error {
+	err = netns.Each(func() error {
 		if here, err := hasAddr(addr); err != nil || !here {
 			return nil // it may be about to end
 		}
@@ -221,7 +232,7 @@ func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 		err = errors.Join(err, listed)
 	}
 	for _, n := range having {
-		id, errID := netlink.GetNetNsIdByFd(n.FD())
+		id, errID := n.ID()
 		if found == nil && errID == nil && id >= 0 {
 			found = n
 			continue

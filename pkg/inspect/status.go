@@ -25,6 +25,7 @@ type Status struct {
 	Devices   []Device  `json:"devices"`  // on which packets are served
 	// DeviceFaults are the devices that the programs could not be attached to.
 	DeviceFaults []DeviceFault `json:"deviceFaults"`
+	NAT          NAT           `json:"nat"`
 	Maps         []Map         `json:"maps"`
 	Counters     []Counter     `json:"counters"`
 	// Refusals are the Service ports of which connections were refused or dropped.
@@ -128,6 +129,15 @@ type DeviceFault struct {
 	NextTry time.Time `json:"nextTry"`
 }
 
+// NAT counts the network namespaces that translate their own connections (nat OUTPUT), as a mesh's
+// sidecar has it done.
+type NAT struct {
+	// Left are those whose sockets are left alone, for packets are served at their devices.
+	Left int `json:"left"`
+	// Served are those whose sockets are served like others, for none of their devices can be.
+	Served int `json:"served"`
+}
+
 // Map is how full a map is.
 type Map struct {
 	Name string `json:"name"`
@@ -208,6 +218,17 @@ func (d *Datapath) Status() (*Status, error) {
 	s.DeviceFaults = []DeviceFault{}
 	for _, f := range faults {
 		s.DeviceFaults = append(s.DeviceFaults, DeviceFault{f.Name, f.Ifindex, f.Role, f.Error, f.Tries, f.Since, f.Next})
+	}
+	namespaces, err := devicemap.New(d.maps).NAT()
+	if err != nil {
+		return nil, err
+	}
+	for _, ifindexes := range namespaces {
+		if len(ifindexes) > 0 {
+			s.NAT.Left++
+		} else {
+			s.NAT.Served++
+		}
 	}
 	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err

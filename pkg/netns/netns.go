@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,8 +61,15 @@ func nameOf(file *os.File) (string, error) {
 // Name returns the kernel's name of the namespace, such as "net:[4026531840]".
 func (n *Namespace) Name() string { return n.name }
 
-// FD returns the descriptor of the namespace, which lasts until it is closed.
-func (n *Namespace) FD() int { return int(n.file.Fd()) }
+// ID returns the number by which the calling thread's namespace knows this one, as that of the
+// other end of a device (IFLA_LINK_NETNSID); -1 when it knows none.
+func (n *Namespace) ID() (int, error) {
+	id, err := netlink.GetNetNsIdByFd(int(n.file.Fd()))
+	if err != nil {
+		return -1, fmt.Errorf("id of network namespace %s: %w", n.name, err)
+	}
+	return id, nil
+}
 
 // Close closes the namespace.
 func (n *Namespace) Close() error { return n.file.Close() }

@@ -22,6 +22,7 @@ func Datapath(c *config.Settings, cgroup string) datapath.Options {
 		Devices:         c.Beeline.Devices,
 		PodDevices:      c.Beeline.PodDevices,
 		HostSocketsOnly: c.Beeline.SocketLB == config.SocketLBHost,
+		LeaveNAT:        c.Beeline.SocketLB == config.SocketLBAuto,
 		TC:              datapath.TCMode(c.Beeline.TCMode),
 		XDP:             datapath.XDPMode(c.Beeline.XDP),
 		NodeAddrs:       c.NodeAddrs,

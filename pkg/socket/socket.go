@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
@@ -106,7 +107,7 @@ func (d *Destroyer) Run(ctx context.Context) {
 // Search destroys the sockets whose endpoint is gone now and returns how many those were. An
 // error in one network namespace keeps it from no other.
 func (d *Destroyer) Search() (destroyed int, err error) {
-	err = InEach(func() error {
+	err = netns.Each(func() error {
 		var errs []error
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			n, err := d.destroyFamily(family)

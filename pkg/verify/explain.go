@@ -42,6 +42,7 @@ var reasons = []struct {
 	{"device-unserved", reason{"clients behind this device reach no NodePort and no load-balancer IP", "a running agent attaches within a few seconds; its log says why not"}},
 	{"device-failed", reason{"clients behind this device reach no NodePort and no load-balancer IP", "the error says what to do; it is tried again at least every 2 minutes"}},
 	{"device-", reason{"packets that come in or leave by this device are not translated, or get a wrong source", "a running agent mends it within 5 s, an entry within a minute; else start the agent"}},
+	{"nat-unserved", reason{"a mesh's sidecar in that pod sees endpoints in place of Services", "give the pod a veth or netkit device; the agent's log has its addresses"}},
 	{"xdp-detached", reason{"packets of this device are served by tc alone, which takes more CPU time", "a running agent attaches it again within 5 s; else start the agent"}},
 
 	{"forwarding", reason{"the kernel does not forward packets of clients and gives Beeline no route: NodePorts and load-balancer IPs do not answer", "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1, and in /etc/sysctl.d"}},

@@ -402,10 +402,27 @@ struct {
 	__type(value, __u64);
 } bl_counter SEC(".maps");
 
+/* Cookies of network namespaces whose sockets are left alone; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct bl_nat_entry);
+} bl_nat SEC(".maps");
+
+/* Cookies of such that bl_nat does not have, for the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096); /* bytes; at least a page */
+} bl_nat_seen SEC(".maps");
+
 /* Cookie of the network namespace that is the node's. */
 volatile const __u64 bl_host_netns;
 /* Serve sockets of the node's own network namespace only. */
 volatile const bool bl_host_sockets_only;
+/* Leave the sockets of network namespaces alone that translate their own connections. */
+volatile const bool bl_leave_nat;
 /* Differs between nodes. */
 volatile const __u32 bl_seed;
 /* The UDP port of the tunnel; 0 is no tunnel. */

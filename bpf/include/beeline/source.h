@@ -19,8 +19,33 @@ struct list_head {
 	struct list_head *next;
 };
 
+struct nf_hook_ops {
+	int priority;
+};
+
+struct nf_hook_entry {
+	void *hook;
+	void *priv;
+};
+
+struct nf_hook_entries {
+	__u16 num_hook_entries;
+	struct nf_hook_entry hooks[];
+};
+
+enum bl_nf_hooks {
+	BL_NF_LOCAL_OUT = 3, /* NF_INET_LOCAL_OUT */
+	BL_NF_HOOKS = 5, /* NF_INET_NUMHOOKS */
+};
+
+struct netns_nf {
+	struct nf_hook_entries *hooks_ipv4[BL_NF_HOOKS];
+	struct nf_hook_entries *hooks_ipv6[BL_NF_HOOKS];
+};
+
 struct net {
 	struct list_head dev_base_head;
+	struct netns_nf nf;
 };
 
 struct in_ifaddr {
@@ -199,17 +224,25 @@ static long bl_source_visit_first(__u32 index, void *arg)
 	return 0;
 }
 
-/* Begin a walk in the network namespace of @sk. */
-static __always_inline bool bl_source_begin(struct bpf_sock *sk, struct bl_source_walk *walk)
+/* The network namespace of @sk; NULL when it cannot be read. */
+static __always_inline struct net *bl_source_net(struct bpf_sock *sk)
 {
-	struct list_head *head;
 	struct sock *kernel_sk;
-	struct net *net;
 
 	/* The verifier lets nobody do arithmetic on @sk; a copy of its value is free. */
 	if (bpf_probe_read_kernel(&kernel_sk, sizeof(kernel_sk), &sk))
+		return NULL;
+	return BPF_CORE_READ(kernel_sk, __sk_common.skc_net.net);
+}
+
+/* Begin a walk in the network namespace of @sk. */
+static __always_inline bool bl_source_begin(struct bpf_sock *sk, struct bl_source_walk *walk)
+{
+	struct net *net = bl_source_net(sk);
+	struct list_head *head;
+
+	if (!net)
 		return false;
-	net = BPF_CORE_READ(kernel_sk, __sk_common.skc_net.net);
 	head = (void *)net + bpf_core_field_offset(struct net, dev_base_head);
 	walk->head = head;
 	walk->at = BPF_CORE_READ(head, next);

@@ -297,6 +297,20 @@ enum bl_sock_state {
 	BL_SOCK_CONNECTED,
 };
 
+/*
+ * A network namespace that translates its own connections (nat OUTPUT), and the node's side of
+ * its devices, where its packets are served: its sockets are left alone.
+ */
+enum bl_nat_limit {
+	BL_NAT_DEVICES = 4,
+};
+
+struct bl_nat_entry {
+	__u32 ifindex
+		[BL_NAT_DEVICES]; /* 0: none; all 0: no device serves it, so its sockets are served */
+};
+_Static_assert(sizeof(struct bl_nat_entry) == 16, "bl_nat_entry");
+
 /* bl_udp_sock: the low bits of a socket's cookie are the index of its place. */
 enum bl_udp_sock_size {
 	BL_UDP_SOCK_SHIFT = 16,

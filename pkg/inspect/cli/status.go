@@ -64,6 +64,9 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	if s.Tunnel.Nodes > 0 {
 		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
 	}
+	if text := natText(s.NAT); text != "" {
+		t.add("Sockets", text)
+	}
 	if a.KeepsSockets {
 		t.add("UDP sockets", "stay connected to endpoints that are gone: the kernel cannot destroy them, the agent's log says why")
 	}
@@ -71,6 +74,18 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 		t.add("Pinned in", fmt.Sprintf("%s (schema %d)", s.Directory, s.Schema))
 	}
 	return t.String()
+}
+
+// natText says whose sockets are left to rules of their own, "" when there are none such.
+func natText(n inspect.NAT) string {
+	var parts []string
+	if n.Left > 0 {
+		parts = append(parts, fmt.Sprintf("left alone in %s with rules of nat OUTPUT, whose packets are served", amount(n.Left, "network namespace")))
+	}
+	if n.Served > 0 {
+		parts = append(parts, fmt.Sprintf("SERVED LIKE OTHERS in %s with such rules, whose devices cannot be: the agent's log names them", amount(n.Served, "network namespace")))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func flowsText(f *inspect.Flows, now time.Time) string {

@@ -26,6 +26,7 @@ func testStatus() *inspect.Status {
 		},
 		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10, Short: 2},
 		Tunnel: inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1},
+		NAT:    inspect.NAT{Left: 3, Served: 1},
 		Programs: []inspect.Program{
 			{Name: "bl_connect4", Attach: "CGroupInet4Connect", ProgramID: 34, Tag: "9f2c4b1d0a77e3c1", LinkID: 12, CgroupID: 4067},
 			{Name: "bl_getpeername6", Attach: "CGroupInet6GetPeername", ProgramID: 135, Tag: "0a77e3c19f2c4b1d", LinkID: 13},
@@ -61,6 +62,7 @@ Last sync   2026-03-01T11:59:55Z (5s ago), 1532 since the start, 1 service pendi
 Serving     6 services (13 ports), 23 frontends, 10 backends; 2 services with less than asked for, see beeline_service_invalid_settings
 Flows       room for 131072 connections, by the machine's 16Gi of memory; 20 half-open ones evicted (0.3 a second in the last 60s); 7 ESTABLISHED ONES EVICTED (0.1 a second in the last 60s), the last seen 2026-03-01T11:59:00Z (60s ago): raise --max-flows
 Tunnel      UDP port 6091, to 1 of 4 nodes that have endpoints for it
+Sockets     left alone in 3 network namespaces with rules of nat OUTPUT, whose packets are served; SERVED LIKE OTHERS in 1 network namespace with such rules, whose devices cannot be: the agent's log names them
 
 PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TAG
 bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1

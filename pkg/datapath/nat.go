@@ -1,0 +1,247 @@
+package datapath
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/vishvananda/netlink"
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
+)
+
+// natRest is how many times as long as it worked a search for devices of network namespaces
+// pauses: a tenth of a CPU at most, whatever pods do.
+const natRest = 9
+
+// leavesNAT reports whether sockets are left alone in network namespaces that translate their
+// own connections: only where packets are served.
+func (d *Datapath) leavesNAT() bool {
+	return d.opts.LeaveNAT && !d.opts.HostSocketsOnly && d.servesPackets()
+}
+
+// FollowNAT has packets served, in place of sockets, for each network namespace that the
+// programs see to translate its own connections, until ctx ends.
+func (d *Datapath) FollowNAT(ctx context.Context) {
+	if !d.leavesNAT() {
+		return
+	}
+	seen, err := ringbuf.NewReader(d.maps.BlNatSeen)
+	if err != nil {
+		klog.ErrorS(err, "Sockets in network namespaces with nat rules of their own are served like others")
+		return
+	}
+	defer context.AfterFunc(ctx, func() { seen.Close() })()
+	for {
+		cookies, err := readNAT(seen)
+		if errors.Is(err, ringbuf.ErrClosed) {
+			return
+		}
+		start := time.Now()
+		if err == nil {
+			err = d.serveNAT(ctx, cookies)
+		}
+		if err != nil {
+			klog.ErrorS(err, "Sockets in network namespaces with nat rules of their own are served like others, trying again")
+		}
+		if !pause.For(ctx, max(natRest*time.Since(start), time.Millisecond)) {
+			return
+		}
+	}
+}
+
+// readNAT waits for the cookie of a namespace and returns all that there are.
+func readNAT(seen *ringbuf.Reader) (map[uint64]bool, error) {
+	cookies := make(map[uint64]bool)
+	for len(cookies) == 0 || seen.AvailableBytes() > 0 {
+		record, err := seen.Read()
+		if err != nil {
+			return nil, err
+		}
+		if len(record.RawSample) >= 8 {
+			cookies[binary.NativeEndian.Uint64(record.RawSample)] = true
+		}
+	}
+	return cookies, nil
+}
+
+// serveNAT has the packets of network namespaces served, and then their sockets left alone.
+func (d *Datapath) serveNAT(ctx context.Context, cookies map[uint64]bool) error {
+	if err := d.addNAT(cookies); err != nil {
+		return err
+	}
+	return d.sync(ctx, false, false)
+}
+
+// addNAT finds the devices of network namespaces. One that cannot be found has none, and is looked
+// for again when all devices are.
+func (d *Datapath) addNAT(cookies map[uint64]bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.loadNAT(); err != nil {
+		return err
+	}
+	for cookie := range cookies {
+		if _, known := d.nat[cookie]; known {
+			delete(cookies, cookie)
+		}
+	}
+	if len(cookies) == 0 {
+		return nil
+	}
+	found, err := d.findNAT(cookies)
+	for cookie := range cookies {
+		peers, ok := found[cookie]
+		if !ok && err != nil || len(peers) == 0 && len(d.nat) >= d.deviceMap.MaxNAT()/2 {
+			continue // those without a device leave room to others
+		}
+		d.nat[cookie] = peers
+	}
+	return err
+}
+
+// loadNAT reads the network namespaces that a former agent has written.
+func (d *Datapath) loadNAT() (err error) {
+	if d.nat == nil {
+		d.nat, err = d.deviceMap.NAT()
+	}
+	return err
+}
+
+// findNAT returns the node's side of the devices of network namespaces, by their cookies.
+func (d *Datapath) findNAT(cookies map[uint64]bool) (map[uint64][]int, error) {
+	found := make(map[uint64][]int)
+	err := netns.Each(func() error {
+		cookie, err := NetnsCookie()
+		if err != nil || !cookies[cookie] {
+			return err
+		}
+		peers, err := d.peers()
+		if err != nil {
+			return err
+		}
+		found[cookie] = peers
+		tellNAT(cookie, peers)
+		return nil
+	})
+	return found, err
+}
+
+// peers returns the node's ends of the devices in the calling thread's network namespace.
+func (d *Datapath) peers() ([]int, error) {
+	node, err := d.netns.ID()
+	if err != nil || node < 0 {
+		return nil, err
+	}
+	links, err := rtnl.Links()
+	if err != nil {
+		return nil, err
+	}
+	var peers []int
+	for _, l := range links {
+		a := l.Attrs()
+		if (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID == node && a.ParentIndex != 0 {
+			peers = append(peers, a.ParentIndex)
+		}
+	}
+	slices.Sort(peers)
+	return peers[:min(len(peers), devicemap.MaxNATDevices)], nil
+}
+
+// tellNAT logs what becomes of the sockets in the calling thread's network namespace, which people
+// know by its addresses.
+func tellNAT(cookie uint64, peers []int) {
+	var addrs []string
+	if list, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range list {
+			if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+				addrs = append(addrs, ip.IP.String())
+			}
+		}
+	}
+	if len(peers) > 0 {
+		klog.V(2).InfoS("A network namespace translates its own connections: its packets are served at its devices in place of its sockets",
+			"cookie", cookie, "addresses", addrs, "devices", peers)
+		return
+	}
+	klog.InfoS("A network namespace translates its own connections, but no veth or netkit device leads to it from here: "+
+		"its sockets are served like others, so its rules see endpoints in place of Services", "cookie", cookie, "addresses", addrs)
+}
+
+// planNAT adds the devices of network namespaces whose sockets are left alone to those of pods,
+// and forgets namespaces that are gone.
+func (d *Datapath) planNAT(ds *deviceSync, n *network) error {
+	if err := d.loadNAT(); err != nil {
+		return err
+	}
+	var errs []error
+	for cookie, ifindexes := range d.nat {
+		links := n.at(ifindexes)
+		if !d.leavesNAT() || len(links) == 0 && (len(ifindexes) > 0 || ds.changes.all) {
+			delete(d.nat, cookie)
+			delete(d.natLeft, cookie)
+			errs = append(errs, d.deviceMap.DeleteNAT(cookie))
+			continue
+		}
+		ds.addPods(links)
+	}
+	return errors.Join(errs...)
+}
+
+// addPods adds devices to those that pods are behind, unless clients are.
+func (ds *deviceSync) addPods(links []netlink.Link) {
+	for _, l := range links {
+		if ifindex := l.Attrs().Index; !ds.served()[ifindex] {
+			ds.pods = append(ds.pods, l)
+		}
+	}
+}
+
+// at returns the devices of the indexes, as far as there are such.
+func (n *network) at(ifindexes []int) []netlink.Link {
+	return slices.DeleteFunc(slices.Clone(n.links), func(l netlink.Link) bool { return !slices.Contains(ifindexes, l.Attrs().Index) })
+}
+
+// writeNAT has the sockets left alone whose packets are served at all devices of their network
+// namespace, and no others.
+func (d *Datapath) writeNAT() error {
+	var errs []error
+	for cookie, ifindexes := range d.nat {
+		unserved := func(ifindex int) bool { return d.state[ifindex] == nil || !d.state[ifindex].ok }
+		left := len(ifindexes) > 0 && !slices.ContainsFunc(ifindexes, unserved)
+		if was, known := d.natLeft[cookie]; known && was == left {
+			continue
+		}
+		if !left {
+			ifindexes = nil
+		}
+		err := d.deviceMap.PutNAT(cookie, ifindexes)
+		if err == nil {
+			d.natLeft[cookie] = left
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// natFaults tells of network namespaces whose sockets are served although they translate their
+// own connections.
+func (i *inspection) natFaults() error {
+	if err := i.loadNAT(); err != nil {
+		return err
+	}
+	for cookie, ifindexes := range i.nat {
+		if len(ifindexes) == 0 && i.leavesNAT() {
+			i.add("nat-unserved", "the network namespace of cookie %d translates its own connections, and no device leads to it at which its packets could be served: its rules see endpoints in place of Services", cookie)
+		}
+	}
+	return nil
+}
