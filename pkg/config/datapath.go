@@ -20,7 +20,7 @@ func (s *Settings) setDatapath(beeline *field.Path) field.ErrorList {
 	if err := datapath.CheckDevices(b.PodDevices); err != nil {
 		errs = append(errs, field.Invalid(beeline.Child("podDevices"), b.PodDevices, err.Error()))
 	}
-	if modes := []SocketLB{SocketLBAuto, SocketLBAll, SocketLBHost}; !slices.Contains(modes, b.SocketLB) {
+	if modes := []SocketLB{SocketLBAll, SocketLBAuto, SocketLBHost}; !slices.Contains(modes, b.SocketLB) {
 		errs = append(errs, field.NotSupported(beeline.Child("socketLB"), b.SocketLB, modes))
 	}
 	if mode := datapath.XDPMode(b.XDP); !slices.Contains(datapath.XDPModes, mode) {

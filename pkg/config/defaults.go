@@ -72,7 +72,7 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	fill(&b.ServiceNodePortRange, "30000-32767")
 	fillPointer(&b.DSRPort, defaultDSRPort)
 	fillPointer(&b.DSRClampMSS, true)
-	fill(&b.SocketLB, SocketLBAuto)
+	fill(&b.SocketLB, SocketLBAll)
 	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))
 	fill(&b.AcceptForwarded, AcceptForwardedAuto)

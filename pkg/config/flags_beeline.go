@@ -44,7 +44,7 @@ func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.PodDevices, "pod-devices", "BeelineConfiguration.podDevices",
 		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not get socket-level load balancing: their packets are load-balanced")
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",
-		"which sockets get socket-level load balancing: auto, all but those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar has, whose packets are load-balanced; all; or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
+		"which sockets get socket-level load balancing: all; auto, all but those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar has, whose packets are load-balanced; or host-namespace-only for those of the node's network namespace (then name --pod-devices)")
 	bind(f, f.StringVar, &b.XDP, "xdp", "BeelineConfiguration.xdp",
 		"serve packets that go on to other nodes in the devices' drivers: off, auto where the driver can, native on veth devices too, or generic on devices of any driver, which gains little")
 	bind(f, f.StringVar, &b.TCMode, "tc-mode", "BeelineConfiguration.tcMode",

@@ -73,9 +73,9 @@ type BeelineConfiguration struct {
 	// for pods whose sockets cannot or must not get socket-level load balancing: their
 	// packets are load-balanced there.
 	PodDevices []string `json:"podDevices"`
-	// socketLB says which sockets get socket-level load balancing: auto, the default, for all but
-	// those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar has,
-	// whose packets are load-balanced at their devices; all; or host-namespace-only for those of
+	// socketLB says which sockets get socket-level load balancing: all, the default; auto for all
+	// but those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar
+	// has, whose packets are load-balanced at their devices; or host-namespace-only for those of
 	// the node's own network namespace.
 	SocketLB SocketLB `json:"socketLB"`
 	// xdp is whether packets that go on to other nodes are served in the devices'
@@ -115,8 +115,8 @@ type SocketLB string
 
 // The values of socketLB.
 const (
-	SocketLBAuto SocketLB = "auto"
 	SocketLBAll  SocketLB = "all"
+	SocketLBAuto SocketLB = "auto"
 	SocketLBHost SocketLB = "host-namespace-only"
 )
 

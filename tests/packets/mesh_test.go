@@ -262,7 +262,7 @@ func TestMesh(t *testing.T) {
 			t.Run(m.name+" "+at.place, func(t *testing.T) {
 				t.Parallel()
 				tier.Variant(t, m.name == "plain" || at == local)
-				c, a := serveCluster(t, (*cluster).meshServices, "-v", "2")
+				c, a := serveCluster(t, (*cluster).meshServices, "--socket-lb", "auto", "-v", "2")
 				s := serveSidecar(t, c.podOf(at))
 				c.checkPlain(t, s.pod) // without rules
 				m.rules(t, s.pod)
@@ -437,7 +437,7 @@ func (c *cluster) endMesh(t *testing.T, s *sidecar) {
 // connections, its sockets are served like others, and people are told.
 func TestMeshWithoutDevice(t *testing.T) {
 	t.Parallel()
-	c, a := serveCluster(t, (*cluster).meshServices)
+	c, a := serveCluster(t, (*cluster).meshServices, "--socket-lb", "auto")
 	n := c.nodes[0]
 	pod := n.NewBarePod()
 	pod.Populate()
