@@ -16,7 +16,8 @@ import (
 )
 
 // Dump returns the bytes of every pinned map but those of the names left out, by the map's name, its
-// id in the kernel and the key. What sockets store is not among them.
+// id in the kernel and the key. What sockets store and what is under way to the
+// agent in a ring buffer are not among them.
 func (h *Host) Dump(leftOut ...string) map[string]string {
 	h.t.Helper()
 	pins, err := os.ReadDir(datapath.Dir(h.BPFFS))
@@ -54,7 +55,7 @@ func dumpMap(entries map[string]string, name string, m *ebpf.Map) error {
 	var key, value []byte
 	var perCPU [][]byte
 	switch m.Type() {
-	case ebpf.SkStorage:
+	case ebpf.SkStorage, ebpf.RingBuf:
 		return nil
 	case ebpf.ArrayOfMaps:
 		return dumpChunks(entries, prefix, m)
