@@ -80,7 +80,7 @@ func TestExplainEndpoints(t *testing.T) {
 		t.Errorf("without endpoints: exit code %d, %q\n%s", code, errs, out)
 	}
 	code, out, errs = n.beeline(t, "explain", "10.96.9.2:80")
-	if code != cli.ExitRefused || errs != "" || !contains(out, "1 endpoints are listed, 0 of them ready", "10.77.0.3:8080", "not ready") {
+	if code != cli.ExitRefused || errs != "" || !contains(out, "1 endpoint listed, 0 ready", "10.77.0.3:8080", "not ready") {
 		t.Errorf("with one that is not ready: exit code %d, %q\n%s", code, errs, out)
 	}
 }
