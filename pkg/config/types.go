@@ -36,7 +36,8 @@ type BeelineConfiguration struct {
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
 	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr. When it is not given,
-	// kube-proxy's ipvs.scheduler is used if it is one of these.
+	// kube-proxy's ipvs.scheduler is used if it is one of these. The annotation can ask for lblc
+	// and lblcr only where this is one of them.
 	Algorithm string `json:"algorithm"`
 
 	// allowedAnnotations are the annotations of Services and EndpointSlices that have an effect,

@@ -29,7 +29,7 @@ type Constants struct {
 	// is the default.
 	UDPPeerIdle time.Duration
 	// LocalityIdle is when a server of lblc that got no connection is forgotten,
-	// and one of several servers of lblcr is taken back; 0 is the default.
+	// and one of several servers of lblcr is taken back; 0: no Service has these.
 	LocalityIdle time.Duration
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included;
 	// both 0 is the default.

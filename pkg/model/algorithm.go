@@ -2,6 +2,9 @@ package model
 
 import "fmt"
 
+// AnnotationAlgorithm is the annotation that a Service names its [Algorithm] by.
+const AnnotationAlgorithm = "service.beeline.io/algorithm"
+
 // Algorithm is how the backend of a new connection is chosen.
 type Algorithm uint8
 
@@ -70,6 +73,9 @@ func (a Algorithm) Hashes() bool {
 
 // Weighs reports whether the algorithm wants an endpoint in its set as often as it has weight.
 func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
+
+// Localizes reports whether the algorithm stays with some endpoints until they are overloaded.
+func (a Algorithm) Localizes() bool { return a == Locality || a == LocalityReplicated }
 
 // Counts reports whether the algorithm counts the active connections of each endpoint.
 func (a Algorithm) Counts() bool { return a >= LeastConn && a <= LocalityReplicated }

@@ -91,6 +91,12 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 			Reason:  fmt.Sprintf("%q %s", o.svc.Forwarding, r.opts.ForwardingRefused),
 		})
 	}
+	if r.opts.LocalityRefused != "" && o.svc.Algorithm.Localizes() {
+		faults = append(faults, model.Fault{
+			Setting: model.AnnotationAlgorithm,
+			Reason:  fmt.Sprintf("%q %s", o.svc.Algorithm, r.opts.LocalityRefused),
+		})
+	}
 	for _, s := range o.slices {
 		faults = append(faults, s.Faults...)
 	}
@@ -99,13 +105,22 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 
 // complement returns the Service with the configuration's defaults filled in.
 func (r *Reconciler) complement(svc *model.Service) *model.Service {
-	algorithm, forwarding := cmp.Or(svc.Algorithm, r.opts.Algorithm, model.Random), r.forwarding(svc)
+	algorithm, forwarding := r.algorithm(svc), r.forwarding(svc)
 	if svc.Algorithm == algorithm && svc.Forwarding == forwarding {
 		return svc
 	}
 	with := *svc
 	with.Algorithm, with.Forwarding = algorithm, forwarding
 	return &with
+}
+
+// algorithm returns how the backends of the Service's connections are chosen.
+func (r *Reconciler) algorithm(svc *model.Service) model.Algorithm {
+	algorithm := svc.Algorithm
+	if r.opts.LocalityRefused != "" && algorithm.Localizes() {
+		algorithm = model.DefaultAlgorithm
+	}
+	return cmp.Or(algorithm, r.opts.Algorithm, model.Random)
 }
 
 // forwarding returns how packets of the Service reach backends on other nodes.

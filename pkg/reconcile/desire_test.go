@@ -48,6 +48,33 @@ func TestDefaultAlgorithm(t *testing.T) {
 	}
 }
 
+// TestLocalityRefused: a Service that asks for an algorithm whose code is not loaded has a fault,
+// and the default counts.
+func TestLocalityRefused(t *testing.T) {
+	told := make(chan []model.Fault, 10)
+	l := start(t, newStore(t), asIs, reconcile.Options{
+		Algorithm:       model.LeastConn,
+		LocalityRefused: "cannot be had",
+		Faults:          func(_ model.Name, faults []model.Fault) { told <- faults },
+	})
+	l.Apply(put(service("a", "10.96.0.1", func(s *model.Service) { s.Algorithm = model.Locality }),
+		slice("a-1", "a", "10.1.0.1")))
+	l.Synced()
+	have, err := l.store.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, n := range have.Names {
+		if got := have.Services[id].Algorithm; got != model.LeastConn {
+			t.Errorf("the algorithm of %v is %s, want %s", n.Port, got, model.LeastConn)
+		}
+	}
+	want := model.Fault{Setting: model.AnnotationAlgorithm, Reason: `"lblc" cannot be had`}
+	if got := <-told; len(got) != 1 || got[0] != want {
+		t.Errorf("faults are %v, want %v", got, want)
+	}
+}
+
 // TestFaults: wrong settings of a Service and its slices are told once, and that they
 // are gone.
 func TestFaults(t *testing.T) {

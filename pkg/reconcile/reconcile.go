@@ -36,6 +36,9 @@ type Options struct {
 	NodePortAddresses policy.NodePortAddresses
 	// Algorithm is the default load-balancing algorithm, of Services which name none.
 	Algorithm model.Algorithm
+	// LocalityRefused is the reason why no Service can have an algorithm that localizes; "" when
+	// they can.
+	LocalityRefused string
 	// Forwarding is the default forwarding mode, of Services which name none.
 	Forwarding model.Forwarding
 	// ForwardingRefused is the reason why no Service's packets can go in a tunnel; "" when

@@ -1,6 +1,8 @@
 package setup
 
 import (
+	"time"
+
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
@@ -21,6 +23,7 @@ func Datapath(c *config.Settings, cgroup string) datapath.Options {
 		Sizes:           c.Sizes,
 		Devices:         c.Beeline.Devices,
 		PodDevices:      c.Beeline.PodDevices,
+		LocalityIdle:    localityIdle(c),
 		HostSocketsOnly: c.Beeline.SocketLB == config.SocketLBHost,
 		LeaveNAT:        c.Beeline.SocketLB == config.SocketLBAuto,
 		TC:              datapath.TCMode(c.Beeline.TCMode),
@@ -45,10 +48,28 @@ func Reconcile(c *config.Settings) reconcile.Options {
 		NodePortAddresses: c.NodePorts,
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
+		LocalityRefused:   localityRefused(c),
 		Forwarding:        c.Forwarding,
 		ForwardingRefused: forwardingRefused(c),
 		NoTunnel:          c.TunnelPort == 0,
 	}
+}
+
+// localityRefused returns why no Service can have an algorithm that localizes, or "". Its code is
+// a fifth of what the kernel checks in a program, so it counts only where it is the default.
+func localityRefused(c *config.Settings) string {
+	if !c.Algorithm.Localizes() {
+		return "needs lblc or lblcr as algorithm of the configuration, or as its ipvs.scheduler"
+	}
+	return ""
+}
+
+// localityIdle returns when a server of lblc or lblcr is forgotten, as in IPVS; 0 without them.
+func localityIdle(c *config.Settings) time.Duration {
+	if !c.Algorithm.Localizes() {
+		return 0
+	}
+	return 24 * time.Hour
 }
 
 // forwardingRefused returns why packets cannot go in a tunnel, or "".

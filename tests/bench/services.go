@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -119,7 +120,7 @@ func (l load) update() source.Update {
 // serve loads the datapath with the update and attaches it to the cgroup. It goes
 // on until the process ends.
 func serve(ctx context.Context, box *sandbox, cgroup string, u source.Update) (*datapath.Datapath, error) {
-	return serveWith(ctx, datapath.Options{BPFFS: box.bpffs, Cgroup: cgroup, Sizes: bpfmap.DefaultSizes}, u)
+	return serveWith(ctx, datapath.Options{BPFFS: box.bpffs, Cgroup: cgroup, Sizes: bpfmap.DefaultSizes, LocalityIdle: time.Hour}, u)
 }
 
 // serveWith is serve with other options.

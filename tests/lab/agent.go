@@ -65,7 +65,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	a.changed = sync.NewCond(&a.mu)
 	h.must("prepare the datapath", func() (err error) {
 		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
-			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP, LocalityIdle: opts.LocalityIdle,
+			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP, LocalityIdle: cmp.Or(opts.LocalityIdle, time.Hour),
 		})
 		return err
 	})

@@ -432,8 +432,8 @@ volatile const bool bl_tunnel_clamp;
 /* How long an idle unconnected UDP socket keeps its backend, ns. */
 volatile const __u64 bl_udp_peer_idle = 60ULL * 1000 * 1000 * 1000;
 /* When a server of BL_ALGORITHM_LOCALITY that got no connection is forgotten, and one of several
- * taken back, ns. */
-volatile const __u64 bl_locality_idle = 24ULL * 60 * 60 * 1000 * 1000 * 1000;
+ * taken back, ns; 0: no Service has such an algorithm. */
+volatile const __u64 bl_locality_idle;
 
 static __always_inline void bl_count(enum bl_reason reason)
 {

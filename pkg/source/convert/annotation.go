@@ -14,7 +14,7 @@ import (
 // The annotations that are read. Others are ignored.
 const (
 	// AnnotationAlgorithm, of a Service, is one of [model.Algorithms].
-	AnnotationAlgorithm = "service.beeline.io/algorithm"
+	AnnotationAlgorithm = model.AnnotationAlgorithm
 	// AnnotationRingSize, of a Service, is one of [maglev.Sizes].
 	AnnotationRingSize = "service.beeline.io/maglev-size"
 	// AnnotationZoneWeights, of a Service, is a list such as "zone-a=3,zone-b=1".

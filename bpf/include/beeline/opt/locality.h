@@ -10,6 +10,12 @@
 
 #include <beeline/opt/least_conn.h>
 
+/* Whether connections of a Service with this enum bl_algorithm stay with its servers. */
+static __always_inline bool bl_localizes(__u32 algorithm)
+{
+	return bl_locality_idle && algorithm >= BL_ALGORITHM_LOCALITY;
+}
+
 /* Where a node starts to look in any set: of a large one, it keeps to one part. */
 static __always_inline __u32 bl_locality_place(void)
 {
@@ -147,15 +153,14 @@ static __always_inline bool bl_active_select(__u64 set, __u32 algorithm, enum bl
 	__u64 found, taken;
 
 	for (int try = 0; try < BL_LEAST_TRIES; try++) {
-		found = algorithm >= BL_ALGORITHM_LOCALITY
-				? bl_locality_choose(set, algorithm, hash)
-				: bl_least_find(set, algorithm, hash, hash);
+		found = bl_localizes(algorithm) ? bl_locality_choose(set, algorithm, hash)
+						: bl_least_find(set, algorithm, hash, hash);
 		if (found >> 32 == ~0U)
 			return false;
 		taken = bl_least_take(found, algorithm, kind);
 		if (taken == ~0ULL)
 			continue;
-		if (algorithm >= BL_ALGORITHM_LOCALITY)
+		if (bl_localizes(algorithm))
 			bl_locality_note(set, algorithm, taken);
 		ref->id = taken;
 		ref->generation = taken >> 32;
