@@ -364,7 +364,7 @@ func (x *Explanation) AddCandidates(list []policy.Candidate, err error) {
 		}
 		x.addCandidate(c)
 	}
-	text := fmt.Sprintf("%s listed, %d ready", countOf(len(list), "endpoint"), ready)
+	text := fmt.Sprintf("%s listed, %d ready", Amount(len(list), "endpoint"), ready)
 	if len(list) == 0 {
 		text = "no EndpointSlice lists an endpoint for this port: does the Service's selector match pods that have the port?"
 	}

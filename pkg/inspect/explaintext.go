@@ -160,9 +160,9 @@ func (x *Explanation) endpoints(set tables.Set) {
 	case text.Reason != "":
 		x.say("set", "%s: %s", x.Set, text.Reason)
 	case int(text.Slots) == len(text.Backends):
-		x.say("set", "%s: %s", x.Set, countOf(len(text.Backends), "backend"))
+		x.say("set", "%s: %s", x.Set, Amount(len(text.Backends), "backend"))
 	default:
-		x.say("set", "%s: %s in %s", x.Set, countOf(len(text.Backends), "backend"), countOf(int(text.Slots), "slot"))
+		x.say("set", "%s: %s in %s", x.Set, Amount(len(text.Backends), "backend"), Amount(int(text.Slots), "slot"))
 	}
 }
 
@@ -412,12 +412,4 @@ func (x *Explanation) counted() {
 	if len(list) > 0 {
 		x.say("counters", "%s", strings.Join(list, ", "))
 	}
-}
-
-// countOf returns how many there are of what has a regular plural.
-func countOf(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprint(n, " ", noun)
 }

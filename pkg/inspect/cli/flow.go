@@ -259,9 +259,9 @@ It is no error when no connection is meant.`,
 			}
 			deleted, err := read(c, func(d *inspect.Datapath) (int, error) { return d.DeleteFlows(filter) })
 			if err != nil {
-				return fmt.Errorf("after %s: %w", amount(deleted, "deleted flow"), err)
+				return fmt.Errorf("after %s: %w", inspect.Amount(deleted, "deleted flow"), err)
 			}
-			return c.print(deletion{deleted}, func(bool) string { return "deleted " + amount(deleted, "flow") + "\n" })
+			return c.print(deletion{deleted}, func(bool) string { return "deleted " + inspect.Amount(deleted, "flow") + "\n" })
 		},
 	}
 	filters = c.addFlowFlags(cmd)

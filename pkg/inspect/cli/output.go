@@ -128,11 +128,3 @@ func memory(bytes uint64) string {
 	}
 	return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
 }
-
-// amount returns "1 thing" or "2 things".
-func amount[T ~int | ~uint32 | ~uint64](n T, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
-}

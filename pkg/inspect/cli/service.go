@@ -202,7 +202,7 @@ func serviceText(s inspect.Service, now time.Time, wide bool) string {
 	}
 	if u := s.Unapplied; u != nil {
 		facts.add("Sync", fmt.Sprintf("fails since %s, %s, next in %s: %s", at(u.Since, now),
-			amount(u.Tries, "attempt"), duration.HumanDuration(max(0, u.Next.Sub(now))), u.Error))
+			inspect.Amount(u.Tries, "attempt"), duration.HumanDuration(max(0, u.Next.Sub(now))), u.Error))
 	}
 	out.WriteString(facts.String())
 	for _, p := range s.Ports {
@@ -212,7 +212,7 @@ func serviceText(s inspect.Service, now time.Time, wide bool) string {
 }
 
 func traffic(c inspect.Counts) string {
-	return fmt.Sprintf("%s, %d refused", amount(c.Connections, "connection"), c.Refused)
+	return fmt.Sprintf("%s, %d refused", inspect.Amount(c.Connections, "connection"), c.Refused)
 }
 
 func portText(p inspect.Port, wide bool) string {
@@ -291,9 +291,9 @@ func setText(s inspect.Set) string {
 		return s.Kind + ": " + s.Reason
 	}
 	if s.Slots != uint32(len(s.Backends)) {
-		return amount(len(s.Backends), "backend") + " in " + amount(s.Slots, "slot")
+		return inspect.Amount(len(s.Backends), "backend") + " in " + inspect.Amount(s.Slots, "slot")
 	}
-	return amount(len(s.Backends), "backend")
+	return inspect.Amount(len(s.Backends), "backend")
 }
 
 func backendsOf(p inspect.Port, wide bool) *table {

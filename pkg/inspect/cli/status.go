@@ -54,15 +54,15 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	t.add("Cgroup", a.Cgroup)
 	t.add("Last sync", syncText(a, now))
 	serving := fmt.Sprintf("%s (%s), %s, %s",
-		amount(s.Served.Services, "service"), amount(s.Served.Ports, "port"),
-		amount(s.Served.Frontends, "frontend"), amount(s.Served.Backends, "backend"))
+		inspect.Amount(s.Served.Services, "service"), inspect.Amount(s.Served.Ports, "port"),
+		inspect.Amount(s.Served.Frontends, "frontend"), inspect.Amount(s.Served.Backends, "backend"))
 	if s.Served.Short > 0 {
-		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", amount(s.Served.Short, "service"))
+		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", inspect.Amount(s.Served.Short, "service"))
 	}
 	t.add("Serving", serving)
 	t.add("Flows", flowsText(&s.Flows, now))
 	if s.Tunnel.Nodes > 0 {
-		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, amount(s.Tunnel.Asked, "node")))
+		t.add("Tunnel", fmt.Sprintf("UDP port %d, to %d of %s that have endpoints for it", s.Tunnel.Port, s.Tunnel.Used, inspect.Amount(s.Tunnel.Asked, "node")))
 	}
 	if text := natText(s.NAT); text != "" {
 		t.add("Sockets", text)
@@ -80,16 +80,16 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 func natText(n inspect.NAT) string {
 	var parts []string
 	if n.Left > 0 {
-		parts = append(parts, fmt.Sprintf("left alone in %s with rules of nat OUTPUT, whose packets are served", amount(n.Left, "network namespace")))
+		parts = append(parts, fmt.Sprintf("left alone in %s with rules of nat OUTPUT, whose packets are served", inspect.Amount(n.Left, "network namespace")))
 	}
 	if n.Served > 0 {
-		parts = append(parts, fmt.Sprintf("SERVED LIKE OTHERS in %s with such rules, whose devices cannot be: the agent's log names them", amount(n.Served, "network namespace")))
+		parts = append(parts, fmt.Sprintf("SERVED LIKE OTHERS in %s with such rules, whose devices cannot be: the agent's log names them", inspect.Amount(n.Served, "network namespace")))
 	}
 	return strings.Join(parts, "; ")
 }
 
 func flowsText(f *inspect.Flows, now time.Time) string {
-	text := fmt.Sprintf("room for %s", amount(f.Room, "connection"))
+	text := fmt.Sprintf("room for %s", inspect.Amount(f.Room, "connection"))
 	if f.SizedBy != "" {
 		text += ", by " + f.SizedBy
 	}
@@ -137,7 +137,7 @@ func syncText(a inspect.Agent, now time.Time) string {
 	if a.LastSync.IsZero() {
 		return "never"
 	}
-	return fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, amount(a.Pending, "service"))
+	return fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, inspect.Amount(a.Pending, "service"))
 }
 
 // at returns a time and how long ago it was.

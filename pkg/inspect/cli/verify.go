@@ -37,7 +37,7 @@ found, but something could not be checked.`
 // errFindings says that something is not as it should be. It is told in full already.
 type errFindings int
 
-func (e errFindings) Error() string { return amount(int(e), "finding") }
+func (e errFindings) Error() string { return inspect.Amount(int(e), "finding") }
 
 func (c *command) verifyCommand() *cobra.Command {
 	var (
@@ -137,7 +137,7 @@ func verifyText(r *verify.Report, wide bool) string {
 	if len(r.Findings) == 0 {
 		out.WriteString("Nothing found.\n")
 	} else {
-		fmt.Fprintf(&out, "%s.\n", amount(len(r.Findings), "finding"))
+		fmt.Fprintf(&out, "%s.\n", inspect.Amount(len(r.Findings), "finding"))
 	}
 	for _, kind := range kinds(r.Findings) {
 		fmt.Fprintf(&out, "\n%s: %s\n", kind[0].Part, kind[0].Kind)
