@@ -19,9 +19,7 @@ type Candidate struct {
 func Candidates(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []Candidate {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.join(port, family, list, node)
-	weigh(s.listed, svc.ZoneWeights)
-	eps := s.unique()
+	eps := s.endpoints(svc, port, family, list, node)
 	cluster, local := clusterFilter(eps, node), localFilter(eps)
 	candidates := make([]Candidate, 0, len(eps))
 	for i := range eps {

@@ -42,6 +42,14 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
+// endpoints returns the endpoints that slices list for a Service port, weighed, in the order of
+// their AddrPort. They last until the scratch is used again.
+func (s *scratch) endpoints(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []endpoint {
+	s.join(port, family, list, node)
+	weigh(s.listed, svc.ZoneWeights)
+	return s.unique()
+}
+
 // join lists the endpoints of every slice port that belongs to the Service port,
 // in the order of the slices.
 func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) {

@@ -76,10 +76,7 @@ type Sets struct {
 func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.join(port, family, list, node)
-	weigh(s.listed, svc.ZoneWeights)
-	eps := s.unique()
-
+	eps := s.endpoints(svc, port, family, list, node)
 	cluster, local := clusterFilter(eps, node), localFilter(eps)
 	var sets Sets
 	sets.Backends = make([]Backend, 0, len(eps))
