@@ -129,7 +129,7 @@ func (d *Datapath) findNAT(cookies map[uint64]bool) (map[uint64][]int, error) {
 			return err
 		}
 		found[cookie] = peers
-		tellNAT(cookie, peers)
+		logNAT(cookie, peers)
 		return nil
 	})
 	return found, err
@@ -156,9 +156,9 @@ func (d *Datapath) peers() ([]int, error) {
 	return peers[:min(len(peers), devicemap.MaxNATDevices)], nil
 }
 
-// tellNAT logs what becomes of the sockets in the calling thread's network namespace, which people
+// logNAT logs what becomes of the sockets in the calling thread's network namespace, which people
 // know by its addresses.
-func tellNAT(cookie uint64, peers []int) {
+func logNAT(cookie uint64, peers []int) {
 	var addrs []string
 	if list, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range list {

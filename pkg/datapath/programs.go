@@ -56,6 +56,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 		bpf.SockVarBlHostNetns:       c.HostNetns,
 		bpf.SockVarBlHostSocketsOnly: c.HostSocketsOnly,
 		bpf.SockVarBlLeaveNat:        c.LeaveNAT,
+		bpf.SockVarBlLocalityIdle:    uint64(c.LocalityIdle),
 		bpf.SockVarBlSeed:            c.Seed,
 		bpf.SockVarBlTunnelPort:      c.TunnelPort,
 		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
@@ -70,9 +71,6 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	}
 	if c.UDPPeerIdle != 0 {
 		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
-	}
-	if c.LocalityIdle != 0 {
-		values[bpf.SockVarBlLocalityIdle] = uint64(c.LocalityIdle)
 	}
 	if c.SNATPortMax != 0 {
 		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -62,14 +64,8 @@ func (q *Question) query() bpf.SockBlExplainQuery {
 
 // Socket answers for a socket in the calling thread's network namespace, whose cookie is given.
 func (p *Programs) Socket(q Question, netns uint64) (*Answer, error) {
-	if p.socket == nil {
-		constants, err := datapath.SocketConstants(p.bpffs)
-		if err != nil {
-			return nil, err
-		}
-		if p.socket, err = load(p.maps, bpf.ExplainSocketProgBlExplainSocket, bpf.LoadExplainSocket, constants); err != nil {
-			return nil, err
-		}
+	if err := p.load(&p.socket, bpf.ExplainSocketProgBlExplainSocket, bpf.LoadExplainSocket, datapath.SocketConstants); err != nil {
+		return nil, err
 	}
 	query := q.query()
 	query.Netns = netns
@@ -79,18 +75,25 @@ func (p *Programs) Socket(q Question, netns uint64) (*Answer, error) {
 // Packet answers for a packet that comes in by a device of the calling thread's network namespace,
 // which faces clients or other nodes, or with pod is the host's side of a pod's device.
 func (p *Programs) Packet(q Question, ifindex int, pod bool) (*Answer, error) {
-	if p.packet == nil {
-		constants, err := datapath.DeviceConstants(p.bpffs)
-		if err != nil {
-			return nil, err
-		}
-		if p.packet, err = load(p.maps, bpf.ExplainPacketProgBlExplainPacket, bpf.LoadExplainPacket, constants); err != nil {
-			return nil, err
-		}
+	if err := p.load(&p.packet, bpf.ExplainPacketProgBlExplainPacket, bpf.LoadExplainPacket, datapath.DeviceConstants); err != nil {
+		return nil, err
 	}
 	query := q.query()
 	if pod {
 		query.Hook = uint8(bpf.SockBlHookBL_HOOK_POD_INGRESS)
 	}
 	return p.packet.ask(&query, ifindex)
+}
+
+// load loads a program that answers, unless it is, with the constants of those that serve.
+func (p *Programs) load(o **object, name string, read func() (*ebpf.CollectionSpec, error), constants func(bpffs string) (map[string][]byte, error)) error {
+	if *o != nil {
+		return nil
+	}
+	values, err := constants(p.bpffs)
+	if err != nil {
+		return err
+	}
+	*o, err = load(p.maps, name, read, values)
+	return err
 }
