@@ -46,12 +46,18 @@ type machine struct {
 	// servers are all of the world, each of which answers attempts straight to it.
 	servers []netip.AddrPort
 	port    atomic.Uint32
+	// ephemeral is set where all ports are of net.ipv4.ip_local_port_range.
+	ephemeral bool
 }
 
-// nextPort returns the next source port. None comes again before 50,000 others have: what a
-// proxy remembers of a connection is not met by another one. NodePorts and those of servers are
-// left out.
+// nextPort returns the next source port. None comes again before all others have, some 28,000 or
+// more: what a proxy remembers of a connection is not met by another one. NodePorts and those of
+// servers are left out. The node's are of its ephemeral port range, as the kernel would give: what
+// becomes of others is in docs/design/source-ports.md, Ports of the host and of netfilter.
 func (m *machine) nextPort() int {
+	if m.ephemeral {
+		return 32768 + int(m.port.Add(1)%28232)
+	}
 	for {
 		p := 10000 + int(m.port.Add(1)%55000)
 		if p < 30000 || p > 32767 {

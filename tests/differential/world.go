@@ -94,7 +94,7 @@ func newWorld(t tester, name string) *world {
 		w.host.AddAddr("balancer", netip.PrefixFrom(balancerIP(localBalancer)[f], bits).String())
 	}
 	for i, name := range []string{fromOutside, fromOther, fromNode, fromPod0, fromPod1} {
-		w.at[name] = &machine{Namespace: all[i]}
+		w.at[name] = &machine{Namespace: all[i], ephemeral: name == fromNode}
 	}
 	w.serve(pods[0], pods[1], w.host.Namespace, other, other, other, other)
 	w.serveAPI()
@@ -140,10 +140,11 @@ func (w *world) serve(at ...*lab.Namespace) {
 	for i, p := range places {
 		for _, addr := range p.addrs {
 			for _, port := range targetPorts {
-				serve(w.t, at[i], netip.AddrPortFrom(addr, port))
-			}
-			for _, m := range w.at {
-				m.servers = append(m.servers, netip.AddrPortFrom(addr, targetPorts[0]))
+				server := netip.AddrPortFrom(addr, port)
+				serve(w.t, at[i], server)
+				for _, m := range w.at {
+					m.servers = append(m.servers, server)
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -172,6 +173,60 @@ func TestNodeKnowsTheBackendToo(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestHostTakesThePortOfAUDPFlow: a process of the node connects a UDP socket to an endpoint from the
+// source port of a UDP flow with SNAT that goes on. The process gets its own answers, and the
+// client's next datagram another port.
+func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "off")
+			c := newClusterFor(t, mode)
+			c.serve(t, c.service(1, "far", "", []endpoint{remote}), "--xdp", mode)
+			port := uint16(25000)
+			for _, network := range networks[2:] {
+				for _, to := range []netip.AddrPort{
+					netip.AddrPortFrom(c.addrsOf(remote).of(network), backendPort), netip.AddrPortFrom(clusterIP(1).of(network), 80),
+				} {
+					port++
+					own := netip.AddrPortFrom(nodeAddrs(1).of(network), port)
+					client, hello := connectFrom(t, c.client, network, port, nodePort(network, 1))
+					if hello.client != own {
+						t.Fatalf("%s: the endpoint sees %s, want %s, so this test proves nothing", network, hello.client, own)
+					}
+					process := boundSocket(t, c.nodes[0].Namespace, network, port)
+					if err := process.Connect(to); err != nil {
+						t.Fatalf("%s to %s: %v", network, to, err)
+					}
+					// Who owns the port is looked up once a second; the client may get an answer before.
+					answered := func(s *lab.Socket, payload string) func() bool {
+						return func() bool {
+							answer, err := s.AskWithin(payload, 200*time.Millisecond)
+							for err == nil && !strings.HasSuffix(answer, " "+payload) {
+								answer, _, err = s.Receive()
+							}
+							if err != nil {
+								return false
+							}
+							hello, err := parseGreeting(strings.TrimSuffix(answer, " "+payload))
+							if err != nil || (hello.client == own) != (s == process) {
+								t.Errorf("%s: the endpoint sees the %s as %s, the process is %s: %v", network, payload, hello.client, own, err)
+							}
+							return true
+						}
+					}
+					lab.Eventually(t, fmt.Sprintf("%s: the process gets answers from %s", network, to), answered(process, "process"))
+					lab.Eventually(t, network+": the client gets answers", answered(client, "client"))
+					if err := goesOn(process, network); err != nil {
+						t.Errorf("%s, the process: %v", network, err)
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -551,8 +551,8 @@ static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
 
 /*
  * Update the forward entry from a reply: once a second, and whenever the connection changes
- * its state. False when the packet is none of the flow: that is over, and the host has taken
- * its source port since.
+ * its state. False when the packet is none of the flow: that is over, or one of UDP, and the host
+ * has taken its source port since.
  */
 __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet *packet,
 			     struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
@@ -569,7 +569,9 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 	bl_flow_forward_key(&packet->key, reply, &key);
 	flow = bl_flow_find(&key);
 	owns = bl_flow_owns_forward(&packet->key, flow);
-	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED) {
+	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED &&
+	    !(snat && packet->key.proto == IPPROTO_UDP &&
+	      bl_port_connected(context, &packet->key, packet->ipv4))) {
 		flow->forward.used = now;
 		bl_flow_track(&flow->forward, packet, &key.src, false);
 		return true;

@@ -65,6 +65,26 @@ static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl
 	return bl_port_owned(context, key, ipv4);
 }
 
+/*
+ * Whether a UDP socket of this host is connected to the sender of packets like @key, a reply's.
+ * One that is only bound to the port says nothing: those of a flow may be no answers to it.
+ */
+static __noinline bool bl_port_connected(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+					 bool ipv4)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	bool connected;
+	__u32 size = bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
+
+	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	connected = sk->dst_port == key->src_port;
+	bpf_sk_release(sk);
+	return connected;
+}
+
 static __always_inline const struct bl_source_port_entry *bl_source_port_lookup(void)
 {
 	__u32 zero = 0;
