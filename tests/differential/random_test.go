@@ -16,7 +16,7 @@ import (
 var (
 	seed     = flag.Uint64("seed", 1, "of the random clusters")
 	first    = flag.Uint64("first", 0, "the number of the first random cluster")
-	clusters = flag.Uint64("clusters", 240, "how many random clusters are compared, of all settings together")
+	clusters = flag.Uint64("clusters", 120, "how many random clusters are compared, of all settings together")
 )
 
 // probesOfCluster is how many probes of its matrix are made in each cluster.
