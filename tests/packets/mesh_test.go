@@ -468,9 +468,9 @@ func TestMeshWithoutDevice(t *testing.T) {
 		t.Errorf("the network namespace is known by %v", list)
 	}
 	const text = "no veth or netkit device leads to it"
-	if !strings.Contains(a.Output(), text) || !strings.Contains(a.Output(), "10.3.0.2") {
-		t.Errorf("the agent's log does not say %q with the pod's address", text)
-	}
+	lab.Eventually(t, fmt.Sprintf("the agent's log says %q with the pod's address", text), func() bool {
+		return strings.Contains(a.Output(), text) && strings.Contains(a.Output(), "10.3.0.2")
+	})
 	var problems []datapath.Problem
 	err := n.Run(func() (err error) {
 		problems, err = datapath.Problems(n.BPFFS, pinnedMaps(t, n), datapath.Options{
