@@ -139,9 +139,8 @@ func TestUnknownField(t *testing.T) {
 		"apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\nbpffs: "+h.BPFFS+"\n")
 	s.Start("--config", config)
 	mustReach(t, h, "tcp4", webTCP)
-	if want := config + ": document 1: line 4: newInTheNextVersion: unknown field"; !strings.Contains(s.Output(), want) {
-		t.Errorf("the log lacks %q:\n%s", want, s.Output())
-	}
+	want := config + ": document 1: line 4: newInTheNextVersion: unknown field"
+	lab.Eventually(t, "the log has "+want, func() bool { return strings.Contains(s.Output(), want) })
 	page, err := get(h, "http://127.0.0.1:10249/metrics")
 	if err != nil || !strings.Contains(page, "\nbeeline_config_unknown_fields 1\n") {
 		t.Errorf("the field is not counted: %v", err)

@@ -55,9 +55,9 @@ func TestOddDevice(t *testing.T) {
 	lab.Eventually(t, "the device is served", func() bool {
 		return metric(`beeline_devices{role="clients",state="served"} 1`) && len(deviceFaults(t, h)) == 0
 	})
-	if !strings.Contains(s.Output(), "Device is served now") {
-		t.Error("the log does not tell that the device is served")
-	}
+	lab.Eventually(t, "the log tells that the device is served", func() bool {
+		return strings.Contains(s.Output(), "Device is served now")
+	})
 	s.Signal(unix.SIGTERM)
 	if err := s.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
