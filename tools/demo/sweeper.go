@@ -21,7 +21,7 @@ import (
 const roleSweeper = "sweep"
 
 // sweepTimeout is how long processes and namespaces may take to vanish.
-const sweepTimeout = 10 * time.Second
+const sweepTimeout = time.Minute
 
 // sweeper removes the stage when this process ends or says so. It is a process of
 // its own, so that it does that also when this one is killed.
@@ -95,14 +95,19 @@ func sweep(screen *screen, s *stage) error {
 }
 
 // killAll ends the processes of a cgroup, waits until they are gone and returns
-// how many there were.
+// how many there were. A process that is ending is in cgroup.procs no more while it still has
+// its files, and their locks; cgroup.events counts it.
 func killAll(cgroup string) (int, error) {
 	count := 0
 	for deadline := time.Now().Add(sweepTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		pids, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
-		if errors.Is(err, os.ErrNotExist) || err == nil && len(pids) == 0 {
+		events, err := os.ReadFile(filepath.Join(cgroup, "cgroup.events"))
+		if errors.Is(err, os.ErrNotExist) || err == nil && strings.Contains(string(events), "populated 0\n") {
 			return count, nil
 		}
+		if err != nil {
+			return count, err
+		}
+		pids, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
 		if err != nil {
 			return count, err
 		}
