@@ -19,7 +19,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestRecentlyEvicted: what an agent has told is not taken for what the next one tells.
+// TestRecentlyEvicted: figures of a former agent are not shown as those of the next one.
 func TestRecentlyEvicted(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	begin := time.Unix(1000, 0)
