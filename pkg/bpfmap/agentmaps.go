@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AgentMaps are those that agents write and people read; the programs do not know them.
+// AgentMaps are those that agents write and the command beeline reads; the programs do not know them.
 type AgentMaps struct {
 	DeviceFault *ebpf.Map `ebpf:"bl_device_fault"`
 	Status      *ebpf.Map `ebpf:"bl_status"`

@@ -150,7 +150,7 @@ type Map struct {
 	MemoryBytes uint64 `json:"memoryBytes"` // kernel memory
 }
 
-// Counter counts connections or packets by what became of them and why.
+// Counter counts connections or packets by outcome and reason.
 type Counter struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
