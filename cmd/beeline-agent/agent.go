@@ -214,7 +214,7 @@ func (a *agent) attach(ctx context.Context) error {
 func (a *agent) synced(s reconcile.Sync) {
 	status := statusmap.New(a.datapath.Maps())
 	status.SetSynced(s.Start.Add(s.Duration), s.Pending)
-	if err := status.SetShort(s.Short); err != nil {
+	if err := status.SetLimited(s.Limited); err != nil {
 		klog.ErrorS(err, "Status does not show how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)

@@ -85,8 +85,8 @@ type Served struct {
 	Ports     int `json:"ports"` // each family counted
 	Frontends int `json:"frontends"`
 	Backends  int `json:"backends"`
-	// Short counts the Services that get less than they ask for, so that others have room.
-	Short int `json:"short"`
+	// Limited counts the Services that get less than they ask for, so that others have room.
+	Limited int `json:"limited"`
 }
 
 // Program is an attached program.
@@ -188,7 +188,7 @@ func (d *Datapath) Status() (*Status, error) {
 		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
-	if s.Served.Short, err = statusmap.New(d.maps).Short(); err != nil {
+	if s.Served.Limited, err = statusmap.New(d.maps).Limited(); err != nil {
 		return nil, err
 	}
 	fills, err := statusmap.New(d.maps).Fill(snapshot)

@@ -10,7 +10,7 @@ import (
 // The entries of bl_status. Each has a writer of its own.
 const (
 	statusEvicted uint32 = iota
-	statusShort
+	statusLimited
 )
 
 // evictedEntry is the value of statusEvicted.
@@ -19,8 +19,8 @@ type evictedEntry struct {
 	Established, HalfOpen uint64
 }
 
-// shortEntry is the value of statusShort.
-type shortEntry struct {
+// limitedEntry is the value of statusLimited.
+type limitedEntry struct {
 	Services uint64
 	Pad      [3]uint64
 }
@@ -54,15 +54,15 @@ func (t Table) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	return v, nil
 }
 
-// SetShort notes how many Services get less than they ask for.
-func (t Table) SetShort(services int) error {
-	return t.setStatus(statusShort, &shortEntry{Services: uint64(services)})
+// SetLimited notes how many Services get less than they ask for.
+func (t Table) SetLimited(services int) error {
+	return t.setStatus(statusLimited, &limitedEntry{Services: uint64(services)})
 }
 
-// Short returns what SetShort has noted last.
-func (t Table) Short() (services int, err error) {
-	var e shortEntry
-	if err := t.maps.Status.Lookup(statusShort, &e); err != nil {
+// Limited returns what SetLimited has noted last.
+func (t Table) Limited() (services int, err error) {
+	var e limitedEntry
+	if err := t.maps.Status.Lookup(statusLimited, &e); err != nil {
 		return 0, fmt.Errorf("%s: %w", t.maps.Status, err)
 	}
 	return int(e.Services), nil
