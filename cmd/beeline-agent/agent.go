@@ -133,7 +133,7 @@ func (a *agent) connect() (err error) {
 	})
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
-		ToldBefore: a.sameVersion,
+		Reported: a.sameVersion,
 	})
 	if err := a.connectReconciler(); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (a *agent) connectReconciler() error {
 	entries := tables.Restore(services, have)
 	entries.SetBounds(c.Bounds)
 	o := setup.Reconcile(c)
-	o.Faults = reportFaults(metrics.NewFaults(a.registry), a.record, a.toldBefore)
+	o.Faults = reportFaults(metrics.NewFaults(a.registry), a.record, a.reported)
 	o.Failed = a.failed
 	o.Complete = a.attach
 	o.Waiting = statusmap.New(maps).SetWaiting
@@ -214,7 +214,7 @@ func (a *agent) attach(ctx context.Context) error {
 func (a *agent) synced(s reconcile.Sync) {
 	status := statusmap.New(a.datapath.Maps())
 	status.SetSynced(s.Start.Add(s.Duration), s.Pending)
-	if err := status.SetShort(s.Short); err != nil {
+	if err := status.SetLimited(s.Limited); err != nil {
 		klog.ErrorS(err, "Status does not show how many Services get less than they ask for")
 	}
 	a.healthy.Synced(s.Stuck)
@@ -244,8 +244,8 @@ func (a *agent) serves(service uint32, endpoint netip.AddrPort) bool {
 	return ok && a.reconciler.Serves(name.ServicePortName(), endpoint)
 }
 
-// toldBefore reports whether a former agent has told of what is found wrong now.
-func (a *agent) toldBefore() bool {
+// reported says whether a former agent has made events about what is found wrong now.
+func (a *agent) reported() bool {
 	select {
 	case <-a.attached:
 		return false

@@ -25,8 +25,8 @@ in. With --manifests, they come from the YAML and JSON files in a folder, and th
 agent needs no cluster.
 
 Settings come from flags and from the files of --config, which hold kube-proxy's
-KubeProxyConfiguration, a BeelineConfiguration or both. A flag that is given wins
-over the files.
+KubeProxyConfiguration, a BeelineConfiguration or both. A flag that is given
+takes precedence over the files.
 
 When the agent ends, its programs and maps stay and go on serving; started again it
 takes over without a connection lost. --cleanup removes everything, --drain hands

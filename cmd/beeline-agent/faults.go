@@ -9,12 +9,12 @@ import (
 // reportFaults returns what logs and counts the settings of Services that are wrong, and
 // makes an event on the Service of each.
 //
-// known reports whether a former agent of this version has told of what is found now. So a
+// reported says whether a former agent of this version has made events about what is found now. So a
 // restart makes no events.
-func reportFaults(faults *metrics.Faults, record event.Recorder, known func() bool) func(model.Name, []model.Fault) {
+func reportFaults(faults *metrics.Faults, record event.Recorder, reported func() bool) func(model.Name, []model.Fault) {
 	return func(service model.Name, list []model.Fault) {
 		faults.Observe(service, list)
-		if known() {
+		if reported() {
 			return
 		}
 		for _, f := range list {

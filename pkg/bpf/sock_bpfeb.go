@@ -474,36 +474,36 @@ type SockBlPeersEntry struct {
 type SockBlReason uint32
 
 const (
-	SockBlReasonBL_REASON_NO_ENDPOINT         SockBlReason = 0
-	SockBlReasonBL_REASON_NO_LOCAL_ENDPOINT   SockBlReason = 1
-	SockBlReasonBL_REASON_SOURCE_RANGE        SockBlReason = 2
-	SockBlReasonBL_REASON_UNDECLARED_PORT     SockBlReason = 3
-	SockBlReasonBL_REASON_UNALLOCATED_ADDRESS SockBlReason = 4
-	SockBlReasonBL_REASON_BROKEN_TABLE        SockBlReason = 5
-	SockBlReasonBL_REASON_SOCK_NOT_STORED     SockBlReason = 6
-	SockBlReasonBL_REASON_UDP_PEER_NOT_STORED SockBlReason = 7
-	SockBlReasonBL_REASON_AFFINITY_NOT_STORED SockBlReason = 8
-	SockBlReasonBL_REASON_NO_SOURCE_PORT      SockBlReason = 9
-	SockBlReasonBL_REASON_FLOW_NOT_STORED     SockBlReason = 10
-	SockBlReasonBL_REASON_XDP_SENT            SockBlReason = 11
-	SockBlReasonBL_REASON_FRAGMENT_NOT_KEPT   SockBlReason = 12
-	SockBlReasonBL_REASON_PACKET_TRANSLATED   SockBlReason = 13
-	SockBlReasonBL_REASON_PACKET_PASSED       SockBlReason = 14
-	SockBlReasonBL_REASON_TUNNEL_SENT         SockBlReason = 15
-	SockBlReasonBL_REASON_TUNNEL_TAKEN        SockBlReason = 16
-	SockBlReasonBL_REASON_TUNNEL_STRANGER     SockBlReason = 17
-	SockBlReasonBL_REASON_TUNNEL_MALFORMED    SockBlReason = 18
-	SockBlReasonBL_REASON_TUNNEL_NO_BACKEND   SockBlReason = 19
-	SockBlReasonBL_REASON_FLOW_OVERFLOW       SockBlReason = 20
-	SockBlReasonBL_REASON_NO_SOURCE_ADDRESS   SockBlReason = 21
-	SockBlReasonBL_REASON_FLOW_ENTRY_ADDED    SockBlReason = 22
-	SockBlReasonBL_REASON_FLOW_ENTRY_REMOVED  SockBlReason = 23
-	SockBlReasonBL_REASON_TUNNEL_NO_SERVICE   SockBlReason = 24
-	SockBlReasonBL_REASON_TUNNEL_NO_FLOW      SockBlReason = 25
-	SockBlReasonBL_REASON_TUNNEL_WRONG_SECRET SockBlReason = 26
-	SockBlReasonBL_REASON_TUNNEL_SPOOFED      SockBlReason = 27
-	SockBlReasonBL_REASON_SOURCE_SHARE        SockBlReason = 28
-	SockBlReasonBL_REASON_COUNT               SockBlReason = 29
+	SockBlReasonBL_REASON_NO_ENDPOINT           SockBlReason = 0
+	SockBlReasonBL_REASON_NO_LOCAL_ENDPOINT     SockBlReason = 1
+	SockBlReasonBL_REASON_SOURCE_RANGE          SockBlReason = 2
+	SockBlReasonBL_REASON_UNDECLARED_PORT       SockBlReason = 3
+	SockBlReasonBL_REASON_UNALLOCATED_ADDRESS   SockBlReason = 4
+	SockBlReasonBL_REASON_BROKEN_TABLE          SockBlReason = 5
+	SockBlReasonBL_REASON_SOCK_NOT_STORED       SockBlReason = 6
+	SockBlReasonBL_REASON_UDP_PEER_NOT_STORED   SockBlReason = 7
+	SockBlReasonBL_REASON_AFFINITY_NOT_STORED   SockBlReason = 8
+	SockBlReasonBL_REASON_NO_SOURCE_PORT        SockBlReason = 9
+	SockBlReasonBL_REASON_FLOW_NOT_STORED       SockBlReason = 10
+	SockBlReasonBL_REASON_XDP_SENT              SockBlReason = 11
+	SockBlReasonBL_REASON_FRAGMENT_NOT_KEPT     SockBlReason = 12
+	SockBlReasonBL_REASON_PACKET_TRANSLATED     SockBlReason = 13
+	SockBlReasonBL_REASON_PACKET_PASSED         SockBlReason = 14
+	SockBlReasonBL_REASON_TUNNEL_SENT           SockBlReason = 15
+	SockBlReasonBL_REASON_TUNNEL_RECEIVED       SockBlReason = 16
+	SockBlReasonBL_REASON_TUNNEL_UNKNOWN_SENDER SockBlReason = 17
+	SockBlReasonBL_REASON_TUNNEL_MALFORMED      SockBlReason = 18
+	SockBlReasonBL_REASON_TUNNEL_NO_BACKEND     SockBlReason = 19
+	SockBlReasonBL_REASON_FLOW_OVERFLOW         SockBlReason = 20
+	SockBlReasonBL_REASON_NO_SOURCE_ADDRESS     SockBlReason = 21
+	SockBlReasonBL_REASON_FLOW_ENTRY_ADDED      SockBlReason = 22
+	SockBlReasonBL_REASON_FLOW_ENTRY_REMOVED    SockBlReason = 23
+	SockBlReasonBL_REASON_TUNNEL_NO_SERVICE     SockBlReason = 24
+	SockBlReasonBL_REASON_TUNNEL_NO_FLOW        SockBlReason = 25
+	SockBlReasonBL_REASON_TUNNEL_WRONG_SECRET   SockBlReason = 26
+	SockBlReasonBL_REASON_TUNNEL_SPOOFED        SockBlReason = 27
+	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
+	SockBlReasonBL_REASON_COUNT                 SockBlReason = 29
 )
 
 type SockBlSchema uint32

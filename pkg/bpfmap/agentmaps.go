@@ -5,10 +5,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AgentMaps are those that agents write and people read; the programs do not know them.
+// AgentMaps are those that agents write and the command beeline reads; the programs do not know them.
 type AgentMaps struct {
 	DeviceFault *ebpf.Map `ebpf:"bl_device_fault"`
-	Told        *ebpf.Map `ebpf:"bl_told"`
+	Status      *ebpf.Map `ebpf:"bl_status"`
 	Config      *ebpf.Map `ebpf:"bl_config"`
 }
 
@@ -26,7 +26,7 @@ type ConfigEntry struct {
 // agentSpecs are the definitions of [AgentMaps], by name.
 var agentSpecs = map[string]*ebpf.MapSpec{
 	"bl_device_fault": {Name: "bl_device_fault", Type: ebpf.Hash, MaxEntries: 256, KeySize: 4, ValueSize: 256},
-	"bl_told":         {Name: "bl_told", Type: ebpf.Array, MaxEntries: 2, KeySize: 4, ValueSize: 32},
+	"bl_status":       {Name: "bl_status", Type: ebpf.Array, MaxEntries: 2, KeySize: 4, ValueSize: 32},
 	"bl_config": {
 		Name: "bl_config", Type: ebpf.Array, MaxEntries: 1, KeySize: 4, ValueSize: 65536, Flags: unix.BPF_F_MMAPABLE,
 	},

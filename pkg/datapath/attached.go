@@ -19,14 +19,14 @@ import (
 // takes two system calls for each direction of a device.
 const attachedPeriod = 2 * time.Second
 
-// FollowPrograms attaches again what somebody has detached, until ctx ends: the kernel tells of no
-// such change. mended is told how many programs or entries of devices that were.
+// FollowPrograms attaches again what somebody has detached, until ctx ends: the kernel reports no
+// such change. mended gets how many programs or entries of devices that were.
 func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
-	told := ""
+	logged := ""
 	for pause.For(ctx, attachedPeriod) {
 		found, err := d.mendPrograms(ctx)
-		if text := fmt.Sprint(err); text != told {
-			if told = text; err != nil {
+		if text := fmt.Sprint(err); text != logged {
+			if logged = text; err != nil {
 				klog.ErrorS(err, "Programs that were detached are not all attached again, trying again", "in", attachedPeriod)
 			}
 		}

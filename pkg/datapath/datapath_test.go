@@ -309,6 +309,31 @@ func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
 	}
 }
 
+// TestMapOfAnotherVersion: a pinned map that this version does not know stays for the one that
+// does, and the clean-up takes it.
+func TestMapOfAnotherVersion(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	opts := place(t)
+	attach(t, opts)
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	path := filepath.Join(datapath.Dir(opts.BPFFS), "bl_of_another")
+	if err := m.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+	attach(t, opts)
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("after the next agent has attached: %v", err)
+	}
+	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
+	if err != nil || !slices.Contains(removed, path) {
+		t.Errorf("removed %q, %v, and not %s", removed, err, path)
+	}
+}
+
 func TestErrorsSayHowToMendThem(t *testing.T) {
 	opts := place(t)
 	for _, tc := range []struct {

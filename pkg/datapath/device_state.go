@@ -39,8 +39,8 @@ type deviceState struct {
 	key  devicemap.Device // what it was attached as, see clientKey
 	ok   bool             // the programs run
 	// fault is the last one, until a sync has ended without.
-	fault devicemap.Fault
-	told  bool
+	fault  devicemap.Fault
+	logged bool
 }
 
 // deviceSync is one pass over the devices.
@@ -112,7 +112,7 @@ func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, k
 	}
 	done := &deviceState{role: role, key: key, ok: true}
 	if s != nil {
-		done.fault, done.told = s.fault, s.told
+		done.fault, done.logged = s.fault, s.logged
 	}
 	d.state[ifindex] = done
 }
@@ -126,7 +126,7 @@ func (d *Datapath) failed(ifindex int, name string, role role, err error) {
 		d.state[ifindex] = s
 	}
 	if s.fault.Error != err.Error() {
-		s.fault.Error, s.told = err.Error(), false
+		s.fault.Error, s.logged = err.Error(), false
 	}
 	s.ok = false
 	s.fault.Next = now.Add(min(firstRetry<<min(s.fault.Tries, 10), lastRetry))
@@ -157,13 +157,13 @@ func (d *Datapath) logFaults(whole error) error {
 	var errs []error
 	var faults []devicemap.Fault
 	count := make(map[DeviceCount]int)
-	untold := 0
+	fresh := 0
 	for _, s := range d.state {
 		count[DeviceCount{string(s.role), s.ok}]++
 		f := &s.fault
 		if s.ok && f.Tries > 0 {
 			klog.InfoS("Device is served now", "device", f.Name, "for", f.Role, "after", time.Since(f.Since).Round(time.Second))
-			*f, s.told = devicemap.Fault{}, false
+			*f, s.logged = devicemap.Fault{}, false
 		}
 		if s.ok {
 			continue
@@ -172,16 +172,16 @@ func (d *Datapath) logFaults(whole error) error {
 		if f.Ifindex != 0 {
 			errs = append(errs, fmt.Errorf("device %s (for %s): %s", f.Name, f.Role, f.Error))
 		}
-		if s.told {
+		if s.logged {
 			continue
 		}
-		s.told = true
-		if untold++; untold <= logLines {
+		s.logged = true
+		if fresh++; fresh <= logLines {
 			klog.ErrorS(errors.New(f.Error), "Device is not served, trying again", "device", f.Name, "for", f.Role, "in", time.Until(f.Next).Round(time.Second))
 		}
 	}
-	if untold > logLines {
-		klog.InfoS("More devices are not served", "devices", untold-logLines)
+	if fresh > logLines {
+		klog.InfoS("More devices are not served", "devices", fresh-logLines)
 	}
 	delete(count, DeviceCount{string(forNothing), true})
 	d.counts.Store(&count)

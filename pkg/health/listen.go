@@ -56,16 +56,16 @@ func (l *Listener) Run(ctx context.Context) error {
 	if l.Address == "" {
 		return nil
 	}
-	told := ""
+	reported := ""
 	for {
 		err := l.serve(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err.Error() != told {
-			told = err.Error()
+		if err.Error() != reported {
+			reported = err.Error()
 			klog.ErrorS(err, "HTTP server failed", "server", l.Name, "again", !l.HardFail)
-			l.Record(event.Event{Type: event.Warning, Reason: l.Reason, Action: "Listen", Note: told})
+			l.Record(event.Event{Type: event.Warning, Reason: l.Reason, Action: "Listen", Note: reported})
 		}
 		if l.HardFail {
 			time.Sleep(eventTime)

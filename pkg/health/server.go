@@ -19,7 +19,7 @@ type server struct {
 	port      uint16
 	http      *http.Server
 	listeners map[netip.Addr]net.Listener
-	told      map[netip.Addr]string // the last failure by address
+	failures  map[netip.Addr]string // the last one by address
 }
 
 func (s *Services) newServer(name checkName, port uint16) *server {
@@ -29,7 +29,7 @@ func (s *Services) newServer(name checkName, port uint16) *server {
 		port:      port,
 		http:      newHTTPServer(h),
 		listeners: make(map[netip.Addr]net.Listener),
-		told:      make(map[netip.Addr]string),
+		failures:  make(map[netip.Addr]string),
 	}
 }
 
@@ -47,9 +47,9 @@ func (s *server) keep(addrs []netip.Addr) {
 			delete(s.listeners, addr)
 		}
 	}
-	for addr := range s.told {
+	for addr := range s.failures {
 		if !slices.Contains(addrs, addr) {
-			delete(s.told, addr)
+			delete(s.failures, addr)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (s *server) open(ctx context.Context, addrs []netip.Addr) map[netip.Addr]er
 			failed[addr] = err
 			continue
 		}
-		delete(s.told, addr)
+		delete(s.failures, addr)
 		s.listeners[addr] = l
 		go s.serve(l)
 	}

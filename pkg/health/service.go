@@ -32,9 +32,9 @@ type ServicesOptions struct {
 	// Healthy reports whether the agent keeps the tables true.
 	Healthy func() bool
 	Record  event.Recorder
-	// ToldBefore says that a former agent has made the events about what fails at the first
+	// Reported says that a former agent has made the events about what fails at the first
 	// attempt for the checks of the first [Services.Update]: that is logged alone.
-	ToldBefore bool
+	Reported bool
 }
 
 // Services answer, each on its healthCheckNodePort, load balancers that want to know
@@ -46,10 +46,10 @@ type Services struct {
 	mu     sync.Mutex
 	checks map[checkName]policy.HealthCheck
 	addrs  []netip.Addr // on which NodePorts answer
-	// updated is set by the first update. told are the checks of it that were not tried yet,
-	// when a former agent has told of them.
-	updated bool
-	told    map[checkName]bool
+	// updated is set by the first update. reported are the checks of it that were not tried yet,
+	// when a former agent has made events about them.
+	updated  bool
+	reported map[checkName]bool
 
 	// Of the loop only.
 	servers map[checkName]*server
@@ -64,11 +64,11 @@ type checkName struct {
 // NewServices returns servers of no Service.
 func NewServices(opts ServicesOptions) *Services {
 	return &Services{
-		opts:    opts,
-		wake:    make(chan struct{}, 1),
-		checks:  make(map[checkName]policy.HealthCheck),
-		told:    make(map[checkName]bool),
-		servers: make(map[checkName]*server),
+		opts:     opts,
+		wake:     make(chan struct{}, 1),
+		checks:   make(map[checkName]policy.HealthCheck),
+		reported: make(map[checkName]bool),
+		servers:  make(map[checkName]*server),
 	}
 }
 
@@ -82,7 +82,7 @@ func (s *Services) Update(changed []policy.HealthCheck, nodePorts []netip.Addr) 
 	for _, c := range changed {
 		name := checkName{c.Service, c.Family}
 		s.checks[name] = c
-		s.told[name] = s.opts.ToldBefore && !s.updated
+		s.reported[name] = s.opts.Reported && !s.updated
 		if c.Port == 0 {
 			delete(s.checks, name)
 		}
@@ -122,8 +122,8 @@ func (s *Services) Run(ctx context.Context) {
 // another may want. It reports whether an address could not be listened on.
 func (s *Services) sync(ctx context.Context) (failed bool) {
 	s.mu.Lock()
-	checks, addrs, told := maps.Clone(s.checks), s.addrs, s.told
-	s.told = make(map[checkName]bool)
+	checks, addrs, reported := maps.Clone(s.checks), s.addrs, s.reported
+	s.reported = make(map[checkName]bool)
 	s.mu.Unlock()
 	for name, server := range s.servers {
 		if checks[name].Port != server.port {
@@ -143,7 +143,7 @@ func (s *Services) sync(ctx context.Context) (failed bool) {
 	for name, server := range s.servers {
 		for addr, err := range server.open(ctx, s.listenOn(name, checks, addrs)) {
 			failed = true
-			s.complain(name, server, addr, err, told[name])
+			s.complain(name, server, addr, err, reported[name])
 		}
 	}
 	return failed
@@ -188,16 +188,16 @@ func anyAddress(f model.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// complain logs, once, why an address cannot be listened on; without an event if that has
-// been told before.
-func (s *Services) complain(name checkName, server *server, addr netip.Addr, err error, toldBefore bool) {
-	if server.told[addr] == err.Error() {
+// complain logs, once, why an address cannot be listened on; without an event if a
+// former agent has made it.
+func (s *Services) complain(name checkName, server *server, addr netip.Addr, err error, reported bool) {
+	if server.failures[addr] == err.Error() {
 		return
 	}
-	server.told[addr] = err.Error()
+	server.failures[addr] = err.Error()
 	klog.ErrorS(err, "Health check of a Service cannot be answered, trying again", "service", name.service,
 		"address", netip.AddrPortFrom(addr, server.port))
-	if toldBefore {
+	if reported {
 		return
 	}
 	s.opts.Record(event.Event{

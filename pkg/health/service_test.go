@@ -43,9 +43,9 @@ func newBalancerWith(t *testing.T, opts ServicesOptions) *balancer {
 	t.Helper()
 	b := &balancer{t: t, healthy: true}
 	b.services = NewServices(ServicesOptions{
-		NodeName:   "node-1",
-		NodePorts:  opts.NodePorts,
-		ToldBefore: opts.ToldBefore,
+		NodeName:  "node-1",
+		NodePorts: opts.NodePorts,
+		Reported:  opts.Reported,
 		Healthy: func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -208,7 +208,7 @@ func TestPortInUseAfterRestart(t *testing.T) {
 		}
 	}
 	for _, restarted := range []bool{false, true} {
-		b := newBalancerWith(t, ServicesOptions{ToldBefore: restarted})
+		b := newBalancerWith(t, ServicesOptions{Reported: restarted})
 		first := []policy.HealthCheck{
 			{Service: model.Name{Namespace: "shop", Name: "blocked"}, Family: model.IPv4, Port: taken, Local: 1},
 			{Service: model.Name{Namespace: "shop", Name: "cart"}, Family: model.IPv4, Port: free, Local: 1},

@@ -85,8 +85,8 @@ type Served struct {
 	Ports     int `json:"ports"` // each family counted
 	Frontends int `json:"frontends"`
 	Backends  int `json:"backends"`
-	// Short counts the Services that get less than they ask for, so that others have room.
-	Short int `json:"short"`
+	// Limited counts the Services that get less than they ask for, so that others have room.
+	Limited int `json:"limited"`
 }
 
 // Program is an attached program.
@@ -150,7 +150,7 @@ type Map struct {
 	MemoryBytes uint64 `json:"memoryBytes"` // kernel memory
 }
 
-// Counter counts connections or packets by what became of them and why.
+// Counter counts connections or packets by outcome and reason.
 type Counter struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
@@ -188,7 +188,7 @@ func (d *Datapath) Status() (*Status, error) {
 		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
-	if s.Served.Short, err = statusmap.New(d.maps).Short(); err != nil {
+	if s.Served.Limited, err = statusmap.New(d.maps).Limited(); err != nil {
 		return nil, err
 	}
 	fills, err := statusmap.New(d.maps).Fill(snapshot)

@@ -31,11 +31,11 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 	return &Datapath{
 		maps: maps,
 		connections: prometheus.NewDesc("beeline_service_connections_total",
-			"Connections and UDP peers for which a backend of the Service port was chosen.", labels, nil),
+			"Connections and UDP peers for which a backend of the Service port was selected.", labels, nil),
 		refused: prometheus.NewDesc("beeline_service_refused_total",
 			"Connections to the Service port that were refused or dropped.", labels, nil),
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
-			"Connections and packets by what became of them: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
+			"Connections and packets by their outcome: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 		nodes: prometheus.NewDesc("beeline_nodes",
 			"Other nodes of the cluster by what they have answered; tunnel traffic goes to those that accept it. None while no Service asks for direct server return.", []string{"answer"}, nil),
 		exhausted: prometheus.NewDesc("beeline_source_ports_exhausted_total",

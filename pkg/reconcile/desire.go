@@ -136,8 +136,8 @@ func (r *Reconciler) forwarding(svc *model.Service) model.Forwarding {
 	return mode
 }
 
-// short returns 1 when a Service with these faults gets less than it asks for.
-func short(faults []model.Fault) int {
+// limited returns 1 when a Service with these faults gets less than it asks for.
+func limited(faults []model.Fault) int {
 	if slices.ContainsFunc(faults, func(f model.Fault) bool { return f.Partly }) {
 		return 1
 	}
@@ -149,7 +149,7 @@ func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
 	if slices.Equal(r.faults[name], faults) {
 		return
 	}
-	r.short += short(faults) - short(r.faults[name])
+	r.limited += limited(faults) - limited(r.faults[name])
 	if len(faults) == 0 {
 		delete(r.faults, name)
 	} else {

@@ -174,8 +174,8 @@ func TestGreedyNamespace(t *testing.T) {
 		l.Synced()
 		if s := l.applied(); len(s.Full) > 0 || s.Pending > 0 {
 			t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
-		} else if s.Short != len(greedy.PutServices) {
-			t.Errorf("%d Services get less than they ask for, want %d", s.Short, len(greedy.PutServices))
+		} else if s.Limited != len(greedy.PutServices) {
+			t.Errorf("%d Services get less than they ask for, want %d", s.Limited, len(greedy.PutServices))
 		}
 	}
 	first := entriesOf(t, held)

@@ -92,7 +92,7 @@ type Sync struct {
 	Duration time.Duration
 	Services int // applied
 	Pending  int // failed, to be tried again
-	Short    int // Services that get less than they ask for
+	Limited  int // Services that get less than they ask for
 	// Stuck says that a write failed for a reason that is no Service's own fault.
 	Stuck bool
 }
@@ -130,7 +130,7 @@ type Reconciler struct {
 	// Of the loop only.
 	failed     map[task]failure
 	faults     map[model.Name][]model.Fault
-	short      int    // Services that get less than they ask for
+	limited    int    // Services that get less than they ask for
 	nodesErr   error  // of the last attempt to write the nodes of the cluster
 	nodesFull  string // the nodes for which there is no room, as logged
 	checks     map[place]policy.HealthCheck
@@ -398,7 +398,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 	r.retire(ctx)
 	r.setStuck()
 	s.Duration, s.Pending = time.Since(start), r.pending()
-	s.Stuck, s.Short = !r.stuck.IsZero(), r.short
+	s.Stuck, s.Limited = !r.stuck.IsZero(), r.limited
 	r.tell(&s)
 	return nil
 }

@@ -1,12 +1,15 @@
 package chart_test
 
 import (
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/pages"
+	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // documented is a command of helm that a document shows.
@@ -76,5 +79,42 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if len(list) < 8 {
 		t.Errorf("found %d commands only", len(list))
+	}
+}
+
+// TestDocumentedKubectl: kubectl has the commands that documents show, with their flags. With
+// --help it reads all of them and asks no server, so what a server would say of the arguments is
+// left to TestKubectl in tests/docs.
+func TestDocumentedKubectl(t *testing.T) {
+	t.Parallel()
+	tier.Slow(t, "needs kubectl, which takes minutes to build")
+	dir, err := programs.Kubectl.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, home := 0, t.TempDir()
+	for path, text := range pages.All(t) {
+		for _, command := range pages.Commands(text) {
+			words := pages.Words(command)
+			if len(words) < 2 || words[0] != "kubectl" {
+				continue
+			}
+			found++
+			args := words[1:]
+			if i := slices.Index(args, "--"); i >= 0 {
+				args = args[:i] // what runs in a pod
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "kubectl"), append(args, "--help")...)
+			cmd.Env = []string{"HOME=" + home}
+			out, err := cmd.CombinedOutput()
+			_, usage, _ := strings.Cut(string(out), "\nUsage:\n  kubectl ")
+			// A group of commands shows its help for any word.
+			if err != nil || strings.Contains(usage, "SUBCOMMAND") {
+				t.Errorf("%s: %s: %v\n%s", path, command, err, out)
+			}
+		}
+	}
+	if found < 15 {
+		t.Errorf("found %d commands only", found)
 	}
 }

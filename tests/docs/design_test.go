@@ -21,6 +21,9 @@ var (
 	folderNamed = regexp.MustCompile(`\b((?:pkg|tests|cmd|tools)/[a-z0-9/-]+)`)
 	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9_]+)\(`)
 	mapDefined  = regexp.MustCompile(`\} (bl_[a-z0-9_]+) SEC\("\.maps"\)`)
+	mapRow      = regexp.MustCompile("(?m)^\\| `(bl_[a-z0-9_]+)` \\|")
+	// agentMapDefined is a key of agentSpecs.
+	agentMapDefined = regexp.MustCompile(`(?m)^\t"(bl_[a-z0-9_]+)":`)
 )
 
 // designs returns the pages of docs/design by path.
@@ -138,22 +141,32 @@ func TestFirstPage(t *testing.T) {
 	}
 }
 
-// TestMaps: each map of the programs has a row in a table of the design.
+// TestMaps: each map, of the programs and of agents alone, has a row in a table of the design, and
+// each row is of a map.
 func TestMaps(t *testing.T) {
-	var pages strings.Builder
-	for _, text := range designs(t) {
-		pages.WriteString(text)
-	}
-	found := 0
+	defined := make(map[string]string)
 	for path, text := range sources(t, "bpf", ".h", ".c") {
 		for _, m := range mapDefined.FindAllStringSubmatch(text, -1) {
-			found++
-			if !strings.Contains(pages.String(), "\n| `"+m[1]+"` |") {
-				t.Errorf("%s of %s is in no table of docs/design", m[1], path)
-			}
+			defined[m[1]] = path
 		}
 	}
-	if found < 30 {
-		t.Errorf("found %d maps in the source", found)
+	ofPrograms := len(defined)
+	const ofAgents = "pkg/bpfmap/agentmaps.go"
+	for _, m := range agentMapDefined.FindAllStringSubmatch(read(t, ofAgents), -1) {
+		defined[m[1]] = ofAgents
+	}
+	if ofPrograms < 30 || len(defined) < ofPrograms+3 {
+		t.Errorf("found %d maps in the source, %d of them of agents alone", len(defined), len(defined)-ofPrograms)
+	}
+	for path, text := range designs(t) {
+		for _, m := range mapRow.FindAllStringSubmatch(text, -1) {
+			if defined[m[1]] == "" {
+				t.Errorf("%s has a row of %s, which is no map, or has another row", path, m[1])
+			}
+			delete(defined, m[1])
+		}
+	}
+	for name, path := range defined {
+		t.Errorf("%s of %s is in no table of docs/design", name, path)
 	}
 }

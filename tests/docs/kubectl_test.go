@@ -256,7 +256,9 @@ func hasPath(object any, pointer string) bool {
 }
 
 // TestKubectl: kubectl's commands in documents name kinds of objects, names of the chart, labels
-// of its pods, annotations and fields that there are.
+// of its pods, annotations and fields that there are. It needs no kubectl, which takes minutes to
+// build; TestDocumentedKubectl in tests/chart asks it about commands and flags. A dry run would say
+// less of the rest: on the client's side it, too, gets the object from a server, which must have it.
 func TestKubectl(t *testing.T) {
 	known, chart, found := kinds(), readChart(t), 0
 	for path, text := range pages.All(t) {

@@ -87,8 +87,8 @@ func TestDSRSecret(t *testing.T) {
 		}
 	}
 	goesOn("at once")
-	if sent, taken := eventCount(t, c.nodes[0], "tunnel_sent"), eventCount(t, c.nodes[1], "tunnel_taken"); sent == 0 || taken == 0 {
-		t.Errorf("node 1 has sent %d packets by the tunnel, node 2 has taken %d", sent, taken)
+	if sent, received := eventCount(t, c.nodes[0], "tunnel_sent"), eventCount(t, c.nodes[1], "tunnel_received"); sent == 0 || received == 0 {
+		t.Errorf("node 1 has sent %d packets by the tunnel, node 2 has received %d", sent, received)
 	}
 	dropped := func() uint64 { return eventCount(t, c.nodes[1], "tunnel_wrong_secret") }
 	if n := dropped(); n > 0 {

@@ -163,11 +163,11 @@ func TestDSRByGenericXDP(t *testing.T) {
 // and the kernel splits them. Packets may be dropped for the given reasons.
 func (c *cluster) checkDirect(t *testing.T, may ...string) {
 	t.Helper()
-	sent, taken := eventCount(t, c.nodes[0], "tunnel_sent"), eventCount(t, c.nodes[1], "tunnel_taken")
-	if sent == 0 || taken == 0 {
-		t.Errorf("node 1 has sent %d packets by the tunnel, node 2 has taken %d", sent, taken)
+	sent, received := eventCount(t, c.nodes[0], "tunnel_sent"), eventCount(t, c.nodes[1], "tunnel_received")
+	if sent == 0 || received == 0 {
+		t.Errorf("node 1 has sent %d packets by the tunnel, node 2 has received %d", sent, received)
 	}
-	for _, refused := range []string{"tunnel_stranger", "tunnel_malformed", "tunnel_no_service", "tunnel_no_backend", "tunnel_no_flow", "tunnel_wrong_secret"} {
+	for _, refused := range []string{"tunnel_unknown_sender", "tunnel_malformed", "tunnel_no_service", "tunnel_no_backend", "tunnel_no_flow", "tunnel_wrong_secret"} {
 		if n := eventCount(t, c.nodes[1], refused); n > 0 && !slices.Contains(may, refused) {
 			t.Errorf("node 2 has counted %d packets as %s", n, refused)
 		}

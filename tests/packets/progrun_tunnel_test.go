@@ -230,9 +230,9 @@ func TestProgramTunnelDrops(t *testing.T) {
 		for name, f := range requests() {
 			good := toThisNode(outer, backend[familyOf(f)], f.bytes())
 			stranger := netip.AddrPortFrom(foreign[outer].Addr(), 1).Addr()
-			b.wantDropped(t, name+" of a stranger", "tunnel_stranger",
+			b.wantDropped(t, name+" of a stranger", "tunnel_unknown_sender",
 				tunnelled(stranger, selfNode[outer], 0xc123, backend[familyOf(f)], f.bytes()))
-			b.wantDropped(t, name+" of this node", "tunnel_stranger",
+			b.wantDropped(t, name+" of this node", "tunnel_unknown_sender",
 				tunnelled(selfNode[outer], selfNode[outer], 0xc123, backend[familyOf(f)], f.bytes()))
 			b.wantDropped(t, name+" to a backend elsewhere", "tunnel_no_backend", toThisNode(outer, elsewhere[familyOf(f)], f.bytes()))
 			for what, at := range privateTo(familyOf(f)) {

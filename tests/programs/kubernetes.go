@@ -35,6 +35,14 @@ var KubernetesNode = Set{
 	LinkerFlags: kubernetesLinkerFlags,
 }
 
+// Kubectl is kubectl alone, for tests without a cluster.
+var Kubectl = Set{
+	Name:        "kubectl",
+	Module:      kubernetesModule,
+	Packages:    map[string]string{"kubectl": "k8s.io/kubernetes/cmd/kubectl"},
+	LinkerFlags: kubernetesLinkerFlags,
+}
+
 // KubernetesTests is upstream's end-to-end suite, what runs it, and the program in
 // the images of its pods.
 var KubernetesTests = Set{

@@ -903,9 +903,9 @@ enum bl_reason {
 	/* Served: the packet was sent to its backend's node in the tunnel. */
 	BL_REASON_TUNNEL_SENT,
 	/* Served: a packet was taken out of the tunnel. */
-	BL_REASON_TUNNEL_TAKEN,
+	BL_REASON_TUNNEL_RECEIVED,
 	/* Dropped: a packet of the tunnel that comes from no node of the cluster. */
-	BL_REASON_TUNNEL_STRANGER,
+	BL_REASON_TUNNEL_UNKNOWN_SENDER,
 	/* Dropped: a packet of the tunnel that is cut short, nested or has another option. */
 	BL_REASON_TUNNEL_MALFORMED,
 	/* Dropped: a packet of the tunnel whose backend is no endpoint of the Service on this

@@ -7,7 +7,7 @@ import (
 )
 
 func (c *command) affinityCommand() *cobra.Command {
-	group := c.group("affinity", "Clients that stay with a backend", "affinities", "aff")
+	group := c.group("affinity", "Clients with session affinity", "affinities", "aff")
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "list",

@@ -10,7 +10,7 @@ import (
 )
 
 func (c *command) backendCommand() *cobra.Command {
-	group := c.group("backend", "Endpoints that Services lead to", "backends", "be")
+	group := c.group("backend", "Endpoints of Services", "backends", "be")
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},

@@ -239,8 +239,8 @@ func (c *command) flowDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete",
 		Aliases: []string{"del", "rm"},
-		Short:   "Forget connections: those that the filters name, or all",
-		Long: `Forget connections: those that the filters name, or all.
+		Short:   "Delete connections from the flow table: those that match the filters, or all",
+		Long: `Delete connections from the flow table: those that match the filters, or all.
 
 The next packet of a UDP client is taken for a new connection and gets a backend
 anew. A TCP connection that is forgotten is broken; its client must connect again.
@@ -265,6 +265,6 @@ It is no error when no connection is meant.`,
 		},
 	}
 	filters = c.addFlowFlags(cmd)
-	cmd.Flags().BoolVar(&all, "all", false, "forget every connection")
+	cmd.Flags().BoolVar(&all, "all", false, "delete every connection")
 	return cmd
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func (c *command) frontendCommand() *cobra.Command {
-	group := c.group("frontend", "Addresses that lead to Services", "frontends", "fe")
+	group := c.group("frontend", "Addresses and ports of Services", "frontends", "fe")
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},

@@ -7,7 +7,7 @@ import (
 )
 
 func (c *command) nodeCommand() *cobra.Command {
-	group := c.group("node", "Nodes that packets are tunneled to", "nodes", "no")
+	group := c.group("node", "Nodes of direct server return", "nodes", "no")
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},

@@ -56,8 +56,8 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	serving := fmt.Sprintf("%s (%s), %s, %s",
 		inspect.Amount(s.Served.Services, "service"), inspect.Amount(s.Served.Ports, "port"),
 		inspect.Amount(s.Served.Frontends, "frontend"), inspect.Amount(s.Served.Backends, "backend"))
-	if s.Served.Short > 0 {
-		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", inspect.Amount(s.Served.Short, "service"))
+	if s.Served.Limited > 0 {
+		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", inspect.Amount(s.Served.Limited, "service"))
 	}
 	t.add("Serving", serving)
 	t.add("Flows", flowsText(&s.Flows, now))

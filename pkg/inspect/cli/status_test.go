@@ -24,7 +24,7 @@ func testStatus() *inspect.Status {
 			Cgroup: "/sys/fs/cgroup", Started: statusNow.Add(-3 * time.Hour), LastSync: statusNow.Add(-5 * time.Second),
 			Syncs: 1532, Pending: 1,
 		},
-		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10, Short: 2},
+		Served: inspect.Served{Services: 6, Ports: 13, Frontends: 23, Backends: 10, Limited: 2},
 		Tunnel: inspect.Tunnel{Port: 6091, Nodes: 5, Asked: 4, Used: 1},
 		NAT:    inspect.NAT{Left: 3, Served: 1},
 		Programs: []inspect.Program{

@@ -20,7 +20,7 @@ const verifyLong = `Compare what the cluster wants with what the kernel of this 
 
   tables    what the agent would write if it were started now, with the source and
             the configuration of the last one: entries that are missing, changed or
-            of nobody
+            of no Service
   programs  links that somebody has removed, programs of others that run before
             Beeline's, devices that are to be served and are not
   machine   settings of the kernel, what a kube-proxy has left, the tunnel's MTU,

@@ -49,11 +49,11 @@ type ranges struct {
 	sink  source.Sink
 	given []netip.Prefix
 
-	mu      sync.Mutex
-	ready   bool
-	cidrs   map[model.Name]*serviceCIDR
-	foreign map[model.Name][]netip.Addr // cluster IPs of Services of other proxies
-	told    []netip.Prefix
+	mu        sync.Mutex
+	ready     bool
+	cidrs     map[model.Name]*serviceCIDR
+	foreign   map[model.Name][]netip.Addr // cluster IPs of Services of other proxies
+	delivered []netip.Prefix
 }
 
 func newRanges(sink source.Sink, given []netip.Prefix) *ranges {
@@ -65,16 +65,16 @@ func newRanges(sink source.Sink, given []netip.Prefix) *ranges {
 	}
 }
 
-// start lets the sink be told: both kinds of object have been listed.
+// start lets the ranges be delivered: both kinds of object have been listed.
 func (r *ranges) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ready = true
-	r.tell()
+	r.deliver()
 }
 
-// tell hands over what differs from what was told last. The caller has the lock.
-func (r *ranges) tell() {
+// deliver hands over what differs from what was delivered last. The caller has the lock.
+func (r *ranges) deliver() {
 	if !r.ready {
 		return
 	}
@@ -83,10 +83,10 @@ func (r *ranges) tell() {
 		want = append(want, c.prefixes...)
 	}
 	want = convert.OwnCIDRs(want, r.foreign)
-	if slices.Equal(want, r.told) {
+	if slices.Equal(want, r.delivered) {
 		return
 	}
-	r.told = want
+	r.delivered = want
 	r.sink.Apply(source.Update{ServiceCIDRs: want})
 }
 
@@ -102,7 +102,7 @@ func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
 		for _, name := range gone {
 			delete(r.cidrs, name)
 		}
-		r.tell()
+		r.deliver()
 	})
 }
 
@@ -118,7 +118,7 @@ func newForeignServices(r *ranges) *store[*corev1.Service, foreignService] {
 		for _, name := range gone {
 			delete(r.foreign, name)
 		}
-		r.tell()
+		r.deliver()
 	})
 }
 
@@ -151,7 +151,7 @@ func newCIDRFollower(client rest.Interface, r *ranges) *cidrFollower {
 // run follows until ctx ends. A reflector by itself would take a resource that is not
 // there for an outage.
 func (f *cidrFollower) run(ctx context.Context) {
-	told := false
+	absent := false
 	for {
 		err := f.client.Get().Resource("servicecidrs").Param("limit", "1").Do(ctx).Error()
 		wait := cidrRetry
@@ -161,8 +161,8 @@ func (f *cidrFollower) run(ctx context.Context) {
 			return
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			wait = cidrAbsent
-			if !told {
-				told = true
+			if !absent {
+				absent = true
 				klog.InfoS("ServiceCIDRs could not be listed: unallocated cluster IPs are dropped only in the ranges of the configuration", "err", err)
 				close(f.absent)
 			}

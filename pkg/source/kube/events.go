@@ -27,15 +27,15 @@ const (
 	controller = "beeline-agent"
 	// maxWaitingEvents is how many events wait to be sent; further ones are lost.
 	maxWaitingEvents = 128
-	// maxToldEvents is how many events are remembered.
-	maxToldEvents = 1024
+	// maxRecorded is how many events are remembered.
+	maxRecorded = 1024
 	// maxNote is the longest note that the API server takes, in bytes.
 	maxNote = 1024
 	// maxEventSubject is how much of an object's name begins that of its event.
 	maxEventSubject = 200
 	// eventRetry is how long to wait before an event is sent again.
 	eventRetry = 10 * time.Second
-	// eventLife is how long the API server keeps an event, unless told otherwise.
+	// eventLife is how long the API server keeps an event, unless it is configured otherwise.
 	eventLife = time.Hour
 	// defaultEventSpread is the time over which the nodes of a cluster send an event.
 	defaultEventSpread = time.Minute
@@ -56,9 +56,9 @@ type recorder struct {
 	spread time.Duration
 	wake   chan struct{}
 
-	mu      sync.Mutex
-	waiting map[string]*message // by namespace and name
-	told    map[string]*told
+	mu       sync.Mutex
+	waiting  map[string]*message // by namespace and name
+	recorded map[string]*recorded
 }
 
 // message is an event that waits to be sent.
@@ -67,8 +67,8 @@ type message struct {
 	due    time.Time
 }
 
-// told is an event that the API server has.
-type told struct {
+// recorded is an event that the API server has.
+type recorded struct {
 	at    time.Time // when it was made, or seen to be there
 	made  bool      // by this agent, which counts in it
 	count int32     // how often it has happened
@@ -80,7 +80,7 @@ func newRecorder(client rest.Interface, node string, spread time.Duration) *reco
 	}
 	return &recorder{
 		client: client, node: node, spread: spread, wake: make(chan struct{}, 1),
-		waiting: make(map[string]*message), told: make(map[string]*told),
+		waiting: make(map[string]*message), recorded: make(map[string]*recorded),
 	}
 }
 
@@ -91,8 +91,8 @@ func (r *recorder) record(e event.Event) {
 	key := keyOf(object)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.told[key]; known != nil && now.Sub(known.at) >= eventLife {
-		delete(r.told, key)
+	if known := r.recorded[key]; known != nil && now.Sub(known.at) >= eventLife {
+		delete(r.recorded, key)
 	} else if known != nil {
 		if known.count++; !known.made {
 			return
@@ -193,7 +193,7 @@ func (r *recorder) next(now time.Time) (*message, time.Duration) {
 // send makes the event, or counts in it.
 func (r *recorder) send(ctx context.Context, m *message) error {
 	r.mu.Lock()
-	known := r.told[keyOf(m.object)]
+	known := r.recorded[keyOf(m.object)]
 	counts, count := known != nil && known.made, int32(0)
 	if counts {
 		count = known.count
@@ -216,18 +216,18 @@ func (r *recorder) settle(m *message, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := keyOf(m.object)
-	known := r.told[key]
+	known := r.recorded[key]
 	switch {
 	case err == nil && known != nil && known.made: // counted
 		delete(r.waiting, key)
 	case err == nil, apierrors.IsAlreadyExists(err):
 		delete(r.waiting, key)
-		if len(r.told) >= maxToldEvents {
-			clear(r.told)
+		if len(r.recorded) >= maxRecorded {
+			clear(r.recorded)
 		}
-		r.told[key] = &told{at: time.Now(), made: err == nil, count: 1}
+		r.recorded[key] = &recorded{at: time.Now(), made: err == nil, count: 1}
 	case apierrors.IsNotFound(err) && known != nil:
-		delete(r.told, key)
+		delete(r.recorded, key)
 	case apierrors.IsTooManyRequests(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
 		m.due = time.Now().Add(eventRetry)
 	default:

@@ -239,7 +239,7 @@ static __always_inline int bl_tunnel_strip(struct __sk_buff *skb, const struct b
 	if (packet->l3 && bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol,
 					      sizeof(protocol), 0))
 		return TC_ACT_SHOT;
-	bl_count(BL_REASON_TUNNEL_TAKEN);
+	bl_count(BL_REASON_TUNNEL_RECEIVED);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
@@ -255,7 +255,7 @@ __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *pac
 	__builtin_memset(&work->inner, 0, sizeof(work->inner));
 	work->inner.ifindex = packet->ifindex;
 	if (!bl_node_is_other(&packet->key.src)) {
-		bl_count(BL_REASON_TUNNEL_STRANGER);
+		bl_count(BL_REASON_TUNNEL_UNKNOWN_SENDER);
 		return TC_ACT_SHOT;
 	}
 	if (!bpf_skb_load_bytes(skb, packet->l4 + sizeof(shim->udp), &shim->geneve,

@@ -104,7 +104,7 @@ static __always_inline int bl_xdp_strip(struct xdp_md *xdp, const struct bl_pack
 	if ((void *)(eth + 1) > (void *)(long)xdp->data_end)
 		return XDP_DROP;
 	*eth = header;
-	bl_count(BL_REASON_TUNNEL_TAKEN);
+	bl_count(BL_REASON_TUNNEL_RECEIVED);
 	return XDP_PASS;
 }
 
@@ -123,7 +123,7 @@ static __noinline int bl_xdp_take(struct xdp_md *xdp, const struct bl_packet *pa
 	if (!work || packet->l3 != sizeof(struct ethhdr))
 		return XDP_PASS;
 	if (!bl_node_is_other(&packet->key.src)) {
-		bl_count(BL_REASON_TUNNEL_STRANGER);
+		bl_count(BL_REASON_TUNNEL_UNKNOWN_SENDER);
 		return XDP_DROP;
 	}
 	at = sizeof(struct ethhdr) + (packet->ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));

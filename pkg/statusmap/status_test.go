@@ -7,19 +7,19 @@ import (
 	"github.com/beeline-lb/beeline/tests/maptest"
 )
 
-func TestShort(t *testing.T) {
+func TestLimited(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	for _, want := range []int{0, 7, 3} {
-		if err := New(m).SetShort(want); err != nil {
+		if err := New(m).SetLimited(want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := New(m).Short(); err != nil || got != want {
+		if got, err := New(m).Limited(); err != nil || got != want {
 			t.Errorf("read %d, %v, want %d", got, err, want)
 		}
 	}
 }
 
-// TestRecentlyEvicted: what an agent has told is not taken for what the next one tells.
+// TestRecentlyEvicted: figures of a former agent are not shown as those of the next one.
 func TestRecentlyEvicted(t *testing.T) {
 	m := maptest.New(t, maptest.Small)
 	begin := time.Unix(1000, 0)

@@ -7,20 +7,20 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
-// The entries of bl_told. Each has a writer of its own.
+// The entries of bl_status. Each has a writer of its own.
 const (
-	toldEvicted uint32 = iota
-	toldShort
+	statusEvicted uint32 = iota
+	statusLimited
 )
 
-// evictedEntry is the value of toldEvicted.
+// evictedEntry is the value of statusEvicted.
 type evictedEntry struct {
 	From, To              int64 // ns since the epoch
 	Established, HalfOpen uint64
 }
 
-// shortEntry is the value of toldShort.
-type shortEntry struct {
+// limitedEntry is the value of statusLimited.
+type limitedEntry struct {
 	Services uint64
 	Pad      [3]uint64
 }
@@ -35,18 +35,18 @@ type RecentlyEvicted struct {
 // SetRecentlyEvicted replaces the number of flows evicted lately.
 func (t Table) SetRecentlyEvicted(v RecentlyEvicted) error {
 	e := evictedEntry{From: v.From.UnixNano(), To: v.To.UnixNano(), Established: v.Established, HalfOpen: v.HalfOpen}
-	return t.tell(toldEvicted, &e)
+	return t.setStatus(statusEvicted, &e)
 }
 
-func (t Table) tell(entry uint32, value any) error {
-	return bpfmap.Put(t.maps.Told, entry, value)
+func (t Table) setStatus(entry uint32, value any) error {
+	return bpfmap.Put(t.maps.Status, entry, value)
 }
 
 // RecentlyEvicted returns what the agent has set last; zero when it has not since its start.
 func (t Table) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	var e evictedEntry
-	if err := t.maps.Told.Lookup(toldEvicted, &e); err != nil {
-		return v, fmt.Errorf("%s: %w", t.maps.Told, err)
+	if err := t.maps.Status.Lookup(statusEvicted, &e); err != nil {
+		return v, fmt.Errorf("%s: %w", t.maps.Status, err)
 	}
 	if from := time.Unix(0, e.From); !from.Before(t.Agent().Started) {
 		v = RecentlyEvicted{from, time.Unix(0, e.To), e.Established, e.HalfOpen}
@@ -54,16 +54,16 @@ func (t Table) RecentlyEvicted() (v RecentlyEvicted, err error) {
 	return v, nil
 }
 
-// SetShort notes how many Services get less than they ask for.
-func (t Table) SetShort(services int) error {
-	return t.tell(toldShort, &shortEntry{Services: uint64(services)})
+// SetLimited notes how many Services get less than they ask for.
+func (t Table) SetLimited(services int) error {
+	return t.setStatus(statusLimited, &limitedEntry{Services: uint64(services)})
 }
 
-// Short returns what SetShort has noted last.
-func (t Table) Short() (services int, err error) {
-	var e shortEntry
-	if err := t.maps.Told.Lookup(toldShort, &e); err != nil {
-		return 0, fmt.Errorf("%s: %w", t.maps.Told, err)
+// Limited returns what SetLimited has noted last.
+func (t Table) Limited() (services int, err error) {
+	var e limitedEntry
+	if err := t.maps.Status.Lookup(statusLimited, &e); err != nil {
+		return 0, fmt.Errorf("%s: %w", t.maps.Status, err)
 	}
 	return int(e.Services), nil
 }
