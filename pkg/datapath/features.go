@@ -31,7 +31,7 @@ func explain(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w: %s", err, rights)
 	}
-	if missing := missingFeatures(); len(missing) > 0 {
+	if missing := MissingFeatures(); len(missing) > 0 {
 		return errors.Join(append([]error{err}, missing...)...)
 	}
 	return err
@@ -57,7 +57,8 @@ func checkRights() error {
 	return prog.Close()
 }
 
-func missingFeatures() []error {
+// MissingFeatures returns what the kernel lacks that the programs need.
+func MissingFeatures() []error {
 	var missing []error
 	if _, err := btf.LoadKernelSpec(); errors.Is(err, os.ErrNotExist) || errors.Is(err, ebpf.ErrNotSupported) {
 		missing = append(missing, errors.New("the kernel has no BTF: it needs CONFIG_DEBUG_INFO_BTF"))

@@ -1,6 +1,6 @@
 // Package verify_test does damage to a node that a real agent has set up, each kind by itself, and
 // looks whether it is found in words that say what it is; and that nothing is found on a healthy
-// one.
+// one. What a report of the node has is looked at, too.
 package verify_test
 
 import (

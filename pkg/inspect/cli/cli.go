@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ type Env struct {
 // Run runs the command with the arguments that follow its name, and returns the
 // exit code.
 func Run(env Env, args ...string) int {
-	err := execute(env, args)
+	err := execute(context.Background(), env, args)
 	var verdict errVerdict
 	if err != nil && !errors.As(err, &verdict) {
 		fmt.Fprintf(env.Err, "beeline: %v\n", err)
@@ -45,13 +46,13 @@ func Run(env Env, args ...string) int {
 }
 
 // execute runs the command and returns its error, which is not printed.
-func execute(env Env, args []string) error {
+func execute(ctx context.Context, env Env, args []string) error {
 	c := &command{Env: env, format: formatTable}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	return root.Execute()
+	return root.ExecuteContext(ctx)
 }
 
 // usageError is a command line that is wrong.

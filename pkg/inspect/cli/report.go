@@ -1,250 +1,183 @@
 package cli
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
-	"github.com/beeline-lb/beeline/pkg/rtnl"
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/report"
+	"github.com/beeline-lb/beeline/pkg/version"
 )
 
-const reportLong = `Write an archive for a bug report: status, Services, backends, frontends and nodes
-as the other commands print them, what "beeline verify" finds, the kernel, its settings
-for the network, the network devices with their addresses, routes and BPF programs.
+const reportLong = `Write one archive (tar.gz) for a bug report, with the agent up or down:
 
-FILE is made anew and is the user's alone; "-" is standard output, and without a
-name it is beeline-report-HOST-TIME.tar.gz. What could not be read is in
-errors.txt. The archive has the names and addresses of the cluster, but no
-secrets and, unless --flows is given, no clients. The agent's log and
-configuration are not in it.`
+  beeline   status, Services, backends, frontends and nodes as the other commands print
+            them, what "beeline verify" finds, the number of flows and some of them
+  agent     its version and configuration, health, metrics, and its log where systemd has it
+  kernel    version, features, settings, log; all BPF programs and links, whoever made them
+  network   devices, addresses, routes, tables of nftables, what a kube-proxy has left
+
+FILE is made anew and is the user's alone; "-" is standard output, and without -o it is
+beeline-report-NODE-TIME.tar.gz. The archive has the names and addresses of the cluster,
+but no secrets: neither files with secrets nor the agent's environment are read, and what
+looks like a secret in a log is taken out. Addresses of clients are left out of flows
+unless --clients is given; logs may have some.
+
+index.txt in the archive lists its parts, and says of each that could not be read why.
+These are named on standard error as well, and the rest is written all the same.
+
+Exit codes: 0 the archive is written, 2 wrong usage, 4 it is not.`
+
+// reportOptions are the flags of beeline report.
+type reportOptions struct {
+	file    string
+	clients bool
+	timeout time.Duration
+}
 
 func (c *command) reportCommand() *cobra.Command {
-	var flows bool
+	var o reportOptions
 	cmd := &cobra.Command{
-		Use:   "report [FILE]",
+		Use:   "report",
 		Short: "Write an archive for a bug report",
 		Long:  reportLong,
-		Args: func(cmd *cobra.Command, args []string) error {
-			return noArgs(cmd, args[min(1, len(args)):])
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			host, err := os.Hostname()
-			if err != nil {
-				return err
-			}
-			name := fmt.Sprintf("beeline-report-%s-%s", host, c.Now().UTC().Format("20060102T150405Z"))
-			if len(args) == 0 {
-				args = []string{name + ".tar.gz"}
-			}
-			if args[0] == "-" {
-				return c.writeReport(c.Out, name, flows)
-			}
-			file, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(c.writeReport(file, name, flows), file.Close()); err != nil {
-				return errors.Join(err, os.Remove(args[0]))
-			}
-			_, err = fmt.Fprintln(c.Out, args[0])
-			return err
-		},
+		Example: `  beeline report
+  kubectl -n kube-system exec POD -- beeline report -o - >report.tar.gz`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.report(cmd.Context(), o) },
 	}
-	cmd.Flags().BoolVar(&flows, "flows", false, "also the flows, which name clients")
+	cmd.Flags().StringVarP(&o.file, "output", "o", "", `the file to write, "-" for standard output`)
+	cmd.Flags().BoolVar(&o.clients, "clients", false, "name the clients of flows")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", report.DefaultTimeout, "how long to collect at most")
 	return cmd
 }
 
-// reportPart is a file of the archive.
-type reportPart struct {
-	name  string
-	bytes func() ([]byte, error)
-}
-
-// writeReport writes the archive, whose files are in the folder dir. The error is one of
-// writing: read errors go to errors.txt.
-func (c *command) writeReport(to io.Writer, dir string, flows bool) error {
-	zip := gzip.NewWriter(to)
-	archive := tar.NewWriter(zip)
-	put := func(name string, content []byte) error {
-		header := &tar.Header{Name: dir + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: c.Now()}
-		if err := archive.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err := archive.Write(content)
+// report writes the archive to where it is to go, and prints what is missing.
+func (c *command) report(ctx context.Context, o reportOptions) error {
+	name, node := c.reportName()
+	if o.file == "-" {
+		return c.writeReport(ctx, c.Out, name, node, o)
+	}
+	path := cmp.Or(o.file, name+".tar.gz")
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
 		return err
 	}
-	var missing bytes.Buffer
-	for _, part := range c.reportParts(flows) {
-		content, err := part.bytes()
-		if err != nil {
-			fmt.Fprintf(&missing, "%s: %v\n", part.name, err)
-		}
-		if len(content) == 0 {
-			continue
-		}
-		if err := put(part.name, content); err != nil {
-			return err
-		}
+	if err := errors.Join(c.writeReport(ctx, file, name, node, o), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
 	}
-	if missing.Len() > 0 {
-		if err := put("errors.txt", missing.Bytes()); err != nil {
-			return err
-		}
-	}
-	return errors.Join(archive.Close(), zip.Close())
+	_, err = fmt.Fprintln(c.Out, path)
+	return err
 }
 
-// reportParts lists what the archive holds.
-func (c *command) reportParts(flows bool) []reportPart {
-	parts := []reportPart{
-		{"kernel.txt", kernelText},
-		{"sysctl.txt", sysctlText},
-		{"mounts.txt", mountsText},
-		{"network.txt", networkText},
-		{"version.txt", c.output("version")},
-		{"status.txt", c.output("status", "-o", "wide")},
-		{"verify.txt", c.verifyOutput},
+// reportName returns the name of the archive without its ending, and that of the node, which is the
+// host's where no agent has told one.
+func (c *command) reportName() (name, node string) {
+	node, _ = os.Hostname() // without one the time is enough
+	status, err := read(c, (*inspect.Datapath).Status)
+	if err == nil && status.Agent.Node != "" {
+		node = status.Agent.Node
 	}
-	lists := []string{"service", "backend", "frontend", "node"}
-	if flows {
-		lists = append(lists, "flow")
+	node = strings.ReplaceAll(node, "/", "-")
+	return fmt.Sprintf("beeline-report-%s-%s", node, c.Now().UTC().Format("20060102T150405Z")), node
+}
+
+// writeReport writes the archive, whose files are in the folder dir.
+func (c *command) writeReport(ctx context.Context, to io.Writer, dir, node string, o reportOptions) error {
+	missing, err := report.Write(ctx, to, dir, c.reportParts(o), report.Options{
+		Title:   fmt.Sprintf("Report of beeline %s about node %s at %s.", version.String(), node, c.Now().UTC().Format(time.RFC3339)),
+		Time:    c.Now(),
+		Timeout: o.timeout,
+	})
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
 	}
-	for _, list := range lists {
-		parts = append(parts, reportPart{list + "s.txt", c.output(list, "list", "-o", "wide")},
-			reportPart{list + "s.json", c.output(list, "list", "-o", "json")})
+	c.printMissing(missing)
+	return nil
+}
+
+// printMissing names the parts that are missing, those with the same reason together.
+func (c *command) printMissing(missing []report.Missing) {
+	var reasons []string
+	names := make(map[string][]string)
+	for _, m := range missing {
+		reason := m.Err.Error()
+		if names[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		names[reason] = append(names[reason], m.Name)
 	}
-	return append(parts, reportPart{"status.json", c.output("status", "-o", "json")})
+	for _, reason := range reasons {
+		fmt.Fprintf(c.Err, "beeline: not in the report, or not whole: %s: %s\n", strings.Join(names[reason], ", "), reason)
+	}
+}
+
+// reportParts lists what the archive holds, what is read fast and matters most first.
+func (c *command) reportParts(o reportOptions) []report.Part {
+	parts := []report.Part{
+		{Name: "version.txt", Read: c.output("version")},
+		{Name: "status.txt", Read: c.output("status", "-o", "wide")},
+		{Name: "status.json", Read: c.output("status", "-o", "json")},
+	}
+	parts = append(parts, report.Machine()...)
+	parts = append(parts, report.Agent(c.bpffs)...)
+	parts = append(parts, report.Part{Name: "verify.txt", Read: c.verifyOutput})
+	for _, list := range []string{"service", "backend", "frontend", "node"} {
+		parts = append(parts, report.Part{Name: list + "s.txt", Read: c.output(list, "list", "-o", "wide")},
+			report.Part{Name: list + "s.json", Read: c.output(list, "list", "-o", "json")})
+	}
+	return append(parts, report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }})
 }
 
 // output returns what a command of beeline prints.
-func (c *command) output(args ...string) func() ([]byte, error) {
-	return func() ([]byte, error) {
+func (c *command) output(args ...string) func(context.Context) ([]byte, error) {
+	return func(ctx context.Context) ([]byte, error) {
 		var out bytes.Buffer
-		err := execute(Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
+		err := execute(ctx, Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
 		return out.Bytes(), err
 	}
 }
 
 // verifyOutput returns what "beeline verify" prints, in which is what could not be checked.
-func (c *command) verifyOutput() ([]byte, error) {
-	out, err := c.output("verify", "-o", "wide")()
+func (c *command) verifyOutput(ctx context.Context) ([]byte, error) {
+	out, err := c.output("verify", "-o", "wide", "--timeout", "10s")(ctx)
 	if len(out) > 0 {
 		err = nil
 	}
 	return out, err
 }
 
-func kernelText() ([]byte, error) {
-	version, err := os.ReadFile("/proc/version")
-	limits, errLimits := os.ReadFile("/proc/self/limits")
-	return append(version, limits...), errors.Join(err, errLimits)
-}
+// sampledFlows is how many flows are shown.
+const sampledFlows = 200
 
-// reportSysctls are the settings of the kernel that Services depend on, by patterns below
-// /proc/sys. Not every kernel has each.
-var reportSysctls = []string{
-	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/route_localnet",
-	"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6", "net/ipv4/ip_local_port_range",
-	"net/ipv4/ip_local_reserved_ports", "net/ipv4/tcp_mtu_probing", "net/netfilter/nf_conntrack_max",
-	"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_tcp_be_liberal", "net/core/bpf_jit_enable",
-	"net/core/bpf_jit_harden", "net/core/netdev_max_backlog", "kernel/unprivileged_bpf_disabled",
-}
-
-func sysctlText() ([]byte, error) {
-	var out bytes.Buffer
-	var errs []error
-	for _, pattern := range reportSysctls {
-		paths, err := filepath.Glob("/proc/sys/" + pattern)
-		errs = append(errs, err)
-		for _, path := range paths {
-			value, err := os.ReadFile(path)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // of a device that has just gone
-			}
-			errs = append(errs, err)
-			fmt.Fprintf(&out, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), bytes.TrimSpace(value))
-		}
-	}
-	return out.Bytes(), errors.Join(errs...)
-}
-
-// mountsText lists the file systems that the agent works with.
-func mountsText() ([]byte, error) {
-	all, err := os.ReadFile("/proc/self/mountinfo")
-	var out bytes.Buffer
-	for line := range bytes.Lines(all) {
-		for _, kind := range []string{" - bpf ", " - cgroup2 "} {
-			if bytes.Contains(line, []byte(kind)) {
-				out.Write(line)
-			}
-		}
-	}
-	return out.Bytes(), err
-}
-
-// networkText lists devices with their addresses and BPF programs, and the routes.
-func networkText() ([]byte, error) {
-	links, err := rtnl.Links()
+// flowSample counts the flows by Service port and state, and shows some.
+func (c *command) flowSample(clients bool) ([]byte, error) {
+	s, err := read(c, func(d *inspect.Datapath) (*inspect.FlowSummary, error) { return d.FlowSummary(sampledFlows, clients) })
 	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
-	var errs []error
-	for _, l := range links {
-		a := l.Attrs()
-		fmt.Fprintf(&out, "%d: %s %s mtu %d %s master %d\n", a.Index, a.Name, l.Type(), a.MTU, a.Flags, a.MasterIndex)
-		if a.Xdp != nil && a.Xdp.Attached {
-			fmt.Fprintf(&out, "    xdp program %d\n", a.Xdp.ProgId)
-		}
-		addrs, err := rtnl.Addrs(l)
-		errs = append(errs, err)
-		for _, addr := range addrs {
-			fmt.Fprintf(&out, "    %s\n", addr.IPNet)
-		}
-		errs = append(errs, tcText(&out, l))
+	fmt.Fprintf(&out, "%s.\n", inspect.Amount(s.Total, "flow"))
+	if s.Total == 0 {
+		return out.Bytes(), nil
 	}
-	routes, err := rtnl.Routes(func(*netlink.Route) bool { return true })
-	for _, r := range routes {
-		fmt.Fprintln(&out, r)
+	t := newTable("SERVICE", "SERVICE-PORT", "STATE", "FLOWS")
+	for _, n := range s.Counts {
+		t.add(n.Service.String(), servicePort(n.Service), n.State, number(n.Count))
 	}
-	return out.Bytes(), errors.Join(append(errs, err)...)
-}
-
-// tcText lists the programs at tc of a device: those of tcx in their order, and the filters
-// of clsact.
-func tcText(out io.Writer, l netlink.Link) error {
-	var errs []error
-	for _, hook := range []struct {
-		name   string
-		tcx    ebpf.AttachType
-		parent uint32
-	}{
-		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
-		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
-	} {
-		// A kernel before Linux 6.6 has no tcx, which is an error.
-		if attached, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: hook.tcx}); err == nil {
-			for _, p := range attached.Programs {
-				fmt.Fprintf(out, "    tcx %s program %d\n", hook.name, p.ID)
-			}
-		}
-		filters, err := rtnl.Filters(l, hook.parent)
-		errs = append(errs, err)
-		for _, f := range filters {
-			fmt.Fprintf(out, "    tc %s %s\n", hook.name, f)
-		}
+	fmt.Fprintf(&out, "\n%s\n%d of them", t, len(s.Sample))
+	if !clients {
+		out.WriteString(", without the clients' addresses")
 	}
-	return errors.Join(errs...)
+	fmt.Fprintf(&out, ":\n\n%s", flowTable(s.Sample, true))
+	return out.Bytes(), nil
 }

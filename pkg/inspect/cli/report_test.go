@@ -36,17 +36,18 @@ func untar(t *testing.T, file string) map[string]string {
 }
 
 // TestReport: the archive has what the other commands print and what the kernel says of this
-// machine, flows only when asked for, and is no other user's.
+// machine, flows with clients only when asked for, and is no other user's.
 func TestReport(t *testing.T) {
 	bpffs := newDatapath(t)
 	const client = "198.51.100.9" // of flows alone
-	for _, flows := range []bool{false, true} {
+	for _, clients := range []bool{false, true} {
 		file := filepath.Join(t.TempDir(), "report.tar.gz")
-		args := []string{"--bpffs", bpffs, "report", file}
-		if flows {
-			args = append(args, "--flows")
+		args := []string{"--bpffs", bpffs, "report", "-o", file}
+		if clients {
+			args = append(args, "--clients")
 		}
-		if out, errs, code := run(args...); code != cli.ExitOK || out != file+"\n" {
+		out, errs, code := run(args...)
+		if code != cli.ExitOK || out != file+"\n" {
 			t.Fatalf("exit code %d, %q, %q", code, out, errs)
 		}
 		info, err := os.Stat(file)
@@ -65,18 +66,20 @@ func TestReport(t *testing.T) {
 		}
 		for name, want := range map[string]string{
 			"status.txt": "node-a", "status.json": `"node": "node-a"`, "kernel.txt": "Linux version", "mounts.txt": " - bpf ",
-			"sysctl.txt": "net/ipv4/ip_forward = ", "network.txt": "127.0.0.1/8",
+			"sysctl.txt": "net/ipv4/ip_forward = ", "network.txt": "127.0.0.1/8", "routes.txt": "127.0.0.0/8", "flows.txt": "shop/web",
+			"index.txt": "about node node-a at 2026-03-01T12:00:00Z.", "kube-proxy.txt": "kube-proxy",
 		} {
 			if !strings.Contains(files[name], want) {
 				t.Errorf("%s lacks %q:\n%s", name, want, files[name])
 			}
 		}
-		if text, missing := files["errors.txt"]; missing {
-			t.Errorf("could not be read: %s", text)
+		if all := files["status.txt"] + files["services.json"] + files["flows.txt"]; strings.Contains(all, client) != clients {
+			t.Errorf("asked for clients: %t, a client is named: %t\n%s", clients, !clients, files["flows.txt"])
 		}
-		all := strings.Join([]string{files["status.txt"], files["services.json"], files["flows.txt"], files["flows.json"]}, "")
-		if strings.Contains(all, client) != flows {
-			t.Errorf("asked for flows: %t, a client is named: %t", flows, !flows)
+		// No agent has noted anything in this datapath.
+		const missing = "config.yaml, health.txt, configz.json, metrics.txt: the agent has not noted its configuration\n"
+		if !strings.Contains(errs, missing) || strings.Count(files["index.txt"], "FAILED: the agent has not noted its configuration\n") != 4 {
+			t.Errorf("what is missing is not named: %q\n%s", errs, files["index.txt"])
 		}
 		if _, errs, code := run(args...); code != cli.ExitFailure || !strings.Contains(errs, "file exists") {
 			t.Errorf("a file that exists: exit code %d, %q", code, errs)
@@ -84,14 +87,38 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportWithoutDatapath: what there is is written, and what is missing is named.
+// TestReportWithoutDatapath: what there is is written, by a name that says of where and when, and
+// what is missing is named.
 func TestReportWithoutDatapath(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "report.tar.gz")
-	if _, errs, code := run("--bpffs", t.TempDir(), "report", file); code != cli.ExitOK {
-		t.Fatalf("exit code %d, %q", code, errs)
+	t.Chdir(t.TempDir())
+	host, err := os.Hostname()
+	check(t, err)
+	file := "beeline-report-" + host + "-20260301T120000Z.tar.gz"
+	if out, errs, code := run("--bpffs", t.TempDir(), "report"); code != cli.ExitOK || out != file+"\n" ||
+		!strings.HasPrefix(errs, "beeline: not in the report, or not whole: status.txt, status.json, verify.txt, ") {
+		t.Fatalf("exit code %d, %q, %q", code, out, errs)
 	}
 	files := untar(t, file)
-	if !strings.Contains(files["errors.txt"], "status.txt: no datapath") || !strings.Contains(files["kernel.txt"], "Linux") {
-		t.Errorf("errors.txt has %q", files["errors.txt"])
+	if !strings.Contains(files["index.txt"], "FAILED: no datapath") || !strings.Contains(files["kernel.txt"], "Linux") {
+		t.Errorf("index.txt has %q", files["index.txt"])
+	}
+	out, _, code := run("--bpffs", t.TempDir(), "report", "-o", "-")
+	check(t, os.WriteFile("stdout.tar.gz", []byte(out), 0o600))
+	if files := untar(t, "stdout.tar.gz"); code != cli.ExitOK || !strings.Contains(files["kernel.txt"], "Linux") {
+		t.Errorf("to standard output: exit code %d, %d files", code, len(files))
+	}
+	if _, errs, code := run("report", "-o", "/nowhere/report.tar.gz"); code != cli.ExitFailure || errs == "" {
+		t.Errorf("where nothing can be written: exit code %d, %q", code, errs)
+	}
+	if _, _, code := run("report", "name"); code != cli.ExitUsage {
+		t.Errorf("with an argument: exit code %d", code)
+	}
+}
+
+// TestReportAsNobody: who is not root gets what everybody may read.
+func TestReportAsNobody(t *testing.T) {
+	errs, code := runAsNobody(t, "--bpffs", newDatapath(t), "report", "-o", "-")
+	if code != cli.ExitOK || !strings.Contains(errs, "status.txt, ") || strings.Contains(errs, "kernel.txt") || strings.Contains(errs, "network.txt") {
+		t.Errorf("exit code %d, %q", code, errs)
 	}
 }
