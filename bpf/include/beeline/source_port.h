@@ -75,7 +75,8 @@ static __noinline bool bl_port_connected(struct BL_CONTEXT *context, const struc
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
 	bool connected;
-	__u32 size = bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
+	__u32 size =
+		bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
 
 	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
