@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // samples are series in the notation of promtool, one value a minute.
@@ -220,6 +221,7 @@ func alertTest(t *testing.T, alert, at string, series samples, want []any) map[s
 // node, and does not in one beside it.
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
+	tier.Slow(t, "needs promtool, which comes with a whole Prometheus")
 	lab.Need(t, "promtool")
 	rules := alertRules(t)
 	tested := maps.Clone(alertCases)
@@ -271,6 +273,7 @@ func (c *alertCase) test(t *testing.T, r rule) {
 // the dashboard.
 func TestPrometheusReads(t *testing.T) {
 	t.Parallel()
+	tier.Slow(t, "needs promtool, which comes with a whole Prometheus")
 	lab.Need(t, "promtool")
 	dir := t.TempDir()
 	rules, err := os.ReadFile(filepath.Join(chartDir(t), "alerts", "beeline.yaml"))
