@@ -1,9 +1,7 @@
 package report
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/tests/targz"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -37,25 +36,11 @@ func write(t *testing.T, o Options, parts ...Part) (files map[string]string, mis
 	for _, m := range list {
 		missing = append(missing, m.Name+": "+m.Err.Error())
 	}
-	zip, err := gzip.NewReader(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
 	files = make(map[string]string)
-	for archive := tar.NewReader(zip); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files, missing
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[strings.TrimPrefix(header.Name, "dir/")] = string(content)
+	for name, content := range targz.Files(t, &out) {
+		files[strings.TrimPrefix(name, "dir/")] = content
 	}
+	return files, missing
 }
 
 // TestFailures: a part that fails or panics is named with its reason, and those after it are there.

@@ -22,7 +22,7 @@ func networkText(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	var out bytes.Buffer
-	errs := []error{err}
+	var errs []error
 	for _, l := range links {
 		if ctx.Err() != nil {
 			return out.Bytes(), ctx.Err()

@@ -163,10 +163,16 @@ type rule struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
+// alertsFile is the chart's file of rules.
+func alertsFile(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(chartDir(t), "alerts", "beeline.yaml")
+}
+
 // alertRules returns the rules of the chart.
 func alertRules(t *testing.T) (rules []rule) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(chartDir(t), "alerts", "beeline.yaml"))
+	text, err := os.ReadFile(alertsFile(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,18 +186,22 @@ func alertRules(t *testing.T) (rules []rule) {
 	return rules
 }
 
-// promtool runs promtool over a file that it writes.
-func promtool(t *testing.T, dir, name, content string, command ...string) {
+// promtool runs promtool over a file.
+func promtool(t *testing.T, path string, command ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "promtool", append(command, path)...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s %s: %v\n%s", strings.Join(command, " "), filepath.Base(path), err, out)
+	}
+}
+
+// write writes a file and returns its path.
+func write(t *testing.T, dir, name, content string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "promtool", append(command, path)...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool %s %s: %v\n%s", strings.Join(command, " "), name, err, out)
-	}
+	return path
 }
 
 // groups is a file of rules.
@@ -254,9 +264,7 @@ func (c *alertCase) test(t *testing.T, r rule) {
 	// What promtool compares is the summary: the other annotations are checked as a whole.
 	r.Annotations = map[string]string{"summary": r.Annotations["summary"]}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(groups(t, []rule{r})), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, dir, "rules.yaml", groups(t, []rule{r}))
 	fires := []any{map[string]any{"exp_labels": labels, "exp_annotations": map[string]string{"summary": c.summary}}}
 	for state, test := range map[string]map[string]any{
 		"fires": alertTest(t, r.Alert, c.at, c.fires, fires), "quiet": alertTest(t, r.Alert, c.at, c.quiet, nil),
@@ -265,7 +273,7 @@ func (c *alertCase) test(t *testing.T, r rule) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		promtool(t, dir, state+".yaml", string(text), "test", "rules")
+		promtool(t, write(t, dir, state+".yaml", string(text)), "test", "rules")
 	}
 }
 
@@ -275,12 +283,7 @@ func TestPrometheusReads(t *testing.T) {
 	t.Parallel()
 	tier.Slow(t, "needs promtool, which comes with a whole Prometheus")
 	lab.Need(t, "promtool")
-	dir := t.TempDir()
-	rules, err := os.ReadFile(filepath.Join(chartDir(t), "alerts", "beeline.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	promtool(t, dir, "alerts.yaml", string(rules), "check", "rules", "--lint-fatal")
+	promtool(t, alertsFile(t), "check", "rules", "--lint-fatal")
 	var records []map[string]string
 	for i, query := range dashboardQueries(t) {
 		records = append(records, map[string]string{"record": fmt.Sprintf("panel:%d", i), "expr": query})
@@ -288,7 +291,7 @@ func TestPrometheusReads(t *testing.T) {
 	if len(records) < 15 {
 		t.Fatalf("only %d queries found", len(records))
 	}
-	promtool(t, dir, "dashboard.yaml", groups(t, records), "check", "rules", "--lint-fatal")
+	promtool(t, write(t, t.TempDir(), "dashboard.yaml", groups(t, records)), "check", "rules", "--lint-fatal")
 }
 
 // dashboardQueries returns the queries of the dashboard, with the variables filled in as Grafana does.

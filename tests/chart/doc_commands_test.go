@@ -12,26 +12,35 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// documented is a command of helm that a document shows.
+// documented is a command that a document shows, without the name of its program.
 type documented struct {
 	path    string
 	command string
 	args    []string
 }
 
-// documentedHelm returns helm's commands in documents, whose names of folders are those from the
-// root of the repository.
-func documentedHelm(t *testing.T) (list []documented) {
+// documentedOf returns the commands of a program in documents that have at least so many arguments.
+func documentedOf(t *testing.T, program string, least int) (list []documented) {
 	t.Helper()
 	for path, text := range pages.All(t) {
 		for _, command := range pages.Commands(text) {
-			if words := pages.Words(command); len(words) > 2 && words[0] == "helm" {
-				for i, word := range words {
-					if word == "charts/beeline" {
-						words[i] = chartDir(t)
-					}
-				}
+			if words := pages.Words(command); len(words) > least && words[0] == program {
 				list = append(list, documented{path, command, words[1:]})
+			}
+		}
+	}
+	return list
+}
+
+// documentedHelm returns helm's commands in documents, whose names of folders are those from the
+// root of the repository.
+func documentedHelm(t *testing.T) []documented {
+	t.Helper()
+	list := documentedOf(t, "helm", 2)
+	for _, d := range list {
+		for i, arg := range d.args {
+			if arg == "charts/beeline" {
+				d.args[i] = chartDir(t)
 			}
 		}
 	}
@@ -92,29 +101,23 @@ func TestDocumentedKubectl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, home := 0, t.TempDir()
-	for path, text := range pages.All(t) {
-		for _, command := range pages.Commands(text) {
-			words := pages.Words(command)
-			if len(words) < 2 || words[0] != "kubectl" {
-				continue
-			}
-			found++
-			args := words[1:]
-			if i := slices.Index(args, "--"); i >= 0 {
-				args = args[:i] // what runs in a pod
-			}
-			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "kubectl"), append(args, "--help")...)
-			cmd.Env = []string{"HOME=" + home}
-			out, err := cmd.CombinedOutput()
-			_, usage, _ := strings.Cut(string(out), "\nUsage:\n  kubectl ")
-			// A group of commands shows its help for any word.
-			if err != nil || strings.Contains(usage, "SUBCOMMAND") {
-				t.Errorf("%s: %s: %v\n%s", path, command, err, out)
-			}
+	home := t.TempDir()
+	list := documentedOf(t, "kubectl", 1)
+	for _, d := range list {
+		args := d.args
+		if i := slices.Index(args, "--"); i >= 0 {
+			args = args[:i] // what runs in a pod
+		}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "kubectl"), append(args, "--help")...)
+		cmd.Env = []string{"HOME=" + home}
+		out, err := cmd.CombinedOutput()
+		_, usage, _ := strings.Cut(string(out), "\nUsage:\n  kubectl ")
+		// A group of commands shows its help for any word.
+		if err != nil || strings.Contains(usage, "SUBCOMMAND") {
+			t.Errorf("%s: %s: %v\n%s", d.path, d.command, err, out)
 		}
 	}
-	if found < 15 {
-		t.Errorf("found %d commands only", found)
+	if len(list) < 15 {
+		t.Errorf("found %d commands only", len(list))
 	}
 }

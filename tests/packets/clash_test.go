@@ -203,24 +203,20 @@ func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
 						t.Fatalf("%s to %s: %v", network, to, err)
 					}
 					// Who owns the port is looked up once a second; the client may get an answer before.
-					answered := func(s *lab.Socket, payload string) func() bool {
-						return func() bool {
-							answer, err := s.AskWithin(payload, 200*time.Millisecond)
-							for err == nil && !strings.HasSuffix(answer, " "+payload) {
-								answer, _, err = s.Receive()
-							}
-							if err != nil {
-								return false
-							}
-							hello, err := parseGreeting(strings.TrimSuffix(answer, " "+payload))
-							if err != nil || (hello.client == own) != (s == process) {
-								t.Errorf("%s: the endpoint sees the %s as %s, the process is %s: %v", network, payload, hello.client, own, err)
-							}
-							return true
+					lab.Eventually(t, fmt.Sprintf("%s: the process gets answers from %s", network, to), func() bool {
+						hello, answered := greeted(t, process, "process")
+						if answered && hello.client != own {
+							t.Errorf("%s: the endpoint sees the process as %s, which is %s", network, hello.client, own)
 						}
-					}
-					lab.Eventually(t, fmt.Sprintf("%s: the process gets answers from %s", network, to), answered(process, "process"))
-					lab.Eventually(t, network+": the client gets answers", answered(client, "client"))
+						return answered
+					})
+					lab.Eventually(t, network+": the client gets answers", func() bool {
+						hello, answered := greeted(t, client, "client")
+						if answered && hello.client == own {
+							t.Errorf("%s: the endpoint sees the client as %s, which is the process", network, own)
+						}
+						return answered
+					})
 					if err := goesOn(process, network); err != nil {
 						t.Errorf("%s, the process: %v", network, err)
 					}
@@ -228,6 +224,24 @@ func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// greeted sends a datagram and returns the greeting of the server that answered it, if one does:
+// answers to other datagrams are left out.
+func greeted(t *testing.T, s *lab.Socket, payload string) (hello greeting, answered bool) {
+	t.Helper()
+	answer, err := s.AskWithin(payload, 200*time.Millisecond)
+	for err == nil && !strings.HasSuffix(answer, " "+payload) {
+		answer, _, err = s.Receive()
+	}
+	if err != nil {
+		return greeting{}, false
+	}
+	hello, err = parseGreeting(strings.TrimSuffix(answer, " "+payload))
+	if err != nil {
+		t.Error(err)
+	}
+	return hello, true
 }
 
 // TestNodeIsAClientToo: the node connects to a NodePort of the endpoint's node, and forwards a

@@ -1,13 +1,9 @@
 package verify_test
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +18,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/targz"
 )
 
 // archive is what a report has, by file.
@@ -34,22 +31,14 @@ func (n *node) report(t *testing.T, flags ...string) archive {
 	if code != cli.ExitOK {
 		t.Fatalf("exit code %d, %q", code, errs)
 	}
-	zip, err := gzip.NewReader(strings.NewReader(out))
-	check(t, err)
 	files := make(archive)
-	for archive := tar.NewReader(zip); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
+	for name, content := range targz.Files(t, strings.NewReader(out)) {
+		if !strings.HasPrefix(name, "beeline-report-"+lab.NodeName+"-") {
+			t.Errorf("a file is named %s", name)
 		}
-		check(t, err)
-		content, err := io.ReadAll(archive)
-		check(t, err)
-		if !strings.HasPrefix(header.Name, "beeline-report-"+lab.NodeName+"-") {
-			t.Errorf("a file is named %s", header.Name)
-		}
-		files[filepath.Base(header.Name)] = string(content)
+		files[filepath.Base(name)] = content
 	}
+	return files
 }
 
 // want fails unless a file has all the words.

@@ -1,10 +1,6 @@
 package cli_test
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"errors"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/tests/targz"
 )
 
 // untar returns the files of a report by their names.
@@ -20,19 +17,11 @@ func untar(t *testing.T, file string) map[string]string {
 	f, err := os.Open(file)
 	check(t, err)
 	defer f.Close()
-	zip, err := gzip.NewReader(f)
-	check(t, err)
 	files := make(map[string]string)
-	for archive := tar.NewReader(zip); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		check(t, err)
-		content, err := io.ReadAll(archive)
-		check(t, err)
-		files[path.Base(header.Name)] = string(content)
+	for name, content := range targz.Files(t, f) {
+		files[path.Base(name)] = content
 	}
+	return files
 }
 
 // TestReport: the archive has what the other commands print and what the kernel says of this
