@@ -99,7 +99,11 @@ func TestChurn(t *testing.T) {
 	defer churn.Wait()
 	defer cancel()
 	churn.Go(func() {
+		// More often than any cluster, and with room for others on the machine.
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
+			<-pace.C
 			count := 1 + i%3
 			n.Write("first.yaml", append(manifests[:1:1],
 				lab.Slice("web", "web:8080/TCP,dns:8080/UDP", lab.Backend4(1), lab.Backend4(1+count)))...)
