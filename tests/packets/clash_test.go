@@ -217,9 +217,13 @@ func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
 						}
 						return answered
 					})
-					if err := goesOn(process, network); err != nil {
-						t.Errorf("%s, the process: %v", network, err)
-					}
+					lab.Eventually(t, network+": the process goes on", func() bool {
+						hello, answered := greeted(t, process, "again")
+						if answered && hello.client != own {
+							t.Errorf("%s: the endpoint sees the process as %s, which was %s", network, hello.client, own)
+						}
+						return answered
+					})
 				}
 			}
 		})
