@@ -67,6 +67,10 @@ func (d *Datapath) Services() ([]Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.services(r)
+}
+
+func (d *Datapath) services(r *reading) ([]Service, error) {
 	byName := make(map[model.Name]*Service)
 	for id, port := range r.ports() {
 		name := r.Names[id].Port.Service

@@ -1,0 +1,269 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
+)
+
+const topLong = `Show which Services get connections now: those a second for which a backend was chosen, those that
+were refused or dropped, and the active flows of clients outside of the node. Of one Service, show
+its backends: the share of active connections that each has, and the one that its algorithm intends.
+
+At a terminal the view is live:
+
+  up, down    choose a Service; enter shows its backends, esc goes back
+  c r f n     sort by connections, refused, flows or name
+  /           show only Services whose name contains what is typed; enter keeps it, esc ends it
+  space       pause the view, and go on
+  q           quit
+
+Else, or with --count or -o json or yaml, it prints: once, or --count times.
+
+Connections of this node's processes and pods are counted at connect() and are in no flow: a backend
+has them only where its algorithm counts active connections (lc, wlc, sed, nq).`
+
+// minTopInterval bounds what reading all tables again and again takes.
+const minTopInterval = 100 * time.Millisecond
+
+// topOptions are the flags of beeline top.
+type topOptions struct {
+	interval time.Duration
+	count    int
+	sort     topSort
+	service  model.Name // the zero value is all
+}
+
+func (c *command) topCommand() *cobra.Command {
+	o := topOptions{sort: sortConnections}
+	cmd := &cobra.Command{
+		Use:               "top [NAMESPACE/NAME]",
+		Short:             "Show which Services and backends get connections now",
+		Long:              topLong,
+		ValidArgsFunction: c.completeServices,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return &usageError{fmt.Errorf("name one service, not %d", len(args)), cmd.CommandPath()}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(c, args); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			if out, ok := c.terminal(); ok && o.count == 0 && (c.format == formatTable || c.format == formatWide) {
+				return c.topScreen(cmd.Context(), out, o)
+			}
+			o.count = max(o.count, 1)
+			return c.printTop(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&o.interval, "interval", 2*time.Second, "time that rates are of")
+	flags.IntVar(&o.count, "count", 0, "print so often, also at a terminal")
+	flags.Var(&o.sort, "sort", "what comes first: "+strings.Join(topSorts, ", "))
+	must(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp)))
+	c.addNamespaceFlag(cmd, "show this namespace only")
+	return cmd
+}
+
+// parse checks the command line.
+func (o *topOptions) parse(c *command, args []string) (err error) {
+	switch {
+	case o.interval < minTopInterval:
+		return fmt.Errorf("--interval %v is too short, the least is %v", o.interval, minTopInterval)
+	case o.count < 0:
+		return fmt.Errorf("--count %d is negative", o.count)
+	}
+	if len(args) > 0 {
+		o.service, err = c.serviceName(args[0])
+	}
+	return err
+}
+
+// terminal returns the terminal that the command writes to and reads keys from.
+func (c *command) terminal() (*os.File, bool) {
+	out, ok := c.Out.(*os.File)
+	return out, ok && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd()))
+}
+
+// printTop prints the tables, each after an interval.
+func (c *command) printTop(ctx context.Context, o topOptions) error {
+	last, err := read(c, (*inspect.Datapath).Sample)
+	if err != nil {
+		return err
+	}
+	for range o.count {
+		if !pause.For(ctx, o.interval) {
+			return ctx.Err()
+		}
+		sample, err := read(c, (*inspect.Datapath).Sample)
+		if err != nil {
+			return err
+		}
+		top := sample.Since(last)
+		last = sample
+		if o.service != (model.Name{}) {
+			if topService(top, o.service) == nil {
+				_, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(o.service) })
+				return cmp.Or(err, error(&inspect.NotFoundError{Name: o.service}))
+			}
+			top.Services = slices.DeleteFunc(top.Services, func(s inspect.TopService) bool {
+				return s.Namespace != o.service.Namespace || s.Name != o.service.Name
+			})
+		}
+		top.Services = inNamespace(c, top.Services, func(s inspect.TopService) string { return s.Namespace })
+		o.sort.apply(top.Services)
+		if err := c.print(top, func(bool) string { return topText(top, o) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// topText shows all Services, or the backends of the one asked for.
+func topText(top *inspect.Top, o topOptions) string {
+	text := topSummary(top) + "\n"
+	if o.service != (model.Name{}) {
+		return text + topBackends(&top.Services[0]) + "\n"
+	}
+	return text + topServices(top.Services).String() + "\n"
+}
+
+// topService returns the Service of a name; nil when it is not served.
+func topService(top *inspect.Top, name model.Name) *inspect.TopService {
+	for i := range top.Services {
+		if s := &top.Services[i]; s.Namespace == name.Namespace && s.Name == name.Name {
+			return s
+		}
+	}
+	return nil
+}
+
+// topSummary are the sums, and the fullest maps.
+func topSummary(top *inspect.Top) string {
+	var sum inspect.Rates
+	for i := range top.Services {
+		s := &top.Services[i].Rates
+		sum.ConnectionsPerSecond += s.ConnectionsPerSecond
+		sum.RefusedPerSecond += s.RefusedPerSecond
+		sum.Flows += s.Flows
+	}
+	text := fmt.Sprintf("%s  %s, %s connections/s, %s refused/s, %s",
+		top.Time.Format(time.TimeOnly), inspect.Amount(len(top.Services), "service"),
+		perSecond(sum.ConnectionsPerSecond), perSecond(sum.RefusedPerSecond), inspect.Amount(sum.Flows, "active flow"))
+	if top.EvictedPerSecond > 0 {
+		text += fmt.Sprintf(", %s ESTABLISHED FLOWS EVICTED/s", perSecond(top.EvictedPerSecond))
+	}
+	return text + "\n" + fullestMaps(top.Maps) + "\n"
+}
+
+// fullestMaps names the maps with the least room.
+func fullestMaps(maps []inspect.Map) string {
+	fill := func(m inspect.Map) float64 { return float64(m.Used) / float64(max(m.Size, 1)) }
+	maps = slices.Clone(maps)
+	slices.SortStableFunc(maps, func(a, b inspect.Map) int { return cmp.Compare(fill(b), fill(a)) })
+	var parts []string
+	for _, m := range maps[:min(len(maps), 4)] {
+		parts = append(parts, fmt.Sprintf("%s %.0f %%", m.Name, 100*fill(m)))
+	}
+	return "fullest maps: " + strings.Join(parts, ", ")
+}
+
+func perSecond(n float64) string { return fmt.Sprintf("%.1f", n) }
+
+func topServices(services []inspect.TopService) *table {
+	t := newTable("NAMESPACE", "NAME", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "BACKENDS")
+	for i := range services {
+		s := &services[i]
+		backends := 0
+		for j := range s.Ports {
+			backends += len(s.Ports[j].Backends)
+		}
+		t.add(s.Namespace, s.Name, perSecond(s.ConnectionsPerSecond), perSecond(s.RefusedPerSecond), number(s.Flows), number(backends))
+	}
+	return t
+}
+
+// topBackends shows the backends of each port.
+func topBackends(s *inspect.TopService) string {
+	var out strings.Builder
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		fmt.Fprintf(&out, "Port %d/%s %s: %s, %s connections/s, %s refused/s, %s\n", p.Port, p.Protocol, p.Family, p.Algorithm,
+			perSecond(p.ConnectionsPerSecond), perSecond(p.RefusedPerSecond), inspect.Amount(p.Flows, "active flow"))
+		t := newTable("BACKEND", "ON-NODE", "CONNECTIONS", "SHARE", "INTENDED")
+		t.indent = "  "
+		for j := range p.Backends {
+			b := &p.Backends[j]
+			t.add(b.Address.String(), yes(b.OnNode), number(b.Connections), percent(b.Share), percent(b.Intended))
+		}
+		if len(p.Backends) > 0 {
+			out.WriteString(t.String())
+		}
+	}
+	return out.String()
+}
+
+func percent(share *float64) string {
+	if share == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %%", 100**share)
+}
+
+// topSort is what the Services with most of come first.
+type topSort string
+
+// The orders.
+const (
+	sortConnections topSort = "connections"
+	sortRefused     topSort = "refused"
+	sortFlows       topSort = "flows"
+	sortName        topSort = "name"
+)
+
+var topSorts = []string{string(sortConnections), string(sortRefused), string(sortFlows), string(sortName)}
+
+// String is the flag's value.
+func (s *topSort) String() string { return string(*s) }
+
+// Set parses the flag.
+func (s *topSort) Set(value string) error {
+	if !slices.Contains(topSorts, value) {
+		return errors.New("must be one of " + strings.Join(topSorts, ", "))
+	}
+	*s = topSort(value)
+	return nil
+}
+
+// Type is shown in the help.
+func (s *topSort) Type() string { return "order" }
+
+// apply sorts Services, those with equal figures by name.
+func (s topSort) apply(services []inspect.TopService) {
+	slices.SortFunc(services, func(a, b inspect.TopService) int {
+		by := 0
+		switch s {
+		case sortConnections:
+			by = cmp.Compare(b.ConnectionsPerSecond, a.ConnectionsPerSecond)
+		case sortRefused:
+			by = cmp.Compare(b.RefusedPerSecond, a.RefusedPerSecond)
+		case sortFlows:
+			by = cmp.Compare(b.Flows, a.Flows)
+		}
+		return cmp.Or(by, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}

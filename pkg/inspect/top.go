@@ -1,0 +1,236 @@
+package inspect
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/flowmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+)
+
+// Sample is what all Services have counted at one time.
+type Sample struct {
+	time     time.Time
+	services []Service
+	flows    map[uint32]int                // active ones by service id
+	backends map[uint32]int                // active ones by backend id
+	intended map[uint32]map[uint32]float64 // the share of each backend id by service id
+	maps     []Map
+	evicted  uint64
+	pid      int // of the agent that counted evicted
+}
+
+// Top is what happened between two samples.
+type Top struct {
+	Time time.Time `json:"time"` // of the later one
+	// Seconds lie between them; 0: there is only one, and no rate is known.
+	Seconds  float64      `json:"seconds"`
+	Services []TopService `json:"services"`
+	// EvictedPerSecond are established connections that were evicted from the full flow table.
+	EvictedPerSecond float64 `json:"evictedPerSecond"`
+	Maps             []Map   `json:"maps"` // those that can fill up
+}
+
+// Rates are of a Service, or of one of its ports.
+type Rates struct {
+	// ConnectionsPerSecond are those for which a backend was chosen.
+	ConnectionsPerSecond float64 `json:"connectionsPerSecond"`
+	// RefusedPerSecond were rejected or dropped.
+	RefusedPerSecond float64 `json:"refusedPerSecond"`
+	// Flows are the active connections of clients outside of this node's sockets.
+	Flows int `json:"flows"`
+}
+
+func (r *Rates) add(o Rates) {
+	r.ConnectionsPerSecond += o.ConnectionsPerSecond
+	r.RefusedPerSecond += o.RefusedPerSecond
+	r.Flows += o.Flows
+}
+
+// TopService is a Service with the sums of its ports.
+type TopService struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Rates
+	Ports []TopPort `json:"ports"`
+}
+
+// TopPort is one family of a Service port.
+type TopPort struct {
+	PortName
+	Algorithm string `json:"algorithm"`
+	Rates
+	Backends []TopBackend `json:"backends"`
+}
+
+// TopBackend compares the connections of a backend with what its algorithm intends.
+type TopBackend struct {
+	Address netip.AddrPort `json:"address"`
+	OnNode  bool           `json:"onNode"`
+	// Connections are active ones: flows, and where the algorithm counts them, also those of
+	// this node's sockets.
+	Connections int `json:"connections"`
+	// Share is its part of the port's, 0 to 1; absent when the port has none.
+	Share *float64 `json:"share,omitempty"`
+	// Intended is the part that the algorithm would give it; absent where that depends on the
+	// clients (lblc, lblcr).
+	Intended *float64 `json:"intended,omitempty"`
+}
+
+// Sample reads what all Services have counted.
+func (d *Datapath) Sample() (*Sample, error) {
+	r, err := d.read()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sample{
+		time: time.Now(), flows: make(map[uint32]int), backends: make(map[uint32]int), intended: make(map[uint32]map[uint32]float64),
+	}
+	if s.services, err = d.services(r); err != nil {
+		return nil, err
+	}
+	for i := range s.services {
+		for j := range s.services[i].Ports {
+			p := &s.services[i].Ports[j]
+			s.intended[p.ID] = r.intended(p)
+		}
+	}
+	for batch, err := range flowmap.New(d.maps).Batches(bpf.Clock) {
+		if err != nil {
+			return nil, err
+		}
+		for i := range batch.Flows {
+			s.count(r, &batch.Flows[i])
+		}
+	}
+	fills, err := statusmap.New(d.maps).Fill(r.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range fills {
+		if f.Size > 0 {
+			s.maps = append(s.maps, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
+		}
+	}
+	agent := statusmap.New(d.maps).Agent()
+	s.evicted, s.pid = agent.Evicted.Established, agent.PID
+	return s, nil
+}
+
+// count counts a flow for its Service, that of one whose backend has gone, too.
+func (s *Sample) count(r *reading, f *flowmap.Flow) {
+	if !f.State.Active() {
+		return
+	}
+	if f.Known {
+		s.flows[f.Service]++
+		s.backends[f.BackendID]++
+	} else if port := r.servedAt(f.ServiceAddr, f.Protocol); port.Service != "" {
+		s.flows[port.ID]++
+	}
+}
+
+// intended returns the share of connections that the algorithm would give each backend of a port;
+// nil where that depends on the clients.
+func (r *reading) intended(p *Port) map[uint32]float64 {
+	service := r.Services[p.ID]
+	if service.Algorithm.Localizes() || p.Cluster.Used == p.Local.Used {
+		return nil
+	}
+	share := make(map[uint32]float64)
+	set := service.Cluster
+	if p.Local.Used {
+		set = service.Local
+	}
+	slots := r.Slots(set)
+	weight := func(uint32) float64 { return 1 } // slots say it all
+	if service.Algorithm.Counts() && service.Algorithm != model.LeastConn {
+		weight = func(backend uint32) float64 { return float64(r.Backends[backend].Weight) }
+	}
+	total := 0.0
+	for _, backend := range slots {
+		total += weight(backend)
+	}
+	for _, backend := range slots {
+		if total > 0 {
+			share[backend] += weight(backend) / total
+		}
+	}
+	return share
+}
+
+// Since returns what has happened since an earlier sample; without one no rate is known.
+func (s *Sample) Since(earlier *Sample) *Top {
+	t := &Top{Time: s.time, Services: make([]TopService, 0, len(s.services)), Maps: s.maps}
+	before := make(map[PortName]Counts)
+	if earlier != nil {
+		t.Seconds = s.time.Sub(earlier.time).Seconds()
+		if s.pid == earlier.pid {
+			t.EvictedPerSecond = rate(s.evicted, earlier.evicted, t.Seconds)
+		}
+		for i := range earlier.services {
+			for j := range earlier.services[i].Ports {
+				p := &earlier.services[i].Ports[j]
+				before[p.PortName] = p.Counts
+			}
+		}
+	}
+	for i := range s.services {
+		service := TopService{Namespace: s.services[i].Namespace, Name: s.services[i].Name, Ports: []TopPort{}}
+		for j := range s.services[i].Ports {
+			p := &s.services[i].Ports[j]
+			port := s.port(p)
+			port.ConnectionsPerSecond = rate(p.Connections, before[p.PortName].Connections, t.Seconds)
+			port.RefusedPerSecond = rate(p.Refused, before[p.PortName].Refused, t.Seconds)
+			service.add(port.Rates)
+			service.Ports = append(service.Ports, port)
+		}
+		t.Services = append(t.Services, service)
+	}
+	return t
+}
+
+// rate returns how fast a counter has grown. One that is less than before began anew.
+func rate(now, before uint64, seconds float64) float64 {
+	if now < before {
+		before = 0
+	}
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(now-before) / seconds
+}
+
+// port returns a port with its backends, without rates.
+func (s *Sample) port(p *Port) TopPort {
+	port := TopPort{
+		PortName: p.PortName, Algorithm: p.Algorithm, Backends: make([]TopBackend, 0, len(p.Backends)),
+		Rates: Rates{Flows: s.flows[p.ID]},
+	}
+	total := 0
+	intended := s.intended[p.ID]
+	for i := range p.Backends {
+		b := TopBackend{
+			Address: netip.AddrPortFrom(p.Backends[i].Address, p.Backends[i].TargetPort), OnNode: p.Backends[i].OnNode,
+			Connections: s.backends[p.Backends[i].ID],
+		}
+		if active := p.Backends[i].Active; active != nil {
+			b.Connections += int(active.Sockets)
+		}
+		if intended != nil {
+			share := intended[p.Backends[i].ID]
+			b.Intended = &share
+		}
+		total += b.Connections
+		port.Backends = append(port.Backends, b)
+	}
+	for i := range port.Backends {
+		if total > 0 {
+			share := float64(port.Backends[i].Connections) / float64(total)
+			port.Backends[i].Share = &share
+		}
+	}
+	return port
+}
