@@ -178,32 +178,23 @@ func (d *Datapath) Status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	snapshot := r.Snapshot
 	s := &Status{
 		Directory:     datapath.Dir(d.bpffs),
 		Schema:        bpfmap.Schema,
-		Served:        served(snapshot),
-		NodeAddresses: nodeAddresses(snapshot),
-		ServiceCIDRs:  append([]netip.Prefix{}, snapshot.ServiceCIDRs...),
+		Served:        served(r.Snapshot),
+		NodeAddresses: nodeAddresses(r.Snapshot),
+		ServiceCIDRs:  append([]netip.Prefix{}, r.ServiceCIDRs...),
 		Refusals:      r.refusals(),
 	}
 	slices.SortFunc(s.ServiceCIDRs, netip.Prefix.Compare)
 	if s.Served.Limited, err = statusmap.New(d.maps).Limited(); err != nil {
 		return nil, err
 	}
-	fills, err := statusmap.New(d.maps).Fill(snapshot)
-	if err != nil {
+	if s.Maps, err = d.fill(r); err != nil {
 		return nil, err
 	}
-	for _, f := range fills {
-		s.Maps = append(s.Maps, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
-	}
-	reasons, err := statusmap.New(d.maps).Reasons()
-	if err != nil {
+	if s.Counters, err = d.counters(); err != nil {
 		return nil, err
-	}
-	for _, r := range reasons {
-		s.Counters = append(s.Counters, Counter{r.Name, r.Count, string(r.Effect)})
 	}
 	if s.Programs, err = programs(d.bpffs); err != nil {
 		return nil, err
@@ -211,41 +202,75 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.Devices, err = d.devices(); err != nil {
 		return nil, err
 	}
-	faults, err := devicemap.New(d.maps).Faults()
-	if err != nil {
+	if s.DeviceFaults, err = d.deviceFaults(); err != nil {
 		return nil, err
 	}
-	s.DeviceFaults = []DeviceFault{}
-	for _, f := range faults {
-		s.DeviceFaults = append(s.DeviceFaults, DeviceFault{f.Name, f.Ifindex, f.Role, f.Error, f.Tries, f.Since, f.Next})
-	}
-	namespaces, err := devicemap.New(d.maps).NAT()
-	if err != nil {
+	if s.NAT, err = d.nat(); err != nil {
 		return nil, err
-	}
-	for _, ifindexes := range namespaces {
-		if len(ifindexes) > 0 {
-			s.NAT.Left++
-		} else {
-			s.NAT.Served++
-		}
 	}
 	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err
 	}
+	if s.Agent, err = d.agent(); err != nil {
+		return nil, err
+	}
+	s.Flows, err = d.flows(s.Agent.Running)
+	return s, err
+}
+
+// fill returns how full all maps are.
+func (d *Datapath) fill(r *reading) (list []Map, err error) {
+	fills, err := statusmap.New(d.maps).Fill(r.Snapshot)
+	for _, f := range fills {
+		list = append(list, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
+	}
+	return list, err
+}
+
+func (d *Datapath) counters() (list []Counter, err error) {
+	reasons, err := statusmap.New(d.maps).Reasons()
+	for _, r := range reasons {
+		list = append(list, Counter{r.Name, r.Count, string(r.Effect)})
+	}
+	return list, err
+}
+
+func (d *Datapath) deviceFaults() ([]DeviceFault, error) {
+	list := []DeviceFault{}
+	faults, err := devicemap.New(d.maps).Faults()
+	for _, f := range faults {
+		list = append(list, DeviceFault{f.Name, f.Ifindex, f.Role, f.Error, f.Tries, f.Since, f.Next})
+	}
+	return list, err
+}
+
+func (d *Datapath) nat() (n NAT, err error) {
+	namespaces, err := devicemap.New(d.maps).NAT()
+	for _, ifindexes := range namespaces {
+		if len(ifindexes) > 0 {
+			n.Left++
+		} else {
+			n.Served++
+		}
+	}
+	return n, err
+}
+
+// flows returns the room of the flow table; how many were evicted of late, only a running agent knows.
+func (d *Datapath) flows(running bool) (Flows, error) {
 	a := statusmap.New(d.maps).Agent()
-	s.Flows = Flows{
+	f := Flows{
 		Room: d.maps.MaxFlows(), SizedBy: a.SizedBy,
 		EvictedEstablished: a.Evicted.Established, EvictedHalfOpen: a.Evicted.HalfOpen, LastEvicted: a.Evicted.Last,
 	}
-	if s.Agent, err = d.agent(); err != nil || !s.Agent.Running {
-		return s, err
+	if !running {
+		return f, nil
 	}
 	recent, err := statusmap.New(d.maps).RecentlyEvicted()
 	if recent.To.After(recent.From) {
-		s.Flows.EvictedRecently = &EvictedRecently{recent.From, recent.To, recent.Established, recent.HalfOpen}
+		f.EvictedRecently = &EvictedRecently{recent.From, recent.To, recent.Established, recent.HalfOpen}
 	}
-	return s, err
+	return f, err
 }
 
 func (r *reading) refusals() []Refusal {

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
@@ -105,15 +106,11 @@ func (d *Datapath) Sample() (*Sample, error) {
 			s.count(r, &batch.Flows[i])
 		}
 	}
-	fills, err := statusmap.New(d.maps).Fill(r.Snapshot)
+	maps, err := d.fill(r)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range fills {
-		if f.Size > 0 {
-			s.maps = append(s.maps, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
-		}
-	}
+	s.maps = slices.DeleteFunc(maps, func(m Map) bool { return m.Size == 0 })
 	agent := statusmap.New(d.maps).Agent()
 	s.evicted, s.pid = agent.Evicted.Established, agent.PID
 	return s, nil
