@@ -65,14 +65,17 @@ type agent struct {
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, c *config.Settings) error {
 	a := &agent{config: c, started: time.Now(), registry: prometheus.NewRegistry()}
-	err := a.prepare(ctx)
-	if err == nil {
-		err = a.connect()
+	return errors.Join(inOrder(ctx, a.prepare, a.connect, a.run), a.close())
+}
+
+// inOrder runs the stages of the agent, up to the first that fails.
+func inOrder(ctx context.Context, stages ...part) error {
+	for _, stage := range stages {
+		if err := stage(ctx); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = a.run(ctx)
-	}
-	return errors.Join(err, a.close())
+	return nil
 }
 
 // prepare opens the maps and loads the programs, which are not attached yet.
@@ -112,7 +115,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 }
 
 // connect makes the parts of the agent and wires them.
-func (a *agent) connect() (err error) {
+func (a *agent) connect(context.Context) (err error) {
 	c, maps := a.config, a.datapath.Maps()
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
@@ -317,7 +320,8 @@ func (a *agent) close() error {
 	return a.datapath.Close()
 }
 
-// part is a part of the agent. It runs until ctx ends; an error ends the agent.
+// part is a stage of the agent, or a part of the last one, which runs until ctx ends. An error ends
+// the agent.
 type part func(ctx context.Context) error
 
 // endless returns the part that cannot fail.
