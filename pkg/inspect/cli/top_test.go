@@ -271,7 +271,7 @@ func newTerminal(t *testing.T, width, height int, args ...string) *terminal {
 		s.cmd.Process.Kill() // ended long ago, unless the test has failed
 		s.cmd.Wait()
 		s.done.Wait()
-		s.emulator.Close()
+		check(t, s.emulator.InputPipe().(io.Closer).Close()) // Close of the emulator races with its Read
 		replies.Wait()
 		check(t, file.Close())
 	})
