@@ -139,11 +139,7 @@ func (x *Explanation) policy(c *client) {
 // endpoints tells which endpoints are in the set, with their shares, and which are not.
 func (x *Explanation) endpoints(set tables.Set) {
 	r, id := x.reading, x.answer.Frontend.Service
-	slots := r.Slots(set)
-	share := make(map[uint32]float64)
-	for _, backend := range slots {
-		share[backend] += 1 / float64(len(slots))
-	}
+	share := shares(r.Slots(set), evenly)
 	for bid, b := range r.Backends {
 		if b.Service != id {
 			continue

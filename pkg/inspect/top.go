@@ -44,7 +44,8 @@ type Rates struct {
 	Flows int `json:"flows"`
 }
 
-func (r *Rates) add(o Rates) {
+// Add adds those of another.
+func (r *Rates) Add(o Rates) {
 	r.ConnectionsPerSecond += o.ConnectionsPerSecond
 	r.RefusedPerSecond += o.RefusedPerSecond
 	r.Flows += o.Flows
@@ -136,20 +137,24 @@ func (r *reading) intended(p *Port) map[uint32]float64 {
 	if service.Algorithm.Localizes() || p.Cluster.Used == p.Local.Used {
 		return nil
 	}
-	share := make(map[uint32]float64)
 	set := service.Cluster
 	if p.Local.Used {
 		set = service.Local
 	}
-	slots := r.Slots(set)
-	weight := func(uint32) float64 { return 1 } // slots say it all
+	weight := evenly // slots say it all
 	if service.Algorithm.Counts() && service.Algorithm != model.LeastConn {
 		weight = func(backend uint32) float64 { return float64(r.Backends[backend].Weight) }
 	}
+	return shares(r.Slots(set), weight)
+}
+
+// shares returns the share that each backend of some slots has, by the weight of each slot.
+func shares(slots []uint32, weight func(backend uint32) float64) map[uint32]float64 {
 	total := 0.0
 	for _, backend := range slots {
 		total += weight(backend)
 	}
+	share := make(map[uint32]float64)
 	for _, backend := range slots {
 		if total > 0 {
 			share[backend] += weight(backend) / total
@@ -157,6 +162,9 @@ func (r *reading) intended(p *Port) map[uint32]float64 {
 	}
 	return share
 }
+
+// evenly gives each slot the same weight.
+func evenly(uint32) float64 { return 1 }
 
 // Since returns what has happened since an earlier sample; without one no rate is known.
 func (s *Sample) Since(earlier *Sample) *Top {
@@ -181,7 +189,7 @@ func (s *Sample) Since(earlier *Sample) *Top {
 			port := s.port(p)
 			port.ConnectionsPerSecond = rate(p.Connections, before[p.PortName].Connections, t.Seconds)
 			port.RefusedPerSecond = rate(p.Refused, before[p.PortName].Refused, t.Seconds)
-			service.add(port.Rates)
+			service.Add(port.Rates)
 			service.Ports = append(service.Ports, port)
 		}
 		t.Services = append(t.Services, service)

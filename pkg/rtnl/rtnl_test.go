@@ -233,24 +233,20 @@ func TestBrokenSubscriptionLeavesNothing(t *testing.T) {
 }
 
 // block changes addresses until a subscription tells of one, and has it wait.
-func block(t *testing.T, device netlink.Link, blocked chan<- chan struct{}, wait chan struct{}) {
+func block(t *testing.T, device netlink.Link, blocked chan<- chan struct{}, blocker chan struct{}) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
+	wait.Until(t, "a subscription tells of addresses", func() (waits bool) {
 		addr := addAddr(t, device, "192.0.2.1/32")
-		waits := false
 		select {
-		case blocked <- wait:
+		case blocked <- blocker:
 			waits = true
 		case <-time.After(20 * time.Millisecond):
 		}
 		if err := netlink.AddrDel(device, addr); err != nil {
 			t.Fatal(err)
 		}
-		if waits {
-			return
-		}
-	}
-	t.Fatal("no subscription tells of addresses")
+		return waits
+	})
 }
 
 func addAddr(t *testing.T, device netlink.Link, text string) *netlink.Addr {

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -80,14 +81,9 @@ func serveHTTP(t *testing.T, n *lab.Namespace, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(addr)) })}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		server.Serve(listener)
-	}()
-	t.Cleanup(func() {
-		server.Close()
-		<-ended
-	})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(addr)) }))
+	server.Listener.Close() // of the machine's loopback device
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
 }

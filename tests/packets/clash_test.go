@@ -203,13 +203,16 @@ func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
 						t.Fatalf("%s to %s: %v", network, to, err)
 					}
 					// Who owns the port is looked up once a second; the client may get an answer before.
-					lab.Eventually(t, fmt.Sprintf("%s: the process gets answers from %s", network, to), func() bool {
-						hello, answered := greeted(t, process, "process")
-						if answered && hello.client != own {
-							t.Errorf("%s: the endpoint sees the process as %s, which is %s", network, hello.client, own)
+					processGets := func(payload string) func() bool {
+						return func() bool {
+							hello, answered := greeted(t, process, payload)
+							if answered && hello.client != own {
+								t.Errorf("%s: the endpoint sees the process as %s, which is %s", network, hello.client, own)
+							}
+							return answered
 						}
-						return answered
-					})
+					}
+					lab.Eventually(t, fmt.Sprintf("%s: the process gets answers from %s", network, to), processGets("process"))
 					lab.Eventually(t, network+": the client gets answers", func() bool {
 						hello, answered := greeted(t, client, "client")
 						if answered && hello.client == own {
@@ -217,13 +220,7 @@ func TestHostTakesThePortOfAUDPFlow(t *testing.T) {
 						}
 						return answered
 					})
-					lab.Eventually(t, network+": the process goes on", func() bool {
-						hello, answered := greeted(t, process, "again")
-						if answered && hello.client != own {
-							t.Errorf("%s: the endpoint sees the process as %s, which was %s", network, hello.client, own)
-						}
-						return answered
-					})
+					lab.Eventually(t, network+": the process goes on", processGets("again"))
 				}
 			}
 		})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,10 +43,8 @@ func (c *command) addFlowFlags(cmd *cobra.Command) *flowFlags {
 	})
 	states := append(flowmap.StateNames[:], flowmap.Replied)
 	flags.Func("state", "only those in this `STATE`: "+strings.Join(states, ", "), func(s string) error {
-		if f.filter.State = s; !slices.Contains(states, s) {
-			return fmt.Errorf("must be one of %s", strings.Join(states, ", "))
-		}
-		return nil
+		f.filter.State = s
+		return oneOf(s, states)
 	})
 	flags.StringVar(&f.service, "service", "", "only those to this Service, `NAMESPACE/NAME`")
 	must(cmd.RegisterFlagCompletionFunc("service", c.completeServices))

@@ -32,10 +32,18 @@ func (f *format) Set(s string) error { return f.set(s, formats) }
 
 // set parses one of some formats.
 func (f *format) set(s string, allowed []string) error {
-	if !slices.Contains(allowed, s) {
-		return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
+	if err := oneOf(s, allowed); err != nil {
+		return err
 	}
 	*f = format(s)
+	return nil
+}
+
+// oneOf returns the error of a flag's value that is none of those allowed.
+func oneOf(value string, allowed []string) error {
+	if !slices.Contains(allowed, value) {
+		return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
+	}
 	return nil
 }
 

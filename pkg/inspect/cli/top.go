@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -99,8 +98,21 @@ func (c *command) terminal() (*os.File, bool) {
 	return out, ok && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd()))
 }
 
+// topSince returns what has happened in the namespace asked for, or in all.
+func (c *command) topSince(sample, earlier *inspect.Sample) *inspect.Top {
+	top := sample.Since(earlier)
+	top.Services = inNamespace(c, top.Services, func(s inspect.TopService) string { return s.Namespace })
+	return top
+}
+
 // printTop prints the tables, each after an interval.
 func (c *command) printTop(ctx context.Context, o topOptions) error {
+	if o.service != (model.Name{}) {
+		// Its error has the names that may have been meant.
+		if _, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(o.service) }); err != nil {
+			return err
+		}
+	}
 	last, err := read(c, (*inspect.Datapath).Sample)
 	if err != nil {
 		return err
@@ -113,18 +125,15 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 		if err != nil {
 			return err
 		}
-		top := sample.Since(last)
+		top := c.topSince(sample, last)
 		last = sample
 		if o.service != (model.Name{}) {
-			if topService(top, o.service) == nil {
-				_, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(o.service) })
-				return cmp.Or(err, error(&inspect.NotFoundError{Name: o.service}))
+			at := indexOf(top.Services, o.service)
+			if at < 0 {
+				return &inspect.NotFoundError{Name: o.service}
 			}
-			top.Services = slices.DeleteFunc(top.Services, func(s inspect.TopService) bool {
-				return s.Namespace != o.service.Namespace || s.Name != o.service.Name
-			})
+			top.Services = top.Services[at : at+1]
 		}
-		top.Services = inNamespace(c, top.Services, func(s inspect.TopService) string { return s.Namespace })
 		o.sort.apply(top.Services)
 		if err := c.print(top, func(bool) string { return topText(top, o) }); err != nil {
 			return err
@@ -142,24 +151,21 @@ func topText(top *inspect.Top, o topOptions) string {
 	return text + topServices(top.Services).String() + "\n"
 }
 
-// topService returns the Service of a name; nil when it is not served.
-func topService(top *inspect.Top, name model.Name) *inspect.TopService {
-	for i := range top.Services {
-		if s := &top.Services[i]; s.Namespace == name.Namespace && s.Name == name.Name {
-			return s
-		}
-	}
-	return nil
+// topName is the name of a Service.
+func topName(s *inspect.TopService) model.Name {
+	return model.Name{Namespace: s.Namespace, Name: s.Name}
+}
+
+// indexOf returns where the Service of a name is; -1: it is not served.
+func indexOf(services []inspect.TopService, name model.Name) int {
+	return slices.IndexFunc(services, func(s inspect.TopService) bool { return topName(&s) == name })
 }
 
 // topSummary are the sums, and the fullest maps.
 func topSummary(top *inspect.Top) string {
 	var sum inspect.Rates
 	for i := range top.Services {
-		s := &top.Services[i].Rates
-		sum.ConnectionsPerSecond += s.ConnectionsPerSecond
-		sum.RefusedPerSecond += s.RefusedPerSecond
-		sum.Flows += s.Flows
+		sum.Add(top.Services[i].Rates)
 	}
 	text := fmt.Sprintf("%s  %s, %s connections/s, %s refused/s, %s",
 		top.Time.Format(time.TimeOnly), inspect.Amount(len(top.Services), "service"),
@@ -242,8 +248,8 @@ func (s *topSort) String() string { return string(*s) }
 
 // Set parses the flag.
 func (s *topSort) Set(value string) error {
-	if !slices.Contains(topSorts, value) {
-		return errors.New("must be one of " + strings.Join(topSorts, ", "))
+	if err := oneOf(value, topSorts); err != nil {
+		return err
 	}
 	*s = topSort(value)
 	return nil

@@ -21,10 +21,7 @@ func (c *command) topScreen(ctx context.Context, out *os.File, o topOptions) err
 	if err != nil {
 		return err
 	}
-	screen := &topScreen{
-		read:    func() (*inspect.Sample, error) { return read(c, (*inspect.Datapath).Sample) },
-		options: o, namespace: c.namespace, width: 80, height: 24, inside: o.service,
-	}
+	screen := &topScreen{command: c, options: o, width: 80, height: 24, inside: o.service}
 	screen.show(first)
 	_, err = tea.NewProgram(screen, tea.WithContext(ctx), tea.WithInput(os.Stdin), tea.WithOutput(out)).Run()
 	if errors.Is(err, tea.ErrInterrupted) {
@@ -35,9 +32,8 @@ func (c *command) topScreen(ctx context.Context, out *os.File, o topOptions) err
 
 // topScreen is the state of the live view.
 type topScreen struct {
-	read      func() (*inspect.Sample, error)
-	options   topOptions
-	namespace string // "" is all
+	command *command
+	options topOptions
 
 	last *inspect.Sample
 	top  *inspect.Top
@@ -75,7 +71,7 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		s.width, s.height = msg.Width, msg.Height
 	case topTick:
 		return s, func() tea.Msg {
-			sample, err := s.read()
+			sample, err := read(s.command, (*inspect.Datapath).Sample)
 			return topResult{sample, err}
 		}
 	case topResult:
@@ -96,7 +92,7 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // show makes a sample the one that is seen, unless the view is paused.
 func (s *topScreen) show(sample *inspect.Sample) {
 	if !s.paused {
-		s.top = sample.Since(s.last)
+		s.top = s.command.topSince(sample, s.last)
 	}
 	s.last = sample
 }
@@ -168,7 +164,7 @@ func (s *topScreen) room() int { return max(1, s.height-5) }
 // services returns those that the filter lets pass, in order.
 func (s *topScreen) services() []inspect.TopService {
 	services := slices.DeleteFunc(slices.Clone(s.top.Services), func(t inspect.TopService) bool {
-		return s.namespace != "" && t.Namespace != s.namespace || !strings.Contains(t.Namespace+"/"+t.Name, s.filter)
+		return !strings.Contains(topName(&t).String(), s.filter)
 	})
 	s.options.sort.apply(services)
 	return services
@@ -185,15 +181,12 @@ func (s *topScreen) move(lines int) {
 		return
 	}
 	at := min(max(s.cursor(services)+lines, 0), len(services)-1)
-	s.chosen = model.Name{Namespace: services[at].Namespace, Name: services[at].Name}
+	s.chosen = topName(&services[at])
 }
 
 // cursor returns the line of the chosen Service; the first when it is not there.
 func (s *topScreen) cursor(services []inspect.TopService) int {
-	at := slices.IndexFunc(services, func(t inspect.TopService) bool {
-		return t.Namespace == s.chosen.Namespace && t.Name == s.chosen.Name
-	})
-	return max(0, at)
+	return max(0, indexOf(services, s.chosen))
 }
 
 // View draws the screen.
@@ -237,17 +230,17 @@ func (s *topScreen) body() (lines []string, cursor int) {
 		services := s.services()
 		at := s.cursor(services)
 		if len(services) > 0 {
-			s.chosen = model.Name{Namespace: services[at].Namespace, Name: services[at].Name}
+			s.chosen = topName(&services[at])
 		} else {
 			at = -1
 		}
 		return textLines(topServices(services).String()), at
 	}
-	service := topService(s.top, s.inside)
-	if service == nil {
+	at := indexOf(s.top.Services, s.inside)
+	if at < 0 {
 		return []string{fmt.Sprintf("Service %s is not served", s.inside)}, -1
 	}
-	return textLines(fmt.Sprintf("Service %s\n%s", s.inside, topBackends(service))), -1
+	return textLines(fmt.Sprintf("Service %s\n%s", s.inside, topBackends(&s.top.Services[at]))), -1
 }
 
 func textLines(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }
