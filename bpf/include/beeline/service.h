@@ -118,15 +118,19 @@ static __always_inline void bl_choice_drop(const struct bl_choice *choice)
 static __always_inline struct bl_choice bl_service_select(const struct bl_service_entry *service,
 							  __u64 set, __u32 hash)
 {
-	struct bl_choice choice = {.ref.id = ~0U, .reason = BL_REASON_BROKEN_TABLE};
+	struct bl_choice choice = {.reason = BL_REASON_BROKEN_TABLE};
+	__u64 counted;
 
 	if (unlikely(bl_algorithm_counts(service->algorithm)) &&
 	    bl_set_kind(set) == BL_SET_BACKENDS) {
-		choice.counted = bl_active_select(set, service->algorithm, bl_client_active(), hash,
-						  &choice.ref);
-		choice.backend = bl_backend_lookup(choice.ref.id);
-		if (choice.backend)
+		counted = bl_active_select(set, service->algorithm, bl_client_active(), hash);
+		choice.backend = bl_backend_lookup(counted);
+		if (choice.backend) {
+			choice.counted = true;
+			choice.ref.id = counted;
+			choice.ref.generation = counted >> 32;
 			return choice;
+		}
 	}
 	return bl_set_select(set, hash);
 }

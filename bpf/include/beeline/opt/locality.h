@@ -100,34 +100,35 @@ __noinline bool bl_locality_change(__u64 set, __u64 taken, __u64 now, __u64 othe
 /*
  * Note that lblc or lblcr has chosen @taken, as by bl_least_take, of @set. One that was no server
  * becomes one: with lblc the only one, with lblcr one more. With lblcr another one is taken back
- * when there was no change for long. False when the tables are broken.
+ * when there was no change for long. Inline: the stack has no room for one more function.
  */
-__noinline bool bl_locality_note(__u64 set, __u32 algorithm, __u64 taken)
+static __always_inline void bl_locality_note(__u64 set, __u32 algorithm, __u64 taken)
 {
 	struct bl_active_entry *active = bl_active_lookup(taken);
 	__u64 now = bpf_ktime_get_ns(), served;
 	__u32 dropped = ~0U;
 
 	if (!active)
-		return false;
+		return;
 	served = bl_locality_served(active, taken >> 32);
 	if (algorithm == BL_ALGORITHM_LOCALITY) {
-		if (!served)
-			return bl_locality_change(set, taken, now, 0, dropped);
-		active->served = now;
-		return true;
+		if (served)
+			active->served = now;
+		else
+			bl_locality_change(set, taken, now, 0, dropped);
+		return;
 	}
 	if (served && now - served < bl_locality_idle)
-		return true;
+		return;
 	if (served) {
 		active->served = 0; /* the one to drop is another */
 		dropped = bl_locality_find(set, 0, BL_LOCALITY_MOST, 0, 1);
 	}
-	return bl_locality_change(set, taken, now, now, dropped);
+	bl_locality_change(set, taken, now, now, dropped);
 }
 
 /* Find the backend of @set that lblc or lblcr chooses, as by bl_least_find. */
-__noinline __u64 bl_locality_choose(__u64 set, __u32 algorithm, __u32 hash)
+static __always_inline __u64 bl_locality_choose(__u64 set, __u32 algorithm, __u32 hash)
 {
 	__u64 now = bpf_ktime_get_ns(), oldest = 0, found;
 
@@ -143,33 +144,28 @@ __noinline __u64 bl_locality_choose(__u64 set, __u32 algorithm, __u32 hash)
  * Choose a backend of @set by its active connections and count one of @kind there, in one step:
  * its load is still the one that it was chosen by. @hash is a number spread over 32 bits.
  *
- * When other CPUs change that again and again, the last one is chosen. False, and nothing is
- * counted, when there is none.
+ * When other CPUs change that again and again, the last one is chosen. Returns its id, and its
+ * generation in the upper half; ~0, and nothing is counted, when there is none.
  */
-static __always_inline bool bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kind kind,
-					     __u32 hash, struct bl_backend_ref *ref)
+__noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kind kind, __u32 hash)
 {
 	const struct bl_backend_entry *backend;
-	__u64 found, taken;
+	__u64 found = ~0ULL, taken = ~0ULL;
 
-	for (int try = 0; try < BL_LEAST_TRIES; try++) {
+	for (int try = 0; try < BL_LEAST_TRIES && taken == ~0ULL; try++) {
 		found = bl_localizes(algorithm) ? bl_locality_choose(set, algorithm, hash)
 						: bl_least_find(set, algorithm, hash, hash);
 		if (found >> 32 == ~0U)
-			return false;
+			return ~0ULL;
 		taken = bl_least_take(found, algorithm, kind);
-		if (taken == ~0ULL)
-			continue;
+	}
+	if (taken != ~0ULL) {
 		if (bl_localizes(algorithm))
 			bl_locality_note(set, algorithm, taken);
-		ref->id = taken;
-		ref->generation = taken >> 32;
-		return true;
+		return taken;
 	}
 	backend = bl_backend_lookup(found);
-	if (!backend)
-		return false;
-	ref->id = found;
-	ref->generation = backend->generation;
-	return bl_active_add(ref->id, ref->generation, kind);
+	if (!backend || !bl_active_add(found, backend->generation, kind))
+		return ~0ULL;
+	return (__u64)backend->generation << 32 | (__u32)found;
 }
