@@ -118,7 +118,8 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 func (a *agent) connect(context.Context) (err error) {
 	c, maps := a.config, a.datapath.Maps()
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts))
+	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts),
+		metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices))
 	metrics.NewConfig(a.registry).Observe(c.Config)
 	a.findings = metrics.NewVerify(a.registry)
 	a.attached = make(chan struct{})

@@ -25,6 +25,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"folder on a BPF file system for the pinned programs and maps, which outlive the agent; one is mounted at the default place if nothing is")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
+	f.addServiceMetrics(&b.ServiceMetrics)
 }
 
 func (f *flagSet) addForwarding(b *BeelineConfiguration) {
@@ -81,4 +82,11 @@ func (f *flagSet) addTables(t *TablesConfiguration) {
 		"entries in the flow table, two per connection of a client outside of the node; least recently used entries are evicted (default by the machine's memory, or what --conntrack-max-per-core and --conntrack-min say)")
 	bind(f, f.Uint32Var, &t.MaxClients, "max-clients", "BeelineConfiguration.tables.maxClients",
 		"clients outside of the node with session affinity; the least recently used is evicted (default by the machine's memory)")
+}
+
+func (f *flagSet) addServiceMetrics(m *ServiceMetricsConfiguration) {
+	bind(f, f.Uint32Var, &m.Limit, "service-metrics-limit", "BeelineConfiguration.serviceMetrics.limit",
+		"how many Service ports have metrics of their own, each IP family counted: those of --service-metrics, then those with the most connections (default none)")
+	bind(f, f.StringSliceVar, &m.Services, "service-metrics", "BeelineConfiguration.serviceMetrics.services",
+		"Services that have metrics of their own first, each NAMESPACE/NAME")
 }

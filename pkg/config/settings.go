@@ -78,6 +78,9 @@ type Settings struct {
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 
+	// MetricServices are the Services that have metrics of their own first.
+	MetricServices []model.Name
+
 	// HealthzAddress and MetricsAddress are the servers' addresses; "" is none.
 	HealthzAddress, MetricsAddress string
 }
@@ -100,6 +103,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setAlgorithm(beeline)...)
 	errs = append(errs, s.setAnnotations(beeline.Child("allowedAnnotations"))...)
 	errs = append(errs, s.setForwarding(beeline)...)
+	errs = append(errs, s.setServiceMetrics(beeline.Child("serviceMetrics"))...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)
 	}

@@ -109,6 +109,8 @@ type BeelineConfiguration struct {
 	// flowTimeouts are idle timeouts of flows of clients outside of the node, beside those in
 	// kube-proxy's conntrack section.
 	FlowTimeouts FlowTimeoutsConfiguration `json:"flowTimeouts"`
+	// serviceMetrics are the Services that have metrics of their own; by default none has.
+	ServiceMetrics ServiceMetricsConfiguration `json:"serviceMetrics"`
 }
 
 // SocketLB says which sockets get socket-level load balancing.
@@ -186,4 +188,14 @@ type FlowTimeoutsConfiguration struct {
 	SCTP metav1.Duration `json:"sctp"`
 	// sctpStream is for the others. Defaults to 3m30s.
 	SCTPStream metav1.Duration `json:"sctpStream"`
+}
+
+// ServiceMetricsConfiguration is which Services have metrics of their own. Those of all Services
+// together are always there.
+type ServiceMetricsConfiguration struct {
+	// limit is how many Service ports have them on this node, each IP family counted: those of
+	// services, then those with the most connections. Defaults to 0, none.
+	Limit uint32 `json:"limit"`
+	// services are Services that have them first, each NAMESPACE/NAME.
+	Services []string `json:"services"`
 }

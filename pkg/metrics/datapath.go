@@ -15,25 +15,18 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Datapath collects the counters of the programs from the maps.
+// Datapath collects the counters of the programs from the maps; those of Services: [Services].
 type Datapath struct {
-	maps        *bpfmap.Maps
-	connections *prometheus.Desc
-	refused     *prometheus.Desc
-	reasons     *prometheus.Desc
-	nodes       *prometheus.Desc
-	exhausted   *prometheus.Desc
+	maps      *bpfmap.Maps
+	reasons   *prometheus.Desc
+	nodes     *prometheus.Desc
+	exhausted *prometheus.Desc
 }
 
 // NewDatapath returns a collector over the maps.
 func NewDatapath(maps *bpfmap.Maps) *Datapath {
-	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
 	return &Datapath{
 		maps: maps,
-		connections: prometheus.NewDesc("beeline_service_connections_total",
-			"Connections and UDP peers for which a backend of the Service port was selected.", labels, nil),
-		refused: prometheus.NewDesc("beeline_service_refused_total",
-			"Connections to the Service port that were refused or dropped.", labels, nil),
 		reasons: prometheus.NewDesc("beeline_datapath_events_total",
 			"Connections and packets by their outcome: refused, dropped, served, passed.", []string{"reason", "effect"}, nil),
 		nodes: prometheus.NewDesc("beeline_nodes",
@@ -46,8 +39,6 @@ func NewDatapath(maps *bpfmap.Maps) *Datapath {
 
 // Describe implements [prometheus.Collector].
 func (d *Datapath) Describe(ch chan<- *prometheus.Desc) {
-	ch <- d.connections
-	ch <- d.refused
 	ch <- d.reasons
 	ch <- d.nodes
 	ch <- d.exhausted
@@ -63,25 +54,7 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
 	d.collectNodes(ch)
-	names := servicemap.New(d.maps).ServiceNames()
-	d.collectExhausted(ch, names)
-	end := uint32(0)
-	for id := range names {
-		end = max(end, id+1)
-	}
-	stats, err := statusmap.New(d.maps).ServiceStats(end)
-	if err != nil {
-		klog.ErrorS(err, "Counters of Services could not be read")
-		return
-	}
-	for id, name := range names {
-		values := []string{
-			name.Port.Service.Namespace, name.Port.Service.Name, name.Port.Port,
-			name.Port.Protocol.String(), name.Family.String(),
-		}
-		ch <- prometheus.MustNewConstMetric(d.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
-		ch <- prometheus.MustNewConstMetric(d.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
-	}
+	d.collectExhausted(ch, servicemap.New(d.maps).ServiceNames())
 }
 
 func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName) {

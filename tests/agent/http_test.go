@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,7 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		`beeline_service_connections_total{ip_family="IPv4",namespace="default",port="web",protocol="TCP",service="web"} 7`,
+		`beeline_connections_total 7`,
 		`beeline_datapath_events_total{effect="refused",reason="undeclared_port"} 1`,
 		`beeline_nodes{answer="accepts"} 0`,
 		`beeline_nodes{answer="unreachable"} 0`,
@@ -61,6 +62,62 @@ func TestPages(t *testing.T) {
 			t.Errorf("metrics lack %s:\n%s", line, metrics)
 		}
 	}
+}
+
+// TestServiceMetrics: by default no Service has metrics of its own. With a limit, those have them
+// that are named, then the busiest. The sum counts connections of Services that are gone, too.
+func TestServiceMetrics(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	h.ServeBackends()
+	addrs := make(map[string]netip.AddrPort)
+	s := h.NewStandalone()
+	for i, name := range []string{"busy", "idle", "quiet"} {
+		addrs[name] = netip.MustParseAddrPort(fmt.Sprintf("10.96.0.%d:80", i+1))
+		s.Write(name+".yaml", lab.Service(name, fmt.Sprintf(`{clusterIP: %s, ports: [{port: 80}]}`, addrs[name].Addr())), lab.Slice(name, "8080/TCP", lab.Backend4(1)))
+	}
+	s.Start()
+	for name, times := range map[string]int{"busy": 3, "quiet": 1} {
+		for range times {
+			mustReach(t, h, "tcp4", addrs[name])
+		}
+	}
+	want := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s: want %q, last seen %q", when, want, got)
+			}
+		}()
+		lab.Eventually(t, when, func() bool {
+			metrics, err := get(h, "http://127.0.0.1:10249/metrics")
+			if err != nil {
+				return false
+			}
+			got = got[:0]
+			for line := range strings.Lines(metrics) {
+				if _, series, ok := strings.Cut(line, "beeline_service_connections_total{"); ok && strings.HasPrefix(line, "beeline") {
+					_, name, _ := strings.Cut(series, `service="`)
+					got = append(got, strings.NewReplacer(`"}`, "", "\n", "").Replace(name))
+				} else if total, ok := strings.CutPrefix(line, "beeline_connections_total "); ok {
+					got = append(got, strings.TrimSpace(total))
+				}
+			}
+			return slices.Equal(got, want)
+		})
+	}
+	want("by default", "4")
+	s.Signal(unix.SIGTERM)
+	if err := s.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.Start("--service-metrics-limit=2", "--service-metrics=default/idle,default/gone")
+	want("named and busiest", "4", "busy 3", "idle 0")
+	s.Remove("busy.yaml")
+	want("the busiest is gone", "4", "idle 0", "quiet 1")
+	mustReach(t, h, "tcp4", addrs["quiet"])
+	want("one more", "5", "idle 0", "quiet 2")
 }
 
 // TestTerminateWhileScraped: on SIGTERM the agent answers those requests in full that it has
