@@ -34,7 +34,7 @@ func (b *binaries) packages() []string {
 // named and left out.
 func build(ctx context.Context, root, dir string, packages []string) (*binaries, error) {
 	b := &binaries{init: filepath.Join(dir, "init")}
-	if _, err := goTool(ctx, root, "build", "-o", b.init, "./tools/kernels/init"); err != nil {
+	if _, err := goTool(ctx, root, "build", "-ldflags=-s", "-o", b.init, "./tools/kernels/init"); err != nil {
 		return nil, err
 	}
 	for i, pkg := range packages {
@@ -48,7 +48,7 @@ func build(ctx context.Context, root, dir string, packages []string) (*binaries,
 			continue
 		}
 		path := filepath.Join(dir, fmt.Sprintf("%d.test", i))
-		if _, err := goTool(ctx, root, "test", "-c", "-o", path, pkg); err != nil {
+		if _, err := goTool(ctx, root, "test", "-c", "-ldflags=-s", "-o", path, pkg); err != nil {
 			return nil, err
 		}
 		b.tests = append(b.tests, testBinary{pkg: pkg, dir: source, path: path})

@@ -51,7 +51,7 @@ func build(ctx context.Context, scratch string, patterns []string) ([]binary, er
 			dir:  p.Dir,
 			path: filepath.Join(scratch, fmt.Sprintf("%d.test", len(all))),
 		}
-		compile := exec.CommandContext(ctx, "go", "test", "-c", "-o", b.path, p.ImportPath)
+		compile := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s", "-o", b.path, p.ImportPath)
 		compile.Stderr = os.Stderr
 		if err := compile.Run(); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", b.pkg, err)
