@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -19,7 +20,7 @@ var ErrNotAttached = errors.New("no program is attached")
 // SocketConstants returns the constants with which the programs for sockets run, by the names of
 // their variables, as they lie in memory. The error is [ErrNotAttached] when none runs.
 func SocketConstants(bpffs string) (map[string][]byte, error) {
-	for _, h := range hooks {
+	for _, h := range slices.Backward(hooks) { // those of connect() have constants, others none
 		info, err := pinnedInfo(h.pin(Dir(bpffs)))
 		if err != nil {
 			return nil, err
