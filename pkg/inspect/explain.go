@@ -66,6 +66,7 @@ type ExplainedClient struct {
 	Address netip.Addr `json:"address,omitzero"`
 	Port    uint16     `json:"port,omitempty"`
 	Device  string     `json:"device,omitempty"` // by which packets come in
+	XDP     string     `json:"xdp,omitempty"`    // native, generic or off, there
 	Netns   string     `json:"netns,omitempty"`  // cookie of a socket's network namespace
 }
 

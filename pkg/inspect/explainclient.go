@@ -68,7 +68,7 @@ func (c *client) explained() ExplainedClient {
 		e.Netns = strconv.FormatUint(c.cookie, 10)
 	}
 	if c.device != nil {
-		e.Device = c.device.Name
+		e.Device, e.XDP = c.device.Name, c.device.XDP
 	}
 	return e
 }
@@ -136,6 +136,7 @@ func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) 
 	}
 	c.text = fmt.Sprintf("a host elsewhere, %s, whose packets come in by %s: the route back leads there", from.Addr(), name)
 	if err := d.seen(c, name); err != nil || c.unserved == "" {
+		c.text += c.device.xdpText()
 		return c, err
 	}
 	ns, err := netnsOf(from.Addr())
@@ -197,6 +198,19 @@ func (d *Datapath) seen(c *client, name string) error {
 	}
 	c.device = &devices[at]
 	return nil
+}
+
+// xdpText says whether packets that come in by the device meet XDP before tc.
+func (v *Device) xdpText() string {
+	switch {
+	case v == nil:
+		return ""
+	case v.XDP != string(datapath.XDPOff):
+		return fmt.Sprintf(", XDP (%s) sees them before tc", v.XDP)
+	case v.NoXDP != "":
+		return fmt.Sprintf(", tc alone sees them, without XDP: %s", v.NoXDP)
+	}
+	return ", tc alone sees them, without XDP"
 }
 
 // hasAddr reports whether an address is of the calling thread's network namespace.

@@ -11,9 +11,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -295,7 +297,7 @@ func (x *Explanation) path(d *Datapath, c *client) error {
 		x.Path.Forwarding = "snat"
 		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
 		x.Path.Device = cmp.Or(leaves, x.Path.Device)
-		x.Path.Hook = x.hook(c, at >= 0 && devices[at].XDPSend)
+		x.taken(c, at >= 0 && devices[at].XDPSend)
 		x.say("path", "%s: SNAT, the backend sees %s%s", x.Path.Hook, x.Path.Source, x.Path.by())
 	case a.Has(bpf.SockBlExplainStepBL_EXPLAIN_BACK):
 		x.Path.Device = x.Client.Device
@@ -321,17 +323,21 @@ func (x *Explanation) tunnelPath(d *Datapath, c *client, device string) error {
 			_, x.Path.Gateway = c.nextHop(n.Addr)
 		}
 	}
-	x.Path.Hook = x.hook(c, true)
+	x.taken(c, true)
 	x.say("path", "%s: in the tunnel to node %s, which answers the client itself; the backend sees %s%s", x.Path.Hook, text, x.Path.Source, x.Path.by())
 	return nil
 }
 
-// hook returns where the packet is sent on: XDP where the device has a program that can.
-func (x *Explanation) hook(c *client, sends bool) string {
-	if c.device != nil && sends && (c.device.XDP == "native" || c.device.XDP == "generic" && x.answer.Node == 0) {
-		return "xdp"
+// taken notes by which program the packet is sent on: XDP where the client's device has it and it can
+// send. The counter is another one then.
+func (x *Explanation) taken(c *client, sends bool) {
+	if c.device == nil || !sends || c.device.XDP != string(datapath.XDPNative) && (c.device.XDP != string(datapath.XDPGeneric) || x.answer.Node != 0) {
+		return
 	}
-	return "tc"
+	x.Path.Hook = "xdp"
+	translated := statusmap.ReasonName(bpf.SockBlReasonBL_REASON_PACKET_TRANSLATED)
+	x.Counters = slices.DeleteFunc(x.Counters, func(name string) bool { return name == translated })
+	x.Counters = append(x.Counters, statusmap.ReasonName(bpf.SockBlReasonBL_REASON_XDP_SENT))
 }
 
 // by says by which device and gateway.

@@ -291,7 +291,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"10.96.2.2:80"}, cli.ExitRefused, []string{"no endpoint", "no_endpoint"}},
 		{[]string{"10.96.2.3:80"}, cli.ExitDropped, []string{"no_local_endpoint", "on another node, and the policy is Local"}},
 		{[]string{"--from", "192.0.2.2", "203.0.113.4:80"}, cli.ExitDropped, []string{"198.51.100.0/24", "the client is in none of them", "source_range"}},
-		{[]string{"--from", "192.0.2.2", "192.0.2.1:31001"}, cli.ExitOK, []string{"NodePort 192.0.2.1:31001 of default/web", "come in by uplink"}},
+		{[]string{"--from", "192.0.2.2", "192.0.2.1:31001"}, cli.ExitOK, []string{"NodePort 192.0.2.1:31001 of default/web", "come in by uplink", "tc alone sees them"}},
 		{[]string{"127.0.0.1:31001"}, cli.ExitOK, []string{"NodePort 127.0.0.1:31001 of default/web"}},
 		{[]string{"192.0.2.1:31999"}, cli.ExitNotFound, []string{"no Service has the NodePort 31999/TCP"}},
 		{[]string{"192.0.2.2:80"}, cli.ExitNotFound, []string{"an address of no Service"}},
