@@ -9,6 +9,8 @@
 //	compare.go   what differs
 //	excuse.go    what may differ, and where that is documented
 //	minimise.go  the smallest cluster that shows a difference
+//
+// In the same clusters, connections end as the beeline command explains before (explain_test.go).
 package differential
 
 import (

@@ -72,14 +72,14 @@ func inRanges(s *corev1.Service, addrs []netip.Addr) bool {
 	return false
 }
 
-// source is a documented difference of the address that an endpoint sees.
-type source struct {
+// shownSource is a documented difference of the address that an endpoint sees.
+type shownSource struct {
 	where   string
 	applies func(p *pair, d difference, server netip.AddrPort, seen string) bool
 }
 
 // shown are the sources that Beeline shows and kube-proxy hides.
-var shown = []source{
+var shown = []shownSource{
 	{
 		// kube-proxy masquerades whatever comes from outside by the policy Cluster.
 		where: "docs/features.md, packets: backends on this node see the client's address",

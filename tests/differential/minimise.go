@@ -47,6 +47,7 @@ func reductions(c *cluster) (steps []func() bool) {
 		steps = append(steps, serviceReductions(c, s)...)
 	}
 	for _, e := range c.slices {
+		steps = append(steps, func() bool { had := len(e.Annotations) > 0; e.Annotations = nil; return had })
 		for i := range e.Endpoints {
 			steps = append(steps, endpointReductions(&e.Endpoints[i])...)
 		}
@@ -116,6 +117,7 @@ func serviceReductions(c *cluster, s *corev1.Service) (steps []func() bool) {
 			return s.Spec.ExternalTrafficPolicy != "" && reset(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)()
 		},
 		func() bool { had := len(s.Labels) > 0; s.Labels = nil; return had },
+		func() bool { had := len(s.Annotations) > 0; s.Annotations = nil; return had },
 	)
 }
 

@@ -20,7 +20,10 @@ import (
 type attempt struct {
 	udp  bool
 	from netip.Addr // the zero address leaves it to the kernel
+	port uint16     // of the source; 0 takes the next one
 	to   netip.AddrPort
+	// unconnected is of a datagram: its socket is not connected.
+	unconnected bool
 }
 
 // verdict is what becomes of an attempt.
@@ -35,9 +38,10 @@ const (
 // result is the verdict of an attempt and, when it reached a server, which one and from
 // where. Other errors are a verdict of their own.
 type result struct {
-	verdict verdict
-	server  netip.AddrPort
-	source  netip.Addr
+	verdict    verdict
+	server     netip.AddrPort
+	source     netip.Addr
+	sourcePort uint16
 }
 
 // machine is a namespace from which attempts are made.
@@ -144,23 +148,28 @@ func (m *machine) askAll() error {
 
 func (m *machine) ask(a attempt) error {
 	for begin := time.Now(); time.Since(begin) < wait.Limit; {
-		f, err := m.start(a)
-		if err != nil {
-			return err
-		}
 		// A SYN or datagram that the machine has lost is sent again by a new attempt.
-		for again := time.Now(); time.Since(again) < 2*time.Second && f.verdict == ""; {
-			if _, _, err := pollOnce([]*flight{f}, 100*time.Millisecond); err != nil {
-				f.close()
-				return err
-			}
-		}
-		f.close()
-		if f.verdict == reached {
-			return nil
+		if r, err := m.once(a, 2*time.Second); err != nil || r.verdict == reached {
+			return err
 		}
 	}
 	return fmt.Errorf("the server at %s does not answer", a.to)
+}
+
+// once makes an attempt and waits for its verdict, but no longer than that. It is to be called in
+// the namespace of the machine.
+func (m *machine) once(a attempt, within time.Duration) (result, error) {
+	f, err := m.start(a)
+	if err != nil {
+		return result{}, err
+	}
+	defer f.close()
+	for begin := time.Now(); f.verdict == "" && time.Since(begin) < within; {
+		if _, _, err := pollOnce([]*flight{f}, 50*time.Millisecond); err != nil {
+			return f.result, err
+		}
+	}
+	return f.result, nil
 }
 
 // flight is an attempt under way; it has ended when there is a verdict.
@@ -189,6 +198,13 @@ func (m *machine) start(a attempt) (*flight, error) {
 		f.close()
 		return nil, err
 	}
+	if a.unconnected {
+		f.connected = true
+		if err := unix.Sendto(fd, []byte("x"), unix.MSG_NOSIGNAL, sockaddr(a.to)); err != nil {
+			f.fail(err)
+		}
+		return f, nil
+	}
 	switch err := unix.Connect(fd, sockaddr(a.to)); {
 	case err != nil && !errors.Is(err, unix.EINPROGRESS):
 		f.fail(err)
@@ -214,9 +230,12 @@ func (m *machine) bind(fd int, a attempt) error {
 		return err
 	}
 	for {
-		port := m.nextPort()
+		port := int(a.port)
+		if port == 0 {
+			port = m.nextPort()
+		}
 		err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, uint16(port))))
-		if !errors.Is(err, unix.EADDRINUSE) {
+		if a.port != 0 || !errors.Is(err, unix.EADDRINUSE) {
 			if err != nil {
 				err = fmt.Errorf("bind to %s port %d: %w", from, port, err)
 			}
@@ -335,7 +354,7 @@ func (f *flight) greeted(text string) {
 	var from netip.AddrPort
 	f.server, errs[0] = netip.ParseAddrPort(server)
 	from, errs[1] = netip.ParseAddrPort(client)
-	f.source, f.verdict = from.Addr(), reached
+	f.source, f.sourcePort, f.verdict = from.Addr(), from.Port(), reached
 	if err := errors.Join(errs[:]...); err != nil {
 		f.verdict = verdict(err.Error())
 	}

@@ -328,20 +328,12 @@ func (w *world) leads(from string, to netip.AddrPort, server netip.Addr) bool {
 	if from == fromOutside {
 		a.from = outsideAddrs(0, 0)[map[bool]int{true: 0, false: 1}[to.Addr().Is4()]]
 	}
-	var f *flight
+	var r result
 	err := m.Run(func() (err error) {
-		if f, err = m.start(a); err != nil {
-			return err
-		}
-		defer f.close()
-		for begin := time.Now(); f.verdict == "" && time.Since(begin) < time.Second; {
-			if _, _, err := pollOnce([]*flight{f}, 50*time.Millisecond); err != nil {
-				return err
-			}
-		}
-		return nil
+		r, err = m.once(a, time.Second)
+		return err
 	})
-	return err == nil && f.verdict == reached && f.server.Addr() == server
+	return err == nil && r.verdict == reached && r.server.Addr() == server
 }
 
 // forever is INFINITY_LIFE_TIME of linux/if_addr.h.

@@ -37,6 +37,7 @@ type AgentOptions struct {
 	NodePortAddresses []string
 	ServiceRanges     []string
 	Devices           []string // that packets are served on; none unless given
+	PodDevices        []string // those of pods, whose sockets are left alone then
 	XDP               datapath.XDPMode
 	LocalityIdle      time.Duration // see [datapath.Options]
 	Sizes             bpfmap.Sizes  // of the tables; [Sizes] unless given
@@ -66,6 +67,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	h.must("prepare the datapath", func() (err error) {
 		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
 			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP, LocalityIdle: cmp.Or(opts.LocalityIdle, time.Hour),
+			PodDevices: opts.PodDevices, HostSocketsOnly: len(opts.PodDevices) > 0,
 		})
 		return err
 	})
