@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -39,6 +38,8 @@ type Explanation struct {
 	// Service, Frontend, Algorithm and Set are absent where no Service was found, or not asked.
 	Service  *PortName `json:"service,omitempty"`
 	Frontend *Frontend `json:"frontend,omitempty"`
+	// Clashes are the Services that want the frontend, too, and go without it.
+	Clashes []ExplainedClash `json:"clashes,omitempty"`
 	// Internal says that the client is under the internal traffic policy.
 	Internal  bool   `json:"internal,omitempty"`
 	Set       string `json:"set,omitempty"` // cluster, local
@@ -161,39 +162,58 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 	return x, x.fill(e.datapath, who)
 }
 
-// ExplainService returns an explanation for each frontend of a Service.
+// ExplainService returns an explanation for each frontend of a Service, also for those that it wants
+// and other Services have.
 func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation, error) {
 	s, err := e.datapath.Service(name)
 	if err != nil {
 		return nil, err
 	}
-	list := []*Explanation{}
+	keys, err := e.datapath.lost(s)
+	if err != nil {
+		return nil, err
+	}
+	var own []tables.FrontendKey
 	for _, p := range s.Ports {
 		for _, f := range p.Frontends {
-			addrs := []netip.Addr{f.Address}
 			if f.IsAddress() {
 				continue
-			}
-			if f.IsNodePort() {
-				if addrs, err = e.nodeAddress(f.Address); err != nil {
-					return nil, err
-				}
 			}
 			protocol, err := model.ParseProtocol(f.Protocol)
 			if err != nil {
 				return nil, err
 			}
-			for _, addr := range addrs {
-				x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, f.Port), Protocol: protocol})
-				if errors.Is(err, errFamily) {
-					continue
-				}
-				if err != nil {
-					return nil, err
-				}
-				list = append(list, x)
-			}
+			own = append(own, tables.FrontendKey{Addr: f.Address, Port: f.Port, Protocol: protocol})
 		}
+	}
+	list := []*Explanation{}
+	for _, key := range append(own, keys...) {
+		x, err := e.explainFrontend(key, from)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, x...)
+	}
+	return list, nil
+}
+
+// explainFrontend explains one frontend; a NodePort at an address of the node, if there is one.
+func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) (list []*Explanation, err error) {
+	addrs := []netip.Addr{key.Addr}
+	if key.Addr.IsUnspecified() {
+		if addrs, err = e.nodeAddress(key.Addr); err != nil {
+			return nil, err
+		}
+	}
+	for _, addr := range addrs {
+		x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, key.Port), Protocol: key.Protocol})
+		if errors.Is(err, errFamily) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, x)
 	}
 	return list, nil
 }
@@ -284,6 +304,9 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 		return x.path(d, c)
 	}
 	x.found()
+	if err := x.clashes(d); err != nil {
+		return err
+	}
 	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_SET) {
 		if err := x.balanced(c); err != nil {
 			return err
@@ -340,61 +363,4 @@ func (x *Explanation) balanced(c *client) error {
 		x.balances(c)
 	}
 	return nil
-}
-
-// Wants reports whether more would be known of the Service port's endpoints by what the source
-// lists, and of which: those in no set are not in the tables.
-func (x *Explanation) Wants() (name model.PortName, family model.Family, wants bool) {
-	if x.Service == nil || x.Set == "" {
-		return name, family, false
-	}
-	n := x.reading.Names[x.Service.ID]
-	return n.Port, n.Family, true
-}
-
-// AddCandidates adds the endpoints that the source lists, or says why they are not known.
-func (x *Explanation) AddCandidates(list []policy.Candidate, err error) {
-	if err != nil {
-		x.insert("slices", fmt.Sprintf("not read, so endpoints in no set are not known: %v", err))
-		return
-	}
-	ready := 0
-	for _, c := range list {
-		if c.Ready {
-			ready++
-		}
-		x.addCandidate(c)
-	}
-	text := fmt.Sprintf("%s listed, %d ready", Amount(len(list), "endpoint"), ready)
-	if len(list) == 0 {
-		text = "no EndpointSlice lists an endpoint for this port: does the Service's selector match pods that have the port?"
-	}
-	x.insert("slices", text)
-	slices.SortFunc(x.Backends, func(a, b ExplainedBackend) int { return a.compare(b.Backend) })
-}
-
-func (x *Explanation) addCandidate(c policy.Candidate) {
-	why := c.NotInCluster
-	if x.Set == setLocal {
-		why = c.NotInLocal
-	}
-	at := slices.IndexFunc(x.Backends, func(b ExplainedBackend) bool {
-		return netip.AddrPortFrom(b.Address, b.TargetPort) == c.AddrPort
-	})
-	if at >= 0 {
-		if x.Backends[at].Share == 0 && why != "" {
-			x.Backends[at].Why = why
-		}
-		return
-	}
-	x.Backends = append(x.Backends, ExplainedBackend{Why: cmp.Or(why, "not in the tables yet"), Backend: Backend{
-		Address: c.AddrPort.Addr(), TargetPort: c.AddrPort.Port(), Ready: c.Ready, Serving: c.Serving, Terminating: c.Terminating,
-		OnNode: c.OnNode, Sets: []string{}, Weight: c.Weight,
-	}})
-}
-
-// insert adds a step after that of the set.
-func (x *Explanation) insert(step, result string) {
-	at := slices.IndexFunc(x.Steps, func(s ExplainedStep) bool { return s.Step == "set" })
-	x.Steps = slices.Insert(x.Steps, at+1, ExplainedStep{step, result})
 }

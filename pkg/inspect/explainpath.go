@@ -1,0 +1,115 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+)
+
+// path tells how the connection gets to the backend.
+func (x *Explanation) path(d *Datapath, c *client) error {
+	a := x.answer
+	if c.kind == clientSocket {
+		x.Path = &ExplainedPath{Hook: "socket", Forwarding: "none"}
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.say("path", "socket: connect(), or sendmsg() of UDP, goes to the backend itself, and no packet is translated%s", x.Path.by())
+		return nil
+	}
+	devices, err := devicemap.New(d.maps).List()
+	if err != nil {
+		return err
+	}
+	x.Path = &ExplainedPath{Hook: "tc", Forwarding: "none", Source: c.from}
+	x.Path.Source = netip.AddrPortFrom(a.ToSrc.Netip(), bpf.Hton16(a.ToSrcPort))
+	at := slices.IndexFunc(devices, func(v devicemap.Device) bool { return v.ID == uint32(a.Device) })
+	leaves := ""
+	if at >= 0 {
+		leaves = devices[at].Name
+	}
+	switch {
+	case a.Node != 0:
+		return x.tunnelPath(d, c, leaves)
+	case uint32(a.FlowBits)&uint32(bpf.SockBlFlowBitsBL_FLOW_SNAT) != 0:
+		x.Path.Forwarding = "snat"
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.Path.Device = cmp.Or(leaves, x.Path.Device)
+		x.taken(c, at >= 0 && devices[at].XDPSend)
+		x.say("path", "%s: SNAT, the backend sees %s%s", x.Path.Hook, x.Path.Source, x.Path.by())
+	case a.Has(bpf.SockBlExplainStepBL_EXPLAIN_BACK):
+		x.Path.Device = x.Client.Device
+		x.say("path", "tc: back to the pod itself, which sees %s", x.Path.Source)
+	default:
+		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		x.say("path", "tc: the host's stack takes the packet on, the backend sees the client, %s%s", x.Path.Source, x.Path.by())
+	}
+	return nil
+}
+
+// tunnelPath tells of a packet that goes on to another node as it is.
+func (x *Explanation) tunnelPath(d *Datapath, c *client, device string) error {
+	nodes, err := nodemap.New(d.maps).List()
+	if err != nil {
+		return err
+	}
+	x.Path.Forwarding, x.Path.Source, x.Path.Device = "dsr", c.from, device
+	text := fmt.Sprintf("node %d", x.answer.Node)
+	for _, n := range nodes {
+		if n.ID == x.answer.Node {
+			x.Path.Node, text = n.Name, fmt.Sprintf("%s, %s", n.Name, n.Addr)
+			_, x.Path.Gateway = c.nextHop(n.Addr)
+		}
+	}
+	x.taken(c, true)
+	x.say("path", "%s: in the tunnel to node %s, which answers the client itself; the backend sees %s%s", x.Path.Hook, text, x.Path.Source, x.Path.by())
+	return nil
+}
+
+// taken notes by which program the packet is sent on: XDP where the client's device has it and it can
+// send. The counter is another one then.
+func (x *Explanation) taken(c *client, sends bool) {
+	if c.device == nil || !sends || c.device.XDP != string(datapath.XDPNative) && (c.device.XDP != string(datapath.XDPGeneric) || x.answer.Node != 0) {
+		return
+	}
+	x.Path.Hook = "xdp"
+	translated := statusmap.ReasonName(bpf.SockBlReasonBL_REASON_PACKET_TRANSLATED)
+	x.Counters = slices.DeleteFunc(x.Counters, func(name string) bool { return name == translated })
+	x.Counters = append(x.Counters, statusmap.ReasonName(bpf.SockBlReasonBL_REASON_XDP_SENT))
+}
+
+// by says by which device and gateway.
+func (p *ExplainedPath) by() string {
+	text := ""
+	if p.Device != "" {
+		text = ", by " + p.Device
+	}
+	if p.Gateway.IsValid() {
+		text += " via " + p.Gateway.String()
+	}
+	return text
+}
+
+// nextHop returns device and gateway of the route to an address, as far as there is one.
+func (c *client) nextHop(to netip.Addr) (device string, gateway netip.Addr) {
+	_ = c.run(func() error {
+		routes, err := netlink.RouteGet(to.AsSlice())
+		if err != nil || len(routes) == 0 {
+			return nil
+		}
+		gateway, _ = netip.AddrFromSlice(routes[0].Gw)
+		gateway = gateway.Unmap()
+		if l, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
+			device = l.Attrs().Name
+		}
+		return nil
+	})
+	return device, gateway
+}
