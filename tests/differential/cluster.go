@@ -10,7 +10,7 @@
 //	excuse.go    what may differ, and where that is documented
 //	minimise.go  the smallest cluster that shows a difference
 //
-// In the same clusters, connections end as the beeline command explains before (explain_test.go).
+// In the same clusters, connections end as the beeline command explains before (explain*_test.go).
 package differential
 
 import (

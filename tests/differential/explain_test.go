@@ -1,22 +1,15 @@
 package differential
 
 import (
-	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/model"
-	"github.com/beeline-lb/beeline/pkg/source"
-	"github.com/beeline-lb/beeline/pkg/source/convert"
-	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -26,134 +19,6 @@ var explained = flag.Uint64("explained", 0, "how many random clusters are explai
 
 // connectionsOfCluster is how many connections are explained, and then made, in each cluster.
 const connectionsOfCluster = 8
-
-// explainedNode is a world that an agent in the test process serves. Its connections are explained
-// and then made.
-type explainedNode struct {
-	*world
-	agent     *lab.Agent
-	datapath  *inspect.Datapath
-	explainer *inspect.Explainer
-	room      [4]uint32       // of the tables when they were opened
-	packets   map[string]bool // the machines whose packets are served, not their sockets
-	served    source.Update   // what the agent has
-	ends      map[string]int  // how many connections of each kind of client ended so
-}
-
-func newExplainedNode(t *testing.T, o lab.AgentOptions) *explainedNode {
-	t.Helper()
-	n := &explainedNode{world: newWorld(t, "Beeline"), packets: map[string]bool{fromOutside: true, fromOther: true}, ends: make(map[string]int)}
-	for _, pod := range []string{fromPod0, fromPod1} {
-		n.at[pod].Populate() // it is found by its processes
-		n.packets[pod] = len(o.PodDevices) > 0
-	}
-	for _, from := range []string{fromOutside, fromOther} {
-		n.at[from].SetChecksumOffload(false) // XDP leaves unfinished checksums to tc
-	}
-	n.changeAddrs(extraAddrs[0][:])
-	n.agent = n.host.Serve(o)
-	n.open()
-	t.Cleanup(n.close)
-	return n
-}
-
-// open opens the maps, as the command does for each question. Those that are open see no more than
-// the tables had room for then.
-func (n *explainedNode) open() {
-	n.t.Helper()
-	var err error
-	n.datapath, err = inspect.Open(n.host.BPFFS)
-	n.must(err)
-	n.explainer, n.room = n.datapath.Explainer(), n.tableRoom()
-}
-
-func (n *explainedNode) close() {
-	if err := errors.Join(n.explainer.Close(), n.datapath.Close()); err != nil {
-		n.t.Error(err)
-	}
-}
-
-// tableRoom is for how many entries the tables that grow have room.
-func (n *explainedNode) tableRoom() [4]uint32 {
-	m := n.agent.Maps()
-	return [...]uint32{m.Service.Len(), m.ServiceName.Len(), m.Backend.Len(), m.Slot.Len()}
-}
-
-func (n *explainedNode) must(err error) {
-	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// show makes the cluster what the agent serves.
-func (n *explainedNode) show(c *cluster) {
-	n.t.Helper()
-	next := source.Update{LocalNode: &model.LocalNode{Name: nodeName, Addrs: nodeAddrs[:], Zone: c.zone}}
-	for _, s := range c.services {
-		if m := convert.Service(s, convert.AllAnnotations); m != nil {
-			next.PutServices = append(next.PutServices, m)
-		}
-	}
-	for _, s := range c.slices {
-		if m := convert.Slice(s, convert.AllAnnotations); m != nil {
-			next.PutSlices = append(next.PutSlices, m)
-		}
-	}
-	change := next
-	for _, had := range n.served.PutServices {
-		if !slices.ContainsFunc(next.PutServices, func(s *model.Service) bool { return s.Name == had.Name }) {
-			change.DeleteServices = append(change.DeleteServices, had.Name)
-		}
-	}
-	for _, had := range n.served.PutSlices {
-		if !slices.ContainsFunc(next.PutSlices, func(s *model.Slice) bool { return s.Name == had.Name }) {
-			change.DeleteSlices = append(change.DeleteSlices, had.Name)
-		}
-	}
-	n.agent.Update(change)
-	n.served = next
-	if n.tableRoom() != n.room {
-		n.close()
-		n.open()
-	}
-}
-
-// vary gives a cluster algorithms and weights, and the node's addresses, which stay.
-func vary(c *cluster, seed, number uint64) *cluster {
-	g := &generator{rand.New(rand.NewPCG(seed, number+1<<32))}
-	for _, s := range c.services {
-		s.Annotations = nil
-		if g.chance(60) {
-			s.Annotations = map[string]string{convert.AnnotationAlgorithm: one(g, model.Algorithms()...)}
-		}
-	}
-	for _, s := range c.slices {
-		s.Annotations = nil
-		if g.chance(30) {
-			s.Annotations = map[string]string{convert.AnnotationWeight: strconv.Itoa(one(g, 0, 1, 3))}
-		}
-	}
-	c.addrs = slices.Clone(extraAddrs[0][:])
-	return c
-}
-
-// stray leads some probes to another port, protocol or address, by the number of the cluster.
-func stray(probes []probe, seed, number uint64) []probe {
-	g := &generator{rand.New(rand.NewPCG(seed, number+2<<32))}
-	for i := range probes {
-		p := &probes[i]
-		switch g.IntN(20) {
-		case 0:
-			p.to = netip.AddrPortFrom(p.to.Addr(), p.to.Port()+1)
-		case 1:
-			p.udp = !p.udp
-		case 2: // which is not the node's
-			p.to = netip.AddrPortFrom(extraAddrs[1][p.family()], p.to.Port())
-		}
-	}
-	return probes
-}
 
 // disagreement is a connection that did not end as was explained.
 type disagreement struct {
@@ -283,93 +148,6 @@ func (n *explainedNode) checkPackets(from string, probes []probe) *disagreement 
 		}
 	}
 	return nil
-}
-
-// elsewhere reports whether a connection has reached another backend than the one by which its way
-// was told.
-func elsewhere(x *inspect.Explanation, got result) bool {
-	return x.Chosen != nil && netip.AddrPortFrom(x.Chosen.Address, x.Chosen.TargetPort) != got.server
-}
-
-// unmoved says which counter of those named has not moved.
-func unmoved(x *inspect.Explanation, before, after counts) string {
-	for i, r := range after.reasons {
-		if slices.Contains(x.Counters, r.Name) && r.Count == before.reasons[i].Count {
-			return fmt.Sprintf("counter %s does not move", r.Name)
-		}
-	}
-	return ""
-}
-
-// differs says how the end of a connection differs from what was said, if it does.
-func differs(x *inspect.Explanation, got result) string {
-	want := map[string]verdict{
-		inspect.VerdictServed: reached, inspect.VerdictRefused: refused, inspect.VerdictDropped: dropped,
-	}[x.Verdict]
-	switch {
-	case want == "":
-		return ""
-	case got.verdict != want:
-		return fmt.Sprintf("it is %s %s", got.verdict, got.server)
-	case want != reached:
-		return ""
-	}
-	chosen := netip.AddrPortFrom(x.Chosen.Address, x.Chosen.TargetPort)
-	source := netip.AddrPortFrom(got.source, got.sourcePort)
-	switch {
-	case x.Certain && got.server != chosen:
-		return fmt.Sprintf("it reaches %s", got.server)
-	case !slices.ContainsFunc(x.Backends, func(b inspect.ExplainedBackend) bool {
-		return b.Share > 0 && netip.AddrPortFrom(b.Address, b.TargetPort) == got.server
-	}):
-		return fmt.Sprintf("it reaches %s, which is to get nothing", got.server)
-	case x.Path.Hook != "socket" && got.server == chosen && source != x.Path.Source:
-		return fmt.Sprintf("%s sees %s", got.server, source)
-	}
-	return ""
-}
-
-// counts are the counters of the node.
-type counts struct {
-	reasons  []statusmap.Reason
-	services []statusmap.ServiceStat
-}
-
-func (n *explainedNode) counts() (c counts, err error) {
-	const ids = 64 // more than a cluster needs
-	status := statusmap.New(n.agent.Maps())
-	if c.reasons, err = status.Reasons(); err != nil {
-		return c, err
-	}
-	c.services, err = status.ServiceStats(ids)
-	return c, err
-}
-
-// miscounted says which counter a connection of a socket has moved or not against what was said.
-func miscounted(x *inspect.Explanation, before, after counts) string {
-	if what := unmoved(x, before, after); what != "" {
-		return what
-	}
-	for i, r := range after.reasons {
-		if r.Count != before.reasons[i].Count && !slices.Contains(x.Counters, r.Name) && (r.Effect == statusmap.Refused || r.Effect == statusmap.Dropped) {
-			return fmt.Sprintf("counter %s moves", r.Name)
-		}
-	}
-	for id, s := range after.services {
-		want := before.services[id]
-		if x.Service != nil && x.Service.ID == uint32(id) {
-			switch x.Verdict {
-			case inspect.VerdictServed:
-				want.Connections++
-			case inspect.VerdictRefused, inspect.VerdictDropped:
-				want.Refused++
-			}
-		}
-		if s != want {
-			return fmt.Sprintf("service port %d counts %+v, to be %+v", id, s, want)
-		}
-	}
-	return ""
 }
 
 // TestExplainRandomClusters: in clusters that change at random, connections of processes and of
