@@ -198,6 +198,10 @@ func (n *explainedNode) run(stream, from, to uint64) {
 		}
 	}
 	n.t.Logf("%d clusters of seed %d in %s: %v", to-from, *seed, time.Since(begin).Round(time.Millisecond), n.ends)
+	const enough = 500 // clusters, whatever the seed
+	if to-from < enough {
+		return
+	}
 	for _, client := range []string{"sockets", "packets"} {
 		for _, v := range []string{inspect.VerdictServed, inspect.VerdictRefused, inspect.VerdictDropped, inspect.VerdictNoService} {
 			if n.ends[client+": "+v] == 0 {
