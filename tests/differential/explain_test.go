@@ -15,7 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 50, and 2,000 of all tests")
+var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 50, and 300 of all tests")
 
 // connectionsOfCluster is how many connections are explained, and then made, in each cluster.
 const connectionsOfCluster = 8
@@ -157,7 +157,7 @@ func TestExplainRandomClusters(t *testing.T) {
 	if count == 0 {
 		count = 50
 		if tier.All() {
-			count = 2000
+			count = 300
 		}
 	}
 	uplink := []string{"uplink"}
