@@ -9,6 +9,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -265,19 +266,9 @@ func (x *Explanation) chose() {
 
 // refusal says why the connection is not served, and what the client meets.
 func (x *Explanation) refusal(c *client) string {
-	why := map[bpf.SockBlReason]string{
-		bpf.SockBlReasonBL_REASON_NO_ENDPOINT:         "no endpoint of the Service can be used, on no node",
-		bpf.SockBlReasonBL_REASON_NO_LOCAL_ENDPOINT:   "the policy is Local, and no endpoint on this node can be used",
-		bpf.SockBlReasonBL_REASON_SOURCE_RANGE:        "the client is not in loadBalancerSourceRanges",
-		bpf.SockBlReasonBL_REASON_UNDECLARED_PORT:     "the Service does not have the port",
-		bpf.SockBlReasonBL_REASON_UNALLOCATED_ADDRESS: "no Service has the address of the Service CIDR",
-		bpf.SockBlReasonBL_REASON_NO_SOURCE_PORT:      "all source ports towards the backend are in use",
-		bpf.SockBlReasonBL_REASON_NO_SOURCE_ADDRESS:   "the device to the backend has no address of the family for SNAT",
-		bpf.SockBlReasonBL_REASON_BROKEN_TABLE:        "an id led to no entry: beeline verify says more",
-	}
 	text := x.Reason
 	for _, reason := range x.answer.Counted {
-		if t := why[reason]; t != "" {
+		if t := refusalReasons[statusmap.ReasonName(reason)]; t != "" {
 			text = t
 		}
 	}

@@ -48,6 +48,16 @@ func Open(bpffs string) (*Datapath, error) {
 		ErrNoDatapath, dir)
 }
 
+// Read opens the maps that are pinned below bpffs for fn. Its errors are those of [Open] and of fn.
+func Read[T any](bpffs string, fn func(*Datapath) (T, error)) (T, error) {
+	d, err := Open(bpffs)
+	if err != nil {
+		return *new(T), err
+	}
+	result, err := fn(d)
+	return result, errors.Join(err, d.Close())
+}
+
 // otherSchemas returns the directories beside dir that hold maps.
 func otherSchemas(dir string) []string {
 	pins, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "v*", "bl_service")) // the pattern is well formed

@@ -9,6 +9,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Sample is what all Services have counted at one time.
@@ -18,7 +19,10 @@ type Sample struct {
 	flows    map[uint32]int                // active ones by service id
 	backends map[uint32]int                // active ones by backend id
 	intended map[uint32]map[uint32]float64 // the share of each backend id by service id
+	nodes    map[uint32]string             // names by backend id, where they are known
 	maps     []Map
+	counters []Counter // of what is refused or dropped
+	agent    Agent
 	evicted  uint64
 	pid      int // of the agent that counted evicted
 }
@@ -32,6 +36,18 @@ type Top struct {
 	// EvictedPerSecond are established connections that were evicted from the full flow table.
 	EvictedPerSecond float64 `json:"evictedPerSecond"`
 	Maps             []Map   `json:"maps"` // those that can fill up
+	// Reasons has all reasons for which connections or packets can be refused or dropped. Some
+	// concern no Service, and some count packets: their sum is not that of the Services.
+	Reasons []TopReason `json:"reasons"`
+	Agent   Agent       `json:"agent"`
+}
+
+// TopReason is how often something was refused or dropped for one reason.
+type TopReason struct {
+	Reason    string  `json:"reason"`
+	Effect    string  `json:"effect"`  // refused, dropped
+	Meaning   string  `json:"meaning"` // in words
+	PerSecond float64 `json:"perSecond"`
 }
 
 // Rates are of a Service, or of one of its ports.
@@ -64,13 +80,17 @@ type TopPort struct {
 	PortName
 	Algorithm string `json:"algorithm"`
 	Rates
-	Backends []TopBackend `json:"backends"`
+	// NoBackends says why the sets that frontends lead to have no backends, where some have none.
+	NoBackends []string     `json:"noBackends,omitempty"`
+	Backends   []TopBackend `json:"backends"`
 }
 
 // TopBackend compares the connections of a backend with what its algorithm intends.
 type TopBackend struct {
 	Address netip.AddrPort `json:"address"`
 	OnNode  bool           `json:"onNode"`
+	// Node is the name of its node, which is known where the Service uses direct server return.
+	Node string `json:"node,omitempty"`
 	// Connections are active ones: flows, and where the algorithm counts them, also those of
 	// this node's sockets.
 	Connections int `json:"connections"`
@@ -107,14 +127,51 @@ func (d *Datapath) Sample() (*Sample, error) {
 			s.count(r, &batch.Flows[i])
 		}
 	}
+	return s, d.sampleNode(r, s)
+}
+
+// sampleNode reads what concerns no single Service.
+func (d *Datapath) sampleNode(r *reading, s *Sample) error {
 	maps, err := d.fill(r)
+	if err != nil {
+		return err
+	}
+	s.maps = slices.DeleteFunc(maps, func(m Map) bool { return m.Size == 0 })
+	counters, err := d.counters()
+	if err != nil {
+		return err
+	}
+	s.counters = slices.DeleteFunc(counters, func(c Counter) bool {
+		return c.Effect != string(statusmap.Refused) && c.Effect != string(statusmap.Dropped)
+	})
+	if s.nodes, err = d.nodesOf(r.Backends); err != nil {
+		return err
+	}
+	if s.agent, err = d.agent(); err != nil {
+		return err
+	}
+	told := statusmap.New(d.maps).Agent()
+	s.evicted, s.pid = told.Evicted.Established, told.PID
+	return nil
+}
+
+// nodesOf returns the names of backends' nodes by the backend's id, where they are known.
+func (d *Datapath) nodesOf(backends map[uint32]tables.Backend) (map[uint32]string, error) {
+	known, err := d.Nodes()
 	if err != nil {
 		return nil, err
 	}
-	s.maps = slices.DeleteFunc(maps, func(m Map) bool { return m.Size == 0 })
-	agent := statusmap.New(d.maps).Agent()
-	s.evicted, s.pid = agent.Evicted.Established, agent.PID
-	return s, nil
+	names := make(map[uint16]string, len(known))
+	for _, n := range known {
+		names[n.ID] = n.Name
+	}
+	nodes := make(map[uint32]string)
+	for id, b := range backends {
+		if name := names[b.Node]; name != "" {
+			nodes[id] = name
+		}
+	}
+	return nodes, nil
 }
 
 // count counts a flow for its Service, that of one whose backend has gone, too.
@@ -168,20 +225,16 @@ func evenly(uint32) float64 { return 1 }
 
 // Since returns what has happened since an earlier sample; without one no rate is known.
 func (s *Sample) Since(earlier *Sample) *Top {
-	t := &Top{Time: s.time, Services: make([]TopService, 0, len(s.services)), Maps: s.maps}
-	before := make(map[PortName]Counts)
-	if earlier != nil {
-		t.Seconds = s.time.Sub(earlier.time).Seconds()
-		if s.pid == earlier.pid {
-			t.EvictedPerSecond = rate(s.evicted, earlier.evicted, t.Seconds)
-		}
-		for i := range earlier.services {
-			for j := range earlier.services[i].Ports {
-				p := &earlier.services[i].Ports[j]
-				before[p.PortName] = p.Counts
-			}
-		}
+	t := &Top{Time: s.time, Services: make([]TopService, 0, len(s.services)), Maps: s.maps, Agent: s.agent}
+	if earlier == nil {
+		earlier = &Sample{time: s.time}
 	}
+	t.Seconds = s.time.Sub(earlier.time).Seconds()
+	if s.pid == earlier.pid {
+		t.EvictedPerSecond = rate(s.evicted, earlier.evicted, t.Seconds)
+	}
+	t.Reasons = s.reasonsSince(earlier, t.Seconds)
+	before := earlier.counts()
 	for i := range s.services {
 		service := TopService{Namespace: s.services[i].Namespace, Name: s.services[i].Name, Ports: []TopPort{}}
 		for j := range s.services[i].Ports {
@@ -195,6 +248,31 @@ func (s *Sample) Since(earlier *Sample) *Top {
 		t.Services = append(t.Services, service)
 	}
 	return t
+}
+
+// counts returns what each Service port has counted.
+func (s *Sample) counts() map[PortName]Counts {
+	counts := make(map[PortName]Counts)
+	for i := range s.services {
+		for j := range s.services[i].Ports {
+			p := &s.services[i].Ports[j]
+			counts[p.PortName] = p.Counts
+		}
+	}
+	return counts
+}
+
+// reasonsSince returns how often something was refused or dropped since an earlier sample.
+func (s *Sample) reasonsSince(earlier *Sample, seconds float64) []TopReason {
+	before := make(map[string]uint64)
+	for _, c := range earlier.counters {
+		before[c.Reason] = c.Count
+	}
+	list := make([]TopReason, 0, len(s.counters))
+	for _, c := range s.counters {
+		list = append(list, TopReason{c.Reason, c.Effect, refusalReasons[c.Reason], rate(c.Count, before[c.Reason], seconds)})
+	}
+	return list
 }
 
 // rate returns how fast a counter has grown. One that is less than before began anew.
@@ -212,14 +290,14 @@ func rate(now, before uint64, seconds float64) float64 {
 func (s *Sample) port(p *Port) TopPort {
 	port := TopPort{
 		PortName: p.PortName, Algorithm: p.Algorithm, Backends: make([]TopBackend, 0, len(p.Backends)),
-		Rates: Rates{Flows: s.flows[p.ID]},
+		Rates: Rates{Flows: s.flows[p.ID]}, NoBackends: p.noBackends(),
 	}
 	total := 0
 	intended := s.intended[p.ID]
 	for i := range p.Backends {
 		b := TopBackend{
 			Address: netip.AddrPortFrom(p.Backends[i].Address, p.Backends[i].TargetPort), OnNode: p.Backends[i].OnNode,
-			Connections: s.backends[p.Backends[i].ID],
+			Node: s.nodes[p.Backends[i].ID], Connections: s.backends[p.Backends[i].ID],
 		}
 		if active := p.Backends[i].Active; active != nil {
 			b.Connections += int(active.Sockets)
@@ -238,4 +316,15 @@ func (s *Sample) port(p *Port) TopPort {
 		}
 	}
 	return port
+}
+
+// noBackends says why the sets that frontends lead to have no backends, where some have none.
+func (p *Port) noBackends() (list []string) {
+	for name, set := range map[string]Set{setCluster: p.Cluster, setLocal: p.Local} {
+		if set.Used && set.Reason != "" {
+			list = append(list, name+": "+set.Reason)
+		}
+	}
+	slices.Sort(list)
+	return list
 }

@@ -193,13 +193,9 @@ func inNamespace[T any](c *command, items []T, namespace func(T) string) []T {
 
 // read opens the datapath for fn.
 func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
-	d, err := inspect.Open(c.bpffs)
+	result, err := inspect.Read(c.bpffs, fn)
 	if errors.Is(err, inspect.ErrNoDatapath) {
-		return *new(T), fmt.Errorf("%w (--bpffs %s)", err, c.bpffs)
+		err = fmt.Errorf("%w (--bpffs %s)", err, c.bpffs)
 	}
-	if err != nil {
-		return *new(T), err
-	}
-	result, err := fn(d)
-	return result, errors.Join(err, d.Close())
+	return result, err
 }

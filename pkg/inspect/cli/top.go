@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -46,7 +45,7 @@ type topOptions struct {
 }
 
 func (c *command) topCommand() *cobra.Command {
-	o := topOptions{sort: sortConnections}
+	o := topOptions{sort: topSort{inspect.ByConnections}}
 	cmd := &cobra.Command{
 		Use:               "top [NAMESPACE/NAME]",
 		Short:             "Show which Services and backends get connections now",
@@ -134,7 +133,7 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 			}
 			top.Services = top.Services[at : at+1]
 		}
-		o.sort.apply(top.Services)
+		o.sort.Sort(top.Services)
 		if err := c.print(top, func(bool) string { return topText(top, o) }); err != nil {
 			return err
 		}
@@ -151,39 +150,28 @@ func topText(top *inspect.Top, o topOptions) string {
 	return text + topServices(top.Services).String() + "\n"
 }
 
-// topName is the name of a Service.
-func topName(s *inspect.TopService) model.Name {
-	return model.Name{Namespace: s.Namespace, Name: s.Name}
-}
-
 // indexOf returns where the Service of a name is; -1: it is not served.
 func indexOf(services []inspect.TopService, name model.Name) int {
-	return slices.IndexFunc(services, func(s inspect.TopService) bool { return topName(&s) == name })
+	return slices.IndexFunc(services, func(s inspect.TopService) bool { return s.FullName() == name })
 }
 
 // topSummary are the sums, and the fullest maps.
 func topSummary(top *inspect.Top) string {
-	var sum inspect.Rates
-	for i := range top.Services {
-		sum.Add(top.Services[i].Rates)
-	}
+	sum := top.Sum()
 	text := fmt.Sprintf("%s  %s, %s connections/s, %s refused/s, %s",
 		top.Time.Format(time.TimeOnly), inspect.Amount(len(top.Services), "service"),
 		perSecond(sum.ConnectionsPerSecond), perSecond(sum.RefusedPerSecond), inspect.Amount(sum.Flows, "active flow"))
 	if top.EvictedPerSecond > 0 {
 		text += fmt.Sprintf(", %s ESTABLISHED FLOWS EVICTED/s", perSecond(top.EvictedPerSecond))
 	}
-	return text + "\n" + fullestMaps(top.Maps) + "\n"
+	return text + "\n" + fullestMaps(top) + "\n"
 }
 
 // fullestMaps names the maps with the least room.
-func fullestMaps(maps []inspect.Map) string {
-	fill := func(m inspect.Map) float64 { return float64(m.Used) / float64(max(m.Size, 1)) }
-	maps = slices.Clone(maps)
-	slices.SortStableFunc(maps, func(a, b inspect.Map) int { return cmp.Compare(fill(b), fill(a)) })
+func fullestMaps(top *inspect.Top) string {
 	var parts []string
-	for _, m := range maps[:min(len(maps), 4)] {
-		parts = append(parts, fmt.Sprintf("%s %.0f %%", m.Name, 100*fill(m)))
+	for _, m := range top.FullestMaps(4) {
+		parts = append(parts, fmt.Sprintf("%s %.0f %%", m.Name, 100*m.Fill()))
 	}
 	return "fullest maps: " + strings.Join(parts, ", ")
 }
@@ -194,11 +182,7 @@ func topServices(services []inspect.TopService) *table {
 	t := newTable("NAMESPACE", "NAME", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "BACKENDS")
 	for i := range services {
 		s := &services[i]
-		backends := 0
-		for j := range s.Ports {
-			backends += len(s.Ports[j].Backends)
-		}
-		t.add(s.Namespace, s.Name, perSecond(s.ConnectionsPerSecond), perSecond(s.RefusedPerSecond), number(s.Flows), number(backends))
+		t.add(s.Namespace, s.Name, perSecond(s.ConnectionsPerSecond), perSecond(s.RefusedPerSecond), number(s.Flows), number(s.BackendCount()))
 	}
 	return t
 }
@@ -230,46 +214,29 @@ func percent(share *float64) string {
 	return fmt.Sprintf("%.1f %%", 100**share)
 }
 
-// topSort is what the Services with most of come first.
-type topSort string
+// topSort is the flag of an order.
+type topSort struct{ inspect.TopOrder }
 
-// The orders.
-const (
-	sortConnections topSort = "connections"
-	sortRefused     topSort = "refused"
-	sortFlows       topSort = "flows"
-	sortName        topSort = "name"
-)
+var topSorts = orderNames()
 
-var topSorts = []string{string(sortConnections), string(sortRefused), string(sortFlows), string(sortName)}
+func orderNames() (names []string) {
+	for _, o := range inspect.TopOrders {
+		names = append(names, string(o))
+	}
+	return names
+}
 
 // String is the flag's value.
-func (s *topSort) String() string { return string(*s) }
+func (s *topSort) String() string { return string(s.TopOrder) }
 
 // Set parses the flag.
 func (s *topSort) Set(value string) error {
 	if err := oneOf(value, topSorts); err != nil {
 		return err
 	}
-	*s = topSort(value)
+	s.TopOrder = inspect.TopOrder(value)
 	return nil
 }
 
 // Type is shown in the help.
 func (s *topSort) Type() string { return "order" }
-
-// apply sorts Services, those with equal figures by name.
-func (s topSort) apply(services []inspect.TopService) {
-	slices.SortFunc(services, func(a, b inspect.TopService) int {
-		by := 0
-		switch s {
-		case sortConnections:
-			by = cmp.Compare(b.ConnectionsPerSecond, a.ConnectionsPerSecond)
-		case sortRefused:
-			by = cmp.Compare(b.RefusedPerSecond, a.RefusedPerSecond)
-		case sortFlows:
-			by = cmp.Compare(b.Flows, a.Flows)
-		}
-		return cmp.Or(by, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-}

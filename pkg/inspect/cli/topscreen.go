@@ -121,13 +121,13 @@ func (s *topScreen) key(name string) tea.Cmd {
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "c":
-		s.options.sort = sortConnections
+		s.options.sort.TopOrder = inspect.ByConnections
 	case "r":
-		s.options.sort = sortRefused
+		s.options.sort.TopOrder = inspect.ByRefused
 	case "f":
-		s.options.sort = sortFlows
+		s.options.sort.TopOrder = inspect.ByFlows
 	case "n":
-		s.options.sort = sortName
+		s.options.sort.TopOrder = inspect.ByName
 	case "/":
 		s.typing, s.inside = true, model.Name{}
 	case "space":
@@ -164,9 +164,9 @@ func (s *topScreen) room() int { return max(1, s.height-5) }
 // services returns those that the filter lets pass, in order.
 func (s *topScreen) services() []inspect.TopService {
 	services := slices.DeleteFunc(slices.Clone(s.top.Services), func(t inspect.TopService) bool {
-		return !strings.Contains(topName(&t).String(), s.filter)
+		return !strings.Contains(t.FullName().String(), s.filter)
 	})
-	s.options.sort.apply(services)
+	s.options.sort.Sort(services)
 	return services
 }
 
@@ -181,7 +181,7 @@ func (s *topScreen) move(lines int) {
 		return
 	}
 	at := min(max(s.cursor(services)+lines, 0), len(services)-1)
-	s.chosen = topName(&services[at])
+	s.chosen = services[at].FullName()
 }
 
 // cursor returns the line of the chosen Service; the first when it is not there.
@@ -230,7 +230,7 @@ func (s *topScreen) body() (lines []string, cursor int) {
 		services := s.services()
 		at := s.cursor(services)
 		if len(services) > 0 {
-			s.chosen = topName(&services[at])
+			s.chosen = services[at].FullName()
 		} else {
 			at = -1
 		}
@@ -265,5 +265,5 @@ func (s *topScreen) foot(rows int) string {
 	case s.filter != "":
 		parts = append(parts, fmt.Sprintf("%s with %q", inspect.Amount(rows, "service"), s.filter))
 	}
-	return strings.Join(append(parts, "by "+string(s.options.sort), "c r f n: sort", "/: filter", "enter: backends", "space: pause", "q: quit"), "  ")
+	return strings.Join(append(parts, "by "+s.options.sort.String(), "c r f n: sort", "/: filter", "enter: backends", "space: pause", "q: quit"), "  ")
 }

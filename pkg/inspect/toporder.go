@@ -1,0 +1,69 @@
+package inspect
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+// TopOrder is what the Services with most of come first.
+type TopOrder string
+
+// The orders.
+const (
+	ByConnections TopOrder = "connections"
+	ByRefused     TopOrder = "refused"
+	ByFlows       TopOrder = "flows"
+	ByName        TopOrder = "name"
+)
+
+// TopOrders are all orders.
+var TopOrders = []TopOrder{ByConnections, ByRefused, ByFlows, ByName}
+
+// Sort sorts Services, those with equal figures by name.
+func (o TopOrder) Sort(services []TopService) {
+	slices.SortFunc(services, func(a, b TopService) int {
+		by := 0
+		switch o {
+		case ByConnections:
+			by = cmp.Compare(b.ConnectionsPerSecond, a.ConnectionsPerSecond)
+		case ByRefused:
+			by = cmp.Compare(b.RefusedPerSecond, a.RefusedPerSecond)
+		case ByFlows:
+			by = cmp.Compare(b.Flows, a.Flows)
+		}
+		return cmp.Or(by, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// FullName is namespace and name.
+func (s *TopService) FullName() model.Name {
+	return model.Name{Namespace: s.Namespace, Name: s.Name}
+}
+
+// BackendCount counts the backends of all ports.
+func (s *TopService) BackendCount() (count int) {
+	for i := range s.Ports {
+		count += len(s.Ports[i].Backends)
+	}
+	return count
+}
+
+// Sum are the rates of all Services together.
+func (t *Top) Sum() (sum Rates) {
+	for i := range t.Services {
+		sum.Add(t.Services[i].Rates)
+	}
+	return sum
+}
+
+// FullestMaps returns up to n maps, those with the least room first.
+func (t *Top) FullestMaps(n int) []Map {
+	maps := slices.Clone(t.Maps)
+	slices.SortStableFunc(maps, func(a, b Map) int { return cmp.Compare(b.Fill(), a.Fill()) })
+	return maps[:min(len(maps), n)]
+}
+
+// Fill is the part of a map that is used, 0 to 1.
+func (m Map) Fill() float64 { return float64(m.Used) / float64(max(m.Size, 1)) }
