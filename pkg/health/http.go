@@ -17,9 +17,9 @@ const (
 	maxHeader = 4 << 10
 )
 
-// newHTTPServer returns a server of pages about the agent. Answers have no time limit of
+// NewHTTPServer returns a server of pages, with limits for its clients. Answers have no time limit of
 // their own: a CPU profile takes as long as it is asked to.
-func newHTTPServer(h http.Handler) *http.Server {
+func NewHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readTimeout,

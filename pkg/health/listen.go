@@ -82,7 +82,7 @@ func (l *Listener) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s server: %w", l.Name, err)
 	}
-	server := newHTTPServer(l.handlers.counted(l.Handler))
+	server := NewHTTPServer(l.handlers.counted(l.Handler))
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(closed)

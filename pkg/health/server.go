@@ -27,7 +27,7 @@ func (s *Services) newServer(name checkName, port uint16) *server {
 	return &server{
 		handler:   h,
 		port:      port,
-		http:      newHTTPServer(h),
+		http:      NewHTTPServer(h),
 		listeners: make(map[netip.Addr]net.Listener),
 		failures:  make(map[netip.Addr]string),
 	}

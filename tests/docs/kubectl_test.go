@@ -32,10 +32,11 @@ var kubectlVerbs = map[string][]string{
 	"annotate":       nil,
 	"describe":       {"selector"},
 	"edit":           nil,
-	"exec":           {"container"},
+	"exec":           {"container", "stdin", "tty"},
 	"get":            {"selector", "output", "field-selector"},
 	"logs":           {"container", "previous", "selector"},
 	"patch":          {"type", "patch"},
+	"port-forward":   nil,
 	"rollout status": nil,
 }
 
@@ -53,6 +54,10 @@ func kubectlFlags(of []string) (flags *pflag.FlagSet, selector *string) {
 			flags.StringVarP(selector, name, "l", "", "")
 		case "previous":
 			flags.Bool(name, false, "")
+		case "stdin":
+			flags.BoolP(name, "i", false, "")
+		case "tty":
+			flags.BoolP(name, "t", false, "")
 		case "type", "field-selector":
 			flags.String(name, "", "")
 		default:
@@ -180,6 +185,8 @@ func (c *kubectlCheck) objects(command, verb string, args []string) {
 		args = args[1:]
 	case verb == "logs" || verb == "exec":
 		name, args = args[0], args[1:]
+	case verb == "port-forward":
+		name, args = args[0], nil // ports
 	case len(args) > 1:
 		kind, name, args = args[0], args[1], args[2:]
 	default:

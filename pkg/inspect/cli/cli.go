@@ -126,8 +126,8 @@ func (c *command) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.MarkPersistentFlagDirname("bpffs"))
 	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.explainCommand(), c.verifyCommand(), c.reportCommand(),
-		c.versionCommand(), c.completionCommand())
+		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.webCommand(), c.explainCommand(), c.verifyCommand(),
+		c.reportCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }
 

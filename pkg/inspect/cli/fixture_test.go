@@ -46,16 +46,9 @@ func newBPFFS(t *testing.T) string {
 // them, and returns the BPF file system.
 func newDatapath(t *testing.T) string {
 	t.Helper()
-	bpffs := newBPFFS(t)
+	bpffs, maps := pinned(t, fixture())
 	dir := datapath.Dir(bpffs)
-	check(t, os.MkdirAll(dir, 0o700))
-	sizes := bpfmap.DefaultSizes
-	sizes.Affinity, sizes.UDPPeers, sizes.Flows, sizes.Clients = 1024, 1024, 1024, 1024
-	maps, err := bpfmap.Load(dir, sizes)
-	check(t, err)
-	t.Cleanup(func() { check(t, maps.Close()) })
-	fill(t, maps)
-	check(t, maps.Pin(dir))
+	fillStatus(t, maps)
 	fillCounters(t, dir)
 	fillActive(t, dir)
 	fillAffinity(t, dir)
@@ -63,24 +56,40 @@ func newDatapath(t *testing.T) string {
 	return bpffs
 }
 
-func fill(t *testing.T, maps *bpfmap.Maps) {
+// pinned pins tables with some Services, and returns the BPF file system.
+func pinned(t *testing.T, services []served) (bpffs string, maps *bpfmap.Maps) {
 	t.Helper()
-	tab := tables.New(servicetest.Open(t, maps))
-	_, err := tab.SetNodes(nodes(), testNode.Name)
+	bpffs = newBPFFS(t)
+	dir := datapath.Dir(bpffs)
+	check(t, os.MkdirAll(dir, 0o700))
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers, sizes.Flows, sizes.Clients = 1024, 1024, 1024, 1024
+	maps, err := bpfmap.Load(dir, sizes)
 	check(t, err)
-	for _, s := range fixture() {
+	t.Cleanup(func() { check(t, maps.Close()) })
+	tab := tables.New(servicetest.Open(t, maps))
+	_, err = tab.SetNodes(nodes(), testNode.Name)
+	check(t, err)
+	for _, s := range services {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	nodemap.New(maps).SetAnswer(2, netip.MustParseAddr("192.0.2.11"), nodemap.Accepts)
-	nodemap.New(maps).SetAnswer(3, netip.MustParseAddr("2001:db8::12"), nodemap.Unreachable)
-	nodemap.New(maps).SetAnswer(4, netip.MustParseAddr("192.0.2.13"), nodemap.Refuses)
-	nodemap.New(maps).SetAnswer(5, netip.MustParseAddr("192.0.2.14"), nodemap.Asked)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
 		netip.MustParseAddr("127.0.0.1"):  {HostOnly: true},
 	}))
+	check(t, maps.Pin(dir))
+	return bpffs, maps
+}
+
+// fillStatus tells what an agent does: of itself, of nodes, and of Services that it could not write.
+func fillStatus(t *testing.T, maps *bpfmap.Maps) {
+	t.Helper()
+	nodemap.New(maps).SetAnswer(2, netip.MustParseAddr("192.0.2.11"), nodemap.Accepts)
+	nodemap.New(maps).SetAnswer(3, netip.MustParseAddr("2001:db8::12"), nodemap.Unreachable)
+	nodemap.New(maps).SetAnswer(4, netip.MustParseAddr("192.0.2.13"), nodemap.Refuses)
+	nodemap.New(maps).SetAnswer(5, netip.MustParseAddr("192.0.2.14"), nodemap.Asked)
 	statusmap.New(maps).SetAgent(statusmap.Agent{
 		PID: 4242, Started: now.Add(-3 * time.Hour), Version: "v0.1.0", Node: "node-a",
 		Source: "https://192.0.2.1:6443", Cgroup: "/sys/fs/cgroup",
@@ -238,8 +247,9 @@ func slice(service, port string, protocol model.Protocol, number uint16, endpoin
 
 // The ids that the fixture's Service ports get.
 const (
-	webID = 1
-	dnsID = 3
+	webID   = 1
+	dnsID   = 3
+	emptyID = 5
 )
 
 // fillCounters counts what the programs would have.

@@ -79,16 +79,24 @@ func (c *command) topCommand() *cobra.Command {
 
 // parse checks the command line.
 func (o *topOptions) parse(c *command, args []string) (err error) {
-	switch {
-	case o.interval < minTopInterval:
-		return fmt.Errorf("--interval %v is too short, the least is %v", o.interval, minTopInterval)
-	case o.count < 0:
+	if err := checkInterval(o.interval); err != nil {
+		return err
+	}
+	if o.count < 0 {
 		return fmt.Errorf("--count %d is negative", o.count)
 	}
 	if len(args) > 0 {
 		o.service, err = c.serviceName(args[0])
 	}
 	return err
+}
+
+// checkInterval checks the time between two readings.
+func checkInterval(interval time.Duration) error {
+	if interval < minTopInterval {
+		return fmt.Errorf("--interval %v is too short, the least is %v", interval, minTopInterval)
+	}
+	return nil
 }
 
 // terminal returns the terminal that the command writes to and reads keys from.

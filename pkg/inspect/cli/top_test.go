@@ -162,7 +162,7 @@ func TestTopScreen(t *testing.T) {
 
 	s.shows("the Services", "kube-system   busy", "shop          web", "q: quit")
 	s.line("the cursor is on the first", reversed, "default")
-	stop := s.traffic(t, bpffs)
+	stop := traffic(t, bpffs)
 	s.shows("Services with connections come first", "CONNECTIONS/S", "web", "busy")
 	s.press("n")
 	s.shows("sorted by name", "by name")
@@ -287,7 +287,7 @@ func (s *terminal) resize(width, height int) {
 }
 
 // traffic has the counters of shop/web grow until the function that it returns is called.
-func (s *terminal) traffic(t *testing.T, bpffs string) (stop func()) {
+func traffic(t *testing.T, bpffs string) (stop func()) {
 	t.Helper()
 	quit := make(chan struct{})
 	var done sync.WaitGroup

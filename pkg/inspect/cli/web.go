@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/web"
+)
+
+const webLong = `Serve a page that shows in a browser what beeline top shows at a terminal: connections a second and
+refused ones as live charts, Services with their backends, where connections go, and what was
+refused or dropped, by Service and by reason.
+
+It listens on this node alone unless --listen says otherwise; who reaches the address reads the page,
+without a password. From another machine:
+
+  ssh -t -L 10245:127.0.0.1:10245 NODE sudo beeline web
+
+or, in the agent's pod,
+
+  kubectl -n kube-system exec -it POD -- beeline web
+  kubectl -n kube-system port-forward POD 10245
+
+then open http://127.0.0.1:10245/. The page answers at IP addresses and as localhost, under no other
+name, and changes nothing. The maps are read only while it is open somewhere, once an interval for
+all who look.`
+
+// webWriteTimeout is how long an answer may take, reading the maps included.
+const webWriteTimeout = time.Minute
+
+func (c *command) webCommand() *cobra.Command {
+	var listen string
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Show Services, backends and refusals as a live page",
+		Long:  webLong,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkInterval(interval); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return c.serveWeb(ctx, listen, interval)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:10245", "address and port of the page; port 0 takes a free one")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time that rates are of")
+	return cmd
+}
+
+// serveWeb serves the page until ctx ends.
+func (c *command) serveWeb(ctx context.Context, listen string, interval time.Duration) error {
+	sample := func() (*inspect.Sample, error) { return read(c, (*inspect.Datapath).Sample) }
+	if _, err := sample(); err != nil { // what is wrong at the start belongs to the shell
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return err
+	}
+	server := health.NewHTTPServer(web.New(web.Options{Read: sample, Interval: interval}))
+	server.WriteTimeout = webWriteTimeout
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	fmt.Fprintf(c.Out, "Open http://%s/, end with Ctrl+C.\n", listener.Addr())
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package cli_test
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/datapath"
+)
+
+// startWeb runs beeline web and returns the address that it tells.
+func startWeb(t *testing.T, bpffs string) string {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "web", "--bpffs", bpffs, "--listen", "127.0.0.1:0", "--interval", "200ms")
+	cmd.Env = append(os.Environ(), asCommandVariable+"=1")
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	check(t, cmd.Start())
+	t.Cleanup(func() {
+		check(t, cmd.Process.Signal(os.Interrupt))
+		if err := cmd.Wait(); err != nil || errs.Len() > 0 {
+			t.Errorf("beeline web ended with %v, said %q", err, errs.String())
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	check(t, err)
+	url := regexp.MustCompile(`http://\S+/`).FindString(line)
+	if url == "" {
+		t.Fatalf("said %q", line)
+	}
+	return url
+}
+
+// refuse has shop/empty, and the reason no_endpoint, count n refusals more than the fixture.
+func refuse(t *testing.T, bpffs string, n uint64) {
+	t.Helper()
+	counted(t, bpffs, emptyID, 0, n)
+	perCPU := make([]uint64, cpus(t))
+	perCPU[0] = 17 + n
+	check(t, openMap(t, datapath.Dir(bpffs), "bl_counter").Put(uint32(0), perCPU))
+}
+
+// TestWebPage drives the page in a real browser: it follows what is counted, and each control works,
+// by mouse and by keyboard.
+func TestWebPage(t *testing.T) {
+	b := newBrowser(t)
+	bpffs := newDatapath(t)
+	url := startWeb(t, bpffs)
+	const firstRow = "#services tbody tr:first-child"
+
+	b.window(1280, 900, "light")
+	b.open(url)
+	b.shows("the Services", "#services", "default/kubernetes", "kube-system/busy", "shop/web")
+	b.shows("the sums", "#sums", "connections a second", "0.0", "Services", "8")
+	b.shows("a rate", "#reading", "read at", "rates over")
+	b.shows("nothing refused", "#refusals", "Nothing was refused")
+	refuse(t, bpffs, 40)
+	b.shows("what was refused, and why", "#refusals", "no_endpoint", "no endpoint of the Service can be used", "refused", "40",
+		"shop/empty", "cluster: no endpoint can be used", "80/TCP IPv4", "40")
+	stop := traffic(t, bpffs)
+	b.shows("the Service with connections comes first", firstRow, "shop/web")
+	b.shows("the chart", "#connections figcaption", "now ", "at most ")
+	b.click(`[data-key="kube-system/busy"]`)
+	b.shows("its backends", "#chosen", "Service kube-system/busy", "lc", "10.0.1.7:8080", "this node", "77.8 %, intended 50.0 %")
+	b.shows("where connections go", "#traffic", "this node 69.2 %, 9", "other nodes 30.8 %, 4", "10.0.1.7:8080", "kube-system/busy", "7")
+	b.shows("how full maps are", "#maps", "bl_flow", "of 1,024")
+	b.click("#close")
+	b.shows("none is chosen", "#chosen", "Choose a Service")
+
+	b.eval(`document.querySelector('#sort').focus()`)
+	b.press("n", "n", 'N') // name
+	b.shows("sorted by name", firstRow, "default/kubernetes")
+	b.eval(`document.querySelector('#filter').focus()`)
+	b.typeText("shop/e")
+	b.shows("only those of the filter", "#shown", "1 to 1 of 1")
+	b.press("Tab", "", 9)
+	b.press("Tab", "", 9)
+	b.press("Enter", "\r", 13)
+	b.shows("chosen by keyboard", "#chosen", "Service shop/empty", "cluster: no endpoint can be used")
+	b.open("about:blank")
+	b.open(url + "#service=kube-system%2Fdns&filter=dns")
+	b.shows("the address says what is seen", "#chosen", "kube-system/dns", "53/UDP")
+	b.shows("the filter, too", "#shown", "1 to 1 of 1")
+
+	b.click("#pause")
+	b.shows("paused", `#pause[aria-pressed="true"]`, "Pause")
+	b.click("#close")
+	b.shows("none is chosen while paused", "#chosen", "Choose a Service")
+	read := b.eval("latest.time")
+	b.until("others get new readings", "fetch('top').then((r) => r.json()).then((a) => a.time > "+strconv.Quote(read)+")")
+	if now := b.eval("latest.time"); now != read {
+		t.Errorf("paused at %s, it shows %s", read, now)
+	}
+	b.click("#pause")
+	stop()
+	b.until("goes on, and traffic has ended", "latest.sum.connectionsPerSecond === 0")
+	dir, away := datapath.Dir(bpffs), filepath.Join(bpffs, "away")
+	check(t, os.Rename(dir, away))
+	b.shows("an error", "#problem", "Not read: no datapath")
+	check(t, os.Rename(away, dir))
+	b.until("the error is gone", "document.querySelector('#problem').hidden")
+	b.noProblems("503")
+}
+
+// TestWebPageFits: the page fits a desktop and a phone, in the light and in the dark, with text that is
+// seen on what is behind it.
+func TestWebPageFits(t *testing.T) {
+	b := newBrowser(t)
+	bpffs := newDatapath(t)
+	url := startWeb(t, bpffs)
+	b.open(url)
+	b.shows("a rate", "#reading", "read at", "rates over")
+	refuse(t, bpffs, 40)
+	b.shows("what was refused", "#refusals", "shop/empty")
+	traffic(t, bpffs)
+	for _, c := range []struct {
+		name, scheme  string
+		width, height int
+	}{
+		{"desktop-light", "light", 1280, 900},
+		{"desktop-dark", "dark", 1280, 900},
+		{"phone-light", "light", 360, 740},
+		{"phone-dark", "dark", 360, 740},
+	} {
+		b.window(c.width, c.height, c.scheme)
+		b.open("about:blank")
+		b.open(url + "#service=shop/web")
+		b.until("several readings are seen", "latest && latest.history.length > 20 && latest.sum.connectionsPerSecond > 0")
+		b.screenshot(c.name)
+		b.fits(c.name)
+		b.contrast(c.name)
+	}
+	b.noProblems()
+}
+
+// TestWebPageLarge: with 10,000 Services the page draws the first of them alone, pages and filters, and
+// a hostile name is text.
+func TestWebPageLarge(t *testing.T) {
+	b := newBrowser(t)
+	bpffs, _ := pinned(t, largeCluster(10_000))
+	url := startWeb(t, bpffs)
+	b.window(360, 740, "dark")
+	b.open(url)
+	b.shows("the first page", "#shown", "1 to 25 of 10,000")
+	b.click("#next")
+	b.shows("the second page", "#shown", "26 to 50 of 10,000")
+	b.until("its rows", "document.querySelectorAll('#services tbody tr').length === 25")
+	b.eval(`document.querySelector('#filter').focus()`)
+	b.typeText("onerror")
+	b.shows("the hostile name as text", "#services tbody", hostile)
+	b.click("#services tbody button")
+	b.shows("its backends", "#chosen", hostile, "1000/TCP", "and 80 backends more", "and 92 ports more")
+	b.fits("a large Service on a phone")
+	b.until("no markup came of it", "!document.querySelector('img') && !('hacked' in window)")
+	if n, err := strconv.Atoi(b.eval("document.querySelectorAll('*').length")); err != nil || n > 4_000 {
+		t.Errorf("the page has %d elements, %v", n, err)
+	}
+	b.screenshot("phone-large")
+	b.noProblems()
+}

@@ -1,0 +1,96 @@
+// What is beside the list: sums, the chosen Service, where connections go, refusals, maps.
+
+function showSums(answer) {
+  const sums = [
+    ['connections a second', rate(answer.sum.connectionsPerSecond)],
+    ['refused or dropped a second', rate(answer.sum.refusedPerSecond), answer.sum.refusedPerSecond > 0],
+    ['active flows', amount(answer.sum.flows)],
+    ['Services', amount(answer.services)],
+    ['backends', amount(answer.traffic.backends)],
+  ];
+  if (answer.evictedPerSecond > 0) sums.push(['established flows evicted a second', rate(answer.evictedPerSecond), true]);
+  put(at('sums'), sums.map(([what, value, bad]) => element('div', { class: bad && 'bad' }, element('dt', {}, what), element('dd', {}, value))));
+}
+
+// nodeOf says where a backend is.
+const nodeOf = (backend) => backend.onNode ? 'this node' : backend.node || 'another node';
+
+function showChosen(answer) {
+  const body = at('chosen-body'), service = answer.chosen;
+  at('close').hidden = !service;
+  at('chosen-title').textContent = service ? `Service ${nameOf(service)}` : 'Backends';
+  if (!service) {
+    put(body, quiet('Choose a Service to see its backends, and the share of connections that each has beside the one that its algorithm intends.'));
+    return;
+  }
+  if (!service.served) {
+    put(body, quiet('It is not served on this node.'));
+    return;
+  }
+  const connections = element('div'), refused = element('div');
+  put(body, element('h3', {}, 'Connections a second'), connections,
+    service.refusedHistory?.some((value) => value > 0) ? [element('h3', {}, 'Refused or dropped a second'), refused] : [],
+    service.ports.map(showPort),
+    service.morePorts ? quiet(`and ${plural(service.morePorts, 'port')} more: beeline top ${nameOf(service)}`) : []);
+  chart(connections, 'blue', 'Connections a second', steps(answer.history, service.history), view.span);
+  if (refused.isConnected) chart(refused, 'red', 'Refused or dropped a second', steps(answer.history, service.refusedHistory), view.span);
+}
+
+function shareText(backend) {
+  const parts = [];
+  if (backend.share !== undefined) parts.push(percent(backend.share));
+  if (backend.intended !== undefined) parts.push(`intended ${percent(backend.intended)}`);
+  return parts.join(', ') || '-';
+}
+
+function showPort(port) {
+  const title = element('h3', {}, `Port ${portOf(port)}: ${port.algorithm}, ${rate(port.connectionsPerSecond)} connections/s, ` +
+    `${rate(port.refusedPerSecond)} refused/s, ${plural(port.flows, 'active flow')}`);
+  const parts = [title, (port.noBackends || []).map((why) => quiet(`Set ${why}.`))];
+  if (port.backends.length) {
+    parts.push(table('', [['Backend'], ['Active', 'number'], ['Share', 'share']],
+      port.backends.map((b) => [
+        [b.address, element('div', { class: 'quiet' }, nodeOf(b))], amount(b.connections),
+        [bar([['full', b.share || 0]], b.intended), shareText(b)],
+      ])));
+  }
+  if (port.moreBackends) parts.push(quiet(`and ${plural(port.moreBackends, 'backend')} more, with fewer connections`));
+  return parts;
+}
+
+function showTraffic(traffic) {
+  const all = traffic.onNode + traffic.elsewhere;
+  if (!all) {
+    put(at('traffic'), quiet('No active connection is counted with a backend.'));
+    return;
+  }
+  put(at('traffic'),
+    bar([['full', traffic.onNode / all], ['other', traffic.elsewhere / all]]),
+    element('ul', { class: 'key' },
+      element('li', {}, swatch('full'), `this node ${percent(traffic.onNode / all)}, ${amount(traffic.onNode)}`),
+      element('li', {}, swatch('other'), `other nodes ${percent(traffic.elsewhere / all)}, ${amount(traffic.elsewhere)}`)),
+    table('Backends with most active connections', [['Backend'], ['Service'], ['Active', 'number']], traffic.busy.map((b) => [
+      [b.address, element('div', { class: 'quiet' }, nodeOf(b))],
+      nameButton(`${b.service.namespace}/${b.service.service}`), amount(b.connections)])));
+}
+
+function showRefusals(refusals) {
+  const since = `since ${clock(refusals.since)}, the latest first`;
+  if (!refusals.reasons.length && !refusals.ports.length) {
+    put(at('refusals'), quiet(`Nothing was refused or dropped since ${clock(refusals.since)}.`));
+    return;
+  }
+  put(at('refusals'),
+    table(`By reason, of the whole node, ${since}`, [['Reason'], ['Effect', 'word'], ['Count', 'number'], ['Last', 'number']],
+      refusals.reasons.map((r) => [[r.reason, element('div', { class: 'quiet' }, r.meaning)], r.effect, amount(r.count), clock(r.last)])),
+    table(`By Service, ${since}`, [['Service'], ['Port'], ['Count', 'number'], ['Last', 'number']],
+      refusals.ports.map((p) => [
+        [nameButton(`${p.namespace}/${p.service}`), (p.noBackends || []).map((why) => element('div', { class: 'quiet' }, why))],
+        portOf(p), amount(p.count), clock(p.last)])),
+    refusals.morePorts ? quiet(`and ${plural(refusals.morePorts, 'port')} more`) : []);
+}
+
+function showMaps(maps) {
+  put(at('maps'), table('', [['Map'], ['Entries', 'number'], ['Full', 'share']], maps.map((m) => [
+    m.name, `${amount(m.used)} of ${amount(m.size)}`, [bar([[m.fill > 0.9 ? 'high' : 'full', Math.min(m.fill, 1)]]), percent(m.fill)]])));
+}

@@ -1,0 +1,60 @@
+package web
+
+import (
+	"sync"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+// rest is how many times as long as a reading the pause after it is at least: reading large tables
+// takes no more than a fifth of one CPU.
+const rest = 4
+
+// reader reads the maps when somebody asks and a reading is due, and keeps what charts need.
+type reader struct {
+	options Options
+
+	mu   sync.Mutex
+	due  time.Time // when the next reading is
+	last *inspect.Sample
+	err  error // of the latest reading
+
+	top      *inspect.Top
+	history  history
+	refusals refusals
+	traffic  traffic
+}
+
+// answer answers a question about the latest reading, which is made now when it is due. Who asks
+// meanwhile waits for it.
+func (r *reader) answer(q question) (*answer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if begin := time.Now(); !begin.Before(r.due) {
+		r.read()
+		r.due = begin.Add(max(r.options.Interval, (1+rest)*time.Since(begin)))
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r.view(q), nil
+}
+
+// read makes a reading.
+func (r *reader) read() {
+	var sample *inspect.Sample
+	if sample, r.err = r.options.Read(); r.err != nil {
+		return
+	}
+	r.add(sample.Since(r.last))
+	r.last = sample
+}
+
+// add makes a reading the latest one.
+func (r *reader) add(top *inspect.Top) {
+	r.top = top
+	r.history.add(top)
+	r.refusals.add(top)
+	r.traffic = trafficOf(top)
+}

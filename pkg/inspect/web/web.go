@@ -1,0 +1,94 @@
+// Package web is the page that shows in a browser what beeline top shows at a terminal.
+//
+// The maps are read only while somebody asks, once an interval for all who ask. Nothing of an
+// answer grows with the number of Services: of each list it has the first entries in the order
+// asked for, and how many there are.
+package web
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+)
+
+// Options configure the page.
+type Options struct {
+	// Read reads the maps. It is called once at a time.
+	Read func() (*inspect.Sample, error)
+	// Interval is the least time from one reading to the next.
+	Interval time.Duration
+}
+
+// New returns the page and what it asks for. It answers GET alone and changes nothing.
+func New(o Options) http.Handler {
+	r := &reader{options: o}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", servePage)
+	mux.HandleFunc("GET /top", r.serve)
+	return guarded(mux)
+}
+
+// guarded refuses requests by a name that anybody could have in the DNS (rebinding): a script of
+// another site would read the page through the browser of who visits it. Answers are for no other
+// site, in no frame, and kept by nobody.
+func guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !safeHost(r.Host) {
+			http.Error(w, "ask by IP address or as localhost", http.StatusMisdirectedRequest)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// safeHost reports whether a host, with or without port, is an IP address or localhost.
+func safeHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// serve answers a question about the latest reading.
+func (r *reader) serve(w http.ResponseWriter, req *http.Request) {
+	q, err := parseQuestion(req.URL.Query())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err)
+		return
+	}
+	answer, err := r.answer(q)
+	if err != nil {
+		writeError(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+func writeError(w http.ResponseWriter, status int, err error) {
+	writeJSON(w, status, map[string]string{"error": err.Error()})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client has gone when this fails
+}
