@@ -2,12 +2,15 @@ package main
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/health"
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/web"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 )
 
@@ -39,6 +42,26 @@ func metricsPages(c *config.Settings, registry *prometheus.Registry, record even
 		}),
 		HardFail: c.KubeProxy.BindAddressHardFail,
 		Reason:   event.FailedMetricsServer,
+		Record:   record,
+	}
+}
+
+// webInterval is the time between two readings of the web page.
+const webInterval = 2 * time.Second
+
+// webPage serves the page of beeline web. It opens the maps for each reading, as the command does.
+func webPage(c *config.Settings, record event.Recorder) *health.Listener {
+	return &health.Listener{
+		Name:    "web",
+		Address: c.WebAddress,
+		Handler: web.New(web.Options{
+			Read: func() (*inspect.Sample, error) {
+				return inspect.Read(c.Beeline.BPFFS, (*inspect.Datapath).Sample)
+			},
+			Interval: webInterval,
+		}),
+		HardFail: c.KubeProxy.BindAddressHardFail,
+		Reason:   event.FailedWebServer,
 		Record:   record,
 	}
 }

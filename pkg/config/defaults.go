@@ -22,6 +22,9 @@ const (
 	metricsPort = 10249
 )
 
+// WebPort is the port of the web page, of the agent and of the command.
+const WebPort = 10245
+
 // The sizes of connection tracking that kube-proxy asks for.
 const (
 	defaultConntrackMaxPerCore = 32 * 1024
@@ -115,6 +118,7 @@ func (c *Config) setDependentDefaults() {
 	fill(&k.MetricsBindAddress, local)
 	k.HealthzBindAddress = withPort(k.HealthzBindAddress, healthzPort)
 	k.MetricsBindAddress = withPort(k.MetricsBindAddress, metricsPort)
+	c.Beeline.WebBindAddress = withPort(c.Beeline.WebBindAddress, WebPort)
 }
 
 // withPort returns an address with the port when it is an IP alone.

@@ -23,6 +23,8 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted, else it is mounted at /run/beeline/cgroupv2)")
 	bind(f, f.StringVar, &b.BPFFS, "bpffs", "BeelineConfiguration.bpffs",
 		"folder on a BPF file system for the pinned programs and maps, which outlive the agent; one is mounted at the default place if nothing is")
+	bind(f, f.StringVar, &b.WebBindAddress, "web-bind-address", "BeelineConfiguration.webBindAddress",
+		"IP and port (default 10245) of the page that beeline web serves, without a password; empty is off")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
 	f.addServiceMetrics(&b.ServiceMetrics)

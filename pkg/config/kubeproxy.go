@@ -13,17 +13,20 @@ import (
 )
 
 // setServers sets what the servers listen on.
-func (s *Settings) setServers(kubeProxy *field.Path) field.ErrorList {
+func (s *Settings) setServers(kubeProxy, beeline *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	set := func(name, value string, to *string) {
+	set := func(path *field.Path, value string, to *string) {
 		addr, err := listenAddress(value)
 		if err != nil {
-			errs = append(errs, field.Invalid(kubeProxy.Child(name), value, err.Error()))
+			errs = append(errs, field.Invalid(path, value, err.Error()))
 		}
 		*to = addr
 	}
-	set("healthzBindAddress", s.KubeProxy.HealthzBindAddress, &s.HealthzAddress)
-	set("metricsBindAddress", s.KubeProxy.MetricsBindAddress, &s.MetricsAddress)
+	set(kubeProxy.Child("healthzBindAddress"), s.KubeProxy.HealthzBindAddress, &s.HealthzAddress)
+	set(kubeProxy.Child("metricsBindAddress"), s.KubeProxy.MetricsBindAddress, &s.MetricsAddress)
+	if s.Beeline.WebBindAddress != "" {
+		set(beeline.Child("webBindAddress"), s.Beeline.WebBindAddress, &s.WebAddress)
+	}
 	return errs
 }
 

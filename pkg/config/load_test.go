@@ -131,6 +131,7 @@ func TestOtherVersions(t *testing.T) {
 	unknown(t, s, "testdata/old.yaml: document 1: line 15: resourceContainer: unknown field",
 		"testdata/old.yaml: document 1: line 16: udpIdleTimeout: unknown field")
 	equal(t, "HealthzAddress", s.HealthzAddress, "[::]:10256")
+	equal(t, "WebAddress", s.WebAddress, "")
 	equal(t, "MetricsAddress", s.MetricsAddress, "[::1]:10249")
 	equal(t, "NodeAddrs", s.NodeAddrs, nil)
 }
@@ -196,13 +197,14 @@ func TestBPFFS(t *testing.T) {
 func TestFlagsWin(t *testing.T) {
 	s := mustSettings(t, "--config", "testdata/partial.yaml",
 		"--hostname-override", "other", "--nodeport-addresses", "10.0.0.0/8,fd00::/8", "--devices", "none",
-		"--metrics-bind-address=", "--healthz-bind-address", "127.0.0.1", "--min-sync-period", "0", "--max-flows", "2000",
+		"--metrics-bind-address=", "--healthz-bind-address", "127.0.0.1", "--web-bind-address", "::1", "--min-sync-period", "0", "--max-flows", "2000",
 		"--ipvs-min-sync-period", "7s", "--conntrack-tcp-timeout-established", "3h", "-v", "3")
 	equal(t, "NodeName", s.NodeName, "other")
 	equal(t, "NodePorts", s.NodePorts.CIDRs, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")})
 	equal(t, "devices", s.Beeline.Devices, []string{"none"})
 	equal(t, "MetricsAddress", s.MetricsAddress, "")
 	equal(t, "HealthzAddress", s.HealthzAddress, "127.0.0.1:10256")
+	equal(t, "WebAddress", s.WebAddress, "[::1]:10245")
 	equal(t, "MinSyncPeriod", s.MinSyncPeriod, 0)
 	equal(t, "Flows", s.Sizes.Flows, 2000)
 	equal(t, "TCPEstablished", s.Timeouts.TCPEstablished, 3*time.Hour)

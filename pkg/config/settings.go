@@ -81,8 +81,8 @@ type Settings struct {
 	// MetricServices are the Services that have metrics of their own first.
 	MetricServices []model.Name
 
-	// HealthzAddress and MetricsAddress are the servers' addresses; "" is none.
-	HealthzAddress, MetricsAddress string
+	// HealthzAddress, MetricsAddress and WebAddress are the servers' addresses; "" is none.
+	HealthzAddress, MetricsAddress, WebAddress string
 }
 
 // Settings checks the configuration. The error names everything that is wrong, each
@@ -93,7 +93,7 @@ func (c *Config) Settings() (*Settings, error) {
 	var errs field.ErrorList
 	errs = append(errs, s.setSource(beeline.Child("manifests"))...)
 	errs = append(errs, s.setNode(kubeProxy, beeline)...)
-	errs = append(errs, s.setServers(kubeProxy)...)
+	errs = append(errs, s.setServers(kubeProxy, beeline)...)
 	errs = append(errs, s.setPeriods(kubeProxy)...)
 	errs = append(errs, s.setPods(kubeProxy)...)
 	errs = append(errs, s.setTimeouts(kubeProxy.Child("conntrack"), beeline.Child("flowTimeouts"))...)

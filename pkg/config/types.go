@@ -104,6 +104,10 @@ type BeelineConfiguration struct {
 	// agent. Defaults to /sys/fs/bpf, where one is mounted if nothing is. Elsewhere it has to be
 	// there.
 	BPFFS string `json:"bpffs"`
+	// webBindAddress is the address and port of the page that beeline web serves, for as long as
+	// the agent runs: an IP alone takes port 10245. Who reaches it reads the names of Services and
+	// the addresses of endpoints, without a password. Empty, the default, is off.
+	WebBindAddress string `json:"webBindAddress"`
 	// tables are the sizes of the tables in the kernel.
 	Tables TablesConfiguration `json:"tables"`
 	// flowTimeouts are idle timeouts of flows of clients outside of the node, beside those in

@@ -20,6 +20,9 @@ const (
 	FailedMetricsServer       = "FailedToStartMetricServer"
 )
 
+// FailedWebServer is the reason of an event about the address of the web page.
+const FailedWebServer = "FailedToStartWebServer"
+
 // InvalidSetting is the reason of an event about an annotation that cannot be used.
 const InvalidSetting = "InvalidSetting"
 

@@ -50,7 +50,7 @@ mode: ipvs
 ipvs: {strictARP: true, scheduler: rr}
 metricsBindAddress: 127.0.0.1:11249
 healthzBindAddress: 0.0.0.0:0
-`), "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\ndevices: [none]\n"))
+`), "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\ndevices: [none]\nwebBindAddress: 127.0.0.1\n"))
 
 	mustReach(t, h, "tcp4", netip.AddrPortFrom(lab.Node4, 30080))
 	if !fails(h, netip.AddrPortFrom(lab.Backend4(3), 30080), unix.ECONNREFUSED)() {
@@ -61,6 +61,9 @@ healthzBindAddress: 0.0.0.0:0
 	}
 	if _, err := get(h, "http://127.0.0.1:10256/healthz"); err == nil {
 		t.Error("health is served although its port is 0")
+	}
+	if page, err := get(h, "http://127.0.0.1:10245/top"); err != nil || !strings.Contains(page, `"running":true`) || !strings.Contains(page, `"name":"web"`) {
+		t.Errorf("the web page has %s, %v", page, err)
 	}
 	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", s.PID()))
 	if err != nil || strings.TrimSpace(string(score)) != "7" {

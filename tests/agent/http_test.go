@@ -47,6 +47,9 @@ func TestPages(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if _, err := get(h, "http://127.0.0.1:10245/"); err == nil {
+		t.Error("the web page is served although nobody asked for it")
+	}
 	metrics, err := get(h, "http://127.0.0.1:10249/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/health"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/web"
@@ -56,7 +57,7 @@ func (c *command) webCommand() *cobra.Command {
 			return c.serveWeb(ctx, listen, interval)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:10245", "address and port of the page; port 0 takes a free one")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", config.WebPort), "address and port of the page; port 0 takes a free one")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time that rates are of")
 	return cmd
 }
