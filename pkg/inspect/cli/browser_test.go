@@ -70,6 +70,9 @@ func newBrowser(t *testing.T) *browser {
 		done.Wait()
 		in.Close()
 		out.Close()
+		if t.Failed() {
+			t.Logf("what the page has thrown, or was kept from: %s", strings.Join(b.problems, "\n"))
+		}
 	})
 	var target struct{ TargetID, SessionID string }
 	b.into(&target, "Target.createTarget", map[string]any{"url": "about:blank"})

@@ -109,6 +109,50 @@ func TestTopBackends(t *testing.T) {
 	}
 }
 
+// TestTopNodes: a backend's node has a name where direct server return makes it known.
+func TestTopNodes(t *testing.T) {
+	top := services(sample(t, newDatapath(t)).Since(nil))
+	for service, want := range map[string]string{"kube-system/dns": "node-a node-b", "kube-system/busy": ""} {
+		var nodes []string
+		for _, b := range top[service].Ports[0].Backends {
+			nodes = append(nodes, b.Node)
+		}
+		if got := strings.TrimSpace(strings.Join(nodes, " ")); got != want {
+			t.Errorf("the backends of %s are on %q, want %q", service, got, want)
+		}
+	}
+}
+
+// TestTopReasons: each reason for which something can be refused or dropped is said in words, with what
+// was counted between two readings; and a Service says why it has no backends.
+func TestTopReasons(t *testing.T) {
+	bpffs := newDatapath(t)
+	first := sample(t, bpffs)
+	refuse(t, bpffs, 6)
+	top := sample(t, bpffs).Since(first)
+	for _, r := range top.Reasons {
+		want := 0.0
+		if r.Reason == "no_endpoint" {
+			want = 6
+		}
+		if got := math.Round(r.PerSecond * top.Seconds); got != want || r.Meaning == "" || r.Effect != "refused" && r.Effect != "dropped" {
+			t.Errorf("%v of %+v, want %v", got, r, want)
+		}
+	}
+	if len(top.Reasons) < 10 || top.Agent.Node != "node-a" {
+		t.Errorf("%d reasons, agent %+v", len(top.Reasons), top.Agent)
+	}
+	for service, want := range map[string]string{
+		"shop/empty": "cluster: no endpoint can be used",
+		"shop/agent": "local: no endpoint on this node can be used",
+		"shop/web":   "",
+	} {
+		if got := strings.Join(services(top)[service].Ports[0].NoBackends, "; "); got != want {
+			t.Errorf("%s has no backends because %q, want %q", service, got, want)
+		}
+	}
+}
+
 func share(s *float64) string {
 	if s == nil {
 		return "-"

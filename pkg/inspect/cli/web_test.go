@@ -227,8 +227,9 @@ func TestWebLarge(t *testing.T) {
 	}
 }
 
-// hostile is a name that is markup wherever text is taken for it.
-const hostile = `<img src=x onerror=hacked=1>"'&`
+// hostile is a name that is markup wherever text is taken for it, with a part that is wider than a
+// phone.
+const hostile = `<img src=x onerror=hacked=1>"'&WWWWWWWWWWWWWWWWWWWWWWWWWWWWWW`
 
 // largeCluster has so many Services, each with ports and endpoints; the last one has a hostile name,
 // many ports and many endpoints.

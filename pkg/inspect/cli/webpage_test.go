@@ -94,7 +94,8 @@ func TestWebPage(t *testing.T) {
 	b.click("#close")
 	b.shows("none is chosen while paused", "#chosen", "Choose a Service")
 	read := b.eval("latest.time")
-	b.until("others get new readings", "fetch('top').then((r) => r.json()).then((a) => a.time > "+strconv.Quote(read)+")")
+	b.until("others get readings of ten intervals later",
+		"fetch('top').then((r) => r.json()).then((a) => Date.parse(a.time) > Date.parse("+strconv.Quote(read)+") + 2000)")
 	if now := b.eval("latest.time"); now != read {
 		t.Errorf("paused at %s, it shows %s", read, now)
 	}

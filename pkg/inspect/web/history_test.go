@@ -35,15 +35,23 @@ func TestHistory(t *testing.T) {
 	}
 	h.add(reading(1, map[string]float64{"web": 10.04, "idle": 0}))
 	h.add(reading(2, map[string]float64{"web": 0, "other": 7}))
-	h.add(reading(3, map[string]float64{"web": 30, "other": 7}))
-	if got, _ := h.of(web); !slices.Equal(got, []float32{10, 0, 30}) {
+	h.add(reading(3, map[string]float64{"web": 25, "other": 7, "rare": 5}))
+	if got, _ := h.of(web); !slices.Equal(got, []float32{10, 0, 25}) {
 		t.Errorf("shop/web had %v", got)
 	}
-	if len(h.node) != 3 || h.node[2].Connections != 37 || len(h.services) != 2 {
+	if len(h.node) != 3 || h.node[2].Connections != 37 || len(h.services) != 3 {
 		t.Errorf("the node had %+v, %d Services", h.node, len(h.services))
 	}
 	for n := 4; n < 4+points; n++ {
-		h.add(reading(n, map[string]float64{"other": float64(n)}))
+		rates := map[string]float64{"other": float64(n)}
+		if n == 100 {
+			rates["rare"] = 6
+		}
+		h.add(reading(n, rates))
+	}
+	rare, _ := h.of(model.Name{Namespace: "shop", Name: "rare"})
+	if i := slices.IndexFunc(rare, func(rate float32) bool { return rate != 0 }); i != 100-4 || rare[i] != 6 || slices.Max(rare[i+1:]) != 0 {
+		t.Errorf("shop/rare had %v", rare)
 	}
 	got, _ := h.of(model.Name{Namespace: "shop", Name: "other"})
 	if len(h.node) != points || len(got) != points || got[0] != 4 || got[points-1] != points+3 {
