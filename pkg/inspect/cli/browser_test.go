@@ -253,7 +253,8 @@ func (b *browser) fits(what string) {
 	b.t.Helper()
 	if wide := b.eval(`[...document.querySelectorAll('body *')].filter((e) => !e.closest('.spoken, svg')
 		&& e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5)
-		.map((e) => e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40)).join('; ')`); wide != "" {
+		.map((e) => e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40))
+		.concat(document.documentElement.scrollWidth > document.documentElement.clientWidth ? ['text'] : []).join('; ')`); wide != "" {
 		b.t.Errorf("%s: wider than the window: %s", what, wide)
 	}
 }

@@ -31,7 +31,7 @@ function showChosen(answer) {
   put(body, element('h3', {}, 'Connections a second'), connections,
     service.refusedHistory?.some((value) => value > 0) ? [element('h3', {}, 'Refused or dropped a second'), refused] : [],
     service.ports.map(showPort),
-    service.morePorts ? quiet(`and ${plural(service.morePorts, 'port')} more: beeline top ${nameOf(service)}`) : []);
+    service.morePorts ? quiet(`and ${plural(service.morePorts, 'port')} more, which beeline top shows`) : []);
   chart(connections, 'blue', 'Connections a second', steps(answer.history, service.history), view.span);
   if (refused.isConnected) chart(refused, 'red', 'Refused or dropped a second', steps(answer.history, service.refusedHistory), view.span);
 }
