@@ -163,6 +163,10 @@ cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the ne
 cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic
 	@$(CLUSTER) migrate
 
+.PHONY: cluster-plugin
+cluster-plugin: cluster-image ## ask all nodes of a cluster by kubectl beeline, and two that do not answer
+	@$(CLUSTER) plugin
+
 .PHONY: cluster-rollout cluster-upgrade
 cluster-rollout: cluster-image ## replace pods behind a load balancer in a cluster, under traffic
 	@$(CLUSTER) rollout

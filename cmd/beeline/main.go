@@ -1,9 +1,11 @@
-// Command beeline shows how this node's Services are served.
+// Command beeline shows how this node's Services are served; called kubectl-beeline it is kubectl's
+// plugin, which asks the nodes of a cluster.
 package main
 
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -16,5 +18,8 @@ func main() {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
 	env := cli.Env{Out: os.Stdout, Err: os.Stderr, Now: time.Now}
+	if filepath.Base(os.Args[0]) == cli.PluginName {
+		os.Exit(cli.RunPlugin(env, os.Args[1:]...))
+	}
 	os.Exit(cli.Run(env, os.Args[1:]...))
 }

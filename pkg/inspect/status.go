@@ -150,6 +150,9 @@ type Map struct {
 	MemoryBytes uint64 `json:"memoryBytes"` // kernel memory
 }
 
+// Fill returns the part that is in use, 0 to 1.
+func (m Map) Fill() float64 { return float64(m.Used) / float64(max(m.Size, 1)) }
+
 // Counter counts connections or packets by outcome and reason.
 type Counter struct {
 	Reason string `json:"reason"`

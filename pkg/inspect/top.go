@@ -292,7 +292,6 @@ func (s *Sample) port(p *Port) TopPort {
 		PortName: p.PortName, Algorithm: p.Algorithm, Backends: make([]TopBackend, 0, len(p.Backends)),
 		Rates: Rates{Flows: s.flows[p.ID]}, NoBackends: p.noBackends(),
 	}
-	total := 0
 	intended := s.intended[p.ID]
 	for i := range p.Backends {
 		b := TopBackend{
@@ -306,15 +305,9 @@ func (s *Sample) port(p *Port) TopPort {
 			share := intended[p.Backends[i].ID]
 			b.Intended = &share
 		}
-		total += b.Connections
 		port.Backends = append(port.Backends, b)
 	}
-	for i := range port.Backends {
-		if total > 0 {
-			share := float64(port.Backends[i].Connections) / float64(total)
-			port.Backends[i].Share = &share
-		}
-	}
+	port.share()
 	return port
 }
 
@@ -327,4 +320,18 @@ func (p *Port) noBackends() (list []string) {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// share says which part of the port's connections each backend has.
+func (p *TopPort) share() {
+	total := 0
+	for i := range p.Backends {
+		total += p.Backends[i].Connections
+	}
+	for i := range p.Backends {
+		if total > 0 {
+			share := float64(p.Backends[i].Connections) / float64(total)
+			p.Backends[i].Share = &share
+		}
+	}
 }

@@ -58,12 +58,9 @@ func (t *Top) Sum() (sum Rates) {
 	return sum
 }
 
-// FullestMaps returns up to n maps, those with the least room first.
-func (t *Top) FullestMaps(n int) []Map {
-	maps := slices.Clone(t.Maps)
+// FullestMaps returns up to n of some maps, those with the least room first.
+func FullestMaps(maps []Map, n int) []Map {
+	maps = slices.Clone(maps)
 	slices.SortStableFunc(maps, func(a, b Map) int { return cmp.Compare(b.Fill(), a.Fill()) })
 	return maps[:min(len(maps), n)]
 }
-
-// Fill is the part of a map that is used, 0 to 1.
-func (m Map) Fill() float64 { return float64(m.Used) / float64(max(m.Size, 1)) }

@@ -41,6 +41,7 @@ func issueCredentials(dir string, nodes int, local string) error {
 		"controller-manager": {Name: "system:kube-controller-manager"},
 		"scheduler":          {Name: "system:kube-scheduler"},
 		"front-proxy":        {Name: "front-proxy"},
+		operator:             {Name: operator},
 	}
 	for i := 1; i <= nodes; i++ {
 		users[nodeName(i)] = credentials.Subject{Name: "system:node:" + nodeName(i), Groups: []string{"system:nodes"}}

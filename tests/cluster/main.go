@@ -152,6 +152,9 @@ func build(ctx context.Context, s *settings) (err error) {
 		return err
 	}
 	s.Images = append(s.Images, images, load)
+	if s.Plugin, err = buildPlugin(ctx, cache); err != nil {
+		return err
+	}
 	s.Chart = filepath.Join(root, "charts", "beeline")
 	if s.Proxy == proxyKubeProxy && s.Task == "e2e" {
 		return nil

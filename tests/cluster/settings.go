@@ -48,6 +48,7 @@ type settings struct {
 	Programs    programFolders
 	Rootfs      string
 	Chart       string
+	Plugin      string
 	Images      []string
 }
 

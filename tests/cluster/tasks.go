@@ -15,6 +15,7 @@ type task struct {
 var tasks = map[string]task{
 	"e2e":     {"Run upstream's tests of the network", e2e},
 	"migrate": {"Replace kube-proxy by Beeline and go back, under traffic", migrate},
+	"plugin":  {"Ask all nodes by kubectl beeline, then without two that do not answer", plugin},
 	"rollout": {"Replace the pods behind a load balancer, under traffic", rollout},
 	"upgrade": {"Upgrade Beeline and roll back, under traffic", upgrade},
 	"up":      {"Boot a cluster and keep it until interrupted", up},

@@ -13,6 +13,7 @@ import (
 
 var (
 	inspectCall  = regexp.MustCompile(`(?:^|[ /])beeline ([a-z]+.*)`)
+	pluginCall   = regexp.MustCompile(`^kubectl beeline\b`)
 	agentCall    = regexp.MustCompile(`(?:^|[ /])beeline-agent (.*)`)
 	makeCall     = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
 	makeTarget   = regexp.MustCompile(`(?m)^([a-z][a-z0-9 -]*):`)
@@ -20,21 +21,24 @@ var (
 	commandWord  = regexp.MustCompile(`^[a-z]+$`)
 )
 
+// runner is cli.Run or cli.RunPlugin.
+type runner func(cli.Env, ...string) int
+
 // help returns what beeline prints about a command.
-func help(t *testing.T, words ...string) string {
+func (run runner) help(t *testing.T, words ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	if code := cli.Run(cli.Env{Out: &out, Err: &out}, append(words, "--help")...); code != 0 {
+	if code := run(cli.Env{Out: &out, Err: &out}, append(words, "--help")...); code != 0 {
 		t.Errorf("beeline %s --help: exit status %d", strings.Join(words, " "), code)
 	}
 	return out.String()
 }
 
-// checkInspect checks that beeline has the command, with these flags.
-func checkInspect(t *testing.T, path, call string) {
+// checkInspect checks that beeline, or kubectl's plugin, has the command, with these flags.
+func (run runner) checkInspect(t *testing.T, path, call string) {
 	t.Helper()
 	var words []string
-	text := help(t)
+	text := run.help(t)
 	for _, word := range strings.Fields(call) {
 		names := helpCommands.FindAllStringSubmatch(text, -1)
 		if !commandWord.MatchString(word) || len(names) == 0 {
@@ -45,7 +49,7 @@ func checkInspect(t *testing.T, path, call string) {
 			return
 		}
 		words = append(words, word)
-		text = help(t, words...)
+		text = run.help(t, words...)
 	}
 	for _, flag := range flagNamed.FindAllString(call, -1) {
 		if !strings.Contains(text, flag+" ") {
@@ -68,8 +72,12 @@ func TestCommands(t *testing.T) {
 	for path, text := range pages.All(t) {
 		for _, command := range pages.Commands(text) {
 			if m := inspectCall.FindStringSubmatch(command); m != nil && !strings.HasPrefix(command, "helm ") {
-				found["beeline"]++
-				checkInspect(t, path, m[1])
+				run, program := runner(cli.Run), "beeline"
+				if pluginCall.MatchString(command) {
+					run, program = cli.RunPlugin, "kubectl beeline"
+				}
+				found[program]++
+				run.checkInspect(t, path, m[1])
 			}
 			if m := agentCall.FindStringSubmatch(command); m != nil {
 				found["agent"]++
@@ -87,7 +95,7 @@ func TestCommands(t *testing.T) {
 			}
 		}
 	}
-	if found["beeline"] < 50 || found["agent"] < 5 || found["make"] < 20 {
+	if found["beeline"] < 50 || found["kubectl beeline"] < 5 || found["agent"] < 5 || found["make"] < 20 {
 		t.Errorf("found too few commands: %v", found)
 	}
 }

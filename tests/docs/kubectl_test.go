@@ -266,12 +266,13 @@ func hasPath(object any, pointer string) bool {
 // of its pods, annotations and fields that there are. It needs no kubectl, which takes minutes to
 // build; TestDocumentedKubectl in tests/chart asks it about commands and flags. A dry run would say
 // less of the rest: on the client's side it, too, gets the object from a server, which must have it.
+// Of the plugin TestCommands knows more.
 func TestKubectl(t *testing.T) {
 	known, chart, found := kinds(), readChart(t), 0
 	for path, text := range pages.All(t) {
 		c := &kubectlCheck{t: t, path: path, kinds: known, chart: chart}
 		for _, command := range pages.Commands(text) {
-			if m := clusterCall.FindStringSubmatch(command); m != nil && m[1] == "kubectl" {
+			if m := clusterCall.FindStringSubmatch(command); m != nil && m[1] == "kubectl" && !pluginCall.MatchString(command) {
 				found++
 				c.run(command)
 			}

@@ -37,10 +37,14 @@ type Env struct {
 // Run runs the command with the arguments that follow its name, and returns the
 // exit code.
 func Run(env Env, args ...string) int {
-	err := execute(context.Background(), env, args)
+	return finish(env, "beeline", execute(context.Background(), env, args))
+}
+
+// finish prints the error of a program and returns its exit code.
+func finish(env Env, program string, err error) int {
 	var verdict errVerdict
 	if err != nil && !errors.As(err, &verdict) {
-		fmt.Fprintf(env.Err, "beeline: %v\n", err)
+		fmt.Fprintf(env.Err, "%s: %s\n", program, visible(err.Error()))
 	}
 	return exitCode(err)
 }
@@ -48,10 +52,14 @@ func Run(env Env, args ...string) int {
 // execute runs the command and returns its error, which is not printed.
 func execute(ctx context.Context, env Env, args []string) error {
 	c := &command{Env: env, format: formatTable}
-	root := c.root()
+	return c.execute(ctx, c.root(), args)
+}
+
+// execute runs what the arguments name.
+func (c *command) execute(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SetArgs(args)
-	root.SetOut(env.Out)
-	root.SetErr(env.Err)
+	root.SetOut(c.Out)
+	root.SetErr(c.Err)
 	return root.ExecuteContext(ctx)
 }
 
@@ -70,11 +78,14 @@ func exitCode(err error) int {
 	var usage *usageError
 	var findings errFindings
 	var verdict errVerdict
+	var nodes *errNodes
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &usage):
 		return ExitUsage
+	case errors.As(err, &nodes):
+		return nodes.code
 	case errors.As(err, &verdict):
 		return map[errVerdict]int{
 			inspect.VerdictNoService: ExitNotFound, inspect.VerdictRefused: ExitRefused, inspect.VerdictDropped: ExitDropped,
@@ -112,7 +123,18 @@ Exit codes:
   6  explain: the connection would be dropped`
 
 func (c *command) root() *cobra.Command {
-	root := c.group("beeline", "Show how this node's Services are served")
+	root := c.program("beeline", "Show how this node's Services are served", long)
+	root.PersistentFlags().StringVar(&c.bpffs, "bpffs", datapath.DefaultBPFFS, "BPF file system that the agent pins to")
+	must(root.MarkPersistentFlagDirname("bpffs"))
+	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
+		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.webCommand(), c.explainCommand(), c.verifyCommand(),
+		c.reportCommand(), c.versionCommand(), c.completionCommand())
+	return root
+}
+
+// program returns the command that has all others of a program, with the flag for their output.
+func (c *command) program(name, short, long string) *cobra.Command {
+	root := c.group(name, short)
 	root.Long = long
 	root.SilenceErrors = true
 	root.SilenceUsage = true
@@ -120,14 +142,8 @@ func (c *command) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath()}
 	})
-	flags := root.PersistentFlags()
-	flags.StringVar(&c.bpffs, "bpffs", datapath.DefaultBPFFS, "BPF file system that the agent pins to")
-	flags.VarP(&c.format, "output", "o", "how to print: "+strings.Join(formats, ", "))
+	root.PersistentFlags().VarP(&c.format, "output", "o", "how to print: "+strings.Join(formats, ", "))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
-	must(root.MarkPersistentFlagDirname("bpffs"))
-	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.webCommand(), c.explainCommand(), c.verifyCommand(),
-		c.reportCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }
 

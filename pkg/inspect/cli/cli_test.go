@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,9 +27,13 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 // run runs beeline in process.
 func run(args ...string) (out, errs string, code int) {
 	var stdout, stderr bytes.Buffer
-	env := cli.Env{Out: &stdout, Err: &stderr, Now: func() time.Time { return now }}
-	code = cli.Run(env, args...)
+	code = cli.Run(fixtureEnv(&stdout, &stderr), args...)
 	return stdout.String(), stderr.String(), code
+}
+
+// fixtureEnv returns the environment in which it is the time of the fixture.
+func fixtureEnv(out, errs io.Writer) cli.Env {
+	return cli.Env{Out: out, Err: errs, Now: func() time.Time { return now }}
 }
 
 // drift are the seconds that pass between the fixture and the output.

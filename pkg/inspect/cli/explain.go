@@ -104,16 +104,14 @@ func (c *command) explain(ctx context.Context, ask func(*inspect.Explainer) ([]*
 	if err := c.addCandidates(ctx, list, timeout); err != nil {
 		return err
 	}
-	err = c.print(list, func(wide bool) string {
-		var texts []string
-		for _, x := range list {
-			texts = append(texts, explanationText(x))
-		}
-		return strings.Join(texts, "\n")
-	})
-	if err != nil {
+	if err := c.print(list, func(bool) string { return explanationsText(list) }); err != nil {
 		return err
 	}
+	return firstVerdict(list)
+}
+
+// firstVerdict returns the verdict of the first connection that would not be served.
+func firstVerdict(list []*inspect.Explanation) error {
 	for _, x := range list {
 		if x.Verdict != inspect.VerdictServed {
 			return errVerdict(x.Verdict)
@@ -141,6 +139,14 @@ func (c *command) addCandidates(ctx context.Context, list []*inspect.Explanation
 		x.AddCandidates(checker.Candidates(ctx, name, family))
 	}
 	return nil
+}
+
+func explanationsText(list []*inspect.Explanation) string {
+	var texts []string
+	for _, x := range list {
+		texts = append(texts, explanationText(x))
+	}
+	return strings.Join(texts, "\n")
 }
 
 func explanationText(x *inspect.Explanation) string {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"sigs.k8s.io/yaml"
 )
@@ -61,13 +62,27 @@ func (c *command) print(v any, text func(wide bool) string) error {
 	case formatYAML:
 		out, err = yaml.Marshal(v)
 	default:
-		out = []byte(text(c.format == formatWide))
+		out = []byte(visible(text(c.format == formatWide)))
 	}
 	if err != nil {
 		return err
 	}
 	_, err = c.Out.Write(out)
 	return err
+}
+
+// visible returns a text in which control characters are written out, for a terminal would obey
+// them: texts come from objects of tenants, and from other nodes.
+func visible(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) && r != '\n' {
+			fmt.Fprintf(&out, "\\u%04x", r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
 }
 
 // table is rows of aligned columns under a heading.

@@ -51,12 +51,7 @@ func (c *command) topCommand() *cobra.Command {
 		Short:             "Show which Services and backends get connections now",
 		Long:              topLong,
 		ValidArgsFunction: c.completeServices,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return &usageError{fmt.Errorf("name one service, not %d", len(args)), cmd.CommandPath()}
-			}
-			return nil
-		},
+		Args:              oneServiceAtMost,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(c, args); err != nil {
 				return &usageError{err, cmd.CommandPath()}
@@ -75,6 +70,14 @@ func (c *command) topCommand() *cobra.Command {
 	must(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp)))
 	c.addNamespaceFlag(cmd, "show this namespace only")
 	return cmd
+}
+
+// oneServiceAtMost refuses more arguments than one.
+func oneServiceAtMost(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return &usageError{fmt.Errorf("name one service, not %d", len(args)), cmd.CommandPath()}
+	}
+	return nil
 }
 
 // parse checks the command line.
@@ -152,8 +155,8 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 // topText shows all Services, or the backends of the one asked for.
 func topText(top *inspect.Top, o topOptions) string {
 	text := topSummary(top) + "\n"
-	if o.service != (model.Name{}) {
-		return text + topBackends(&top.Services[0]) + "\n"
+	if at := indexOf(top.Services, o.service); at >= 0 {
+		return text + topBackends(&top.Services[at]) + "\n"
 	}
 	return text + topServices(top.Services).String() + "\n"
 }
@@ -172,16 +175,16 @@ func topSummary(top *inspect.Top) string {
 	if top.EvictedPerSecond > 0 {
 		text += fmt.Sprintf(", %s ESTABLISHED FLOWS EVICTED/s", perSecond(top.EvictedPerSecond))
 	}
-	return text + "\n" + fullestMaps(top) + "\n"
+	return text + "\nfullest maps: " + fullestMaps(top.Maps, 4) + "\n"
 }
 
-// fullestMaps names the maps with the least room.
-func fullestMaps(top *inspect.Top) string {
+// fullestMaps names some maps, those with the least room.
+func fullestMaps(maps []inspect.Map, most int) string {
 	var parts []string
-	for _, m := range top.FullestMaps(4) {
+	for _, m := range inspect.FullestMaps(maps, most) {
 		parts = append(parts, fmt.Sprintf("%s %.0f %%", m.Name, 100*m.Fill()))
 	}
-	return "fullest maps: " + strings.Join(parts, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func perSecond(n float64) string { return fmt.Sprintf("%.1f", n) }

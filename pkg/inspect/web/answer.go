@@ -111,7 +111,7 @@ func (r *reader) view(q question) *answer {
 		Rows:    []row{}, PageSize: mostRows,
 		Traffic: r.traffic, Refusals: r.refusals.view(), Maps: []mapFill{},
 	}
-	for _, m := range r.top.FullestMaps(mostMaps) {
+	for _, m := range inspect.FullestMaps(r.top.Maps, mostMaps) {
 		a.Maps = append(a.Maps, mapFill{m, m.Fill()})
 	}
 	services := slices.DeleteFunc(slices.Clone(r.top.Services), func(s inspect.TopService) bool {

@@ -1,0 +1,203 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+)
+
+// comparePlugin compares what the plugin prints with a golden file.
+func comparePlugin(t *testing.T, s *apiServer, args string) {
+	t.Helper()
+	out, errs, code := s.run(strings.Fields(args)...)
+	compareGolden(t, "plugin_"+strings.Join(strings.Fields(args), "_"), fmt.Sprintf("$ kubectl beeline %s\n%s%sexit code %d\n", args, out, errs, code))
+}
+
+// TestPluginStatus: a row for each node that answers, and the others are named with the reason.
+func TestPluginStatus(t *testing.T) {
+	s := newAPIServer(t)
+	bpffs, empty := newDatapath(t), newBPFFS(t)
+	lockAsAgent(t, bpffs)
+	s.agent("node-a", beeline, "--config=/etc/beeline/config.yaml", "--bpffs="+bpffs)
+	s.agent("node-b", beeline, "--bpffs="+bpffs)
+	s.agent("node-c", prints("beeline: unknown flag: --output\x1b[31m", cli.ExitUsage))
+	s.agent("node-d", prints("Agent   running\n", cli.ExitOK))
+	s.agent("node-e", beeline, "--bpffs="+bpffs)
+	s.agent("node-f", prints("beeline: no datapath", cli.ExitNoDatapath))
+	pending := s.pods["kube-system/beeline-node-e"]
+	pending.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull", Message: "the image is not there"}},
+	}}}
+	s.pods["kube-system/beeline-node-e"] = pending
+	for _, args := range []string{
+		"status", "status -o wide --node node-b", "status --node node-f", "status --node node-a --node node-x",
+		"status -n nowhere", "status -l app=other", "status extra", "nothing",
+	} {
+		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+	s.agent("node-f", beeline, "--bpffs="+empty)
+	if _, errs, code := s.run("status", "--node=node-f"); code != cli.ExitNoDatapath || !strings.Contains(errs, empty) {
+		t.Errorf("without a datapath: exit code %d, said %q", code, errs)
+	}
+	out, errs, code := s.run("status", "-o", "json")
+	var byNode map[string]inspect.Status
+	check(t, json.Unmarshal([]byte(out), &byNode))
+	if code != cli.ExitFailure || len(byNode) != 2 || byNode["node-b"].Agent.Version != "v0.1.0" || !strings.Contains(errs, "node-e") {
+		t.Errorf("exit code %d, answers %v, said %q", code, byNode, errs)
+	}
+}
+
+// TestPluginPods: of a node's pods the one that stays and runs is asked.
+func TestPluginPods(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", prints("{}", cli.ExitOK))
+	for name, status := range map[string]corev1.PodStatus{"leaves": {Phase: corev1.PodRunning}, "failed": {Phase: corev1.PodFailed}} {
+		pod := s.pods["kube-system/beeline-node-a"]
+		pod.Name, pod.Status = name, status
+		if name == "leaves" {
+			pod.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		s.add(pod, nil)
+	}
+	if out, errs, code := s.run("status"); code != cli.ExitOK || strings.Count(out, "node-a") != 1 {
+		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
+	}
+	s.add(corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "homeless", Labels: s.pods["kube-system/beeline-node-a"].Labels},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node has room",
+		}}},
+	}, nil)
+	if _, errs, code := s.run("status"); code != cli.ExitFailure || !strings.Contains(errs, "pod homeless does not run: Pending: Unschedulable: no node has room") {
+		t.Errorf("exit code %d, said %q", code, errs)
+	}
+}
+
+// TestPluginTimeout: a node that hangs holds nobody up.
+func TestPluginTimeout(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", hangs)
+	comparePlugin(t, s, "status --timeout 100ms")
+}
+
+// TestPluginEndless: a node cannot fill the caller's memory.
+func TestPluginEndless(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", func(_ *http.Request, _ []string, out, _ io.Writer) int {
+		for chunk, n := make([]byte, 16<<10), 0; n < 65<<20; n += len(chunk) {
+			write(out, chunk)
+		}
+		return 0
+	})
+	if _, errs, code := s.run("status", "--timeout=10m"); code != cli.ExitFailure || !strings.Contains(errs, "more than 64 MiB") {
+		t.Errorf("exit code %d, said %q", code, errs)
+	}
+}
+
+// top returns what beeline top prints on a node.
+func top(connections float64, flows int, used uint32) string {
+	rates := inspect.Rates{ConnectionsPerSecond: connections, Flows: flows}
+	port := inspect.TopPort{PortName: inspect.PortName{Namespace: "shop", Service: "web", Port: 80, Protocol: "TCP", Family: "IPv4", ID: used}, Algorithm: "wlc", Rates: rates}
+	check := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	for _, address := range []string{"10.244.1.7:8080", "10.244.2.9:8080"} {
+		b := inspect.TopBackend{Connections: flows}
+		check(b.Address.UnmarshalText([]byte(address)))
+		port.Backends = append(port.Backends, b)
+		flows /= 3
+	}
+	text, err := json.Marshal(inspect.Top{
+		Time: now, Seconds: 2, EvictedPerSecond: 0.5,
+		Services: []inspect.TopService{{Namespace: "shop", Name: "web", Rates: rates, Ports: []inspect.TopPort{port}}},
+		Maps:     []inspect.Map{{Name: "bl_flow", Used: used, Size: 100}, {Name: "bl_slot", Used: 1, Size: 100}},
+	})
+	check(err)
+	return string(text)
+}
+
+// TestPluginTop: figures are summed by Service, or by node.
+func TestPluginTop(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", prints(top(10, 30, 7), cli.ExitOK))
+	s.agent("node-b", prints(top(2.5, 90, 50), cli.ExitOK))
+	for _, args := range []string{"top", "top shop/web", "top --by node", "top --by zone", "top a/b c/d", "top web"} {
+		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+	s.run("top", "shop/web", "--interval=3s", "--node=node-a")
+	if got, want := s.command(), "beeline --output=json top --count=1 --interval=3s -- shop/web"; got != want {
+		t.Errorf("ran %q, want %q", got, want)
+	}
+}
+
+// TestPluginVerify: what is found on several nodes is said once, with their names.
+func TestPluginVerify(t *testing.T) {
+	s := newAPIServer(t)
+	const detached = `{"part": "programs", "kind": "link-detached", "what": "the link of bl_connect4 has been detached", "why": "nothing is served", "fix": "start the agent"}`
+	s.agent("node-a", prints(`{"findings": [`+detached+`], "unchecked": [], "unsettled": ["shop/web"]}`, cli.ExitNotFound))
+	s.agent("node-b", prints(`{"findings": [`+detached+`, {"part": "machine", "kind": "sysctl", "what": "forwarding is off", "why": "no packet is sent on", "fix": "set it"}]}`, cli.ExitNotFound))
+	s.agent("node-c", prints(`{"findings": [], "unchecked": [{"part": "tables", "reason": "no source"}]}`, cli.ExitFailure))
+	s.agent("node-d", prints(`{"findings": []}`, cli.ExitOK))
+	for _, args := range []string{"verify", "verify --node node-a", "verify --node node-a --node node-d -o json", "verify --node node-d"} {
+		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+}
+
+// client adds a pod that connects to Services.
+func (s *apiServer) client(name string, host bool, addresses ...string) {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec:       corev1.PodSpec{NodeName: "node-a", HostNetwork: host},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for _, address := range addresses {
+		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: address})
+	}
+	s.add(pod, nil)
+}
+
+// TestPluginExplain: the pod's node is asked about the pod's addresses.
+func TestPluginExplain(t *testing.T) {
+	s := newAPIServer(t)
+	bpffs := newDatapath(t)
+	s.agent("node-a", beeline, "--bpffs="+bpffs)
+	s.client("on-host", true, "192.0.2.1")
+	for _, args := range []string{"explain on-host 10.96.0.10:53/UDP", "explain shop/on-host other/thing", "explain nobody web", "explain on-host"} {
+		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+	const refused = `[{"address": "10.96.0.10", "port": 80, "protocol": "TCP", "verdict": "refused", "reason": "no_endpoint", "steps": [], "backends": [], "counters": []}]`
+	s.agent("node-a", prints(refused, cli.ExitRefused))
+	s.agent("node-b", prints("", cli.ExitOK))
+	s.client("cart-0", false, "10.244.1.7", "fd00::7")
+	s.client("new", false)
+	for _, c := range []struct {
+		args, ran string
+		code      int
+	}{
+		{"explain cart-0 web", "explain --from=fd00::7 -- shop/web", cli.ExitRefused},
+		{"explain shop/cart-0 kube-system/dns", "explain --from=fd00::7 -- kube-system/dns", cli.ExitRefused},
+		{"explain cart-0 10.96.0.10:80", "explain --from=10.244.1.7 -- 10.96.0.10:80", cli.ExitRefused},
+		{"explain cart-0 [fd97::1]:80/udp", "explain --from=fd00::7 -- [fd97::1]:80/udp", cli.ExitRefused},
+		{"explain cart-0 -- --help", "explain --from=fd00::7 -- shop/--help", cli.ExitRefused},
+		{"explain new web", "", cli.ExitFailure},
+	} {
+		out, errs, code := s.run(strings.Fields(c.args)...)
+		if code != c.code || (c.ran != "") != strings.Contains(out, "refused (no_endpoint)") {
+			t.Errorf("%s: exit code %d, output %q, said %q", c.args, code, out, errs)
+		}
+		if want := "beeline --output=json " + c.ran; c.ran != "" && s.command() != want {
+			t.Errorf("%s: ran %q, want %q", c.args, s.command(), want)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
+)
+
+// nodesAtOnce is how many nodes are asked at the same time.
+const nodesAtOnce = 16
+
+// askNodes runs a command of beeline on the nodes asked for, and returns an answer for each.
+func askNodes[T any](ctx context.Context, p *plugin, words ...string) ([]answer[T], error) {
+	cluster, err := kubectl.Open(p.options)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := cluster.Agents(ctx, p.nodes)
+	if err != nil {
+		return nil, err
+	}
+	if len(agents) == 0 {
+		return nil, fmt.Errorf("%w: no pod in namespace %s has the labels %s: see --namespace and --selector",
+			inspect.ErrNoDatapath, p.options.Namespace, p.options.Selector)
+	}
+	answers := make([]answer[T], len(agents))
+	var group errgroup.Group
+	group.SetLimit(nodesAtOnce)
+	for i, agent := range agents {
+		group.Go(func() error {
+			answers[i] = ask[T](ctx, p, cluster, agent, words...)
+			return nil
+		})
+	}
+	return answers, group.Wait()
+}
+
+// ask runs a command of beeline in an agent's pod and reads what it prints.
+func ask[T any](ctx context.Context, p *plugin, cluster *kubectl.Cluster, agent kubectl.Agent, words ...string) answer[T] {
+	if agent.Down != nil {
+		return failed[T](agent.Node, agent.Down)
+	}
+	limited, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	out, err := cluster.Exec(limited, agent, invocation(agent, words)...)
+	var exit *kubectl.ExitError
+	switch {
+	case err == nil:
+		exit = new(kubectl.ExitError)
+	case limited.Err() != nil:
+		return failed[T](agent.Node, fmt.Errorf("pod %s: no answer within %s (--timeout)", agent.Pod, p.timeout))
+	case !errors.As(err, &exit):
+		return failed[T](agent.Node, err)
+	case len(out) == 0:
+		return failed[T](agent.Node, fmt.Errorf("pod %s: %w", agent.Pod, err))
+	}
+	a := answer[T]{node: agent.Node, code: exit.Code}
+	if err := json.Unmarshal(out, &a.value); err != nil {
+		return failed[T](agent.Node, fmt.Errorf("pod %s: its answer cannot be read, it may be of another version: %w", agent.Pod, err))
+	}
+	return a
+}
+
+// invocation is the command line on a node: each word is one argument, whatever is in it.
+func invocation(agent kubectl.Agent, words []string) []string {
+	line := []string{"beeline", "--output=" + string(formatJSON)}
+	for _, arg := range agent.Args {
+		if strings.HasPrefix(arg, "--bpffs=") {
+			line = append(line, arg)
+		}
+	}
+	return append(line, words...)
+}

@@ -1,0 +1,181 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+)
+
+// program is what runs in a pod in place of beeline. It returns the exit code.
+type program func(r *http.Request, args []string, out, errs io.Writer) int
+
+// apiServer has pods, and runs programs in them by WebSocket. How real ones do that is tested in
+// tests/cluster.
+type apiServer struct {
+	t          *testing.T
+	kubeconfig string
+	pods       map[string]corev1.Pod // by namespace/name
+	programs   map[string]program    // likewise
+
+	mu   sync.Mutex
+	runs [][]string // command lines
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	s := &apiServer{t: t, pods: make(map[string]corev1.Pod), programs: make(map[string]program)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"current-context": "test",
+		"contexts": [{"name": "test", "context": {"cluster": "test", "namespace": "shop"}}],
+		"clusters": [{"name": "test", "cluster": {"server": %q}}]}`, server.URL)
+	check(t, os.WriteFile(s.kubeconfig, []byte(text), 0o600))
+	return s
+}
+
+// agent adds the pod of an agent, as the chart makes it, that runs a program.
+func (s *apiServer) agent(node string, run program, args ...string) {
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kube-system", Name: "beeline-" + node,
+			Labels: map[string]string{"app.kubernetes.io/name": "beeline", "app.kubernetes.io/part-of": "beeline"},
+		},
+		Spec:   corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "agent", Args: args}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	s.add(pod, run)
+}
+
+func (s *apiServer) add(pod corev1.Pod, run program) {
+	s.pods[pod.Namespace+"/"+pod.Name], s.programs[pod.Namespace+"/"+pod.Name] = pod, run
+}
+
+// run runs kubectl beeline.
+func (s *apiServer) run(args ...string) (out, errs string, code int) {
+	var stdout, stderr bytes.Buffer
+	code = cli.RunPlugin(fixtureEnv(&stdout, &stderr), append([]string{"--kubeconfig=" + s.kubeconfig}, args...)...)
+	return stdout.String(), stderr.String(), code
+}
+
+func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
+	byLabel, err := labels.Parse(r.FormValue("labelSelector"))
+	check(s.t, err)
+	byField, err := fields.ParseSelector(r.FormValue("fieldSelector"))
+	check(s.t, err)
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	for _, pod := range s.pods {
+		if pod.Namespace == r.PathValue("namespace") && byLabel.Matches(labels.Set(pod.Labels)) &&
+			byField.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName}) {
+			list.Items = append(list.Items, pod)
+		}
+	}
+	respond(s.t, w, http.StatusOK, list)
+}
+
+func (s *apiServer) get(w http.ResponseWriter, r *http.Request) {
+	pod, ok := s.pods[r.PathValue("namespace")+"/"+r.PathValue("name")]
+	if !ok {
+		respond(s.t, w, http.StatusNotFound, metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: "pods not found",
+		})
+		return
+	}
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	respond(s.t, w, http.StatusOK, pod)
+}
+
+func respond(t *testing.T, w http.ResponseWriter, code int, object any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	check(t, json.NewEncoder(w).Encode(object))
+}
+
+// exec runs a program with the channels of v5.channel.k8s.io: out is 1, errors 2, the status 3.
+func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	check(s.t, r.ParseForm())
+	command := r.Form["command"]
+	s.mu.Lock()
+	s.runs = append(s.runs, command)
+	s.mu.Unlock()
+	if r.Form.Get("container") != "agent" || command[0] != "beeline" {
+		s.t.Errorf("container %q runs %q", r.Form.Get("container"), command)
+	}
+	channels := []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel}
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v5.channel.k8s.io": {Binary: true, Channels: channels}})
+	_, streams, err := conn.Open(w, r)
+	check(s.t, err)
+	defer conn.Close()
+	code := s.programs[r.PathValue("namespace")+"/"+r.PathValue("name")](r, command[1:], streams[1], streams[2])
+	status := metav1.Status{Status: metav1.StatusSuccess}
+	if code != 0 {
+		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: "ExitCode", Message: fmt.Sprint(code)}},
+		}}
+	}
+	_ = json.NewEncoder(streams[3]).Encode(status) // the client may have left
+}
+
+// beeline runs the command itself.
+func beeline(_ *http.Request, args []string, out, errs io.Writer) int {
+	var stdout, stderr bytes.Buffer
+	code := cli.Run(fixtureEnv(&stdout, &stderr), args...)
+	write(out, stdout.Bytes())
+	write(errs, stderr.Bytes())
+	return code
+}
+
+// prints returns a program that prints a text.
+func prints(text string, code int) program {
+	return func(_ *http.Request, _ []string, out, errs io.Writer) int {
+		if code == cli.ExitNoDatapath || code == cli.ExitUsage {
+			out = errs
+		}
+		write(out, []byte(text))
+		return code
+	}
+}
+
+// hangs never ends by itself.
+func hangs(r *http.Request, _ []string, _, _ io.Writer) int {
+	<-r.Context().Done()
+	return 0
+}
+
+// write writes a text in messages of a size that the protocol takes.
+func write(to io.Writer, text []byte) {
+	for len(text) > 0 {
+		n := min(len(text), 16<<10)
+		if _, err := to.Write(text[:n]); err != nil {
+			return // the client has left
+		}
+		text = text[n:]
+	}
+}
+
+// command returns the last command line that was run, as one string.
+func (s *apiServer) command() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.runs[len(s.runs)-1], " ")
+}

@@ -1,0 +1,94 @@
+package kubectl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// The most that a command may print, for a node is not trusted with the memory of the caller.
+const (
+	maxOut = 64 << 20
+	maxErr = 64 << 10
+)
+
+// ExitError says that a command has ended with another exit code than 0.
+type ExitError struct {
+	Code int
+	// Text is what it has written to standard error.
+	Text string
+}
+
+// Error returns what the command says itself.
+func (e *ExitError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Text
+}
+
+// Exec runs a command in an agent's pod, no shell between, and returns what it prints. The error is
+// an [*ExitError] where it has ended by itself; what it has printed is returned then, too.
+//
+// When ctx ends, the command is left to itself.
+func (c *Cluster) Exec(ctx context.Context, agent Agent, command ...string) ([]byte, error) {
+	at := c.core.Post().Namespace(c.options.Namespace).Resource("pods").Name(agent.Pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: agent.container, Command: command, Stdout: true, Stderr: true}, c.parameters).URL()
+	executor, err := c.executor(at)
+	if err != nil {
+		return nil, err
+	}
+	out, errs := &bounded{most: maxOut}, &bounded{most: maxErr}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+	var exit exec.CodeExitError
+	switch {
+	case errors.As(err, &exit):
+		err = &ExitError{exit.Code, strings.TrimSpace(errs.kept.String())}
+	case err != nil: // out may still be written to
+		return nil, fmt.Errorf("exec in pod %s: %w", agent.Pod, err)
+	}
+	if out.more {
+		return nil, fmt.Errorf("exec in pod %s: it printed more than %d MiB", agent.Pod, maxOut>>20)
+	}
+	return out.kept.Bytes(), err
+}
+
+// executor returns what runs a command by WebSocket, or by SPDY where the API server, or a proxy
+// before it, does not take that. It asks as kubectl does.
+func (c *Cluster) executor(at *url.URL) (remotecommand.Executor, error) {
+	socket, err := remotecommand.NewWebSocketExecutor(c.config, http.MethodGet, at.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, at)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+}
+
+// bounded keeps the beginning of what is written to it.
+type bounded struct {
+	kept bytes.Buffer
+	most int
+	more bool // was written than is kept
+}
+
+// Write never fails: the command could not go on.
+func (b *bounded) Write(p []byte) (int, error) {
+	keep := min(len(p), b.most-b.kept.Len())
+	b.more = b.more || keep < len(p)
+	b.kept.Write(p[:keep])
+	return len(p), nil
+}

@@ -1,0 +1,76 @@
+package inspect
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// Add adds what has happened on another node: the figures of a Service, a port and a backend are
+// summed, a map is that of the node where it is fuller. The share that an algorithm intends is of
+// one node's connections, as is why a set is empty: none is left. Ids are those of some node.
+func (t *Top) Add(o *Top) {
+	if o.Time.After(t.Time) {
+		t.Time, t.Seconds = o.Time, o.Seconds
+	}
+	t.EvictedPerSecond += o.EvictedPerSecond
+	t.Reasons = sum(t.Reasons, o.Reasons, func(r *TopReason) string { return r.Reason }, (*TopReason).add)
+	t.Maps = sum(t.Maps, o.Maps, func(m *Map) string { return m.Name }, (*Map).fuller)
+	t.Services = sum(t.Services, o.Services, (*TopService).FullName, (*TopService).add)
+}
+
+// sum adds each of some items to the one of the same key, where there is one, else to the list.
+func sum[T any, K comparable](list, items []T, key func(*T) K, add func(to *T, item *T)) []T {
+	at := make(map[K]int, len(list))
+	for i := range list {
+		at[key(&list[i])] = i
+	}
+	for i := range items {
+		if j, ok := at[key(&items[i])]; ok {
+			add(&list[j], &items[i])
+			continue
+		}
+		at[key(&items[i])] = len(list)
+		list = append(list, *new(T))
+		add(&list[len(list)-1], &items[i])
+	}
+	return slices.Clip(list)
+}
+
+// fuller makes m the other one where that is fuller.
+func (m *Map) fuller(o *Map) {
+	if m.Name == "" || o.Fill() > m.Fill() {
+		*m = *o
+	}
+}
+
+func (r *TopReason) add(o *TopReason) {
+	perSecond := r.PerSecond + o.PerSecond
+	*r = *o
+	r.PerSecond = perSecond
+}
+
+func (s *TopService) add(o *TopService) {
+	s.Namespace, s.Name = o.Namespace, o.Name
+	s.Rates.Add(o.Rates)
+	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
+}
+
+// key is the same on every node.
+func (p *TopPort) key() PortName {
+	key := p.PortName
+	key.ID = 0
+	return key
+}
+
+func (p *TopPort) add(o *TopPort) {
+	p.PortName, p.Algorithm = o.PortName, o.Algorithm
+	p.Rates.Add(o.Rates)
+	p.Backends = sum(p.Backends, o.Backends, func(b *TopBackend) netip.AddrPort { return b.Address }, (*TopBackend).add)
+	p.share()
+}
+
+func (b *TopBackend) add(o *TopBackend) {
+	b.Address, b.OnNode, b.Node = o.Address, b.OnNode || o.OnNode, cmp.Or(b.Node, o.Node)
+	b.Connections += o.Connections
+}
