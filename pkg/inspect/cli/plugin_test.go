@@ -60,10 +60,10 @@ func TestPluginStatus(t *testing.T) {
 func TestPluginPods(t *testing.T) {
 	s := newAPIServer(t)
 	s.agent("node-a", prints("{}", cli.ExitOK))
-	for name, status := range map[string]corev1.PodStatus{"leaves": {Phase: corev1.PodRunning}, "failed": {Phase: corev1.PodFailed}} {
+	for name, status := range map[string]corev1.PodStatus{"a-leaves": {Phase: corev1.PodRunning}, "failed": {Phase: corev1.PodFailed}} {
 		pod := s.pods["kube-system/beeline-node-a"]
 		pod.Name, pod.Status = name, status
-		if name == "leaves" {
+		if name == "a-leaves" {
 			pod.DeletionTimestamp = &metav1.Time{Time: now}
 		}
 		s.add(pod, nil)
@@ -78,6 +78,20 @@ func TestPluginPods(t *testing.T) {
 		}}},
 	}, nil)
 	if _, errs, code := s.run("status"); code != cli.ExitFailure || !strings.Contains(errs, "pod homeless does not run: Pending: Unschedulable: no node has room") {
+		t.Errorf("exit code %d, said %q", code, errs)
+	}
+}
+
+// TestPluginCrash: a pod whose agent crashes again and again is said to run.
+func TestPluginCrash(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", nil)
+	pod := s.pods["kube-system/beeline-node-a"]
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"},
+	}}}
+	s.add(pod, nil)
+	if _, errs, code := s.run("status"); code != cli.ExitFailure || !strings.Contains(errs, "does not run: Running: CrashLoopBackOff: back-off 10s") {
 		t.Errorf("exit code %d, said %q", code, errs)
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,7 +85,8 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 	byField, err := fields.ParseSelector(r.FormValue("fieldSelector"))
 	check(s.t, err)
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
-	for _, pod := range s.pods {
+	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
+		pod := s.pods[name]
 		if pod.Namespace == r.PathValue("namespace") && byLabel.Matches(labels.Set(pod.Labels)) &&
 			byField.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName}) {
 			list.Items = append(list.Items, pod)
