@@ -60,11 +60,11 @@ func plugin(ctx context.Context, c *cluster) error {
 
 // echo returns a pod of the second node and the address of the Service that it is of.
 func (c *cluster) echo(ctx context.Context) (pod, service string, err error) {
-	inside, _, err := c.serviceAddresses(ctx, "echo")
+	inside, outside, err := c.serviceAddresses(ctx, "echo")
 	if err != nil {
 		return "", "", err
 	}
-	if err := c.answers(ctx, inside[0]); err != nil {
+	if err := c.answers(ctx, outside[0]); err != nil {
 		return "", "", err
 	}
 	pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{
@@ -106,30 +106,26 @@ var brokenCluster = []pluginCheck{
 // checkPlugin calls the plugin as an administrator, who comes by WebSocket, and as the operator, who
 // may not and comes by SPDY.
 func (c *cluster) checkPlugin(ctx context.Context, checks ...pluginCheck) error {
-	var errs []error
 	for _, check := range checks {
 		for _, user := range []string{"admin", operator} {
 			out, said, code, err := c.callPlugin(ctx, user, strings.Fields(check.args)...)
-			fmt.Printf("$ kubectl beeline %s    # %s\n%s%s", check.args, user, out, said)
-			errs = append(errs, err)
 			if code != check.code {
-				errs = append(errs, fmt.Errorf("kubectl beeline %s, by %s: exit code %d, want %d", check.args, user, code, check.code))
+				err = errors.Join(err, fmt.Errorf("exit code %d, want %d", code, check.code))
 			}
-			errs = append(errs, lacks(check.args, out, check.out), lacks(check.args, said, check.errs))
+			if err = errors.Join(err, lacks(out, check.out), lacks(said, check.errs)); err != nil {
+				return fmt.Errorf("kubectl beeline %s, by %s: %w\n%s%s", check.args, user, err, out, said)
+			}
 		}
+		c.say("kubectl beeline %s", check.args)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	c.say("kubectl beeline: %d calls as wanted, by two users", len(checks))
 	return nil
 }
 
 // lacks returns an error that names what a text lacks.
-func lacks(args, text string, wanted []string) (err error) {
+func lacks(text string, wanted []string) (err error) {
 	for _, want := range wanted {
 		if !strings.Contains(text, want) {
-			err = errors.Join(err, fmt.Errorf("kubectl beeline %s: no %q in what it says", args, want))
+			err = errors.Join(err, fmt.Errorf("no %q in what it says", want))
 		}
 	}
 	return err

@@ -101,6 +101,8 @@ func TestPluginTimeout(t *testing.T) {
 	s := newAPIServer(t)
 	s.agent("node-a", hangs)
 	comparePlugin(t, s, "status --timeout 100ms")
+	s.noSocket = true
+	comparePlugin(t, s, "status --timeout 100ms")
 }
 
 // TestPluginEndless: a node cannot fill the caller's memory.

@@ -32,6 +32,7 @@ type program func(r *http.Request, args []string, out, errs io.Writer) int
 type apiServer struct {
 	t          *testing.T
 	kubeconfig string
+	noSocket   bool                  // WebSocket is forbidden, and SPDY never answered
 	pods       map[string]corev1.Pod // by namespace/name
 	programs   map[string]program    // likewise
 
@@ -45,8 +46,12 @@ func newAPIServer(t *testing.T) *apiServer {
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
 	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"current-context": "test",
 		"contexts": [{"name": "test", "context": {"cluster": "test", "namespace": "shop"}}],
@@ -116,6 +121,10 @@ func respond(t *testing.T, w http.ResponseWriter, code int, object any) {
 
 // exec runs a program with the channels of v5.channel.k8s.io: out is 1, errors 2, the status 3.
 func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
+	if s.noSocket {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
 	check(s.t, r.ParseForm())
 	command := r.Form["command"]
 	s.mu.Lock()

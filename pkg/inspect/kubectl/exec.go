@@ -48,7 +48,7 @@ func (c *Cluster) Exec(ctx context.Context, agent Agent, command ...string) ([]b
 		return nil, err
 	}
 	out, errs := &bounded{most: maxOut}, &bounded{most: maxErr}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+	err = stream(ctx, executor, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
 	var exit exec.CodeExitError
 	switch {
 	case errors.As(err, &exit):
@@ -60,6 +60,19 @@ func (c *Cluster) Exec(ctx context.Context, agent Agent, command ...string) ([]b
 		return nil, fmt.Errorf("exec in pod %s: it printed more than %d MiB", agent.Pod, maxOut>>20)
 	}
 	return out.kept.Bytes(), err
+}
+
+// stream runs a command until it or ctx ends. By SPDY client-go waits for the API server's response
+// whatever ctx says; what waits still then is left to itself.
+func stream(ctx context.Context, executor remotecommand.Executor, o remotecommand.StreamOptions) error {
+	done := make(chan error, 1)
+	go func() { done <- executor.StreamWithContext(ctx, o) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // executor returns what runs a command by WebSocket, or by SPDY where the API server, or a proxy
