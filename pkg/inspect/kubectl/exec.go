@@ -63,10 +63,13 @@ func (c *Cluster) Exec(ctx context.Context, agent Agent, command ...string) ([]b
 }
 
 // stream runs a command until it or ctx ends. By SPDY client-go waits for the API server's response
-// whatever ctx says; what waits still then is left to itself.
+// whatever ctx says; what waits still then is left to itself. By WebSocket it would set ctx's deadline
+// on the connection, whose error may come first and says nothing of ctx.
 func stream(ctx context.Context, executor remotecommand.Executor, o remotecommand.StreamOptions) error {
+	unlimited, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- executor.StreamWithContext(ctx, o) }()
+	go func() { done <- executor.StreamWithContext(unlimited, o) }()
 	select {
 	case err := <-done:
 		return err
