@@ -47,14 +47,14 @@ func refuse(t *testing.T, bpffs string, n uint64) {
 	check(t, openMap(t, datapath.Dir(bpffs), "bl_counter").Put(uint32(0), perCPU))
 }
 
-// TestWebPage drives the page in a real browser: it follows what is counted, and each control works,
-// by mouse and by keyboard.
+// firstRow is the first Service of the list.
+const firstRow = "#services tbody tr:first-child"
+
+// TestWebPage drives the page in a real browser: it follows what is counted.
 func TestWebPage(t *testing.T) {
 	b := newBrowser(t)
 	bpffs := newDatapath(t)
 	url := startWeb(t, bpffs)
-	const firstRow = "#services tbody tr:first-child"
-
 	b.window(1280, 900, "light")
 	b.open(url)
 	b.shows("the Services", "#services", "default/kubernetes", "kube-system/busy", "shop/web")
@@ -71,9 +71,23 @@ func TestWebPage(t *testing.T) {
 	b.shows("its backends", "#chosen", "Service kube-system/busy", "lc", "10.0.1.7:8080", "this node", "77.8 %, intended 50.0 %")
 	b.shows("where connections go", "#traffic", "this node 69.2 %, 9", "other nodes 30.8 %, 4", "10.0.1.7:8080", "kube-system/busy", "7")
 	b.shows("how full maps are", "#maps", "bl_flow", "of 1,024")
-	b.click("#close")
-	b.shows("none is chosen", "#chosen", "Choose a Service")
+	stop()
+	b.until("traffic has ended", "latest.sum.connectionsPerSecond === 0")
+	dir, away := datapath.Dir(bpffs), filepath.Join(bpffs, "away")
+	check(t, os.Rename(dir, away))
+	b.shows("an error", "#problem", "Not read: no datapath")
+	check(t, os.Rename(away, dir))
+	b.until("the error is gone", "document.querySelector('#problem').hidden")
+	b.noProblems("503")
+}
 
+// TestWebPageControls: each control works, by mouse and by keyboard.
+func TestWebPageControls(t *testing.T) {
+	b := newBrowser(t)
+	url := startWeb(t, newDatapath(t))
+	b.window(1280, 900, "light")
+	b.open(url + "#sort=flows")
+	b.shows("sorted by flows", firstRow, "shop/web")
 	b.eval(`document.querySelector('#sort').focus()`)
 	b.press("n", "n", 'N') // name
 	b.shows("sorted by name", firstRow, "default/kubernetes")
@@ -100,14 +114,8 @@ func TestWebPage(t *testing.T) {
 		t.Errorf("paused at %s, it shows %s", read, now)
 	}
 	b.click("#pause")
-	stop()
-	b.until("goes on, and traffic has ended", "latest.sum.connectionsPerSecond === 0")
-	dir, away := datapath.Dir(bpffs), filepath.Join(bpffs, "away")
-	check(t, os.Rename(dir, away))
-	b.shows("an error", "#problem", "Not read: no datapath")
-	check(t, os.Rename(away, dir))
-	b.until("the error is gone", "document.querySelector('#problem').hidden")
-	b.noProblems("503")
+	b.until("goes on", "latest.time !== "+strconv.Quote(read))
+	b.noProblems()
 }
 
 // TestWebPageFits: the page fits a desktop and a phone, in the light and in the dark, with text that is
