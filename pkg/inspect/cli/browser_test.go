@@ -56,7 +56,7 @@ func newBrowser(t *testing.T) *browser {
 	// The sandbox needs another user than root. What it shows comes from this test.
 	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--remote-debugging-pipe", "--user-data-dir="+filepath.Join(home, "profile"))
-	cmd.Env = append(os.Environ(), "HOME="+home, "LANG=C.UTF-8")
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "LANG=C.UTF-8")
 	cmd.ExtraFiles = []*os.File{toRead, toWrite} // 3 and 4
 	check(t, cmd.Start())
 	check(t, toRead.Close())

@@ -27,8 +27,12 @@ import (
 // counted sets what a Service port of the fixture has counted, as the programs do.
 func counted(t *testing.T, bpffs string, id uint32, connections, refused uint64) {
 	t.Helper()
+	// Closed at once, for traffic calls this until the test has ended.
+	stats, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(bpffs), "bl_service_stat"), nil)
+	check(t, err)
+	defer stats.Close()
 	var chunk *ebpf.Map
-	check(t, openMap(t, datapath.Dir(bpffs), "bl_service_stat").Lookup(uint32(0), &chunk))
+	check(t, stats.Lookup(uint32(0), &chunk))
 	defer chunk.Close()
 	perCPU := make([][2]uint64, cpus(t))
 	perCPU[0] = [2]uint64{connections, refused}
