@@ -20,8 +20,6 @@ VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
 BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
 # What make test tests; what takes longest begins first.
 PACKAGES ?= ./tests/packets ./pkg/datapath ./...
-# How many packages are tested at once: most tests wait half of their time.
-PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 # Test binaries are linked each time: without symbols in two thirds of the time. make lint vets.
 TEST_BUILD = -vet=off -ldflags=-s
 # For a test that hangs: nothing else may take that long, however slow the machine.
@@ -88,11 +86,11 @@ test test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
 
 .PHONY: test
 test: root setup-test build ## run the tests of PACKAGES (./...) but those that take long
-	$(GO) test $(EXEC) $(TEST_BUILD) -p $(PARALLEL) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+	$(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
 
 .PHONY: test-all
 test-all: root setup-test-all build ## run all tests, then those of the programs in the oldest kernel
-	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -p $(PARALLEL) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
 	$(GO) run ./tools/kernels -kernel 6.1
 
 # How long each target is fuzzed, and which ones: a regexp of folder and name.
