@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -20,13 +19,17 @@ var ErrNotAttached = errors.New("no program is attached")
 // SocketConstants returns the constants with which the programs for sockets run, by the names of
 // their variables, as they lie in memory. The error is [ErrNotAttached] when none runs.
 func SocketConstants(bpffs string) (map[string][]byte, error) {
-	for _, h := range slices.Backward(hooks) { // those of connect() have constants, others none
+	for _, h := range hooks {
 		info, err := pinnedInfo(h.pin(Dir(bpffs)))
 		if err != nil {
 			return nil, err
 		}
-		if info != nil {
-			return constantsOf(info.Program)
+		if info == nil {
+			continue
+		}
+		// A program without constants says nothing of those of the others.
+		if constants, err := constantsOf(info.Program); err != nil || len(constants) > 0 {
+			return constants, err
 		}
 	}
 	return nil, fmt.Errorf("%w to a cgroup", ErrNotAttached)
