@@ -12,7 +12,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
-	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Datapath collects the counters of the programs from the maps; those of Services: [Services].
@@ -54,15 +53,19 @@ func (d *Datapath) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d.reasons, prometheus.CounterValue, float64(r.Count), r.Name, string(r.Effect))
 	}
 	d.collectNodes(ch)
-	d.collectExhausted(ch, servicemap.New(d.maps).ServiceNames())
+	d.collectExhausted(ch)
 }
 
-func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName) {
+func (d *Datapath) collectExhausted(ch chan<- prometheus.Metric) {
 	list, err := flowmap.New(d.maps).Exhausted()
 	if err != nil {
 		klog.ErrorS(err, "Endpoints without free source ports could not be read")
 		return
 	}
+	if len(list) == 0 {
+		return
+	}
+	names := servicemap.New(d.maps).ServiceNames()
 	for _, x := range list {
 		var service model.Name
 		if name, ok := names[x.Service]; ok && x.Known {
