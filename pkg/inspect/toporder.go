@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -35,6 +36,20 @@ func (o TopOrder) Sort(services []TopService) {
 		}
 		return cmp.Or(by, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// Matching returns the Services whose full name contains a text, in order.
+func (t *Top) Matching(text string, order TopOrder) []TopService {
+	services := slices.DeleteFunc(slices.Clone(t.Services), func(s TopService) bool {
+		return !strings.Contains(s.FullName().String(), text)
+	})
+	order.Sort(services)
+	return services
+}
+
+// IndexOfService returns where the Service of a name is; -1: it is not served.
+func IndexOfService(services []TopService, name model.Name) int {
+	return slices.IndexFunc(services, func(s TopService) bool { return s.FullName() == name })
 }
 
 // FullName is namespace and name.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +137,7 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 		top := c.topSince(sample, last)
 		last = sample
 		if o.service != (model.Name{}) {
-			at := indexOf(top.Services, o.service)
+			at := inspect.IndexOfService(top.Services, o.service)
 			if at < 0 {
 				return &inspect.NotFoundError{Name: o.service}
 			}
@@ -155,15 +154,10 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 // topText shows all Services, or the backends of the one asked for.
 func topText(top *inspect.Top, o topOptions) string {
 	text := topSummary(top) + "\n"
-	if at := indexOf(top.Services, o.service); at >= 0 {
+	if at := inspect.IndexOfService(top.Services, o.service); at >= 0 {
 		return text + topBackends(&top.Services[at]) + "\n"
 	}
 	return text + topServices(top.Services).String() + "\n"
-}
-
-// indexOf returns where the Service of a name is; -1: it is not served.
-func indexOf(services []inspect.TopService, name model.Name) int {
-	return slices.IndexFunc(services, func(s inspect.TopService) bool { return s.FullName() == name })
 }
 
 // topSummary are the sums, and the fullest maps.

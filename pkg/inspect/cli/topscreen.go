@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -163,11 +162,7 @@ func (s *topScreen) room() int { return max(1, s.height-5) }
 
 // services returns those that the filter lets pass, in order.
 func (s *topScreen) services() []inspect.TopService {
-	services := slices.DeleteFunc(slices.Clone(s.top.Services), func(t inspect.TopService) bool {
-		return !strings.Contains(t.FullName().String(), s.filter)
-	})
-	s.options.sort.Sort(services)
-	return services
+	return s.top.Matching(s.filter, s.options.sort.TopOrder)
 }
 
 // move moves the cursor by lines, or what is seen of the backends.
@@ -186,7 +181,7 @@ func (s *topScreen) move(lines int) {
 
 // cursor returns the line of the chosen Service; the first when it is not there.
 func (s *topScreen) cursor(services []inspect.TopService) int {
-	return max(0, indexOf(services, s.chosen))
+	return max(0, inspect.IndexOfService(services, s.chosen))
 }
 
 // View draws the screen.
@@ -236,7 +231,7 @@ func (s *topScreen) body() (lines []string, cursor int) {
 		}
 		return textLines(topServices(services).String()), at
 	}
-	at := indexOf(s.top.Services, s.inside)
+	at := inspect.IndexOfService(s.top.Services, s.inside)
 	if at < 0 {
 		return []string{fmt.Sprintf("Service %s is not served", s.inside)}, -1
 	}

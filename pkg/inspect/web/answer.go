@@ -114,10 +114,7 @@ func (r *reader) view(q question) *answer {
 	for _, m := range inspect.FullestMaps(r.top.Maps, mostMaps) {
 		a.Maps = append(a.Maps, mapFill{m, m.Fill()})
 	}
-	services := slices.DeleteFunc(slices.Clone(r.top.Services), func(s inspect.TopService) bool {
-		return !strings.Contains(s.FullName().String(), q.filter)
-	})
-	q.order.Sort(services)
+	services := r.top.Matching(q.filter, q.order)
 	a.Matching = len(services)
 	if q.offset < a.Matching {
 		a.Offset = q.offset
@@ -140,7 +137,7 @@ func (r *reader) row(s *inspect.TopService) row {
 // choose returns a Service in full.
 func (r *reader) choose(name model.Name) *chosen {
 	c := &chosen{row: row{Namespace: name.Namespace, Name: name.Name}, Ports: []chosenPort{}}
-	at := slices.IndexFunc(r.top.Services, func(s inspect.TopService) bool { return s.FullName() == name })
+	at := inspect.IndexOfService(r.top.Services, name)
 	if at < 0 {
 		return c
 	}
