@@ -12,6 +12,7 @@
 #define BL_CONTEXT __sk_buff
 #define bl_context_ct_lookup bpf_skb_ct_lookup
 #define BL_ANSWERS true
+#define BL_EVENT_HOOK BL_EVENT_AT_TC
 #define BL_SYN_FIRST false
 /* The flow table of the node: bl_flow is a copy without entries. */
 #define BL_KEEPS_FORMER true

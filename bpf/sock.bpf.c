@@ -35,6 +35,7 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 	return addr;
 }
 
+#include <beeline/monitor_sock.h>
 #include <beeline/sock_client.h>
 #include <beeline/opt/nat.h>
 #include <beeline/opt/udp_peer.h>
@@ -99,14 +100,27 @@ static __always_inline void bl_sock_rewrite(struct bpf_sock_addr *ctx, enum bl_s
 	ctx->user_port = to->port;
 }
 
-/*
- * Fail the system call with the error that stands for @reason, on the account of the
- * Service of @stat, which may be NULL.
- */
-static __always_inline int bl_sock_refuse(struct bl_service_stat_entry *stat, enum bl_reason reason)
+/* Where the client's system call is seen. */
+static __always_inline enum bl_event_hook bl_sock_event_hook(const struct bl_client *client)
 {
-	bl_refuse_count(stat, reason);
-	bpf_set_retval(bl_reason_drops(reason) ? -EHOSTUNREACH : -ECONNREFUSED);
+	return client->hook == BL_SOCK_CONNECT ? BL_EVENT_AT_CONNECT : BL_EVENT_AT_SENDMSG;
+}
+
+/*
+ * Fail the system call for @dst with the error that stands for @reason, on the account of
+ * @target, which need not have a Service.
+ */
+static __always_inline int bl_sock_refuse(const struct bl_client *client, const struct bl_dst *dst,
+					  const struct bl_target *target, enum bl_reason reason)
+{
+	bool drops = bl_reason_drops(reason);
+
+	bl_refuse_count(target->stat, reason);
+	bpf_set_retval(drops ? -EHOSTUNREACH : -ECONNREFUSED);
+	if (bl_monitored())
+		bl_event_sock(client->ctx, dst, bl_target_service(target), ~0U,
+			      BL_EVENT(drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED,
+				       bl_sock_event_hook(client), reason));
 	return BL_SOCK_REFUSE;
 }
 
@@ -168,7 +182,7 @@ static __always_inline int bl_sock_find(const struct bl_client *client, const st
 	}
 	if (likely(reason == BL_REASON_COUNT))
 		return BL_SOCK_PROCEED;
-	return bl_sock_refuse(target->stat, reason);
+	return bl_sock_refuse(client, dst, target, reason);
 }
 
 /*
@@ -179,9 +193,13 @@ static __always_inline int bl_sock_balance(const struct bl_client *client, const
 					   const struct bl_target *target, struct bl_choice *choice)
 {
 	*choice = bl_service_balance(client, dst, target);
-	if (likely(choice->backend))
-		return BL_SOCK_PROCEED;
-	return bl_sock_refuse(target->stat, choice->reason);
+	if (unlikely(!choice->backend))
+		return bl_sock_refuse(client, dst, target, choice->reason);
+	if (bl_monitored())
+		bl_event_sock(
+			client->ctx, dst, target->frontend.service, choice->ref.id,
+			BL_EVENT(BL_EVENT_CONNECTION, bl_sock_event_hook(client), BL_REASON_COUNT));
+	return BL_SOCK_PROCEED;
 }
 
 /*
@@ -475,6 +493,14 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 	return bl_sock_tell(ctx, BL_SOCK_IPV6, false);
 }
 
+/* A socket that may have been led to a Service is closed. */
+static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_entry *sock)
+{
+	if (bl_monitored() && sock->vip_port)
+		bl_event_release(ctx, sock);
+	bl_sock_drop(sock);
+}
+
 /* Free the place of a UDP socket in bl_udp_sock. False when what is known of it is in bl_sock. */
 static __always_inline bool bl_udp_release(struct bpf_sock *ctx)
 {
@@ -485,7 +511,7 @@ static __always_inline bool bl_udp_release(struct bpf_sock *ctx)
 		return true;
 	if (sock->owner != bl_udp_owner(cookie))
 		return !sock->shared;
-	bl_sock_drop(sock);
+	bl_sock_end(ctx, sock);
 	sock->vip_port = 0;
 	sock->spilled = false;
 	__sync_lock_test_and_set(&sock->owner, 0);
@@ -498,11 +524,12 @@ int bl_release(struct bpf_sock *ctx)
 {
 	struct bl_sock_entry *sock;
 
-	if ((ctx->protocol == IPPROTO_UDP && bl_udp_release(ctx)) || !bl_active_used())
+	if ((ctx->protocol == IPPROTO_UDP && bl_udp_release(ctx)) ||
+	    (!bl_active_used() && !bl_monitored()))
 		return 1;
 	sock = bpf_sk_storage_get(&bl_sock, ctx, NULL, 0);
 	if (sock)
-		bl_sock_drop(sock);
+		bl_sock_end(ctx, sock);
 	return 1;
 }
 

@@ -18,6 +18,7 @@
 #define BL_CONTEXT __sk_buff
 #define bl_context_ct_lookup bpf_skb_ct_lookup
 #define BL_ANSWERS true
+#define BL_EVENT_HOOK BL_EVENT_AT_TC
 /* XDP may have stored the flow of the packet. */
 #define BL_SYN_FIRST false
 #define BL_KEEPS_FORMER false
@@ -143,7 +144,7 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 			return bl_tunnel_take(skb, &packet);
 		if (hook == BL_HOOK_EGRESS && bl_tunnel_port_is(&packet) &&
 		    bl_tunnel_spoofed(skb, &packet)) {
-			bl_count(BL_REASON_TUNNEL_SPOOFED);
+			bl_packet_drop(&packet, BL_REASON_TUNNEL_SPOOFED);
 			return TC_ACT_SHOT;
 		}
 		verdict = packet.part == BL_PACKET_LATER

@@ -14,6 +14,7 @@
 #define BL_CONTEXT xdp_md
 #define bl_context_ct_lookup bpf_xdp_ct_lookup
 #define BL_ANSWERS false
+#define BL_EVENT_HOOK BL_EVENT_AT_XDP
 /* Nobody has seen the packet before. */
 #define BL_SYN_FIRST true
 #define BL_KEEPS_FORMER false

@@ -41,6 +41,9 @@ const (
 	ExplainPacketMapBlKnownStat                = "bl_known_stat"
 	ExplainPacketMapBlLocalCidr                = "bl_local_cidr"
 	ExplainPacketMapBlMac                      = "bl_mac"
+	ExplainPacketMapBlMonitor                  = "bl_monitor"
+	ExplainPacketMapBlMonitorCpu               = "bl_monitor_cpu"
+	ExplainPacketMapBlMonitorRing              = "bl_monitor_ring"
 	ExplainPacketMapBlNat                      = "bl_nat"
 	ExplainPacketMapBlNatSeen                  = "bl_nat_seen"
 	ExplainPacketMapBlNewClient                = "bl_new_client"
@@ -78,6 +81,9 @@ const (
 	ExplainPacketVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	ExplainPacketVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	ExplainPacketVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	ExplainPacketVarBlExportBlEvent            = "bl_export_bl_event"
+	ExplainPacketVarBlExportBlEventHook        = "bl_export_bl_event_hook"
+	ExplainPacketVarBlExportBlEventKind        = "bl_export_bl_event_kind"
 	ExplainPacketVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	ExplainPacketVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	ExplainPacketVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -91,6 +97,7 @@ const (
 	ExplainPacketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	ExplainPacketVarBlExportBlHook             = "bl_export_bl_hook"
 	ExplainPacketVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
+	ExplainPacketVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
 	ExplainPacketVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	ExplainPacketVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	ExplainPacketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -201,6 +208,9 @@ type ExplainPacketMapSpecs struct {
 	BlKnownStat   *ebpf.MapSpec `ebpf:"bl_known_stat"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.MapSpec `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.MapSpec `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.MapSpec `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
@@ -243,6 +253,9 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -256,6 +269,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -337,6 +351,9 @@ type ExplainPacketMaps struct {
 	BlKnownStat   *ebpf.Map `ebpf:"bl_known_stat"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.Map `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.Map `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.Map `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
@@ -391,6 +408,9 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlKnownStat,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlMonitor,
+		m.BlMonitorCpu,
+		m.BlMonitorRing,
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
@@ -434,6 +454,9 @@ type ExplainPacketVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
@@ -447,6 +470,7 @@ type ExplainPacketVariables struct {
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

@@ -37,6 +37,9 @@ const (
 	ExplainSocketMapBlKnownStat                = "bl_known_stat"
 	ExplainSocketMapBlLocalCidr                = "bl_local_cidr"
 	ExplainSocketMapBlMac                      = "bl_mac"
+	ExplainSocketMapBlMonitor                  = "bl_monitor"
+	ExplainSocketMapBlMonitorCpu               = "bl_monitor_cpu"
+	ExplainSocketMapBlMonitorRing              = "bl_monitor_ring"
 	ExplainSocketMapBlNat                      = "bl_nat"
 	ExplainSocketMapBlNatSeen                  = "bl_nat_seen"
 	ExplainSocketMapBlNewClient                = "bl_new_client"
@@ -72,6 +75,9 @@ const (
 	ExplainSocketVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	ExplainSocketVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	ExplainSocketVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	ExplainSocketVarBlExportBlEvent            = "bl_export_bl_event"
+	ExplainSocketVarBlExportBlEventHook        = "bl_export_bl_event_hook"
+	ExplainSocketVarBlExportBlEventKind        = "bl_export_bl_event_kind"
 	ExplainSocketVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	ExplainSocketVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	ExplainSocketVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -85,6 +91,7 @@ const (
 	ExplainSocketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	ExplainSocketVarBlExportBlHook             = "bl_export_bl_hook"
 	ExplainSocketVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
+	ExplainSocketVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
 	ExplainSocketVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	ExplainSocketVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	ExplainSocketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -186,6 +193,9 @@ type ExplainSocketMapSpecs struct {
 	BlKnownStat     *ebpf.MapSpec `ebpf:"bl_known_stat"`
 	BlLocalCidr     *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac           *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlMonitor       *ebpf.MapSpec `ebpf:"bl_monitor"`
+	BlMonitorCpu    *ebpf.MapSpec `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing   *ebpf.MapSpec `ebpf:"bl_monitor_ring"`
 	BlNat           *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen       *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient     *ebpf.MapSpec `ebpf:"bl_new_client"`
@@ -226,6 +236,9 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -239,6 +252,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -311,6 +325,9 @@ type ExplainSocketMaps struct {
 	BlKnownStat     *ebpf.Map `ebpf:"bl_known_stat"`
 	BlLocalCidr     *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac           *ebpf.Map `ebpf:"bl_mac"`
+	BlMonitor       *ebpf.Map `ebpf:"bl_monitor"`
+	BlMonitorCpu    *ebpf.Map `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing   *ebpf.Map `ebpf:"bl_monitor_ring"`
 	BlNat           *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen       *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient     *ebpf.Map `ebpf:"bl_new_client"`
@@ -360,6 +377,9 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlKnownStat,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlMonitor,
+		m.BlMonitorCpu,
+		m.BlMonitorRing,
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
@@ -401,6 +421,9 @@ type ExplainSocketVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
@@ -414,6 +437,7 @@ type ExplainSocketVariables struct {
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

@@ -194,6 +194,56 @@ type SockBlEndpointKey struct {
 	Service   uint32
 }
 
+type SockBlEvent struct {
+	_           structs.HostLayout
+	Time        uint64
+	Cookie      uint64
+	Netns       uint64
+	Client      SockBlAddr
+	Dst         SockBlAddr
+	Source      SockBlAddr
+	Backend     SockBlAddr
+	Service     uint32
+	BackendId   uint32
+	Ifindex     uint32
+	Pid         uint32
+	ClientSeq   uint32
+	BackendSeq  uint32
+	ClientPort  uint16
+	DstPort     uint16
+	SourcePort  uint16
+	BackendPort uint16
+	Node        uint16
+	Proto       uint8
+	Kind        uint8
+	Hook        uint8
+	Reason      uint8
+	Flow        uint8
+	Device      uint8
+	Comm        [16]int8
+}
+
+type SockBlEventHook uint32
+
+const (
+	SockBlEventHookBL_EVENT_AT_CONNECT SockBlEventHook = 0
+	SockBlEventHookBL_EVENT_AT_SENDMSG SockBlEventHook = 1
+	SockBlEventHookBL_EVENT_AT_CLOSE   SockBlEventHook = 2
+	SockBlEventHookBL_EVENT_AT_TC      SockBlEventHook = 3
+	SockBlEventHookBL_EVENT_AT_XDP     SockBlEventHook = 4
+)
+
+type SockBlEventKind uint32
+
+const (
+	SockBlEventKindBL_EVENT_NONE        SockBlEventKind = 0
+	SockBlEventKindBL_EVENT_CONNECTION  SockBlEventKind = 1
+	SockBlEventKindBL_EVENT_REFUSED     SockBlEventKind = 2
+	SockBlEventKindBL_EVENT_DROPPED     SockBlEventKind = 3
+	SockBlEventKindBL_EVENT_ESTABLISHED SockBlEventKind = 4
+	SockBlEventKindBL_EVENT_ENDED       SockBlEventKind = 5
+)
+
 type SockBlExhaustedEntry struct {
 	_         structs.HostLayout
 	Count     uint64
@@ -418,6 +468,39 @@ type SockBlMacLimit uint32
 const (
 	SockBlMacLimitBL_MAC_PLACES SockBlMacLimit = 1024
 )
+
+type SockBlMonitorCpuEntry struct {
+	_       structs.HostLayout
+	Slice   uint64
+	LeftOut uint64
+	Taken   uint32
+	Seen    uint32
+}
+
+type SockBlMonitorEntry struct {
+	_         structs.HostLayout
+	Listening uint64
+	Pad       [7]uint64
+	Listener  [4]SockBlMonitorListener
+}
+
+type SockBlMonitorLimits uint32
+
+const (
+	SockBlMonitorLimitsBL_MONITORS      SockBlMonitorLimits = 4
+	SockBlMonitorLimitsBL_MONITOR_SHIFT SockBlMonitorLimits = 27
+)
+
+type SockBlMonitorListener struct {
+	_        structs.HostLayout
+	Until    uint64
+	Kinds    uint32
+	Sample   uint32
+	Limit    uint32
+	Taken    uint32
+	Slice    uint64
+	Reserved [4]uint64
+}
 
 type SockBlNatEntry struct {
 	_       structs.HostLayout
@@ -750,6 +833,9 @@ const (
 	SockMapBlHalfOpen                 = "bl_half_open"
 	SockMapBlLocalCidr                = "bl_local_cidr"
 	SockMapBlMac                      = "bl_mac"
+	SockMapBlMonitor                  = "bl_monitor"
+	SockMapBlMonitorCpu               = "bl_monitor_cpu"
+	SockMapBlMonitorRing              = "bl_monitor_ring"
 	SockMapBlNat                      = "bl_nat"
 	SockMapBlNatSeen                  = "bl_nat_seen"
 	SockMapBlNewClient                = "bl_new_client"
@@ -794,6 +880,9 @@ const (
 	SockVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	SockVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	SockVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	SockVarBlExportBlEvent            = "bl_export_bl_event"
+	SockVarBlExportBlEventHook        = "bl_export_bl_event_hook"
+	SockVarBlExportBlEventKind        = "bl_export_bl_event_kind"
 	SockVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	SockVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	SockVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -807,6 +896,7 @@ const (
 	SockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	SockVarBlExportBlHook             = "bl_export_bl_hook"
 	SockVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
+	SockVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
 	SockVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	SockVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	SockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -914,6 +1004,9 @@ type SockMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.MapSpec `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.MapSpec `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.MapSpec `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
@@ -954,6 +1047,9 @@ type SockVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -967,6 +1063,7 @@ type SockVariableSpecs struct {
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -1036,6 +1133,9 @@ type SockMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.Map `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.Map `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.Map `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
@@ -1082,6 +1182,9 @@ func (m *SockMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlMonitor,
+		m.BlMonitorCpu,
+		m.BlMonitorRing,
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
@@ -1123,6 +1226,9 @@ type SockVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
@@ -1136,6 +1242,7 @@ type SockVariables struct {
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

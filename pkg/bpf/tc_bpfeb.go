@@ -38,6 +38,9 @@ const (
 	TcMapBlHalfOpen                 = "bl_half_open"
 	TcMapBlLocalCidr                = "bl_local_cidr"
 	TcMapBlMac                      = "bl_mac"
+	TcMapBlMonitor                  = "bl_monitor"
+	TcMapBlMonitorCpu               = "bl_monitor_cpu"
+	TcMapBlMonitorRing              = "bl_monitor_ring"
 	TcMapBlNat                      = "bl_nat"
 	TcMapBlNatSeen                  = "bl_nat_seen"
 	TcMapBlNewClient                = "bl_new_client"
@@ -83,6 +86,9 @@ const (
 	TcVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	TcVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	TcVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	TcVarBlExportBlEvent            = "bl_export_bl_event"
+	TcVarBlExportBlEventHook        = "bl_export_bl_event_hook"
+	TcVarBlExportBlEventKind        = "bl_export_bl_event_kind"
 	TcVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	TcVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	TcVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -96,6 +102,7 @@ const (
 	TcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	TcVarBlExportBlHook             = "bl_export_bl_hook"
 	TcVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
+	TcVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
 	TcVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	TcVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	TcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -209,6 +216,9 @@ type TcMapSpecs struct {
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.MapSpec `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.MapSpec `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.MapSpec `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
@@ -254,6 +264,9 @@ type TcVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -267,6 +280,7 @@ type TcVariableSpecs struct {
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -346,6 +360,9 @@ type TcMaps struct {
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.Map `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.Map `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.Map `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
@@ -400,6 +417,9 @@ func (m *TcMaps) Close() error {
 		m.BlHalfOpen,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlMonitor,
+		m.BlMonitorCpu,
+		m.BlMonitorRing,
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
@@ -446,6 +466,9 @@ type TcVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
@@ -459,6 +482,7 @@ type TcVariables struct {
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

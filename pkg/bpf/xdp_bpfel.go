@@ -38,6 +38,9 @@ const (
 	XdpMapBlHop                      = "bl_hop"
 	XdpMapBlLocalCidr                = "bl_local_cidr"
 	XdpMapBlMac                      = "bl_mac"
+	XdpMapBlMonitor                  = "bl_monitor"
+	XdpMapBlMonitorCpu               = "bl_monitor_cpu"
+	XdpMapBlMonitorRing              = "bl_monitor_ring"
 	XdpMapBlNat                      = "bl_nat"
 	XdpMapBlNatSeen                  = "bl_nat_seen"
 	XdpMapBlNewClient                = "bl_new_client"
@@ -77,6 +80,9 @@ const (
 	XdpVarBlExportBlDeviceFlag       = "bl_export_bl_device_flag"
 	XdpVarBlExportBlDeviceLimit      = "bl_export_bl_device_limit"
 	XdpVarBlExportBlEndpointBits     = "bl_export_bl_endpoint_bits"
+	XdpVarBlExportBlEvent            = "bl_export_bl_event"
+	XdpVarBlExportBlEventHook        = "bl_export_bl_event_hook"
+	XdpVarBlExportBlEventKind        = "bl_export_bl_event_kind"
 	XdpVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	XdpVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	XdpVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -90,6 +96,7 @@ const (
 	XdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	XdpVarBlExportBlHook             = "bl_export_bl_hook"
 	XdpVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
+	XdpVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
 	XdpVarBlExportBlNodeAddrFlag     = "bl_export_bl_node_addr_flag"
 	XdpVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	XdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
@@ -199,6 +206,9 @@ type XdpMapSpecs struct {
 	BlHop         *ebpf.MapSpec `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.MapSpec `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.MapSpec `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.MapSpec `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.MapSpec `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
@@ -242,6 +252,9 @@ type XdpVariableSpecs struct {
 	BlExportBlDeviceFlag       *ebpf.VariableSpec `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.VariableSpec `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.VariableSpec `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -255,6 +268,7 @@ type XdpVariableSpecs struct {
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
@@ -334,6 +348,9 @@ type XdpMaps struct {
 	BlHop         *ebpf.Map `ebpf:"bl_hop"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
 	BlMac         *ebpf.Map `ebpf:"bl_mac"`
+	BlMonitor     *ebpf.Map `ebpf:"bl_monitor"`
+	BlMonitorCpu  *ebpf.Map `ebpf:"bl_monitor_cpu"`
+	BlMonitorRing *ebpf.Map `ebpf:"bl_monitor_ring"`
 	BlNat         *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
@@ -386,6 +403,9 @@ func (m *XdpMaps) Close() error {
 		m.BlHop,
 		m.BlLocalCidr,
 		m.BlMac,
+		m.BlMonitor,
+		m.BlMonitorCpu,
+		m.BlMonitorRing,
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
@@ -430,6 +450,9 @@ type XdpVariables struct {
 	BlExportBlDeviceFlag       *ebpf.Variable `ebpf:"bl_export_bl_device_flag"`
 	BlExportBlDeviceLimit      *ebpf.Variable `ebpf:"bl_export_bl_device_limit"`
 	BlExportBlEndpointBits     *ebpf.Variable `ebpf:"bl_export_bl_endpoint_bits"`
+	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
+	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
+	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`
@@ -443,6 +466,7 @@ type XdpVariables struct {
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
+	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`
 	BlExportBlNodeAddrFlag     *ebpf.Variable `ebpf:"bl_export_bl_node_addr_flag"`
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`

@@ -27,7 +27,10 @@ type Entries struct {
 	// HalfOpen is written by the programs, too, and also over maps that were opened for
 	// reading: who removes flows counts them there, whatever else is left as it is.
 	HalfOpen *bpf.SockBlHalfOpenEntry
-	Config   *ConfigEntry
+	// Monitor is written by the programs and by who listens to their events, whose maps were
+	// opened for reading; see pkg/monitor.
+	Monitor *bpf.SockBlMonitorEntry
+	Config  *ConfigEntry
 }
 
 // mapEntries maps the memory of the entries.
@@ -43,6 +46,7 @@ func (m *Maps) mapEntries() error {
 		mapEntry(m, &e.SourceShare, m.BlSourceShare, readOnly),
 		mapEntry(m, &e.Tracking, m.BlTracking, readOnly),
 		mapEntry(m, &e.HalfOpen, m.BlHalfOpen, false),
+		mapEntry(m, &e.Monitor, m.BlMonitor, false),
 		mapEntry(m, &e.Config, m.AgentMaps.Config, readOnly),
 	)
 }

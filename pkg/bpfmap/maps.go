@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,6 +142,7 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 	maps.Copy(specs, agentSpecs)
 	seen := specs[bpf.SockMapBlNatSeen]
 	seen.MaxEntries = max(seen.MaxEntries, uint32(os.Getpagesize()))
+	specs[bpf.SockMapBlMonitorRing].InnerMap = RingSpec(1)
 	for name, s := range sized {
 		m := specs[name]
 		entries := *s.entries(&sizes)
@@ -161,6 +163,12 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		m.MaxEntries = (entries-1)/perChunk + 1
 	}
 	return specs, nil
+}
+
+// RingSpec returns the definition of a ring of events, which has room for so many bytes or more.
+func RingSpec(size uint32) *ebpf.MapSpec {
+	pages := max(size, uint32(os.Getpagesize()))
+	return &ebpf.MapSpec{Name: "bl_events", Type: ebpf.RingBuf, MaxEntries: 1 << bits.Len32(pages-1)}
 }
 
 // names returns the names of the maps that are shared by all programs, sorted.

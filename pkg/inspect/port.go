@@ -179,6 +179,10 @@ func (r *reading) portName(id uint32) PortName {
 	if !ok {
 		return PortName{ID: id}
 	}
+	return portName(id, name)
+}
+
+func portName(id uint32, name tables.ServiceName) PortName {
 	return PortName{
 		Namespace: name.Port.Service.Namespace,
 		Service:   name.Port.Service.Name,

@@ -1,5 +1,13 @@
 package inspect
 
+import (
+	"maps"
+	"slices"
+)
+
+// RefusalReasons are why connections or packets are refused or dropped, sorted.
+func RefusalReasons() []string { return slices.Sorted(maps.Keys(refusalReasons)) }
+
 // refusalReasons says in words why connections or packets are refused or dropped, by the names of
 // their counters.
 var refusalReasons = map[string]string{

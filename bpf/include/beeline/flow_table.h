@@ -396,6 +396,16 @@ static __always_inline void bl_flow_follow(__u32 *known, __u32 number)
 		*known = number;
 }
 
+/* Advance both streams of a TCP connection by a packet of the client. */
+static __always_inline void bl_flow_follow_both(struct bl_flow_forward *forward,
+						const struct bl_packet *packet)
+{
+	if (packet->key.proto != IPPROTO_TCP)
+		return;
+	bl_flow_follow(&forward->progress.tcp.client_seq, packet->seq);
+	bl_flow_follow(&forward->progress.tcp.backend_seq, packet->ack);
+}
+
 /* Whether an ACK of the client shows that it has got the backend's SYN. */
 static __always_inline bool bl_flow_acknowledges(const struct bl_flow_forward *forward,
 						 const struct bl_packet *packet)
@@ -474,35 +484,39 @@ static __always_inline bool bl_flow_believes(const struct bl_flow_forward *forwa
 /*
  * Note in the forward entry what a packet of @client's connection tells of it. Two packets
  * at once may lose one of two notes; the next packet makes it again. Flags are 0 for UDP.
+ * Returns what has become of the flow by it, if anything.
  */
-static __always_inline void bl_flow_track(struct bl_flow_forward *forward,
-					  const struct bl_packet *packet,
-					  const union bl_addr *client, bool from_client)
+static __always_inline enum bl_event_kind bl_flow_track(struct bl_flow_forward *forward,
+							const struct bl_packet *packet,
+							const union bl_addr *client,
+							bool from_client)
 {
+	enum bl_event_kind kind = BL_EVENT_NONE;
 	enum bl_flow_state mine = from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
 	enum bl_flow_state state = bl_flow_state(forward->bits);
 
 	if (state < BL_FLOW_ESTABLISHED && !(packet->tcp_flags & BL_TCP_RST)) {
 		if (!bl_flow_establish(forward, packet, client, from_client))
-			return;
+			return kind;
 		state = BL_FLOW_ESTABLISHED;
+		kind = BL_EVENT_ESTABLISHED;
 	}
 	if (!(packet->tcp_flags & (BL_TCP_FIN | BL_TCP_RST))) {
-		if (from_client && packet->key.proto == IPPROTO_TCP &&
-		    !(packet->tcp_flags & BL_TCP_SYN)) {
-			bl_flow_follow(&forward->progress.tcp.client_seq, packet->seq);
-			bl_flow_follow(&forward->progress.tcp.backend_seq, packet->ack);
-		}
-		return;
+		if (from_client && !(packet->tcp_flags & BL_TCP_SYN))
+			bl_flow_follow_both(forward, packet);
+		return kind;
 	}
 	if (state >= BL_FLOW_ABORTED ||
 	    (bl_flow_established(forward->bits) && !bl_flow_believes(forward, packet, from_client)))
-		return;
+		return kind;
+	if (from_client && packet->tcp_flags & BL_TCP_FIN)
+		bl_flow_follow_both(forward, packet);
 	if (packet->tcp_flags & BL_TCP_RST)
 		state = bl_flow_established(forward->bits) ? BL_FLOW_CLOSED : BL_FLOW_ABORTED;
 	else
 		state = state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED;
 	bl_flow_enter(forward, state);
+	return state == mine ? kind : BL_EVENT_ENDED;
 }
 
 /* The reply entry's key: the backend's packets as they arrive. */

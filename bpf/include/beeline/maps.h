@@ -41,6 +41,10 @@ BL_EXPORT(enum, bl_node_addr_flag);
 BL_EXPORT(enum, bl_endpoint_bits);
 BL_EXPORT(enum, bl_filter_size);
 BL_EXPORT(enum, bl_reason);
+BL_EXPORT(enum, bl_event_kind);
+BL_EXPORT(enum, bl_event_hook);
+BL_EXPORT(struct, bl_event);
+BL_EXPORT(enum, bl_monitor_limits);
 BL_EXPORT(enum, bl_flow_state);
 BL_EXPORT(enum, bl_flow_bits);
 BL_EXPORT(struct, bl_flow_forward);
@@ -401,6 +405,33 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } bl_counter SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bl_monitor_entry);
+} bl_monitor SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BL_MONITORS);
+	__type(key, __u32);
+	__type(value, struct bl_monitor_cpu_entry);
+} bl_monitor_cpu SEC(".maps");
+
+/* The events that a listener has yet to read, in a ring of its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, BL_MONITORS);
+	__type(key, __u32);
+	__array(
+		values, struct {
+			__uint(type, BPF_MAP_TYPE_RINGBUF);
+			__uint(max_entries, 4096);
+		});
+} bl_monitor_ring SEC(".maps");
 
 /* Cookies of network namespaces whose sockets are left alone; written by the agent. */
 struct {

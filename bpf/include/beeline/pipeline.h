@@ -12,25 +12,31 @@
  *
  * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
  * connection tracking; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
- * it takes a SYN for the first packet of a flow before it looks one up; and BL_KEEPS_FORMER, whether
- * it leaves the former flow table as it is.
+ * it takes a SYN for the first packet of a flow before it looks one up; BL_KEEPS_FORMER, whether
+ * it leaves the former flow table as it is; and BL_EVENT_HOOK, see monitor_flow.h.
  */
 #pragma once
 
+#include <beeline/monitor_flow.h>
 #include <beeline/peers.h>
 #include <beeline/source_port.h>
 
 /*
- * Refuse or drop a new connection to the Service of @stat, which may be NULL. A refusal
- * is counted by the program that answers.
+ * Refuse or drop a new connection to @target, which need not have a Service. A refusal is counted
+ * by the program that answers.
  */
-static __always_inline enum bl_verdict bl_refuse(struct bl_service_stat_entry *stat,
-						 enum bl_reason reason)
+static __always_inline enum bl_verdict
+bl_refuse(const struct bl_packet *packet, const struct bl_target *target, enum bl_reason reason)
 {
 	bool drops = bl_reason_drops(reason);
 
-	if (drops || BL_ANSWERS)
-		bl_refuse_count(stat, reason);
+	if (drops || BL_ANSWERS) {
+		bl_refuse_count(target->stat, reason);
+		if (bl_monitored())
+			bl_event_packet(
+				&packet->key, bl_target_service(target), packet->ifindex,
+				BL_EVENT(drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED, reason));
+	}
 	return drops ? BL_VERDICT_DROPPED : BL_VERDICT_REFUSED;
 }
 
@@ -191,18 +197,24 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 			return bl_plan_withdraw(plan, forward);
 	} else if (!bl_flow_store(&key, forward)) {
 		bl_half_open_give(forward->bits);
-		bl_count(BL_REASON_FLOW_NOT_STORED);
+		bl_packet_drop(packet, BL_REASON_FLOW_NOT_STORED);
 		return BL_VERDICT_DROPPED;
 	}
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		if (!bl_plan_store_reply(context, packet, plan, work, &key)) {
 			bl_half_open_give(forward->bits);
+			if (bl_monitored())
+				bl_event_flow(&packet->key, forward, packet->ifindex,
+					      BL_EVENT(BL_EVENT_DROPPED, BL_REASON_NO_SOURCE_PORT));
 			return BL_VERDICT_DROPPED;
 		}
 		bl_peers_note(&plan->backend, &plan->source, bl_flow_now());
 	}
 	path->to.src = plan->source;
 	bl_path_to_backend(forward, path);
+	if (bl_monitored())
+		bl_event_flow(&packet->key, forward, packet->ifindex,
+			      BL_EVENT(BL_EVENT_CONNECTION, BL_REASON_COUNT));
 	return BL_VERDICT_TRANSLATED;
 }
 
@@ -222,7 +234,7 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	dst = bl_packet_dst(packet);
 	reason = bl_service_find(&client, &dst, &target);
 	if (reason != BL_REASON_COUNT)
-		return bl_refuse(target.stat, reason);
+		return bl_refuse(packet, &target, reason);
 	if (!target.stat)
 		return BL_VERDICT_PASSES;
 	plan->client_device = bl_client_device(packet, hook);
@@ -230,7 +242,7 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 		hook != BL_HOOK_INGRESS || bl_packet_internal(target.frontend, plan->client_device);
 	choice = bl_service_balance(&client, &dst, &target);
 	if (!choice.backend)
-		return bl_refuse(target.stat, choice.reason);
+		return bl_refuse(packet, &target, choice.reason);
 	plan->backend = choice.backend->addr;
 	plan->port = choice.backend->port;
 	plan->ref = choice.ref;
@@ -285,8 +297,10 @@ static __always_inline enum bl_verdict bl_plan_begin(struct BL_CONTEXT *context,
 						     struct bl_path *path)
 {
 	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan->keep) &&
-	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, plan))
+	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, plan)) {
+		bl_packet_drop(packet, BL_REASON_NO_SOURCE_ADDRESS);
 		return BL_VERDICT_DROPPED;
+	}
 	if (hook == BL_HOOK_POD_INGRESS && !plan->device) {
 		plan->bits = BL_FLOW_POD;
 		bl_pod_source(packet, &plan->backend, &plan->source);
@@ -392,6 +406,15 @@ __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook
 				  bl_flow_client_device(packet, hook, forward), now);
 }
 
+/* Tell what has become of a flow, if anything. */
+static __always_inline void bl_flow_tell(const struct bl_flow_key *key,
+					 const struct bl_flow_forward *forward, __u32 ifindex,
+					 enum bl_event_kind kind)
+{
+	if (unlikely(kind != BL_EVENT_NONE) && bl_monitored())
+		bl_event_flow(key, forward, ifindex, BL_EVENT(kind, BL_REASON_COUNT));
+}
+
 /* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
 static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
 						      enum bl_hook hook,
@@ -413,7 +436,8 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 		bl_flow_remove(&packet->key, forward, source);
 		return BL_VERDICT_UNKNOWN;
 	}
-	bl_flow_track(forward, packet, &packet->key.src, true);
+	bl_flow_tell(&packet->key, forward, packet->ifindex,
+		     bl_flow_track(forward, packet, &packet->key.src, true));
 	bl_path_to_backend(forward, path);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))
 		bl_flow_settle(&packet->key, forward, source,
@@ -573,7 +597,8 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 	    !(snat && packet->key.proto == IPPROTO_UDP &&
 	      bl_port_connected(context, &packet->key, packet->ipv4))) {
 		flow->forward.used = now;
-		bl_flow_track(&flow->forward, packet, &key.src, false);
+		bl_flow_tell(&key, &flow->forward, packet->ifindex,
+			     bl_flow_track(&flow->forward, packet, &key.src, false));
 		return true;
 	}
 	if (!flow) {

@@ -248,10 +248,7 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 		return true;
 	plan->bits |= BL_FLOW_SNAT;
 	plan->source = bl_device_addr(device, packet->ipv4);
-	if (bl_device_has_addr(device, packet->ipv4))
-		return true;
-	bl_count(BL_REASON_NO_SOURCE_ADDRESS);
-	return false;
+	return bl_device_has_addr(device, packet->ipv4);
 }
 
 /*

@@ -278,6 +278,12 @@ struct bl_target {
 	struct bl_service_stat_entry *stat;
 };
 
+/* The id of the Service of @target, ~0 when it has none. */
+static __always_inline __u32 bl_target_service(const struct bl_target *target)
+{
+	return target->stat ? target->frontend.service : ~0U;
+}
+
 /* Choose a backend as the affinity of the client says, see bl_affinity_select. */
 static __always_inline void bl_client_select(const struct bl_client *client,
 					     const struct bl_target *target, __u64 set,

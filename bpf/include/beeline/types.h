@@ -864,6 +864,93 @@ struct bl_explain_entry {
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_explain_entry) == 152, "bl_explain_entry");
 
+/* What the programs tell to those who listen: beeline monitor. */
+enum bl_event_kind {
+	BL_EVENT_NONE,
+	BL_EVENT_CONNECTION, /* a backend has been chosen for a new connection */
+	BL_EVENT_REFUSED, /* it is not served, and the client is told so */
+	BL_EVENT_DROPPED, /* it is not served */
+	BL_EVENT_ESTABLISHED, /* a flow: both sides have answered each other */
+	BL_EVENT_ENDED, /* a flow is closed, or a socket */
+};
+
+/* Where it was seen. */
+enum bl_event_hook {
+	BL_EVENT_AT_CONNECT,
+	BL_EVENT_AT_SENDMSG,
+	BL_EVENT_AT_CLOSE, /* of a socket */
+	BL_EVENT_AT_TC,
+	BL_EVENT_AT_XDP,
+};
+
+/*
+ * An event. What is not known is zero. Addresses and ports are those of the client's packets, and
+ * those that the backend sees.
+ */
+struct bl_event {
+	__u64 time; /* ns of CLOCK_MONOTONIC */
+	__u64 cookie; /* of the socket; 0: a flow */
+	__u64 netns; /* cookie of the socket's network namespace */
+	union bl_addr client;
+	union bl_addr dst; /* what the client has asked for */
+	union bl_addr source; /* towards the backend, by SNAT */
+	union bl_addr backend;
+	__u32 service; /* ~0: none */
+	__u32 backend_id;
+	__u32 ifindex; /* of the device that the packet is at */
+	__u32 pid; /* of the process that has made the system call */
+	/* TCP: the client's next sequence number, and the backend's. */
+	__u32 client_seq;
+	__u32 backend_seq;
+	__be16 client_port;
+	__be16 dst_port;
+	__be16 source_port;
+	__be16 backend_port;
+	__u16 node; /* index in bl_node of the backend's */
+	__u8 proto;
+	__u8 kind; /* enum bl_event_kind */
+	__u8 hook; /* enum bl_event_hook */
+	__u8 reason; /* enum bl_reason */
+	__u8 flow; /* enum bl_flow_bits */
+	__u8 device; /* of a flow, as in its forward entry */
+	char comm[16]; /* name of the process */
+};
+_Static_assert(sizeof(struct bl_event) == 144, "bl_event");
+
+enum bl_monitor_limits {
+	BL_MONITORS = 4,
+	/* The time for which events are counted against a limit: ns of CLOCK_MONOTONIC, shifted. */
+	BL_MONITOR_SHIFT = 27,
+};
+
+/* One who listens. Its process renews it; of one that does not, nothing is left to be told. */
+struct bl_monitor_listener {
+	__u64 until; /* ns of CLOCK_MONOTONIC */
+	__u32 kinds; /* of enum bl_event_kind, by bits */
+	__u32 sample; /* each CPU tells one of so many events; 0 and 1: all */
+	__u32 limit; /* events in a slice of time */
+	__u32 taken; /* of them, in that which began last */
+	__u64 slice; /* its number */
+	__u64 reserved[4];
+};
+_Static_assert(sizeof(struct bl_monitor_listener) == 64, "bl_monitor_listener");
+
+/* What a CPU has counted for a listener. */
+struct bl_monitor_cpu_entry {
+	__u64 slice;
+	__u64 left_out; /* events beyond the limit, and those for which there was no room */
+	__u32 taken; /* events in the slice */
+	__u32 seen; /* for the sample */
+};
+
+/* bl_monitor: the events are told to listeners as long as there are any. */
+struct bl_monitor_entry {
+	__u64 listening; /* by bits; 0: nothing is told */
+	__u64 pad[7]; /* else a line of memory that is written to */
+	struct bl_monitor_listener listener[BL_MONITORS];
+};
+_Static_assert(sizeof(struct bl_monitor_entry) == 320, "bl_monitor_entry");
+
 /*
  * Index of bl_counter. Append only: the numbers are what dashboards and the
  * command line know.

@@ -127,7 +127,7 @@ func (c *command) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&c.bpffs, "bpffs", datapath.DefaultBPFFS, "BPF file system that the agent pins to")
 	must(root.MarkPersistentFlagDirname("bpffs"))
 	root.AddCommand(c.serviceCommand(), c.backendCommand(), c.frontendCommand(), c.affinityCommand(),
-		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.webCommand(), c.explainCommand(), c.verifyCommand(),
+		c.flowCommand(), c.nodeCommand(), c.statusCommand(), c.topCommand(), c.monitorCommand(), c.webCommand(), c.explainCommand(), c.verifyCommand(),
 		c.reportCommand(), c.versionCommand(), c.completionCommand())
 	return root
 }

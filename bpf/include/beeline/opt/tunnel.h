@@ -292,7 +292,7 @@ static __always_inline bool bl_tunnel_store(struct BL_CONTEXT *context, struct b
 		return true;
 	bl_flow_delete(&flow->key, forward->bits);
 	bl_half_open_give(forward->bits);
-	bl_count(BL_REASON_FLOW_NOT_STORED);
+	bl_packet_drop(&work->inner, BL_REASON_FLOW_NOT_STORED);
 	return false;
 }
 
@@ -357,14 +357,14 @@ static __always_inline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct b
 	}
 	reason = bl_tunnel_check(&work->inner, &work->shim.option);
 	if (reason != BL_REASON_COUNT) {
-		bl_count(reason);
+		bl_packet_drop(&work->inner, reason);
 		return false;
 	}
 	ifindex = bl_route(context, work->inner.ifindex, &work->inner.key.src, backend,
 			   work->inner.ipv4);
 	if ((ifindex && bl_device_of(ifindex)) ||
 	    (backend->word[2] == bpf_htonl(0xffff)) != work->inner.ipv4) {
-		bl_count(BL_REASON_TUNNEL_NO_BACKEND);
+		bl_packet_drop(&work->inner, BL_REASON_TUNNEL_NO_BACKEND);
 		return false;
 	}
 	if (flow && !(bl_flow_bits(flow) & BL_FLOW_IS_REPLY))

@@ -203,13 +203,13 @@ static __always_inline bool bl_tunnel_admit_part(struct __sk_buff *skb,
 	if (inner->part != BL_PACKET_LATER) {
 		if (bl_tunnel_error(skb, inner->l3, protocol))
 			return true;
-		bl_count(BL_REASON_TUNNEL_NO_FLOW);
+		bl_packet_drop(inner, BL_REASON_TUNNEL_NO_FLOW);
 		return false;
 	}
 	if (bl_frontend_get(dst[0], dst[1], 0).kind == BL_FRONTEND_ADDRESS ||
 	    bl_node_of(&inner->key.dst) || bl_peers_has(&inner->key.dst, &inner->key.src))
 		return true;
-	bl_count(BL_REASON_TUNNEL_NO_SERVICE);
+	bl_packet_drop(inner, BL_REASON_TUNNEL_NO_SERVICE);
 	return false;
 }
 
@@ -255,7 +255,7 @@ __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *pac
 	__builtin_memset(&work->inner, 0, sizeof(work->inner));
 	work->inner.ifindex = packet->ifindex;
 	if (!bl_node_is_other(&packet->key.src)) {
-		bl_count(BL_REASON_TUNNEL_UNKNOWN_SENDER);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_UNKNOWN_SENDER);
 		return TC_ACT_SHOT;
 	}
 	if (!bpf_skb_load_bytes(skb, packet->l4 + sizeof(shim->udp), &shim->geneve,
@@ -264,15 +264,15 @@ __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *pac
 		return TC_ACT_UNSPEC;
 	if (bpf_skb_load_bytes(skb, packet->l4, shim, sizeof(*shim)) ||
 	    !bl_tunnel_wellformed(shim)) {
-		bl_count(BL_REASON_TUNNEL_MALFORMED);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_MALFORMED);
 		return TC_ACT_SHOT;
 	}
 	if (!bl_tunnel_authentic(shim)) {
-		bl_count(BL_REASON_TUNNEL_WRONG_SECRET);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_WRONG_SECRET);
 		return TC_ACT_SHOT;
 	}
 	if (!bl_tunnel_open(skb, packet->l4 + sizeof(*shim), shim->geneve.protocol, &work->inner)) {
-		bl_count(BL_REASON_TUNNEL_MALFORMED);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_MALFORMED);
 		return TC_ACT_SHOT;
 	}
 	if (!(work->inner.l4_len ? bl_tunnel_admit(skb, work)

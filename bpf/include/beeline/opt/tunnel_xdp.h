@@ -123,7 +123,7 @@ static __noinline int bl_xdp_take(struct xdp_md *xdp, const struct bl_packet *pa
 	if (!work || packet->l3 != sizeof(struct ethhdr))
 		return XDP_PASS;
 	if (!bl_node_is_other(&packet->key.src)) {
-		bl_count(BL_REASON_TUNNEL_UNKNOWN_SENDER);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_UNKNOWN_SENDER);
 		return XDP_DROP;
 	}
 	at = sizeof(struct ethhdr) + (packet->ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -133,7 +133,7 @@ static __noinline int bl_xdp_take(struct xdp_md *xdp, const struct bl_packet *pa
 	    !bl_tunnel_wellformed(shim))
 		return XDP_PASS;
 	if (!bl_tunnel_authentic(shim)) {
-		bl_count(BL_REASON_TUNNEL_WRONG_SECRET);
+		bl_packet_drop(packet, BL_REASON_TUNNEL_WRONG_SECRET);
 		return XDP_DROP;
 	}
 	if (!bl_packet_plain(data, end, at + sizeof(*shim), shim->geneve.protocol, inner) ||

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Events of sockets.
+ */
+#pragma once
+
+#include <beeline/monitor.h>
+#include <beeline/sock.h>
+
+/* Kind, hook and reason of an event in one argument. */
+#define BL_EVENT(kind, hook, reason) ((kind) << 16 | (hook) << 8 | (reason))
+
+static __always_inline void bl_event_backend_addr(struct bl_event *event, __u32 id)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(id);
+
+	if (!backend)
+		return;
+	event->backend = backend->addr;
+	event->backend_port = backend->port;
+	bl_event_backend(event, id, backend->generation);
+}
+
+/*
+ * Tell of a system call for @dst: with @backend the id of the one that is chosen, or ~0; @service
+ * as in the event, and @what by BL_EVENT.
+ */
+__noinline int bl_event_sock(struct bpf_sock_addr *ctx, const struct bl_dst *dst, __u32 service,
+			     __u32 backend, __u32 what)
+{
+	struct bl_event *event;
+
+	if (!dst)
+		return 0;
+	for (__u32 place = 0; place < BL_MONITORS; place++) {
+		event = bl_event_begin(place, what >> 16);
+		if (!event)
+			continue;
+		event->hook = what >> 8;
+		event->reason = what;
+		event->service = service;
+		event->cookie = bpf_get_socket_cookie(ctx);
+		event->netns = bpf_get_netns_cookie(ctx);
+		event->pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(event->comm, sizeof(event->comm));
+		event->client = bl_context_source(ctx, dst->ipv4);
+		event->client_port = bpf_htons(ctx->sk->src_port);
+		bl_dst_get_addr(dst, &event->dst);
+		event->dst_port = dst->port;
+		event->proto = dst->proto;
+		if (backend != ~0U)
+			bl_event_backend_addr(event, backend);
+		bpf_ringbuf_submit(event, 0);
+	}
+	return 0;
+}
+
+/* Tell that a socket, which @sock is the entry of, is closed. */
+static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_sock_entry *sock)
+{
+	struct bl_event *event;
+
+	for (__u32 place = 0; place < BL_MONITORS; place++) {
+		event = bl_event_begin(place, BL_EVENT_ENDED);
+		if (!event)
+			continue;
+		event->hook = BL_EVENT_AT_CLOSE;
+		event->reason = BL_REASON_COUNT;
+		event->cookie = bpf_get_socket_cookie(ctx);
+		event->dst = sock->vip;
+		event->dst_port = sock->vip_port;
+		event->backend = sock->addr;
+		event->backend_port = sock->port;
+		event->proto = ctx->protocol == IPPROTO_UDP ? IPPROTO_UDP : IPPROTO_TCP;
+		event->service = sock->service;
+		bl_event_backend(event, sock->backend.id, sock->backend.generation);
+		bpf_ringbuf_submit(event, 0);
+	}
+	return 0;
+}

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/monitor"
+)
+
+const monitorLong = `Show connections as they begin, end or fail.
+
+One line an event: a connection with the backend that was chosen for it, by a socket of this
+node or by packets of a client outside; one that was refused or dropped, and why; and one that
+has ended, with how long it was open and, of TCP packets, its bytes each way. A UDP flow of
+packets has no end that could be seen.
+
+Nothing is told and nothing is paid for while nobody listens. No more than --rate events a second
+are told, however many there are, and what was left out is counted. --kind and --drops choose
+before that limit, the other filters after it. Up to four can listen at once. The agent need not
+run.
+
+With -o json each event is one line.`
+
+// monitorFlags are the flags of monitor.
+type monitorFlags struct {
+	options inspect.EventOptions
+	service string
+	drops   bool
+	count   int
+}
+
+func (c *command) monitorCommand() *cobra.Command {
+	f := new(monitorFlags)
+	cmd := &cobra.Command{
+		Use:   "monitor",
+		Short: "Show connections as they begin, end or fail",
+		Long:  monitorLong,
+		Example: `  beeline monitor --drops
+  beeline monitor --service shop/web --client 192.0.2.0/24
+  beeline monitor --reason no_endpoint -o json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(c); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return c.monitor(ctx, f)
+		},
+	}
+	c.addMonitorFlags(cmd, f)
+	return cmd
+}
+
+func (c *command) addMonitorFlags(cmd *cobra.Command, f *monitorFlags) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.options.Kinds, "kind", nil, "only events of these kinds: "+strings.Join(inspect.EventKinds, ", "))
+	flags.BoolVar(&f.drops, "drops", false, "only what is not served: as --kind refused,dropped")
+	flags.StringSliceVar(&f.options.Reasons, "reason", nil, "only what is not served for these reasons, as beeline status names them")
+	flags.StringVar(&f.service, "service", "", "only events of this Service, `NAMESPACE/NAME`")
+	flags.Func("client", "only events of this client, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
+		f.options.Client, err = inspect.ParseAddrFilter(s)
+		return err
+	})
+	flags.Func("backend", "only events with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
+		f.options.Backend, err = inspect.ParseAddrFilter(s)
+		return err
+	})
+	flags.Func("protocol", "only events of this `PROTOCOL`: TCP, UDP, SCTP", func(s string) (err error) {
+		f.options.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
+		return err
+	})
+	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most")
+	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many events that a CPU sees")
+	flags.IntVar(&f.count, "count", 0, "end after so many events; 0 is never")
+	must(cmd.RegisterFlagCompletionFunc("service", c.completeServices))
+	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(inspect.EventKinds, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(inspect.RefusalReasons(), cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// parse checks what the flags say together.
+func (f *monitorFlags) parse(c *command) (err error) {
+	o := &f.options
+	if f.drops {
+		if len(o.Kinds) > 0 {
+			return errors.New("--drops and --kind: give one of them")
+		}
+		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
+	}
+	if len(o.Kinds) == 0 {
+		o.Kinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded}
+	}
+	for _, k := range o.Kinds {
+		if err := oneOf(k, inspect.EventKinds); err != nil {
+			return fmt.Errorf("--kind %q %w", k, err)
+		}
+	}
+	for _, r := range o.Reasons {
+		if err := oneOf(r, inspect.RefusalReasons()); err != nil {
+			return fmt.Errorf("--reason %q %w", r, err)
+		}
+	}
+	if o.Rate < 1 || o.Sample < 1 || f.count < 0 {
+		return errors.New("--rate and --sample must be at least 1, --count at least 0")
+	}
+	if f.service != "" {
+		o.Service, err = c.serviceName(f.service)
+	}
+	return err
+}
+
+// monitor prints events until ctx ends.
+func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
+	_, err := read(c, func(d *inspect.Datapath) (_ struct{}, err error) {
+		m, err := d.Monitor(f.options)
+		if err != nil {
+			return struct{}{}, err
+		}
+		stopped := context.AfterFunc(ctx, m.Interrupt)
+		defer func() {
+			stopped()
+			err = errors.Join(err, m.Close())
+		}()
+		return struct{}{}, c.printEvents(m, f.count)
+	})
+	return err
+}
+
+// printEvents prints so many events, or with 0 all until the monitor is interrupted.
+func (c *command) printEvents(m *inspect.Monitor, count int) error {
+	write := c.eventWriter()
+	for shown := 0; count == 0 || shown < count; {
+		e, err := m.Next()
+		if errors.Is(err, monitor.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := write(c.Out, e); err != nil {
+			return err
+		}
+		if e.Kind != inspect.EventLeftOut {
+			shown++
+		}
+	}
+	return nil
+}
+
+// eventWriter returns what prints an event in the format asked for.
+func (c *command) eventWriter() func(io.Writer, *inspect.Event) error {
+	switch c.format {
+	case formatJSON:
+		return func(w io.Writer, e *inspect.Event) error { return json.NewEncoder(w).Encode(e) }
+	case formatYAML:
+		return func(w io.Writer, e *inspect.Event) error {
+			out, err := yaml.Marshal(e)
+			if err == nil {
+				_, err = fmt.Fprintf(w, "---\n%s", out)
+			}
+			return err
+		}
+	}
+	return func(w io.Writer, e *inspect.Event) error {
+		_, err := fmt.Fprintln(w, visible(eventText(e, c.format == formatWide)))
+		return err
+	}
+}
+
+// eventText returns an event as a line.
+func eventText(e *inspect.Event, wide bool) string {
+	at := e.Time.Local().Format("15:04:05.000000")
+	if e.Kind == inspect.EventLeftOut {
+		return fmt.Sprintf("%s %s more: see --rate", at, inspect.Amount(int(e.LeftOut), "event"))
+	}
+	words := []string{at, fmt.Sprintf("%-10s", e.Kind), e.Protocol, eventClient(e)}
+	words = append(words, "->", e.ServiceAddress.String())
+	if e.Service.Service != "" {
+		words = append(words, "("+e.Service.String()+")")
+	}
+	if e.Backend.IsValid() {
+		words = append(words, "->", e.Backend.String())
+	}
+	words = append(words, eventDetails(e)...)
+	if wide {
+		words = append(words, eventPlace(e)...)
+	}
+	return strings.Join(words, " ")
+}
+
+// eventClient names the client: its address, its process, or both.
+func eventClient(e *inspect.Event) string {
+	var words []string
+	if e.Client.IsValid() {
+		words = append(words, e.Client.String())
+	}
+	if e.PID != 0 {
+		words = append(words, fmt.Sprintf("%s[%d]", e.Command, e.PID))
+	}
+	if len(words) == 0 {
+		return "a socket"
+	}
+	return strings.Join(words, " ")
+}
+
+// eventDetails are what is said of some events only.
+func eventDetails(e *inspect.Event) (words []string) {
+	switch {
+	case e.Node != "":
+		words = append(words, "in the tunnel to "+e.Node)
+	case e.Source.IsValid():
+		words = append(words, "from "+e.Source.String())
+	}
+	if e.DurationSeconds != nil {
+		words = append(words, "after "+time.Duration(*e.DurationSeconds*float64(time.Second)).Round(time.Microsecond).String())
+	}
+	if e.Bytes != nil {
+		words = append(words, fmt.Sprintf("%d bytes to the backend, %d to the client", e.Bytes.FromClient, e.Bytes.FromBackend))
+	}
+	if e.Explanation != "" {
+		words = append(words, e.Reason+": "+e.Explanation)
+	}
+	return words
+}
+
+// eventPlace are the words for where an event was seen.
+func eventPlace(e *inspect.Event) []string {
+	words := []string{"at " + e.Hook}
+	if e.Device != "" {
+		words = append(words, "of "+e.Device)
+	}
+	if e.Netns != 0 {
+		words = append(words, fmt.Sprintf("netns %d", e.Netns))
+	}
+	return slices.Clip(words)
+}

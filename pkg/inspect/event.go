@@ -1,0 +1,306 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/monitor"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+)
+
+// The kinds of events.
+const (
+	EventConnection  = "connection"  // a backend was chosen for a new connection
+	EventRefused     = "refused"     // it is not served, and the client is told so
+	EventDropped     = "dropped"     // it is not served
+	EventEstablished = "established" // of packets: both sides have answered each other
+	EventEnded       = "ended"       // it is closed
+	EventLeftOut     = "left-out"    // so many events are not shown
+)
+
+// eventKinds are the kinds by their numbers.
+var eventKinds = [...]string{
+	bpf.SockBlEventKindBL_EVENT_CONNECTION:  EventConnection,
+	bpf.SockBlEventKindBL_EVENT_REFUSED:     EventRefused,
+	bpf.SockBlEventKindBL_EVENT_DROPPED:     EventDropped,
+	bpf.SockBlEventKindBL_EVENT_ESTABLISHED: EventEstablished,
+	bpf.SockBlEventKindBL_EVENT_ENDED:       EventEnded,
+}
+
+// EventKinds are the kinds that can be asked for.
+var EventKinds = eventKinds[1:]
+
+// eventHooks are the values of [Event.Hook].
+var eventHooks = [...]string{
+	bpf.SockBlEventHookBL_EVENT_AT_CONNECT: "connect",
+	bpf.SockBlEventHookBL_EVENT_AT_SENDMSG: "sendmsg",
+	bpf.SockBlEventHookBL_EVENT_AT_CLOSE:   "close",
+	bpf.SockBlEventHookBL_EVENT_AT_TC:      "tc",
+	bpf.SockBlEventHookBL_EVENT_AT_XDP:     "xdp",
+}
+
+// Event is something that a program has seen: a connection that begins, ends or is not served.
+type Event struct {
+	Time time.Time `json:"time"`
+	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left-out
+	// Hook is where it was seen: connect, sendmsg, close (of a socket), tc, xdp.
+	Hook     string `json:"hook,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+	// Client is absent of a socket that is not bound to an address.
+	Client netip.AddrPort `json:"client,omitzero"`
+	// PID and Command are those of a socket's process, Netns the cookie of its network namespace.
+	PID     uint32 `json:"pid,omitempty"`
+	Command string `json:"command,omitempty"`
+	Netns   uint64 `json:"netns,omitempty"`
+	// ServiceAddress is what the client has asked for; of what comes by the tunnel and is
+	// dropped it may be the tunnel's.
+	ServiceAddress netip.AddrPort `json:"serviceAddress,omitzero"`
+	// Service is absent when the address belongs to none, or it is not known.
+	Service PortName       `json:"service,omitzero"`
+	Backend netip.AddrPort `json:"backend,omitzero"`
+	// Source is what the backend sees, when that is an address of this node. When a flow ends
+	// only its port is known.
+	Source netip.AddrPort `json:"source,omitzero"`
+	// Node is that to which the client's packets go in the tunnel.
+	Node   string `json:"node,omitempty"`
+	Device string `json:"device,omitempty"` // at which the packet was seen
+	// Reason is why it is not served, as in metrics, and Explanation the same in words.
+	Reason      string `json:"reason,omitempty"`
+	Explanation string `json:"explanation,omitempty"`
+	// DurationSeconds is how long what has ended was open, absent when its begin was not seen.
+	DurationSeconds *float64 `json:"durationSeconds,omitempty"`
+	// Bytes are those of a TCP connection of packets that has ended, by its sequence numbers.
+	Bytes *EventBytes `json:"bytes,omitempty"`
+	// LeftOut is how many events are not shown, of kind left-out.
+	LeftOut uint64 `json:"leftOut,omitempty"`
+}
+
+// EventBytes are the payload of a connection: of more than 4 GiB the rest.
+type EventBytes struct {
+	FromClient  uint32 `json:"fromClient"`
+	FromBackend uint32 `json:"fromBackend"`
+}
+
+// EventOptions say which events are meant. A field that is not set means all.
+type EventOptions struct {
+	Kinds    []string
+	Reasons  []string
+	Client   AddrFilter
+	Backend  AddrFilter
+	Service  model.Name
+	Protocol model.Protocol
+	Rate     int // events a second at most
+	Sample   int // of so many on a CPU one
+}
+
+// matches reports whether an event is meant.
+func (o *EventOptions) matches(e *Event) bool {
+	service := model.Name{Namespace: e.Service.Namespace, Name: e.Service.Service}
+	return (len(o.Kinds) == 0 || slices.Contains(o.Kinds, e.Kind)) &&
+		(len(o.Reasons) == 0 || slices.Contains(o.Reasons, e.Reason)) &&
+		o.Client.matches(e.Client) && o.Backend.matches(e.Backend) &&
+		(o.Service == model.Name{} || o.Service == service) &&
+		(o.Protocol == 0 || o.Protocol.String() == e.Protocol)
+}
+
+// kinds returns the kinds that the programs have to tell.
+func (o *EventOptions) kinds() (kinds []bpf.SockBlEventKind) {
+	for kind := range eventKinds {
+		if kind > 0 && (len(o.Kinds) == 0 || slices.Contains(o.Kinds, eventKinds[kind])) {
+			kinds = append(kinds, bpf.SockBlEventKind(kind))
+		}
+	}
+	if slices.Contains(o.Kinds, EventEnded) { // how long and how much it was
+		kinds = append(kinds, bpf.SockBlEventKindBL_EVENT_CONNECTION, bpf.SockBlEventKindBL_EVENT_ESTABLISHED)
+	}
+	return kinds
+}
+
+// Monitor listens to the programs' events.
+type Monitor struct {
+	d        *Datapath
+	options  EventOptions
+	listener *monitor.Listener
+	history  *monitor.History
+	nodes    map[uint16]string
+	devices  map[int]string // names, asked for again every second
+	leftOut  uint64         // as told
+	told     time.Time
+}
+
+// Monitor begins to listen. The error is [monitor.ErrBusy] when as many listen as may. The
+// datapath has to stay open until the monitor is closed.
+func (d *Datapath) Monitor(o EventOptions) (*Monitor, error) {
+	nodes, err := nodemap.New(d.maps).List()
+	if err != nil {
+		return nil, err
+	}
+	m := &Monitor{d: d, options: o, history: monitor.NewHistory(), nodes: make(map[uint16]string), devices: make(map[int]string), told: time.Now()}
+	for _, n := range nodes {
+		m.nodes[n.ID] = n.Name
+	}
+	m.listener, err = monitor.Listen(d.maps, monitor.Options{Kinds: o.kinds(), Rate: o.Rate, Sample: o.Sample})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Interrupt ends a [Monitor.Next] that waits, and all later ones.
+func (m *Monitor) Interrupt() { m.listener.Interrupt() }
+
+// Close ends listening.
+func (m *Monitor) Close() error { return m.listener.Close() }
+
+// tellInterval is how often events that were left out are told of.
+const tellInterval = time.Second
+
+// Next waits for an event that is meant. The error is [monitor.ErrClosed] after [Monitor.Interrupt].
+func (m *Monitor) Next() (*Event, error) {
+	for {
+		if now := time.Now(); now.Sub(m.told) >= tellInterval {
+			m.told = now
+			clear(m.devices)
+			if e, err := m.leftOutSince(now); e != nil || err != nil {
+				return e, err
+			}
+		}
+		m.listener.SetDeadline(m.told.Add(tellInterval))
+		raw, err := m.listener.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		past := m.history.Note(raw)
+		if e := m.event(raw, past); m.options.matches(e) {
+			return e, nil
+		}
+	}
+}
+
+// leftOutSince returns an event about those that were not told since the last such one, nil when
+// there are none.
+func (m *Monitor) leftOutSince(now time.Time) (*Event, error) {
+	n, err := m.listener.LeftOut()
+	if err != nil || n == m.leftOut {
+		return nil, err
+	}
+	e := &Event{Time: now, Kind: EventLeftOut, LeftOut: n - m.leftOut}
+	m.leftOut = n
+	return e, nil
+}
+
+// event gives an event its names.
+func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
+	e := &Event{
+		Time:           timeOf(raw.Time),
+		Kind:           nameIn(eventKinds[:], raw.Kind),
+		Hook:           nameIn(eventHooks[:], raw.Hook),
+		Protocol:       model.Protocol(raw.Proto).String(),
+		Client:         endpointOf(raw.Client, raw.ClientPort),
+		PID:            raw.Pid,
+		Command:        bpf.StringOf(raw.Comm[:]),
+		Netns:          raw.Netns,
+		ServiceAddress: endpointOf(raw.Dst, raw.DstPort),
+		Service:        m.service(raw.Service),
+		Backend:        endpointOf(raw.Backend, raw.BackendPort),
+		Reason:         statusmap.ReasonName(bpf.SockBlReason(raw.Reason)),
+	}
+	if raw.SourcePort != 0 {
+		e.Source = endpointOf(raw.Source, raw.SourcePort)
+	}
+	if uint32(raw.Flow)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 && raw.Device != 0 {
+		e.Node = m.nodes[raw.Node]
+	}
+	e.Explanation = refusalReasons[e.Reason]
+	if raw.Ifindex != 0 {
+		e.Device = m.device(int(raw.Ifindex))
+	}
+	e.addPast(past)
+	return e
+}
+
+// addPast adds what the beginning of a connection has told.
+func (e *Event) addPast(past *monitor.Past) {
+	if past == nil {
+		return
+	}
+	seconds := past.Duration.Seconds()
+	e.DurationSeconds = &seconds
+	if past.Counted {
+		e.Bytes = &EventBytes{FromClient: past.Sent, FromBackend: past.Received}
+	}
+	if e.PID == 0 {
+		e.PID, e.Command, e.Netns = past.First.Pid, bpf.StringOf(past.First.Comm[:]), past.First.Netns
+	}
+	if !e.Client.IsValid() {
+		e.Client = endpointOf(past.First.Client, past.First.ClientPort)
+	}
+}
+
+// service returns the name of a Service port.
+func (m *Monitor) service(id uint32) PortName {
+	if id == ^uint32(0) {
+		return PortName{}
+	}
+	name, ok := servicemap.New(m.d.maps).ServiceName(id)
+	if !ok {
+		return PortName{ID: id}
+	}
+	return portName(id, name)
+}
+
+// nameIn returns the name of a number, "" when it has none.
+func nameIn(names []string, number uint8) string {
+	if int(number) >= len(names) {
+		return ""
+	}
+	return names[number]
+}
+
+// endpointOf returns an address and port; the zero value when there is no address.
+func endpointOf(addr bpf.SockBlAddr, port uint16) netip.AddrPort {
+	a := addr.Netip()
+	if a.IsUnspecified() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(a, bpf.Hton16(port))
+}
+
+// timeOf returns when an event was that the programs have stamped with CLOCK_MONOTONIC.
+func timeOf(stamp uint64) time.Time {
+	var ts unix.Timespec
+	now := time.Now()
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return now
+	}
+	return now.Add(-time.Duration(ts.Nano() - int64(stamp)))
+}
+
+// device returns the name of a device of this network namespace, or its index.
+func (m *Monitor) device(ifindex int) string {
+	name, known := m.devices[ifindex]
+	if known {
+		return name
+	}
+	if l, err := netlink.LinkByIndex(ifindex); err == nil {
+		name = l.Attrs().Name
+	} else {
+		name = fmt.Sprintf("if%d", ifindex)
+	}
+	m.devices[ifindex] = name
+	return name
+}

@@ -1,0 +1,227 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
+)
+
+// Max is how many may listen at once.
+const Max = int(bpf.SockBlMonitorLimitsBL_MONITORS)
+
+// lease is how long a place is kept that is not renewed.
+const lease = 3 * time.Second
+
+// slice is the time for which the programs count events against a limit.
+const slice = time.Duration(1) << bpf.SockBlMonitorLimitsBL_MONITOR_SHIFT
+
+// defaultBuffer is some 6,900 events.
+const defaultBuffer = 1 << 20
+
+// ErrBusy says that as many listen as may.
+var ErrBusy = fmt.Errorf("%d listen to events already, which is as many as may", Max)
+
+// ErrLost says that another listener has taken the place of this one, whose process had stood
+// still for longer than its place was kept.
+var ErrLost = errors.New("the process stood still, and another listener has taken its place")
+
+// ErrClosed says that the listener has been interrupted.
+var ErrClosed = ringbuf.ErrClosed
+
+// Options say what is listened to.
+type Options struct {
+	Kinds  []bpf.SockBlEventKind // none: all
+	Rate   int                   // events a second at most, of all CPUs
+	Sample int                   // each CPU tells one of so many; 0 and 1: all
+	Buffer int                   // bytes of events that wait to be read; 0: 1 MiB
+}
+
+// Listener listens to events.
+type Listener struct {
+	maps   *bpfmap.Maps
+	place  int
+	ring   *ebpf.Map
+	reader *ringbuf.Reader
+	record ringbuf.Record
+	before uint64 // events left out for former listeners at the place
+
+	until  uint64 // as written to the place; the renewing goroutine's until that has ended
+	lost   atomic.Bool
+	cancel context.CancelFunc
+	renews sync.WaitGroup
+}
+
+// Listen begins to listen. The error is [ErrBusy] when no place is free.
+func Listen(maps *bpfmap.Maps, o Options) (*Listener, error) {
+	size := o.Buffer
+	if size == 0 {
+		size = defaultBuffer
+	}
+	ring, err := ebpf.NewMap(bpfmap.RingSpec(uint32(size)))
+	if err != nil {
+		return nil, fmt.Errorf("make a ring for events: %w", err)
+	}
+	reader, err := ringbuf.NewReader(ring)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read a ring of events: %w", err), ring.Close())
+	}
+	l := &Listener{maps: maps, ring: ring, reader: reader}
+	if err := l.begin(o); err != nil {
+		return nil, errors.Join(err, reader.Close(), ring.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.renews.Go(func() { l.renew(ctx) })
+	return l, nil
+}
+
+// begin takes a place and has the programs tell events there.
+func (l *Listener) begin(o Options) error {
+	if err := l.take(); err != nil {
+		return err
+	}
+	var err error
+	if l.before, err = l.counted(); err == nil {
+		err = l.maps.BlMonitorRing.Put(uint32(l.place), l.ring)
+	}
+	if err != nil {
+		l.leave()
+		return fmt.Errorf("listen at place %d: %w", l.place, err)
+	}
+	at := l.at()
+	at.Kinds, at.Sample = kindBits(o.Kinds), uint32(max(o.Sample, 1))
+	at.Limit = uint32(max(1, float64(o.Rate)*slice.Seconds()))
+	at.Slice, at.Taken = 0, 0
+	l.show()
+	return nil
+}
+
+// kindBits returns kinds as the programs read them.
+func kindBits(kinds []bpf.SockBlEventKind) uint32 {
+	if len(kinds) == 0 {
+		return ^uint32(0)
+	}
+	var set uint32
+	for _, k := range kinds {
+		set |= 1 << k
+	}
+	return set
+}
+
+func (l *Listener) at() *bpf.SockBlMonitorListener {
+	return &l.maps.Entries.Monitor.Listener[l.place]
+}
+
+// take finds a place that nobody has, or whose listener has not renewed it.
+func (l *Listener) take() error {
+	now, err := bpf.Clock()
+	if err != nil {
+		return err
+	}
+	for l.place = range Max {
+		until := &l.at().Until
+		former := atomic.LoadUint64(until)
+		if former < uint64(now) && atomic.CompareAndSwapUint64(until, former, uint64(now+lease)) {
+			l.until = uint64(now + lease)
+			return nil
+		}
+	}
+	return ErrBusy
+}
+
+// show has the programs tell events at the place.
+func (l *Listener) show() {
+	atomic.OrUint64(&l.maps.Entries.Monitor.Listening, 1<<l.place)
+}
+
+// renew keeps the place until ctx ends, or another has it.
+func (l *Listener) renew(ctx context.Context) {
+	for pause.For(ctx, lease/3) {
+		now, err := bpf.Clock()
+		if err != nil {
+			continue // the place is kept for a while
+		}
+		next := uint64(now + lease)
+		if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, next) {
+			l.lost.Store(true)
+			l.Interrupt() // the reader tells why
+			return
+		}
+		l.until = next
+		l.show() // a program may have taken the place for left
+	}
+}
+
+// leave gives the place back. What another has taken over meanwhile stays.
+func (l *Listener) leave() {
+	if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, l.until+uint64(lease)) {
+		return
+	}
+	atomic.AndUint64(&l.maps.Entries.Monitor.Listening, ^uint64(1<<l.place))
+	_ = l.maps.BlMonitorRing.Delete(uint32(l.place)) // else the next listener replaces it
+	atomic.StoreUint64(&l.at().Until, 0)
+}
+
+// Interrupt ends a [Listener.Read] that waits, and all later ones.
+func (l *Listener) Interrupt() { _ = l.reader.Close() }
+
+// Read waits for an event, which is valid until the next call. The error is [ErrClosed] after
+// [Listener.Interrupt], and [ErrLost].
+func (l *Listener) Read() (*bpf.SockBlEvent, error) {
+	for {
+		if err := l.reader.ReadInto(&l.record); err != nil {
+			if l.lost.Load() {
+				return nil, ErrLost
+			}
+			return nil, err
+		}
+		if len(l.record.RawSample) >= int(unsafe.Sizeof(bpf.SockBlEvent{})) {
+			return (*bpf.SockBlEvent)(unsafe.Pointer(&l.record.RawSample[0])), nil
+		}
+	}
+}
+
+// SetDeadline ends a [Listener.Read] that waits longer, with [os.ErrDeadlineExceeded]; the zero
+// value ends none.
+func (l *Listener) SetDeadline(t time.Time) { l.reader.SetDeadline(t) }
+
+// LeftOut returns how many events were not told: those beyond the rate, and those for which the
+// ring had no room.
+func (l *Listener) LeftOut() (uint64, error) {
+	n, err := l.counted()
+	return n - l.before, err
+}
+
+// counted returns how many events were left out at the place, ever.
+func (l *Listener) counted() (uint64, error) {
+	var perCPU []bpf.SockBlMonitorCpuEntry
+	if err := l.maps.BlMonitorCpu.Lookup(uint32(l.place), &perCPU); err != nil {
+		return 0, fmt.Errorf("read how many events were left out: %w", err)
+	}
+	var n uint64
+	for _, c := range perCPU {
+		n += c.LeftOut
+	}
+	return n, nil
+}
+
+// Close ends listening.
+func (l *Listener) Close() error {
+	l.cancel()
+	l.renews.Wait()
+	if !l.lost.Load() {
+		l.leave()
+	}
+	return errors.Join(l.reader.Close(), l.ring.Close())
+}

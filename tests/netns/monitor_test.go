@@ -1,0 +1,256 @@
+package netns_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/monitor"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// openMaps opens the maps of a host.
+func openMaps(t *testing.T, h *lab.Host) *bpfmap.Maps {
+	t.Helper()
+	maps, err := bpfmap.Open(datapath.Dir(h.BPFFS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { maps.Close() })
+	return maps
+}
+
+// listening returns how many listen to events.
+func listening(m *bpfmap.Maps) (count int) {
+	for bits := atomic.LoadUint64(&m.Entries.Monitor.Listening); bits != 0; bits &= bits - 1 {
+		count++
+	}
+	return count
+}
+
+// monitored is a run of beeline monitor.
+type monitored struct {
+	out, errs bytes.Buffer
+	code      int
+	ended     sync.WaitGroup
+}
+
+// startMonitor starts beeline monitor, which has to end by itself, and returns when it listens.
+func startMonitor(t *testing.T, h *lab.Host, args ...string) *monitored {
+	t.Helper()
+	maps, m := openMaps(t, h), new(monitored)
+	before := listening(maps)
+	m.ended.Go(func() {
+		m.code = cli.Run(cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
+	})
+	lab.Eventually(t, "beeline monitor listens", func() bool { return listening(maps) > before })
+	return m
+}
+
+// events returns what was printed as JSON.
+func (m *monitored) events(t *testing.T) (list []inspect.Event) {
+	t.Helper()
+	m.ended.Wait()
+	if m.code != cli.ExitOK {
+		t.Fatalf("exit code %d: %s", m.code, &m.errs)
+	}
+	for d := json.NewDecoder(&m.out); d.More(); {
+		var e inspect.Event
+		if err := d.Decode(&e); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// TestMonitorSockets: what becomes of the connections of this node's sockets is told with its
+// names, also while no agent runs.
+func TestMonitorSockets(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual, lab.Slice("dual", "web:8080/TCP,dns:8080/UDP", backends4(1)...), lab.Slice("dual", "web:8080/TCP,dns:8080/UDP", backends6(1)...),
+		lab.Service("none", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}"))
+	a.Stop()
+	all := startMonitor(t, h, "-o", "json", "--count", "9")
+	refused := startMonitor(t, h, "--drops", "--service", "default/none", "--count", "1")
+
+	mine := fmt.Sprintf("%d", os.Getpid())
+	var want []string
+	for _, c := range []struct {
+		n                           *lab.Namespace
+		network, hook, service, end string
+		to                          netip.AddrPort
+	}{
+		{h.Namespace, "tcp4", "connect", "dual:web", "10.77.0.1:8080", dualTCP4},
+		{h.Namespace, "udp6", "sendmsg", "dual:dns", "[fd77::1]:8080", dualUDP6},
+		{h.Pod, "tcp6", "connect", "dual:web", "10.77.0.1:8080", dualTCP4},
+	} {
+		s := c.n.Socket(c.network)
+		send := s.Connect
+		if c.hook == "sendmsg" {
+			send = func(to netip.AddrPort) error { return s.SendTo("who", to) }
+		}
+		if err := send(c.to); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		for _, what := range []string{"connection " + c.hook, "ended close"} {
+			want = append(want, fmt.Sprintf("%s %s %s default/%s %s  %s %d", what, strings.ToUpper(c.network[:3]), c.to, c.service, c.end, mine, c.n.Cookie()))
+		}
+	}
+	for _, c := range []struct {
+		kind, service, reason string
+		to                    netip.AddrPort
+		err                   error
+	}{
+		{"refused", "-", "undeclared_port", ap("10.96.0.1:81"), unix.ECONNREFUSED},
+		{"refused", "default/none", "no_endpoint", ap("10.96.0.9:80"), unix.ECONNREFUSED},
+		{"dropped", "-", "unallocated_address", ap("10.96.0.77:80"), unix.EHOSTUNREACH},
+	} {
+		wantFailure(t, h.Namespace, "tcp4", c.to, c.err)
+		want = append(want, fmt.Sprintf("%s connect TCP %s %s invalid AddrPort %s %s %d", c.kind, c.to, c.service, c.reason, mine, h.Cookie()))
+	}
+	for i, e := range all.events(t) {
+		got := fmt.Sprintf("%s %s %s %s %s %s %s %d %d", e.Kind, e.Hook, e.Protocol, e.ServiceAddress, e.Service, e.Backend, e.Reason, e.PID, e.Netns)
+		if got != want[i] || e.Command == "" || (e.DurationSeconds != nil) != (e.Kind == inspect.EventEnded) {
+			t.Errorf("event %d: told %s, by %q, %v s; want %s", i, got, e.Command, e.DurationSeconds, want[i])
+		}
+	}
+	refused.ended.Wait()
+	line := refused.out.String()
+	if strings.Count(line, "\n") != 1 || !strings.Contains(line, fmt.Sprintf("refused    TCP %s[%s] -> 10.96.0.9:80 (default/none) no_endpoint: no endpoint of the Service", commandOf(t), mine)) {
+		t.Errorf("told to the second listener:\n%s", line)
+	}
+	if maps := openMaps(t, h); listening(maps) != 0 {
+		t.Errorf("%d listen when all have ended", listening(maps))
+	}
+}
+
+// commandOf returns the name of this process as the kernel has it.
+func commandOf(t *testing.T) string {
+	t.Helper()
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// listen begins to listen.
+func listen(t *testing.T, maps *bpfmap.Maps, o monitor.Options) *monitor.Listener {
+	t.Helper()
+	l, err := monitor.Listen(maps, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// TestMonitorPlaces: as many listen as there are places, and another one is told so. A listener
+// that is gone without a word is forgotten by the next event; its place goes to another, and
+// it is told so when it was only standing still.
+func TestMonitorPlaces(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual)
+	maps := openMaps(t, h)
+	listeners := make([]*monitor.Listener, monitor.Max)
+	for i := range listeners {
+		listeners[i] = listen(t, maps, monitor.Options{Rate: 10})
+	}
+	var errs bytes.Buffer
+	if code := cli.Run(cli.Env{Out: &errs, Err: &errs, Now: time.Now}, "--bpffs", h.BPFFS, "monitor"); code != cli.ExitFailure || !strings.Contains(errs.String(), "4 listen to events already") {
+		t.Errorf("a fifth listener: exit code %d, %s", code, &errs)
+	}
+	if _, err := monitor.Listen(maps, monitor.Options{}); !errors.Is(err, monitor.ErrBusy) {
+		t.Errorf("a fifth listener: %v", err)
+	}
+	// As its process leaves it when it is suspended for long.
+	until := &maps.Entries.Monitor.Listener[1].Until
+	lab.Eventually(t, "the second listener loses its place", func() bool {
+		atomic.StoreUint64(until, 1) // it may be about to renew it
+		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
+		return atomic.LoadUint64(&maps.Entries.Monitor.Listening) == 0b1101
+	})
+	listen(t, maps, monitor.Options{Rate: 10})
+	lab.Eventually(t, "the second listener is told", func() bool {
+		listeners[1].SetDeadline(time.Now().Add(time.Second))
+		_, err := listeners[1].Read()
+		return errors.Is(err, monitor.ErrLost)
+	})
+	if bits := atomic.LoadUint64(&maps.Entries.Monitor.Listening); bits != 0b1111 {
+		t.Errorf("those who listen: %b", bits)
+	}
+}
+
+// TestMonitorLimit: of many events no more than the limit are told, and of all others how many
+// they are; of a sample, each so many-th.
+func TestMonitorLimit(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual)
+	maps := openMaps(t, h)
+	limited := listen(t, maps, monitor.Options{Rate: 20, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_REFUSED}})
+	sampled := listen(t, maps, monitor.Options{Rate: 1_000_000, Sample: 10})
+	none := listen(t, maps, monitor.Options{Rate: 1_000_000, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_DROPPED}})
+	small := listen(t, maps, monitor.Options{Rate: 1_000_000, Buffer: 1})
+	const sent = 1000
+	start := time.Now()
+	for range sent {
+		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
+	}
+	took := time.Since(start)
+	told := func(l *monitor.Listener) (n uint64) {
+		for l.SetDeadline(time.Now()); ; n++ {
+			if _, err := l.Read(); errors.Is(err, os.ErrDeadlineExceeded) {
+				return n
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leftOut := func(l *monitor.Listener) uint64 {
+		n, err := l.LeftOut()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	cpus := uint64(runtime.NumCPU())
+	// Two events in each eighth of a second, begun or whole; CPUs that begin one at once take more.
+	most := (uint64(took/(time.Second/8)) + 2) * (2 + cpus)
+	if n := told(limited); n == 0 || n > most || n+leftOut(limited) != sent {
+		t.Errorf("a limit of 20 a second, for %v: %d told, %d left out, want at most %d told, %d in all", took, n, leftOut(limited), most, sent)
+	}
+	if n := told(sampled); n < sent/10 || n > sent/10+cpus || leftOut(sampled) != 0 {
+		t.Errorf("one of ten: %d told, %d left out", n, leftOut(sampled))
+	}
+	if n := told(none); n != 0 || leftOut(none) != 0 {
+		t.Errorf("another kind: %d told, %d left out", n, leftOut(none))
+	}
+	if n := told(small); n == 0 || n > uint64(os.Getpagesize())/100 || n+leftOut(small) != sent {
+		t.Errorf("a page of events: %d told, %d left out", n, leftOut(small))
+	}
+}

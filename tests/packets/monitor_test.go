@@ -1,0 +1,196 @@
+package packets_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// listener collects what the programs of a node tell.
+type listener struct {
+	mu     sync.Mutex
+	events []*inspect.Event
+}
+
+// listen begins to listen on a node.
+func listen(t *testing.T, n *node, o inspect.EventOptions) *listener {
+	t.Helper()
+	l := new(listener)
+	d, err := inspect.Open(n.BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.Monitor(o)
+	if err != nil {
+		t.Fatal(errors.Join(err, d.Close()))
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- n.Run(func() error {
+			for {
+				e, err := m.Next()
+				if err != nil {
+					return err
+				}
+				l.mu.Lock()
+				l.events = append(l.events, e)
+				l.mu.Unlock()
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		m.Interrupt()
+		<-ended
+		if err := errors.Join(m.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, e := range l.events {
+				t.Logf("%+v", *e)
+			}
+		}
+	})
+	return l
+}
+
+// matching returns the events that match.
+func (l *listener) matching(match func(*inspect.Event) bool) (list []*inspect.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if match(e) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// one waits for an event that matches, and returns the first.
+func (l *listener) one(t *testing.T, what string, match func(*inspect.Event) bool) *inspect.Event {
+	t.Helper()
+	var list []*inspect.Event
+	lab.Eventually(t, "an event: "+what, func() bool {
+		list = l.matching(match)
+		return len(list) > 0
+	})
+	return list[0]
+}
+
+// TestMonitorPackets: what becomes of a client's connections is told with its names, once each.
+func TestMonitorPackets(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "native")
+			c := newXDPCluster(t, false)
+			manifests := c.service(1, "far", "", []endpoint{remote})
+			manifests = append(manifests, c.service(2, "near", "", []endpoint{local})...)
+			manifests = append(manifests, c.service(3, "none", "", nil)...)
+			manifests = append(manifests, c.service(4, "private", `loadBalancerSourceRanges: ["10.9.0.0/30", "fd09::/126"],`, []endpoint{local})...)
+			c.serve(t, manifests, "--xdp", mode)
+			l := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000})
+			for i, network := range networks {
+				hook := "tc"
+				if mode == "native" && network[:3] == "tcp" { // the client's checksums of UDP are unfinished
+					hook = "xdp"
+				}
+				c.monitorServed(t, l, network, 1, uint16(20_000+i), hook)
+				c.monitorServed(t, l, network, 2, uint16(20_100+i), hook)
+				c.monitorUnserved(t, l, network, nodePort(network, 3), "default/none", inspect.EventRefused, "no_endpoint", uint16(20_200+i))
+				balancer := netip.AddrPortFrom(balancerIP(4).of(network), 80)
+				c.monitorUnserved(t, l, network, balancer, "default/private", inspect.EventDropped, "source_range", uint16(20_300+i))
+				undeclared := netip.AddrPortFrom(clusterIP(1).of(network), 81)
+				c.monitorUnserved(t, l, network, undeclared, "", inspect.EventRefused, "undeclared_port", uint16(20_400+i))
+			}
+		})
+	}
+}
+
+// from returns what matches events about connections from a port of the client.
+func from(port uint16, network string) func(*inspect.Event) bool {
+	client := netip.AddrPortFrom(clientAddrs.of(network), port)
+	return func(e *inspect.Event) bool {
+		return e.Client == client && e.Hook != "connect" && e.Hook != "sendmsg" && e.Hook != "close"
+	}
+}
+
+// monitorServed makes a connection to a NodePort of a Service by its number, which a backend on
+// node 2 serves (1) or one on node 1 (2), and looks at what is told.
+func (c *cluster) monitorServed(t *testing.T, l *listener, network string, service int, port uint16, hook string) {
+	t.Helper()
+	s := c.client.Socket(network)
+	if err := bindPort(s, network, port); err != nil {
+		t.Fatal(err)
+	}
+	to := nodePort(network, service)
+	got, err := askBy(s, network, to, "payload")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	name := fmt.Sprintf("%s from %d", network, port)
+	mine := from(port, network)
+	begin := l.one(t, name+" begins", func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventConnection })
+	source := got.client
+	if service == 2 {
+		source = netip.AddrPort{}
+	}
+	at := fmt.Sprint(begin.Protocol, " ", begin.ServiceAddress, " ", begin.Service, " ", begin.Backend, " ", begin.Source, " ", begin.Hook, " ", begin.Device)
+	want := fmt.Sprint(strings.ToUpper(network[:3]), " ", to, " ", "default/"+map[int]string{1: "far", 2: "near"}[service]+":"+network[:1], " ",
+		netip.AddrPortFrom(c.addrsOf([]endpoint{remote, local}[service-1]).of(network), backendPort), " ", source, " ", hook, " ", uplink)
+	if at != want {
+		t.Errorf("%s: told %s, want %s", name, at, want)
+	}
+	if network[:3] == "tcp" {
+		end := l.one(t, name+" ends", func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventEnded })
+		greeted := uint32(len(got.greeting.String())) + uint32(len("payload"))
+		if end.DurationSeconds == nil || *end.DurationSeconds <= 0 {
+			t.Errorf("%s: open for %v s", name, end.DurationSeconds)
+		}
+		// FIN takes a number, too.
+		if b := end.Bytes; b == nil || b.FromClient-uint32(len("payload")) > 1 || b.FromBackend-greeted > 1 {
+			t.Errorf("%s: %+v bytes, want %d and %d", name, b, len("payload"), greeted)
+		}
+	}
+	if list := l.matching(func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventConnection }); len(list) != 1 {
+		t.Errorf("%s: told %d times", name, len(list))
+	}
+}
+
+// monitorUnserved asks for what is not served, and looks at what is told.
+func (c *cluster) monitorUnserved(t *testing.T, l *listener, network string, to netip.AddrPort, service, kind, reason string, port uint16) {
+	t.Helper()
+	s := c.client.Socket(network)
+	defer s.Close()
+	if err := bindPort(s, network, port); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartConnect(to); err != nil {
+		t.Fatal(err)
+	}
+	if network[:3] == "udp" {
+		if err := s.Send("hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine := from(port, network)
+	e := l.one(t, fmt.Sprintf("%s to %s", network, to), mine)
+	if service != "" {
+		service += ":" + network[:1]
+	}
+	said := ""
+	if e.Service.Service != "" {
+		said = e.Service.String()
+	}
+	if e.Kind != kind || e.Reason != reason || e.ServiceAddress != to || said != service || e.Explanation == "" {
+		t.Errorf("%s to %s: told %+v, want %s for %s of %q", network, to, *e, kind, reason, service)
+	}
+}
