@@ -40,6 +40,7 @@ func benchmarks() []benchmark {
 		{name: "connect", times: 3, run: measureConnect},
 		{name: "algorithms", times: 3, run: measureAlgorithms},
 		{name: "resolver", times: 3, run: measureResolver},
+		{name: "monitor", times: 3, run: measureMonitor},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
 		{name: "xdp-packets", times: 3, run: measureXDP},

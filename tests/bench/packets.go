@@ -45,6 +45,9 @@ const (
 	// datagramPacketService is one of UDP.
 	datagramPacketService = 4323
 	datagramNodePort      = 29002
+	// localPacketService is one of UDP, too, whose endpoints here get clients from outside: none.
+	localPacketService = 4325
+	localNodePort      = 29003
 )
 
 // farNode is the node that the tunnel leads to: the one of all endpoints.
@@ -109,9 +112,12 @@ func packetServices() source.Update {
 	u.PutServices[packetService].Ports[0].NodePort = packetNodePort
 	u.PutServices[tunnelPacketService].Ports[0].NodePort = tunnelNodePort
 	u.PutServices[tunnelPacketService].Forwarding = model.DSR
-	u.PutServices[datagramPacketService].Ports[0] = model.ServicePort{Protocol: model.UDP, Port: servicePort, NodePort: datagramNodePort}
-	for family := range model.Families {
-		u.PutSlices[datagramPacketService*len(model.Families)+family].Ports[0].Protocol = model.UDP
+	u.PutServices[localPacketService].ExternalLocal = true
+	for service, nodePort := range map[int]uint16{datagramPacketService: datagramNodePort, localPacketService: localNodePort} {
+		u.PutServices[service].Ports[0] = model.ServicePort{Protocol: model.UDP, Port: servicePort, NodePort: nodePort}
+		for family := range model.Families {
+			u.PutSlices[service*len(model.Families)+family].Ports[0].Protocol = model.UDP
+		}
 	}
 	u.PutNodes, u.NodesListed = []*model.Node{&farNode}, true
 	return u

@@ -23,6 +23,9 @@ var (
 	xdpVerdicts = verdicts{passes: 2, sends: 3, empty: 2, floor: 3}
 )
 
+// tcDrops is TC_ACT_SHOT of linux/pkt_cls.h.
+const tcDrops = 2
+
 // Packets that differ have ports from firstPort on; after so many ports the next ones
 // have another address. They are those that flows keep: the ports behind are remapped.
 const (

@@ -64,6 +64,10 @@ receives the answer and closes the socket. One thread is client and server, whos
 is the same with and without Beeline. What Beeline adds is set against a cgroup without
 any program, so all of its hooks count, also that of closing the socket.
 
+**Events.** What beeline monitor adds to a connect() and to a packet that is dropped, in the tables and by the
+loops of these: with nobody who listens, with a listener that may have 1,000 events a second and had them, and
+with one that is told each. A million packets a second of which each costs 20 ns more take 2 % of a CPU.
+
 **TCP.** Connections within the namespace, client and server each on a CPU of their
 own. The straight connection is made in a cgroup without any program. The rate of
 connections counts the client's time; closed ones are not kept in TIME_WAIT, so that

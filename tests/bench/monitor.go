@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/monitor"
+)
+
+const (
+	monitorRounds = 200
+	monitorBatch  = 2000
+	// monitorRate is that of beeline monitor.
+	monitorRate = 1000
+)
+
+// The listeners that are compared.
+const (
+	nobody  = "nobody"
+	atLimit = "limit" // one that may have a thousand events a second, of some millions
+	toldAll = "all"   // one that is told everything
+)
+
+// listeners measures with each listener; they take turns in listening.
+type listeners struct {
+	maps *bpfmap.Maps
+	now  *monitor.Listener
+}
+
+// listen makes the listener the only one.
+func (l *listeners) listen(name string) error {
+	if l.now != nil {
+		if err := l.now.Close(); err != nil {
+			return err
+		}
+		l.now = nil
+	}
+	if name == nobody {
+		return nil
+	}
+	o := monitor.Options{Rate: monitorRate}
+	if name == toldAll {
+		o = monitor.Options{Rate: 1 << 30, Buffer: 64 << 20} // of every batch
+	}
+	var err error
+	l.now, err = monitor.Listen(l.maps, o)
+	return err
+}
+
+// drain reads what the listener was told.
+func (l *listeners) drain() (told int, err error) {
+	for l.now.SetDeadline(time.Now()); ; told++ {
+		if _, err := l.now.Read(); errors.Is(err, os.ErrDeadlineExceeded) {
+			return told, nil
+		} else if err != nil {
+			return told, err
+		}
+	}
+}
+
+// contestants are a measurement under each listener. A listener at its limit is at it when the
+// time begins.
+func (l *listeners) contestants(once func() (float64, error)) (list []contestant) {
+	for _, name := range []string{nobody, atLimit, toldAll} {
+		list = append(list, contestant{name, func() (float64, error) {
+			if err := l.listen(name); err != nil {
+				return 0, err
+			}
+			if _, err := once(); err != nil {
+				return 0, err
+			}
+			took, err := once()
+			if err != nil || l.now == nil {
+				return took, err
+			}
+			if told, err := l.drain(); err != nil || told == 0 {
+				return 0, errors.Join(err, errors.New("the listener was told nothing"))
+			}
+			return took, nil
+		}})
+	}
+	return list
+}
+
+// measureMonitor measures what events add to connect(), and to packets that are dropped.
+func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
+	cgroup, err := box.subgroup(beeline)
+	if err != nil {
+		return nil, err
+	}
+	d, err := serve(ctx, box, cgroup, packetServices())
+	if err != nil {
+		return nil, err
+	}
+	b, err := newPacketBench(d.Maps())
+	if err != nil {
+		return nil, err
+	}
+	l := &listeners{maps: d.Maps()}
+	runs, err := measureFamilies(func(s samples, family model.Family) error {
+		return errors.Join(l.connects(ctx, s, cgroup, family), l.drops(ctx, s, b, family))
+	})
+	return runs, errors.Join(err, l.listen(nobody))
+}
+
+// connects measures connect() of a socket at a ClusterIP.
+func (l *listeners) connects(ctx context.Context, s samples, cgroup string, family model.Family) error {
+	v := &variant{group: beeline, targets: toService(load{services: 10000, endpoints: destinations}, datagramPacketService, family)}
+	if err := v.openUDP(map[string]string{beeline: cgroup}, family); err != nil {
+		return err
+	}
+	return interleave(ctx, monitorRounds, l.contestants(v.reuse), func(m measured) {
+		s.add(of("monitor/connect/limit", family), m[atLimit]-m[nobody])
+		s.add(of("monitor/connect/all", family), m[toldAll]-m[nobody])
+	})
+}
+
+// drops measures packets to a NodePort that has no endpoint on this node.
+func (l *listeners) drops(ctx context.Context, s samples, b *packetBench, family model.Family) error {
+	dropped := run{
+		program: b.ingress, packet: newUDP(outsider(family), netip.AddrPortFrom(b.node[family], localNodePort)), verdict: tcDrops,
+	}
+	once := func() (float64, error) { return b.time(dropped, monitorBatch) }
+	return interleave(ctx, monitorRounds, l.contestants(once), func(m measured) {
+		s.add(of("monitor/drop", family), m[nobody])
+		s.add(of("monitor/drop/limit", family), m[atLimit]-m[nobody])
+		s.add(of("monitor/drop/all", family), m[toldAll]-m[nobody])
+	})
+}
