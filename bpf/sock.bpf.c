@@ -100,10 +100,21 @@ static __always_inline void bl_sock_rewrite(struct bpf_sock_addr *ctx, enum bl_s
 	ctx->user_port = to->port;
 }
 
-/* Where the client's system call is seen. */
-static __always_inline enum bl_event_hook bl_sock_event_hook(const struct bl_client *client)
+/*
+ * Tell what becomes of the client's system call for @dst, for which @backend is chosen by its id,
+ * or ~0.
+ */
+static __always_inline void bl_tell_sock(const struct bl_client *client, const struct bl_dst *dst,
+					 const struct bl_target *target, __u32 backend,
+					 enum bl_event_kind kind, enum bl_reason reason)
 {
-	return client->hook == BL_SOCK_CONNECT ? BL_EVENT_AT_CONNECT : BL_EVENT_AT_SENDMSG;
+	enum bl_event_hook hook =
+		client->hook == BL_SOCK_CONNECT ? BL_EVENT_AT_CONNECT : BL_EVENT_AT_SENDMSG;
+	__u32 wanted = bl_monitor_wanted(kind);
+
+	if (unlikely(wanted))
+		bl_event_sock(client->ctx, dst, bl_target_service(target), backend,
+			      BL_EVENT(wanted, kind, hook, reason));
 }
 
 /*
@@ -117,10 +128,7 @@ static __always_inline int bl_sock_refuse(const struct bl_client *client, const 
 
 	bl_refuse_count(target->stat, reason);
 	bpf_set_retval(drops ? -EHOSTUNREACH : -ECONNREFUSED);
-	if (bl_monitored())
-		bl_event_sock(client->ctx, dst, bl_target_service(target), ~0U,
-			      BL_EVENT(drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED,
-				       bl_sock_event_hook(client), reason));
+	bl_tell_sock(client, dst, target, ~0U, drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED, reason);
 	return BL_SOCK_REFUSE;
 }
 
@@ -195,10 +203,7 @@ static __always_inline int bl_sock_balance(const struct bl_client *client, const
 	*choice = bl_service_balance(client, dst, target);
 	if (unlikely(!choice->backend))
 		return bl_sock_refuse(client, dst, target, choice->reason);
-	if (bl_monitored())
-		bl_event_sock(
-			client->ctx, dst, target->frontend.service, choice->ref.id,
-			BL_EVENT(BL_EVENT_CONNECTION, bl_sock_event_hook(client), BL_REASON_COUNT));
+	bl_tell_sock(client, dst, target, choice->ref.id, BL_EVENT_CONNECTION, BL_REASON_COUNT);
 	return BL_SOCK_PROCEED;
 }
 
@@ -496,8 +501,12 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 /* A socket that may have been led to a Service is closed. */
 static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_entry *sock)
 {
-	if (bl_monitored() && sock->vip_port)
-		bl_event_release(ctx, sock);
+	__u32 wanted = sock->vip_port ? bl_monitor_wanted(BL_EVENT_ENDED) : 0;
+
+	if (unlikely(wanted))
+		bl_event_release(
+			ctx, sock,
+			BL_EVENT(wanted, BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT));
 	bl_sock_drop(sock);
 }
 

@@ -220,4 +220,16 @@ int bl_pod_egress(struct __sk_buff *skb)
 	return bl_tc_packet(skb, ETH_HLEN, BL_HOOK_POD_EGRESS);
 }
 
+/* For the agent, which runs it on struct bl_removed: tell that a flow has expired. */
+SEC("tc")
+int bl_expired(struct __sk_buff *skb)
+{
+	struct bl_removed removed;
+
+	if (bpf_skb_load_bytes(skb, 0, &removed, sizeof(removed)))
+		return TC_ACT_SHOT;
+	bl_tell_flow(&removed.key, &removed.forward, 0, BL_EVENT_ENDED, BL_REASON_COUNT);
+	return TC_ACT_OK;
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

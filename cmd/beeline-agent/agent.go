@@ -156,6 +156,11 @@ func (a *agent) connect(context.Context) (err error) {
 		Maps:     maps,
 		Timeouts: c.Timeouts,
 		Walked:   metrics.NewFlows(a.registry, maps.MaxFlows()).Observe,
+		Expired: func(f *flowmap.Flow) {
+			if err := a.datapath.TellExpired(f.Removed()); err != nil {
+				klog.V(2).ErrorS(err, "Who listens to events is not told that a flow has expired")
+			}
+		},
 		NoneMasqueraded: func(ctx context.Context, since time.Time) {
 			if err := a.datapath.EndMasquerade(ctx, since); err != nil {
 				klog.ErrorS(err, "Programs that masqueraded flows needed are not all removed from devices")

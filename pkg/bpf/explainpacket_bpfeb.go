@@ -103,6 +103,7 @@ const (
 	ExplainPacketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainPacketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainPacketVarBlExportBlReason           = "bl_export_bl_reason"
+	ExplainPacketVarBlExportBlRemoved          = "bl_export_bl_removed"
 	ExplainPacketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainPacketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainPacketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -275,6 +276,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -476,6 +478,7 @@ type ExplainPacketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

@@ -97,6 +97,7 @@ const (
 	ExplainSocketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainSocketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainSocketVarBlExportBlReason           = "bl_export_bl_reason"
+	ExplainSocketVarBlExportBlRemoved          = "bl_export_bl_removed"
 	ExplainSocketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainSocketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainSocketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -258,6 +259,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -443,6 +445,7 @@ type ExplainSocketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

@@ -231,12 +231,12 @@ const (
 	SockBlEventHookBL_EVENT_AT_CLOSE   SockBlEventHook = 2
 	SockBlEventHookBL_EVENT_AT_TC      SockBlEventHook = 3
 	SockBlEventHookBL_EVENT_AT_XDP     SockBlEventHook = 4
+	SockBlEventHookBL_EVENT_AT_TIMEOUT SockBlEventHook = 5
 )
 
 type SockBlEventKind uint32
 
 const (
-	SockBlEventKindBL_EVENT_NONE        SockBlEventKind = 0
 	SockBlEventKindBL_EVENT_CONNECTION  SockBlEventKind = 1
 	SockBlEventKindBL_EVENT_REFUSED     SockBlEventKind = 2
 	SockBlEventKindBL_EVENT_DROPPED     SockBlEventKind = 3
@@ -471,10 +471,11 @@ const (
 
 type SockBlMonitorCpuEntry struct {
 	_       structs.HostLayout
-	Slice   uint64
 	LeftOut uint64
+	Slice   uint32
 	Taken   uint32
 	Seen    uint32
+	Pad     uint32
 }
 
 type SockBlMonitorEntry struct {
@@ -498,8 +499,8 @@ type SockBlMonitorListener struct {
 	Sample   uint32
 	Limit    uint32
 	Taken    uint32
-	Slice    uint64
-	Reserved [4]uint64
+	Slice    uint32
+	Reserved [9]uint32
 }
 
 type SockBlNatEntry struct {
@@ -588,6 +589,12 @@ const (
 	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
 	SockBlReasonBL_REASON_COUNT                 SockBlReason = 29
 )
+
+type SockBlRemoved struct {
+	_       structs.HostLayout
+	Key     SockBlFlowKey
+	Forward SockBlFlowForward
+}
 
 type SockBlSchema uint32
 
@@ -902,6 +909,7 @@ const (
 	SockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	SockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	SockVarBlExportBlReason           = "bl_export_bl_reason"
+	SockVarBlExportBlRemoved          = "bl_export_bl_removed"
 	SockVarBlExportBlSchema           = "bl_export_bl_schema"
 	SockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	SockVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -1069,6 +1077,7 @@ type SockVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -1248,6 +1257,7 @@ type SockVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

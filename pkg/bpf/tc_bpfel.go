@@ -71,6 +71,7 @@ const (
 	TcMapBlVlan                     = "bl_vlan"
 	TcProgBlEgress                  = "bl_egress"
 	TcProgBlEgressL3                = "bl_egress_l3"
+	TcProgBlExpired                 = "bl_expired"
 	TcProgBlIngress                 = "bl_ingress"
 	TcProgBlIngressL3               = "bl_ingress_l3"
 	TcProgBlPodEgress               = "bl_pod_egress"
@@ -108,6 +109,7 @@ const (
 	TcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	TcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	TcVarBlExportBlReason           = "bl_export_bl_reason"
+	TcVarBlExportBlRemoved          = "bl_export_bl_removed"
 	TcVarBlExportBlSchema           = "bl_export_bl_schema"
 	TcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	TcVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -184,6 +186,7 @@ type TcSpecs struct {
 type TcProgramSpecs struct {
 	BlEgress     *ebpf.ProgramSpec `ebpf:"bl_egress"`
 	BlEgressL3   *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
+	BlExpired    *ebpf.ProgramSpec `ebpf:"bl_expired"`
 	BlIngress    *ebpf.ProgramSpec `ebpf:"bl_ingress"`
 	BlIngressL3  *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
 	BlPodEgress  *ebpf.ProgramSpec `ebpf:"bl_pod_egress"`
@@ -286,6 +289,7 @@ type TcVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -488,6 +492,7 @@ type TcVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`
@@ -526,6 +531,7 @@ type TcVariables struct {
 type TcPrograms struct {
 	BlEgress     *ebpf.Program `ebpf:"bl_egress"`
 	BlEgressL3   *ebpf.Program `ebpf:"bl_egress_l3"`
+	BlExpired    *ebpf.Program `ebpf:"bl_expired"`
 	BlIngress    *ebpf.Program `ebpf:"bl_ingress"`
 	BlIngressL3  *ebpf.Program `ebpf:"bl_ingress_l3"`
 	BlPodEgress  *ebpf.Program `ebpf:"bl_pod_egress"`
@@ -536,6 +542,7 @@ func (p *TcPrograms) Close() error {
 	return _TcClose(
 		p.BlEgress,
 		p.BlEgressL3,
+		p.BlExpired,
 		p.BlIngress,
 		p.BlIngressL3,
 		p.BlPodEgress,

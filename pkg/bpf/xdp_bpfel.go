@@ -102,6 +102,7 @@ const (
 	XdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	XdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	XdpVarBlExportBlReason           = "bl_export_bl_reason"
+	XdpVarBlExportBlRemoved          = "bl_export_bl_removed"
 	XdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	XdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	XdpVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -274,6 +275,7 @@ type XdpVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -472,6 +474,7 @@ type XdpVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

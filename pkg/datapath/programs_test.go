@@ -50,11 +50,11 @@ func TestLoadPrograms(t *testing.T) {
 	serve(t, servicetest.Open(t, m), 10)
 }
 
-// TestVerifierMargin: the kernel checks each program in a tenth of the instructions that it
+// TestVerifierMargin: the kernel checks each program in an eighth of the instructions that it
 // checks at most, with all that a configuration can turn on. Other versions check more of
 // them, and how long an agent takes to start goes with it.
 func TestVerifierMargin(t *testing.T) {
-	const most = 1_000_000 / 10
+	const most = 1_000_000 / 8
 	m := maptest.New(t, maptest.Small)
 	defer m.Close()
 	all := datapath.Constants{HostNetns: 1, HostSocketsOnly: true, LeaveNAT: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}

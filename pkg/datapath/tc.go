@@ -68,8 +68,8 @@ func devicePrograms() []string {
 	return names
 }
 
-// deviceProgram returns a program for devices. One for devices that few nodes have is
-// loaded when there is the first: the kernel takes as long to check each as for all others.
+// deviceProgram returns a program for packets. One that few nodes need is loaded when it is needed
+// first: the kernel takes as long to check each as for all others.
 func (d *Datapath) deviceProgram(name string) (*ebpf.Program, error) {
 	if p := d.devices[name]; p != nil {
 		return p, nil

@@ -59,6 +59,8 @@ type Options struct {
 	Timeouts Timeouts
 	// Walked, unless nil, is called after each walk.
 	Walked func(Walk)
+	// Expired, unless nil, is called for each flow that was idle too long and is removed.
+	Expired func(*flowmap.Flow)
 	// NoneMasqueraded, unless nil, is called after each walk of the whole table that has found no
 	// masqueraded flow, with the time at which it began.
 	NoneMasqueraded func(context.Context, time.Time)
@@ -175,6 +177,9 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 			}
 		}
 		counts.active.Add(f, removed)
+		if removed && e.Expired != nil {
+			e.Expired(f)
+		}
 		if !removed && f.Masqueraded() {
 			w.Masqueraded++
 		}

@@ -94,7 +94,13 @@ type Flow struct {
 	// ones had used up their share of the other.
 	Overflow bool
 
-	used uint32 // the program's stamp
+	used    uint32 // the program's stamp
+	forward bpf.SockBlFlowForward
+}
+
+// Removed returns the flow as its end is told to who listens to events.
+func (f *Flow) Removed() *bpf.SockBlRemoved {
+	return &bpf.SockBlRemoved{Key: *f.key(), Forward: f.forward}
 }
 
 // Tunnel is the direction in which the client's packets use the tunnel between nodes.
@@ -285,6 +291,7 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 		Device:   device.Name,
 		Overflow: r.Overflow,
 		used:     forward.Used,
+		forward:  *forward,
 	}
 	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
 		f.Service, f.BackendID, f.generation, f.Known = e.Service, forward.BackendId, e.Generation, true

@@ -48,13 +48,15 @@ var eventHooks = [...]string{
 	bpf.SockBlEventHookBL_EVENT_AT_CLOSE:   "close",
 	bpf.SockBlEventHookBL_EVENT_AT_TC:      "tc",
 	bpf.SockBlEventHookBL_EVENT_AT_XDP:     "xdp",
+	bpf.SockBlEventHookBL_EVENT_AT_TIMEOUT: "timeout",
 }
 
 // Event is something that a program has seen: a connection that begins, ends or is not served.
 type Event struct {
 	Time time.Time `json:"time"`
 	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left-out
-	// Hook is where it was seen: connect, sendmsg, close (of a socket), tc, xdp.
+	// Hook is where it was seen: connect, sendmsg, close (of a socket), tc, xdp, timeout (of an idle
+	// flow, which the agent has removed).
 	Hook     string `json:"hook,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Client is absent of a socket that is not bound to an address.
@@ -69,8 +71,7 @@ type Event struct {
 	// Service is absent when the address belongs to none, or it is not known.
 	Service PortName       `json:"service,omitzero"`
 	Backend netip.AddrPort `json:"backend,omitzero"`
-	// Source is what the backend sees, when that is an address of this node. When a flow ends
-	// only its port is known.
+	// Source is what the backend sees, when that is an address of this node.
 	Source netip.AddrPort `json:"source,omitzero"`
 	// Node is that to which the client's packets go in the tunnel.
 	Node   string `json:"node,omitempty"`

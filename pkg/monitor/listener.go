@@ -54,9 +54,8 @@ type Listener struct {
 	ring   *ebpf.Map
 	reader *ringbuf.Reader
 	record ringbuf.Record
-	before uint64 // events left out for former listeners at the place
 
-	until  uint64 // as written to the place; the renewing goroutine's until that has ended
+	until  uint64 // as in the place; the renewing goroutine's until that has ended
 	lost   atomic.Bool
 	cancel context.CancelFunc
 	renews sync.WaitGroup
@@ -91,8 +90,8 @@ func (l *Listener) begin(o Options) error {
 	if err := l.take(); err != nil {
 		return err
 	}
-	var err error
-	if l.before, err = l.counted(); err == nil {
+	err := l.maps.BlMonitorCpu.Put(uint32(l.place), make([]bpf.SockBlMonitorCpuEntry, ebpf.MustPossibleCPU()))
+	if err == nil {
 		err = l.maps.BlMonitorRing.Put(uint32(l.place), l.ring)
 	}
 	if err != nil {
@@ -123,17 +122,24 @@ func (l *Listener) at() *bpf.SockBlMonitorListener {
 	return &l.maps.Entries.Monitor.Listener[l.place]
 }
 
+// term returns the numbers of this slice of time, and of the last one for which a place is kept from
+// now on.
+func term() (now, until uint64, err error) {
+	clock, err := bpf.Clock()
+	return uint64(clock / slice), uint64((clock + lease) / slice), err
+}
+
 // take finds a place that nobody has, or whose listener has not renewed it.
 func (l *Listener) take() error {
-	now, err := bpf.Clock()
+	now, next, err := term()
 	if err != nil {
 		return err
 	}
 	for l.place = range Max {
 		until := &l.at().Until
 		former := atomic.LoadUint64(until)
-		if former < uint64(now) && atomic.CompareAndSwapUint64(until, former, uint64(now+lease)) {
-			l.until = uint64(now + lease)
+		if former < now && atomic.CompareAndSwapUint64(until, former, next) {
+			l.until = next
 			return nil
 		}
 	}
@@ -148,11 +154,10 @@ func (l *Listener) show() {
 // renew keeps the place until ctx ends, or another has it.
 func (l *Listener) renew(ctx context.Context) {
 	for pause.For(ctx, lease/3) {
-		now, err := bpf.Clock()
+		_, next, err := term()
 		if err != nil {
 			continue // the place is kept for a while
 		}
-		next := uint64(now + lease)
 		if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, next) {
 			l.lost.Store(true)
 			l.Interrupt() // the reader tells why
@@ -165,7 +170,7 @@ func (l *Listener) renew(ctx context.Context) {
 
 // leave gives the place back. What another has taken over meanwhile stays.
 func (l *Listener) leave() {
-	if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, l.until+uint64(lease)) {
+	if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, l.until+1) {
 		return
 	}
 	atomic.AndUint64(&l.maps.Entries.Monitor.Listening, ^uint64(1<<l.place))
@@ -199,12 +204,6 @@ func (l *Listener) SetDeadline(t time.Time) { l.reader.SetDeadline(t) }
 // LeftOut returns how many events were not told: those beyond the rate, and those for which the
 // ring had no room.
 func (l *Listener) LeftOut() (uint64, error) {
-	n, err := l.counted()
-	return n - l.before, err
-}
-
-// counted returns how many events were left out at the place, ever.
-func (l *Listener) counted() (uint64, error) {
 	var perCPU []bpf.SockBlMonitorCpuEntry
 	if err := l.maps.BlMonitorCpu.Lookup(uint32(l.place), &perCPU); err != nil {
 		return 0, fmt.Errorf("read how many events were left out: %w", err)

@@ -95,20 +95,27 @@ func TestMonitorPackets(t *testing.T) {
 			manifests = append(manifests, c.service(2, "near", "", []endpoint{local})...)
 			manifests = append(manifests, c.service(3, "none", "", nil)...)
 			manifests = append(manifests, c.service(4, "private", `loadBalancerSourceRanges: ["10.9.0.0/30", "fd09::/126"],`, []endpoint{local})...)
-			c.serve(t, manifests, "--xdp", mode)
+			c.serve(t, manifests, "--xdp", mode, "--conntrack-udp-timeout", "1s", "--conntrack-udp-timeout-stream", "1s")
 			l := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000})
+			var datagrams []*inspect.Event
 			for i, network := range networks {
 				hook := "tc"
 				if mode == "native" && network[:3] == "tcp" { // the client's checksums of UDP are unfinished
 					hook = "xdp"
 				}
-				c.monitorServed(t, l, network, 1, uint16(20_000+i), hook)
-				c.monitorServed(t, l, network, 2, uint16(20_100+i), hook)
+				far := c.monitorServed(t, l, network, 1, uint16(20_000+i), hook)
+				near := c.monitorServed(t, l, network, 2, uint16(20_100+i), hook)
+				if network[:3] == "udp" {
+					datagrams = append(datagrams, far, near)
+				}
 				c.monitorUnserved(t, l, network, nodePort(network, 3), "default/none", inspect.EventRefused, "no_endpoint", uint16(20_200+i))
 				balancer := netip.AddrPortFrom(balancerIP(4).of(network), 80)
 				c.monitorUnserved(t, l, network, balancer, "default/private", inspect.EventDropped, "source_range", uint16(20_300+i))
 				undeclared := netip.AddrPortFrom(clusterIP(1).of(network), 81)
 				c.monitorUnserved(t, l, network, undeclared, "", inspect.EventRefused, "undeclared_port", uint16(20_400+i))
+			}
+			for _, begin := range datagrams {
+				monitorExpired(t, l, begin)
 			}
 		})
 	}
@@ -124,7 +131,7 @@ func from(port uint16, network string) func(*inspect.Event) bool {
 
 // monitorServed makes a connection to a NodePort of a Service by its number, which a backend on
 // node 2 serves (1) or one on node 1 (2), and looks at what is told.
-func (c *cluster) monitorServed(t *testing.T, l *listener, network string, service int, port uint16, hook string) {
+func (c *cluster) monitorServed(t *testing.T, l *listener, network string, service int, port uint16, hook string) *inspect.Event {
 	t.Helper()
 	s := c.client.Socket(network)
 	if err := bindPort(s, network, port); err != nil {
@@ -162,6 +169,18 @@ func (c *cluster) monitorServed(t *testing.T, l *listener, network string, servi
 	}
 	if list := l.matching(func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventConnection }); len(list) != 1 {
 		t.Errorf("%s: told %d times", name, len(list))
+	}
+	return begin
+}
+
+// monitorExpired waits until the agent has removed a flow that was told.
+func monitorExpired(t *testing.T, l *listener, begin *inspect.Event) {
+	t.Helper()
+	end := l.one(t, fmt.Sprintf("the flow of %s expires", begin.Client), func(e *inspect.Event) bool {
+		return e.Client == begin.Client && e.ServiceAddress == begin.ServiceAddress && e.Kind == inspect.EventEnded
+	})
+	if end.Hook != "timeout" || end.Backend != begin.Backend || end.Service != begin.Service || end.DurationSeconds == nil || *end.DurationSeconds < 1 {
+		t.Errorf("the end of the flow of %s is told as %+v", begin.Client, *end)
 	}
 }
 

@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include <beeline/device.h>
+#include <beeline/monitor_flow.h>
 #include <beeline/packet.h>
 #include <beeline/service.h>
 
@@ -59,45 +61,6 @@ static __always_inline __u32 bl_flow_age(__u32 now, __u32 then)
 	__s32 age = now - then;
 
 	return age < 0 ? 0 : age;
-}
-
-static __always_inline const struct bl_device_entry *bl_device_lookup(__u32 id)
-{
-	return bpf_map_lookup_elem(&bl_device, &id);
-}
-
-static __always_inline bool bl_device_has_addr(const struct bl_device_entry *device, bool ipv4)
-{
-	const __be32 *six = device->addr6.word;
-
-	return ipv4 ? device->addr4 != 0 : (six[0] | six[1] | six[2] | six[3]) != 0;
-}
-
-/* The address that SNAT gives packets that leave by @device. Zero when it has none. */
-static __always_inline union bl_addr bl_device_addr(const struct bl_device_entry *device, bool ipv4)
-{
-	union bl_addr addr = {};
-
-	if (!ipv4)
-		return device->addr6;
-	if (device->addr4)
-		bl_addr_set_ipv4(&addr, device->addr4);
-	return addr;
-}
-
-/*
- * The source that SNAT gives the packets of a flow, by its forward entry. False when
- * its device was never there, or has no address of the family any more.
- */
-static __always_inline bool bl_flow_snat_source(const struct bl_flow_forward *forward, bool ipv4,
-						union bl_addr *source)
-{
-	const struct bl_device_entry *device = bl_device_lookup(forward->device);
-
-	if (!device)
-		return false;
-	*source = bl_device_addr(device, ipv4);
-	return bl_device_has_addr(device, ipv4);
 }
 
 static __always_inline struct bl_half_open_entry *bl_half_open_lookup(void)
@@ -482,33 +445,31 @@ static __always_inline bool bl_flow_believes(const struct bl_flow_forward *forwa
 }
 
 /*
- * Note in the forward entry what a packet of @client's connection tells of it. Two packets
- * at once may lose one of two notes; the next packet makes it again. Flags are 0 for UDP.
- * Returns what has become of the flow by it, if anything.
+ * Note in the forward entry of @key what a packet of the connection tells of it, and tell what
+ * has become of that. Two packets at once may lose one of two notes; the next packet makes it again.
+ * Flags are 0 for UDP.
  */
-static __always_inline enum bl_event_kind bl_flow_track(struct bl_flow_forward *forward,
-							const struct bl_packet *packet,
-							const union bl_addr *client,
-							bool from_client)
+static __always_inline void bl_flow_track(const struct bl_flow_key *key,
+					  struct bl_flow_forward *forward,
+					  const struct bl_packet *packet, bool from_client)
 {
-	enum bl_event_kind kind = BL_EVENT_NONE;
 	enum bl_flow_state mine = from_client ? BL_FLOW_CLIENT_CLOSING : BL_FLOW_BACKEND_CLOSING;
 	enum bl_flow_state state = bl_flow_state(forward->bits);
 
 	if (state < BL_FLOW_ESTABLISHED && !(packet->tcp_flags & BL_TCP_RST)) {
-		if (!bl_flow_establish(forward, packet, client, from_client))
-			return kind;
+		if (!bl_flow_establish(forward, packet, &key->src, from_client))
+			return;
+		bl_tell_flow(key, forward, packet->ifindex, BL_EVENT_ESTABLISHED, BL_REASON_COUNT);
 		state = BL_FLOW_ESTABLISHED;
-		kind = BL_EVENT_ESTABLISHED;
 	}
 	if (!(packet->tcp_flags & (BL_TCP_FIN | BL_TCP_RST))) {
 		if (from_client && !(packet->tcp_flags & BL_TCP_SYN))
 			bl_flow_follow_both(forward, packet);
-		return kind;
+		return;
 	}
 	if (state >= BL_FLOW_ABORTED ||
 	    (bl_flow_established(forward->bits) && !bl_flow_believes(forward, packet, from_client)))
-		return kind;
+		return;
 	if (from_client && packet->tcp_flags & BL_TCP_FIN)
 		bl_flow_follow_both(forward, packet);
 	if (packet->tcp_flags & BL_TCP_RST)
@@ -516,7 +477,8 @@ static __always_inline enum bl_event_kind bl_flow_track(struct bl_flow_forward *
 	else
 		state = state == BL_FLOW_ESTABLISHED || state == mine ? mine : BL_FLOW_CLOSED;
 	bl_flow_enter(forward, state);
-	return state == mine ? kind : BL_EVENT_ENDED;
+	if (state != mine)
+		bl_tell_flow(key, forward, packet->ifindex, BL_EVENT_ENDED, BL_REASON_COUNT);
 }
 
 /* The reply entry's key: the backend's packets as they arrive. */

@@ -15,17 +15,25 @@ static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
 	return bpf_map_lookup_elem(&bl_monitor, &zero);
 }
 
-/* Whether anybody listens. */
-static __always_inline bool bl_monitored(void)
-{
-	const struct bl_monitor_entry *monitor = bl_monitor_lookup();
+/* What bl_monitor_now() returned last, below the lower half of the jiffies in which it did. */
+static volatile __u64 bl_monitor_clock;
 
-	return monitor && unlikely(*(const volatile __u64 *)&monitor->listening);
+/* The number of the slice of time, 0 never; read as bl_flow_now() is. */
+static __always_inline __u32 bl_monitor_now(void)
+{
+	__u32 jiffies = bpf_jiffies64();
+	__u64 clock = bl_monitor_clock;
+
+	if ((__u32)clock && clock >> 32 == jiffies)
+		return clock;
+	clock = bpf_ktime_get_coarse_ns() >> BL_MONITOR_SHIFT;
+	bl_monitor_clock = (__u64)jiffies << 32 | (__u32)clock;
+	return clock;
 }
 
 /* Whether @listener, at @place, may have another event in its @slice of time. */
 static __always_inline bool bl_monitor_limit(struct bl_monitor_listener *listener,
-					     struct bl_monitor_cpu_entry *count, __u64 slice)
+					     struct bl_monitor_cpu_entry *count, __u32 slice)
 {
 	__u32 limit = listener->limit;
 
@@ -49,44 +57,79 @@ static __always_inline bool bl_monitor_limit(struct bl_monitor_listener *listene
 }
 
 /*
- * Whether the listener at @place is to be told an event of @kind. One whose process has gone
- * without a word is forgotten.
+ * Whether the listener at @place of @monitor is to be told an event of @kind. One whose process has
+ * gone without a word is forgotten.
  */
-__noinline int bl_monitor_wants(__u32 place, enum bl_event_kind kind)
+static __always_inline bool bl_monitor_wants(struct bl_monitor_entry *monitor, __u32 place,
+					     enum bl_event_kind kind, __u32 now)
 {
-	struct bl_monitor_cpu_entry *count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
-	struct bl_monitor_entry *monitor = bl_monitor_lookup();
-	struct bl_monitor_listener *listener;
-	__u64 now = bpf_ktime_get_coarse_ns();
+	struct bl_monitor_listener *listener = &monitor->listener[place];
+	struct bl_monitor_cpu_entry *count;
 
-	if (!count || !monitor || place >= BL_MONITORS || kind > BL_EVENT_ENDED)
+	if (!(listener->kinds & 1U << kind))
 		return false;
-	listener = &monitor->listener[place];
-	if (!(monitor->listening & 1ULL << place) || !(listener->kinds & 1U << kind))
-		return false;
-	if ((__s64)(listener->until - now) < 0) {
+	if ((__s32)(listener->until - now) < 0) {
 		__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
 		return false;
 	}
-	if (listener->sample > 1 && count->seen++ % listener->sample)
+	count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
+	if (!count || (listener->sample > 1 && count->seen++ % listener->sample))
 		return false;
-	if (bl_monitor_limit(listener, count, now >> BL_MONITOR_SHIFT))
+	if (bl_monitor_limit(listener, count, now))
 		return true;
 	count->left_out++;
 	return false;
 }
 
+/* The listeners that are to be told an event of @kind, by bits of their places. */
+__noinline __u32 bl_monitor_admit(enum bl_event_kind kind)
+{
+	struct bl_monitor_entry *monitor = bl_monitor_lookup();
+	__u32 now = bl_monitor_now(), wanted = 0;
+
+	if (!monitor || kind > BL_EVENT_ENDED)
+		return 0;
+	for (__u32 place = 0; place < BL_MONITORS; place++)
+		if (monitor->listening >> place & 1 && bl_monitor_wants(monitor, place, kind, now))
+			wanted |= 1U << place;
+	return wanted;
+}
+
+/* Whether anybody listens. */
+static __always_inline bool bl_monitored(void)
+{
+	const struct bl_monitor_entry *monitor = bl_monitor_lookup();
+
+	return monitor && unlikely(*(const volatile __u64 *)&monitor->listening);
+}
+
+/* bl_monitor_admit where anybody listens. */
+static __always_inline __u32 bl_monitor_wanted(enum bl_event_kind kind)
+{
+	return bl_monitored() ? bl_monitor_admit(kind) : 0;
+}
+
+/* Who is told an event, its kind, its hook and its reason, in one argument. */
+#define BL_EVENT(wanted, kind, hook, reason) \
+	((wanted) << 24 | (kind) << 16 | (hook) << 8 | (reason))
+
+/* Whether the listener at @place, or one behind it, is to be told @what. */
+static __always_inline bool bl_event_waits(__u32 what, __u32 place)
+{
+	return place < BL_MONITORS && what >> 24 >> place;
+}
+
 /*
- * An event of @kind for the listener at @place, to be filled and submitted; all of it is zero but
- * time and kind. NULL when the listener does not want it or has no room for it.
+ * The event that @what says by BL_EVENT, for the listener at @place, to be filled and submitted;
+ * the rest of it is zero. NULL when it is not for that one, or there is no room for it.
  */
-static __always_inline struct bl_event *bl_event_begin(__u32 place, enum bl_event_kind kind)
+static __always_inline struct bl_event *bl_event_begin(__u32 place, __u32 what)
 {
 	struct bl_monitor_cpu_entry *count;
 	struct bl_event *event;
 	void *ring;
 
-	if (!bl_monitor_wants(place, kind))
+	if (!(what >> 24 & 1U << place))
 		return NULL;
 	ring = bpf_map_lookup_elem(&bl_monitor_ring, &place);
 	event = ring ? bpf_ringbuf_reserve(ring, sizeof(*event), 0) : NULL;
@@ -98,7 +141,9 @@ static __always_inline struct bl_event *bl_event_begin(__u32 place, enum bl_even
 	}
 	__builtin_memset(event, 0, sizeof(*event));
 	event->time = bpf_ktime_get_ns();
-	event->kind = kind;
+	event->kind = what >> 16;
+	event->hook = what >> 8;
+	event->reason = what;
 	return event;
 }
 

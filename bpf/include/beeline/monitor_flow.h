@@ -5,25 +5,21 @@
  */
 #pragma once
 
+#include <beeline/device.h>
 #include <beeline/monitor.h>
-#include <beeline/source_port.h>
-
-/* Kind and reason of an event in one argument. */
-#define BL_EVENT(kind, reason) ((kind) << 8 | (reason))
+#include <beeline/packet.h>
 
 /*
- * Begin an event for the listener at @place about a client that sends packets of @key by the
- * device of @ifindex. @what is by BL_EVENT. NULL as of bl_event_begin.
+ * Begin an event, as bl_event_begin does, about a client that sends packets of @key by the device
+ * of @ifindex.
  */
 static __always_inline struct bl_event *bl_event_client(__u32 place, const struct bl_flow_key *key,
 							__u32 ifindex, __u32 what)
 {
-	struct bl_event *event = bl_event_begin(place, what >> 8);
+	struct bl_event *event = bl_event_begin(place, what);
 
 	if (!event)
 		return NULL;
-	event->hook = BL_EVENT_HOOK;
-	event->reason = what;
 	event->client = key->src;
 	event->client_port = key->src_port;
 	event->dst = key->dst;
@@ -34,12 +30,10 @@ static __always_inline struct bl_event *bl_event_client(__u32 place, const struc
 	return event;
 }
 
-/* Fill in a flow. The key of its reply entry is at hand while it begins. */
+/* Fill in a flow. */
 static __always_inline void bl_event_forward(struct bl_event *event,
 					     const struct bl_flow_forward *forward)
 {
-	const struct bl_flow_work *work = bl_flow_work_lookup();
-
 	event->backend = forward->backend;
 	event->backend_port = forward->backend_port;
 	event->flow = forward->bits;
@@ -52,19 +46,23 @@ static __always_inline void bl_event_forward(struct bl_event *event,
 	if (!(forward->bits & BL_FLOW_SNAT))
 		return;
 	event->source_port = forward->source.port;
-	if (work && event->kind == BL_EVENT_CONNECTION)
-		event->source = work->key.dst;
+	bl_flow_snat_source(forward, bl_addr_is_ipv4(&event->client), &event->source);
 }
 
-/* Tell of a flow; the arguments are as of bl_event_client. */
-__noinline int bl_event_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
-			     __u32 ifindex, __u32 what)
+/*
+ * Tell what has become of a flow whose client sends packets of @key by the device of @ifindex; 0
+ * where the agent has removed it. Here and below the check whether anybody listens is in the function, which is verified once.
+ */
+__noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
+			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
 {
+	enum bl_event_hook hook = ifindex ? BL_EVENT_HOOK : BL_EVENT_AT_TIMEOUT;
+	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, hook, reason);
 	struct bl_event *event;
 
 	if (!key || !forward)
 		return 0;
-	for (__u32 place = 0; place < BL_MONITORS; place++) {
+	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_client(place, key, ifindex, what);
 		if (!event)
 			continue;
@@ -74,16 +72,17 @@ __noinline int bl_event_flow(const struct bl_flow_key *key, const struct bl_flow
 	return 0;
 }
 
-/* Tell of a packet that is not served; the arguments are as of bl_event_client. */
-__noinline int bl_event_packet(const struct bl_flow_key *key, __u32 service, __u32 ifindex,
-			       __u32 what)
+/* Tell that a packet to @service, ~0 when that is not known, is refused or dropped. */
+__noinline int bl_tell_packet(const struct bl_packet *packet, __u32 service,
+			      enum bl_event_kind kind, enum bl_reason reason)
 {
+	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 	struct bl_event *event;
 
-	if (!key)
+	if (!packet)
 		return 0;
-	for (__u32 place = 0; place < BL_MONITORS; place++) {
-		event = bl_event_client(place, key, ifindex, what);
+	for (__u32 place = 0; bl_event_waits(what, place); place++) {
+		event = bl_event_client(place, &packet->key, packet->ifindex, what);
 		if (!event)
 			continue;
 		event->service = service;
@@ -96,7 +95,5 @@ __noinline int bl_event_packet(const struct bl_flow_key *key, __u32 service, __u
 static __always_inline void bl_packet_drop(const struct bl_packet *packet, enum bl_reason reason)
 {
 	bl_count(reason);
-	if (bl_monitored())
-		bl_event_packet(&packet->key, ~0U, packet->ifindex,
-				BL_EVENT(BL_EVENT_DROPPED, reason));
+	bl_tell_packet(packet, ~0U, BL_EVENT_DROPPED, reason);
 }

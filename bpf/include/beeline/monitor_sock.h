@@ -7,9 +7,6 @@
 #include <beeline/monitor.h>
 #include <beeline/sock.h>
 
-/* Kind, hook and reason of an event in one argument. */
-#define BL_EVENT(kind, hook, reason) ((kind) << 16 | (hook) << 8 | (reason))
-
 static __always_inline void bl_event_backend_addr(struct bl_event *event, __u32 id)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(id);
@@ -32,12 +29,10 @@ __noinline int bl_event_sock(struct bpf_sock_addr *ctx, const struct bl_dst *dst
 
 	if (!dst)
 		return 0;
-	for (__u32 place = 0; place < BL_MONITORS; place++) {
-		event = bl_event_begin(place, what >> 16);
+	for (__u32 place = 0; bl_event_waits(what, place); place++) {
+		event = bl_event_begin(place, what);
 		if (!event)
 			continue;
-		event->hook = what >> 8;
-		event->reason = what;
 		event->service = service;
 		event->cookie = bpf_get_socket_cookie(ctx);
 		event->netns = bpf_get_netns_cookie(ctx);
@@ -55,17 +50,16 @@ __noinline int bl_event_sock(struct bpf_sock_addr *ctx, const struct bl_dst *dst
 	return 0;
 }
 
-/* Tell that a socket, which @sock is the entry of, is closed. */
-static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_sock_entry *sock)
+/* Tell those of @what, by BL_EVENT, that a socket is closed; @sock is its entry. */
+static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_sock_entry *sock,
+				       __u32 what)
 {
 	struct bl_event *event;
 
-	for (__u32 place = 0; place < BL_MONITORS; place++) {
-		event = bl_event_begin(place, BL_EVENT_ENDED);
+	for (__u32 place = 0; bl_event_waits(what, place); place++) {
+		event = bl_event_begin(place, what);
 		if (!event)
 			continue;
-		event->hook = BL_EVENT_AT_CLOSE;
-		event->reason = BL_REASON_COUNT;
 		event->cookie = bpf_get_socket_cookie(ctx);
 		event->dst = sock->vip;
 		event->dst_port = sock->vip_port;

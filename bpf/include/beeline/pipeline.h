@@ -17,7 +17,6 @@
  */
 #pragma once
 
-#include <beeline/monitor_flow.h>
 #include <beeline/peers.h>
 #include <beeline/source_port.h>
 
@@ -32,10 +31,8 @@ bl_refuse(const struct bl_packet *packet, const struct bl_target *target, enum b
 
 	if (drops || BL_ANSWERS) {
 		bl_refuse_count(target->stat, reason);
-		if (bl_monitored())
-			bl_event_packet(
-				&packet->key, bl_target_service(target), packet->ifindex,
-				BL_EVENT(drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED, reason));
+		bl_tell_packet(packet, bl_target_service(target),
+			       drops ? BL_EVENT_DROPPED : BL_EVENT_REFUSED, reason);
 	}
 	return drops ? BL_VERDICT_DROPPED : BL_VERDICT_REFUSED;
 }
@@ -203,18 +200,15 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 	if (!bl_flow_leaves_by_tunnel(forward)) {
 		if (!bl_plan_store_reply(context, packet, plan, work, &key)) {
 			bl_half_open_give(forward->bits);
-			if (bl_monitored())
-				bl_event_flow(&packet->key, forward, packet->ifindex,
-					      BL_EVENT(BL_EVENT_DROPPED, BL_REASON_NO_SOURCE_PORT));
+			bl_tell_flow(&packet->key, forward, packet->ifindex, BL_EVENT_DROPPED,
+				     BL_REASON_NO_SOURCE_PORT);
 			return BL_VERDICT_DROPPED;
 		}
 		bl_peers_note(&plan->backend, &plan->source, bl_flow_now());
 	}
 	path->to.src = plan->source;
 	bl_path_to_backend(forward, path);
-	if (bl_monitored())
-		bl_event_flow(&packet->key, forward, packet->ifindex,
-			      BL_EVENT(BL_EVENT_CONNECTION, BL_REASON_COUNT));
+	bl_tell_flow(&packet->key, forward, packet->ifindex, BL_EVENT_CONNECTION, BL_REASON_COUNT);
 	return BL_VERDICT_TRANSLATED;
 }
 
@@ -406,15 +400,6 @@ __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook
 				  bl_flow_client_device(packet, hook, forward), now);
 }
 
-/* Tell what has become of a flow, if anything. */
-static __always_inline void bl_flow_tell(const struct bl_flow_key *key,
-					 const struct bl_flow_forward *forward, __u32 ifindex,
-					 enum bl_event_kind kind)
-{
-	if (unlikely(kind != BL_EVENT_NONE) && bl_monitored())
-		bl_event_flow(key, forward, ifindex, BL_EVENT(kind, BL_REASON_COUNT));
-}
-
 /* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
 static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
 						      enum bl_hook hook,
@@ -436,8 +421,7 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 		bl_flow_remove(&packet->key, forward, source);
 		return BL_VERDICT_UNKNOWN;
 	}
-	bl_flow_tell(&packet->key, forward, packet->ifindex,
-		     bl_flow_track(forward, packet, &packet->key.src, true));
+	bl_flow_track(&packet->key, forward, packet, true);
 	bl_path_to_backend(forward, path);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))
 		bl_flow_settle(&packet->key, forward, source,
@@ -597,8 +581,7 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 	    !(snat && packet->key.proto == IPPROTO_UDP &&
 	      bl_port_connected(context, &packet->key, packet->ipv4))) {
 		flow->forward.used = now;
-		bl_flow_tell(&key, &flow->forward, packet->ifindex,
-			     bl_flow_track(&flow->forward, packet, &key.src, false));
+		bl_flow_track(&key, &flow->forward, packet, false);
 		return true;
 	}
 	if (!flow) {

@@ -866,8 +866,7 @@ _Static_assert(sizeof(struct bl_explain_entry) == 152, "bl_explain_entry");
 
 /* What the programs tell to those who listen: beeline monitor. */
 enum bl_event_kind {
-	BL_EVENT_NONE,
-	BL_EVENT_CONNECTION, /* a backend has been chosen for a new connection */
+	BL_EVENT_CONNECTION = 1, /* a backend has been chosen for a new connection */
 	BL_EVENT_REFUSED, /* it is not served, and the client is told so */
 	BL_EVENT_DROPPED, /* it is not served */
 	BL_EVENT_ESTABLISHED, /* a flow: both sides have answered each other */
@@ -881,6 +880,7 @@ enum bl_event_hook {
 	BL_EVENT_AT_CLOSE, /* of a socket */
 	BL_EVENT_AT_TC,
 	BL_EVENT_AT_XDP,
+	BL_EVENT_AT_TIMEOUT, /* the agent has removed an idle flow */
 };
 
 /*
@@ -917,30 +917,38 @@ struct bl_event {
 };
 _Static_assert(sizeof(struct bl_event) == 144, "bl_event");
 
+/* The input of bl_expired: a flow that the agent has removed. */
+struct bl_removed {
+	struct bl_flow_key key;
+	struct bl_flow_forward forward;
+};
+_Static_assert(sizeof(struct bl_removed) == 80, "bl_removed");
+
 enum bl_monitor_limits {
 	BL_MONITORS = 4,
-	/* The time for which events are counted against a limit: ns of CLOCK_MONOTONIC, shifted. */
+	/* Slices of time, in which events are counted against a limit: ns of CLOCK_MONOTONIC, shifted. */
 	BL_MONITOR_SHIFT = 27,
 };
 
 /* One who listens. Its process renews it; of one that does not, nothing is left to be told. */
 struct bl_monitor_listener {
-	__u64 until; /* ns of CLOCK_MONOTONIC */
+	__u64 until; /* number of the last slice of time in which the place is its own */
 	__u32 kinds; /* of enum bl_event_kind, by bits */
 	__u32 sample; /* each CPU tells one of so many events; 0 and 1: all */
 	__u32 limit; /* events in a slice of time */
 	__u32 taken; /* of them, in that which began last */
-	__u64 slice; /* its number */
-	__u64 reserved[4];
+	__u32 slice; /* its number */
+	__u32 reserved[9];
 };
 _Static_assert(sizeof(struct bl_monitor_listener) == 64, "bl_monitor_listener");
 
 /* What a CPU has counted for a listener. */
 struct bl_monitor_cpu_entry {
-	__u64 slice;
 	__u64 left_out; /* events beyond the limit, and those for which there was no room */
+	__u32 slice;
 	__u32 taken; /* events in the slice */
 	__u32 seen; /* for the sample */
+	__u32 pad;
 };
 
 /* bl_monitor: the events are told to listeners as long as there are any. */

@@ -25,13 +25,13 @@ const monitorLong = `Show connections as they begin, end or fail.
 
 One line an event: a connection with the backend that was chosen for it, by a socket of this
 node or by packets of a client outside; one that was refused or dropped, and why; and one that
-has ended, with how long it was open and, of TCP packets, its bytes each way. A UDP flow of
-packets has no end that could be seen.
+has ended, with how long it was open and, of TCP packets, its bytes each way. A flow that has
+been idle for too long ends when the agent removes it.
 
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events a second
 are told, however many there are, and what was left out is counted. --kind and --drops choose
 before that limit, the other filters after it. Up to four can listen at once. The agent need not
-run.
+run, except for the end of idle flows.
 
 With -o json each event is one line.`
 
