@@ -73,9 +73,9 @@ type Event struct {
 	Backend netip.AddrPort `json:"backend,omitzero"`
 	// Source is what the backend sees, when that is an address of this node.
 	Source netip.AddrPort `json:"source,omitzero"`
-	// Node is that to which the client's packets go in the tunnel.
-	Node   string `json:"node,omitempty"`
-	Device string `json:"device,omitempty"` // at which the packet was seen
+	// TunnelNode is that to which the client's packets go in the tunnel.
+	TunnelNode string `json:"tunnelNode,omitempty"`
+	Device     string `json:"device,omitempty"` // at which the packet was seen
 	// Reason is why it is not served, as in metrics, and Explanation the same in words.
 	Reason      string `json:"reason,omitempty"`
 	Explanation string `json:"explanation,omitempty"`
@@ -224,7 +224,7 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 		e.Source = endpointOf(raw.Source, raw.SourcePort)
 	}
 	if uint32(raw.Flow)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 && raw.Device != 0 {
-		e.Node = m.nodes[raw.Node]
+		e.TunnelNode = m.nodes[raw.Node]
 	}
 	e.Explanation = refusalReasons[e.Reason]
 	if raw.Ifindex != 0 {

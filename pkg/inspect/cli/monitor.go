@@ -221,8 +221,8 @@ func eventClient(e *inspect.Event) string {
 // eventDetails are what is said of some events only.
 func eventDetails(e *inspect.Event) (words []string) {
 	switch {
-	case e.Node != "":
-		words = append(words, "in the tunnel to "+e.Node)
+	case e.TunnelNode != "":
+		words = append(words, "in the tunnel to "+e.TunnelNode)
 	case e.Source.IsValid():
 		words = append(words, "from "+e.Source.String())
 	}
