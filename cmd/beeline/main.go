@@ -17,7 +17,7 @@ func main() {
 	// What the agent's packages log is for its own log: the command prints what it finds.
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
-	env := cli.Env{Out: os.Stdout, Err: os.Stderr, Now: time.Now}
+	env := cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}
 	if filepath.Base(os.Args[0]) == cli.PluginName {
 		os.Exit(cli.RunPlugin(env, os.Args[1:]...))
 	}

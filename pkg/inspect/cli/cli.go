@@ -29,6 +29,7 @@ const (
 
 // Env is the command's environment: streams and clock.
 type Env struct {
+	In  io.Reader // read where a flag asks for it only
 	Out io.Writer
 	Err io.Writer
 	Now func() time.Time

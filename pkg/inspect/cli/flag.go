@@ -13,3 +13,21 @@ var sizeFlags = map[string]string{
 	"tables.maxSourceRanges":    "--max-source-ranges",
 	"tables.maxUDPPeers":        "--max-udp-peers",
 }
+
+// parsedFlag is a flag that is parsed when it is given; its value is what was given.
+type parsedFlag struct {
+	parse func(string) error
+	value string
+}
+
+// String is the flag's value.
+func (p *parsedFlag) String() string { return p.value }
+
+// Set parses the flag.
+func (p *parsedFlag) Set(value string) error {
+	p.value = value
+	return p.parse(value)
+}
+
+// Type is shown in the help.
+func (p *parsedFlag) Type() string { return "string" }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
-	"sigs.k8s.io/yaml"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -37,10 +36,13 @@ With -o json each event is one line.`
 
 // monitorFlags are the flags of monitor.
 type monitorFlags struct {
-	options inspect.EventOptions
-	service string
-	drops   bool
-	count   int
+	options  inspect.EventOptions
+	service  string
+	drops    bool
+	count    int
+	untilEOF bool
+
+	filters *pflag.FlagSet // those that say which events are meant
 }
 
 func (c *command) monitorCommand() *cobra.Command {
@@ -59,35 +61,45 @@ func (c *command) monitorCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
 			defer stop()
+			if f.untilEOF {
+				go func() {
+					_, _ = io.Copy(io.Discard, c.In) // an input that cannot be read has ended, too
+					stop()
+				}()
+			}
 			return c.monitor(ctx, f)
 		},
 	}
-	c.addMonitorFlags(cmd, f)
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.untilEOF, "until-eof", false, "print an empty line when it listens, and end when standard input ends")
+	must(cmd.RegisterFlagCompletionFunc("service", c.completeServices))
 	return cmd
 }
 
-func (c *command) addMonitorFlags(cmd *cobra.Command, f *monitorFlags) {
-	flags := cmd.Flags()
+// add adds the flags of monitor on a node and on all nodes.
+func (f *monitorFlags) add(cmd *cobra.Command) {
+	flags := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
 	flags.StringSliceVar(&f.options.Kinds, "kind", nil, "only events of these kinds: "+strings.Join(inspect.EventKinds, ", "))
 	flags.BoolVar(&f.drops, "drops", false, "only what is not served: as --kind refused,dropped")
 	flags.StringSliceVar(&f.options.Reasons, "reason", nil, "only what is not served for these reasons, as beeline status names them")
 	flags.StringVar(&f.service, "service", "", "only events of this Service, `NAMESPACE/NAME`")
-	flags.Func("client", "only events of this client, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
 		f.options.Client, err = inspect.ParseAddrFilter(s)
 		return err
-	})
-	flags.Func("backend", "only events with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
+	}}, "client", "only events of this client, an `ADDRESS`, CIDR or ADDRESS:PORT")
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
 		f.options.Backend, err = inspect.ParseAddrFilter(s)
 		return err
-	})
-	flags.Func("protocol", "only events of this `PROTOCOL`: TCP, UDP, SCTP", func(s string) (err error) {
+	}}, "backend", "only events with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT")
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
 		f.options.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
 		return err
-	})
+	}}, "protocol", "only events of this `PROTOCOL`: TCP, UDP, SCTP")
 	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most")
 	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many events that a CPU sees")
-	flags.IntVar(&f.count, "count", 0, "end after so many events; 0 is never")
-	must(cmd.RegisterFlagCompletionFunc("service", c.completeServices))
+	f.filters = flags
+	cmd.Flags().AddFlagSet(flags)
+	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many events; 0 is never")
 	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(inspect.EventKinds, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(inspect.RefusalReasons(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -118,6 +130,9 @@ func (f *monitorFlags) parse(c *command) (err error) {
 	if o.Rate < 1 || o.Sample < 1 || f.count < 0 {
 		return errors.New("--rate and --sample must be at least 1, --count at least 0")
 	}
+	if f.service != "" && !strings.Contains(f.service, "/") {
+		return fmt.Errorf("--service %q: write NAMESPACE/NAME", f.service)
+	}
 	if f.service != "" {
 		o.Service, err = c.serviceName(f.service)
 	}
@@ -136,6 +151,9 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 			stopped()
 			err = errors.Join(err, m.Close())
 		}()
+		if f.untilEOF {
+			fmt.Fprintln(c.Out)
+		}
 		return struct{}{}, c.printEvents(m, f.count)
 	})
 	return err
@@ -143,7 +161,6 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 
 // printEvents prints so many events, or with 0 all until the monitor is interrupted.
 func (c *command) printEvents(m *inspect.Monitor, count int) error {
-	write := c.eventWriter()
 	for shown := 0; count == 0 || shown < count; {
 		e, err := m.Next()
 		if errors.Is(err, monitor.ErrClosed) {
@@ -152,7 +169,7 @@ func (c *command) printEvents(m *inspect.Monitor, count int) error {
 		if err != nil {
 			return err
 		}
-		if err := write(c.Out, e); err != nil {
+		if err := c.printItem(e, func(wide bool) string { return eventText(e, wide) }); err != nil {
 			return err
 		}
 		if e.Kind != inspect.EventLeftOut {
@@ -160,26 +177,6 @@ func (c *command) printEvents(m *inspect.Monitor, count int) error {
 		}
 	}
 	return nil
-}
-
-// eventWriter returns what prints an event in the format asked for.
-func (c *command) eventWriter() func(io.Writer, *inspect.Event) error {
-	switch c.format {
-	case formatJSON:
-		return func(w io.Writer, e *inspect.Event) error { return json.NewEncoder(w).Encode(e) }
-	case formatYAML:
-		return func(w io.Writer, e *inspect.Event) error {
-			out, err := yaml.Marshal(e)
-			if err == nil {
-				_, err = fmt.Fprintf(w, "---\n%s", out)
-			}
-			return err
-		}
-	}
-	return func(w io.Writer, e *inspect.Event) error {
-		_, err := fmt.Fprintln(w, visible(eventText(e, c.format == formatWide)))
-		return err
-	}
 }
 
 // eventText returns an event as a line.

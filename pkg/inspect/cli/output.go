@@ -71,6 +71,29 @@ func (c *command) print(v any, text func(wide bool) string) error {
 	return err
 }
 
+// printItem writes v as one of many: as JSON in a line, as a YAML document, or for people as a line,
+// which text returns.
+func (c *command) printItem(v any, text func(wide bool) string) error {
+	var out []byte
+	var err error
+	switch c.format {
+	case formatJSON:
+		out, err = json.Marshal(v)
+		out = append(out, '\n')
+	case formatYAML:
+		out, err = yaml.Marshal(v)
+		out = append([]byte("---\n"), out...)
+	default:
+		line := strings.ReplaceAll(text(c.format == formatWide), "\n", `\u000a`) // it could show as another item
+		out = []byte(visible(line) + "\n")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = c.Out.Write(out)
+	return err
+}
+
 // visible returns a text in which control characters are written out, for a terminal would obey
 // them: texts come from objects of tenants, and from other nodes.
 func visible(text string) string {

@@ -1,0 +1,45 @@
+package cli_test
+
+import (
+	"bytes"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+)
+
+// listening reports whether somebody listens to events.
+func listening(maps *bpfmap.Maps) bool {
+	return atomic.LoadUint64(&maps.Entries.Monitor.Listening) != 0
+}
+
+// TestMonitorUntilEOF: the command says that it listens, and ends when its standard input does.
+func TestMonitorUntilEOF(t *testing.T) {
+	bpffs, maps := pinned(t, nil)
+	in, stdin := io.Pipe()
+	stdout, out := io.Pipe()
+	var errs bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- cli.Run(cli.Env{In: in, Out: out, Err: &errs, Now: time.Now}, "--bpffs", bpffs, "monitor", "--until-eof")
+		check(t, out.Close())
+	}()
+	first := make([]byte, 1)
+	_, err := io.ReadFull(stdout, first)
+	check(t, err)
+	if !listening(maps) || first[0] != '\n' {
+		t.Errorf("listens: %t, printed %q first", listening(maps), first)
+	}
+	_, err = io.WriteString(stdin, "what is written does not matter\n")
+	check(t, err)
+	check(t, stdin.Close())
+	if rest, err := io.ReadAll(stdout); err != nil || len(rest) > 0 {
+		t.Errorf("printed %q, %v", rest, err)
+	}
+	if got := <-code; got != cli.ExitOK || errs.Len() > 0 || listening(maps) {
+		t.Errorf("exit code %d, said %q, listens: %t", got, &errs, listening(maps))
+	}
+}
