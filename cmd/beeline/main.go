@@ -3,7 +3,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,9 +13,9 @@ import (
 )
 
 func main() {
-	// What the agent's packages log is for its own log: the command prints what it finds.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	// What packages log is for the agent's log: the command prints what it finds. SetOutput would
+	// leave errors on standard error.
+	klog.SetLogger(klog.New(nil))
 	env := cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}
 	if filepath.Base(os.Args[0]) == cli.PluginName {
 		os.Exit(cli.RunPlugin(env, os.Args[1:]...))
