@@ -48,6 +48,9 @@ func plugin(ctx context.Context, c *cluster) error {
 	if err := c.checkPlugin(ctx, wholeCluster(pod, service)...); err != nil {
 		return err
 	}
+	if err := c.checkMonitor(ctx, service); err != nil {
+		return err
+	}
 	if err := c.stopAgent(ctx, c.nodes[2]); err != nil {
 		return err
 	}
@@ -131,11 +134,17 @@ func lacks(text string, wanted []string) (err error) {
 	return err
 }
 
-// callPlugin has kubectl run the plugin, which it finds as the documents say.
-func (c *cluster) callPlugin(ctx context.Context, user string, args ...string) (out, said string, code int, err error) {
-	var stdout, stderr bytes.Buffer
+// pluginCommand has kubectl run the plugin, which it finds as the documents say.
+func (c *cluster) pluginCommand(ctx context.Context, user string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Programs.Node, "kubectl"), append([]string{"beeline"}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.credential(user+".conf"), "HOME="+c.Dir, "PATH="+c.Plugin)
+	return cmd
+}
+
+// callPlugin runs the plugin until it ends.
+func (c *cluster) callPlugin(ctx context.Context, user string, args ...string) (out, said string, code int, err error) {
+	var stdout, stderr bytes.Buffer
+	cmd := c.pluginCommand(ctx, user, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
 	var exit *exec.ExitError

@@ -11,20 +11,28 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 )
 
 // inNamespaceVariable is set in the process that has a mount namespace of its own.
 const inNamespaceVariable = "BEELINE_TEST_MOUNT_NAMESPACE"
 
-// asCommandVariable makes the test binary the beeline command.
+// asCommandVariable makes the test binary the beeline command, or kubectl's plugin where it is that
+// one's name.
 const asCommandVariable = "BEELINE_TEST_AS_COMMAND"
 
 // TestMain runs the tests in a mount namespace, so that the BPF file systems they
 // mount, and what is pinned there, end with the process however it ends.
 func TestMain(m *testing.M) {
-	if os.Getenv(asCommandVariable) != "" {
-		os.Exit(cli.Run(cli.Env{Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
+	if name := os.Getenv(asCommandVariable); name != "" {
+		klog.SetLogger(klog.New(nil)) // as cmd/beeline does
+		run := cli.Run
+		if name == cli.PluginName {
+			run = cli.RunPlugin
+		}
+		os.Exit(run(cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
 	}
 	if os.Getuid() != 0 || os.Getenv(inNamespaceVariable) != "" {
 		os.Exit(m.Run())

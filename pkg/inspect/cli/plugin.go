@@ -18,7 +18,8 @@ const pluginLong = `Ask the agents of all nodes, or of some, how Services are se
 
 It runs beeline in each agent's pod, as kubectl exec does, and merges what the nodes
 answer. Nodes that do not answer are named on standard error, with the reason. -o json
-and yaml print an object by node, which has those that have answered.
+and yaml print an object by node, which has those that have answered; monitor prints one
+for each event, with its node.
 
 It takes the rights to list pods in the agents' namespace and to create pods/exec there;
 explain also that to get the pod that it is asked about.
@@ -55,7 +56,7 @@ func (p *plugin) root() *cobra.Command {
 	flags.StringVar(&p.options.Context, "context", "", "context of the kubeconfig")
 	flags.StringVarP(&p.options.Namespace, "namespace", "n", kubectl.DefaultNamespace, "namespace of the agents")
 	flags.StringVarP(&p.options.Selector, "selector", "l", kubectl.DefaultSelector, "labels of the agents' pods")
-	root.AddCommand(p.statusCommand(), p.topCommand(), p.explainCommand(), p.verifyCommand(), p.versionCommand())
+	root.AddCommand(p.statusCommand(), p.topCommand(), p.monitorCommand(), p.explainCommand(), p.verifyCommand(), p.versionCommand())
 	return root
 }
 

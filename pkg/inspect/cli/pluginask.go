@@ -16,19 +16,25 @@ import (
 // nodesAtOnce is how many nodes are asked at the same time.
 const nodesAtOnce = 16
 
-// askNodes runs a command of beeline on the nodes asked for, and returns an answer for each.
-func askNodes[T any](ctx context.Context, p *plugin, words ...string) ([]answer[T], error) {
+// agents returns the agents of the nodes asked for, of which there is one at least.
+func (p *plugin) agents(ctx context.Context) (*kubectl.Cluster, []kubectl.Agent, error) {
 	cluster, err := kubectl.Open(p.options)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	agents, err := cluster.Agents(ctx, p.nodes)
+	if err == nil && len(agents) == 0 {
+		err = fmt.Errorf("%w: no pod in namespace %s has the labels %s: see --namespace and --selector",
+			inspect.ErrNoDatapath, p.options.Namespace, p.options.Selector)
+	}
+	return cluster, agents, err
+}
+
+// askNodes runs a command of beeline on the nodes asked for, and returns an answer for each.
+func askNodes[T any](ctx context.Context, p *plugin, words ...string) ([]answer[T], error) {
+	cluster, agents, err := p.agents(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if len(agents) == 0 {
-		return nil, fmt.Errorf("%w: no pod in namespace %s has the labels %s: see --namespace and --selector",
-			inspect.ErrNoDatapath, p.options.Namespace, p.options.Selector)
 	}
 	answers := make([]answer[T], len(agents))
 	var group errgroup.Group

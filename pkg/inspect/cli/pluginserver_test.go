@@ -25,19 +25,19 @@ import (
 )
 
 // program is what runs in a pod in place of beeline. It returns the exit code.
-type program func(r *http.Request, args []string, out, errs io.Writer) int
+type program func(r *http.Request, args []string, in io.Reader, out, errs io.Writer) int
 
 // apiServer has pods, and runs programs in them by WebSocket. How real ones do that is tested in
 // tests/cluster.
 type apiServer struct {
 	t          *testing.T
 	kubeconfig string
-	noSocket   bool                  // WebSocket is forbidden, and SPDY never answered
-	pods       map[string]corev1.Pod // by namespace/name
-	programs   map[string]program    // likewise
+	noSocket   bool // WebSocket is forbidden, and SPDY never answered
 
-	mu   sync.Mutex
-	runs [][]string // command lines
+	mu       sync.Mutex            // of what requests read, which may come from a process
+	pods     map[string]corev1.Pod // by namespace/name
+	programs map[string]program    // likewise
+	runs     [][]string            // command lines
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -74,6 +74,8 @@ func (s *apiServer) agent(node string, run program, args ...string) {
 }
 
 func (s *apiServer) add(pod corev1.Pod, run program) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.pods[pod.Namespace+"/"+pod.Name], s.programs[pod.Namespace+"/"+pod.Name] = pod, run
 }
 
@@ -89,6 +91,8 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 	check(s.t, err)
 	byField, err := fields.ParseSelector(r.FormValue("fieldSelector"))
 	check(s.t, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
 		pod := s.pods[name]
@@ -101,6 +105,8 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *apiServer) get(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	pod, ok := s.pods[r.PathValue("namespace")+"/"+r.PathValue("name")]
 	if !ok {
 		respond(s.t, w, http.StatusNotFound, metav1.Status{
@@ -119,7 +125,8 @@ func respond(t *testing.T, w http.ResponseWriter, code int, object any) {
 	check(t, json.NewEncoder(w).Encode(object))
 }
 
-// exec runs a program with the channels of v5.channel.k8s.io: out is 1, errors 2, the status 3.
+// exec runs a program with the channels of v5.channel.k8s.io: in is 0, out 1, errors 2, the status 3.
+// It does not end the program when the client leaves, as a container runtime does not.
 func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 	if s.noSocket {
 		w.WriteHeader(http.StatusForbidden)
@@ -129,16 +136,21 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 	command := r.Form["command"]
 	s.mu.Lock()
 	s.runs = append(s.runs, command)
+	run := s.programs[r.PathValue("namespace")+"/"+r.PathValue("name")]
 	s.mu.Unlock()
 	if r.Form.Get("container") != "agent" || command[0] != "beeline" {
 		s.t.Errorf("container %q runs %q", r.Form.Get("container"), command)
 	}
-	channels := []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel}
+	in := wsstream.IgnoreChannel
+	if r.Form.Get("stdin") == "true" {
+		in = wsstream.ReadChannel
+	}
+	channels := []wsstream.ChannelType{in, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel}
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v5.channel.k8s.io": {Binary: true, Channels: channels}})
 	_, streams, err := conn.Open(w, r)
 	check(s.t, err)
 	defer conn.Close()
-	code := s.programs[r.PathValue("namespace")+"/"+r.PathValue("name")](r, command[1:], streams[1], streams[2])
+	code := run(r, command[1:], streams[0], messages{streams[1]}, messages{streams[2]})
 	status := metav1.Status{Status: metav1.StatusSuccess}
 	if code != 0 {
 		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Details: &metav1.StatusDetails{
@@ -149,40 +161,41 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 }
 
 // beeline runs the command itself.
-func beeline(_ *http.Request, args []string, out, errs io.Writer) int {
-	var stdout, stderr bytes.Buffer
-	code := cli.Run(fixtureEnv(&stdout, &stderr), args...)
-	write(out, stdout.Bytes())
-	write(errs, stderr.Bytes())
-	return code
+func beeline(_ *http.Request, args []string, in io.Reader, out, errs io.Writer) int {
+	env := fixtureEnv(out, errs)
+	env.In = in
+	return cli.Run(env, args...)
 }
 
 // prints returns a program that prints a text.
 func prints(text string, code int) program {
-	return func(_ *http.Request, _ []string, out, errs io.Writer) int {
+	return func(_ *http.Request, _ []string, _ io.Reader, out, errs io.Writer) int {
 		if code == cli.ExitNoDatapath || code == cli.ExitUsage {
 			out = errs
 		}
-		write(out, []byte(text))
+		_, _ = io.WriteString(out, text) // the client may have left
 		return code
 	}
 }
 
 // hangs never ends by itself.
-func hangs(r *http.Request, _ []string, _, _ io.Writer) int {
+func hangs(r *http.Request, _ []string, _ io.Reader, _, _ io.Writer) int {
 	<-r.Context().Done()
 	return 0
 }
 
-// write writes a text in messages of a size that the protocol takes.
-func write(to io.Writer, text []byte) {
-	for len(text) > 0 {
-		n := min(len(text), 16<<10)
-		if _, err := to.Write(text[:n]); err != nil {
-			return // the client has left
+// messages writes in messages of a size that the protocol takes.
+type messages struct{ to io.Writer }
+
+// Write writes p, or fails as the client has left.
+func (m messages) Write(p []byte) (n int, err error) {
+	for message := range slices.Chunk(p, 16<<10) {
+		sent, err := m.to.Write(message)
+		if n += sent; err != nil {
+			return n, err
 		}
-		text = text[n:]
 	}
+	return n, nil
 }
 
 // command returns the last command line that was run, as one string.

@@ -41,30 +41,44 @@ func (e *ExitError) Error() string {
 //
 // When ctx ends, the command is left to itself.
 func (c *Cluster) Exec(ctx context.Context, agent Agent, command ...string) ([]byte, error) {
-	at := c.core.Post().Namespace(c.options.Namespace).Resource("pods").Name(agent.Pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: agent.container, Command: command, Stdout: true, Stderr: true}, c.parameters).URL()
-	executor, err := c.executor(at)
-	if err != nil {
-		return nil, err
-	}
-	out, errs := &bounded{most: maxOut}, &bounded{most: maxErr}
-	err = stream(ctx, executor, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
-	var exit exec.CodeExitError
+	out := &bounded{most: maxOut}
+	err := c.run(ctx, agent, remotecommand.StreamOptions{Stdout: out}, command)
+	var exit *ExitError
 	switch {
-	case errors.As(err, &exit):
-		err = &ExitError{exit.Code, strings.TrimSpace(errs.kept.String())}
-	case err != nil: // out may still be written to
-		return nil, fmt.Errorf("exec in pod %s: %w", agent.Pod, err)
-	}
-	if out.more {
+	case err != nil && !errors.As(err, &exit): // out may still be written to
+		return nil, err
+	case out.more:
 		return nil, fmt.Errorf("exec in pod %s: it printed more than %d MiB", agent.Pod, maxOut>>20)
 	}
 	return out.kept.Bytes(), err
 }
 
-// stream runs a command until it or ctx ends. By SPDY client-go waits for the API server's response
-// whatever ctx says; what waits still then is left to itself. By WebSocket it would set ctx's deadline
-// on the connection, whose error may come first and says nothing of ctx.
+// run runs a command with these streams, until it or ctx ends. The error is an [*ExitError] where it
+// has ended by itself.
+func (c *Cluster) run(ctx context.Context, agent Agent, o remotecommand.StreamOptions, command []string) error {
+	at := c.core.Post().Namespace(c.options.Namespace).Resource("pods").Name(agent.Pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: agent.container, Command: command, Stdin: o.Stdin != nil, Stdout: true, Stderr: true}, c.parameters).URL()
+	executor, err := c.executor(at)
+	if err != nil {
+		return err
+	}
+	errs := &bounded{most: maxErr}
+	o.Stderr = errs
+	err = stream(ctx, executor, o)
+	var exit exec.CodeExitError
+	switch {
+	case errors.As(err, &exit):
+		return &ExitError{exit.Code, strings.TrimSpace(errs.kept.String())}
+	case err != nil:
+		return fmt.Errorf("exec in pod %s: %w", agent.Pod, err)
+	}
+	return nil
+}
+
+// stream runs a command until it or ctx ends, and returns the cause of the latter. By SPDY client-go
+// waits for the API server's response whatever ctx says; what waits still then is left to itself. By
+// WebSocket it would set ctx's deadline on the connection, whose error may come first and says nothing
+// of ctx.
 func stream(ctx context.Context, executor remotecommand.Executor, o remotecommand.StreamOptions) error {
 	unlimited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -74,7 +88,7 @@ func stream(ctx context.Context, executor remotecommand.Executor, o remotecomman
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 }
 

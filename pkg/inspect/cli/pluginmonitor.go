@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
+)
+
+const pluginMonitorLong = `Show connections on all nodes, or on some, as they begin, end or fail.
+
+It runs beeline monitor in the agents' pods; each line begins with the name of its node, and with
+-o json and yaml each event has the field node. Events are shown as they come, with the times of
+the nodes' clocks.
+
+--rate and --sample are for each node, --count is for all together. --timeout is how long to wait
+until a node listens. A node that does not answer, or whose stream ends, is named on standard
+error with the reason, and the others go on.
+
+It ends with --count events, with Ctrl+C (exit code 0), or when no node is left. What it runs in
+the pods ends with it, also when it is killed.`
+
+func (p *plugin) monitorCommand() *cobra.Command {
+	f := new(monitorFlags)
+	cmd := &cobra.Command{
+		Use:   "monitor",
+		Short: "Show connections on all nodes as they begin, end or fail",
+		Long:  pluginMonitorLong,
+		Example: `  kubectl beeline monitor --drops
+  kubectl beeline monitor --service shop/web --node node-1 --node node-2
+  kubectl beeline monitor --reason no_endpoint -o json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(p.command); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			err := p.monitor(ctx, f)
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().Lookup("rate").Usage = "events a second of each node at most"
+	p.addNodeFlags(cmd, 20*time.Second)
+	return cmd
+}
+
+// nodeEvent is an event with the node that has seen it.
+type nodeEvent struct {
+	Node string `json:"node"`
+	inspect.Event
+}
+
+// monitor prints the events of the nodes until ctx ends, so many are printed as are asked for, or no
+// node is left.
+func (p *plugin) monitor(ctx context.Context, f *monitorFlags) error {
+	cluster, agents, err := p.agents(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	m := &nodeMonitor{
+		plugin: p, cluster: cluster, words: append([]string{"monitor", "--until-eof"}, given(f.filters)...),
+		starts: make(chan struct{}, nodesAtOnce), events: make(chan told),
+	}
+	var nodes sync.WaitGroup
+	defer nodes.Wait()
+	defer stop()
+	for _, agent := range agents {
+		m.width = max(m.width, len(agent.Node))
+		nodes.Go(func() { m.listen(ctx, agent) })
+	}
+	go func() {
+		nodes.Wait()
+		close(m.events)
+	}()
+	return m.print(f.count)
+}
+
+// nodeMonitor merges the events of nodes.
+type nodeMonitor struct {
+	*plugin
+	cluster *kubectl.Cluster
+	words   []string      // of the command line on a node
+	starts  chan struct{} // has room for as many nodes as are begun with at the same time
+	events  chan told
+	width   int // of the longest name of a node
+}
+
+// told is an event of a node, or why there are no more of it.
+type told struct {
+	nodeEvent
+	err error
+}
+
+// print prints so many events, or with 0 all until no node is left. The error has the nodes then.
+func (m *nodeMonitor) print(count int) error {
+	ended := &errNodes{code: ExitOK}
+	for shown := 0; count == 0 || shown < count; {
+		e, more := <-m.events
+		if !more {
+			slices.Sort(ended.nodes)
+			return ended
+		}
+		if e.err != nil {
+			ended.see(e.Node, failed[struct{}](e.Node, e.err).code)
+			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, visible(e.err.Error()))
+			continue
+		}
+		err := m.printItem(e.nodeEvent, func(wide bool) string {
+			return fmt.Sprintf("%-*s   %s", m.width, e.Node, eventText(&e.Event, wide))
+		})
+		if err != nil {
+			return err
+		}
+		if e.Kind != inspect.EventLeftOut {
+			shown++
+		}
+	}
+	return nil
+}
+
+// listen tells the events of a node, and why there are no more of it, until ctx ends.
+func (m *nodeMonitor) listen(ctx context.Context, agent kubectl.Agent) {
+	tell := func(t told) error {
+		t.Node = agent.Node
+		select {
+		case m.events <- t:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	err := agent.Down
+	if err == nil {
+		err = m.follow(ctx, agent, func(e inspect.Event) error { return tell(told{nodeEvent: nodeEvent{Event: e}}) })
+	}
+	if ctx.Err() == nil {
+		_ = tell(told{err: err}) // unless it ends now
+	}
+}
+
+// follow runs beeline monitor on a node and calls tell with each event. There is always an error.
+func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, tell func(inspect.Event) error) error {
+	select {
+	case m.starts <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(m.timeout, func() { cancel(fmt.Errorf("no answer within %s (--timeout)", m.timeout)) })
+	begun := sync.OnceFunc(func() {
+		late.Stop()
+		<-m.starts
+	})
+	defer begun()
+	err := m.cluster.Follow(ctx, agent, func(line []byte) error {
+		begun()
+		var e inspect.Event
+		if len(bytes.TrimSpace(line)) == 0 { // it listens
+			return nil
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("pod %s: an event cannot be read, it may be of another version: %w", agent.Pod, err)
+		}
+		return tell(e)
+	}, invocation(agent, m.words)...)
+	var exit *kubectl.ExitError
+	switch {
+	case err == nil:
+		return fmt.Errorf("pod %s: beeline monitor has ended", agent.Pod)
+	case errors.As(err, &exit):
+		return fmt.Errorf("pod %s: %w", agent.Pod, err)
+	}
+	return err
+}
+
+// given returns the flags that were given as they are written on a command line.
+func given(flags *pflag.FlagSet) (words []string) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		if f.Changed {
+			words = append(words, "--"+f.Name+"="+value)
+		}
+	})
+	return words
+}

@@ -1,0 +1,199 @@
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/bits"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/tests/wait"
+)
+
+// Events as beeline monitor prints them.
+const (
+	connectionEvent = `{"time":"2026-03-01T12:00:00Z","kind":"connection","hook":"connect","protocol":"TCP","pid":7,"command":"curl","serviceAddress":"10.96.0.20:80",` +
+		`"service":{"namespace":"shop","service":"web","portName":"http","port":80,"protocol":"TCP","family":"IPv4","serviceID":1},"backend":"10.0.2.1:8080"}` + "\n"
+	tunnelEvent = `{"time":"2026-03-01T12:00:00Z","kind":"ended","hook":"tc","protocol":"TCP","client":"192.0.2.7:5000","serviceAddress":"10.96.0.20:80","tunnelNode":"node-x"}` + "\n"
+	forgedEvent = `{"time":"2026-03-01T12:00:00Z","kind":"refused","hook":"connect","protocol":"TCP","pid":8,"command":"a\nnode-a \u001b[2J","serviceAddress":"10.96.0.30:80"}` + "\n"
+	manyEvents  = `{"time":"2026-03-01T12:00:00Z","kind":"left-out","leftOut":5}` + "\n"
+)
+
+// listens returns a program that does as beeline monitor: it listens, prints events and goes on until
+// its standard input ends, which it counts.
+func listens(ends *atomic.Int32, events ...string) program {
+	return func(_ *http.Request, _ []string, in io.Reader, out, _ io.Writer) int {
+		for _, line := range append([]string{"\n"}, events...) {
+			_, _ = io.WriteString(out, line) // the client may have left
+		}
+		_, _ = io.Copy(io.Discard, in)
+		ends.Add(1)
+		return 0
+	}
+}
+
+// sorted returns lines in an order that does not depend on which node was first.
+func sorted(text string) string { return strings.Join(slices.Sorted(strings.Lines(text)), "") }
+
+// TestPluginMonitor: the events of all nodes are shown with their nodes, and nodes that have ended are
+// named with the reason.
+func TestPluginMonitor(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", prints("\n"+connectionEvent+tunnelEvent, cli.ExitOK))
+	s.agent("node-bb", prints("\n"+forgedEvent+manyEvents, cli.ExitFailure))
+	s.agent("node-c", prints("beeline: unknown flag: --until-eof\x1b[31m", cli.ExitUsage))
+	s.agent("node-d", prints("\nnothing\n", cli.ExitOK))
+	s.agent("node-e", prints("\n"+strings.Repeat("x", 64<<10)+"\n", cli.ExitOK))
+	s.agent("node-f", nil)
+	pending := s.pods["kube-system/beeline-node-f"]
+	pending.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	s.add(pending, nil)
+	for _, args := range []string{"monitor", "monitor --node node-a -o json", "monitor --node node-bb -o yaml", "monitor --node node-a --node node-bb -o wide"} {
+		t.Run(args, func(t *testing.T) {
+			out, errs, code := s.run(strings.Fields(args)...)
+			if !strings.Contains(args, "yaml") {
+				out = sorted(out)
+			}
+			noon := now.Local().Format("15:04:05.000000")
+			out = strings.ReplaceAll(out, noon, "12:00:00.000000")
+			compareGolden(t, "plugin_"+strings.Join(strings.Fields(args), "_"), fmt.Sprintf("$ kubectl beeline %s\n%s%sexit code %d\n", args, out, sorted(errs), code))
+		})
+	}
+	for _, args := range []string{"monitor --help", "monitor extra", "monitor --drops --kind ended", "monitor --service web", "monitor --client there", "monitor -n nowhere"} {
+		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+}
+
+// TestPluginMonitorFlags: the nodes get the flags that say which events are meant.
+func TestPluginMonitorFlags(t *testing.T) {
+	s := newAPIServer(t)
+	s.agent("node-a", prints("", cli.ExitOK), "--bpffs=/run/bpf")
+	for args, want := range map[string]string{
+		"monitor --count=2 --node=node-a -o yaml":                                    "",
+		"monitor --kind=ended,refused --reason no_endpoint --reason undeclared_port": " --kind=ended,refused --reason=no_endpoint,undeclared_port",
+		"monitor --drops --service shop/web --protocol udp --rate=5 --sample 3":      " --drops=true --protocol=udp --rate=5 --sample=3 --service=shop/web",
+		"monitor --client 192.0.2.0/24 --backend [fd00::1]:80 --timeout 1m":          " --backend=[fd00::1]:80 --client=192.0.2.0/24",
+	} {
+		_, errs, code := s.run(strings.Fields(args)...)
+		if code != cli.ExitFailure || !strings.Contains(errs, "node-a: pod beeline-node-a: beeline monitor has ended") {
+			t.Errorf("%s: exit code %d, said %q", args, code, errs)
+		}
+		if want := "beeline --output=json --bpffs=/run/bpf monitor --until-eof" + want; s.command() != want {
+			t.Errorf("%s: ran %q, want %q", args, s.command(), want)
+		}
+	}
+}
+
+// TestPluginMonitorCount: after so many events of all nodes it ends, and what runs in the pods does.
+// What was left out is no event.
+func TestPluginMonitorCount(t *testing.T) {
+	s := newAPIServer(t)
+	var ends atomic.Int32
+	s.agent("node-a", listens(&ends, manyEvents, connectionEvent, connectionEvent))
+	s.agent("node-b", listens(&ends, manyEvents, connectionEvent))
+	out, errs, code := s.run("monitor", "--count=3")
+	if code != cli.ExitOK || errs != "" || strings.Count(out, "connection TCP") != 3 || strings.Count(out, "node-a ") != 3 || strings.Count(out, "node-b ") != 2 {
+		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
+	}
+	wait.Until(t, "the ends in both pods", func() bool { return ends.Load() == 2 })
+}
+
+// TestPluginMonitorTimeout: a node that does not begin is named, and one that has begun may be silent
+// for longer than a node may take to begin.
+func TestPluginMonitorTimeout(t *testing.T) {
+	s := newAPIServer(t)
+	late := false
+	for timeout := 100 * time.Millisecond; !late && timeout < wait.Limit; timeout *= 2 {
+		var errs said
+		errs.named = make(chan struct{})
+		s.agent("node-a", hangs)
+		s.agent("node-b", func(_ *http.Request, _ []string, in io.Reader, out, _ io.Writer) int {
+			_, _ = io.WriteString(out, "\n")
+			<-errs.named
+			time.Sleep(timeout) // the time to begin is over here, too
+			_, _ = io.WriteString(out, connectionEvent)
+			_, _ = io.Copy(io.Discard, in)
+			return 0
+		})
+		var out bytes.Buffer
+		code := cli.RunPlugin(fixtureEnv(&out, &errs), "--kubeconfig="+s.kubeconfig, "monitor", "--count=1", "--timeout="+timeout.String())
+		if strings.Contains(errs.text.String(), "node-b: ") {
+			continue // this machine takes longer to begin
+		}
+		late = true
+		if want := fmt.Sprintf("node-a: exec in pod beeline-node-a: no answer within %s (--timeout)\n", timeout); code != cli.ExitOK || errs.text.String() != want || !strings.HasPrefix(out.String(), "node-b   ") {
+			t.Errorf("exit code %d, output %q, said %q", code, &out, &errs.text)
+		}
+	}
+	if !late {
+		t.Errorf("node-b never begins")
+	}
+}
+
+// said is a standard error that tells when something was written.
+type said struct {
+	text  bytes.Buffer
+	named chan struct{}
+}
+
+// Write keeps p.
+func (s *said) Write(p []byte) (int, error) {
+	if s.text.Len() == 0 {
+		close(s.named)
+	}
+	return s.text.Write(p)
+}
+
+// TestPluginMonitorEnds: however the plugin ends, the command in the pod ends, too. Both are real.
+func TestPluginMonitorEnds(t *testing.T) {
+	bpffs, maps := pinned(t, nil)
+	s := newAPIServer(t)
+	s.agent("node-a", beeline, "--bpffs="+bpffs)
+	for _, end := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(end.String(), func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", "--kubeconfig="+s.kubeconfig, "monitor")
+			cmd.Env = append(os.Environ(), asCommandVariable+"="+cli.PluginName)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			out, err := cmd.StdoutPipe()
+			check(t, err)
+			check(t, cmd.Start())
+			t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test has failed
+			wait.Until(t, "beeline monitor listens", func() bool { return listening(maps) })
+			leaveOut(t, maps)
+			line, err := bufio.NewReader(out).ReadString('\n')
+			if err != nil || !strings.HasPrefix(line, "node-a   ") || !strings.HasSuffix(line, " 1 event more: see --rate\n") {
+				t.Errorf("printed %q, %v; said %q", line, err, &errs)
+			}
+			check(t, cmd.Process.Signal(end))
+			if err := cmd.Wait(); (err == nil) != (end != syscall.SIGKILL) || errs.Len() > 0 {
+				t.Errorf("ended with %v, said %q", err, &errs)
+			}
+			wait.Until(t, "beeline monitor has ended", func() bool { return !listening(maps) })
+		})
+	}
+}
+
+// leaveOut counts an event that the listener did not get.
+func leaveOut(t *testing.T, maps *bpfmap.Maps) {
+	t.Helper()
+	place := uint32(bits.TrailingZeros64(atomic.LoadUint64(&maps.Entries.Monitor.Listening))) // the last one's may be left only now
+	var perCPU []bpf.SockBlMonitorCpuEntry
+	check(t, maps.BlMonitorCpu.Lookup(place, &perCPU))
+	perCPU[0].LeftOut++
+	check(t, maps.BlMonitorCpu.Put(place, perCPU))
+}
