@@ -140,9 +140,22 @@ type Monitor struct {
 	told     time.Time
 }
 
-// Monitor begins to listen. The error is [monitor.ErrBusy] when as many listen as may. The
-// datapath has to stay open until the monitor is closed.
-func (d *Datapath) Monitor(o EventOptions) (*Monitor, error) {
+// Listen opens the maps that are pinned below bpffs and begins to listen. Its errors are those of
+// [Open], and [monitor.ErrBusy] when as many listen as may.
+func Listen(bpffs string, o EventOptions) (*Monitor, error) {
+	d, err := Open(bpffs)
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.monitor(o)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return m, nil
+}
+
+// monitor begins to listen.
+func (d *Datapath) monitor(o EventOptions) (*Monitor, error) {
 	nodes, err := nodemap.New(d.maps).List()
 	if err != nil {
 		return nil, err
@@ -161,8 +174,8 @@ func (d *Datapath) Monitor(o EventOptions) (*Monitor, error) {
 // Interrupt ends a [Monitor.Next] that waits, and all later ones.
 func (m *Monitor) Interrupt() { m.listener.Interrupt() }
 
-// Close ends listening.
-func (m *Monitor) Close() error { return m.listener.Close() }
+// Close ends listening and releases the maps.
+func (m *Monitor) Close() error { return errors.Join(m.listener.Close(), m.d.Close()) }
 
 // tellInterval is how often events that were left out are told of.
 const tellInterval = time.Second
@@ -173,7 +186,7 @@ func (m *Monitor) Next() (*Event, error) {
 		if now := time.Now(); now.Sub(m.told) >= tellInterval {
 			m.told = now
 			clear(m.devices)
-			if e, err := m.leftOutSince(now); e != nil || err != nil {
+			if e, err := m.LeftOut(); e != nil || err != nil {
 				return e, err
 			}
 		}
@@ -192,14 +205,14 @@ func (m *Monitor) Next() (*Event, error) {
 	}
 }
 
-// leftOutSince returns an event about those that were not told since the last such one, nil when
-// there are none.
-func (m *Monitor) leftOutSince(now time.Time) (*Event, error) {
+// LeftOut returns an event about those that were not told since the last such one, nil when there
+// are none. [Monitor.Next] returns one every second; at the end it is asked for.
+func (m *Monitor) LeftOut() (*Event, error) {
 	n, err := m.listener.LeftOut()
 	if err != nil || n == m.leftOut {
 		return nil, err
 	}
-	e := &Event{Time: now, Kind: EventLeftOut, LeftOut: n - m.leftOut}
+	e := &Event{Time: time.Now(), Kind: EventLeftOut, LeftOut: n - m.leftOut}
 	m.leftOut = n
 	return e, nil
 }

@@ -254,3 +254,30 @@ func TestMonitorLimit(t *testing.T) {
 		t.Errorf("a page of events: %d told, %d left out", n, leftOut(small))
 	}
 }
+
+// TestMonitorEnd: who ends listening learns how many events were not told since the last time.
+func TestMonitorEnd(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual)
+	m, err := inspect.Listen(h.BPFFS, inspect.EventOptions{Rate: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	const sent = 200
+	for range sent {
+		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
+	}
+	m.Interrupt()
+	if e, err := m.LeftOut(); err != nil || e == nil || e.Kind != inspect.EventLeftOut || e.LeftOut == 0 || e.LeftOut >= sent {
+		t.Errorf("of %d events at a rate of one: %+v, %v", sent, e, err)
+	}
+	if e, err := m.LeftOut(); e != nil || err != nil {
+		t.Errorf("asked again: %+v, %v", e, err)
+	}
+}

@@ -1,7 +1,6 @@
 package packets_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -23,13 +22,9 @@ type listener struct {
 func listen(t *testing.T, n *node, o inspect.EventOptions) *listener {
 	t.Helper()
 	l := new(listener)
-	d, err := inspect.Open(n.BPFFS)
+	m, err := inspect.Listen(n.BPFFS, o)
 	if err != nil {
 		t.Fatal(err)
-	}
-	m, err := d.Monitor(o)
-	if err != nil {
-		t.Fatal(errors.Join(err, d.Close()))
 	}
 	ended := make(chan error, 1)
 	go func() {
@@ -48,7 +43,7 @@ func listen(t *testing.T, n *node, o inspect.EventOptions) *listener {
 	t.Cleanup(func() {
 		m.Interrupt()
 		<-ended
-		if err := errors.Join(m.Close(), d.Close()); err != nil {
+		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {

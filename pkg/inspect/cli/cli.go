@@ -211,8 +211,13 @@ func inNamespace[T any](c *command, items []T, namespace func(T) string) []T {
 // read opens the datapath for fn.
 func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
 	result, err := inspect.Read(c.bpffs, fn)
+	return result, c.withFlag(err)
+}
+
+// withFlag adds to an error that there is no datapath the flag that says where it is.
+func (c *command) withFlag(err error) error {
 	if errors.Is(err, inspect.ErrNoDatapath) {
-		err = fmt.Errorf("%w (--bpffs %s)", err, c.bpffs)
+		return fmt.Errorf("%w (--bpffs %s)", err, c.bpffs)
 	}
-	return result, err
+	return err
 }

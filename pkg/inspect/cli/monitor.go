@@ -34,6 +34,9 @@ run, except for the end of idle flows.
 
 With -o json each event is one line.`
 
+// monitoredKinds are the kinds that are shown unless others are asked for.
+var monitoredKinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded}
+
 // monitorFlags are the flags of monitor.
 type monitorFlags struct {
 	options  inspect.EventOptions
@@ -115,7 +118,7 @@ func (f *monitorFlags) parse(c *command) (err error) {
 		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
 	}
 	if len(o.Kinds) == 0 {
-		o.Kinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded}
+		o.Kinds = monitoredKinds
 	}
 	for _, k := range o.Kinds {
 		if err := oneOf(k, inspect.EventKinds); err != nil {
@@ -141,35 +144,42 @@ func (f *monitorFlags) parse(c *command) (err error) {
 
 // monitor prints events until ctx ends.
 func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
-	_, err := read(c, func(d *inspect.Datapath) (_ struct{}, err error) {
-		m, err := d.Monitor(f.options)
-		if err != nil {
-			return struct{}{}, err
-		}
-		stopped := context.AfterFunc(ctx, m.Interrupt)
-		defer func() {
-			stopped()
-			err = errors.Join(err, m.Close())
-		}()
-		if f.untilEOF {
-			fmt.Fprintln(c.Out)
-		}
-		return struct{}{}, c.printEvents(m, f.count)
-	})
-	return err
-}
-
-// printEvents prints so many events, or with 0 all until the monitor is interrupted.
-func (c *command) printEvents(m *inspect.Monitor, count int) error {
-	for shown := 0; count == 0 || shown < count; {
-		e, err := m.Next()
-		if errors.Is(err, monitor.ErrClosed) {
+	begun := func() error {
+		if !f.untilEOF {
 			return nil
 		}
-		if err != nil {
-			return err
+		_, err := fmt.Fprintln(c.Out)
+		return err
+	}
+	return c.listen(ctx, f.options, f.count, begun, func(e *inspect.Event) error {
+		return c.printItem(e, func(wide bool) string { return eventText(e, wide) })
+	})
+}
+
+// listen calls begun when it listens, and show with so many events, or with 0 all until ctx ends.
+func (c *command) listen(ctx context.Context, o inspect.EventOptions, count int, begun func() error, show func(*inspect.Event) error) (err error) {
+	m, err := inspect.Listen(c.bpffs, o)
+	if err != nil {
+		return c.withFlag(err)
+	}
+	stopped := context.AfterFunc(ctx, m.Interrupt)
+	defer func() {
+		stopped()
+		err = errors.Join(err, m.Close())
+	}()
+	if err := begun(); err != nil {
+		return err
+	}
+	for shown := 0; count == 0 || shown < count; {
+		e, err := m.Next()
+		ended := errors.Is(err, monitor.ErrClosed)
+		if ended {
+			e, err = m.LeftOut()
 		}
-		if err := c.printItem(e, func(wide bool) string { return eventText(e, wide) }); err != nil {
+		if err == nil && e != nil {
+			err = show(e)
+		}
+		if ended || err != nil {
 			return err
 		}
 		if e.Kind != inspect.EventLeftOut {

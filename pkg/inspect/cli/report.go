@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -21,7 +23,8 @@ import (
 const reportLong = `Write one archive (tar.gz) for a bug report, with the agent up or down:
 
   beeline   status, Services, backends, frontends and nodes as the other commands print
-            them, what "beeline verify" finds, the number of flows and some of them
+            them, what "beeline verify" finds, the number of flows and some of them,
+            and what "beeline monitor" shows in two seconds
   agent     its version and configuration, health, metrics, and its log where systemd has it
   kernel    version, features, settings, log; all BPF programs and links, whoever made them
   network   devices, addresses, routes, tables of nftables, what a kube-proxy has left
@@ -29,8 +32,9 @@ const reportLong = `Write one archive (tar.gz) for a bug report, with the agent 
 FILE is made anew and is the user's alone; "-" is standard output, and without -o it is
 beeline-report-NODE-TIME.tar.gz. The archive has the names and addresses of the cluster,
 but no secrets: neither files with secrets nor the agent's environment are read, and what
-looks like a secret in a log is taken out. Addresses of clients are left out of flows
-unless --clients is given; logs may have some.
+looks like a secret in a log is taken out. Addresses of clients are left out of flows and
+events unless --clients is given; logs may have some. Events have the names of processes,
+never their arguments.
 
 index.txt in the archive lists its parts, and says of each that could not be read why.
 These are named on standard error as well, and the rest is written all the same.
@@ -56,7 +60,7 @@ func (c *command) reportCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.report(cmd.Context(), o) },
 	}
 	cmd.Flags().StringVarP(&o.file, "output", "o", "", `the file to write, "-" for standard output`)
-	cmd.Flags().BoolVar(&o.clients, "clients", false, "name the clients of flows")
+	cmd.Flags().BoolVar(&o.clients, "clients", false, "name the clients of flows and events")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", report.DefaultTimeout, "how long to collect at most")
 	return cmd
 }
@@ -135,7 +139,9 @@ func (c *command) reportParts(o reportOptions) []report.Part {
 		parts = append(parts, report.Part{Name: list + "s.txt", Read: c.output(list, "list", "-o", "wide")},
 			report.Part{Name: list + "s.json", Read: c.output(list, "list", "-o", "json")})
 	}
-	return append(parts, report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }})
+	return append(parts,
+		report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }},
+		report.Part{Name: "events.jsonl", Read: func(ctx context.Context) ([]byte, error) { return c.events(ctx, o.clients) }})
 }
 
 // output returns what a command of beeline prints.
@@ -180,4 +186,25 @@ func (c *command) flowSample(clients bool) ([]byte, error) {
 	}
 	fmt.Fprintf(&out, ":\n\n%s", flowTable(s.Sample, true))
 	return out.Bytes(), nil
+}
+
+// What is heard for a report: two seconds of at most so many events a second.
+const (
+	heardTime = 2 * time.Second
+	heardRate = 1000
+)
+
+// events returns what happens meanwhile, an object of JSON a line.
+func (c *command) events(ctx context.Context, clients bool) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, heardTime)
+	defer cancel()
+	var out bytes.Buffer
+	lines := json.NewEncoder(&out)
+	err := c.listen(ctx, inspect.EventOptions{Kinds: monitoredKinds, Rate: heardRate}, 0, func() error { return nil }, func(e *inspect.Event) error {
+		if !clients {
+			e.Client = netip.AddrPort{}
+		}
+		return lines.Encode(e)
+	})
+	return out.Bytes(), err
 }
