@@ -277,7 +277,7 @@ func (a *agent) run(ctx context.Context) error {
 		a.source.Run,
 		healthPages(a.config, a.healthy, a.record).Run,
 		a.pages.Run,
-		webPage(a.config, a.record).Run,
+		func(ctx context.Context) error { return webPage(ctx, a.config, a.record) },
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
 		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx) }),
 		endless(func(ctx context.Context) { a.datapath.FollowNAT(ctx) }),

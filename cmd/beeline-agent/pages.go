@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -49,19 +50,26 @@ func metricsPages(c *config.Settings, registry *prometheus.Registry, record even
 // webInterval is the time between two readings of the web page.
 const webInterval = 2 * time.Second
 
-// webPage serves the page of beeline web. It opens the maps for each reading, as the command does.
-func webPage(c *config.Settings, record event.Recorder) *health.Listener {
-	return &health.Listener{
-		Name:    "web",
-		Address: c.WebAddress,
-		Handler: web.New(web.Options{
-			Read: func() (*inspect.Sample, error) {
-				return inspect.Read(c.Beeline.BPFFS, (*inspect.Datapath).Sample)
-			},
-			Interval: webInterval,
-		}),
+// webPage serves the page of beeline web until ctx ends. It opens the maps for each reading, as the
+// command does.
+func webPage(ctx context.Context, c *config.Settings, record event.Recorder) error {
+	page := web.New(web.Options{
+		Read: func() (*inspect.Sample, error) {
+			return inspect.Read(c.Beeline.BPFFS, (*inspect.Datapath).Sample)
+		},
+		Listen: func(o inspect.EventOptions) (web.Listener, error) {
+			return inspect.Listen(c.Beeline.BPFFS, o)
+		},
+		Interval: webInterval,
+	})
+	defer page.Close()
+	listener := &health.Listener{
+		Name:     "web",
+		Address:  c.WebAddress,
+		Handler:  page,
 		HardFail: c.KubeProxy.BindAddressHardFail,
 		Reason:   event.FailedWebServer,
 		Record:   record,
 	}
+	return listener.Run(ctx)
 }

@@ -105,8 +105,9 @@ type BeelineConfiguration struct {
 	// there.
 	BPFFS string `json:"bpffs"`
 	// webBindAddress is the address and port of the page that beeline web serves, for as long as
-	// the agent runs: an IP alone takes port 10245. Who reaches it reads the names of Services and
-	// the addresses of endpoints, without a password. Empty, the default, is off.
+	// the agent runs: an IP alone takes port 10245. Who reaches it reads the names of Services, the
+	// addresses of endpoints, and the clients that are refused, without a password. Empty, the
+	// default, is off.
 	WebBindAddress string `json:"webBindAddress"`
 	// tables are the sizes of the tables in the kernel.
 	Tables TablesConfiguration `json:"tables"`

@@ -21,7 +21,7 @@ import (
 
 const webLong = `Serve a page that shows in a browser what beeline top shows at a terminal: connections a second and
 refused ones as live charts, Services with their backends, where connections go, and what was
-refused or dropped, by Service and by reason.
+refused or dropped: one by one with its client, and counted by Service and by reason.
 
 It listens on this node alone unless --listen says otherwise; who reaches the address reads the page,
 without a password. From another machine:
@@ -35,7 +35,7 @@ or, in the agent's pod,
 
 then open http://127.0.0.1:10245/. The page answers at IP addresses and as localhost, under no other
 name, and changes nothing. The maps are read only while it is open somewhere, once an interval for
-all who look.`
+all who look; meanwhile it listens to what is refused, as one of the four who can (beeline monitor).`
 
 // webWriteTimeout is how long an answer may take, reading the maps included.
 const webWriteTimeout = time.Minute
@@ -72,7 +72,13 @@ func (c *command) serveWeb(ctx context.Context, listen string, interval time.Dur
 	if err != nil {
 		return err
 	}
-	server := health.NewHTTPServer(web.New(web.Options{Read: sample, Interval: interval}))
+	page := web.New(web.Options{
+		Read:     sample,
+		Listen:   func(o inspect.EventOptions) (web.Listener, error) { return inspect.Listen(c.bpffs, o) },
+		Interval: interval,
+	})
+	defer page.Close()
+	server := health.NewHTTPServer(page)
 	server.WriteTimeout = webWriteTimeout
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	fmt.Fprintf(c.Out, "Open http://%s/, end with Ctrl+C.\n", listener.Addr())

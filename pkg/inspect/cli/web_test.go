@@ -34,6 +34,7 @@ type webAnswer struct {
 		MorePorts int
 	}
 	Refusals struct {
+		Events  []inspect.Event
 		Reasons []struct {
 			Reason, Meaning string
 			Count           float64
@@ -47,15 +48,18 @@ type webAnswer struct {
 }
 
 // webHandler serves the page over the maps below bpffs, and counts readings.
-func webHandler(bpffs string, interval time.Duration) (handler http.Handler, readings *atomic.Int32) {
+func webHandler(t *testing.T, bpffs string, interval time.Duration) (handler http.Handler, readings *atomic.Int32) {
 	readings = new(atomic.Int32)
-	return webpage.New(webpage.Options{
+	page := webpage.New(webpage.Options{
 		Interval: interval,
 		Read: func() (*inspect.Sample, error) {
 			readings.Add(1)
 			return inspect.Read(bpffs, (*inspect.Datapath).Sample)
 		},
-	}), readings
+		Listen: func(o inspect.EventOptions) (webpage.Listener, error) { return inspect.Listen(bpffs, o) },
+	})
+	t.Cleanup(page.Close)
+	return page, readings
 }
 
 // get asks for a path as a browser at 127.0.0.1 does.
@@ -78,7 +82,7 @@ func ask(t *testing.T, handler http.Handler, query string) (a webAnswer) {
 // TestWebAnswers: what is counted, filtered and sorted as asked, and the Service that is chosen.
 func TestWebAnswers(t *testing.T) {
 	bpffs := newDatapath(t)
-	handler, _ := webHandler(bpffs, 0)
+	handler, _ := webHandler(t, bpffs, 0)
 	if a := ask(t, handler, ""); a.Services != 8 || a.Matching != 8 || len(a.Rows) != 8 || a.Sum.Flows != 6 || a.Chosen != nil {
 		t.Errorf("the first answer: %+v", a)
 	}
@@ -110,7 +114,7 @@ func TestWebAnswers(t *testing.T) {
 			t.Errorf("%s: status %d: %s", query, w.Code, w.Body)
 		}
 	}
-	handler, _ = webHandler(t.TempDir(), 0)
+	handler, _ = webHandler(t, t.TempDir(), 0)
 	if w := get(handler, "/top"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), `"error":"no datapath`) {
 		t.Errorf("without a datapath: status %d: %s", w.Code, w.Body)
 	}
@@ -119,7 +123,7 @@ func TestWebAnswers(t *testing.T) {
 // TestWebGuards: the page answers GET alone, at addresses and as localhost, under no name that a
 // stranger's DNS may give, and lets a browser load nothing from elsewhere.
 func TestWebGuards(t *testing.T) {
-	handler, readings := webHandler(t.TempDir(), time.Hour)
+	handler, readings := webHandler(t, t.TempDir(), time.Hour)
 	for _, c := range []struct {
 		method, url string
 		want        int
@@ -157,7 +161,7 @@ func TestWebGuards(t *testing.T) {
 
 // TestWebReadsOnce: however many ask, the maps are read once an interval.
 func TestWebReadsOnce(t *testing.T) {
-	handler, readings := webHandler(newDatapath(t), time.Hour)
+	handler, readings := webHandler(t, newDatapath(t), time.Hour)
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() { ask(t, handler, "") })
@@ -195,7 +199,7 @@ func TestWebLarge(t *testing.T) {
 	tier.Slow(t, "writes 10,000 Services")
 	const services = 10_000
 	bpffs, _ := pinned(t, largeCluster(services))
-	handler, _ := webHandler(bpffs, 0)
+	handler, _ := webHandler(t, bpffs, 0)
 	ask(t, handler, "")
 	for id := range uint32(2000) {
 		counted(t, bpffs, id, uint64(id), 1)

@@ -20,6 +20,7 @@ const (
 	mostBackends = 20 // of each of its ports
 	mostBusy     = 10 // backends of all Services
 	mostRefused  = 20 // Service ports
+	mostEvents   = 20
 	mostMaps     = 6
 )
 
@@ -111,6 +112,7 @@ func (r *reader) view(q question) *answer {
 		Rows:    []row{}, PageSize: mostRows,
 		Traffic: r.traffic, Refusals: r.refusals.view(), Maps: []mapFill{},
 	}
+	a.Refusals.Events, a.Refusals.NotHeard = r.events.view()
 	for _, m := range inspect.FullestMaps(r.top.Maps, mostMaps) {
 		a.Maps = append(a.Maps, mapFill{m, m.Fill()})
 	}

@@ -23,6 +23,7 @@ type reader struct {
 	top      *inspect.Top
 	history  history
 	refusals refusals
+	events   eventLog
 	traffic  traffic
 }
 
@@ -34,11 +35,22 @@ func (r *reader) answer(q question) (*answer, error) {
 	if begin := time.Now(); !begin.Before(r.due) {
 		r.read()
 		r.due = begin.Add(max(r.options.Interval, (1+rest)*time.Since(begin)))
+		r.follow()
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
 	return r.view(q), nil
+}
+
+// follow listens until two intervals after the next reading is due. Where there is nothing to read it
+// ends listening: maps that come back may be others.
+func (r *reader) follow() {
+	if r.err != nil {
+		r.events.pause()
+		return
+	}
+	r.events.follow(r.due.Add(2 * r.options.Interval))
 }
 
 // read makes a reading.

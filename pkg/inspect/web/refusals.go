@@ -86,6 +86,11 @@ func (r *refused) later(o *refused) int {
 
 // refusedView is how the page shows refusals, the latest first.
 type refusedView struct {
+	// Events are single ones, told while the page was open.
+	Events []inspect.Event `json:"events"`
+	// NotHeard says why there are no new ones.
+	NotHeard string `json:"notHeard,omitempty"`
+
 	Since   time.Time       `json:"since"`
 	Reasons []reasonRefused `json:"reasons"`
 	Ports   []portRefused   `json:"ports"`

@@ -74,20 +74,44 @@ function showTraffic(traffic) {
       nameButton(`${b.service.namespace}/${b.service.service}`), amount(b.connections)])));
 }
 
+// clientOf names a client: its address, its process, or both.
+function clientOf(event) {
+  const names = [event.client || [], event.pid ? `${event.command}[${event.pid}]` : []].flat();
+  return (names.length ? names : ['a socket']).map((name) => element('div', {}, name));
+}
+
+function eventRow(event) {
+  if (event.leftOut) return [clock(event.time), quiet(`and ${amount(event.leftOut)} more at this time`), ''];
+  const service = event.service?.service ? nameButton(`${event.service.namespace}/${event.service.service}`) : [];
+  return [
+    clock(event.time), [clientOf(event), element('div', {}, `→ ${event.serviceAddress || '-'} ${event.protocol}`), service],
+    [`${event.kind}: ${event.reason}`, element('div', { class: 'quiet' }, event.explanation || '')],
+  ];
+}
+
 function showRefusals(refusals) {
-  const since = `since ${clock(refusals.since)}, the latest first`;
-  if (!refusals.reasons.length && !refusals.ports.length) {
-    put(at('refusals'), quiet(`Nothing was refused or dropped since ${clock(refusals.since)}.`));
-    return;
+  const since = `since ${clock(refusals.since)}, the latest first`, parts = [];
+  if (refusals.notHeard) parts.push(quiet(`Single refusals are not known now: ${refusals.notHeard}.`));
+  if (refusals.events.length) {
+    parts.push(table('One by one, while the page is open, the latest first',
+      [['Time', 'word'], ['Client → Service'], ['Reason']], refusals.events.map(eventRow)));
   }
-  put(at('refusals'),
+  if (refusals.reasons.length || refusals.ports.length) parts.push(showCounted(refusals, since));
+  else if (!refusals.events.length) parts.push(quiet(`Nothing was refused or dropped since ${clock(refusals.since)}.`));
+  put(at('refusals'), parts);
+}
+
+// showCounted shows what counters say of refusals.
+function showCounted(refusals, since) {
+  return [
     table(`By reason, of the whole node, ${since}`, [['Reason'], ['Effect', 'word'], ['Count', 'number'], ['Last', 'number']],
       refusals.reasons.map((r) => [[r.reason, element('div', { class: 'quiet' }, r.meaning)], r.effect, amount(r.count), clock(r.last)])),
     table(`By Service, ${since}`, [['Service'], ['Port'], ['Count', 'number'], ['Last', 'number']],
       refusals.ports.map((p) => [
         [nameButton(`${p.namespace}/${p.service}`), (p.noBackends || []).map((why) => element('div', { class: 'quiet' }, why))],
         portOf(p), amount(p.count), clock(p.last)])),
-    refusals.morePorts ? quiet(`and ${plural(refusals.morePorts, 'port')} more`) : []);
+    refusals.morePorts ? quiet(`and ${plural(refusals.morePorts, 'port')} more`) : [],
+  ];
 }
 
 function showMaps(maps) {
