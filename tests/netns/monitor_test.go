@@ -49,6 +49,7 @@ type monitored struct {
 	out, errs bytes.Buffer
 	code      int
 	ended     sync.WaitGroup
+	done      atomic.Bool // nothing is written any more
 }
 
 // startMonitor starts beeline monitor, which has to end by itself, and returns when it listens.
@@ -57,6 +58,7 @@ func startMonitor(t *testing.T, h *lab.Host, args ...string) *monitored {
 	maps, m := openMaps(t, h), new(monitored)
 	before := listening(maps)
 	m.ended.Go(func() {
+		defer m.done.Store(true)
 		m.code = cli.Run(cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
 	})
 	lab.Eventually(t, "beeline monitor listens", func() bool { return listening(maps) > before })
