@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,7 @@ type Listener struct {
 	reader *ringbuf.Reader
 	record ringbuf.Record
 
+	token  uint32 // tells this listener from another one at the place
 	until  uint64 // as in the place; the renewing goroutine's until that has ended
 	lost   atomic.Bool
 	cancel context.CancelFunc
@@ -75,7 +77,7 @@ func Listen(maps *bpfmap.Maps, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read a ring of events: %w", err), ring.Close())
 	}
-	l := &Listener{maps: maps, ring: ring, reader: reader}
+	l := &Listener{maps: maps, ring: ring, reader: reader, token: rand.Uint32()}
 	if err := l.begin(o); err != nil {
 		return nil, errors.Join(err, reader.Close(), ring.Close())
 	}
@@ -122,23 +124,22 @@ func (l *Listener) at() *bpf.SockBlMonitorListener {
 	return &l.maps.Entries.Monitor.Listener[l.place]
 }
 
-// term returns the numbers of this slice of time, and of the last one for which a place is kept from
-// now on.
-func term() (now, until uint64, err error) {
+// term returns the number of this slice of time, and the word of a place that is kept for a while.
+func (l *Listener) term() (now, until uint64, err error) {
 	clock, err := bpf.Clock()
-	return uint64(clock / slice), uint64((clock + lease) / slice), err
+	return uint64(clock / slice), uint64((clock+lease)/slice)<<32 | uint64(l.token), err
 }
 
 // take finds a place that nobody has, or whose listener has not renewed it.
 func (l *Listener) take() error {
-	now, next, err := term()
+	now, next, err := l.term()
 	if err != nil {
 		return err
 	}
 	for l.place = range Max {
 		until := &l.at().Until
 		former := atomic.LoadUint64(until)
-		if former < now && atomic.CompareAndSwapUint64(until, former, next) {
+		if former>>32 < now && atomic.CompareAndSwapUint64(until, former, next) {
 			l.until = next
 			return nil
 		}
@@ -154,7 +155,7 @@ func (l *Listener) show() {
 // renew keeps the place until ctx ends, or another has it.
 func (l *Listener) renew(ctx context.Context) {
 	for pause.For(ctx, lease/3) {
-		_, next, err := term()
+		_, next, err := l.term()
 		if err != nil {
 			continue // the place is kept for a while
 		}
@@ -170,7 +171,7 @@ func (l *Listener) renew(ctx context.Context) {
 
 // leave gives the place back. What another has taken over meanwhile stays.
 func (l *Listener) leave() {
-	if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, l.until+1) {
+	if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, l.until^1) {
 		return
 	}
 	atomic.AndUint64(&l.maps.Entries.Monitor.Listening, ^uint64(1<<l.place))

@@ -68,7 +68,7 @@ static __always_inline bool bl_monitor_wants(struct bl_monitor_entry *monitor, _
 
 	if (!(listener->kinds & 1U << kind))
 		return false;
-	if ((__s32)(listener->until - now) < 0) {
+	if ((__s32)((listener->until >> 32) - now) < 0) {
 		__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
 		return false;
 	}

@@ -932,7 +932,9 @@ enum bl_monitor_limits {
 
 /* One who listens. Its process renews it; of one that does not, nothing is left to be told. */
 struct bl_monitor_listener {
-	__u64 until; /* number of the last slice of time in which the place is its own */
+	/* In the upper half the number of the last slice of time in which the place is its own, in
+	 * the lower one a number that only this listener has. */
+	__u64 until;
 	__u32 kinds; /* of enum bl_event_kind, by bits */
 	__u32 sample; /* each CPU tells one of so many events; 0 and 1: all */
 	__u32 limit; /* events in a slice of time */
