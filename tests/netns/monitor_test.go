@@ -91,7 +91,7 @@ func TestMonitorSockets(t *testing.T) {
 		lab.Service("none", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}"))
 	a.Stop()
 	all := startMonitor(t, h, "-o", "json", "--count", "9")
-	refused := startMonitor(t, h, "--drops", "--service", "default/none", "--count", "1")
+	refused := startMonitor(t, h, "--reason", "no_endpoint", "--service", "default/none", "--count", "1")
 
 	mine := fmt.Sprintf("%d", os.Getpid())
 	var want []string

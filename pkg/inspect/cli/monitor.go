@@ -117,6 +117,9 @@ func (f *monitorFlags) parse(c *command) (err error) {
 		}
 		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
 	}
+	if len(o.Kinds) == 0 && len(o.Reasons) > 0 { // no other kinds have one
+		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
+	}
 	if len(o.Kinds) == 0 {
 		o.Kinds = monitoredKinds
 	}
