@@ -21,8 +21,12 @@ import (
 // Max is how many may listen at once.
 const Max = int(bpf.SockBlMonitorLimitsBL_MONITORS)
 
-// lease is how long a place is kept that is not renewed.
-const lease = 3 * time.Second
+// lease is how long a place is kept that is not renewed, which it is at each renewal: a process may
+// have to wait for a busy machine.
+const (
+	lease   = 10 * time.Second
+	renewal = time.Second
+)
 
 // slice is the time for which the programs count events against a limit.
 const slice = time.Duration(1) << bpf.SockBlMonitorLimitsBL_MONITOR_SHIFT
@@ -154,7 +158,7 @@ func (l *Listener) show() {
 
 // renew keeps the place until ctx ends, or another has it.
 func (l *Listener) renew(ctx context.Context) {
-	for pause.For(ctx, lease/3) {
+	for pause.For(ctx, renewal) {
 		_, next, err := l.term()
 		if err != nil {
 			continue // the place is kept for a while

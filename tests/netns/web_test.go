@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect/web"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // newPage returns the web page of a host.
@@ -54,6 +55,7 @@ func isOf(t *testing.T, e *inspect.Event, kind, to, service, reason string) bool
 // TestWebRefusals: the web page shows who was refused or dropped and why, nothing else, listens
 // while somebody looks, and gives its place back.
 func TestWebRefusals(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual, lab.Slice("dual", "web:8080/TCP", backends4(1)...), lab.Service("none", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}"))
@@ -92,6 +94,7 @@ func TestWebRefusals(t *testing.T) {
 
 // TestWebCloses: who ends the page gives its place back at once.
 func TestWebCloses(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
