@@ -19,7 +19,7 @@ IMAGE_ARCHS ?= amd64 arm64
 VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
 BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
 # What make test tests; what takes longest begins first.
-PACKAGES ?= ./tests/packets ./pkg/datapath ./...
+PACKAGES ?= ./tests/differential ./tests/packets ./pkg/datapath ./...
 # Test binaries are linked each time: without symbols in two thirds of the time. make lint vets.
 TEST_BUILD = -vet=off -ldflags=-s
 # For a test that hangs: nothing else may take that long, however slow the machine.
