@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include <beeline/clock.h>
 #include <beeline/device.h>
 #include <beeline/monitor_flow.h>
 #include <beeline/packet.h>
@@ -33,23 +34,13 @@ struct {
 
 volatile const bool bl_flow_moves;
 
-/* What bl_flow_now() returned last, below the lower half of the jiffies in which it did. */
+/* For bl_flow_now. */
 static volatile __u64 bl_clock;
 
-/*
- * Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. That clock advances with the
- * jiffies, which are one load; the helper that reads it is a sixth of a packet's cost.
- */
+/* Seconds of CLOCK_MONOTONIC_COARSE, as in bl_flow_forward. */
 static __always_inline __u32 bl_flow_now(void)
 {
-	__u32 jiffies = bpf_jiffies64();
-	__u64 clock = bl_clock;
-
-	if ((__u32)clock && clock >> 32 == jiffies)
-		return clock;
-	clock = bpf_ktime_get_coarse_ns() / BL_NSEC_PER_SEC;
-	bl_clock = (__u64)jiffies << 32 | (__u32)clock;
-	return clock;
+	return bl_clock_units(&bl_clock, BL_NSEC_PER_SEC);
 }
 
 /*

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <beeline/clock.h>
 #include <beeline/table.h>
 
 static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
@@ -15,20 +16,13 @@ static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
 	return bpf_map_lookup_elem(&bl_monitor, &zero);
 }
 
-/* What bl_monitor_now() returned last, below the lower half of the jiffies in which it did. */
+/* For bl_monitor_now. */
 static volatile __u64 bl_monitor_clock;
 
-/* The number of the slice of time, 0 never; read as bl_flow_now() is. */
+/* The number of the slice of time. */
 static __always_inline __u32 bl_monitor_now(void)
 {
-	__u32 jiffies = bpf_jiffies64();
-	__u64 clock = bl_monitor_clock;
-
-	if ((__u32)clock && clock >> 32 == jiffies)
-		return clock;
-	clock = bpf_ktime_get_coarse_ns() >> BL_MONITOR_SHIFT;
-	bl_monitor_clock = (__u64)jiffies << 32 | (__u32)clock;
-	return clock;
+	return bl_clock_units(&bl_monitor_clock, 1ULL << BL_MONITOR_SHIFT);
 }
 
 /* Whether @listener, at @place, may have another event in its @slice of time. */
