@@ -94,7 +94,6 @@ type Flow struct {
 	// ones had used up their share of the other.
 	Overflow bool
 
-	used    uint32 // the program's stamp
 	forward bpf.SockBlFlowForward
 }
 
@@ -290,7 +289,6 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 		Idle:     time.Duration(max(0, int32(r.seconds-forward.Used))) * time.Second,
 		Device:   device.Name,
 		Overflow: r.Overflow,
-		used:     forward.Used,
 		forward:  *forward,
 	}
 	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
@@ -381,7 +379,7 @@ func (t Table) remove(key *bpf.SockBlFlowKey) (bool, error) {
 // reports whether it did.
 func (t Table) Expire(f *Flow) (bool, error) {
 	now, err := t.entry(f.key())
-	if err != nil || now == nil || now.Forward.Used != f.used {
+	if err != nil || now == nil || now.Forward.Used != f.forward.Used {
 		return false, err
 	}
 	return true, t.Delete(f)

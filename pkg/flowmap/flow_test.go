@@ -130,7 +130,7 @@ func TestFlow(t *testing.T) {
 			t.Fatalf("%d flows and %d reply entries after a packet with flags %#x", len(flows), len(replies), step.with)
 		}
 		got := flows[0]
-		got.used, got.generation, got.forward = 0, 0, bpf.SockBlFlowForward{}
+		got.generation, got.forward = 0, bpf.SockBlFlowForward{}
 		want := Flow{
 			Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend,
 			State: step.want, Idle: got.Idle, Service: 3, BackendID: 5, Known: true,
@@ -205,7 +205,7 @@ func TestExpireFlow(t *testing.T) {
 	flows, replies := flowTable(t, m)
 
 	used := flows[0]
-	used.used--
+	used.forward.Used--
 	if removed, err := New(m).Expire(&used); removed || err != nil {
 		t.Errorf("a flow that was used since: removed %t, %v", removed, err)
 	}

@@ -38,8 +38,11 @@ var eventKinds = [...]string{
 	bpf.SockBlEventKindBL_EVENT_ENDED:       EventEnded,
 }
 
-// EventKinds are the kinds that can be asked for.
-var EventKinds = eventKinds[1:]
+// EventKinds are the kinds that can be asked for, NotServed those that have a reason.
+var (
+	EventKinds = eventKinds[1:]
+	NotServed  = []string{EventRefused, EventDropped}
+)
 
 // eventHooks are the values of [Event.Hook].
 var eventHooks = [...]string{
@@ -95,24 +98,18 @@ type EventBytes struct {
 
 // EventOptions say which events are meant. A field that is not set means all.
 type EventOptions struct {
-	Kinds    []string
-	Reasons  []string
-	Client   AddrFilter
-	Backend  AddrFilter
-	Service  model.Name
-	Protocol model.Protocol
-	Rate     int // events a second at most
-	Sample   int // of so many on a CPU one
+	ConnectionFilter
+	Kinds   []string
+	Reasons []string
+	Rate    int // events a second at most
+	Sample  int // of so many on a CPU one
 }
 
 // matches reports whether an event is meant.
 func (o *EventOptions) matches(e *Event) bool {
-	service := model.Name{Namespace: e.Service.Namespace, Name: e.Service.Service}
 	return (len(o.Kinds) == 0 || slices.Contains(o.Kinds, e.Kind)) &&
 		(len(o.Reasons) == 0 || slices.Contains(o.Reasons, e.Reason)) &&
-		o.Client.matches(e.Client) && o.Backend.matches(e.Backend) &&
-		(o.Service == model.Name{} || o.Service == service) &&
-		(o.Protocol == 0 || o.Protocol.String() == e.Protocol)
+		o.ConnectionFilter.matches(e.Client, e.Backend, e.Service, e.Protocol)
 }
 
 // kinds returns the kinds that the programs have to tell.

@@ -46,20 +46,30 @@ type Flow struct {
 // FlowFilter says which flows are meant. The zero value is all; of each field that
 // is set, a flow must have what it says.
 type FlowFilter struct {
-	Client   AddrFilter
-	Backend  AddrFilter
-	Service  model.Name
-	Protocol model.Protocol
-	State    string
+	ConnectionFilter
+	State string
 }
 
 // matches reports whether the flow is meant.
 func (f *FlowFilter) matches(flow *Flow) bool {
-	service := model.Name{Namespace: flow.Service.Namespace, Name: flow.Service.Service}
-	return f.Client.matches(flow.Client) && f.Backend.matches(flow.Backend) &&
-		(f.Service == model.Name{} || f.Service == service) &&
-		(f.Protocol == 0 || f.Protocol.String() == flow.Protocol) &&
+	return f.ConnectionFilter.matches(flow.Client, flow.Backend, flow.Service, flow.Protocol) &&
 		(f.State == "" || f.State == flow.State)
+}
+
+// ConnectionFilter says which connections are meant, by who and what they are of. The zero value is
+// all.
+type ConnectionFilter struct {
+	Client   AddrFilter
+	Backend  AddrFilter
+	Service  model.Name
+	Protocol model.Protocol
+}
+
+// matches reports whether a connection is meant.
+func (f *ConnectionFilter) matches(client, backend netip.AddrPort, service PortName, protocol string) bool {
+	return f.Client.matches(client) && f.Backend.matches(backend) &&
+		(f.Service == model.Name{} || f.Service == model.Name{Namespace: service.Namespace, Name: service.Service}) &&
+		(f.Protocol == 0 || f.Protocol.String() == protocol)
 }
 
 // AddrFilter is a range of addresses, or one address and port. The zero value is
@@ -110,7 +120,7 @@ func (d *Datapath) Flows(filter FlowFilter) ([]Flow, error) {
 // FlowsOf returns the flows of one client's port. The error is an [ErrNotFound] when
 // there are none.
 func (d *Datapath) FlowsOf(client netip.AddrPort) ([]Flow, error) {
-	list, err := d.Flows(FlowFilter{Client: addrFilter(client.Addr(), client.Port())})
+	list, err := d.Flows(FlowFilter{ConnectionFilter: ConnectionFilter{Client: addrFilter(client.Addr(), client.Port())}})
 	if err == nil && len(list) == 0 {
 		return nil, fmt.Errorf("flow of client %s %w (beeline flow list shows those that are there)", client, ErrNotFound)
 	}

@@ -25,9 +25,8 @@ type connection struct {
 
 // beginning is what the first events of a connection have said.
 type beginning struct {
-	first       bpf.SockBlEvent
-	established bool
-	backendSeq  uint32 // the first of the backend
+	first      bpf.SockBlEvent
+	backendSeq uint32 // the first of the backend; 0: not established
 }
 
 // Past is what is known of a connection that has ended.
@@ -52,7 +51,7 @@ func (h *History) Note(e *bpf.SockBlEvent) *Past {
 		h.put(key, &beginning{first: *e})
 	case bpf.SockBlEventKindBL_EVENT_ESTABLISHED:
 		if b := h.find(key); b != nil {
-			b.established, b.backendSeq = true, e.BackendSeq
+			b.backendSeq = e.BackendSeq
 		}
 	case bpf.SockBlEventKindBL_EVENT_ENDED:
 		b := h.find(key)
@@ -90,7 +89,7 @@ func (h *History) find(key connection) *beginning {
 // end returns what is known when the last event has come.
 func (b *beginning) end(last *bpf.SockBlEvent) *Past {
 	p := &Past{First: &b.first, Duration: time.Duration(last.Time - b.first.Time)}
-	if b.established && b.first.ClientSeq != 0 && b.backendSeq != 0 {
+	if b.first.ClientSeq != 0 && b.backendSeq != 0 {
 		p.Counted = true
 		p.Sent, p.Received = last.ClientSeq-b.first.ClientSeq, last.BackendSeq-b.backendSeq
 	}

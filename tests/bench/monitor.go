@@ -89,19 +89,11 @@ func (l *listeners) contestants(once func() (float64, error)) (list []contestant
 
 // measureMonitor measures what events add to connect(), and to packets that are dropped.
 func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
-	cgroup, err := box.subgroup(beeline)
+	b, cgroup, err := servePackets(ctx, box, newPacketBench)
 	if err != nil {
 		return nil, err
 	}
-	d, err := serve(ctx, box, cgroup, packetServices())
-	if err != nil {
-		return nil, err
-	}
-	b, err := newPacketBench(d.Maps())
-	if err != nil {
-		return nil, err
-	}
-	l := &listeners{maps: d.Maps()}
+	l := &listeners{maps: b.maps}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {
 		return errors.Join(l.connects(ctx, s, cgroup, family), l.drops(ctx, s, b, family))
 	})

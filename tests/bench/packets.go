@@ -83,15 +83,7 @@ func measureXDP(ctx context.Context, box *sandbox) ([]samples, error) {
 // measureHook measures the programs of a hook, then what else is to be known of them.
 func measureHook(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps) (*packetBench, error),
 	also ...func(*packetBench, *bpfmap.Maps, samples) error) ([]samples, error) {
-	cgroup, err := box.subgroup(beeline)
-	if err != nil {
-		return nil, err
-	}
-	d, err := serve(ctx, box, cgroup, packetServices())
-	if err != nil {
-		return nil, err
-	}
-	b, err := newBench(d.Maps())
+	b, _, err := servePackets(ctx, box, newBench)
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +92,24 @@ func measureHook(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps) 
 		return nil, err
 	}
 	for _, measure := range also {
-		if err := measure(b, d.Maps(), runs[0]); err != nil {
+		if err := measure(b, b.maps, runs[0]); err != nil {
 			return nil, err
 		}
 	}
 	return runs, nil
+}
+
+// servePackets has the Services of packets served in a cgroup, and makes the programs of a hook.
+func servePackets(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps) (*packetBench, error)) (b *packetBench, cgroup string, err error) {
+	if cgroup, err = box.subgroup(beeline); err != nil {
+		return nil, "", err
+	}
+	d, err := serve(ctx, box, cgroup, packetServices())
+	if err != nil {
+		return nil, "", err
+	}
+	b, err = newBench(d.Maps())
+	return b, cgroup, err
 }
 
 func packetServices() source.Update {

@@ -1,5 +1,15 @@
 package cli
 
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
 // sizeFlags are the flags of the agent that set the sizes of maps, by the fields of its
 // configuration.
 var sizeFlags = map[string]string{
@@ -31,3 +41,25 @@ func (p *parsedFlag) Set(value string) error {
 
 // Type is shown in the help.
 func (p *parsedFlag) Type() string { return "string" }
+
+// addConnectionFlags adds the flags that say which connections are meant; what is shown of them is
+// called what. The Service is a flag of its own.
+func addConnectionFlags(flags *pflag.FlagSet, f *inspect.ConnectionFilter, what string) {
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
+		f.Client, err = inspect.ParseAddrFilter(s)
+		return err
+	}}, "client", "only "+what+" of this client, an `ADDRESS`, CIDR or ADDRESS:PORT")
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
+		f.Backend, err = inspect.ParseAddrFilter(s)
+		return err
+	}}, "backend", "only "+what+" with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT")
+	flags.Var(&parsedFlag{parse: func(s string) (err error) {
+		f.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
+		return err
+	}}, "protocol", "only "+what+" of this `PROTOCOL`: TCP, UDP, SCTP")
+}
+
+// completeProtocols offers the protocols for the flag of that name.
+func completeProtocols(cmd *cobra.Command) {
+	must(cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp)))
+}

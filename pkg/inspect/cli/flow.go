@@ -11,7 +11,6 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/inspect"
-	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 func (c *command) flowCommand() *cobra.Command {
@@ -29,18 +28,7 @@ type flowFlags struct {
 func (c *command) addFlowFlags(cmd *cobra.Command) *flowFlags {
 	f := new(flowFlags)
 	flags := cmd.Flags()
-	flags.Func("client", "only those of this client, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
-		f.filter.Client, err = inspect.ParseAddrFilter(s)
-		return err
-	})
-	flags.Func("backend", "only those with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT", func(s string) (err error) {
-		f.filter.Backend, err = inspect.ParseAddrFilter(s)
-		return err
-	})
-	flags.Func("protocol", "only those of this `PROTOCOL`: TCP, UDP, SCTP", func(s string) (err error) {
-		f.filter.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
-		return err
-	})
+	addConnectionFlags(flags, &f.filter.ConnectionFilter, "those")
 	states := append(flowmap.StateNames[:], flowmap.Replied)
 	flags.Func("state", "only those in this `STATE`: "+strings.Join(states, ", "), func(s string) error {
 		f.filter.State = s
@@ -48,7 +36,7 @@ func (c *command) addFlowFlags(cmd *cobra.Command) *flowFlags {
 	})
 	flags.StringVar(&f.service, "service", "", "only those to this Service, `NAMESPACE/NAME`")
 	must(cmd.RegisterFlagCompletionFunc("service", c.completeServices))
-	must(cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeProtocols(cmd)
 	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)))
 	return f
 }

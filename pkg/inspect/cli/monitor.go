@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
-	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 )
 
@@ -86,18 +85,7 @@ func (f *monitorFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.drops, "drops", false, "only what is not served: as --kind refused,dropped")
 	flags.StringSliceVar(&f.options.Reasons, "reason", nil, "only what is not served for these reasons, as beeline status names them")
 	flags.StringVar(&f.service, "service", "", "only events of this Service, `NAMESPACE/NAME`")
-	flags.Var(&parsedFlag{parse: func(s string) (err error) {
-		f.options.Client, err = inspect.ParseAddrFilter(s)
-		return err
-	}}, "client", "only events of this client, an `ADDRESS`, CIDR or ADDRESS:PORT")
-	flags.Var(&parsedFlag{parse: func(s string) (err error) {
-		f.options.Backend, err = inspect.ParseAddrFilter(s)
-		return err
-	}}, "backend", "only events with this backend, an `ADDRESS`, CIDR or ADDRESS:PORT")
-	flags.Var(&parsedFlag{parse: func(s string) (err error) {
-		f.options.Protocol, err = model.ParseProtocol(strings.ToUpper(s))
-		return err
-	}}, "protocol", "only events of this `PROTOCOL`: TCP, UDP, SCTP")
+	addConnectionFlags(flags, &f.options.ConnectionFilter, "events")
 	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most")
 	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many events that a CPU sees")
 	f.filters = flags
@@ -105,22 +93,18 @@ func (f *monitorFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many events; 0 is never")
 	must(cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(inspect.EventKinds, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(inspect.RefusalReasons(), cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("protocol", cobra.FixedCompletions([]string{"TCP", "UDP", "SCTP"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeProtocols(cmd)
 }
 
 // parse checks what the flags say together.
 func (f *monitorFlags) parse(c *command) (err error) {
 	o := &f.options
-	if f.drops {
-		if len(o.Kinds) > 0 {
-			return errors.New("--drops and --kind: give one of them")
-		}
-		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
-	}
-	if len(o.Kinds) == 0 && len(o.Reasons) > 0 { // no other kinds have one
-		o.Kinds = []string{inspect.EventRefused, inspect.EventDropped}
-	}
-	if len(o.Kinds) == 0 {
+	switch {
+	case f.drops && len(o.Kinds) > 0:
+		return errors.New("--drops and --kind: give one of them")
+	case f.drops, len(o.Kinds) == 0 && len(o.Reasons) > 0: // no other kinds have one
+		o.Kinds = inspect.NotServed
+	case len(o.Kinds) == 0:
 		o.Kinds = monitoredKinds
 	}
 	for _, k := range o.Kinds {

@@ -10,7 +10,7 @@ import (
 )
 
 // heardEvents are the events that are listened to: of a flood, some.
-var heardEvents = inspect.EventOptions{Kinds: []string{inspect.EventRefused, inspect.EventDropped}, Rate: 20}
+var heardEvents = inspect.EventOptions{Kinds: inspect.NotServed, Rate: 20}
 
 // keptEvents is how many events are kept.
 const keptEvents = 100

@@ -1,8 +1,9 @@
 // Package web is the page that shows in a browser what beeline top shows at a terminal.
 //
 // The maps are read only while somebody asks, once an interval for all who ask, and meanwhile events
-// of connections that are refused or dropped are listened to. Nothing of an answer grows with the number of Services: of each list it has the first entries in the order
-// asked for, and how many there are.
+// of connections that are refused or dropped are listened to. Nothing of an answer grows with the
+// number of Services: of each list it has the first entries in the order asked for, and how many there
+// are.
 package web
 
 import (
