@@ -66,17 +66,18 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 			wantFailure(t, h.Namespace, "udp"+network, to[1], unix.EHOSTUNREACH)
 			wantSendFailure(t, h.Namespace, "udp"+network, to[1], unix.EHOSTUNREACH)
 		}
+		// What is sent later is seen, and so would be what was sent before.
+		other, socket := ap("203.0.113.77:53"), h.Socket("udp4")
+		lab.Eventually(t, "the capture sees what leaves", func() bool {
+			if err := socket.SendTo("x", other); err != nil {
+				t.Fatal(err)
+			}
+			return capture.Saw(other.Addr(), "")
+		})
 		for _, addr := range []netip.Addr{web4.Addr(), web6.Addr(), lab.Backend4(2), lab.Backend6(2)} {
 			if capture.Saw(addr, "") {
 				t.Errorf("a packet with %s left", addr)
 			}
-		}
-		other := ap("203.0.113.77:53")
-		if err := h.Socket("udp4").SendTo("x", other); err != nil {
-			t.Fatal(err)
-		}
-		if !capture.Saw(other.Addr(), "") {
-			t.Error("the capture does not see what leaves")
 		}
 	})
 }
