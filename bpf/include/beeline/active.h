@@ -52,6 +52,15 @@ static __always_inline __u32 bl_active_count(__u64 word, __u32 generation)
 	return word >> 32 == generation ? (__u32)word : 0;
 }
 
+/* When the backend became a server, or was chosen last by lblc; 0: it is none. */
+static __always_inline __u64 bl_active_served(const struct bl_active_entry *active,
+					      __u32 generation)
+{
+	__u64 served = *(const volatile __u64 *)&active->served;
+
+	return active->server == generation ? served : 0;
+}
+
 /*
  * Count one more connection where @seen was counted before. False when another CPU has changed
  * that meanwhile.

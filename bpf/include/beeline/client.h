@@ -128,16 +128,60 @@ static __always_inline bool bl_client_hash_flow(const struct bl_client *client, 
 	return true;
 }
 
-/* A client that has yet to establish a flow is remembered apart from those that have. */
-static __always_inline void bl_client_select(const struct bl_client *client,
-					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 hash, struct bl_choice *choice)
+/*
+ * See bl_affinity_recall. A client that has yet to establish a flow is remembered apart from those
+ * that have. Not inline, as the next one: affinity is rare, and verified once.
+ */
+__noinline __u64 bl_packet_recall(const struct bl_client_key *client, __u32 timeout, __u32 member)
 {
-	__u32 id = target->frontend.service;
-	struct bl_client_key key = {.client = client->packet->key.src, .service = id};
+	struct bl_client_key key;
+	__u64 backend;
 
-	if (!bl_affinity_recall(bpf_map_lookup_elem(&bl_client, &key), target->service, id, member,
-				bpf_ktime_get_coarse_ns(), choice))
-		*choice = bl_affinity_select(&bl_new_client, target->service, &key, id, set, member,
-					     hash);
+	if (!client)
+		return BL_NO_REF;
+	key = *client;
+	backend = bl_affinity_recall(bpf_map_lookup_elem(&bl_client, &key), timeout, key.service,
+				     member);
+	if (backend != BL_NO_REF)
+		return backend;
+	return bl_affinity_recall(bpf_map_lookup_elem(&bl_new_client, &key), timeout, key.service,
+				  member);
+}
+
+/* See bl_affinity_remember. */
+__noinline __u64 bl_packet_remember(const struct bl_client_key *client, __u32 timeout, __u32 member,
+				    __u64 backend)
+{
+	struct bl_client_key key;
+
+	if (!client)
+		return backend;
+	key = *client;
+	return bl_affinity_remember(&bl_new_client, &key, timeout, key.service, member, backend);
+}
+
+static __always_inline struct bl_client_key bl_client_key(const struct bl_client *client,
+							  const struct bl_target *target)
+{
+	return (struct bl_client_key){
+		.client = client->packet->key.src,
+		.service = target->frontend.service,
+	};
+}
+
+static __always_inline __u64 bl_client_recall(const struct bl_client *client,
+					      const struct bl_target *target, __u32 member)
+{
+	struct bl_client_key key = bl_client_key(client, target);
+
+	return bl_packet_recall(&key, target->service->affinity, member);
+}
+
+static __always_inline __u64 bl_client_remember(const struct bl_client *client,
+						const struct bl_target *target, __u32 member,
+						__u64 backend)
+{
+	struct bl_client_key key = bl_client_key(client, target);
+
+	return bl_packet_remember(&key, target->service->affinity, member, backend);
 }

@@ -70,7 +70,6 @@ static __always_inline bool bl_explain_know_client(struct bl_explain_entry *expl
 {
 	const struct bl_affinity_entry *entry = bpf_map_lookup_elem(known, key);
 	struct bl_affinity_entry copy;
-	struct bl_choice choice;
 
 	if (!target->service->affinity || !entry)
 		return false;
@@ -78,8 +77,8 @@ static __always_inline bool bl_explain_know_client(struct bl_explain_entry *expl
 	bpf_map_update_elem(map, key, &copy, BPF_ANY);
 	explain->affinity = copy;
 	explain->steps |= BL_EXPLAIN_AFFINITY;
-	if (!bl_affinity_recall(&copy, target->service, target->frontend.service, explain->member,
-				bpf_ktime_get_coarse_ns(), &choice))
+	if (bl_affinity_recall(&copy, target->service->affinity, target->frontend.service,
+			       explain->member) == BL_NO_REF)
 		return false;
 	explain->steps |= BL_EXPLAIN_RECALLED;
 	return true;

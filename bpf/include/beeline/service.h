@@ -172,76 +172,61 @@ static __always_inline bool bl_affinity_lasts(const struct bl_backend_entry *bac
 	return backend && !(backend->state & BL_BACKEND_NO_NEW);
 }
 
-/*
- * Choose the backend that @known, which may be NULL, remembers of a client. False when the
- * Service's affinity has ended, or the backend may get no connection from the set that
- * @member names.
- */
-static __always_inline bool bl_affinity_recall(struct bl_affinity_entry *known,
-					       const struct bl_service_entry *service, __u32 id,
-					       __u32 member, __u64 now, struct bl_choice *choice)
+/* A reference to a backend in one word: its id, and its generation in the upper half. */
+static __always_inline __u64 bl_ref_word(struct bl_backend_ref ref)
 {
-	const struct bl_backend_entry *backend;
+	return (__u64)ref.generation << 32 | ref.id;
+}
+
+/* The word that refers to no backend. */
+#define BL_NO_REF (~0ULL)
+
+/*
+ * Recall the backend that @known, which may be NULL, remembers of a client of @service: by
+ * bl_ref_word. BL_NO_REF when the affinity has ended, which lasts @timeout seconds, or the backend
+ * may get no connection from the set that @member names.
+ */
+static __always_inline __u64 bl_affinity_recall(struct bl_affinity_entry *known, __u32 timeout,
+						__u32 service, __u32 member)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	/* Signed: another CPU may have noted a tick that this one has yet to see. */
-	if (!known ||
-	    (__s64)(now - known->last_used) >= (__s64)(service->affinity * BL_NSEC_PER_SEC))
-		return false;
-	backend = bl_backend_recall(known->backend, id, member);
-	if (!bl_affinity_lasts(backend))
-		return false;
+	if (!known || (__s64)(now - known->last_used) >= (__s64)(timeout * BL_NSEC_PER_SEC))
+		return BL_NO_REF;
+	if (!bl_affinity_lasts(bl_backend_recall(known->backend, service, member)))
+		return BL_NO_REF;
 	known->last_used = now;
-	choice->backend = backend;
-	choice->ref = known->backend;
-	choice->reason = BL_REASON_COUNT;
-	choice->counted = false;
-	return true;
+	return bl_ref_word(known->backend);
 }
 
 /*
- * Pick a backend of @set for the client of @key, the same as before while the Service's
- * affinity lasts and the backend is in the set that @member names.
- *
- * Two first connections of a client at the same time agree on one backend: the
- * loser of the insertion takes the winner's.
+ * Remember in @map that the client of @key got @backend, by bl_ref_word; the rest as of
+ * bl_affinity_recall. Returns the backend that the client gets: of two first connections at the
+ * same time, the loser of the insertion takes the winner's.
  */
-static __always_inline struct bl_choice bl_affinity_select(void *map,
-							   const struct bl_service_entry *service,
-							   const void *key, __u32 id, __u64 set,
-							   __u32 member, __u32 hash)
+static __always_inline __u64 bl_affinity_remember(void *map, const void *key, __u32 timeout,
+						  __u32 service, __u32 member, __u64 backend)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct bl_affinity_entry *known, fresh = {.last_used = now};
-	const struct bl_backend_entry *backend;
-	struct bl_choice choice;
+	struct bl_affinity_entry *known,
+		fresh = {
+			.backend = {.id = backend, .generation = backend >> 32},
+			.last_used = bpf_ktime_get_coarse_ns(),
+		};
+	__u64 recalled;
 
-	known = bpf_map_lookup_elem(map, key);
-	if (bl_affinity_recall(known, service, id, member, now, &choice))
-		return choice;
-	choice = bl_service_select(service, set, hash);
-	if (!choice.backend)
-		return choice;
-	if (known) {
-		known->backend = choice.ref;
-		known->last_used = now;
-		return choice;
-	}
-	fresh.backend = choice.ref;
 	if (!bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST))
-		return choice;
+		return backend;
 	known = bpf_map_lookup_elem(map, key);
 	if (!known) {
 		bl_count(BL_REASON_AFFINITY_NOT_STORED);
-		return choice;
+		return backend;
 	}
-	backend = bl_backend_recall(known->backend, id, member);
-	if (bl_affinity_lasts(backend)) {
-		bl_choice_drop(&choice);
-		choice.backend = backend;
-		choice.ref = known->backend;
-		choice.counted = false;
-	}
-	return choice;
+	recalled = bl_affinity_recall(known, timeout, service, member);
+	if (recalled != BL_NO_REF)
+		return recalled;
+	*known = fresh;
+	return backend;
 }
 
 /* Whether NodePorts answer the client at the address of @dst. */
@@ -284,10 +269,14 @@ static __always_inline __u32 bl_target_service(const struct bl_target *target)
 	return target->stat ? target->frontend.service : ~0U;
 }
 
-/* Choose a backend as the affinity of the client says, see bl_affinity_select. */
-static __always_inline void bl_client_select(const struct bl_client *client,
-					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 hash, struct bl_choice *choice);
+/* Recall the client's backend, see bl_affinity_recall. */
+static __always_inline __u64 bl_client_recall(const struct bl_client *client,
+					      const struct bl_target *target, __u32 member);
+
+/* Remember the client's backend, see bl_affinity_remember. */
+static __always_inline __u64 bl_client_remember(const struct bl_client *client,
+						const struct bl_target *target, __u32 member,
+						__u64 backend);
 
 /* The frontend behind @dst; kind BL_FRONTEND_NONE when @dst is none for this client. */
 static __always_inline struct bl_frontend_entry bl_frontend_find(const struct bl_client *client,
@@ -351,27 +340,45 @@ static __always_inline __u32 bl_service_hash(const struct bl_client *client,
 	return bl_random(target->stat, target->frontend.service);
 }
 
+/* Make @choice that of a backend that a client had before, by bl_ref_word. */
+static __always_inline void bl_choice_recall(struct bl_choice *choice, __u64 backend,
+					     __u32 algorithm)
+{
+	choice->ref.id = backend;
+	choice->ref.generation = backend >> 32;
+	choice->reason = BL_REASON_BROKEN_TABLE;
+	choice->backend = bl_backend_lookup(choice->ref.id);
+	choice->counted = choice->backend && bl_algorithm_counts(algorithm) &&
+			  bl_active_add(choice->ref.id, choice->ref.generation, bl_client_active());
+}
+
 /* Choose the backend of a new connection to @dst, whose Service is @target, and count it. */
 static __always_inline struct bl_choice bl_service_balance(const struct bl_client *client,
 							   const struct bl_dst *dst,
 							   const struct bl_target *target)
 {
+	__u64 set, before = BL_NO_REF, chosen;
 	struct bl_choice choice;
-	__u32 member, hash;
-	__u64 set;
+	__u32 member;
 
 	set = bl_service_set(target->service, target->frontend.flags & bl_client_policy(client),
 			     &member);
-	hash = bl_service_hash(client, dst, target, set);
-	if (unlikely(target->service->affinity)) {
-		bl_client_select(client, target, set, member, hash, &choice);
-		if (choice.backend && !choice.counted &&
-		    bl_algorithm_counts(target->service->algorithm))
-			choice.counted = bl_active_add(choice.ref.id, choice.ref.generation,
-						       bl_client_active());
-	} else {
-		choice = bl_service_select(target->service, set, hash);
+	if (unlikely(target->service->affinity))
+		before = bl_client_recall(client, target, member);
+	if (before == BL_NO_REF) {
+		choice = bl_service_select(target->service, set,
+					   bl_service_hash(client, dst, target, set));
+		if (unlikely(target->service->affinity) && choice.backend) {
+			chosen = bl_ref_word(choice.ref);
+			before = bl_client_remember(client, target, member, chosen);
+			if (before == chosen)
+				before = BL_NO_REF;
+			else
+				bl_choice_drop(&choice);
+		}
 	}
+	if (unlikely(before != BL_NO_REF))
+		bl_choice_recall(&choice, before, target->service->algorithm);
 	choice.member = member;
 	if (choice.backend)
 		target->stat->connections++;

@@ -83,17 +83,55 @@ static __always_inline bool bl_client_hash_flow(const struct bl_client *client, 
 	return false;
 }
 
-static __always_inline void bl_client_select(const struct bl_client *client,
-					     const struct bl_target *target, __u64 set,
-					     __u32 member, __u32 hash, struct bl_choice *choice)
+/* See bl_affinity_recall. Not inline, as the next one: affinity is rare, and verified once. */
+__noinline __u64 bl_sock_recall(const struct bl_affinity_key *client, __u32 timeout, __u32 member)
 {
-	struct bl_affinity_key key = {
+	struct bl_affinity_key key;
+
+	if (!client)
+		return BL_NO_REF;
+	key = *client;
+	return bl_affinity_recall(bpf_map_lookup_elem(&bl_affinity, &key), timeout, key.service,
+				  member);
+}
+
+/* See bl_affinity_remember. */
+__noinline __u64 bl_sock_remember_client(const struct bl_affinity_key *client, __u32 timeout,
+					 __u32 member, __u64 backend)
+{
+	struct bl_affinity_key key;
+
+	if (!client)
+		return backend;
+	key = *client;
+	return bl_affinity_remember(&bl_affinity, &key, timeout, key.service, member, backend);
+}
+
+/* The client is the network namespace. */
+static __always_inline struct bl_affinity_key bl_client_key(const struct bl_client *client,
+							    const struct bl_target *target)
+{
+	return (struct bl_affinity_key){
 		.netns = bl_context_netns(client->ctx),
 		.service = target->frontend.service,
 	};
+}
 
-	*choice = bl_affinity_select(&bl_affinity, target->service, &key, key.service, set, member,
-				     hash);
+static __always_inline __u64 bl_client_recall(const struct bl_client *client,
+					      const struct bl_target *target, __u32 member)
+{
+	struct bl_affinity_key key = bl_client_key(client, target);
+
+	return bl_sock_recall(&key, target->service->affinity, member);
+}
+
+static __always_inline __u64 bl_client_remember(const struct bl_client *client,
+						const struct bl_target *target, __u32 member,
+						__u64 backend)
+{
+	struct bl_affinity_key key = bl_client_key(client, target);
+
+	return bl_sock_remember_client(&key, target->service->affinity, member, backend);
 }
 
 /* Whether sockets of the client's network namespace are served. */

@@ -9,76 +9,105 @@
 enum bl_least_limits {
 	/* Slots of a set that are looked at: of a larger one, neighbours from anywhere. */
 	BL_LEAST_SLOTS = 64,
+	BL_LEAST_STEP = 4, /* slots that one call looks at */
 	/* How often: again when another CPU has counted at the backend meanwhile. */
 	BL_LEAST_TRIES = 4,
 };
 
-/*
- * All bits when @a is below @b, else none; both are below 2^63. The search goes without
- * branches: the verifier would follow each of them for each slot.
- */
-static __always_inline __u64 bl_below(__u64 a, __u64 b)
-{
-	__u64 mask = a - b;
-
-	barrier_var(mask); /* else clang makes it a branch, here and below */
-	mask = (__s64)mask >> 63;
-	barrier_var(mask);
-	return mask;
-}
-
-/* Likewise, when they are the same. */
-static __always_inline __u64 bl_same(__u64 a, __u64 b)
-{
-	return bl_below(a ^ b, 1);
-}
-
-static __always_inline __u64 bl_either(__u64 mask, __u64 set, __u64 clear)
-{
-	return (set & mask) | (clear & ~mask);
-}
-
-/*
- * 1 for a mask of all bits, else 0. With `mask & 1` newer verifiers would follow both: they do
- * where a constant meets a mask.
- */
-static __always_inline __u64 bl_one(__u64 mask)
-{
-	return mask >> 63;
-}
-
 /* A backend with what decides whether it is chosen. */
 struct bl_least {
+	__u32 id;
 	__u32 generation;
-	__u32 load; /* its connections, as the algorithm weighs them; ~0: gets none */
-	__u32 weight;
+	__u32 load; /* its connections, as the algorithm weighs them */
+	__u32 weight; /* likewise; 0: it gets none */
 };
 
-/* How a backend is looked at by an algorithm, with @sockets and @flows in its words of bl_active. */
-static __always_inline struct bl_least bl_least_look(const struct bl_backend_entry *backend,
-						     __u64 sockets, __u64 flows, __u32 algorithm)
+/* Weigh a backend by an algorithm, with @sockets and @flows in its words of bl_active. */
+static __always_inline void bl_least_weigh(const struct bl_backend_entry *backend, __u64 sockets,
+					   __u64 flows, __u32 algorithm, struct bl_least *least)
 {
-	struct bl_least least = {.generation = backend->generation, .weight = backend->weight};
-	__u64 none = bl_same(least.weight, 0);
-
-	least.load = ((__u32)sockets & bl_same(sockets >> 32, least.generation)) +
-		     ((__u32)flows & bl_same(flows >> 32, least.generation));
-	least.load +=
-		bl_one(bl_same(algorithm, BL_ALGORITHM_SHORTEST_DELAY) |
-		       (bl_same(algorithm, BL_ALGORITHM_NEVER_QUEUE) & bl_below(0, least.load)));
-	least.load |= none;
-	none |= bl_same(algorithm, BL_ALGORITHM_LEAST_CONN);
-	least.weight = (least.weight & ~none) | bl_one(none);
-	return least;
+	least->generation = backend->generation;
+	least->load = bl_active_count(sockets, least->generation) +
+		      bl_active_count(flows, least->generation);
+	if (algorithm == BL_ALGORITHM_SHORTEST_DELAY ||
+	    (algorithm == BL_ALGORITHM_NEVER_QUEUE && least->load))
+		least->load++;
+	least->weight = backend->weight;
+	if (algorithm == BL_ALGORITHM_LEAST_CONN && least->weight)
+		least->weight = 1;
 }
 
 /* The slot of @set that is looked at @index after the first; @place as of bl_least_find. */
 static __always_inline const __u32 *bl_least_slot(__u64 set, __u32 place, __u32 index)
 {
-	__u64 slot = (place * (__u64)bl_set_count(set) >> 32) + index;
+	__u32 count = bl_set_count(set);
+	__u32 slot = (place * (__u64)count >> 32) + index;
 
-	slot -= bl_set_count(set) & ~bl_below(slot, bl_set_count(set));
-	return bl_slot_lookup(bl_set_first(set) + slot);
+	return bl_slot_lookup(bl_set_first(set) + (slot < count ? slot : slot - count));
+}
+
+/*
+ * Look at the backend of a slot, as of bl_least_slot. NULL when it gets no connection, else its
+ * entry of bl_active.
+ */
+static __always_inline struct bl_active_entry *
+bl_least_look(__u64 set, __u32 place, __u32 index, __u32 algorithm, struct bl_least *least)
+{
+	const __u32 *id = bl_least_slot(set, place, index);
+	struct bl_active_entry *active = id ? bl_active_lookup(*id) : NULL;
+	const struct bl_backend_entry *backend = active ? bl_backend_lookup(*id) : NULL;
+
+	if (!backend)
+		return NULL;
+	least->id = *id;
+	bl_least_weigh(backend, bl_active_word(active, BL_ACTIVE_SOCKETS),
+		       bl_active_word(active, BL_ACTIVE_FLOWS), algorithm, least);
+	return least->weight ? active : NULL;
+}
+
+/* The best backend of the slots that have been looked at. */
+struct bl_least_best {
+	__u32 id;
+	__u32 load;
+	__u32 weight;
+	__u32 tied; /* the weights of those that are as good, in all */
+	__u32 hash; /* a number spread over 32 bits */
+};
+
+/* Take the backend of a slot, as of bl_least_slot, if it has less load than @best. */
+static __always_inline void bl_least_compare(__u64 set, __u32 place, __u32 index, __u32 algorithm,
+					     struct bl_least_best *best)
+{
+	struct bl_least at;
+	__u64 mine, least;
+
+	if (!bl_least_look(set, place, index, algorithm, &at))
+		return;
+	mine = (__u64)at.load * best->weight;
+	least = (__u64)best->load * at.weight;
+	if (mine > least)
+		return;
+	best->tied = (mine < least ? 0 : best->tied) + at.weight;
+	best->hash = best->hash * 1664525 + 1013904223;
+	if ((__u64)best->hash * best->tied >> 32 >= at.weight)
+		return;
+	best->id = at.id;
+	best->load = at.load;
+	best->weight = at.weight;
+}
+
+/*
+ * Look at the slots from @index on, BL_LEAST_STEP of them. Not inline: so the verifier checks
+ * one step of a search, not each.
+ */
+__noinline bool bl_least_step(__u64 set, __u32 place, __u32 index, __u32 algorithm,
+			      struct bl_least_best *best)
+{
+	if (!best)
+		return false;
+	for (__u32 i = 0; i < BL_LEAST_STEP && index + i < bl_set_count(set); i++)
+		bl_least_compare(set, place, index + i, algorithm, best);
+	return true;
 }
 
 /*
@@ -88,33 +117,11 @@ static __always_inline const __u32 *bl_least_slot(__u64 set, __u32 place, __u32 
  */
 __noinline __u64 bl_least_find(__u64 set, __u32 algorithm, __u32 place, __u32 hash)
 {
-	__u32 best = ~0U, load = ~0U, weight = 1, tied = 0;
-	const struct bl_backend_entry *backend;
-	struct bl_active_entry *active;
-	__u64 mine, least, take;
-	struct bl_least at;
-	const __u32 *id;
+	struct bl_least_best best = {.id = ~0U, .load = ~0U, .weight = 1, .hash = hash};
 
-	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++) {
-		barrier_var(set); /* what follows from it would take room on the stack */
-		id = bl_least_slot(set, place, i);
-		active = id ? bl_active_lookup(*id) : NULL;
-		backend = active ? bl_backend_lookup(*id) : NULL;
-		if (!backend)
-			return ~0ULL;
-		at = bl_least_look(backend, bl_active_word(active, BL_ACTIVE_SOCKETS),
-				   bl_active_word(active, BL_ACTIVE_FLOWS), algorithm);
-		mine = (__u64)at.load * weight;
-		least = (__u64)load * at.weight;
-		take = ~bl_below(least, mine);
-		tied = (tied & ~bl_below(mine, least)) + (at.weight & take);
-		hash = hash * 1664525 + 1013904223;
-		take &= bl_below((__u64)hash * tied >> 32, at.weight);
-		best = bl_either(take, *id, best);
-		load = bl_either(take, at.load, load);
-		weight = bl_either(take, at.weight, weight);
-	}
-	return (__u64)load << 32 | best;
+	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i += BL_LEAST_STEP)
+		bl_least_step(set, place, i, algorithm, &best);
+	return (__u64)best.load << 32 | best.id;
 }
 
 /*
@@ -132,8 +139,8 @@ __noinline __u64 bl_least_take(__u64 found, __u32 algorithm, enum bl_active_kind
 		return ~0ULL;
 	sockets = bl_active_word(active, BL_ACTIVE_SOCKETS);
 	flows = bl_active_word(active, BL_ACTIVE_FLOWS);
-	at = bl_least_look(backend, sockets, flows, algorithm);
-	if (at.load != found >> 32 ||
+	bl_least_weigh(backend, sockets, flows, algorithm, &at);
+	if (!at.weight || at.load != found >> 32 ||
 	    !bl_active_take(active, kind, kind == BL_ACTIVE_SOCKETS ? sockets : flows,
 			    at.generation))
 		return ~0ULL;

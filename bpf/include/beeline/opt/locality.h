@@ -22,109 +22,133 @@ static __always_inline __u32 bl_locality_place(void)
 	return bl_seed * 0x85ebca6bU;
 }
 
-/* When the backend became a server, or was chosen last by lblc; 0: it is none. */
-static __always_inline __u64 bl_locality_served(const struct bl_active_entry *active,
-						__u32 generation)
-{
-	__u64 served = *(const volatile __u64 *)&active->served;
-
-	return served & bl_same(active->server, generation);
-}
-
-enum bl_locality_order {
-	BL_LOCALITY_LEAST,
-	BL_LOCALITY_MOST = (1ULL << 62) - 1, /* turns the order of loads around */
+/* The server that a search has found. */
+struct bl_locality_best {
+	__u32 id;
+	__u32 load;
+	__u32 weight;
+	bool spare; /* a backend, server or not, has less than half as many connections as weight */
 };
 
 /*
- * Find the server of @set with the least load, the first of several, or with the highest, the
- * last of several: as by bl_least_find. A backend is a server when it was served after @oldest.
- * @found, the one to begin with, and its @weight are arguments, for the verifier would follow
- * numbers that it knows for each slot.
- *
- * BL_LOCALITY_LEAST returns ~0 when there is none, or it has more connections than weight while
- * another backend has less than half as many.
+ * Take the backend of the slot at @index if it is a server and has less load than @best, or with
+ * @most no less. False when it gets no connections. Not inline as bl_least_step.
  */
-__noinline __u64 bl_locality_find(__u64 set, __u64 oldest, __u64 order, __u64 found, __u32 weight)
+__noinline bool bl_locality_step(__u64 set, __u32 index, __u64 oldest, bool most,
+				 struct bl_locality_best *best)
 {
-	const struct bl_backend_entry *backend;
 	struct bl_active_entry *active;
-	__u64 take, spare = 0;
 	struct bl_least at;
-	const __u32 *id;
+	__u64 mine, other;
 
-	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++) {
-		barrier_var(set);
-		id = bl_least_slot(set, bl_locality_place(), i);
-		active = id ? bl_active_lookup(*id) : NULL;
-		backend = active ? bl_backend_lookup(*id) : NULL;
-		if (!backend)
-			return ~0ULL;
-		/* No order is an algorithm that weighs in another way than wlc. */
-		at = bl_least_look(backend, bl_active_word(active, BL_ACTIVE_SOCKETS),
-				   bl_active_word(active, BL_ACTIVE_FLOWS), order);
-		spare |= bl_one(bl_below(2 * (__u64)at.load, at.weight));
-		take = bl_below(((__u64)at.load * weight) ^ order,
-				(((found >> 32) * at.weight) ^ order) + (order & 1));
-		take &= bl_below(oldest, bl_locality_served(active, at.generation));
-		found = bl_either(take, (__u64)at.load << 32 | *id, found);
-		weight = bl_either(take, at.weight, weight);
-	}
-	return found | (bl_below(weight, found >> 32) & bl_below(order, 1) & (0 - spare));
+	if (!best)
+		return false;
+	active = bl_least_look(set, bl_locality_place(), index, BL_ALGORITHM_WEIGHTED_LEAST_CONN,
+			       &at);
+	if (!active)
+		return false;
+	if (2 * (__u64)at.load < at.weight)
+		best->spare = true;
+	mine = (__u64)at.load * best->weight;
+	other = (__u64)best->load * at.weight;
+	if (bl_active_served(active, at.generation) <= oldest ||
+	    (most ? mine < other : mine >= other))
+		return true;
+	best->id = at.id;
+	best->load = at.load;
+	best->weight = at.weight;
+	return true;
 }
 
 /*
- * Make @taken, as by bl_least_take, a server of @set at @now. Others get the time @others, 0 for
- * those that are none any more, as @dropped is not.
+ * Find the server of @set with the least load, the first of several: as by bl_least_find. A
+ * backend is a server when it was served after @oldest. ~0 when there is none, or it has more
+ * connections than weight while another backend has less than half as many.
  */
+__noinline __u64 bl_locality_find(__u64 set, __u64 oldest)
+{
+	struct bl_locality_best best = {.id = ~0U, .load = ~0U, .weight = 1};
+
+	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++)
+		bl_locality_step(set, i, oldest, false, &best);
+	if (best.spare && best.load > best.weight)
+		return ~0ULL;
+	return (__u64)best.load << 32 | best.id;
+}
+
+/* The server of @set with the highest load, the last of several; ~0 when there is none. */
+__noinline __u32 bl_locality_busiest(__u64 set)
+{
+	struct bl_locality_best best = {.id = ~0U, .weight = 1};
+
+	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++)
+		bl_locality_step(set, i, 0, true, &best);
+	return best.id;
+}
+
+/* A change of the servers of a set. */
+struct bl_locality_change {
+	__u64 taken; /* as by bl_least_take: a server from now on */
+	__u64 now;
+	__u64 others; /* the time that other servers get; 0: they are none any more */
+	__u32 dropped; /* is no server any more */
+};
+
+/* Change the backend of the slot at @index. False when there is none. */
+__noinline bool bl_locality_set(__u64 set, __u32 index, const struct bl_locality_change *change)
+{
+	const __u32 *id = bl_least_slot(set, bl_locality_place(), index);
+	struct bl_active_entry *active = id ? bl_active_lookup(*id) : NULL;
+
+	if (!change || !active)
+		return false;
+	if (*id == (__u32)change->taken) {
+		active->server = change->taken >> 32;
+		active->served = change->now;
+	} else if (active->served) {
+		active->served = *id == change->dropped ? 0 : change->others;
+	}
+	return true;
+}
+
+/* Change the servers of @set, see struct bl_locality_change. */
 __noinline bool bl_locality_change(__u64 set, __u64 taken, __u64 now, __u64 others, __u32 dropped)
 {
-	struct bl_active_entry *active;
-	__u64 mine, served;
-	const __u32 *id;
+	struct bl_locality_change change = {
+		.taken = taken, .now = now, .others = others, .dropped = dropped};
 
-	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++) {
-		barrier_var(set);
-		id = bl_least_slot(set, bl_locality_place(), i);
-		active = id ? bl_active_lookup(*id) : NULL;
-		if (!active)
-			return false;
-		mine = bl_same(*id, (__u32)taken);
-		served = others & bl_below(0, active->served) & ~bl_same(*id, dropped);
-		active->server = bl_either(mine, taken >> 32, active->server);
-		active->served = bl_either(mine, now, served);
-	}
+	for (__u32 i = 0; i < BL_LEAST_SLOTS && i < bl_set_count(set); i++)
+		bl_locality_set(set, i, &change);
 	return true;
 }
 
 /*
  * Note that lblc or lblcr has chosen @taken, as by bl_least_take, of @set. One that was no server
  * becomes one: with lblc the only one, with lblcr one more. With lblcr another one is taken back
- * when there was no change for long. Inline: the stack has no room for one more function.
+ * when there was no change for long. False when it cannot be noted.
  */
-static __always_inline void bl_locality_note(__u64 set, __u32 algorithm, __u64 taken)
+__noinline bool bl_locality_note(__u64 set, __u32 algorithm, __u64 taken)
 {
 	struct bl_active_entry *active = bl_active_lookup(taken);
 	__u64 now = bpf_ktime_get_ns(), served;
 	__u32 dropped = ~0U;
 
 	if (!active)
-		return;
-	served = bl_locality_served(active, taken >> 32);
+		return false;
+	served = bl_active_served(active, taken >> 32);
 	if (algorithm == BL_ALGORITHM_LOCALITY) {
-		if (served)
-			active->served = now;
-		else
-			bl_locality_change(set, taken, now, 0, dropped);
-		return;
+		if (!served)
+			return bl_locality_change(set, taken, now, 0, dropped);
+		active->served = now;
+		return true;
 	}
 	if (served && now - served < bl_locality_idle)
-		return;
+		return true;
 	if (served) {
 		active->served = 0; /* the one to drop is another */
-		dropped = bl_locality_find(set, 0, BL_LOCALITY_MOST, 0, 1);
+		dropped = bl_locality_busiest(set);
 	}
-	bl_locality_change(set, taken, now, now, dropped);
+	return bl_locality_change(set, taken, now, now, dropped);
 }
 
 /* Find the backend of @set that lblc or lblcr chooses, as by bl_least_find. */
@@ -134,7 +158,7 @@ static __always_inline __u64 bl_locality_choose(__u64 set, __u32 algorithm, __u3
 
 	if (algorithm == BL_ALGORITHM_LOCALITY && now > bl_locality_idle)
 		oldest = now - bl_locality_idle;
-	found = bl_locality_find(set, oldest, BL_LOCALITY_LEAST, ~0ULL, 1);
+	found = bl_locality_find(set, oldest);
 	if (found >> 32 == ~0U)
 		found = bl_least_find(set, algorithm, bl_locality_place(), hash);
 	return found;
