@@ -73,6 +73,7 @@ func links(t *testing.T, opts datapath.Options) []datapath.Link {
 }
 
 func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	first := prepare(t, opts)
@@ -97,6 +98,7 @@ func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 }
 
 func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
@@ -124,6 +126,7 @@ func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
 }
 
 func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
+	t.Parallel()
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)
@@ -141,6 +144,7 @@ func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
 }
 
 func TestAnotherCgroupMovesTheLinks(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
@@ -157,6 +161,7 @@ func TestAnotherCgroupMovesTheLinks(t *testing.T) {
 // TestLinksStayUntilTheNewCgroupHasThem: where not all can be attached to the new cgroup,
 // the former one goes on to be served, and by all programs.
 func TestLinksStayUntilTheNewCgroupHasThem(t *testing.T) {
+	t.Parallel()
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)
@@ -194,6 +199,7 @@ func keepOut(t *testing.T, cgroup string) {
 }
 
 func TestRemovedCgroupDoesNotKeepAnAgentFromStarting(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	gone := opts
@@ -234,6 +240,7 @@ func serve(t *testing.T, services *servicemap.Store, count int) map[tables.Front
 }
 
 func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	d := prepare(t, opts)
@@ -261,6 +268,7 @@ func TestMapsOfAnotherSizeKeepTheirEntries(t *testing.T) {
 }
 
 func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	d := prepare(t, opts)
@@ -271,6 +279,7 @@ func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
 }
 
 func TestCleanupRemovesEverySchema(t *testing.T) {
+	t.Parallel()
 	opts := place(t)
 	attach(t, opts)
 	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
@@ -289,6 +298,7 @@ func TestCleanupRemovesEverySchema(t *testing.T) {
 }
 
 func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
@@ -312,6 +322,7 @@ func TestPinsOfAnotherSchemaGoOnceTheNewOnesWork(t *testing.T) {
 // TestMapOfAnotherVersion: a pinned map that this version does not know stays for the one that
 // does, and the clean-up takes it.
 func TestMapOfAnotherVersion(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
@@ -335,6 +346,7 @@ func TestMapOfAnotherVersion(t *testing.T) {
 }
 
 func TestErrorsSayHowToMendThem(t *testing.T) {
+	t.Parallel()
 	opts := place(t)
 	for _, tc := range []struct {
 		name   string

@@ -69,6 +69,7 @@ func prefixes(list ...string) []netip.Prefix {
 }
 
 func TestChoice(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name      string
 		patterns  []string
@@ -119,6 +120,7 @@ func TestChoice(t *testing.T) {
 }
 
 func TestEachHopOfADefaultRouteIsChosen(t *testing.T) {
+	t.Parallel()
 	n := &network{routes: []netlink.Route{
 		{Type: unix.RTN_UNICAST, MultiPath: []*netlink.NexthopInfo{{LinkIndex: 2}, {LinkIndex: 3}}},
 		{Type: unix.RTN_UNREACHABLE, LinkIndex: 4},
@@ -129,6 +131,7 @@ func TestEachHopOfADefaultRouteIsChosen(t *testing.T) {
 }
 
 func TestSourceAddress(t *testing.T) {
+	t.Parallel()
 	own, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	nodeIP, gone := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("192.0.2.99")
 	n := &network{
@@ -165,6 +168,7 @@ func TestSourceAddress(t *testing.T) {
 }
 
 func TestDevicePatternsAreChecked(t *testing.T) {
+	t.Parallel()
 	for _, good := range [][]string{nil, {"auto"}, {"none"}, {"eth0", "bond*"}} {
 		if err := CheckDevices(good); err != nil {
 			t.Errorf("%q: %v", good, err)
@@ -178,6 +182,7 @@ func TestDevicePatternsAreChecked(t *testing.T) {
 }
 
 func TestIDs(t *testing.T) {
+	t.Parallel()
 	former := []devicemap.Device{
 		{ID: 1, Name: "eth0", Ifindex: 2}, {ID: 2, Name: "wg0"}, {ID: 3, Name: "eth1", Ifindex: 5},
 	}
@@ -203,6 +208,7 @@ func TestIDs(t *testing.T) {
 }
 
 func TestIDsOfGoneDevicesAreTheLastToBeUsed(t *testing.T) {
+	t.Parallel()
 	former := []devicemap.Device{{ID: 1, Name: "gone"}}
 	devices := make([]devicemap.Device, devicemap.MaxDevices+1)
 	for i := range devices {
@@ -216,6 +222,7 @@ func TestIDsOfGoneDevicesAreTheLastToBeUsed(t *testing.T) {
 
 // TestInternalDevices: a device counts as internal by its whole name or its beginning.
 func TestInternalDevices(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		internal Internal
 		want     bool

@@ -88,6 +88,7 @@ func attached(t *testing.T, opts datapath.Options) string {
 // TestOddDeviceKeepsNoOtherFromBeingServed: an agent starts beside a device that cannot be
 // attached to, tells of it, and serves it as soon as that is possible.
 func TestOddDeviceKeepsNoOtherFromBeingServed(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		opts.Devices = []string{uplink, "odd*"}
 		odd := addDevice(t, "odd0")
@@ -130,6 +131,7 @@ func tries(list []devicemap.Fault) (n int) {
 // TestChangesAreFollowed: devices come, are renamed and go; addresses, routes and the node's own
 // IPs make them be chosen.
 func TestChangesAreFollowed(t *testing.T) {
+	t.Parallel()
 	opts, _ := withUplink(t)
 	opts.NodePorts = prefixes("172.16.0.0/12")
 	d := prepare(t, opts)
@@ -171,6 +173,7 @@ func TestChangesAreFollowed(t *testing.T) {
 // TestFastChangesCostLittle: a pod that makes its device come and go holds nothing up and
 // leaves nothing behind.
 func TestFastChangesCostLittle(t *testing.T) {
+	t.Parallel()
 	opts, _ := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
 	d := prepare(t, opts)
@@ -194,6 +197,7 @@ func TestFastChangesCostLittle(t *testing.T) {
 // matter to nothing cost no list of all devices, addresses or routes; an address that may matter
 // costs one.
 func TestIrrelevantChangesReadNothing(t *testing.T) {
+	t.Parallel()
 	opts, l := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
 	opts.ClusterCIDRs = prefixes("10.88.0.0/16")

@@ -80,6 +80,7 @@ func addAddr(t *testing.T, l netlink.Link, cidr string) {
 func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link)) {
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
 			opts, l := withUplink(t)
 			if mode == datapath.TCX && !lab.HaveTCX(t) {
 				t.Skip("the kernel lacks tcx links: they need Linux 6.6")
@@ -142,6 +143,7 @@ func hasClsact(t *testing.T, l netlink.Link) bool {
 }
 
 func TestDevicesAreServedAndCleanedUp(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
 		list := devices(t, opts)
@@ -165,6 +167,7 @@ func TestDevicesAreServedAndCleanedUp(t *testing.T) {
 }
 
 func TestNewAgentReplacesProgramsOfDevices(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
 		id, before := devices(t, opts)[0].ID, attachedPrograms(t, l)
@@ -185,6 +188,7 @@ func TestNewAgentReplacesProgramsOfDevices(t *testing.T) {
 }
 
 func TestAnotherWayOfAttachingLeavesNothingOfTheFormer(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		if !lab.HaveTCX(t) {
@@ -278,6 +282,7 @@ func sees(t *testing.T, counter *ebpf.Map) bool {
 }
 
 func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		program, counter := counting(t)
 		attachOther(t, opts.TC, l, program)
@@ -299,6 +304,7 @@ func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 }
 
 func TestQdiscInUseStays(t *testing.T) {
+	t.Parallel()
 	opts, l := withUplink(t)
 	opts.TC = datapath.TCClsact
 	attach(t, opts)
@@ -313,6 +319,7 @@ func TestQdiscInUseStays(t *testing.T) {
 }
 
 func TestDeviceThatComesBackIsServedAgain(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		d := prepare(t, opts)
@@ -336,6 +343,7 @@ func TestDeviceThatComesBackIsServedAgain(t *testing.T) {
 }
 
 func TestDeviceMadeAgainUnnoticed(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
@@ -352,6 +360,7 @@ func TestDeviceMadeAgainUnnoticed(t *testing.T) {
 }
 
 func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		attach(t, opts)
@@ -364,6 +373,7 @@ func TestDeviceThatIsNoLongerChosenIsLeft(t *testing.T) {
 }
 
 func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	d := prepare(t, opts)
@@ -384,6 +394,7 @@ func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
 }
 
 func TestNodeIPChoosesItsDevice(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
@@ -402,6 +413,7 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 }
 
 func TestOverlayGetsTheNodesAddress(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	must(t, netlink.LinkAdd(&netlink.Vxlan{
@@ -418,6 +430,7 @@ func TestOverlayGetsTheNodesAddress(t *testing.T) {
 }
 
 func TestDeviceWithoutEthernetHeader(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN, Queues: 1}
 		if err := netlink.LinkAdd(tun); err != nil {
@@ -447,6 +460,7 @@ func TestDeviceWithoutEthernetHeader(t *testing.T) {
 }
 
 func TestWithoutDevicesSocketsAreServed(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	inNamespace(t)
@@ -458,6 +472,7 @@ func TestWithoutDevicesSocketsAreServed(t *testing.T) {
 }
 
 func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	d := prepare(t, opts)
@@ -469,6 +484,7 @@ func TestDevicesAreLeftAloneBeforeAttach(t *testing.T) {
 }
 
 func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
 	d := prepare(t, opts)
@@ -482,6 +498,7 @@ func TestDevicesOfThePreparingThreadsNamespace(t *testing.T) {
 }
 
 func TestUnknownTCModeIsRejected(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	opts.TC = "xdp"

@@ -17,6 +17,7 @@ import (
 // TestProgramsOfPodsDevices: an agent leaves at a pod's device what its own settings
 // ask for, whatever a former one did and in which TC mode.
 func TestProgramsOfPodsDevices(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		pod, err := netlink.LinkByName("wire")
 		must(t, err)
@@ -68,6 +69,7 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 
 // TestInternalCIDRs: they are in the maps when the programs are at work, and follow.
 func TestInternalCIDRs(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	inNamespace(t)
@@ -89,6 +91,7 @@ func TestInternalCIDRs(t *testing.T) {
 // TestMasqueradeAddress: it is the node's own, else one of the device of the default
 // route, and stays while the machine has it.
 func TestMasqueradeAddress(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	opts.MasqueradeAll = true

@@ -26,6 +26,7 @@ func byName(p *bpf.SockPrograms) map[string]*ebpf.Program {
 }
 
 func TestLoadPrograms(t *testing.T) {
+	t.Parallel()
 	m := maptest.New(t, maptest.Small)
 	sockets, err := datapath.LoadSockets(m, datapath.Constants{HostNetns: 1})
 	must(t, err)
@@ -54,6 +55,7 @@ func TestLoadPrograms(t *testing.T) {
 // checks at most, with all that a configuration can turn on. Other versions check more of
 // them, and how long an agent takes to start goes with it.
 func TestVerifierMargin(t *testing.T) {
+	t.Parallel()
 	const most = 1_000_000 / 8
 	m := maptest.New(t, maptest.Small)
 	defer m.Close()

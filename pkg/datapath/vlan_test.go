@@ -52,6 +52,7 @@ var (
 )
 
 func TestWhereXDPServes(t *testing.T) {
+	t.Parallel()
 	n, named := tagged()
 	for _, tc := range []struct {
 		name, root string
@@ -82,6 +83,7 @@ func TestWhereXDPServes(t *testing.T) {
 
 // TestFrames: of which frames XDP has to be told whose they are.
 func TestFrames(t *testing.T) {
+	t.Parallel()
 	n, named := tagged()
 	index := func(name string) int { return named[name].Attrs().Index }
 	at := func(name string, tags devicemap.Tags) devicemap.Frames {
@@ -121,6 +123,7 @@ func TestFrames(t *testing.T) {
 // TestGenericXDPServesDevicesThemselves: VLANs and bonds are nothing special to it, but
 // that it leaves alone what has VLANs on it.
 func TestGenericXDPServesDevicesThemselves(t *testing.T) {
+	t.Parallel()
 	n, named := tagged()
 	n.generic = true
 	var devices []devicemap.Device
@@ -142,6 +145,7 @@ func TestGenericXDPServesDevicesThemselves(t *testing.T) {
 }
 
 func TestPortsOfAChosenBondAreNotChosen(t *testing.T) {
+	t.Parallel()
 	n, _ := tagged()
 	for pattern, want := range map[string][]string{
 		"*o*":   {"outer", "down", "bond", "bond.5"},

@@ -50,6 +50,7 @@ func wantXDP(t *testing.T, opts datapath.Options, mode datapath.XDPMode, why str
 }
 
 func TestXDPIsReplacedAndCleanedUp(t *testing.T) {
+	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPNative)
 	attach(t, opts)
 	wantXDP(t, opts, datapath.XDPNative, "")
@@ -69,6 +70,7 @@ func TestXDPIsReplacedAndCleanedUp(t *testing.T) {
 }
 
 func TestXDPIsTakenOffWhenOff(t *testing.T) {
+	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPNative)
 	attach(t, opts)
 	opts.XDP = datapath.XDPOff
@@ -81,6 +83,7 @@ func TestXDPIsTakenOffWhenOff(t *testing.T) {
 
 // TestXDPModeChanges: an agent replaces the program of one that ran in the other mode.
 func TestXDPModeChanges(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	last := uint32(0)
@@ -103,6 +106,7 @@ func TestXDPModeChanges(t *testing.T) {
 }
 
 func TestXDPAutoLeavesVeth(t *testing.T) {
+	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPAuto)
 	attach(t, opts)
 	wantXDP(t, opts, datapath.XDPOff, "veth")
@@ -112,6 +116,7 @@ func TestXDPAutoLeavesVeth(t *testing.T) {
 }
 
 func TestXDPOfADriverWithoutIt(t *testing.T) {
+	t.Parallel()
 	opts, _ := withXDP(t, datapath.XDPNative)
 	opts.Devices = []string{"tunnel"}
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "tunnel"}, VxlanId: 7, Port: 4789}))
@@ -128,6 +133,7 @@ func TestXDPOfADriverWithoutIt(t *testing.T) {
 // TestXDPKnowsTheDevicesAddress: also when it changes, and of two devices where there is
 // place for one.
 func TestXDPKnowsTheDevicesAddress(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	opts.Devices = []string{uplink, "second"}
@@ -153,6 +159,7 @@ func TestXDPKnowsTheDevicesAddress(t *testing.T) {
 // TestXDPProgramInTheWay: a device that runs somebody else's program keeps it and is
 // served by tc; once it is gone ours takes its place.
 func TestXDPProgramInTheWay(t *testing.T) {
+	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPNative)
 	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "firewall",
@@ -177,6 +184,7 @@ func TestXDPProgramInTheWay(t *testing.T) {
 }
 
 func TestXDPDeviceThatComesBackIsServedAgain(t *testing.T) {
+	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	d := prepare(t, opts)
