@@ -9,6 +9,11 @@ EXEC := $(if $(AS_ROOT),-exec '"$(AS_ROOT)"')
 # What to run where sudo is missing.
 export GOAL := make $(MAKECMDGOALS)
 
+# The same for all that is built: a package is compiled once.
+export CGO_ENABLED ?= 0
+SHARED_GOFLAGS = -trimpath -buildvcs=false
+export GOFLAGS := $(strip $(filter-out $(SHARED_GOFLAGS),$(GOFLAGS)) $(SHARED_GOFLAGS))
+
 GO ?= go
 BIN ?= bin
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
@@ -19,7 +24,7 @@ IMAGE_ARCHS ?= amd64 arm64
 VERSION_VARIABLE = github.com/beeline-lb/beeline/pkg/version.Version
 BPF_SOURCES = $(shell find bpf tests/bench/bpf -name '*.[ch]')
 # What make test tests; what takes longest begins first.
-PACKAGES ?= ./tests/differential ./tests/packets ./pkg/datapath ./...
+PACKAGES ?= ./tests/differential ./tests/packets ./tests/verify ./tests/netns ./pkg/datapath ./...
 # Test binaries are linked each time: without symbols in two thirds of the time. make lint vets.
 TEST_BUILD = -vet=off -ldflags=-s
 # For a test that hangs: nothing else may take that long, however slow the machine.
@@ -37,7 +42,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/beeline-agent and bin/beeline
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
+	$(GO) build \
 		-ldflags "-s -w -X $(VERSION_VARIABLE)=$(VERSION)" \
 		-o $(BIN)/ ./cmd/beeline-agent ./cmd/beeline
 
@@ -114,6 +119,7 @@ differential: root setup-test-all build ## compare COUNT (1000) random clusters 
 .PHONY: test-race
 test-race: export BEELINE_AGENT = $(abspath $(BIN))/race/beeline-agent
 test-race: export GORACE = halt_on_error=1
+test-race: export CGO_ENABLED = 1
 test-race: root setup-test-all ## run the tests of make test with the race detector, and print their coverage
 	$(GO) build -race -o $(BIN)/race/ ./cmd/beeline-agent
 	$(GO) test $(EXEC) -vet=off -race -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
