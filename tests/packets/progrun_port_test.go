@@ -12,6 +12,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // sourcePort returns the source port of a packet without options.
@@ -58,6 +59,7 @@ func TestSourcePorts60000(t *testing.T) {
 	for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		t.Run(map[byte]string{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP"}[protocol], func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, protocol == unix.IPPROTO_TCP)
 			const flows, all, reserved = 60_000, 1<<16 - 1024, 100
 			b := newBigBench(t, 1<<19)
 			ports := bpfmap.DefaultSourcePorts
