@@ -1,10 +1,11 @@
 # The environment may be empty, and a user's PATH lacks the administrator's tools.
 export PATH := $(if $(PATH),$(PATH):)/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export HOME ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+UID := $(shell PATH='$(PATH)' id -u)
+export HOME ?= $(shell PATH='$(PATH)' getent passwd $(UID) | cut -d: -f6)
 
 # What needs root runs by $(AS_ROOT) or, when it is Go, with $(EXEC): the build is the
 # user's then, the program root's. For root both are empty.
-AS_ROOT := $(if $(filter 0,$(shell id -u)),,$(CURDIR)/tools/setup/elevate)
+AS_ROOT := $(if $(filter 0,$(UID)),,$(CURDIR)/tools/setup/elevate)
 EXEC := $(if $(AS_ROOT),-exec '"$(AS_ROOT)"')
 # What to run where sudo is missing.
 export GOAL := make $(MAKECMDGOALS)
