@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // The kinds of events.
@@ -71,7 +72,8 @@ type Event struct {
 	// ServiceAddress is what the client has asked for; of what comes by the tunnel and is
 	// dropped it may be the tunnel's.
 	ServiceAddress netip.AddrPort `json:"serviceAddress,omitzero"`
-	// Service is absent when the address belongs to none, or it is not known.
+	// Service is absent when the address belongs to none, or it is not known. A port that the
+	// Service does not declare has no name, and the ID of another one.
 	Service PortName       `json:"service,omitzero"`
 	Backend netip.AddrPort `json:"backend,omitzero"`
 	// Source is what the backend sees, when that is an address of this node.
@@ -226,7 +228,7 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 		Command:        bpf.StringOf(raw.Comm[:]),
 		Netns:          raw.Netns,
 		ServiceAddress: endpointOf(raw.Dst, raw.DstPort),
-		Service:        m.service(raw.Service),
+		Service:        m.service(raw),
 		Backend:        endpointOf(raw.Backend, raw.BackendPort),
 		Reason:         statusmap.ReasonName(bpf.SockBlReason(raw.Reason)),
 	}
@@ -262,16 +264,30 @@ func (e *Event) addPast(past *monitor.Past) {
 	}
 }
 
-// service returns the name of a Service port.
-func (m *Monitor) service(id uint32) PortName {
+// service returns the name of the Service port that an event is about. A port that the Service of
+// the address does not declare has no name but the Service's.
+func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
+	table, id := servicemap.New(m.d.maps), raw.Service
+	undeclared := id == ^uint32(0) && bpf.SockBlReason(raw.Reason) == bpf.SockBlReasonBL_REASON_UNDECLARED_PORT
+	if undeclared {
+		f, ok, err := table.Frontend(tables.FrontendKey{Addr: raw.Dst.Netip()})
+		if err != nil || !ok {
+			return PortName{}
+		}
+		id = f.Service
+	}
 	if id == ^uint32(0) {
 		return PortName{}
 	}
-	name, ok := servicemap.New(m.d.maps).ServiceName(id)
+	name, ok := table.ServiceName(id)
 	if !ok {
 		return PortName{ID: id}
 	}
-	return portName(id, name)
+	port := portName(id, name)
+	if undeclared {
+		port.PortName, port.Port, port.Protocol = "", bpf.Hton16(raw.DstPort), model.Protocol(raw.Proto).String()
+	}
+	return port
 }
 
 // nameIn returns the name of a number, "" when it has none.

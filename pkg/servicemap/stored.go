@@ -79,6 +79,17 @@ func (s *Store) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) 
 	return e == frontendEntry(&k, frontend) && s.filter.has(&k), nil
 }
 
+// Frontend returns the entry of a key; false when there is none.
+func (t Table) Frontend(key tables.FrontendKey) (tables.Frontend, bool, error) {
+	k := frontendKey(key)
+	var e bpf.SockBlFrontendEntry
+	err := t.maps.BlFrontend.Lookup(&k, &e)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return tables.Frontend{}, false, nil
+	}
+	return storedFrontend(&e), err == nil, err
+}
+
 // StoredFrontends yields all frontends, as many at a time as one system call reads.
 func (s *Store) StoredFrontends() iter.Seq2[[]tables.StoredFrontend, error] {
 	return func(yield func([]tables.StoredFrontend, error) bool) {

@@ -122,7 +122,7 @@ func TestMonitorSockets(t *testing.T) {
 		to                    netip.AddrPort
 		err                   error
 	}{
-		{"refused", "-", "undeclared_port", ap("10.96.0.1:81"), unix.ECONNREFUSED},
+		{"refused", "default/dual", "undeclared_port", ap("10.96.0.1:81"), unix.ECONNREFUSED},
 		{"refused", "default/none", "no_endpoint", ap("10.96.0.9:80"), unix.ECONNREFUSED},
 		{"dropped", "-", "unallocated_address", ap("10.96.0.77:80"), unix.EHOSTUNREACH},
 	} {

@@ -103,11 +103,11 @@ func TestMonitorPackets(t *testing.T) {
 				if network[:3] == "udp" {
 					datagrams = append(datagrams, far, near)
 				}
-				c.monitorUnserved(t, l, network, nodePort(network, 3), "default/none", inspect.EventRefused, "no_endpoint", uint16(20_200+i))
+				c.monitorUnserved(t, l, network, nodePort(network, 3), "default/none:"+network[:1], inspect.EventRefused, "no_endpoint", uint16(20_200+i))
 				balancer := netip.AddrPortFrom(balancerIP(4).of(network), 80)
-				c.monitorUnserved(t, l, network, balancer, "default/private", inspect.EventDropped, "source_range", uint16(20_300+i))
+				c.monitorUnserved(t, l, network, balancer, "default/private:"+network[:1], inspect.EventDropped, "source_range", uint16(20_300+i))
 				undeclared := netip.AddrPortFrom(clusterIP(1).of(network), 81)
-				c.monitorUnserved(t, l, network, undeclared, "", inspect.EventRefused, "undeclared_port", uint16(20_400+i))
+				c.monitorUnserved(t, l, network, undeclared, "default/far", inspect.EventRefused, "undeclared_port", uint16(20_400+i))
 			}
 			for _, begin := range datagrams {
 				monitorExpired(t, l, begin)
@@ -197,14 +197,7 @@ func (c *cluster) monitorUnserved(t *testing.T, l *listener, network string, to 
 	}
 	mine := from(port, network)
 	e := l.one(t, fmt.Sprintf("%s to %s", network, to), mine)
-	if service != "" {
-		service += ":" + network[:1]
-	}
-	said := ""
-	if e.Service.Service != "" {
-		said = e.Service.String()
-	}
-	if e.Kind != kind || e.Reason != reason || e.ServiceAddress != to || said != service || e.Explanation == "" {
+	if e.Kind != kind || e.Reason != reason || e.ServiceAddress != to || e.Service.String() != service || e.Explanation == "" {
 		t.Errorf("%s to %s: told %+v, want %s for %s of %q", network, to, *e, kind, reason, service)
 	}
 }
