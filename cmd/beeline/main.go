@@ -1,5 +1,6 @@
 // Command beeline shows how this node's Services are served; called kubectl-beeline it is kubectl's
-// plugin, which asks the nodes of a cluster.
+// plugin, which asks the nodes of a cluster, and called kubectl_complete-beeline what completes the
+// plugin's command lines.
 package main
 
 import (
@@ -17,8 +18,12 @@ func main() {
 	// leave errors on standard error.
 	klog.SetLogger(klog.New(nil))
 	env := cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}
-	if filepath.Base(os.Args[0]) == cli.PluginName {
-		os.Exit(cli.RunPlugin(env, os.Args[1:]...))
+	run := cli.Run
+	switch filepath.Base(os.Args[0]) {
+	case cli.PluginName:
+		run = cli.RunPlugin
+	case cli.CompletionName:
+		run = cli.RunPluginCompletion
 	}
-	os.Exit(cli.Run(env, os.Args[1:]...))
+	os.Exit(run(env, os.Args[1:]...))
 }

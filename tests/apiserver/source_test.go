@@ -33,6 +33,7 @@ func TestSource(t *testing.T) {
 		{"RollingUpdate", testRollingUpdate},
 		{"SliceMoves", testSliceMoves},
 		{"Node", testNode},
+		{"Completion", testCompletion},
 		{"Nodes", testNodes},
 		{"ManyAtOnce", testManyAtOnce},
 		{"NoRightToServiceCIDRs", testNoRightToServiceCIDRs},

@@ -63,6 +63,7 @@ func (p *plugin) root() *cobra.Command {
 // addNodeFlags adds the flags of commands that ask several nodes.
 func (p *plugin) addNodeFlags(cmd *cobra.Command, timeout time.Duration) {
 	cmd.Flags().StringArrayVar(&p.nodes, "node", nil, "ask this node only; may be repeated")
+	must(cmd.RegisterFlagCompletionFunc("node", p.completeNodes))
 	p.addTimeoutFlag(cmd, timeout)
 }
 

@@ -40,6 +40,7 @@ func (p *plugin) explainCommand() *cobra.Command {
 			}
 			return nil
 		},
+		ValidArgsFunction: p.completeExplain,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.explainPod(cmd.Context(), args[0], args[1])
 		},

@@ -59,6 +59,7 @@ func (p *plugin) monitorCommand() *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().Lookup("rate").Usage = "events a second of each node at most"
+	must(cmd.RegisterFlagCompletionFunc("service", p.completeServices))
 	p.addNodeFlags(cmd, 20*time.Second)
 	return cmd
 }

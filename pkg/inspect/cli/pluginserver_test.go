@@ -37,13 +37,15 @@ type apiServer struct {
 	mu       sync.Mutex            // of what requests read, which may come from a process
 	pods     map[string]corev1.Pod // by namespace/name
 	programs map[string]program    // likewise
-	runs     [][]string            // command lines
+	services []corev1.Service
+	runs     [][]string // command lines
 }
 
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{t: t, pods: make(map[string]corev1.Pod), programs: make(map[string]program)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/services", s.listServices)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -99,6 +101,18 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
 		if pod.Namespace == r.PathValue("namespace") && byLabel.Matches(labels.Set(pod.Labels)) &&
 			byField.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName}) {
 			list.Items = append(list.Items, pod)
+		}
+	}
+	respond(s.t, w, http.StatusOK, list)
+}
+
+func (s *apiServer) listServices(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}}
+	for _, service := range s.services {
+		if service.Namespace == r.PathValue("namespace") {
+			list.Items = append(list.Items, service)
 		}
 	}
 	respond(s.t, w, http.StatusOK, list)

@@ -58,6 +58,7 @@ func (p *plugin) topCommand() *cobra.Command {
 			}
 			return oneServiceAtMost(cmd, args)
 		},
+		ValidArgsFunction: p.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(p.command, args); err != nil {
 				return &usageError{err, cmd.CommandPath()}
