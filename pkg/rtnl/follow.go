@@ -105,6 +105,7 @@ func follow(ctx context.Context, h Handlers, also <-chan struct{}, act func(all 
 // subscription is the subscriptions to all that is followed.
 type subscription struct {
 	stop    context.CancelFunc
+	ended   <-chan struct{} // closed by stop
 	running sync.WaitGroup
 	// changes has a value while there is something to act upon.
 	changes chan struct{}
@@ -115,7 +116,7 @@ type subscription struct {
 
 func subscribe(ctx context.Context, h Handlers) (*subscription, error) {
 	ctx, stop := context.WithCancel(ctx)
-	s := &subscription{stop: stop, changes: make(chan struct{}, 1), broken: make(chan error, 1)}
+	s := &subscription{stop: stop, ended: ctx.Done(), changes: make(chan struct{}, 1), broken: make(chan error, 1)}
 	if h.Link != nil {
 		updates := make(chan netlink.LinkUpdate)
 		if err := netlink.LinkSubscribeWithOptions(updates, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: s.miss}); err != nil {
@@ -156,6 +157,11 @@ func (s *subscription) change() {
 // miss notes a message that could not be read, and one that the kernel had no room for;
 // after that, it closes the subscription.
 func (s *subscription) miss(err error) {
+	select {
+	case <-s.ended: // its sockets are closed
+		return
+	default:
+	}
 	klog.V(4).InfoS("A change of a device, an address or a route could not be read", "err", err)
 	s.missed.Store(true)
 	s.change()
