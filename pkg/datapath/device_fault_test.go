@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -88,6 +89,7 @@ func attached(t *testing.T, opts datapath.Options) string {
 // TestOddDeviceKeepsNoOtherFromBeingServed: an agent starts beside a device that cannot be
 // attached to, tells of it, and serves it as soon as that is possible.
 func TestOddDeviceKeepsNoOtherFromBeingServed(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		opts.Devices = []string{uplink, "odd*"}
@@ -131,6 +133,7 @@ func tries(list []devicemap.Fault) (n int) {
 // TestChangesAreFollowed: devices come, are renamed and go; addresses, routes and the node's own
 // IPs make them be chosen.
 func TestChangesAreFollowed(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, _ := withUplink(t)
 	opts.NodePorts = prefixes("172.16.0.0/12")
@@ -173,6 +176,7 @@ func TestChangesAreFollowed(t *testing.T) {
 // TestFastChangesCostLittle: a pod that makes its device come and go holds nothing up and
 // leaves nothing behind.
 func TestFastChangesCostLittle(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, _ := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
@@ -197,6 +201,7 @@ func TestFastChangesCostLittle(t *testing.T) {
 // matter to nothing cost no list of all devices, addresses or routes; an address that may matter
 // costs one.
 func TestIrrelevantChangesReadNothing(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
