@@ -118,7 +118,7 @@ func TestReportEvents(t *testing.T) {
 			}
 			seen[fmt.Sprintf("%s %s %s %s", e.Kind, e.ServiceAddress, e.Service, e.Reason)]++
 		}
-		if seen["connection "+dualTCP4.String()+" default/dual:web "] == 0 || seen["refused "+refusing.String()+" - undeclared_port"] == 0 {
+		if seen["connection "+dualTCP4.String()+" default/dual:web "] == 0 || seen["refused "+refusing.String()+" default/dual undeclared_port"] == 0 {
 			t.Errorf("of %d connections made and as many refused, the report has %v\n%s", made.heard, seen, index)
 		}
 		// Each attempt has three events; no more than some 2,000 are told.
