@@ -127,8 +127,7 @@ static __always_inline struct bl_choice bl_service_select(const struct bl_servic
 		choice.backend = bl_backend_lookup(counted);
 		if (choice.backend) {
 			choice.counted = true;
-			choice.ref.id = counted;
-			choice.ref.generation = counted >> 32;
+			choice.ref = bl_ref_of(counted);
 			return choice;
 		}
 	}
@@ -172,15 +171,6 @@ static __always_inline bool bl_affinity_lasts(const struct bl_backend_entry *bac
 	return backend && !(backend->state & BL_BACKEND_NO_NEW);
 }
 
-/* A reference to a backend in one word: its id, and its generation in the upper half. */
-static __always_inline __u64 bl_ref_word(struct bl_backend_ref ref)
-{
-	return (__u64)ref.generation << 32 | ref.id;
-}
-
-/* The word that refers to no backend. */
-#define BL_NO_REF (~0ULL)
-
 /*
  * Recall the backend that @known, which may be NULL, remembers of a client of @service: by
  * bl_ref_word. BL_NO_REF when the affinity has ended, which lasts @timeout seconds, or the backend
@@ -208,11 +198,11 @@ static __always_inline __u64 bl_affinity_recall(struct bl_affinity_entry *known,
 static __always_inline __u64 bl_affinity_remember(void *map, const void *key, __u32 timeout,
 						  __u32 service, __u32 member, __u64 backend)
 {
-	struct bl_affinity_entry *known,
-		fresh = {
-			.backend = {.id = backend, .generation = backend >> 32},
-			.last_used = bpf_ktime_get_coarse_ns(),
-		};
+	struct bl_affinity_entry fresh = {
+		.backend = bl_ref_of(backend),
+		.last_used = bpf_ktime_get_coarse_ns(),
+	};
+	struct bl_affinity_entry *known;
 	__u64 recalled;
 
 	if (!bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST))
@@ -344,8 +334,7 @@ static __always_inline __u32 bl_service_hash(const struct bl_client *client,
 static __always_inline void bl_choice_recall(struct bl_choice *choice, __u64 backend,
 					     __u32 algorithm)
 {
-	choice->ref.id = backend;
-	choice->ref.generation = backend >> 32;
+	choice->ref = bl_ref_of(backend);
 	choice->reason = BL_REASON_BROKEN_TABLE;
 	choice->backend = bl_backend_lookup(choice->ref.id);
 	choice->counted = choice->backend && bl_algorithm_counts(algorithm) &&

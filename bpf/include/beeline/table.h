@@ -44,6 +44,21 @@ static __always_inline struct bl_service_stat_entry *bl_service_stat_lookup(__u3
 	return bl_table_lookup(&bl_service_stat, id, BL_CHUNK_SHIFT);
 }
 
+/* A reference to a backend in one word: its id, and its generation in the upper half. */
+static __always_inline __u64 bl_ref_word(struct bl_backend_ref ref)
+{
+	return (__u64)ref.generation << 32 | ref.id;
+}
+
+/* What a word of bl_ref_word refers to. */
+static __always_inline struct bl_backend_ref bl_ref_of(__u64 word)
+{
+	return (struct bl_backend_ref){.id = word, .generation = word >> 32};
+}
+
+/* The word that refers to no backend. */
+#define BL_NO_REF (~0ULL)
+
 static __always_inline __u32 bl_set_first(__u64 set)
 {
 	return (__u32)set;
