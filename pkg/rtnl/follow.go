@@ -105,7 +105,6 @@ func follow(ctx context.Context, h Handlers, also <-chan struct{}, act func(all 
 // subscription is the subscriptions to all that is followed.
 type subscription struct {
 	stop    context.CancelFunc
-	ended   <-chan struct{} // closed by stop
 	running sync.WaitGroup
 	// changes has a value while there is something to act upon.
 	changes chan struct{}
@@ -116,24 +115,29 @@ type subscription struct {
 
 func subscribe(ctx context.Context, h Handlers) (*subscription, error) {
 	ctx, stop := context.WithCancel(ctx)
-	s := &subscription{stop: stop, ended: ctx.Done(), changes: make(chan struct{}, 1), broken: make(chan error, 1)}
+	s := &subscription{stop: stop, changes: make(chan struct{}, 1), broken: make(chan error, 1)}
+	miss := func(err error) {
+		if ctx.Err() == nil { // else its sockets are closed
+			s.miss(err)
+		}
+	}
 	if h.Link != nil {
 		updates := make(chan netlink.LinkUpdate)
-		if err := netlink.LinkSubscribeWithOptions(updates, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: s.miss}); err != nil {
+		if err := netlink.LinkSubscribeWithOptions(updates, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: miss}); err != nil {
 			return s, fmt.Errorf("subscribe to changes of devices: %w", err)
 		}
 		forward(s, updates, h.Link)
 	}
 	if h.Addr != nil {
 		updates := make(chan netlink.AddrUpdate)
-		if err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: s.miss}); err != nil {
+		if err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: miss}); err != nil {
 			return s, fmt.Errorf("subscribe to changes of addresses: %w", err)
 		}
 		forward(s, updates, h.Addr)
 	}
 	if h.Route != nil {
 		updates := make(chan netlink.RouteUpdate)
-		if err := netlink.RouteSubscribeWithOptions(updates, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: s.miss}); err != nil {
+		if err := netlink.RouteSubscribeWithOptions(updates, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: miss}); err != nil {
 			return s, fmt.Errorf("subscribe to changes of routes: %w", err)
 		}
 		forward(s, updates, h.Route)
@@ -157,11 +161,6 @@ func (s *subscription) change() {
 // miss notes a message that could not be read, and one that the kernel had no room for;
 // after that, it closes the subscription.
 func (s *subscription) miss(err error) {
-	select {
-	case <-s.ended: // its sockets are closed
-		return
-	default:
-	}
 	klog.V(4).InfoS("A change of a device, an address or a route could not be read", "err", err)
 	s.missed.Store(true)
 	s.change()

@@ -67,27 +67,27 @@ func (t Table) Runs(set tables.Set, fn func([]uint32)) {
 	}
 }
 
+// readFrontend reads the entry of a key; false when there is none.
+func (t Table) readFrontend(k *bpf.SockBlFrontendKey) (e bpf.SockBlFrontendEntry, found bool, err error) {
+	err = t.maps.BlFrontend.Lookup(k, &e)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return e, false, nil
+	}
+	return e, err == nil, err
+}
+
 // HoldsFrontend reports whether a key has that entry, and the filter leads to it.
 func (s *Store) HoldsFrontend(key tables.FrontendKey, frontend tables.Frontend) (bool, error) {
 	k := frontendKey(key)
-	var e bpf.SockBlFrontendEntry
-	if err := s.maps.BlFrontend.Lookup(&k, &e); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	return e == frontendEntry(&k, frontend) && s.filter.has(&k), nil
+	e, found, err := s.readFrontend(&k)
+	return found && e == frontendEntry(&k, frontend) && s.filter.has(&k), err
 }
 
 // Frontend returns the entry of a key; false when there is none.
 func (t Table) Frontend(key tables.FrontendKey) (tables.Frontend, bool, error) {
 	k := frontendKey(key)
-	var e bpf.SockBlFrontendEntry
-	err := t.maps.BlFrontend.Lookup(&k, &e)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return tables.Frontend{}, false, nil
-	}
-	return storedFrontend(&e), err == nil, err
+	e, found, err := t.readFrontend(&k)
+	return storedFrontend(&e), found, err
 }
 
 // StoredFrontends yields all frontends, as many at a time as one system call reads.
