@@ -639,6 +639,7 @@ type SockBlServiceStatEntry struct {
 	_           structs.HostLayout
 	Connections uint64
 	Refused     uint64
+	Dropped     uint64
 }
 
 type SockBlSetBits uint32

@@ -114,6 +114,8 @@ type Maps struct {
 	// former are the LRU tables that are replaced, until [Maps.Move] has moved what they
 	// hold; by name.
 	former map[string]*ebpf.Map
+	// converted are those of another layout, until [Maps.Move] has taken what they hold.
+	converted []converted
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
@@ -179,8 +181,8 @@ func names(specs map[string]*ebpf.MapSpec) []string {
 }
 
 // Load opens the maps that are pinned in dir and makes those that are not. A
-// pinned map of another size is replaced by a new one; the programs must be loaded anew
-// to use it. It holds the entries of the former one, but for those of LRU tables, to
+// pinned map of another size or a former layout is replaced by a new one; the programs must be
+// loaded anew to use it. It holds the entries of the former one, but for those of LRU tables, to
 // which programs add while they are read: see [Maps.Move]. Nothing is pinned.
 //
 // dir need not exist. The error of a map that is pinned but not like this
@@ -191,8 +193,15 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 		return nil, err
 	}
 	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map), former: make(map[string]*ebpf.Map)}
+	pinned, err := findPins(dir, specs)
+	if err != nil {
+		return nil, err
+	}
+	if err := pinned.check(dir); err != nil {
+		return nil, err
+	}
 	for _, name := range names(specs) {
-		if err := m.loadMap(filepath.Join(dir, name), name); err != nil {
+		if err := m.loadMap(dir, name, pinned.former(name)); err != nil {
 			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
 		}
 	}
@@ -221,8 +230,15 @@ func Open(dir string) (*Maps, error) {
 		return nil, err
 	}
 	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map)}
+	pinned, err := findPins(dir, specs)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names(specs) {
-		opened, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		opened, err := ebpf.LoadPinnedMap(filepath.Join(dir, PinName(name)), nil)
+		if errors.Is(err, os.ErrNotExist) && len(pinned[name]) > 0 {
+			err = fmt.Errorf("%w, which has layout %d of it, this one has %d", ErrOtherVersion, slices.Max(pinned[name]), numberOf(name))
+		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
 		}
@@ -234,11 +250,12 @@ func Open(dir string) (*Maps, error) {
 	return m, nil
 }
 
-// loadMap opens or makes a map. One of another size gets what the pinned one holds,
-// or that becomes the former one.
-func (m *Maps) loadMap(path, name string) error {
+// loadMap opens or makes a map, or one of the pinned one of a former layout, unless that is 0. One
+// of another size gets what the pinned one holds, or that becomes the former one.
+func (m *Maps) loadMap(dir, name string, former int) error {
 	spec := m.specs[name]
-	pinned, err := ebpf.LoadPinnedMap(path, nil)
+	path := filepath.Join(dir, PinName(name))
+	pinned, err := m.loadLayout(dir, name, former)
 	if errors.Is(err, os.ErrNotExist) {
 		m.all[name], err = ebpf.NewMap(spec)
 		return err
@@ -299,18 +316,25 @@ func copyMap(to, from *ebpf.Map) error {
 }
 
 func copyChunks(to, from *ebpf.Map) error {
-	for i := range from.MaxEntries() {
-		chunk, err := Chunk(from, i)
+	return eachChunk(from, func(i uint32, chunk *ebpf.Map) error {
+		if i >= to.MaxEntries() {
+			return unix.E2BIG
+		}
+		return to.Put(i, chunk)
+	})
+}
+
+// eachChunk calls fn with the chunks of a growable table.
+func eachChunk(outer *ebpf.Map, fn func(i uint32, chunk *ebpf.Map) error) error {
+	for i := range outer.MaxEntries() {
+		chunk, err := Chunk(outer, i)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if i >= to.MaxEntries() {
-			return errors.Join(unix.E2BIG, chunk.Close())
-		}
-		if err := errors.Join(to.Put(i, chunk), chunk.Close()); err != nil {
+		if err := errors.Join(fn(i, chunk), chunk.Close()); err != nil {
 			return err
 		}
 	}
@@ -369,7 +393,7 @@ func (m *Maps) Pin(dir string) error {
 		return err
 	}
 	for name, kernelMap := range m.all {
-		if err := pin(filepath.Join(dir, name), kernelMap); err != nil {
+		if err := pin(filepath.Join(dir, PinName(name)), kernelMap); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
@@ -461,7 +485,7 @@ func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
 	return sum, nil
 }
 
-// Resized reports whether a pinned map was replaced by one of another size:
+// Resized reports whether a pinned map was replaced by one of another size or layout:
 // programs that are at work do not see what is written from now on.
 func (m *Maps) Resized() bool { return m.resized }
 
@@ -485,5 +509,5 @@ func (m *Maps) Close() error {
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())
 	}
-	return errors.Join(append(errs, m.closeFormer())...)
+	return errors.Join(append(errs, m.closeFormer(), m.closeConverted())...)
 }

@@ -92,16 +92,20 @@ func (m *Maps) pinFormer(dir string) error {
 	return nil
 }
 
-// Move moves the entries of the LRU tables that were replaced by others of another size.
+// Move moves the entries of the LRU tables that were replaced by others of another size, and
+// completes those of another layout.
 // The programs for packets that were loaded before are attached by then. They look
 // into the former flow table, too, and are to be loaded and attached anew. After an
 // error the former tables are kept.
 func (m *Maps) Move() ([]Moved, error) {
-	if len(m.former) == 0 {
+	if len(m.former) == 0 && len(m.converted) == 0 {
 		return nil, nil
 	}
 	// The programs that add to the former tables may still be running.
 	if err := m.Barrier(); err != nil {
+		return nil, err
+	}
+	if err := m.finishConverted(); err != nil {
 		return nil, err
 	}
 	var list []Moved

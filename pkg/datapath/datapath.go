@@ -194,6 +194,9 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps.Resized() {
+		if list := d.maps.Converted(); len(list) > 0 {
+			klog.InfoS("Tables of a former version are converted", "maps", list)
+		}
 		if err := d.resize(ctx); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
@@ -238,7 +241,7 @@ func (d *Datapath) resize(ctx context.Context) error {
 			"entries", m.Entries, "dropped", m.Dropped)
 	}
 	if len(moved) == 0 {
-		return nil
+		return d.removeOthers()
 	}
 	former := d.loaded()
 	d.xdp, d.xdpBelow = nil, nil
@@ -303,7 +306,7 @@ func (d *Datapath) Attach(ctx context.Context) error {
 	// One odd device does not keep the others from being served, nor the sockets. What
 	// fails has been logged and is tried again.
 	_ = d.SyncDevices(ctx)
-	return removeOthers(d.opts.BPFFS)
+	return d.removeOthers()
 }
 
 func (d *Datapath) setAttached() {
@@ -389,9 +392,13 @@ func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 	return append(removed, root(bpffs)), os.Remove(root(bpffs))
 }
 
-// removeOthers removes the pins of other schemas, whose programs are not needed
+// removeOthers removes the pins of other schemas and layouts, whose programs are not needed
 // any more.
-func removeOthers(bpffs string) error {
+func (d *Datapath) removeOthers() error {
+	bpffs := d.opts.BPFFS
+	if err := d.maps.RemoveOtherLayouts(Dir(bpffs)); err != nil {
+		return err
+	}
 	schemas, err := os.ReadDir(root(bpffs))
 	if err != nil {
 		return err

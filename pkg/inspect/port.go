@@ -75,11 +75,14 @@ type Counts struct {
 	Connections uint64 `json:"connections"`
 	// Refused were rejected or dropped.
 	Refused uint64 `json:"refused"`
+	// Dropped are those of them of which the client is told nothing.
+	Dropped uint64 `json:"dropped"`
 }
 
 func (c *Counts) add(o Counts) {
 	c.Connections += o.Connections
 	c.Refused += o.Refused
+	c.Dropped += o.Dropped
 }
 
 // Set is the set of endpoints for traffic under one policy.
@@ -198,7 +201,8 @@ func (r *reading) counts(id uint32) Counts {
 	if id >= uint32(len(r.stats)) {
 		return Counts{}
 	}
-	return Counts{Connections: r.stats[id].Connections, Refused: r.stats[id].Refused}
+	s := r.stats[id]
+	return Counts{Connections: s.Connections, Refused: s.Refused, Dropped: s.Dropped}
 }
 
 // ports returns all Service ports by id.

@@ -28,6 +28,7 @@ type Services struct {
 	all         *prometheus.Desc
 	connections *prometheus.Desc
 	refused     *prometheus.Desc
+	dropped     *prometheus.Desc
 
 	mu    sync.Mutex
 	seen  []uint64 // connections by Service id, as of the last collection
@@ -46,6 +47,8 @@ func NewServices(maps *bpfmap.Maps, limit int, names []model.Name) *Services {
 			"Connections and UDP peers for which a backend of the Service port was selected. Only of some: serviceMetrics.", labels, nil),
 		refused: prometheus.NewDesc("beeline_service_refused_total",
 			"Connections to the Service port that were refused or dropped. Only of some: serviceMetrics.", labels, nil),
+		dropped: prometheus.NewDesc("beeline_service_dropped_total",
+			"Those of beeline_service_refused_total of which the client was told nothing. Only of some: serviceMetrics.", labels, nil),
 	}
 }
 
@@ -54,6 +57,7 @@ func (s *Services) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.all
 	ch <- s.connections
 	ch <- s.refused
+	ch <- s.dropped
 }
 
 // Collect implements [prometheus.Collector].
@@ -77,6 +81,7 @@ func (s *Services) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(s.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
 		ch <- prometheus.MustNewConstMetric(s.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
+		ch <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(stats[id].Dropped), values...)
 	}
 }
 

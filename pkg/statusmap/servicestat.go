@@ -12,7 +12,8 @@ import (
 // ServiceStat counts what happened at a Service's frontends.
 type ServiceStat struct {
 	Connections uint64
-	Refused     uint64
+	Refused     uint64 // rejected or dropped
+	Dropped     uint64 // of those
 }
 
 // ServiceStats returns the counters of the Service ids below end.
@@ -51,6 +52,7 @@ func appendStats(stats []ServiceStat, chunk *ebpf.Map, count uint32) ([]ServiceS
 		for _, v := range values[int(i)*cpus : int(i+1)*cpus] {
 			s.Connections += v.Connections
 			s.Refused += v.Refused
+			s.Dropped += v.Dropped
 		}
 		stats = append(stats, s)
 	}

@@ -34,7 +34,7 @@ func TestServiceStats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, chunk.Put(id%4096, perCPU(t, bpf.SockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2})), chunk.Close())
+		must(t, chunk.Put(id%4096, perCPU(t, bpf.SockBlServiceStatEntry{Connections: uint64(id) + 1, Refused: 2, Dropped: 1})), chunk.Close())
 	}
 	cpus := uint64(len(perCPU(t, 0)))
 	for _, end := range []uint32{1, 4096, 4097, 5000} {
@@ -45,7 +45,7 @@ func TestServiceStats(t *testing.T) {
 		for id, s := range stats {
 			want := ServiceStat{}
 			if id == 0 || id == 4095 || id == 4096 {
-				want = ServiceStat{cpus * (uint64(id) + 1), cpus * 2}
+				want = ServiceStat{cpus * (uint64(id) + 1), cpus * 2, cpus}
 			}
 			if s != want {
 				t.Errorf("service %d has %+v, want %+v", id, s, want)

@@ -85,8 +85,10 @@ func miscounted(x *inspect.Explanation, before, after counts) string {
 			switch x.Verdict {
 			case inspect.VerdictServed:
 				want.Connections++
-			case inspect.VerdictRefused, inspect.VerdictDropped:
+			case inspect.VerdictRefused:
 				want.Refused++
+			case inspect.VerdictDropped:
+				want.Refused, want.Dropped = want.Refused+1, want.Dropped+1
 			}
 		}
 		if s != want {

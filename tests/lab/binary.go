@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,6 +57,8 @@ func AgentBinary(t testing.TB) string {
 type Standalone struct {
 	*Process
 	Manifests string
+	// Former is the path of an agent of another version, "" for the one that is tested.
+	Former string
 	host      *Host
 	state     string
 }
@@ -92,7 +95,11 @@ func (s *Standalone) Remove(name string) {
 // Launch starts the agent without waiting until it serves.
 func (s *Standalone) Launch(flags ...string) *Process {
 	s.host.t.Helper()
-	return s.host.Start(AgentBinary(s.host.t), append([]string{
+	binary := s.Former
+	if binary == "" {
+		binary = AgentBinary(s.host.t)
+	}
+	return s.host.Start(binary, append([]string{
 		"--manifests", s.Manifests, "--state-dir", s.state,
 		"--cgroup-root", s.host.Cgroup, "--bpffs", s.host.BPFFS,
 		"--hostname-override", NodeName, "--service-cluster-ip-range", "10.96.0.0/16,fd96::/112",
@@ -115,6 +122,13 @@ func (s *Standalone) Start(flags ...string) {
 
 // serves reports whether this process has made its first sync.
 func (s *Standalone) serves() bool {
+	if s.Former != "" { // its maps may have other layouts
+		resp, err := s.host.HTTPClient().Get("http://127.0.0.1:10256/healthz")
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	}
 	maps, err := bpfmap.Open(datapath.Dir(s.host.BPFFS))
 	if err != nil {
 		return false

@@ -12,10 +12,11 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
-// Dump returns the bytes of every pinned map but those of the names left out, by the map's name, its
+// Dump returns the bytes of every pinned map but those of the names left out, by the pin's name, its
 // id in the kernel and the key. What sockets store and what is under way to the
 // agent in a ring buffer are not among them.
 func (h *Host) Dump(leftOut ...string) map[string]string {
@@ -26,7 +27,8 @@ func (h *Host) Dump(leftOut ...string) map[string]string {
 	}
 	entries := make(map[string]string)
 	for _, pin := range pins {
-		if strings.HasPrefix(pin.Name(), "link_") || slices.Contains(leftOut, pin.Name()) {
+		isPin := func(name string) bool { return pin.Name() == bpfmap.PinName(name) }
+		if strings.HasPrefix(pin.Name(), "link_") || slices.ContainsFunc(leftOut, isPin) {
 			continue
 		}
 		m, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(h.BPFFS), pin.Name()), nil)

@@ -22,6 +22,7 @@ type agent struct {
 	t       *testing.T
 	node    *node
 	flags   []string
+	former  string // see [lab.Standalone]
 	updates int
 }
 
@@ -74,6 +75,7 @@ func (c *cluster) serve(t *testing.T, manifests []string, flags ...string) *agen
 
 func (a *agent) start() {
 	a.t.Helper()
+	a.Former = a.former
 	a.Start(a.flags...)
 }
 

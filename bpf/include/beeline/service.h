@@ -49,8 +49,11 @@ static __always_inline void bl_refuse_count(struct bl_service_stat_entry *stat,
 					    enum bl_reason reason)
 {
 	bl_count(reason);
-	if (stat)
-		stat->refused++;
+	if (!stat)
+		return;
+	stat->refused++;
+	if (bl_reason_drops(reason))
+		stat->dropped++;
 }
 
 /*

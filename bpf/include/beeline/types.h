@@ -3,8 +3,9 @@
  * The keys and values of every map, which the programs and the agent share. The Go
  * types are generated from this file.
  *
- * A change of a layout or of a number here is a new schema (BL_SCHEMA): the
- * agent then pins new maps beside the old ones and moves the programs over.
+ * A change of a layout or of a number here is a new layout of each map that has it, which the
+ * agent makes from the former one (pkg/bpfmap/layout.go); of bl_sock, which nobody can read as a
+ * whole, or of what all maps have in common, it is a new schema (BL_SCHEMA): nothing is taken over.
  */
 #pragma once
 
@@ -178,6 +179,7 @@ _Static_assert(sizeof(struct bl_unapplied_entry) == 512, "bl_unapplied_entry");
 struct bl_service_stat_entry {
 	__u64 connections; /* backends chosen for a new connection or UDP peer */
 	__u64 refused; /* rejected or dropped */
+	__u64 dropped; /* of those: the client is told nothing */
 };
 
 enum bl_backend_state {

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -259,8 +260,8 @@ func fillCounters(t *testing.T, dir string) {
 	var chunk *ebpf.Map
 	check(t, stats.Lookup(uint32(0), &chunk))
 	defer chunk.Close()
-	perCPU := make([][2]uint64, cpus(t)) // connections, refused
-	perCPU[0] = [2]uint64{1200, 3}
+	perCPU := make([]bpf.SockBlServiceStatEntry, cpus(t))
+	perCPU[0] = bpf.SockBlServiceStatEntry{Connections: 1200, Refused: 3, Dropped: 1}
 	check(t, chunk.Put(uint32(webID), perCPU))
 
 	refused := make([]uint64, cpus(t))
@@ -302,7 +303,7 @@ func fillAffinity(t *testing.T, dir string) {
 
 func openMap(t *testing.T, dir, name string) *ebpf.Map {
 	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpfmap.PinName(name)), nil)
 	check(t, err)
 	t.Cleanup(func() { check(t, m.Close()) })
 	return m

@@ -51,7 +51,7 @@ func (c *command) serviceList() *cobra.Command {
 func serviceTable(services []inspect.Service, wide bool) string {
 	heading := []string{"NAMESPACE", "NAME", "TYPE", "FRONTENDS", "PORTS", "BACKENDS", "ON-NODE", "AFFINITY"}
 	if wide {
-		heading = append(heading, "INTERNAL", "EXTERNAL", "CONNECTIONS", "REFUSED")
+		heading = append(heading, "INTERNAL", "EXTERNAL", "CONNECTIONS", "REFUSED", "DROPPED")
 	}
 	t := newTable(heading...)
 	for _, s := range services {
@@ -62,7 +62,7 @@ func serviceTable(services []inspect.Service, wide bool) string {
 		}
 		if wide {
 			row = append(row, s.InternalTrafficPolicy, s.ExternalTrafficPolicy,
-				number(s.Connections), number(s.Refused))
+				number(s.Connections), number(s.Refused), number(s.Dropped))
 		}
 		t.add(row...)
 	}
@@ -212,7 +212,11 @@ func serviceText(s inspect.Service, now time.Time, wide bool) string {
 }
 
 func traffic(c inspect.Counts) string {
-	return fmt.Sprintf("%s, %d refused", inspect.Amount(c.Connections, "connection"), c.Refused)
+	text := fmt.Sprintf("%s, %d refused", inspect.Amount(c.Connections, "connection"), c.Refused)
+	if c.Dropped > 0 {
+		text += fmt.Sprintf(", %d of them dropped", c.Dropped)
+	}
+	return text
 }
 
 func portText(p inspect.Port, wide bool) string {

@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
@@ -28,14 +30,14 @@ import (
 func counted(t *testing.T, bpffs string, id uint32, connections, refused uint64) {
 	t.Helper()
 	// Closed at once, for traffic calls this until the test has ended.
-	stats, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(bpffs), "bl_service_stat"), nil)
+	stats, err := ebpf.LoadPinnedMap(filepath.Join(datapath.Dir(bpffs), bpfmap.PinName(bpf.SockMapBlServiceStat)), nil)
 	check(t, err)
 	defer stats.Close()
 	var chunk *ebpf.Map
 	check(t, stats.Lookup(uint32(0), &chunk))
 	defer chunk.Close()
-	perCPU := make([][2]uint64, cpus(t))
-	perCPU[0] = [2]uint64{connections, refused}
+	perCPU := make([]bpf.SockBlServiceStatEntry, cpus(t))
+	perCPU[0] = bpf.SockBlServiceStatEntry{Connections: connections, Refused: refused}
 	check(t, chunk.Put(id, perCPU))
 }
 

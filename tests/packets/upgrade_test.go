@@ -1,0 +1,70 @@
+package packets_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// former are commits whose maps have other layouts than now, by what changed after them.
+var former = map[string]string{
+	"bl_service_stat": "52816eae5d11f0c9d23135acdb28f3e9d2d26c8a",
+}
+
+// TestFormerVersion: an agent takes over from one whose maps have another layout, and that one
+// comes back: no packet of a flow is lost, and counters go on.
+func TestFormerVersion(t *testing.T) {
+	t.Parallel()
+	for changed, commit := range former {
+		t.Run(changed, func(t *testing.T) {
+			t.Parallel()
+			tier.Slow(t, "builds a former version")
+			binary, err := programs.FormerAgent(t.Context(), commit)
+			if errors.Is(err, programs.ErrNoHistory) {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, present := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) })
+			before := *present
+			before.former = binary
+			c.restart(t, &before)
+			const some = 20
+			for range some {
+				connect(t, c.client, "tcp4", nodePort("tcp4", 1))
+			}
+			c.restart(t, present)
+			if n := c.connections(t, "web"); n < some {
+				t.Errorf("%d connections are counted, of %d that the former version has counted", n, some)
+			}
+			c.restart(t, &before, present)
+		})
+	}
+}
+
+// connections returns how many connections of a Service the first node has counted.
+func (c *cluster) connections(t *testing.T, service string) (sum uint64) {
+	t.Helper()
+	maps, err := bpfmap.Open(datapath.Dir(c.nodes[0].BPFFS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	for id, name := range servicemap.New(maps).ServiceNames() {
+		stats, err := statusmap.New(maps).ServiceStats(id + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name.Port.Service.Name == service {
+			sum += stats[id].Connections
+		}
+	}
+	return sum
+}
