@@ -255,8 +255,8 @@ func convertEach[K, From, To any](convert func(From) To) converter {
 	}
 }
 
-// convertPerCPU converts an array of values of each CPU.
-func convertPerCPU[From, To any](convert func(From) To) converter {
+// convertPerCPU converts an array of values of each CPU, those that are not zero.
+func convertPerCPU[From comparable, To any](convert func(From) To) converter {
 	return func(to, from *ebpf.Map) error {
 		if err := checkSize[From](from); err != nil {
 			return err
@@ -265,6 +265,9 @@ func convertPerCPU[From, To any](convert func(From) To) converter {
 			var values []From
 			if err := from.Lookup(i, &values); err != nil {
 				return err
+			}
+			if !slices.ContainsFunc(values, func(v From) bool { return v != *new(From) }) {
+				continue
 			}
 			converted := make([]To, len(values))
 			for cpu, value := range values {

@@ -59,8 +59,8 @@ type Standalone struct {
 	Manifests string
 	// Former is the path of an agent of another version, "" for the one that is tested.
 	Former string
-	host      *Host
-	state     string
+	host   *Host
+	state  string
 }
 
 // NewStandalone makes the folders of an agent and writes a first file of
@@ -95,29 +95,50 @@ func (s *Standalone) Remove(name string) {
 // Launch starts the agent without waiting until it serves.
 func (s *Standalone) Launch(flags ...string) *Process {
 	s.host.t.Helper()
-	binary := s.Former
+	binary, args := s.command(flags)
+	return s.host.Start(binary, args...)
+}
+
+// LaunchWatched is [Standalone.Launch] with [Namespace.StartWatched].
+func (s *Standalone) LaunchWatched(kill int64, flags ...string) *Writes {
+	s.host.t.Helper()
+	binary, args := s.command(flags)
+	w := s.host.StartWatched(kill, binary, args...)
+	s.Process = w.Process
+	return w
+}
+
+func (s *Standalone) command(flags []string) (binary string, args []string) {
+	s.host.t.Helper()
+	binary = s.Former
 	if binary == "" {
 		binary = AgentBinary(s.host.t)
 	}
-	return s.host.Start(binary, append([]string{
+	return binary, append([]string{
 		"--manifests", s.Manifests, "--state-dir", s.state,
 		"--cgroup-root", s.host.Cgroup, "--bpffs", s.host.BPFFS,
 		"--hostname-override", NodeName, "--service-cluster-ip-range", "10.96.0.0/16,fd96::/112",
 		"--max-flows", fmt.Sprint(Sizes.Flows), "--max-clients", fmt.Sprint(Sizes.Clients),
 		"--max-affinity-entries", fmt.Sprint(Sizes.Affinity), "--max-udp-peers", fmt.Sprint(Sizes.UDPPeers),
-	}, flags...)...)
+	}, flags...)
 }
 
 // Start starts the agent and returns when it serves.
 func (s *Standalone) Start(flags ...string) {
 	s.host.t.Helper()
 	s.Process = s.Launch(flags...)
+	if !s.AwaitServing() {
+		s.host.t.Fatalf("the agent ended: %v", s.Wait())
+	}
+}
+
+// AwaitServing waits until the agent serves, or has ended, and reports which.
+func (s *Standalone) AwaitServing() bool {
+	s.host.t.Helper()
 	Eventually(s.host.t, "the agent serves", func() bool {
 		return s.serves() || s.Ended()
 	})
-	if s.Ended() {
-		s.host.t.Fatalf("the agent ended: %v", s.Wait())
-	}
+	return !s.Ended()
 }
 
 // serves reports whether this process has made its first sync.

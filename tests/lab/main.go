@@ -50,6 +50,10 @@ func Main(m *testing.M) int {
 			_ = unix.Pause() // whatever the signal was
 		}
 	}
+	if len(os.Args) > 2 && os.Args[1] == watched {
+		fmt.Fprintln(os.Stderr, "lab:", runWatched(os.Args[2], os.Args[3:]))
+		return 1
+	}
 	if os.Getenv(cgroupEnv) != "" || os.Geteuid() != 0 {
 		if err := flag.Set("test.parallel", strconv.Itoa(parallel*runtime.GOMAXPROCS(0))); err != nil {
 			fmt.Fprintln(os.Stderr, "lab:", err)

@@ -12,16 +12,11 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// former are commits whose maps have other layouts than now, by what changed after them.
-var former = map[string]string{
-	"bl_service_stat": "52816eae5d11f0c9d23135acdb28f3e9d2d26c8a",
-}
-
 // TestFormerVersion: an agent takes over from one whose maps have another layout, and that one
 // comes back: no packet of a flow is lost, and counters go on.
 func TestFormerVersion(t *testing.T) {
 	t.Parallel()
-	for changed, commit := range former {
+	for changed, commit := range programs.FormerLayouts {
 		t.Run(changed, func(t *testing.T) {
 			t.Parallel()
 			tier.Slow(t, "builds a former version")

@@ -9,6 +9,11 @@ import (
 	"path/filepath"
 )
 
+// FormerLayouts are the last commits before maps got other layouts, by the name of such a map.
+var FormerLayouts = map[string]string{
+	"bl_service_stat": "52816eae5d11f0c9d23135acdb28f3e9d2d26c8a",
+}
+
 // ErrNoHistory says that the repository lacks the commit of a former version.
 var ErrNoHistory = errors.New("not in the history of this checkout")
 
