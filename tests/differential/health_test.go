@@ -22,6 +22,7 @@ import (
 
 // TestBesideKubeProxy compares on one cluster, which takes seconds to start.
 func TestBesideKubeProxy(t *testing.T) {
+	t.Parallel()
 	lab.Need(t, "nft")
 	r := newRig(t)
 	r.startKubeProxy()

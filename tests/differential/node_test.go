@@ -26,6 +26,7 @@ func inZone(zone string) func(*discoveryv1.Endpoint) {
 // TestNodeChanges changes the Node object under a running agent and looks where
 // connections go, and which addresses answer.
 func TestNodeChanges(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "--nodeport-addresses=primary")
 	r.beeline.ServeBackends()
 	port := r.balanced("zoned", corev1.IPv4Protocol)
@@ -101,6 +102,7 @@ func TestNodeChanges(t *testing.T) {
 // TestAddressInUse: an agent whose health address is taken serves all the same, says
 // why, and has the address once it is free. Under bindAddressHardFail it ends.
 func TestAddressInUse(t *testing.T) {
+	t.Parallel()
 	r := &rig{t: t, server: apiserver.Start(t)}
 	r.client = r.server.Client(t)
 	r.createNode()

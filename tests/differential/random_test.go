@@ -156,56 +156,62 @@ func (p *pair) smallestAfter(before, c *cluster, d difference) (*cluster, differ
 // TestPlantedFaults: a fault that Beeline is made to have is found, and shown in a cluster of
 // one Service.
 func TestPlantedFaults(t *testing.T) {
-	p := newPair(t, allSettings[0])
-	for _, fault := range []struct {
-		name  string
-		alter func(*cluster)
-	}{
-		{"the external policy", func(c *cluster) {
+	t.Parallel()
+	for name, alter := range map[string]func(*cluster){
+		"the external policy": func(c *cluster) {
 			for _, s := range c.services {
 				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 			}
-		}},
-		{"source ranges", func(c *cluster) {
+		},
+		"source ranges": func(c *cluster) {
 			for _, s := range c.services {
 				s.Spec.LoadBalancerSourceRanges = nil
 			}
-		}},
-		{"hints", func(c *cluster) {
+		},
+		"hints": func(c *cluster) {
 			for _, e := range c.slices {
 				for i := range e.Endpoints {
 					e.Endpoints[i].Hints = nil
 				}
 			}
-		}},
-		{"terminating endpoints", func(c *cluster) {
+		},
+		"terminating endpoints": func(c *cluster) {
 			for _, e := range c.slices {
 				e.Endpoints = slices.DeleteFunc(e.Endpoints, func(e discoveryv1.Endpoint) bool { return or(e.Conditions.Terminating, false) })
 			}
-		}},
+		},
 	} {
-		name := fault.name
-		p.beeline.alter = fault.alter
-		var found []difference
-		var c *cluster
-		for number := uint64(0); len(found) == 0; number++ {
-			if number == 100 {
-				t.Fatalf("%s: not found in %d clusters", name, number)
-			}
-			c = generate(1, number*fresh, nil)
-			p.must(p.apply(c))
-			var err error
-			found, err = p.compare(c, sample(c, probesOfCluster, 1, number))
-			p.must(err)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, allSettings[0])
+			p.beeline.alter = alter
+			p.findFault()
+		})
+	}
+}
+
+// findFault looks for a difference in random clusters, and for the smallest that shows it.
+func (p *pair) findFault() {
+	p.t.Helper()
+	const most = 100
+	for number := range uint64(most) {
+		c := generate(1, number*fresh, nil)
+		p.must(p.apply(c))
+		found, err := p.compare(c, sample(c, probesOfCluster, 1, number))
+		p.must(err)
+		if len(found) == 0 {
+			continue
 		}
 		small, d := p.smallest(c, found[0])
 		if small == nil {
-			t.Errorf("%s: %s\ndoes not show again", name, found[0])
-			continue
+			p.t.Errorf("%s\ndoes not show again", found[0])
+			return
 		}
 		if len(small.services) != 1 {
-			t.Errorf("%s: %d Services in the smallest cluster:\n%s", name, len(small.services), small)
+			p.t.Errorf("%d Services in the smallest cluster:\n%s", len(small.services), small)
 		}
-		t.Logf("%s: %s\n%s", name, d, small)
+		p.t.Logf("%s\n%s", d, small)
+		return
 	}
+	p.t.Errorf("not found in %d clusters", most)
 }
