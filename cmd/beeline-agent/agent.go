@@ -87,7 +87,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	}
 	klog.InfoS("Opening maps and loading programs", "version", version.String(), "pins", datapath.Dir(c.Beeline.BPFFS))
 	if a.datapath, err = datapath.Prepare(ctx, setup.Datapath(c, a.cgroup)); errors.Is(err, bpfmap.ErrOtherVersion) {
-		return fmt.Errorf("%w: run with --cleanup first", err)
+		return fmt.Errorf("%w: start the agent of that version, or run this one with --cleanup, which ends known flows", err)
 	} else if err != nil {
 		return err
 	}

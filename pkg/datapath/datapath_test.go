@@ -345,6 +345,47 @@ func TestMapOfAnotherVersion(t *testing.T) {
 	}
 }
 
+// TestHookOfAnotherVersion: a program at a hook that this version does not have is taken off it, for
+// nothing keeps its tables.
+func TestHookOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts := place(t)
+	attach(t, opts)
+	known, err := datapath.Links(opts.BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(known[len(known)-1].ProgramID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	other, err := link.AttachCgroup(link.CgroupOptions{Path: opts.Cgroup, Attach: ebpf.AttachCGroupInet6Connect, Program: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	path := filepath.Join(datapath.Dir(opts.BPFFS), "link_bl_of_another")
+	if err := other.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+	attach(t, opts)
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the link is still pinned: %v", err)
+	}
+	info, err := other.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := info.Cgroup(); at != nil && at.CgroupId != 0 {
+		t.Errorf("the program is still attached to cgroup %d", at.CgroupId)
+	}
+	if left, err := datapath.Links(opts.BPFFS); err != nil || len(left) != len(known) {
+		t.Errorf("links %+v, %v, were %+v", left, err, known)
+	}
+}
+
 func TestErrorsSayHowToMendThem(t *testing.T) {
 	t.Parallel()
 	opts := place(t)

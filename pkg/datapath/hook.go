@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -63,6 +65,27 @@ func attachHooks(dir, cgroup string, programs *bpf.SockPrograms) error {
 	for _, h := range fresh {
 		if err := os.Rename(h.pin(dir)+newSuffix, h.pin(dir)); err != nil {
 			return fmt.Errorf("attach %s: %w", h.program, err)
+		}
+	}
+	return removeOtherHooks(dir)
+}
+
+// removeOtherHooks removes the pinned links to hooks that this version does not know, and what an
+// agent that was killed has left beside those that it does.
+func removeOtherHooks(dir string) error {
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range pins {
+		path := filepath.Join(dir, p.Name())
+		known := slices.ContainsFunc(hooks, func(h hook) bool { return h.pin(dir) == path })
+		ofDevice := strings.HasPrefix(p.Name(), tcxPrefix) || strings.HasPrefix(p.Name(), xdpPrefix)
+		if known || ofDevice || !strings.HasPrefix(p.Name(), linkPrefix) {
+			continue
+		}
+		if err := removeLink(path); err != nil {
+			return err
 		}
 	}
 	return nil
