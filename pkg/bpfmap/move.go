@@ -53,7 +53,7 @@ var movers = map[string]func(m *Maps, now time.Duration, to, from *ebpf.Map) (Mo
 // loadFormer opens the former flow table that an agent has left which was killed while it
 // moved entries, and moves what the sockets' tables remember.
 func (m *Maps) loadFormer(dir string) error {
-	left, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpf.TcMapBlFormerFlow), nil)
+	left, err := ebpf.LoadPinnedMap(formerFlowPin(dir), nil)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
@@ -77,9 +77,14 @@ func (m *Maps) loadFormer(dir string) error {
 	return nil
 }
 
+// formerFlowPin is where the former flow table is pinned, which has the layout of the other one.
+func formerFlowPin(dir string) string {
+	return filepath.Join(dir, pinName(bpf.TcMapBlFormerFlow, numberOf(bpf.SockMapBlFlow)))
+}
+
 // pinFormer pins the former flow table, or removes the pin of one that is done with.
 func (m *Maps) pinFormer(dir string) error {
-	path := filepath.Join(dir, bpf.TcMapBlFormerFlow)
+	path := formerFlowPin(dir)
 	var err error
 	if former := m.former[bpf.SockMapBlFlow]; former != nil {
 		err = pin(path, former)
