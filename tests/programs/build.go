@@ -47,21 +47,27 @@ func (s Set) Build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return cached(root, s.Name, version, func(dir string) error { return s.build(ctx, root, dir) })
+}
+
+// cached returns the path at which the cache keeps a version of something, and has it made where
+// there is none.
+func cached(root, name, version string, build func(path string) error) (string, error) {
 	cache := filepath.Join(root, ".cache", "bin")
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := Lock(filepath.Join(cache, s.Name+".lock"))
+	unlock, err := Lock(filepath.Join(cache, name+".lock"))
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 
-	dir := filepath.Join(cache, s.Name+"-"+version)
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
+	path := filepath.Join(cache, name+"-"+version)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
 	}
-	return dir, s.build(ctx, root, dir)
+	return path, build(path)
 }
 
 // build fills dir, which appears only when all programs are in it. The caller

@@ -24,41 +24,32 @@ func FormerAgent(ctx context.Context, commit string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache := filepath.Join(root, ".cache", "bin")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
-	unlock, err := Lock(filepath.Join(cache, "former.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	path := filepath.Join(cache, "beeline-agent-"+commit[:12])
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
+	return cached(root, "beeline-agent", commit[:12], func(path string) error { return buildFormer(ctx, root, commit, path) })
+}
+
+func buildFormer(ctx context.Context, root, commit, path string) error {
 	if err := git(ctx, root, "cat-file", "-e", commit+"^{commit}"); err != nil {
-		return "", fmt.Errorf("commit %s is %w: %w", commit, ErrNoHistory, err)
+		return fmt.Errorf("commit %s is %w: %w", commit, ErrNoHistory, err)
 	}
 	sources, err := os.MkdirTemp("", "beeline-former-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(sources)
 	archive := filepath.Join(sources, "sources.tar")
 	if err := git(ctx, root, "archive", "-o", archive, commit); err != nil {
-		return "", err
+		return err
 	}
 	if err := run(exec.CommandContext(ctx, "tar", "-xf", archive, "-C", sources)); err != nil {
-		return "", err
+		return err
 	}
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path+".building", "./cmd/beeline-agent")
 	build.Dir = sources
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if err := run(build); err != nil {
-		return "", err
+		return err
 	}
-	return path, os.Rename(path+".building", path)
+	return os.Rename(path+".building", path)
 }
 
 // git runs git in a repository, which may be another user's.
