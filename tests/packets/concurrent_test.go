@@ -206,7 +206,7 @@ func TestConcurrentFlows(t *testing.T) {
 	if err := c.b.Run(c.establish); err != nil {
 		t.Fatal(err)
 	}
-	takes := 3 * time.Second
+	takes := time.Second
 	if tier.All() {
 		takes = 24 * time.Second // of which flows expire twice
 	}
