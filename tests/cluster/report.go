@@ -24,6 +24,7 @@ const (
 	outcomeAgain   = "pass (2nd run)"
 	outcomeFailed  = "fail"
 	outcomeSkipped = "skip"
+	outcomeNone    = "-" // not run, with another focus
 )
 
 // result is what became of a test.

@@ -22,8 +22,11 @@ import (
 var variants = [][2]string{
 	{"beeline", "Beeline"},
 	{"beeline-vxlan", "Beeline, VXLAN"},
+	{"beeline-flannel", "Beeline, flannel"},
+	{"beeline-flannel-host-gw", "Beeline, flannel host-gw"},
 	{"kube-proxy-nftables", "kube-proxy nftables"},
 	{"kube-proxy-iptables", "kube-proxy iptables"},
+	{"kube-proxy-nftables-flannel", "kube-proxy nftables, flannel"},
 }
 
 // reasonsText says why tests fail or are skipped: a line with a regular expression of
@@ -91,7 +94,7 @@ func formatTable(columns []column) ([]byte, error) {
 	b.WriteString(`# Kubernetes' own tests of the network
 
 Upstream's e2e.test of Kubernetes v1.36.3 against a real cluster of three nodes in three
-zones, dual-stack, made by ` + "`make cluster-e2e`" + ` (with ` + "`PROXY=kube-proxy`" + ` for the other
+zones, dual-stack, made by ` + "`make cluster-e2e`" + ` (with ` + "`PROXY=kube-proxy`" + ` or ` + "`FABRIC=`" + ` for the other
 columns). "2nd run" is one of what had not passed, by ` + "`AGAIN=1 NODES=6`" + `: some tests
 need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page.
 
@@ -129,7 +132,7 @@ need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes thi
 // explained is a test that did not pass everywhere.
 type explained struct{ name, reason string }
 
-// explain returns the names of all tests, and those that did not pass everywhere. The
+// explain returns the names of all tests, and those that did not pass wherever they ran. The
 // error names the ones without a reason.
 func explain(columns []column) (names []string, why []explained, err error) {
 	reasons, err := parseReasons(reasonsText)
@@ -145,7 +148,7 @@ func explain(columns []column) (names []string, why []explained, err error) {
 	names = slices.Compact(names)
 	var unexplained []error
 	for _, name := range names {
-		passed := !slices.ContainsFunc(outcomes(columns, name), func(o string) bool { return o != outcomePassed })
+		passed := !slices.ContainsFunc(outcomes(columns, name), func(o string) bool { return o != outcomePassed && o != outcomeNone })
 		if passed {
 			continue
 		}
@@ -158,13 +161,13 @@ func explain(columns []column) (names []string, why []explained, err error) {
 	return names, why, errors.Join(unexplained...)
 }
 
-// outcomes returns a test's outcome in each column; a dash where it was not run.
+// outcomes returns a test's outcome in each column.
 func outcomes(columns []column, name string) []string {
 	var all []string
 	for _, c := range columns {
 		i := slices.IndexFunc(c.results, func(r result) bool { return r.name == name })
 		if i < 0 {
-			all = append(all, "-")
+			all = append(all, outcomeNone)
 			continue
 		}
 		all = append(all, c.results[i].outcome)
