@@ -58,7 +58,7 @@ func runCluster(ctx context.Context, s settings) (err error) {
 // boot starts all parts and returns when all nodes are ready, names are resolved
 // and the proxy serves.
 func (c *cluster) boot(ctx context.Context) error {
-	if err := makeFabric(c.Nodes); err != nil {
+	if err := makeFabric(c.settings); err != nil {
 		return err
 	}
 	socket, err := net.FileListener(os.NewFile(listenerFD, "listener"))
@@ -106,15 +106,19 @@ func (c *cluster) bootNodes(ctx context.Context) error {
 			return err
 		}
 	}
+	// An add-on reaches the API server by its Service, and makes the nodes ready.
+	if err := c.installProxies(ctx); err != nil {
+		return err
+	}
+	if err := c.installAddon(ctx); err != nil {
+		return err
+	}
 	for _, n := range c.nodes {
 		if err := c.await(ctx, nodeName(n.index)+" is ready", func() error { return c.nodeReady(ctx, n.index) }); err != nil {
 			return err
 		}
 	}
 	c.say("%d nodes are ready", c.Nodes)
-	if err := c.installProxies(ctx); err != nil {
-		return err
-	}
 	if err := c.apply(ctx, "coredns.yaml"); err != nil {
 		return err
 	}

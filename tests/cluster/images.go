@@ -72,14 +72,19 @@ func buildImages(ctx context.Context, cache, rootfs string, f programFolders) (s
 	if err != nil {
 		return "", err
 	}
-	// The folders' names change with what is in them.
+	return archiveImages(cache, "images", rootfs, recipes)
+}
+
+// archiveImages returns the archive of that name, made when the recipes have changed.
+// Of a file that has changed, the path must have changed.
+func archiveImages(cache, name, rootfs string, recipes []recipe) (string, error) {
 	key := sha256.Sum256(fmt.Appendf(nil, "%s %+v", rootfs, recipes))
-	archive := filepath.Join(cache, fmt.Sprintf("images-%x.tar", key[:6]))
+	archive := filepath.Join(cache, fmt.Sprintf("%s-%x.tar", name, key[:6]))
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	fmt.Fprintln(os.Stderr, "images of the cluster")
-	tmp := filepath.Join(cache, "images.building")
+	fmt.Fprintln(os.Stderr, name, "of the cluster")
+	tmp := filepath.Join(cache, name+".building")
 	if err := os.RemoveAll(tmp); err != nil {
 		return "", err
 	}
@@ -94,7 +99,7 @@ func buildImages(ctx context.Context, cache, rootfs string, f programFolders) (s
 	if err := writeArchive(filepath.Join(tmp, "images.tar"), images); err != nil {
 		return "", err
 	}
-	old, err := filepath.Glob(filepath.Join(cache, "images-*.tar"))
+	old, err := filepath.Glob(filepath.Join(cache, name+"-*.tar"))
 	if err != nil {
 		return "", err
 	}

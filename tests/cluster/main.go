@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -62,7 +63,7 @@ func newCommand() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&s.Proxy, "proxy", proxyBeeline, "what serves the Services: beeline, kube-proxy or none")
 	f.StringVar(&s.Mode, "mode", "nftables", "mode of kube-proxy: nftables or iptables")
-	f.StringVar(&s.Fabric, "fabric", fabricRoutes, "how packets of pods come to other nodes: routes or vxlan")
+	f.StringVar(&s.Fabric, "fabric", fabricRoutes, "how packets of pods come to other nodes: "+strings.Join(fabrics, ", "))
 	f.StringVar(&s.Set, "set", "", "values of Beeline's chart, as for helm: config.forwardingMode=dsr")
 	f.IntVar(&s.Nodes, "nodes", 3, "number of nodes, in three zones by turns")
 	f.IntVar(&s.Procs, "procs", 4, "upstream's tests that run at the same time")
@@ -132,7 +133,7 @@ func build(ctx context.Context, s *settings) (err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
-	if s.Programs, err = buildPrograms(ctx); err != nil {
+	if s.Programs, err = buildPrograms(ctx, s.Fabric); err != nil {
 		return err
 	}
 	unlock, err := programs.Lock(filepath.Join(cache, "lock"))
@@ -146,6 +147,13 @@ func build(ctx context.Context, s *settings) (err error) {
 	images, err := buildImages(ctx, cache, s.Rootfs, s.Programs)
 	if err != nil {
 		return err
+	}
+	if hasAddon(s.Fabric) {
+		flannel, err := buildFlannel(ctx, cache, s.Rootfs, s.Programs)
+		if err != nil {
+			return err
+		}
+		s.Images = append(s.Images, flannel)
 	}
 	load, err := buildLoad(ctx, cache)
 	if err != nil {

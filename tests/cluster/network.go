@@ -54,9 +54,13 @@ func podRanges(i int) []netip.Prefix {
 	}
 }
 
-// makeFabric makes this namespace the router of the nodes, with routes to their
-// pods. What has no other route is unreachable.
-func makeFabric(nodes int) error {
+// controlPlaneTable is the routing table of what the control plane itself sends.
+const controlPlaneTable = 99
+
+// makeFabric makes this namespace the router of the nodes. What has no other route is
+// unreachable. The router has routes to pods; with an add-on only the control plane
+// has, so that the API server reaches pods, and what nodes send there is unreachable.
+func makeFabric(s settings) error {
 	if err := setSysctls(
 		"net/ipv4/ip_forward", "1",
 		"net/ipv6/conf/all/forwarding", "1",
@@ -83,17 +87,34 @@ func makeFabric(nodes int) error {
 	for _, all := range []string{"0.0.0.0/0", "::/0"} {
 		err = errors.Join(err, addRoute(netlink.Route{Dst: ipNet(netip.MustParsePrefix(all)), Type: unix.RTN_UNREACHABLE}))
 	}
-	for i := 1; i <= nodes; i++ {
-		err = errors.Join(err, routeToPods(i))
+	table := unix.RT_TABLE_MAIN
+	if hasAddon(s.Fabric) {
+		table = controlPlaneTable
+		err = errors.Join(err, routeOwnBy(table))
+	}
+	for i := 1; i <= s.Nodes; i++ {
+		err = errors.Join(err, routeToPods(i, table))
 	}
 	return err
 }
 
-// routeToPods sends packets to the i-th node's pods to the node.
-func routeToPods(i int) error {
+// routeOwnBy has a table route what is sent from this namespace, and nothing that is
+// forwarded.
+func routeOwnBy(table int) error {
+	var errs []error
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rule := netlink.NewRule()
+		rule.Family, rule.IifName, rule.Table = family, "lo", table
+		errs = append(errs, netlink.RuleAdd(rule))
+	}
+	return errors.Join(errs...)
+}
+
+// routeToPods has a table send packets to the i-th node's pods to the node.
+func routeToPods(i, table int) error {
 	var errs []error
 	for f, pods := range podRanges(i) {
-		errs = append(errs, addRoute(netlink.Route{Dst: ipNet(pods), Gw: nodeAddrs(i)[f].Addr().AsSlice()}))
+		errs = append(errs, addRoute(netlink.Route{Dst: ipNet(pods), Gw: nodeAddrs(i)[f].Addr().AsSlice(), Table: table}))
 	}
 	return errors.Join(errs...)
 }
@@ -147,7 +168,17 @@ func setUpNode(i int, s settings) error {
 	if err != nil {
 		return fmt.Errorf("network of node %d: %w", i, err)
 	}
-	if err := masquerade(i); err != nil {
+	if hasAddon(s.Fabric) {
+		return nil
+	}
+	return connectPods(i, s)
+}
+
+// connectPods connects the i-th node's pods with those of other nodes, and with what
+// is outside of the cluster.
+func connectPods(i int, s settings) error {
+	err := masquerade(i)
+	if err != nil {
 		return err
 	}
 	if s.Fabric == fabricVXLAN {
@@ -155,7 +186,7 @@ func setUpNode(i int, s settings) error {
 	}
 	for peer := 1; peer <= s.Nodes; peer++ {
 		if peer != i {
-			err = errors.Join(err, routeToPods(peer))
+			err = errors.Join(err, routeToPods(peer, unix.RT_TABLE_MAIN))
 		}
 	}
 	return err

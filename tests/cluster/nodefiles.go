@@ -49,6 +49,9 @@ func (c *cluster) nodeFiles(i int) (map[string]string, error) {
 		"etc/cni/net.d/10-pods.conflist": "pods.conflist",
 		"etc/kubernetes/kubelet.yaml":    "kubelet.yaml",
 	} {
+		if hasAddon(c.Fabric) && name == "pods.conflist" {
+			continue // the add-on brings its own
+		}
 		content, err := render(name, data)
 		if err != nil {
 			return nil, err

@@ -11,15 +11,17 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm string
+	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Flannel string
 }
 
-// buildPrograms builds what the cache lacks. That takes minutes the first time.
-func buildPrograms(ctx context.Context) (f programFolders, err error) {
-	for _, p := range []struct {
+// buildPrograms builds what the cache lacks of a cluster with that fabric. That takes
+// minutes the first time.
+func buildPrograms(ctx context.Context, fabric string) (f programFolders, err error) {
+	type program struct {
 		set    programs.Set
 		folder *string
-	}{
+	}
+	all := []program{
 		{programs.Kubernetes, &f.Kubernetes},
 		{programs.KubernetesNode, &f.Node},
 		{programs.KubernetesTests, &f.Tests},
@@ -29,7 +31,11 @@ func buildPrograms(ctx context.Context) (f programFolders, err error) {
 		{programs.CNI, &f.CNI},
 		{programs.CoreDNS, &f.CoreDNS},
 		{programs.Helm, &f.Helm},
-	} {
+	}
+	if hasAddon(fabric) {
+		all = append(all, program{programs.Flannel, &f.Flannel})
+	}
+	for _, p := range all {
 		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)
 		if *p.folder, err = p.set.Build(ctx); err != nil {
 			return f, err

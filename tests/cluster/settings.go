@@ -15,9 +15,14 @@ const (
 
 // The values of settings.Fabric: how packets of pods come to other nodes.
 const (
-	fabricRoutes = "routes"
-	fabricVXLAN  = "vxlan"
+	fabricRoutes        = "routes"
+	fabricVXLAN         = "vxlan"
+	fabricFlannel       = "flannel"
+	fabricFlannelHostGW = "flannel-host-gw"
 )
+
+// fabrics are all of them.
+var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW}
 
 // settings say what cluster to run, and for what.
 type settings struct {
@@ -61,7 +66,10 @@ func (s *settings) validate() error {
 	}
 	one("proxy", s.Proxy, proxyBeeline, proxyKubeProxy, proxyNone)
 	one("mode", s.Mode, "nftables", "iptables")
-	one("fabric", s.Fabric, fabricRoutes, fabricVXLAN)
+	one("fabric", s.Fabric, fabrics...)
+	if hasAddon(s.Fabric) && s.Proxy == proxyNone {
+		errs = append(errs, fmt.Errorf("--fabric=%s: reaches the API server by its Service, which --proxy=none does not serve", s.Fabric))
+	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes=%d: want 1 to %d", s.Nodes, maxNodes))
 	}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"strings"
+)
+
+// addon connects the pods in place of the reference plugins: neither the nodes nor the
+// router are given routes to pods, and no rules that masquerade them.
+type addon struct {
+	// manifest is one of ours, rendered with values.
+	manifest string
+	values   map[string]any
+	// namespace and daemonSet are those of the pods to wait for.
+	namespace, daemonSet string
+}
+
+// addons are the network add-ons, by fabric.
+var addons = map[string]addon{
+	fabricFlannel:       flannelAddon("vxlan"),
+	fabricFlannelHostGW: flannelAddon("host-gw"),
+}
+
+// data is what the manifest is rendered with.
+func (a addon) data() map[string]any {
+	data := map[string]any{"PodNetworks": strings.Split(clusterCIDRs, ",")}
+	maps.Copy(data, a.values)
+	return data
+}
+
+func hasAddon(fabric string) bool {
+	_, ok := addons[fabric]
+	return ok
+}
+
+// installAddon installs the fabric's add-on, where it has one, and waits until it runs
+// on all nodes.
+func (c *cluster) installAddon(ctx context.Context) error {
+	a, ok := addons[c.Fabric]
+	if !ok {
+		return nil
+	}
+	if err := c.applyWith(ctx, a.manifest, a.data()); err != nil {
+		return err
+	}
+	return c.rolledOutIn(ctx, a.namespace, "daemonset/"+a.daemonSet)
+}

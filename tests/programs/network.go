@@ -1,0 +1,16 @@
+package programs
+
+// Flannel connects pods of different nodes. Its CNI plugin is a module of its own,
+// which the proxy does not have: see tests/cluster/flannel. The version must be that
+// of the module. One of its backends has C code.
+var Flannel = Set{
+	Name:   "flannel",
+	Module: "tests/cluster/modules/flannel",
+	Packages: map[string]string{
+		"flanneld":     "github.com/flannel-io/flannel",
+		"install-conf": "github.com/flannel-io/flannel/cmd/install_conf",
+	},
+	LinkerFlags: "-s -w -extldflags=-static -X github.com/flannel-io/flannel/pkg/version.Version=v0.28.10",
+	Tags:        "netgo,osusergo",
+	CGO:         true,
+}
