@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"strings"
+
+	"github.com/beeline-lb/beeline/tests/programs"
 )
 
 // addon connects the pods in place of the reference plugins: neither the nodes nor the
@@ -14,12 +16,17 @@ type addon struct {
 	values   map[string]any
 	// namespace and daemonSet are those of the pods to wait for.
 	namespace, daemonSet string
+	// programs are built for it, to the folder [programFolders.Addon].
+	programs programs.Set
+	// image returns an archive with its image.
+	image func(ctx context.Context, cache, rootfs string, f programFolders) (string, error)
 }
 
 // addons are the network add-ons, by fabric.
 var addons = map[string]addon{
 	fabricFlannel:       flannelAddon("vxlan"),
 	fabricFlannelHostGW: flannelAddon("host-gw"),
+	fabricKubeRouter:    kubeRouterAddon,
 }
 
 // data is what the manifest is rendered with.

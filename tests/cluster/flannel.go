@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/beeline-lb/beeline/tests/programs"
 )
 
 // flannelImage has flanneld and the plugin of tests/cluster/flannel.
@@ -18,6 +20,8 @@ func flannelAddon(backend string) addon {
 		values:    map[string]any{"Image": flannelImage, "Backend": backend},
 		namespace: "kube-flannel",
 		daemonSet: "kube-flannel-ds",
+		programs:  programs.Flannel,
+		image:     buildFlannel,
 	}
 }
 
@@ -32,8 +36,8 @@ func buildFlannel(ctx context.Context, cache, rootfs string, f programFolders) (
 		debian: true,
 		files: map[string]string{
 			"flannel":              plugin,
-			"opt/bin/flanneld":     filepath.Join(f.Flannel, "flanneld"),
-			"opt/bin/install-conf": filepath.Join(f.Flannel, "install-conf"),
+			"opt/bin/flanneld":     filepath.Join(f.Addon, "flanneld"),
+			"opt/bin/install-conf": filepath.Join(f.Addon, "install-conf"),
 		},
 		entrypoint: []string{"/opt/bin/flanneld"},
 	}})

@@ -61,8 +61,29 @@ func testImages(f programFolders, sources, pause string) map[string]recipe {
 	}
 }
 
-// buildImages returns an archive with all images of a cluster but Beeline's, made
-// when what goes into it has changed.
+// buildArchives returns the archives of all images of a cluster but Beeline's.
+func buildArchives(ctx context.Context, cache string, s *settings) ([]string, error) {
+	images, err := buildImages(ctx, cache, s.Rootfs, s.Programs)
+	if err != nil {
+		return nil, err
+	}
+	load, err := buildLoad(ctx, cache)
+	if err != nil {
+		return nil, err
+	}
+	archives := []string{images, load}
+	if a, ok := addons[s.Fabric]; ok {
+		image, err := a.image(ctx, cache, s.Rootfs, s.Programs)
+		if err != nil {
+			return nil, err
+		}
+		archives = append(archives, image)
+	}
+	return archives, nil
+}
+
+// buildImages returns an archive with the images that every cluster has, made when
+// what goes into it has changed.
 func buildImages(ctx context.Context, cache, rootfs string, f programFolders) (string, error) {
 	pause := filepath.Join(cache, "pause")
 	if err := buildStatic(ctx, pause, "./tests/cluster/pause"); err != nil {

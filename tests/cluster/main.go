@@ -144,22 +144,9 @@ func build(ctx context.Context, s *settings) (err error) {
 	if s.Rootfs, err = buildRootfs(ctx, cache); err != nil {
 		return err
 	}
-	images, err := buildImages(ctx, cache, s.Rootfs, s.Programs)
-	if err != nil {
+	if s.Images, err = buildArchives(ctx, cache, s); err != nil {
 		return err
 	}
-	if hasAddon(s.Fabric) {
-		flannel, err := buildFlannel(ctx, cache, s.Rootfs, s.Programs)
-		if err != nil {
-			return err
-		}
-		s.Images = append(s.Images, flannel)
-	}
-	load, err := buildLoad(ctx, cache)
-	if err != nil {
-		return err
-	}
-	s.Images = append(s.Images, images, load)
 	if s.Plugin, err = buildPlugin(ctx, cache); err != nil {
 		return err
 	}

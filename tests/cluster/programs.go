@@ -11,7 +11,7 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Flannel string
+	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Addon string
 }
 
 // buildPrograms builds what the cache lacks of a cluster with that fabric. That takes
@@ -32,8 +32,8 @@ func buildPrograms(ctx context.Context, fabric string) (f programFolders, err er
 		{programs.CoreDNS, &f.CoreDNS},
 		{programs.Helm, &f.Helm},
 	}
-	if hasAddon(fabric) {
-		all = append(all, program{programs.Flannel, &f.Flannel})
+	if a, ok := addons[fabric]; ok {
+		all = append(all, program{a.programs, &f.Addon})
 	}
 	for _, p := range all {
 		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)

@@ -13,10 +13,10 @@ import (
 // suite is the Debian release of nodes and pods.
 const suite = "bookworm"
 
-// packages are what nodes, kube-proxy and the pods of upstream's tests need.
+// packages are what nodes, kube-proxy, add-ons and the pods of upstream's tests need.
 var packages = []string{
 	"bash", "bind9-dnsutils", "ca-certificates", "conntrack", "curl", "iperf",
-	"iproute2", "iptables", "iputils-ping", "mount", "netcat-openbsd", "nftables",
+	"iproute2", "ipset", "iptables", "iputils-ping", "mount", "netcat-openbsd", "nftables",
 	"procps", "util-linux", "wget",
 }
 

@@ -19,10 +19,11 @@ const (
 	fabricVXLAN         = "vxlan"
 	fabricFlannel       = "flannel"
 	fabricFlannelHostGW = "flannel-host-gw"
+	fabricKubeRouter    = "kube-router"
 )
 
 // fabrics are all of them.
-var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW}
+var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter}
 
 // settings say what cluster to run, and for what.
 type settings struct {

@@ -24,6 +24,7 @@ var variants = [][2]string{
 	{"beeline-vxlan", "Beeline, VXLAN"},
 	{"beeline-flannel", "Beeline, flannel"},
 	{"beeline-flannel-host-gw", "Beeline, flannel host-gw"},
+	{"beeline-kube-router", "Beeline, kube-router"},
 	{"kube-proxy-nftables", "kube-proxy nftables"},
 	{"kube-proxy-iptables", "kube-proxy iptables"},
 	{"kube-proxy-nftables-flannel", "kube-proxy nftables, flannel"},

@@ -14,3 +14,11 @@ var Flannel = Set{
 	Tags:        "netgo,osusergo",
 	CGO:         true,
 }
+
+// KubeRouter does so by BGP between the nodes.
+var KubeRouter = Set{
+	Name:        "kube-router",
+	Module:      "tests/cluster/modules/kube-router",
+	Packages:    map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+	LinkerFlags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
+}
