@@ -41,6 +41,7 @@ type Server struct {
 	args   []string
 	log    string
 	api    *process
+	etcd   *process
 }
 
 // Start runs an API server until t ends. The flags are added to those of
@@ -72,7 +73,7 @@ func Start(t testing.TB, flags ...string) *Server {
 	}
 	s.args = append(apiFlags(dir, apiAddr, s.EtcdURL), flags...)
 
-	startEtcd(t, filepath.Join(bin, "etcd"), dir, s.EtcdURL)
+	s.etcd = startEtcd(t, filepath.Join(bin, "etcd"), dir, s.EtcdURL)
 	t.Cleanup(func() { s.stop(t) })
 	s.Restart(t)
 	return s
@@ -175,7 +176,7 @@ func apiFlags(dir, addr, etcd string) []string {
 	}
 }
 
-func startEtcd(t testing.TB, binary, dir, url string) {
+func startEtcd(t testing.TB, binary, dir, url string) *process {
 	t.Helper()
 	peer := "http://" + freeAddr(t)
 	log := filepath.Join(dir, "etcd.log")
@@ -195,6 +196,7 @@ func startEtcd(t testing.TB, binary, dir, url string) {
 			t.Logf("end of etcd's log:\n%s", tail(log))
 		}
 	})
+	return etcd
 }
 
 // freeAddr returns an address of the loopback device that nothing listens on. The

@@ -1,0 +1,189 @@
+package apiserver
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/kube"
+)
+
+// fleet is many nodes' clients of one kind, each with a connection of its own.
+type fleet struct {
+	name string
+	// watches is how many a client keeps open.
+	watches int64
+	run     func(ctx context.Context, t *testing.T, f *fleet, c *rest.Config, node string)
+
+	in, out, requests, lists, open atomic.Int64
+	changed                        atomic.Int64 // slices seen with a new address, of all clients
+
+	mu    sync.Mutex
+	times []time.Time // of requests
+}
+
+// traffic is what a fleet has sent and received.
+type traffic struct{ requests, lists, in, out int64 }
+
+func (f *fleet) traffic() traffic {
+	return traffic{f.requests.Load(), f.lists.Load(), f.in.Load(), f.out.Load()}
+}
+
+func (a traffic) minus(b traffic) traffic {
+	return traffic{a.requests - b.requests, a.lists - b.lists, a.in - b.in, a.out - b.out}
+}
+
+// peak returns the largest number of requests within one second, from begin on.
+func (f *fleet) peak(begin time.Time) (most int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	perSecond := make(map[int64]int)
+	for _, at := range f.times {
+		if at.After(begin) {
+			perSecond[int64(at.Sub(begin)/time.Second)]++
+		}
+	}
+	for _, n := range perSecond {
+		most = max(most, n)
+	}
+	return most
+}
+
+// config returns base with kube-proxy's default rate limit and a connection of its own,
+// whose bytes and requests are counted.
+func (f *fleet) config(base *rest.Config) *rest.Config {
+	c := rest.CopyConfig(base)
+	c.QPS, c.Burst = 5, 10
+	c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &countedConn{conn, f}, err
+	}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) { return f.roundTrip(next, r) })
+	})
+	return c
+}
+
+func (f *fleet) roundTrip(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	f.requests.Add(1)
+	f.mu.Lock()
+	f.times = append(f.times, time.Now())
+	f.mu.Unlock()
+	query := r.URL.Query()
+	watch := query.Get("watch") != ""
+	if !watch || query.Get("sendInitialEvents") == "true" {
+		f.lists.Add(1)
+	}
+	resp, err := next.RoundTrip(r)
+	if err == nil && watch && resp.StatusCode == http.StatusOK {
+		f.open.Add(1)
+		resp.Body = &watchBody{ReadCloser: resp.Body, closed: sync.OnceFunc(func() { f.open.Add(-1) })}
+	}
+	return resp, err
+}
+
+// countedConn counts the bytes of a connection, with TLS.
+type countedConn struct {
+	net.Conn
+	f *fleet
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.f.in.Add(int64(n))
+	return n, err
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.f.out.Add(int64(n))
+	return n, err
+}
+
+type watchBody struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (b *watchBody) Close() error {
+	b.closed()
+	return b.ReadCloser.Close()
+}
+
+// newAddr begins the addresses that a rollout brings.
+const newAddr = "10.2."
+
+func beelineFleet() *fleet {
+	return &fleet{name: "beeline", watches: 5, run: runBeeline}
+}
+
+// fleetSink keeps nothing: the source's own stores are as in the agent.
+type fleetSink struct{ f *fleet }
+
+func (s fleetSink) Synced() {}
+
+func (s fleetSink) Apply(u source.Update) {
+	for _, sl := range u.PutSlices {
+		if len(sl.Endpoints) > 0 && strings.HasPrefix(sl.Endpoints[0].Addr.String(), newAddr) {
+			s.f.changed.Add(1)
+		}
+	}
+}
+
+func runBeeline(ctx context.Context, t *testing.T, f *fleet, c *rest.Config, node string) {
+	src, err := kube.New(kube.Options{Config: c, QPS: c.QPS, Burst: c.Burst, NodeName: node, Sink: fleetSink{f}})
+	must(t, err)
+	go func() { _ = src.Run(ctx) }() // nil when ctx ends
+}
+
+func kubeProxyFleet() *fleet {
+	return &fleet{name: "kube-proxy", watches: 4, run: runKubeProxy}
+}
+
+// runKubeProxy follows what kube-proxy 1.36 follows (cmd/kube-proxy/app/server.go).
+func runKubeProxy(ctx context.Context, t *testing.T, f *fleet, c *rest.Config, node string) {
+	c.ContentType = "application/vnd.kubernetes.protobuf"
+	client, err := kubernetes.NewForConfig(c)
+	must(t, err)
+	factory := func(tweak func(*metav1.ListOptions)) informers.SharedInformerFactory {
+		return informers.NewSharedInformerFactoryWithOptions(client, 15*time.Minute, informers.WithTweakListOptions(tweak))
+	}
+	services := factory(func(l *metav1.ListOptions) {
+		l.LabelSelector = "!service.kubernetes.io/service-proxy-name"
+		l.FieldSelector = "spec.clusterIP!=" + corev1.ClusterIPNone
+	})
+	slices := factory(func(l *metav1.ListOptions) { l.LabelSelector = "!" + corev1.IsHeadlessService })
+	nodes := factory(func(l *metav1.ListOptions) { l.FieldSelector = "metadata.name=" + node })
+	cidrs := factory(func(*metav1.ListOptions) {})
+
+	services.Core().V1().Services().Informer()
+	nodes.Core().V1().Nodes().Informer()
+	cidrs.Networking().V1().ServiceCIDRs().Informer()
+	see := func(o any) {
+		if s := o.(*discoveryv1.EndpointSlice); len(s.Endpoints) > 0 && strings.HasPrefix(s.Endpoints[0].Addresses[0], newAddr) {
+			f.changed.Add(1)
+		}
+	}
+	_, err = slices.Discovery().V1().EndpointSlices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, o any) { see(o) },
+	})
+	must(t, err)
+	for _, f := range []informers.SharedInformerFactory{services, slices, nodes, cidrs} {
+		f.Start(ctx.Done())
+	}
+}
