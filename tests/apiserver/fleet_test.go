@@ -129,7 +129,7 @@ func (b *watchBody) Close() error {
 const newAddr = "10.2."
 
 func beelineFleet() *fleet {
-	return &fleet{name: "beeline", watches: 5, run: runBeeline}
+	return &fleet{name: "beeline", watches: 4, run: runBeeline}
 }
 
 // fleetSink keeps nothing: the source's own stores are as in the agent.

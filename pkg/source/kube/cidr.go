@@ -7,10 +7,8 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -106,25 +104,24 @@ func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
 	})
 }
 
-func newForeignServices(r *ranges) *store[*corev1.Service, foreignService] {
-	return newStore(func(o *corev1.Service) *foreignService {
-		return &foreignService{nameOf(o), convert.ClusterIPs(o)}
-	}, func(put []*foreignService, gone []model.Name) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, f := range put {
-			r.foreign[f.name] = f.clusterIPs
-		}
-		for _, name := range gone {
-			delete(r.foreign, name)
-		}
-		r.deliver()
-	})
+// put leaves the ranges of Services to other proxies.
+func (r *ranges) put(foreign []*foreignService) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range foreign {
+		r.foreign[f.name] = f.clusterIPs
+	}
+	r.deliver()
 }
 
-// selectForeign selects the Services that are left to another proxy.
-func selectForeign(l *metav1.ListOptions) {
-	l.LabelSelector = convert.LabelServiceProxyName
+// remove takes back the ranges of Services that are no other proxy's any more, or never were.
+func (r *ranges) remove(names []model.Name) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		delete(r.foreign, name)
+	}
+	r.deliver()
 }
 
 // cidrFollower follows ServiceCIDRs where the API has them, which is from Kubernetes

@@ -9,14 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-// lastRanges is a sink that keeps the ranges which it was told last.
-type lastRanges struct{ told []netip.Prefix }
+// lastRanges is a sink that keeps the ranges which it was told last, and whether a Service is served.
+type lastRanges struct {
+	told   []netip.Prefix
+	served bool
+}
 
 func (l *lastRanges) Apply(u source.Update) {
 	if u.ServiceCIDRs != nil {
 		l.told = u.ServiceCIDRs
+	}
+	if len(u.PutServices)+len(u.DeleteServices) > 0 {
+		l.served = len(u.PutServices) > 0
 	}
 }
 func (l *lastRanges) Synced() {}
@@ -27,7 +34,7 @@ func TestGivenRangesAreLeftToOtherProxies(t *testing.T) {
 	var sink lastRanges
 	v4, v6 := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112")
 	r := newRanges(&sink, []netip.Prefix{v6, v4})
-	services := newForeignServices(r)
+	services := newServices(&sink, nil, r)
 	expect := func(when string, want ...netip.Prefix) {
 		t.Helper()
 		if !slices.Equal(sink.told, want) {
@@ -40,13 +47,34 @@ func TestGivenRangesAreLeftToOtherProxies(t *testing.T) {
 	r.start()
 	expect("at the start", v4, v6)
 	theirs := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "theirs", Labels: map[string]string{convert.LabelServiceProxyName: "other"}},
 		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.7.7", ClusterIPs: []string{"10.96.7.7"}},
 	}
 	if err := services.Add(theirs); err != nil {
 		t.Fatal(err)
 	}
 	expect("with a Service of another proxy", v6)
+	for _, served := range []bool{true, false, true} {
+		theirs.Labels = nil
+		if !served {
+			theirs.Labels = map[string]string{convert.LabelServiceProxyName: ""}
+		}
+		if err := services.Update(theirs); err != nil {
+			t.Fatal(err)
+		}
+		if sink.served != served {
+			t.Errorf("its labels are %v, served: %v", theirs.Labels, sink.served)
+		}
+		if served {
+			expect("with a Service that was another proxy's", v4, v6)
+		} else {
+			expect("with a Service that has become another proxy's", v6)
+		}
+	}
+	theirs.Labels = map[string]string{convert.LabelServiceProxyName: "other"}
+	if err := services.Update(theirs); err != nil {
+		t.Fatal(err)
+	}
 	if err := services.Delete(theirs); err != nil {
 		t.Fatal(err)
 	}

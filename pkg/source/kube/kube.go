@@ -100,10 +100,9 @@ func New(o Options) (*Source, error) {
 	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges)}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
-	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations))
+	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations, s.ranges))
 	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices, newSlices(o.Sink, o.Annotations))
 	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
-	follow(s, c.core, "services", "services of other proxies", selectForeign, newForeignServices(s.ranges))
 	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
 }
@@ -176,9 +175,9 @@ func (s *Source) missing() (names []string) {
 	return names
 }
 
-// selectServices leaves out at the server most of what convert does not serve.
+// selectServices leaves out at the server what has no cluster IP. Services of other proxies come by
+// the same watch as those that are served: there are few, and each watch is one for each node.
 func selectServices(l *metav1.ListOptions) {
-	l.LabelSelector = "!" + convert.LabelServiceProxyName
 	l.FieldSelector = fields.AndSelectors(
 		fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone),
 		fields.OneTermNotEqualSelector("spec.type", string(corev1.ServiceTypeExternalName)),
@@ -213,11 +212,38 @@ func newReflector[O object, M any](c cache.Getter, resource, name string, select
 
 func selectAll(*metav1.ListOptions) {}
 
-func newServices(sink source.Sink, allowed convert.Annotations) *store[*corev1.Service, model.Service] {
-	return newStore(func(o *corev1.Service) *model.Service {
-		return convert.Service(o, allowed)
-	}, func(put []*model.Service, gone []model.Name) {
-		sink.Apply(source.Update{PutServices: put, DeleteServices: gone})
+// clusterService is a Service that is served, or else one of another proxy.
+type clusterService struct {
+	served  *model.Service
+	foreign *foreignService
+}
+
+func newServices(sink source.Sink, allowed convert.Annotations, r *ranges) *store[*corev1.Service, clusterService] {
+	return newStore(func(o *corev1.Service) *clusterService {
+		if convert.Foreign(o) {
+			return &clusterService{foreign: &foreignService{nameOf(o), convert.ClusterIPs(o)}}
+		}
+		if served := convert.Service(o, allowed); served != nil {
+			return &clusterService{served: served}
+		}
+		return nil
+	}, func(put []*clusterService, gone []model.Name) {
+		u := source.Update{DeleteServices: slices.Clone(gone)}
+		own := gone // what is no other proxy's any more
+		var foreign []*foreignService
+		for _, s := range put {
+			if s.foreign != nil { // and may have been served
+				foreign = append(foreign, s.foreign)
+				u.DeleteServices = append(u.DeleteServices, s.foreign.name)
+				continue
+			}
+			u.PutServices = append(u.PutServices, s.served)
+			own = append(own, s.served.Name)
+		}
+		// In this order no packet to another proxy is dropped meanwhile.
+		r.put(foreign)
+		sink.Apply(u)
+		r.remove(own)
 	})
 }
 
