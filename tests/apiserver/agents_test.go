@@ -152,8 +152,8 @@ func (c *cluster) during(t *testing.T, f *fleet, name string, do func()) phase {
 }
 
 func (p phase) print(t *testing.T, who string) {
-	t.Logf("%-8s %-10s %5.1f s: %6d requests (%d lists, %d in the busiest second), %d bytes in, %d out; server CPU %.2f s, API server %d MiB (peak %d), etcd %d MiB",
-		p.name, who, p.took.Seconds(), p.requests, p.lists, p.peak, p.in, p.out, p.cpu.Seconds(), p.apiRSS>>10, p.apiPeak>>10, p.etcd>>10)
+	t.Logf("%-8s %-10s %5.1f s: %6d requests (%d lists, %d put off, %d in the busiest second), %d bytes in, %d out; server CPU %.2f s, API server %d MiB (peak %d), etcd %d MiB",
+		p.name, who, p.took.Seconds(), p.requests, p.lists, p.later, p.peak, p.in, p.out, p.cpu.Seconds(), p.apiRSS>>10, p.apiPeak>>10, p.etcd>>10)
 }
 
 // cpuTime returns the CPU time of a process, user and system.

@@ -31,6 +31,7 @@ type fleet struct {
 	run     func(ctx context.Context, t *testing.T, f *fleet, c *rest.Config, node string)
 
 	in, out, requests, lists, open atomic.Int64
+	later                          atomic.Int64 // requests that the server put off: 429
 	changed                        atomic.Int64 // slices seen with a new address, of all clients
 
 	mu    sync.Mutex
@@ -38,14 +39,14 @@ type fleet struct {
 }
 
 // traffic is what a fleet has sent and received.
-type traffic struct{ requests, lists, in, out int64 }
+type traffic struct{ requests, lists, later, in, out int64 }
 
 func (f *fleet) traffic() traffic {
-	return traffic{f.requests.Load(), f.lists.Load(), f.in.Load(), f.out.Load()}
+	return traffic{f.requests.Load(), f.lists.Load(), f.later.Load(), f.in.Load(), f.out.Load()}
 }
 
 func (a traffic) minus(b traffic) traffic {
-	return traffic{a.requests - b.requests, a.lists - b.lists, a.in - b.in, a.out - b.out}
+	return traffic{a.requests - b.requests, a.lists - b.lists, a.later - b.later, a.in - b.in, a.out - b.out}
 }
 
 // peak returns the largest number of requests within one second, from begin on.
@@ -90,6 +91,9 @@ func (f *fleet) roundTrip(next http.RoundTripper, r *http.Request) (*http.Respon
 		f.lists.Add(1)
 	}
 	resp, err := next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusTooManyRequests {
+		f.later.Add(1)
+	}
 	if err == nil && watch && resp.StatusCode == http.StatusOK {
 		f.open.Add(1)
 		resp.Body = &watchBody{ReadCloser: resp.Body, closed: sync.OnceFunc(func() { f.open.Add(-1) })}
