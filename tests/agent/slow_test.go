@@ -45,7 +45,7 @@ func (s *slowServer) answer(w http.ResponseWriter, r *http.Request) {
 		case <-s.stopped:
 		case <-r.Context().Done():
 		}
-	case strings.HasSuffix(r.URL.Path, "/services") && strings.HasPrefix(query.Get("labelSelector"), "!"):
+	case strings.HasSuffix(r.URL.Path, "/services"):
 		_, _ = io.WriteString(w, `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
 			{"metadata": {"namespace": "default", "name": "web"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "protocol": "TCP"}]}}]}`)
 		s.listed.Store(true)
@@ -56,8 +56,6 @@ func (s *slowServer) answer(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		}
 		_, _ = io.WriteString(w, `{"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1", "metadata": {"resourceVersion": "1"}}`)
-	case strings.HasSuffix(r.URL.Path, "/services"):
-		_, _ = io.WriteString(w, `{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}`)
 	case strings.HasSuffix(r.URL.Path, "/nodes"):
 		_, _ = io.WriteString(w, `{"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}`)
 	default:
