@@ -97,21 +97,6 @@ func findPins(dir string, specs map[string]*ebpf.MapSpec) (pins, error) {
 	return found, nil
 }
 
-// newer returns the newer layout that is pinned in place of the present one; 0 is none.
-func (p pins) newer(name string) int {
-	own, highest := numberOf(name), 0
-	for _, number := range p[name] {
-		if number == own {
-			return 0
-		}
-		highest = max(highest, number)
-	}
-	if highest < own {
-		return 0
-	}
-	return highest
-}
-
 // former returns the highest of the former layouts that are pinned; 0 is none.
 func (p pins) former(name string) int {
 	highest := 0
@@ -127,9 +112,10 @@ func (p pins) former(name string) int {
 // lose.
 func (p pins) check(dir string) error {
 	var names []string
-	for name := range p {
-		if p.newer(name) > 0 && !slices.Contains(figures, name) {
-			names = append(names, pinName(name, p.newer(name)))
+	for name, numbers := range p {
+		own, highest := numberOf(name), slices.Max(numbers)
+		if highest > own && !slices.Contains(numbers, own) && !slices.Contains(figures, name) {
+			names = append(names, pinName(name, highest))
 		}
 	}
 	if len(names) == 0 {

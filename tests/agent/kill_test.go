@@ -81,7 +81,7 @@ func (c killCase) prepare(t *testing.T) *killed {
 	k.h.ServeBackends()
 	k.s = k.h.NewStandalone(web, webSlice, sticky, stickySlice, gone, lab.Slice("gone", "8080/TCP", backends(2)...))
 	if c.former {
-		k.s.Former = formerAgent(t)
+		k.s.Former = lab.FormerAgent(t, programs.FormerLayouts["bl_service_stat"])
 	}
 	if c.served {
 		k.s.Start()
@@ -177,17 +177,4 @@ func TestCleanupKilled(t *testing.T) {
 		return w
 	}
 	killAt(t, cleanup(t, 0).Count(), func(t *testing.T, at int64) { cleanup(t, at) })
-}
-
-// formerAgent returns the path of an agent whose maps have other layouts.
-func formerAgent(t *testing.T) string {
-	t.Helper()
-	binary, err := programs.FormerAgent(t.Context(), programs.FormerLayouts["bl_service_stat"])
-	if errors.Is(err, programs.ErrNoHistory) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return binary
 }

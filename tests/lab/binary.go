@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/tests/programs"
 )
 
 // agentEnv names an agent's binary that is to be used in place of one that is
@@ -45,6 +46,20 @@ func AgentBinary(t testing.TB) string {
 	path, err := build()
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skipf("set %s to the agent's path: %v", agentEnv, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// FormerAgent returns the path of beeline-agent as it was at a commit. The test is skipped where
+// the history lacks that.
+func FormerAgent(t testing.TB, commit string) string {
+	t.Helper()
+	path, err := programs.FormerAgent(t.Context(), commit)
+	if errors.Is(err, programs.ErrNoHistory) {
+		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -1,13 +1,13 @@
 package packets_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -20,13 +20,7 @@ func TestFormerVersion(t *testing.T) {
 		t.Run(changed, func(t *testing.T) {
 			t.Parallel()
 			tier.Slow(t, "builds a former version")
-			binary, err := programs.FormerAgent(t.Context(), commit)
-			if errors.Is(err, programs.ErrNoHistory) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			binary := lab.FormerAgent(t, commit)
 			c, present := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) })
 			before := *present
 			before.former = binary

@@ -106,6 +106,9 @@ func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
 
 // put leaves the ranges of Services to other proxies.
 func (r *ranges) put(foreign []*foreignService) {
+	if len(foreign) == 0 {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range foreign {
@@ -118,10 +121,13 @@ func (r *ranges) put(foreign []*foreignService) {
 func (r *ranges) remove(names []model.Name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	before := len(r.foreign)
 	for _, name := range names {
 		delete(r.foreign, name)
 	}
-	r.deliver()
+	if len(r.foreign) < before {
+		r.deliver()
+	}
 }
 
 // cidrFollower follows ServiceCIDRs where the API has them, which is from Kubernetes
