@@ -89,15 +89,16 @@ lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
 
 # Tests start the agent that was built for them; without, each package builds its own.
 test test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
+# One more package at a time than processors: some wait most of the time.
+test test-all: TEST_BUILD += -p $$(($$(nproc) + 1))
 
 .PHONY: test
 test: root setup-test build ## run the tests of PACKAGES (./...) but those that take long
 	$(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
 
-# One more package at a time than processors: some wait most of the time.
 .PHONY: test-all
 test-all: root setup-test-all build ## run all tests, those of the programs in the oldest kernel among them
-	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -p $$(($$(nproc) + 1)) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
 
 # How long each target is fuzzed, and which ones: a regexp of folder and name.
 FUZZTIME ?= 30s

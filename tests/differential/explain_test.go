@@ -155,7 +155,7 @@ func (n *explainedNode) checkPackets(from string, probes []probe) *disagreement 
 func TestExplainRandomClusters(t *testing.T) {
 	count := *explained
 	if count == 0 {
-		count = 50
+		count = 30
 		if tier.All() {
 			count = 300
 		}

@@ -195,6 +195,7 @@ func TestExplainPackets(t *testing.T) {
 
 // TestExplainDSR is the same where packets to the other node's backends leave in the tunnel.
 func TestExplainDSR(t *testing.T) {
+	tier.Slow(t, "TestExplainPackets explains packets without a tunnel")
 	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
 		manifests, all := c.explainTable()
 		c.serveDSR(t, manifests, "--xdp", mode.xdp).stop()

@@ -107,6 +107,7 @@ func (c *cluster) checkMasquerade(t *testing.T, from *lab.Namespace, all bool) {
 
 // TestMasqueradeAllOfMuch sends fragmented datagrams and much data.
 func TestMasqueradeAllOfMuch(t *testing.T) {
+	tier.Slow(t, "TestTransfer and TestFragments send as much by the same programs")
 	c, _ := serveCluster(t, (*cluster).masqueradeServices, "--masquerade-all")
 	c.watchChecksums(t)
 	payload := strings.Repeat("datagram", 1000)

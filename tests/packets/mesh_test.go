@@ -263,7 +263,7 @@ func TestMesh(t *testing.T) {
 		for _, at := range []endpoint{local, otherLocal} {
 			t.Run(m.name+" "+at.place, func(t *testing.T) {
 				t.Parallel()
-				tier.Variant(t, m.name == "plain" || at == local && !m.variant)
+				tier.Variant(t, at == local && !m.variant)
 				c, a := serveCluster(t, (*cluster).meshServices, "--socket-lb", "auto", "-v", "2")
 				s := serveSidecar(t, c.podOf(at))
 				c.checkPlain(t, s.pod) // without rules

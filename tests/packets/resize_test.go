@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // newFlowRate is how many connections are established a second while tables are resized,
@@ -235,6 +236,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 // clients, idle, busy and new, during a flood of first packets of others.
 func TestResizeRestart(t *testing.T) {
 	t.Parallel()
+	tier.Slow(t, "TestResizeUnderTraffic shows the same of one resize")
 	c, a := serveCluster(t, func(c *cluster) []string {
 		return append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "near", "sessionAffinity: ClientIP,", []endpoint{local})...)
 	}, "--max-flows", "65536")

@@ -170,7 +170,7 @@ func TestXDPHandsOverInATransfer(t *testing.T) {
 	for _, tc := range []struct{ network, mode string }{{"tcp4", "native"}, {"tcp6", "native"}, {"tcp4", "generic"}} {
 		t.Run(tc.mode+" "+tc.network, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, tc.network == "tcp6")
+			tier.Slow(t, "TestXDPHandsOver shows the same of flows that are not in a hurry")
 			c := newXDPCluster(t, false)
 			a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", tc.mode)
 			done := make(chan struct{})

@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/servicetest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestMended: the agent that runs attaches again what is detached, and writes again what is changed.
@@ -111,7 +112,11 @@ func TestChurn(t *testing.T) {
 				fmt.Sprintf(`{clusterIP: 10.96.1.%d, ports: [{port: %d}]}`, i%5, 80+i%2)), lab.Slice(fmt.Sprintf("more-%d", i%5), "8080/TCP", lab.Backend4(count)))
 		}
 	})
-	for range 5 {
+	rounds := 2
+	if tier.All() {
+		rounds = 5
+	}
+	for range rounds {
 		if r := n.check(t, 3*time.Second); len(r.Findings)+len(r.Unchecked) > 0 {
 			t.Errorf("found on a healthy node:\n%s", text(r))
 		}
