@@ -9,9 +9,11 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/pause"
@@ -19,12 +21,16 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-const (
-	// cidrRetry is how long to wait before an unreachable server is asked again for
-	// ServiceCIDRs, cidrAbsent the same for one that has or shows none.
-	cidrRetry  = time.Second
-	cidrAbsent = 10 * time.Minute
-)
+// cidrAbsent is how long to wait before a server that has or shows no ServiceCIDRs is asked
+// again.
+const cidrAbsent = 10 * time.Minute
+
+// cidrRetry is how long to wait before a list or watch of ServiceCIDRs that ended is begun
+// again. Like that of client-go's reflectors it starts afresh when the server was well for
+// two minutes.
+var cidrRetry = wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 38, Cap: 30 * time.Second}
+
+const cidrRetryReset = 2 * time.Minute
 
 // serviceCIDR is a ServiceCIDR object.
 type serviceCIDR struct {
@@ -133,7 +139,6 @@ func (r *ranges) remove(names []model.Name) {
 // cidrFollower follows ServiceCIDRs where the API has them, which is from Kubernetes
 // 1.33 on, and shows them to this account.
 type cidrFollower struct {
-	client    rest.Interface
 	reflector *cache.Reflector
 	// listed is closed when the first list has been handed on, absent when the server
 	// has said that there will be none.
@@ -144,7 +149,6 @@ type cidrFollower struct {
 func newCIDRFollower(client rest.Interface, r *ranges) *cidrFollower {
 	st := newServiceCIDRs(r)
 	return &cidrFollower{
-		client:    client,
 		reflector: newReflector(client, "servicecidrs", "servicecidrs", selectAll, st),
 		listed:    st.listed,
 		absent:    make(chan struct{}),
@@ -152,25 +156,25 @@ func newCIDRFollower(client rest.Interface, r *ranges) *cidrFollower {
 }
 
 // run follows until ctx ends. A reflector by itself would take a resource that is not
-// there for an outage.
+// there for an outage, and ask all the time.
 func (f *cidrFollower) run(ctx context.Context) {
+	retry := cidrRetry.DelayWithReset(clock.RealClock{}, cidrRetryReset)
 	absent := false
 	for {
-		err := f.client.Get().Resource("servicecidrs").Param("limit", "1").Do(ctx).Error()
-		wait := cidrRetry
+		err := f.reflector.ListAndWatchWithContext(ctx)
+		delay := retry()
 		switch {
-		case err == nil:
-			f.reflector.RunWithContext(ctx)
-			return
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-			wait = cidrAbsent
+			delay = cidrAbsent
 			if !absent {
 				absent = true
 				klog.InfoS("ServiceCIDRs could not be listed: unallocated cluster IPs are dropped only in the ranges of the configuration", "err", err)
 				close(f.absent)
 			}
+		case err != nil:
+			cache.DefaultWatchErrorHandler(ctx, f.reflector, err)
 		}
-		if !pause.For(ctx, wait) {
+		if !pause.For(ctx, delay) {
 			return
 		}
 	}
