@@ -18,18 +18,24 @@ import (
 
 // Tracks reports whether connections are tracked: whether there is one now.
 func (h Host) Tracks() (bool, error) {
-	count, err := os.ReadFile(filepath.Join(h.Sysctls, "nf_conntrack_count"))
+	n, err := h.number("nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
+	return n > 0 || err != nil, err
+}
+
+// number reads one of the settings.
+func (h Host) number(name string) (int, error) {
+	content, err := os.ReadFile(filepath.Join(h.Sysctls, name))
 	if err != nil {
-		return true, err
+		return 0, err
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(count)))
+	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil {
-		return true, fmt.Errorf("count of tracked connections: %w", err)
+		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	return n > 0, nil
+	return n, nil
 }
 
 // Follow reports once a second whether connections are tracked, until ctx ends. Where that

@@ -3,7 +3,8 @@
 // At first other nodes are given the time to notice that this one no longer accepts tunnel
 // traffic, if there is a tunnel. From then on no new connection is Beeline's: the tables hold
 // no frontend, so new connections pass to the other proxy. The packets of known flows
-// are translated as before, until the last of them has ended; then everything is removed.
+// are translated as before, and netfilter's SNAT is kept from their source ports, until the last
+// of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain
 
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -49,13 +51,19 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := leaveTunnel(ctx, held.Maps); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
 	}
+	open := ports{maps: held.Maps}
+	open.reserve()
 	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
 		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
 	}
+	open.next = time.Time{} // those that began meanwhile, too
 	flows := flow.New(flow.Options{
 		Maps:     held.Maps,
 		Timeouts: o.Timeouts,
-		Walked:   func(w flow.Walk) { o.Waiting(w.Flows - w.Expired) },
+		Walked: func(w flow.Walk) {
+			open.reserve()
+			o.Waiting(w.Flows - w.Expired)
+		},
 	})
 	if err := flows.Drain(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for connections to end: %w", err), held.Close())

@@ -33,8 +33,7 @@ type phase struct {
 	peak                  int           // requests in the busiest second
 }
 
-// TestAgents: many agents ask an API server for no more than as many kube-proxies do, but for
-// one request at the start that tells whether the server has ServiceCIDRs.
+// TestAgents: many agents ask an API server for no more than as many kube-proxies do.
 func TestAgents(t *testing.T) {
 	s := Start(t)
 	t.Run("Fleets", func(t *testing.T) { testFleets(t, newCluster(t, s)) })
@@ -52,9 +51,9 @@ func testFleets(t *testing.T, c *cluster) {
 		a.print(t, "beeline")
 		k.print(t, "kube-proxy")
 		n := int64(*agentCount)
-		more := map[string]int64{"start": n}[a.name]
-		if a.name != "restart" && a.requests > k.requests+more {
-			t.Errorf("%s: %d requests, want at most kube-proxy's %d and %d more", a.name, a.requests, k.requests, more)
+		// Of a thousand clients some repeat a request.
+		if most := k.requests * 101 / 100; a.name != "restart" && a.requests > most {
+			t.Errorf("%s: %d requests, want at most %d (kube-proxy: %d)", a.name, a.requests, most, k.requests)
 		}
 		if got, most := a.in+a.out, (k.in+k.out)*105/100+5000*n; got > most {
 			t.Errorf("%s: %d bytes, want at most %d (kube-proxy: %d)", a.name, got, most, k.in+k.out)

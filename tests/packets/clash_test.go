@@ -73,7 +73,7 @@ func TestNetfilterTranslatesToo(t *testing.T) {
 			c.serveAll(t)
 			startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}), "--xdp", mode)
 			const elsewhere, port = 29000, 25000
-			translate(t, c.nodes[0].Namespace, elsewhere, c.addrsOf(remote), nodeAddrs(1), port)
+			translate(t, c.nodes[0].Namespace, elsewhere, c.addrsOf(remote), nodeAddrs(1), port, port)
 			for _, network := range networks {
 				self := nodeAddrs(1).of(network)
 				theirs, hello := connect(t, c.client, network, netip.AddrPortFrom(self, elsewhere))
@@ -110,8 +110,8 @@ func asksTracking(t *testing.T, n *node) bool {
 }
 
 // translate has the node's own connection tracking translate what comes to a port: to
-// backends, from the source addresses and one port.
-func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, port uint16) {
+// backends, from the source addresses and one of the ports.
+func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, low, high uint16) {
 	t.Helper()
 	const table = `table %[1]s other {
 	chain prerouting {
@@ -121,11 +121,11 @@ func translate(t *testing.T, n *lab.Namespace, from uint16, to, source addrs, po
 	}
 	chain postrouting {
 		type nat hook postrouting priority srcnat;
-		meta l4proto { tcp, udp } ct mark 1 snat to %[4]s;
+		meta l4proto { tcp, udp } ct mark 1 snat to %[4]s-%[5]d;
 	}
 }`
 	for i, family := range []string{"ip", "ip6"} {
-		rules := fmt.Sprintf(table, family, from, netip.AddrPortFrom(to[i], backendPort), netip.AddrPortFrom(source[i], port))
+		rules := fmt.Sprintf(table, family, from, netip.AddrPortFrom(to[i], backendPort), netip.AddrPortFrom(source[i], low), high)
 		if _, err := n.Output("nft", rules); err != nil {
 			t.Fatal(failure(err))
 		}
