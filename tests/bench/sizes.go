@@ -34,6 +34,7 @@ import (
 var sizes = []load{
 	{services: 100, endpoints: 10, protocol: model.TCP},
 	{services: 1000, endpoints: 10, protocol: model.TCP},
+	{services: 1000, endpoints: 100, protocol: model.TCP},
 	{services: 10000, endpoints: 10, protocol: model.TCP},
 	{services: 50000, endpoints: 10, protocol: model.TCP},
 }
