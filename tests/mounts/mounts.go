@@ -76,7 +76,9 @@ func Private() error {
 func namespace() (string, error) { return os.Readlink("/proc/thread-self/ns/mnt") }
 
 // fill mounts everything in the calling thread's namespace. What the machine mounts
-// later still shows up in it, and what is mounted here stays here.
+// later still shows up in it, and what is mounted here stays here. Of that the machine
+// keeps the empty folders below /run on which it is mounted, /run/netns and
+// /run/beeline/cgroupv2: to remove one would end the mounts on it in all namespaces.
 func fill() error {
 	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 	if errors.Is(err, unix.EINVAL) {
