@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"os/signal"
 	"strconv"
@@ -108,6 +109,7 @@ func (s *stage) startLoad(ctx context.Context, from, url string) (*loader, error
 	if err != nil {
 		return nil, err
 	}
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
