@@ -234,98 +234,143 @@ func TestPort(t *testing.T) {
 	}
 }
 
+// asker sends messages to node 1: questions of node 8, which is answered, and others.
+type asker struct {
+	t    *testing.T
+	port uint16
+	node *net.UDPConn
+	last uint64 // nonce of node 8's last question
+	got  uint64 // and of the last answer to it
+}
+
+// dial makes a socket of a node; port 0 is any.
+func (a *asker) dial(from, port uint16) *net.UDPConn {
+	a.t.Helper()
+	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(from), port)),
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(1), a.port)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (a *asker) send(conn *net.UDPConn, b []byte) {
+	a.t.Helper()
+	if _, err := conn.Write(b); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+		a.t.Fatal(err)
+	}
+}
+
+// receive returns nil when nothing comes in that time.
+func (a *asker) receive(conn *net.UDPConn, within time.Duration) []byte {
+	a.t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		a.t.Fatal(err)
+	}
+	answer := make([]byte, 100)
+	n, err := conn.Read(answer)
+	if err != nil {
+		return nil
+	}
+	return answer[:n]
+}
+
+// heard reports whether something has come, without waiting.
+func (a *asker) heard(conn *net.UDPConn) bool {
+	a.t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	got := 0
+	err = raw.Read(func(fd uintptr) bool {
+		got, _ = unix.Read(int(fd), make([]byte, 100))
+		return true
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return got > 0
+}
+
+func questionOf(nonce uint64) []byte {
+	m := message{version: version, kind: kindQuestion, nonce: nonce, signed: true}
+	m.code = Secret{}.sign(m, at(1))
+	return m.marshal()
+}
+
+// answered asks so many new questions at once, as node 8, until there is an answer after those
+// before: a datagram may get lost, or come late. The agent has read then what was sent before.
+func (a *asker) answered(questions int) (answer message) {
+	a.t.Helper()
+	first := a.last + 1
+	a.last += uint64(questions)
+	wait.Until(a.t, "an answer to a node", func() bool {
+		time.Sleep(pace)
+		for nonce := first; nonce <= a.last; nonce++ {
+			a.send(a.node, questionOf(nonce))
+		}
+		for ok := true; ok; {
+			if answer, ok = parse(a.receive(a.node, 5*pace)); answer.nonce > a.got {
+				return true
+			}
+		}
+		return false
+	})
+	a.got = answer.nonce
+	return answer
+}
+
+// unanswered sends what is to get no answer, when a node may get one again.
+func (a *asker) unanswered(what string, from uint16, b []byte) {
+	a.t.Helper()
+	conn := a.dial(from, 0)
+	time.Sleep(pace)
+	a.send(conn, b)
+	a.answered(1)
+	if a.heard(conn) {
+		a.t.Errorf("%s gets an answer", what)
+	}
+}
+
 // TestStrangers: who is no node gets no answer, and what is no answer to the last question
 // counts for nothing.
 func TestStrangers(t *testing.T) {
 	port := freePort(t)
 	a := newAgent(t, 1, port)
 	a.unknown[9] = true
+	a.timeout = wait.Limit // so that the forged answer is in time
 	a.run()
-	dial := func(from uint16) *net.UDPConn {
-		t.Helper()
-		conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(from), 0)),
-			net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(1), port)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		return conn
-	}
-	send := func(conn *net.UDPConn, b []byte) {
-		t.Helper()
-		if _, err := conn.Write(b); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
-			t.Fatal(err)
-		}
-	}
-	receive := func(conn *net.UDPConn, within time.Duration) []byte {
-		t.Helper()
-		if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-			t.Fatal(err)
-		}
-		answer := make([]byte, 100)
-		n, err := conn.Read(answer)
-		if err != nil {
-			return nil
-		}
-		return answer[:n]
-	}
-	talk := func(from uint16, b []byte) []byte {
-		t.Helper()
-		conn := dial(from)
-		send(conn, b)
-		return receive(conn, pace)
-	}
-	question := func(nonce uint64) []byte {
-		m := message{version: version, kind: kindQuestion, nonce: nonce, signed: true}
-		m.code = Secret{}.sign(m, at(1))
-		return m.marshal()
-	}
-	// answered asks until there is an answer to a question after those before: a datagram may
-	// get lost, or come late.
-	node := dial(8)
-	answered := func(before uint64, nonces ...uint64) (answer message) {
-		t.Helper()
-		wait.Until(t, "an answer to a node", func() bool {
-			time.Sleep(pace)
-			for _, nonce := range nonces {
-				send(node, question(nonce))
-			}
-			for ok := true; ok; {
-				if answer, ok = parse(receive(node, 5*pace)); answer.nonce > before {
-					return true
-				}
-			}
-			return false
-		})
-		return answer
-	}
-	got := answered(0, 77)
-	want := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 77, signed: true}
+	others := &asker{t: t, port: port}
+	others.node = others.dial(8, 0)
+
+	got := others.answered(1)
+	want := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 1, signed: true}
 	want.code = Secret{}.sign(want, at(1))
 	if got != want {
 		t.Errorf("the answer is %+v, want %+v", got, want)
 	}
-	first := answered(77, 78, 79)
-	if next := answered(first.nonce, 80); next.nonce != 80 {
+	first := others.answered(2)
+	if next := others.answered(1); next.nonce != others.last {
 		t.Errorf("a node gets two answers at once, of %d and %d", first.nonce, next.nonce)
 	}
-	if talk(9, question(77)) != nil {
-		t.Error("a stranger gets an answer")
-	}
-	time.Sleep(pace)
-	data := question(77)
+	others.unanswered("a stranger", 9, questionOf(77))
+	data := questionOf(77)
 	data[1] = 0
-	short := question(77)[:messageSize-1]
-	for what, b := range map[string][]byte{"data": data, "a short message": short, "an empty one": {}} {
-		if talk(8, b) != nil {
-			t.Errorf("%s gets an answer", what)
-		}
-	}
+	others.unanswered("data", 8, data)
+	others.unanswered("a short message", 8, questionOf(77)[:messageSize-1])
+	others.unanswered("an empty one", 8, nil)
 
+	asked := others.dial(8, port)
 	a.peers(8)
+	if q, ok := parse(others.receive(asked, wait.Limit)); !ok || q.kind != kindQuestion {
+		t.Fatalf("node 8 is asked %+v", q)
+	}
 	forged := message{version: version, kind: kindAnswer, flags: flagAccepts, nonce: 77, signed: true}
 	forged.code = Secret{}.sign(forged, at(8))
-	talk(8, forged.marshal())
+	others.send(others.node, forged.marshal())
+	others.answered(1)
 	if got := a.Answer(8); got == nodemap.Accepts {
 		t.Error("an answer that nobody asked for counts")
 	}
