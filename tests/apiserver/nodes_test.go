@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,9 +49,9 @@ func testNodes(t *testing.T, c *cluster) {
 	b := create("peer-b", internal("2001:db8::2"), internal("192.0.2.2"))
 	sink, src := c.source(t, config, "peer-a")
 	sink.await(t, "synced", func() bool { return sink.atSync != nil })
-	// Nothing can be waited for where no request is to come: a late one escapes the test, and
-	// no speed of the machine makes it fail.
-	time.Sleep(500 * time.Millisecond)
+	// A request of the start would have come before that for a later Service's change.
+	c.createService(t, c.service("later"))
+	sink.await(t, "a later Service", func() bool { return sink.services[c.name("later")] != nil })
 	sink.mu.Lock()
 	if len(sink.nodes) > 0 || sink.listed || asked.Load() > 0 {
 		t.Errorf("not asked for: %d nodes, %d requests", len(sink.nodes), asked.Load())
