@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/statusmap"
-	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // newReorderedCluster makes a cluster with its servers where first fragments come
@@ -149,8 +149,7 @@ func TestReorderOfOthers(t *testing.T) {
 	}
 }
 
-// TestProgramReorder: a fragment is kept for a while only, and only so many are; what
-// finds no room passes and is counted.
+// TestProgramReorder: a fragment waits for the first one, for a while only.
 func TestProgramReorder(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -158,12 +157,16 @@ func TestProgramReorder(t *testing.T) {
 	id := uint16(1000)
 	for name, protocol := range protocols {
 		for _, family := range []byte{4, 6} {
-			id += 2
 			f := frame{from: crafted[family], to: virtual[family], protocol: protocol, flags: flagSYN, payload: payload}
-			list := f.fragments(id, 256)
-			b.wantVerdict(t, name+": a fragment that has overtaken", list[1], dropped)
-			b.wantVerdict(t, name+": the first one, which goes on in a copy", list[0], dropped)
-			late := f.fragments(id+1, 256)
+			wait.Until(t, name+": the first fragment comes in time, and goes on in a copy", func() bool {
+				id++
+				list := f.fragments(id, 256)
+				b.wantVerdict(t, name+": a fragment that has overtaken", list[1], dropped)
+				verdict, _ := b.run(t, "bl_ingress", list[0])
+				return verdict == dropped
+			})
+			id++
+			late := f.fragments(id, 256)
 			b.wantVerdict(t, name+": a fragment that comes early", late[1], dropped)
 			time.Sleep(250 * time.Millisecond)
 			if verdict, _ := b.run(t, "bl_ingress", late[0]); verdict == dropped {
@@ -171,34 +174,49 @@ func TestProgramReorder(t *testing.T) {
 			}
 		}
 	}
-	strays, atOnce := 0, 0
-	// On a busy machine the first ones have had their time before the last one comes.
-	lab.Eventually(t, "400 fragments come in the time for which one is kept", func() bool {
-		before, start := strays, time.Now()
-		for range 400 {
-			id++
-			f := frame{from: crafted[4], to: virtual[4], protocol: unix.IPPROTO_UDP, payload: payload}
-			stray := f.fragments(id, 256)[1]
-			if verdict, out := b.run(t, "bl_ingress", stray); verdict == passes {
-				strays++
-				if !bytes.Equal(out, stray) {
+}
+
+// TestProgramReorderRoom: only so many fragments of a datagram are kept at once; one that finds
+// no room passes unchanged and is counted.
+func TestProgramReorderRoom(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const (
+		room   = 64                     // BL_REORDER_GROUP
+		atOnce = 150 * time.Millisecond // no fragment is given up that soon
+	)
+	id := uint16(1000)
+	var kept []time.Time // when each came, from before its program ran
+	wait.Until(t, "a fragment that finds no room", func() bool {
+		id++
+		f := frame{from: crafted[4], to: virtual[4], protocol: unix.IPPROTO_UDP, payload: strings.Repeat("payload ", 32*(room+8))}
+		for _, fragment := range f.fragments(id, 256)[1:] {
+			begin := time.Now()
+			verdict, out := b.run(t, "bl_ingress", fragment)
+			if verdict == passes {
+				if !bytes.Equal(out, fragment) {
 					t.Fatalf("a fragment that passes was changed: % x", out)
 				}
+				return true
 			}
+			kept = append(kept, begin)
 		}
-		atOnce = strays - before
-		return time.Since(start) < 150*time.Millisecond
+		return false
 	})
-	if atOnce < 400-256-64 {
-		t.Errorf("%d of 400 fragments passed at once, want all but those for which there is room", atOnce)
+	passed := time.Now()
+	if len(kept) < room {
+		t.Errorf("only %d fragments were kept, want %d", len(kept), room)
+	}
+	if n := len(kept); n > room && passed.Sub(kept[n-room-1]) < atOnce {
+		t.Errorf("more than %d fragments of a datagram were kept at once", room)
 	}
 	reasons, err := statusmap.New(b.maps).Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range reasons {
-		if r.Name == "fragment_not_kept" && r.Count != uint64(strays) {
-			t.Errorf("%d fragments passed, %d were counted", strays, r.Count)
+		if r.Name == "fragment_not_kept" && r.Count != 1 {
+			t.Errorf("one fragment passed, %d were counted", r.Count)
 		}
 	}
 }
