@@ -2,7 +2,6 @@ package packets_test
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -111,11 +110,10 @@ func TestProbe(t *testing.T) {
 			tier.Variant(t, tt.want != nodemap.Unreachable)
 			c := newCluster(t, false)
 			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.second)...)
-			startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
+			first := startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
 			if tt.want == nodemap.NotAsked {
-				// Nothing can be waited for where no question is to be asked: a late one escapes
-				// the test, and no speed of the machine makes it fail.
-				time.Sleep(time.Second)
+				// A node is to be asked from a sync on. This one comes after the first one's end.
+				first.apply(c.tunneled(tt.annotation)...)
 			}
 			c.eventually(t, tt.want)
 			if tt.want != nodemap.NotAsked && c.answerOf(t).Addr != nodeAddrs(2)[0] {
@@ -235,25 +233,22 @@ func TestProbeStranger(t *testing.T) {
 	startAgent(t, c.nodes[1], c.tunneled("dsr"), allowForwarding...)
 	question := make([]byte, 24)
 	copy(question, []byte{0, 0x80, 0x88, 0xb5, 0, 0, 0, 0, 1, 1})
-	talk := func(from *lab.Namespace) error {
-		return from.Run(func() error {
-			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(nodeAddrs(2)[0], 6091)))
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			if _, err := conn.Write(question); err != nil {
-				return err
-			}
-			if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-				return err
-			}
-			_, err = conn.Read(make([]byte, 100))
-			return err
-		})
+	node, stranger := c.nodes[0].Socket("udp4"), c.client.Socket("udp4")
+	for _, s := range []*lab.Socket{node, stranger} {
+		if err := s.Connect(netip.AddrPortFrom(nodeAddrs(2)[0], 6091)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	lab.Eventually(t, "a node gets an answer", func() bool { return talk(c.nodes[0].Namespace) == nil })
-	if err := talk(c.client); err == nil {
+	answered := func() bool {
+		_, err := node.AskWithin(string(question), time.Second)
+		return err == nil
+	}
+	lab.Eventually(t, "a node gets an answer", answered)
+	if err := stranger.Send(string(question)); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, "a node gets another answer", answered)
+	if stranger.Ready(0) {
 		t.Error("the client got an answer")
 	}
 }
