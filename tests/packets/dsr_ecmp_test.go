@@ -121,7 +121,6 @@ func TestDSRNodeDies(t *testing.T) {
 				if out, err := c.router.Output("ip", "link", "set", "node1", "down"); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				time.Sleep(300 * time.Millisecond) // until the routers have noticed
 				c.ecmp(t, 2)
 			})
 			share := uint64(tt.transfers) * transferRounds / 10
