@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 // and one that kube-proxy does.
 type rig struct {
 	t         *testing.T
+	began     time.Time // before anything of it ran
 	server    *apiserver.Server
 	client    kubernetes.Interface
 	beeline   *lab.Host
@@ -36,7 +38,7 @@ type rig struct {
 // newRig starts a cluster of a node that Beeline serves.
 func newRig(t *testing.T, agentFlags ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, server: apiserver.Start(t)}
+	r := &rig{t: t, began: time.Now(), server: apiserver.Start(t)}
 	r.client = r.server.Client(t)
 	r.createNode()
 	r.beeline = r.newHost()
