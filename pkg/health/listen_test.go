@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // startListener runs a listener and asks it once. It returns when the handler has been
@@ -45,7 +46,7 @@ func startListener(t *testing.T, l *Listener, called <-chan struct{}) (stop cont
 	}()
 	select {
 	case <-called:
-	case <-time.After(time.Minute):
+	case <-time.After(wait.Limit):
 		t.Fatal("the handler is not called")
 	}
 	return cancel, end, answer

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestEndpointGone: connected UDP sockets of the host and of pods whose endpoint has gone
@@ -43,7 +43,7 @@ func TestEndpointGone(t *testing.T) {
 			s.Start()
 		}
 		for _, c := range sockets {
-			c.Ready(time.Minute)
+			c.Ready(wait.Limit)
 			if _, _, err := c.Receive(); !errors.Is(err, unix.ECONNABORTED) {
 				t.Errorf("with the agent down %t: %v, want %v", down, err, unix.ECONNABORTED)
 			}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // Run runs cmd in the cgroup and in new namespaces (unix.CLONE_NEW...) until it ends. When
@@ -44,11 +46,8 @@ func Kill(path string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
 }
 
-// timeout is how long killed processes may take to end.
-const timeout = 20 * time.Second
-
 // Remove removes a cgroup and those below it, once the processes and threads in them, which
-// are about to end, have ended. It is no error when it is gone.
+// are about to end, have ended, within [wait.Limit]. It is no error when it is gone.
 func Remove(path string) error {
 	var dirs []string
 	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
@@ -63,7 +62,7 @@ func Remove(path string) error {
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(timeout)
+	deadline := time.Now().Add(wait.Limit)
 	for _, dir := range slices.Backward(dirs) {
 		for err = unix.Rmdir(dir); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = unix.Rmdir(dir) {
 			time.Sleep(5 * time.Millisecond)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -22,6 +21,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // token returns one of a service account.
@@ -128,7 +128,7 @@ func (n *node) checkSockets(to netip.AddrPort) {
 		n.t.Fatal(err)
 	}
 	for _, s := range sockets {
-		s.Ready(time.Minute)
+		s.Ready(wait.Limit)
 		if _, _, err := s.Receive(); !errors.Is(err, unix.ECONNABORTED) {
 			n.t.Errorf("who waits for an answer gets %v, want %v", err, unix.ECONNABORTED)
 		}

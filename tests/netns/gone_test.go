@@ -6,11 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // The Service gone, whose endpoints go.
@@ -50,7 +50,7 @@ func connect(t *testing.T, s *lab.Socket, to netip.AddrPort) {
 // wantDestroyed checks that whoever waits for an answer gets an error.
 func wantDestroyed(t *testing.T, what string, s *lab.Socket) {
 	t.Helper()
-	s.Ready(time.Minute) // a slow machine pauses for long after a search
+	s.Ready(wait.Limit) // a slow machine pauses for long after a search
 	if _, _, err := s.Receive(); !errors.Is(err, unix.ECONNABORTED) {
 		t.Errorf("%s: who waits for an answer gets %v, want %v", what, err, unix.ECONNABORTED)
 	}

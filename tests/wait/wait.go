@@ -10,7 +10,8 @@ import (
 
 // Limit is how long a test waits for what must come before it fails. It is about ten times
 // what the slowest of these waits takes on a quiet machine, where an agent needs a few
-// seconds to load its programs. No other limit of a test is shorter.
+// seconds to load its programs. A shorter limit is ten times what its own wait takes, or what
+// it ends is tried again.
 const Limit = 2 * time.Minute
 
 // Until looks every shortest interval at first. What takes long is looked at less often, up
