@@ -90,7 +90,7 @@ func (d *Destroyer) Run(ctx context.Context) {
 		if d.opts.Destroyed != nil {
 			d.opts.Destroyed(destroyed)
 		}
-		klog.V(2).InfoS("Searched for UDP sockets whose endpoint is gone", "destroyed", destroyed, "took", took)
+		klog.V(searchLevel(destroyed)).InfoS("Searched for UDP sockets whose endpoint is gone", "destroyed", destroyed, "took", took)
 		if err != nil {
 			klog.ErrorS(err, "UDP sockets whose endpoint is gone could not all be destroyed; trying again", "in", retry)
 		}
@@ -102,6 +102,14 @@ func (d *Destroyer) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// searchLevel returns the level that a search is logged at: most searches find nothing.
+func searchLevel(destroyed int) klog.Level {
+	if destroyed > 0 {
+		return 2
+	}
+	return 4
 }
 
 // Search destroys the sockets whose endpoint is gone now and returns how many those were. An
