@@ -116,11 +116,8 @@ func (s *nftSession) filter(f family) (*nftTable, *nftables.Chain, []*nftables.R
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("nftables: read %s chain %s: %w", t, forwardChain, err)
 	}
-	rules, err := s.GetRules(t.table, chain)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("nftables: list the rules of %s chain %s: %w", t, forwardChain, err)
-	}
-	return t, chain, rules, nil
+	rules, err := t.list(forwardChain)
+	return t, chain, rules, err
 }
 
 func (s *nftSession) accept(f family) (bool, error) {

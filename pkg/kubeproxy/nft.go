@@ -10,7 +10,10 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/google/nftables/xt"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // nativeTable is the table of kube-proxy's nftables mode, one for each family.
@@ -35,7 +38,13 @@ var families = []family{
 var errNoNFTables = errors.New("the kernel has no nf_tables")
 
 // nftSession is a connection to nf_tables.
-type nftSession struct{ *nftables.Conn }
+type nftSession struct {
+	*nftables.Conn
+	// generation returns the number of the ruleset's generation, which each change of it
+	// raises.
+	generation func() (uint32, error)
+	close      func()
+}
 
 // openNFT connects to nf_tables of this network namespace.
 func openNFT() (*nftSession, error) {
@@ -43,15 +52,37 @@ func openNFT() (*nftSession, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: open a netlink socket: %w", err)
 	}
-	return &nftSession{conn}, nil
+	asked, err := dialGeneration()
+	if err != nil {
+		_ = conn.CloseLasting()
+		return nil, err
+	}
+	return &nftSession{conn, asked.read, func() { _ = conn.CloseLasting(); _ = asked.Close() }}, nil
 }
 
-func (s *nftSession) close() { _ = s.CloseLasting() }
+// whole calls list until the ruleset has not changed meanwhile. The kernel marks answers
+// that lack something for that (NLM_F_DUMP_INTR), which package nftables passes over.
+func whole[T any](s *nftSession, list func() (T, error)) (T, error) {
+	return rtnl.Complete(func() (all T, err error) {
+		before, err := s.generation()
+		if err != nil {
+			return all, err
+		}
+		if all, err = list(); err != nil {
+			return all, err
+		}
+		after, err := s.generation()
+		if err == nil && after != before {
+			err = netlink.ErrDumpInterrupted
+		}
+		return all, err
+	})
+}
 
 // tables lists the tables of a family. The error wraps errNoNFTables where the
 // kernel has none at all.
 func (s *nftSession) tables(f family) ([]*nftables.Table, error) {
-	tables, err := s.ListTablesOfFamily(f.id)
+	tables, err := whole(s, func() ([]*nftables.Table, error) { return s.ListTablesOfFamily(f.id) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("%w (%w)", errNoNFTables, err)
 	}
@@ -99,7 +130,7 @@ func (s *nftSession) iptables(f family) ([]*nftTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.ListChainsOfTableFamily(f.id)
+	all, err := whole(s, func() ([]*nftables.Chain, error) { return s.ListChainsOfTableFamily(f.id) })
 	if err != nil {
 		return nil, fmt.Errorf("nftables: list the chains of family %s: %w", f.name, err)
 	}
@@ -129,10 +160,19 @@ func (t *nftTable) chain(name string) *nftables.Chain {
 	return &nftables.Chain{Table: t.table, Name: name}
 }
 
-func (t *nftTable) rules(chain string) ([]rule, error) {
-	list, err := t.session.GetRules(t.table, t.chain(chain))
+// list returns the rules of a chain.
+func (t *nftTable) list(chain string) ([]*nftables.Rule, error) {
+	list, err := whole(t.session, func() ([]*nftables.Rule, error) { return t.session.GetRules(t.table, t.chain(chain)) })
 	if err != nil {
 		return nil, fmt.Errorf("nftables: list the rules of %s chain %s: %w", t, chain, err)
+	}
+	return list, nil
+}
+
+func (t *nftTable) rules(chain string) ([]rule, error) {
+	list, err := t.list(chain)
+	if err != nil {
+		return nil, err
 	}
 	rules := make([]rule, len(list))
 	for i, r := range list {
