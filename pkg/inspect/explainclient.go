@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // clientKind is by what the client's connection is seen first.
@@ -215,9 +216,9 @@ func (v *Device) xdpText() string {
 
 // hasAddr reports whether an address is of the calling thread's network namespace.
 func hasAddr(addr netip.Addr) (bool, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	list, err := rtnl.Addrs(nil)
 	if err != nil {
-		return false, fmt.Errorf("list addresses: %w", err)
+		return false, err
 	}
 	for _, a := range list {
 		got, ok := netip.AddrFromSlice(a.IP)
@@ -234,7 +235,7 @@ func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 	var having []*netns.Namespace
 	err = netns.Each(func() error {
 		if here, err := hasAddr(addr); err != nil || !here {
-			return nil // it may be about to end
+			return err
 		}
 		n, err := netns.Current()
 		if err == nil {
@@ -242,7 +243,7 @@ func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 		}
 		return err
 	})
-	if _, listed := netlink.LinkList(); listed != nil { // the kernel gives the others ids then
+	if _, listed := rtnl.Links(); listed != nil { // the kernel gives the others ids then
 		err = errors.Join(err, listed)
 	}
 	for _, n := range having {

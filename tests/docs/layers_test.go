@@ -55,7 +55,13 @@ func documented(t *testing.T) (layers []layer) {
 // parsed calls fn with each file of pkg but tests, and the package that it is of.
 func parsed(t *testing.T, mode parser.Mode, fn func(name string, files *token.FileSet, file *ast.File)) {
 	t.Helper()
-	root := filepath.Join("..", "..", "pkg")
+	parsedBelow(t, "pkg", mode, fn)
+}
+
+// parsedBelow is parsed with another folder of the repository.
+func parsedBelow(t *testing.T, folder string, mode parser.Mode, fn func(name string, files *token.FileSet, file *ast.File)) {
+	t.Helper()
+	root := filepath.Join("..", "..", folder)
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
 			return err
