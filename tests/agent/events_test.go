@@ -1,0 +1,88 @@
+package agent_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// createFaulty creates Services with an annotation that cannot be used.
+func (c *cluster) createFaulty(prefix string, count int) {
+	c.t.Helper()
+	for i := range count {
+		s := c.createService(fmt.Sprint(prefix, i), "")
+		s.Annotations = map[string]string{model.AnnotationAlgorithm: "nonsense"}
+		if _, err := c.client.CoreV1().Services("default").Update(c.t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// faultEvents returns the events about annotations of Services whose names begin with
+// prefix, by Service.
+func (c *cluster) faultEvents(prefix string) map[string]eventsv1.Event {
+	c.t.Helper()
+	list, err := c.client.EventsV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	events := make(map[string]eventsv1.Event)
+	for _, e := range list.Items {
+		if e.Reason == event.InvalidSetting && strings.HasPrefix(e.Regarding.Name, prefix) {
+			events[e.Regarding.Name] = e
+		}
+	}
+	return events
+}
+
+// serveCluster starts an agent for the cluster and returns when it serves.
+func (c *cluster) serveCluster() *lab.Process {
+	c.t.Helper()
+	p := c.host.Start(lab.AgentBinary(c.t), "--kubeconfig", c.server.Kubeconfig, "--hostname-override", lab.NodeName,
+		"--cgroup-root", c.host.Cgroup, "--bpffs", c.host.BPFFS)
+	lab.Eventually(c.t, "the agent serves", func() bool { return strings.Contains(p.Output(), `"Serving"`) })
+	return p
+}
+
+// TestNoEventsAfterRestart: an agent that starts again makes no events about faults that its
+// former run has found; it does about those that come then. An agent makes each event at a
+// random time within a minute: of the many old faults, one would have its event before two
+// of the few new ones have theirs.
+func TestNoEventsAfterRestart(t *testing.T) {
+	const old, later = 120, 5
+	c := &cluster{t: t, server: apiserver.Start(t), host: lab.NewHost(t)}
+	c.client = c.server.Client(t)
+	c.host.Relay(strings.TrimPrefix(c.server.Config.Host, "https://"))
+	c.createFaulty("old-", old)
+	former := c.serveCluster()
+	lab.Eventually(t, "an event about an old fault", func() bool { return len(c.faultEvents("old-")) > 0 })
+	former.Signal(unix.SIGKILL)
+	_ = former.Wait() // killed
+
+	c.serveCluster()
+	before := c.faultEvents("old-")
+	if len(before) > old/2 {
+		t.Fatalf("%d of %d events were made before the restart", len(before), old)
+	}
+	c.createFaulty("later-", later)
+	lab.Eventually(t, "events about two later faults", func() bool { return len(c.faultEvents("later-")) > 1 })
+	after := c.faultEvents("old-")
+	maps.DeleteFunc(after, func(name string, e eventsv1.Event) bool {
+		was, there := before[name]
+		return there && e.ResourceVersion == was.ResourceVersion
+	})
+	if len(after) > 0 {
+		t.Errorf("the restart made or changed events about %v", slices.Sorted(maps.Keys(after)))
+	}
+}
