@@ -230,7 +230,8 @@ func hasAddr(addr netip.Addr) (bool, error) {
 }
 
 // netnsOf returns the network namespace with an address that the calling thread's has a device to:
-// that of a pod; nil when there is none.
+// that of a pod; nil when there is none. The error is that of one that cannot be looked into, when
+// no other has the address.
 func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 	var having []*netns.Namespace
 	err = netns.Each(func() error {
@@ -254,7 +255,10 @@ func netnsOf(addr netip.Addr) (found *netns.Namespace, err error) {
 		}
 		err = errors.Join(err, n.Close())
 	}
-	return found, err
+	if found != nil {
+		return found, nil
+	}
+	return nil, err
 }
 
 // routeTo returns the device by which packets to an address leave; 0 when there is none.
