@@ -118,8 +118,9 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 func (a *agent) connect(context.Context) (err error) {
 	c, maps := a.config, a.datapath.Maps()
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts),
-		metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices))
+	services := metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices)
+	backends := metrics.NewBackends(maps, services, int(c.Beeline.ServiceMetrics.Backends))
+	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts), services, backends)
 	metrics.NewConfig(a.registry).Observe(c.Config)
 	a.findings = metrics.NewVerify(a.registry)
 	a.attached = make(chan struct{})
@@ -152,10 +153,20 @@ func (a *agent) connect(context.Context) (err error) {
 	if a.source, err = setup.Source(c, a.node); err != nil {
 		return err
 	}
-	a.flows = flow.New(flow.Options{
+	a.flows = a.newFlows(backends)
+	a.pages = metricsPages(c, a.registry, a.record)
+	return nil
+}
+
+// newFlows makes what removes idle flows.
+func (a *agent) newFlows(backends *metrics.Backends) *flow.Expirer {
+	maps := a.datapath.Maps()
+	flows := metrics.NewFlows(a.registry, maps.MaxFlows())
+	return flow.New(flow.Options{
 		Maps:     maps,
-		Timeouts: c.Timeouts,
-		Walked:   metrics.NewFlows(a.registry, maps.MaxFlows()).Observe,
+		Timeouts: a.config.Timeouts,
+		Left:     backends.Count,
+		Walked:   func(w flow.Walk) { flows.Observe(w); backends.Walked(w) },
 		Expired: func(f *flowmap.Flow) {
 			if err := a.datapath.TellExpired(f.Removed()); err != nil {
 				klog.V(2).ErrorS(err, "Who listens to events is not told that a flow has expired")
@@ -167,8 +178,6 @@ func (a *agent) connect(context.Context) (err error) {
 			}
 		},
 	})
-	a.pages = metricsPages(c, a.registry, a.record)
-	return nil
 }
 
 // connectReconciler makes the control loop, which begins with the content of the tables.

@@ -91,4 +91,6 @@ func (f *flagSet) addServiceMetrics(m *ServiceMetricsConfiguration) {
 		"how many Service ports have metrics of their own, each IP family counted: those of --service-metrics, then those with the most connections (default none)")
 	bind(f, f.StringSliceVar, &m.Services, "service-metrics", "BeelineConfiguration.serviceMetrics.services",
 		"Services that have metrics of their own first, each NAMESPACE/NAME")
+	bind(f, f.Uint32Var, &m.Backends, "service-metrics-backends", "BeelineConfiguration.serviceMetrics.backends",
+		"how many backends of the Service ports with metrics have them, too: those with the most active connections (default none)")
 }

@@ -12,7 +12,7 @@ import (
 func (s *Settings) setServiceMetrics(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	m := s.Beeline.ServiceMetrics
-	if len(m.Services) > 0 && m.Limit == 0 {
+	if (len(m.Services) > 0 || m.Backends > 0) && m.Limit == 0 {
 		errs = append(errs, field.Required(path.Child("limit"), "how many Service ports may have metrics of their own"))
 	}
 	for i, text := range m.Services {

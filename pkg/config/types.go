@@ -203,4 +203,7 @@ type ServiceMetricsConfiguration struct {
 	Limit uint32 `json:"limit"`
 	// services are Services that have them first, each NAMESPACE/NAME.
 	Services []string `json:"services"`
+	// backends is how many backends of these Service ports have them on this node, too: those
+	// with the most active connections. Defaults to 0, none.
+	Backends uint32 `json:"backends"`
 }

@@ -51,6 +51,8 @@ type Walk struct {
 	// full table since the walk before: no more than their entries that certainly were.
 	EvictedEstablished int
 	EvictedHalfOpen    int
+	// Whole says that the walk has seen the whole table.
+	Whole bool
 }
 
 // Options configure an [Expirer].
@@ -59,6 +61,8 @@ type Options struct {
 	Timeouts Timeouts
 	// Walked, unless nil, is called after each walk.
 	Walked func(Walk)
+	// Left, unless nil, is called before that for each flow that the walk has seen and left.
+	Left func(*flowmap.Flow)
 	// Expired, unless nil, is called for each flow that was idle too long and is removed.
 	Expired func(*flowmap.Flow)
 	// NoneMasqueraded, unless nil, is called after each walk of the whole table that has found no
@@ -140,6 +144,7 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	if len(errs) > 0 {
 		return w, errors.Join(errs...)
 	}
+	w.Whole = true
 	e.table.CountHalfOpen(before, w.HalfOpen)
 	e.table.EndSourceCount(counts.sources)
 	e.table.EndActiveCount(counts.active)
@@ -179,6 +184,9 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 		counts.active.Add(f, removed)
 		if removed && e.Expired != nil {
 			e.Expired(f)
+		}
+		if !removed && e.Left != nil {
+			e.Left(f)
 		}
 		if !removed && f.Masqueraded() {
 			w.Masqueraded++

@@ -116,6 +116,10 @@ func (tab *table) walk(now uint32) Walk {
 	e.clock = func() (time.Duration, error) { return time.Duration(now) * time.Second, nil }
 	w, err := e.walk(context.Background())
 	check(tab.t, err)
+	if !w.Whole {
+		tab.t.Error("the walk was not of the whole table")
+	}
+	w.Whole = false
 	return w
 }
 

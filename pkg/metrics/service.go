@@ -35,20 +35,29 @@ type Services struct {
 	total uint64
 }
 
+// serviceLabels are the labels of a Service port, one for each IP family.
+var serviceLabels = []string{"namespace", "service", "port", "protocol", "ip_family"}
+
+func serviceValues(name tables.ServiceName) []string {
+	return []string{
+		name.Port.Service.Namespace, name.Port.Service.Name, name.Port.Port,
+		name.Port.Protocol.String(), name.Family.String(),
+	}
+}
+
 // NewServices returns a collector. Up to limit Service ports, each IP family counted, have metrics
 // of their own: those of the Services named, then those with the most connections.
 func NewServices(maps *bpfmap.Maps, limit int, names []model.Name) *Services {
-	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
 	return &Services{
 		maps: maps, limit: limit, names: names,
 		all: prometheus.NewDesc("beeline_connections_total",
 			"Connections and UDP peers of all Services for which a backend was selected.", nil, nil),
 		connections: prometheus.NewDesc("beeline_service_connections_total",
-			"Connections and UDP peers for which a backend of the Service port was selected. Only of some: serviceMetrics.", labels, nil),
+			"Connections and UDP peers for which a backend of the Service port was selected. Only of some: serviceMetrics.", serviceLabels, nil),
 		refused: prometheus.NewDesc("beeline_service_refused_total",
-			"Connections to the Service port that were refused or dropped. Only of some: serviceMetrics.", labels, nil),
+			"Connections to the Service port that were refused or dropped. Only of some: serviceMetrics.", serviceLabels, nil),
 		dropped: prometheus.NewDesc("beeline_service_dropped_total",
-			"Those of beeline_service_refused_total of which the client was told nothing. Only of some: serviceMetrics.", labels, nil),
+			"Those of beeline_service_refused_total of which the client was told nothing. Only of some: serviceMetrics.", serviceLabels, nil),
 	}
 }
 
@@ -62,27 +71,29 @@ func (s *Services) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (s *Services) Collect(ch chan<- prometheus.Metric) {
-	names := servicemap.New(s.maps).ServiceNames()
-	end := uint32(0)
-	for id := range names {
-		end = max(end, id+1)
-	}
-	stats, err := statusmap.New(s.maps).ServiceStats(end)
+	names, stats, err := s.read()
 	if err != nil {
 		klog.ErrorS(err, "Counters of Services could not be read")
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(s.all, prometheus.CounterValue, float64(s.sum(stats)))
 	for _, id := range s.chosen(names, stats) {
-		name := names[id]
-		values := []string{
-			name.Port.Service.Namespace, name.Port.Service.Name, name.Port.Port,
-			name.Port.Protocol.String(), name.Family.String(),
-		}
+		values := serviceValues(names[id])
 		ch <- prometheus.MustNewConstMetric(s.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
 		ch <- prometheus.MustNewConstMetric(s.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
 		ch <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(stats[id].Dropped), values...)
 	}
+}
+
+// read returns the names of all Service ports and what was counted for them, by id.
+func (s *Services) read() (map[uint32]tables.ServiceName, []statusmap.ServiceStat, error) {
+	names := servicemap.New(s.maps).ServiceNames()
+	end := uint32(0)
+	for id := range names {
+		end = max(end, id+1)
+	}
+	stats, err := statusmap.New(s.maps).ServiceStats(end)
+	return names, stats, err
 }
 
 // sum returns the connections of all Services that were ever counted.

@@ -1,6 +1,7 @@
 package servicemap
 
 import (
+	"iter"
 	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
@@ -29,12 +30,21 @@ func (t Table) Snapshot() (tables.Snapshot, error) {
 		}
 		s.Services[id] = storedService(t.maps.Service.At(id))
 	}
-	for id := range t.maps.Backend.Len() {
-		if e := t.maps.Backend.At(id); e.State != 0 {
-			s.Backends[id] = storedBackend(e)
-		}
+	for id, b := range t.Backends() {
+		s.Backends[id] = b
 	}
 	return s, t.snapshotHashes(&s)
+}
+
+// Backends yields the backends by their ids in use.
+func (t Table) Backends() iter.Seq2[uint32, tables.Backend] {
+	return func(yield func(uint32, tables.Backend) bool) {
+		for id := range t.maps.Backend.Len() {
+			if e := t.maps.Backend.At(id); e.State != 0 && !yield(id, storedBackend(e)) {
+				return
+			}
+		}
+	}
 }
 
 // ServiceNames returns the names of the Service ids in use.
