@@ -118,9 +118,9 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 func (a *agent) connect(context.Context) (err error) {
 	c, maps := a.config, a.datapath.Maps()
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	services := metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices)
-	backends := metrics.NewBackends(maps, services, int(c.Beeline.ServiceMetrics.Backends))
-	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts), services, backends)
+	backends := metrics.NewBackends(maps, int(c.Beeline.ServiceMetrics.Backends))
+	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts),
+		metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices, backends))
 	metrics.NewConfig(a.registry).Observe(c.Config)
 	a.findings = metrics.NewVerify(a.registry)
 	a.attached = make(chan struct{})

@@ -92,19 +92,25 @@ func atLeast(have, want int) bool { return have >= want }
 // write writes a number to a file unless what it has is enough, and tells whether it
 // did.
 func write(name string, value int, enough func(have, want int) bool) (bool, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
+	have, err := read(name)
+	if err != nil || enough(have, value) {
 		return false, err
-	}
-	have, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", name, err)
-	}
-	if enough(have, value) {
-		return false, nil
 	}
 	if err := os.WriteFile(name, []byte(strconv.Itoa(value)), 0); err != nil {
 		return false, fmt.Errorf("set to %d, from %d: %w", value, have, err)
 	}
 	return true, nil
+}
+
+// read reads a number from a file.
+func read(name string) (int, error) {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return n, nil
 }

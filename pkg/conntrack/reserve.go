@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -41,11 +42,8 @@ func (h Host) Reserve(connections iter.Seq[Connection], last time.Duration) (n i
 		if n >= room/2 {
 			return n, nil
 		}
-		family := netlink.InetFamily(unix.AF_INET6)
-		if c.Source.Addr().Is4() {
-			family = unix.AF_INET
-		}
-		if err := handle.ConntrackCreate(netlink.ConntrackTable, family, tracked(c, uint8(family), last)); err != nil {
+		entry := tracked(c, last)
+		if err := handle.ConntrackCreate(netlink.ConntrackTable, netlink.InetFamily(entry.FamilyType), entry); err != nil {
 			return n, fmt.Errorf("reserve source port %s of a connection to %s: %w", c.Source, c.Destination, err)
 		}
 		n++
@@ -55,24 +53,27 @@ func (h Host) Reserve(connections iter.Seq[Connection], last time.Duration) (n i
 
 // room returns how many more connections can be tracked.
 func (h Host) room() (int, error) {
-	limit, err := h.number("nf_conntrack_max")
+	limit, err := read(filepath.Join(h.Sysctls, "nf_conntrack_max"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, ErrNotLoaded
 	}
 	if err == nil && limit == 0 { // none
 		return math.MaxInt, nil
 	}
-	count, errCount := h.number("nf_conntrack_count")
+	count, errCount := read(filepath.Join(h.Sysctls, "nf_conntrack_count"))
 	return max(limit-count, 0), errors.Join(err, errCount)
 }
 
 // tracked returns the entry of a connection.
-func tracked(c Connection, family uint8, last time.Duration) *netlink.ConntrackFlow {
+func tracked(c Connection, last time.Duration) *netlink.ConntrackFlow {
 	f := &netlink.ConntrackFlow{
-		FamilyType: family,
+		FamilyType: unix.AF_INET6,
 		Forward:    tuple(c.Protocol, c.Source, c.Destination),
 		Reverse:    tuple(c.Protocol, c.Destination, c.Source),
 		TimeOut:    uint32(last / time.Second),
+	}
+	if c.Source.Addr().Is4() {
+		f.FamilyType = unix.AF_INET
 	}
 	if c.Protocol == model.TCP {
 		f.ProtoInfo = &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED}

@@ -3,12 +3,8 @@ package conntrack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -18,24 +14,11 @@ import (
 
 // Tracks reports whether connections are tracked: whether there is one now.
 func (h Host) Tracks() (bool, error) {
-	n, err := h.number("nf_conntrack_count")
+	n, err := read(filepath.Join(h.Sysctls, "nf_conntrack_count"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return n > 0 || err != nil, err
-}
-
-// number reads one of the settings.
-func (h Host) number(name string) (int, error) {
-	content, err := os.ReadFile(filepath.Join(h.Sysctls, name))
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	return n, nil
 }
 
 // Follow reports once a second whether connections are tracked, until ctx ends. Where that

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -56,12 +55,11 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
 		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
 	}
-	open.next = time.Time{} // those that began meanwhile, too
 	flows := flow.New(flow.Options{
 		Maps:     held.Maps,
 		Timeouts: o.Timeouts,
 		Walked: func(w flow.Walk) {
-			open.reserve()
+			open.renew() // those, too, that began before the frontends were gone
 			o.Waiting(w.Flows - w.Expired)
 		},
 	})

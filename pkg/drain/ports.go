@@ -23,16 +23,19 @@ const (
 // of them, to the same backend, would have its replies translated as those of the flow.
 type ports struct {
 	maps *bpfmap.Maps
-	next time.Time // when they are reserved again
+	next time.Time // when renew reserves them
 }
 
-// reserve does so when it is time. What cannot be reserved stops nothing.
-func (p *ports) reserve() {
-	now := time.Now()
-	if now.Before(p.next) {
-		return
+// renew reserves them when it is time, at first at once.
+func (p *ports) renew() {
+	if now := time.Now(); !now.Before(p.next) {
+		p.next = now.Add(reserveInterval)
+		p.reserve()
 	}
-	p.next = now.Add(reserveInterval)
+}
+
+// reserve reserves them. What cannot be reserved stops nothing.
+func (p *ports) reserve() {
 	var failed error
 	n, err := conntrack.ThisHost.Reserve(open(p.maps, &failed), reserveFor)
 	if err = errors.Join(err, failed); errors.Is(err, conntrack.ErrNotLoaded) {

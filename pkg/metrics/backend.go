@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flow"
@@ -15,10 +14,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Backends collects the active connections of some backends of the Service ports that have metrics
-// of their own. Those of clients outside of the node are as of the last walk over the flow table.
+// Backends counts the active connections of backends, for [Services] to collect. Those of clients
+// outside of the node are as of the last walk over the flow table.
 type Backends struct {
-	services    *Services
 	table       servicemap.Table
 	active      flowmap.Table
 	limit       int
@@ -36,11 +34,11 @@ type backendFlows struct {
 	flows      int
 }
 
-// NewBackends returns a collector. Up to limit backends of the Service ports of services have
-// metrics of their own: those with the most active connections.
-func NewBackends(maps *bpfmap.Maps, services *Services, limit int) *Backends {
+// NewBackends returns what has counted nothing. Of the Service ports that have metrics of their own,
+// up to limit backends have them, too: those with the most active connections.
+func NewBackends(maps *bpfmap.Maps, limit int) *Backends {
 	return &Backends{
-		services: services, table: servicemap.New(maps), active: flowmap.New(maps), limit: limit,
+		table: servicemap.New(maps), active: flowmap.New(maps), limit: limit,
 		counting: make(map[uint32]backendFlows),
 		connections: prometheus.NewDesc("beeline_backend_connections",
 			"Active connections to a backend of the Service port, of clients outside of the node, and where the algorithm counts them of the node's sockets. Only of some: serviceMetrics.",
@@ -71,9 +69,6 @@ func (b *Backends) Walked(w flow.Walk) {
 	b.counting = make(map[uint32]backendFlows)
 }
 
-// Describe implements [prometheus.Collector].
-func (b *Backends) Describe(ch chan<- *prometheus.Desc) { ch <- b.connections }
-
 // backend is one with its metric.
 type backend struct {
 	tables.Backend
@@ -81,34 +76,29 @@ type backend struct {
 	connections int
 }
 
-// Collect implements [prometheus.Collector].
-func (b *Backends) Collect(ch chan<- prometheus.Metric) {
+// collect sends the metrics of the backends of some Service ports.
+func (b *Backends) collect(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName, services []uint32) {
 	if b.limit == 0 {
 		return
 	}
-	names, stats, err := b.services.read()
-	if err != nil {
-		klog.ErrorS(err, "Counters of Services could not be read")
-		return
-	}
-	chosen := make(map[uint32]bool)
-	for _, id := range b.services.chosen(names, stats) {
-		chosen[id] = true
-	}
-	for _, e := range b.busiest(chosen) {
+	for _, e := range b.busiest(services) {
 		ch <- prometheus.MustNewConstMetric(b.connections, prometheus.GaugeValue, float64(e.connections),
 			append(serviceValues(names[e.Service]), e.AddrPort.String())...)
 	}
 }
 
-// busiest returns those backends of the Service ports that have metrics of their own.
-func (b *Backends) busiest(services map[uint32]bool) []backend {
+// busiest returns those backends of some Service ports that have metrics of their own.
+func (b *Backends) busiest(services []uint32) []backend {
+	chosen := make(map[uint32]bool, len(services))
+	for _, id := range services {
+		chosen[id] = true
+	}
 	b.mu.Lock()
 	counted := b.counted
 	b.mu.Unlock()
 	var list []backend
 	for id, entry := range b.table.Backends() {
-		if !services[entry.Service] {
+		if !chosen[entry.Service] {
 			continue
 		}
 		e := backend{Backend: entry, id: id}

@@ -21,9 +21,10 @@ import (
 // The kernel's counters of a Service port begin anew when its id goes to another one; the sum
 // grows by what each has counted since the last collection.
 type Services struct {
-	maps  *bpfmap.Maps
-	limit int
-	names []model.Name
+	maps     *bpfmap.Maps
+	limit    int
+	names    []model.Name
+	backends *Backends
 
 	all         *prometheus.Desc
 	connections *prometheus.Desc
@@ -46,10 +47,11 @@ func serviceValues(name tables.ServiceName) []string {
 }
 
 // NewServices returns a collector. Up to limit Service ports, each IP family counted, have metrics
-// of their own: those of the Services named, then those with the most connections.
-func NewServices(maps *bpfmap.Maps, limit int, names []model.Name) *Services {
+// of their own: those of the Services named, then those with the most connections; and of these some
+// backends.
+func NewServices(maps *bpfmap.Maps, limit int, names []model.Name, backends *Backends) *Services {
 	return &Services{
-		maps: maps, limit: limit, names: names,
+		maps: maps, limit: limit, names: names, backends: backends,
 		all: prometheus.NewDesc("beeline_connections_total",
 			"Connections and UDP peers of all Services for which a backend was selected.", nil, nil),
 		connections: prometheus.NewDesc("beeline_service_connections_total",
@@ -67,33 +69,30 @@ func (s *Services) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.connections
 	ch <- s.refused
 	ch <- s.dropped
+	ch <- s.backends.connections
 }
 
 // Collect implements [prometheus.Collector].
 func (s *Services) Collect(ch chan<- prometheus.Metric) {
-	names, stats, err := s.read()
-	if err != nil {
-		klog.ErrorS(err, "Counters of Services could not be read")
-		return
-	}
-	ch <- prometheus.MustNewConstMetric(s.all, prometheus.CounterValue, float64(s.sum(stats)))
-	for _, id := range s.chosen(names, stats) {
-		values := serviceValues(names[id])
-		ch <- prometheus.MustNewConstMetric(s.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
-		ch <- prometheus.MustNewConstMetric(s.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
-		ch <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(stats[id].Dropped), values...)
-	}
-}
-
-// read returns the names of all Service ports and what was counted for them, by id.
-func (s *Services) read() (map[uint32]tables.ServiceName, []statusmap.ServiceStat, error) {
 	names := servicemap.New(s.maps).ServiceNames()
 	end := uint32(0)
 	for id := range names {
 		end = max(end, id+1)
 	}
 	stats, err := statusmap.New(s.maps).ServiceStats(end)
-	return names, stats, err
+	if err != nil {
+		klog.ErrorS(err, "Counters of Services could not be read")
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(s.all, prometheus.CounterValue, float64(s.sum(stats)))
+	chosen := s.chosen(names, stats)
+	for _, id := range chosen {
+		values := serviceValues(names[id])
+		ch <- prometheus.MustNewConstMetric(s.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
+		ch <- prometheus.MustNewConstMetric(s.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
+		ch <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(stats[id].Dropped), values...)
+	}
+	s.backends.collect(ch, names, chosen)
 }
 
 // sum returns the connections of all Services that were ever counted.

@@ -2,7 +2,6 @@ package packets_test
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,8 +36,7 @@ func TestDrainKeepsSourcePorts(t *testing.T) {
 	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	drain := node.Start(lab.AgentBinary(t), "--drain", "--bpffs", node.BPFFS, "--cgroup-root", node.Cgroup)
-	lab.Eventually(t, "the drain waits", func() bool { return drain.Ended() || strings.Contains(drain.Output(), "waiting for ") })
+	startDrain(t, node)
 
 	for _, network := range networks {
 		self := nodeAddrs(1).of(network)

@@ -116,10 +116,7 @@ func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *lab.Process, ol
 	if err := agent.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	drain := node.Start(lab.AgentBinary(t), "--drain", "--bpffs", node.BPFFS, "--cgroup-root", node.Cgroup)
-	lab.Eventually(t, "the drain waits", func() bool {
-		return drain.Ended() || strings.Contains(drain.Output(), "waiting for ")
-	})
+	drain := startDrain(t, node)
 	new := openTalks(t, c, "kube-proxy", firewall)
 	new.checkProxy(t, node)
 	slices.Concat(old, new).goOn(t, node, "while Beeline drains")
@@ -141,6 +138,16 @@ func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *lab.Process, ol
 	}
 	new.goOn(t, node, "without Beeline")
 	openTalks(t, c, "kube-proxy", firewall).checkProxy(t, node)
+}
+
+// startDrain drains a node and returns when that waits for connections, or has ended.
+func startDrain(t *testing.T, n *node) *lab.Process {
+	t.Helper()
+	drain := n.Start(lab.AgentBinary(t), "--drain", "--bpffs", n.BPFFS, "--cgroup-root", n.Cgroup)
+	lab.Eventually(t, "the drain waits", func() bool {
+		return drain.Ended() || strings.Contains(drain.Output(), "waiting for ")
+	})
+	return drain
 }
 
 // forgetSoon makes connection tracking forget a connection a second after its end.

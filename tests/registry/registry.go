@@ -30,7 +30,7 @@ func Agent() Noted {
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
 	metrics.NewVerify(n)
-	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewServices(nil, 0, nil), metrics.NewBackends(nil, nil, 0),
+	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))
 	return n
 }
