@@ -1,5 +1,5 @@
-// Package apiserver runs a real kube-apiserver and etcd for tests, on free ports
-// of the loopback device, with certificates of their own.
+// Package apiserver runs a real kube-apiserver and etcd for tests, on
+// addresses of the loopback network of its own, with certificates of their own.
 //
 // The binaries are built from the nested module kubernetes on first use and kept
 // in the repository's .cache/bin. There is no controller manager: tests make the
@@ -12,7 +12,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -57,17 +59,17 @@ func Start(t testing.TB, flags ...string) *Server {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := writeCredentials(dir); err != nil {
+	apiAddr := freeAddr(t)
+	if err := writeCredentials(dir, apiAddr.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	apiAddr := freeAddr(t)
 	s := &Server{
 		Kubeconfig: filepath.Join(dir, "kubeconfig"),
-		EtcdURL:    "http://" + freeAddr(t),
+		EtcdURL:    "http://" + freeAddr(t).String(),
 		binary:     filepath.Join(bin, "kube-apiserver"),
 		log:        filepath.Join(dir, "kube-apiserver.log"),
 	}
-	s.Config = adminConfig(dir, "https://"+apiAddr)
+	s.Config = adminConfig(dir, "https://"+apiAddr.String())
 	if err := writeKubeconfig(s.Kubeconfig, s.Config); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +135,8 @@ func (s *Server) waitReady(ctx context.Context) error {
 		select {
 		case <-s.api.exited:
 			return fmt.Errorf("kube-apiserver ended before it was ready: %w", s.api.err)
+		case <-s.etcd.exited:
+			return fmt.Errorf("etcd ended: %w", s.etcd.err)
 		case <-deadline:
 			return fmt.Errorf("kube-apiserver is not ready after %s", readyTimeout)
 		case <-ctx.Done():
@@ -156,12 +160,11 @@ func isReady(ctx context.Context, client *http.Client, host string) bool {
 }
 
 // apiFlags disable what takes long to start or needs a node.
-func apiFlags(dir, addr, etcd string) []string {
-	host, port, _ := net.SplitHostPort(addr)
+func apiFlags(dir string, addr netip.AddrPort, etcd string) []string {
 	return []string{
 		"--etcd-servers=" + etcd,
-		"--bind-address=" + host,
-		"--secure-port=" + port,
+		"--bind-address=" + addr.Addr().String(),
+		"--secure-port=" + strconv.Itoa(int(addr.Port())),
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=" + filepath.Join(dir, "server.crt"),
 		"--tls-private-key-file=" + filepath.Join(dir, "server.key"),
@@ -178,7 +181,7 @@ func apiFlags(dir, addr, etcd string) []string {
 
 func startEtcd(t testing.TB, binary, dir, url string) *process {
 	t.Helper()
-	peer := "http://" + freeAddr(t)
+	peer := "http://" + freeAddr(t).String()
 	log := filepath.Join(dir, "etcd.log")
 	etcd, err := start(log, binary,
 		"--data-dir="+filepath.Join(dir, "etcd"),
@@ -199,21 +202,23 @@ func startEtcd(t testing.TB, binary, dir, url string) *process {
 	return etcd
 }
 
-// freeAddr returns an address of the loopback device that nothing listens on. The
-// port is below those that Linux gives to clients and to NodePorts, so that it
-// stays free while a server restarts.
-func freeAddr(t testing.TB) string {
+// freeAddr returns a loopback address and a port of it that nothing listens on. The
+// address is drawn from millions: between this and the server's own listen(), and
+// while the server restarts, no other test draws it. The port is below those that
+// Linux gives to clients and to NodePorts.
+func freeAddr(t testing.TB) netip.AddrPort {
 	t.Helper()
 	const first, count, attempts = 20000, 10000, 100
 	for range attempts {
-		addr := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(count))
-		if l, err := net.Listen("tcp4", addr); err == nil {
+		ip := netip.AddrFrom4([4]byte{127, byte(64 + rand.IntN(128)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
+		addr := netip.AddrPortFrom(ip, uint16(first+rand.IntN(count)))
+		if l, err := net.Listen("tcp4", addr.String()); err == nil {
 			l.Close()
 			return addr
 		}
 	}
 	t.Fatalf("no free port found in %d-%d", first, first+count-1)
-	return ""
+	return netip.AddrPort{}
 }
 
 func adminConfig(dir, host string) *rest.Config {

@@ -2,8 +2,6 @@ package chart_test
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -52,47 +50,8 @@ func newNode(c *cluster) *node {
 	n := &node{Host: lab.NewHost(c.t), t: c.t, cluster: c}
 	n.ServeBackends()
 	n.podProcess = n.Pod.Populate()
-	n.forward(strings.TrimPrefix(c.server.Config.Host, "https://"))
+	n.Relay(strings.TrimPrefix(c.server.Config.Host, "https://"))
 	return n
-}
-
-// forward makes a server of the test's own network namespace reachable from the node's,
-// at the same address and port.
-func (n *node) forward(addr string) {
-	n.t.Helper()
-	var listener net.Listener
-	err := n.Run(func() (err error) {
-		listener, err = net.Listen("tcp", addr)
-		return err
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			inside, err := listener.Accept()
-			if err != nil {
-				return // the test has ended
-			}
-			go pipe(inside, addr)
-		}
-	}()
-}
-
-// pipe connects a connection with a server until either ends.
-func pipe(inside net.Conn, addr string) {
-	defer inside.Close()
-	outside, err := net.Dial("tcp", addr)
-	if err != nil {
-		return
-	}
-	defer outside.Close()
-	go func() {
-		defer inside.Close()
-		_, _ = io.Copy(inside, outside) // ends with either connection
-	}()
-	_, _ = io.Copy(outside, inside)
 }
 
 // start starts a container of the pod, without the capabilities in lacks.

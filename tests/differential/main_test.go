@@ -3,8 +3,6 @@
 package differential_test
 
 import (
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,7 +48,7 @@ func newRig(t *testing.T, agentFlags ...string) *rig {
 func (r *rig) newHost() *lab.Host {
 	r.t.Helper()
 	h := lab.NewHost(r.t)
-	r.connect(h)
+	h.Relay(strings.TrimPrefix(r.server.Config.Host, "https://"))
 	return h
 }
 
@@ -83,41 +81,6 @@ func (r *rig) changeNode(change func(*corev1.Node)) {
 	node.Status = status
 	_, err = nodes.UpdateStatus(r.t.Context(), node, metav1.UpdateOptions{})
 	r.must(err)
-}
-
-// connect makes the API server answer at its address in the host's namespace.
-func (r *rig) connect(h *lab.Host) {
-	r.t.Helper()
-	addr := strings.TrimPrefix(r.server.Config.Host, "https://")
-	var l net.Listener
-	r.must(h.Run(func() (err error) {
-		l, err = net.Listen("tcp4", addr)
-		return err
-	}))
-	r.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go relay(conn, addr)
-		}
-	}()
-}
-
-func relay(client net.Conn, addr string) {
-	defer client.Close()
-	server, err := net.Dial("tcp4", addr)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	go func() {
-		defer server.Close()
-		_, _ = io.Copy(server, client) // until one side closes
-	}()
-	_, _ = io.Copy(client, server)
 }
 
 func (r *rig) startAgent(flags ...string) {
