@@ -329,75 +329,142 @@ func (r *reader) reply(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Reply
 	}
 }
 
-// Delete removes both entries of a flow. It is no error when they are gone. The
+// Delete removes both entries of a flow. It is no error when they are gone.
+func (t Table) Delete(f *Flow) error {
+	same := func(e *bpf.SockBlFlowEntry) bool { return !e.IsReply() && e.Forward.Owns(f.replyKey()) }
+	if !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
+		same = func(e *bpf.SockBlFlowEntry) bool { return !e.IsReply() }
+	}
+	if _, err := t.remove(f, same); err != nil {
+		return err
+	}
+	_, err := t.remove(f, same) // a packet of the backend may have made it again
+	return err
+}
+
+// Expire removes a flow unless a packet of it came since it was read, and reports whether it did.
+func (t Table) Expire(f *Flow) (bool, error) {
+	return t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
+		return !e.IsReply() && e.Forward.Used == f.forward.Used
+	})
+}
+
+// remove removes a flow whose forward entry is as it should be, and reports whether it did. The
 // reply entry stays when another flow has it, and when Source is not valid, until
 // [Table.ExpireReply].
 //
 // The forward entry goes first: with the reply entry alone, what the backend still
 // sends is translated, while with the forward entry alone it would reach the client
-// from an address that it does not know. Such a packet may make the forward entry
-// again before the reply entry goes, so that is taken out once more.
-func (t Table) Delete(f *Flow) error {
-	forward := f.key()
-	removed, err := t.remove(forward)
-	if removed {
-		t.drop(f)
-	}
-	if err != nil || !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
-		return err
-	}
-	reply, err := t.entry(f.replyKey())
-	if err != nil || reply == nil || reply.Reply().ForwardKey(uint8(f.Protocol)) != *forward {
-		return err
-	}
-	_, replyErr := t.remove(f.replyKey())
-	_, err = t.remove(forward)
-	return errors.Join(replyErr, err)
-}
-
-// remove deletes an entry from the table that it is in, which may have changed
-// since it was read, and reports whether it was there.
-func (t Table) remove(key *bpf.SockBlFlowKey) (bool, error) {
-	var errs []error
-	removed := false
-	for _, table := range t.tables() {
-		err := table.Delete(key)
-		switch {
-		case err == nil:
-			removed = true
-			if table == t.maps.BlFlow {
-				atomic.AddUint64(&t.maps.Entries.HalfOpen.Removed, 1)
-			}
-		case !errors.Is(err, ebpf.ErrKeyNotExist):
-			errs = append(errs, fmt.Errorf("%s: %w", table, err))
-		}
-	}
-	return removed, errors.Join(errs...)
-}
-
-// Expire removes a flow unless a packet of it came since it was read, and
-// reports whether it did.
-func (t Table) Expire(f *Flow) (bool, error) {
-	now, err := t.entry(f.key())
-	if err != nil || now == nil || now.Forward.Used != f.forward.Used {
+// from an address that it does not know. Such a packet, or a new connection of the client, may make
+// the forward entry again meanwhile; that keeps the reply entry.
+func (t Table) remove(f *Flow, ok func(*bpf.SockBlFlowEntry) bool) (bool, error) {
+	forward, err := t.take(f.key(), ok)
+	if forward == nil {
 		return false, err
 	}
-	return true, t.Delete(f)
+	t.drop(f)
+	if !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
+		return true, nil
+	}
+	if used, err := t.hasForward(f); used || err != nil {
+		return true, err
+	}
+	reply, err := t.take(f.replyKey(), func(e *bpf.SockBlFlowEntry) bool {
+		return e.IsReply() && e.Reply().ForwardKey(uint8(f.Protocol)) == *f.key()
+	})
+	if reply == nil {
+		return true, err
+	}
+	used, err := t.hasForward(f)
+	if used {
+		err = reply.putBack()
+	}
+	return true, err
+}
+
+// hasForward reports whether there is a forward entry of the flow's reply entry.
+func (t Table) hasForward(f *Flow) (bool, error) {
+	forward, err := t.entry(f.key())
+	return forward != nil && forward.Forward.Owns(f.replyKey()), err
+}
+
+// taken is an entry that was removed from a table.
+type taken struct {
+	table Table
+	from  *ebpf.Map
+	key   *bpf.SockBlFlowKey
+	entry bpf.SockBlFlowEntry
+}
+
+// take removes an entry that is as it should be, and returns it; nil when there is none such. The
+// table that it is in may have changed since it was read. Programs may replace an entry between a
+// look at it and its removal, so what was removed is looked at again.
+func (t Table) take(key *bpf.SockBlFlowKey, ok func(*bpf.SockBlFlowEntry) bool) (*taken, error) {
+	for _, table := range t.tables() {
+		e := &taken{table: t, from: table, key: key}
+		err := table.Lookup(key, &e.entry)
+		if err == nil && ok(&e.entry) {
+			err = table.LookupAndDelete(key, &e.entry)
+		} else if err == nil {
+			continue
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", table, err)
+		}
+		e.count(1)
+		if ok(&e.entry) {
+			return e, nil
+		}
+		if err := e.putBack(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// count counts what the agent has removed from the table of established flows.
+func (e *taken) count(removed uint64) {
+	if e.from == e.table.maps.BlFlow {
+		atomic.AddUint64(&e.table.maps.Entries.HalfOpen.Removed, removed)
+	}
+}
+
+// putBack puts the entry where it was, unless another is there by now.
+func (e *taken) putBack() error {
+	err := e.from.Update(e.key, &e.entry, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.from, err)
+	}
+	e.count(^uint64(0))
+	return nil
 }
 
 // ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
 // came since it was read, and reports whether it did.
 func (t Table) ExpireReply(r *Reply) (bool, error) {
-	forward, err := t.entry(&r.forward)
-	if err != nil || forward != nil && forward.Forward.Owns(&r.key) {
+	owned := func() (bool, error) {
+		forward, err := t.entry(&r.forward)
+		return forward != nil && forward.Forward.Owns(&r.key), err
+	}
+	if is, err := owned(); is || err != nil {
 		return false, err
 	}
-	now, err := t.entry(&r.key)
-	if err != nil || now == nil || now.Reply().Touched != r.touched {
+	reply, err := t.take(&r.key, func(e *bpf.SockBlFlowEntry) bool {
+		return e.IsReply() && e.Reply().Touched == r.touched
+	})
+	if reply == nil || err != nil {
 		return false, err
 	}
-	_, err = t.remove(&r.key)
-	return true, err
+	if is, err := owned(); is || err != nil {
+		return false, errors.Join(err, reply.putBack())
+	}
+	return true, nil
 }
 
 // tables returns the maps that hold flows. They move from the first to the second.

@@ -332,6 +332,56 @@ func TestFlowStolenReply(t *testing.T) {
 	}
 }
 
+// TestExpireReplaced: programs put another flow in place of one that is about to be removed, between
+// any two steps of that. The other flow keeps its entries.
+func TestExpireReplaced(t *testing.T) {
+	m := maptest.New(t, maptest.Small)
+	f := Flow{Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
+	entry := func(used uint32) *bpf.SockBlFlowEntry {
+		e := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, 0)
+		e.Forward.Used = used
+		return &e
+	}
+	begin := func(used uint32) {
+		must(t, bpfmap.Put(m.BlFlow, f.key(), entry(used)), bpfmap.Put(m.BlFlow, f.replyKey(), replyEntry(f.key())))
+	}
+	whole := func(when string, used uint32) {
+		t.Helper()
+		flows, replies := flowTable(t, m)
+		if len(flows) != 1 || len(replies) != 1 || flows[0].forward.Used != used {
+			t.Errorf("replaced %s: left are %+v and %+v", when, flows, replies)
+		}
+	}
+	// unused is called before and after the removal of the forward entry.
+	expire := func(replaceAt int) (removed bool) {
+		call := 0
+		begin(1)
+		before := m.Entries.HalfOpen.Removed
+		removed, err := New(m).remove(&f, func(e *bpf.SockBlFlowEntry) bool {
+			unused := e.Forward.Used == 1
+			if call++; call == replaceAt {
+				begin(2)
+			}
+			return unused
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if counted := m.Entries.HalfOpen.Removed != before; counted != removed {
+			t.Errorf("removed %t, counted as removed %t", removed, counted)
+		}
+		return removed
+	}
+	if expire(1) {
+		t.Error("what was replaced before its removal is called removed")
+	}
+	whole("before the removal", 2)
+	if !expire(2) {
+		t.Error("what was replaced after its removal is not called removed")
+	}
+	whole("after the removal", 2)
+}
+
 // TestFlowStamps reads times over the wrap of the reply entry's short stamp.
 func TestFlowStamps(t *testing.T) {
 	for _, c := range []struct {
