@@ -29,6 +29,7 @@
 #include <beeline/opt/echo.h>
 #include <beeline/opt/fragment_skb.h>
 #include <beeline/opt/icmp_skb.h>
+#include <beeline/opt/traffic.h>
 #include <beeline/opt/tunnel_skb.h>
 
 #define BL_VLAN_ID_MASK 0xfff
@@ -167,6 +168,9 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	switch (verdict) {
 	case BL_VERDICT_TRANSLATED:
 		bl_count(BL_REASON_PACKET_TRANSLATED);
+		bl_traffic_note(&packet, &path,
+				(skb->gso_size ? skb->len : packet.l4 + packet.l4_len) - packet.l3,
+				skb->gso_segs ?: 1);
 		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !path.device)
 			skb->mark |= bl_forward_mark;
 		return bl_tc_go(skb, &packet, &path);

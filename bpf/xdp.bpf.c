@@ -21,6 +21,7 @@
 
 #include <beeline/pipeline.h>
 #include <beeline/hop.h>
+#include <beeline/opt/traffic.h>
 #include <beeline/opt/tunnel_xdp.h>
 #include <beeline/opt/vlan.h>
 
@@ -185,6 +186,7 @@ static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 {
 	struct bl_packet packet = {.plain = true};
 	struct bl_path path = {};
+	int action;
 
 	if (!bl_xdp_parse(xdp, &packet, own))
 		return XDP_PASS;
@@ -192,9 +194,12 @@ static __always_inline int bl_xdp_frame(struct xdp_md *xdp, bool own)
 		return bl_xdp_generic ? XDP_PASS : bl_xdp_take(xdp, &packet);
 	switch (bl_decide(xdp, &packet, BL_HOOK_INGRESS, &path)) {
 	case BL_VERDICT_TRANSLATED:
-		if (path.tunnel)
-			return bl_xdp_tunnel(xdp, &packet, &path);
-		return path.device ? bl_xdp_send(xdp, &packet, &path) : XDP_PASS;
+		action = path.tunnel   ? bl_xdp_tunnel(xdp, &packet, &path)
+			 : path.device ? bl_xdp_send(xdp, &packet, &path)
+				       : XDP_PASS;
+		if (action == XDP_TX || action == XDP_REDIRECT)
+			bl_traffic_note(&packet, &path, packet.l4 + packet.l4_len - packet.l3, 1);
+		return action;
 	case BL_VERDICT_DROPPED:
 		return XDP_DROP;
 	default:

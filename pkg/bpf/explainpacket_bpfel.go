@@ -65,6 +65,7 @@ const (
 	ExplainPacketMapBlSourceShare              = "bl_source_share"
 	ExplainPacketMapBlSrcrange                 = "bl_srcrange"
 	ExplainPacketMapBlTracking                 = "bl_tracking"
+	ExplainPacketMapBlTraffic                  = "bl_traffic"
 	ExplainPacketMapBlUdpPeer                  = "bl_udp_peer"
 	ExplainPacketMapBlUdpSock                  = "bl_udp_sock"
 	ExplainPacketMapBlUnapplied                = "bl_unapplied"
@@ -113,6 +114,9 @@ const (
 	ExplainPacketVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	ExplainPacketVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	ExplainPacketVarBlExportBlTag              = "bl_export_bl_tag"
+	ExplainPacketVarBlExportBlTrafficEntry     = "bl_export_bl_traffic_entry"
+	ExplainPacketVarBlExportBlTrafficKey       = "bl_export_bl_traffic_key"
+	ExplainPacketVarBlExportBlTrafficKind      = "bl_export_bl_traffic_kind"
 	ExplainPacketVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	ExplainPacketVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	ExplainPacketVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
@@ -233,6 +237,7 @@ type ExplainPacketMapSpecs struct {
 	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.MapSpec `ebpf:"bl_traffic"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlUnapplied   *ebpf.MapSpec `ebpf:"bl_unapplied"`
@@ -286,6 +291,9 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
@@ -377,6 +385,7 @@ type ExplainPacketMaps struct {
 	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.Map `ebpf:"bl_traffic"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlUnapplied   *ebpf.Map `ebpf:"bl_unapplied"`
@@ -434,6 +443,7 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
+		m.BlTraffic,
 		m.BlUdpPeer,
 		m.BlUdpSock,
 		m.BlUnapplied,
@@ -488,6 +498,9 @@ type ExplainPacketVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.Variable `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.Variable `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.Variable `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`

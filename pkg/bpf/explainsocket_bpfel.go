@@ -60,6 +60,7 @@ const (
 	ExplainSocketMapBlSourceShare              = "bl_source_share"
 	ExplainSocketMapBlSrcrange                 = "bl_srcrange"
 	ExplainSocketMapBlTracking                 = "bl_tracking"
+	ExplainSocketMapBlTraffic                  = "bl_traffic"
 	ExplainSocketMapBlUdpPeer                  = "bl_udp_peer"
 	ExplainSocketMapBlUdpSock                  = "bl_udp_sock"
 	ExplainSocketMapBlUnapplied                = "bl_unapplied"
@@ -107,6 +108,9 @@ const (
 	ExplainSocketVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	ExplainSocketVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	ExplainSocketVarBlExportBlTag              = "bl_export_bl_tag"
+	ExplainSocketVarBlExportBlTrafficEntry     = "bl_export_bl_traffic_entry"
+	ExplainSocketVarBlExportBlTrafficKey       = "bl_export_bl_traffic_key"
+	ExplainSocketVarBlExportBlTrafficKind      = "bl_export_bl_traffic_kind"
 	ExplainSocketVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	ExplainSocketVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	ExplainSocketVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
@@ -217,6 +221,7 @@ type ExplainSocketMapSpecs struct {
 	BlSourceShare   *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange      *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking      *ebpf.MapSpec `ebpf:"bl_tracking"`
+	BlTraffic       *ebpf.MapSpec `ebpf:"bl_traffic"`
 	BlUdpPeer       *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock       *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlUnapplied     *ebpf.MapSpec `ebpf:"bl_unapplied"`
@@ -269,6 +274,9 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
@@ -350,6 +358,7 @@ type ExplainSocketMaps struct {
 	BlSourceShare   *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange      *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking      *ebpf.Map `ebpf:"bl_tracking"`
+	BlTraffic       *ebpf.Map `ebpf:"bl_traffic"`
 	BlUdpPeer       *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock       *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlUnapplied     *ebpf.Map `ebpf:"bl_unapplied"`
@@ -402,6 +411,7 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
+		m.BlTraffic,
 		m.BlUdpPeer,
 		m.BlUdpSock,
 		m.BlUnapplied,
@@ -455,6 +465,9 @@ type ExplainSocketVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.Variable `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.Variable `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.Variable `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`

@@ -726,6 +726,33 @@ type SockBlTrackingEntry struct {
 	Pad       uint32
 }
 
+type SockBlTrafficEntry struct {
+	_         structs.HostLayout
+	ToBackend struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	ToClient struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+}
+
+type SockBlTrafficKey struct {
+	_    structs.HostLayout
+	Kind uint32
+	Id   uint32
+}
+
+type SockBlTrafficKind uint32
+
+const (
+	SockBlTrafficKindBL_TRAFFIC_SERVICE SockBlTrafficKind = 0
+	SockBlTrafficKindBL_TRAFFIC_BACKEND SockBlTrafficKind = 1
+)
+
 type SockBlTunnel uint32
 
 const (
@@ -864,6 +891,7 @@ const (
 	SockMapBlSourceShare              = "bl_source_share"
 	SockMapBlSrcrange                 = "bl_srcrange"
 	SockMapBlTracking                 = "bl_tracking"
+	SockMapBlTraffic                  = "bl_traffic"
 	SockMapBlUdpPeer                  = "bl_udp_peer"
 	SockMapBlUdpSock                  = "bl_udp_sock"
 	SockMapBlUnapplied                = "bl_unapplied"
@@ -920,6 +948,9 @@ const (
 	SockVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	SockVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	SockVarBlExportBlTag              = "bl_export_bl_tag"
+	SockVarBlExportBlTrafficEntry     = "bl_export_bl_traffic_entry"
+	SockVarBlExportBlTrafficKey       = "bl_export_bl_traffic_key"
+	SockVarBlExportBlTrafficKind      = "bl_export_bl_traffic_kind"
 	SockVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	SockVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	SockVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
@@ -1036,6 +1067,7 @@ type SockMapSpecs struct {
 	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.MapSpec `ebpf:"bl_traffic"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
 	BlUnapplied   *ebpf.MapSpec `ebpf:"bl_unapplied"`
@@ -1088,6 +1120,9 @@ type SockVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
@@ -1166,6 +1201,7 @@ type SockMaps struct {
 	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.Map `ebpf:"bl_traffic"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
 	BlUnapplied   *ebpf.Map `ebpf:"bl_unapplied"`
@@ -1215,6 +1251,7 @@ func (m *SockMaps) Close() error {
 		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
+		m.BlTraffic,
 		m.BlUdpPeer,
 		m.BlUdpSock,
 		m.BlUnapplied,
@@ -1268,6 +1305,9 @@ type SockVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.Variable `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.Variable `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.Variable `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`

@@ -64,6 +64,7 @@ const (
 	TcMapBlSourceShare              = "bl_source_share"
 	TcMapBlSrcrange                 = "bl_srcrange"
 	TcMapBlTracking                 = "bl_tracking"
+	TcMapBlTraffic                  = "bl_traffic"
 	TcMapBlTunnelWork               = "bl_tunnel_work"
 	TcMapBlUdpPeer                  = "bl_udp_peer"
 	TcMapBlUdpSock                  = "bl_udp_sock"
@@ -119,6 +120,9 @@ const (
 	TcVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	TcVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	TcVarBlExportBlTag              = "bl_export_bl_tag"
+	TcVarBlExportBlTrafficEntry     = "bl_export_bl_traffic_entry"
+	TcVarBlExportBlTrafficKey       = "bl_export_bl_traffic_key"
+	TcVarBlExportBlTrafficKind      = "bl_export_bl_traffic_kind"
 	TcVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	TcVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	TcVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
@@ -137,6 +141,7 @@ const (
 	TcVarBlSeed                     = "bl_seed"
 	TcVarBlSnatPortMax              = "bl_snat_port_max"
 	TcVarBlSnatPortMin              = "bl_snat_port_min"
+	TcVarBlTrafficSampling          = "bl_traffic_sampling"
 	TcVarBlTunnelClamp              = "bl_tunnel_clamp"
 	TcVarBlTunnelPort               = "bl_tunnel_port"
 	TcVarBlUdpPeerIdle              = "bl_udp_peer_idle"
@@ -245,6 +250,7 @@ type TcMapSpecs struct {
 	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.MapSpec `ebpf:"bl_traffic"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
@@ -299,6 +305,9 @@ type TcVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
@@ -317,6 +326,7 @@ type TcVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTrafficSampling          *ebpf.VariableSpec `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
@@ -390,6 +400,7 @@ type TcMaps struct {
 	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.Map `ebpf:"bl_traffic"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
@@ -447,6 +458,7 @@ func (m *TcMaps) Close() error {
 		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
+		m.BlTraffic,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 		m.BlUdpSock,
@@ -502,6 +514,9 @@ type TcVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.Variable `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.Variable `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.Variable `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
@@ -520,6 +535,7 @@ type TcVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTrafficSampling          *ebpf.Variable `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`

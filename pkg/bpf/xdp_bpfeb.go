@@ -62,6 +62,7 @@ const (
 	XdpMapBlSourceShare              = "bl_source_share"
 	XdpMapBlSrcrange                 = "bl_srcrange"
 	XdpMapBlTracking                 = "bl_tracking"
+	XdpMapBlTraffic                  = "bl_traffic"
 	XdpMapBlTunnelWork               = "bl_tunnel_work"
 	XdpMapBlUdpPeer                  = "bl_udp_peer"
 	XdpMapBlUdpSock                  = "bl_udp_sock"
@@ -112,6 +113,9 @@ const (
 	XdpVarBlExportBlSlotLine         = "bl_export_bl_slot_line"
 	XdpVarBlExportBlSockState        = "bl_export_bl_sock_state"
 	XdpVarBlExportBlTag              = "bl_export_bl_tag"
+	XdpVarBlExportBlTrafficEntry     = "bl_export_bl_traffic_entry"
+	XdpVarBlExportBlTrafficKey       = "bl_export_bl_traffic_key"
+	XdpVarBlExportBlTrafficKind      = "bl_export_bl_traffic_kind"
 	XdpVarBlExportBlTunnel           = "bl_export_bl_tunnel"
 	XdpVarBlExportBlTunnelOption     = "bl_export_bl_tunnel_option"
 	XdpVarBlExportBlUdpAnswer        = "bl_export_bl_udp_answer"
@@ -129,6 +133,7 @@ const (
 	XdpVarBlSeed                     = "bl_seed"
 	XdpVarBlSnatPortMax              = "bl_snat_port_max"
 	XdpVarBlSnatPortMin              = "bl_snat_port_min"
+	XdpVarBlTrafficSampling          = "bl_traffic_sampling"
 	XdpVarBlTunnelClamp              = "bl_tunnel_clamp"
 	XdpVarBlTunnelPort               = "bl_tunnel_port"
 	XdpVarBlUdpPeerIdle              = "bl_udp_peer_idle"
@@ -231,6 +236,7 @@ type XdpMapSpecs struct {
 	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.MapSpec `ebpf:"bl_traffic"`
 	BlTunnelWork  *ebpf.MapSpec `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.MapSpec `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.MapSpec `ebpf:"bl_udp_sock"`
@@ -285,6 +291,9 @@ type XdpVariableSpecs struct {
 	BlExportBlSlotLine         *ebpf.VariableSpec `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.VariableSpec `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.VariableSpec `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.VariableSpec `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.VariableSpec `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.VariableSpec `ebpf:"bl_export_bl_udp_answer"`
@@ -302,6 +311,7 @@ type XdpVariableSpecs struct {
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
+	BlTrafficSampling          *ebpf.VariableSpec `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
@@ -374,6 +384,7 @@ type XdpMaps struct {
 	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
+	BlTraffic     *ebpf.Map `ebpf:"bl_traffic"`
 	BlTunnelWork  *ebpf.Map `ebpf:"bl_tunnel_work"`
 	BlUdpPeer     *ebpf.Map `ebpf:"bl_udp_peer"`
 	BlUdpSock     *ebpf.Map `ebpf:"bl_udp_sock"`
@@ -429,6 +440,7 @@ func (m *XdpMaps) Close() error {
 		m.BlSourceShare,
 		m.BlSrcrange,
 		m.BlTracking,
+		m.BlTraffic,
 		m.BlTunnelWork,
 		m.BlUdpPeer,
 		m.BlUdpSock,
@@ -484,6 +496,9 @@ type XdpVariables struct {
 	BlExportBlSlotLine         *ebpf.Variable `ebpf:"bl_export_bl_slot_line"`
 	BlExportBlSockState        *ebpf.Variable `ebpf:"bl_export_bl_sock_state"`
 	BlExportBlTag              *ebpf.Variable `ebpf:"bl_export_bl_tag"`
+	BlExportBlTrafficEntry     *ebpf.Variable `ebpf:"bl_export_bl_traffic_entry"`
+	BlExportBlTrafficKey       *ebpf.Variable `ebpf:"bl_export_bl_traffic_key"`
+	BlExportBlTrafficKind      *ebpf.Variable `ebpf:"bl_export_bl_traffic_kind"`
 	BlExportBlTunnel           *ebpf.Variable `ebpf:"bl_export_bl_tunnel"`
 	BlExportBlTunnelOption     *ebpf.Variable `ebpf:"bl_export_bl_tunnel_option"`
 	BlExportBlUdpAnswer        *ebpf.Variable `ebpf:"bl_export_bl_udp_answer"`
@@ -501,6 +516,7 @@ type XdpVariables struct {
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
+	BlTrafficSampling          *ebpf.Variable `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`

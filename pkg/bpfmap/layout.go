@@ -52,7 +52,7 @@ type serviceStat1 struct{ Connections, Refused uint64 }
 // figures are the maps that lose nothing but what is displayed, or what is soon there again, when
 // they begin empty.
 var figures = []string{
-	bpf.SockMapBlServiceStat, bpf.SockMapBlCounter, bpf.SockMapBlUnapplied, bpf.SockMapBlAgent, bpf.SockMapBlExhausted,
+	bpf.SockMapBlServiceStat, bpf.SockMapBlTraffic, bpf.SockMapBlCounter, bpf.SockMapBlUnapplied, bpf.SockMapBlAgent, bpf.SockMapBlExhausted,
 	bpf.SockMapBlMonitor, bpf.SockMapBlMonitorCpu, bpf.SockMapBlMonitorRing, bpf.SockMapBlNatSeen,
 	"bl_device_fault", "bl_status", "bl_config",
 }

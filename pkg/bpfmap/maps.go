@@ -39,6 +39,7 @@ type Sizes struct {
 	SourceRanges uint32
 	Flows        uint32 // two for each packet flow
 	Clients      uint32 // clients of packets with session affinity
+	CountTraffic bool   // of Service ports and backends; see [Maps.CountsTraffic]
 }
 
 // DefaultSizes fit a large cluster.
@@ -53,6 +54,9 @@ var DefaultSizes = Sizes{
 	Flows:        1 << 16,
 	Clients:      1 << 14,
 }
+
+// trafficEntries are as many Service ports and backends as have their packets counted where any has.
+const trafficEntries = 1 << 16
 
 // sizing is the field of the configuration that sets a map's size.
 type sizing struct {
@@ -145,6 +149,9 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 	seen := specs[bpf.SockMapBlNatSeen]
 	seen.MaxEntries = max(seen.MaxEntries, uint32(os.Getpagesize()))
 	specs[bpf.SockMapBlMonitorRing].InnerMap = RingSpec(1)
+	if sizes.CountTraffic {
+		specs[bpf.SockMapBlTraffic].MaxEntries = trafficEntries
+	}
 	for name, s := range sized {
 		m := specs[name]
 		entries := *s.entries(&sizes)
@@ -304,6 +311,8 @@ func copyMap(to, from *ebpf.Map) error {
 		return copyChunks(to, from)
 	case ebpf.PerCPUArray:
 		return copyCounters(to, from)
+	case ebpf.PerCPUHash:
+		return nil // traffic is counted from now on, or no more
 	}
 	var key, value []byte
 	entries := from.Iterate()
@@ -385,6 +394,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	m.statChunks, err = countChunks(m.BlServiceStat)
 	return err
 }
+
+// CountsTraffic reports whether packets of Services are counted.
+func (m *Maps) CountsTraffic() bool { return m.BlTraffic.MaxEntries() == trafficEntries }
 
 // Pin pins the maps in dir, which exists, in place of any that are pinned there.
 func (m *Maps) Pin(dir string) error {

@@ -27,6 +27,8 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"IP and port (default 10245) of the page that beeline web serves, without a password; empty is off")
 	f.addDevices(b)
 	f.addTables(&b.Tables)
+	bind(f, f.Uint32Var, &b.TrafficSampling, "traffic-sampling", "BeelineConfiguration.trafficSampling",
+		"count packets and bytes of clients outside of the node for Services and backends, of one flow in so many, taken as so many; 1: of all flows (default none)")
 	f.addServiceMetrics(&b.ServiceMetrics)
 }
 

@@ -33,6 +33,7 @@ func (s *Settings) setSizes(path *field.Path) field.ErrorList {
 	set("maxSourceRanges", &sizes.SourceRanges, t.MaxSourceRanges, maxHash)
 	set("maxFlows", &sizes.Flows, t.MaxFlows, maxHash)
 	set("maxClients", &sizes.Clients, t.MaxClients, maxHash)
+	sizes.CountTraffic = s.Beeline.TrafficSampling > 0
 	bounds := &s.Bounds
 	bound := func(name string, to *uint32, slots uint32) {
 		if slots > sizes.Slots {

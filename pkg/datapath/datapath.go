@@ -79,6 +79,8 @@ type Options struct {
 	ForwardMark uint32
 	// TunnelPort is the UDP port of the tunnel; 0 is no tunnel.
 	TunnelPort uint16
+	// TrafficSampling is [Constants.TrafficSampling].
+	TrafficSampling uint32
 	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
 	// into it.
 	TunnelClamp bool
@@ -185,6 +187,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		MasqueradeAll:   opts.MasqueradeAll,
 		TunnelPort:      opts.TunnelPort,
 		TunnelClamp:     opts.TunnelClamp,
+		TrafficSampling: opts.TrafficSampling,
 		XDPGeneric:      opts.XDP == XDPGeneric,
 	}
 	if err := d.load(); err != nil {

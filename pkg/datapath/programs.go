@@ -45,6 +45,8 @@ type Constants struct {
 	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
 	// into it.
 	TunnelClamp bool
+	// TrafficSampling is the number of flows of which one has its packets counted; 0: none has.
+	TrafficSampling uint32
 	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
 	// a driver.
 	XDPGeneric bool
@@ -62,6 +64,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
 		bpf.TcVarBlMasqueradeAll:     c.MasqueradeAll,
 		bpf.TcVarBlForwardMark:       c.ForwardMark,
+		bpf.TcVarBlTrafficSampling:   c.TrafficSampling,
 		bpf.XdpVarBlXdpGeneric:       c.XDPGeneric,
 		bpf.TcVarBlHalfOpenMax:       m.MaxHalfOpen(),
 		bpf.TcVarBlFlowMoves:         m.MovesFlows(),

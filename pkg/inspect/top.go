@@ -23,6 +23,7 @@ type Sample struct {
 	maps     []Map
 	counters []Counter // of what is refused or dropped
 	agent    Agent
+	traffic  *statusmap.Traffics // nil: none is counted
 	evicted  uint64
 	pid      int // of the agent that counted evicted
 }
@@ -58,6 +59,8 @@ type Rates struct {
 	RefusedPerSecond float64 `json:"refusedPerSecond"`
 	// Flows are the active connections of clients outside of this node's sockets.
 	Flows int `json:"flows"`
+	// Traffic is absent where none is counted (trafficSampling).
+	Traffic *TrafficRates `json:"traffic,omitempty"`
 }
 
 // Add adds those of another.
@@ -65,6 +68,7 @@ func (r *Rates) Add(o Rates) {
 	r.ConnectionsPerSecond += o.ConnectionsPerSecond
 	r.RefusedPerSecond += o.RefusedPerSecond
 	r.Flows += o.Flows
+	r.Traffic = r.Traffic.plus(o.Traffic)
 }
 
 // TopService is a Service with the sums of its ports.
@@ -99,6 +103,8 @@ type TopBackend struct {
 	// Intended is the part that the algorithm would give it; absent where that depends on the
 	// clients (lblc, lblcr).
 	Intended *float64 `json:"intended,omitempty"`
+	// Traffic is absent where none is counted (trafficSampling).
+	Traffic *TrafficRates `json:"traffic,omitempty"`
 }
 
 // Sample reads what all Services have counted.
@@ -126,6 +132,9 @@ func (d *Datapath) Sample() (*Sample, error) {
 		for i := range batch.Flows {
 			s.count(r, &batch.Flows[i])
 		}
+	}
+	if s.traffic, err = statusmap.New(d.maps).Traffic(); err != nil {
+		return nil, err
 	}
 	return s, d.sampleNode(r, s)
 }
@@ -242,12 +251,28 @@ func (s *Sample) Since(earlier *Sample) *Top {
 			port := s.port(p)
 			port.ConnectionsPerSecond = rate(p.Connections, before[p.PortName].Connections, t.Seconds)
 			port.RefusedPerSecond = rate(p.Refused, before[p.PortName].Refused, t.Seconds)
+			s.addTraffic(&port, p, earlier.traffic, t.Seconds)
 			service.Add(port.Rates)
 			service.Ports = append(service.Ports, port)
 		}
 		t.Services = append(t.Services, service)
 	}
 	return t
+}
+
+// addTraffic fills in the traffic of a port and of its backends, where it is counted.
+func (s *Sample) addTraffic(port *TopPort, p *Port, before *statusmap.Traffics, seconds float64) {
+	if s.traffic == nil {
+		return
+	}
+	if before == nil {
+		before, seconds = &statusmap.Traffics{}, 0
+	}
+	port.Traffic = trafficRates(s.traffic.Services[p.ID], before.Services[p.ID], seconds)
+	for i := range p.Backends {
+		id := p.Backends[i].ID
+		port.Backends[i].Traffic = trafficRates(s.traffic.Backends[id], before.Backends[id], seconds)
+	}
 }
 
 // counts returns what each Service port has counted.

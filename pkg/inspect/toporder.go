@@ -16,11 +16,13 @@ const (
 	ByConnections TopOrder = "connections"
 	ByRefused     TopOrder = "refused"
 	ByFlows       TopOrder = "flows"
+	ByPackets     TopOrder = "packets"
+	ByBytes       TopOrder = "bytes"
 	ByName        TopOrder = "name"
 )
 
 // TopOrders are all orders.
-var TopOrders = []TopOrder{ByConnections, ByRefused, ByFlows, ByName}
+var TopOrders = []TopOrder{ByConnections, ByRefused, ByFlows, ByPackets, ByBytes, ByName}
 
 // Sort sorts Services, those with equal figures by name.
 func (o TopOrder) Sort(services []TopService) {
@@ -33,6 +35,10 @@ func (o TopOrder) Sort(services []TopService) {
 			by = cmp.Compare(b.RefusedPerSecond, a.RefusedPerSecond)
 		case ByFlows:
 			by = cmp.Compare(b.Flows, a.Flows)
+		case ByPackets:
+			by = cmp.Compare(b.Traffic.Packets(), a.Traffic.Packets())
+		case ByBytes:
+			by = cmp.Compare(b.Traffic.Bytes(), a.Traffic.Bytes())
 		}
 		return cmp.Or(by, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

@@ -73,4 +73,5 @@ func (p *TopPort) add(o *TopPort) {
 func (b *TopBackend) add(o *TopBackend) {
 	b.Address, b.OnNode, b.Node = o.Address, b.OnNode || o.OnNode, cmp.Or(b.Node, o.Node)
 	b.Connections += o.Connections
+	b.Traffic = b.Traffic.plus(o.Traffic)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -21,6 +22,7 @@ type Backends struct {
 	active      flowmap.Table
 	limit       int
 	connections *prometheus.Desc
+	traffic     trafficDescs
 
 	counting map[uint32]backendFlows // by the walk that is under way, by backend id
 
@@ -37,12 +39,14 @@ type backendFlows struct {
 // NewBackends returns what has counted nothing. Of the Service ports that have metrics of their own,
 // up to limit backends have them, too: those with the most active connections.
 func NewBackends(maps *bpfmap.Maps, limit int) *Backends {
+	labels := append(slices.Clone(serviceLabels), "endpoint")
 	return &Backends{
 		table: servicemap.New(maps), active: flowmap.New(maps), limit: limit,
 		counting: make(map[uint32]backendFlows),
 		connections: prometheus.NewDesc("beeline_backend_connections",
 			"Active connections to a backend of the Service port, of clients outside of the node, and where the algorithm counts them of the node's sockets. Only of some: serviceMetrics.",
-			append(slices.Clone(serviceLabels), "endpoint"), nil),
+			labels, nil),
+		traffic: newTrafficDescs("backend", "a backend of the Service port", labels),
 	}
 }
 
@@ -76,14 +80,18 @@ type backend struct {
 	connections int
 }
 
-// collect sends the metrics of the backends of some Service ports.
-func (b *Backends) collect(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName, services []uint32) {
+// collect sends the metrics of the backends of some Service ports. traffic is nil where none is
+// counted.
+func (b *Backends) collect(ch chan<- prometheus.Metric, names map[uint32]tables.ServiceName, services []uint32, traffic *statusmap.Traffics) {
 	if b.limit == 0 {
 		return
 	}
 	for _, e := range b.busiest(services) {
-		ch <- prometheus.MustNewConstMetric(b.connections, prometheus.GaugeValue, float64(e.connections),
-			append(serviceValues(names[e.Service]), e.AddrPort.String())...)
+		values := append(serviceValues(names[e.Service]), e.AddrPort.String())
+		ch <- prometheus.MustNewConstMetric(b.connections, prometheus.GaugeValue, float64(e.connections), values...)
+		if traffic != nil {
+			b.traffic.collect(ch, traffic.Backends[e.id], values)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ type Services struct {
 	connections *prometheus.Desc
 	refused     *prometheus.Desc
 	dropped     *prometheus.Desc
+	traffic     trafficDescs
 
 	mu    sync.Mutex
 	seen  []uint64 // connections by Service id, as of the last collection
@@ -60,6 +61,7 @@ func NewServices(maps *bpfmap.Maps, limit int, names []model.Name, backends *Bac
 			"Connections to the Service port that were refused or dropped. Only of some: serviceMetrics.", serviceLabels, nil),
 		dropped: prometheus.NewDesc("beeline_service_dropped_total",
 			"Those of beeline_service_refused_total of which the client was told nothing. Only of some: serviceMetrics.", serviceLabels, nil),
+		traffic: newTrafficDescs("service", "the Service port", serviceLabels),
 	}
 }
 
@@ -69,7 +71,9 @@ func (s *Services) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.connections
 	ch <- s.refused
 	ch <- s.dropped
+	s.traffic.describe(ch)
 	ch <- s.backends.connections
+	s.backends.traffic.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
@@ -86,13 +90,23 @@ func (s *Services) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(s.all, prometheus.CounterValue, float64(s.sum(stats)))
 	chosen := s.chosen(names, stats)
+	if len(chosen) == 0 {
+		return
+	}
+	traffic, err := statusmap.New(s.maps).Traffic()
+	if err != nil {
+		klog.ErrorS(err, "Traffic of Services could not be read")
+	}
 	for _, id := range chosen {
 		values := serviceValues(names[id])
 		ch <- prometheus.MustNewConstMetric(s.connections, prometheus.CounterValue, float64(stats[id].Connections), values...)
 		ch <- prometheus.MustNewConstMetric(s.refused, prometheus.CounterValue, float64(stats[id].Refused), values...)
 		ch <- prometheus.MustNewConstMetric(s.dropped, prometheus.CounterValue, float64(stats[id].Dropped), values...)
+		if traffic != nil {
+			s.traffic.collect(ch, traffic.Services[id], values)
+		}
 	}
-	s.backends.collect(ch, names, chosen)
+	s.backends.collect(ch, names, chosen, traffic)
 }
 
 // sum returns the connections of all Services that were ever counted.

@@ -46,6 +46,9 @@ func (s *Store) ClearServiceName(id uint32) error {
 	if err := s.clearStat(id); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 	}
+	if err := s.clearTraffic(bpf.SockBlTrafficKindBL_TRAFFIC_SERVICE, id); err != nil {
+		return err
+	}
 	*e = bpf.SockBlServiceNameEntry{}
 	return nil
 }
@@ -57,6 +60,15 @@ func (s *Store) clearStat(id uint32) error {
 	}
 	zero := []bpf.SockBlServiceStatEntry{{}} // those of further CPUs are zero, too
 	return errors.Join(chunk.Put(id%uint32(bpf.SockBlChunkBL_CHUNK_SIZE), zero), chunk.Close())
+}
+
+// clearTraffic lets the next user of an id begin without traffic.
+func (s *Store) clearTraffic(kind bpf.SockBlTrafficKind, id uint32) error {
+	if !s.maps.CountsTraffic() {
+		return nil
+	}
+	key := bpf.SockBlTrafficKey{Kind: uint32(kind), Id: id}
+	return bpfmap.Remove(s.maps.BlTraffic, &key)
 }
 
 // PutService replaces each word of the entry by one store.
@@ -107,6 +119,12 @@ func (s *Store) PutBackend(id uint32, backend tables.Backend) error {
 	}
 	if err := s.endpoints.replace(e, backend); err != nil {
 		return err
+	}
+	// Programs that still knew the former user of the id have ended by now.
+	if e.Generation != backend.Generation {
+		if err := s.clearTraffic(bpf.SockBlTrafficKindBL_TRAFFIC_BACKEND, id); err != nil {
+			return err
+		}
 	}
 	addr, port := bpf.AddrOf(backend.AddrPort.Addr()), bpf.Hton16(backend.AddrPort.Port())
 	if e.Addr != addr || e.Port != port || e.Service != backend.Service {

@@ -544,3 +544,45 @@ func TestRestore(t *testing.T) {
 	}
 	wantContent(t, m.Table, held)
 }
+
+// TestTrafficOfIDs: the next user of an id begins without traffic, and a backend that changes keeps
+// its own.
+func TestTrafficOfIDs(t *testing.T) {
+	sizes := maptest.Small
+	sizes.CountTraffic = true
+	m := load(t, bpffs.New(t), sizes)
+	keys := []bpf.SockBlTrafficKey{
+		{Kind: uint32(bpf.SockBlTrafficKindBL_TRAFFIC_SERVICE), Id: 3}, {Kind: uint32(bpf.SockBlTrafficKindBL_TRAFFIC_BACKEND), Id: 3},
+	}
+	b := tables.Backend{AddrPort: netip.MustParseAddrPort("10.1.0.1:80"), Service: 3, State: tables.InCluster, Generation: 1}
+	must(t, m.PutServiceName(3, tables.ServiceName{Family: model.IPv4}), m.PutBackend(3, b))
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		must(t, m.maps.BlTraffic.Put(&key, make([]bpf.SockBlTrafficEntry, cpus)))
+	}
+	has := func(key bpf.SockBlTrafficKey) bool {
+		var perCPU []bpf.SockBlTrafficEntry
+		err := m.maps.BlTraffic.Lookup(&key, &perCPU)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	b.State |= tables.Terminating
+	must(t, m.PutBackend(3, b))
+	if !has(keys[0]) || !has(keys[1]) {
+		t.Error("a backend that changes loses its traffic")
+	}
+	b.Generation++
+	must(t, m.PutBackend(3, b))
+	if !has(keys[0]) || has(keys[1]) {
+		t.Error("the next backend of an id has traffic of the former")
+	}
+	must(t, m.ClearServiceName(3))
+	if has(keys[0]) {
+		t.Error("a Service that has gone has traffic")
+	}
+}

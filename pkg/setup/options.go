@@ -37,6 +37,7 @@ func Datapath(c *config.Settings, cgroup string) datapath.Options {
 		SNATPortMax:     c.SNATPortMax,
 		TunnelPort:      c.TunnelPort,
 		TunnelClamp:     *c.Beeline.DSRClampMSS,
+		TrafficSampling: c.Beeline.TrafficSampling,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -104,7 +105,9 @@ func servePackets(ctx context.Context, box *sandbox, newBench func(*bpfmap.Maps)
 	if cgroup, err = box.subgroup(beeline); err != nil {
 		return nil, "", err
 	}
-	d, err := serve(ctx, box, cgroup, packetServices())
+	sizes := bpfmap.DefaultSizes
+	sizes.CountTraffic = true
+	d, err := serveWith(ctx, datapath.Options{BPFFS: box.bpffs, Cgroup: cgroup, Sizes: sizes, LocalityIdle: time.Hour}, packetServices())
 	if err != nil {
 		return nil, "", err
 	}
@@ -137,6 +140,8 @@ type packetBench struct {
 	tunnels bool   // there is a Service that answers clients directly
 	maps    *bpfmap.Maps
 	ingress *ebpf.Program // what is measured
+	counts  *ebpf.Program // which counts the packets of all flows
+	samples *ebpf.Program // which counts those of other flows
 	node    map[model.Family]netip.Addr
 }
 
@@ -145,15 +150,29 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1}, "bl_ingress")
+	err = b.load(func(sampling uint32) (*ebpf.Program, error) {
+		programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1, TrafficSampling: sampling}, "bl_ingress")
+		keep = append(keep, programs)
+		return programs["bl_ingress"], err
+	})
 	if err != nil {
 		return nil, err
 	}
-	keep = append(keep, programs)
-	b.prefix, b.ingress = "packets", programs["bl_ingress"]
+	b.prefix = "packets"
 	b.rounds, b.batch = packetRounds, packetBatch
 	b.runner, err = newRunner(ifindex)
 	return b, err
+}
+
+// load loads the program that counts the traffic of no flow, of all, and of a few.
+func (b *packetBench) load(load func(sampling uint32) (*ebpf.Program, error)) (err error) {
+	const few = 1 << 30
+	for sampling, program := range map[uint32]**ebpf.Program{0: &b.ingress, 1: &b.counts, few: &b.samples} {
+		if *program, err = load(sampling); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
@@ -165,7 +184,12 @@ func newXDPBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	b.prefix, b.rounds, b.batch = "xdp", xdpRounds, xdpBatch
-	if b.ingress, err = datapath.LoadXDP(maps, datapath.Constants{Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1}); err != nil {
+	err = b.load(func(sampling uint32) (*ebpf.Program, error) {
+		return datapath.LoadXDP(maps, datapath.Constants{
+			Seed: 1, TunnelPort: tunnelPort, SNATPortMin: snatPort, SNATPortMax: 1<<16 - 1, TrafficSampling: sampling,
+		})
+	})
+	if err != nil {
 		return nil, err
 	}
 	b.runner, err = newXDPRunner(ifindex)
@@ -232,7 +256,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 	if err != nil {
 		return err
 	}
-	names := []string{"none/udp", "none/tcp", "flow", "flow/affinity", "reply"}
+	names := []string{"none/udp", "none/tcp", "flow", "flow/affinity", "flow/sampled", "flow/counted", "reply"}
 	if b.tunnels {
 		if known["tunnel"], err = b.tunnel(family); err != nil {
 			return err
@@ -328,6 +352,8 @@ func (b *packetBench) known(family model.Family) (map[string]run, error) {
 		"none/tcp":      {program: b.ingress, packet: newTCP(client, elsewhere, tcpACK), verdict: b.passes},
 		"flow":          {program: b.ingress, packet: flow, verdict: b.sends},
 		"flow/affinity": {program: b.ingress, packet: sticky, verdict: b.sends},
+		"flow/sampled":  {program: b.samples, packet: flow, verdict: b.sends},
+		"flow/counted":  {program: b.counts, packet: flow, verdict: b.sends},
 		"reply":         {program: b.ingress, packet: reply, verdict: b.sends},
 	}, err
 }

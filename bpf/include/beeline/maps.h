@@ -31,6 +31,9 @@ BL_EXPORT(enum, bl_set_bits);
 BL_EXPORT(enum, bl_set_kind);
 BL_EXPORT(enum, bl_algorithm);
 BL_EXPORT(enum, bl_active_kind);
+BL_EXPORT(enum, bl_traffic_kind);
+BL_EXPORT(struct, bl_traffic_key);
+BL_EXPORT(struct, bl_traffic_entry);
 BL_EXPORT(enum, bl_backend_state);
 BL_EXPORT(enum, bl_sock_state);
 BL_EXPORT(enum, bl_udp_sock_size);
@@ -137,6 +140,15 @@ struct {
 	__array(values, BL_CHUNK(struct bl_active_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_active SEC(".maps");
+
+/* By Service and by backend. Never preallocated: the memory grows with what has traffic. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_traffic_key);
+	__type(value, struct bl_traffic_entry);
+} bl_traffic SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

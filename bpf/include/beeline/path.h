@@ -14,5 +14,6 @@ struct bl_path {
 	__u32 device;
 	bool back; /* to the pod that it came from */
 	bool tunnel; /* in the tunnel to the node that is the source port of @to */
+	bool reply; /* it is the backend's */
 	bool clamp; /* with an MSS that leaves room for the tunnel */
 };

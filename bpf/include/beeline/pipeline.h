@@ -658,6 +658,7 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	path->device =
 		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
 	path->back = hook == BL_HOOK_POD_INGRESS;
+	path->reply = true;
 	path->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
 		      packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
 	return BL_VERDICT_TRANSLATED;

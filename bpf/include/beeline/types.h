@@ -236,6 +236,26 @@ struct bl_active_entry {
 };
 _Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
 
+enum bl_traffic_kind {
+	BL_TRAFFIC_SERVICE,
+	BL_TRAFFIC_BACKEND,
+};
+
+/* What packets and bytes are counted of, on each CPU; see bl_traffic_sampling. */
+struct bl_traffic_key {
+	__u32 kind; /* enum bl_traffic_kind */
+	__u32 id;
+};
+_Static_assert(sizeof(struct bl_traffic_key) == 8, "bl_traffic_key");
+
+/* As estimated for all flows. Bytes count from the IP header on. */
+struct bl_traffic_entry {
+	struct bl_volume {
+		__u64 packets;
+		__u64 bytes;
+	} to_backend, to_client;
+};
+
 /* An entry of a slot chunk: the ids of BL_LINE_SIZE neighbouring slots. */
 struct bl_slot_line {
 	__u32 backend[BL_LINE_SIZE];

@@ -119,7 +119,11 @@ func TestPluginEndless(t *testing.T) {
 
 // top returns what beeline top prints on a node.
 func top(connections float64, flows int, used uint32) string {
-	rates := inspect.Rates{ConnectionsPerSecond: connections, Flows: flows}
+	traffic := &inspect.TrafficRates{
+		ToBackend: inspect.VolumeRates{PacketsPerSecond: 100 * connections, BytesPerSecond: 64_000 * connections},
+		ToClient:  inspect.VolumeRates{PacketsPerSecond: 90 * connections, BytesPerSecond: 1_000_000 * connections},
+	}
+	rates := inspect.Rates{ConnectionsPerSecond: connections, Flows: flows, Traffic: traffic}
 	port := inspect.TopPort{PortName: inspect.PortName{Namespace: "shop", Service: "web", Port: 80, Protocol: "TCP", Family: "IPv4", ID: used}, Algorithm: "wlc", Rates: rates}
 	check := func(err error) {
 		if err != nil {
@@ -127,7 +131,7 @@ func top(connections float64, flows int, used uint32) string {
 		}
 	}
 	for _, address := range []string{"10.244.1.7:8080", "10.244.2.9:8080"} {
-		b := inspect.TopBackend{Connections: flows}
+		b := inspect.TopBackend{Connections: flows, Traffic: traffic}
 		check(b.Address.UnmarshalText([]byte(address)))
 		port.Backends = append(port.Backends, b)
 		flows /= 3

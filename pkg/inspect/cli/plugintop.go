@@ -105,11 +105,19 @@ func topNodes(answers []answer[inspect.Top], by topSort) string {
 		tops[a.node] = &a.value
 	}
 	by.Sort(nodes)
-	t := newTable("NODE", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "SERVICES", "EVICTED/S", "FULLEST-MAPS")
+	heading := []string{"NODE", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "SERVICES"}
+	counted := countsTraffic(nodes)
+	if counted {
+		heading = append(heading, trafficHeading...)
+	}
+	t := newTable(append(heading, "EVICTED/S", "FULLEST-MAPS")...)
 	for _, n := range nodes {
 		top := tops[n.Name]
-		t.add(n.Name, perSecond(n.ConnectionsPerSecond), perSecond(n.RefusedPerSecond), number(n.Flows), number(len(top.Services)),
-			perSecond(top.EvictedPerSecond), fullestMaps(top.Maps, 2))
+		row := []string{n.Name, perSecond(n.ConnectionsPerSecond), perSecond(n.RefusedPerSecond), number(n.Flows), number(len(top.Services))}
+		if counted {
+			row = append(row, trafficColumns(n.Traffic)...)
+		}
+		t.add(append(row, perSecond(top.EvictedPerSecond), fullestMaps(top.Maps, 2))...)
 	}
 	return t.String()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,13 +18,15 @@ import (
 )
 
 const topLong = `Show which Services get connections now: those a second for which a backend was chosen, those that
-were refused or dropped, and the active flows of clients outside of the node. Of one Service, show
-its backends: the share of active connections that each has, and the one that its algorithm intends.
+were refused or dropped, and the active flows of clients outside of the node; with trafficSampling in
+the agent's configuration, the packets and bytes of these, too. Of one Service, show its backends: the
+share of active connections that each has, and the one that its algorithm intends.
 
 At a terminal the view is live:
 
   up, down    choose a Service; enter shows its backends, esc goes back
   c r f n     sort by connections, refused, flows or name
+  p b         sort by packets or bytes, where they are counted
   /           show only Services whose name contains what is typed; enter keeps it, esc ends it
   space       pause the view, and go on
   q           quit
@@ -166,6 +170,9 @@ func topSummary(top *inspect.Top) string {
 	text := fmt.Sprintf("%s  %s, %s connections/s, %s refused/s, %s",
 		top.Time.Format(time.TimeOnly), inspect.Amount(len(top.Services), "service"),
 		perSecond(sum.ConnectionsPerSecond), perSecond(sum.RefusedPerSecond), inspect.Amount(sum.Flows, "active flow"))
+	if sum.Traffic != nil {
+		text += fmt.Sprintf(", %s packets/s, %s bytes/s", short(sum.Traffic.Packets()), short(sum.Traffic.Bytes()))
+	}
 	if top.EvictedPerSecond > 0 {
 		text += fmt.Sprintf(", %s ESTABLISHED FLOWS EVICTED/s", perSecond(top.EvictedPerSecond))
 	}
@@ -181,15 +188,49 @@ func fullestMaps(maps []inspect.Map, most int) string {
 	return strings.Join(parts, ", ")
 }
 
+// short has three digits or more, and of large figures a unit: k, M, G, T.
+func short(n float64) string {
+	unit := 0
+	for ; n >= 999.5 && unit < 4; unit++ {
+		n /= 1000
+	}
+	digits := 0
+	if unit > 0 && n < 99.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(n, 'f', digits, 64) + []string{"", "k", "M", "G", "T"}[unit]
+}
+
 func perSecond(n float64) string { return fmt.Sprintf("%.1f", n) }
 
 func topServices(services []inspect.TopService) *table {
-	t := newTable("NAMESPACE", "NAME", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "BACKENDS")
+	heading := []string{"NAMESPACE", "NAME", "CONNECTIONS/S", "REFUSED/S", "FLOWS", "BACKENDS"}
+	counted := countsTraffic(services)
+	if counted {
+		heading = append(heading, trafficHeading...)
+	}
+	t := newTable(heading...)
 	for i := range services {
 		s := &services[i]
-		t.add(s.Namespace, s.Name, perSecond(s.ConnectionsPerSecond), perSecond(s.RefusedPerSecond), number(s.Flows), number(s.BackendCount()))
+		row := []string{s.Namespace, s.Name, perSecond(s.ConnectionsPerSecond), perSecond(s.RefusedPerSecond), number(s.Flows), number(s.BackendCount())}
+		if counted {
+			row = append(row, trafficColumns(s.Traffic)...)
+		}
+		t.add(row...)
 	}
 	return t
+}
+
+// countsTraffic reports whether packets and bytes of any are known.
+func countsTraffic(list []inspect.TopService) bool {
+	return slices.ContainsFunc(list, func(s inspect.TopService) bool { return s.Traffic != nil })
+}
+
+// trafficHeading is of trafficColumns, the traffic of both directions.
+var trafficHeading = []string{"PACKETS/S", "BYTES/S"}
+
+func trafficColumns(t *inspect.TrafficRates) []string {
+	return []string{short(t.Packets()), short(t.Bytes())}
 }
 
 // topBackends shows the backends of each port.
@@ -199,11 +240,19 @@ func topBackends(s *inspect.TopService) string {
 		p := &s.Ports[i]
 		fmt.Fprintf(&out, "Port %d/%s %s: %s, %s connections/s, %s refused/s, %s\n", p.Port, p.Protocol, p.Family, p.Algorithm,
 			perSecond(p.ConnectionsPerSecond), perSecond(p.RefusedPerSecond), inspect.Amount(p.Flows, "active flow"))
-		t := newTable("BACKEND", "ON-NODE", "CONNECTIONS", "SHARE", "INTENDED")
+		heading := []string{"BACKEND", "ON-NODE", "CONNECTIONS", "SHARE", "INTENDED"}
+		if p.Traffic != nil {
+			heading = append(heading, "PACKETS/S", "BYTES-IN/S", "BYTES-OUT/S")
+		}
+		t := newTable(heading...)
 		t.indent = "  "
 		for j := range p.Backends {
 			b := &p.Backends[j]
-			t.add(b.Address.String(), yes(b.OnNode), number(b.Connections), percent(b.Share), percent(b.Intended))
+			row := []string{b.Address.String(), yes(b.OnNode), number(b.Connections), percent(b.Share), percent(b.Intended)}
+			if b.Traffic != nil {
+				row = append(row, short(b.Traffic.Packets()), short(b.Traffic.ToBackend.BytesPerSecond), short(b.Traffic.ToClient.BytesPerSecond))
+			}
+			t.add(row...)
 		}
 		if len(p.Backends) > 0 {
 			out.WriteString(t.String())

@@ -125,6 +125,10 @@ func (s *topScreen) key(name string) tea.Cmd {
 		s.options.sort.TopOrder = inspect.ByRefused
 	case "f":
 		s.options.sort.TopOrder = inspect.ByFlows
+	case "p":
+		s.options.sort.TopOrder = inspect.ByPackets
+	case "b":
+		s.options.sort.TopOrder = inspect.ByBytes
 	case "n":
 		s.options.sort.TopOrder = inspect.ByName
 	case "/":
@@ -260,5 +264,9 @@ func (s *topScreen) foot(rows int) string {
 	case s.filter != "":
 		parts = append(parts, fmt.Sprintf("%s with %q", inspect.Amount(rows, "service"), s.filter))
 	}
-	return strings.Join(append(parts, "by "+s.options.sort.String(), "c r f n: sort", "/: filter", "enter: backends", "space: pause", "q: quit"), "  ")
+	keys := "c r f n: sort"
+	if s.top.Sum().Traffic != nil {
+		keys = "crfpbn: sort"
+	}
+	return strings.Join(append(parts, "by "+s.options.sort.String(), keys, "/: filter", "enter: backends", "space: pause", "q: quit"), "  ")
 }

@@ -1,10 +1,15 @@
 // What is beside the list: sums, the chosen Service, where connections go, refusals, maps.
 
+// Of both directions, where they are counted.
+const packets = (traffic) => Math.round(traffic.toBackend.packetsPerSecond + traffic.toClient.packetsPerSecond);
+const bytes = (traffic) => Math.round(traffic.toBackend.bytesPerSecond + traffic.toClient.bytesPerSecond);
+
 function showSums(answer) {
   const sums = [
     ['connections a second', rate(answer.sum.connectionsPerSecond)],
     ['refused or dropped a second', rate(answer.sum.refusedPerSecond), answer.sum.refusedPerSecond > 0],
     ['active flows', amount(answer.sum.flows)],
+    ...(answer.sum.traffic ? [['packets a second', amount(packets(answer.sum.traffic))], ['bytes a second', amount(bytes(answer.sum.traffic))]] : []),
     ['Services', amount(answer.services)],
     ['backends', amount(answer.traffic.backends)],
   ];
@@ -45,7 +50,8 @@ function shareText(backend) {
 
 function showPort(port) {
   const title = element('h3', {}, `Port ${portOf(port)}: ${port.algorithm}, ${rate(port.connectionsPerSecond)} connections/s, ` +
-    `${rate(port.refusedPerSecond)} refused/s, ${plural(port.flows, 'active flow')}`);
+    `${rate(port.refusedPerSecond)} refused/s, ${plural(port.flows, 'active flow')}` +
+    (port.traffic ? `, ${amount(packets(port.traffic))} packets/s, ${amount(bytes(port.traffic))} bytes/s` : ''));
   const parts = [title, (port.noBackends || []).map((why) => quiet(`Set ${why}.`))];
   if (port.backends.length) {
     parts.push(table('', [['Backend'], ['Active', 'number'], ['Share', 'share']],

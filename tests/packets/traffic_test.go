@@ -1,0 +1,174 @@
+package packets_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// volumes are the packets and bytes that nodes have counted of a Service and of all its endpoints, by
+// direction.
+type volumes map[string][2]uint64
+
+// trafficOf returns what the nodes' metrics say of a Service at a network, of the Service port and of
+// its endpoints.
+func (c *cluster) trafficOf(t *testing.T, service, network string) (port, backends volumes) {
+	t.Helper()
+	port, backends = make(volumes), make(volumes)
+	labels := fmt.Sprintf(`family="IPv%s",namespace="default",port="%s",protocol="%s",service="%s"`,
+		network[3:], network[:1], strings.ToUpper(network[:3]), service)
+	series := regexp.MustCompile(`(?m)^beeline_(service|backend)_(packets|bytes)_total\{direction="(\w+)",.*` + labels + `\} (.*)$`)
+	for i := range c.agents {
+		page, err := c.nodes[i].metrics()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range series.FindAllStringSubmatch(page, -1) {
+			of, at := port, 0
+			if m[1] == "backend" {
+				of = backends
+			}
+			if m[2] == "bytes" {
+				at = 1
+			}
+			n, err := strconv.ParseFloat(m[4], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := of[m[3]]
+			v[at] += uint64(n)
+			of[m[3]] = v
+		}
+	}
+	return port, backends
+}
+
+// TestTraffic: packets and bytes of a Service and of its endpoints are counted, each once in the
+// cluster, on whatever path.
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []struct{ xdp, forwarding string }{{"off", "snat"}, {"native", "snat"}, {"off", "dsr"}, {"native", "dsr"}} {
+		t.Run(mode.forwarding+" XDP "+mode.xdp, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode.xdp == "native" && mode.forwarding == "snat")
+			c := newClusterFor(t, mode.xdp)
+			at := map[string]endpoint{"near": local, "far": remote}
+			manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+			flags := []string{"--xdp", mode.xdp, "--traffic-sampling=1", "--service-metrics-limit=100", "--service-metrics-backends=100"}
+			if mode.forwarding == "dsr" {
+				c.serveDSR(t, manifests, flags...)
+			} else {
+				c.serve(t, manifests, flags...)
+			}
+			for i, service := range []string{"near", "far"} {
+				for _, network := range networks {
+					want := talkMuch(t, c, network, nodePort(network, i+1), at[service])
+					// A backend's node does not know it by an id in a flow that comes by the tunnel.
+					counted := slices.Collect(maps.Keys(want))
+					if mode.forwarding == "dsr" && service == "far" {
+						counted = []string{"to_backend"}
+					}
+					lab.Eventually(t, fmt.Sprintf("%s %s: %v is counted", service, network, want), func() bool {
+						port, backends := c.trafficOf(t, service, network)
+						for direction, bounds := range want {
+							if !bounds.has(port[direction]) || (slices.Contains(counted, direction) && port[direction] != backends[direction]) {
+								t.Logf("%s %s %s: the Service has %v, its endpoint %v", service, network, direction, port[direction], backends[direction])
+								return false
+							}
+						}
+						return true
+					})
+				}
+			}
+		})
+	}
+}
+
+// bounds are what packets and bytes must be within.
+type bounds struct{ least, most [2]uint64 }
+
+func (b bounds) has(v [2]uint64) bool {
+	return v[0] >= b.least[0] && v[0] <= b.most[0] && v[1] >= b.least[1] && v[1] <= b.most[1]
+}
+
+// talkMuch sends and has sent back, and returns what that takes by direction.
+func talkMuch(t *testing.T, c *cluster, network string, to netip.AddrPort, e endpoint) map[string]bounds {
+	t.Helper()
+	const times = 20
+	payload := strings.Repeat("x", 500)
+	s := c.client.Socket(network)
+	t.Cleanup(s.Close)
+	header := uint64(20)
+	if to.Addr().Is6() {
+		header = 40
+	}
+	if err := s.Connect(to); err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasPrefix(network, "tcp") {
+		for range times {
+			if _, err := s.Ask(payload); err != nil {
+				t.Fatal(err)
+			}
+		}
+		info, err := s.TCPInfo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// With TCP options, of up to 40 bytes.
+		within := func(segments uint32, data uint64) bounds {
+			packets := uint64(segments)
+			return bounds{[2]uint64{packets, data + packets*(header+20)}, [2]uint64{packets, data + packets*(header+60)}}
+		}
+		return map[string]bounds{
+			"to_backend": within(info.Segs_out, times*uint64(len(payload))),
+			"to_client":  within(info.Segs_in, info.Bytes_received),
+		}
+	}
+	var received uint64
+	for range times {
+		got, err := s.Ask(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		received += uint64(len(got)) + header + 8
+	}
+	sent := times * (uint64(len(payload)) + header + 8)
+	most := [2]uint64{times, max(sent, received)}
+	if s.Repeated() {
+		most = [2]uint64{2 * times, 2 * most[1]}
+	}
+	return map[string]bounds{
+		"to_backend": {[2]uint64{times, sent}, most},
+		"to_client":  {[2]uint64{times, received}, most},
+	}
+}
+
+// TestTrafficSample: with a sample, each flow is counted in both directions or not at all, for as many
+// as it stands for.
+func TestTrafficSample(t *testing.T) {
+	t.Parallel()
+	const sampling, flows = 4, 400
+	c := newClusterFor(t, "native")
+	c.serve(t, c.service(1, "web", "", []endpoint{remote}),
+		"--xdp=native", fmt.Sprint("--traffic-sampling=", sampling), "--service-metrics-limit=100")
+	for _, network := range networks[2:] {
+		for i := range flows {
+			connectFrom(t, c.client, network, uint16(20000+i), nodePort(network, 1))
+		}
+		port, _ := c.trafficOf(t, "web", network)
+		out, back := port["to_backend"][0], port["to_client"][0]
+		// Five standard deviations: one run in a million is outside.
+		if out%sampling != 0 || out != back || out < flows-175 || out > flows+175 {
+			t.Errorf("%s: %d flows of a datagram each way are counted as %d and %d", network, flows, out, back)
+		}
+	}
+}
