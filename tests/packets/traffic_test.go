@@ -3,6 +3,7 @@ package packets_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -60,7 +62,6 @@ func TestTraffic(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, mode.xdp == "native" && mode.forwarding == "snat")
 			c := newClusterFor(t, mode.xdp)
-			at := map[string]endpoint{"near": local, "far": remote}
 			manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
 			flags := []string{"--xdp", mode.xdp, "--traffic-sampling=1", "--service-metrics-limit=100", "--service-metrics-backends=100"}
 			if mode.forwarding == "dsr" {
@@ -70,7 +71,7 @@ func TestTraffic(t *testing.T) {
 			}
 			for i, service := range []string{"near", "far"} {
 				for _, network := range networks {
-					want := talkMuch(t, c, network, nodePort(network, i+1), at[service])
+					want := talkMuch(t, c, network, nodePort(network, i+1))
 					// A backend's node does not know it by an id in a flow that comes by the tunnel.
 					counted := slices.Collect(maps.Keys(want))
 					if mode.forwarding == "dsr" && service == "far" {
@@ -92,6 +93,56 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// TestTopTraffic: beeline top has the packets and bytes between two readings, of a Service port and its
+// endpoint.
+func TestTopTraffic(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "busy", "", []endpoint{remote}), c.service(2, "idle", "", []endpoint{local})...)
+	}, "--traffic-sampling=1")
+	d, err := inspect.Open(c.nodes[0].BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	sample := func() *inspect.Sample {
+		s, err := d.Sample()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	talkMuch(t, c, "udp4", nodePort("udp4", 1))
+	before := sample()
+	want := talkMuch(t, c, "udp4", nodePort("udp4", 1))
+	top := sample().Since(before)
+	for _, service := range top.Services {
+		for _, p := range service.Ports {
+			rates := map[string]*inspect.TrafficRates{"port": p.Traffic, "endpoint": p.Backends[0].Traffic}
+			for what, r := range rates {
+				got := map[string][2]uint64{
+					"to_backend": {times(r.ToBackend.PacketsPerSecond, top.Seconds), times(r.ToBackend.BytesPerSecond, top.Seconds)},
+					"to_client":  {times(r.ToClient.PacketsPerSecond, top.Seconds), times(r.ToClient.BytesPerSecond, top.Seconds)},
+				}
+				for direction, bounds := range want {
+					if service.Name != "busy" || p.Protocol != "UDP" || p.Family != "IPv4" {
+						bounds.least, bounds.most = [2]uint64{}, [2]uint64{}
+					}
+					if !bounds.has(got[direction]) {
+						t.Errorf("%s of %s %d/%s %s %s: %v, want %v", what, service.Name, p.Port, p.Protocol, p.Family, direction, got[direction], bounds)
+					}
+				}
+			}
+		}
+	}
+	if top.Matching("", inspect.ByBytes)[0].Name != "busy" || top.Matching("", inspect.ByPackets)[0].Name != "busy" {
+		t.Error("by bytes or packets the idle Service comes first")
+	}
+}
+
+// times returns how much there was at a rate.
+func times(rate, seconds float64) uint64 { return uint64(math.Round(rate * seconds)) }
+
 // bounds are what packets and bytes must be within.
 type bounds struct{ least, most [2]uint64 }
 
@@ -100,9 +151,9 @@ func (b bounds) has(v [2]uint64) bool {
 }
 
 // talkMuch sends and has sent back, and returns what that takes by direction.
-func talkMuch(t *testing.T, c *cluster, network string, to netip.AddrPort, e endpoint) map[string]bounds {
+func talkMuch(t *testing.T, c *cluster, network string, to netip.AddrPort) map[string]bounds {
 	t.Helper()
-	const times = 20
+	const count = 20
 	payload := strings.Repeat("x", 500)
 	s := c.client.Socket(network)
 	t.Cleanup(s.Close)
@@ -114,7 +165,7 @@ func talkMuch(t *testing.T, c *cluster, network string, to netip.AddrPort, e end
 		t.Fatal(err)
 	}
 	if strings.HasPrefix(network, "tcp") {
-		for range times {
+		for range count {
 			if _, err := s.Ask(payload); err != nil {
 				t.Fatal(err)
 			}
@@ -129,26 +180,26 @@ func talkMuch(t *testing.T, c *cluster, network string, to netip.AddrPort, e end
 			return bounds{[2]uint64{packets, data + packets*(header+20)}, [2]uint64{packets, data + packets*(header+60)}}
 		}
 		return map[string]bounds{
-			"to_backend": within(info.Segs_out, times*uint64(len(payload))),
+			"to_backend": within(info.Segs_out, count*uint64(len(payload))),
 			"to_client":  within(info.Segs_in, info.Bytes_received),
 		}
 	}
 	var received uint64
-	for range times {
+	for range count {
 		got, err := s.Ask(payload)
 		if err != nil {
 			t.Fatal(err)
 		}
 		received += uint64(len(got)) + header + 8
 	}
-	sent := times * (uint64(len(payload)) + header + 8)
-	most := [2]uint64{times, max(sent, received)}
+	sent := count * (uint64(len(payload)) + header + 8)
+	most := [2]uint64{count, max(sent, received)}
 	if s.Repeated() {
-		most = [2]uint64{2 * times, 2 * most[1]}
+		most = [2]uint64{2 * count, 2 * most[1]}
 	}
 	return map[string]bounds{
-		"to_backend": {[2]uint64{times, sent}, most},
-		"to_client":  {[2]uint64{times, received}, most},
+		"to_backend": {[2]uint64{count, sent}, most},
+		"to_client":  {[2]uint64{count, received}, most},
 	}
 }
 
