@@ -224,15 +224,27 @@ int bl_pod_egress(struct __sk_buff *skb)
 	return bl_tc_packet(skb, ETH_HLEN, BL_HOOK_POD_EGRESS);
 }
 
-/* For the agent, which runs it on struct bl_removed: tell that a flow has expired. */
+/* For the agent, which runs it on struct bl_found. */
 SEC("tc")
-int bl_expired(struct __sk_buff *skb)
+int bl_tell(struct __sk_buff *skb)
 {
-	struct bl_removed removed;
+	struct bl_found found;
+	struct bl_event *event;
+	__u32 what;
 
-	if (bpf_skb_load_bytes(skb, 0, &removed, sizeof(removed)))
+	if (bpf_skb_load_bytes(skb, 0, &found, sizeof(found)))
 		return TC_ACT_SHOT;
-	bl_tell_flow(&removed.key, &removed.forward, 0, BL_EVENT_ENDED, BL_REASON_COUNT);
+	what = BL_EVENT(bl_monitor_wanted(found.kind), found.kind,
+			found.kind == BL_EVENT_ENDED ? BL_EVENT_AT_TIMEOUT : BL_EVENT_AT_WALK,
+			BL_REASON_COUNT);
+	for (__u32 place = 0; bl_event_waits(what, place); place++) {
+		event = bl_event_client(place, &found.key, 0, what);
+		if (!event)
+			continue;
+		bl_event_forward(event, &found.forward);
+		event->flows = found.flows;
+		bpf_ringbuf_submit(event, 0);
+	}
 	return TC_ACT_OK;
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
@@ -162,16 +163,25 @@ func (a *agent) connect(context.Context) (err error) {
 func (a *agent) newFlows(backends *metrics.Backends) *flow.Expirer {
 	maps := a.datapath.Maps()
 	flows := metrics.NewFlows(a.registry, maps.MaxFlows())
+	tell := func(found bpf.SockBlFound) {
+		if err := a.datapath.Tell(found); err != nil {
+			klog.V(2).ErrorS(err, "Who listens to events is not told what the agent has found in the flow tables")
+		}
+	}
+	departed := &flow.Departed{Tell: func(f *flowmap.Flow, flows int) { tell(f.Left(flows)) }}
 	return flow.New(flow.Options{
 		Maps:     maps,
 		Timeouts: a.config.Timeouts,
-		Left:     backends.Count,
-		Walked:   func(w flow.Walk) { flows.Observe(w); backends.Walked(w) },
-		Expired: func(f *flowmap.Flow) {
-			if err := a.datapath.TellExpired(f.Removed()); err != nil {
-				klog.V(2).ErrorS(err, "Who listens to events is not told that a flow has expired")
+		Left:     func(f *flowmap.Flow) { backends.Count(f); departed.Count(f) },
+		Walked: func(w flow.Walk) {
+			flows.Observe(w)
+			backends.Walked(w)
+			departed.Walked(w)
+			if w.EvictedEstablished > 0 {
+				tell(flowmap.Evicted(w.EvictedEstablished))
 			}
 		},
+		Expired: func(f *flowmap.Flow) { tell(f.Expired()) },
 		NoneMasqueraded: func(ctx context.Context, since time.Time) {
 			if err := a.datapath.EndMasquerade(ctx, since); err != nil {
 				klog.ErrorS(err, "Programs that masqueraded flows needed are not all removed from devices")

@@ -94,6 +94,7 @@ const (
 	ExplainPacketVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	ExplainPacketVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	ExplainPacketVarBlExportBlForwarding       = "bl_export_bl_forwarding"
+	ExplainPacketVarBlExportBlFound            = "bl_export_bl_found"
 	ExplainPacketVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	ExplainPacketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	ExplainPacketVarBlExportBlHook             = "bl_export_bl_hook"
@@ -104,7 +105,6 @@ const (
 	ExplainPacketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainPacketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainPacketVarBlExportBlReason           = "bl_export_bl_reason"
-	ExplainPacketVarBlExportBlRemoved          = "bl_export_bl_removed"
 	ExplainPacketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainPacketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainPacketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -271,6 +271,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
@@ -281,7 +282,6 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -478,6 +478,7 @@ type ExplainPacketVariables struct {
 	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
@@ -488,7 +489,6 @@ type ExplainPacketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

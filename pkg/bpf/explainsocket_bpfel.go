@@ -88,6 +88,7 @@ const (
 	ExplainSocketVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	ExplainSocketVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	ExplainSocketVarBlExportBlForwarding       = "bl_export_bl_forwarding"
+	ExplainSocketVarBlExportBlFound            = "bl_export_bl_found"
 	ExplainSocketVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	ExplainSocketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	ExplainSocketVarBlExportBlHook             = "bl_export_bl_hook"
@@ -98,7 +99,6 @@ const (
 	ExplainSocketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainSocketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainSocketVarBlExportBlReason           = "bl_export_bl_reason"
-	ExplainSocketVarBlExportBlRemoved          = "bl_export_bl_removed"
 	ExplainSocketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainSocketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainSocketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -254,6 +254,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
@@ -264,7 +265,6 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -445,6 +445,7 @@ type ExplainSocketVariables struct {
 	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
@@ -455,7 +456,6 @@ type ExplainSocketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

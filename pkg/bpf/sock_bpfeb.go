@@ -221,6 +221,8 @@ type SockBlEvent struct {
 	Flow        uint8
 	Device      uint8
 	Comm        [16]int8
+	Flows       uint32
+	Pad         uint32
 }
 
 type SockBlEventHook uint32
@@ -232,6 +234,7 @@ const (
 	SockBlEventHookBL_EVENT_AT_TC      SockBlEventHook = 3
 	SockBlEventHookBL_EVENT_AT_XDP     SockBlEventHook = 4
 	SockBlEventHookBL_EVENT_AT_TIMEOUT SockBlEventHook = 5
+	SockBlEventHookBL_EVENT_AT_WALK    SockBlEventHook = 6
 )
 
 type SockBlEventKind uint32
@@ -242,6 +245,9 @@ const (
 	SockBlEventKindBL_EVENT_DROPPED     SockBlEventKind = 3
 	SockBlEventKindBL_EVENT_ESTABLISHED SockBlEventKind = 4
 	SockBlEventKindBL_EVENT_ENDED       SockBlEventKind = 5
+	SockBlEventKindBL_EVENT_LEFT        SockBlEventKind = 6
+	SockBlEventKindBL_EVENT_EVICTED     SockBlEventKind = 7
+	SockBlEventKindBL_EVENT_LAST        SockBlEventKind = 7
 )
 
 type SockBlExhaustedEntry struct {
@@ -401,6 +407,14 @@ const (
 	SockBlForwardingBL_FORWARDING_SNAT SockBlForwarding = 0
 	SockBlForwardingBL_FORWARDING_DSR  SockBlForwarding = 1
 )
+
+type SockBlFound struct {
+	_       structs.HostLayout
+	Key     SockBlFlowKey
+	Forward SockBlFlowForward
+	Kind    uint32
+	Flows   uint32
+}
 
 type SockBlFrontendEntry struct {
 	_       structs.HostLayout
@@ -589,12 +603,6 @@ const (
 	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
 	SockBlReasonBL_REASON_COUNT                 SockBlReason = 29
 )
-
-type SockBlRemoved struct {
-	_       structs.HostLayout
-	Key     SockBlFlowKey
-	Forward SockBlFlowForward
-}
 
 type SockBlSchema uint32
 
@@ -928,6 +936,7 @@ const (
 	SockVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	SockVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	SockVarBlExportBlForwarding       = "bl_export_bl_forwarding"
+	SockVarBlExportBlFound            = "bl_export_bl_found"
 	SockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	SockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	SockVarBlExportBlHook             = "bl_export_bl_hook"
@@ -938,7 +947,6 @@ const (
 	SockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	SockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	SockVarBlExportBlReason           = "bl_export_bl_reason"
-	SockVarBlExportBlRemoved          = "bl_export_bl_removed"
 	SockVarBlExportBlSchema           = "bl_export_bl_schema"
 	SockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	SockVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -1100,6 +1108,7 @@ type SockVariableSpecs struct {
 	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
@@ -1110,7 +1119,6 @@ type SockVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -1285,6 +1293,7 @@ type SockVariables struct {
 	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
@@ -1295,7 +1304,6 @@ type SockVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

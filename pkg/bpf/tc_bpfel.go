@@ -72,11 +72,11 @@ const (
 	TcMapBlVlan                     = "bl_vlan"
 	TcProgBlEgress                  = "bl_egress"
 	TcProgBlEgressL3                = "bl_egress_l3"
-	TcProgBlExpired                 = "bl_expired"
 	TcProgBlIngress                 = "bl_ingress"
 	TcProgBlIngressL3               = "bl_ingress_l3"
 	TcProgBlPodEgress               = "bl_pod_egress"
 	TcProgBlPodIngress              = "bl_pod_ingress"
+	TcProgBlTell                    = "bl_tell"
 	TcVarBlConntrack                = "bl_conntrack"
 	TcVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
 	TcVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
@@ -100,6 +100,7 @@ const (
 	TcVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	TcVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	TcVarBlExportBlForwarding       = "bl_export_bl_forwarding"
+	TcVarBlExportBlFound            = "bl_export_bl_found"
 	TcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	TcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	TcVarBlExportBlHook             = "bl_export_bl_hook"
@@ -110,7 +111,6 @@ const (
 	TcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	TcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	TcVarBlExportBlReason           = "bl_export_bl_reason"
-	TcVarBlExportBlRemoved          = "bl_export_bl_removed"
 	TcVarBlExportBlSchema           = "bl_export_bl_schema"
 	TcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	TcVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -191,11 +191,11 @@ type TcSpecs struct {
 type TcProgramSpecs struct {
 	BlEgress     *ebpf.ProgramSpec `ebpf:"bl_egress"`
 	BlEgressL3   *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
-	BlExpired    *ebpf.ProgramSpec `ebpf:"bl_expired"`
 	BlIngress    *ebpf.ProgramSpec `ebpf:"bl_ingress"`
 	BlIngressL3  *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
 	BlPodEgress  *ebpf.ProgramSpec `ebpf:"bl_pod_egress"`
 	BlPodIngress *ebpf.ProgramSpec `ebpf:"bl_pod_ingress"`
+	BlTell       *ebpf.ProgramSpec `ebpf:"bl_tell"`
 }
 
 // TcMapSpecs contains maps before they are loaded into the kernel.
@@ -285,6 +285,7 @@ type TcVariableSpecs struct {
 	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
@@ -295,7 +296,6 @@ type TcVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -494,6 +494,7 @@ type TcVariables struct {
 	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
@@ -504,7 +505,6 @@ type TcVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`
@@ -547,22 +547,22 @@ type TcVariables struct {
 type TcPrograms struct {
 	BlEgress     *ebpf.Program `ebpf:"bl_egress"`
 	BlEgressL3   *ebpf.Program `ebpf:"bl_egress_l3"`
-	BlExpired    *ebpf.Program `ebpf:"bl_expired"`
 	BlIngress    *ebpf.Program `ebpf:"bl_ingress"`
 	BlIngressL3  *ebpf.Program `ebpf:"bl_ingress_l3"`
 	BlPodEgress  *ebpf.Program `ebpf:"bl_pod_egress"`
 	BlPodIngress *ebpf.Program `ebpf:"bl_pod_ingress"`
+	BlTell       *ebpf.Program `ebpf:"bl_tell"`
 }
 
 func (p *TcPrograms) Close() error {
 	return _TcClose(
 		p.BlEgress,
 		p.BlEgressL3,
-		p.BlExpired,
 		p.BlIngress,
 		p.BlIngressL3,
 		p.BlPodEgress,
 		p.BlPodIngress,
+		p.BlTell,
 	)
 }
 

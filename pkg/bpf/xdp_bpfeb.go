@@ -93,6 +93,7 @@ const (
 	XdpVarBlExportBlFlowReply        = "bl_export_bl_flow_reply"
 	XdpVarBlExportBlFlowState        = "bl_export_bl_flow_state"
 	XdpVarBlExportBlForwarding       = "bl_export_bl_forwarding"
+	XdpVarBlExportBlFound            = "bl_export_bl_found"
 	XdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	XdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
 	XdpVarBlExportBlHook             = "bl_export_bl_hook"
@@ -103,7 +104,6 @@ const (
 	XdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	XdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	XdpVarBlExportBlReason           = "bl_export_bl_reason"
-	XdpVarBlExportBlRemoved          = "bl_export_bl_removed"
 	XdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	XdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	XdpVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -271,6 +271,7 @@ type XdpVariableSpecs struct {
 	BlExportBlFlowReply        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.VariableSpec `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.VariableSpec `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
@@ -281,7 +282,6 @@ type XdpVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.VariableSpec `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -476,6 +476,7 @@ type XdpVariables struct {
 	BlExportBlFlowReply        *ebpf.Variable `ebpf:"bl_export_bl_flow_reply"`
 	BlExportBlFlowState        *ebpf.Variable `ebpf:"bl_export_bl_flow_state"`
 	BlExportBlForwarding       *ebpf.Variable `ebpf:"bl_export_bl_forwarding"`
+	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
@@ -486,7 +487,6 @@ type XdpVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
-	BlExportBlRemoved          *ebpf.Variable `ebpf:"bl_export_bl_removed"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

@@ -97,9 +97,34 @@ type Flow struct {
 	forward bpf.SockBlFlowForward
 }
 
-// Removed returns the flow as its end is told to who listens to events.
-func (f *Flow) Removed() *bpf.SockBlRemoved {
-	return &bpf.SockBlRemoved{Key: *f.key(), Forward: f.forward}
+// Expired returns what is told to who listens to events when the flow is removed.
+func (f *Flow) Expired() bpf.SockBlFound {
+	return bpf.SockBlFound{Key: *f.key(), Forward: f.forward, Kind: uint32(bpf.SockBlEventKindBL_EVENT_ENDED)}
+}
+
+// unknown is the id of a backend that a flow's entries do not name.
+const unknown = ^uint32(0)
+
+// Departed reports whether the flow is open, and its endpoint has left the Service.
+func (f *Flow) Departed() bool {
+	return f.State.Active() && !f.Known && f.forward.BackendId != unknown
+}
+
+// Left returns what is told when an endpoint has left its Service with open flows, of which this is
+// one.
+func (f *Flow) Left(flows int) bpf.SockBlFound {
+	found := bpf.SockBlFound{Key: *f.key(), Forward: f.forward, Kind: uint32(bpf.SockBlEventKindBL_EVENT_LEFT), Flows: uint32(flows)}
+	// Of all clients, with whatever source.
+	found.Key.Src, found.Key.SrcPort = bpf.SockBlAddr{}, 0
+	found.Forward.Bits &^= uint8(bpf.SockBlFlowBitsBL_FLOW_SNAT | bpf.SockBlFlowBitsBL_FLOW_TUNNEL)
+	return found
+}
+
+// Evicted returns what is told when the kernel has evicted established flows.
+func Evicted(flows int) bpf.SockBlFound {
+	found := bpf.SockBlFound{Kind: uint32(bpf.SockBlEventKindBL_EVENT_EVICTED), Flows: uint32(flows)}
+	found.Forward.BackendId = unknown
+	return found
 }
 
 // Tunnel is the direction in which the client's packets use the tunnel between nodes.

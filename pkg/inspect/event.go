@@ -27,6 +27,8 @@ const (
 	EventDropped     = "dropped"     // it is not served
 	EventEstablished = "established" // of packets: both sides have answered each other
 	EventEnded       = "ended"       // it is closed
+	EventLeft        = "left"        // an endpoint has left its Service, and has open flows
+	EventEvicted     = "evicted"     // established flows were, from the full table
 	EventLeftOut     = "left-out"    // so many events are not shown
 )
 
@@ -37,6 +39,8 @@ var eventKinds = [...]string{
 	bpf.SockBlEventKindBL_EVENT_DROPPED:     EventDropped,
 	bpf.SockBlEventKindBL_EVENT_ESTABLISHED: EventEstablished,
 	bpf.SockBlEventKindBL_EVENT_ENDED:       EventEnded,
+	bpf.SockBlEventKindBL_EVENT_LEFT:        EventLeft,
+	bpf.SockBlEventKindBL_EVENT_EVICTED:     EventEvicted,
 }
 
 // EventKinds are the kinds that can be asked for, NotServed those that have a reason.
@@ -53,14 +57,15 @@ var eventHooks = [...]string{
 	bpf.SockBlEventHookBL_EVENT_AT_TC:      "tc",
 	bpf.SockBlEventHookBL_EVENT_AT_XDP:     "xdp",
 	bpf.SockBlEventHookBL_EVENT_AT_TIMEOUT: "timeout",
+	bpf.SockBlEventHookBL_EVENT_AT_WALK:    "walk",
 }
 
 // Event is something that a program has seen: a connection that begins, ends or is not served.
 type Event struct {
 	Time time.Time `json:"time"`
-	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left-out
+	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left, evicted, left-out
 	// Hook is where it was seen: connect, sendmsg, close (of a socket), tc, xdp, timeout (of an idle
-	// flow, which the agent has removed).
+	// flow, which the agent has removed), walk (of the agent over the flow tables).
 	Hook     string `json:"hook,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Client is absent of a socket that is not bound to an address.
@@ -88,6 +93,8 @@ type Event struct {
 	DurationSeconds *float64 `json:"durationSeconds,omitempty"`
 	// Bytes are those of a TCP connection of packets that has ended, by its sequence numbers.
 	Bytes *EventBytes `json:"bytes,omitempty"`
+	// Flows are the open ones of an endpoint that has left, or those evicted, at least.
+	Flows uint32 `json:"flows,omitempty"`
 	// LeftOut is how many events are not shown, of kind left-out.
 	LeftOut uint64 `json:"leftOut,omitempty"`
 }
@@ -222,7 +229,6 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 		Time:           timeOf(raw.Time),
 		Kind:           nameIn(eventKinds[:], raw.Kind),
 		Hook:           nameIn(eventHooks[:], raw.Hook),
-		Protocol:       model.Protocol(raw.Proto).String(),
 		Client:         endpointOf(raw.Client, raw.ClientPort),
 		PID:            raw.Pid,
 		Command:        bpf.StringOf(raw.Comm[:]),
@@ -231,6 +237,10 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 		Service:        m.service(raw),
 		Backend:        endpointOf(raw.Backend, raw.BackendPort),
 		Reason:         statusmap.ReasonName(bpf.SockBlReason(raw.Reason)),
+		Flows:          raw.Flows,
+	}
+	if raw.Proto != 0 {
+		e.Protocol = model.Protocol(raw.Proto).String()
 	}
 	if raw.SourcePort != 0 {
 		e.Source = endpointOf(raw.Source, raw.SourcePort)
@@ -268,6 +278,9 @@ func (e *Event) addPast(past *monitor.Past) {
 // the address does not declare has no name but the Service's.
 func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
 	table, id := servicemap.New(m.d.maps), raw.Service
+	if bpf.SockBlEventKind(raw.Kind) == bpf.SockBlEventKindBL_EVENT_LEFT {
+		id = m.servedAt(raw)
+	}
 	undeclared := id == ^uint32(0) && bpf.SockBlReason(raw.Reason) == bpf.SockBlReasonBL_REASON_UNDECLARED_PORT
 	if undeclared {
 		f, ok, err := table.Frontend(tables.FrontendKey{Addr: raw.Dst.Netip()})
@@ -288,6 +301,18 @@ func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
 		port.PortName, port.Port, port.Protocol = "", bpf.Hton16(raw.DstPort), model.Protocol(raw.Proto).String()
 	}
 	return port
+}
+
+// servedAt returns the id of the Service port whose endpoint has left, by what its clients asked for;
+// all bits: that is served no more.
+func (m *Monitor) servedAt(raw *bpf.SockBlEvent) uint32 {
+	for _, key := range frontendsAt(endpointOf(raw.Dst, raw.DstPort), model.Protocol(raw.Proto)) {
+		f, ok, err := servicemap.New(m.d.maps).Frontend(key)
+		if err == nil && ok {
+			return f.Service
+		}
+	}
+	return ^uint32(0)
 }
 
 // nameIn returns the name of a number, "" when it has none.

@@ -193,14 +193,21 @@ func (r *reading) flow(f *flowmap.Flow) Flow {
 
 // servedAt returns the Service port that an address leads to now.
 func (r *reading) servedAt(addr netip.AddrPort, protocol model.Protocol) PortName {
-	anywhere := netip.IPv6Unspecified()
-	if addr.Addr().Is4() {
-		anywhere = netip.IPv4Unspecified()
-	}
-	for _, a := range []netip.Addr{addr.Addr(), anywhere} {
-		if f, ok := r.Frontends[tables.FrontendKey{Addr: a, Port: addr.Port(), Protocol: protocol}]; ok {
+	for _, key := range frontendsAt(addr, protocol) {
+		if f, ok := r.Frontends[key]; ok {
 			return r.portName(f.Service)
 		}
 	}
 	return PortName{}
+}
+
+// frontendsAt returns the frontends that may serve an address, in order: its own, and a NodePort.
+func frontendsAt(addr netip.AddrPort, protocol model.Protocol) []tables.FrontendKey {
+	anywhere := netip.IPv6Unspecified()
+	if addr.Addr().Is4() {
+		anywhere = netip.IPv4Unspecified()
+	}
+	return []tables.FrontendKey{
+		{Addr: addr.Addr(), Port: addr.Port(), Protocol: protocol}, {Addr: anywhere, Port: addr.Port(), Protocol: protocol},
+	}
 }

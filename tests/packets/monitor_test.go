@@ -201,3 +201,58 @@ func (c *cluster) monitorUnserved(t *testing.T, l *listener, network string, to 
 		t.Errorf("%s to %s: told %+v, want %s for %s of %q", network, to, *e, kind, reason, service)
 	}
 }
+
+// TestMonitorDepartures: an endpoint that leaves its Service with open flows is told once, with their
+// number.
+func TestMonitorDepartures(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote, otherRemote}) })
+	l := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000, Kinds: []string{inspect.EventLeft}})
+	open := make(map[string]uint32) // connections to the endpoint that leaves, by network
+	for _, network := range networks {
+		for range 10 {
+			if _, hello := connect(t, c.client, network, nodePort(network, 1)); hello.name == remote.server() {
+				open[network]++
+			}
+		}
+	}
+	a.apply(c.service(1, "web", "", []endpoint{otherRemote})...)
+	for _, network := range networks {
+		protocol, backend := strings.ToUpper(network[:3]), netip.AddrPortFrom(c.addrsOf(remote).of(network), backendPort)
+		left := func(e *inspect.Event) bool { return e.Protocol == protocol && e.Backend == backend }
+		e := l.one(t, network+": the endpoint has left", left)
+		if e.Flows != open[network] || e.Service.String() != "default/web:"+network[:1] || e.ServiceAddress != nodePort(network, 1) || e.Client.IsValid() || e.Source.IsValid() {
+			t.Errorf("%s: told %+v, want %d flows of default/web", network, e, open[network])
+		}
+	}
+	// The next walk finds the second endpoint, and the first again.
+	a.apply(c.service(1, "web", "", []endpoint{local})...)
+	gone := netip.AddrPortFrom(c.addrsOf(otherRemote).of("tcp4"), backendPort)
+	l.one(t, "the second endpoint has left", func(e *inspect.Event) bool { return e.Backend == gone })
+	if again := l.matching(func(e *inspect.Event) bool { return e.Backend.Addr() == c.addrsOf(remote).of("tcp4") }); len(again) != 2 {
+		t.Errorf("told of the first %d times, want once for TCP and once for UDP: %+v", len(again), again)
+	}
+}
+
+// TestMonitorEvictions: evictions from the full flow table are told.
+func TestMonitorEvictions(t *testing.T) {
+	t.Parallel()
+	tier.Variant(t, false)
+	const table, first, flows = 1024, 10, 3000
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) }, fmt.Sprint("--max-flows=", table))
+	open := func(from, to int) {
+		for i := from; i < to; i++ {
+			connectFrom(t, c.client, "tcp4", uint16(20000+i), nodePort("tcp4", 1))
+		}
+	}
+	open(0, first)
+	lab.Eventually(t, "the agent has walked over the table", func() bool {
+		page, err := c.nodes[0].metrics()
+		return err == nil && strings.Contains(page, fmt.Sprintf("\nbeeline_flows %d\n", first))
+	})
+	l := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000, Kinds: []string{inspect.EventEvicted}})
+	open(first, flows)
+	if e := l.one(t, "flows are evicted", func(*inspect.Event) bool { return true }); e.Flows == 0 || e.Protocol != "" || e.Service.Service != "" {
+		t.Errorf("told %+v", e)
+	}
+}

@@ -81,7 +81,7 @@ __noinline __u32 bl_monitor_admit(enum bl_event_kind kind)
 	struct bl_monitor_entry *monitor = bl_monitor_lookup();
 	__u32 now = bl_monitor_now(), wanted = 0;
 
-	if (!monitor || kind > BL_EVENT_ENDED)
+	if (!monitor || kind > BL_EVENT_LAST)
 		return 0;
 	for (__u32 place = 0; place < BL_MONITORS; place++)
 		if (monitor->listening >> place & 1 && bl_monitor_wants(monitor, place, kind, now))

@@ -50,14 +50,12 @@ static __always_inline void bl_event_forward(struct bl_event *event,
 }
 
 /*
- * Tell what has become of a flow whose client sends packets of @key by the device of @ifindex; 0
- * where the agent has removed it. Here and below the check whether anybody listens is in the function, which is verified once.
+ * Tell what has become of a flow whose client sends packets of @key by the device of @ifindex. Here and below the check whether anybody listens is in the function, which is verified once.
  */
 __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
 			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
 {
-	enum bl_event_hook hook = ifindex ? BL_EVENT_HOOK : BL_EVENT_AT_TIMEOUT;
-	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, hook, reason);
+	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 	struct bl_event *event;
 
 	if (!key || !forward)

@@ -893,6 +893,9 @@ enum bl_event_kind {
 	BL_EVENT_DROPPED, /* it is not served */
 	BL_EVENT_ESTABLISHED, /* a flow: both sides have answered each other */
 	BL_EVENT_ENDED, /* a flow is closed, or a socket */
+	BL_EVENT_LEFT, /* an endpoint has left its Service, and has open flows */
+	BL_EVENT_EVICTED, /* established flows were, from the full table */
+	BL_EVENT_LAST = BL_EVENT_EVICTED,
 };
 
 /* Where it was seen. */
@@ -903,6 +906,7 @@ enum bl_event_hook {
 	BL_EVENT_AT_TC,
 	BL_EVENT_AT_XDP,
 	BL_EVENT_AT_TIMEOUT, /* the agent has removed an idle flow */
+	BL_EVENT_AT_WALK, /* of the agent over the flow tables */
 };
 
 /*
@@ -936,15 +940,20 @@ struct bl_event {
 	__u8 flow; /* enum bl_flow_bits */
 	__u8 device; /* of a flow, as in its forward entry */
 	char comm[16]; /* name of the process */
+	__u32 flows; /* of BL_EVENT_LEFT and BL_EVENT_EVICTED: how many */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct bl_event) == 144, "bl_event");
+_Static_assert(sizeof(struct bl_event) == 152, "bl_event");
 
-/* The input of bl_expired: a flow that the agent has removed. */
-struct bl_removed {
+/* The input of bl_tell: what the agent has found. */
+struct bl_found {
+	/* A flow that it has removed, or one of those of an endpoint that has left; else zero. */
 	struct bl_flow_key key;
 	struct bl_flow_forward forward;
+	__u32 kind; /* enum bl_event_kind */
+	__u32 flows; /* as of the event */
 };
-_Static_assert(sizeof(struct bl_removed) == 80, "bl_removed");
+_Static_assert(sizeof(struct bl_found) == 88, "bl_found");
 
 enum bl_monitor_limits {
 	BL_MONITORS = 4,

@@ -24,17 +24,18 @@ const monitorLong = `Show connections as they begin, end or fail.
 One line an event: a connection with the backend that was chosen for it, by a socket of this
 node or by packets of a client outside; one that was refused or dropped, and why; and one that
 has ended, with how long it was open and, of TCP packets, its bytes each way. A flow that has
-been idle for too long ends when the agent removes it.
+been idle for too long ends when the agent removes it; that looks through the flow tables every
+ten seconds, and tells of endpoints that have left their Service with open flows, and of evictions.
 
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events a second
 are told, however many there are, and what was left out is counted. --kind and --drops choose
 before that limit, the other filters after it. Up to four can listen at once. The agent need not
-run, except for the end of idle flows.
+run, except for what it finds in the flow tables.
 
 With -o json each event is one line.`
 
 // monitoredKinds are the kinds that are shown unless others are asked for.
-var monitoredKinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded}
+var monitoredKinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded, inspect.EventLeft, inspect.EventEvicted}
 
 // monitorFlags are the flags of monitor.
 type monitorFlags struct {
@@ -182,7 +183,15 @@ func eventText(e *inspect.Event, wide bool) string {
 	if e.Kind == inspect.EventLeftOut {
 		return fmt.Sprintf("%s %s more: see --rate", at, inspect.Amount(int(e.LeftOut), "event"))
 	}
-	words := []string{at, fmt.Sprintf("%-10s", e.Kind), e.Protocol, eventClient(e)}
+	words := []string{at, fmt.Sprintf("%-10s", e.Kind)}
+	switch e.Kind {
+	case inspect.EventEvicted:
+		return strings.Join(append(words, inspect.Amount(int(e.Flows), "established flow"), "or more: the flow table is full"), " ")
+	case inspect.EventLeft:
+		words = append(words, e.Protocol, "every client")
+	default:
+		words = append(words, e.Protocol, eventClient(e))
+	}
 	words = append(words, "->", e.ServiceAddress.String())
 	if e.Service.Service != "" {
 		words = append(words, "("+e.Service.String()+")")
@@ -225,6 +234,9 @@ func eventDetails(e *inspect.Event) (words []string) {
 	}
 	if e.Bytes != nil {
 		words = append(words, fmt.Sprintf("%d bytes to the backend, %d to the client", e.Bytes.FromClient, e.Bytes.FromBackend))
+	}
+	if e.Flows != 0 {
+		words = append(words, "has left with "+inspect.Amount(int(e.Flows), "open flow"))
 	}
 	if e.Explanation != "" {
 		words = append(words, e.Reason+": "+e.Explanation)

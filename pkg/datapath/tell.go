@@ -10,24 +10,23 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
-// TellExpired tells those who listen to events, if there are any, of a flow that was idle too long
-// and is removed.
-func (d *Datapath) TellExpired(removed *bpf.SockBlRemoved) error {
+// Tell tells those who listen to events, if there are any, what the agent has found.
+func (d *Datapath) Tell(found bpf.SockBlFound) error {
 	if atomic.LoadUint64(&d.maps.Entries.Monitor.Listening) == 0 {
 		return nil
 	}
 	d.mu.Lock()
-	program, err := d.deviceProgram(bpf.TcProgBlExpired)
+	program, err := d.deviceProgram(bpf.TcProgBlTell)
 	d.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	data, err := binary.Append(nil, binary.NativeEndian, removed)
+	data, err := binary.Append(nil, binary.NativeEndian, found)
 	if err != nil {
 		return err
 	}
 	if _, err := program.Run(&ebpf.RunOptions{Data: data}); err != nil {
-		return fmt.Errorf("tell of an expired flow: %w", err)
+		return fmt.Errorf("tell an event: %w", err)
 	}
 	return nil
 }
