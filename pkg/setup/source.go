@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/event"
@@ -24,6 +25,9 @@ type Services struct {
 	FollowNodes func()
 	// Errors returns what of manifests is wrong now; nil for a source without manifests.
 	Errors func() []error
+	// ClockAhead returns how far this machine's clock is ahead of the source's; nil for one that has
+	// none of its own.
+	ClockAhead func(context.Context) (time.Duration, error)
 }
 
 // Source returns the source that the settings name, for the agent.
@@ -57,7 +61,7 @@ func newSource(c *config.Settings, sink source.Sink, readOnly bool) (Services, e
 	if err != nil {
 		return Services{}, err
 	}
-	return Services{Run: src.Run, Record: src.Record, FollowNodes: src.FollowNodes}, nil
+	return Services{Run: src.Run, Record: src.Record, FollowNodes: src.FollowNodes, ClockAhead: src.ClockAhead}, nil
 }
 
 // newFiles returns the source of a folder of manifests.

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -50,8 +52,9 @@ func (m *machine) add(kind, format string, args ...any) {
 	m.list = append(m.list, Finding{Part: Machine, Kind: kind, What: fmt.Sprintf(format, args...)})
 }
 
-// lookAtMachine looks at the settings of the kernel and at what others have made.
-func (c *Checker) lookAtMachine() ([]Finding, error) {
+// lookAtMachine looks at the settings of the kernel and at what others have made; where the source
+// answers, also at the clock.
+func (c *Checker) lookAtMachine(source bool) ([]Finding, error) {
 	m := &machine{Checker: c}
 	devices, err := devicemap.New(c.maps).List()
 	for _, d := range devices {
@@ -59,7 +62,48 @@ func (c *Checker) lookAtMachine() ([]Finding, error) {
 			m.devices = append(m.devices, d)
 		}
 	}
-	return m.list, errors.Join(err, m.forwarding(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
+	err = errors.Join(err, m.forwarding(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
+	if source {
+		err = errors.Join(err, m.clock())
+	}
+	return m.list, err
+}
+
+// clockLimit is how far the clock may differ from the API server's.
+const clockLimit = 10 * time.Second
+
+// clock compares the clock with the API server's.
+func (m *machine) clock() error {
+	ahead, err := m.ahead.get(m.source.ClockAhead)
+	switch {
+	case err != nil:
+		return err
+	case ahead > clockLimit:
+		m.add("clock", "the clock is %s ahead of the API server's", ahead.Round(time.Second))
+	case ahead < -clockLimit:
+		m.add("clock", "the clock is %s behind the API server's", -ahead.Round(time.Second))
+	}
+	return nil
+}
+
+// ahead is how far the clock is ahead of another one, which is asked now and then.
+type ahead struct {
+	asked time.Time
+	value time.Duration
+}
+
+func (a *ahead) get(ask func(context.Context) (time.Duration, error)) (time.Duration, error) {
+	const valid, patience = time.Minute, 5 * time.Second
+	if ask == nil || !a.asked.IsZero() && time.Since(a.asked) < valid {
+		return a.value, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	value, err := ask(ctx)
+	if err == nil {
+		a.asked, a.value = time.Now(), value
+	}
+	return value, err
 }
 
 // setting reads a number below net; false where the kernel has no such setting.

@@ -96,6 +96,7 @@ type Checker struct {
 	source     setup.Services
 	state      *source.State
 	noSource   error
+	ahead      ahead // of the API server's clock
 	stop       func()
 }
 
@@ -224,7 +225,7 @@ func (c *Checker) look(ctx context.Context, source bool) (found []Finding, faile
 	note(Tables, list, err)
 	list, err = c.lookAtPrograms()
 	note(Programs, list, err)
-	list, err = c.lookAtMachine()
+	list, err = c.lookAtMachine(source)
 	note(Machine, list, err)
 	return found, failed
 }

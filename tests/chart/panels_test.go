@@ -33,7 +33,7 @@ func TestPanels(t *testing.T) {
 	h.ServeBackends()
 	s := h.NewStandalone(lab.Service("web", `{clusterIP: 10.96.0.1, ports: [{port: 80}]}`))
 	s.Write("slice.yaml", changedSlice(1))
-	s.Start("--service-metrics-limit=10")
+	s.Start("--service-metrics-limit=10", "--traffic-sampling=1")
 	dir := t.TempDir()
 	config := write(t, dir, "prometheus.yaml", `global: {scrape_interval: 500ms}
 scrape_configs: [{job_name: beeline, static_configs: [{targets: ["127.0.0.1:10249"], labels: {node: a}}]}]

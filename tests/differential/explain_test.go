@@ -15,7 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 50, and 300 of all tests")
+var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 30, and 300 of all tests")
 
 // connectionsOfCluster is how many connections are explained, and then made, in each cluster.
 const connectionsOfCluster = 8

@@ -3,7 +3,10 @@ package verify_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/verify"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // beeline runs the command on the node.
@@ -60,6 +64,61 @@ func TestCommand(t *testing.T) {
 		t.Errorf("without a datapath: exit code %d", code)
 	}
 }
+
+// TestWatch: verify --watch prints what it finds, again when that changes, and nothing in between.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.end()
+	printed := make(chan string, 16)
+	var closed atomic.Bool // which ends the command
+	out := writer(func(text []byte) (int, error) {
+		if closed.Load() {
+			return 0, io.ErrClosedPipe
+		}
+		printed <- string(text)
+		return len(text), nil
+	})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- n.Host.Run(func() error {
+			cli.Run(cli.Env{Out: out, Err: io.Discard, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms")
+			return nil
+		})
+	}()
+	want := func(part string) {
+		t.Helper()
+		select {
+		case got := <-printed:
+			if !strings.Contains(got, part) {
+				t.Errorf("printed %q, want %q", got, part)
+			}
+		case <-time.After(wait.Limit):
+			t.Fatalf("nothing is printed, want %q", part)
+		}
+	}
+	want(" Nothing found.")
+	n.detach(t, "link_bl_connect4")
+	want("the link of bl_connect4")
+	n.detach(t, "link_bl_connect6")
+	want("the link of bl_connect6")
+	closed.Store(true)
+	n.detach(t, "link_bl_sendmsg4")
+	select {
+	case err := <-ended:
+		check(t, err)
+	case <-time.After(wait.Limit):
+		t.Fatal("it does not end when it cannot print")
+	}
+	if len(printed) > 0 {
+		t.Errorf("printed %q, too", <-printed)
+	}
+}
+
+// writer is a function that is written to.
+type writer func([]byte) (int, error)
+
+func (w writer) Write(text []byte) (int, error) { return w(text) }
 
 // TestExplainEndpoints: where a connection is not served, beeline explain names the endpoints that
 // are in no set, by the source, with their reasons.

@@ -20,7 +20,11 @@ import (
 )
 
 // clients are of one API group each.
-type clients struct{ core, discovery, networking, events rest.Interface }
+type clients struct {
+	core, discovery, networking, events rest.Interface
+
+	clock serverClock
+}
 
 // newClients returns clients of the groups that the agent uses.
 //
@@ -45,7 +49,11 @@ func newClients(o Options) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
 	}
-	c := new(clients)
+	host, _, err := rest.DefaultServerUrlFor(base)
+	if err != nil {
+		return nil, fmt.Errorf("api server %s: %w", base.Host, err)
+	}
+	c := &clients{clock: serverClock{transport, host.JoinPath("version")}}
 	for _, group := range []struct {
 		client  *rest.Interface
 		path    string

@@ -75,6 +75,7 @@ type Source struct {
 	ranges     *ranges
 	cidrs      *cidrFollower
 	nodes      *nodeFollower
+	clock      serverClock
 }
 
 // list is a first list that the sink waits for.
@@ -97,7 +98,7 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges)}
+	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
 	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations, s.ranges))

@@ -54,9 +54,11 @@ function showPort(port) {
     (port.traffic ? `, ${amount(packets(port.traffic))} packets/s, ${amount(bytes(port.traffic))} bytes/s` : ''));
   const parts = [title, (port.noBackends || []).map((why) => quiet(`Set ${why}.`))];
   if (port.backends.length) {
-    parts.push(table('', [['Backend'], ['Active', 'number'], ['Share', 'share']],
+    const counted = port.traffic ? [['Bytes/s', 'number']] : [];
+    parts.push(table('', [['Backend'], ['Active', 'number'], ...counted, ['Share', 'share']],
       port.backends.map((b) => [
         [b.address, element('div', { class: 'quiet' }, nodeOf(b))], amount(b.connections),
+        ...counted.map(() => amount(bytes(b.traffic))),
         [bar([['full', b.share || 0]], b.intended), shareText(b)],
       ])));
   }
