@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -254,5 +255,31 @@ func TestMonitorEvictions(t *testing.T) {
 	open(first, flows)
 	if e := l.one(t, "flows are evicted", func(*inspect.Event) bool { return true }); e.Flows == 0 || e.Protocol != "" || e.Service.Service != "" {
 		t.Errorf("told %+v", e)
+	}
+}
+
+// TestMonitorSourcePorts: a connection for which no source port is free is told as dropped.
+func TestMonitorSourcePorts(t *testing.T) {
+	t.Parallel()
+	const ports = 4
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "far", "", []endpoint{remote}) },
+		"--snat-port-range", fmt.Sprintf("61000-%d", 61000+ports-1))
+	l := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000, Kinds: []string{inspect.EventDropped}})
+	for _, network := range []string{"udp4", "udp6"} {
+		to := nodePort(network, 1)
+		for port := uint16(25000); port < 25000+ports; port++ {
+			connectFrom(t, c.client, network, port, to)
+			connectFrom(t, c.other, network, port, to)
+		}
+		const lost = 25000 + ports
+		connectFrom(t, c.client, network, lost, to)
+		s := boundSocket(t, c.other, network, lost)
+		if err := errors.Join(s.Connect(to), s.Send("lost")); err != nil {
+			t.Fatal(err)
+		}
+		e := l.one(t, network+": no source port", func(e *inspect.Event) bool { return e.Reason == "no_source_port" && e.ServiceAddress == to })
+		if e.Client.Port() != lost || e.Service.String() != "default/far:u" || e.Backend.Addr() != c.addrsOf(remote).of(network) {
+			t.Errorf("%s: told %+v", network, e)
+		}
 	}
 }
