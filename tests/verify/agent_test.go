@@ -3,7 +3,9 @@ package verify_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +50,22 @@ func TestMended(t *testing.T) {
 	lab.Eventually(t, "the log tells", func() bool {
 		return contains(n.Standalone.Output(), "bl_connect4", "bl_sendmsg6", "A device has lost programs or entries")
 	})
+	n.counted(t, "programs")
+}
+
+// counted waits until the agent's metrics say that its checks have found something in a part.
+func (n *node) counted(t *testing.T, part string) {
+	t.Helper()
+	series := regexp.MustCompile(fmt.Sprintf(`(?m)^beeline_verify_findings_total\{part="%s"\} [1-9]`, part))
+	lab.Eventually(t, "findings of "+part+" are counted", func() bool {
+		r, err := n.HTTPClient().Get("http://127.0.0.1:10249/metrics")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		page, err := io.ReadAll(r.Body)
+		return err == nil && series.Match(page)
+	})
 }
 
 // TestMendedTables: an entry that somebody changes is as before within a minute, whichever it is.
@@ -88,6 +106,7 @@ func TestMendedTables(t *testing.T) {
 		r := n.check(t, time.Millisecond)
 		return len(r.Findings)+len(r.Unchecked)+len(r.Unsettled) == 0
 	})
+	n.counted(t, "tables")
 }
 
 // TestChurn: while endpoints and Services change all the time and an agent follows, nothing is
