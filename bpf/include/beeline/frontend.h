@@ -130,6 +130,24 @@ static __always_inline struct bl_frontend_entry bl_node_port_get(const struct bl
 	return bl_frontend_get(0, dst->ipv4 ? BL_MAPPED(0) : 0, dst->tail);
 }
 
+/*
+ * The frontend that leads packets to where those of @key go, whether this node has the address or
+ * another one.
+ */
+static __always_inline struct bl_frontend_entry bl_frontend_of(const struct bl_flow_key *key)
+{
+	struct bl_dst dst = {
+		.high = ((const __u64 *)&key->dst)[0],
+		.low = ((const __u64 *)&key->dst)[1],
+		.port = key->dst_port,
+		.proto = key->proto,
+		.ipv4 = bl_addr_is_ipv4(&key->dst),
+	};
+	struct bl_frontend_entry frontend = bl_frontend_get(dst.high, dst.low, dst.tail);
+
+	return frontend.kind == BL_FRONTEND_NONE ? bl_node_port_get(&dst) : frontend;
+}
+
 /* Whether @dst lies in a Service CIDR. */
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {

@@ -489,22 +489,12 @@ static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_ke
 {
 	struct bl_backend_search search = {
 		.addr = forward->backend, .port = forward->backend_port, .id = ~0U};
-	const union bl_addr *dst = &forward_key->dst;
-	struct bl_dst to = {
-		.high = ((const __u64 *)dst)[0],
-		.low = ((const __u64 *)dst)[1],
-		.port = forward_key->dst_port,
-		.proto = forward_key->proto,
-		.ipv4 = bl_addr_is_ipv4(dst),
-	};
-	struct bl_frontend_entry frontend = bl_frontend_get(to.high, to.low, to.tail);
+	struct bl_frontend_entry frontend = bl_frontend_of(forward_key);
 	const struct bl_backend_entry *backend;
 	const struct bl_service_entry *service;
 	__u64 set;
 
 	forward->backend_id = ~0U;
-	if (frontend.kind == BL_FRONTEND_NONE)
-		frontend = bl_node_port_get(&to);
 	service = frontend.kind == BL_FRONTEND_NONE ? NULL : bl_service_lookup(frontend.service);
 	if (!service)
 		return;

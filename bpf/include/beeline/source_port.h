@@ -251,17 +251,7 @@ static __noinline void bl_source_port_exhausted(const struct bl_flow_key *key, _
  */
 static __always_inline bool bl_port_serves(const struct bl_flow_key *key)
 {
-	struct bl_dst dst = {
-		.high = ((const __u64 *)&key->dst)[0],
-		.low = ((const __u64 *)&key->dst)[1],
-		.port = key->dst_port,
-		.proto = key->proto,
-		.ipv4 = bl_addr_is_ipv4(&key->dst),
-	};
-
-	return key->proto == IPPROTO_UDP &&
-	       (bl_frontend_get(dst.high, dst.low, dst.tail).kind != BL_FRONTEND_NONE ||
-		bl_node_port_get(&dst).kind != BL_FRONTEND_NONE);
+	return key->proto == IPPROTO_UDP && bl_frontend_of(key).kind != BL_FRONTEND_NONE;
 }
 
 /* Insert the reply entry at the source port that its key names. False when that is taken. */

@@ -39,21 +39,6 @@ static __always_inline void bl_traffic_add(enum bl_traffic_kind kind, __u32 id, 
 	volume->bytes += bytes;
 }
 
-/* The Service at the destination of a client's packets, which may have changed since. */
-static __always_inline struct bl_frontend_entry bl_traffic_frontend(const struct bl_flow_key *key)
-{
-	struct bl_dst dst = {
-		.high = ((const __u64 *)&key->dst)[0],
-		.low = ((const __u64 *)&key->dst)[1],
-		.port = key->dst_port,
-		.proto = key->proto,
-		.ipv4 = bl_addr_is_ipv4(&key->dst),
-	};
-	struct bl_frontend_entry frontend = bl_frontend_get(dst.high, dst.low, dst.tail);
-
-	return frontend.kind == BL_FRONTEND_NONE ? bl_node_port_get(&dst) : frontend;
-}
-
 /*
  * Count packets of a flow in the sample: for its Service and, while its backend is one of that,
  * for the backend. With the tunnel, a client's packets are counted where they came in.
@@ -80,7 +65,7 @@ static __noinline void bl_traffic_count(const struct bl_packet *packet, const st
 	if (bl_flow_backend(&flow->forward))
 		bl_traffic_add(BL_TRAFFIC_BACKEND, flow->forward.backend_id, path->reply, bytes,
 			       packets);
-	frontend = bl_traffic_frontend(&key);
+	frontend = bl_frontend_of(&key);
 	if (frontend.kind != BL_FRONTEND_NONE)
 		bl_traffic_add(BL_TRAFFIC_SERVICE, frontend.service, path->reply, bytes, packets);
 }
