@@ -7,6 +7,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -21,9 +22,9 @@ import (
 
 // The pace of walks.
 const (
-	// interval passes between the end of a walk and the next: the precision of
+	// defaultInterval passes between the end of a walk and the next: the precision of
 	// timeouts.
-	interval = 10 * time.Second
+	defaultInterval = 10 * time.Second
 	// rest is how many times as long as it worked a walk pauses: it takes a tenth
 	// of a CPU at most.
 	rest = 9
@@ -59,6 +60,8 @@ type Walk struct {
 type Options struct {
 	Maps     *bpfmap.Maps
 	Timeouts Timeouts
+	// Interval passes between the end of a walk and the next; 0 is 10 s.
+	Interval time.Duration
 	// Walked, unless nil, is called after each walk.
 	Walked func(Walk)
 	// Left, unless nil, is called before that for each flow that the walk has seen and left.
@@ -80,20 +83,21 @@ type Expirer struct {
 
 // New returns an Expirer, which does nothing before Run.
 func New(o Options) *Expirer {
+	o.Interval = cmp.Or(o.Interval, defaultInterval)
 	return &Expirer{Options: o, table: flowmap.New(o.Maps), clock: bpf.Clock}
 }
 
 // Run walks the table again and again until ctx ends. Errors are logged, and the next
 // walk tries again.
 func (e *Expirer) Run(ctx context.Context) {
-	for pause.For(ctx, interval) {
+	for pause.For(ctx, e.Interval) {
 		began := time.Now()
 		w, err := e.walk(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", interval)
+			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", e.Interval)
 		}
 		if err := e.evictions.tell(e.Maps, &w); err != nil {
 			klog.ErrorS(err, "Evicted flows could not be counted")

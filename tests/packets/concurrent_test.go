@@ -44,6 +44,7 @@ const (
 	// Clients take turns, so that flows expire while others begin.
 	throngTurn = 2 * time.Second
 	throngIdle = time.Second
+	throngWalk = 100 * time.Millisecond
 )
 
 var throngTimeouts = flow.Timeouts{
@@ -208,7 +209,7 @@ func TestConcurrentFlows(t *testing.T) {
 	}
 	takes := time.Second
 	if tier.All() {
-		takes = 24 * time.Second // of which flows expire twice
+		takes = 2 * 3 * throngTurn // all flows expire twice
 	}
 	var threads sync.WaitGroup
 	for i := range c.threads {
@@ -222,7 +223,7 @@ func TestConcurrentFlows(t *testing.T) {
 	expired := 0
 	ctx, cancel := context.WithTimeout(t.Context(), takes)
 	defer cancel()
-	flow.New(flow.Options{Maps: c.b.maps, Timeouts: throngTimeouts, Expired: func(*flowmap.Flow) { expired++ }}).Run(ctx)
+	flow.New(flow.Options{Maps: c.b.maps, Timeouts: throngTimeouts, Interval: throngWalk, Expired: func(*flowmap.Flow) { expired++ }}).Run(ctx)
 	close(c.stop)
 	threads.Wait()
 
