@@ -228,23 +228,15 @@ int bl_pod_egress(struct __sk_buff *skb)
 SEC("tc")
 int bl_tell(struct __sk_buff *skb)
 {
+	enum bl_event_hook hook;
 	struct bl_found found;
-	struct bl_event *event;
-	__u32 what;
 
 	if (bpf_skb_load_bytes(skb, 0, &found, sizeof(found)))
 		return TC_ACT_SHOT;
-	what = BL_EVENT(bl_monitor_wanted(found.kind), found.kind,
-			found.kind == BL_EVENT_ENDED ? BL_EVENT_AT_TIMEOUT : BL_EVENT_AT_WALK,
-			BL_REASON_COUNT);
-	for (__u32 place = 0; bl_event_waits(what, place); place++) {
-		event = bl_event_client(place, &found.key, 0, what);
-		if (!event)
-			continue;
-		bl_event_forward(event, &found.forward);
-		event->flows = found.flows;
-		bpf_ringbuf_submit(event, 0);
-	}
+	hook = found.kind == BL_EVENT_ENDED ? BL_EVENT_AT_TIMEOUT : BL_EVENT_AT_WALK;
+	bl_event_flow(&found.key, &found.forward, 0,
+		      BL_EVENT(bl_monitor_wanted(found.kind), found.kind, hook, BL_REASON_COUNT),
+		      found.flows);
 	return TC_ACT_OK;
 }
 

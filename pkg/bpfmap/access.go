@@ -41,14 +41,19 @@ func Each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
 	})
 }
 
-// EachBatch calls fn with the entries that one system call reads, until it returns false.
+// EachBatch calls fn with the entries that one system call reads, until it returns false. Of a
+// per-CPU map each key has as many values as there are possible CPUs, one after the other.
 func EachBatch[K, V any](kernelMap *ebpf.Map, fn func([]K, []V) bool) error {
 	var cursor ebpf.MapBatchCursor
-	size := min(batch, kernelMap.MaxEntries())
-	keys, values := make([]K, size), make([]V, size)
+	perKey := 1
+	if kernelMap.Type() == ebpf.PerCPUHash {
+		perKey = ebpf.MustPossibleCPU()
+	}
+	size := min(max(batch/perKey, leastBatch), int(kernelMap.MaxEntries()))
+	keys, values := make([]K, size), make([]V, size*perKey)
 	for {
 		n, err := kernelMap.BatchLookup(&cursor, keys, values, nil)
-		if n > 0 && !fn(keys[:n], values[:n]) || errors.Is(err, ebpf.ErrKeyNotExist) {
+		if n > 0 && !fn(keys[:n], values[:n*perKey]) || errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
 		}
 		if err != nil {
@@ -57,9 +62,12 @@ func EachBatch[K, V any](kernelMap *ebpf.Map, fn func([]K, []V) bool) error {
 	}
 }
 
-// batch is how many entries are read by one system call; more than any bucket of
-// a hash holds.
-const batch = 4096
+// batch is how many values are read by one system call, leastBatch how many entries at least: more
+// than any bucket of a hash holds.
+const (
+	batch      = 4096
+	leastBatch = 512
+)
 
 // LimitOf returns how much a hash, trie or array takes.
 func LimitOf(kernelMap *ebpf.Map) tables.Limit {

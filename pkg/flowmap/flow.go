@@ -360,18 +360,26 @@ func (t Table) Delete(f *Flow) error {
 	if !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		same = func(e *bpf.SockBlFlowEntry) bool { return !e.IsReply() }
 	}
-	if _, err := t.remove(f, same); err != nil {
+	removed, err := t.remove(f, same)
+	if removed {
+		t.drop(f)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := t.remove(f, same) // a packet of the backend may have made it again
+	_, err = t.remove(f, same) // a packet of the backend may have made it again, which counts nothing
 	return err
 }
 
 // Expire removes a flow unless a packet of it came since it was read, and reports whether it did.
 func (t Table) Expire(f *Flow) (bool, error) {
-	return t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
+	removed, err := t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
 		return !e.IsReply() && e.Forward.Used == f.forward.Used
 	})
+	if removed {
+		t.drop(f)
+	}
+	return removed, err
 }
 
 // remove removes a flow whose forward entry is as it should be, and reports whether it did. The
@@ -387,7 +395,6 @@ func (t Table) remove(f *Flow, ok func(*bpf.SockBlFlowEntry) bool) (bool, error)
 	if forward == nil {
 		return false, err
 	}
-	t.drop(f)
 	if !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return true, nil
 	}

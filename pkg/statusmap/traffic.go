@@ -1,12 +1,8 @@
 package statusmap
 
 import (
-	"errors"
-	"fmt"
-
-	"github.com/cilium/ebpf"
-
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
 // Traffic are the packets and bytes of clients outside of the node's sockets, estimated from a sample
@@ -28,34 +24,25 @@ type Traffics struct {
 
 // Traffic returns what has been counted; nil when nothing is.
 func (t Table) Traffic() (*Traffics, error) {
-	table := t.maps.BlTraffic
 	if !t.maps.CountsTraffic() {
 		return nil, nil
 	}
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return nil, err
-	}
-	const batch = 512 // more than any bucket holds
 	all := &Traffics{make(map[uint32]Traffic), make(map[uint32]Traffic)}
-	keys, values := make([]bpf.SockBlTrafficKey, batch), make([]bpf.SockBlTrafficEntry, batch*cpus)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := table.BatchLookup(&cursor, keys, values, nil)
-		for i, key := range keys[:n] {
+	err := bpfmap.EachBatch(t.maps.BlTraffic, func(keys []bpf.SockBlTrafficKey, values []bpf.SockBlTrafficEntry) bool {
+		cpus := len(values) / len(keys)
+		for i, key := range keys {
 			of := all.Backends
 			if key.Kind == uint32(bpf.SockBlTrafficKindBL_TRAFFIC_SERVICE) {
 				of = all.Services
 			}
 			of[key.Id] = sumTraffic(values[i*cpus : (i+1)*cpus])
 		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlTraffic, err)
-		}
+		return true
+	})
+	if err != nil {
+		return nil, err
 	}
+	return all, nil
 }
 
 // sumTraffic adds what each CPU has counted.

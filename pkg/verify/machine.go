@@ -54,7 +54,7 @@ func (m *machine) add(kind, format string, args ...any) {
 
 // lookAtMachine looks at the settings of the kernel and at what others have made; where the source
 // answers, also at the clock.
-func (c *Checker) lookAtMachine(source bool) ([]Finding, error) {
+func (c *Checker) lookAtMachine(ctx context.Context, source bool) ([]Finding, error) {
 	m := &machine{Checker: c}
 	devices, err := devicemap.New(c.maps).List()
 	for _, d := range devices {
@@ -64,7 +64,7 @@ func (c *Checker) lookAtMachine(source bool) ([]Finding, error) {
 	}
 	err = errors.Join(err, m.forwarding(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
 	if source {
-		err = errors.Join(err, m.clock())
+		err = errors.Join(err, m.clock(ctx))
 	}
 	return m.list, err
 }
@@ -73,8 +73,8 @@ func (c *Checker) lookAtMachine(source bool) ([]Finding, error) {
 const clockLimit = 10 * time.Second
 
 // clock compares the clock with the API server's.
-func (m *machine) clock() error {
-	ahead, err := m.ahead.get(m.source.ClockAhead)
+func (m *machine) clock(ctx context.Context) error {
+	ahead, err := m.ahead.get(ctx, m.source.ClockAhead)
 	switch {
 	case err != nil:
 		return err
@@ -92,12 +92,12 @@ type ahead struct {
 	value time.Duration
 }
 
-func (a *ahead) get(ask func(context.Context) (time.Duration, error)) (time.Duration, error) {
+func (a *ahead) get(ctx context.Context, ask func(context.Context) (time.Duration, error)) (time.Duration, error) {
 	const valid, patience = time.Minute, 5 * time.Second
 	if ask == nil || !a.asked.IsZero() && time.Since(a.asked) < valid {
 		return a.value, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	value, err := ask(ctx)
 	if err == nil {

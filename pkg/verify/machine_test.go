@@ -26,13 +26,13 @@ func TestClock(t *testing.T) {
 			asked++
 			return tc.ahead, answer
 		}}}}
-		if err := m.clock(); !errors.Is(err, answer) || len(m.list) != 0 {
+		if err := m.clock(t.Context()); !errors.Is(err, answer) || len(m.list) != 0 {
 			t.Errorf("without an answer: %v, %+v", err, m.list)
 		}
 		answer = nil
 		for range 3 {
 			m.list = nil
-			if err := m.clock(); err != nil {
+			if err := m.clock(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -49,7 +49,7 @@ func TestClock(t *testing.T) {
 			}
 		}
 	}
-	if m := (&machine{Checker: new(Checker)}); m.clock() != nil || len(m.list) != 0 {
+	if m := (&machine{Checker: new(Checker)}); m.clock(t.Context()) != nil || len(m.list) != 0 {
 		t.Errorf("manifests have no clock: %+v", m.list)
 	}
 }

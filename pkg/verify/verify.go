@@ -225,7 +225,7 @@ func (c *Checker) look(ctx context.Context, source bool) (found []Finding, faile
 	note(Tables, list, err)
 	list, err = c.lookAtPrograms()
 	note(Programs, list, err)
-	list, err = c.lookAtMachine(source)
+	list, err = c.lookAtMachine(ctx, source)
 	note(Machine, list, err)
 	return found, failed
 }

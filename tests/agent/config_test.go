@@ -56,13 +56,13 @@ healthzBindAddress: 0.0.0.0:0
 	if !fails(h, netip.AddrPortFrom(lab.Backend4(3), 30080), unix.ECONNREFUSED)() {
 		t.Error("a NodePort answers on an address outside of nodePortAddresses")
 	}
-	if _, err := get(h, "http://127.0.0.1:11249/metrics"); err != nil {
+	if _, err := h.Get("http://127.0.0.1:11249/metrics"); err != nil {
 		t.Error(err)
 	}
-	if _, err := get(h, "http://127.0.0.1:10256/healthz"); err == nil {
+	if _, err := h.Get("http://127.0.0.1:10256/healthz"); err == nil {
 		t.Error("health is served although its port is 0")
 	}
-	if page, err := get(h, "http://127.0.0.1:10245/top"); err != nil || !strings.Contains(page, `"running":true`) || !strings.Contains(page, `"name":"web"`) {
+	if page, err := h.Get("http://127.0.0.1:10245/top"); err != nil || !strings.Contains(page, `"running":true`) || !strings.Contains(page, `"name":"web"`) {
 		t.Errorf("the web page has %s, %v", page, err)
 	}
 	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", s.PID()))
@@ -113,7 +113,7 @@ func TestKubeProxyConfigMap(t *testing.T) {
 	c.putSlice("web", endpoint(1, true), endpoint(2, true))
 	c.eventuallyOnly(netip.MustParseAddrPort("10.96.0.77:80"), 1, 2)
 
-	page, err := get(c.host, "http://127.0.0.1:10249/configz")
+	page, err := c.host.Get("http://127.0.0.1:10249/configz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestUnknownField(t *testing.T) {
 	mustReach(t, h, "tcp4", webTCP)
 	want := config + ": document 1: line 4: newInTheNextVersion: unknown field"
 	lab.Eventually(t, "the log has "+want, func() bool { return strings.Contains(s.Output(), want) })
-	page, err := get(h, "http://127.0.0.1:10249/metrics")
+	page, err := h.Get("http://127.0.0.1:10249/metrics")
 	if err != nil || !strings.Contains(page, "\nbeeline_config_unknown_fields 1\n") {
 		t.Errorf("the field is not counted: %v", err)
 	}

@@ -38,7 +38,7 @@ func TestOddDevice(t *testing.T) {
 	s.Start("--devices", "odd0")
 	mustReach(t, h, "tcp4", webTCP)
 	metric := func(line string) bool {
-		page, err := get(h, "http://127.0.0.1:10249/metrics")
+		page, err := h.Get("http://127.0.0.1:10249/metrics")
 		return err == nil && strings.Contains(page, "\n"+line+"\n")
 	}
 	if !metric(`beeline_devices{role="clients",state="failed"} 1`) {

@@ -49,7 +49,7 @@ func TestEndpointGone(t *testing.T) {
 			}
 		}
 		lab.Eventually(t, "the sockets are counted", func() bool {
-			metrics, err := get(h, "http://127.0.0.1:10249/metrics")
+			metrics, err := h.Get("http://127.0.0.1:10249/metrics")
 			return err == nil && strings.Contains(metrics, "\nbeeline_udp_sockets_destroyed_total 2\n")
 		})
 	}

@@ -17,20 +17,6 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// get fetches a page from inside the host's namespace.
-func get(h *lab.Host, url string) (body string, err error) {
-	response, err := h.HTTPClient().Get(url)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return string(text), err
-}
-
 // TestPages: health, and metrics that count what was chosen and refused.
 func TestPages(t *testing.T) {
 	t.Parallel()
@@ -43,14 +29,14 @@ func TestPages(t *testing.T) {
 		t.Errorf("%s is not refused", refused)
 	}
 	for _, url := range []string{"http://127.0.0.1:10256/healthz", "http://127.0.0.1:10256/livez"} {
-		if _, err := get(h, url); err != nil {
+		if _, err := h.Get(url); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := get(h, "http://127.0.0.1:10245/"); err == nil {
+	if _, err := h.Get("http://127.0.0.1:10245/"); err == nil {
 		t.Error("the web page is served although nobody asked for it")
 	}
-	metrics, err := get(h, "http://127.0.0.1:10249/metrics")
+	metrics, err := h.Get("http://127.0.0.1:10249/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +80,7 @@ func TestServiceMetrics(t *testing.T) {
 			}
 		}()
 		lab.Eventually(t, when, func() bool {
-			metrics, err := get(h, "http://127.0.0.1:10249/metrics")
+			metrics, err := h.Get("http://127.0.0.1:10249/metrics")
 			if err != nil {
 				return false
 			}
@@ -134,14 +120,14 @@ func TestTerminateWhileScraped(t *testing.T) {
 
 	profile := make(chan error, 1)
 	go func() {
-		body, err := get(h, server+"/debug/pprof/profile?seconds=1")
+		body, err := h.Get(server + "/debug/pprof/profile?seconds=1")
 		if err == nil && body == "" {
 			err = errors.New("the answer is empty")
 		}
 		profile <- err
 	}()
 	lab.Eventually(t, "a request takes its time", func() bool {
-		running, err := get(h, server+"/debug/pprof/goroutine?debug=2")
+		running, err := h.Get(server + "/debug/pprof/goroutine?debug=2")
 		return err == nil && strings.Contains(running, "pprof.Profile(")
 	})
 	var scraped atomic.Int64

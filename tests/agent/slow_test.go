@@ -74,7 +74,7 @@ func TestSlowAPIServer(t *testing.T) {
 	agent := h.Start(lab.AgentBinary(t), "--master", server.URL, "--hostname-override", lab.NodeName,
 		"--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS, "--devices", "none", "--sync-period", "100ms", "--v=2")
 	page := func(name string) error {
-		_, err := get(h, "http://127.0.0.1:10256/"+name)
+		_, err := h.Get("http://127.0.0.1:10256/" + name)
 		return err
 	}
 	lab.Eventually(t, "the agent has the Service", server.listed.Load)

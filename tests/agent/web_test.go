@@ -34,7 +34,7 @@ func TestWebPageListens(t *testing.T) {
 		if !fails(h, refused, unix.ECONNREFUSED)() {
 			t.Errorf("%s is not refused", refused)
 		}
-		page, err := get(h, "http://127.0.0.1:10245/top")
+		page, err := h.Get("http://127.0.0.1:10245/top")
 		if err != nil {
 			t.Error(err)
 		}

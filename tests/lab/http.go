@@ -2,6 +2,8 @@ package lab
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 
@@ -20,4 +22,18 @@ func (n *Namespace) HTTPClient() *http.Client {
 			return conn, err
 		},
 	}}
+}
+
+// Get returns a page. The error says what other status than 200 it came with.
+func (n *Namespace) Get(url string) (string, error) {
+	response, err := n.HTTPClient().Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return string(text), err
 }

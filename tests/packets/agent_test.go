@@ -1,10 +1,7 @@
 package packets_test
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -50,16 +47,7 @@ var losses = regexp.MustCompile(`(?m)^beeline_\w*(?:events|refused|exhausted|evi
 
 // metrics returns the page of metrics of the node's agent.
 func (n *node) metrics() (string, error) {
-	resp, err := n.HTTPClient().Get("http://127.0.0.1:10249/metrics")
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	return string(page), err
+	return n.Get("http://127.0.0.1:10249/metrics")
 }
 
 // serve starts the servers of all nodes, and agents that serve the manifests. It returns the

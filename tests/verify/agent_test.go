@@ -3,7 +3,6 @@ package verify_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"sync"
@@ -58,13 +57,8 @@ func (n *node) counted(t *testing.T, part string) {
 	t.Helper()
 	series := regexp.MustCompile(fmt.Sprintf(`(?m)^beeline_verify_findings_total\{part="%s"\} [1-9]`, part))
 	lab.Eventually(t, "findings of "+part+" are counted", func() bool {
-		r, err := n.HTTPClient().Get("http://127.0.0.1:10249/metrics")
-		if err != nil {
-			return false
-		}
-		defer r.Body.Close()
-		page, err := io.ReadAll(r.Body)
-		return err == nil && series.Match(page)
+		page, err := n.Get("http://127.0.0.1:10249/metrics")
+		return err == nil && series.MatchString(page)
 	})
 }
 

@@ -50,23 +50,36 @@ static __always_inline void bl_event_forward(struct bl_event *event,
 }
 
 /*
- * Tell what has become of a flow whose client sends packets of @key by the device of @ifindex. Here and below the check whether anybody listens is in the function, which is verified once.
+ * Tell what @what says by BL_EVENT of a flow whose client sends packets of @key by the device of
+ * @ifindex, or of so many flows.
  */
-__noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
-			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
+static __always_inline void bl_event_flow(const struct bl_flow_key *key,
+					  const struct bl_flow_forward *forward, __u32 ifindex,
+					  __u32 what, __u32 flows)
 {
-	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 	struct bl_event *event;
 
-	if (!key || !forward)
-		return 0;
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_client(place, key, ifindex, what);
 		if (!event)
 			continue;
 		bl_event_forward(event, forward);
+		event->flows = flows;
 		bpf_ringbuf_submit(event, 0);
 	}
+}
+
+/*
+ * Tell what has become of a flow whose client sends packets of @key by the device of @ifindex.
+ * Here and below the check whether anybody listens is in the function, which is verified once.
+ */
+__noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
+			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
+{
+	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
+
+	if (key && forward)
+		bl_event_flow(key, forward, ifindex, what, 0);
 	return 0;
 }
 
