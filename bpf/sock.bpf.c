@@ -38,6 +38,7 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 #include <beeline/monitor_sock.h>
 #include <beeline/sock_client.h>
 #include <beeline/opt/nat.h>
+#include <beeline/opt/traffic_sock.h>
 #include <beeline/opt/udp_peer.h>
 #include <beeline/opt/udp_service.h>
 
@@ -501,8 +502,10 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 /* A socket that may have been led to a Service is closed. */
 static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_entry *sock)
 {
-	__u32 wanted = sock->vip_port ? bl_monitor_wanted(BL_EVENT_ENDED) : 0;
+	__u32 wanted = 0;
 
+	if (sock->vip_port && (!bl_traffic_sampling || !(sock->member & BL_MEMBER_FOLLOWED)))
+		wanted = bl_monitor_wanted(BL_EVENT_ENDED);
 	if (unlikely(wanted))
 		bl_event_release(
 			ctx, sock,
@@ -539,6 +542,25 @@ int bl_release(struct bpf_sock *ctx)
 	sock = bpf_sk_storage_get(&bl_sock, ctx, NULL, 0);
 	if (sock)
 		bl_sock_end(ctx, sock);
+	return 1;
+}
+
+/* Only attached where traffic is counted. */
+SEC("sockops")
+int bl_sockops(struct bpf_sock_ops *ctx)
+{
+	struct bl_sock_entry *sock;
+
+	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB &&
+	    (ctx->op != BPF_SOCK_OPS_STATE_CB || ctx->args[1] != BPF_TCP_CLOSE))
+		return 1;
+	sock = ctx->sk ? bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0) : NULL;
+	if (!sock)
+		return 1;
+	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		bl_traffic_follow(ctx, sock);
+	else if (sock->member & BL_MEMBER_FOLLOWED)
+		bl_traffic_end(ctx, sock);
 	return 1;
 }
 

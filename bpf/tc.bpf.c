@@ -29,7 +29,7 @@
 #include <beeline/opt/echo.h>
 #include <beeline/opt/fragment_skb.h>
 #include <beeline/opt/icmp_skb.h>
-#include <beeline/opt/traffic.h>
+#include <beeline/opt/traffic_packet.h>
 #include <beeline/opt/tunnel_skb.h>
 
 #define BL_VLAN_ID_MASK 0xfff

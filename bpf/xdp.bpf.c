@@ -21,7 +21,7 @@
 
 #include <beeline/pipeline.h>
 #include <beeline/hop.h>
-#include <beeline/opt/traffic.h>
+#include <beeline/opt/traffic_packet.h>
 #include <beeline/opt/tunnel_xdp.h>
 #include <beeline/opt/vlan.h>
 

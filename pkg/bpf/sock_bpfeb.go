@@ -121,7 +121,6 @@ const (
 	SockBlBackendStateBL_BACKEND_TERMINATING SockBlBackendState = 16
 	SockBlBackendStateBL_BACKEND_ON_NODE     SockBlBackendState = 32
 	SockBlBackendStateBL_BACKEND_NO_NEW      SockBlBackendState = 64
-	SockBlBackendStateBL_BACKEND_COUNTED     SockBlBackendState = 128
 )
 
 type SockBlChunk uint32
@@ -223,6 +222,7 @@ type SockBlEvent struct {
 	Comm        [16]int8
 	Flows       uint32
 	Pad         uint32
+	Traffic     SockBlTrafficEntry
 }
 
 type SockBlEventHook uint32
@@ -913,6 +913,7 @@ const (
 	SockProgBlRelease                 = "bl_release"
 	SockProgBlSendmsg4                = "bl_sendmsg4"
 	SockProgBlSendmsg6                = "bl_sendmsg6"
+	SockProgBlSockops                 = "bl_sockops"
 	SockProgBlUdpService              = "bl_udp_service"
 	SockVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
 	SockVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
@@ -971,6 +972,7 @@ const (
 	SockVarBlLeaveNat                 = "bl_leave_nat"
 	SockVarBlLocalityIdle             = "bl_locality_idle"
 	SockVarBlSeed                     = "bl_seed"
+	SockVarBlTrafficSampling          = "bl_traffic_sampling"
 	SockVarBlTunnelClamp              = "bl_tunnel_clamp"
 	SockVarBlTunnelPort               = "bl_tunnel_port"
 	SockVarBlUdpPeerIdle              = "bl_udp_peer_idle"
@@ -1027,6 +1029,7 @@ type SockProgramSpecs struct {
 	BlRelease      *ebpf.ProgramSpec `ebpf:"bl_release"`
 	BlSendmsg4     *ebpf.ProgramSpec `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.ProgramSpec `ebpf:"bl_sendmsg6"`
+	BlSockops      *ebpf.ProgramSpec `ebpf:"bl_sockops"`
 	BlUdpService   *ebpf.ProgramSpec `ebpf:"bl_udp_service"`
 }
 
@@ -1143,6 +1146,7 @@ type SockVariableSpecs struct {
 	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
+	BlTrafficSampling          *ebpf.VariableSpec `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.VariableSpec `ebpf:"bl_udp_peer_idle"`
@@ -1328,6 +1332,7 @@ type SockVariables struct {
 	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
+	BlTrafficSampling          *ebpf.Variable `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`
 	BlUdpPeerIdle              *ebpf.Variable `ebpf:"bl_udp_peer_idle"`
@@ -1346,6 +1351,7 @@ type SockPrograms struct {
 	BlRelease      *ebpf.Program `ebpf:"bl_release"`
 	BlSendmsg4     *ebpf.Program `ebpf:"bl_sendmsg4"`
 	BlSendmsg6     *ebpf.Program `ebpf:"bl_sendmsg6"`
+	BlSockops      *ebpf.Program `ebpf:"bl_sockops"`
 	BlUdpService   *ebpf.Program `ebpf:"bl_udp_service"`
 }
 
@@ -1360,6 +1366,7 @@ func (p *SockPrograms) Close() error {
 		p.BlRelease,
 		p.BlSendmsg4,
 		p.BlSendmsg6,
+		p.BlSockops,
 		p.BlUdpService,
 	)
 }

@@ -28,7 +28,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	f.addDevices(b)
 	f.addTables(&b.Tables)
 	bind(f, f.Uint32Var, &b.TrafficSampling, "traffic-sampling", "BeelineConfiguration.trafficSampling",
-		"count packets and bytes of clients outside of the node for Services and backends, of one flow in so many, taken as so many; 1: of all flows (default none)")
+		"count packets and bytes for Services and backends: of clients outside of the node one flow in so many, taken as so many (1: all flows), and each TCP connection of the node's own sockets when it ends (default none)")
 	f.addServiceMetrics(&b.ServiceMetrics)
 }
 

@@ -114,9 +114,10 @@ type BeelineConfiguration struct {
 	// flowTimeouts are idle timeouts of flows of clients outside of the node, beside those in
 	// kube-proxy's conntrack section.
 	FlowTimeouts FlowTimeoutsConfiguration `json:"flowTimeouts"`
-	// trafficSampling makes packets and bytes of clients outside of the node be counted for Services
-	// and backends, as beeline top shows them: of one flow in so many, taken as so many. 1 counts all
-	// flows; a flow in the sample costs more for each packet. Defaults to 0, none.
+	// trafficSampling makes packets and bytes be counted for Services and backends, as beeline top
+	// shows them: of clients outside of the node one flow in so many, taken as so many, and each TCP
+	// connection of the node's own sockets when it ends. 1 counts all flows; a flow in the sample costs
+	// more for each packet. Defaults to 0, none.
 	TrafficSampling uint32 `json:"trafficSampling"`
 	// serviceMetrics are the Services that have metrics of their own; by default none has.
 	ServiceMetrics ServiceMetricsConfiguration `json:"serviceMetrics"`

@@ -47,7 +47,7 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	lost, err := d.lostHooks()
 	if len(lost) > 0 {
 		klog.InfoS("Socket programs were detached, attaching them again", "programs", lost)
-		err = errors.Join(err, explain(attachHooks(Dir(d.opts.BPFFS), d.opts.Cgroup, d.sockets)))
+		err = errors.Join(err, explain(attachHooks(Dir(d.opts.BPFFS), d.opts.Cgroup, d.opts.hooks(), d.sockets)))
 	}
 	var devices int
 	errDevices := d.netns.Run(func() (err error) {
@@ -67,7 +67,7 @@ func (d *Datapath) lostHooks() (lost []string, err error) {
 		return nil, err
 	}
 	var errs []error
-	for _, h := range hooks {
+	for _, h := range d.opts.hooks() {
 		ok, err := h.attached(Dir(d.opts.BPFFS), id, programID(h.of(d.sockets)))
 		errs = append(errs, err)
 		if err == nil && !ok {

@@ -302,7 +302,7 @@ func (d *Datapath) Attach(ctx context.Context) error {
 	if err := d.maps.Pin(dir); err != nil {
 		return err
 	}
-	if err := attachHooks(dir, d.opts.Cgroup, d.sockets); err != nil {
+	if err := attachHooks(dir, d.opts.Cgroup, d.opts.hooks(), d.sockets); err != nil {
 		return explain(err)
 	}
 	d.setAttached()

@@ -26,20 +26,28 @@ type hook struct {
 	program string // its name
 	of      func(*bpf.SockPrograms) *ebpf.Program
 	at      ebpf.AttachType
+	// traffic says that the program only counts traffic, see [Constants.TrafficSampling].
+	traffic bool
 }
 
 // hooks lists the programs to attach, in this order: a reply is shown right from the
 // first request on.
 var hooks = []hook{
-	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease},
-	{bpf.SockProgBlGetpeername4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername4 }, ebpf.AttachCgroupInet4GetPeername},
-	{bpf.SockProgBlGetpeername6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername6 }, ebpf.AttachCgroupInet6GetPeername},
-	{bpf.SockProgBlRecvmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg4 }, ebpf.AttachCGroupUDP4Recvmsg},
-	{bpf.SockProgBlRecvmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg6 }, ebpf.AttachCGroupUDP6Recvmsg},
-	{bpf.SockProgBlSendmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg4 }, ebpf.AttachCGroupUDP4Sendmsg},
-	{bpf.SockProgBlSendmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg6 }, ebpf.AttachCGroupUDP6Sendmsg},
-	{bpf.SockProgBlConnect4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect4 }, ebpf.AttachCGroupInet4Connect},
-	{bpf.SockProgBlConnect6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect6 }, ebpf.AttachCGroupInet6Connect},
+	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease, false},
+	{bpf.SockProgBlGetpeername4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername4 }, ebpf.AttachCgroupInet4GetPeername, false},
+	{bpf.SockProgBlGetpeername6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername6 }, ebpf.AttachCgroupInet6GetPeername, false},
+	{bpf.SockProgBlRecvmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg4 }, ebpf.AttachCGroupUDP4Recvmsg, false},
+	{bpf.SockProgBlRecvmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg6 }, ebpf.AttachCGroupUDP6Recvmsg, false},
+	{bpf.SockProgBlSendmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg4 }, ebpf.AttachCGroupUDP4Sendmsg, false},
+	{bpf.SockProgBlSendmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg6 }, ebpf.AttachCGroupUDP6Sendmsg, false},
+	{bpf.SockProgBlConnect4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect4 }, ebpf.AttachCGroupInet4Connect, false},
+	{bpf.SockProgBlConnect6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect6 }, ebpf.AttachCGroupInet6Connect, false},
+	{bpf.SockProgBlSockops, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSockops }, ebpf.AttachCGroupSockOps, true},
+}
+
+// hooks returns those of the cgroup at which a program is to run, in their order.
+func (o *Options) hooks() []hook {
+	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return h.traffic && o.TrafficSampling == 0 })
 }
 
 func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.program) }
@@ -47,9 +55,9 @@ func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.pr
 // attachHooks makes each program run at its hook, without a moment in which none does. A
 // link that is pinned for the same cgroup is updated. Those for another cgroup stay until
 // all of the new ones are attached, and after an error.
-func attachHooks(dir, cgroup string, programs *bpf.SockPrograms) error {
+func attachHooks(dir, cgroup string, wanted []hook, programs *bpf.SockPrograms) error {
 	var fresh []hook
-	for _, h := range hooks {
+	for _, h := range wanted {
 		made, err := h.attach(dir, cgroup, h.of(programs))
 		if made {
 			fresh = append(fresh, h)
@@ -67,19 +75,19 @@ func attachHooks(dir, cgroup string, programs *bpf.SockPrograms) error {
 			return fmt.Errorf("attach %s: %w", h.program, err)
 		}
 	}
-	return removeOtherHooks(dir)
+	return removeOtherHooks(dir, wanted)
 }
 
-// removeOtherHooks removes the pinned links to hooks that this version does not know, and what an
-// agent that was killed has left beside those that it does.
-func removeOtherHooks(dir string) error {
+// removeOtherHooks removes the pinned links to other hooks, those that this version does not know
+// among them, and what an agent that was killed has left beside the wanted ones.
+func removeOtherHooks(dir string, wanted []hook) error {
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, p := range pins {
 		path := filepath.Join(dir, p.Name())
-		known := slices.ContainsFunc(hooks, func(h hook) bool { return h.pin(dir) == path })
+		known := slices.ContainsFunc(wanted, func(h hook) bool { return h.pin(dir) == path })
 		ofDevice := strings.HasPrefix(p.Name(), tcxPrefix) || strings.HasPrefix(p.Name(), xdpPrefix)
 		if known || ofDevice || !strings.HasPrefix(p.Name(), linkPrefix) {
 			continue

@@ -59,7 +59,7 @@ func (i *inspection) hooks() error {
 		return err
 	}
 	var errs []error
-	for _, h := range hooks {
+	for _, h := range i.opts.hooks() {
 		errs = append(errs, i.hook(h, int(folder.Fd()), id))
 	}
 	return errors.Join(errs...)

@@ -91,18 +91,21 @@ type Event struct {
 	Explanation string `json:"explanation,omitempty"`
 	// DurationSeconds is how long what has ended was open, absent when its begin was not seen.
 	DurationSeconds *float64 `json:"durationSeconds,omitempty"`
-	// Bytes are those of a TCP connection of packets that has ended, by its sequence numbers.
-	Bytes *EventBytes `json:"bytes,omitempty"`
+	// Bytes are the payload of a TCP connection that has ended: of one of packets by its sequence
+	// numbers, of more than 4 GiB the rest; of a socket, and Packets too, only where trafficSampling
+	// has it counted.
+	Bytes   *EventVolume `json:"bytes,omitempty"`
+	Packets *EventVolume `json:"packets,omitempty"`
 	// Flows are the open ones of an endpoint that has left, or those evicted, at least.
 	Flows uint32 `json:"flows,omitempty"`
 	// LeftOut is how many events are not shown, of kind left-out.
 	LeftOut uint64 `json:"leftOut,omitempty"`
 }
 
-// EventBytes are the payload of a connection: of more than 4 GiB the rest.
-type EventBytes struct {
-	FromClient  uint32 `json:"fromClient"`
-	FromBackend uint32 `json:"fromBackend"`
+// EventVolume is how much a connection has carried.
+type EventVolume struct {
+	FromClient  uint64 `json:"fromClient"`
+	FromBackend uint64 `json:"fromBackend"`
 }
 
 // EventOptions say which events are meant. A field that is not set means all.
@@ -252,6 +255,10 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 	if raw.Ifindex != 0 {
 		e.Device = m.device(int(raw.Ifindex))
 	}
+	if t := &raw.Traffic; t.ToBackend.Packets != 0 {
+		e.Bytes = &EventVolume{t.ToBackend.Bytes, t.ToClient.Bytes}
+		e.Packets = &EventVolume{t.ToBackend.Packets, t.ToClient.Packets}
+	}
 	e.addPast(past)
 	return e
 }
@@ -264,7 +271,7 @@ func (e *Event) addPast(past *monitor.Past) {
 	seconds := past.Duration.Seconds()
 	e.DurationSeconds = &seconds
 	if past.Counted {
-		e.Bytes = &EventBytes{FromClient: past.Sent, FromBackend: past.Received}
+		e.Bytes = &EventVolume{uint64(past.Sent), uint64(past.Received)}
 	}
 	if e.PID == 0 {
 		e.PID, e.Command, e.Netns = past.First.Pid, bpf.StringOf(past.First.Comm[:]), past.First.Netns

@@ -6,14 +6,14 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// TrafficRates are the packets and bytes of clients outside of this node's sockets. They are
-// estimated from one flow in as many as trafficSampling says.
+// TrafficRates are packets and bytes: of clients outside of this node estimated from one flow in as
+// many as trafficSampling says, of its own TCP sockets counted when a connection ends.
 type TrafficRates struct {
 	ToBackend VolumeRates `json:"toBackend"`
 	ToClient  VolumeRates `json:"toClient"`
 }
 
-// VolumeRates are how much is translated. Bytes count from the IP header on.
+// VolumeRates are how much goes through. Bytes count from the IP header on.
 type VolumeRates struct {
 	PacketsPerSecond float64 `json:"packetsPerSecond"`
 	BytesPerSecond   float64 `json:"bytesPerSecond"`

@@ -14,10 +14,10 @@ type trafficDescs struct{ packets, bytes *prometheus.Desc }
 // newTrafficDescs returns those of series with these labels and the direction.
 func newTrafficDescs(subject, words string, labels []string) trafficDescs {
 	labels = append(slices.Clone(labels), "direction")
-	const estimated = " of clients outside of the node, estimated from one flow in as many as trafficSampling says. Only of some: serviceMetrics."
+	const counted = ": of clients outside of the node estimated from one flow in as many as trafficSampling says, of the node's own TCP sockets counted when a connection ends. Only of some: serviceMetrics."
 	return trafficDescs{
-		packets: prometheus.NewDesc("beeline_"+subject+"_packets_total", "Translated packets of "+words+estimated, labels, nil),
-		bytes:   prometheus.NewDesc("beeline_"+subject+"_bytes_total", "Bytes, with IP headers, of translated packets of "+words+estimated, labels, nil),
+		packets: prometheus.NewDesc("beeline_"+subject+"_packets_total", "Packets of "+words+counted, labels, nil),
+		bytes:   prometheus.NewDesc("beeline_"+subject+"_bytes_total", "Bytes, with IP headers, of packets of "+words+counted, labels, nil),
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
-// Traffic are the packets and bytes of clients outside of the node's sockets, estimated from a sample
-// of their flows.
+// Traffic are packets and bytes: of clients outside of the node estimated from a sample of their
+// flows, of its own TCP sockets as the kernel has counted them until the connection ended.
 type Traffic struct {
 	ToBackend, ToClient Volume
 }
 
-// Volume is how much has been translated. Bytes count from the IP header on.
+// Volume is how much has gone through. Bytes count from the IP header on, which is estimated of sockets.
 type Volume struct {
 	Packets, Bytes uint64
 }

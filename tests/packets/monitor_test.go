@@ -29,7 +29,7 @@ func listen(t *testing.T, n *node, o inspect.EventOptions) *listener {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- n.Run(func() error {
+		ended <- n.Thread(func() error {
 			for {
 				e, err := m.Next()
 				if err != nil {
@@ -154,12 +154,12 @@ func (c *cluster) monitorServed(t *testing.T, l *listener, network string, servi
 	}
 	if network[:3] == "tcp" {
 		end := l.one(t, name+" ends", func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventEnded })
-		greeted := uint32(len(got.greeting.String())) + uint32(len("payload"))
+		greeted := uint64(len(got.greeting.String()) + len("payload"))
 		if end.DurationSeconds == nil || *end.DurationSeconds <= 0 {
 			t.Errorf("%s: open for %v s", name, end.DurationSeconds)
 		}
 		// FIN takes a number, too.
-		if b := end.Bytes; b == nil || b.FromClient-uint32(len("payload")) > 1 || b.FromBackend-greeted > 1 {
+		if b := end.Bytes; b == nil || b.FromClient-uint64(len("payload")) > 1 || b.FromBackend-greeted > 1 {
 			t.Errorf("%s: %+v bytes, want %d and %d", name, b, len("payload"), greeted)
 		}
 	}

@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -89,6 +92,108 @@ func TestTraffic(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTrafficSockets: a TCP connection of the node's own sockets is counted when it ends, for its
+// Service and its endpoint, and its end is told once with what it has carried.
+func TestTrafficSockets(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, func(c *cluster) []string {
+		manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+		closed := clusterIP(3)
+		manifests = append(manifests, lab.Service("closed", fmt.Sprintf("{clusterIPs: [%q, %q], ports: [{name: t, port: 80}]}", closed[0], closed[1])))
+		for _, addr := range nodeAddrs(2) {
+			manifests = append(manifests, lab.Slice("closed", "t:1/TCP", addr))
+		}
+		return manifests
+	}, "--traffic-sampling=1000", "--service-metrics-limit=100", "--service-metrics-backends=100")
+	l := listen(t, c.nodes[0], inspect.EventOptions{Kinds: []string{inspect.EventEnded}, Rate: 10_000})
+	clientPort := uint16(20_000)
+	for i, service := range []string{"near", "far", "closed"} {
+		for _, network := range networks[:2] {
+			for _, from := range []*lab.Namespace{c.nodes[0].Namespace, c.podOf(local)} {
+				former, _ := c.trafficOf(t, service, network)
+				to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
+				clientPort++
+				bytes, packets := talkAsSocket(t, from, network, clientPort, to, service == "closed")
+				told := l.one(t, fmt.Sprintf("%s to %s ends", network, service), func(e *inspect.Event) bool { return e.Client.Port() == clientPort })
+				if told.Service.Service != service || told.ServiceAddress != to || told.DurationSeconds == nil || told.Bytes == nil || told.Packets == nil {
+					t.Fatalf("%s to %s: told %+v", network, service, told)
+				}
+				for direction, v := range map[string][2]uint64{
+					"to_backend": {told.Packets.FromClient, told.Bytes.FromClient}, "to_client": {told.Packets.FromBackend, told.Bytes.FromBackend},
+				} {
+					if !packets[direction].has(v[0]) || !bytes[direction].has(v[1]) {
+						t.Errorf("%s to %s, %s: told %d packets and %d bytes, want %v and %v", network, service, direction, v[0], v[1], packets[direction], bytes[direction])
+					}
+					want := former[direction]
+					want[0] += v[0]
+					want[1] += v[1] + v[0]*headersOf(network)
+					if port, backends := c.trafficOf(t, service, network); port[direction] != want || backends[direction] != want {
+						t.Errorf("%s to %s, %s: the Service has %v, its endpoint %v, want %v", network, service, direction, port[direction], backends[direction], want)
+					}
+				}
+			}
+		}
+	}
+
+	// Where nothing is counted any more, a connection that was to be has ended when it is closed.
+	s := c.nodes[0].Socket("tcp4")
+	clientPort++
+	if err := errors.Join(bindPort(s, "tcp4", clientPort), s.Connect(netip.AddrPortFrom(clusterIP(1)[0], 80))); err != nil {
+		t.Fatal(err)
+	}
+	a.Signal(unix.SIGTERM)
+	if err := a.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	a.flags = append(a.flags, "--traffic-sampling=0")
+	a.start()
+	s.Close()
+	l.one(t, "it is closed", func(e *inspect.Event) bool { return e.Bytes == nil })
+	if ended := l.matching(func(*inspect.Event) bool { return true }); len(ended) != 3*2*2+1 {
+		t.Errorf("%d ends were told, want one of each connection", len(ended))
+	}
+}
+
+// headersOf is what TCP over IP adds to each packet, with timestamps.
+func headersOf(network string) uint64 {
+	if network == "tcp6" {
+		return 40 + 32
+	}
+	return 20 + 32
+}
+
+// span is a number within bounds.
+type span struct{ least, most uint64 }
+
+func (s span) has(v uint64) bool { return v >= s.least && v <= s.most }
+
+// talkAsSocket makes a connection and ends it, or has it refused, and returns what the kernel has
+// counted of it, by direction.
+func talkAsSocket(t *testing.T, from *lab.Namespace, network string, port uint16, to netip.AddrPort, refused bool) (bytes, packets map[string]span) {
+	t.Helper()
+	s := from.Socket(network)
+	defer s.Close()
+	if err := bindPort(s, network, port); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Connect(to); refused != (err != nil) {
+		t.Fatalf("%s to %s: %v", network, to, err)
+	}
+	for i := 0; i < 20 && !refused; i++ {
+		if _, err := s.Ask(strings.Repeat("x", 500)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := s.TCPInfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// There follow FIN of both sides, which has a number, its acknowledgements, and that of the last data.
+	within := func(n uint64, more uint64) span { return span{n, n + more} }
+	return map[string]span{"to_backend": within(info.Bytes_acked, 501), "to_client": within(info.Bytes_received, 1)},
+		map[string]span{"to_backend": within(uint64(info.Segs_out), 3), "to_client": within(uint64(info.Segs_in), 3)}
 }
 
 // TestTopTraffic: beeline top has the packets and bytes between two readings, of a Service port and its

@@ -50,6 +50,17 @@ __noinline int bl_event_sock(struct bpf_sock_addr *ctx, const struct bl_dst *dst
 	return 0;
 }
 
+/* Note what a socket was led to that has ended; @sock is its entry. */
+static __always_inline void bl_event_ended(struct bl_event *event, const struct bl_sock_entry *sock)
+{
+	event->dst = sock->vip;
+	event->dst_port = sock->vip_port;
+	event->backend = sock->addr;
+	event->backend_port = sock->port;
+	event->service = sock->service;
+	bl_event_backend(event, sock->backend.id, sock->backend.generation);
+}
+
 /* Tell those of @what, by BL_EVENT, that a socket is closed; @sock is its entry. */
 static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_sock_entry *sock,
 				       __u32 what)
@@ -61,13 +72,8 @@ static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_soc
 		if (!event)
 			continue;
 		event->cookie = bpf_get_socket_cookie(ctx);
-		event->dst = sock->vip;
-		event->dst_port = sock->vip_port;
-		event->backend = sock->addr;
-		event->backend_port = sock->port;
 		event->proto = ctx->protocol == IPPROTO_UDP ? IPPROTO_UDP : IPPROTO_TCP;
-		event->service = sock->service;
-		bl_event_backend(event, sock->backend.id, sock->backend.generation);
+		bl_event_ended(event, sock);
 		bpf_ringbuf_submit(event, 0);
 	}
 	return 0;

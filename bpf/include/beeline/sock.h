@@ -73,9 +73,9 @@ static __always_inline bool bl_dst_is(const struct bl_dst *dst, const union bl_a
 /* The socket's connection to the backend in @sock has ended. */
 static __always_inline void bl_sock_drop(struct bl_sock_entry *sock)
 {
-	if (likely(!(sock->member & BL_BACKEND_COUNTED)))
+	if (likely(!(sock->member & BL_MEMBER_COUNTED)))
 		return;
-	sock->member &= ~BL_BACKEND_COUNTED;
+	sock->member &= ~BL_MEMBER_COUNTED;
 	bl_active_drop(sock->backend.id, sock->backend.generation, ~0U, BL_ACTIVE_SOCKETS);
 }
 
@@ -91,7 +91,7 @@ static __always_inline void bl_sock_set(struct bl_sock_entry *sock, const struct
 	sock->port = choice->backend->port;
 	sock->service = service;
 	sock->backend = choice->ref;
-	sock->member = choice->member | (choice->counted ? BL_BACKEND_COUNTED : 0);
+	sock->member = choice->member | (choice->counted ? BL_MEMBER_COUNTED : 0);
 	sock->state = state;
 }
 

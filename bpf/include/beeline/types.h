@@ -193,8 +193,12 @@ enum bl_backend_state {
 	BL_BACKEND_ON_NODE = 1 << 5,
 	/* Gets no new connections: affinity does not lead to it any more. */
 	BL_BACKEND_NO_NEW = 1 << 6,
-	/* Of no backend: with the set that a socket is to stay in, that bl_active counts it. */
-	BL_BACKEND_COUNTED = 1 << 7,
+};
+
+/* What is noted of a socket with the set that it is to stay in. */
+enum bl_member_bits {
+	BL_MEMBER_FOLLOWED = 1 << 6, /* bl_sockops tells its end */
+	BL_MEMBER_COUNTED = 1 << 7, /* bl_active counts it */
 };
 
 /*
@@ -304,7 +308,7 @@ struct bl_sock_entry {
 	__be16 vip_port; /* 0: there is no Service */
 	__be16 port; /* of the backend */
 	__u8 state; /* enum bl_sock_state */
-	/* The set to stay in: BL_BACKEND_CLUSTER or _LOCAL; and BL_BACKEND_COUNTED. */
+	/* The set to stay in, BL_BACKEND_CLUSTER or _LOCAL; and enum bl_member_bits. */
 	__u8 member;
 	__u8 spilled; /* bl_udp_peer has, or had, more of the socket */
 	/* bl_udp_sock: the entry of another socket with this place is, or was, in bl_sock */
@@ -942,8 +946,9 @@ struct bl_event {
 	char comm[16]; /* name of the process */
 	__u32 flows; /* of BL_EVENT_LEFT and BL_EVENT_EVICTED: how many */
 	__u32 pad;
+	struct bl_traffic_entry traffic; /* of a TCP socket that has ended: bytes of its payload */
 };
-_Static_assert(sizeof(struct bl_event) == 152, "bl_event");
+_Static_assert(sizeof(struct bl_event) == 184, "bl_event");
 
 /* The input of bl_tell: what the agent has found. */
 struct bl_found {

@@ -235,6 +235,9 @@ func eventDetails(e *inspect.Event) (words []string) {
 	if e.Bytes != nil {
 		words = append(words, fmt.Sprintf("%d bytes to the backend, %d to the client", e.Bytes.FromClient, e.Bytes.FromBackend))
 	}
+	if e.Packets != nil {
+		words = append(words, fmt.Sprintf("in %d and %d packets", e.Packets.FromClient, e.Packets.FromBackend))
+	}
 	if e.Flows != 0 {
 		words = append(words, "has left with "+inspect.Amount(int(e.Flows), "open flow"))
 	}

@@ -19,8 +19,9 @@ import (
 
 const topLong = `Show which Services get connections now: those a second for which a backend was chosen, those that
 were refused or dropped, and the active flows of clients outside of the node; with trafficSampling in
-the agent's configuration, the packets and bytes of these, too. Of one Service, show its backends: the
-share of active connections that each has, and the one that its algorithm intends.
+the agent's configuration, the packets and bytes of these, and of the node's own TCP sockets when their
+connections end. Of one Service, show its backends: the share of active connections that each has, and
+the one that its algorithm intends.
 
 At a terminal the view is live:
 
