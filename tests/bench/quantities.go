@@ -48,6 +48,7 @@ var socketQuantities = []quantity{
 	{key: "monitor/drop/all", title: "the same while one is told each, on top of nobody", unit: "ns"},
 	{key: "tcp/rate/plain", title: "TCP connect+close, no program", unit: "1/s"},
 	{key: "tcp/rate", title: "TCP connect+close through a ClusterIP", unit: "of that", bound: atLeast, bar: 0.95},
+	{key: "tcp/rate/counted", title: "the same with traffic counted, to without", unit: "of that"},
 	{key: "tcp/bulk/plain", title: "bytes over one connection, no program", unit: "GB/s"},
 	{key: "tcp/bulk", title: "bytes over one connection through a ClusterIP", unit: "of that", bound: likely, bar: 1},
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -26,8 +30,11 @@ const (
 // serves, with connections straight to the endpoints in one without any program.
 func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 	l := load{services: 10000, endpoints: destinations, protocol: model.TCP}
-	groups, err := servedGroups(ctx, box, l, plain, beeline)
+	groups, err := servedGroups(ctx, box, l, plain, beeline, counted)
 	if err != nil {
+		return nil, err
+	}
+	if err := serveCounted(ctx, box, groups[counted], l); err != nil {
 		return nil, err
 	}
 	if err := addLocalEndpoints(); err != nil {
@@ -59,6 +66,21 @@ func measureTCP(ctx context.Context, box *sandbox) ([]samples, error) {
 	return []samples{s}, nil
 }
 
+// counted is the cgroup that a Beeline serves which counts traffic.
+const counted = "counted"
+
+// serveCounted serves the load in a cgroup, with traffic counted.
+func serveCounted(ctx context.Context, box *sandbox, cgroup string, l load) error {
+	bpffs := filepath.Join(box.bpffs, counted)
+	if err := os.Mkdir(bpffs, 0o700); err != nil {
+		return err
+	}
+	sizes := bpfmap.DefaultSizes
+	sizes.CountTraffic = true
+	_, err := serveWith(ctx, datapath.Options{BPFFS: bpffs, Cgroup: cgroup, Sizes: sizes, LocalityIdle: time.Hour, TrafficSampling: 1}, l.update())
+	return err
+}
+
 // tuneTCP lets a whole batch wait to be accepted, and keeps no connection in
 // TIME_WAIT, or ports would run out. It concerns this network namespace only.
 func tuneTCP() error {
@@ -82,9 +104,11 @@ func measureRate(ctx context.Context, s samples, server *acceptor, groups map[st
 	return interleave(ctx, tcpRounds, []contestant{
 		contestantOf(plain, toEndpoints(l, tcpService, family)),
 		contestantOf(beeline, toService(l, tcpService, family)),
+		contestantOf(counted, toService(l, tcpService, family)),
 	}, func(m measured) {
 		s.add(of("tcp/rate/plain", family), m[plain])
 		s.add(of("tcp/rate", family), m[beeline]/m[plain])
+		s.add(of("tcp/rate/counted", family), m[counted]/m[beeline])
 	})
 }
 
