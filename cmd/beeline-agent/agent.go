@@ -32,6 +32,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
+	"github.com/beeline-lb/beeline/pkg/verify"
 	"github.com/beeline-lb/beeline/pkg/version"
 )
 
@@ -123,7 +124,7 @@ func (a *agent) connect(context.Context) (err error) {
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts),
 		metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices, backends))
 	metrics.NewConfig(a.registry).Observe(c.Config)
-	a.findings = metrics.NewVerify(a.registry)
+	a.findings = metrics.NewVerify(a.registry, verify.MachineKinds)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)
 	a.destroyer = socket.New(socket.Options{
@@ -305,10 +306,11 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
+		endless(a.afterAttached(a.checkMachine)),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),
 	}
 	if a.config.TunnelPort != 0 {
-		parts = append(parts, endless(a.probe), endless(a.followSecrets))
+		parts = append(parts, endless(a.afterAttached(a.prober.Run)), endless(a.followSecrets))
 	}
 	if a.destroysSockets {
 		parts = append(parts, endless(a.destroyer.Run))
@@ -317,12 +319,14 @@ func (a *agent) run(ctx context.Context) error {
 	return run(ctx, parts)
 }
 
-// probe asks other nodes, and answers them, once the programs are at work.
-func (a *agent) probe(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-a.attached:
-		a.prober.Run(ctx)
+// afterAttached returns run for once the programs are at work.
+func (a *agent) afterAttached(run func(context.Context)) func(context.Context) {
+	return func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-a.attached:
+			run(ctx)
+		}
 	}
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/reconcile"
+	"github.com/beeline-lb/beeline/pkg/verify"
 )
 
 // checkPeriod is how often the tables are compared with what was written: an entry that somebody
@@ -30,4 +32,10 @@ func (a *agent) checked(c reconcile.Checked) {
 		klog.ErrorS(c.Err, "The tables could not be compared in full, trying again", "in", checkPeriod)
 	}
 	klog.V(4).InfoS("Tables compared", "findings", len(c.Found), "worked", c.Worked, "took", c.Took)
+}
+
+// checkMachine looks again and again at what others set up on the machine and the agent does not mend.
+func (a *agent) checkMachine(ctx context.Context) {
+	machine := verify.MachineChecker{Maps: a.datapath.Maps(), Settings: a.config, ClockAhead: a.source.ClockAhead}
+	machine.Follow(ctx, a.findings.Machine)
 }

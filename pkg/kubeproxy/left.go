@@ -8,7 +8,8 @@ import (
 )
 
 // Left names what a kube-proxy has made in the network namespace of the calling thread, whether it
-// runs or not. It changes nothing.
+// runs or not. It changes nothing. It reads names of chains, and rules of iptables-legacy alone: about 1 µs
+// for each, 10 µs for each chain.
 func Left() (list []string, err error) {
 	session, err := openNFT()
 	if err != nil {
@@ -39,16 +40,22 @@ func (s *nftSession) left(f family, legacy legacyFamily) (list []string, err err
 		list = append(list, fmt.Sprintf("table %s %s", f.name, nativeTable))
 	}
 	tables, err := s.rulesets(f, legacy)
-	if err != nil {
-		return list, err
-	}
-	var errs []error
 	for _, t := range tables {
-		p, err := makePlan(t)
-		if !p.empty() {
-			list = append(list, fmt.Sprintf("%d chains of %s table %s", len(p.chains), f.name, t.name()))
+		if count := leftChains(t); count > 0 {
+			list = append(list, fmt.Sprintf("%d chains of %s table %s", count, f.name, t.name()))
 		}
-		errs = append(errs, err)
 	}
-	return list, errors.Join(errs...)
+	return list, err
+}
+
+// leftChains counts the chains of kube-proxy in a table by their names: to read the rules of others,
+// which may be many, takes minutes. The two for masquerading do not count: kubelets before v1.27 make them, too,
+// and [Cleanup] leaves them where a CNI plugin uses them.
+func leftChains(t ruleset) (count int) {
+	for _, name := range t.chains() {
+		if ownChain(t.name(), name) && name != markChain && name != postroutingChain {
+			count++
+		}
+	}
+	return count
 }

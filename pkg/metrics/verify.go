@@ -6,14 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Verify counts what the agent has found changed by somebody else. Make one with [NewVerify].
+// Verify counts what the agent has found changed by somebody else, and has what the machine lacks. Make one
+// with [NewVerify].
 type Verify struct {
 	findings *prometheus.CounterVec
 	last     prometheus.Gauge
+	machine  *prometheus.GaugeVec
 }
 
-// NewVerify registers the metrics.
-func NewVerify(reg prometheus.Registerer) *Verify {
+// NewVerify registers the metrics; machine are the kinds of findings of the machine.
+func NewVerify(reg prometheus.Registerer, machine []string) *Verify {
 	v := &Verify{
 		findings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "beeline_verify_findings_total",
@@ -23,10 +25,17 @@ func NewVerify(reg prometheus.Registerer) *Verify {
 			Name: "beeline_verify_last_timestamp_seconds",
 			Help: "When the tables were last compared in full with what the agent had written, seconds since the epoch.",
 		}),
+		machine: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "beeline_verify_machine_findings",
+			Help: "Settings of the machine, and other things about it, that are not as serving Services takes, by kind as of beeline verify. The agent does not mend them.",
+		}, []string{"kind"}),
 	}
-	reg.MustRegister(v.findings, v.last)
+	reg.MustRegister(v.findings, v.last, v.machine)
 	for _, part := range []string{"tables", "programs"} {
 		v.findings.WithLabelValues(part)
+	}
+	for _, kind := range machine {
+		v.machine.WithLabelValues(kind)
 	}
 	return v
 }
@@ -40,4 +49,9 @@ func (v *Verify) Tables(findings int) {
 // Programs takes how many programs were attached again.
 func (v *Verify) Programs(findings int) {
 	v.findings.WithLabelValues("programs").Add(float64(findings))
+}
+
+// Machine takes how many findings of a kind there are now.
+func (v *Verify) Machine(kind string, findings int) {
+	v.machine.WithLabelValues(kind).Set(float64(findings))
 }

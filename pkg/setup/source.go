@@ -25,9 +25,9 @@ type Services struct {
 	FollowNodes func()
 	// Errors returns what of manifests is wrong now; nil for a source without manifests.
 	Errors func() []error
-	// ClockAhead returns how far this machine's clock is ahead of the source's; nil for one that has
-	// none of its own.
-	ClockAhead func(context.Context) (time.Duration, error)
+	// ClockAhead returns how far this machine's clock is ahead of the source's, and whether that is
+	// known yet; nil for a source that has none of its own.
+	ClockAhead func() (ahead time.Duration, known bool)
 }
 
 // Source returns the source that the settings name, for the agent.

@@ -80,4 +80,10 @@ func TestExplained(t *testing.T) {
 			}
 		}
 	}
+	for _, kind := range MachineKinds {
+		f := Finding{Kind: kind}
+		if f.explain(true); f.Why == "" {
+			t.Errorf("%s is not explained", kind)
+		}
+	}
 }

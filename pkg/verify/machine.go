@@ -1,71 +1,69 @@
 package verify
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
-	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
-	"github.com/beeline-lb/beeline/pkg/servicemap"
-	"github.com/beeline-lb/beeline/pkg/setup"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// lookAtPrograms looks at what is attached, and at the choice of devices.
-func (c *Checker) lookAtPrograms() (list []Finding, err error) {
-	if c.noSettings != nil {
-		return nil, c.noSettings
-	}
-	o := setup.Datapath(c.settings, statusmap.New(c.maps).Agent().Cgroup)
-	if local := c.state.All().LocalNode; local != nil {
-		o.NodeAddrs = model.PreferAddrs(o.NodeAddrs, local.Addrs)
-	}
-	problems, err := datapath.Problems(c.opts.BPFFS, c.maps, o)
-	for _, p := range problems {
-		list = append(list, Finding{Part: Programs, Kind: p.Kind, What: p.Text})
-	}
-	return list, err
+// MachineChecker compares a machine with what serving Services takes, for the command and for the agent.
+// The network namespace is that of the calling thread.
+type MachineChecker struct {
+	Maps *bpfmap.Maps
+	// Settings are the agent's; nil: they are not known.
+	Settings *config.Settings
+	// ClockAhead is that of [setup.Services].
+	ClockAhead func() (ahead time.Duration, known bool)
 }
 
-// machine collects what the machine lacks.
+// MachineKinds are the kinds of findings of a machine.
+var MachineKinds = []string{
+	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "tunnel-mtu", "conntrack", "clock",
+}
+
+// machine collects what a look finds.
 type machine struct {
-	*Checker
+	*MachineChecker
 	devices []devicemap.Device // that are served
 	list    []Finding
 }
 
-func (m *machine) add(kind, format string, args ...any) {
-	m.list = append(m.list, Finding{Part: Machine, Kind: kind, What: fmt.Sprintf(format, args...)})
+// add notes a finding, which is the same one as another with its kind and about, whatever numbers its
+// text has.
+func (m *machine) add(kind, about, format string, args ...any) {
+	m.list = append(m.list, Finding{Part: Machine, Kind: kind, What: fmt.Sprintf(format, args...), about: about})
 }
 
-// lookAtMachine looks at the settings of the kernel and at what others have made; where the source
-// answers, also at the clock.
-func (c *Checker) lookAtMachine(ctx context.Context, source bool) ([]Finding, error) {
-	m := &machine{Checker: c}
-	devices, err := devicemap.New(c.maps).List()
+// look looks once at the settings of the kernel, at what others have made and at the clock.
+func (c *MachineChecker) look() ([]Finding, error) {
+	m := &machine{MachineChecker: c}
+	devices, err := devicemap.New(c.Maps).List()
 	for _, d := range devices {
 		if d.Ifindex != 0 {
 			m.devices = append(m.devices, d)
 		}
 	}
-	err = errors.Join(err, m.forwarding(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
-	if source {
-		err = errors.Join(err, m.clock(ctx))
-	}
+	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
+	m.clock()
 	return m.list, err
 }
 
@@ -73,42 +71,21 @@ func (c *Checker) lookAtMachine(ctx context.Context, source bool) ([]Finding, er
 const clockLimit = 10 * time.Second
 
 // clock compares the clock with the API server's.
-func (m *machine) clock(ctx context.Context) error {
-	ahead, err := m.ahead.get(ctx, m.source.ClockAhead)
-	switch {
-	case err != nil:
-		return err
+func (m *machine) clock() {
+	if m.ClockAhead == nil {
+		return
+	}
+	switch ahead, _ := m.ClockAhead(); { // 0 where it is not known
 	case ahead > clockLimit:
-		m.add("clock", "the clock is %s ahead of the API server's", ahead.Round(time.Second))
+		m.add("clock", "", "the clock is %s ahead of the API server's", ahead.Round(time.Second))
 	case ahead < -clockLimit:
-		m.add("clock", "the clock is %s behind the API server's", -ahead.Round(time.Second))
+		m.add("clock", "", "the clock is %s behind the API server's", -ahead.Round(time.Second))
 	}
-	return nil
-}
-
-// ahead is how far the clock is ahead of another one, which is asked now and then.
-type ahead struct {
-	asked time.Time
-	value time.Duration
-}
-
-func (a *ahead) get(ctx context.Context, ask func(context.Context) (time.Duration, error)) (time.Duration, error) {
-	const valid, patience = time.Minute, 5 * time.Second
-	if ask == nil || !a.asked.IsZero() && time.Since(a.asked) < valid {
-		return a.value, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	value, err := ask(ctx)
-	if err == nil {
-		a.asked, a.value = time.Now(), value
-	}
-	return value, err
 }
 
 // setting reads a number below net; false where the kernel has no such setting.
 func (m *machine) setting(name string) (value int, found bool, err error) {
-	text, err := os.ReadFile(filepath.Join(m.opts.Sysctls, "net", name))
+	text, err := os.ReadFile(filepath.Join("/proc/sys/net", name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, false, nil
 	}
@@ -131,10 +108,10 @@ func (m *machine) forwarding() error {
 			value, found, err := m.setting(fmt.Sprintf("%s/conf/%s/forwarding", f.name, d.Name))
 			errs = append(errs, err)
 			if found && value == 0 && f.addr.IsValid() {
-				m.add("forwarding", "net.%s.conf.%s.forwarding is 0", f.name, d.Name)
+				name := fmt.Sprintf("net.%s.conf.%s.forwarding", f.name, d.Name)
+				m.add("forwarding", name, "%s is 0", name)
 			}
 		}
-		errs = append(errs, m.reversePath(d))
 	}
 	return errors.Join(errs...)
 }
@@ -143,29 +120,37 @@ func (m *machine) forwarding() error {
 // leaves by.
 const strict = 1
 
-// reversePath looks at rp_filter, which hurts at a device that no default route leaves by.
-func (m *machine) reversePath(d *devicemap.Device) error {
-	own, _, err := m.setting("ipv4/conf/" + d.Name + "/rp_filter")
-	all, _, errAll := m.setting("ipv4/conf/all/rp_filter")
-	if err := errors.Join(err, errAll); err != nil || max(own, all) != strict || !d.Addr4.IsValid() {
-		return err
+// reversePaths looks at rp_filter, which hurts at a device that no default route leaves by.
+func (m *machine) reversePaths() error {
+	all, _, err := m.setting("ipv4/conf/all/rp_filter")
+	errs := []error{err}
+	var filtered []devicemap.Device
+	for _, d := range m.devices {
+		own, _, err := m.setting("ipv4/conf/" + d.Name + "/rp_filter")
+		errs = append(errs, err)
+		if err == nil && max(own, all) == strict && d.Addr4.IsValid() {
+			filtered = append(filtered, d)
+		}
 	}
-	routes, err := rtnl.Routes(func(r *netlink.Route) bool { return isDefault(r) })
+	if len(filtered) == 0 { // to list routes takes time
+		return errors.Join(errs...)
+	}
+	routes, err := rtnl.Routes(isDefault)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	for _, r := range routes {
-		if r.LinkIndex == d.Ifindex {
-			return nil
-		}
-		for _, hop := range r.MultiPath {
-			if hop.LinkIndex == d.Ifindex {
-				return nil
-			}
+	for _, d := range filtered {
+		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return leavesBy(&r, d.Ifindex) }) {
+			m.add("rp-filter", d.Name, "rp_filter of device %s is strict (1), and no default route leaves by it", d.Name)
 		}
 	}
-	m.add("rp-filter", "rp_filter of device %s is strict (1), and no default route leaves by it", d.Name)
-	return nil
+	return errors.Join(errs...)
+}
+
+// leavesBy reports whether a route leaves by a device.
+func leavesBy(r *netlink.Route, ifindex int) bool {
+	return r.LinkIndex == ifindex ||
+		slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == ifindex })
 }
 
 // isDefault reports whether a route is one of IPv4 to everywhere.
@@ -186,13 +171,13 @@ func (m *machine) sourcePorts() error {
 	if err != nil {
 		return err
 	}
-	have := m.maps.SourcePorts()
+	have := m.Maps.SourcePorts()
 	if have.LocalMin != want.LocalMin || have.LocalMax != want.LocalMax {
-		m.add("port-range", "the programs take %d to %d for the node's own source ports, ip_local_port_range is %d to %d",
+		m.add("port-range", "", "the programs take %d to %d for the node's own source ports, ip_local_port_range is %d to %d",
 			have.LocalMin, have.LocalMax, want.LocalMin, want.LocalMax)
 	}
 	if have.Reserved != want.Reserved {
-		m.add("port-reserved", "the programs know other reserved ports than ip_local_reserved_ports names")
+		m.add("port-reserved", "", "the programs know other reserved ports than ip_local_reserved_ports names")
 	}
 	return nil
 }
@@ -200,8 +185,8 @@ func (m *machine) sourcePorts() error {
 // leftovers names what a kube-proxy has made.
 func (m *machine) leftovers() error {
 	left, err := kubeproxy.Left()
-	for _, name := range left {
-		m.add("kube-proxy", "kube-proxy has made: %s", name)
+	if len(left) > 0 {
+		m.add("kube-proxy", "", "kube-proxy has made: %s", strings.Join(left, ", "))
 	}
 	return err
 }
@@ -212,13 +197,16 @@ const leastTunnelMTU = 1280 + 88
 
 // tunnel looks at the devices by which packets go in the tunnel.
 func (m *machine) tunnel() error {
-	have, err := servicemap.New(m.maps).Snapshot()
-	if err != nil || m.settings == nil || m.settings.TunnelPort == 0 || len(have.Nodes) == 0 {
+	if m.Settings == nil || m.Settings.TunnelPort == 0 {
+		return nil
+	}
+	nodes, err := nodemap.New(m.Maps).List()
+	if err != nil || len(nodes) == 0 {
 		return err
 	}
 	for i := range m.devices {
 		if d := &m.devices[i]; d.MTU < leastTunnelMTU {
-			m.add("tunnel-mtu", "device %s has an MTU of %d bytes, the tunnel needs %d", d.Name, d.MTU, leastTunnelMTU)
+			m.add("tunnel-mtu", d.Name, "device %s has an MTU of %d bytes, the tunnel needs %d", d.Name, d.MTU, leastTunnelMTU)
 		}
 	}
 	return nil
@@ -226,8 +214,13 @@ func (m *machine) tunnel() error {
 
 // conntrack looks whether connection tracking was loaded after the programs.
 func (m *machine) conntrack() error {
-	if m.noSettings == nil && !statusmap.New(m.maps).AsksConntrack() && datapath.HaveConntrack() {
-		m.add("conntrack", "connection tracking was loaded after Beeline's programs, which cannot ask it")
+	if m.Settings == nil || statusmap.New(m.Maps).AsksConntrack() {
+		return nil
 	}
-	return nil
+	// Without connection tracking there is no such setting; to search the kernel's types takes time.
+	_, loaded, err := m.setting("netfilter/nf_conntrack_max")
+	if loaded && datapath.HaveConntrack() {
+		m.add("conntrack", "", "connection tracking was loaded after Beeline's programs, which cannot ask it")
+	}
+	return err
 }

@@ -43,6 +43,7 @@ type Finding struct {
 	Fix     string `json:"fix"` // how to mend it
 
 	service model.Name
+	about   string // what of the machine
 	// any says that a change of any Service may explain it for a moment.
 	any bool
 }
@@ -76,8 +77,6 @@ type Options struct {
 	// SourceTimeout is how long to wait for the source; 0 is
 	// [DefaultSourceTimeout].
 	SourceTimeout time.Duration
-	// Sysctls is where the kernel's settings are; "" is /proc/sys.
-	Sysctls string
 }
 
 // DefaultSettle is longer than a change takes from a source to the tables by far.
@@ -96,7 +95,7 @@ type Checker struct {
 	source     setup.Services
 	state      *source.State
 	noSource   error
-	ahead      ahead // of the API server's clock
+	machine    MachineChecker
 	stop       func()
 }
 
@@ -105,17 +104,18 @@ type Checker struct {
 func Open(opts Options) (*Checker, error) {
 	opts.Settle = cmp.Or(opts.Settle, DefaultSettle)
 	opts.SourceTimeout = cmp.Or(opts.SourceTimeout, DefaultSourceTimeout)
-	opts.Sysctls = cmp.Or(opts.Sysctls, "/proc/sys")
 	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
 	if err != nil {
 		return nil, err
 	}
-	c := &Checker{opts: opts, maps: maps, state: source.NewState(), stop: func() {}}
+	c := &Checker{opts: opts, maps: maps, state: source.NewState(), machine: MachineChecker{Maps: maps}, stop: func() {}}
 	if c.settings, c.noSettings = noted(maps); c.noSettings != nil {
 		c.noSource = c.noSettings
 		return c, nil
 	}
+	c.machine.Settings = c.settings
 	if c.source, c.noSource = setup.Reader(c.settings, c.state); c.noSource == nil {
+		c.machine.ClockAhead = c.source.ClockAhead
 		c.follow()
 	}
 	return c, nil
@@ -225,7 +225,7 @@ func (c *Checker) look(ctx context.Context, source bool) (found []Finding, faile
 	note(Tables, list, err)
 	list, err = c.lookAtPrograms()
 	note(Programs, list, err)
-	list, err = c.lookAtMachine(ctx, source)
+	list, err = c.machine.look()
 	note(Machine, list, err)
 	return found, failed
 }

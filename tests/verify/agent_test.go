@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/verify"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/servicetest"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -59,6 +62,46 @@ func (n *node) counted(t *testing.T, part string) {
 	lab.Eventually(t, "findings of "+part+" are counted", func() bool {
 		page, err := n.Get("http://127.0.0.1:10249/metrics")
 		return err == nil && series.MatchString(page)
+	})
+}
+
+// TestMachineFollowed: the agent that runs tells by metrics and log what the machine lacks, and when it has
+// it again.
+func TestMachineFollowed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--devices", "up*,side")
+	n.wantOfMachine(t, nil)
+	n.AddDevice("side", n.Outside, "side-peer")
+	n.AddAddr("side", "198.51.100.1/24")
+	n.SetSysctl("ipv4/conf/side/rp_filter", "1")
+	n.SetSysctl("ipv4/conf/uplink/forwarding", "0")
+	n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
+	remove := n.leaveTable(t)
+	n.wantOfMachine(t, map[string]int{"rp-filter": 1, "forwarding": 2, "kube-proxy": 1})
+	if log := n.Standalone.Output(); !contains(log, `kind="rp-filter" what="rp_filter of device side`, "net.ipv4.conf.uplink.forwarding is 0",
+		"net.ipv6.conf.uplink.forwarding is 0", "table ip kube-proxy", `why="`, `fix="`) {
+		t.Errorf("the log does not tell all:\n%s", log)
+	}
+	n.SetSysctl("ipv4/conf/side/rp_filter", "2")
+	n.SetSysctl("ipv4/conf/uplink/forwarding", "1")
+	n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
+	remove()
+	n.wantOfMachine(t, nil)
+	if log := n.Standalone.Output(); strings.Count(log, "The machine is not as it should be") != 4 || strings.Count(log, "The machine is as it should be again") != 4 {
+		t.Errorf("the log does not have each of four findings come and go once:\n%s", log)
+	}
+}
+
+// wantOfMachine waits until the agent's metrics have so many findings of each kind, and none of others.
+func (n *node) wantOfMachine(t *testing.T, findings map[string]int) {
+	t.Helper()
+	want := ""
+	for _, kind := range slices.Sorted(slices.Values(verify.MachineKinds)) {
+		want += fmt.Sprintf("beeline_verify_machine_findings{kind=%q} %d\n", kind, findings[kind])
+	}
+	lab.Eventually(t, fmt.Sprintf("findings of the machine are %v", findings), func() bool {
+		page, err := n.Get("http://127.0.0.1:10249/metrics")
+		return err == nil && strings.Contains(page, want)
 	})
 }
 

@@ -213,20 +213,9 @@ func TestMachine(t *testing.T) {
 		})
 	}
 	t.Run("kube-proxy", func(t *testing.T) {
-		table := &nftables.Table{Name: "kube-proxy", Family: nftables.TableFamilyIPv4}
-		change := func(change func(*nftables.Conn)) {
-			check(t, n.Host.Run(func() error {
-				c, err := nftables.New()
-				if err != nil {
-					return err
-				}
-				change(c)
-				return c.Flush()
-			}))
-		}
-		change(func(c *nftables.Conn) { c.AddTable(table) })
+		remove := n.leaveTable(t)
 		n.want(t, "kube-proxy", "table ip kube-proxy")
-		change(func(c *nftables.Conn) { c.DelTable(table) })
+		remove()
 		n.wantNothing(t, "once the table is gone")
 	})
 	t.Run("connection tracking loaded later", func(t *testing.T) {
@@ -249,6 +238,24 @@ func TestMachine(t *testing.T) {
 		n.SetSysctl("ipv4/conf/side/rp_filter", "2")
 		n.wantNothing(t, "once it is loose")
 	})
+}
+
+// leaveTable makes a table as of a kube-proxy, and returns what removes it.
+func (n *node) leaveTable(t *testing.T) (remove func()) {
+	t.Helper()
+	table := &nftables.Table{Name: "kube-proxy", Family: nftables.TableFamilyIPv4}
+	change := func(change func(*nftables.Conn)) {
+		check(t, n.Host.Run(func() error {
+			c, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			change(c)
+			return c.Flush()
+		}))
+	}
+	change(func(c *nftables.Conn) { c.AddTable(table) })
+	return func() { change(func(c *nftables.Conn) { c.DelTable(table) }) }
 }
 
 // TestTunnel: the entries and the device that direct server return needs.

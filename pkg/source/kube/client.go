@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,7 +24,7 @@ import (
 type clients struct {
 	core, discovery, networking, events rest.Interface
 
-	clock serverClock
+	clock *serverClock
 }
 
 // newClients returns clients of the groups that the agent uses.
@@ -45,15 +46,12 @@ func newClients(o Options) (*clients, error) {
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	base.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 
+	c := &clients{clock: new(serverClock)}
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return clockTransport{next, c.clock} })
 	transport, err := rest.HTTPClientFor(base)
 	if err != nil {
 		return nil, fmt.Errorf("client for api server %s: %w", base.Host, err)
 	}
-	host, _, err := rest.DefaultServerUrlFor(base)
-	if err != nil {
-		return nil, fmt.Errorf("api server %s: %w", base.Host, err)
-	}
-	c := &clients{clock: serverClock{transport, host.JoinPath("version")}}
 	for _, group := range []struct {
 		client  *rest.Interface
 		path    string

@@ -75,7 +75,7 @@ type Source struct {
 	ranges     *ranges
 	cidrs      *cidrFollower
 	nodes      *nodeFollower
-	clock      serverClock
+	clock      *serverClock
 }
 
 // list is a first list that the sink waits for.
