@@ -95,10 +95,7 @@ func (t Table) snapshotOthers(s *tables.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	err = bpfmap.Each(t.maps.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
-		s.ServiceCIDRs = append(s.ServiceCIDRs, bpf.PrefixOf(key.Addr, key.PrefixLen))
-	})
-	if err != nil {
+	if s.ServiceCIDRs, err = t.ServiceCIDRs(); err != nil {
 		return err
 	}
 	err = bpfmap.Each(t.maps.BlNodeId, func(key *bpf.SockBlAddr, id *uint32) { s.NodeIDs[key.Netip()] = uint16(*id) })
@@ -109,6 +106,14 @@ func (t Table) snapshotOthers(s *tables.Snapshot) error {
 		hostOnly := *flags&uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_HOST_ONLY) != 0
 		s.NodeAddrs[key.Netip()] = tables.NodeAddr{HostOnly: hostOnly}
 	})
+}
+
+// ServiceCIDRs returns the ranges of the Services' addresses.
+func (t Table) ServiceCIDRs() (list []netip.Prefix, err error) {
+	err = bpfmap.Each(t.maps.BlServiceCidr, func(key *bpf.SockBlCidrKey, _ *uint32) {
+		list = append(list, bpf.PrefixOf(key.Addr, key.PrefixLen))
+	})
+	return list, err
 }
 
 // slots returns the backend ids of a set; fewer than it counts when the table

@@ -21,6 +21,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
@@ -96,18 +97,27 @@ func (m *machine) setting(name string) (value int, found bool, err error) {
 	return value, err == nil, err
 }
 
-// forwarding looks at what packets of clients meet at the devices that are served.
+// forwarding looks at what packets of clients meet at the devices that are served, in the families that
+// Services have. Where no range of theirs is known, that may be both.
 func (m *machine) forwarding() error {
-	var errs []error
-	for i := range m.devices {
-		d := &m.devices[i]
-		for _, f := range []struct {
-			name string
-			addr netip.Addr
-		}{{"ipv4", d.Addr4}, {"ipv6", d.Addr6}} {
+	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
+	errs := []error{err}
+	for _, f := range []struct {
+		name string
+		ipv4 bool
+		addr func(*devicemap.Device) netip.Addr
+	}{
+		{"ipv4", true, func(d *devicemap.Device) netip.Addr { return d.Addr4 }},
+		{"ipv6", false, func(d *devicemap.Device) netip.Addr { return d.Addr6 }},
+	} {
+		if len(ranges) > 0 && !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Addr().Is4() == f.ipv4 }) {
+			continue
+		}
+		for i := range m.devices {
+			d := &m.devices[i]
 			value, found, err := m.setting(fmt.Sprintf("%s/conf/%s/forwarding", f.name, d.Name))
 			errs = append(errs, err)
-			if found && value == 0 && f.addr.IsValid() {
+			if found && value == 0 && f.addr(d).IsValid() {
 				name := fmt.Sprintf("net.%s.conf.%s.forwarding", f.name, d.Name)
 				m.add("forwarding", name, "%s is 0", name)
 			}

@@ -212,6 +212,19 @@ func TestMachine(t *testing.T) {
 			n.wantNothing(t, "once it is set back")
 		})
 	}
+	t.Run("forwarding of a family without Services", func(t *testing.T) {
+		ranges := servicetest.Open(t, m)
+		check(t, ranges.DeleteServiceCIDR(prefix("fd96::/112")))
+		n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
+		for _, f := range n.check(t, 0).Findings {
+			if f.Kind == "forwarding" {
+				t.Errorf("found without IPv6 Services: %s", f.What)
+			}
+		}
+		n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
+		check(t, ranges.PutServiceCIDR(prefix("fd96::/112")))
+		n.wantNothing(t, "once they are back")
+	})
 	t.Run("kube-proxy", func(t *testing.T) {
 		remove := n.leaveTable(t)
 		n.want(t, "kube-proxy", "table ip kube-proxy")
