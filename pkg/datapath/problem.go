@@ -18,7 +18,7 @@ import (
 // Problem is a program that does not run where it should, or a device that is not served.
 type Problem struct {
 	// Kind is one word: "link-removed", "link-detached" or "link-program" of a program in the
-	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before",
+	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before", "foreign-below",
 	// "device-unserved", "device-failed", "device-entry", "nat-unserved", "cgroup-gone".
 	Kind string
 	Text string

@@ -8,7 +8,7 @@ import (
 )
 
 // lookAtPrograms looks at what is attached, and at the choice of devices.
-func (c *Checker) lookAtPrograms() (list []Finding, err error) {
+func (c *Checker) lookAtPrograms() ([]Finding, error) {
 	if c.noSettings != nil {
 		return nil, c.noSettings
 	}
@@ -17,8 +17,22 @@ func (c *Checker) lookAtPrograms() (list []Finding, err error) {
 		o.NodeAddrs = model.PreferAddrs(o.NodeAddrs, local.Addrs)
 	}
 	problems, err := datapath.Problems(c.opts.BPFFS, c.maps, o)
+	return ofPrograms(problems), err
+}
+
+// mostCgroups bounds the walk over cgroups. A node with 250 pods has about 1,000.
+const mostCgroups = 10000
+
+// lookBelow looks for programs of others in cgroups below the one that is served.
+func (c *Checker) lookBelow() ([]Finding, error) {
+	problems, err := datapath.ForeignBelow(statusmap.New(c.maps).Agent().Cgroup, mostCgroups)
+	return ofPrograms(problems), err
+}
+
+// ofPrograms returns problems as findings.
+func ofPrograms(problems []datapath.Problem) (list []Finding) {
 	for _, p := range problems {
 		list = append(list, Finding{Part: Programs, Kind: p.Kind, What: p.Text})
 	}
-	return list, err
+	return list
 }

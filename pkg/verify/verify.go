@@ -167,11 +167,15 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 	}
 	noSource := c.awaitSource(ctx)
 	unchecked(Tables, noSource)
+	// Once: no agent changes it, and pods that come and go change its text.
+	below, err := c.lookBelow()
+	unchecked(Programs, err)
 	began := time.Now()
 	held := holding{settle: c.opts.Settle, changed: c.changed, since: make(map[Finding]time.Time)}
 	for {
 		start := time.Now()
 		found, failed := c.look(ctx, noSource == nil)
+		found = append(found, below...)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

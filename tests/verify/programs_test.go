@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -94,6 +95,39 @@ func TestCgroupPrograms(t *testing.T) {
 		n.mend()
 		n.want(t, "foreign-before", "program stranger", "CGroupInet4Connect")
 	})
+}
+
+// TestCgroupsBelow: programs of others in cgroups below the one that is served are named once each, those
+// that can change nothing for a connection are not, and a walk that is cut says so.
+func TestCgroupsBelow(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.end()
+	attach := func(cgroup string, kind ebpf.ProgramType, at ebpf.AttachType) link.Link {
+		t.Helper()
+		path := filepath.Join(n.Cgroup, cgroup)
+		check(t, os.MkdirAll(path, 0o755))
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: stranger(t, kind, at, 1)})
+		check(t, err)
+		t.Cleanup(func() { check(t, l.Close()) })
+		return l
+	}
+	attach("release", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease)
+	attach("device", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress)
+	n.wantNothing(t, "with programs that change no connection")
+	a := attach("a", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect)
+	n.want(t, "foreign-below", "program stranger runs before Beeline's at CGroupInet4Connect of cgroup "+filepath.Join(n.Cgroup, "a"))
+	attach("a/b/c", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg)
+	n.want(t, "foreign-below", "CGroupInet4Connect, CGroupUDP6Sendmsg of cgroup "+filepath.Join(n.Cgroup, "a")+" and 1 more below "+n.Cgroup)
+	if r := n.check(t, 0); len(r.Findings) != 1 {
+		t.Errorf("want one finding for each program:\n%s", text(r))
+	}
+	check(t, a.Close())
+	n.want(t, "foreign-below", "CGroupUDP6Sendmsg of cgroup "+filepath.Join(n.Cgroup, "a/b/c"))
+	list, err := datapath.ForeignBelow(n.Cgroup, 4) // a, a/b, device and release
+	if len(list) != 0 || err == nil || !strings.Contains(err.Error(), "in 4 cgroups below "+n.Cgroup) {
+		t.Errorf("a walk that is cut: %v, %v", list, err)
+	}
 }
 
 // TestDevicePrograms is the same of the programs for packets, and of devices.
