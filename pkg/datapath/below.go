@@ -16,7 +16,7 @@ import (
 // The kernel runs the programs of a socket's own cgroup first and then those of each one above
 // (compute_effective_progs in kernel/bpf/cgroup.c), so they see what a process asks for before Beeline's do.
 //
-// Most bounds how many cgroups are looked at, of which each takes about 20 µs; the error names it where there
+// Most bounds how many cgroups are looked at, of which each takes about 0.1 ms; the error names it where there
 // are more, and the deepest are left out.
 func ForeignBelow(cgroup string, most int) ([]Problem, error) {
 	w := walk{root: cgroup, found: make(map[string]*stranger)}
