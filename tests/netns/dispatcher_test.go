@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -110,7 +111,7 @@ func (w *wires) id(t *testing.T, program string) string {
 }
 
 // wantBeside fails the test unless the uplink is served by XDP beside these programs, in
-// this order.
+// this order, and a check names each of them as one that runs before Beeline's.
 func (w *wires) wantBeside(t *testing.T, mode datapath.XDPMode, others ...string) {
 	t.Helper()
 	if d := w.served(t)[0]; d.XDP != mode || !slices.Equal(d.XDPBeside, others) {
@@ -118,6 +119,18 @@ func (w *wires) wantBeside(t *testing.T, mode datapath.XDPMode, others ...string
 	}
 	if have := w.components(t); !slices.Equal(have, append(others, "bl_xdp")) {
 		t.Errorf("the dispatcher has %q, want %q and bl_xdp", have, others)
+	}
+	var want []datapath.Problem
+	for _, name := range others {
+		want = append(want, datapath.Problem{Kind: "foreign-before", Text: "XDP program " + name + " runs before Beeline's at device " + lab.Uplink + ", by libxdp's dispatcher"})
+	}
+	var found []datapath.Problem
+	w.read(t, func(maps *bpfmap.Maps) (err error) {
+		found, err = datapath.Problems(w.BPFFS, maps, datapath.Options{BPFFS: w.BPFFS, Cgroup: w.Cgroup, Devices: w.devices, XDP: mode})
+		return err
+	})
+	if !slices.Equal(found, want) {
+		t.Errorf("found %+v, want %+v", found, want)
 	}
 }
 

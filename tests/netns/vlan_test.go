@@ -258,21 +258,26 @@ func TestVLANsWithOffload(t *testing.T) {
 }
 
 // served returns the devices that the host serves.
-func (w *wires) served(t *testing.T) []datapath.Device {
+func (w *wires) served(t *testing.T) (list []datapath.Device) {
+	t.Helper()
+	w.read(t, func(maps *bpfmap.Maps) (err error) {
+		list, err = datapath.Devices(w.BPFFS, maps)
+		return err
+	})
+	return list
+}
+
+// read calls fn with the maps on the host.
+func (w *wires) read(t *testing.T, fn func(*bpfmap.Maps) error) {
 	t.Helper()
 	maps, err := bpfmap.Open(datapath.Dir(w.BPFFS))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	var list []datapath.Device
-	if err := w.Run(func() (err error) {
-		list, err = datapath.Devices(w.BPFFS, maps)
-		return err
-	}); err != nil {
+	if err := w.Run(func() error { return fn(maps) }); err != nil {
 		t.Fatal(err)
 	}
-	return list
 }
 
 // TestBond: packets of a bond's ports are served, tagged and untagged; by generic XDP unless the bond
