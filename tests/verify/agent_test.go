@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,8 +152,22 @@ func TestMendedTables(t *testing.T) {
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "--devices", "up*")
+	n.churn(t, func(_ context.Context, i int) error {
+		count := 1 + i%3
+		n.Write("first.yaml", append(manifests[:1:1],
+			lab.Slice("web", "web:8080/TCP,dns:8080/UDP", lab.Backend4(1), lab.Backend4(1+count)))...)
+		n.Write(fmt.Sprintf("more-%d.yaml", i%5), lab.Service(fmt.Sprintf("more-%d", i%5),
+			fmt.Sprintf(`{clusterIP: 10.96.1.%d, ports: [{port: %d}]}`, i%5, 80+i%2)), lab.Slice(fmt.Sprintf("more-%d", i%5), "8080/TCP", lab.Backend4(count)))
+		return nil
+	})
+}
+
+// churn changes Services again and again, while checks of the node are to find nothing.
+func (n *node) churn(t *testing.T, change func(ctx context.Context, i int) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var churn sync.WaitGroup
+	var changes atomic.Int32
 	defer churn.Wait()
 	defer cancel()
 	churn.Go(func() {
@@ -161,18 +176,18 @@ func TestChurn(t *testing.T) {
 		defer pace.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
 			<-pace.C
-			count := 1 + i%3
-			n.Write("first.yaml", append(manifests[:1:1],
-				lab.Slice("web", "web:8080/TCP,dns:8080/UDP", lab.Backend4(1), lab.Backend4(1+count)))...)
-			n.Write(fmt.Sprintf("more-%d.yaml", i%5), lab.Service(fmt.Sprintf("more-%d", i%5),
-				fmt.Sprintf(`{clusterIP: 10.96.1.%d, ports: [{port: %d}]}`, i%5, 80+i%2)), lab.Slice(fmt.Sprintf("more-%d", i%5), "8080/TCP", lab.Backend4(count)))
+			if err := change(ctx, i); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+			changes.Add(1)
 		}
 	})
 	rounds := 2
 	if tier.All() {
 		rounds = 5
 	}
-	for range rounds {
+	for round := 0; !t.Failed() && (round < rounds || changes.Load() < 100); round++ {
 		if r := n.check(t, 3*time.Second); len(r.Findings)+len(r.Unchecked) > 0 {
 			t.Errorf("found on a healthy node:\n%s", text(r))
 		}

@@ -47,7 +47,12 @@ type node struct {
 // newNode makes a host and has an agent serve the manifests.
 func newNode(t *testing.T, flags ...string) *node {
 	t.Helper()
-	h := lab.NewHost(t)
+	return serve(t, lab.NewHost(t), manifests, flags...)
+}
+
+// serve has an agent serve manifests on a host.
+func serve(t *testing.T, h *lab.Host, manifests []string, flags ...string) *node {
+	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {
 		h.SetSysctl(family+"/conf/all/forwarding", "1")
 	}

@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
@@ -289,6 +290,23 @@ func addressDamages() []damage {
 	}
 }
 
+// damage does each damage and undoes it, while no agent runs.
+func (n *node) damage(t *testing.T, damages ...[]damage) {
+	t.Helper()
+	m := n.maps()
+	have, err := servicemap.New(m).Snapshot()
+	check(t, err)
+	services := servicetest.Open(t, m)
+	for _, d := range slices.Concat(damages...) {
+		t.Run(d.name, func(t *testing.T) {
+			undo := d.do(&kernel{m, services, t, have})
+			n.want(t, d.kind, d.words...)
+			check(t, undo())
+			n.wantNothing(t, "once the damage is undone")
+		})
+	}
+}
+
 // TestTables: each kind of damage to the tables is found while no agent runs, and nothing once it
 // is undone.
 func TestTables(t *testing.T) {
@@ -296,20 +314,7 @@ func TestTables(t *testing.T) {
 	n := newNode(t)
 	n.end()
 	n.wantNothing(t, "after the agent has ended")
-	m := n.maps()
-	have, err := servicemap.New(m).Snapshot()
-	check(t, err)
-	services := servicetest.Open(t, m)
-	for _, list := range [][]damage{frontendDamages(), serviceDamages(), endpointDamages(), addressDamages()} {
-		for _, d := range list {
-			t.Run(d.name, func(t *testing.T) {
-				undo := d.do(&kernel{m, services, t, have})
-				n.want(t, d.kind, d.words...)
-				check(t, undo())
-				n.wantNothing(t, "once the damage is undone")
-			})
-		}
-	}
+	n.damage(t, frontendDamages(), serviceDamages(), endpointDamages(), addressDamages())
 	t.Run("change while no agent runs", func(t *testing.T) {
 		n.Write("second.yaml", lab.Service("more", `{clusterIP: 10.96.0.5, ports: [{port: 80}]}`))
 		n.want(t, "frontend-missing", "10.96.0.5:80/TCP", "default/more")
