@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Verify counts what the agent has found changed by somebody else, and has what the machine lacks. Make one
+// Verify counts what the agent has found changed by somebody else, and tells what is wrong with the machine. Make one
 // with [NewVerify].
 type Verify struct {
 	findings *prometheus.CounterVec
@@ -27,7 +27,7 @@ func NewVerify(reg prometheus.Registerer, machine []string) *Verify {
 		}),
 		machine: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "beeline_verify_machine_findings",
-			Help: "Settings of the machine, and other things about it, that are not as serving Services takes, by kind as of beeline verify. The agent does not mend them.",
+			Help: "What is wrong with the machine, by kind as of beeline verify: settings of the kernel, what a kube-proxy has left, the clock. The agent does not mend it.",
 		}, []string{"kind"}),
 	}
 	reg.MustRegister(v.findings, v.last, v.machine)

@@ -62,7 +62,7 @@ func (f *followed) see(found []Finding, err error) (open bool) {
 		case slices.ContainsFunc(f.told, n.same):
 		case slices.ContainsFunc(f.seen, n.same):
 			n.explain(true)
-			klog.InfoS("The machine is not as it should be", "kind", n.Kind, "what", n.What, "why", n.Why, "fix", n.Fix)
+			klog.InfoS("The machine is not set up as Beeline needs it", "kind", n.Kind, "what", n.What, "why", n.Why, "fix", n.Fix)
 			f.told = append(f.told, *n)
 		default:
 			open = true
@@ -72,7 +72,7 @@ func (f *followed) see(found []Finding, err error) (open bool) {
 		if err != nil || slices.ContainsFunc(found, t.same) {
 			return false
 		}
-		klog.InfoS("The machine is as it should be again", "kind", t.Kind, "was", t.What)
+		klog.InfoS("The machine is set up as Beeline needs it again", "kind", t.Kind, "was", t.What)
 		return true
 	})
 	f.seen = found

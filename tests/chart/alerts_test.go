@@ -145,13 +145,13 @@ var alertCases = map[string]alertCase{
 		labels:  "{node: a, part: tables}",
 		summary: "On a somebody else changes Beeline's tables.",
 	},
-	"BeelineMachineUnfit": {
+	"BeelineNodeMisconfigured": {
 		fires: samples{`beeline_verify_machine_findings{node="a",kind="rp-filter"}`: "0x2 2x15", `beeline_verify_machine_findings{node="a",kind="clock"}`: "0x20"},
 		// As while a device is set up.
 		quiet:   samples{`beeline_verify_machine_findings{node="a",kind="rp-filter"}`: "1x8 0 1x8"},
 		at:      "14m",
 		labels:  "{node: a, kind: rp-filter}",
-		summary: "a is not as serving Services takes: rp-filter.",
+		summary: "a is not set up as Beeline needs it: rp-filter.",
 	},
 	"BeelineUnhealthy": {
 		fires:   samples{`kubeproxy_proxy_livez_total{node="a",code="503"}`: "0+6x15"},

@@ -88,7 +88,7 @@ func TestMachineFollowed(t *testing.T) {
 	n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
 	remove()
 	n.wantOfMachine(t, nil)
-	if log := n.Standalone.Output(); strings.Count(log, "The machine is not as it should be") != 4 || strings.Count(log, "The machine is as it should be again") != 4 {
+	if log := n.Standalone.Output(); strings.Count(log, "The machine is not set up as Beeline needs it") != 4 || strings.Count(log, "The machine is set up as Beeline needs it again") != 4 {
 		t.Errorf("the log does not have each of four findings come and go once:\n%s", log)
 	}
 }
