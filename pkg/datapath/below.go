@@ -63,7 +63,7 @@ func (w *walk) enter(path string) error {
 	return nil
 }
 
-// look looks at the hooks of a cgroup. A program at the release of a socket changes nothing for ours.
+// look looks at the hooks of a cgroup. A program that is told of a socket changes nothing for ours.
 func (w *walk) look(path string) error {
 	folder, err := os.Open(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *walk) look(path string) error {
 	}
 	defer folder.Close()
 	for _, h := range hooks {
-		if h.at == ebpf.AttachCgroupInetSockRelease {
+		if h.traffic || h.at == ebpf.AttachCgroupInetSockRelease {
 			continue
 		}
 		attached, err := link.QueryPrograms(link.QueryOptions{Target: int(folder.Fd()), Attach: h.at})
