@@ -17,12 +17,13 @@ const PluginName = "kubectl-beeline"
 const pluginLong = `Ask the agents of all nodes, or of some, how Services are served.
 
 It runs beeline in each agent's pod, as kubectl exec does, and merges what the nodes
-answer. Nodes that do not answer are named on standard error, with the reason. -o json
-and yaml print an object by node, which has those that have answered; monitor prints one
-for each event, with its node.
+answer. Nodes that do not answer, and nodes without an agent's pod, are named on standard
+error, with the reason. -o json and yaml print an object by node, which has those that
+have answered; monitor prints one for each event, with its node.
 
 It takes the rights to list pods in the agents' namespace and to create pods/exec there;
-explain also that to get the pod that it is asked about.
+explain also that to get the pod that it is asked about. Nodes without an agent's pod are
+named with the rights to list nodes, and DaemonSets in the agents' namespace.
 
 Exit codes: those of beeline on a node, the highest of all nodes:
   0  done

@@ -18,8 +18,14 @@ import (
 // comparePlugin compares what the plugin prints with a golden file.
 func comparePlugin(t *testing.T, s *apiServer, args string) {
 	t.Helper()
+	comparePluginAs(t, "plugin", s, args)
+}
+
+// comparePluginAs is comparePlugin with another prefix of the file's name, for another cluster.
+func comparePluginAs(t *testing.T, prefix string, s *apiServer, args string) {
+	t.Helper()
 	out, errs, code := s.run(strings.Fields(args)...)
-	compareGolden(t, "plugin_"+strings.Join(strings.Fields(args), "_"), fmt.Sprintf("$ kubectl beeline %s\n%s%sexit code %d\n", args, out, errs, code))
+	compareGolden(t, prefix+"_"+strings.Join(strings.Fields(args), "_"), fmt.Sprintf("$ kubectl beeline %s\n%s%sexit code %d\n", args, out, errs, code))
 }
 
 // TestPluginStatus: a row for each node that answers, and the others are named with the reason.
@@ -72,7 +78,7 @@ func TestPluginPods(t *testing.T) {
 		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
 	}
 	s.add(corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "homeless", Labels: s.pods["kube-system/beeline-node-a"].Labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "homeless", Labels: agentLabels},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node has room",
 		}}},

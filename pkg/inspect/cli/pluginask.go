@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
@@ -16,17 +18,30 @@ import (
 // nodesAtOnce is how many nodes are asked at the same time.
 const nodesAtOnce = 16
 
-// agents returns the agents of the nodes asked for, of which there is one at least.
+// agents returns the agents of the nodes asked for, of which there is one at least. Of all nodes, those
+// that are to have an agent and have no pod of it are there, too.
 func (p *plugin) agents(ctx context.Context) (*kubectl.Cluster, []kubectl.Agent, error) {
 	cluster, err := kubectl.Open(p.options)
 	if err != nil {
 		return nil, nil, err
 	}
 	agents, err := cluster.Agents(ctx, p.nodes)
-	if err == nil && len(agents) == 0 {
-		err = fmt.Errorf("%w: no pod in namespace %s has the labels %s: see --namespace and --selector",
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(agents) == 0:
+		return nil, nil, fmt.Errorf("%w: no pod in namespace %s has the labels %s: see --namespace and --selector",
 			inspect.ErrNoDatapath, p.options.Namespace, p.options.Selector)
+	case len(p.nodes) > 0:
+		return cluster, agents, nil
 	}
+	missing, err := cluster.Missing(ctx, agents)
+	if apierrors.IsForbidden(err) {
+		fmt.Fprintf(p.Err, "kubectl beeline: nodes without an agent's pod are not named: %s\n", visible(err.Error()))
+		err = nil
+	}
+	agents = append(agents, missing...)
+	slices.SortFunc(agents, kubectl.ByNode)
 	return cluster, agents, err
 }
 

@@ -11,10 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -32,12 +34,15 @@ type program func(r *http.Request, args []string, in io.Reader, out, errs io.Wri
 type apiServer struct {
 	t          *testing.T
 	kubeconfig string
-	noSocket   bool // WebSocket is forbidden, and SPDY never answered
+	noSocket   bool   // WebSocket is forbidden, and SPDY never answered
+	forbidden  string // a resource that may not be listed
 
 	mu       sync.Mutex            // of what requests read, which may come from a process
 	pods     map[string]corev1.Pod // by namespace/name
 	programs map[string]program    // likewise
 	services []corev1.Service
+	nodes    []corev1.Node
+	sets     []appsv1.DaemonSet
 	runs     [][]string // command lines
 }
 
@@ -46,6 +51,8 @@ func newAPIServer(t *testing.T) *apiServer {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/services", s.listServices)
+	mux.HandleFunc("GET /api/v1/nodes", s.listNodes)
+	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets", s.listDaemonSets)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -62,15 +69,15 @@ func newAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
+// agentLabels are those of the chart's pods.
+var agentLabels = map[string]string{"app.kubernetes.io/name": "beeline", "app.kubernetes.io/part-of": "beeline"}
+
 // agent adds the pod of an agent, as the chart makes it, that runs a program.
 func (s *apiServer) agent(node string, run program, args ...string) {
 	pod := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "kube-system", Name: "beeline-" + node,
-			Labels: map[string]string{"app.kubernetes.io/name": "beeline", "app.kubernetes.io/part-of": "beeline"},
-		},
-		Spec:   corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "agent", Args: args}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "beeline-" + node, Labels: agentLabels},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "agent", Args: args}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	s.add(pod, run)
 }
@@ -118,19 +125,56 @@ func (s *apiServer) listServices(w http.ResponseWriter, r *http.Request) {
 	respond(s.t, w, http.StatusOK, list)
 }
 
+// listNodes has one node on each page.
+func (s *apiServer) listNodes(w http.ResponseWriter, r *http.Request) {
+	if s.forbids(w, "nodes") {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+	at, _ := strconv.Atoi(r.FormValue("continue")) // the first page has none
+	list.Items = s.nodes[min(at, len(s.nodes)):min(at+1, len(s.nodes))]
+	if at+1 < len(s.nodes) {
+		list.Continue = strconv.Itoa(at + 1)
+	}
+	respond(s.t, w, http.StatusOK, list)
+}
+
+func (s *apiServer) listDaemonSets(w http.ResponseWriter, _ *http.Request) {
+	if s.forbids(w, "daemonsets") {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	respond(s.t, w, http.StatusOK, appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSetList"}, Items: s.sets})
+}
+
+// forbids answers as an API server does where RBAC gives no right to list a resource.
+func (s *apiServer) forbids(w http.ResponseWriter, resource string) bool {
+	if s.forbidden == resource {
+		fail(s.t, w, http.StatusForbidden, metav1.StatusReasonForbidden, resource+` is forbidden: User "eve" cannot list resource "`+resource+`"`)
+	}
+	return s.forbidden == resource
+}
+
 func (s *apiServer) get(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pod, ok := s.pods[r.PathValue("namespace")+"/"+r.PathValue("name")]
 	if !ok {
-		respond(s.t, w, http.StatusNotFound, metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-			Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: "pods not found",
-		})
+		fail(s.t, w, http.StatusNotFound, metav1.StatusReasonNotFound, "pods not found")
 		return
 	}
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	respond(s.t, w, http.StatusOK, pod)
+}
+
+func fail(t *testing.T, w http.ResponseWriter, code int32, reason metav1.StatusReason, message string) {
+	respond(t, w, int(code), metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+		Reason: reason, Code: code, Message: message,
+	})
 }
 
 func respond(t *testing.T, w http.ResponseWriter, code int, object any) {

@@ -11,9 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pageSize is how many pods are listed at once.
-const pageSize = 500
-
 // Agent is the pod of an agent.
 type Agent struct {
 	Node string
@@ -27,7 +24,8 @@ type Agent struct {
 }
 
 // Agents returns the agents, ordered by node. Of the nodes named, or else of all that have an
-// agent's pod, each is there once; it is down where it has no such pod.
+// agent's pod, each is there once; it is down where it has no such pod. [Cluster.Missing] returns
+// the nodes that have none.
 func (c *Cluster) Agents(ctx context.Context, nodes []string) ([]Agent, error) {
 	pods, err := c.agentPods(ctx, nodes)
 	if err != nil {
@@ -50,35 +48,66 @@ func (c *Cluster) Agents(ctx context.Context, nodes []string) ([]Agent, error) {
 	for _, node := range nodes {
 		if byNode[node] == nil {
 			byNode[node] = new(corev1.Pod)
-			agents = append(agents, Agent{Node: node, Down: fmt.Errorf("%w, in namespace %s with the labels %s", errNoAgent, c.options.Namespace, c.options.Selector)})
+			agents = append(agents, c.noAgent(node))
 		}
 	}
-	slices.SortFunc(agents, func(a, b Agent) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(agents, ByNode)
 	return agents, nil
 }
 
-// agentPods lists the agents' pods; where one node is named, those of no other.
-func (c *Cluster) agentPods(ctx context.Context, nodes []string) (pods []corev1.Pod, err error) {
-	o := metav1.ListOptions{LabelSelector: c.options.Selector, Limit: pageSize}
-	if len(nodes) == 1 {
-		o.FieldSelector = "spec.nodeName=" + nodes[0]
-	}
-	for {
-		page := new(corev1.PodList)
-		err := c.core.Get().Namespace(c.options.Namespace).Resource("pods").VersionedParams(&o, c.parameters).Do(ctx).Into(page)
-		if err != nil {
-			return nil, fmt.Errorf("list the agents' pods: %w", err)
-		}
-		pods = append(pods, page.Items...)
-		if o.Continue = page.Continue; o.Continue == "" {
-			return pods, nil
-		}
-	}
+// ByNode orders agents by the names of their nodes.
+func ByNode(a, b Agent) int { return cmp.Compare(a.Node, b.Node) }
+
+// noAgent is the agent of a node that has no agent's pod.
+func (c *Cluster) noAgent(node string) Agent {
+	return Agent{Node: node, Down: fmt.Errorf("no agent's pod is there, in namespace %s with the labels %s", c.options.Namespace, c.options.Selector)}
 }
 
-// nodeOf returns the node of a pod; of one that is on none yet, the pod's name.
+// agentPods lists the agents' pods; where one node is named, those of it, or else those of no node yet.
+func (c *Cluster) agentPods(ctx context.Context, nodes []string) ([]corev1.Pod, error) {
+	if len(nodes) != 1 {
+		return c.listAgentPods(ctx, "")
+	}
+	pods, err := c.listAgentPods(ctx, "spec.nodeName="+nodes[0])
+	if err == nil && len(pods) == 0 {
+		pods, err = c.listAgentPods(ctx, "spec.nodeName=")
+	}
+	return pods, err
+}
+
+func (c *Cluster) listAgentPods(ctx context.Context, fields string) (pods []corev1.Pod, err error) {
+	err = inPages(metav1.ListOptions{LabelSelector: c.options.Selector, FieldSelector: fields}, func(o metav1.ListOptions) (string, error) {
+		page := new(corev1.PodList)
+		err := c.core.Get().Namespace(c.options.Namespace).Resource("pods").VersionedParams(&o, c.parameters).Do(ctx).Into(page)
+		pods = append(pods, page.Items...)
+		return page.Continue, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the agents' pods: %w", err)
+	}
+	return pods, nil
+}
+
+// nodeOf returns the node of a pod; of one that is on none yet, the node that its DaemonSet has made
+// it for, or else the pod's name.
 func nodeOf(pod *corev1.Pod) string {
-	return cmp.Or(pod.Spec.NodeName, "pod "+pod.Name)
+	return cmp.Or(pod.Spec.NodeName, madeFor(pod.Spec.Affinity), "pod "+pod.Name)
+}
+
+// madeFor returns the node that a DaemonSet's controller has made a pod for: it leaves it to the
+// scheduler to put it there. "" stands for none.
+func madeFor(affinity *corev1.Affinity) string {
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if field.Key == metav1.ObjectNameField && field.Operator == corev1.NodeSelectorOpIn && len(field.Values) == 1 {
+				return field.Values[0]
+			}
+		}
+	}
+	return ""
 }
 
 // life orders the pods of a node: one that stays and runs is more than one that does not.

@@ -4,7 +4,6 @@ package kubectl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,6 +106,3 @@ func (c *Cluster) Client(ctx context.Context, namespace, name string) (*Client, 
 	}
 	return client, nil
 }
-
-// errNoAgent says that no agent's pod was found.
-var errNoAgent = errors.New("no agent's pod is there")
