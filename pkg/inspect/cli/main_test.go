@@ -54,6 +54,13 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
+// asCommand is a process that is the beeline command.
+func asCommand(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), asCommandVariable+"=1")
+	return cmd
+}
+
 // runAsNobody runs beeline in a process without rights.
 func runAsNobody(t *testing.T, args ...string) (errs string, code int) {
 	t.Helper()

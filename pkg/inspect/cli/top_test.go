@@ -3,27 +3,22 @@ package cli_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/charmbracelet/x/vt"
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
-	"github.com/beeline-lb/beeline/tests/wait"
+	"github.com/beeline-lb/beeline/tests/terminal"
 )
 
 // counted sets what a Service port of the fixture has counted, as the programs do.
@@ -208,132 +203,70 @@ func TestTopPrints(t *testing.T) {
 // TestTopScreen drives the live view at a real terminal: it follows what is counted, and each key.
 func TestTopScreen(t *testing.T) {
 	bpffs := newDatapath(t)
-	s := newTerminal(t, 80, 14, "top", "--bpffs", bpffs, "--interval", "100ms")
+	s := terminal.Start(t, 80, 14, asCommand("top", "--bpffs", bpffs, "--interval", "100ms"))
 
-	s.shows("the Services", "kube-system   busy", "shop          web", "q: quit")
-	s.line("the cursor is on the first", reversed, "default")
+	s.Shows("the Services", "kube-system   busy", "shop          web", "q: quit")
+	s.Selected("the cursor is on the first", "default")
 	stop := traffic(t, bpffs)
-	s.shows("Services with connections come first", "CONNECTIONS/S", "web", "busy")
-	s.press("n")
-	s.shows("sorted by name", "by name")
-	s.press("\x1b[B\x1b[B") // down
-	s.line("the cursor has moved", reversed, "dns")
-	s.press("\x1b[A")
-	s.line("and back", reversed, "busy")
-	s.press("\r")
-	s.shows("the backends of the chosen one", "10.0.1.7:8080", "77.8 %", "50.0 %", "esc: all Services")
-	s.press("\x1b")
-	s.shows("all Services again", "NAMESPACE", "shop          many")
-	s.press("/shop/w")
-	s.shows("only those of the filter", "shop", "web", "/shop/w_")
-	s.lacks("those are gone", "kube-system")
-	s.press("\x7f\x7f\r")
-	s.shows("a filter of one letter less", "shop        agent", `5 services with "shop"`)
-	s.press("\x1b")
-	s.shows("no filter", "kube-system   busy")
-	s.press(" ")
-	s.shows("paused", "PAUSED")
-	paused, _, _ := strings.Cut(s.text(), "\n")
+	s.Shows("Services with connections come first", "CONNECTIONS/S", "web", "busy")
+	s.Press("n")
+	s.Shows("sorted by name", "by name")
+	s.Press("\x1b[B\x1b[B") // down
+	s.Selected("the cursor has moved", "dns")
+	s.Press("\x1b[A")
+	s.Selected("and back", "busy")
+	s.Press("\r")
+	s.Shows("the backends of the chosen one", "10.0.1.7:8080", "77.8 %", "50.0 %", "esc: all Services")
+	s.Press("\x1b")
+	s.Shows("all Services again", "NAMESPACE", "shop          many")
+	s.Press("/shop/w")
+	s.Shows("only those of the filter", "shop", "web", "/shop/w_")
+	s.Lacks("those are gone", "kube-system")
+	s.Press("\x7f\x7f\r")
+	s.Shows("a filter of one letter less", "shop        agent", `5 services with "shop"`)
+	s.Press("\x1b")
+	s.Shows("no filter", "kube-system   busy")
+	s.Press(" ")
+	s.Shows("paused", "PAUSED")
+	paused, _, _ := strings.Cut(s.Text(), "\n")
 	stop()
 	// Errors are shown also while the view is paused: they tell that the maps have been read again.
 	dir, away := datapath.Dir(bpffs), filepath.Join(bpffs, "away")
 	check(t, os.Rename(dir, away))
-	s.shows("an error", "PAUSED  NOT READ")
+	s.Shows("an error", "PAUSED  NOT READ")
 	check(t, os.Rename(away, dir))
-	s.lacks("the error is gone", "NOT READ")
-	s.press("c")
-	s.shows("paused, and sorted", "PAUSED  by connections")
-	if !strings.HasPrefix(s.text(), paused) {
-		t.Errorf("the view went on while paused, from %q to:\n%s", paused, s.text())
+	s.Lacks("the error is gone", "NOT READ")
+	s.Press("c")
+	s.Shows("paused, and sorted", "PAUSED  by connections")
+	if !strings.HasPrefix(s.Text(), paused) {
+		t.Errorf("the view went on while paused, from %q to:\n%s", paused, s.Text())
 	}
-	s.press(" ")
-	s.shows("traffic has ended", " 0.0 connections/s")
-	s.resize(60, 8)
-	s.shows("a small terminal", "maps", "web", "by connections")
-	s.press("n\x1b[F") // end
-	s.line("the last line is seen", reversed, "web")
-	s.press("q")
-	s.ended(0)
+	s.Press(" ")
+	s.Shows("traffic has ended", " 0.0 connections/s")
+	s.Resize(60, 8)
+	s.Shows("a small terminal", "maps", "web", "by connections")
+	s.Press("n\x1b[F") // end
+	s.Selected("the last line is seen", "web")
+	s.Press("q")
+	s.Ended(0)
 }
 
 // TestTopScreenErrors: what is wrong at the start is said at the shell, what comes later in the view.
 func TestTopScreenErrors(t *testing.T) {
 	nothing := t.TempDir()
-	s := newTerminal(t, 200, 10, "top", "--bpffs", nothing)
-	s.ended(cli.ExitNoDatapath)
-	if text := s.text(); !strings.Contains(text, "no datapath") || s.emulator.IsAltScreen() {
+	s := terminal.Start(t, 200, 10, asCommand("top", "--bpffs", nothing))
+	s.Ended(cli.ExitNoDatapath)
+	if text := s.Text(); !strings.Contains(text, "no datapath") || s.IsAltScreen() {
 		t.Errorf("said:\n%s", text)
 	}
 
 	bpffs := newDatapath(t)
-	s = newTerminal(t, 200, 10, "top", "--bpffs", bpffs, "--interval", "100ms", "shop/gone")
-	s.shows("of a Service that is not there", "Service shop/gone is not served")
+	s = terminal.Start(t, 200, 10, asCommand("top", "--bpffs", bpffs, "--interval", "100ms", "shop/gone"))
+	s.Shows("of a Service that is not there", "Service shop/gone is not served")
 	check(t, os.RemoveAll(datapath.Dir(bpffs)))
-	s.shows("the maps are gone", "NOT READ: no datapath")
-	s.press("\x03")
-	s.ended(0)
-}
-
-// terminal is a terminal in which the command runs.
-type terminal struct {
-	t        *testing.T
-	file     *os.File
-	cmd      *exec.Cmd
-	done     sync.WaitGroup
-	mu       sync.Mutex // of emulator
-	emulator *vt.Emulator
-}
-
-// newTerminal starts the command in a terminal of its own.
-func newTerminal(t *testing.T, width, height int, args ...string) *terminal {
-	t.Helper()
-	file, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	check(t, err)
-	fd := int(file.Fd())
-	check(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	check(t, err)
-	side, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	check(t, err)
-	s := &terminal{t: t, file: file, emulator: vt.NewEmulator(width, height)}
-	s.resize(width, height)
-	s.cmd = exec.Command("/proc/self/exe", args...)
-	s.cmd.Env = append(os.Environ(), asCommandVariable+"=1", "TERM=xterm-256color")
-	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = side, side, side
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	check(t, s.cmd.Start())
-	check(t, side.Close())
-	s.done.Go(func() {
-		buffer := make([]byte, 4096)
-		for {
-			n, err := file.Read(buffer)
-			s.mu.Lock()
-			s.emulator.Write(buffer[:n])
-			s.mu.Unlock()
-			if err != nil {
-				return // EIO: the command has ended
-			}
-		}
-	})
-	var replies sync.WaitGroup
-	replies.Go(func() { io.Copy(file, s.emulator) }) // what the command asks the terminal
-	t.Cleanup(func() {
-		s.cmd.Process.Kill() // ended long ago, unless the test has failed
-		s.cmd.Wait()
-		s.done.Wait()
-		check(t, s.emulator.InputPipe().(io.Closer).Close()) // Close of the emulator races with its Read
-		replies.Wait()
-		check(t, file.Close())
-	})
-	return s
-}
-
-func (s *terminal) resize(width, height int) {
-	s.t.Helper()
-	s.mu.Lock()
-	s.emulator.Resize(width, height)
-	s.mu.Unlock()
-	check(s.t, unix.IoctlSetWinsize(int(s.file.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)}))
+	s.Shows("the maps are gone", "NOT READ: no datapath")
+	s.Press("\x03")
+	s.Ended(0)
 }
 
 // traffic has the counters of shop/web grow until the function that it returns is called.
@@ -356,79 +289,4 @@ func traffic(t *testing.T, bpffs string) (stop func()) {
 	stop = sync.OnceFunc(func() { close(quit); done.Wait() })
 	t.Cleanup(stop)
 	return stop
-}
-
-func (s *terminal) press(keys string) {
-	s.t.Helper()
-	_, err := s.file.WriteString(keys)
-	check(s.t, err)
-}
-
-// text returns what is on the screen.
-func (s *terminal) text() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.emulator.String()
-}
-
-// shows waits until the screen has all parts, in this order.
-func (s *terminal) shows(what string, parts ...string) {
-	s.t.Helper()
-	s.until(what, func() bool {
-		rest := s.text()
-		for _, p := range parts {
-			var found bool
-			if _, rest, found = strings.Cut(rest, p); !found {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// lacks waits until a text is not on the screen.
-func (s *terminal) lacks(what, part string) {
-	s.t.Helper()
-	s.until(what, func() bool { return !strings.Contains(s.text(), part) })
-}
-
-// reversed reports whether a line is in reverse video.
-func reversed(s *terminal, y int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	cell := s.emulator.CellAt(0, y)
-	return cell != nil && cell.Style.Attrs != 0
-}
-
-// line waits until the line of a kind has a text.
-func (s *terminal) line(what string, is func(*terminal, int) bool, part string) {
-	s.t.Helper()
-	s.until(what, func() bool {
-		for y, line := range strings.Split(s.text(), "\n") {
-			if y > 2 && is(s, y) && strings.Contains(line, part) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-func (s *terminal) until(what string, done func() bool) {
-	s.t.Helper()
-	defer func() {
-		if s.t.Failed() {
-			s.t.Logf("the screen of %q:\n%s", what, s.text())
-		}
-	}()
-	wait.Until(s.t, what, done)
-}
-
-// ended waits until the command has ended.
-func (s *terminal) ended(code int) {
-	s.t.Helper()
-	s.cmd.Wait()
-	s.done.Wait()
-	if got := s.cmd.ProcessState.ExitCode(); got != code {
-		s.t.Errorf("exit code %d, want %d", got, code)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	webpage "github.com/beeline-lb/beeline/pkg/inspect/web"
 	"github.com/beeline-lb/beeline/pkg/monitor"
+	"github.com/beeline-lb/beeline/tests/browser"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -97,7 +98,7 @@ func TestWebEvents(t *testing.T) {
 // TestWebPageEvents: the page shows single refusals with their clients, names of processes as text,
 // how many there were besides, and why there are none.
 func TestWebPageEvents(t *testing.T) {
-	b := newBrowser(t)
+	b := browser.New(t)
 	bpffs := newDatapath(t)
 	service := inspect.PortName{Namespace: "shop", Service: "empty", Port: 80, Protocol: "TCP", Family: "IPv4", ID: emptyID}
 	events := []*inspect.Event{
@@ -118,22 +119,22 @@ func TestWebPageEvents(t *testing.T) {
 		wait.Until(t, "the page is told all", func() bool { return len(ask(t, page, "").Refusals.Events) == len(events) })
 		server := httptest.NewServer(page)
 		t.Cleanup(server.Close)
-		b.window(c.width, c.height, c.scheme)
-		b.open(server.URL)
-		b.shows("single refusals, the latest first", "#refusals", "One by one", "worker-4[4071]", "10.96.0.30:80 TCP", "shop/empty", "refused: no_endpoint",
+		b.Window(c.width, c.height, c.scheme)
+		b.Open(server.URL)
+		b.Shows("single refusals, the latest first", "#refusals", "One by one", "worker-4[4071]", "10.96.0.30:80 TCP", "shop/empty", "refused: no_endpoint",
 			"no endpoint of the Service can be used", "worker-0[4071]", "and 3,120 more", "192.0.2.7:51230", "dropped: source_range",
 			"[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:54321", "<img src=x>[4071]", "curl[4071]")
-		b.screenshot(c.name)
-		b.fits(c.name)
-		b.contrast(c.name)
+		b.Screenshot(c.name)
+		b.Fits(c.name)
+		b.Contrast(c.name)
 	}
-	b.until("no markup came of it", "!document.querySelector('img')")
-	b.click(`#refusals [data-key="shop/empty"]`)
-	b.shows("the Service is chosen", "#chosen", "Service shop/empty")
+	b.Until("no markup came of it", "!document.querySelector('img')")
+	b.Click(`#refusals [data-key="shop/empty"]`)
+	b.Shows("the Service is chosen", "#chosen", "Service shop/empty")
 
 	server := httptest.NewServer(tellingPage(t, bpffs, nil, monitor.ErrBusy))
 	t.Cleanup(server.Close)
-	b.open(server.URL)
-	b.shows("why there are none", "#refusals", "Single refusals are not known now: 4 listen to events already", "Nothing was refused")
-	b.noProblems()
+	b.Open(server.URL)
+	b.Shows("why there are none", "#refusals", "Single refusals are not known now: 4 listen to events already", "Nothing was refused")
+	b.NoProblems()
 }

@@ -1,4 +1,5 @@
-package cli_test
+// Package browser drives a headless Chromium, so that a test sees a page as a user does.
+package browser
 
 import (
 	"bufio"
@@ -21,8 +22,8 @@ import (
 // screenshotsVariable names a folder that screenshots are kept in, to be looked at.
 const screenshotsVariable = "BEELINE_TEST_SCREENSHOTS"
 
-// browser is a tab of a headless Chromium, driven by the DevTools protocol over a pipe.
-type browser struct {
+// Browser is a tab of a headless Chromium, driven by the DevTools protocol over a pipe.
+type Browser struct {
 	t       *testing.T
 	in      *os.File
 	session string
@@ -43,8 +44,9 @@ type devtools struct {
 	Error     json.RawMessage `json:"error,omitempty"`
 }
 
-// newBrowser starts one.
-func newBrowser(t *testing.T) *browser {
+// New starts one, which ends with the test. The test is left to make test-all, and skipped where
+// there is no chromium.
+func New(t *testing.T) *Browser {
 	t.Helper()
 	tier.Slow(t, "needs chromium, a large program")
 	lab.Need(t, "chromium")
@@ -61,7 +63,7 @@ func newBrowser(t *testing.T) *browser {
 	check(t, cmd.Start())
 	check(t, toRead.Close())
 	check(t, toWrite.Close())
-	b := &browser{t: t, in: in, answers: make(map[int]chan devtools)}
+	b := &Browser{t: t, in: in, answers: make(map[int]chan devtools)}
 	var done sync.WaitGroup
 	done.Go(func() { b.listen(out) })
 	t.Cleanup(func() {
@@ -85,7 +87,7 @@ func newBrowser(t *testing.T) *browser {
 }
 
 // listen hands on what the browser says, until it ends.
-func (b *browser) listen(out *os.File) {
+func (b *Browser) listen(out *os.File) {
 	messages := bufio.NewReader(out)
 	for {
 		text, err := messages.ReadBytes(0)
@@ -115,7 +117,7 @@ func (b *browser) listen(out *os.File) {
 }
 
 // call calls a method and returns its result; none once the browser has ended.
-func (b *browser) call(method string, params map[string]any) json.RawMessage {
+func (b *Browser) call(method string, params map[string]any) json.RawMessage {
 	b.t.Helper()
 	encoded, err := json.Marshal(params)
 	check(b.t, err)
@@ -139,13 +141,13 @@ func (b *browser) call(method string, params map[string]any) json.RawMessage {
 	return m.Result
 }
 
-func (b *browser) into(result any, method string, params map[string]any) {
+func (b *Browser) into(result any, method string, params map[string]any) {
 	b.t.Helper()
 	check(b.t, json.Unmarshal(b.call(method, params), result))
 }
 
-// window sets the size of the window, and whether the user likes it dark.
-func (b *browser) window(width, height int, scheme string) {
+// Window sets the size of the window, and whether the user likes it dark.
+func (b *Browser) Window(width, height int, scheme string) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{
 		"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500,
@@ -155,14 +157,15 @@ func (b *browser) window(width, height int, scheme string) {
 	})
 }
 
-func (b *browser) open(url string) {
+// Open goes to a page and waits until it is loaded.
+func (b *Browser) Open(url string) {
 	b.t.Helper()
 	b.call("Page.navigate", map[string]any{"url": url})
-	b.until("the page is loaded", "document.readyState === 'complete'")
+	b.Until("the page is loaded", "document.readyState === 'complete'")
 }
 
-// eval returns what an expression is in the page, as text.
-func (b *browser) eval(expression string) string {
+// Eval returns what an expression is in the page, as text.
+func (b *Browser) Eval(expression string) string {
 	b.t.Helper()
 	var answer struct {
 		Result           struct{ Value any }
@@ -175,14 +178,14 @@ func (b *browser) eval(expression string) string {
 	return fmt.Sprint(answer.Result.Value)
 }
 
-// text returns the text that an element shows; "" where there is none.
-func (b *browser) text(selector string) string {
+// Text returns the text that an element shows; "" where there is none.
+func (b *Browser) Text(selector string) string {
 	b.t.Helper()
-	return b.eval(fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
+	return b.Eval(fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// shows waits until an element shows all parts, in this order.
-func (b *browser) shows(what, selector string, parts ...string) {
+// Shows waits until an element shows all parts, in this order.
+func (b *Browser) Shows(what, selector string, parts ...string) {
 	b.t.Helper()
 	text := ""
 	defer func() {
@@ -191,7 +194,7 @@ func (b *browser) shows(what, selector string, parts ...string) {
 		}
 	}()
 	wait.Until(b.t, what, func() bool {
-		text = b.text(selector)
+		text = b.Text(selector)
 		rest, found := text, true
 		for _, part := range parts {
 			if _, rest, found = strings.Cut(rest, part); !found {
@@ -202,17 +205,17 @@ func (b *browser) shows(what, selector string, parts ...string) {
 	})
 }
 
-// until waits until an expression is true in the page.
-func (b *browser) until(what, expression string) {
+// Until waits until an expression is true in the page.
+func (b *Browser) Until(what, expression string) {
 	b.t.Helper()
-	wait.Until(b.t, what, func() bool { return b.eval("Promise.resolve("+expression+").then(Boolean)") == "true" })
+	wait.Until(b.t, what, func() bool { return b.Eval("Promise.resolve("+expression+").then(Boolean)") == "true" })
 }
 
-// click clicks where the element of a selector is seen.
-func (b *browser) click(selector string) {
+// Click clicks where the element of a selector is seen.
+func (b *Browser) Click(selector string) {
 	b.t.Helper()
 	var at struct{ X, Y float64 }
-	check(b.t, json.Unmarshal([]byte(b.eval(fmt.Sprintf(`(() => {
+	check(b.t, json.Unmarshal([]byte(b.Eval(fmt.Sprintf(`(() => {
 		const e = document.querySelector(%q);
 		e.scrollIntoView({ block: 'center' });
 		const r = e.getBoundingClientRect();
@@ -223,21 +226,22 @@ func (b *browser) click(selector string) {
 	}
 }
 
-// press presses a key: what it is called, what it types, and its number.
-func (b *browser) press(key, text string, code int) {
+// Press presses a key: what it is called, what it types, and its number.
+func (b *Browser) Press(key, text string, code int) {
 	b.t.Helper()
 	for _, event := range []string{"keyDown", "keyUp"} {
 		b.call("Input.dispatchKeyEvent", map[string]any{"type": event, "key": key, "text": text, "windowsVirtualKeyCode": code})
 	}
 }
 
-func (b *browser) typeText(text string) {
+// TypeText types into the element that has the focus.
+func (b *Browser) TypeText(text string) {
 	b.t.Helper()
 	b.call("Input.insertText", map[string]any{"text": text})
 }
 
-// screenshot takes one of the whole page, and keeps it where that is asked for.
-func (b *browser) screenshot(name string) {
+// Screenshot takes one of the whole page, and keeps it where that is asked for.
+func (b *Browser) Screenshot(name string) {
 	b.t.Helper()
 	var shot struct{ Data string }
 	b.into(&shot, "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true})
@@ -248,10 +252,10 @@ func (b *browser) screenshot(name string) {
 	}
 }
 
-// fits checks that nothing of the page is wider than the window.
-func (b *browser) fits(what string) {
+// Fits checks that nothing of the page is wider than the window.
+func (b *Browser) Fits(what string) {
 	b.t.Helper()
-	if wide := b.eval(`[...document.querySelectorAll('body *')].filter((e) => !e.closest('.spoken, svg')
+	if wide := b.Eval(`[...document.querySelectorAll('body *')].filter((e) => !e.closest('.spoken, svg')
 		&& e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5)
 		.map((e) => e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40))
 		.concat(document.documentElement.scrollWidth > document.documentElement.clientWidth ? ['text'] : []).join('; ')`); wide != "" {
@@ -262,10 +266,10 @@ func (b *browser) fits(what string) {
 // leastContrast is that of WCAG 2 (AA) for text.
 const leastContrast = 4.5
 
-// contrast checks that text is seen on the ground behind it.
-func (b *browser) contrast(what string) {
+// Contrast checks that text is seen on the ground behind it.
+func (b *Browser) Contrast(what string) {
 	b.t.Helper()
-	faint := b.eval(fmt.Sprintf(`(() => {
+	faint := b.Eval(fmt.Sprintf(`(() => {
 		const light = (color) => {
 			const [r, g, b] = color.match(/[\d.]+/g).map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
 			return 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -288,9 +292,9 @@ func (b *browser) contrast(what string) {
 	}
 }
 
-// noProblems fails when a page has thrown something or was kept from something, but for what
+// NoProblems fails when a page has thrown something or was kept from something, but for what
 // contains one of some texts.
-func (b *browser) noProblems(but ...string) {
+func (b *Browser) NoProblems(but ...string) {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -298,5 +302,12 @@ func (b *browser) noProblems(but ...string) {
 		if !slices.ContainsFunc(but, func(text string) bool { return strings.Contains(p, text) }) {
 			b.t.Errorf("the page: %s", p)
 		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
