@@ -138,15 +138,25 @@ func TestDSRSecret(t *testing.T) {
 // forged returns a packet that differs from one of node 1's tunnel in the secret alone.
 func (c *cluster) forged() []byte {
 	f := frame{from: netip.AddrPortFrom(clientAddrs.of("tcp4"), 999), to: nodePort("tcp4", 1), protocol: unix.IPPROTO_TCP, flags: flagSYN}
-	return tunnelled(nodeAddrs(1)[0], nodeAddrs(2)[0], 0xc123, netip.AddrPortFrom(c.addrsOf(remote)[0], backendPort), f.bytes())
+	return c.tunnelled(netip.AddrPortFrom(c.addrsOf(remote)[0], backendPort), f)
+}
+
+// tunnelled returns a packet of node 1's tunnel to node 2, for a backend there.
+func (c *cluster) tunnelled(backend netip.AddrPort, f frame) []byte {
+	return tunnelled(c.nodes[0].listed[0], c.nodes[1].listed[0], 0xc123, backend, f.bytes())
 }
 
 // spoof sends what the packet of [cluster.forged] has, by a socket.
 func (c *cluster) spoof(t *testing.T, sender *lab.Namespace) {
 	t.Helper()
-	udp := c.forged()[ethernetSize+headerSize(nodeAddrs(2)[0]):]
-	s := sender.Socket("udp4")
-	if err := s.SendTo(string(udp[geneveAt:]), netip.AddrPortFrom(nodeAddrs(2)[0], binary.BigEndian.Uint16(udp[2:]))); err != nil {
+	to := c.nodes[1].listed[0]
+	udp := c.forged()[ethernetSize+headerSize(to):]
+	network := "udp4"
+	if to.Is6() {
+		network = "udp6"
+	}
+	s := sender.Socket(network)
+	if err := s.SendTo(string(udp[geneveAt:]), netip.AddrPortFrom(to, binary.BigEndian.Uint16(udp[2:]))); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
+	dsr "github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -282,4 +284,65 @@ func TestMonitorSourcePorts(t *testing.T) {
 			t.Errorf("%s: told %+v", network, e)
 		}
 	}
+}
+
+// TestMonitorTunnel: a packet that the tunnel's checks drop is told once, with the reason and with whom
+// it came from.
+func TestMonitorTunnel(t *testing.T) {
+	byTunnels(t, 2, func(t *testing.T, c *cluster, mode tunnelMode) {
+		const secret = "the secret of the cluster"
+		list, err := dsr.ParseSecrets([]byte(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mark, _ := list.Marks()
+		file := secretFile{t: t, name: filepath.Join(t.TempDir(), "secrets")}
+		file.write(secret)
+		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp, "--dsr-secret-file", file.name)
+		drops := inspect.EventOptions{Rate: 10_000, Kinds: []string{inspect.EventDropped}}
+		sender, receiver := listen(t, c.nodes[0], drops), listen(t, c.nodes[1], drops)
+		here, there := c.nodes[0].listed[0], c.nodes[1].listed[0]
+		stranger := clientAddrs[mode.family]
+		header := headerSize(there)
+		marked := func(packet []byte) []byte { return with(packet, header+secretAt, mark[:]...) }
+		byXDP := map[string]string{"off": "tc", "native": "xdp"}[mode.xdp]
+		mac := c.macOf(t, c.nodes[1].Namespace, uplink)
+		want := 0
+		for _, network := range networks {
+			f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), 999), to: nodePort(network, 1), protocol: protocols[strings.ToUpper(network[:3])], flags: flagSYN}
+			backend := netip.AddrPortFrom(c.addrsOf(remote).of(network), backendPort)
+			nobodys := f
+			nobodys.to = nodePort(network, 2)
+			for _, tt := range []struct {
+				reason, hook string
+				packet       []byte
+				client, to   netip.AddrPort
+			}{
+				{"tunnel_unknown_sender", byXDP, marked(tunnelled(stranger, there, 0xc124, backend, f.bytes())), netip.AddrPortFrom(stranger, 0xc124), netip.AddrPortFrom(there, dsrPort)},
+				{"tunnel_wrong_secret", byXDP, c.tunnelled(backend, f), netip.AddrPortFrom(here, 0xc123), netip.AddrPortFrom(there, dsrPort)},
+				{"tunnel_malformed", "tc", with(marked(c.tunnelled(backend, f)), header+geneveAt, 7), netip.AddrPortFrom(here, 0xc123), netip.AddrPortFrom(there, dsrPort)},
+				{"tunnel_no_backend", byXDP, marked(c.tunnelled(netip.AddrPortFrom(c.addrsOf(local).of(network), backendPort), f)), f.from, f.to},
+				{"tunnel_no_service", byXDP, marked(c.tunnelled(backend, nobodys)), f.from, nobodys.to},
+			} {
+				if err := sendFrame(c.router, "node2", toMAC(tt.packet, mac)); err != nil {
+					t.Fatal(err)
+				}
+				want++
+				e := receiver.one(t, fmt.Sprintf("%s, %s", network, tt.reason), func(e *inspect.Event) bool {
+					return e.Reason == tt.reason && e.Client == tt.client && e.ServiceAddress == tt.to
+				})
+				if e.Hook != tt.hook || e.Device != uplink || e.Explanation == "" {
+					t.Errorf("%s, %s: told %+v, want %s at %s", network, tt.reason, *e, tt.hook, uplink)
+				}
+			}
+		}
+		if list := receiver.matching(func(*inspect.Event) bool { return true }); len(list) != want {
+			t.Errorf("%d packets are told as %d", want, len(list))
+		}
+		c.spoof(t, c.nodes[0].Namespace)
+		e := sender.one(t, "tunnel_spoofed", func(e *inspect.Event) bool { return e.Reason == "tunnel_spoofed" })
+		if e.Hook != "tc" || e.Device != uplink || e.Client.Addr() != here || e.ServiceAddress != netip.AddrPortFrom(there, dsrPort) {
+			t.Errorf("told %+v", *e)
+		}
+	})
 }
