@@ -93,11 +93,12 @@ func (c *cluster) explainAll(t *testing.T, all []*asked) {
 	}
 }
 
-// attempt makes the connection and says how it differs from what was said.
-func (c *cluster) attempt(a *asked) error {
+// attempt makes the connection and says how it, or the path of its packets, differs from what was said.
+func (c *cluster) attempt(a *asked, paths *paths) error {
 	if a.said.Verdict == inspect.VerdictNoService {
 		return nil // it is the kernel's
 	}
+	paths.forget()
 	s := c.client.Socket(a.network)
 	defer s.Close()
 	if err := bindPort(s, a.network, a.port); err != nil {
@@ -119,11 +120,11 @@ func (c *cluster) attempt(a *asked) error {
 	if err != nil {
 		return err
 	}
-	return c.ended(a, got)
+	return c.ended(a, got, paths)
 }
 
 // ended says how the end of a connection that was served differs from what was said.
-func (c *cluster) ended(a *asked, got answer) error {
+func (c *cluster) ended(a *asked, got answer, paths *paths) error {
 	at := func(b inspect.Backend) string {
 		for _, n := range c.nodes {
 			for _, place := range []string{"routed", "bridged", "host"} {
@@ -141,23 +142,27 @@ func (c *cluster) ended(a *asked, got answer) error {
 	if !slices.ContainsFunc(a.said.Backends, func(b inspect.ExplainedBackend) bool { return b.Share > 0 && at(b.Backend) == got.name }) {
 		return fmt.Errorf("reached %s, which gets nothing", got.name)
 	}
-	if at(*a.said.Chosen) == got.name && a.said.Path.Source != got.client {
+	if at(*a.said.Chosen) != got.name {
+		return nil
+	}
+	if a.said.Path.Source != got.client {
 		return fmt.Errorf("%s has seen %s", got.name, got.client)
 	}
-	return nil
+	return paths.compare(a)
 }
 
 // checkExplained explains the connections, with no agent on node 1, wants all maps to be as they were, and
-// makes them.
-func (c *cluster) checkExplained(t *testing.T, all []*asked) {
+// makes them. Some of them take each of the paths that are wanted: hook, forwarding and device.
+func (c *cluster) checkExplained(t *testing.T, all []*asked, want ...string) {
 	t.Helper()
 	verdicts := make(map[string]int)
 	before := c.nodes[0].Dump()
 	c.explainAll(t, all)
 	lab.CompareDumps(t, before, c.nodes[0].Dump())
+	paths := c.watchPaths(t)
 	for _, a := range all {
 		verdicts[a.said.Verdict]++
-		if err := c.attempt(a); err != nil {
+		if err := c.attempt(a, paths); err != nil {
 			t.Errorf("%s from port %d: %v, explained as %+v", a.name, a.port, err, a.said.Steps)
 		}
 	}
@@ -166,6 +171,7 @@ func (c *cluster) checkExplained(t *testing.T, all []*asked) {
 			t.Errorf("nothing is %s: %v", v, verdicts)
 		}
 	}
+	paths.checkSeen(t, want...)
 }
 
 // stop ends the agent of a node, which goes on to serve.
@@ -178,28 +184,39 @@ func (a *agent) stop() {
 }
 
 // TestExplainPackets: every connection of a client outside of the cluster ends as was explained on
-// the node before, and the backend sees the source that was named; an explanation stores nothing.
+// the node before, its packets are sent on by the hook, device and next hop that were named, and the
+// backend sees the source that was named; an explanation stores nothing.
 func TestExplainPackets(t *testing.T) {
 	t.Parallel()
-	for i, routing := range []string{"routes", "overlay"} {
-		t.Run(routing, func(t *testing.T) {
+	for i, mode := range []struct {
+		name, xdp string
+		cluster   func(*testing.T) *cluster
+		far       string // the path to backends of the other node
+	}{
+		{"routes", "off", func(t *testing.T) *cluster { return newCluster(t, false) }, "tc snat uplink"},
+		{"overlay", "off", func(t *testing.T) *cluster { return newCluster(t, true) }, "tc snat overlay"},
+		{"routes, by XDP", "native", func(t *testing.T) *cluster { return newXDPCluster(t, false) }, "xdp snat uplink"},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, i == 1)
-			c := newCluster(t, routing == "overlay")
+			c := mode.cluster(t)
 			manifests, all := c.explainTable()
-			c.serve(t, manifests).stop()
-			c.checkExplained(t, tier.Share(all, i, 4))
+			c.serve(t, manifests, "--xdp", mode.xdp).stop()
+			c.checkExplained(t, tier.Share(all, i, 4), mode.far, "tc none vethrouted", "tc none cni0", "tc none lo")
 		})
 	}
 }
 
-// TestExplainDSR is the same where packets to the other node's backends leave in the tunnel.
+// TestExplainDSR is the same where packets to the other node's backends leave in the tunnel to the
+// node that was named.
 func TestExplainDSR(t *testing.T) {
 	tier.Slow(t, "TestExplainPackets explains packets without a tunnel")
 	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
 		manifests, all := c.explainTable()
 		c.serveDSR(t, manifests, "--xdp", mode.xdp).stop()
-		c.checkExplained(t, tier.Share(all, 1, 4))
+		hook := map[string]string{"off": "tc", "native": "xdp"}[mode.xdp]
+		c.checkExplained(t, tier.Share(all, 1, 4), hook+" dsr uplink", "tc none vethrouted", "tc none cni0", "tc none lo")
 	})
 }
 
@@ -208,6 +225,7 @@ func TestExplainKept(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serve(t, c.service(1, "sticky", "sessionAffinity: ClientIP,", []endpoint{local, remote}))
+	paths := c.watchPaths(t)
 	for i, network := range networks {
 		to := nodePort(network, 1)
 		s := c.client.Socket(network)
@@ -225,7 +243,7 @@ func TestExplainKept(t *testing.T) {
 		if !again.said.Certain || again.said.Affinity == nil || !again.said.Affinity.Used {
 			t.Errorf("%s after %s: %+v", network, got.name, again.said.Steps)
 		}
-		if err := c.attempt(again); err != nil {
+		if err := c.attempt(again, paths); err != nil {
 			t.Errorf("%s: %v, explained as %+v", network, err, again.said.Steps)
 		}
 		if same.said.Steps[1].Step != "flow" || same.said.Chosen.Address != again.said.Chosen.Address {
