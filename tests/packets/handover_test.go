@@ -1,16 +1,19 @@
 package packets_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -69,7 +72,8 @@ func dropForwarded(t *testing.T, n *lab.Namespace, m proxyMode) {
 }
 
 // testHandover: connections live on while a node goes from kube-proxy to Beeline and
-// back, and new ones are served all the time; with a firewall as without.
+// back, and new ones are served all the time; with a firewall as without. While both run, beeline
+// verify says so: it is one of the cases in docs/troubleshooting.md.
 func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall bool) {
 	c := newCluster(t, false)
 	c.serveAll(t)
@@ -86,6 +90,9 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall 
 	old.checkProxy(t, node)
 
 	agent := startClusterAgent(t, server, node)
+	if said := verified(t, node); !strings.Contains(said, "\nmachine: kube-proxy\n  kube-proxy has made: ") || !strings.Contains(said, "make sure that kube-proxy does not run on this node") {
+		t.Errorf("while kube-proxy runs, beeline verify says:\n%s", said)
+	}
 	old.goOn(t, node, "with both")
 	new := openTalks(t, c, "Beeline", firewall)
 	proxy.stop()
@@ -103,7 +110,24 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall 
 		return err == nil && !strings.Contains(tables+cleanupByAgent(t, node.Namespace), "beeline-handover")
 	})
 	new.goOn(t, node, "without anything of kube-proxy")
+	if said := verified(t, node); strings.Contains(said, "kube-proxy") {
+		t.Errorf("when kube-proxy is gone, beeline verify says:\n%s", said)
+	}
 	handBack(t, c, proxy, agent, new, firewall)
+}
+
+// verified returns what beeline verify says on a node.
+func verified(t *testing.T, n *node) string {
+	t.Helper()
+	var said bytes.Buffer
+	err := n.Thread(func() error {
+		cli.Run(cli.Env{Out: &said, Err: &said, Now: time.Now}, "--bpffs", n.BPFFS, "verify")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said.String()
 }
 
 // handBack hands the node back to kube-proxy, with connections of Beeline.
