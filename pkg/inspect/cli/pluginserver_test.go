@@ -51,8 +51,8 @@ func newAPIServer(t *testing.T) *apiServer {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/services", s.listServices)
-	mux.HandleFunc("GET /api/v1/nodes", s.listNodes)
-	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets", s.listDaemonSets)
+	mux.HandleFunc("GET /api/v1/nodes", s.unlessForbidden("nodes", s.listNodes))
+	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets", s.unlessForbidden("daemonsets", s.listDaemonSets))
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -127,9 +127,6 @@ func (s *apiServer) listServices(w http.ResponseWriter, r *http.Request) {
 
 // listNodes has one node on each page.
 func (s *apiServer) listNodes(w http.ResponseWriter, r *http.Request) {
-	if s.forbids(w, "nodes") {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
@@ -142,20 +139,21 @@ func (s *apiServer) listNodes(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *apiServer) listDaemonSets(w http.ResponseWriter, _ *http.Request) {
-	if s.forbids(w, "daemonsets") {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	respond(s.t, w, http.StatusOK, appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSetList"}, Items: s.sets})
 }
 
-// forbids answers as an API server does where RBAC gives no right to list a resource.
-func (s *apiServer) forbids(w http.ResponseWriter, resource string) bool {
-	if s.forbidden == resource {
-		fail(s.t, w, http.StatusForbidden, metav1.StatusReasonForbidden, resource+` is forbidden: User "eve" cannot list resource "`+resource+`"`)
+// unlessForbidden answers as an API server does where RBAC gives no right to list a resource, else by
+// a handler.
+func (s *apiServer) unlessForbidden(resource string, list http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.forbidden == resource {
+			fail(s.t, w, http.StatusForbidden, metav1.StatusReasonForbidden, resource+` is forbidden: User "eve" cannot list resource "`+resource+`"`)
+			return
+		}
+		list(w, r)
 	}
-	return s.forbidden == resource
 }
 
 func (s *apiServer) get(w http.ResponseWriter, r *http.Request) {
