@@ -310,6 +310,9 @@ func TestMonitorTunnel(t *testing.T) {
 		want := 0
 		for _, network := range networks {
 			f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), 999), to: nodePort(network, 1), protocol: protocols[strings.ToUpper(network[:3])], flags: flagSYN}
+			if network[:3] == "udp" {
+				f.payload = "XDP takes out a datagram that is as long as TCP's header" // others are left to tc
+			}
 			backend := netip.AddrPortFrom(c.addrsOf(remote).of(network), backendPort)
 			nobodys := f
 			nobodys.to = nodePort(network, 2)
@@ -328,16 +331,19 @@ func TestMonitorTunnel(t *testing.T) {
 					t.Fatal(err)
 				}
 				want++
-				e := receiver.one(t, fmt.Sprintf("%s, %s", network, tt.reason), func(e *inspect.Event) bool {
-					return e.Reason == tt.reason && e.Client == tt.client && e.ServiceAddress == tt.to
+				var told []*inspect.Event
+				lab.Eventually(t, fmt.Sprintf("%s, %s: one more event", network, tt.reason), func() bool {
+					told = receiver.matching(func(*inspect.Event) bool { return true })
+					return len(told) >= want
 				})
+				e := told[len(told)-1]
+				if len(told) != want || e.Reason != tt.reason || e.Client != tt.client || e.ServiceAddress != tt.to {
+					t.Fatalf("%s, %s: told %+v, the last of %d, want %s to %s, the last of %d", network, tt.reason, *e, len(told), tt.client, tt.to, want)
+				}
 				if e.Hook != tt.hook || e.Device != uplink || e.Explanation == "" {
 					t.Errorf("%s, %s: told %+v, want %s at %s", network, tt.reason, *e, tt.hook, uplink)
 				}
 			}
-		}
-		if list := receiver.matching(func(*inspect.Event) bool { return true }); len(list) != want {
-			t.Errorf("%d packets are told as %d", want, len(list))
 		}
 		c.spoof(t, c.nodes[0].Namespace)
 		e := sender.one(t, "tunnel_spoofed", func(e *inspect.Event) bool { return e.Reason == "tunnel_spoofed" })
