@@ -21,7 +21,7 @@ const (
 // and none fails.
 func migrate(ctx context.Context, c *cluster) error {
 	t := &traffic{cluster: c}
-	if err := c.startTraffic(ctx, t, outsideLifetime); err != nil {
+	if err := c.startTraffic(ctx, t, trafficOptions{lifetime: outsideLifetime}); err != nil {
 		return err
 	}
 	for _, step := range []struct {
@@ -46,10 +46,18 @@ func migrate(ctx context.Context, c *cluster) error {
 	return nil
 }
 
+// trafficOptions change what startTraffic starts.
+type trafficOptions struct {
+	// lifetime is the age at which long connections from outside are renewed; zero is
+	// never.
+	lifetime time.Duration
+	// shortInside and shortOutside are more targets of the short requests.
+	shortInside, shortOutside []string
+}
+
 // startTraffic starts servers and clients, outside and in pods, and waits until all
-// long connections are made. Those from outside are renewed at an age; zero is
-// never.
-func (c *cluster) startTraffic(ctx context.Context, t *traffic, lifetime time.Duration) error {
+// long connections are made.
+func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions) error {
 	if err := c.apply(ctx, "echo.yaml"); err != nil {
 		return err
 	}
@@ -67,6 +75,7 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, lifetime time.Du
 	}
 	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
 		"LoadImage": loadImage, "Long": longPod, "Rate": ratePod, "Targets": strings.Join(inside, ","),
+		"ShortTargets": strings.Join(o.shortInside, ","),
 	}); err != nil {
 		return err
 	}
@@ -76,8 +85,9 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, lifetime time.Du
 	if err := t.watchPods(ctx, "app=client"); err != nil {
 		return err
 	}
-	if err := t.startOutside(fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
-		fmt.Sprintf("--lifetime=%s", lifetime), "--targets="+strings.Join(outside, ",")); err != nil {
+	if err := t.startOutside(outsideSource, fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
+		fmt.Sprintf("--lifetime=%s", o.lifetime), "--targets="+strings.Join(outside, ","),
+		"--short-targets="+strings.Join(o.shortOutside, ",")); err != nil {
 		return err
 	}
 	want := longOutside + c.Nodes*longPod

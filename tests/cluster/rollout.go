@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -23,12 +24,7 @@ const (
 // endpoints (externalTrafficPolicy Local, a health check every two seconds), while
 // requests come from outside. None fails, and the pods see the client's address.
 func rollout(ctx context.Context, c *cluster) error {
-	if err := c.applyWith(ctx, "web.yaml", map[string]any{
-		"Replicas": rolloutReplicas, "LoadImage": loadImage, "Grace": rolloutGrace,
-	}); err != nil {
-		return err
-	}
-	if err := c.rolledOutIn(ctx, "default", "deployment/web"); err != nil {
+	if err := c.startWeb(ctx, "web", corev1.ServiceExternalTrafficPolicyLocal); err != nil {
 		return err
 	}
 	_, outside, err := c.serviceAddresses(ctx, "web")
@@ -43,7 +39,7 @@ func rollout(ctx context.Context, c *cluster) error {
 		}
 	}
 	t := &traffic{cluster: c}
-	if err := t.startOutside(fmt.Sprintf("--rate=%d", rolloutRate), "--targets="+strings.Join(balanced, ",")); err != nil {
+	if err := t.startOutside(outsideSource, fmt.Sprintf("--rate=%d", rolloutRate), "--targets="+strings.Join(balanced, ",")); err != nil {
 		return err
 	}
 	for i := 1; i <= rollouts; i++ {
@@ -58,6 +54,16 @@ func rollout(ctx context.Context, c *cluster) error {
 		}
 	}
 	return c.checkRollout(t)
+}
+
+// startWeb starts servers that can be replaced, and their Service.
+func (c *cluster) startWeb(ctx context.Context, name string, policy corev1.ServiceExternalTrafficPolicy) error {
+	if err := c.applyWith(ctx, "web.yaml", map[string]any{
+		"Name": name, "Policy": policy, "Replicas": rolloutReplicas, "LoadImage": loadImage, "Grace": rolloutGrace,
+	}); err != nil {
+		return err
+	}
+	return c.rolledOutIn(ctx, "default", "deployment/"+name)
 }
 
 // restartWeb replaces the pods and waits until the old ones have ended.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ type source struct {
 }
 
 // startOutside runs a client on the router: a host that is no part of the cluster.
-func (t *traffic) startOutside(args ...string) error {
+func (t *traffic) startOutside(name string, args ...string) error {
 	c := t.cluster
 	port := 9000 + len(t.sources)
 	binary := filepath.Join(filepath.Dir(c.Images[1]), "load")
@@ -40,21 +41,28 @@ func (t *traffic) startOutside(args ...string) error {
 		return err
 	}
 	c.daemons = append(c.daemons, d)
-	t.sources = append(t.sources, source{"outside", fmt.Sprintf("http://127.0.0.1:%d/stats", port)})
+	t.sources = append(t.sources, source{name, fmt.Sprintf("http://127.0.0.1:%d/stats", port)})
 	return nil
 }
 
-// watchPods adds the clients in pods.
+// watchPods adds the clients in pods, or finds them again when they have other addresses.
 func (t *traffic) watchPods(ctx context.Context, selector string) error {
 	pods, err := t.cluster.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return err
 	}
 	for _, p := range pods.Items {
-		t.sources = append(t.sources, source{"pod on " + p.Spec.NodeName, fmt.Sprintf("http://%s:9000/stats", p.Status.PodIP)})
+		name := podSource(p.Spec.NodeName)
+		t.sources = slices.DeleteFunc(t.sources, func(s source) bool { return s.name == name })
+		t.sources = append(t.sources, source{name, fmt.Sprintf("http://%s:9000/stats", p.Status.PodIP)})
 	}
 	return nil
 }
+
+// outsideSource and podSource name the clients.
+const outsideSource = "outside"
+
+func podSource(node string) string { return "pod on " + node }
 
 func (s source) read() (loadstats.Stats, error) {
 	var stats loadstats.Stats
@@ -84,18 +92,18 @@ func (t *traffic) open() (int, error) {
 func (t *traffic) check(what string) error {
 	t.cluster.say("%s", what)
 	var errs []error
-	fmt.Printf("          %-16s %6s %9s %7s %7s %7s %9s\n", "CLIENT", "LONG", "REQUESTS", "BROKEN", "SHORT", "FAILED", "SLOWEST")
+	fmt.Printf("          %-16s %6s %9s %7s %7s %7s %7s %7s %9s\n", "CLIENT", "LONG", "REQUESTS", "BROKEN", "SHORT", "FAILED", "UDP", "LOST", "SLOWEST")
 	for _, s := range t.sources {
 		stats, err := s.read()
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Printf("          %-16s %6d %9d %7d %7d %7d %6d ms\n", s.name,
-			stats.Open, stats.Requests, stats.Broken, stats.Short, stats.Failed, stats.Slowest)
-		if stats.Broken+stats.Failed > 0 {
-			errs = append(errs, fmt.Errorf("%s: client %s: %d connections broken, %d failed:\n  %s",
-				what, s.name, stats.Broken, stats.Failed, strings.Join(stats.Errors, "\n  ")))
+		fmt.Printf("          %-16s %6d %9d %7d %7d %7d %7d %7d %6d ms\n", s.name,
+			stats.Open, stats.Requests, stats.Broken, stats.Short, stats.Failed, stats.Datagrams, stats.Lost, stats.Slowest)
+		if stats.Broken+stats.Failed+stats.Lost > 0 {
+			errs = append(errs, fmt.Errorf("%s: client %s: %d connections broken, %d failed, %d datagrams lost:\n  %s",
+				what, s.name, stats.Broken, stats.Failed, stats.Lost, strings.Join(stats.Errors, "\n  ")))
 		}
 		if stats.Short == 0 {
 			errs = append(errs, fmt.Errorf("%s: client %s got no answer at all", what, s.name))

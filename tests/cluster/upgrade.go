@@ -15,33 +15,45 @@ const upgradeRounds = 3
 // none fails.
 func upgrade(ctx context.Context, c *cluster) error {
 	t := &traffic{cluster: c}
-	if err := c.startTraffic(ctx, t, 0); err != nil {
+	if err := c.startTraffic(ctx, t, trafficOptions{}); err != nil {
 		return err
 	}
+	for round := 1; round <= upgradeRounds; round++ {
+		err := c.upgradeAndBack(ctx, []string{"--v=3"}, func(step string) error {
+			return t.check(fmt.Sprintf("helm %s %d is over", step, round))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upgradeAndBack upgrades the release to agents with other flags and rolls back. It calls
+// check a while after all agents were replaced, twice.
+func (c *cluster) upgradeAndBack(ctx context.Context, flags []string, check func(step string) error) error {
 	before, err := c.agents(ctx)
 	if err != nil {
 		return err
 	}
-	for round := 1; round <= upgradeRounds; round++ {
-		for _, step := range []struct {
-			what string
-			do   func() error
-		}{
-			{"upgrade", func() error { return c.installChart(ctx, chartValues{"extraArgs": []string{"--v=3"}}) }},
-			{"rollback", func() error { return c.helm(ctx, "rollback", "beeline") }},
-		} {
-			if err := step.do(); err != nil {
-				return err
-			}
-			if before, err = c.replacedAgents(ctx, before); err != nil {
-				return fmt.Errorf("helm %s: %w", step.what, err)
-			}
-			if err := settle(ctx, 5*time.Second); err != nil {
-				return err
-			}
-			if err := t.check(fmt.Sprintf("helm %s %d is over", step.what, round)); err != nil {
-				return err
-			}
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"upgrade", func() error { return c.installChart(ctx, chartValues{"extraArgs": flags}) }},
+		{"rollback", func() error { return c.helm(ctx, "rollback", "beeline") }},
+	} {
+		if err := step.do(); err != nil {
+			return err
+		}
+		if before, err = c.replacedAgents(ctx, before); err != nil {
+			return fmt.Errorf("helm %s: %w", step.what, err)
+		}
+		if err := settle(ctx, 5*time.Second); err != nil {
+			return err
+		}
+		if err := check(step.what); err != nil {
+			return err
 		}
 	}
 	return nil

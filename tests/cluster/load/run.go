@@ -8,15 +8,20 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
 
 // runner makes connections to the targets by turns.
 type runner struct {
 	targets  []string
+	shorts   []string // of short requests only
 	long     int
 	rate     int
 	lifetime time.Duration
@@ -41,8 +46,9 @@ func newRun() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&r.targets, "targets", nil, "URLs to ask, by turns")
+	f.StringSliceVar(&r.shorts, "short-targets", nil, "URLs that short requests ask, too; udp://HOST:PORT by a datagram")
 	f.IntVar(&r.long, "long", 0, "connections that are kept, with a request four times a second")
-	f.IntVar(&r.rate, "rate", 0, "requests a second with a connection of their own")
+	f.IntVar(&r.rate, "rate", 0, "short requests a second, each with a connection or socket of its own")
 	f.DurationVar(&r.lifetime, "lifetime", 0, "age at which a long connection is closed and another made (0: never)")
 	f.StringVar(&r.listen, "listen", ":9000", "address and port of /stats")
 	return cmd
@@ -83,35 +89,34 @@ func (r *runner) keepLong(ctx context.Context, target string) {
 			time.Sleep(pause)
 			continue
 		}
-		if err := r.useLong(ctx, conn, target); err != nil {
-			r.count.broken(target, err)
+		if server, err := r.useLong(ctx, conn, target); err != nil {
+			r.count.broken(loadstats.Path{Target: target, Server: server}, err)
 		}
 		conn.Close()
 	}
 }
 
 // useLong asks again and again over one connection, which must always lead to the
-// same server, until it has its age.
-func (r *runner) useLong(ctx context.Context, conn net.Conn, target string) error {
+// same server, until it has its age. It returns the server's name.
+func (r *runner) useLong(ctx context.Context, conn net.Conn, target string) (server string, err error) {
 	r.count.opened(1)
 	defer r.count.opened(-1)
 	replies := bufio.NewReader(conn)
-	born, first := time.Now(), ""
-	for ctx.Err() == nil && (r.lifetime == 0 || time.Since(born) < r.lifetime) {
+	for born := time.Now(); ctx.Err() == nil && (r.lifetime == 0 || time.Since(born) < r.lifetime); {
 		got, err := ask(conn, replies, target)
 		if err != nil {
-			return fmt.Errorf("after %s: %w", time.Since(born).Round(time.Millisecond), err)
+			return server, fmt.Errorf("after %s: %w", time.Since(born).Round(time.Millisecond), err)
 		}
-		if first == "" {
-			first = got.Host
+		if server == "" {
+			server = got.Host
 		}
-		if got.Host != first {
-			return fmt.Errorf("leads to %s, led to %s", got.Host, first)
+		if got.Host != server {
+			return server, fmt.Errorf("leads to %s, led to %s", got.Host, server)
 		}
 		r.count.answered(got, true)
 		time.Sleep(pause)
 	}
-	return nil
+	return server, nil
 }
 
 // makeShort makes short connections at the rate until ctx ends.
@@ -121,13 +126,18 @@ func (r *runner) makeShort(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	tick := time.NewTicker(time.Second / time.Duration(r.rate))
 	defer tick.Stop()
+	targets := slices.Concat(r.targets, r.shorts)
 	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		target := r.targets[i%len(r.targets)]
+		target := targets[i%len(targets)]
+		if strings.HasPrefix(target, datagramScheme) {
+			wg.Go(func() { r.oneDatagram(target) })
+			continue
+		}
 		wg.Go(func() { r.oneShort(target) })
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -24,7 +25,7 @@ func newServe() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Answer HTTP requests, also for a while after being told to end",
+		Short: "Answer HTTP requests and datagrams, also for a while after being told to end",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serve(cmd.Context(), address, grace)
@@ -50,6 +51,13 @@ func serve(ctx context.Context, address string, grace time.Duration) error {
 			_ = json.NewEncoder(w).Encode(answer{Host: host, Client: client}) // the client sees it
 		}),
 	}
+	datagrams, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		if err := serveDatagrams(datagrams, address, host); err != nil {
+			fmt.Fprintln(os.Stderr, "load:", err)
+		}
+	}()
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
