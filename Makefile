@@ -108,9 +108,8 @@ TARGET ?=
 fuzz: root setup-test ## fuzz all parsers and the programs, each for FUZZTIME; TARGET=pkg/tunnel
 	@$(GO) run $(EXEC) ./tools/fuzz -time $(FUZZTIME) -target '$(TARGET)'
 
-SEED ?= 1
-
 .PHONY: differential
+differential: SEED ?= 1
 differential: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
 differential: COUNT = 1000
 differential: root setup-test-all build ## compare COUNT (1000) random clusters of SEED with kube-proxy, and print the smallest that differ
@@ -180,6 +179,13 @@ cluster-rollout: cluster-image ## replace pods behind a load balancer in a clust
 
 cluster-upgrade: cluster-image ## upgrade Beeline in a cluster and roll back, under traffic
 	@$(CLUSTER) upgrade
+
+# How long make soak disturbs the cluster; SEED repeats the order of a former run.
+SOAK ?= 1h
+
+.PHONY: soak
+soak: cluster-image ## disturb a cluster in every way for SOAK (1h), under traffic; SEED=number
+	@$(CLUSTER) soak --duration=$(SOAK) $(if $(SEED),--seed=$(SEED))
 
 .PHONY: bench
 bench: root setup-test build ## measure; writes tests/bench/RESULTS.md

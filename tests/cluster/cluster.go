@@ -74,7 +74,7 @@ func (c *cluster) boot(ctx context.Context) error {
 	}
 	go forward(socket)
 	for i := 1; i <= c.Nodes; i++ {
-		n, err := c.startNode(i)
+		n, err := c.makeNode(i)
 		if err != nil {
 			return err
 		}
@@ -197,6 +197,16 @@ func (c *cluster) start(name, binary string, args ...string) error {
 		c.daemons = append(c.daemons, d)
 	}
 	return err
+}
+
+// end kills a part of the cluster, which no longer has to run.
+func (c *cluster) end(name string) {
+	c.daemons = slices.DeleteFunc(c.daemons, func(d *daemon) bool {
+		if d.name == name {
+			d.kill()
+		}
+		return d.name == name
+	})
 }
 
 // await tries until something is so, a part of the cluster has ended, or time is

@@ -75,16 +75,12 @@ func writeKubeconfig(dir, name, user, url string) error {
 // startControlPlane starts etcd, the API server, the controller manager and the
 // scheduler, and returns once the API server is ready.
 func (c *cluster) startControlPlane(ctx context.Context) error {
-	const etcd = "http://127.0.0.1:2379"
 	if err := c.start("etcd", filepath.Join(c.Programs.Kubernetes, "etcd"),
 		"--data-dir="+filepath.Join(c.Dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--quota-backend-bytes=4294967296"); err != nil {
 		return err
 	}
-	if err := c.start("kube-apiserver", filepath.Join(c.Programs.Kubernetes, "kube-apiserver"), c.apiServerFlags(etcd)...); err != nil {
-		return err
-	}
-	if err := c.awaitAPIServer(ctx); err != nil {
+	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -107,9 +103,20 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 			"--kube-api-qps=200", "--kube-api-burst=400"))
 }
 
-func (c *cluster) apiServerFlags(etcd string) []string {
+// apiServer is the name of the daemon.
+const apiServer = "kube-apiserver"
+
+// startAPIServer starts the API server and returns once it is ready.
+func (c *cluster) startAPIServer(ctx context.Context) error {
+	if err := c.start(apiServer, filepath.Join(c.Programs.Kubernetes, apiServer), c.apiServerFlags()...); err != nil {
+		return err
+	}
+	return c.awaitAPIServer(ctx)
+}
+
+func (c *cluster) apiServerFlags() []string {
 	return []string{
-		"--etcd-servers=" + etcd,
+		"--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=::", "--secure-port=6443", "--advertise-address=" + routerAddr4,
 		"--tls-cert-file=" + c.credential("apiserver.crt"),
 		"--tls-private-key-file=" + c.credential("apiserver.key"),

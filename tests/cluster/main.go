@@ -12,11 +12,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -85,6 +87,10 @@ func newCommand() *cobra.Command {
 			cmd.Flags().BoolVar(&s.Again, "again", false, "run those tests only that failed or were skipped last time")
 			cmd.Flags().StringVar(&s.Skip, "skip", defaultSkip, "regular expression of those to leave out")
 		}
+		if name == soakTask {
+			cmd.Flags().DurationVar(&s.Duration, "duration", time.Hour, "how long to disturb the cluster")
+			cmd.Flags().Uint64Var(&s.Seed, "seed", rand.Uint64N(1e6), "what the order of the disturbances follows from")
+		}
 		root.AddCommand(cmd)
 	}
 	root.AddCommand(newTable(s))
@@ -99,6 +105,9 @@ func launch(ctx context.Context, s settings) (err error) {
 	if s.Task == "migrate" {
 		s.Proxy = proxyKubeProxy
 	}
+	if s.Task == soakTask {
+		s.Set = strings.TrimSuffix(soakTables+","+s.Set, ",")
+	}
 	if err := s.validate(); err != nil {
 		return err
 	}
@@ -111,8 +120,8 @@ func launch(ctx context.Context, s settings) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.remove()) }()
 	err = p.run(ctx, s)
-	if ctx.Err() != nil {
-		return nil // interrupted, as asked
+	if errors.Is(err, context.Canceled) || ctx.Err() != nil && s.Task != soakTask {
+		return nil // interrupted, as asked; a soak fails by what it had found
 	}
 	return err
 }

@@ -90,6 +90,11 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 		"--short-targets="+strings.Join(o.shortOutside, ",")); err != nil {
 		return err
 	}
+	return c.allOpen(ctx, t)
+}
+
+// allOpen waits until all long connections are made.
+func (c *cluster) allOpen(ctx context.Context, t *traffic) error {
 	want := longOutside + c.Nodes*longPod
 	return c.await(ctx, fmt.Sprintf("%d long connections", want), func() error {
 		n, err := t.open()

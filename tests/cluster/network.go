@@ -46,6 +46,11 @@ func nodeAddrs(i int) []netip.Prefix {
 	}
 }
 
+// fabricMAC is the address of the i-th node's device on the fabric, also after a reboot, and of
+// the router, 0. Without one of its own, a bridge has that of a port, and another one once the
+// port is gone.
+func fabricMAC(i int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x19, 0, 0, 0, byte(i)} }
+
 // podRanges returns the addresses of the i-th node's pods.
 func podRanges(i int) []netip.Prefix {
 	return []netip.Prefix{
@@ -69,7 +74,7 @@ func makeFabric(s settings) error {
 	); err != nil {
 		return err
 	}
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: fabricMAC(0)}}
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make the fabric: %w", err)
 	}
@@ -127,7 +132,7 @@ func connectNode(i, pid int, s settings) error {
 		return err
 	}
 	veth := netlink.NewVeth(netlink.LinkAttrs{Name: fmt.Sprintf("node-%d", i), MasterIndex: bridge.Attrs().Index})
-	veth.PeerName = "eth0"
+	veth.PeerName, veth.PeerHardwareAddr = "eth0", fabricMAC(i)
 	veth.PeerNamespace = netlink.NsPid(pid)
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("connect node %d: %w", i, err)

@@ -32,15 +32,29 @@ func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 // zones are those of the nodes, by turns.
 var zones = []string{"zone-a", "zone-b", "zone-c"}
 
-// startNode starts the i-th node: all but its kubelet.
-func (c *cluster) startNode(i int) (*node, error) {
-	dir := filepath.Join(c.Dir, nodeName(i))
-	for _, name := range []string{"lib", "log"} {
+// makeNode makes the i-th node's disk and starts the node: all but its kubelet.
+func (c *cluster) makeNode(i int) (*node, error) {
+	dir := c.nodeDir(i)
+	for _, name := range []string{"lib", "log", "root", "upper", "work"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	g := groups{hierarchies: c.Hierarchies, name: filepath.Join(c.Groups, nodeName(i))}
+	if err := os.Symlink(filepath.Join(dir, "log"), filepath.Join(c.logs, nodeName(i))); err != nil {
+		return nil, err
+	}
+	return c.startNode(i, c.Images)
+}
+
+func (c *cluster) nodeDir(i int) string { return filepath.Join(c.Dir, nodeName(i)) }
+
+func (c *cluster) nodeGroups(i int) groups {
+	return groups{hierarchies: c.Hierarchies, name: filepath.Join(c.Groups, nodeName(i))}
+}
+
+// startNode starts the i-th node with what is on its disk, which gets the images.
+func (c *cluster) startNode(i int, images []string) (*node, error) {
+	g := c.nodeGroups(i)
 	if err := g.make(); err != nil {
 		return nil, err
 	}
@@ -49,8 +63,8 @@ func (c *cluster) startNode(i int) (*node, error) {
 		return nil, err
 	}
 	spec, err := json.Marshal(nodeSpec{
-		Name: nodeName(i), Dir: dir, Rootfs: c.Rootfs, Shared: c.shared(),
-		Groups: g.name, Hierarchies: c.Hierarchies, Programs: c.Programs, Images: c.Images,
+		Name: nodeName(i), Dir: c.nodeDir(i), Rootfs: c.Rootfs, Shared: c.shared(),
+		Groups: g.name, Hierarchies: c.Hierarchies, Programs: c.Programs, Images: images,
 		Files: files, KubeletArgs: kubeletArgs(i),
 	})
 	if err != nil {
@@ -77,9 +91,6 @@ func (c *cluster) startNode(i int) (*node, error) {
 	}
 	go n.listen(read)
 	c.daemons = append(c.daemons, n.daemon)
-	if err := os.Symlink(filepath.Join(dir, "log"), filepath.Join(c.logs, nodeName(i))); err != nil {
-		return nil, err
-	}
 	return n, connectNode(i, n.pid(), c.settings)
 }
 

@@ -23,11 +23,6 @@ func enterRoot(spec nodeSpec) error {
 	}
 	root := filepath.Join(spec.Dir, "root")
 	upper, work := filepath.Join(spec.Dir, "upper"), filepath.Join(spec.Dir, "work")
-	for _, dir := range []string{root, upper, work} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", spec.Rootfs, upper, work)
 	if err := mount("overlay", root, "overlay", 0, options); err != nil {
 		return err

@@ -74,9 +74,14 @@ func (c *cluster) restartWeb(ctx context.Context) error {
 	if err := c.rolledOutIn(ctx, "default", "deployment/web"); err != nil {
 		return err
 	}
-	return c.await(ctx, "the old pods have ended", func() error {
-		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
-		if err == nil && len(pods.Items) != rolloutReplicas {
+	return c.podCount(ctx, "app=web", rolloutReplicas)
+}
+
+// podCount waits until there are so many pods, those that end included.
+func (c *cluster) podCount(ctx context.Context, selector string, want int) error {
+	return c.await(ctx, "the other pods have ended", func() error {
+		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err == nil && len(pods.Items) != want {
 			err = fmt.Errorf("%d pods", len(pods.Items))
 		}
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // The values of settings.Proxy.
@@ -42,6 +43,9 @@ type settings struct {
 	Procs       int
 	// Again runs those tests only that failed or were skipped last time.
 	Again bool
+	// Duration is how long a soak disturbs the cluster, in an order that follows from Seed.
+	Duration time.Duration
+	Seed     uint64
 	// Image is the name of Beeline's image and Archive the file that has it.
 	Image, Archive string
 	// Reports is the folder for results and logs that stay.
@@ -73,6 +77,9 @@ func (s *settings) validate() error {
 	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes=%d: want 1 to %d", s.Nodes, maxNodes))
+	}
+	if s.Task == soakTask && (s.Proxy != proxyBeeline || s.Nodes < 2) {
+		errs = append(errs, errors.New("a soak is of Beeline on two nodes at least, see --proxy and --nodes"))
 	}
 	if s.Procs < 1 {
 		errs = append(errs, fmt.Errorf("--procs=%d: want at least 1", s.Procs))

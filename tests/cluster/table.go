@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -65,7 +64,7 @@ func newTable(s *settings) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(filepath.Join(root, "tests/cluster/RESULTS.md"), table, 0o644)
+			return changeResults(root, func(_, soak []byte) []byte { return append(table, soak...) })
 		},
 	}
 }
@@ -97,7 +96,8 @@ func formatTable(columns []column) ([]byte, error) {
 Upstream's e2e.test of Kubernetes v1.36.3 against a real cluster of three nodes in three
 zones, dual-stack, made by ` + "`make cluster-e2e`" + ` (with ` + "`PROXY=kube-proxy`" + ` or ` + "`FABRIC=`" + ` for the other
 columns). "2nd run" is one of what had not passed, by ` + "`AGAIN=1 NODES=6`" + `: some tests
-need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page.
+need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page, ` + "`make soak`" + ` its
+[end](#soak).
 
 `)
 	row(&b, "", headings(columns)...)

@@ -17,6 +17,7 @@ var tasks = map[string]task{
 	"migrate": {"Replace kube-proxy by Beeline and go back, under traffic", migrate},
 	"plugin":  {"Ask all nodes by kubectl beeline, then without two that do not answer", plugin},
 	"rollout": {"Replace the pods behind a load balancer, under traffic", rollout},
+	soakTask:  {"Disturb the cluster in every way for hours, under traffic", soak},
 	"upgrade": {"Upgrade Beeline and roll back, under traffic", upgrade},
 	"up":      {"Boot a cluster and keep it until interrupted", up},
 }

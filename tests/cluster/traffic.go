@@ -150,17 +150,20 @@ func url(ip string, port int32) string {
 
 // answers waits until a URL does.
 func (c *cluster) answers(ctx context.Context, url string) error {
-	return c.await(ctx, url+" answers", func() error {
-		resp, err := prober.Get(url)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return errors.New(resp.Status)
-		}
-		return nil
-	})
+	return c.await(ctx, url+" answers", func() error { return probe(url) })
+}
+
+// probe returns an error unless a URL answers that all is well.
+func probe(url string) error {
+	resp, err := prober.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
 }
 
 // settle lets the traffic run for a while.

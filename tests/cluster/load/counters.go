@@ -10,7 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
 
-// keptErrors is how many errors, the latest, are told in words.
+// keptErrors is how many errors are told in words.
 const keptErrors = 30
 
 // counters are the stats, for many goroutines.
@@ -90,11 +90,12 @@ func (c *counters) lost(target string, err error) {
 
 // keep is called with the lock held.
 func (c *counters) keep(what string, path loadstats.Path, err error) {
-	if c.stats.Failures == nil {
-		c.stats.Failures = make(map[loadstats.Path]int)
+	text := fmt.Sprintf("%s %s %s: %v", time.Now().Format("15:04:05.000"), what, path.Target, err)
+	if len(c.stats.Errors) < keptErrors {
+		c.stats.Errors = append(c.stats.Errors, text)
 	}
-	c.stats.Failures[path]++
-	c.stats.Errors = append(c.stats.Errors,
-		fmt.Sprintf("%s %s %s: %v", time.Now().Format("15:04:05.000"), what, path.Target, err))
-	c.stats.Errors = c.stats.Errors[max(0, len(c.stats.Errors)-keptErrors):]
+	if c.stats.Failures == nil {
+		c.stats.Failures = make(map[loadstats.Path]loadstats.Failure)
+	}
+	c.stats.Failures[path] = loadstats.Failure{Times: c.stats.Failures[path].Times + 1, Latest: text}
 }

@@ -18,9 +18,15 @@ type Stats struct {
 	// Clients and Hosts are the answers by the client's address and the server.
 	Clients, Hosts map[string]int
 	// Failures are what is counted in Broken, Failed and Lost, by where it happened.
-	Failures map[Path]int
-	// Errors are the latest of what went wrong, with the time.
+	Failures map[Path]Failure
+	// Errors are the first of what went wrong, with the time.
 	Errors []string
+}
+
+// Failure is how often something went wrong, and the latest of it with the time.
+type Failure struct {
+	Times  int
+	Latest string
 }
 
 // Path is the URL that was asked and the name of the server that a long connection had
