@@ -180,8 +180,8 @@ func (s *soakRun) once(ctx context.Context, d disturbance) error {
 		return err
 	}
 	s.report.add(d.name, took, seen)
-	s.say("%-26s %4.0fs  %6d requests %5d datagrams, %d failed, %d of them explained; %s",
-		what, took.Seconds(), seen.requests, seen.datagrams, seen.failed, seen.explained, s.lastSamples())
+	s.say("%-26s %4.0fs  %6d requests, %d by UDP, %d sent again, %d failed, %d of them explained; %s",
+		what, took.Seconds(), seen.requests+seen.datagrams, seen.datagrams, seen.resent, seen.failed, seen.explained, s.lastSamples())
 	return nil
 }
 
@@ -191,12 +191,13 @@ type explanation func(client string, path loadstats.Path) bool
 
 // seen is what the clients saw in some time.
 type seen struct {
-	requests, datagrams, failed, explained int
+	requests, datagrams, resent, failed, explained int
 }
 
 func (s *seen) add(o seen) {
 	s.requests += o.requests
 	s.datagrams += o.datagrams
+	s.resent += o.resent
 	s.failed += o.failed
 	s.explained += o.explained
 }
@@ -238,6 +239,7 @@ func (s *soakRun) countTraffic(ctx context.Context, name string, explains explan
 func compare(client string, before, now loadstats.Stats, explains explanation) (one seen, unexplained []string) {
 	one.requests = now.Requests + now.Short - before.Requests - before.Short
 	one.datagrams = now.Datagrams - before.Datagrams
+	one.resent = now.Resent - before.Resent
 	for path, failure := range now.Failures {
 		n := failure.Times - before.Failures[path].Times
 		one.failed += n

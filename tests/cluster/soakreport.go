@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,8 +85,8 @@ func (r *soakReport) section() string {
 Floods began %d connections; the kernel killed %d agents for want of memory.
 
 `, soakHeading, shortDuration(r.Duration), r.Seed, r.Nodes, r.Fabric, r.took.Round(time.Second), r.verdict(), r.flooded, r.outOfMemory)
-	row(&b, "disturbance", "times", "longest", "requests", "datagrams", "failed", "of them explained")
-	row(&b, "---", "---", "---", "---", "---", "---", "---")
+	row(&b, "disturbance", "times", "longest", "requests", "by UDP", "of them sent again", "failed", "of them explained")
+	row(&b, "---", slices.Repeat([]string{"---"}, 7)...)
 	var total disturbed
 	for _, d := range disturbances {
 		if one, ok := r.disturbed[d.name]; ok {
@@ -101,7 +102,7 @@ Clocks were left alone: CLOCK_REALTIME is the machine's, also in a time namespac
 
 `)
 	row(&b, "node", "figure", "samples", "second quarter", "last quarter", "")
-	row(&b, "---", "---", "---", "---", "---", "---")
+	row(&b, "---", slices.Repeat([]string{"---"}, 5)...)
 	for _, l := range r.levels {
 		row(&b, l.node, l.name, fmt.Sprint(l.samples), fmt.Sprintf("%.1f", l.second), fmt.Sprintf("%.1f", l.last), l.verdict)
 	}
@@ -117,7 +118,7 @@ Clocks were left alone: CLOCK_REALTIME is the machine's, also in a time namespac
 
 func (d *disturbed) row(b *bytes.Buffer, name string) {
 	row(b, name, fmt.Sprint(d.times), d.longest.Round(time.Second).String(),
-		fmt.Sprint(d.requests), fmt.Sprint(d.datagrams), fmt.Sprint(d.failed), fmt.Sprint(d.explained))
+		fmt.Sprint(d.requests+d.datagrams), fmt.Sprint(d.datagrams), fmt.Sprint(d.resent), fmt.Sprint(d.failed), fmt.Sprint(d.explained))
 }
 
 func (d *disturbed) add(o *disturbed) {

@@ -45,11 +45,14 @@ func (c *counters) answered(a answer, long bool) {
 	}
 }
 
-func (c *counters) answeredDatagram(a answer) {
+func (c *counters) answeredDatagram(a answer, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from(a)
 	c.stats.Datagrams++
+	if again {
+		c.stats.Resent++
+	}
 }
 
 // from is called with the lock held.

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 )
@@ -11,31 +14,39 @@ import (
 // datagramScheme begins the targets that are asked by UDP.
 const datagramScheme = "udp://"
 
-// oneDatagram asks by one datagram from a new socket. There is no second one, so a
-// datagram that gets lost counts.
+// resend is how long a datagram may stay without an answer before it is sent again, as long as
+// TCP waits with a SYN.
+const resend = time.Second
+
+// oneDatagram asks by datagrams from a new socket until one is answered.
 func (r *runner) oneDatagram(target string) {
-	got, err := askDatagram(strings.TrimPrefix(target, datagramScheme))
+	got, sent, err := askDatagram(strings.TrimPrefix(target, datagramScheme))
 	if err != nil {
 		r.count.lost(target, err)
 		return
 	}
-	r.count.answeredDatagram(got)
+	r.count.answeredDatagram(got, sent > 1)
 }
 
-func askDatagram(address string) (answer, error) {
-	var got answer
+func askDatagram(address string) (got answer, sent int, err error) {
 	conn, err := net.Dial("udp", address)
 	if err != nil {
-		return got, err
+		return got, 0, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return got, err
+	for begin := time.Now(); time.Since(begin) < timeout; {
+		if err := conn.SetDeadline(time.Now().Add(resend)); err != nil {
+			return got, sent, err
+		}
+		if _, err := conn.Write([]byte("who")); err != nil {
+			return got, sent, err
+		}
+		sent++
+		if err = json.NewDecoder(conn).Decode(&got); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return got, sent, err
+		}
 	}
-	if _, err := conn.Write([]byte("who")); err != nil {
-		return got, err
-	}
-	return got, json.NewDecoder(conn).Decode(&got)
+	return got, sent, fmt.Errorf("no answer to %d datagrams", sent)
 }
 
 // serveDatagrams answers each datagram until ctx ends.

@@ -11,8 +11,9 @@ type Stats struct {
 	// Short is how many short connections were answered, Failed how many of both
 	// kinds could not be made or, when short, were not answered.
 	Short, Failed int
-	// Datagrams is how many requests by UDP were answered, Lost how many were not.
-	Datagrams, Lost int
+	// Datagrams is how many requests by UDP were answered, Resent how many of them not at
+	// the first try, Lost how many never.
+	Datagrams, Resent, Lost int
 	// Slowest is the longest that a short connection took, in milliseconds.
 	Slowest int
 	// Clients and Hosts are the answers by the client's address and the server.
