@@ -53,6 +53,8 @@ type trafficOptions struct {
 	lifetime time.Duration
 	// shortInside and shortOutside are more targets of the short requests.
 	shortInside, shortOutside []string
+	// sockets is how many UDP sockets each client keeps.
+	sockets int
 }
 
 // startTraffic starts servers and clients, outside and in pods, and waits until all
@@ -75,7 +77,7 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 	}
 	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
 		"LoadImage": loadImage, "Long": longPod, "Rate": ratePod, "Targets": strings.Join(inside, ","),
-		"ShortTargets": strings.Join(o.shortInside, ","),
+		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets,
 	}); err != nil {
 		return err
 	}
@@ -87,7 +89,7 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 	}
 	if err := t.startOutside(outsideSource, fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
 		fmt.Sprintf("--lifetime=%s", o.lifetime), "--targets="+strings.Join(outside, ","),
-		"--short-targets="+strings.Join(o.shortOutside, ",")); err != nil {
+		"--short-targets="+strings.Join(o.shortOutside, ","), fmt.Sprintf("--sockets=%d", o.sockets)); err != nil {
 		return err
 	}
 	return c.allOpen(ctx, t)

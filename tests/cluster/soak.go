@@ -23,6 +23,9 @@ const (
 	soakPauseMost  = 30 * time.Second
 )
 
+// soakSockets is how many UDP sockets each client keeps: one for each target, and more.
+const soakSockets = 24
+
 // soakTables has the flow table small enough for a flood to fill it.
 const soakTables = "config.tables.maxFlows=32768"
 
@@ -88,6 +91,7 @@ func (s *soakRun) start(ctx context.Context) error {
 	}
 	if err := s.startTraffic(ctx, &s.traffic, trafficOptions{
 		shortInside: append(webInside, byUDP(udpInside)...), shortOutside: append(webOutside, byUDP(udpOutside)...),
+		sockets: soakSockets,
 	}); err != nil {
 		return err
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // datagramScheme begins the targets that are asked by UDP.
@@ -20,33 +22,86 @@ const resend = time.Second
 
 // oneDatagram asks by datagrams from a new socket until one is answered.
 func (r *runner) oneDatagram(target string) {
-	got, sent, err := askDatagram(strings.TrimPrefix(target, datagramScheme))
+	conn, err := dialDatagram(target)
 	if err != nil {
 		r.count.lost(target, err)
 		return
 	}
-	r.count.answeredDatagram(got, sent > 1)
+	defer conn.Close()
+	if err := r.askDatagram(conn); err != nil {
+		r.count.lost(target, err)
+	}
 }
 
-func askDatagram(address string) (got answer, sent int, err error) {
-	conn, err := net.Dial("udp", address)
+// keepDatagrams keeps one socket at a time until ctx ends, and asks again and again. Where the
+// socket has led to may change.
+func (r *runner) keepDatagrams(ctx context.Context, target string) {
+	for ctx.Err() == nil {
+		err := r.useSocket(ctx, target)
+		if err != nil {
+			r.count.lost(target, err)
+			time.Sleep(pause)
+		}
+	}
+}
+
+// useSocket asks from one socket until ctx ends or the socket does: that of a process on a
+// node is destroyed when its endpoint is gone.
+func (r *runner) useSocket(ctx context.Context, target string) error {
+	conn, err := dialDatagram(target)
 	if err != nil {
-		return got, 0, err
+		return err
 	}
 	defer conn.Close()
-	for begin := time.Now(); time.Since(begin) < timeout; {
+	for first := true; ctx.Err() == nil; first = false {
+		err := r.askDatagram(conn)
+		if !first && (errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ)) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		time.Sleep(pause)
+	}
+	return nil
+}
+
+func dialDatagram(target string) (net.Conn, error) {
+	return net.Dial("udp", strings.TrimPrefix(target, datagramScheme))
+}
+
+// askDatagram makes one request and counts its answer.
+func (r *runner) askDatagram(conn net.Conn) error {
+	begin := time.Now()
+	request := strconv.FormatInt(begin.UnixNano(), 10)
+	for sent := 1; time.Since(begin) < timeout; sent++ {
 		if err := conn.SetDeadline(time.Now().Add(resend)); err != nil {
-			return got, sent, err
+			return err
 		}
-		if _, err := conn.Write([]byte("who")); err != nil {
-			return got, sent, err
+		if _, err := conn.Write([]byte(request)); err != nil {
+			return err
 		}
-		sent++
-		if err = json.NewDecoder(conn).Decode(&got); !errors.Is(err, os.ErrDeadlineExceeded) {
-			return got, sent, err
+		got, err := readAnswer(conn, request)
+		if err == nil {
+			r.count.answeredDatagram(got, sent > 1)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
 		}
 	}
-	return got, sent, fmt.Errorf("no answer to %d datagrams", sent)
+	return errors.New("no answer")
+}
+
+// readAnswer waits for the answer to a request, not to an earlier one that was sent twice.
+func readAnswer(conn net.Conn, request string) (got answer, err error) {
+	buf := make([]byte, 512)
+	for err == nil && got.Request != request {
+		var n int
+		if n, err = conn.Read(buf); err == nil {
+			err = json.Unmarshal(buf[:n], &got)
+		}
+	}
+	return got, err
 }
 
 // serveDatagrams answers each datagram until ctx ends.
@@ -58,12 +113,12 @@ func serveDatagrams(ctx context.Context, address, host string) error {
 	context.AfterFunc(ctx, func() { conn.Close() })
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
-		_, from, err := conn.ReadFrom(buf)
+		n, from, err := conn.ReadFrom(buf)
 		if err != nil {
 			continue // of an earlier reply that nobody took
 		}
 		client, _, _ := net.SplitHostPort(from.String())
-		reply, err := json.Marshal(answer{Host: host, Client: client})
+		reply, err := json.Marshal(answer{Host: host, Client: client, Request: string(buf[:n])})
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ type runner struct {
 	targets  []string
 	shorts   []string // of short requests only
 	long     int
+	sockets  int
 	rate     int
 	lifetime time.Duration
 	listen   string
@@ -48,6 +49,7 @@ func newRun() *cobra.Command {
 	f.StringSliceVar(&r.targets, "targets", nil, "URLs to ask, by turns")
 	f.StringSliceVar(&r.shorts, "short-targets", nil, "URLs that short requests ask, too; udp://HOST:PORT by a datagram")
 	f.IntVar(&r.long, "long", 0, "connections that are kept, with a request four times a second")
+	f.IntVar(&r.sockets, "sockets", 0, "UDP sockets that are kept, with a request four times a second to a target of udp://")
 	f.IntVar(&r.rate, "rate", 0, "short requests a second, each with a connection or socket of its own")
 	f.DurationVar(&r.lifetime, "lifetime", 0, "age at which a long connection is closed and another made (0: never)")
 	f.StringVar(&r.listen, "listen", ":9000", "address and port of /stats")
@@ -62,6 +64,14 @@ func (r *runner) run(ctx context.Context) error {
 	for i := range r.long {
 		target := r.targets[i%len(r.targets)]
 		wg.Go(func() { r.keepLong(ctx, target) })
+	}
+	datagrams := slices.DeleteFunc(slices.Clone(r.shorts), func(target string) bool { return !strings.HasPrefix(target, datagramScheme) })
+	if len(datagrams) == 0 && r.sockets > 0 {
+		return fmt.Errorf("--sockets without a target of udp://")
+	}
+	for i := range r.sockets {
+		target := datagrams[i%len(datagrams)]
+		wg.Go(func() { r.keepDatagrams(ctx, target) })
 	}
 	wg.Go(func() { r.makeShort(ctx, &wg) })
 	http.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {

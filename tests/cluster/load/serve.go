@@ -18,6 +18,8 @@ type answer struct {
 	// Host is the server's name, Client the address that it was asked from.
 	Host   string
 	Client string
+	// Request is what a datagram said.
+	Request string `json:",omitempty"`
 }
 
 func newServe() *cobra.Command {

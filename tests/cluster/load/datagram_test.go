@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/beeline-lb/beeline/tests/wait"
+)
+
+// TestDatagrams: a datagram that gets lost is sent again, and its answer counts once.
+func TestDatagrams(t *testing.T) {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		buf := make([]byte, 64)
+		for i := 0; ; i++ {
+			n, from, err := server.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if i == 0 {
+				continue // lost
+			}
+			_, _ = server.WriteTo([]byte(`{"Host": "h", "Request": "0"}`), from) // of another request
+			_, _ = server.WriteTo([]byte(`{"Host": "h", "Request": "`+string(buf[:n])+`"}`), from)
+		}
+	}()
+	r := &runner{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go r.keepDatagrams(ctx, datagramScheme+server.LocalAddr().String())
+	wait.Until(t, "three answers", func() bool { return r.count.read().Datagrams >= 3 })
+	if s := r.count.read(); s.Resent != 1 || s.Lost != 0 || s.Hosts["h"] != s.Datagrams {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestNoAnswer: a server that is not there is a failure at once.
+func TestNoAnswer(t *testing.T) {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := datagramScheme + server.LocalAddr().String()
+	server.Close()
+	r := &runner{}
+	r.oneDatagram(target)
+	if s := r.count.read(); s.Lost != 1 || s.Datagrams != 0 || len(s.Failures) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
