@@ -58,7 +58,7 @@ func (s *soakRun) scaleToZero(ctx context.Context) (explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := settle(ctx, soakPauseLeast); err != nil {
+	if err := settle(ctx, soakSettle); err != nil {
 		return nil, err
 	}
 	last, err := s.counts(ctx, from)

@@ -17,10 +17,14 @@ import (
 // soakTask is its name.
 const soakTask = "soak"
 
-// The pause after a disturbance, in which what it broke would show.
+// soakSettle is how long a disturbance explains failures after its end: longer than a client
+// waits for an answer.
+const soakSettle = 10 * time.Second
+
+// The pause that follows, in which nothing may fail.
 const (
-	soakPauseLeast = 10 * time.Second
-	soakPauseMost  = 30 * time.Second
+	soakPauseLeast = 5 * time.Second
+	soakPauseMost  = 20 * time.Second
 )
 
 // soakSockets is how many UDP sockets each client keeps: one for each target, and more.
@@ -111,7 +115,7 @@ func (s *soakRun) start(ctx context.Context) error {
 	if err := s.traffic.startOutside(spareSource, "--rate=10", "--targets="+strings.Join(s.spare, ",")); err != nil {
 		return err
 	}
-	if err := settle(ctx, soakPauseLeast); err != nil {
+	if err := settle(ctx, soakSettle); err != nil {
 		return err
 	}
 	for _, from := range s.traffic.sources {
@@ -169,14 +173,22 @@ func (s *soakRun) once(ctx context.Context, d disturbance) error {
 		return err
 	}
 	took := time.Since(begin)
-	pause := soakPauseLeast + time.Duration(s.random.Int64N(int64(soakPauseMost-soakPauseLeast)))
-	if err := settle(ctx, pause); err != nil {
+	if err := settle(ctx, soakSettle); err != nil {
 		return err
 	}
 	seen, err := s.countTraffic(ctx, what, explains)
 	if err != nil {
 		return err
 	}
+	pause := soakPauseLeast + time.Duration(s.random.Int64N(int64(soakPauseMost-soakPauseLeast)))
+	if err := settle(ctx, pause); err != nil {
+		return err
+	}
+	after, err := s.countTraffic(ctx, "after "+what, nil)
+	if err != nil {
+		return err
+	}
+	seen.add(after)
 	if err := s.verifyAll(ctx, what); err != nil {
 		return err
 	}

@@ -96,8 +96,9 @@ Floods began %d connections; the kernel killed %d agents for want of memory.
 	}
 	total.row(&b, "all")
 	b.WriteString(`
-A reboot explains failures of new connections while the node is away, and of established ones
-that lead through it. Without endpoints, requests to that Service fail. Nothing else explains any.
+A reboot explains failures of new connections until 10 s after the node is back, and of
+established ones that lead through it. Without endpoints, requests to that Service fail. Nothing
+else explains any.
 Clocks were left alone: CLOCK_REALTIME is the machine's, also in a time namespace.
 
 `)
