@@ -45,8 +45,9 @@ func (r *runner) keepDatagrams(ctx context.Context, target string) {
 	}
 }
 
-// useSocket asks from one socket until ctx ends or the socket does: that of a process on a
-// node is destroyed when its endpoint is gone.
+// useSocket asks from one socket until ctx ends or its server does. A socket that was answered
+// may be destroyed once its endpoint is gone, or refused: until the endpoint is known to serve
+// no more, a server that has just ended is still asked.
 func (r *runner) useSocket(ctx context.Context, target string) error {
 	conn, err := dialDatagram(target)
 	if err != nil {
@@ -55,7 +56,7 @@ func (r *runner) useSocket(ctx context.Context, target string) error {
 	defer conn.Close()
 	for first := true; ctx.Err() == nil; first = false {
 		err := r.askDatagram(conn)
-		if !first && (errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ)) {
+		if !first && serverEnded(err) {
 			return nil
 		}
 		if err != nil {
@@ -64,6 +65,11 @@ func (r *runner) useSocket(ctx context.Context, target string) error {
 		time.Sleep(pause)
 	}
 	return nil
+}
+
+// serverEnded reports whether the error of a socket tells that its server has ended.
+func serverEnded(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ)
 }
 
 func dialDatagram(target string) (net.Conn, error) {

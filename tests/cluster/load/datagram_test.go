@@ -53,3 +53,27 @@ func TestNoAnswer(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestServerEnds: a socket whose server ends is no failure, a server that is not there for the
+// next one is.
+func TestServerEnds(t *testing.T) {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		buf := make([]byte, 64)
+		if n, from, err := server.ReadFrom(buf); err == nil {
+			_, _ = server.WriteTo([]byte(`{"Host": "h", "Request": "`+string(buf[:n])+`"}`), from)
+		}
+		server.Close()
+	}()
+	r := &runner{}
+	target := datagramScheme + server.LocalAddr().String()
+	if err := r.useSocket(t.Context(), target); err != nil {
+		t.Error(err)
+	}
+	if err := r.useSocket(t.Context(), target); err == nil {
+		t.Error("no error without a server")
+	}
+}
