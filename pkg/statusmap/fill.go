@@ -58,44 +58,26 @@ func (t Table) Memory() (total uint64, err error) {
 	return total, nil
 }
 
+// counts are how the entries of hashes are counted that no snapshot has.
+var counts = map[string]func(*ebpf.Map) (uint32, error){
+	bpf.SockMapBlEndpoint:  count[bpf.SockBlEndpointKey, uint32],
+	bpf.SockMapBlAffinity:  count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry],
+	bpf.SockMapBlUdpPeer:   count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry],
+	bpf.SockMapBlFlow:      count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry],
+	bpf.SockMapBlOverflow:  count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry],
+	bpf.SockMapBlClient:    count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry],
+	bpf.SockMapBlNewClient: count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry],
+}
+
 // used returns the entries in use of the maps that can fill up.
 func (t Table) used(s tables.Snapshot) (map[string]uint32, error) {
-	affinity, err := count[bpf.SockBlAffinityKey, bpf.SockBlAffinityEntry](t.maps.BlAffinity)
-	if err != nil {
-		return nil, err
-	}
-	peers, err := count[bpf.SockBlUdpPeerKey, bpf.SockBlUdpPeerEntry](t.maps.BlUdpPeer)
-	if err != nil {
-		return nil, err
-	}
-	flows, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](t.maps.BlFlow)
-	if err != nil {
-		return nil, err
-	}
-	clients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](t.maps.BlClient)
-	if err != nil {
-		return nil, err
-	}
-	overflow, err := count[bpf.SockBlFlowKey, bpf.SockBlFlowEntry](t.maps.BlOverflow)
-	if err != nil {
-		return nil, err
-	}
-	newClients, err := count[bpf.SockBlClientKey, bpf.SockBlAffinityEntry](t.maps.BlNewClient)
-	if err != nil {
-		return nil, err
-	}
-	endpoints, err := count[bpf.SockBlEndpointKey, uint32](t.maps.BlEndpoint)
-	if err != nil {
-		return nil, err
-	}
 	services := uint32(len(s.Names))
-	return map[string]uint32{
+	used := map[string]uint32{
 		bpf.SockMapBlService:     services,
 		bpf.SockMapBlServiceName: services,
 		bpf.SockMapBlServiceStat: services,
 		bpf.SockMapBlBackend:     uint32(len(s.Backends)),
 		bpf.SockMapBlSlot:        usedSlots(s),
-		bpf.SockMapBlEndpoint:    endpoints,
 		bpf.SockMapBlFrontend:    uint32(len(s.Frontends)),
 		bpf.SockMapBlSrcrange:    uint32(len(s.SourceRanges)),
 		bpf.SockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
@@ -103,13 +85,22 @@ func (t Table) used(s tables.Snapshot) (map[string]uint32, error) {
 		bpf.SockMapBlNode:        uint32(len(s.Nodes)),
 		bpf.SockMapBlNodeName:    uint32(len(s.Nodes)),
 		bpf.SockMapBlNodeId:      uint32(len(s.NodeIDs)),
-		bpf.SockMapBlAffinity:    affinity,
-		bpf.SockMapBlUdpPeer:     peers,
-		bpf.SockMapBlFlow:        flows,
-		bpf.SockMapBlOverflow:    overflow,
-		bpf.SockMapBlClient:      clients,
-		bpf.SockMapBlNewClient:   newClients,
-	}, nil
+	}
+	for name, kernelMap := range t.maps.All() {
+		count := counts[name]
+		if count == nil {
+			continue
+		}
+		var err error
+		if used[name], err = count(kernelMap); err != nil {
+			return nil, err
+		}
+	}
+	traffic, err := t.Traffic()
+	if traffic != nil {
+		used[bpf.SockMapBlTraffic] = uint32(len(traffic.Services) + len(traffic.Backends))
+	}
+	return used, err
 }
 
 // usedSlots counts the blocks that the sets occupy: a set takes the next power of

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -237,6 +238,10 @@ func TestTopTraffic(t *testing.T) {
 				}
 			}
 		}
+	}
+	// A Service port and its endpoint.
+	if !slices.ContainsFunc(top.Maps, func(m inspect.Map) bool { return m.Name == "bl_traffic" && m.Used == 2 && m.Size == 65536 }) {
+		t.Errorf("the maps are %+v, want bl_traffic with 2 of 65536 entries", top.Maps)
 	}
 	if top.Matching("", inspect.ByBytes)[0].Name != "busy" || top.Matching("", inspect.ByPackets)[0].Name != "busy" {
 		t.Error("by bytes or packets the idle Service comes first")
