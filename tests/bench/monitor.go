@@ -94,16 +94,44 @@ func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
 		return nil, err
 	}
 	l := &listeners{maps: b.maps}
+	groups := map[string]string{beeline: cgroup}
+	if groups[silent], err = box.subgroup(silent); err != nil {
+		return nil, err
+	}
+	if err := attachSilent(b.maps, groups[silent]); err != nil {
+		return nil, err
+	}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {
-		return errors.Join(l.connects(ctx, s, cgroup, family), l.drops(ctx, s, b, family))
+		return errors.Join(measureSilent(ctx, s, groups, family), l.connects(ctx, s, groups, family), l.drops(ctx, s, b, family))
 	})
 	return runs, errors.Join(err, l.listen(nobody))
 }
 
+// openMonitored makes a socket in a cgroup, to connect to a ClusterIP.
+func openMonitored(groups map[string]string, group string, family model.Family) (*variant, error) {
+	v := &variant{group: group, targets: toService(load{services: 10000, endpoints: destinations}, datagramPacketService, family)}
+	return v, v.openUDP(groups, family)
+}
+
+// measureSilent measures what events cost connect() while nobody listens.
+func measureSilent(ctx context.Context, s samples, groups map[string]string, family model.Family) error {
+	var list []contestant
+	for _, group := range []string{silent, beeline} {
+		v, err := openMonitored(groups, group, family)
+		if err != nil {
+			return err
+		}
+		list = append(list, contestant{group, v.reuse})
+	}
+	return interleave(ctx, monitorRounds, list, func(m measured) {
+		s.add(of("monitor/connect/nobody", family), m[beeline]-m[silent])
+	})
+}
+
 // connects measures connect() of a socket at a ClusterIP.
-func (l *listeners) connects(ctx context.Context, s samples, cgroup string, family model.Family) error {
-	v := &variant{group: beeline, targets: toService(load{services: 10000, endpoints: destinations}, datagramPacketService, family)}
-	if err := v.openUDP(map[string]string{beeline: cgroup}, family); err != nil {
+func (l *listeners) connects(ctx context.Context, s samples, groups map[string]string, family model.Family) error {
+	v, err := openMonitored(groups, beeline, family)
+	if err != nil {
 		return err
 	}
 	return interleave(ctx, monitorRounds, l.contestants(v.reuse), func(m measured) {
