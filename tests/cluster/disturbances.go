@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
@@ -102,7 +103,9 @@ func (s *soakRun) rebootNode(ctx context.Context) (explanation, error) {
 	if err := s.agentBack(ctx, s.nodes[n.index-1], 0); err != nil {
 		return nil, err
 	}
-	// The client there is another process, and connections led to the node.
+	if err := s.restartClient(ctx, n.index); err != nil {
+		return nil, err
+	}
 	if err := s.traffic.watchPods(ctx, "app=client"); err != nil {
 		return nil, err
 	}
@@ -112,6 +115,26 @@ func (s *soakRun) rebootNode(ctx context.Context) (explanation, error) {
 	client := podSource(nodeName(n.index))
 	s.before[client], err = s.counts(ctx, s.source(client))
 	return explainReboot(n.index, servers), err
+}
+
+// restartClient replaces the client on a node. Connections that it made before the agent served
+// lead through the load balancer, and so through any node.
+func (s *soakRun) restartClient(ctx context.Context, i int) error {
+	of := metav1.ListOptions{LabelSelector: "app=client", FieldSelector: "spec.nodeName=" + nodeName(i)}
+	since, pods := time.Now(), s.client.CoreV1().Pods("default")
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, of); err != nil {
+		return err
+	}
+	return s.await(ctx, "another client on "+nodeName(i), func() error {
+		list, err := pods.List(ctx, of)
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != 1 || len(list.Items[0].Status.ContainerStatuses) == 0 {
+			return fmt.Errorf("%d pods, not started", len(list.Items))
+		}
+		return startedSince(&list.Items[0], since)
+	})
 }
 
 func (s *soakRun) killAgent(ctx context.Context) (explanation, error) {

@@ -129,10 +129,14 @@ func (d *disturbed) add(o *disturbed) {
 }
 
 func (r *soakReport) verdict() string {
-	if len(r.faults) == 0 {
+	switch len(r.faults) {
+	case 0:
 		return "no fault"
+	case 1:
+		return "**1 fault**"
+	default:
+		return fmt.Sprintf("**%d faults**", len(r.faults))
 	}
-	return fmt.Sprintf("**%d faults**", len(r.faults))
 }
 
 // shortDuration leaves out the parts that are zero, 2h rather than 2h0m0s.
