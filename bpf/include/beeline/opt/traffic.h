@@ -10,21 +10,22 @@
 /* One flow in so many has its packets counted, as so many; 0: nothing is counted. */
 volatile const __u32 bl_traffic_sampling;
 
-/* A socket may be counted while a packet interrupts that on this CPU. */
-static __always_inline void bl_volume_add(struct bl_volume *volume, __u64 packets, __u64 bytes)
-{
-	__sync_fetch_and_add(&volume->packets, packets);
-	__sync_fetch_and_add(&volume->bytes, bytes);
-}
-
-/* What is counted of a Service or a backend; NULL when there is no room. */
-static __always_inline struct bl_traffic_entry *bl_traffic_of(enum bl_traffic_kind kind, __u32 id)
+/* Count packets of one direction for a Service or a backend, where there is room. */
+static __always_inline void bl_traffic_add(enum bl_traffic_kind kind, __u32 id, bool reply,
+					   __u64 bytes, __u64 packets)
 {
 	struct bl_traffic_key key = {.kind = kind, .id = id};
 	struct bl_traffic_entry fresh = {}, *entry = bpf_map_lookup_elem(&bl_traffic, &key);
+	struct bl_volume *volume;
 
-	if (entry)
-		return entry;
-	bpf_map_update_elem(&bl_traffic, &key, &fresh, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&bl_traffic, &key);
+	if (!entry) {
+		bpf_map_update_elem(&bl_traffic, &key, &fresh, BPF_NOEXIST);
+		entry = bpf_map_lookup_elem(&bl_traffic, &key);
+		if (!entry)
+			return;
+	}
+	volume = reply ? &entry->to_client : &entry->to_backend;
+	/* A packet may interrupt the end of a socket on this CPU. */
+	__sync_fetch_and_add(&volume->packets, packets);
+	__sync_fetch_and_add(&volume->bytes, bytes);
 }

@@ -19,15 +19,6 @@ static __always_inline bool bl_traffic_sampled(const union bl_addr *client, __be
 	return (hash >> 32) * bl_traffic_sampling >> 32 == 0;
 }
 
-static __always_inline void bl_traffic_add(enum bl_traffic_kind kind, __u32 id, bool reply,
-					   __u64 bytes, __u64 packets)
-{
-	struct bl_traffic_entry *entry = bl_traffic_of(kind, id);
-
-	if (entry)
-		bl_volume_add(reply ? &entry->to_client : &entry->to_backend, packets, bytes);
-}
-
 /*
  * Count packets of a flow in the sample: for its Service and, while its backend is one of that,
  * for the backend. With the tunnel, a client's packets are counted where they came in.

@@ -61,15 +61,12 @@ static __noinline int bl_event_tcp(struct bpf_sock_ops *ctx, const struct bl_soc
 	return 0;
 }
 
+/* Count both directions of a connection for a Service or a backend. */
 static __always_inline void bl_traffic_add_sock(enum bl_traffic_kind kind, __u32 id,
 						const struct bl_traffic_entry *of)
 {
-	struct bl_traffic_entry *entry = bl_traffic_of(kind, id);
-
-	if (!entry)
-		return;
-	bl_volume_add(&entry->to_backend, of->to_backend.packets, of->to_backend.bytes);
-	bl_volume_add(&entry->to_client, of->to_client.packets, of->to_client.bytes);
+	bl_traffic_add(kind, id, false, of->to_backend.bytes, of->to_backend.packets);
+	bl_traffic_add(kind, id, true, of->to_client.bytes, of->to_client.packets);
 }
 
 /* Count a connection of @sock for its Service and its backend, unless they have gone meanwhile. */
