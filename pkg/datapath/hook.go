@@ -26,29 +26,30 @@ type hook struct {
 	program string // its name
 	of      func(*bpf.SockPrograms) *ebpf.Program
 	at      ebpf.AttachType
-	// traffic says that the program only counts traffic, see [Constants.TrafficSampling].
-	traffic bool
 }
 
 // hooks lists the programs to attach, in this order: a reply is shown right from the
 // first request on.
 var hooks = []hook{
-	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease, false},
-	{bpf.SockProgBlGetpeername4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername4 }, ebpf.AttachCgroupInet4GetPeername, false},
-	{bpf.SockProgBlGetpeername6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername6 }, ebpf.AttachCgroupInet6GetPeername, false},
-	{bpf.SockProgBlRecvmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg4 }, ebpf.AttachCGroupUDP4Recvmsg, false},
-	{bpf.SockProgBlRecvmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg6 }, ebpf.AttachCGroupUDP6Recvmsg, false},
-	{bpf.SockProgBlSendmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg4 }, ebpf.AttachCGroupUDP4Sendmsg, false},
-	{bpf.SockProgBlSendmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg6 }, ebpf.AttachCGroupUDP6Sendmsg, false},
-	{bpf.SockProgBlConnect4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect4 }, ebpf.AttachCGroupInet4Connect, false},
-	{bpf.SockProgBlConnect6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect6 }, ebpf.AttachCGroupInet6Connect, false},
-	{bpf.SockProgBlSockops, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSockops }, ebpf.AttachCGroupSockOps, true},
+	{bpf.SockProgBlRelease, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRelease }, ebpf.AttachCgroupInetSockRelease},
+	{bpf.SockProgBlGetpeername4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername4 }, ebpf.AttachCgroupInet4GetPeername},
+	{bpf.SockProgBlGetpeername6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlGetpeername6 }, ebpf.AttachCgroupInet6GetPeername},
+	{bpf.SockProgBlRecvmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg4 }, ebpf.AttachCGroupUDP4Recvmsg},
+	{bpf.SockProgBlRecvmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlRecvmsg6 }, ebpf.AttachCGroupUDP6Recvmsg},
+	{bpf.SockProgBlSendmsg4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg4 }, ebpf.AttachCGroupUDP4Sendmsg},
+	{bpf.SockProgBlSendmsg6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSendmsg6 }, ebpf.AttachCGroupUDP6Sendmsg},
+	{bpf.SockProgBlConnect4, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect4 }, ebpf.AttachCGroupInet4Connect},
+	{bpf.SockProgBlConnect6, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlConnect6 }, ebpf.AttachCGroupInet6Connect},
+	{bpf.SockProgBlSockops, func(p *bpf.SockPrograms) *ebpf.Program { return p.BlSockops }, ebpf.AttachCGroupSockOps},
 }
 
 // hooks returns those of the cgroup at which a program is to run, in their order.
 func (o *Options) hooks() []hook {
-	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return h.traffic && o.TrafficSampling == 0 })
+	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return h.countsTraffic() && o.TrafficSampling == 0 })
 }
+
+// countsTraffic reports whether the program does nothing else, see [Constants.TrafficSampling].
+func (h hook) countsTraffic() bool { return h.at == ebpf.AttachCGroupSockOps }
 
 func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.program) }
 
