@@ -88,9 +88,14 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	return nil
 }
 
+// SocketSpec returns the programs for sockets, and the options to load them over the maps.
+func SocketSpec(m *bpfmap.Maps, c Constants) (*ebpf.CollectionSpec, *ebpf.CollectionOptions, error) {
+	return prepare(m, &c, bpf.LoadSock)
+}
+
 // LoadSockets loads the programs for sockets over the maps.
 func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
-	spec, options, err := prepare(m, &c, bpf.LoadSock)
+	spec, options, err := SocketSpec(m, c)
 	programs := new(bpf.SockPrograms)
 	if err == nil {
 		err = spec.LoadAndAssign(programs, options)

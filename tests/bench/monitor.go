@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 )
@@ -98,7 +99,11 @@ func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
 	if groups[silent], err = box.subgroup(silent); err != nil {
 		return nil, err
 	}
-	if err := attachSilent(b.maps, groups[silent]); err != nil {
+	cookie, err := datapath.NetnsCookie()
+	if err != nil {
+		return nil, err
+	}
+	if err := attachSilent(b.maps, datapath.Constants{HostNetns: cookie, Seed: 1, LocalityIdle: time.Hour}, groups[silent]); err != nil {
 		return nil, err
 	}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
 // silent is the cgroup of programs without events.
@@ -18,15 +18,10 @@ const silent = "silent"
 
 // attachSilent attaches Beeline's programs for connect() to a cgroup, over the maps, without the branch
 // that asks whether anybody listens.
-func attachSilent(m *bpfmap.Maps, cgroup string) error {
-	spec, err := bpf.LoadSock()
+func attachSilent(m *bpfmap.Maps, c datapath.Constants, cgroup string) error {
+	spec, options, err := datapath.SocketSpec(m, c)
 	if err != nil {
 		return err
-	}
-	replaced := m.Replacements()
-	maps.DeleteFunc(replaced, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil })
-	for name, kernelMap := range replaced {
-		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
 		return name != bpf.SockProgBlConnect4 && name != bpf.SockProgBlConnect6
@@ -36,26 +31,19 @@ func attachSilent(m *bpfmap.Maps, cgroup string) error {
 			return fmt.Errorf("program %s does not ask whether anybody listens", name)
 		}
 	}
-	programs, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
 	if err != nil {
 		return fmt.Errorf("load programs without events: %w", err)
 	}
-	keep = append(keep, programs)
-	var errs []error
-	for _, p := range programs.Programs {
-		info, err := p.Info()
+	keep = append(keep, coll)
+	for name, p := range coll.Programs {
+		hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: spec.Programs[name].AttachType, Program: p})
 		if err != nil {
-			return err
+			return fmt.Errorf("attach %s without events: %w", name, err)
 		}
-		at := ebpf.AttachCGroupInet4Connect
-		if info.Name == bpf.SockProgBlConnect6 {
-			at = ebpf.AttachCGroupInet6Connect
-		}
-		hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: at, Program: p})
 		keep = append(keep, hook)
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // silence has each look into bl_monitor find nothing, so that the verifier removes what would follow. It
