@@ -4,10 +4,17 @@
 package packets_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == sandboxed {
+		fmt.Fprintln(os.Stderr, runSandboxed(os.Args[2:]))
+		os.Exit(1)
+	}
+	os.Exit(lab.Main(m))
+}

@@ -1,0 +1,324 @@
+package packets_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
+)
+
+const (
+	// sandboxed is the argument that makes the test binary the one process of a sandbox.
+	sandboxed = "sandboxed"
+	// sandboxPort is where it is told what to do.
+	sandboxPort = 9000
+	// sandboxServer is the name of its servers.
+	sandboxServer = "sandbox"
+)
+
+// sandbox is a container of gVisor's runsc in the place of a pod: the host's kernel sees its packets,
+// and none of its sockets.
+type sandbox struct {
+	pod  *lab.Namespace
+	node *node
+	at   addrs
+}
+
+// startSandbox runs the test binary in a sandbox, which takes the pod's addresses and routes for its
+// own network stack.
+func startSandbox(t *testing.T, c *cluster, at endpoint) *sandbox {
+	t.Helper()
+	programs, err := programs.GVisor.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sandbox{pod: c.podOf(at), node: c.nodes[at.node-1], at: c.addrsOf(at)}
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	t.Cleanup(func() {
+		if err := unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount what runsc has mounted: %v", err)
+		}
+	})
+	spec, err := json.Marshal(map[string]any{
+		"ociVersion": "1.0.0",
+		"process":    map[string]any{"args": []string{self, sandboxed, s.at[0].String(), s.at[1].String()}, "cwd": "/"},
+		"root":       map[string]any{"path": "/", "readonly": true},
+		"mounts":     []any{map[string]any{"destination": "/proc", "type": "proc", "source": "proc"}},
+		"linux": map[string]any{"namespaces": []any{
+			map[string]any{"type": "pid"}, map[string]any{"type": "ipc"}, map[string]any{"type": "uts"}, map[string]any{"type": "mount"},
+			map[string]any{"type": "network", "path": "/proc/self/ns/net"},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), spec, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runsc := s.pod.Start(filepath.Join(programs, "runsc"), "--root", state, "--ignore-cgroups", "--overlay2", "none",
+		"run", "--bundle", dir, filepath.Base(dir))
+	lab.Eventually(t, "the sandbox serves", func() bool {
+		if runsc.Ended() {
+			t.Fatalf("runsc has ended: %v", runsc.Wait())
+		}
+		_, err := s.request("ready", url.Values{})
+		return err == nil
+	})
+	return s
+}
+
+// request has the process in the sandbox do something.
+func (s *sandbox) request(what string, values url.Values) (string, error) {
+	return s.node.Get(fmt.Sprintf("http://%s/%s?%s", netip.AddrPortFrom(s.at[0], sandboxPort), what, values.Encode()))
+}
+
+// ask is [ask] from the sandbox, with a payload of some bytes.
+func (s *sandbox) ask(network string, to netip.AddrPort, size int) (got answer, err error) {
+	text, err := s.request("ask", url.Values{"network": {network}, "to": {to.String()}, "size": {strconv.Itoa(size)}})
+	if err != nil {
+		return got, err
+	}
+	var r sandboxAnswer
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return got, err
+	}
+	got = answer{greeting: greeting{name: r.Name, client: r.Client}, self: r.Self}
+	switch {
+	case r.Refused:
+		return got, unix.ECONNREFUSED
+	case r.Error != "":
+		return got, errors.New(r.Error)
+	}
+	return got, nil
+}
+
+// sandboxAnswer is what the process in the sandbox has learnt, as answer is.
+type sandboxAnswer struct {
+	Name         string
+	Client, Self netip.AddrPort
+	Refused      bool
+	Error        string
+}
+
+// runSandboxed is the process in the sandbox: it serves at the addresses as serve does, and asks what
+// it is told to.
+func runSandboxed(at []string) error {
+	for _, addr := range at {
+		where := net.JoinHostPort(addr, strconv.Itoa(backendPort))
+		listener, err := net.Listen("tcp", where)
+		if err != nil {
+			return err
+		}
+		conn, err := net.ListenPacket("udp", where)
+		if err != nil {
+			return err
+		}
+		go serveTCP(listener, sandboxServer)
+		go serveUDP(conn, sandboxServer)
+	}
+	http.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
+	http.HandleFunc("/ask", func(w http.ResponseWriter, r *http.Request) {
+		var result sandboxAnswer
+		got, err := askSandboxed(r.FormValue("network"), r.FormValue("to"), r.FormValue("size"))
+		result.Name, result.Client, result.Self = got.name, got.client, got.self
+		if err != nil {
+			result.Error, result.Refused = err.Error(), errors.Is(err, unix.ECONNREFUSED)
+		}
+		_ = json.NewEncoder(w).Encode(result) // the test misses it
+	})
+	return http.ListenAndServe(net.JoinHostPort(at[0], strconv.Itoa(sandboxPort)), nil)
+}
+
+// askSandboxed is [sandbox.ask] in the sandbox.
+func askSandboxed(network, to, size string) (got answer, err error) {
+	count, err := strconv.Atoi(size)
+	if err != nil {
+		return got, err
+	}
+	payload := make([]byte, count)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(payload) // never fails
+	conn, err := net.DialTimeout(network, to, wait.Limit)
+	if err != nil {
+		return got, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		return got, err
+	}
+	if got.self, err = netip.ParseAddrPort(conn.LocalAddr().String()); err != nil {
+		return got, err
+	}
+	buf := make([]byte, 256+count)
+	if network[:3] == "tcp" {
+		got.greeting, err = talkSandboxed(conn, payload, buf)
+		return got, err
+	}
+	if _, err := conn.Write(payload); err != nil {
+		return got, err
+	}
+	n, err := conn.Read(buf)
+	if err != nil {
+		return got, err
+	}
+	hello, found := bytes.CutSuffix(buf[:n], append([]byte(" "), payload...))
+	if !found {
+		return got, fmt.Errorf("%d bytes came back of %d, or others", n, count)
+	}
+	got.greeting, err = parseGreeting(string(hello))
+	return got, err
+}
+
+// talkSandboxed reads the greeting of a connection and has the payload sent back.
+func talkSandboxed(conn net.Conn, payload, buf []byte) (hello greeting, err error) {
+	n, err := conn.Read(buf)
+	if err != nil {
+		return hello, err
+	}
+	if hello, err = parseGreeting(string(buf[:n])); err != nil {
+		return hello, err
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(payload)
+		written <- err
+	}()
+	back := buf[:len(payload)]
+	if n, err := io.ReadFull(conn, back); err != nil {
+		return hello, fmt.Errorf("after %d bytes of %d: %w", n, len(payload), err)
+	}
+	if !bytes.Equal(back, payload) {
+		err = fmt.Errorf("other bytes came back than %d sent", len(payload))
+	}
+	return hello, errors.Join(err, <-written)
+}
+
+// TestSandbox: a pod whose sockets the host's kernel does not see reaches every kind of frontend and
+// endpoint, itself included, by its packets; and it serves all that ask for Services.
+func TestSandbox(t *testing.T) {
+	t.Parallel()
+	tier.Slow(t, "builds gVisor")
+	for name, flags := range map[string][]string{
+		"sockets of all others": {"--pod-devices", "vethrouted"},
+		"sockets of the node":   podFlags,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, a := serveCluster(t, (*cluster).podServices, flags...)
+			s := startSandbox(t, c, local)
+			c.checkSandbox(t, s)
+			a.Signal(unix.SIGKILL)
+			_ = a.Wait()
+			c.checkSandbox(t, s) // without an agent
+		})
+	}
+}
+
+// TestSandboxAtUplink: without a program at its device, a pod whose sockets the host's kernel does not
+// see reaches Services by what leaves the node for their addresses. Endpoints of the node do not see its
+// own address then, and NodePorts are refused.
+func TestSandboxAtUplink(t *testing.T) {
+	t.Parallel()
+	tier.Slow(t, "builds gVisor")
+	c, _ := serveCluster(t, (*cluster).podServices)
+	s := startSandbox(t, c, local)
+	hairpin := parseAddrs("192.0.0.8", "100:0:0:1::8")
+	for i, set := range podSets[:5] {
+		for _, network := range networks {
+			for _, f := range frontends {
+				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+				got, err := s.ask(network, to, 7)
+				if f.name == "NodePort" {
+					if !errors.Is(err, unix.ECONNREFUSED) {
+						t.Errorf("%s to the NodePort of %v: %v, %v", network, set.endpoints, got, err)
+					}
+					continue
+				}
+				name := set.endpoints[0].server()
+				if set.endpoints[0] == local {
+					name = sandboxServer
+				}
+				if err != nil || got.name != name || set.endpoints[0].node == 1 && got.client.Addr() != hairpin.of(network) {
+					t.Errorf("%s to the %s of %v: %v, %v", network, f.name, set.endpoints, got, err)
+				}
+			}
+		}
+	}
+}
+
+// checkSandbox asks for every Service by every frontend from the sandbox, and for its own from all others.
+func (c *cluster) checkSandbox(t *testing.T, s *sandbox) {
+	t.Helper()
+	for i, set := range podSets {
+		for _, network := range networks {
+			for _, f := range frontends {
+				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+				if err := c.checkSandboxAnswer(s, network, to, set.endpoints); err != nil {
+					t.Errorf("%s to the %s of %v under %s: %v", network, f.name, set.endpoints, set.policy, err)
+				}
+			}
+		}
+	}
+	for _, network := range networks {
+		for _, f := range frontends {
+			to := netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))
+			for from, n := range map[string]*lab.Namespace{
+				"the client": c.client, "the node": c.nodes[0].Namespace, "another pod": c.nodes[0].bridged, "a pod of another node": c.nodes[1].routed,
+			} {
+				if got, err := ask(n, network, to, "payload"); err != nil || got.name != sandboxServer {
+					t.Errorf("%s from %s to the %s: %v, %v", network, from, f.name, got, err)
+				}
+			}
+		}
+	}
+}
+
+// checkSandboxAnswer asks from the sandbox with much data and with little.
+func (c *cluster) checkSandboxAnswer(s *sandbox, network string, to netip.AddrPort, endpoints []endpoint) error {
+	sizes := []int{7, 1 << 20}
+	if network[:3] == "udp" {
+		sizes[1] = 8000 // in fragments
+	}
+	for _, size := range sizes {
+		got, err := s.ask(network, to, size)
+		if len(endpoints) == 0 {
+			if !errors.Is(err, unix.ECONNREFUSED) {
+				return fmt.Errorf("reached %v, error %v, want it refused", got, err)
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%d bytes: %w", size, err)
+		}
+		name, client := endpoints[0].server(), got.self.Addr()
+		if endpoints[0] == local {
+			name, client = sandboxServer, to.Addr()
+		}
+		if got.name != name || got.client.Addr() != client {
+			return fmt.Errorf("reached %v, want %s to have seen %s", got.greeting, name, client)
+		}
+	}
+	return nil
+}
