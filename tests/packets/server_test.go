@@ -36,8 +36,14 @@ func parseGreeting(text string) (greeting, error) {
 // greeting, a space and the datagram.
 func serve(t *testing.T, n *lab.Namespace, name string, at addrs) {
 	t.Helper()
+	serveAt(t, n, name, at, backendPort)
+}
+
+// serveAt is serve at another port.
+func serveAt(t *testing.T, n *lab.Namespace, name string, at addrs, port uint16) {
+	t.Helper()
 	for _, addr := range at {
-		where := netip.AddrPortFrom(addr, backendPort).String()
+		where := netip.AddrPortFrom(addr, port).String()
 		var listener net.Listener
 		var conn net.PacketConn
 		err := n.Run(func() (err error) {
