@@ -46,7 +46,8 @@ type sandbox struct {
 // own network stack.
 func startSandbox(t *testing.T, c *cluster, at endpoint) *sandbox {
 	t.Helper()
-	programs, err := programs.GVisor.Build(t.Context())
+	lab.Need(t, "go")
+	dir, err := programs.GVisor.Build(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +56,8 @@ func startSandbox(t *testing.T, c *cluster, at endpoint) *sandbox {
 		t.Fatal(err)
 	}
 	s := &sandbox{pod: c.podOf(at), node: c.nodes[at.node-1], at: c.addrsOf(at)}
-	dir := t.TempDir()
-	state := filepath.Join(dir, "state")
+	bundle := t.TempDir()
+	state := filepath.Join(bundle, "state")
 	t.Cleanup(func() {
 		if err := unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount what runsc has mounted: %v", err)
@@ -75,11 +76,11 @@ func startSandbox(t *testing.T, c *cluster, at endpoint) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), spec, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), spec, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runsc := s.pod.Start(filepath.Join(programs, "runsc"), "--root", state, "--ignore-cgroups", "--overlay2", "none",
-		"run", "--bundle", dir, filepath.Base(dir))
+	runsc := s.pod.Start(filepath.Join(dir, "runsc"), "--root", state, "--ignore-cgroups", "--overlay2", "none",
+		"run", "--bundle", bundle, "pod")
 	lab.Eventually(t, "the sandbox serves", func() bool {
 		if runsc.Ended() {
 			t.Fatalf("runsc has ended: %v", runsc.Wait())
