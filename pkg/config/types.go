@@ -43,7 +43,7 @@ type BeelineConfiguration struct {
 	// allowedAnnotations are the annotations of Services and EndpointSlices that have an effect,
 	// by their full names, or none alone. One of Beeline's that is left out is reported as a
 	// fault where a Service has it, and its default is used; unknown names are ignored.
-	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights and weight:
+	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights, slow-start and weight:
 	// forwarding-mode, which opens a port on every node and makes every agent follow all
 	// Nodes, has to be named.
 	AllowedAnnotations []string `json:"allowedAnnotations"`

@@ -77,6 +77,12 @@ func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
 // Localizes reports whether the algorithm stays with some endpoints until they are overloaded.
 func (a Algorithm) Localizes() bool { return a == Locality || a == LocalityReplicated }
 
+// StartsSlowly reports whether an endpoint's share of new connections follows its weight, and
+// changing it moves no client to another endpoint.
+func (a Algorithm) StartsSlowly() bool {
+	return a.Weighs() && !a.Hashes() || a == WeightedLeastConn || a == ShortestDelay || a == NeverQueue
+}
+
 // Counts reports whether the algorithm counts the active connections of each endpoint.
 func (a Algorithm) Counts() bool { return a >= LeastConn && a <= LocalityReplicated }
 

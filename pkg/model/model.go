@@ -135,6 +135,12 @@ type Service struct {
 	// named has 1.
 	ZoneWeights map[string]uint8
 	Forwarding  Forwarding
+	// SlowStart is how long an endpoint that becomes ready takes to come to its share of new
+	// connections; 0: it has it at once.
+	SlowStart time.Duration
+	// Starting are the shares of the endpoints that are on their way there, in parts of
+	// [FullShare]. Sources leave it nil.
+	Starting map[netip.Addr]uint16
 	// Faults are settings that were wrong and do not count.
 	Faults []Fault
 }

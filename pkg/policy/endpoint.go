@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -47,7 +49,11 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 func (s *scratch) endpoints(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []endpoint {
 	s.join(port, family, list, node)
 	weigh(s.listed, svc.ZoneWeights)
-	return s.unique()
+	eps := s.unique()
+	if svc.SlowStart > 0 {
+		start(eps, svc.Starting)
+	}
+	return eps
 }
 
 // join lists the endpoints of every slice port that belongs to the Service port,
@@ -84,6 +90,22 @@ func weigh(eps []endpoint, zones map[string]uint8) {
 		if weight, ok := zones[eps[i].from.Zone]; ok {
 			eps[i].weight *= uint16(weight)
 		}
+	}
+}
+
+// start gives endpoints that are starting their shares of their weights. All weights are
+// [model.StartScale] times as large for that.
+func start(eps []endpoint, shares map[netip.Addr]uint16) {
+	scale := uint16(1)
+	if len(eps) > 0 {
+		scale = model.StartScale(slices.MaxFunc(eps, func(a, b endpoint) int { return cmp.Compare(a.weight, b.weight) }).weight)
+	}
+	for i := range eps {
+		share, starting := shares[eps[i].from.Addr]
+		if !starting {
+			share = model.FullShare
+		}
+		eps[i].weight = model.StartWeight(eps[i].weight, share, scale)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -30,7 +31,7 @@ func (r *Reconciler) desire(names []model.Name, node *model.LocalNode) ([]object
 		from[i], desired[i].Name = objects{svc, list}, name
 		faults := r.faultsOf(&from[i])
 		if svc != nil {
-			desired[i] = r.tables.Compile(r.complement(svc), list, node)
+			desired[i] = r.tables.Compile(r.complement(svc, list, node), list, node)
 			faults = append(faults, r.tables.Bound(&desired[i])...)
 		}
 		r.noteFaults(name, faults)
@@ -46,9 +47,10 @@ func (r *Reconciler) share(w *work) {
 		svc, list := r.object(name)
 		if svc == nil {
 			r.tables.Want(name, nil, tables.Demand{})
+			delete(r.starts, name)
 			continue
 		}
-		svc = r.complement(svc)
+		svc = r.complement(svc, list, &w.localNode)
 		desired := tables.Desired{Name: name}
 		if asksForMore(svc, list) {
 			desired = r.tables.CompileAsk(svc, list, &w.localNode)
@@ -76,7 +78,7 @@ func (w *work) inOrder(names map[model.Name]struct{}) []model.Name {
 // asksForMore reports whether a Service may ask for more slots than one for each endpoint.
 func asksForMore(svc *model.Service, list []*model.Slice) bool {
 	return svc.Algorithm.Hashes() || svc.Algorithm.Weighs() &&
-		(len(svc.ZoneWeights) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
+		(len(svc.ZoneWeights) > 0 || len(svc.Starting) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
 }
 
 // faultsOf returns the settings of the Service and its slices that are wrong.
@@ -97,20 +99,33 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 			Reason:  fmt.Sprintf("%q %s", o.svc.Algorithm, r.opts.LocalityRefused),
 		})
 	}
+	if o.svc.SlowStart > 0 && r.slowStart(o.svc) == 0 {
+		faults = append(faults, model.Fault{
+			Setting: model.AnnotationSlowStart,
+			Reason:  fmt.Sprintf("no effect with the algorithm %q", r.algorithm(o.svc)),
+		})
+	}
 	for _, s := range o.slices {
 		faults = append(faults, s.Faults...)
 	}
 	return faults
 }
 
-// complement returns the Service with the configuration's defaults filled in.
-func (r *Reconciler) complement(svc *model.Service) *model.Service {
-	algorithm, forwarding := r.algorithm(svc), r.forwarding(svc)
-	if svc.Algorithm == algorithm && svc.Forwarding == forwarding {
+// complement returns the Service with the configuration's defaults filled in, and with those of its
+// endpoints that are starting.
+func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *model.LocalNode) *model.Service {
+	algorithm, forwarding, slowStart := r.algorithm(svc), r.forwarding(svc), r.slowStart(svc)
+	if slowStart == 0 {
+		delete(r.starts, svc.Name)
+	}
+	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 {
 		return svc
 	}
 	with := *svc
-	with.Algorithm, with.Forwarding = algorithm, forwarding
+	with.Algorithm, with.Forwarding, with.SlowStart = algorithm, forwarding, slowStart
+	if slowStart > 0 {
+		with.Starting = r.starting(&with, list, node)
+	}
 	return &with
 }
 
@@ -121,6 +136,14 @@ func (r *Reconciler) algorithm(svc *model.Service) model.Algorithm {
 		algorithm = model.DefaultAlgorithm
 	}
 	return cmp.Or(algorithm, r.opts.Algorithm, model.Random)
+}
+
+// slowStart returns how long an endpoint of the Service takes to come to its share.
+func (r *Reconciler) slowStart(svc *model.Service) time.Duration {
+	if !r.algorithm(svc).StartsSlowly() {
+		return 0
+	}
+	return svc.SlowStart
 }
 
 // forwarding returns how packets of the Service reach backends on other nodes.

@@ -130,9 +130,10 @@ type Reconciler struct {
 	// Of the loop only.
 	failed     map[task]failure
 	faults     map[model.Name][]model.Fault
-	limited    int    // Services that get less than they ask for
-	nodesErr   error  // of the last attempt to write the nodes of the cluster
-	nodesFull  string // the nodes for which there is no room, as logged
+	starts     map[model.Name]*starts // of Services with slow start
+	limited    int                    // Services that get less than they ask for
+	nodesErr   error                  // of the last attempt to write the nodes of the cluster
+	nodesFull  string                 // the nodes for which there is no room, as logged
 	checks     map[place]policy.HealthCheck
 	noLocal    map[place]noLocals // those that are not zero
 	noLocalSum map[model.Family]noLocals
@@ -163,6 +164,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		failed:       make(map[task]failure),
 		retries:      retries{due: make(map[task]struct{})},
 		faults:       make(map[model.Name][]model.Fault),
+		starts:       make(map[model.Name]*starts),
 		released:     make(chan tables.Retired, 1),
 
 		checks:     make(map[place]policy.HealthCheck),

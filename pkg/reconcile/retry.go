@@ -25,12 +25,13 @@ const (
 	partLocalNode             // node addresses and Service ranges
 	partNodes                 // the nodes of the cluster
 	partLeftovers             // what is to be removed of former Services
+	partStart                 // the next step of endpoints that are starting, which is no failure
 )
 
 // task is a unit of work that is retried by itself.
 type task struct {
 	part    part
-	service model.Name // of partService
+	service model.Name // of partService and partStart
 }
 
 // failure is the state of a task that has failed.
@@ -49,7 +50,7 @@ type Failure struct {
 	Tries int
 }
 
-// retries is the queue of failed tasks, and those whose pause is over.
+// retries is the queue of tasks that wait, and those whose pause is over.
 type retries struct {
 	limiter workqueue.TypedRateLimiter[task]
 	queue   workqueue.TypedDelayingInterface[task]
@@ -81,14 +82,14 @@ func (r *Reconciler) startRetries() (stop func()) {
 	}
 }
 
-// takeDue adds to a sync the tasks that are to be tried again. The caller has the lock.
+// takeDue adds to a sync the tasks whose pause is over. The caller has the lock.
 func (r *Reconciler) takeDue() {
 	for t := range r.retries.due {
-		if _, failed := r.failed[t]; !failed {
+		if _, failed := r.failed[t]; !failed && t.part != partStart {
 			continue
 		}
 		switch t.part {
-		case partService:
+		case partService, partStart:
 			r.dirty[t.service] = struct{}{}
 		case partLocalNode:
 			r.localNodeSet = true

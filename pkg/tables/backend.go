@@ -208,3 +208,16 @@ func (sp *servicePort) find(addr netip.AddrPort) (int, bool) {
 		return b.addr.Compare(addr)
 	})
 }
+
+// Weight returns the weight of a backend of a Service port; false when there is no such backend.
+func (t *Tables) Weight(name ServicePortName, addr netip.AddrPort) (uint16, bool) {
+	sp := t.ports[name]
+	if sp == nil {
+		return 0, false
+	}
+	i, found := sp.find(addr)
+	if !found {
+		return 0, false
+	}
+	return sp.backends[i].weight, true
+}

@@ -19,6 +19,8 @@ const (
 	AnnotationRingSize = "service.beeline.io/maglev-size"
 	// AnnotationZoneWeights, of a Service, is a list such as "zone-a=3,zone-b=1".
 	AnnotationZoneWeights = "service.beeline.io/zone-weights"
+	// AnnotationSlowStart, of a Service, is a duration, see [model.ParseSlowStart].
+	AnnotationSlowStart = model.AnnotationSlowStart
 	// AnnotationForwarding, of a Service, is one of [model.Forwardings].
 	AnnotationForwarding = model.AnnotationForwarding
 	// AnnotationWeight, of an EndpointSlice, is a number from 0 to 255.
@@ -31,14 +33,14 @@ type Annotations []string
 
 // AllAnnotations are those that there are.
 var AllAnnotations = Annotations{
-	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationWeight, AnnotationForwarding,
+	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight, AnnotationForwarding,
 }
 
 // DefaultAnnotations are those that count unless others are given: what they set concerns the
 // Service's own connections. A forwarding mode opens the tunnel's port on each node and makes
 // its agent follow all Nodes.
 var DefaultAnnotations = Annotations{
-	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationWeight,
+	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight,
 }
 
 // annotations reads the annotations of one object and notes what is wrong.
@@ -76,6 +78,7 @@ func annotateService(svc *model.Service, values map[string]string, allowed Annot
 	read(&a, AnnotationAlgorithm, &svc.Algorithm, model.ParseAlgorithm)
 	read(&a, AnnotationRingSize, &svc.RingSize, ringSize)
 	read(&a, AnnotationZoneWeights, &svc.ZoneWeights, zoneWeights)
+	read(&a, AnnotationSlowStart, &svc.SlowStart, model.ParseSlowStart)
 	read(&a, AnnotationForwarding, &svc.Forwarding, model.ParseForwarding)
 	svc.Faults = a.faults
 }
