@@ -17,7 +17,9 @@ type addon struct {
 	// namespace and daemonSet are those of the pods to wait for.
 	namespace, daemonSet string
 	// programs are built for it, to the folder [programFolders.Addon].
-	programs programs.Set
+	programs interface {
+		Build(context.Context) (dir string, err error)
+	}
 	// image returns an archive with its image.
 	image func(ctx context.Context, cache, rootfs string, f programFolders) (string, error)
 }
@@ -27,6 +29,7 @@ var addons = map[string]addon{
 	fabricFlannel:       flannelAddon("vxlan"),
 	fabricFlannelHostGW: flannelAddon("host-gw"),
 	fabricKubeRouter:    kubeRouterAddon,
+	fabricKindnet:       kindnetAddon,
 }
 
 // data is what the manifest is rendered with.
@@ -34,6 +37,16 @@ func (a addon) data() map[string]any {
 	data := map[string]any{"PodNetworks": strings.Split(clusterCIDRs, ",")}
 	maps.Copy(data, a.values)
 	return data
+}
+
+// version returns the project and version of programs that are built from a checkout;
+// those of others are part of this repository.
+func (a addon) version(ctx context.Context) (string, error) {
+	checkout, ok := a.programs.(programs.Checkout)
+	if !ok {
+		return "", nil
+	}
+	return checkout.Version(ctx)
 }
 
 func hasAddon(fabric string) bool {
@@ -51,5 +64,11 @@ func (c *cluster) installAddon(ctx context.Context) error {
 	if err := c.applyWith(ctx, a.manifest, a.data()); err != nil {
 		return err
 	}
-	return c.rolledOutIn(ctx, a.namespace, "daemonset/"+a.daemonSet)
+	if err := c.rolledOutIn(ctx, a.namespace, "daemonset/"+a.daemonSet); err != nil {
+		return err
+	}
+	if c.AddonVersion != "" {
+		c.say("%s connects the pods, built from %s", c.Fabric, c.AddonVersion)
+	}
+	return nil
 }

@@ -40,6 +40,11 @@ func e2e(ctx context.Context, c *cluster) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
+	if c.AddonVersion != "" {
+		if err := os.WriteFile(filepath.Join(dir, versionName), []byte(c.AddonVersion+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
 	ginkgo := exec.CommandContext(ctx, filepath.Join(c.Programs.Tests, "ginkgo"),
 		"run", fmt.Sprintf("--procs=%d", c.Procs), "--timeout=3h", "--no-color", "--silence-skips",
 		"--focus="+c.Focus, "--skip="+c.Skip,

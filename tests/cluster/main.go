@@ -111,7 +111,12 @@ func launch(ctx context.Context, s settings) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	if err := build(ctx, &s); err != nil {
+	err = build(ctx, &s)
+	if errors.Is(err, programs.ErrNoCheckout) {
+		fmt.Println("skipped:", err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	p, err := newPlace()
@@ -143,6 +148,9 @@ func build(ctx context.Context, s *settings) (err error) {
 		return err
 	}
 	if s.Programs, err = buildPrograms(ctx, s.Fabric); err != nil {
+		return err
+	}
+	if s.AddonVersion, err = addons[s.Fabric].version(ctx); err != nil {
 		return err
 	}
 	unlock, err := programs.Lock(filepath.Join(cache, "lock"))

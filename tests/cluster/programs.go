@@ -17,6 +17,13 @@ type programFolders struct {
 // buildPrograms builds what the cache lacks of a cluster with that fabric. That takes
 // minutes the first time.
 func buildPrograms(ctx context.Context, fabric string) (f programFolders, err error) {
+	if a, ok := addons[fabric]; ok {
+		// First, for what it is built from may be missing.
+		fmt.Fprintf(os.Stderr, "programs of %s\n", fabric)
+		if f.Addon, err = a.programs.Build(ctx); err != nil {
+			return f, err
+		}
+	}
 	type program struct {
 		set    programs.Set
 		folder *string
@@ -31,9 +38,6 @@ func buildPrograms(ctx context.Context, fabric string) (f programFolders, err er
 		{programs.CNI, &f.CNI},
 		{programs.CoreDNS, &f.CoreDNS},
 		{programs.Helm, &f.Helm},
-	}
-	if a, ok := addons[fabric]; ok {
-		all = append(all, program{a.programs, &f.Addon})
 	}
 	for _, p := range all {
 		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)

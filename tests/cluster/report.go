@@ -15,6 +15,9 @@ import (
 // reportName is the file of a run's results.
 const reportName = "junit.xml"
 
+// versionName is the file with the version of an add-on that was built from a checkout.
+const versionName = "version"
+
 // againName is the folder, in that of a run, of a second run of what did not pass.
 const againName = "again"
 

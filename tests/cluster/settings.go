@@ -21,10 +21,11 @@ const (
 	fabricFlannel       = "flannel"
 	fabricFlannelHostGW = "flannel-host-gw"
 	fabricKubeRouter    = "kube-router"
+	fabricKindnet       = "kindnet"
 )
 
 // fabrics are all of them.
-var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter}
+var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter, fabricKindnet}
 
 // settings say what cluster to run, and for what.
 type settings struct {
@@ -60,6 +61,8 @@ type settings struct {
 	Chart       string
 	Plugin      string
 	Images      []string
+	// AddonVersion is that of an add-on which is built from a checkout.
+	AddonVersion string
 }
 
 func (s *settings) validate() error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -24,6 +25,7 @@ var variants = [][2]string{
 	{"beeline-flannel", "Beeline, flannel"},
 	{"beeline-flannel-host-gw", "Beeline, flannel host-gw"},
 	{"beeline-kube-router", "Beeline, kube-router"},
+	{"beeline-kindnet", "Beeline, kindnet"},
 	{"kube-proxy-nftables", "kube-proxy nftables"},
 	{"kube-proxy-iptables", "kube-proxy iptables"},
 	{"kube-proxy-nftables-flannel", "kube-proxy nftables, flannel"},
@@ -79,12 +81,26 @@ func readColumns(reports string) ([]column, error) {
 		if err != nil {
 			return nil, err
 		}
-		columns = append(columns, column{v[1], r})
+		heading, err := withVersion(v[1], filepath.Join(reports, v[0]))
+		if err != nil {
+			return nil, err
+		}
+		columns = append(columns, column{heading, r})
 	}
 	if len(columns) == 0 {
 		return nil, fmt.Errorf("no results in %s: run make cluster-e2e", reports)
 	}
 	return columns, nil
+}
+
+// withVersion adds the version of an add-on that was built from a checkout to the heading of
+// a run, of which the results are in dir.
+func withVersion(heading, dir string) (string, error) {
+	version, err := os.ReadFile(filepath.Join(dir, versionName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return heading, nil
+	}
+	return fmt.Sprintf("%s (%s)", heading, strings.TrimSpace(string(version))), err
 }
 
 // formatTable returns the page. A test that fails or is skipped anywhere needs a

@@ -53,11 +53,7 @@ func (s Set) Build(ctx context.Context) (string, error) {
 // cached returns the path at which the cache keeps a version of something, and has it made where
 // there is none.
 func cached(root, name, version string, build func(path string) error) (string, error) {
-	cache := filepath.Join(root, ".cache", "bin")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
-	}
-	unlock, err := Lock(filepath.Join(cache, name+".lock"))
+	cache, unlock, err := lockCache(root, name)
 	if err != nil {
 		return "", err
 	}
@@ -70,8 +66,18 @@ func cached(root, name, version string, build func(path string) error) (string, 
 	return path, build(path)
 }
 
-// build fills dir, which appears only when all programs are in it. The caller
-// holds the lock.
+// lockCache returns the cache's folder, in which nobody else builds what has that name.
+func lockCache(root, name string) (cache string, unlock func(), err error) {
+	cache = filepath.Join(root, ".cache", "bin")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", nil, err
+	}
+	unlock, err = Lock(filepath.Join(cache, name+".lock"))
+	return cache, unlock, err
+}
+
+// build fills dir, which appears only when all programs are in it. The module is below
+// root. The caller holds the lock.
 func (s Set) build(ctx context.Context, root, dir string) error {
 	tmp := filepath.Join(filepath.Dir(dir), s.Name+".building")
 	if err := os.RemoveAll(tmp); err != nil {

@@ -22,3 +22,15 @@ var KubeRouter = Set{
 	Packages:    map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
 	LinkerFlags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
 }
+
+// Kindnet is what connects the pods of a cluster that kind makes.
+var Kindnet = Checkout{
+	Set: Set{
+		Name:        "kindnet",
+		Module:      "images/kindnetd",
+		Packages:    map[string]string{"kindnetd": "./cmd/kindnetd"},
+		LinkerFlags: "-s -w",
+	},
+	Project:  "kubernetes-sigs/kind",
+	Variable: "KINDNET_SRC",
+}

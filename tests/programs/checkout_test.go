@@ -1,0 +1,66 @@
+package programs
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCheckout: a program is built from the checkout that the variable names, at another path
+// once it has changed, and the version says so.
+func TestCheckout(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module example.com/program\n")
+	write("main.go", "package main\n\nfunc main() { println(1) }\n")
+	for _, args := range [][]string{
+		{"init", "--quiet"},
+		{"add", "."},
+		{"-c", "user.name=test", "-c", "user.email=test@example.com", "commit", "--quiet", "--message=first"},
+		{"tag", "v1.2.3"},
+	} {
+		if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	c := Checkout{Set: Set{Name: "test-checkout", Packages: map[string]string{"program": "."}}, Project: "example/program", Variable: "TEST_CHECKOUT_SRC"}
+
+	t.Setenv(c.Variable, "")
+	if _, err := c.Build(t.Context()); !errors.Is(err, ErrNoCheckout) || !strings.Contains(err.Error(), c.Variable) {
+		t.Errorf("without a checkout: %v", err)
+	}
+	t.Setenv(c.Variable, dir)
+	first := build(t, c, "example/program v1.2.3")
+	if again := build(t, c, "example/program v1.2.3"); again != first {
+		t.Errorf("without a change, built to %s and then to %s", first, again)
+	}
+	write("main.go", "package main\n\nfunc main() { println(2) }\n")
+	if changed := build(t, c, "example/program v1.2.3-dirty"); changed == first {
+		t.Errorf("with a change, built to %s again", changed)
+	}
+}
+
+// build returns the folder with the program, of which git gives that version.
+func build(t *testing.T, c Checkout, version string) string {
+	t.Helper()
+	built, err := c.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(built) })
+	if _, err := os.Stat(filepath.Join(built, "program")); err != nil {
+		t.Error(err)
+	}
+	if got, err := c.Version(t.Context()); err != nil || got != version {
+		t.Errorf("version %q, %v, want %q", got, err, version)
+	}
+	return built
+}
