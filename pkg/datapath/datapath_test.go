@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
@@ -196,6 +197,57 @@ func keepOut(t *testing.T, cgroup string) {
 	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: int(folder.Fd()), Program: program, Attach: ebpf.AttachCgroupInet4GetPeername,
 	}))
+}
+
+// TestDetachedByOthers: who detaches the first program of a hook, whoever's it is, as felix does
+// at its start, detaches none of ours: they are attached by links.
+func TestDetachedByOthers(t *testing.T) {
+	t.Parallel()
+	opts := place(t)
+	cgroup, err := os.Open(opts.Cgroup)
+	must(t, err)
+	defer cgroup.Close()
+	control, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.CGroupSockAddr,
+		AttachType:   ebpf.AttachCGroupInet4Connect,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		License:      "GPL",
+	})
+	must(t, err)
+	defer control.Close()
+	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(cgroup.Fd()), Program: control, Attach: ebpf.AttachCGroupInet4Connect, Flags: unix.BPF_F_ALLOW_MULTI,
+	}))
+	if err := detachFirst(t, cgroup, ebpf.AttachCGroupInet4Connect); err != nil {
+		t.Fatalf("a program without a link: %v", err)
+	}
+	attach(t, opts)
+	before := links(t, opts)
+	for _, hook := range []ebpf.AttachType{
+		ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP4Recvmsg,
+		ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP6Sendmsg, ebpf.AttachCGroupUDP6Recvmsg,
+	} {
+		if err := detachFirst(t, cgroup, hook); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%s: %v, want %v", hook, err, unix.ENOENT)
+		}
+	}
+	if after := links(t, opts); !slices.Equal(after, before) {
+		t.Errorf("links %+v\nwere  %+v", after, before)
+	}
+}
+
+// detachFirst detaches the first program of a cgroup's hook.
+func detachFirst(t *testing.T, cgroup *os.File, hook ebpf.AttachType) error {
+	t.Helper()
+	attached, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: hook})
+	must(t, err)
+	if len(attached.Programs) == 0 {
+		t.Fatalf("no program at %s", hook)
+	}
+	program, err := ebpf.NewProgramFromID(attached.Programs[0].ID)
+	must(t, err)
+	defer program.Close()
+	return link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(cgroup.Fd()), Program: program, Attach: hook})
 }
 
 func TestRemovedCgroupDoesNotKeepAnAgentFromStarting(t *testing.T) {
