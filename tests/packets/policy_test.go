@@ -15,6 +15,7 @@ import (
 // an endpoint.
 func TestNetworkPolicy(t *testing.T) {
 	t.Parallel()
+	lab.Need(t, "nft")
 	for name, flags := range map[string][]string{
 		"tc": nil, "XDP": {"--xdp", "generic"}, "DSR": nil, "pods": podFlags,
 		"clsact of pods": append([]string{"--tc-mode", "clsact"}, podFlags...),
