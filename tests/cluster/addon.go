@@ -20,16 +20,24 @@ type addon struct {
 	programs interface {
 		Build(context.Context) (dir string, err error)
 	}
+	// definitions is the folder of its checkout with custom resource definitions.
+	definitions string
+	// assignsAnyNode is set when a pod's address may be of any node's range: the control
+	// plane sends to all pods by the first node.
+	assignsAnyNode bool
 	// image returns an archive with its image.
 	image func(ctx context.Context, cache, rootfs string, f programFolders) (string, error)
 }
 
 // addons are the network add-ons, by fabric.
 var addons = map[string]addon{
-	fabricFlannel:       flannelAddon("vxlan"),
-	fabricFlannelHostGW: flannelAddon("host-gw"),
-	fabricKubeRouter:    kubeRouterAddon,
-	fabricKindnet:       kindnetAddon,
+	fabricFlannel:        flannelAddon("vxlan"),
+	fabricFlannelHostGW:  flannelAddon("host-gw"),
+	fabricKubeRouter:     kubeRouterAddon,
+	fabricKindnet:        kindnetAddon,
+	fabricCalico:         calicoAddon("Always", "Disabled"),
+	fabricCalicoSubnet:   calicoAddon("CrossSubnet", "Disabled"),
+	fabricCalicoNftables: calicoAddon("Always", "Enabled"),
 }
 
 // data is what the manifest is rendered with.
@@ -61,6 +69,9 @@ func (c *cluster) installAddon(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	if err := c.applyDefinitions(ctx, a); err != nil {
+		return err
+	}
 	if err := c.applyWith(ctx, a.manifest, a.data()); err != nil {
 		return err
 	}
@@ -71,4 +82,22 @@ func (c *cluster) installAddon(ctx context.Context) error {
 		c.say("%s connects the pods, built from %s", c.Fabric, c.AddonVersion)
 	}
 	return nil
+}
+
+// applyDefinitions applies the custom resource definitions that the checkout of an add-on
+// has, and waits until the API server serves them.
+func (c *cluster) applyDefinitions(ctx context.Context, a addon) error {
+	checkout, ok := a.programs.(programs.Checkout)
+	if !ok || a.definitions == "" {
+		return nil
+	}
+	folder, err := checkout.File(a.definitions)
+	if err != nil {
+		return err
+	}
+	if _, err := c.kubectl(ctx, "apply", "--server-side", "--filename="+folder); err != nil {
+		return err
+	}
+	_, err = c.kubectl(ctx, "wait", "--for=condition=Established", "--timeout="+bootTimeout.String(), "--filename="+folder)
+	return err
 }

@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// addonConfig returns the ConfigMap of a fabric's manifest, of which each document is to
-// be YAML.
-func addonConfig(t *testing.T, fabric string) (config corev1.ConfigMap) {
+// addonConfig returns a ConfigMap of a fabric's manifest, of which each document is to
+// be YAML. Without a name it is the one for the runtime.
+func addonConfig(t *testing.T, fabric, name string) (config corev1.ConfigMap) {
 	t.Helper()
 	manifest, err := render(addons[fabric].manifest, addons[fabric].data())
 	if err != nil {
@@ -22,7 +22,8 @@ func addonConfig(t *testing.T, fabric string) (config corev1.ConfigMap) {
 		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
 			t.Errorf("%s: %v\n%s", fabric, err, document)
 		}
-		if object.Kind == "ConfigMap" {
+		_, runtime := object.Data["cni-conf.json"]
+		if object.Kind == "ConfigMap" && (object.Name == name || name == "" && runtime) {
 			config = object
 		}
 	}
@@ -33,7 +34,7 @@ func addonConfig(t *testing.T, fabric string) (config corev1.ConfigMap) {
 // kindnet, which writes one itself.
 func TestAddonManifests(t *testing.T) {
 	for fabric := range addons {
-		plugins := addonConfig(t, fabric).Data["cni-conf.json"]
+		plugins := addonConfig(t, fabric, "").Data["cni-conf.json"]
 		if fabric != fabricKindnet && !json.Valid([]byte(plugins)) {
 			t.Errorf("%s: cni-conf.json is no JSON: %q", fabric, plugins)
 		}
@@ -44,7 +45,7 @@ func TestAddonManifests(t *testing.T) {
 // the fabric.
 func TestFlannelConfig(t *testing.T) {
 	for fabric, backend := range map[string]string{fabricFlannel: "vxlan", fabricFlannelHostGW: "host-gw"} {
-		config := addonConfig(t, fabric)
+		config := addonConfig(t, fabric, "")
 		var network struct {
 			Network, IPv6Network string
 			EnableIPv6           bool
@@ -68,6 +69,25 @@ func TestAddonNeedsProxy(t *testing.T) {
 		s := settings{Proxy: proxy, Mode: "nftables", Fabric: fabricFlannel, Nodes: 2, Procs: 1}
 		if err := s.validate(); (err == nil) != want {
 			t.Errorf("--proxy=%s: %v", proxy, err)
+		}
+	}
+}
+
+// TestCalicoConfig: Calico gets the networks of both IP families, and the encapsulation and
+// the dataplane of the fabric.
+func TestCalicoConfig(t *testing.T) {
+	networks := strings.Split(clusterCIDRs, ",")
+	for fabric, want := range map[string][2]string{
+		fabricCalico: {"Always", "Disabled"}, fabricCalicoSubnet: {"CrossSubnet", "Disabled"}, fabricCalicoNftables: {"Always", "Enabled"},
+	} {
+		env := addonConfig(t, fabric, "calico-env").Data
+		for name, value := range map[string]string{
+			"CALICO_IPV4POOL_CIDR": networks[0], "CALICO_IPV6POOL_CIDR": networks[1],
+			"CALICO_IPV4POOL_VXLAN": want[0], "CALICO_IPV6POOL_VXLAN": want[0], "FELIX_NFTABLESMODE": want[1],
+		} {
+			if env[name] != value {
+				t.Errorf("%s: %s is %q, want %q", fabric, name, env[name], value)
+			}
 		}
 	}
 }

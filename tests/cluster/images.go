@@ -191,7 +191,7 @@ func addFiles(w *tar.Writer, files map[string]string) error {
 	have := make(map[string]string) // by file here
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if first, ok := have[files[name]]; ok {
-			if err := w.WriteHeader(&tar.Header{Name: name, Linkname: first, Typeflag: tar.TypeSymlink, Mode: 0o777}); err != nil {
+			if err := w.WriteHeader(&tar.Header{Name: name, Linkname: "/" + first, Typeflag: tar.TypeSymlink, Mode: 0o777}); err != nil {
 				return err
 			}
 			continue

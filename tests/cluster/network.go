@@ -97,10 +97,23 @@ func makeFabric(s settings) error {
 		table = controlPlaneTable
 		err = errors.Join(err, routeOwnBy(table))
 	}
+	if addons[s.Fabric].assignsAnyNode {
+		return errors.Join(err, routeToAllPods(table))
+	}
 	for i := 1; i <= s.Nodes; i++ {
 		err = errors.Join(err, routeToPods(i, table))
 	}
 	return err
+}
+
+// routeToAllPods has a table send packets to any pod to the first node.
+func routeToAllPods(table int) error {
+	var errs []error
+	for f, pods := range strings.Split(clusterCIDRs, ",") {
+		gateway := nodeAddrs(1)[f].Addr().AsSlice()
+		errs = append(errs, addRoute(netlink.Route{Dst: ipNet(netip.MustParsePrefix(pods)), Gw: gateway, Table: table}))
+	}
+	return errors.Join(errs...)
 }
 
 // routeOwnBy has a table route what is sent from this namespace, and nothing that is

@@ -16,16 +16,22 @@ const (
 
 // The values of settings.Fabric: how packets of pods come to other nodes.
 const (
-	fabricRoutes        = "routes"
-	fabricVXLAN         = "vxlan"
-	fabricFlannel       = "flannel"
-	fabricFlannelHostGW = "flannel-host-gw"
-	fabricKubeRouter    = "kube-router"
-	fabricKindnet       = "kindnet"
+	fabricRoutes         = "routes"
+	fabricVXLAN          = "vxlan"
+	fabricFlannel        = "flannel"
+	fabricFlannelHostGW  = "flannel-host-gw"
+	fabricKubeRouter     = "kube-router"
+	fabricKindnet        = "kindnet"
+	fabricCalico         = "calico"
+	fabricCalicoSubnet   = "calico-cross-subnet"
+	fabricCalicoNftables = "calico-nftables"
 )
 
 // fabrics are all of them.
-var fabrics = []string{fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter, fabricKindnet}
+var fabrics = []string{
+	fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter, fabricKindnet,
+	fabricCalico, fabricCalicoSubnet, fabricCalicoNftables,
+}
 
 // settings say what cluster to run, and for what.
 type settings struct {

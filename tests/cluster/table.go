@@ -26,9 +26,13 @@ var variants = [][2]string{
 	{"beeline-flannel-host-gw", "Beeline, flannel host-gw"},
 	{"beeline-kube-router", "Beeline, kube-router"},
 	{"beeline-kindnet", "Beeline, kindnet"},
+	{"beeline-calico", "Beeline, Calico"},
+	{"beeline-calico-cross-subnet", "Beeline, Calico without encapsulation"},
+	{"beeline-calico-nftables", "Beeline, Calico nftables"},
 	{"kube-proxy-nftables", "kube-proxy nftables"},
 	{"kube-proxy-iptables", "kube-proxy iptables"},
 	{"kube-proxy-nftables-flannel", "kube-proxy nftables, flannel"},
+	{"kube-proxy-nftables-calico", "kube-proxy nftables, Calico"},
 }
 
 // reasonsText says why tests fail or are skipped: a line with a regular expression of

@@ -77,26 +77,26 @@ func lockCache(root, name string) (cache string, unlock func(), err error) {
 }
 
 // build fills dir, which appears only when all programs are in it. The module is below
-// root. The caller holds the lock.
-func (s Set) build(ctx context.Context, root, dir string) error {
+// root, env is added to Go's environment. The caller holds the lock.
+func (s Set) build(ctx context.Context, root, dir string, env ...string) error {
 	tmp := filepath.Join(filepath.Dir(dir), s.Name+".building")
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Packages)) {
-		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Packages[name], "build"); err != nil {
+		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Packages[name], env, "build"); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Tests)) {
-		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Tests[name], "test", "-c", "-vet=off"); err != nil {
+		if err := s.compile(ctx, root, filepath.Join(tmp, name), s.Tests[name], env, "test", "-c", "-vet=off"); err != nil {
 			return err
 		}
 	}
 	return os.Rename(tmp, dir)
 }
 
-func (s Set) compile(ctx context.Context, root, output, pkg string, verb ...string) error {
+func (s Set) compile(ctx context.Context, root, output, pkg string, env []string, verb ...string) error {
 	args := append(verb, "-buildvcs=false", "-tags", s.Tags, "-ldflags", s.LinkerFlags, "-o", output, pkg)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(root, s.Module)
@@ -104,7 +104,7 @@ func (s Set) compile(ctx context.Context, root, output, pkg string, verb ...stri
 	if s.CGO {
 		cgo = "CGO_ENABLED=1"
 	}
-	cmd.Env = append(os.Environ(), cgo, "GOWORK=off")
+	cmd.Env = append(append(os.Environ(), cgo, "GOWORK=off"), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -25,6 +26,9 @@ type Checkout struct {
 	// Project is the repository's name, and Variable the environment variable with the
 	// path of the checkout.
 	Project, Variable string
+	// Prepare makes what C code of the programs is linked with, where that is not the
+	// system's, and returns what to add to Go's environment.
+	Prepare func(ctx context.Context, checkout string) (env []string, err error)
 }
 
 // Build returns the folder of the programs, of which the name changes with their content.
@@ -38,15 +42,37 @@ func (c Checkout) Build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	version, err := described(ctx, checkout)
+	if err != nil {
+		return "", fmt.Errorf("version of %s=%s: %w", c.Variable, checkout, err)
+	}
+	var env []string
+	if c.Prepare != nil {
+		if env, err = c.Prepare(ctx, checkout); err != nil {
+			return "", fmt.Errorf("%s=%s: %w", c.Variable, checkout, err)
+		}
+	}
+	if strings.HasSuffix(version, dirty) {
+		return c.buildChanged(ctx, root, checkout, env)
+	}
+	// Maps are printed in the order of their keys.
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %+v %s %s", runtime.Version(), c.Set, env, version))
+	return cached(root, c.Name, fmt.Sprintf("%x", key[:6]), func(dir string) error { return c.build(ctx, checkout, dir, env...) })
+}
+
+// dirty ends the description of a checkout with changes that are not committed.
+const dirty = "-dirty"
+
+// buildChanged builds what may have changed without a commit; Go knows what has.
+func (c Checkout) buildChanged(ctx context.Context, root, checkout string, env []string) (string, error) {
 	cache, unlock, err := lockCache(root, c.Name)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 
-	// Go knows better than the checkout's commit whether anything has changed.
 	building := filepath.Join(cache, c.Name+".built")
-	if err := errors.Join(os.RemoveAll(building), c.build(ctx, checkout, building)); err != nil {
+	if err := errors.Join(os.RemoveAll(building), c.build(ctx, checkout, building, env...)); err != nil {
 		return "", err
 	}
 	version, err := c.hash(building)
@@ -66,12 +92,18 @@ func (c Checkout) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	describe := exec.CommandContext(ctx, "git", "-C", checkout, "-c", "safe.directory=*", "describe", "--tags", "--always", "--dirty")
-	out, err := describe.Output()
+	version, err := described(ctx, checkout)
 	if err != nil {
 		return "", fmt.Errorf("version of %s=%s: %w", c.Variable, checkout, err)
 	}
-	return c.Project + " " + strings.TrimSpace(string(out)), nil
+	return c.Project + " " + version, nil
+}
+
+// described returns how git describes the commit of a checkout.
+func described(ctx context.Context, checkout string) (string, error) {
+	describe := exec.CommandContext(ctx, "git", "-C", checkout, "-c", "safe.directory=*", "describe", "--tags", "--always", "--dirty="+dirty)
+	out, err := describe.Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 func (c Checkout) path() (string, error) {
@@ -80,6 +112,12 @@ func (c Checkout) path() (string, error) {
 		return "", fmt.Errorf("%w: the Go proxy does not have %s; %s is to name a checkout of %s", ErrNoCheckout, c.Name, c.Variable, c.Project)
 	}
 	return filepath.Abs(path)
+}
+
+// File returns the path of a file or folder of the checkout.
+func (c Checkout) File(name string) (string, error) {
+	checkout, err := c.path()
+	return filepath.Join(checkout, name), err
 }
 
 // hash returns one of the content of all programs.

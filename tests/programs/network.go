@@ -34,3 +34,23 @@ var Kindnet = Checkout{
 	Project:  "kubernetes-sigs/kind",
 	Variable: "KINDNET_SRC",
 }
+
+// Calico is linked with the libbpf of its checkout. Of Debian's libpcap, which compiles
+// filters for it, the static library refers to one of D-Bus that Debian does not have.
+var Calico = Checkout{
+	Set: Set{
+		Name: "calico",
+		Packages: map[string]string{
+			"calico-node": "./node/cmd/calico-node",
+			"mountns":     "./node/cmd/mountns",
+			"calico":      "./cni-plugin/cmd/calico",
+			"install":     "./cni-plugin/cmd/install",
+		},
+		LinkerFlags: "-s -w -extldflags '-static -Wl,--unresolved-symbols=ignore-all'",
+		Tags:        "netgo,osusergo",
+		CGO:         true,
+	},
+	Project:  "projectcalico/calico",
+	Variable: "CALICO_SRC",
+	Prepare:  buildLibbpf,
+}
