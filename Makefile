@@ -171,6 +171,10 @@ cluster-e2e: cluster-image ## boot a cluster and run Kubernetes' tests of the ne
 cluster-migrate: cluster-image ## replace kube-proxy by Beeline in a cluster and go back, under traffic
 	@$(CLUSTER) migrate
 
+.PHONY: cluster-metallb
+cluster-metallb: cluster-image ## have MetalLB announce load balancers of a cluster, whose nodes and endpoints go
+	@$(CLUSTER) metallb
+
 .PHONY: cluster-plugin
 cluster-plugin: cluster-image ## ask all nodes of a cluster by kubectl beeline, and two that do not answer
 	@$(CLUSTER) plugin

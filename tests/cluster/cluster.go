@@ -49,10 +49,13 @@ func runCluster(ctx context.Context, s settings) (err error) {
 	if err := c.boot(ctx); err != nil {
 		return fmt.Errorf("boot the cluster: %w", err)
 	}
-	if err := c.startBalancer(ctx); err != nil {
-		return fmt.Errorf("start the load balancer: %w", err)
+	task := tasks[s.Task]
+	if !task.balancer {
+		if err := c.startBalancer(ctx); err != nil {
+			return fmt.Errorf("start the load balancer: %w", err)
+		}
 	}
-	return tasks[s.Task].run(ctx, c)
+	return task.run(ctx, c)
 }
 
 // boot starts all parts and returns when all nodes are ready, names are resolved

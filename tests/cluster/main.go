@@ -147,7 +147,7 @@ func build(ctx context.Context, s *settings) (err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
-	if s.Programs, err = buildPrograms(ctx, s.Fabric); err != nil {
+	if s.Programs, err = buildPrograms(ctx, s); err != nil {
 		return err
 	}
 	if s.AddonVersion, err = addons[s.Fabric].version(ctx); err != nil {
@@ -164,11 +164,16 @@ func build(ctx context.Context, s *settings) (err error) {
 	if s.Images, err = buildArchives(ctx, cache, s); err != nil {
 		return err
 	}
+	if s.Task == metalLBTask {
+		if err := buildMetalLB(ctx, cache, s); err != nil {
+			return err
+		}
+	}
 	if s.Plugin, err = buildPlugin(ctx, cache); err != nil {
 		return err
 	}
 	s.Chart = filepath.Join(root, "charts", "beeline")
-	if s.Proxy == proxyKubeProxy && s.Task == "e2e" {
+	if s.Proxy == proxyKubeProxy && (s.Task == "e2e" || s.Task == metalLBTask) {
 		return nil
 	}
 	if s.Archive, err = filepath.Abs(s.Archive); err != nil {

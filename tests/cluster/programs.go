@@ -11,15 +11,15 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Addon string
+	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Addon, MetalLB string
 }
 
-// buildPrograms builds what the cache lacks of a cluster with that fabric. That takes
-// minutes the first time.
-func buildPrograms(ctx context.Context, fabric string) (f programFolders, err error) {
-	if a, ok := addons[fabric]; ok {
+// buildPrograms builds what the cache lacks of such a cluster. That takes minutes the
+// first time.
+func buildPrograms(ctx context.Context, s *settings) (f programFolders, err error) {
+	if a, ok := addons[s.Fabric]; ok {
 		// First, for what it is built from may be missing.
-		fmt.Fprintf(os.Stderr, "programs of %s\n", fabric)
+		fmt.Fprintf(os.Stderr, "programs of %s\n", s.Fabric)
 		if f.Addon, err = a.programs.Build(ctx); err != nil {
 			return f, err
 		}
@@ -38,6 +38,9 @@ func buildPrograms(ctx context.Context, fabric string) (f programFolders, err er
 		{programs.CNI, &f.CNI},
 		{programs.CoreDNS, &f.CoreDNS},
 		{programs.Helm, &f.Helm},
+	}
+	if s.Task == metalLBTask {
+		all = append(all, program{programs.MetalLB, &f.MetalLB})
 	}
 	for _, p := range all {
 		fmt.Fprintf(os.Stderr, "programs of %s\n", p.set.Name)

@@ -15,16 +15,26 @@ import (
 	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
 
-// reboot ends all that runs on the i-th node at once, as a power cut does, and starts it again
-// with what is on its disk. It returns when all its pods run again.
+// reboot ends all that runs on the i-th node at once and starts it again.
 func (c *cluster) reboot(ctx context.Context, i int) error {
+	if err := c.cutPower(i); err != nil {
+		return err
+	}
+	return c.restorePower(ctx, i)
+}
+
+// cutPower ends all that runs on the i-th node at once.
+func (c *cluster) cutPower(i int) error {
 	c.end(nodeName(i))
 	if err := c.nodeGroups(i).remove(); err != nil {
 		return err
 	}
-	if err := disconnectNode(i); err != nil {
-		return err
-	}
+	return disconnectNode(i)
+}
+
+// restorePower starts the i-th node again, with what is on its disk. It returns when all its
+// pods run again.
+func (c *cluster) restorePower(ctx context.Context, i int) error {
 	since := time.Now()
 	n, err := c.startNode(i, nil)
 	if err != nil {

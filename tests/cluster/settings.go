@@ -67,6 +67,8 @@ type settings struct {
 	Chart       string
 	Plugin      string
 	Images      []string
+	// MetalLB is the file with its manifest, for the task.
+	MetalLB string
 	// AddonVersion is that of an add-on which is built from a checkout.
 	AddonVersion string
 }
@@ -89,6 +91,9 @@ func (s *settings) validate() error {
 	}
 	if s.Task == soakTask && (s.Proxy != proxyBeeline || s.Nodes < 2) {
 		errs = append(errs, errors.New("a soak is of Beeline on two nodes at least, see --proxy and --nodes"))
+	}
+	if s.Task == metalLBTask && (s.Proxy == proxyNone || s.Nodes < 2) {
+		errs = append(errs, errors.New("MetalLB needs a proxy and two nodes at least, see --proxy and --nodes"))
 	}
 	if s.Procs < 1 {
 		errs = append(errs, fmt.Errorf("--procs=%d: want at least 1", s.Procs))

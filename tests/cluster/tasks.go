@@ -10,16 +10,19 @@ import (
 type task struct {
 	short string
 	run   func(context.Context, *cluster) error
+	// balancer is set when the task brings a load balancer of its own.
+	balancer bool
 }
 
 var tasks = map[string]task{
-	"e2e":     {"Run upstream's tests of the network", e2e},
-	"migrate": {"Replace kube-proxy by Beeline and go back, under traffic", migrate},
-	"plugin":  {"Ask all nodes by kubectl beeline, then without two that do not answer", plugin},
-	"rollout": {"Replace the pods behind a load balancer, under traffic", rollout},
-	soakTask:  {"Disturb the cluster in every way for hours, under traffic", soak},
-	"upgrade": {"Upgrade Beeline and roll back, under traffic", upgrade},
-	"up":      {"Boot a cluster and keep it until interrupted", up},
+	"e2e":       {short: "Run upstream's tests of the network", run: e2e},
+	metalLBTask: {short: "Have MetalLB announce load balancers, whose nodes and endpoints go", run: metalLB, balancer: true},
+	"migrate":   {short: "Replace kube-proxy by Beeline and go back, under traffic", run: migrate},
+	"plugin":    {short: "Ask all nodes by kubectl beeline, then without two that do not answer", run: plugin},
+	"rollout":   {short: "Replace the pods behind a load balancer, under traffic", run: rollout},
+	soakTask:    {short: "Disturb the cluster in every way for hours, under traffic", run: soak},
+	"upgrade":   {short: "Upgrade Beeline and roll back, under traffic", run: upgrade},
+	"up":        {short: "Boot a cluster and keep it until interrupted", run: up},
 }
 
 // up keeps the cluster until the user interrupts.

@@ -54,3 +54,15 @@ var Calico = Checkout{
 	Variable: "CALICO_SRC",
 	Prepare:  buildLibbpf,
 }
+
+// MetalLB assigns the addresses of load balancers and announces them, by ARP and NDP in L2
+// mode. Its manifest is that of the module, see [Set.Sources].
+var MetalLB = Set{
+	Name:   "metallb",
+	Module: "tests/cluster/modules/metallb",
+	Packages: map[string]string{
+		"controller": "go.universe.tf/metallb/controller",
+		"speaker":    "go.universe.tf/metallb/speaker",
+	},
+	LinkerFlags: "-s -w",
+}
