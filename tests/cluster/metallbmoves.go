@@ -46,23 +46,14 @@ func (m *metalLBRun) leaveLocal(ctx context.Context, i int) (node int, err error
 	if err != nil {
 		return 0, err
 	}
-	since := time.Now()
 	if _, err := m.kubectl(ctx, "label", "pod", pod, "local-"); err != nil {
 		return 0, err
 	}
-	service := m.services[localService]
-	for _, addr := range service.addr {
-		// By what the router hears: it does not ask again.
-		if err := m.answers(ctx, url(addr.String(), 80)); err != nil {
-			return 0, err
-		}
-	}
-	served := time.Since(since)
-	node, err = m.announcedBy(ctx, service, func(node int) bool { return node != i })
+	node, err = m.announcedBy(ctx, m.services[localService], func(node int) bool { return node != i })
 	if err != nil {
 		return 0, err
 	}
-	m.say("without an endpoint on %s, %s announces %s; answered %.1f s later", nodeName(i), nodeName(node), localService, served.Seconds())
+	m.say("without an endpoint on %s, %s announces %s", nodeName(i), nodeName(node), localService)
 	return node, m.checkLocal(ctx, node)
 }
 
@@ -112,6 +103,7 @@ func (m *metalLBRun) failOver(ctx context.Context, i int) error {
 		return err
 	}
 	for _, addr := range service.addr {
+		// By what the router hears: nobody tells it to ask again.
 		if err := m.answers(ctx, url(addr.String(), 80)); err != nil {
 			return err
 		}
