@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -125,6 +126,28 @@ func TestSegmentsTooBig(t *testing.T) {
 	startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
 	for _, network := range networks[:2] {
 		c.learnsMTU(t, network)
+	}
+}
+
+// TestDatagramTooBig: a flow that begins with a datagram too big for the way to the other node
+// gets packet too big, and its next one is answered.
+func TestDatagramTooBig(t *testing.T) {
+	c := newCluster(t, true)
+	c.serveAll(t)
+	startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
+	for _, network := range networks[2:] {
+		to := nodePort(network, 1)
+		connect(t, c.client, network, to) // the kernel knows the next hop from now on
+		s := c.client.Socket(network)
+		if err := s.Connect(to); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := talkUDP(s, strings.Repeat("x", 1452)); !errors.Is(err, unix.EMSGSIZE) {
+			t.Fatalf("%s: a datagram of 1452 bytes: %v, want %v", network, err, unix.EMSGSIZE)
+		}
+		if _, err := talkUDP(s, "small"); err != nil {
+			t.Errorf("%s: the next datagram: %v", network, err)
+		}
 	}
 }
 

@@ -111,6 +111,7 @@ static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
  * The interface index of the device by which a packet from @src, which is at the device
  * @ifindex, would reach @dst. 0 when it would not be forwarded, as to an address of this node.
  * The kernel finds no route for a link-local source of IPv6, but this packet may get another one.
+ * Whether the packet is too big for the device is not asked here.
  */
 __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union bl_addr *src,
 			  const union bl_addr *dst, bool ipv4)
@@ -124,7 +125,8 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union
 	if (bl_addr_is_ipv6_link_local(src))
 		__builtin_memset(fib.ipv6_src, 0, sizeof(fib.ipv6_src));
 	ret = bpf_fib_lookup(context, &fib, sizeof(fib), 0);
-	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH &&
+	    ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return 0;
 	return fib.ifindex;
 }
