@@ -179,7 +179,10 @@ cluster-metallb: cluster-image ## have MetalLB announce load balancers of a clus
 cluster-plugin: cluster-image ## ask all nodes of a cluster by kubectl beeline, and two that do not answer
 	@$(CLUSTER) plugin
 
-.PHONY: cluster-rollout cluster-upgrade
+.PHONY: cluster-restart cluster-rollout cluster-upgrade
+cluster-restart: cluster-image ## restart the add-on that connects the pods of a cluster, under traffic; FABRIC=flannel
+	@$(CLUSTER) restart
+
 cluster-rollout: cluster-image ## replace pods behind a load balancer in a cluster, under traffic
 	@$(CLUSTER) rollout
 

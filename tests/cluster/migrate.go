@@ -55,6 +55,8 @@ type trafficOptions struct {
 	shortInside, shortOutside []string
 	// sockets is how many UDP sockets each client keeps.
 	sockets int
+	// sizes are those of the short requests by UDP, as load's flag takes them.
+	sizes string
 }
 
 // startTraffic starts servers and clients, outside and in pods, and waits until all
@@ -77,7 +79,7 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 	}
 	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
 		"LoadImage": loadImage, "Long": longPod, "Rate": ratePod, "Targets": strings.Join(inside, ","),
-		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets,
+		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets, "Sizes": o.sizes,
 	}); err != nil {
 		return err
 	}
@@ -87,9 +89,13 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 	if err := t.watchPods(ctx, "app=client"); err != nil {
 		return err
 	}
-	if err := t.startOutside(outsideSource, fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
-		fmt.Sprintf("--lifetime=%s", o.lifetime), "--targets="+strings.Join(outside, ","),
-		"--short-targets="+strings.Join(o.shortOutside, ","), fmt.Sprintf("--sockets=%d", o.sockets)); err != nil {
+	args := []string{fmt.Sprintf("--long=%d", longOutside), fmt.Sprintf("--rate=%d", rateOutside),
+		fmt.Sprintf("--lifetime=%s", o.lifetime), "--targets=" + strings.Join(outside, ","),
+		"--short-targets=" + strings.Join(o.shortOutside, ","), fmt.Sprintf("--sockets=%d", o.sockets)}
+	if o.sizes != "" {
+		args = append(args, "--sizes="+o.sizes)
+	}
+	if err := t.startOutside(outsideSource, args...); err != nil {
 		return err
 	}
 	return c.allOpen(ctx, t)

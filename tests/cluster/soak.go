@@ -82,7 +82,7 @@ func (s *soakRun) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.apply(ctx, "datagrams.yaml"); err != nil {
+	if err := s.applyWith(ctx, "datagrams.yaml", map[string]any{"App": "web"}); err != nil {
 		return err
 	}
 	webInside, webOutside, err := s.serviceAddresses(ctx, "web")

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -20,15 +22,19 @@ const datagramScheme = "udp://"
 // TCP waits with a SYN.
 const resend = time.Second
 
-// oneDatagram asks by datagrams from a new socket until one is answered.
-func (r *runner) oneDatagram(target string) {
+// largest is the size of the largest datagram.
+const largest = 1 << 16
+
+// oneDatagram asks by datagrams of a size, or as small as can be, from a new socket until one
+// is answered.
+func (r *runner) oneDatagram(target string, size int) {
 	conn, err := dialDatagram(target)
 	if err != nil {
 		r.count.lost(target, err)
 		return
 	}
 	defer conn.Close()
-	if err := r.askDatagram(conn); err != nil {
+	if err := r.askDatagram(conn, size); err != nil {
 		r.count.lost(target, err)
 	}
 }
@@ -55,7 +61,7 @@ func (r *runner) useSocket(ctx context.Context, target string) error {
 	}
 	defer conn.Close()
 	for first := true; ctx.Err() == nil; first = false {
-		err := r.askDatagram(conn)
+		err := r.askDatagram(conn, 0)
 		if !first && serverEnded(err) {
 			return nil
 		}
@@ -76,31 +82,39 @@ func dialDatagram(target string) (net.Conn, error) {
 	return net.Dial("udp", strings.TrimPrefix(target, datagramScheme))
 }
 
-// askDatagram makes one request and counts its answer.
-func (r *runner) askDatagram(conn net.Conn) error {
+// askDatagram makes one request of a size and counts its answer, which is as large.
+func (r *runner) askDatagram(conn net.Conn, size int) error {
 	begin := time.Now()
 	request := strconv.FormatInt(begin.UnixNano(), 10)
+	datagram := pad([]byte(request), size)
 	for sent := 1; time.Since(begin) < timeout; sent++ {
 		if err := conn.SetDeadline(time.Now().Add(resend)); err != nil {
 			return err
 		}
-		if _, err := conn.Write([]byte(request)); err != nil {
-			return err
+		_, err := conn.Write(datagram)
+		var got answer
+		if err == nil {
+			got, err = readAnswer(conn, request)
 		}
-		got, err := readAnswer(conn, request)
 		if err == nil {
 			r.count.answeredDatagram(got, sent > 1)
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		// By EMSGSIZE a socket tells that it has learnt a smaller MTU of the path.
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EMSGSIZE) {
 			return err
 		}
 	}
-	return errors.New("no answer")
+	return fmt.Errorf("no answer to %d bytes", len(datagram))
+}
+
+// pad adds spaces up to a size.
+func pad(b []byte, size int) []byte {
+	return append(b, bytes.Repeat([]byte{' '}, max(0, size-len(b)))...)
 }
 
 // readAnswer waits for the answer to a request, not to an earlier one that was sent twice.
 func readAnswer(conn net.Conn, request string) (got answer, err error) {
-	buf := make([]byte, 512)
+	buf := make([]byte, largest)
 	for err == nil && got.Request != request {
 		var n int
 		if n, err = conn.Read(buf); err == nil {
@@ -110,25 +124,25 @@ func readAnswer(conn net.Conn, request string) (got answer, err error) {
 	return got, err
 }
 
-// serveDatagrams answers each datagram until ctx ends.
+// serveDatagrams answers each datagram until ctx ends, by one that is as large or larger.
 func serveDatagrams(ctx context.Context, address, host string) error {
 	conn, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { conn.Close() })
-	buf := make([]byte, 64)
+	buf := make([]byte, largest)
 	for ctx.Err() == nil {
 		n, from, err := conn.ReadFrom(buf)
 		if err != nil {
 			continue // of an earlier reply that nobody took
 		}
 		client, _, _ := net.SplitHostPort(from.String())
-		reply, err := json.Marshal(answer{Host: host, Client: client, Request: string(buf[:n])})
+		reply, err := json.Marshal(answer{Host: host, Client: client, Request: string(bytes.TrimRight(buf[:n], " "))})
 		if err != nil {
 			return err
 		}
-		_, _ = conn.WriteTo(reply, from) // the client sees it
+		_, _ = conn.WriteTo(pad(reply, n), from) // the client sees it
 	}
 	return nil
 }

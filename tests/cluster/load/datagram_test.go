@@ -48,7 +48,7 @@ func TestNoAnswer(t *testing.T) {
 	target := datagramScheme + server.LocalAddr().String()
 	server.Close()
 	r := &runner{}
-	r.oneDatagram(target)
+	r.oneDatagram(target, 0)
 	if s := r.count.read(); s.Lost != 1 || s.Datagrams != 0 || len(s.Failures) != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -75,5 +75,34 @@ func TestServerEnds(t *testing.T) {
 	}
 	if err := r.useSocket(t.Context(), target); err == nil {
 		t.Error("no error without a server")
+	}
+}
+
+// TestSizes: a datagram of a size is answered by one of that size.
+func TestSizes(t *testing.T) {
+	local, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := local.LocalAddr().String()
+	local.Close()
+	go func() { _ = serveDatagrams(t.Context(), target, "h") }()
+	const size = 1400
+	r := &runner{}
+	wait.Until(t, "an answer", func() bool {
+		r.oneDatagram(datagramScheme+target, size)
+		return r.count.read().Datagrams > 0
+	})
+	conn, err := dialDatagram(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write(pad([]byte("1"), size)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, largest)
+	if n, err := conn.Read(buf); err != nil || n != size {
+		t.Errorf("an answer of %d bytes, want %d: %v", n, size, err)
 	}
 }

@@ -24,6 +24,7 @@ type runner struct {
 	shorts   []string // of short requests only
 	long     int
 	sockets  int
+	sizes    []int // of datagrams
 	rate     int
 	lifetime time.Duration
 	listen   string
@@ -50,6 +51,7 @@ func newRun() *cobra.Command {
 	f.StringSliceVar(&r.shorts, "short-targets", nil, "URLs that short requests ask, too; udp://HOST:PORT by a datagram")
 	f.IntVar(&r.long, "long", 0, "connections that are kept, with a request four times a second")
 	f.IntVar(&r.sockets, "sockets", 0, "UDP sockets that are kept, with a request four times a second to a target of udp://")
+	f.IntSliceVar(&r.sizes, "sizes", []int{0}, "bytes of the datagrams that short requests send, by turns; 0 for as few as can be")
 	f.IntVar(&r.rate, "rate", 0, "short requests a second, each with a connection or socket of its own")
 	f.DurationVar(&r.lifetime, "lifetime", 0, "age at which a long connection is closed and another made (0: never)")
 	f.StringVar(&r.listen, "listen", ":9000", "address and port of /stats")
@@ -145,7 +147,8 @@ func (r *runner) makeShort(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		target := targets[i%len(targets)]
 		if strings.HasPrefix(target, datagramScheme) {
-			wg.Go(func() { r.oneDatagram(target) })
+			size := r.sizes[i/len(targets)%len(r.sizes)]
+			wg.Go(func() { r.oneDatagram(target, size) })
 			continue
 		}
 		wg.Go(func() { r.oneShort(target) })
