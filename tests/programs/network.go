@@ -15,12 +15,12 @@ var Flannel = Set{
 	CGO:         true,
 }
 
-// KubeRouter does so by BGP between the nodes.
+// KubeRouter does so by BGP between the nodes. It is the fork that k3s has, see the module.
 var KubeRouter = Set{
 	Name:        "kube-router",
 	Module:      "tests/cluster/modules/kube-router",
 	Packages:    map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
-	LinkerFlags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
+	LinkerFlags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.6.3-k3s1",
 }
 
 // Kindnet is what connects the pods of a cluster that kind makes.
