@@ -119,14 +119,14 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 
 /*
  * Whether the packet is not for this device: of a VLAN, whose device has programs of its
- * own where it faces clients, or received for another host, as in promiscuous mode.
+ * own where it faces clients, or received for another host, as in promiscuous mode. What comes
+ * from a pod behind a bridge is for another host at the pod's device: for the bridge.
  */
 static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook hook)
 {
 	if (skb->vlan_present && skb->vlan_tci & BL_VLAN_ID_MASK)
 		return true;
-	return (hook == BL_HOOK_INGRESS || hook == BL_HOOK_POD_INGRESS) &&
-	       skb->pkt_type == PACKET_OTHERHOST;
+	return hook == BL_HOOK_INGRESS && skb->pkt_type == PACKET_OTHERHOST;
 }
 
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)

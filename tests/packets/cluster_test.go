@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -194,7 +195,8 @@ func newNode(t *testing.T, index int) *node {
 	withoutDAD(n.Namespace, n.routed, n.bridged)
 	n.AddDevice("vethrouted", n.routed, "eth0")
 	n.addPod(n.routed, "vethrouted", parseAddrs(fmt.Sprintf("10.244.%d.1", index), fmt.Sprintf("fd44:0:0:%d::1", index)), n.routedAddrs())
-	n.AddLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}})
+	// Of several pods' devices a bridge has the MAC address of one at most.
+	n.AddLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 1, byte(index)}}})
 	n.AddDevice("vethbridged", n.bridged, "eth0")
 	n.AddPort("cni0", "vethbridged")
 	n.addPod(n.bridged, "cni0", parseAddrs(fmt.Sprintf("10.244.%d.129", index), fmt.Sprintf("fd44:0:0:%d:1::1", index)), n.bridgedAddrs())
