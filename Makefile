@@ -142,16 +142,17 @@ test-kernels: setup-test-all ## run the tests of the programs in every supported
 
 # The cluster that make cluster boots; FABRIC connects the pods (routes, vxlan, flannel,
 # flannel-host-gw, kube-router; kindnet of the checkout KINDNET_SRC of kind; calico,
-# calico-cross-subnet, calico-nftables of the checkout CALICO_SRC), SET is values of Beeline's
-# chart, as for helm --set.
+# calico-cross-subnet, calico-nftables of the checkout CALICO_SRC), POLICY=kube-network-policies enforces
+# NetworkPolicy, SET is values of Beeline's chart, as for helm --set.
 PROXY ?= beeline
 MODE ?= nftables
 FABRIC ?= routes
+POLICY ?=
 SET ?=
 NODES ?= 3
 PROCS ?= 4
 CLUSTER_IMAGE = bin/cluster-image
-CLUSTER = $(GO) run $(EXEC) ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) --set='$(SET)' \
+CLUSTER = $(GO) run $(EXEC) ./tests/cluster --proxy=$(PROXY) --mode=$(MODE) --fabric=$(FABRIC) --policy=$(POLICY) --set='$(SET)' \
 	--nodes=$(NODES) --procs=$(PROCS) --archive=$(CLUSTER_IMAGE)/beeline-$(shell $(GO) env GOARCH).tar
 
 .PHONY: cluster-image
@@ -178,6 +179,10 @@ cluster-metallb: cluster-image ## have MetalLB announce load balancers of a clus
 .PHONY: cluster-plugin
 cluster-plugin: cluster-image ## ask all nodes of a cluster by kubectl beeline, and two that do not answer
 	@$(CLUSTER) plugin
+
+.PHONY: cluster-policy
+cluster-policy: cluster-image ## try NetworkPolicies in a cluster, of FABRIC=kube-router or POLICY=kube-network-policies
+	@$(CLUSTER) policy
 
 .PHONY: cluster-restart cluster-rollout cluster-upgrade
 cluster-restart: cluster-image ## restart the add-on that connects the pods of a cluster, under traffic; FABRIC=flannel

@@ -8,15 +8,16 @@ import (
 	"github.com/beeline-lb/beeline/tests/programs"
 )
 
-// addon connects the pods in place of the reference plugins: neither the nodes nor the
-// router are given routes to pods, and no rules that masquerade them.
+// addon is a program of other projects in a DaemonSet. One that connects the pods does so in
+// place of the reference plugins: neither the nodes nor the router are given routes to pods, and
+// no rules that masquerade them.
 type addon struct {
 	// manifest is one of ours, rendered with values.
 	manifest string
 	values   map[string]any
 	// namespace and daemonSet are those of the pods to wait for.
 	namespace, daemonSet string
-	// programs are built for it, to the folder [programFolders.Addon].
+	// programs are built for it, to the folder [programFolders.Addon] or [programFolders.Policy].
 	programs interface {
 		Build(context.Context) (dir string, err error)
 	}
@@ -57,31 +58,46 @@ func (a addon) version(ctx context.Context) (string, error) {
 	return checkout.Version(ctx)
 }
 
+// enforcers are what enforces NetworkPolicy beside a network, by settings.Policy.
+var enforcers = map[string]addon{policyKubeNetworkPolicies: kubeNetworkPolicies}
+
 func hasAddon(fabric string) bool {
 	_, ok := addons[fabric]
 	return ok
 }
 
-// installAddon installs the fabric's add-on, where it has one, and waits until it runs
-// on all nodes.
-func (c *cluster) installAddon(ctx context.Context) error {
-	a, ok := addons[c.Fabric]
+// installAddons installs the fabric's add-on and what enforces NetworkPolicy, where there are
+// such, and waits until they run on all nodes.
+func (c *cluster) installAddons(ctx context.Context) error {
+	if a, ok := addons[c.Fabric]; ok {
+		if err := c.installAddon(ctx, a, a.data()); err != nil {
+			return err
+		}
+		if c.AddonVersion != "" {
+			c.say("%s connects the pods, built from %s", c.Fabric, c.AddonVersion)
+		}
+	}
+	a, ok := enforcers[c.Policy]
 	if !ok {
 		return nil
 	}
+	data := a.data()
+	var err error
+	if data["QueueExpression"], err = hasQueueExpression(); err != nil {
+		return err
+	}
+	return c.installAddon(ctx, a, data)
+}
+
+// installAddon installs an add-on and waits until it runs on all nodes.
+func (c *cluster) installAddon(ctx context.Context, a addon, data map[string]any) error {
 	if err := c.applyDefinitions(ctx, a); err != nil {
 		return err
 	}
-	if err := c.applyWith(ctx, a.manifest, a.data()); err != nil {
+	if err := c.applyWith(ctx, a.manifest, data); err != nil {
 		return err
 	}
-	if err := c.rolledOutIn(ctx, a.namespace, "daemonset/"+a.daemonSet); err != nil {
-		return err
-	}
-	if c.AddonVersion != "" {
-		c.say("%s connects the pods, built from %s", c.Fabric, c.AddonVersion)
-	}
-	return nil
+	return c.rolledOutIn(ctx, a.namespace, "daemonset/"+a.daemonSet)
 }
 
 // applyDefinitions applies the custom resource definitions that the checkout of an add-on

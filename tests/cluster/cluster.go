@@ -113,7 +113,7 @@ func (c *cluster) bootNodes(ctx context.Context) error {
 	if err := c.installProxies(ctx); err != nil {
 		return err
 	}
-	if err := c.installAddon(ctx); err != nil {
+	if err := c.installAddons(ctx); err != nil {
 		return err
 	}
 	for _, n := range c.nodes {

@@ -94,6 +94,9 @@ func (c *cluster) variant() string {
 	if c.Fabric != fabricRoutes {
 		name += "-" + c.Fabric
 	}
+	if c.Policy != "" {
+		name += "-" + c.Policy
+	}
 	if c.Set != "" {
 		name += "-" + c.Set
 	}

@@ -72,7 +72,10 @@ func buildArchives(ctx context.Context, cache string, s *settings) ([]string, er
 		return nil, err
 	}
 	archives := []string{images, load}
-	if a, ok := addons[s.Fabric]; ok {
+	for _, a := range []addon{addons[s.Fabric], enforcers[s.Policy]} {
+		if a.image == nil {
+			continue // there is none
+		}
 		image, err := a.image(ctx, cache, s.Rootfs, s.Programs)
 		if err != nil {
 			return nil, err

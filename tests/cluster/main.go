@@ -66,6 +66,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&s.Proxy, "proxy", proxyBeeline, "what serves the Services: beeline, kube-proxy or none")
 	f.StringVar(&s.Mode, "mode", "nftables", "mode of kube-proxy: nftables or iptables")
 	f.StringVar(&s.Fabric, "fabric", fabricRoutes, "how packets of pods come to other nodes: "+strings.Join(fabrics, ", "))
+	f.StringVar(&s.Policy, "policy", "", "what enforces NetworkPolicy beside that: "+policyKubeNetworkPolicies)
 	f.StringVar(&s.Set, "set", "", "values of Beeline's chart, as for helm: config.forwardingMode=dsr")
 	f.IntVar(&s.Nodes, "nodes", 3, "number of nodes, in three zones by turns")
 	f.IntVar(&s.Procs, "procs", 4, "upstream's tests that run at the same time")

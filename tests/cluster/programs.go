@@ -11,7 +11,7 @@ import (
 
 // programFolders are the folders of what is built from other projects.
 type programFolders struct {
-	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Addon, MetalLB string
+	Kubernetes, Node, Tests, TestImages, Containerd, Runc, CNI, CoreDNS, Helm, Addon, Policy, MetalLB string
 }
 
 // buildPrograms builds what the cache lacks of such a cluster. That takes minutes the
@@ -21,6 +21,12 @@ func buildPrograms(ctx context.Context, s *settings) (f programFolders, err erro
 		// First, for what it is built from may be missing.
 		fmt.Fprintf(os.Stderr, "programs of %s\n", s.Fabric)
 		if f.Addon, err = a.programs.Build(ctx); err != nil {
+			return f, err
+		}
+	}
+	if a, ok := enforcers[s.Policy]; ok {
+		fmt.Fprintf(os.Stderr, "programs of %s\n", s.Policy)
+		if f.Policy, err = a.programs.Build(ctx); err != nil {
 			return f, err
 		}
 	}

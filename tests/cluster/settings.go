@@ -33,6 +33,12 @@ var fabrics = []string{
 	fabricCalico, fabricCalicoSubnet, fabricCalicoNftables,
 }
 
+// enforcingFabrics are those whose add-on enforces NetworkPolicy.
+var enforcingFabrics = []string{fabricKubeRouter, fabricKindnet, fabricCalico, fabricCalicoSubnet, fabricCalicoNftables}
+
+// policyKubeNetworkPolicies is the value of settings.Policy beside none.
+const policyKubeNetworkPolicies = "kube-network-policies"
+
 // settings say what cluster to run, and for what.
 type settings struct {
 	// Task is the command: up, e2e, ...
@@ -40,6 +46,8 @@ type settings struct {
 	// Proxy serves the Services, in Mode if it is kube-proxy.
 	Proxy, Mode string
 	Fabric      string
+	// Policy enforces NetworkPolicy, where the fabric does not.
+	Policy string
 	// Set changes values of Beeline's chart, as helm's flag of that name.
 	Set string
 	// Nodes is how many there are. They are in three zones by turns.
@@ -85,6 +93,17 @@ func (s *settings) validate() error {
 	one("fabric", s.Fabric, fabrics...)
 	if hasAddon(s.Fabric) && s.Proxy == proxyNone {
 		errs = append(errs, fmt.Errorf("--fabric=%s: reaches the API server by its Service, which --proxy=none does not serve", s.Fabric))
+	}
+	one("policy", s.Policy, "", policyKubeNetworkPolicies)
+	enforces := slices.Contains(enforcingFabrics, s.Fabric)
+	if enforces && s.Policy != "" {
+		errs = append(errs, fmt.Errorf("--policy=%s: %s enforces NetworkPolicy itself", s.Policy, s.Fabric))
+	}
+	if s.Task == policyTask && !enforces && s.Policy == "" {
+		errs = append(errs, fmt.Errorf("nothing enforces NetworkPolicy: want --fabric of %q, or --policy=%s", enforcingFabrics, policyKubeNetworkPolicies))
+	}
+	if s.Task == policyTask && (s.Proxy == proxyNone || s.Nodes < 2) {
+		errs = append(errs, errors.New("policies are tried with a proxy on two nodes at least, see --proxy and --nodes"))
 	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes=%d: want 1 to %d", s.Nodes, maxNodes))

@@ -87,8 +87,8 @@ func TestSumMetrics(t *testing.T) {
 	}
 }
 
-// TestResultsKeepTheOtherPart: a soak leaves upstream's tests as they are, and the reverse.
-func TestResultsKeepTheOtherPart(t *testing.T) {
+// TestResultsKeepTheOtherParts: what writes one part of the page leaves the others as they are.
+func TestResultsKeepTheOtherParts(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "tests/cluster/RESULTS.md")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -98,18 +98,22 @@ func TestResultsKeepTheOtherPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, change := range []struct {
-		upstream, soak string
-		want           string
+		upstream, policy, soak string
+		want                   string
 	}{
 		{soak: soakHeading + "one\n", want: "# Upstream\n\n## Soak\none\n"},
 		{soak: soakHeading + "two\n", want: "# Upstream\n\n## Soak\ntwo\n"},
 		{upstream: "# New\n", want: "# New\n\n## Soak\ntwo\n"},
+		{policy: policyHeading + "a\n", want: "# New\n\n## NetworkPolicy\na\n\n## Soak\ntwo\n"},
+		{policy: policyHeading + "b\n", want: "# New\n\n## NetworkPolicy\nb\n\n## Soak\ntwo\n"},
+		{upstream: "# Newer\n", soak: soakHeading + "three\n", want: "# Newer\n\n## NetworkPolicy\nb\n\n## Soak\nthree\n"},
 	} {
-		err := changeResults(root, func(upstream, soak []byte) []byte {
-			if change.soak != "" {
-				return append(upstream, change.soak...)
+		err := changeResults(root, func(p *resultParts) {
+			for part, with := range map[*[]byte]string{&p.upstream: change.upstream, &p.policy: change.policy, &p.soak: change.soak} {
+				if with != "" {
+					*part = []byte(with)
+				}
 			}
-			return append([]byte(change.upstream), soak...)
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func (r *soakReport) write() error {
 	if err != nil {
 		return err
 	}
-	if err := changeResults(root, func(upstream, _ []byte) []byte { return append(upstream, section...) }); err != nil {
+	if err := changeResults(root, func(p *resultParts) { p.soak = []byte(section) }); err != nil {
 		return err
 	}
 	if len(r.faults) > 0 {
@@ -63,19 +63,30 @@ func (r *soakReport) write() error {
 	return nil
 }
 
-// changeResults writes RESULTS.md anew: from the part with upstream's tests and that of the
-// soak, which begins with its heading.
-func changeResults(root string, change func(upstream, soak []byte) []byte) error {
+// resultParts are the parts of RESULTS.md, in their order: upstream's tests, NetworkPolicies and
+// the soak. The last two begin with their headings.
+type resultParts struct{ upstream, policy, soak []byte }
+
+// changeResults writes RESULTS.md anew, with the parts as change leaves them.
+func changeResults(root string, change func(*resultParts)) error {
 	path := filepath.Join(root, "tests/cluster/RESULTS.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	upstream, soak := page, []byte(nil)
-	if i := bytes.Index(page, []byte(soakHeading)); i >= 0 {
-		upstream, soak = page[:i:i], page[i:]
+	var parts resultParts
+	parts.upstream, parts.soak = cutAt(page, soakHeading)
+	parts.upstream, parts.policy = cutAt(parts.upstream, policyHeading)
+	change(&parts)
+	return os.WriteFile(path, slices.Concat(parts.upstream, parts.policy, parts.soak), 0o644)
+}
+
+// cutAt returns the parts of a page before a heading and from it on.
+func cutAt(page []byte, heading string) (before, from []byte) {
+	if i := bytes.Index(page, []byte(heading)); i >= 0 {
+		return page[:i], page[i:]
 	}
-	return os.WriteFile(path, change(upstream, soak), 0o644)
+	return page, nil
 }
 
 func (r *soakReport) section() string {

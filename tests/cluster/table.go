@@ -51,7 +51,7 @@ type column struct {
 func newTable(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "table",
-		Short: "Write the results of the last runs of upstream's tests to RESULTS.md",
+		Short: "Write the results of the last runs of upstream's tests, and of NetworkPolicies, to RESULTS.md",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			root, err := programs.Root()
@@ -62,19 +62,45 @@ func newTable(s *settings) *cobra.Command {
 			if reports == "" {
 				reports = filepath.Join(root, "bin", "cluster")
 			}
-			columns, err := readColumns(reports)
-			if err != nil {
-				return err
-			}
-			table, err := formatTable(columns)
-			if err != nil {
-				return err
-			}
-			return changeResults(root, func(_, soak []byte) []byte { return append(table, soak...) })
+			return writeTables(root, reports)
 		},
 	}
 }
 
+// writeTables writes the parts of RESULTS.md for which the reports have results.
+func writeTables(root, reports string) error {
+	columns, err := readColumns(reports)
+	if err != nil {
+		return err
+	}
+	why, err := parseReasons(reasonsText)
+	if err != nil {
+		return err
+	}
+	policies, err := policySection(reports, why)
+	if err != nil {
+		return err
+	}
+	if len(columns)+len(policies) == 0 {
+		return fmt.Errorf("no results in %s: run make cluster-e2e or cluster-policy", reports)
+	}
+	var table []byte
+	if len(columns) > 0 {
+		if table, err = formatTable(columns); err != nil {
+			return err
+		}
+	}
+	return changeResults(root, func(p *resultParts) {
+		if len(table) > 0 {
+			p.upstream = table
+		}
+		if len(policies) > 0 {
+			p.policy = policies
+		}
+	})
+}
+
+// readColumns returns the runs of upstream's tests that there are.
 func readColumns(reports string) ([]column, error) {
 	var columns []column
 	for _, v := range variants {
@@ -90,9 +116,6 @@ func readColumns(reports string) ([]column, error) {
 			return nil, err
 		}
 		columns = append(columns, column{heading, r})
-	}
-	if len(columns) == 0 {
-		return nil, fmt.Errorf("no results in %s: run make cluster-e2e", reports)
 	}
 	return columns, nil
 }
@@ -116,8 +139,8 @@ func formatTable(columns []column) ([]byte, error) {
 Upstream's e2e.test of Kubernetes v1.36.3 against a real cluster of three nodes in three
 zones, dual-stack, made by ` + "`make cluster-e2e`" + ` (with ` + "`PROXY=kube-proxy`" + ` or ` + "`FABRIC=`" + ` for the other
 columns). "2nd run" is one of what had not passed, by ` + "`AGAIN=1 NODES=6`" + `: some tests
-need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page, ` + "`make soak`" + ` its
-[end](#soak).
+need two nodes in each zone. ` + "`go run ./tests/cluster table`" + ` writes this page, with
+[NetworkPolicies](#networkpolicy), ` + "`make soak`" + ` its [end](#soak).
 
 `)
 	row(&b, "", headings(columns)...)

@@ -19,6 +19,7 @@ var tasks = map[string]task{
 	metalLBTask: {short: "Have MetalLB announce load balancers, whose nodes and endpoints go", run: metalLB, balancer: true},
 	"migrate":   {short: "Replace kube-proxy by Beeline and go back, under traffic", run: migrate},
 	"plugin":    {short: "Ask all nodes by kubectl beeline, then without two that do not answer", run: plugin},
+	policyTask:  {short: "Try NetworkPolicies, on sockets and on packets", run: policy},
 	"restart":   {short: "Restart the add-on that connects the pods, under traffic", run: restart},
 	"rollout":   {short: "Replace the pods behind a load balancer, under traffic", run: rollout},
 	soakTask:    {short: "Disturb the cluster in every way for hours, under traffic", run: soak},

@@ -34,9 +34,8 @@ type source struct {
 func (t *traffic) startOutside(name string, args ...string) error {
 	c := t.cluster
 	port := 9000 + len(t.sources)
-	binary := filepath.Join(filepath.Dir(c.Images[1]), "load")
 	args = append([]string{"run", fmt.Sprintf("--listen=127.0.0.1:%d", port)}, args...)
-	d, err := startDaemon(c.logs, fmt.Sprintf("load-%d", port), exec.Command(binary, args...))
+	d, err := startDaemon(c.logs, fmt.Sprintf("load-%d", port), exec.Command(c.loadProgram(), args...))
 	if err != nil {
 		return err
 	}
@@ -44,6 +43,9 @@ func (t *traffic) startOutside(name string, args ...string) error {
 	t.sources = append(t.sources, source{name, fmt.Sprintf("http://127.0.0.1:%d/stats", port)})
 	return nil
 }
+
+// loadProgram is the file of the program load.
+func (c *cluster) loadProgram() string { return filepath.Join(filepath.Dir(c.Images[1]), "load") }
 
 // watchPods adds the clients in pods, or finds them again when they have other addresses.
 func (t *traffic) watchPods(ctx context.Context, selector string) error {
@@ -116,14 +118,7 @@ func (t *traffic) check(what string) error {
 // Service is asked: from outside the load balancer's first, then every node's, from pods
 // its own, too.
 func (c *cluster) serviceAddresses(ctx context.Context, name string) (inside, outside []string, err error) {
-	var svc *corev1.Service
-	err = c.await(ctx, "Service "+name+" has its addresses", func() (err error) {
-		svc, err = c.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
-		if err == nil && len(svc.Status.LoadBalancer.Ingress) != len(svc.Spec.ClusterIPs) {
-			err = errors.New("the load balancer has not assigned them")
-		}
-		return err
-	})
+	svc, err := c.assignedService(ctx, "default", name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,6 +134,18 @@ func (c *cluster) serviceAddresses(ctx context.Context, name string) (inside, ou
 		}
 	}
 	return append(inside, outside...), outside, nil
+}
+
+// assignedService waits until a Service has addresses of the load balancer.
+func (c *cluster) assignedService(ctx context.Context, namespace, name string) (svc *corev1.Service, err error) {
+	err = c.await(ctx, "Service "+name+" has its addresses", func() (err error) {
+		svc, err = c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(svc.Status.LoadBalancer.Ingress) != len(svc.Spec.ClusterIPs) {
+			err = errors.New("the load balancer has not assigned them")
+		}
+		return err
+	})
+	return svc, err
 }
 
 func url(ip string, port int32) string {

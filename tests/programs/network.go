@@ -66,3 +66,11 @@ var MetalLB = Set{
 	},
 	LinkerFlags: "-s -w",
 }
+
+// KubeNetworkPolicies enforces NetworkPolicy.
+var KubeNetworkPolicies = Set{
+	Name:        "kube-network-policies",
+	Module:      "tests/cluster/modules/kube-network-policies",
+	Packages:    map[string]string{"netpol": "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies/standard"},
+	LinkerFlags: "-s -w",
+}

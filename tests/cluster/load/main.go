@@ -3,6 +3,7 @@
 //
 //	load serve --grace 15s
 //	load run --long 100 --rate 50 --targets http://10.96.0.20,http://[fd98:96::20]
+//	load ask --targets http://10.96.0.20,udp://10.96.0.20:80
 package main
 
 import (
@@ -19,7 +20,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "load", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(newServe(), newRun())
+	root.AddCommand(newServe(), newRun(), newAsk())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
 		os.Exit(1)
