@@ -183,19 +183,25 @@ func TestLinksStayUntilTheNewCgroupHasThem(t *testing.T) {
 // keepOut attaches a program to a cgroup that allows no other beside it.
 func keepOut(t *testing.T, cgroup string) {
 	t.Helper()
+	folder, err := os.Open(cgroup)
+	must(t, err)
+	defer folder.Close()
+	attachPlainly(t, folder, ebpf.AttachCgroupInet4GetPeername, 0)
+}
+
+// attachPlainly attaches a program that changes nothing to a cgroup's hook, without a link.
+func attachPlainly(t *testing.T, cgroup *os.File, hook ebpf.AttachType, flags uint32) {
+	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.CGroupSockAddr,
-		AttachType:   ebpf.AttachCgroupInet4GetPeername,
+		AttachType:   hook,
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 		License:      "GPL",
 	})
 	must(t, err)
 	defer program.Close()
-	folder, err := os.Open(cgroup)
-	must(t, err)
-	defer folder.Close()
 	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: int(folder.Fd()), Program: program, Attach: ebpf.AttachCgroupInet4GetPeername,
+		Target: int(cgroup.Fd()), Program: program, Attach: hook, Flags: flags,
 	}))
 }
 
@@ -207,17 +213,7 @@ func TestDetachedByOthers(t *testing.T) {
 	cgroup, err := os.Open(opts.Cgroup)
 	must(t, err)
 	defer cgroup.Close()
-	control, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type:         ebpf.CGroupSockAddr,
-		AttachType:   ebpf.AttachCGroupInet4Connect,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-		License:      "GPL",
-	})
-	must(t, err)
-	defer control.Close()
-	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: int(cgroup.Fd()), Program: control, Attach: ebpf.AttachCGroupInet4Connect, Flags: unix.BPF_F_ALLOW_MULTI,
-	}))
+	attachPlainly(t, cgroup, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI)
 	if err := detachFirst(t, cgroup, ebpf.AttachCGroupInet4Connect); err != nil {
 		t.Fatalf("a program without a link: %v", err)
 	}

@@ -1,12 +1,17 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // answer is what a client learns from asking.
@@ -55,6 +60,69 @@ func askBy(s *lab.Socket, network string, to netip.AddrPort, payload string) (an
 	}
 	hello, err := talk(s, payload)
 	return answer{hello, self}, err
+}
+
+// askHere is ask by the calling thread, for its user and its network, with a payload of any size.
+func askHere(network string, to netip.AddrPort, payload string) (got answer, err error) {
+	conn, err := net.DialTimeout(network, to.String(), wait.Limit)
+	if err != nil {
+		return got, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		return got, err
+	}
+	if got.self, err = netip.ParseAddrPort(conn.LocalAddr().String()); err != nil {
+		return got, err
+	}
+	talk := talkHereUDP
+	if network[:3] == "tcp" {
+		talk = talkHereTCP
+	}
+	got.greeting, err = talk(conn, payload)
+	return got, err
+}
+
+// talkHereTCP is talkTCP by a connection of Go's.
+func talkHereTCP(conn net.Conn, payload string) (hello greeting, err error) {
+	buf := make([]byte, max(256, len(payload)))
+	n, err := conn.Read(buf)
+	if err != nil {
+		return hello, err
+	}
+	if hello, err = parseGreeting(string(buf[:n])); err != nil {
+		return hello, err
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(conn, payload)
+		written <- err
+	}()
+	back := buf[:len(payload)]
+	if n, err := io.ReadFull(conn, back); err != nil {
+		return hello, fmt.Errorf("after %d bytes of %d: %w", n, len(payload), err)
+	}
+	if string(back) != payload {
+		err = fmt.Errorf("other bytes came back than %d sent", len(payload))
+	}
+	return hello, errors.Join(err, <-written)
+}
+
+// talkHereUDP is talkUDP by a socket of Go's.
+func talkHereUDP(conn net.Conn, payload string) (hello greeting, err error) {
+	if _, err := io.WriteString(conn, payload); err != nil {
+		return hello, err
+	}
+	buf := make([]byte, 256+len(payload))
+	n, err := conn.Read(buf)
+	if err != nil {
+		return hello, err
+	}
+	text, found := strings.CutSuffix(string(buf[:n]), " "+payload)
+	if !found {
+		return hello, fmt.Errorf("%d bytes came back of %d, or others", n, len(payload))
+	}
+	return parseGreeting(text)
 }
 
 // talkTCP reads the greeting of a new connection and has a payload sent back.

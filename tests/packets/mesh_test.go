@@ -339,27 +339,6 @@ func (c *cluster) checkMesh(t *testing.T, s *sidecar, m *sidecarRules, at endpoi
 	}
 }
 
-// askHere is ask by the calling thread, for its user.
-func askHere(network string, to netip.AddrPort, payload string) (answer, error) {
-	conn, err := net.Dial(network, to.String())
-	if err != nil {
-		return answer{}, err
-	}
-	defer conn.Close()
-	if network[:3] == "udp" { // else the server greets by itself
-		if _, err := conn.Write([]byte(payload)); err != nil {
-			return answer{}, err
-		}
-	}
-	buf := make([]byte, 2048)
-	size, err := conn.Read(buf)
-	hello, parseErr := parseGreeting(strings.TrimSuffix(string(buf[:size]), " "+payload))
-	if err == nil {
-		err = parseErr
-	}
-	return answer{greeting: hello}, err
-}
-
 // checkMeshDNS: the sidecar answers an application in the name server's place, and asks it itself.
 func (c *cluster) checkMeshDNS(t *testing.T, s *sidecar) {
 	t.Helper()

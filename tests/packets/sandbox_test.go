@@ -1,11 +1,9 @@
 package packets_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -15,14 +13,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
-	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 const (
@@ -154,66 +150,18 @@ func runSandboxed(at []string) error {
 }
 
 // askSandboxed is [sandbox.ask] in the sandbox.
-func askSandboxed(network, to, size string) (got answer, err error) {
+func askSandboxed(network, to, size string) (answer, error) {
+	server, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return answer{}, err
+	}
 	count, err := strconv.Atoi(size)
 	if err != nil {
-		return got, err
+		return answer{}, err
 	}
 	payload := make([]byte, count)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(payload) // never fails
-	conn, err := net.DialTimeout(network, to, wait.Limit)
-	if err != nil {
-		return got, err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
-		return got, err
-	}
-	if got.self, err = netip.ParseAddrPort(conn.LocalAddr().String()); err != nil {
-		return got, err
-	}
-	buf := make([]byte, 256+count)
-	if network[:3] == "tcp" {
-		got.greeting, err = talkSandboxed(conn, payload, buf)
-		return got, err
-	}
-	if _, err := conn.Write(payload); err != nil {
-		return got, err
-	}
-	n, err := conn.Read(buf)
-	if err != nil {
-		return got, err
-	}
-	hello, found := bytes.CutSuffix(buf[:n], append([]byte(" "), payload...))
-	if !found {
-		return got, fmt.Errorf("%d bytes came back of %d, or others", n, count)
-	}
-	got.greeting, err = parseGreeting(string(hello))
-	return got, err
-}
-
-// talkSandboxed reads the greeting of a connection and has the payload sent back.
-func talkSandboxed(conn net.Conn, payload, buf []byte) (hello greeting, err error) {
-	n, err := conn.Read(buf)
-	if err != nil {
-		return hello, err
-	}
-	if hello, err = parseGreeting(string(buf[:n])); err != nil {
-		return hello, err
-	}
-	written := make(chan error, 1)
-	go func() {
-		_, err := conn.Write(payload)
-		written <- err
-	}()
-	back := buf[:len(payload)]
-	if n, err := io.ReadFull(conn, back); err != nil {
-		return hello, fmt.Errorf("after %d bytes of %d: %w", n, len(payload), err)
-	}
-	if !bytes.Equal(back, payload) {
-		err = fmt.Errorf("other bytes came back than %d sent", len(payload))
-	}
-	return hello, errors.Join(err, <-written)
+	return askHere(network, server, string(payload))
 }
 
 // TestSandbox: a pod whose sockets the host's kernel does not see reaches every kind of frontend and
