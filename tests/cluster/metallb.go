@@ -393,15 +393,14 @@ func (m *metalLBRun) startClients(ctx context.Context) error {
 
 // startClient starts a client outside that asks Services, and waits for its long connections.
 func (m *metalLBRun) startClient(ctx context.Context, name string, services ...string) error {
-	var targets, datagrams []string
+	var targets []string
 	for _, service := range services {
 		for _, addr := range m.services[service].addr {
 			targets = append(targets, url(addr.String(), 80))
-			datagrams = append(datagrams, strings.Replace(url(addr.String(), 80), "http", "udp", 1))
 		}
 	}
 	err := m.traffic.startOutside(name, fmt.Sprintf("--long=%d", metalLBLong), fmt.Sprintf("--rate=%d", metalLBRate),
-		"--targets="+strings.Join(targets, ","), "--short-targets="+strings.Join(datagrams, ","))
+		"--targets="+strings.Join(targets, ","), "--short-targets="+strings.Join(byUDP(targets), ","))
 	if err != nil {
 		return err
 	}
@@ -410,11 +409,5 @@ func (m *metalLBRun) startClient(ctx context.Context, name string, services ...s
 
 // allLong waits until all long connections are made.
 func (m *metalLBRun) allLong(ctx context.Context) error {
-	return m.await(ctx, "all long connections are open", func() error {
-		n, err := m.traffic.open()
-		if want := metalLBLong * len(m.traffic.sources); err == nil && n < want {
-			err = fmt.Errorf("%d of %d are", n, want)
-		}
-		return err
-	})
+	return m.awaitOpen(ctx, &m.traffic, metalLBLong*len(m.traffic.sources))
 }

@@ -23,7 +23,7 @@ func (m *metalLBRun) moveEndpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := m.leaveLocal(ctx, before); err != nil {
+	if err := m.leaveLocal(ctx, before); err != nil {
 		return err
 	}
 	if err := m.unharmed(outsideSource, clusterService, known); err != nil {
@@ -39,22 +39,22 @@ func (m *metalLBRun) moveEndpoints(ctx context.Context) error {
 	return m.readyEndpoints(ctx, localService, m.Nodes)
 }
 
-// leaveLocal takes the i-th node's endpoint from the Service with the policy Local, and
-// returns the node that announces it then.
-func (m *metalLBRun) leaveLocal(ctx context.Context, i int) (node int, err error) {
+// leaveLocal takes the i-th node's endpoint from the Service with the policy Local: another node
+// announces and serves it.
+func (m *metalLBRun) leaveLocal(ctx context.Context, i int) error {
 	pod, err := m.webPod(ctx, i)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := m.kubectl(ctx, "label", "pod", pod, "local-"); err != nil {
-		return 0, err
+		return err
 	}
-	node, err = m.announcedBy(ctx, m.services[localService], func(node int) bool { return node != i })
+	node, err := m.announcedBy(ctx, m.services[localService], func(node int) bool { return node != i })
 	if err != nil {
-		return 0, err
+		return err
 	}
 	m.say("without an endpoint on %s, %s announces %s", nodeName(i), nodeName(node), localService)
-	return node, m.checkLocal(ctx, node)
+	return m.checkLocal(ctx, node)
 }
 
 // failNode cuts the power of the node that announces one Service, while the other one has its
@@ -65,7 +65,7 @@ func (m *metalLBRun) failNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := m.leaveLocal(ctx, victim); err != nil {
+	if err := m.leaveLocal(ctx, victim); err != nil {
 		return err
 	}
 	if err := m.startClient(ctx, witnessSource, localService); err != nil {

@@ -101,9 +101,13 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 	return c.allOpen(ctx, t)
 }
 
-// allOpen waits until all long connections are made.
+// allOpen waits until all long connections of startTraffic are made.
 func (c *cluster) allOpen(ctx context.Context, t *traffic) error {
-	want := longOutside + c.Nodes*longPod
+	return c.awaitOpen(ctx, t, longOutside+c.Nodes*longPod)
+}
+
+// awaitOpen waits until so many long connections are made.
+func (c *cluster) awaitOpen(ctx context.Context, t *traffic, want int) error {
 	return c.await(ctx, fmt.Sprintf("%d long connections", want), func() error {
 		n, err := t.open()
 		if err == nil && n < want {

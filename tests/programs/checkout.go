@@ -34,17 +34,13 @@ type Checkout struct {
 // Build returns the folder of the programs, of which the name changes with their content.
 // The error is [ErrNoCheckout] where the variable is not set.
 func (c Checkout) Build(ctx context.Context) (string, error) {
-	checkout, err := c.path()
+	checkout, version, err := c.find(ctx)
 	if err != nil {
 		return "", err
 	}
 	root, err := Root()
 	if err != nil {
 		return "", err
-	}
-	version, err := described(ctx, checkout)
-	if err != nil {
-		return "", fmt.Errorf("version of %s=%s: %w", c.Variable, checkout, err)
 	}
 	var env []string
 	if c.Prepare != nil {
@@ -88,15 +84,22 @@ func (c Checkout) buildChanged(ctx context.Context, root, checkout string, env [
 
 // Version returns the project and its version as git describes the checkout.
 func (c Checkout) Version(ctx context.Context) (string, error) {
-	checkout, err := c.path()
+	_, version, err := c.find(ctx)
 	if err != nil {
 		return "", err
 	}
-	version, err := described(ctx, checkout)
-	if err != nil {
-		return "", fmt.Errorf("version of %s=%s: %w", c.Variable, checkout, err)
-	}
 	return c.Project + " " + version, nil
+}
+
+// find returns the path of the checkout, and how git describes it.
+func (c Checkout) find(ctx context.Context) (path, version string, err error) {
+	if path, err = c.path(); err != nil {
+		return "", "", err
+	}
+	if version, err = described(ctx, path); err != nil {
+		return "", "", fmt.Errorf("version of %s=%s: %w", c.Variable, path, err)
+	}
+	return path, version, nil
 }
 
 // described returns how git describes the commit of a checkout.
