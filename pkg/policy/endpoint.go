@@ -1,9 +1,7 @@
 package policy
 
 import (
-	"cmp"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -96,10 +94,11 @@ func weigh(eps []endpoint, zones map[string]uint8) {
 // start gives endpoints that are starting their shares of their weights. All weights are
 // [model.StartScale] times as large for that.
 func start(eps []endpoint, shares map[netip.Addr]uint16) {
-	scale := uint16(1)
-	if len(eps) > 0 {
-		scale = model.StartScale(slices.MaxFunc(eps, func(a, b endpoint) int { return cmp.Compare(a.weight, b.weight) }).weight)
+	var largest uint16
+	for i := range eps {
+		largest = max(largest, eps[i].weight)
 	}
+	scale := model.StartScale(largest)
 	for i := range eps {
 		share, starting := shares[eps[i].from.Addr]
 		if !starting {

@@ -20,21 +20,22 @@ type starts struct {
 // again when the next one gets more.
 func (r *Reconciler) starting(svc *model.Service, list []*model.Slice, node *model.LocalNode) map[netip.Addr]uint16 {
 	now, step := time.Since(r.started), svc.SlowStart/model.FullShare
+	begun := now.Truncate(step) // when the step did that is under way
 	s := r.starts[svc.Name]
 	if s == nil {
-		s = r.restoreStarts(svc, list, node, now)
+		s = r.restoreStarts(svc, list, node, begun)
 		r.starts[svc.Name] = s
 	}
-	s.look(list, now.Truncate(step))
+	s.look(list, begun)
 	shares := s.shares(step, now)
 	if len(shares) > 0 {
-		r.retries.queue.AddAfter(task{part: partStart, service: svc.Name}, now.Truncate(step)+step-now)
+		r.retries.queue.AddAfter(task{part: partStart, service: svc.Name}, begun+step-now)
 	}
 	return shares
 }
 
 // look notes which endpoints have become ready since the last look.
-func (s *starts) look(list []*model.Slice, now time.Duration) {
+func (s *starts) look(list []*model.Slice, begun time.Duration) {
 	ready := make(map[netip.Addr]bool)
 	for _, slice := range list {
 		for i := range slice.Endpoints {
@@ -45,7 +46,7 @@ func (s *starts) look(list []*model.Slice, now time.Duration) {
 	}
 	for addr := range ready {
 		if !s.ready[addr] {
-			s.since[addr] = now
+			s.since[addr] = begun
 		}
 	}
 	for addr := range s.since {
@@ -72,7 +73,7 @@ func (s *starts) shares(step, now time.Duration) map[netip.Addr]uint16 {
 
 // restoreStarts returns what the weights in the tables tell of the endpoints, which a former agent,
 // or this one, has written. One that the tables do not have has become ready since.
-func (r *Reconciler) restoreStarts(svc *model.Service, list []*model.Slice, node *model.LocalNode, now time.Duration) *starts {
+func (r *Reconciler) restoreStarts(svc *model.Service, list []*model.Slice, node *model.LocalNode, begun time.Duration) *starts {
 	s := &starts{ready: make(map[netip.Addr]bool), since: make(map[netip.Addr]time.Duration)}
 	step := svc.SlowStart / model.FullShare
 	full := *svc
@@ -94,7 +95,7 @@ func (r *Reconciler) restoreStarts(svc *model.Service, list []*model.Slice, node
 				addr := c.AddrPort.Addr()
 				s.ready[addr] = true
 				steps := model.StartShare(c.Weight, weight, model.StartScale(largest)) - 1
-				s.since[addr] = now.Truncate(step) - time.Duration(steps)*step
+				s.since[addr] = begun - time.Duration(steps)*step
 			}
 		}
 	}
