@@ -70,6 +70,18 @@ static __always_inline void bl_explain_flow(struct bl_explain_entry *explain,
 		explain->to_src_port = forward->source.port;
 }
 
+/* Note which address the backend of a known flow sees. */
+static __always_inline void bl_explain_source(const struct bl_packet *packet, enum bl_hook hook,
+					      const struct bl_flow_forward *forward,
+					      struct bl_explain_entry *explain)
+{
+	explain->to_src = packet->key.src;
+	if (forward->bits & BL_FLOW_SNAT)
+		bl_flow_snat_source(forward, packet->ipv4, &explain->to_src);
+	else if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE)
+		bl_pod_source(packet, &forward->backend, &explain->to_src);
+}
+
 /* Note the client's traffic policy and set, and what is remembered of it. */
 static __always_inline void bl_explain_client(struct bl_explain_entry *explain,
 					      struct bl_client *client, enum bl_hook hook,
@@ -138,10 +150,59 @@ static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_exp
 		explain->steps |= BL_EXPLAIN_KNOWN_FLOW;
 		explain->verdict = BL_VERDICT_TRANSLATED;
 		bl_explain_flow(explain, &flow->forward);
-		return;
+		bl_explain_source(&packet, hook, &flow->forward, explain);
+	} else {
+		bl_explain_find(&packet, hook);
+		bl_explain_begin(skb, &packet, hook, explain);
 	}
-	bl_explain_find(&packet, hook);
-	bl_explain_begin(skb, &packet, hook, explain);
+}
+
+/* A function for the stack it takes, as the next one. */
+__noinline int bl_explain_first(struct __sk_buff *skb)
+{
+	struct bl_explain_entry *explain = bl_explain_lookup();
+
+	if (!explain)
+		return 0;
+	if (explain->query.hook == BL_HOOK_POD_INGRESS)
+		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS);
+	else
+		bl_explain_hook(skb, explain, BL_HOOK_INGRESS);
+	return 0;
+}
+
+/* Note the source that a masqueraded packet gets as it leaves the host's stack. */
+__noinline int bl_explain_masquerade(struct __sk_buff *skb)
+{
+	struct bl_explain_entry *explain = bl_explain_lookup();
+	const struct bl_flow_entry *flow;
+	struct bl_packet packet = {};
+	struct bl_path path = {};
+	enum bl_hook hook;
+
+	if (!explain)
+		return 0;
+	bl_explain_make(skb, &explain->query, &packet);
+	packet.key.src = explain->to_src;
+	packet.key.dst = explain->to_dst;
+	packet.key.src_port = explain->to_src_port;
+	packet.key.dst_port = explain->to_dst_port;
+	packet.key.masquerade = 1;
+	packet.ifindex = bl_route(skb, skb->ifindex, &packet.key.src, &packet.key.dst, packet.ipv4);
+	if (!packet.ifindex)
+		return 0; /* a process of this node, which sees the client */
+	flow = bl_flow_find(&packet.key);
+	if (!flow) {
+		hook = bl_device_of(packet.ifindex) ? BL_HOOK_EGRESS : BL_HOOK_POD_EGRESS;
+		explain->verdict = bl_flow_begin(skb, &packet, hook, BL_FORMER_NONE, &path);
+		flow = bl_flow_find(&packet.key);
+	}
+	if (!flow)
+		return 0;
+	explain->flow_bits |= BL_FLOW_SNAT;
+	explain->to_src_port = flow->forward.source.port;
+	bl_flow_snat_source(&flow->forward, packet.ipv4, &explain->to_src);
+	return 0;
 }
 
 SEC("tc")
@@ -153,10 +214,9 @@ int bl_explain_packet(struct __sk_buff *skb)
 		return 0;
 	explain->reason = BL_REASON_COUNT;
 	explain->verdict = BL_VERDICT_PASSES;
-	if (explain->query.hook == BL_HOOK_POD_INGRESS)
-		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS);
-	else
-		bl_explain_hook(skb, explain, BL_HOOK_INGRESS);
+	bl_explain_first(skb);
+	if (explain->device == BL_DEVICE_MASQUERADE)
+		bl_explain_masquerade(skb);
 	return 0;
 }
 

@@ -151,6 +151,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 		verdict = packet.part == BL_PACKET_LATER
 				  ? bl_tc_recall_verdict(skb, &packet, hook, &path)
 				  : bl_decide(skb, &packet, hook, &path);
+		if (packet.key.masquerade)
+			path.device = 0;
 	} else if (packet.part == BL_PACKET_FIRST) {
 		verdict = BL_VERDICT_PASSES;
 	} else {
@@ -222,6 +224,13 @@ SEC("tc")
 int bl_pod_egress(struct __sk_buff *skb)
 {
 	return bl_tc_packet(skb, ETH_HLEN, BL_HOOK_POD_EGRESS);
+}
+
+/* For the host's side of the devices of other pods, which may be masqueraded backends. */
+SEC("tc")
+int bl_backend_ingress(struct __sk_buff *skb)
+{
+	return bl_tc_packet(skb, ETH_HLEN, BL_HOOK_BACKEND_INGRESS);
 }
 
 /* For the agent, which runs it on struct bl_found. */

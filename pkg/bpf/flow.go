@@ -22,10 +22,14 @@ func (e *SockBlFlowForward) Owns(reply *SockBlFlowKey) bool {
 
 // ForwardKey returns the key of the forward entry that belongs to a reply entry.
 func (e *SockBlFlowReply) ForwardKey(protocol uint8) SockBlFlowKey {
+	masquerade := uint8(0)
+	if uint32(e.Device) == uint32(SockBlDeviceLimitBL_DEVICE_MASQUERADE) && uint32(e.Bits)&uint32(SockBlFlowBitsBL_FLOW_SNAT) != 0 {
+		masquerade = 1
+	}
 	return SockBlFlowKey{
 		Src: e.Client, SrcPort: e.ClientPort,
 		Dst: e.Service, DstPort: e.ServicePort,
-		Proto: protocol,
+		Proto: protocol, Masquerade: masquerade,
 	}
 }
 

@@ -173,9 +173,10 @@ const (
 type SockBlDeviceLimit uint32
 
 const (
-	SockBlDeviceLimitBL_DEVICE_MAX     SockBlDeviceLimit = 256
-	SockBlDeviceLimitBL_DEVICE_ROUTED  SockBlDeviceLimit = 255
-	SockBlDeviceLimitBL_DEVICE_HAIRPIN SockBlDeviceLimit = 254
+	SockBlDeviceLimitBL_DEVICE_MAX        SockBlDeviceLimit = 256
+	SockBlDeviceLimitBL_DEVICE_ROUTED     SockBlDeviceLimit = 255
+	SockBlDeviceLimitBL_DEVICE_HAIRPIN    SockBlDeviceLimit = 254
+	SockBlDeviceLimitBL_DEVICE_MASQUERADE SockBlDeviceLimit = 253
 )
 
 type SockBlEndpointBits uint32
@@ -368,13 +369,14 @@ type SockBlFlowForward struct {
 }
 
 type SockBlFlowKey struct {
-	_       structs.HostLayout
-	Src     SockBlAddr
-	Dst     SockBlAddr
-	SrcPort uint16
-	DstPort uint16
-	Proto   uint8
-	Pad     [3]uint8
+	_          structs.HostLayout
+	Src        SockBlAddr
+	Dst        SockBlAddr
+	SrcPort    uint16
+	DstPort    uint16
+	Proto      uint8
+	Masquerade uint8
+	Pad        [2]uint8
 }
 
 type SockBlFlowReply struct {
@@ -464,10 +466,11 @@ type SockBlHalfOpenEntry struct {
 type SockBlHook uint32
 
 const (
-	SockBlHookBL_HOOK_INGRESS     SockBlHook = 0
-	SockBlHookBL_HOOK_EGRESS      SockBlHook = 1
-	SockBlHookBL_HOOK_POD_INGRESS SockBlHook = 2
-	SockBlHookBL_HOOK_POD_EGRESS  SockBlHook = 3
+	SockBlHookBL_HOOK_INGRESS         SockBlHook = 0
+	SockBlHookBL_HOOK_EGRESS          SockBlHook = 1
+	SockBlHookBL_HOOK_POD_INGRESS     SockBlHook = 2
+	SockBlHookBL_HOOK_POD_EGRESS      SockBlHook = 3
+	SockBlHookBL_HOOK_BACKEND_INGRESS SockBlHook = 4
 )
 
 type SockBlMacEntry struct {

@@ -70,6 +70,7 @@ const (
 	TcMapBlUdpSock                  = "bl_udp_sock"
 	TcMapBlUnapplied                = "bl_unapplied"
 	TcMapBlVlan                     = "bl_vlan"
+	TcProgBlBackendIngress          = "bl_backend_ingress"
 	TcProgBlEgress                  = "bl_egress"
 	TcProgBlEgressL3                = "bl_egress_l3"
 	TcProgBlIngress                 = "bl_ingress"
@@ -189,13 +190,14 @@ type TcSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcProgramSpecs struct {
-	BlEgress     *ebpf.ProgramSpec `ebpf:"bl_egress"`
-	BlEgressL3   *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
-	BlIngress    *ebpf.ProgramSpec `ebpf:"bl_ingress"`
-	BlIngressL3  *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
-	BlPodEgress  *ebpf.ProgramSpec `ebpf:"bl_pod_egress"`
-	BlPodIngress *ebpf.ProgramSpec `ebpf:"bl_pod_ingress"`
-	BlTell       *ebpf.ProgramSpec `ebpf:"bl_tell"`
+	BlBackendIngress *ebpf.ProgramSpec `ebpf:"bl_backend_ingress"`
+	BlEgress         *ebpf.ProgramSpec `ebpf:"bl_egress"`
+	BlEgressL3       *ebpf.ProgramSpec `ebpf:"bl_egress_l3"`
+	BlIngress        *ebpf.ProgramSpec `ebpf:"bl_ingress"`
+	BlIngressL3      *ebpf.ProgramSpec `ebpf:"bl_ingress_l3"`
+	BlPodEgress      *ebpf.ProgramSpec `ebpf:"bl_pod_egress"`
+	BlPodIngress     *ebpf.ProgramSpec `ebpf:"bl_pod_ingress"`
+	BlTell           *ebpf.ProgramSpec `ebpf:"bl_tell"`
 }
 
 // TcMapSpecs contains maps before they are loaded into the kernel.
@@ -545,17 +547,19 @@ type TcVariables struct {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcPrograms struct {
-	BlEgress     *ebpf.Program `ebpf:"bl_egress"`
-	BlEgressL3   *ebpf.Program `ebpf:"bl_egress_l3"`
-	BlIngress    *ebpf.Program `ebpf:"bl_ingress"`
-	BlIngressL3  *ebpf.Program `ebpf:"bl_ingress_l3"`
-	BlPodEgress  *ebpf.Program `ebpf:"bl_pod_egress"`
-	BlPodIngress *ebpf.Program `ebpf:"bl_pod_ingress"`
-	BlTell       *ebpf.Program `ebpf:"bl_tell"`
+	BlBackendIngress *ebpf.Program `ebpf:"bl_backend_ingress"`
+	BlEgress         *ebpf.Program `ebpf:"bl_egress"`
+	BlEgressL3       *ebpf.Program `ebpf:"bl_egress_l3"`
+	BlIngress        *ebpf.Program `ebpf:"bl_ingress"`
+	BlIngressL3      *ebpf.Program `ebpf:"bl_ingress_l3"`
+	BlPodEgress      *ebpf.Program `ebpf:"bl_pod_egress"`
+	BlPodIngress     *ebpf.Program `ebpf:"bl_pod_ingress"`
+	BlTell           *ebpf.Program `ebpf:"bl_tell"`
 }
 
 func (p *TcPrograms) Close() error {
 	return _TcClose(
+		p.BlBackendIngress,
 		p.BlEgress,
 		p.BlEgressL3,
 		p.BlIngress,

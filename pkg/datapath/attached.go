@@ -161,9 +161,6 @@ func (d *Datapath) lostOf(ifindex int, s *deviceState, written devicemap.Device)
 		case forBackends:
 			name = at.masquerade
 		}
-		if name == "" {
-			continue
-		}
 		if ok, err := d.runs(at, ifindex, name); err != nil || !ok {
 			return "no program at " + at.name, err
 		}

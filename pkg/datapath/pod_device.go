@@ -26,8 +26,7 @@ func (d *Datapath) attachPods(ds *deviceSync) {
 	}
 }
 
-// attachPod makes programs run on the host's side of a pod's device, none in a
-// direction for which there is no name.
+// attachPod makes programs run on the host's side of a pod's device.
 func (d *Datapath) attachPod(l netlink.Link, program func(*direction) string) error {
 	ifindex := l.Attrs().Index
 	if !d.tcx {
@@ -50,11 +49,8 @@ func (d *Datapath) attachPod(l netlink.Link, program func(*direction) string) er
 	return detachTCX(Dir(d.opts.BPFFS), func(at int) bool { return at != ifindex })
 }
 
-// attachPodDirection makes a program run in one direction, or none without a name.
+// attachPodDirection makes a program run in one direction.
 func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) error {
-	if name == "" {
-		return dir.detach(Dir(d.opts.BPFFS), ifindex)
-	}
 	program, err := d.deviceProgram(name)
 	if err != nil {
 		return err

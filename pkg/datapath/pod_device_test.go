@@ -33,10 +33,10 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 			want       int
 		}{
 			{"a pod's", opts, true, false, 2},
-			{"of a backend", opts, false, true, 1},
+			{"of a backend", opts, false, true, 2},
 			{"both, the other way", other, true, true, 2},
-			{"of a backend, the first way", opts, false, true, 1},
-			{"of flows that last", opts, false, false, 1},
+			{"of a backend, the first way", opts, false, true, 2},
+			{"of flows that last", opts, false, false, 2},
 		} {
 			if step.opts.MasqueradeAll = step.masquerade; step.pod {
 				step.opts.PodDevices = []string{"wire"}
@@ -55,7 +55,7 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 			when time.Time
 			want int
 		}{
-			{"no flow was left before it was attached", before, 1},
+			{"no flow was left before it was attached", before, 2},
 			{"no flow is left", time.Now(), 0},
 		} {
 			must(t, d.EndMasquerade(t.Context(), step.when))

@@ -186,9 +186,7 @@ func (i *inspection) entry(want, have *devicemap.Device) {
 func (i *inspection) podDevice(l netlink.Link, program func(*direction) string) error {
 	var errs []error
 	for _, dir := range directions {
-		if name := program(&dir); name != "" {
-			errs = append(errs, i.direction(dir, l.Attrs().Index, l.Attrs().Name, name))
-		}
+		errs = append(errs, i.direction(dir, l.Attrs().Index, l.Attrs().Name, program(&dir)))
 	}
 	return errors.Join(errs...)
 }

@@ -41,7 +41,7 @@ func TestLoadPrograms(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
+		"bl_backend_ingress", "bl_connect4", "bl_connect6", "bl_egress", "bl_egress_l3", "bl_getpeername4", "bl_getpeername6",
 		"bl_ingress", "bl_ingress_l3", "bl_pod_egress", "bl_pod_ingress", "bl_recvmsg4", "bl_recvmsg6", "bl_release", "bl_sendmsg4", "bl_sendmsg6", "bl_tell", "bl_udp_service",
 	}
 	if !slices.Equal(got, want) {

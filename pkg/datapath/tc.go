@@ -45,7 +45,7 @@ type direction struct {
 	program string
 	pod     string // the program for the devices of pods
 	// masquerade is the program for the devices that backends are behind which see
-	// this node for their client; "" is none.
+	// this node for their client.
 	masquerade string
 	at         ebpf.AttachType
 	parent     uint32 // of filters
@@ -54,8 +54,8 @@ type direction struct {
 // directions lists the hooks in the order in which they are attached: a reply is
 // translated from the first request on.
 var directions = []direction{
-	{"egress", bpf.TcProgBlEgress, bpf.TcProgBlPodEgress, "", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
-	{"ingress", bpf.TcProgBlIngress, bpf.TcProgBlPodIngress, bpf.TcProgBlPodEgress, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{"egress", bpf.TcProgBlEgress, bpf.TcProgBlPodEgress, bpf.TcProgBlPodEgress, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{"ingress", bpf.TcProgBlIngress, bpf.TcProgBlPodIngress, bpf.TcProgBlBackendIngress, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
 }
 
 // devicePrograms returns the names of the programs for devices that every node has which
@@ -148,17 +148,6 @@ func tcxDevice(l link.Link) (int, error) {
 		return int(tcx.Ifindex), nil
 	}
 	return 0, nil
-}
-
-// detach takes the programs of this direction off a device: those of a former agent.
-func (d direction) detach(dir string, ifindex int) error {
-	if err := removeLink(d.pin(dir, ifindex)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if has, err := d.hasFilter(ifindex); err != nil || !has {
-		return err
-	}
-	return netlink.FilterDel(d.filter(ifindex))
 }
 
 // detachTCX removes the tcx links that are pinned for devices, except those that

@@ -81,8 +81,11 @@ type Flow struct {
 	State   State
 	Idle    time.Duration // since the last packet of either direction, to a second
 	// Device is the name of the one that the client's packets leave by; "" is the
-	// host's stack, [RoutedDevice] that of a pod of this node.
+	// host's stack. Or it is one of [RoutedDevice], [HairpinDevice], [MasqueradeDevice].
 	Device string
+	// Masquerade says that the flow gives the packets of another one, with Device
+	// [MasqueradeDevice], their source. ServiceAddr is then the backend.
+	Masquerade bool
 	// Service and BackendID are not known of a flow whose backend has left its sets, and of
 	// one that comes by the tunnel.
 	Service   uint32
@@ -158,8 +161,9 @@ func (s State) HalfOpen() bool { return bpf.SockBlFlowState(s).HalfOpen() }
 
 // The indexes that stand for more than one device.
 const (
-	routedDevice  = bpf.SockBlDeviceLimitBL_DEVICE_ROUTED
-	hairpinDevice = bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN
+	routedDevice     = bpf.SockBlDeviceLimitBL_DEVICE_ROUTED
+	hairpinDevice    = bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN
+	masqueradeDevice = bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE
 )
 
 // RoutedDevice is the value of [Flow.Device] when each packet leaves by the device that
@@ -170,11 +174,23 @@ const RoutedDevice = "by route"
 // node where they would leave it.
 const HairpinDevice = "hairpin"
 
-// Masqueraded reports whether the endpoint is on this node and sees this node for the client.
-func (f *Flow) Masqueraded() bool { return f.SNAT && f.Device == RoutedDevice }
+// MasqueradeDevice is the value of [Flow.Device] when the host's stack takes packets on with the
+// client's address, and they get one of this node as they leave it.
+const MasqueradeDevice = "masquerade"
+
+// Masqueraded reports whether the endpoint sees this node for the client by masqueradeAll.
+func (f *Flow) Masqueraded() bool {
+	return f.Masquerade || f.Device == MasqueradeDevice || f.SNAT && f.Device == RoutedDevice
+}
 
 // key returns the key of the forward entry: the client's packets.
-func (f *Flow) key() *bpf.SockBlFlowKey { return flowKey(f.Client, f.ServiceAddr, f.Protocol) }
+func (f *Flow) key() *bpf.SockBlFlowKey {
+	key := flowKey(f.Client, f.ServiceAddr, f.Protocol)
+	if f.Masquerade {
+		key.Masquerade = 1
+	}
+	return key
+}
 
 // replyKey returns the key of the reply entry: the backend's packets.
 func (f *Flow) replyKey() *bpf.SockBlFlowKey { return flowKey(f.Backend, f.Source, f.Protocol) }
@@ -258,6 +274,7 @@ func newReader(m *bpfmap.Maps, clock func() (time.Duration, error)) (*reader, er
 	for _, d := range devices {
 		r.devices[d.ID] = d
 	}
+	r.devices[masqueradeDevice].Name = MasqueradeDevice
 	hairpin := &r.devices[hairpinDevice]
 	hairpin.Name = HairpinDevice
 	if hairpin.Addr4, hairpin.Addr6, err = table.Hairpin(); err != nil {
@@ -315,6 +332,8 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 		Device:   device.Name,
 		Overflow: r.Overflow,
 		forward:  *forward,
+
+		Masquerade: key.Masquerade != 0,
 	}
 	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
 		f.Service, f.BackendID, f.generation, f.Known = e.Service, forward.BackendId, e.Generation, true

@@ -542,3 +542,48 @@ func TestFlowTunnel(t *testing.T) {
 		t.Errorf("%v and %v are left", flows, replies)
 	}
 }
+
+// TestFlowMasquerade: of the two flows of a masqueraded connection, each is read as what it is and
+// removed with its own entries, also where the client has a flow of its own with the endpoint.
+func TestFlowMasquerade(t *testing.T) {
+	m := maptest.New(t, maptest.Small)
+	node := netip.MustParseAddrPort("192.0.2.1:4242")
+	must(t, devicemap.New(m).SetMasquerade(node.Addr(), netip.Addr{}))
+	put := func(f *Flow, device bpf.SockBlDeviceLimit, bits bpf.SockBlFlowBits) {
+		t.Helper()
+		entry := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, uint8(bits))
+		entry.Forward.Device = uint8(device)
+		reply := replyEntry(f.key())
+		reply.Reply().Bits |= uint8(bits)
+		if device != 0 {
+			reply.Reply().Device = uint8(bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE)
+		}
+		must(t, bpfmap.Put(m.BlFlow, f.key(), &entry), bpfmap.Put(m.BlFlow, f.replyKey(), reply))
+	}
+	service := Flow{Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend, Device: MasqueradeDevice}
+	second := Flow{Protocol: model.TCP, Client: flowClient, ServiceAddr: flowBackend, Source: node, Backend: flowBackend, Device: RoutedDevice, Masquerade: true}
+	direct := Flow{Protocol: model.TCP, Client: flowClient, ServiceAddr: flowBackend, Source: netip.AddrPortFrom(flowClient.Addr(), 5), Backend: flowBackend}
+	put(&service, bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE, 0)
+	put(&second, bpf.SockBlDeviceLimitBL_DEVICE_ROUTED, bpf.SockBlFlowBitsBL_FLOW_SNAT)
+	put(&direct, 0, 0)
+	for left := 3; left > 0; left-- {
+		flows, replies := flowTable(t, m)
+		if len(flows) != left || len(replies) != left {
+			t.Fatalf("%v and %v are there, want %d", flows, replies, left)
+		}
+		f := &flows[0]
+		want := &direct
+		if f.Masquerade {
+			want = &second
+		} else if f.ServiceAddr == flowService {
+			want = &service
+		}
+		if f.Source != want.Source || f.Device != want.Device || f.Masqueraded() != (want != &direct) {
+			t.Errorf("it is read as %+v, want %+v", f, want)
+		}
+		removed, err := New(m).Expire(f)
+		if must(t, err); !removed {
+			t.Errorf("%+v is not removed", f)
+		}
+	}
+}

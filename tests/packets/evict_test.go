@@ -19,6 +19,7 @@ const (
 	flowSize   = 40
 	flowBitsAt = flowSize - 1
 	replyBit   = 1 << 3 // BL_FLOW_IS_REPLY
+	snatBit    = 1 << 4 // BL_FLOW_SNAT
 )
 
 func isReply(entry []byte) bool { return entry[flowBitsAt]&replyBit != 0 }

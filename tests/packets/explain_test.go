@@ -189,21 +189,29 @@ func (a *agent) stop() {
 func TestExplainPackets(t *testing.T) {
 	t.Parallel()
 	for i, mode := range []struct {
-		name, xdp string
-		cluster   func(*testing.T) *cluster
-		far       string // the path to backends of the other node
+		name    string
+		flags   []string
+		cluster func(*testing.T) *cluster
+		want    []string // the paths to backends of the other node, and to pods of this one
 	}{
-		{"routes", "off", func(t *testing.T) *cluster { return newCluster(t, false) }, "tc snat uplink"},
-		{"overlay", "off", func(t *testing.T) *cluster { return newCluster(t, true) }, "tc snat overlay"},
-		{"routes, by XDP", "native", func(t *testing.T) *cluster { return newXDPCluster(t, false) }, "xdp snat uplink"},
+		{"routes", nil, func(t *testing.T) *cluster { return newCluster(t, false) }, []string{"tc snat uplink", "tc none vethrouted", "tc none cni0"}},
+		{"overlay", nil, func(t *testing.T) *cluster { return newCluster(t, true) }, []string{"tc snat overlay", "tc none vethrouted", "tc none cni0"}},
+		{
+			"routes, by XDP", []string{"--xdp", "native"}, func(t *testing.T) *cluster { return newXDPCluster(t, false) },
+			[]string{"xdp snat uplink", "tc none vethrouted", "tc none cni0"},
+		},
+		{
+			"masqueradeAll", []string{"--masquerade-all"}, func(t *testing.T) *cluster { return newCluster(t, false) },
+			[]string{"tc snat uplink", "tc snat vethrouted", "tc snat cni0"},
+		},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, i == 1)
 			c := mode.cluster(t)
 			manifests, all := c.explainTable()
-			c.serve(t, manifests, "--xdp", mode.xdp).stop()
-			c.checkExplained(t, tier.Share(all, i, 4), mode.far, "tc none vethrouted", "tc none cni0", "tc none lo")
+			c.serve(t, manifests, mode.flags...).stop()
+			c.checkExplained(t, tier.Share(all, i, 4), append(mode.want, "tc none lo")...)
 		})
 	}
 }

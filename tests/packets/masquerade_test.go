@@ -1,10 +1,12 @@
 package packets_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,6 +125,93 @@ func TestMasqueradeAllOfMuch(t *testing.T) {
 		}
 		for _, network := range networks[:2] {
 			transfer(t, c.client, network, nodePort(network, i+1))
+		}
+	}
+}
+
+// TestMasqueradeAllErrors: ICMP errors pass both flows of a masqueraded connection. An endpoint learns
+// the path MTU from a router on the way to the client, and a client that nobody listens.
+func TestMasqueradeAllErrors(t *testing.T) {
+	t.Parallel()
+	flags := append([]string{"--masquerade-all"}, podFlags...)
+	t.Run("fragmentation needed", func(t *testing.T) {
+		t.Parallel()
+		c, _ := serveCluster(t, (*cluster).masqueradeServices, flags...)
+		for _, addr := range clientAddrs {
+			if out, err := c.router.Output("ip", "route", "add", addr.String(), "dev", "clients", "mtu", "lock", "1300"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		for i := range masqueradeSets[:2] {
+			for _, network := range networks[:2] {
+				transfer(t, c.client, network, nodePort(network, i+1))
+			}
+		}
+	})
+	t.Run("port unreachable", func(t *testing.T) {
+		t.Parallel()
+		c := newCluster(t, false)
+		startAgent(t, c.nodes[0], c.masqueradeServices(), flags...)
+		for i, set := range masqueradeSets[:3] {
+			for name, from := range map[string]*lab.Namespace{"client": c.client, "pod": c.podOf(local), "pod at a bridge": c.podOf(otherLocal)} {
+				for _, network := range networks[2:] {
+					to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
+					if got, err := ask(from, network, to, "x"); !errors.Is(err, unix.ECONNREFUSED) {
+						t.Errorf("%s from the %s to %s, where nobody listens: %v, %v, want it refused", network, name, set.at.server(), got, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestMasqueradeAllEvicted: an open connection goes on when the kernel has evicted the reply entries
+// of its flows, or the whole flow that gives its packets their source.
+func TestMasqueradeAllEvicted(t *testing.T) {
+	t.Parallel()
+	c, a := serveCluster(t, (*cluster).masqueradeServices, append([]string{"--masquerade-all"}, podFlags...)...)
+	type open struct {
+		what   string
+		socket *lab.Socket
+		hello  greeting
+	}
+	var list []open
+	for client, from := range []*lab.Namespace{c.client, c.podOf(local), c.podOf(otherLocal)} {
+		// From distinct ports, which all stay as they are: another connection may not have taken one.
+		from.SetSysctl("ipv4/ip_local_port_range", fmt.Sprintf("%d %d", 10000+1000*client, 10999+1000*client))
+		sets := masqueradeSets[:3]
+		if from == c.client {
+			sets = sets[:2] // it reaches the other node by one flow
+		}
+		for i, set := range sets {
+			for _, network := range networks {
+				s, hello := connect(t, from, network, netip.AddrPortFrom(clusterIP(i+1).of(network), 80))
+				if want := nodeAddrs(1).of(network); hello.client.Addr() != want {
+					t.Errorf("%s to %s: it has seen %s, want %s", network, set.at.server(), hello.client, want)
+				}
+				list = append(list, open{fmt.Sprintf("%s from client %d to %s", network, client, set.at.server()), s, hello})
+			}
+		}
+	}
+	for _, step := range []struct {
+		what  string
+		which func(entry []byte) bool
+	}{
+		{"reply entries", isReply},
+		{"flows with SNAT", func(entry []byte) bool { return entry[flowBitsAt]&snatBit != 0 }},
+	} {
+		time.Sleep(1100 * time.Millisecond) // entries are looked after once a second
+		if n := a.evict(step.which); n < 2*len(list) {
+			t.Errorf("only %d entries of %d flows are %s", n, len(list), step.what)
+		}
+		for _, o := range list {
+			if strings.HasPrefix(o.what, "tcp") {
+				if err := echo(o.socket, "x"); err != nil {
+					t.Errorf("%s without %s: %v", o.what, step.what, err)
+				}
+			} else if hello := mustTalk(t, o.socket); hello != o.hello {
+				t.Errorf("%s without %s: the flow of %v goes on as that of %v", o.what, step.what, o.hello, hello)
+			}
 		}
 	}
 }

@@ -16,26 +16,39 @@ import (
 func TestNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
-	for name, flags := range map[string][]string{
-		"tc": nil, "XDP": {"--xdp", "generic"}, "DSR": nil, "pods": podFlags,
-		"clsact of pods": append([]string{"--tc-mode", "clsact"}, podFlags...),
+	for name, v := range map[string]struct {
+		pods  bool
+		flags []string
+	}{
+		"tc":                          {flags: nil},
+		"XDP":                         {flags: []string{"--xdp", "generic"}},
+		"DSR":                         {flags: nil},
+		"masqueradeAll":               {flags: []string{"--masquerade-all"}},
+		"masqueradeAll, XDP":          {flags: []string{"--masquerade-all", "--xdp", "generic"}},
+		"pods":                        {pods: true},
+		"pods, clsact":                {pods: true, flags: []string{"--tc-mode", "clsact"}},
+		"pods, masqueradeAll":         {pods: true, flags: []string{"--masquerade-all"}},
+		"pods, masqueradeAll, clsact": {pods: true, flags: []string{"--masquerade-all", "--tc-mode", "clsact"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, name == "tc" || name == "pods")
+			tier.Variant(t, name == "tc" || name == "pods, masqueradeAll")
 			c := newCluster(t, false)
 			serve := c.serve
 			if name == "DSR" {
 				serve = c.serveDSR
 			}
-			serve(t, c.masqueradeServices(), flags...)
+			if v.pods {
+				v.flags = append(v.flags, podFlags...)
+			}
+			serve(t, c.masqueradeServices(), v.flags...)
 			for i, set := range masqueradeSets {
 				if set.at.place == "host" {
 					continue // no policy is for it
 				}
 				there := c.nodes[set.at.node-1]
 				c.checkPolicy(t, c.client, i, there, "daddr", c.addrsOf(set.at))
-				if len(flags) < len(podFlags) {
+				if !v.pods {
 					continue
 				}
 				pod := local

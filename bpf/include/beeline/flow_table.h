@@ -472,6 +472,12 @@ static __always_inline void bl_flow_track(const struct bl_flow_key *key,
 		bl_tell_flow(key, forward, packet->ifindex, BL_EVENT_ENDED, BL_REASON_COUNT);
 }
 
+/* Whether a reply entry belongs to the flow that gives packets another source as they leave. */
+static __always_inline bool bl_reply_masquerades(const struct bl_flow_reply *reply)
+{
+	return reply->device == BL_DEVICE_MASQUERADE && reply->bits & BL_FLOW_SNAT;
+}
+
 /* The reply entry's key: the backend's packets as they arrive. */
 static __always_inline void bl_flow_reply_key(const struct bl_flow_key *forward_key,
 					      const struct bl_flow_forward *forward,
@@ -482,7 +488,7 @@ static __always_inline void bl_flow_reply_key(const struct bl_flow_key *forward_
 	key->dst = *source;
 	key->dst_port = forward->source.port;
 	key->proto = forward_key->proto;
-	__builtin_memset(key->pad, 0, sizeof(key->pad));
+	bl_flow_key_clear(key);
 }
 
 /* The forward entry's key: the client's packets as they arrive. */
@@ -495,7 +501,8 @@ static __always_inline void bl_flow_forward_key(const struct bl_flow_key *reply_
 	key->dst = reply->service;
 	key->dst_port = reply->service_port;
 	key->proto = reply_key->proto;
-	__builtin_memset(key->pad, 0, sizeof(key->pad));
+	bl_flow_key_clear(key);
+	key->masquerade = bl_reply_masquerades(reply);
 }
 
 /* Fill the reply entry that belongs to a forward entry. */
@@ -509,7 +516,10 @@ static __always_inline void bl_flow_make_reply(const struct bl_flow_key *forward
 	reply->client = forward_key->src;
 	reply->client_port = forward_key->src_port;
 	reply->touched = now - 1; /* the first reply is noted */
-	reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
+	if (forward_key->masquerade || forward->device == BL_DEVICE_MASQUERADE)
+		reply->device = BL_DEVICE_MASQUERADE;
+	else
+		reply->device = forward->bits & BL_FLOW_POD ? 0 : client_device;
 	reply->bits = BL_FLOW_IS_REPLY | (forward->bits & (BL_FLOW_STATE | BL_FLOW_OF_BOTH));
 }
 

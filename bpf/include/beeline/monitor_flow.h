@@ -78,7 +78,8 @@ __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_
 {
 	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 
-	if (key && forward)
+	/* What becomes of a masqueraded connection is told of the Service's flow. */
+	if (key && forward && (!key->masquerade || kind == BL_EVENT_DROPPED))
 		bl_event_flow(key, forward, ifindex, what, 0);
 	return 0;
 }

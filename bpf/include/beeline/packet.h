@@ -34,6 +34,13 @@ enum bl_packet_part {
 	BL_PACKET_LATER, /* fragment: without ports */
 };
 
+/* Clear what a key has beside addresses, ports and protocol. */
+static __always_inline void bl_flow_key_clear(struct bl_flow_key *key)
+{
+	key->masquerade = 0;
+	__builtin_memset(key->pad, 0, sizeof(key->pad));
+}
+
 /* Offsets are from the start of the packet data. */
 struct bl_packet {
 	struct bl_flow_key key; /* addresses, ports, protocol as they stand */

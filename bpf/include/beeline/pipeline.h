@@ -44,8 +44,19 @@ static __always_inline void bl_path_to_backend(const struct bl_flow_forward *for
 	path->to.dst = forward->backend;
 	path->to.src_port = forward->source.port;
 	path->to.dst_port = forward->backend_port;
-	path->device = forward->device;
+	path->device = forward->device == BL_DEVICE_MASQUERADE ? 0 : forward->device;
 	path->tunnel = bl_flow_leaves_by_tunnel(forward);
+}
+
+/*
+ * Whether a pod's packet goes straight back to it: the pod is its own backend. One that is
+ * masqueraded goes by the stack.
+ */
+static __always_inline bool bl_path_back(const struct bl_packet *packet, enum bl_hook hook,
+					 __u8 device, const struct bl_path *path)
+{
+	return hook == BL_HOOK_POD_INGRESS && device != BL_DEVICE_MASQUERADE &&
+	       bl_addr_equal(&path->to.dst, &packet->key.src);
 }
 
 /* Count a new flow as half-open; beyond their share it goes to bl_overflow. */
@@ -251,6 +262,18 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	return BL_VERDICT_TRANSLATED;
 }
 
+/* The key of packets in the other direction. */
+static __always_inline void bl_flow_reverse_key(const struct bl_packet *packet,
+						struct bl_flow_key *key)
+{
+	key->src = packet->key.dst;
+	key->dst = packet->key.src;
+	key->src_port = packet->key.dst_port;
+	key->dst_port = packet->key.src_port;
+	key->proto = packet->key.proto;
+	bl_flow_key_clear(key);
+}
+
 /*
  * Whether a packet that is for no Service is the first one of a client's own connection to a
  * backend, from the port that a flow of the client with that backend has kept: the replies of
@@ -261,15 +284,11 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *plan)
 {
 	const struct bl_flow_entry *flow;
-	struct bl_flow_key key = {};
+	struct bl_flow_key key;
 
 	if (!packet || !plan)
 		return false;
-	key.src = packet->key.dst;
-	key.dst = packet->key.src;
-	key.src_port = packet->key.dst_port;
-	key.dst_port = packet->key.src_port;
-	key.proto = packet->key.proto;
+	bl_flow_reverse_key(packet, &key);
 	if (!bl_peers_has(&key.src, &key.dst))
 		return false;
 	flow = bl_flow_find(&key);
@@ -284,20 +303,69 @@ __noinline bool bl_flow_crosses(const struct bl_packet *packet, struct bl_plan *
 	return true;
 }
 
+/*
+ * Whether a packet that leaves the host's stack is a client's, on the way to its backend by
+ * BL_DEVICE_MASQUERADE.
+ */
+__noinline bool bl_masquerades(const struct bl_packet *packet)
+{
+	const struct bl_flow_entry *flow;
+	struct bl_flow_key key;
+
+	if (!packet)
+		return false;
+	bl_flow_reverse_key(packet, &key);
+	flow = bl_flow_find(&key);
+	return flow && flow->reply.device == BL_DEVICE_MASQUERADE &&
+	       (bl_flow_bits(flow) & (BL_FLOW_IS_REPLY | BL_FLOW_SNAT)) == BL_FLOW_IS_REPLY;
+}
+
+/* Whether there may be such packets: the agent has said which addresses they get. */
+static __always_inline bool bl_masquerade_used(void)
+{
+	const struct bl_device_entry *device = bl_device_lookup(BL_DEVICE_ROUTED);
+
+	return device && (bl_device_has_addr(device, true) || bl_device_has_addr(device, false));
+}
+
+/*
+ * The flow that gives such a packet an address of this node. Its replies, to that address, go up
+ * the stack as those to the client.
+ */
+__noinline enum bl_verdict bl_masquerade_plan(const struct bl_packet *packet, enum bl_hook hook,
+					      struct bl_plan *plan)
+{
+	const struct bl_device_entry *device;
+
+	if (!packet || !plan)
+		return BL_VERDICT_DROPPED;
+	plan->backend = packet->key.dst;
+	plan->port = packet->key.dst_port;
+	plan->ref.id = ~0U;
+	plan->bits = BL_FLOW_SNAT;
+	plan->device = hook == BL_HOOK_EGRESS ? bl_device_of(packet->ifindex) : BL_DEVICE_ROUTED;
+	device = bl_device_lookup(plan->device);
+	if (!device || !bl_device_has_addr(device, packet->ipv4)) {
+		bl_packet_drop(packet, BL_REASON_NO_SOURCE_ADDRESS);
+		return BL_VERDICT_DROPPED;
+	}
+	plan->source = bl_device_addr(device, packet->ipv4);
+	return BL_VERDICT_TRANSLATED;
+}
+
 /* Find the route of a new flow to its backend, and store it; see bl_plan_store. */
 static __always_inline enum bl_verdict bl_plan_begin(struct BL_CONTEXT *context,
 						     const struct bl_packet *packet,
 						     enum bl_hook hook, struct bl_plan *plan,
 						     struct bl_path *path)
 {
-	if ((hook != BL_HOOK_POD_INGRESS || bl_masquerade_all || plan->keep) &&
-	    !bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, plan)) {
+	if (packet->key.masquerade)
+		return bl_plan_store(context, packet, plan, path);
+	if (hook == BL_HOOK_POD_INGRESS) {
+		bl_plan_pod(packet, plan);
+	} else if (!bl_plan_route(context, packet, hook == BL_HOOK_EGRESS, plan)) {
 		bl_packet_drop(packet, BL_REASON_NO_SOURCE_ADDRESS);
 		return BL_VERDICT_DROPPED;
-	}
-	if (hook == BL_HOOK_POD_INGRESS && !plan->device) {
-		plan->bits = BL_FLOW_POD;
-		bl_pod_source(packet, &plan->backend, &plan->source);
 	}
 	if (hook == BL_HOOK_EGRESS && !plan->device && !bl_plan_hairpin(packet, plan))
 		return BL_VERDICT_DROPPED;
@@ -314,7 +382,8 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 						     struct bl_path *path)
 {
 	struct bl_plan plan = {.former = former};
-	enum bl_verdict verdict = bl_plan_balance(packet, hook, &plan);
+	enum bl_verdict verdict = packet->key.masquerade ? bl_masquerade_plan(packet, hook, &plan)
+							 : bl_plan_balance(packet, hook, &plan);
 
 	if (verdict == BL_VERDICT_PASSES && hook != BL_HOOK_EGRESS && former != BL_FORMER_UNKNOWN &&
 	    bl_flow_crosses(packet, &plan)) {
@@ -329,7 +398,7 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 			bl_active_drop(plan.ref.id, plan.ref.generation, ~0U, BL_ACTIVE_FLOWS);
 		return verdict;
 	}
-	path->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&path->to.dst, &packet->key.src);
+	path->back = bl_path_back(packet, hook, plan.device, path);
 	return verdict;
 }
 
@@ -341,6 +410,16 @@ static __always_inline bool bl_flow_disputable(const struct bl_packet *packet, _
 {
 	return bl_flow_state(bits) == BL_FLOW_NEW && bits & BL_FLOW_SNAT &&
 	       packet->key.proto == IPPROTO_TCP;
+}
+
+/* What is known of the flow that a client's packet may replace. */
+static __always_inline enum bl_former bl_flow_former(const struct bl_packet *packet,
+						     const struct bl_flow_forward *forward)
+{
+	return bl_flow_disputable(packet, forward->bits) ||
+			       bl_flow_state(forward->bits) == BL_FLOW_CLASHED
+		       ? BL_FORMER_CLASHED
+		       : BL_FORMER_OVER;
 }
 
 /*
@@ -413,7 +492,7 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 	if (forward->bits & BL_FLOW_SNAT) {
 		if (!bl_flow_snat_source(forward, packet->ipv4, source))
 			return BL_VERDICT_DROPPED;
-	} else if (hook == BL_HOOK_POD_INGRESS) {
+	} else if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE) {
 		bl_pod_source(packet, &forward->backend, source);
 	}
 	if (bl_flow_reused(packet, forward, now) ||
@@ -426,29 +505,38 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))
 		bl_flow_settle(&packet->key, forward, source,
 			       bl_flow_client_device(packet, hook, forward));
-	path->back = hook == BL_HOOK_POD_INGRESS && bl_addr_equal(&path->to.dst, &packet->key.src);
+	path->back = bl_path_back(packet, hook, forward->device, path);
 	return BL_VERDICT_TRANSLATED;
+}
+
+/* Whether no client's packets to Services pass a hook. */
+static __always_inline bool bl_hook_for_replies(enum bl_hook hook)
+{
+	return hook == BL_HOOK_POD_EGRESS || hook == BL_HOOK_BACKEND_INGRESS;
 }
 
 /*
  * Whether a reply is translated at this hook: a pod's where it reaches the pod, or,
- * when the pod answered itself, where it left it; one to this node's own address where
- * it comes in; one of a hairpin flow where it would leave;
+ * when the pod answered itself and is not masqueraded, where it left it; one to this node's own
+ * address where it comes in; one of a hairpin flow where it would leave;
  * others at the first device that faces the outside.
  */
 static __always_inline bool bl_flow_reply_here(const struct bl_packet *packet,
 					       const struct bl_flow_reply *reply, enum bl_hook hook)
 {
 	bool pod = reply->bits & BL_FLOW_POD;
-	bool itself = pod && bl_addr_equal(&reply->client, &packet->key.src);
+	bool itself = pod && reply->device != BL_DEVICE_MASQUERADE &&
+		      bl_addr_equal(&reply->client, &packet->key.src);
 
 	if (reply->device == BL_DEVICE_HAIRPIN)
 		return hook == BL_HOOK_EGRESS;
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
 		return itself || reply->bits & BL_FLOW_SNAT;
+	case BL_HOOK_BACKEND_INGRESS:
+		return reply->bits & BL_FLOW_SNAT;
 	case BL_HOOK_POD_EGRESS:
-		return (pod && !itself) || reply->bits & BL_FLOW_SNAT;
+		return pod && !itself;
 	default:
 		return !pod;
 	}
@@ -542,6 +630,8 @@ static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
 	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
 	if (reply->device == BL_DEVICE_HAIRPIN)
 		fresh->device = BL_DEVICE_HAIRPIN;
+	else if (reply->device == BL_DEVICE_MASQUERADE && !bl_reply_masquerades(reply))
+		fresh->device = BL_DEVICE_MASQUERADE;
 	else if (!(reply->bits & BL_FLOW_TUNNEL))
 		fresh->device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
 	bl_flow_claim(&key, &work->forward);
@@ -618,6 +708,15 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 	return true;
 }
 
+/* Index in bl_device of the device by which a reply leaves; 0 is the host's stack. */
+static __always_inline __u32 bl_flow_reply_device(const struct bl_flow_reply *reply,
+						  enum bl_hook hook)
+{
+	if (reply->device == BL_DEVICE_MASQUERADE)
+		return 0;
+	return hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
+}
+
 /* A backend's packet of a known flow that is translated at this hook. */
 static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 						     const struct bl_packet *packet,
@@ -634,7 +733,8 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
 	}
 	if (reply->touched != (__u16)now) {
-		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN)
+		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN &&
+		    reply->device != BL_DEVICE_MASQUERADE)
 			bl_route_back(context, packet, reply);
 		state = BL_FLOW_NEW;
 	}
@@ -645,9 +745,8 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	path->to.dst = reply->client;
 	path->to.src_port = reply->service_port;
 	path->to.dst_port = reply->client_port;
-	path->device =
-		hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
-	path->back = hook == BL_HOOK_POD_INGRESS;
+	path->device = bl_flow_reply_device(reply, hook);
+	path->back = hook == BL_HOOK_POD_INGRESS && reply->device != BL_DEVICE_MASQUERADE;
 	path->reply = true;
 	path->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
 		      packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP;
@@ -691,24 +790,17 @@ static __always_inline bool bl_flow_begins(const struct bl_packet *packet)
 	       bl_filter_test_rings() && bl_flow_has_ring(packet);
 }
 
-/* What is known of the flow that a client's packet may replace. */
-static __always_inline enum bl_former bl_flow_former(const struct bl_packet *packet,
-						     const struct bl_flow_forward *forward)
-{
-	return bl_flow_disputable(packet, forward->bits) ||
-			       bl_flow_state(forward->bits) == BL_FLOW_CLASHED
-		       ? BL_FORMER_CLASHED
-		       : BL_FORMER_OVER;
-}
-
 /*
- * The verdict of @packet; when it is translated, @path says how it is sent on.
+ * The verdict of @packet; when it is translated, @path says how it is sent on. When @packet is
+ * left with key.masquerade, it gets another source where it is, and with any packet of the
+ * connection, not with a SYN alone, may that flow begin: from the same port again if it can, so that
+ * a connection goes on when its flow has been evicted.
  *
  * With BL_SYN_FIRST a SYN begins a flow without a lookup, which would find nothing for a new
  * connection and costs a quarter of storing the flow.
  */
 static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
-						 const struct bl_packet *packet, enum bl_hook hook,
+						 struct bl_packet *packet, enum bl_hook hook,
 						 struct bl_path *path)
 {
 	enum bl_former former = BL_FORMER_NONE;
@@ -725,7 +817,16 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 		return bl_flow_reply_here(packet, &flow->reply, hook)
 			       ? bl_flow_reply(context, packet, hook, &flow->reply, path)
 			       : BL_VERDICT_PASSES;
-	if (hook == BL_HOOK_POD_EGRESS || (!flow && verdict == BL_VERDICT_PASSES))
+	if ((hook == BL_HOOK_EGRESS || hook == BL_HOOK_POD_EGRESS) && !flow &&
+	    bl_masquerade_used()) {
+		packet->key.masquerade = 1;
+		flow = bl_flow_find(&packet->key);
+		if (!flow && !bl_masquerades(packet))
+			packet->key.masquerade = 0;
+	}
+	if (bl_hook_for_replies(hook) && !packet->key.masquerade)
+		return BL_VERDICT_PASSES;
+	if (!flow && verdict == BL_VERDICT_PASSES)
 		return BL_VERDICT_PASSES;
 	if (flow) {
 		former = bl_flow_former(packet, &flow->forward);
@@ -733,7 +834,7 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 		if (verdict != BL_VERDICT_UNKNOWN)
 			return verdict;
 	}
-	if (!bl_flow_begins(packet))
+	if (packet->key.masquerade ? !bl_masquerades(packet) : !bl_flow_begins(packet))
 		return BL_VERDICT_PASSES; /* of a connection that Beeline did not set up */
 	verdict = bl_flow_begin(context, packet, hook, former, path);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */

@@ -72,13 +72,10 @@ static __always_inline __u8 bl_device_of(__u32 ifindex)
 
 /*
  * Index of the device that a client whose packet comes by @hook is behind; 0 where the
- * host's stack decides. A pod's device matters only when its packets get another source:
- * other replies are translated where they reach it.
+ * host's stack decides, as it does for a pod's.
  */
 static __always_inline __u8 bl_client_device(const struct bl_packet *packet, enum bl_hook hook)
 {
-	if (hook == BL_HOOK_POD_INGRESS)
-		return BL_DEVICE_ROUTED;
 	return hook == BL_HOOK_INGRESS ? bl_device_of(packet->ifindex) : 0;
 }
 
@@ -132,9 +129,9 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union
 }
 
 /*
- * Index in bl_device of the device by which the packet would reach the backend. 0,
- * which is the host's stack, unless replies are translated there: the backend is then
- * on another node, or it is to see this node for its client.
+ * Index in bl_device of the device by which the packet would reach the backend, if replies are
+ * translated there: the backend is then on another node. Else the host's stack: 0, or
+ * BL_DEVICE_MASQUERADE for one that is to see this node for its client.
  */
 static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 					   const struct bl_packet *packet,
@@ -144,7 +141,7 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 		bl_route(context, packet->ifindex, &packet->key.src, &plan->backend, packet->ipv4);
 	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
 
-	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_ROUTED : id;
+	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_MASQUERADE : id;
 }
 
 /* The entry of bl_backend_dev for @ref and device 0, in this jiffy. */
@@ -241,9 +238,9 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 			*(volatile __u64 *)hop = word;
 	}
 	plan->device = (__u8)word;
-	if (output && plan->device == BL_DEVICE_ROUTED)
+	if (output && plan->device == BL_DEVICE_MASQUERADE)
 		plan->device = 0;
-	if (output || !plan->device)
+	if (output || !plan->device || plan->device == BL_DEVICE_MASQUERADE)
 		return true;
 	device = bl_device_lookup(plan->device);
 	if (!device)
@@ -251,6 +248,21 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 	plan->bits |= BL_FLOW_SNAT;
 	plan->source = bl_device_addr(device, packet->ipv4);
 	return bl_device_has_addr(device, packet->ipv4);
+}
+
+/*
+ * The flow of a pod's packet, which goes up the stack, so that what netfilter refuses there
+ * reaches no backend, on whichever node that is.
+ */
+static __always_inline void bl_plan_pod(const struct bl_packet *packet, struct bl_plan *plan)
+{
+	plan->bits = BL_FLOW_POD;
+	if (bl_masquerade_all && !plan->keep) {
+		plan->device = BL_DEVICE_MASQUERADE;
+		plan->source = packet->key.src;
+	} else {
+		bl_pod_source(packet, &plan->backend, &plan->source);
+	}
 }
 
 /*

@@ -201,7 +201,7 @@ __noinline bool bl_packet_parse_as(struct __sk_buff *skb, __u32 l3, __u32 protoc
 	if (!packet)
 		return false;
 	packet->l3 = l3;
-	__builtin_memset(packet->key.pad, 0, sizeof(packet->key.pad));
+	bl_flow_key_clear(&packet->key);
 	switch (protocol) {
 	case bpf_htons(ETH_P_IP):
 		return bl_packet_ipv4(skb, packet);

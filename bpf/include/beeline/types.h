@@ -427,7 +427,10 @@ struct bl_flow_key {
 	__be16 src_port;
 	__be16 dst_port;
 	__u8 proto;
-	__u8 pad[3];
+	/* Of a forward entry: its packets get another source where they leave the host's stack,
+	 * with the backend for their destination already. See BL_DEVICE_MASQUERADE. */
+	__u8 masquerade;
+	__u8 pad[2];
 } BL_ALIGNED;
 _Static_assert(sizeof(struct bl_flow_key) == 40, "bl_flow_key");
 
@@ -476,7 +479,7 @@ struct bl_flow_forward {
 	union bl_flow_source source;
 	__u16 generation; /* low bits of the backend's */
 	/* Output device, index in bl_device; 0 is the host's stack. Or BL_DEVICE_ROUTED,
-	 * BL_DEVICE_HAIRPIN. */
+	 * BL_DEVICE_HAIRPIN, BL_DEVICE_MASQUERADE. */
 	__u8 device;
 	__u8 bits; /* enum bl_flow_bits */
 } BL_ALIGNED;
@@ -686,12 +689,15 @@ enum bl_backend_dev_bits {
 enum bl_device_limit {
 	BL_DEVICE_MAX = 256, /* index 0 is never used */
 	/* The device that the route to the destination leads to: that of a pod of this
-	 * node. Its entry has addresses alone. */
+	 * node. Its entry has addresses alone: those of this node that such a pod sees. */
 	BL_DEVICE_ROUTED = 255,
 	/* Hairpin: packets that the host sends to a Service with a backend on this node, and the
 	 * replies, are sent back where they would leave. Its entry has the address alone that
 	 * stands for the host. */
 	BL_DEVICE_HAIRPIN = 254,
+	/* The host's stack, and netfilter there, which sees the client's address; where the
+	 * client's packets leave it, a second flow gives them another source. */
+	BL_DEVICE_MASQUERADE = 253,
 };
 
 enum bl_node_addr_flag {
@@ -825,8 +831,9 @@ enum bl_hook {
 	BL_HOOK_INGRESS, /* of a device that faces clients or other nodes */
 	BL_HOOK_EGRESS,
 	BL_HOOK_POD_INGRESS, /* of the host's side of a pod's device: from the pod */
-	/* To the pod; also from the devices of pods, for replies to this node alone. */
-	BL_HOOK_POD_EGRESS,
+	BL_HOOK_POD_EGRESS, /* to the pod */
+	/* From a pod whose packets are not served: for its replies to this node alone. */
+	BL_HOOK_BACKEND_INGRESS,
 };
 
 /* The verdict of a packet. */

@@ -198,6 +198,9 @@ func leavesBy(f inspect.Flow) string {
 	if f.Tunnel == "out" {
 		return f.Device + ", in the tunnel to " + node(f)
 	}
+	if f.Device == flowmap.MasqueradeDevice {
+		return "the host's stack, with another source then"
+	}
 	return cmp.Or(f.Device, "the host's stack")
 }
 

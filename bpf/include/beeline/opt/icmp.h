@@ -113,7 +113,7 @@ static __noinline bool bl_icmp_parse(struct __sk_buff *skb, __u32 l3, __u32 prot
 				     struct bl_icmp_error *error)
 {
 	error->l3 = l3;
-	__builtin_memset(error->key.pad, 0, sizeof(error->key.pad));
+	bl_flow_key_clear(&error->key);
 	switch (protocol) {
 	case bpf_htons(ETH_P_IP):
 		error->ipv4 = true;

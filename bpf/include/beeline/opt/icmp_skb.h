@@ -23,20 +23,30 @@ static __always_inline bool bl_tc_error_here(const struct bl_flow_entry *flow, e
 	switch (hook) {
 	case BL_HOOK_POD_INGRESS:
 		return !reply || snat;
+	case BL_HOOK_BACKEND_INGRESS:
+		return reply && snat;
 	case BL_HOOK_POD_EGRESS:
-		return reply && (pod || snat);
+		return reply && pod;
 	default:
 		return !reply || !pod;
 	}
 }
 
-/* The flow of an ICMP error that is translated at this hook. NULL when there is none. */
-static __noinline const struct bl_flow_entry *bl_tc_error_flow(const struct bl_flow_key *key,
+/*
+ * The flow of an ICMP error that is translated at this hook, by the key of packets that go where the
+ * error does. NULL when there is none.
+ */
+static __noinline const struct bl_flow_entry *bl_tc_error_flow(struct bl_flow_key *key,
 							       enum bl_hook hook)
 {
 	const struct bl_flow_entry *flow = bl_flow_find(key);
 
-	return flow && bl_tc_error_here(flow, hook) ? flow : NULL;
+	if (flow)
+		return bl_tc_error_here(flow, hook) ? flow : NULL;
+	if (hook != BL_HOOK_EGRESS && hook != BL_HOOK_POD_EGRESS)
+		return NULL;
+	key->masquerade = 1;
+	return bl_flow_find(key);
 }
 
 /*
@@ -55,13 +65,16 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 	if (!path)
 		return TC_ACT_SHOT;
 	if (!bl_icmp_parse(skb, l3, skb->protocol, &error))
-		return hook == BL_HOOK_POD_EGRESS ? BL_TC_PASS : BL_TC_NO_ERROR;
+		return bl_hook_for_replies(hook) ? BL_TC_PASS : BL_TC_NO_ERROR;
 	flow = bl_tc_error_flow(&error.key, hook);
 	if (!flow)
 		return BL_TC_PASS;
 	forward = &flow->forward;
 	reply = &flow->reply;
-	id = hook == BL_HOOK_EGRESS ? 0 : forward->device;
+	id = hook == BL_HOOK_EGRESS || error.key.masquerade ||
+			     forward->device == BL_DEVICE_MASQUERADE
+		     ? 0
+		     : forward->device;
 	if (bl_flow_bits(flow) & BL_FLOW_IS_REPLY) {
 		to.src = reply->service;
 		to.src_port = reply->service_port;
