@@ -13,10 +13,11 @@ enum bl_nat_hooks {
 };
 
 /*
- * Whether the hook at @index is nat's, and has a chain. Its private data begins with the list of
- * chains: the kernel registers nat at all its hooks as soon as one has a chain.
+ * Whether the hook at @index of @hooks, a struct nf_hook_entries, is nat's, and has a chain. Its
+ * private data begins with the list of chains: the kernel registers nat at all its hooks as soon as
+ * one has a chain. A number, as in the next one, so that the verifier reads the function once.
  */
-static __always_inline bool bl_nat_is(struct nf_hook_entries *hooks, __u32 index, __u32 count)
+__noinline bool bl_nat_is(__u64 hooks, __u32 index, __u32 count)
 {
 	void *entries = (void *)hooks + bpf_core_field_offset(struct nf_hook_entries, hooks);
 	__u32 size = bpf_core_type_size(struct nf_hook_entry);
@@ -32,10 +33,10 @@ static __always_inline bool bl_nat_is(struct nf_hook_entries *hooks, __u32 index
 	return !bpf_probe_read_kernel(&chains, sizeof(chains), priv) && chains;
 }
 
-/* Whether the network namespace of @sk has a chain of nat OUTPUT for the family. */
-static __noinline bool bl_nat_output(struct bpf_sock *sk, bool ipv4)
+/* Whether a network namespace, a struct net, has a chain of nat OUTPUT for the family. */
+__noinline bool bl_nat_output(__u64 netns, bool ipv4)
 {
-	struct net *net = bl_source_net(sk);
+	struct net *net = (struct net *)netns;
 	struct nf_hook_entries *hooks;
 	__u32 count;
 
@@ -47,7 +48,7 @@ static __noinline bool bl_nat_output(struct bpf_sock *sk, bool ipv4)
 		return false;
 	count = BPF_CORE_READ(hooks, num_hook_entries);
 	for (__u32 i = 0; i < BL_NAT_MAX_HOOKS && i < count; i++) {
-		if (bl_nat_is(hooks, i, count))
+		if (bl_nat_is((__u64)hooks, i, count))
 			return true;
 	}
 	return false;
@@ -65,7 +66,7 @@ static __always_inline bool bl_nat_leaves(struct BL_SOCK_CONTEXT *ctx, bool ipv4
 	if (!bl_leave_nat)
 		return false;
 	cookie = bl_context_netns(ctx);
-	if (cookie == bl_host_netns || !bl_nat_output(ctx->sk, ipv4))
+	if (cookie == bl_host_netns || !bl_nat_output((__u64)bl_source_net(ctx->sk), ipv4))
 		return false;
 	entry = bpf_map_lookup_elem(&bl_nat, &cookie);
 	if (entry)
