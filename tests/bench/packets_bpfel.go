@@ -51,10 +51,11 @@ type packetsBlFlowKey struct {
 		_    structs.HostLayout
 		Byte [16]uint8
 	}
-	SrcPort uint16
-	DstPort uint16
-	Proto   uint8
-	Pad     [3]uint8
+	SrcPort    uint16
+	DstPort    uint16
+	Proto      uint8
+	Masquerade uint8
+	Pad        [2]uint8
 }
 
 // Names of all BPF objects in the ELF.
