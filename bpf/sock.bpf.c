@@ -38,6 +38,7 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 #include <beeline/monitor_sock.h>
 #include <beeline/sock_client.h>
 #include <beeline/opt/nat.h>
+#include <beeline/opt/outlier_sock.h>
 #include <beeline/opt/traffic_sock.h>
 #include <beeline/opt/udp_peer.h>
 #include <beeline/opt/udp_service.h>
@@ -545,21 +546,26 @@ int bl_release(struct bpf_sock *ctx)
 	return 1;
 }
 
-/* Only attached where traffic is counted. */
+/* Only attached where traffic is counted, or Services may ask for outlier detection. */
 SEC("sockops")
 int bl_sockops(struct bpf_sock_ops *ctx)
 {
 	struct bl_sock_entry *sock;
 
-	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB &&
-	    (ctx->op != BPF_SOCK_OPS_STATE_CB || ctx->args[1] != BPF_TCP_CLOSE))
+	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB && ctx->op != BPF_SOCK_OPS_STATE_CB &&
+	    ctx->op != BPF_SOCK_OPS_RTO_CB)
 		return 1;
 	sock = ctx->sk ? bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0) : NULL;
 	if (!sock)
 		return 1;
-	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		bl_traffic_follow(ctx, sock);
-	else if (sock->member & BL_MEMBER_FOLLOWED)
+		bl_outlier_follow(ctx, sock);
+		return 1;
+	}
+	bl_outlier_told(ctx, sock);
+	if (ctx->op == BPF_SOCK_OPS_STATE_CB && ctx->args[1] == BPF_TCP_CLOSE &&
+	    sock->member & BL_MEMBER_FOLLOWED)
 		bl_traffic_end(ctx, sock);
 	return 1;
 }

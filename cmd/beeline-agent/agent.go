@@ -212,6 +212,7 @@ func (a *agent) connectReconciler() error {
 	o.CheckPeriod = checkPeriod
 	o.Checked = a.checked
 	o.Metrics = metrics.NewSync(a.registry)
+	o.Ejects, o.Ejected = c.MayEject(), metrics.NewOutliers(a.registry).Observe
 	o.HealthChecks = a.checks.Update
 	o.Nodes = a.prober.SetNodes
 	o.UDPLeft = a.destroyer.Wake

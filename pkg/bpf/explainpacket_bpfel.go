@@ -51,6 +51,7 @@ const (
 	ExplainPacketMapBlNodeAddr                 = "bl_node_addr"
 	ExplainPacketMapBlNodeId                   = "bl_node_id"
 	ExplainPacketMapBlNodeName                 = "bl_node_name"
+	ExplainPacketMapBlOutlier                  = "bl_outlier"
 	ExplainPacketMapBlOverflow                 = "bl_overflow"
 	ExplainPacketMapBlPeers                    = "bl_peers"
 	ExplainPacketMapBlSecret                   = "bl_secret"
@@ -104,6 +105,7 @@ const (
 	ExplainPacketVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	ExplainPacketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainPacketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
+	ExplainPacketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	ExplainPacketVarBlExportBlReason           = "bl_export_bl_reason"
 	ExplainPacketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainPacketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -223,6 +225,7 @@ type ExplainPacketMapSpecs struct {
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
@@ -281,6 +284,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -371,6 +375,7 @@ type ExplainPacketMaps struct {
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
@@ -429,6 +434,7 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlNodeAddr,
 		m.BlNodeId,
 		m.BlNodeName,
+		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlSecret,
@@ -488,6 +494,7 @@ type ExplainPacketVariables struct {
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -47,6 +47,7 @@ const (
 	ExplainSocketMapBlNodeAddr                 = "bl_node_addr"
 	ExplainSocketMapBlNodeId                   = "bl_node_id"
 	ExplainSocketMapBlNodeName                 = "bl_node_name"
+	ExplainSocketMapBlOutlier                  = "bl_outlier"
 	ExplainSocketMapBlOverflow                 = "bl_overflow"
 	ExplainSocketMapBlPeers                    = "bl_peers"
 	ExplainSocketMapBlSecret                   = "bl_secret"
@@ -98,6 +99,7 @@ const (
 	ExplainSocketVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	ExplainSocketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainSocketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
+	ExplainSocketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	ExplainSocketVarBlExportBlReason           = "bl_export_bl_reason"
 	ExplainSocketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainSocketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -208,6 +210,7 @@ type ExplainSocketMapSpecs struct {
 	BlNodeAddr      *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId        *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlNodeName      *ebpf.MapSpec `ebpf:"bl_node_name"`
+	BlOutlier       *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow      *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers         *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlSecret        *ebpf.MapSpec `ebpf:"bl_secret"`
@@ -264,6 +267,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -345,6 +349,7 @@ type ExplainSocketMaps struct {
 	BlNodeAddr      *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId        *ebpf.Map `ebpf:"bl_node_id"`
 	BlNodeName      *ebpf.Map `ebpf:"bl_node_name"`
+	BlOutlier       *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow      *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers         *ebpf.Map `ebpf:"bl_peers"`
 	BlSecret        *ebpf.Map `ebpf:"bl_secret"`
@@ -398,6 +403,7 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlNodeAddr,
 		m.BlNodeId,
 		m.BlNodeName,
+		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlSecret,
@@ -455,6 +461,7 @@ type ExplainSocketVariables struct {
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -567,6 +567,14 @@ type SockBlNodeNameEntry struct {
 	Name [256]int8
 }
 
+type SockBlOutlierEntry struct {
+	_          structs.HostLayout
+	Generation uint32
+	Failures   uint32
+	Until      uint32
+	Times      uint32
+}
+
 type SockBlPeersEntry struct {
 	_      structs.HostLayout
 	Second [16384]uint32
@@ -626,7 +634,8 @@ type SockBlServiceEntry struct {
 	Affinity   uint32
 	Algorithm  uint16
 	Forwarding uint16
-	Reserved   uint64
+	Outliers   uint32
+	Reserved   uint32
 }
 
 type SockBlServiceNameEntry struct {
@@ -889,6 +898,7 @@ const (
 	SockMapBlNodeAddr                 = "bl_node_addr"
 	SockMapBlNodeId                   = "bl_node_id"
 	SockMapBlNodeName                 = "bl_node_name"
+	SockMapBlOutlier                  = "bl_outlier"
 	SockMapBlOverflow                 = "bl_overflow"
 	SockMapBlPeers                    = "bl_peers"
 	SockMapBlSecret                   = "bl_secret"
@@ -950,6 +960,7 @@ const (
 	SockVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	SockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	SockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
+	SockVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	SockVarBlExportBlReason           = "bl_export_bl_reason"
 	SockVarBlExportBlSchema           = "bl_export_bl_schema"
 	SockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -1068,6 +1079,7 @@ type SockMapSpecs struct {
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
@@ -1124,6 +1136,7 @@ type SockVariableSpecs struct {
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -1203,6 +1216,7 @@ type SockMaps struct {
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
@@ -1253,6 +1267,7 @@ func (m *SockMaps) Close() error {
 		m.BlNodeAddr,
 		m.BlNodeId,
 		m.BlNodeName,
+		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlSecret,
@@ -1310,6 +1325,7 @@ type SockVariables struct {
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -48,6 +48,7 @@ const (
 	TcMapBlNodeAddr                 = "bl_node_addr"
 	TcMapBlNodeId                   = "bl_node_id"
 	TcMapBlNodeName                 = "bl_node_name"
+	TcMapBlOutlier                  = "bl_outlier"
 	TcMapBlOverflow                 = "bl_overflow"
 	TcMapBlPeers                    = "bl_peers"
 	TcMapBlReorder                  = "bl_reorder"
@@ -111,6 +112,7 @@ const (
 	TcVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	TcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	TcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
+	TcVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	TcVarBlExportBlReason           = "bl_export_bl_reason"
 	TcVarBlExportBlSchema           = "bl_export_bl_schema"
 	TcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -236,6 +238,7 @@ type TcMapSpecs struct {
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
@@ -297,6 +300,7 @@ type TcVariableSpecs struct {
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -386,6 +390,7 @@ type TcMaps struct {
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
@@ -444,6 +449,7 @@ func (m *TcMaps) Close() error {
 		m.BlNodeAddr,
 		m.BlNodeId,
 		m.BlNodeName,
+		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlReorder,
@@ -506,6 +512,7 @@ type TcVariables struct {
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -48,6 +48,7 @@ const (
 	XdpMapBlNodeAddr                 = "bl_node_addr"
 	XdpMapBlNodeId                   = "bl_node_id"
 	XdpMapBlNodeName                 = "bl_node_name"
+	XdpMapBlOutlier                  = "bl_outlier"
 	XdpMapBlOverflow                 = "bl_overflow"
 	XdpMapBlPeers                    = "bl_peers"
 	XdpMapBlSecret                   = "bl_secret"
@@ -103,6 +104,7 @@ const (
 	XdpVarBlExportBlNodeAnswer       = "bl_export_bl_node_answer"
 	XdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	XdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
+	XdpVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	XdpVarBlExportBlReason           = "bl_export_bl_reason"
 	XdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	XdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -222,6 +224,7 @@ type XdpMapSpecs struct {
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.MapSpec `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
@@ -281,6 +284,7 @@ type XdpVariableSpecs struct {
 	BlExportBlNodeAnswer       *ebpf.VariableSpec `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -370,6 +374,7 @@ type XdpMaps struct {
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
 	BlNodeName    *ebpf.Map `ebpf:"bl_node_name"`
+	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
@@ -426,6 +431,7 @@ func (m *XdpMaps) Close() error {
 		m.BlNodeAddr,
 		m.BlNodeId,
 		m.BlNodeName,
+		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
 		m.BlSecret,
@@ -486,6 +492,7 @@ type XdpVariables struct {
 	BlExportBlNodeAnswer       *ebpf.Variable `ebpf:"bl_export_bl_node_answer"`
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
+	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

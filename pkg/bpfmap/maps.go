@@ -74,6 +74,7 @@ var sized = map[string]sizing{
 	bpf.SockMapBlSlot:        {"tables.maxSlots", func(s *Sizes) *uint32 { return &s.Slots }, 0},
 	bpf.SockMapBlBackend:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	bpf.SockMapBlActive:      {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
+	bpf.SockMapBlOutlier:     {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	bpf.SockMapBlEndpoint:    {"tables.maxBackends", func(s *Sizes) *uint32 { return &s.Backends }, 0},
 	bpf.SockMapBlAffinity:    {"tables.maxAffinityEntries", func(s *Sizes) *uint32 { return &s.Affinity }, 0},
 	bpf.SockMapBlUdpPeer:     {"tables.maxUDPPeers", func(s *Sizes) *uint32 { return &s.UDPPeers }, 0},
@@ -97,6 +98,8 @@ type Growable struct {
 	// Active can be written also when the others were opened for reading: who removes flows
 	// counts them there.
 	Active *Table[bpf.SockBlActiveEntry]
+	// Outlier is by the ids of Backend. The programs write it, too.
+	Outlier *Table[bpf.SockBlOutlierEntry]
 }
 
 // Maps are the tables in the kernel. What is in memory is gone after [Maps.Close].
@@ -388,6 +391,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 	if m.Active, err = openTable[bpf.SockBlActiveEntry](m.BlActive, m.specs[bpf.SockMapBlActive], false); err != nil {
 		return err
 	}
+	if m.Outlier, err = openTable[bpf.SockBlOutlierEntry](m.BlOutlier, m.specs[bpf.SockMapBlOutlier], readOnly); err != nil {
+		return err
+	}
 	if err = m.mapEntries(); err != nil {
 		return err
 	}
@@ -516,7 +522,7 @@ func (m *Maps) MovesFlows() bool { return m.former[bpf.SockMapBlFlow] != nil }
 // Close releases descriptors and memory. Pinned maps live on.
 func (m *Maps) Close() error {
 	var errs []error
-	errs = append(errs, m.Service.close(), m.ServiceName.close(), m.Backend.close(), m.Slot.close(), m.Active.close(),
+	errs = append(errs, m.Service.close(), m.ServiceName.close(), m.Backend.close(), m.Slot.close(), m.Active.close(), m.Outlier.close(),
 		m.unmapEntries())
 	for _, kernelMap := range m.all {
 		errs = append(errs, kernelMap.Close())

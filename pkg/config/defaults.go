@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
@@ -83,6 +84,9 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	fill(&b.BPFFS, datapath.DefaultBPFFS)
 	if len(b.Devices) == 0 {
 		b.Devices = []string{datapath.DevicesAuto}
+	}
+	if b.OutlierDetection == "" {
+		b.OutlierDetection = model.Outliers{}.String()
 	}
 	if len(b.AllowedAnnotations) == 0 {
 		b.AllowedAnnotations = slices.Clone(convert.DefaultAnnotations)

@@ -16,8 +16,10 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 		"range of NodePorts for the Services of --manifests, as of kube-apiserver")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
 		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr (default random, or what --ipvs-scheduler says)")
+	bind(f, f.StringVar, &b.OutlierDetection, "outlier-detection", "BeelineConfiguration.outlierDetection",
+		"eject endpoints that do not answer TCP connections, or refuse them, for Services without the annotation: off, on, or a list such as failures=5,time=30s,percent=50 (default off)")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
-		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, only when it is named here")
+		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, and service.beeline.io/outlier-detection only when they are named here")
 	f.addForwarding(b)
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted, else it is mounted at /run/beeline/cgroupv2)")

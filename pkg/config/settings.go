@@ -40,6 +40,8 @@ type Settings struct {
 	// Algorithm is that of Services which name none.
 	Algorithm model.Algorithm
 
+	// Outliers is the outlier detection of Services which name none.
+	Outliers model.Outliers
 	// Annotations are the annotations that count.
 	Annotations convert.Annotations
 
@@ -102,6 +104,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
 	errs = append(errs, s.setAlgorithm(beeline)...)
 	errs = append(errs, s.setAnnotations(beeline.Child("allowedAnnotations"))...)
+	errs = append(errs, s.setOutliers(beeline.Child("outlierDetection"))...)
 	errs = append(errs, s.setForwarding(beeline)...)
 	errs = append(errs, s.setServiceMetrics(beeline.Child("serviceMetrics"))...)
 	if len(errs) > 0 {

@@ -40,12 +40,17 @@ type BeelineConfiguration struct {
 	// and lblcr only where this is one of them.
 	Algorithm string `json:"algorithm"`
 
+	// outlierDetection ejects endpoints that do not answer TCP connections, or refuse them, for Services
+	// without the annotation: off, the default, on, or a list such as failures=5,time=30s,percent=50,
+	// which is what on means.
+	OutlierDetection string `json:"outlierDetection"`
+
 	// allowedAnnotations are the annotations of Services and EndpointSlices that have an effect,
 	// by their full names, or none alone. One of Beeline's that is left out is reported as a
 	// fault where a Service has it, and its default is used; unknown names are ignored.
-	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights, slow-start and weight:
-	// forwarding-mode, which opens a port on every node and makes every agent follow all
-	// Nodes, has to be named.
+	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights, slow-start and weight.
+	// To be named are forwarding-mode, which opens a port on every node and makes every agent follow
+	// all Nodes, and outlier-detection, for which a program runs at each connect() of TCP.
 	AllowedAnnotations []string `json:"allowedAnnotations"`
 
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other

@@ -71,7 +71,7 @@ func (w *walk) look(path string) error {
 	}
 	defer folder.Close()
 	for _, h := range hooks {
-		if h.countsTraffic() || h.at == ebpf.AttachCgroupInetSockRelease {
+		if h.followsTCP() || h.at == ebpf.AttachCgroupInetSockRelease {
 			continue
 		}
 		attached, err := link.QueryPrograms(link.QueryOptions{Target: int(folder.Fd()), Attach: h.at})

@@ -81,6 +81,8 @@ type Options struct {
 	TunnelPort uint16
 	// TrafficSampling is [Constants.TrafficSampling].
 	TrafficSampling uint32
+	// Outliers says that a Service may ask for outlier detection: connect() of TCP is followed.
+	Outliers bool
 	// TunnelClamp lowers the MSS of TCP connections that come by the tunnel to what fits
 	// into it.
 	TunnelClamp bool

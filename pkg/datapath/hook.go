@@ -45,11 +45,12 @@ var hooks = []hook{
 
 // hooks returns those of the cgroup at which a program is to run, in their order.
 func (o *Options) hooks() []hook {
-	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return h.countsTraffic() && o.TrafficSampling == 0 })
+	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return h.followsTCP() && o.TrafficSampling == 0 && !o.Outliers })
 }
 
-// countsTraffic reports whether the program does nothing else, see [Constants.TrafficSampling].
-func (h hook) countsTraffic() bool { return h.at == ebpf.AttachCGroupSockOps }
+// followsTCP reports whether the program looks at what becomes of connections alone: see
+// [Constants.TrafficSampling] and [Options].Outliers.
+func (h hook) followsTCP() bool { return h.at == ebpf.AttachCGroupSockOps }
 
 func (h hook) pin(dir string) string { return filepath.Join(dir, linkPrefix+h.program) }
 

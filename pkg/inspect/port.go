@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -114,6 +115,18 @@ type Backend struct {
 	Generation uint32 `json:"generation"`
 	// Active are its active connections; nil where the algorithm does not count them.
 	Active *Active `json:"active,omitempty"`
+	// Outlier is what outlier detection knows of it; nil without.
+	Outlier *Outlier `json:"outlier,omitempty"`
+}
+
+// Outlier is whether connections to a backend fail.
+type Outlier struct {
+	Failures uint32 `json:"failures"` // connections in a row
+	// Ejected says that it gets no new connections, for EjectedSeconds more.
+	Ejected        bool  `json:"ejected"`
+	EjectedSeconds int64 `json:"ejectedSeconds"`
+	// Times is how often it has been ejected without having served well in between.
+	Times uint32 `json:"times"`
 }
 
 // Active are the active connections that this node has to a backend.
@@ -150,8 +163,11 @@ type Frontend struct {
 type reading struct {
 	tables.Snapshot
 	active func(id, generation uint32) (sockets, flows uint32)
-	stats  []statusmap.ServiceStat
-	ranges map[uint32][]netip.Prefix
+	// outlier returns what outlier detection knows of a backend.
+	outlier func(id, generation uint32) tables.Outlier
+	now     time.Duration // as [tables.Outlier.Until]
+	stats   []statusmap.ServiceStat
+	ranges  map[uint32][]netip.Prefix
 }
 
 func (d *Datapath) read() (*reading, error) {
@@ -159,7 +175,13 @@ func (d *Datapath) read() (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reading{Snapshot: snapshot, active: flowmap.New(d.maps).Active, ranges: make(map[uint32][]netip.Prefix)}
+	r := &reading{
+		Snapshot: snapshot, active: flowmap.New(d.maps).Active, outlier: servicemap.New(d.maps).Outlier,
+		ranges: make(map[uint32][]netip.Prefix),
+	}
+	if r.now, err = servicemap.New(d.maps).Now(); err != nil {
+		return nil, err
+	}
 	var end uint32
 	for id := range snapshot.Names {
 		end = max(end, id+1)
@@ -300,6 +322,11 @@ func (r *reading) backend(id uint32, b tables.Backend) Backend {
 	if r.Services[b.Service].Algorithm.Counts() {
 		out.Active = &Active{}
 		out.Active.Sockets, out.Active.Flows = r.active(id, b.Generation)
+	}
+	if r.Services[b.Service].Outliers {
+		o := r.outlier(id, b.Generation)
+		left := max(0, (o.Until-r.now)/time.Second)
+		out.Outlier = &Outlier{Failures: o.Failures, Ejected: o.Until != 0, EjectedSeconds: int64(left), Times: o.Times}
 	}
 	return out
 }

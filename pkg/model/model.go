@@ -141,6 +141,10 @@ type Service struct {
 	// Starting are the shares of the endpoints that are on their way there, in parts of
 	// [FullShare]. Sources leave it nil.
 	Starting map[netip.Addr]uint16
+	// Outliers is how endpoints are ejected that do not answer; nil leaves it to the configuration.
+	Outliers *Outliers
+	// Ejected are the endpoints that are. Sources leave it nil.
+	Ejected map[netip.AddrPort]bool
 	// Faults are settings that were wrong and do not count.
 	Faults []Fault
 }

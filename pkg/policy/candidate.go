@@ -21,6 +21,7 @@ func Candidates(svc *model.Service, port model.ServicePort, family model.Family,
 	defer scratches.Put(s)
 	eps := s.endpoints(svc, port, family, list, node)
 	cluster, local := clusterFilter(eps, node), localFilter(eps)
+	eject(eps, svc, cluster, local)
 	candidates := make([]Candidate, 0, len(eps))
 	for i := range eps {
 		e := &eps[i]
@@ -39,6 +40,8 @@ func Candidates(svc *model.Service, port model.ServicePort, family model.Family,
 // does.
 func (e *endpoint) whyNot(in bool, others string) string {
 	switch {
+	case in && e.ejected:
+		return "ejected: connections to it have failed"
 	case in && e.weight == 0:
 		return "its weight is 0"
 	case in:

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -13,6 +14,7 @@ type endpoint struct {
 	port                                uint16
 	weight                              uint16
 	ready, serving, terminating, onNode bool
+	ejected                             bool
 }
 
 // draining says that the endpoint is terminating but still serves: it is
@@ -105,6 +107,37 @@ func start(eps []endpoint, shares map[netip.Addr]uint16) {
 			share = model.FullShare
 		}
 		eps[i].weight = model.StartWeight(eps[i].weight, share, scale)
+	}
+}
+
+// eject gives the ejected endpoints the weight 0, unless a set that the Service uses would have no
+// other of a weight: then all that fail are as good as each other, and those of the set keep theirs.
+func eject(eps []endpoint, svc *model.Service, cluster, local func(*endpoint) bool) {
+	if len(svc.Ejected) == 0 {
+		return
+	}
+	for i := range eps {
+		e := &eps[i]
+		e.ejected = svc.Ejected[netip.AddrPortFrom(e.from.Addr, e.port)]
+	}
+	sets := []func(*endpoint) bool{cluster}
+	if svc.InternalLocal || svc.ExternalLocal {
+		sets = append(sets, local)
+	}
+	for _, in := range sets {
+		if slices.ContainsFunc(eps, func(e endpoint) bool { return in(&e) && e.weight > 0 && !e.ejected }) {
+			continue
+		}
+		for i := range eps {
+			if in(&eps[i]) {
+				eps[i].ejected = false
+			}
+		}
+	}
+	for i := range eps {
+		if eps[i].ejected {
+			eps[i].weight = 0
+		}
 	}
 }
 

@@ -78,6 +78,7 @@ func Select(svc *model.Service, port model.ServicePort, family model.Family, lis
 	defer scratches.Put(s)
 	eps := s.endpoints(svc, port, family, list, node)
 	cluster, local := clusterFilter(eps, node), localFilter(eps)
+	eject(eps, svc, cluster, local)
 	var sets Sets
 	sets.Backends = make([]Backend, 0, len(eps))
 	for i := range eps {

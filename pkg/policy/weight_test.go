@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -59,4 +60,46 @@ func weights(s set) string {
 		list = append(list, b.Weight)
 	}
 	return fmt.Sprint(s.Kind, " ", list)
+}
+
+// TestEjected: an ejected endpoint gets no new connections, unless a set that the Service uses has no
+// other.
+func TestEjected(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		svc            model.Service
+		nodes          []string
+		ejected        []int
+		cluster, local string
+	}{
+		{"one", model.Service{}, []string{"here", "there", "there"}, []int{1}, "backends [1 0 1]", "backends [1]"},
+		{"the only one here", model.Service{}, []string{"here", "there", "there"}, []int{0}, "backends [0 1 1]", "drop [0]"},
+		{"the only one here, of Local", model.Service{ExternalLocal: true}, []string{"here", "there", "there"}, []int{0, 1}, "backends [1 0 1]", "backends [1]"},
+		{"one here of two, of Local", model.Service{InternalLocal: true}, []string{"here", "here", "there"}, []int{0}, "backends [0 1 1]", "backends [0 1]"},
+		{"all", model.Service{}, []string{"here", "there"}, []int{0, 1}, "backends [1 1]", "backends [1]"},
+		{"all but one without a weight", model.Service{ZoneWeights: map[string]uint8{"none": 0}}, []string{"there", "none"}, []int{0}, "backends [1 0]", "drop []"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, family := range model.Families {
+				var list []*model.Slice
+				c.svc.Ejected = make(map[netip.AddrPort]bool)
+				for i, node := range c.nodes {
+					p := ready(i + 1).on(node)
+					p.Zone = node
+					list = append(list, httpSlice(family, p))
+					if slices.Contains(c.ejected, i) {
+						last := list[i]
+						c.svc.Ejected[netip.AddrPortFrom(last.Endpoints[0].Addr, last.Ports[0].Port)] = true
+					}
+				}
+				sets := Select(&c.svc, httpPort, family, list, here)
+				if got := weights(sets.cluster()); got != c.cluster {
+					t.Errorf("%s cluster set: %s, want %s", family, got, c.cluster)
+				}
+				if got := weights(sets.local()); got != c.local {
+					t.Errorf("%s local set: %s, want %s", family, got, c.local)
+				}
+			}
+		})
+	}
 }

@@ -48,6 +48,7 @@ func (r *Reconciler) share(w *work) {
 		if svc == nil {
 			r.tables.Want(name, nil, tables.Demand{})
 			delete(r.starts, name)
+			delete(r.outliers.services, name)
 			continue
 		}
 		svc = r.complement(svc, list, &w.localNode)
@@ -112,16 +113,19 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 }
 
 // complement returns the Service with the configuration's defaults filled in, and with those of its
-// endpoints that are starting.
+// endpoints that are starting or ejected.
 func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *model.LocalNode) *model.Service {
 	algorithm, forwarding, slowStart := r.algorithm(svc), r.forwarding(svc), r.slowStart(svc)
 	if slowStart == 0 {
 		delete(r.starts, svc.Name)
 	}
-	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 {
+	outliers := r.outliersOf(svc)
+	ejected := r.watchOutliers(svc, outliers)
+	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 && svc.Outliers == nil && !outliers.Used() {
 		return svc
 	}
 	with := *svc
+	with.Outliers, with.Ejected = &outliers, ejected
 	with.Algorithm, with.Forwarding, with.SlowStart = algorithm, forwarding, slowStart
 	if slowStart > 0 {
 		with.Starting = r.starting(&with, list, node)

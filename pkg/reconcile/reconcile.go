@@ -55,6 +55,14 @@ type Options struct {
 	// Failed, unless nil, is called each time that a Service could not be applied in full, and
 	// with nil once it has been.
 	Failed func(service model.Name, f *Failure)
+	// Outliers is the default outlier detection, of Services which name none.
+	Outliers model.Outliers
+	// Ejects says that endpoints which fail are ejected, and let in again; else those are left out
+	// that are.
+	Ejects bool
+	// Ejected, unless nil, is told at each look at the endpoints of the Services that ask for
+	// outlier detection how many are ejected, and how many of them by this look.
+	Ejected func(now, more int)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends
@@ -131,9 +139,10 @@ type Reconciler struct {
 	failed     map[task]failure
 	faults     map[model.Name][]model.Fault
 	starts     map[model.Name]*starts // of Services with slow start
-	limited    int                    // Services that get less than they ask for
-	nodesErr   error                  // of the last attempt to write the nodes of the cluster
-	nodesFull  string                 // the nodes for which there is no room, as logged
+	outliers   outliers
+	limited    int    // Services that get less than they ask for
+	nodesErr   error  // of the last attempt to write the nodes of the cluster
+	nodesFull  string // the nodes for which there is no room, as logged
 	checks     map[place]policy.HealthCheck
 	noLocal    map[place]noLocals // those that are not zero
 	noLocalSum map[model.Family]noLocals
@@ -145,8 +154,9 @@ type Reconciler struct {
 	barrier    sync.WaitGroup
 }
 
-// New returns a reconciler over tables and the store below them.
+// New returns a reconciler over tables and the store below them, which may be an [OutlierStore].
 func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
+	counts, _ := store.(OutlierStore)
 	return &Reconciler{
 		opts:         opts,
 		tables:       t,
@@ -165,6 +175,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		retries:      retries{due: make(map[task]struct{})},
 		faults:       make(map[model.Name][]model.Fault),
 		starts:       make(map[model.Name]*starts),
+		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration)},
 		released:     make(chan tables.Retired, 1),
 
 		checks:     make(map[place]policy.HealthCheck),
@@ -296,6 +307,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	defer r.barrier.Wait()
 	defer cancel()
 	defer r.startChecks()()
+	defer r.startOutliers()()
 	defer r.startRetries()()
 	var last time.Time
 	for {
@@ -309,6 +321,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			continue
 		case <-r.check.due:
 			r.checkSome()
+			continue
+		case <-r.outliers.due:
+			r.lookAtOutliers()
 			continue
 		case <-r.wake:
 			if !pause.For(ctx, r.opts.MinSyncPeriod-time.Since(last)) {

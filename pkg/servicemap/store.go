@@ -33,7 +33,7 @@ func (s *Store) PutServiceName(id uint32, name tables.ServiceName) error {
 // Reserve makes room ahead: growing step by step takes longer.
 func (s *Store) Reserve(services, backends, slots uint32) error {
 	return errors.Join(s.maps.Service.Reserve(services), s.maps.ServiceName.Reserve(services), s.maps.GrowServiceStats(),
-		s.maps.Backend.Reserve(backends), s.growActive(false), s.maps.Slot.Reserve(slots))
+		s.maps.Backend.Reserve(backends), s.growActive(false), s.growOutlier(false), s.maps.Slot.Reserve(slots))
 }
 
 // ClearServiceName marks the id as not in use; its next user's counters start
@@ -77,13 +77,17 @@ func (s *Store) PutService(id uint32, service tables.Service) error {
 	if err != nil {
 		return err
 	}
-	if err := s.growActive(service.Algorithm.Counts()); err != nil {
+	if err := errors.Join(s.growActive(service.Algorithm.Counts()), s.growOutlier(service.Outliers)); err != nil {
 		return err
 	}
 	s.putAlgorithm(e, algorithmNumber(service.Algorithm))
 	e.Forwarding = uint16(bpf.SockBlForwardingBL_FORWARDING_SNAT)
 	if service.Tunnels {
 		e.Forwarding = uint16(bpf.SockBlForwardingBL_FORWARDING_DSR)
+	}
+	e.Outliers = 0
+	if service.Outliers {
+		e.Outliers = 1
 	}
 	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
 	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
@@ -114,7 +118,7 @@ func (s *Store) PutBackend(id uint32, backend tables.Backend) error {
 	if err != nil {
 		return err
 	}
-	if err := s.growActive(false); err != nil {
+	if err := errors.Join(s.growActive(false), s.growOutlier(false)); err != nil {
 		return err
 	}
 	if err := s.endpoints.replace(e, backend); err != nil {

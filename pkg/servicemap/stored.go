@@ -39,6 +39,7 @@ func storedService(e *bpf.SockBlServiceEntry) tables.Service {
 		AffinitySeconds: e.Affinity,
 		Algorithm:       algorithmOf(e.Algorithm),
 		Tunnels:         e.Forwarding == uint16(bpf.SockBlForwardingBL_FORWARDING_DSR),
+		Outliers:        e.Outliers != 0,
 	}
 }
 

@@ -38,6 +38,7 @@ func Datapath(c *config.Settings, cgroup string) datapath.Options {
 		TunnelPort:      c.TunnelPort,
 		TunnelClamp:     *c.Beeline.DSRClampMSS,
 		TrafficSampling: c.Beeline.TrafficSampling,
+		Outliers:        c.MayEject(),
 	}
 }
 
@@ -50,6 +51,7 @@ func Reconcile(c *config.Settings) reconcile.Options {
 		MinSyncPeriod:     c.MinSyncPeriod,
 		Algorithm:         c.Algorithm,
 		LocalityRefused:   localityRefused(c),
+		Outliers:          c.Outliers,
 		Forwarding:        c.Forwarding,
 		ForwardingRefused: forwardingRefused(c),
 		NoTunnel:          c.TunnelPort == 0,

@@ -209,6 +209,18 @@ func (sp *servicePort) find(addr netip.AddrPort) (int, bool) {
 	})
 }
 
+// Backends calls fn for each backend of a Service port.
+func (t *Tables) Backends(name ServicePortName, fn func(id uint32, b Backend)) {
+	sp := t.ports[name]
+	if sp == nil {
+		return
+	}
+	for i := range sp.backends {
+		b := &sp.backends[i]
+		fn(b.id, Backend{AddrPort: b.addr, Service: sp.id, State: b.state, Generation: b.generation, Weight: b.weight})
+	}
+}
+
 // Weight returns the weight of a backend of a Service port; false when there is no such backend.
 func (t *Tables) Weight(name ServicePortName, addr netip.AddrPort) (uint16, bool) {
 	sp := t.ports[name]

@@ -23,6 +23,7 @@ type ServicePort struct {
 	Algorithm       model.Algorithm
 	// Tunnels says that packets to backends on other nodes go in a tunnel.
 	Tunnels      bool
+	Outliers     bool   // connections which fail are counted
 	RingSize     uint32 // 0 is by the number of backends
 	SourceRanges []netip.Prefix
 	Frontends    []DesiredFrontend
@@ -83,6 +84,7 @@ func compilePort(svc *model.Service, port model.ServicePort, family model.Family
 		Algorithm:       cmp.Or(svc.Algorithm, model.Random),
 		RingSize:        svc.RingSize,
 		Tunnels:         svc.Forwarding.TunnelsProtocol(port.Protocol),
+		Outliers:        svc.Outliers != nil && svc.Outliers.Used() && port.Protocol == model.TCP,
 	}
 	var internal, external FrontendFlags
 	if svc.InternalLocal {

@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -108,6 +109,16 @@ type Service struct {
 	Algorithm       model.Algorithm
 	// Tunnels says that packets to backends on other nodes go in a tunnel.
 	Tunnels bool
+	// Outliers says that connections which fail are counted, see [Outlier].
+	Outliers bool
+}
+
+// Outlier is what outlier detection knows of a backend.
+type Outlier struct {
+	Failures uint32 // connections in a row that failed, as programs count them
+	// Until is when the ejection ends, by CLOCK_MONOTONIC, to a second; 0: it is not ejected.
+	Until time.Duration
+	Times uint32 // it has been ejected, and not served well since
 }
 
 // ServiceName are the names and policies of a Service id.

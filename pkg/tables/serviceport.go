@@ -53,7 +53,7 @@ func (t *Tables) port(name ServiceName) (*servicePort, error) {
 // source ranges. Those that go are left until no frontend asks for them.
 func (t *Tables) applyPort(sp *servicePort, want *ServicePort) error {
 	errs := []error{t.putBackends(sp, want), t.putRanges(sp, want.SourceRanges)}
-	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm, Tunnels: want.Tunnels}
+	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm, Tunnels: want.Tunnels, Outliers: want.Outliers}
 	var cluster, local content
 	var clusterErr, localErr error
 	entry.Cluster, cluster, clusterErr = t.putSet(sp, sp.entry.Cluster, sp.cluster, want.cluster())

@@ -87,9 +87,9 @@ func (d *differences) ports() {
 		if _, known := d.have.Names[id]; !known || name == (model.Name{}) {
 			continue // told by its name
 		}
-		if have.AffinitySeconds != service.AffinitySeconds || have.Algorithm != service.Algorithm || have.Tunnels != service.Tunnels {
-			d.add(name, "service-settings", "%s has session affinity %d s, algorithm %s, tunnel %t; want %d s, %s, %t", label,
-				have.AffinitySeconds, have.Algorithm, have.Tunnels, service.AffinitySeconds, service.Algorithm, service.Tunnels)
+		if have.AffinitySeconds != service.AffinitySeconds || have.Algorithm != service.Algorithm || have.Tunnels != service.Tunnels || have.Outliers != service.Outliers {
+			d.add(name, "service-settings", "%s has session affinity %d s, algorithm %s, tunnel %t, outlier detection %t; want %d s, %s, %t, %t", label,
+				have.AffinitySeconds, have.Algorithm, have.Tunnels, have.Outliers, service.AffinitySeconds, service.Algorithm, service.Tunnels, service.Outliers)
 		}
 		d.set(name, label, "cluster", have.Cluster, service.Cluster)
 		d.set(name, label, "local", have.Local, service.Local)

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
@@ -28,6 +29,17 @@ type recorder struct {
 	nodes     map[uint16]*tables.Node
 	nodeIDs   map[netip.Addr]uint16 // 0: deleted
 }
+
+// Outlier returns what the kernel's table knows of a backend.
+func (r *recorder) Outlier(id, generation uint32) tables.Outlier {
+	return r.table.Outlier(id, generation)
+}
+
+// PutOutlier is never asked for: only an agent ejects.
+func (r *recorder) PutOutlier(uint32, uint32, tables.Outlier) error { return nil }
+
+// Now returns the time of the kernel's table.
+func (r *recorder) Now() (time.Duration, error) { return r.table.Now() }
 
 func newRecorder(maps *bpfmap.Maps, have tables.Snapshot) *recorder {
 	return &recorder{

@@ -29,6 +29,7 @@ func Agent() Noted {
 	metrics.NewHealth(n)
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
+	metrics.NewOutliers(n)
 	metrics.NewVerify(n, nil)
 	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))

@@ -23,6 +23,7 @@ BL_EXPORT(struct, bl_service_stat_entry);
 BL_EXPORT(struct, bl_slot_line);
 BL_EXPORT(struct, bl_backend_entry);
 BL_EXPORT(struct, bl_active_entry);
+BL_EXPORT(struct, bl_outlier_entry);
 BL_EXPORT(enum, bl_schema);
 BL_EXPORT(enum, bl_chunk);
 BL_EXPORT(enum, bl_frontend_kind);
@@ -140,6 +141,15 @@ struct {
 	__array(values, BL_CHUNK(struct bl_active_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
 				 BPF_F_MMAPABLE));
 } bl_active SEC(".maps");
+
+/* By the ids of bl_backend. Without a chunk until a Service asks for outlier detection. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, BL_CHUNK(struct bl_outlier_entry, BL_CHUNK_SIZE, BPF_MAP_TYPE_ARRAY,
+				 BPF_F_MMAPABLE));
+} bl_outlier SEC(".maps");
 
 /* By Service and by backend. Never preallocated: the memory grows with what has traffic. */
 struct {

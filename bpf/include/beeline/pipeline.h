@@ -17,6 +17,7 @@
  */
 #pragma once
 
+#include <beeline/opt/outlier.h>
 #include <beeline/peers.h>
 #include <beeline/source_port.h>
 
@@ -466,6 +467,33 @@ static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet
 						    : bl_client_device(packet, hook);
 }
 
+/*
+ * Outlier detection, where it is used: a client repeats its SYN, or the backend's first packet, which
+ * refuses the connection or not, has come.
+ */
+__noinline int bl_outlier_client(const struct bl_packet *packet,
+				 const struct bl_flow_forward *forward)
+{
+	if (packet && forward && forward->used != bl_flow_now())
+		bl_outlier_note(forward->backend_id, forward->generation, 0xffff, true);
+	return 0;
+}
+
+__noinline int bl_outlier_reply(const struct bl_packet *packet, const struct bl_flow_reply *reply)
+{
+	const struct bl_flow_entry *flow;
+	struct bl_flow_key key;
+
+	if (!packet || !reply)
+		return 0;
+	bl_flow_forward_key(&packet->key, reply, &key);
+	flow = bl_flow_find(&key);
+	if (bl_flow_owns_forward(&packet->key, flow))
+		bl_outlier_note(flow->forward.backend_id, flow->forward.generation, 0xffff,
+				packet->tcp_flags & BL_TCP_RST);
+	return 0;
+}
+
 /* Once a second, see bl_flow_keep_reply. */
 __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
 				    struct bl_flow_forward *forward, const union bl_addr *source,
@@ -495,6 +523,9 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 	} else if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE) {
 		bl_pod_source(packet, &forward->backend, source);
 	}
+	if (packet->tcp_flags & BL_TCP_SYN && bl_flow_state(forward->bits) == BL_FLOW_NEW &&
+	    packet->key.proto == IPPROTO_TCP && bl_outlier_used())
+		bl_outlier_client(packet, forward);
 	if (bl_flow_reused(packet, forward, now) ||
 	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
 		bl_flow_remove(&packet->key, forward, source);
@@ -731,6 +762,8 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 		if (bl_flow_clashes(context, packet, reply))
 			return BL_VERDICT_PASSES;
 		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
+		if (packet->key.proto == IPPROTO_TCP && bl_outlier_used())
+			bl_outlier_reply(packet, reply);
 	}
 	if (reply->touched != (__u16)now) {
 		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN &&

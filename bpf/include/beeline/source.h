@@ -83,6 +83,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	int sk_err;
 };
 
 #pragma clang attribute pop
@@ -224,15 +225,23 @@ static long bl_source_visit_first(__u32 index, void *arg)
 	return 0;
 }
 
-/* The network namespace of @sk; NULL when it cannot be read. */
-static __always_inline struct net *bl_source_net(struct bpf_sock *sk)
+/*
+ * The kernel's socket, to be read. The verifier lets nobody do arithmetic on @sk; a copy of its value is
+ * free. NULL, of which nothing can be read, is never expected.
+ */
+static __always_inline struct sock *bl_source_sock(struct bpf_sock *sk)
 {
 	struct sock *kernel_sk;
 
-	/* The verifier lets nobody do arithmetic on @sk; a copy of its value is free. */
 	if (bpf_probe_read_kernel(&kernel_sk, sizeof(kernel_sk), &sk))
 		return NULL;
-	return BPF_CORE_READ(kernel_sk, __sk_common.skc_net.net);
+	return kernel_sk;
+}
+
+/* The network namespace of @sk; NULL when it cannot be read. */
+static __always_inline struct net *bl_source_net(struct bpf_sock *sk)
+{
+	return BPF_CORE_READ(bl_source_sock(sk), __sk_common.skc_net.net);
 }
 
 /* Begin a walk in the network namespace of @sk. */

@@ -136,7 +136,8 @@ struct bl_service_entry {
 	__u32 affinity; /* seconds; 0 is none */
 	__u16 algorithm; /* enum bl_algorithm */
 	__u16 forwarding; /* enum bl_forwarding */
-	__u64 reserved;
+	__u32 outliers; /* bl_outlier counts connections that fail; 0: it does not */
+	__u32 reserved;
 };
 _Static_assert(sizeof(struct bl_service_entry) == 32, "bl_service_entry");
 
@@ -239,6 +240,18 @@ struct bl_active_entry {
 	__u64 served;
 };
 _Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
+
+/*
+ * Outlier detection of a backend. Programs count, the agent ejects and lets in again. What another
+ * user of the id has left is void.
+ */
+struct bl_outlier_entry {
+	__u32 generation; /* of the backend that the rest is of */
+	__u32 failures; /* connections in a row that failed */
+	__u32 until; /* it is ejected, at least to this second of CLOCK_MONOTONIC; 0: it is not */
+	__u32 times; /* it has been ejected, and not served well since */
+};
+_Static_assert(sizeof(struct bl_outlier_entry) == 16, "bl_outlier_entry");
 
 enum bl_traffic_kind {
 	BL_TRAFFIC_SERVICE,

@@ -69,6 +69,9 @@ func backendState(b inspect.Backend) string {
 	if b.Terminating {
 		conditions = append(conditions, "terminating")
 	}
+	if b.Outlier != nil && b.Outlier.Ejected {
+		conditions = append(conditions, "ejected for "+age(b.Outlier.EjectedSeconds))
+	}
 	return strings.Join(conditions, ",")
 }
 

@@ -21,6 +21,8 @@ const (
 	AnnotationZoneWeights = "service.beeline.io/zone-weights"
 	// AnnotationSlowStart, of a Service, is a duration, see [model.ParseSlowStart].
 	AnnotationSlowStart = model.AnnotationSlowStart
+	// AnnotationOutlierDetection, of a Service, is read by [model.ParseOutliers].
+	AnnotationOutlierDetection = model.AnnotationOutlierDetection
 	// AnnotationForwarding, of a Service, is one of [model.Forwardings].
 	AnnotationForwarding = model.AnnotationForwarding
 	// AnnotationWeight, of an EndpointSlice, is a number from 0 to 255.
@@ -34,11 +36,12 @@ type Annotations []string
 // AllAnnotations are those that there are.
 var AllAnnotations = Annotations{
 	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight, AnnotationForwarding,
+	AnnotationOutlierDetection,
 }
 
 // DefaultAnnotations are those that count unless others are given: what they set concerns the
 // Service's own connections. A forwarding mode opens the tunnel's port on each node and makes
-// its agent follow all Nodes.
+// its agent follow all Nodes; for outlier detection a program runs at each connect() of TCP.
 var DefaultAnnotations = Annotations{
 	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight,
 }
@@ -80,6 +83,10 @@ func annotateService(svc *model.Service, values map[string]string, allowed Annot
 	read(&a, AnnotationZoneWeights, &svc.ZoneWeights, zoneWeights)
 	read(&a, AnnotationSlowStart, &svc.SlowStart, model.ParseSlowStart)
 	read(&a, AnnotationForwarding, &svc.Forwarding, model.ParseForwarding)
+	read(&a, AnnotationOutlierDetection, &svc.Outliers, func(value string) (*model.Outliers, error) {
+		o, err := model.ParseOutliers(value)
+		return &o, err
+	})
 	svc.Faults = a.faults
 }
 

@@ -48,6 +48,7 @@ type Store struct {
 	NodeAddrs map[netip.Addr]tables.NodeAddr
 	Nodes     map[uint16]tables.Node
 	NodeIDs   map[netip.Addr]uint16
+	outliers  map[uint32]outlier
 
 	// What readers may hold: the last four are since the last Barrier.
 	Owner        map[uint32]uint32 // slot → Service whose word leads to it
@@ -78,6 +79,7 @@ func New(t testing.TB, limits tables.Limits) *Store {
 		CIDRs:        make(map[netip.Prefix]bool),
 		NodeAddrs:    make(map[netip.Addr]tables.NodeAddr),
 		Nodes:        make(map[uint16]tables.Node),
+		outliers:     make(map[uint32]outlier),
 		NodeIDs:      make(map[netip.Addr]uint16),
 		Owner:        make(map[uint32]uint32),
 		heldSlots:    make(map[uint32]bool),

@@ -1,0 +1,47 @@
+package servicemap
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// growOutlier makes room for the failures of all backends when they are counted: from the first
+// Service on that asks for it.
+func (s *Store) growOutlier(asked bool) error {
+	if !asked && s.maps.Outlier.Len() == 0 {
+		return nil
+	}
+	return s.maps.Outlier.Reserve(s.maps.Backend.Len())
+}
+
+// Outlier returns what outlier detection knows of a backend; the zero value where it knows nothing.
+func (t Table) Outlier(id, generation uint32) tables.Outlier {
+	e := t.maps.Outlier.At(id)
+	if e == nil || atomic.LoadUint32(&e.Generation) != generation {
+		return tables.Outlier{}
+	}
+	return tables.Outlier{
+		Failures: atomic.LoadUint32(&e.Failures),
+		Until:    time.Duration(atomic.LoadUint32(&e.Until)) * time.Second,
+		Times:    atomic.LoadUint32(&e.Times),
+	}
+}
+
+// PutOutlier replaces it, word by word. What a program counts meanwhile may be lost.
+func (s *Store) PutOutlier(id, generation uint32, o tables.Outlier) error {
+	e, err := s.maps.Outlier.Grow(id)
+	if err != nil {
+		return err
+	}
+	atomic.StoreUint32(&e.Failures, o.Failures)
+	atomic.StoreUint32(&e.Until, uint32(o.Until/time.Second))
+	atomic.StoreUint32(&e.Times, o.Times)
+	atomic.StoreUint32(&e.Generation, generation)
+	return nil
+}
+
+// Now returns the time of [tables.Outlier.Until].
+func (t Table) Now() (time.Duration, error) { return bpf.Clock() }

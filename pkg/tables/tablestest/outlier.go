@@ -1,0 +1,66 @@
+package tablestest
+
+import (
+	"maps"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/tables"
+)
+
+// Fail has connections to a backend fail that is in use, or be answered, as programs count it.
+func (m *Store) Fail(backend string, failures uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, b := range m.Backends {
+		if b.State == 0 || b.AddrPort.String() != backend || !m.Services[b.Service].Outliers {
+			continue
+		}
+		o := m.outlier(id, b.Generation)
+		o.Failures = failures
+		m.outliers[id] = outlier{b.Generation, o}
+	}
+}
+
+// Outliers returns what is known of the backends in use.
+func (m *Store) Outliers() map[string]tables.Outlier {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := make(map[string]tables.Outlier)
+	for id, b := range maps.All(m.Backends) {
+		if o := m.outlier(id, b.Generation); b.State != 0 && o != (tables.Outlier{}) {
+			known[b.AddrPort.String()] = o
+		}
+	}
+	return known
+}
+
+// outlier is what is known of a backend, and of which generation.
+type outlier struct {
+	generation uint32
+	tables.Outlier
+}
+
+func (m *Store) outlier(id, generation uint32) tables.Outlier {
+	if o := m.outliers[id]; o.generation == generation {
+		return o.Outlier
+	}
+	return tables.Outlier{}
+}
+
+// Outlier returns what is known of a backend.
+func (m *Store) Outlier(id, generation uint32) tables.Outlier {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.outlier(id, generation)
+}
+
+// PutOutlier replaces it.
+func (m *Store) PutOutlier(id, generation uint32, o tables.Outlier) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.outliers[id] = outlier{generation, o}
+	return nil
+}
+
+// Now returns the time since some time.
+func (m *Store) Now() (time.Duration, error) { return time.Duration(time.Now().UnixNano()), nil }

@@ -1,0 +1,170 @@
+package packets_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
+)
+
+// deaf are the ways in which an endpoint does not serve, as a rule of its own network namespace.
+var deaf = map[string]string{"refuses": "reject with tcp reset", "is silent": "drop"}
+
+// setDeaf has an endpoint not serve, by a rule for new connections; "" lets it.
+func (c *cluster) setDeaf(t *testing.T, e endpoint, rule string) {
+	t.Helper()
+	script := "add table inet deaf\ndelete table inet deaf\n"
+	if rule != "" {
+		script += fmt.Sprintf("table inet deaf {\nchain input {\ntype filter hook input priority 0\ntcp dport %d tcp flags & (syn|ack) == syn %s\n}\n}\n", backendPort, rule)
+	}
+	if _, err := c.podOf(e).Output("nft", script); err != nil {
+		t.Fatal(failure(err))
+	}
+}
+
+// dial makes a connection that may take so long, and returns who has answered.
+func dial(n *lab.Namespace, network string, to netip.AddrPort, limit time.Duration) (string, error) {
+	var name string
+	err := n.Run(func() error {
+		conn, err := net.DialTimeout(network, to.String(), limit)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+			return err
+		}
+		buf := make([]byte, 256)
+		size, err := conn.Read(buf)
+		name, _, _ = strings.Cut(string(buf[:size]), " ")
+		return err
+	})
+	return name, err
+}
+
+// outlierOf returns what outlier detection on node 1 knows of an endpoint of the Service web.
+func (c *cluster) outlierOf(t *testing.T, e endpoint, network string) inspect.Outlier {
+	t.Helper()
+	d, err := inspect.Open(c.nodes[0].BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	services, err := d.Services()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range services {
+		for _, p := range s.Ports {
+			for _, b := range p.Backends {
+				if b.Address == c.addrsOf(e).of(network) && b.Outlier != nil {
+					return *b.Outlier
+				}
+			}
+		}
+	}
+	t.Fatalf("nothing is known of %s", e.server())
+	return inspect.Outlier{}
+}
+
+// TestOutliers: an endpoint that refuses connections, or is silent, is ejected after the failures that
+// the setting names, whoever has made the connections. Then nobody reaches it, also when the agent is
+// another one, until its time is over, and again when it serves.
+func TestOutliers(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	const failures = 3
+	for name, v := range map[string]struct {
+		flags  []string
+		socket bool
+	}{
+		"sockets":    {nil, true},
+		"packets":    {nil, false},
+		"XDP":        {[]string{"--xdp", "generic"}, false},
+		"no forward": {[]string{"--masquerade-all"}, false},
+	} {
+		for how, rule := range deaf {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				tier.Variant(t, name == "sockets" || name == "packets")
+				everywhere := []endpoint{local, otherLocal, remote, otherRemote}
+				c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
+					append(v.flags, "--outlier-detection", fmt.Sprintf("failures=%d,time=5s", failures))...)
+				from, to := c.client, func(network string) netip.AddrPort { return nodePort(network, 1) }
+				if v.socket {
+					from = c.nodes[0].Namespace
+					to = func(network string) netip.AddrPort { return netip.AddrPortFrom(clusterIP(1).of(network), 80) }
+				}
+				for i, network := range networks[:2] {
+					bad := everywhere[2*i+1]
+					c.setDeaf(t, bad, rule)
+					failed := 0
+					lab.Eventually(t, fmt.Sprintf("%s: %s is ejected", network, bad.server()), func() bool {
+						if _, err := dial(from, network, to(network), 1500*time.Millisecond); err != nil {
+							failed++
+						}
+						return c.outlierOf(t, bad, network).Ejected
+					})
+					// Those that were made between two looks have failed, too.
+					if failed > failures+3 {
+						t.Errorf("%s: %d connections have failed before %s was ejected", network, failed, bad.server())
+					}
+					before := c.outlierOf(t, bad, network)
+					if before.Times != 1 || before.EjectedSeconds > 6 {
+						t.Errorf("%s: %s is known as %+v", network, bad.server(), before)
+					}
+					a.Signal(unix.SIGTERM)
+					if err := a.Wait(); err != nil {
+						t.Fatal(err)
+					}
+					a.start()
+					c.wantOthers(t, from, network, to(network), bad)
+					// On trial, one failure is enough.
+					lab.Eventually(t, fmt.Sprintf("%s: %s is ejected again", network, bad.server()), func() bool {
+						_, _ = dial(from, network, to(network), 1500*time.Millisecond)
+						return c.outlierOf(t, bad, network).Times == 2
+					})
+					if again := c.outlierOf(t, bad, network); again.EjectedSeconds < 7 || again.EjectedSeconds > 11 {
+						t.Errorf("%s: %s is ejected for %d s the second time", network, bad.server(), again.EjectedSeconds)
+					}
+					c.setDeaf(t, bad, "")
+					lab.Eventually(t, fmt.Sprintf("%s: %s serves again", network, bad.server()), func() bool {
+						got, err := dial(from, network, to(network), wait.Limit)
+						if err != nil {
+							t.Fatalf("%s: %v", network, err)
+						}
+						return got == bad.server()
+					})
+				}
+			})
+		}
+	}
+}
+
+// wantOthers wants connections to reach the other endpoints, for as long as one is ejected.
+func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, to netip.AddrPort, ejected endpoint) {
+	t.Helper()
+	seen := map[string]int{}
+	for range 40 {
+		got, err := dial(from, network, to, wait.Limit)
+		if !c.outlierOf(t, ejected, network).Ejected {
+			break // perhaps before that connection
+		}
+		if err != nil {
+			t.Errorf("%s: %v", network, err)
+		}
+		seen[got]++
+	}
+	if seen[ejected.server()] > 0 || len(seen) < 2 {
+		t.Errorf("%s, with %s ejected: %v", network, ejected.server(), seen)
+	}
+}
