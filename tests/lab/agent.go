@@ -40,8 +40,9 @@ type AgentOptions struct {
 	PodDevices        []string // those of pods, whose sockets are left alone then
 	XDP               datapath.XDPMode
 	LocalityIdle      time.Duration // see [datapath.Options]
-	Sizes             bpfmap.Sizes  // of the tables; [Sizes] unless given
-	Manifests         []string      // of what is there when the agent starts
+	Outliers          model.Outliers
+	Sizes             bpfmap.Sizes // of the tables; [Sizes] unless given
+	Manifests         []string     // of what is there when the agent starts
 }
 
 // Agent are the parts of beeline-agent in the test process: it takes manifests from
@@ -67,7 +68,7 @@ func (h *Host) Serve(opts AgentOptions) *Agent {
 	h.must("prepare the datapath", func() (err error) {
 		a.datapath, err = datapath.Prepare(h.t.Context(), datapath.Options{
 			BPFFS: h.BPFFS, Cgroup: h.Cgroup, Sizes: cmp.Or(opts.Sizes, Sizes), Devices: opts.Devices, XDP: opts.XDP, LocalityIdle: cmp.Or(opts.LocalityIdle, time.Hour),
-			PodDevices: opts.PodDevices, HostSocketsOnly: len(opts.PodDevices) > 0,
+			PodDevices: opts.PodDevices, HostSocketsOnly: len(opts.PodDevices) > 0, Outliers: opts.Outliers.Used(),
 		})
 		return err
 	})
@@ -116,6 +117,8 @@ func (a *Agent) options(opts AgentOptions) (reconcile.Options, error) {
 	return reconcile.Options{
 		LocalNode:         model.LocalNode{Name: NodeName, Addrs: []netip.Addr{Node4, Node6}},
 		NodePortAddresses: ports,
+		Outliers:          opts.Outliers,
+		Ejects:            true,
 		Complete:          a.datapath.Attach,
 		UDPLeft:           a.destroyer.Wake,
 		Synced:            a.synced,
