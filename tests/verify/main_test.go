@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/verify"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -133,6 +134,21 @@ func (n *node) want(t *testing.T, kind string, words ...string) {
 		}
 	}
 	t.Errorf("no finding %s with the words %q:\n%s", kind, words, text(r))
+}
+
+// backends returns those of all Services.
+func (n *node) backends(t *testing.T) []inspect.BackendEntry {
+	t.Helper()
+	d, err := inspect.Open(n.BPFFS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	list, err := d.Backends()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // maps opens the maps for writing, which an agent must not have meanwhile.

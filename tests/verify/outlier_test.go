@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -93,17 +92,8 @@ func TestOutliers(t *testing.T) {
 // ejected returns how many endpoints are, each after at least two failures.
 func (n *node) ejected(t *testing.T) int {
 	t.Helper()
-	d, err := inspect.Open(n.BPFFS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	list, err := d.Backends()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ejected := 0
-	for _, b := range list {
+	for _, b := range n.backends(t) {
 		if b.Outlier == nil || !b.Outlier.Ejected || b.Weight != 0 {
 			continue
 		}

@@ -1,7 +1,6 @@
 package verify_test
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -75,17 +73,8 @@ func TestSlowStart(t *testing.T) {
 // weights returns those of all backends, in order.
 func (n *node) weights(t *testing.T) []uint16 {
 	t.Helper()
-	d, err := inspect.Open(n.BPFFS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	list, err := d.Backends()
-	if err != nil {
-		t.Fatal(fmt.Errorf("backends: %w", err))
-	}
 	var weights []uint16
-	for _, b := range list {
+	for _, b := range n.backends(t) {
 		weights = append(weights, b.Weight)
 	}
 	slices.Sort(weights)
