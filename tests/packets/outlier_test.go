@@ -118,6 +118,7 @@ func TestOutliers(t *testing.T) {
 						if how == "refuses" && failed < failures {
 							t.Errorf("%s is ejected after %d failures", bad.server(), failed)
 						}
+						c.wantEjected(t, network, bad)
 						c.wantOthers(t, from, network, to, bad)
 						// On trial, one failure is enough.
 						lab.Eventually(t, bad.server()+" is ejected again", func() bool {
@@ -137,6 +138,22 @@ func TestOutliers(t *testing.T) {
 			})
 		}
 	}
+}
+
+// wantEjected wants it to be explained that an endpoint gets nothing, while it is ejected.
+func (c *cluster) wantEjected(t *testing.T, network string, bad endpoint) {
+	t.Helper()
+	a := &asked{name: network, network: network, port: 11_000, to: nodePort(network, 1)}
+	why := ""
+	lab.Eventually(t, "it is explained why "+bad.server()+" gets nothing", func() bool {
+		c.explainAll(t, []*asked{a})
+		for _, b := range a.said.Backends {
+			if b.Address == c.addrsOf(bad).of(network) {
+				why = b.Why
+			}
+		}
+		return strings.Contains(why, "ejected") || !c.outlierOf(t, bad, network).Ejected
+	})
 }
 
 // wantOthers wants connections to reach the other endpoints, for as long as one is ejected.
