@@ -101,7 +101,9 @@ func (r *Reconciler) lookAtOutliers() {
 	}
 	look := look{r: r, now: now}
 	for name, o := range r.outliers.services {
-		svc, _ := r.object(name)
+		r.mu.Lock()
+		svc := r.services[name]
+		r.mu.Unlock()
 		if svc == nil {
 			continue // the next sync removes it
 		}
