@@ -91,7 +91,7 @@ func (r *Reconciler) startOutliers() (stop func()) {
 func (r *Reconciler) lookAtOutliers() {
 	start := time.Now()
 	defer func() { r.outliers.timer.Reset(max(lookPeriod, lookShare*time.Since(start))) }()
-	if !r.complete || len(r.outliers.services) == 0 {
+	if !r.complete {
 		return
 	}
 	now, err := r.outliers.store.Now()

@@ -55,8 +55,15 @@ func TestOutliers(t *testing.T) {
 		if known := held.Outliers(); len(known) > 0 {
 			t.Errorf("of the past, this is left: %v", known)
 		}
-		if now != 0 || all != 2 {
-			t.Errorf("%d are ejected, and %d have been; want 0, 2", now, all)
+		held.Fail(first, 3)
+		l.expect("once more", time.Second, two)
+		if now != 1 || all != 3 {
+			t.Errorf("%d are ejected, and %d have been; want 1, 3", now, all)
+		}
+		l.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "a"}}})
+		l.expect("no Service", time.Second, "map[]")
+		if now != 0 || all != 3 {
+			t.Errorf("%d are ejected without a Service, and %d have been; want 0, 3", now, all)
 		}
 	})
 }
