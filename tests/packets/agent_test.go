@@ -50,12 +50,20 @@ func (n *node) metrics() (string, error) {
 	return n.Get("http://127.0.0.1:10249/metrics")
 }
 
-// serve starts the servers of all nodes, and agents that serve the manifests. It returns the
-// agent of node 1, which clients meet.
+// serve starts the servers of all nodes, and the agent of node 1, which clients meet, that serves
+// the manifests. To the other nodes come packets of connections with endpoints there, as from any client.
 func (c *cluster) serve(t *testing.T, manifests []string, flags ...string) *agent {
 	t.Helper()
 	c.serveAll(t)
-	for _, n := range c.nodes {
+	c.agents = append(c.agents, startAgent(t, c.nodes[0], manifests, flags...))
+	return c.agents[0]
+}
+
+// serveEverywhere is serve with an agent on each node.
+func (c *cluster) serveEverywhere(t *testing.T, manifests []string, flags ...string) *agent {
+	t.Helper()
+	c.serve(t, manifests, flags...)
+	for _, n := range c.nodes[1:] {
 		c.agents = append(c.agents, startAgent(t, n, manifests, flags...))
 	}
 	return c.agents[0]

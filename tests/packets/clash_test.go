@@ -255,7 +255,7 @@ func TestNodeIsAClientToo(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, mode == "native")
 			c := newXDPCluster(t, false)
-			c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
+			c.serveEverywhere(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
 			port := uint16(40000)
 			for _, network := range networks[:2] {
 				for _, over := range []bool{false, true} {

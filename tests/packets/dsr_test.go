@@ -57,7 +57,7 @@ func setTunnel(t *testing.T, n *node, accepts bool) {
 func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *agent {
 	t.Helper()
 	c.direct = true
-	a := c.serve(t, append(c.nodeManifests(), manifests...), append([]string{"--forwarding-mode", "dsr"}, flags...)...)
+	a := c.serveEverywhere(t, append(c.nodeManifests(), manifests...), append([]string{"--forwarding-mode", "dsr"}, flags...)...)
 	lab.Eventually(t, "the nodes with endpoints accept tunnel traffic", func() bool {
 		asked := 0
 		for _, n := range c.nodes {

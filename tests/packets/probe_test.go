@@ -257,7 +257,7 @@ func TestProbeStranger(t *testing.T) {
 func TestDSROverlay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, true)
-	c.serve(t, c.tunneled("dsr"), allowForwarding...)
+	c.serveEverywhere(t, c.tunneled("dsr"), allowForwarding...)
 	c.eventually(t, nodemap.Accepts)
 	seen := make(map[string]int)
 	for range 50 {
