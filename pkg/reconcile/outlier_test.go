@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,14 +156,14 @@ type kept struct {
 func TestOutliersNotWritten(t *testing.T) {
 	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
-		stuck := &stuckOutliers{OutlierStore: held, err: errors.New("on purpose")}
+		stuck := &stuckOutliers{OutlierStore: held}
 		l := start(t, held, func(s tables.Store) tables.Store { return &kept{s, stuck} }, ejects)
 		l.Apply(put(service("a", "10.96.0.1", outliers(50)), slice("a-1", "a", "10.0.0.1", "10.0.0.2")))
 		l.Synced()
 		time.Sleep(time.Second)
 		held.Fail("10.0.0.1:8080", 3)
 		l.expect("not written", time.Second, "map[1:1 2:1]")
-		stuck.err = nil
+		stuck.works.Store(true)
 		l.expect("written", time.Second, "map[2:1]")
 		if known := slices.Collect(maps.Keys(held.Outliers())); !slices.Equal(known, []string{"10.0.0.1:8080"}) {
 			t.Errorf("known are %v", known)
@@ -172,12 +173,12 @@ func TestOutliersNotWritten(t *testing.T) {
 
 type stuckOutliers struct {
 	reconcile.OutlierStore
-	err error
+	works atomic.Bool
 }
 
 func (s *stuckOutliers) PutOutlier(id, generation uint32, o tables.Outlier) error {
-	if s.err != nil {
-		return s.err
+	if !s.works.Load() {
+		return errors.New("on purpose")
 	}
 	return s.OutlierStore.PutOutlier(id, generation, o)
 }
