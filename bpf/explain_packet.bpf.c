@@ -70,18 +70,6 @@ static __always_inline void bl_explain_flow(struct bl_explain_entry *explain,
 		explain->to_src_port = forward->source.port;
 }
 
-/* Note which address the backend of a known flow sees. */
-static __always_inline void bl_explain_source(const struct bl_packet *packet, enum bl_hook hook,
-					      const struct bl_flow_forward *forward,
-					      struct bl_explain_entry *explain)
-{
-	explain->to_src = packet->key.src;
-	if (forward->bits & BL_FLOW_SNAT)
-		bl_flow_snat_source(forward, packet->ipv4, &explain->to_src);
-	else if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE)
-		bl_pod_source(packet, &forward->backend, &explain->to_src);
-}
-
 /* Note the client's traffic policy and set, and what is remembered of it. */
 static __always_inline void bl_explain_client(struct bl_explain_entry *explain,
 					      struct bl_client *client, enum bl_hook hook,
@@ -150,7 +138,7 @@ static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_exp
 		explain->steps |= BL_EXPLAIN_KNOWN_FLOW;
 		explain->verdict = BL_VERDICT_TRANSLATED;
 		bl_explain_flow(explain, &flow->forward);
-		bl_explain_source(&packet, hook, &flow->forward, explain);
+		bl_flow_source(&packet, hook, &flow->forward, &explain->to_src);
 	} else {
 		bl_explain_find(&packet, hook);
 		bl_explain_begin(skb, &packet, hook, explain);

@@ -559,6 +559,8 @@ int bl_sockops(struct bpf_sock_ops *ctx)
 	if (!sock)
 		return 1;
 	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
+		if (sock->state != BL_SOCK_CONNECTED || !sock->vip_port)
+			return 1; /* not by a Service */
 		bl_traffic_follow(ctx, sock);
 		bl_outlier_follow(ctx, sock);
 		return 1;

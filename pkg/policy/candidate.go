@@ -40,8 +40,6 @@ func Candidates(svc *model.Service, port model.ServicePort, family model.Family,
 // does.
 func (e *endpoint) whyNot(in bool, others string) string {
 	switch {
-	case in && e.ejected:
-		return "ejected: connections to it have failed"
 	case in && e.weight == 0:
 		return "its weight is 0"
 	case in:

@@ -124,13 +124,18 @@ func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *m
 	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 && svc.Outliers == nil && !outliers.Used() {
 		return svc
 	}
-	with := *svc
-	with.Outliers, with.Ejected = &outliers, ejected
+	with, own := *svc, outliers // on the heap, which most Services do without
+	with.Outliers, with.Ejected = &own, ejected
 	with.Algorithm, with.Forwarding, with.SlowStart = algorithm, forwarding, slowStart
 	if slowStart > 0 {
 		with.Starting = r.starting(&with, list, node)
 	}
 	return &with
+}
+
+// portName returns the name that one family of a port of the Service has in the tables.
+func portName(svc *model.Service, port model.ServicePort, family model.Family) tables.ServicePortName {
+	return tables.ServicePortName{Port: model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}, Family: family}
 }
 
 // algorithm returns how the backends of the Service's connections are chosen.

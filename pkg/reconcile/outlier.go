@@ -71,7 +71,7 @@ func eachPort(svc *model.Service, fn func(tables.ServicePortName)) {
 	for _, family := range model.Families {
 		for _, port := range svc.Ports {
 			if port.Protocol == model.TCP && svc.HasFamily(family) {
-				fn(tables.ServicePortName{Port: model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}, Family: family})
+				fn(portName(svc, port, family))
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
-	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // starts are the endpoints of a Service with slow start. Times are since the reconciler was made.
@@ -80,7 +79,7 @@ func (r *Reconciler) restoreStarts(svc *model.Service, list []*model.Slice, node
 	full.SlowStart = 0
 	for _, family := range model.Families {
 		for _, port := range svc.Ports {
-			name := tables.ServicePortName{Port: model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol}, Family: family}
+			name := portName(svc, port, family)
 			candidates := policy.Candidates(&full, port, family, list, node)
 			var largest uint16
 			for i := range candidates {

@@ -8,15 +8,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// growOutlier makes room for the failures of all backends when they are counted: from the first
-// Service on that asks for it.
-func (s *Store) growOutlier(asked bool) error {
-	if !asked && s.maps.Outlier.Len() == 0 {
-		return nil
-	}
-	return s.maps.Outlier.Reserve(s.maps.Backend.Len())
-}
-
 // Outlier returns what outlier detection knows of a backend; the zero value where it knows nothing.
 func (t Table) Outlier(id, generation uint32) tables.Outlier {
 	e := t.maps.Outlier.At(id)

@@ -33,7 +33,7 @@ func (s *Store) PutServiceName(id uint32, name tables.ServiceName) error {
 // Reserve makes room ahead: growing step by step takes longer.
 func (s *Store) Reserve(services, backends, slots uint32) error {
 	return errors.Join(s.maps.Service.Reserve(services), s.maps.ServiceName.Reserve(services), s.maps.GrowServiceStats(),
-		s.maps.Backend.Reserve(backends), s.growActive(false), s.growOutlier(false), s.maps.Slot.Reserve(slots))
+		s.maps.Backend.Reserve(backends), s.growCounts(false, false), s.maps.Slot.Reserve(slots))
 }
 
 // ClearServiceName marks the id as not in use; its next user's counters start
@@ -77,7 +77,7 @@ func (s *Store) PutService(id uint32, service tables.Service) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.growActive(service.Algorithm.Counts()), s.growOutlier(service.Outliers)); err != nil {
+	if err := s.growCounts(service.Algorithm.Counts(), service.Outliers); err != nil {
 		return err
 	}
 	s.putAlgorithm(e, algorithmNumber(service.Algorithm))
@@ -118,7 +118,7 @@ func (s *Store) PutBackend(id uint32, backend tables.Backend) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.growActive(false), s.growOutlier(false)); err != nil {
+	if err := s.growCounts(false, false); err != nil {
 		return err
 	}
 	if err := s.endpoints.replace(e, backend); err != nil {
@@ -242,11 +242,16 @@ func (s *Store) DeleteNodeAddr(addr netip.Addr) error {
 // Barrier waits for the programs that are running.
 func (s *Store) Barrier() error { return s.maps.Barrier() }
 
-// growActive makes room for the active connections of all backends when they are counted: from
-// the first Service on that asks for it.
-func (s *Store) growActive(asked bool) error {
-	if !asked && s.maps.Active.Len() == 0 {
+// growCounts makes room for the active connections, and for the failures, of all backends when they are
+// counted: from the first Service on that asks for it.
+func (s *Store) growCounts(active, failures bool) error {
+	return errors.Join(growBeside(s.maps.Active, active, s.maps.Backend.Len()), growBeside(s.maps.Outlier, failures, s.maps.Backend.Len()))
+}
+
+// growBeside makes room for so many entries in a table that is empty until somebody asks for it.
+func growBeside[E any](t *bpfmap.Table[E], asked bool, entries uint32) error {
+	if !asked && t.Len() == 0 {
 		return nil
 	}
-	return s.maps.Active.Reserve(s.maps.Backend.Len())
+	return t.Reserve(entries)
 }

@@ -22,9 +22,7 @@ static __always_inline bool bl_algorithm_counts(__u32 algorithm)
 /* Whether connections of any Service are counted, or have been. */
 static __always_inline bool bl_active_used(void)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_active, &zero) != NULL;
+	return bl_table_used(&bl_active);
 }
 
 static __always_inline struct bl_active_entry *bl_active_lookup(__u32 id)

@@ -142,6 +142,14 @@ static __always_inline __u8 bl_flow_bits(const struct bl_flow_entry *flow)
 	return flow->forward.bits;
 }
 
+/* Index in bl_device of the device by which packets like the entry's leave; 0 is the host's stack. */
+static __always_inline __u8 bl_flow_device(const struct bl_flow_entry *flow)
+{
+	__u8 device = flow->forward.device; /* both entries have it at one place */
+
+	return device == BL_DEVICE_MASQUERADE ? 0 : device;
+}
+
 static __always_inline enum bl_flow_state bl_flow_state(__u8 bits)
 {
 	return bits & BL_FLOW_STATE;

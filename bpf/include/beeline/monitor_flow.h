@@ -59,6 +59,9 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 {
 	struct bl_event *event;
 
+	/* What becomes of a masqueraded connection is told of the Service's flow. */
+	if (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED)
+		return;
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_client(place, key, ifindex, what);
 		if (!event)
@@ -78,8 +81,7 @@ __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_
 {
 	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 
-	/* What becomes of a masqueraded connection is told of the Service's flow. */
-	if (key && forward && (!key->masquerade || kind == BL_EVENT_DROPPED))
+	if (key && forward)
 		bl_event_flow(key, forward, ifindex, what, 0);
 	return 0;
 }

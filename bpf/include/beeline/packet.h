@@ -34,6 +34,12 @@ enum bl_packet_part {
 	BL_PACKET_LATER, /* fragment: without ports */
 };
 
+/* Whether packets leave this network namespace's stack by a hook. */
+static __always_inline bool bl_hook_leaves(enum bl_hook hook)
+{
+	return hook == BL_HOOK_EGRESS || hook == BL_HOOK_POD_EGRESS;
+}
+
 /* Clear what a key has beside addresses, ports and protocol. */
 static __always_inline void bl_flow_key_clear(struct bl_flow_key *key)
 {

@@ -45,7 +45,7 @@ static __always_inline void bl_path_to_backend(const struct bl_flow_forward *for
 	path->to.dst = forward->backend;
 	path->to.src_port = forward->source.port;
 	path->to.dst_port = forward->backend_port;
-	path->device = forward->device == BL_DEVICE_MASQUERADE ? 0 : forward->device;
+	path->device = bl_flow_device((const struct bl_flow_entry *)forward);
 	path->tunnel = bl_flow_leaves_by_tunnel(forward);
 }
 
@@ -507,6 +507,19 @@ __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook
 				  bl_flow_client_device(packet, hook, forward), now);
 }
 
+/* Fill in the source that the backend of a known flow sees. False when this node has none for it. */
+static __always_inline bool bl_flow_source(const struct bl_packet *packet, enum bl_hook hook,
+					   const struct bl_flow_forward *forward,
+					   union bl_addr *source)
+{
+	*source = packet->key.src;
+	if (forward->bits & BL_FLOW_SNAT)
+		return bl_flow_snat_source(forward, packet->ipv4, source);
+	if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE)
+		bl_pod_source(packet, &forward->backend, source);
+	return true;
+}
+
 /* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
 static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
 						      enum bl_hook hook,
@@ -516,13 +529,8 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 	union bl_addr *source = &path->to.src;
 	__u32 now = bl_flow_now();
 
-	*source = packet->key.src;
-	if (forward->bits & BL_FLOW_SNAT) {
-		if (!bl_flow_snat_source(forward, packet->ipv4, source))
-			return BL_VERDICT_DROPPED;
-	} else if (hook == BL_HOOK_POD_INGRESS && forward->device != BL_DEVICE_MASQUERADE) {
-		bl_pod_source(packet, &forward->backend, source);
-	}
+	if (!bl_flow_source(packet, hook, forward, source))
+		return BL_VERDICT_DROPPED;
 	if (packet->tcp_flags & BL_TCP_SYN && bl_flow_state(forward->bits) == BL_FLOW_NEW &&
 	    packet->key.proto == IPPROTO_TCP && bl_outlier_used())
 		bl_outlier_client(packet, forward);
@@ -743,9 +751,9 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 static __always_inline __u32 bl_flow_reply_device(const struct bl_flow_reply *reply,
 						  enum bl_hook hook)
 {
-	if (reply->device == BL_DEVICE_MASQUERADE)
+	if (hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN)
 		return 0;
-	return hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN ? 0 : reply->device;
+	return bl_flow_device((const struct bl_flow_entry *)reply);
 }
 
 /* A backend's packet of a known flow that is translated at this hook. */
@@ -850,8 +858,7 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 		return bl_flow_reply_here(packet, &flow->reply, hook)
 			       ? bl_flow_reply(context, packet, hook, &flow->reply, path)
 			       : BL_VERDICT_PASSES;
-	if ((hook == BL_HOOK_EGRESS || hook == BL_HOOK_POD_EGRESS) && !flow &&
-	    bl_masquerade_used()) {
+	if (bl_hook_leaves(hook) && !flow && bl_masquerade_used()) {
 		packet->key.masquerade = 1;
 		flow = bl_flow_find(&packet->key);
 		if (!flow && !bl_masquerades(packet))

@@ -21,6 +21,14 @@ static __always_inline void *bl_table_lookup(void *outer, __u32 id, __u32 shift)
 	return inner ? bpf_map_lookup_elem(inner, &index) : NULL;
 }
 
+/* Whether the growable table @outer has a chunk. Some have none until a Service asks for what they hold. */
+static __always_inline bool bl_table_used(void *outer)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(outer, &zero) != NULL;
+}
+
 static __always_inline const struct bl_service_entry *bl_service_lookup(__u32 id)
 {
 	return bl_table_lookup(&bl_service, id, BL_CHUNK_SHIFT);

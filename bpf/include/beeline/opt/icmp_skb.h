@@ -43,7 +43,7 @@ static __noinline const struct bl_flow_entry *bl_tc_error_flow(struct bl_flow_ke
 
 	if (flow)
 		return bl_tc_error_here(flow, hook) ? flow : NULL;
-	if (hook != BL_HOOK_EGRESS && hook != BL_HOOK_POD_EGRESS)
+	if (!bl_hook_leaves(hook))
 		return NULL;
 	key->masquerade = 1;
 	return bl_flow_find(key);
@@ -71,10 +71,7 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 		return BL_TC_PASS;
 	forward = &flow->forward;
 	reply = &flow->reply;
-	id = hook == BL_HOOK_EGRESS || error.key.masquerade ||
-			     forward->device == BL_DEVICE_MASQUERADE
-		     ? 0
-		     : forward->device;
+	id = hook == BL_HOOK_EGRESS || error.key.masquerade ? 0 : bl_flow_device(flow);
 	if (bl_flow_bits(flow) & BL_FLOW_IS_REPLY) {
 		to.src = reply->service;
 		to.src_port = reply->service_port;

@@ -10,9 +10,7 @@
 /* Whether any Service asks for it, or has. */
 static __always_inline bool bl_outlier_used(void)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_outlier, &zero) != NULL;
+	return bl_table_used(&bl_outlier);
 }
 
 /*

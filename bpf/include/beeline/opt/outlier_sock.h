@@ -18,7 +18,7 @@ static __always_inline void bl_outlier_follow(struct bpf_sock_ops *ctx,
 {
 	const struct bl_service_entry *service;
 
-	if (!bl_outlier_used() || sock->state != BL_SOCK_CONNECTED || !sock->vip_port)
+	if (!bl_outlier_used())
 		return;
 	service = bl_service_lookup(sock->service);
 	if (service && service->outliers)
@@ -32,6 +32,7 @@ static __always_inline void bl_outlier_follow(struct bpf_sock_ops *ctx,
 static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 					    const struct bl_sock_entry *sock)
 {
+	int callbacks = BL_OUTLIER_CALLBACKS;
 	bool failed = true;
 
 	if (ctx->op == BPF_SOCK_OPS_RTO_CB) {
@@ -43,8 +44,9 @@ static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 		failed = ctx->args[1] == BPF_TCP_CLOSE;
 		if (failed && !BPF_CORE_READ(bl_source_sock(ctx->sk), sk_err))
 			return;
-		bpf_sock_ops_cb_flags_set(ctx,
-					  ctx->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_RTO_CB_FLAG);
+		if (sock->member & BL_MEMBER_FOLLOWED) /* bl_traffic_end waits for its end */
+			callbacks = BPF_SOCK_OPS_RTO_CB_FLAG;
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~callbacks);
 	}
 	bl_outlier_note(sock->backend.id, sock->backend.generation, ~0U, failed);
 }

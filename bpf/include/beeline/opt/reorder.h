@@ -211,9 +211,7 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 static __always_inline void bl_reorder_emit(struct __sk_buff *skb,
 					    const struct bl_fragment_key *key)
 {
-	bool leaves = key->hook == BL_HOOK_EGRESS || key->hook == BL_HOOK_POD_EGRESS;
-
-	bpf_clone_redirect(skb, skb->ifindex, leaves ? 0 : BPF_F_INGRESS);
+	bpf_clone_redirect(skb, skb->ifindex, bl_hook_leaves(key->hook) ? 0 : BPF_F_INGRESS);
 }
 
 /*

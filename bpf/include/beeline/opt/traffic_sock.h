@@ -18,7 +18,7 @@ enum bl_traffic_headers {
 /* Have the end of a connection told of that a Service has led to a backend. */
 static __always_inline void bl_traffic_follow(struct bpf_sock_ops *ctx, struct bl_sock_entry *sock)
 {
-	if (!bl_traffic_sampling || sock->state != BL_SOCK_CONNECTED || !sock->vip_port)
+	if (!bl_traffic_sampling)
 		return;
 	if (!bpf_sock_ops_cb_flags_set(ctx,
 				       ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG))
