@@ -168,12 +168,14 @@ func TestIPVS(t *testing.T) {
 					break
 				}
 			}
+			// IPVS drops what comes after its service is deleted, a FIN as well, and its next
+			// service of the same servers has the connections that never ended.
 			for _, s := range sides {
 				for _, c := range s.open {
 					c.socket.Close()
 				}
+				lab.Eventually(t, s.name+" counts no active connections", func() bool { return slices.Max(s.active()) == 0 })
 			}
-			wantActive(t, a, network, backends, make([]int, len(weights)))
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -42,6 +43,11 @@ func TestNetworkPolicy(t *testing.T) {
 				v.flags = append(v.flags, podFlags...)
 			}
 			serve(t, c.masqueradeServices(), v.flags...)
+			for _, n := range c.nodes {
+				// Each client is refused more than once a second.
+				n.SetSysctl("ipv4/icmp_ratelimit", "0")
+				n.SetSysctl("ipv6/icmp/ratelimit", "0")
+			}
 			for i, set := range masqueradeSets {
 				if set.at.place == "host" {
 					continue // no policy is for it
@@ -81,18 +87,22 @@ func (c *cluster) checkPolicy(t *testing.T, from *lab.Namespace, i int, node *no
 				t.Fatal(failure(err))
 			}
 		}
+		var asking sync.WaitGroup
 		for _, f := range frontends {
 			for _, network := range networks {
-				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
-				got, err := ask(from, network, to, "payload")
-				if denied && err == nil {
-					t.Errorf("%s, by the %s, %s: %s of %s is refused at %s, but it has answered", at, f.name, network, side, pod.of(network), node.name())
-				}
-				if !denied && (err != nil || got.name != masqueradeSets[i].at.server()) {
-					t.Errorf("%s, by the %s, %s, without a policy: %v, %v", at, f.name, network, got.greeting, err)
-				}
+				asking.Go(func() {
+					to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+					got, err := ask(from, network, to, "payload")
+					if denied && err == nil {
+						t.Errorf("%s, by the %s, %s: %s of %s is refused at %s, but it has answered", at, f.name, network, side, pod.of(network), node.name())
+					}
+					if !denied && (err != nil || got.name != masqueradeSets[i].at.server()) {
+						t.Errorf("%s, by the %s, %s, without a policy: %v, %v", at, f.name, network, got.greeting, err)
+					}
+				})
 			}
 		}
+		asking.Wait()
 		if denied {
 			if out, err := node.Output("nft", "list", "table", "inet", "enforced"); err != nil || strings.Contains(out, "packets 0 ") {
 				t.Errorf("%s: the policy has not refused packets of both families: %v\n%s", at, err, out)
