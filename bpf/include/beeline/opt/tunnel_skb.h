@@ -326,6 +326,38 @@ __noinline int bl_tcp_set_mss(struct __sk_buff *skb, const struct bl_packet *pac
 	return bpf_skb_store_bytes(skb, at, &mss, sizeof(mss), 0);
 }
 
+/* A search for the MSS among the options of TCP. */
+struct bl_tcp_mss_search {
+	struct __sk_buff *skb;
+	__u32 at; /* of an option, then of the one that was looked for */
+	__u32 end;
+	__u32 mss; /* 0 while it is not found */
+	__u8 pad[4];
+};
+
+/* Callback of bpf_loop: look at one option. Returns 1 to stop. */
+static long bl_tcp_mss_look(__u32 index, void *arg)
+{
+	struct bl_tcp_mss_search *search = arg;
+	struct {
+		__u8 kind;
+		__u8 length;
+		__be16 mss;
+	} option;
+
+	(void)index;
+	if (search->at + sizeof(option) > search->end ||
+	    bpf_skb_load_bytes(search->skb, search->at, &option, sizeof(option)) ||
+	    option.kind == BL_TCP_OPTION_END)
+		return 1;
+	if (option.kind == BL_TCP_OPTION_MSS) {
+		search->mss = bpf_ntohs(option.mss);
+		return 1;
+	}
+	search->at += option.kind == BL_TCP_OPTION_NOTHING || option.length < 2 ? 1 : option.length;
+	return 0;
+}
+
 /*
  * Lower the MSS that a SYN to the client announces to what the tunnel has room for, so
  * that the client's segments fit. Without one the client sends less. The uplinks of all
@@ -333,12 +365,8 @@ __noinline int bl_tcp_set_mss(struct __sk_buff *skb, const struct bl_packet *pac
  */
 __noinline int bl_tunnel_clamp_mss(struct __sk_buff *skb, const struct bl_packet *packet)
 {
-	struct {
-		__u8 kind;
-		__u8 length;
-		__be16 mss;
-	} option;
-	__u32 mtu = 0, at, end, room;
+	struct bl_tcp_mss_search search = {.skb = skb};
+	__u32 mtu = 0, room;
 	__u8 words;
 
 	if (!packet || bpf_check_mtu(skb, 0, &mtu, 0, 0) < 0 ||
@@ -347,19 +375,10 @@ __noinline int bl_tunnel_clamp_mss(struct __sk_buff *skb, const struct bl_packet
 	room = BL_TUNNEL_IPV6 + packet->l4 - packet->l3 + sizeof(struct tcphdr);
 	if (mtu <= room)
 		return 0;
-	at = packet->l4 + sizeof(struct tcphdr);
-	end = packet->l4 + (words >> 4 << 2);
-	for (int i = 0; i < BL_TCP_OPTIONS_MAX && at + sizeof(option) <= end; i++) {
-		if (bpf_skb_load_bytes(skb, at, &option, sizeof(option)) ||
-		    option.kind == BL_TCP_OPTION_END)
-			return 0;
-		if (option.kind == BL_TCP_OPTION_MSS) {
-			if (bpf_ntohs(option.mss) <= mtu - room)
-				return 0;
-			return bl_tcp_set_mss(skb, packet, at + 2, bpf_ntohs(option.mss),
-					      mtu - room);
-		}
-		at += option.kind == BL_TCP_OPTION_NOTHING || option.length < 2 ? 1 : option.length;
-	}
-	return 0;
+	search.at = packet->l4 + sizeof(struct tcphdr);
+	search.end = packet->l4 + (words >> 4 << 2);
+	bpf_loop(BL_TCP_OPTIONS_MAX, bl_tcp_mss_look, &search, 0);
+	if (search.mss <= mtu - room)
+		return 0;
+	return bl_tcp_set_mss(skb, packet, search.at + 2, search.mss, mtu - room);
 }
