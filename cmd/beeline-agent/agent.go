@@ -213,6 +213,7 @@ func (a *agent) connectReconciler() error {
 	o.Checked = a.checked
 	o.Metrics = metrics.NewSync(a.registry)
 	o.Ejects, o.Ejected = c.MayEject(), metrics.NewOutliers(a.registry).Observe
+	o.Ejection = reportEjections(a.record)
 	o.HealthChecks = a.checks.Update
 	o.Nodes = a.prober.SetNodes
 	o.UDPLeft = a.destroyer.Wake

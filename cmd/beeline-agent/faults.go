@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"net/netip"
+	"time"
+
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -31,5 +35,21 @@ func reportFaults(faults *metrics.Faults, record event.Recorder, reported func()
 				Note:    note,
 			})
 		}
+	}
+}
+
+// reportEjections returns what makes an event on the Service of each endpoint that is ejected. It is one
+// for all endpoints of a port: a tenant whose thousand endpoints fail makes no thousand requests of
+// each node.
+func reportEjections(record event.Recorder) func(model.PortName, netip.AddrPort, time.Duration) {
+	return func(port model.PortName, endpoint netip.AddrPort, pause time.Duration) {
+		record(event.Event{
+			Service: port.Service,
+			Type:    event.Warning,
+			Reason:  event.EndpointEjected,
+			Action:  "Eject",
+			Fault:   port.String(),
+			Note:    fmt.Sprintf("connections to endpoint %s of %s fail: it gets none for %s", endpoint, port, pause),
+		})
 	}
 }

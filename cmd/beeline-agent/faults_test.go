@@ -1,8 +1,10 @@
 package main
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,6 +28,24 @@ func TestFaultEvents(t *testing.T) {
 		Fault: `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255`,
 		Note:  `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255; the default counts`,
 	}}
+	if !slices.Equal(got, want) {
+		t.Errorf("events %+v, want %+v", got, want)
+	}
+}
+
+// TestEjectionEvents: what fails at a port is one event, whichever endpoint it is.
+func TestEjectionEvents(t *testing.T) {
+	var got []event.Event
+	tell := reportEjections(func(e event.Event) { got = append(got, e) })
+	port := model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP}
+	var want []event.Event
+	for _, endpoint := range []string{"10.0.0.1:8080", "[fd00::1]:8080"} {
+		tell(port, netip.MustParseAddrPort(endpoint), 30*time.Second)
+		want = append(want, event.Event{
+			Service: port.Service, Type: event.Warning, Reason: "EndpointEjected", Action: "Eject", Fault: "shop/web:http/TCP",
+			Note: "connections to endpoint " + endpoint + " of shop/web:http/TCP fail: it gets none for 30s",
+		})
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events %+v, want %+v", got, want)
 	}

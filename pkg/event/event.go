@@ -26,6 +26,9 @@ const FailedWebServer = "FailedToStartWebServer"
 // InvalidSetting is the reason of an event about an annotation that cannot be used.
 const InvalidSetting = "InvalidSetting"
 
+// EndpointEjected is the reason of an event about a Service of whose endpoints one fails.
+const EndpointEjected = "EndpointEjected"
+
 // Event is something that has happened to a Service, or to the node.
 type Event struct {
 	// Service is whom the event is about; zero is the node.

@@ -202,6 +202,9 @@ func (l *look) eject(name tables.ServicePortName, f *failing, o model.Outliers) 
 	l.changes++
 	l.more++
 	klog.InfoS("Endpoint is ejected: connections to it fail", "service", name.Port, "endpoint", f.b.AddrPort, "failures", f.was.Failures, "for", pause)
+	if l.r.opts.Ejection != nil {
+		l.r.opts.Ejection(name.Port, f.b.AddrPort, pause)
+	}
 	return true
 }
 

@@ -63,6 +63,8 @@ type Options struct {
 	// Ejected, unless nil, is told at each look at the endpoints of the Services that ask for
 	// outlier detection how many are ejected, and how many of them by this look.
 	Ejected func(now, more int)
+	// Ejection, unless nil, is told of each endpoint that is ejected, and for how long.
+	Ejection func(port model.PortName, endpoint netip.AddrPort, pause time.Duration)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends

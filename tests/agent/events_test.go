@@ -3,11 +3,13 @@ package agent_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,13 +35,19 @@ func (c *cluster) createFaulty(prefix string, count int) {
 // prefix, by Service.
 func (c *cluster) faultEvents(prefix string) map[string]eventsv1.Event {
 	c.t.Helper()
+	return c.events(event.InvalidSetting, prefix)
+}
+
+// events returns the events of a reason about Services whose names begin with prefix, by Service.
+func (c *cluster) events(reason, prefix string) map[string]eventsv1.Event {
+	c.t.Helper()
 	list, err := c.client.EventsV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	events := make(map[string]eventsv1.Event)
 	for _, e := range list.Items {
-		if e.Reason == event.InvalidSetting && strings.HasPrefix(e.Regarding.Name, prefix) {
+		if e.Reason == reason && strings.HasPrefix(e.Regarding.Name, prefix) {
 			events[e.Regarding.Name] = e
 		}
 	}
@@ -47,10 +55,10 @@ func (c *cluster) faultEvents(prefix string) map[string]eventsv1.Event {
 }
 
 // serveCluster starts an agent for the cluster and returns when it serves.
-func (c *cluster) serveCluster() *lab.Process {
+func (c *cluster) serveCluster(flags ...string) *lab.Process {
 	c.t.Helper()
-	p := c.host.Start(lab.AgentBinary(c.t), "--kubeconfig", c.server.Kubeconfig, "--hostname-override", lab.NodeName,
-		"--cgroup-root", c.host.Cgroup, "--bpffs", c.host.BPFFS)
+	p := c.host.Start(lab.AgentBinary(c.t), append(flags, "--kubeconfig", c.server.Kubeconfig, "--hostname-override", lab.NodeName,
+		"--cgroup-root", c.host.Cgroup, "--bpffs", c.host.BPFFS)...)
 	lab.Eventually(c.t, "the agent serves", func() bool { return strings.Contains(p.Output(), `"Serving"`) })
 	return p
 }
@@ -84,5 +92,32 @@ func TestNoEventsAfterRestart(t *testing.T) {
 	})
 	if len(after) > 0 {
 		t.Errorf("the restart made or changed events about %v", slices.Sorted(maps.Keys(after)))
+	}
+}
+
+// TestEjectionEvents: an endpoint that refuses connections has an event on its Service. Of that many
+// Services, one has it soon.
+func TestEjectionEvents(t *testing.T) {
+	const services = 20
+	c := &cluster{t: t, server: apiserver.Start(t), host: lab.NewHost(t)}
+	c.client = c.server.Client(t)
+	c.host.Relay(strings.TrimPrefix(c.server.Config.Host, "https://"))
+	agent := c.serveCluster("--outlier-detection", "failures=2")
+	for i := range services {
+		name := fmt.Sprint("refuses-", i)
+		s := c.createService(name, "")
+		c.putSlice(name, endpoint(1, true), endpoint(2, true))
+		lab.Eventually(t, "an endpoint of "+name+" is ejected", func() bool {
+			socket := c.host.Socket("tcp4")
+			defer socket.Close()
+			_ = socket.Connect(netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), 80)) // refused, once it is served
+			return strings.Contains(agent.Output(), `service="default/`+name+`/TCP"`)
+		})
+	}
+	lab.Eventually(t, "an event", func() bool { return len(c.events(event.EndpointEjected, "refuses-")) > 0 })
+	for name, e := range c.events(event.EndpointEjected, "refuses-") {
+		if e.Regarding.Kind != "Service" || e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, ":8080 of default/"+name+"/TCP fail") {
+			t.Errorf("the event is %+v", e)
+		}
 	}
 }
