@@ -371,6 +371,7 @@ func (w *world) changeAddrs(want []netip.Addr) {
 	for _, addr := range want {
 		if !slices.Contains(w.addrs, addr) {
 			change(addr, netlink.AddrAdd)
+			w.host.AwaitLocal(addr)
 		}
 	}
 	w.addrs = slices.Clone(want)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -117,10 +118,34 @@ func (n *Namespace) must(what string, fn func() error) {
 	}
 }
 
-// AddAddr gives a device one more address, without duplicate address detection.
+// AddAddr gives a device one more address, without duplicate address detection. The kernel makes the
+// local route to one of IPv6 some time after it has answered, and until then sends the address's
+// packets to the device: AddAddr returns when the route is there, unless the device is down.
 func (n *Namespace) AddAddr(device, cidr string) {
 	n.t.Helper()
-	n.changeAddr("add", device, cidr, netlink.AddrAdd)
+	up := false
+	n.changeAddr("add", device, cidr, func(link netlink.Link, addr *netlink.Addr) error {
+		up = link.Attrs().Flags&net.FlagUp != 0
+		return netlink.AddrAdd(link, addr)
+	})
+	addr := netip.MustParsePrefix(cidr).Addr()
+	if !up || !addr.Is6() {
+		return
+	}
+	n.AwaitLocal(addr)
+}
+
+// AwaitLocal waits until an address is local.
+func (n *Namespace) AwaitLocal(addr netip.Addr) {
+	n.t.Helper()
+	Eventually(n.t, addr.String()+" is a local address", func() (local bool) {
+		n.must("look up the route to "+addr.String(), func() error {
+			routes, err := netlink.RouteGet(addr.AsSlice())
+			local = err == nil && routes[0].Type == unix.RTN_LOCAL // without a route, it is an error
+			return nil
+		})
+		return local
+	})
 }
 
 // DeleteAddr takes an address off a device.
