@@ -184,6 +184,10 @@ cluster-plugin: cluster-image ## ask all nodes of a cluster by kubectl beeline, 
 cluster-policy: cluster-image ## try NetworkPolicies in a cluster, of FABRIC=kube-router or POLICY=kube-network-policies
 	@$(CLUSTER) policy
 
+.PHONY: cluster-powercut
+cluster-powercut: cluster-image ## cut the power of a node of a cluster under traffic, and count what fails; SET=config.outlierDetection=on
+	@$(CLUSTER) powercut
+
 .PHONY: cluster-restart cluster-rollout cluster-upgrade
 cluster-restart: cluster-image ## restart the add-on that connects the pods of a cluster, under traffic; FABRIC=flannel
 	@$(CLUSTER) restart

@@ -174,7 +174,7 @@ func build(ctx context.Context, s *settings) (err error) {
 		return err
 	}
 	s.Chart = filepath.Join(root, "charts", "beeline")
-	if s.Proxy == proxyKubeProxy && (s.Task == "e2e" || s.Task == metalLBTask) {
+	if s.Proxy == proxyKubeProxy && (s.Task == "e2e" || s.Task == metalLBTask || s.Task == powerCutTask) {
 		return nil
 	}
 	if s.Archive, err = filepath.Abs(s.Archive); err != nil {

@@ -62,28 +62,11 @@ type trafficOptions struct {
 // startTraffic starts servers and clients, outside and in pods, and waits until all
 // long connections are made.
 func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions) error {
-	if err := c.apply(ctx, "echo.yaml"); err != nil {
-		return err
-	}
-	if err := c.rolledOutIn(ctx, "default", "daemonset/echo"); err != nil {
-		return err
-	}
-	inside, outside, err := c.serviceAddresses(ctx, "echo")
+	inside, outside, err := c.startEcho(ctx)
 	if err != nil {
 		return err
 	}
-	for _, url := range outside {
-		if err := c.answers(ctx, url); err != nil {
-			return err
-		}
-	}
-	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
-		"LoadImage": loadImage, "Long": longPod, "Rate": ratePod, "Targets": strings.Join(inside, ","),
-		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets, "Sizes": o.sizes,
-	}); err != nil {
-		return err
-	}
-	if err := c.rolledOutIn(ctx, "default", "daemonset/client"); err != nil {
+	if err := c.startClients(ctx, inside, o, longPod, ratePod); err != nil {
 		return err
 	}
 	if err := t.watchPods(ctx, "app=client"); err != nil {
@@ -99,6 +82,38 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 		return err
 	}
 	return c.allOpen(ctx, t)
+}
+
+// startEcho starts the servers and returns the URLs of their Service, as serviceAddresses does, once
+// those outside answer.
+func (c *cluster) startEcho(ctx context.Context) (inside, outside []string, err error) {
+	if err := c.apply(ctx, "echo.yaml"); err != nil {
+		return nil, nil, err
+	}
+	if err := c.rolledOutIn(ctx, "default", "daemonset/echo"); err != nil {
+		return nil, nil, err
+	}
+	if inside, outside, err = c.serviceAddresses(ctx, "echo"); err != nil {
+		return nil, nil, err
+	}
+	for _, url := range outside {
+		if err := c.answers(ctx, url); err != nil {
+			return nil, nil, err
+		}
+	}
+	return inside, outside, nil
+}
+
+// startClients starts a client in a pod of each node, with so many long connections, and short ones a
+// second.
+func (c *cluster) startClients(ctx context.Context, targets []string, o trafficOptions, long, rate int) error {
+	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
+		"LoadImage": loadImage, "Long": long, "Rate": rate, "Targets": strings.Join(targets, ","),
+		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets, "Sizes": o.sizes,
+	}); err != nil {
+		return err
+	}
+	return c.rolledOutIn(ctx, "default", "daemonset/client")
 }
 
 // allOpen waits until all long connections of startTraffic are made.

@@ -114,6 +114,9 @@ func (s *settings) validate() error {
 	if s.Task == metalLBTask && (s.Proxy == proxyNone || s.Nodes < 2) {
 		errs = append(errs, errors.New("MetalLB needs a proxy and two nodes at least, see --proxy and --nodes"))
 	}
+	if s.Task == powerCutTask && (s.Proxy == proxyNone || s.Nodes < 2) {
+		errs = append(errs, errors.New("a power cut needs a proxy and two nodes at least, see --proxy and --nodes"))
+	}
 	if s.Procs < 1 {
 		errs = append(errs, fmt.Errorf("--procs=%d: want at least 1", s.Procs))
 	}

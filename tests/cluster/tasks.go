@@ -15,16 +15,17 @@ type task struct {
 }
 
 var tasks = map[string]task{
-	"e2e":       {short: "Run upstream's tests of the network", run: e2e},
-	metalLBTask: {short: "Have MetalLB announce load balancers, whose nodes and endpoints go", run: metalLB, balancer: true},
-	"migrate":   {short: "Replace kube-proxy by Beeline and go back, under traffic", run: migrate},
-	"plugin":    {short: "Ask all nodes by kubectl beeline, then without two that do not answer", run: plugin},
-	policyTask:  {short: "Try NetworkPolicies, on sockets and on packets", run: policy},
-	"restart":   {short: "Restart the add-on that connects the pods, under traffic", run: restart},
-	"rollout":   {short: "Replace the pods behind a load balancer, under traffic", run: rollout},
-	soakTask:    {short: "Disturb the cluster in every way for hours, under traffic", run: soak},
-	"upgrade":   {short: "Upgrade Beeline and roll back, under traffic", run: upgrade},
-	"up":        {short: "Boot a cluster and keep it until interrupted", run: up},
+	"e2e":        {short: "Run upstream's tests of the network", run: e2e},
+	metalLBTask:  {short: "Have MetalLB announce load balancers, whose nodes and endpoints go", run: metalLB, balancer: true},
+	"migrate":    {short: "Replace kube-proxy by Beeline and go back, under traffic", run: migrate},
+	"plugin":     {short: "Ask all nodes by kubectl beeline, then without two that do not answer", run: plugin},
+	powerCutTask: {short: "Cut the power of a node under traffic, and count what fails in the minute after", run: powerCut},
+	policyTask:   {short: "Try NetworkPolicies, on sockets and on packets", run: policy},
+	"restart":    {short: "Restart the add-on that connects the pods, under traffic", run: restart},
+	"rollout":    {short: "Replace the pods behind a load balancer, under traffic", run: rollout},
+	soakTask:     {short: "Disturb the cluster in every way for hours, under traffic", run: soak},
+	"upgrade":    {short: "Upgrade Beeline and roll back, under traffic", run: upgrade},
+	"up":         {short: "Boot a cluster and keep it until interrupted", run: up},
 }
 
 // up keeps the cluster until the user interrupts.

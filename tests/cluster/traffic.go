@@ -55,10 +55,15 @@ func (t *traffic) watchPods(ctx context.Context, selector string) error {
 	}
 	for _, p := range pods.Items {
 		name := podSource(p.Spec.NodeName)
-		t.sources = slices.DeleteFunc(t.sources, func(s source) bool { return s.name == name })
+		t.drop(name)
 		t.sources = append(t.sources, source{name, fmt.Sprintf("http://%s:9000/stats", p.Status.PodIP)})
 	}
 	return nil
+}
+
+// drop forgets a client.
+func (t *traffic) drop(name string) {
+	t.sources = slices.DeleteFunc(t.sources, func(s source) bool { return s.name == name })
 }
 
 // outsideSource and podSource name the clients.
@@ -76,17 +81,26 @@ func (s source) read() (loadstats.Stats, error) {
 	return stats, json.NewDecoder(resp.Body).Decode(&stats)
 }
 
+// read returns the counts of all clients, in their order.
+func (t *traffic) read() ([]loadstats.Stats, error) {
+	all := make([]loadstats.Stats, len(t.sources))
+	for i, s := range t.sources {
+		var err error
+		if all[i], err = s.read(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
 // open returns how many long connections are open.
 func (t *traffic) open() (int, error) {
 	n := 0
-	for _, s := range t.sources {
-		stats, err := s.read()
-		if err != nil {
-			return 0, err
-		}
+	all, err := t.read()
+	for _, stats := range all {
 		n += stats.Open
 	}
-	return n, nil
+	return n, err
 }
 
 // check tells the counts and fails when anything went wrong, or when a client did
