@@ -15,10 +15,9 @@ const powerCutTask = "powercut"
 
 // The power cut: what each client asks a second, and how long failures are counted.
 const (
-	powerCutRate    = 40
-	powerCutSeconds = 60
-	// requestTimeout is load's.
-	requestTimeout = 5
+	powerCutRate = 40
+	powerCutTime = time.Minute
+	powerCutStep = 5 * time.Second
 	// mostFailed is the share of the requests to the dead endpoint, in percent, that may fail with
 	// outlier detection.
 	mostFailed = 15
@@ -59,13 +58,11 @@ func powerCut(ctx context.Context, c *cluster) error {
 		return err
 	}
 	c.say("%s is back", nodeName(c.Nodes))
-	if c.Proxy == proxyBeeline {
-		return c.verifyNodes(ctx)
-	}
-	return nil
+	return c.verifyNodes(ctx)
 }
 
-// countFailures cuts the power of the last node and tells what fails each five seconds.
+// countFailures cuts the power of the last node and tells every five seconds what has failed, until
+// all requests of that minute have ended.
 func (c *cluster) countFailures(ctx context.Context, t *traffic) error {
 	before, err := t.read()
 	if err != nil {
@@ -81,17 +78,17 @@ func (c *cluster) countFailures(ctx context.Context, t *traffic) error {
 	}
 	fmt.Println()
 	last, cut := before, time.Now()
-	for second := 5; second <= powerCutSeconds+requestTimeout; second += 5 {
-		if err := settle(ctx, time.Until(cut.Add(time.Duration(second)*time.Second))); err != nil {
+	for at := powerCutStep; at <= powerCutTime+loadstats.Timeout; at += powerCutStep {
+		if err := settle(ctx, time.Until(cut.Add(at))); err != nil {
 			return err
 		}
 		now, err := t.read()
 		if err != nil {
 			return err
 		}
-		fmt.Printf("          %-8d", second)
+		fmt.Printf("          %-8.0f", at.Seconds())
 		for i := range now {
-			fmt.Printf(" %24s", share(now[i].Failed-last[i].Failed, answered(now[i], last[i])))
+			fmt.Printf(" %24s", fmt.Sprintf("%d failed, %d answered", now[i].Failed-last[i].Failed, now[i].Short-last[i].Short))
 		}
 		fmt.Println()
 		last = now
@@ -99,7 +96,7 @@ func (c *cluster) countFailures(ctx context.Context, t *traffic) error {
 	var errs []error
 	for i, s := range t.sources {
 		failed := last[i].Failed - before[i].Failed
-		all := failed + answered(last[i], before[i])
+		all := failed + last[i].Short - before[i].Short
 		c.say("%s: %d of %d requests failed", s.name, failed, all)
 		if c.ejects() && failed*100*c.Nodes > mostFailed*all {
 			errs = append(errs, fmt.Errorf("%s: %d of %d requests failed, want at most %d %% of those to one of %d endpoints",
@@ -111,9 +108,3 @@ func (c *cluster) countFailures(ctx context.Context, t *traffic) error {
 
 // ejects reports whether Beeline ejects endpoints that fail.
 func (c *cluster) ejects() bool { return strings.Contains(c.Set, "config.outlierDetection=") }
-
-func answered(now, before loadstats.Stats) int { return now.Short - before.Short }
-
-func share(failed, answered int) string {
-	return fmt.Sprintf("%d failed, %d answered", failed, answered)
-}

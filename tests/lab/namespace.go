@@ -128,11 +128,9 @@ func (n *Namespace) AddAddr(device, cidr string) {
 		up = link.Attrs().Flags&net.FlagUp != 0
 		return netlink.AddrAdd(link, addr)
 	})
-	addr := netip.MustParsePrefix(cidr).Addr()
-	if !up || !addr.Is6() {
-		return
+	if addr := netip.MustParsePrefix(cidr).Addr(); up && addr.Is6() {
+		n.AwaitLocal(addr)
 	}
-	n.AwaitLocal(addr)
 }
 
 // AwaitLocal waits until an address is local.

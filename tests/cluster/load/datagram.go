@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
 
 // datagramScheme begins the targets that are asked by UDP.
@@ -87,7 +89,7 @@ func (r *runner) askDatagram(conn net.Conn, size int) error {
 	begin := time.Now()
 	request := strconv.FormatInt(begin.UnixNano(), 10)
 	datagram := pad([]byte(request), size)
-	for sent := 1; time.Since(begin) < timeout; sent++ {
+	for sent := 1; time.Since(begin) < loadstats.Timeout; sent++ {
 		if err := conn.SetDeadline(time.Now().Add(resend)); err != nil {
 			return err
 		}

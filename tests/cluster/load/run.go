@@ -32,9 +32,6 @@ type runner struct {
 	count counters
 }
 
-// timeout is how long a connection, and a request, may take.
-const timeout = 5 * time.Second
-
 // pause is the time between two requests on a long connection.
 const pause = 250 * time.Millisecond
 
@@ -180,13 +177,13 @@ func dial(target string) (net.Conn, error) {
 	if u.Port() == "" {
 		address = net.JoinHostPort(u.Hostname(), "80")
 	}
-	return net.DialTimeout("tcp", address, timeout)
+	return net.DialTimeout("tcp", address, loadstats.Timeout)
 }
 
 // ask makes one request over a connection.
 func ask(conn net.Conn, replies *bufio.Reader, target string) (answer, error) {
 	var got answer
-	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(loadstats.Timeout)); err != nil {
 		return got, err
 	}
 	req, err := http.NewRequest(http.MethodGet, target, nil)

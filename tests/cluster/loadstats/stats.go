@@ -1,7 +1,13 @@
 // Package loadstats is what a load tells about itself.
 package loadstats
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
+
+// Timeout is how long a connection, and a request, may take.
+const Timeout = 5 * time.Second
 
 // Stats are the counts since the start.
 type Stats struct {
