@@ -11,8 +11,8 @@ import (
 )
 
 // The agent looks at the machine once a minute, and again soon after it has found something new: some
-// settings are followed within a second, and a device may be about to go. A look that takes long, as over
-// many rules of iptables, is followed by a pause lookShare times as long: it takes a thousandth of a CPU.
+// settings are followed within a second, and a device may be about to go. A look that is much work, as
+// over many rules of iptables, is followed by a pause lookShare times as long: it takes a thousandth of a CPU.
 const (
 	lookPeriod = time.Minute
 	lookAgain  = 5 * time.Second
@@ -24,9 +24,9 @@ const (
 func (c *MachineChecker) Follow(ctx context.Context, tell func(kind string, findings int)) {
 	var f followed
 	for {
-		start := time.Now()
-		found, err := c.look()
-		took := time.Since(start)
+		var found []Finding
+		var err error
+		took := pause.Work(func() { found, err = c.look() })
 		open := f.see(found, err)
 		for _, kind := range MachineKinds {
 			tell(kind, f.count(kind))
