@@ -106,6 +106,7 @@ const (
 	ExplainPacketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainPacketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainPacketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
+	ExplainPacketVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	ExplainPacketVarBlExportBlReason           = "bl_export_bl_reason"
 	ExplainPacketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainPacketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -285,6 +286,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -495,6 +497,7 @@ type ExplainPacketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -100,6 +100,7 @@ const (
 	ExplainSocketVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	ExplainSocketVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	ExplainSocketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
+	ExplainSocketVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	ExplainSocketVarBlExportBlReason           = "bl_export_bl_reason"
 	ExplainSocketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainSocketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -268,6 +269,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -462,6 +464,7 @@ type ExplainSocketVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

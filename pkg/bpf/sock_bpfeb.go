@@ -575,6 +575,13 @@ type SockBlOutlierEntry struct {
 	Times      uint32
 }
 
+type SockBlOutlierTrial uint32
+
+const (
+	SockBlOutlierTrialBL_TRIAL_TAKEN   SockBlOutlierTrial = 1073741824
+	SockBlOutlierTrialBL_TRIAL_OFFERED SockBlOutlierTrial = 2147483648
+)
+
 type SockBlPeersEntry struct {
 	_      structs.HostLayout
 	Second [16384]uint32
@@ -635,7 +642,7 @@ type SockBlServiceEntry struct {
 	Algorithm  uint16
 	Forwarding uint16
 	Outliers   uint32
-	Reserved   uint32
+	Trial      uint32
 }
 
 type SockBlServiceNameEntry struct {
@@ -961,6 +968,7 @@ const (
 	SockVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	SockVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	SockVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
+	SockVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	SockVarBlExportBlReason           = "bl_export_bl_reason"
 	SockVarBlExportBlSchema           = "bl_export_bl_schema"
 	SockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -1137,6 +1145,7 @@ type SockVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -1326,6 +1335,7 @@ type SockVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

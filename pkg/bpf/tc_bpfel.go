@@ -113,6 +113,7 @@ const (
 	TcVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	TcVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	TcVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
+	TcVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	TcVarBlExportBlReason           = "bl_export_bl_reason"
 	TcVarBlExportBlSchema           = "bl_export_bl_schema"
 	TcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -301,6 +302,7 @@ type TcVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -513,6 +515,7 @@ type TcVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

@@ -105,6 +105,7 @@ const (
 	XdpVarBlExportBlNodeFlag         = "bl_export_bl_node_flag"
 	XdpVarBlExportBlNodeLimit        = "bl_export_bl_node_limit"
 	XdpVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
+	XdpVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	XdpVarBlExportBlReason           = "bl_export_bl_reason"
 	XdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	XdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
@@ -285,6 +286,7 @@ type XdpVariableSpecs struct {
 	BlExportBlNodeFlag         *ebpf.VariableSpec `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.VariableSpec `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
@@ -493,6 +495,7 @@ type XdpVariables struct {
 	BlExportBlNodeFlag         *ebpf.Variable `ebpf:"bl_export_bl_node_flag"`
 	BlExportBlNodeLimit        *ebpf.Variable `ebpf:"bl_export_bl_node_limit"`
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
+	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`

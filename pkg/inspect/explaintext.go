@@ -162,6 +162,8 @@ func (x *Explanation) endpoints(set tables.Set) {
 func (x *Explanation) whyNot(b Backend) string {
 	in := slices.Contains(b.Sets, x.Set)
 	switch {
+	case in && b.Weight == 0 && b.Outlier != nil && b.Outlier.OnTrial:
+		return "ejected, as connections to it have failed, and on trial: one new connection goes to it"
 	case in && b.Weight == 0 && b.Outlier != nil && b.Outlier.Ejected:
 		return fmt.Sprintf("ejected for %d s more: connections to it have failed", b.Outlier.EjectedSeconds)
 	case in && b.Weight == 0:

@@ -125,6 +125,8 @@ type Outlier struct {
 	// Ejected says that it gets no new connections, for EjectedSeconds more.
 	Ejected        bool  `json:"ejected"`
 	EjectedSeconds int64 `json:"ejectedSeconds"`
+	// OnTrial says that its time is over, and one new connection decides whether it is let in.
+	OnTrial bool `json:"onTrial"`
 	// Times is how often it has been ejected without having served well in between.
 	Times uint32 `json:"times"`
 }
@@ -326,7 +328,7 @@ func (r *reading) backend(id uint32, b tables.Backend) Backend {
 	if r.Services[b.Service].Outliers {
 		o := r.outlier(id, b.Generation)
 		left := max(0, (o.Until-r.now)/time.Second)
-		out.Outlier = &Outlier{Failures: o.Failures, Ejected: o.Until != 0, EjectedSeconds: int64(left), Times: o.Times}
+		out.Outlier = &Outlier{Failures: o.Failures, Ejected: o.Until != 0, EjectedSeconds: int64(left), OnTrial: o.Trial != tables.NoTrial, Times: o.Times}
 	}
 	return out
 }

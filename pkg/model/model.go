@@ -145,6 +145,8 @@ type Service struct {
 	Outliers *Outliers
 	// Ejected are the endpoints that are. Sources leave it nil.
 	Ejected map[netip.AddrPort]bool
+	// OnTrial are those of them that get one connection, which decides. Sources leave it nil.
+	OnTrial map[netip.AddrPort]bool
 	// Faults are settings that were wrong and do not count.
 	Faults []Fault
 }

@@ -120,12 +120,12 @@ func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *m
 		delete(r.starts, svc.Name)
 	}
 	outliers := r.outliersOf(svc)
-	ejected := r.watchOutliers(svc, outliers)
+	ejected, onTrial := r.watchOutliers(svc, outliers)
 	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 && svc.Outliers == nil && !outliers.Used() {
 		return svc
 	}
 	with, own := *svc, outliers // on the heap, which most Services do without
-	with.Outliers, with.Ejected = &own, ejected
+	with.Outliers, with.Ejected, with.OnTrial = &own, ejected, onTrial
 	with.Algorithm, with.Forwarding, with.SlowStart = algorithm, forwarding, slowStart
 	if slowStart > 0 {
 		with.Starting = r.starting(&with, list, node)

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -16,6 +17,10 @@ const (
 	lookPeriod = 50 * time.Millisecond
 	lookShare  = 49
 )
+
+// trialTime is how long nothing may be known of a connection to an endpoint on trial. A SYN is sent again
+// after a second; that one is answered cannot be seen where the answer takes another way.
+const trialTime = 3 * time.Second
 
 // OutlierStore is a store in which programs count the connections to a backend that fail. What it has
 // is the only memory of ejections: the next agent goes on with it.
@@ -32,9 +37,12 @@ type outliers struct {
 	services map[model.Name]model.Outliers
 	timer    *time.Timer
 	due      <-chan time.Time
-	// trials are since when endpoints are back which have been ejected, by the backend's id.
+	// trials are the endpoints on trial, by the backend's id: since when its connection is known to be
+	// under way; 0: it is not.
 	trials map[uint32]time.Duration
-	err    string // of the last look, as logged
+	// back are since when endpoints are back which have been ejected, likewise.
+	back map[uint32]time.Duration
+	err  string // of the last look, as logged
 }
 
 // outliersOf returns how endpoints of the Service are ejected.
@@ -48,22 +56,28 @@ func (r *Reconciler) outliersOf(svc *model.Service) model.Outliers {
 	return r.opts.Outliers
 }
 
-// watchOutliers notes that endpoints of the Service are to be ejected so, and returns those that are.
-func (r *Reconciler) watchOutliers(svc *model.Service, o model.Outliers) map[netip.AddrPort]bool {
+// watchOutliers notes that endpoints of the Service are to be ejected so, and returns those that are,
+// and those of them that are on trial.
+func (r *Reconciler) watchOutliers(svc *model.Service, o model.Outliers) (ejected, onTrial map[netip.AddrPort]bool) {
 	if !o.Used() {
 		delete(r.outliers.services, svc.Name)
-		return nil
+		return nil, nil
 	}
 	r.outliers.services[svc.Name] = o
-	ejected := make(map[netip.AddrPort]bool)
+	ejected, onTrial = make(map[netip.AddrPort]bool), make(map[netip.AddrPort]bool)
 	eachPort(svc, func(name tables.ServicePortName) {
 		r.tables.Backends(name, func(id uint32, b tables.Backend) {
-			if r.outliers.store.Outlier(id, b.Generation).Until != 0 {
-				ejected[b.AddrPort] = true
+			known := r.outliers.store.Outlier(id, b.Generation)
+			if known.Until == 0 {
+				return
+			}
+			ejected[b.AddrPort] = true
+			if known.Trial != tables.NoTrial {
+				onTrial[b.AddrPort] = true
 			}
 		})
 	})
-	return ejected
+	return ejected, onTrial
 }
 
 // eachPort calls fn for each Service port whose connections are seen to fail.
@@ -87,10 +101,8 @@ func (r *Reconciler) startOutliers() (stop func()) {
 	return func() { r.outliers.timer.Stop() }
 }
 
-// lookAtOutliers ejects the endpoints that have failed, and lets in those whose time is over.
+// lookAtOutliers ejects the endpoints that have failed, and tries those whose time is over.
 func (r *Reconciler) lookAtOutliers() {
-	start := time.Now()
-	defer func() { r.outliers.timer.Reset(max(lookPeriod, lookShare*time.Since(start))) }()
 	if !r.complete {
 		return
 	}
@@ -154,7 +166,7 @@ type failing struct {
 
 // port looks at the endpoints of a Service port.
 func (l *look) port(name tables.ServicePortName, o model.Outliers) {
-	var list []failing
+	var list, due []failing
 	endpoints, ejected := 0, 0
 	l.r.tables.Backends(name, func(id uint32, b tables.Backend) {
 		was := l.r.outliers.store.Outlier(id, b.Generation)
@@ -165,7 +177,8 @@ func (l *look) port(name tables.ServicePortName, o model.Outliers) {
 			ejected++
 		case was.Until != 0:
 			endpoints++
-			l.readmit(name, &f, o)
+			ejected++
+			due = append(due, f)
 		case b.Weight == 0:
 		case was.Failures >= uint32(o.Failures):
 			endpoints++
@@ -175,6 +188,7 @@ func (l *look) port(name tables.ServicePortName, o model.Outliers) {
 			l.forgive(&f, o)
 		}
 	})
+	ejected -= l.try(name, due, o)
 	for i := range list {
 		if o.MayEject(endpoints, ejected) && l.eject(name, &list[i], o) {
 			ejected++
@@ -199,6 +213,7 @@ func (l *look) eject(name tables.ServicePortName, f *failing, o model.Outliers) 
 		return false
 	}
 	delete(l.r.outliers.trials, f.id)
+	delete(l.r.outliers.back, f.id)
 	l.changes++
 	l.more++
 	klog.InfoS("Endpoint is ejected: connections to it fail", "service", name.Port, "endpoint", f.b.AddrPort, "failures", f.was.Failures, "for", pause)
@@ -208,15 +223,62 @@ func (l *look) eject(name tables.ServicePortName, f *failing, o model.Outliers) 
 	return true
 }
 
-// readmit lets an endpoint in on trial: the first connection that fails ejects it again, one that is
-// answered ends that.
-func (l *look) readmit(name tables.ServicePortName, f *failing, o model.Outliers) {
-	if !l.put(f, tables.Outlier{Failures: uint32(o.Failures) - 1, Times: f.was.Times}) {
-		return
+// try goes on with the trials of endpoints whose time is over, one at a time, and returns how many of
+// them are let in.
+func (l *look) try(name tables.ServicePortName, due []failing, o model.Outliers) (admitted int) {
+	trials := l.r.outliers.trials
+	busy := slices.ContainsFunc(due, func(f failing) bool { return f.was.Trial != tables.NoTrial })
+	for i := range due {
+		f := &due[i]
+		taken, tried := trials[f.id]
+		next := tables.Outlier{Times: f.was.Times}
+		switch {
+		case f.was.Trial != tables.NoTrial && f.was.Failures > 0:
+			l.eject(name, f, o)
+			continue
+		case f.was.Trial == tables.TrialTaken && taken == 0:
+			trials[f.id] = l.now
+			continue
+		case f.was.Trial == tables.TrialTaken && l.now-taken >= trialTime:
+			next.Failures = uint32(o.Failures) - 1 // the next failure ejects it
+		case f.was.Trial != tables.NoTrial:
+			trials[f.id] = taken
+			continue
+		case tried: // and answered
+		case !busy:
+			busy = l.offer(name, f)
+			continue
+		default:
+			continue
+		}
+		if l.admit(name, f, next) {
+			admitted++
+		}
 	}
-	l.r.outliers.trials[f.id] = l.now
+	return admitted
+}
+
+// offer has the next connection sent to an endpoint, and reports whether it has.
+func (l *look) offer(name tables.ServicePortName, f *failing) bool {
+	if !l.put(f, tables.Outlier{Until: f.was.Until, Times: f.was.Times, Trial: tables.TrialOffered}) {
+		return false
+	}
+	l.r.outliers.trials[f.id] = 0
+	l.changes++
+	klog.V(2).InfoS("Endpoint is on trial: one connection goes to it", "service", name.Port, "endpoint", f.b.AddrPort)
+	return true
+}
+
+// admit lets an endpoint in, and reports whether it has.
+func (l *look) admit(name tables.ServicePortName, f *failing, next tables.Outlier) bool {
+	if !l.put(f, next) {
+		return false
+	}
+	delete(l.r.outliers.trials, f.id)
+	l.r.outliers.back[f.id] = l.now
 	l.changes++
 	klog.InfoS("Endpoint gets connections again", "service", name.Port, "endpoint", f.b.AddrPort)
+	return true
 }
 
 // forgive forgets that an endpoint has been ejected which has served well for as long.
@@ -224,13 +286,13 @@ func (l *look) forgive(f *failing, o model.Outliers) {
 	if f.was.Times == 0 {
 		return
 	}
-	trials := l.r.outliers.trials
-	since, known := trials[f.id]
+	back := l.r.outliers.back
+	since, known := back[f.id]
 	if !known || f.was.Failures != 0 {
-		trials[f.id] = l.now
+		back[f.id] = l.now
 		return
 	}
 	if l.now-since >= o.Time && l.put(f, tables.Outlier{}) {
-		delete(trials, f.id)
+		delete(back, f.id)
 	}
 }

@@ -27,8 +27,9 @@ func outliers(percent uint8) func(*model.Service) {
 
 var ejects = reconcile.Options{MinSyncPeriod: time.Millisecond, Ejects: true}
 
-// TestOutliers: an endpoint with as many failures is ejected, comes back on trial, for twice as long
-// when it fails again, and its past is forgotten when it has served well for as long.
+// TestOutliers: an endpoint with as many failures is ejected, for twice as long when the one connection
+// fails that it is tried by, comes back when that is answered, and its past is forgotten when it has
+// served well for as long.
 func TestOutliers(t *testing.T) {
 	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -52,11 +53,20 @@ func TestOutliers(t *testing.T) {
 		l.expect("more than half would be", time.Second, two)
 		held.Fail(second, 0)
 		l.expect("most of its time", 7*time.Second, two)
-		l.expect("all of it", 3*time.Second, all3)
-		held.Fail(first, 3)
+		if held.Try(first) {
+			t.Error("tried before its time is over")
+		}
+		l.expect("all of it", 3*time.Second, two)
+		if !held.Try(first) || held.Try(first) {
+			t.Error("its time is over: want one connection to it")
+		}
+		held.Fail(first, 1)
 		l.expect("it fails on trial", time.Second, two)
 		l.expect("most of twice the time", 18*time.Second, two)
-		l.expect("all of it", 4*time.Second, all3)
+		l.expect("all of it, without a connection", time.Minute, two)
+		if !held.Try(first) {
+			t.Error("twice the time is over: want a connection to it")
+		}
 		held.Fail(first, 0)
 		l.expect("it serves", 20*time.Second, all3)
 		if known := held.Outliers(); len(known) > 0 {
@@ -74,6 +84,43 @@ func TestOutliers(t *testing.T) {
 		l.expect("no Service", time.Second, "map[]")
 		if now != 0 || all != 3 {
 			t.Errorf("%d are ejected without a Service, and %d have been; want 0, 3", now, all)
+		}
+	})
+}
+
+// TestOutlierTrial: of several endpoints whose time is over one is tried at a time, and one that fails
+// leaves its place to the next. Of whose connection nothing is known, it comes back, until the first
+// failure.
+func TestOutlierTrial(t *testing.T) {
+	held := newStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, held, asIs, ejects)
+		l.Apply(put(service("a", "10.96.0.1", outliers(70)), slice("a-1", "a", "10.0.0.1", "10.0.0.2", "10.0.0.3")))
+		l.Synced()
+		time.Sleep(time.Second)
+		const first, second = "10.0.0.1:8080", "10.0.0.2:8080"
+		held.Fail(first, 3)
+		held.Fail(second, 3)
+		l.expect("two are ejected", time.Second, "map[3:1]")
+		time.Sleep(20 * time.Second)
+		// Which is tried first is in the order of their addresses.
+		if held.Try(second) || !held.Try(first) {
+			t.Error("want the first tried, and it alone")
+		}
+		time.Sleep(time.Second)
+		if held.Try(second) {
+			t.Error("two are tried at a time")
+		}
+		l.expect("nothing is known", 5*time.Second, "map[1:1 3:1]")
+		if !held.Try(second) {
+			t.Error("the second is not tried after the first")
+		}
+		held.Fail(second, 0)
+		l.expect("answered", time.Second, "map[1:1 2:1 3:1]")
+		held.Fail(first, 3)
+		l.expect("it fails once more", time.Second, "map[2:1 3:1]")
+		if o := held.Outliers()[first]; o.Times != 2 {
+			t.Errorf("of the first is known %+v, want that it has been ejected twice", o)
 		}
 	})
 }
@@ -143,7 +190,12 @@ func TestOutliersGoOn(t *testing.T) {
 				l.expect("its time is over", 20*time.Second, "map[2:1]")
 				return
 			}
-			l.expect("its time is over", 20*time.Second, "map[1:1 2:1]")
+			l.expect("its time is over", 20*time.Second, "map[2:1]")
+			if !held.Try("10.0.0.1:8080") {
+				t.Error("its time is over: want a connection to it")
+			}
+			held.Fail("10.0.0.1:8080", 0)
+			l.expect("answered", time.Second, "map[1:1 2:1]")
 			held.Fail("10.0.0.1:8080", 3)
 			l.expect("again", time.Second, "map[2:1]")
 			l.Apply(put(service("a", "10.96.0.1")))

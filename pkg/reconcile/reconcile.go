@@ -177,7 +177,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		retries:      retries{due: make(map[task]struct{})},
 		faults:       make(map[model.Name][]model.Fault),
 		starts:       make(map[model.Name]*starts),
-		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration)},
+		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration), back: make(map[uint32]time.Duration)},
 		released:     make(chan tables.Retired, 1),
 
 		checks:     make(map[place]policy.HealthCheck),
@@ -325,7 +325,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.checkSome()
 			continue
 		case <-r.outliers.due:
-			r.lookAtOutliers()
+			r.outliers.timer.Reset(max(lookPeriod, lookShare*pause.Work(r.lookAtOutliers)))
 			continue
 		case <-r.wake:
 			if !pause.For(ctx, r.opts.MinSyncPeriod-time.Since(last)) {

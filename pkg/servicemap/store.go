@@ -89,6 +89,7 @@ func (s *Store) PutService(id uint32, service tables.Service) error {
 	if service.Outliers {
 		e.Outliers = 1
 	}
+	atomic.StoreUint32(&e.Trial, service.Trial)
 	atomic.StoreUint32(&e.Affinity, service.AffinitySeconds)
 	atomic.StoreUint64(&e.Cluster, setWord(service.Cluster))
 	atomic.StoreUint64(&e.Local, setWord(service.Local))

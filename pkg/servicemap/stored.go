@@ -40,6 +40,7 @@ func storedService(e *bpf.SockBlServiceEntry) tables.Service {
 		Algorithm:       algorithmOf(e.Algorithm),
 		Tunnels:         e.Forwarding == uint16(bpf.SockBlForwardingBL_FORWARDING_DSR),
 		Outliers:        e.Outliers != 0,
+		Trial:           e.Trial,
 	}
 }
 

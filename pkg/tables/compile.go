@@ -23,13 +23,27 @@ type ServicePort struct {
 	Algorithm       model.Algorithm
 	// Tunnels says that packets to backends on other nodes go in a tunnel.
 	Tunnels      bool
-	Outliers     bool   // connections which fail are counted
-	RingSize     uint32 // 0 is by the number of backends
+	Outliers     bool           // connections which fail are counted
+	Trial        netip.AddrPort // the backend that is on trial; zero: none, see [Service]
+	RingSize     uint32         // 0 is by the number of backends
 	SourceRanges []netip.Prefix
 	Frontends    []DesiredFrontend
 
 	// rings are those of the cluster and the local set, once prepared.
 	rings [2][]uint32
+}
+
+// try puts the first of the backends on trial that are to be.
+func (sp *ServicePort) try(onTrial map[netip.AddrPort]bool) {
+	if !sp.Outliers || len(onTrial) == 0 {
+		return
+	}
+	for i := range sp.Sets.Backends {
+		if addr := sp.Sets.Backends[i].AddrPort; onTrial[addr] {
+			sp.Trial = addr
+			return
+		}
+	}
 }
 
 // DesiredFrontend is an address at which a Service port answers.
@@ -60,6 +74,7 @@ func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, m
 			sp := compilePort(svc, port, family)
 			sp.Sets = policy.Select(svc, port, family, slices, node)
 			sp.keep(each)
+			sp.try(svc.OnTrial)
 			if i == 0 {
 				sp.Frontends = append(sp.Frontends, addressFrontends(svc, family)...)
 			}

@@ -111,11 +111,25 @@ type Service struct {
 	Tunnels bool
 	// Outliers says that connections which fail are counted, see [Outlier].
 	Outliers bool
+	// Trial is 1 and the id of the backend that gets a connection when [Outlier.Trial] is
+	// [TrialOffered]; 0: none.
+	Trial uint32
 }
+
+// Trial is how far the trial of an endpoint is whose ejection is over.
+type Trial uint8
+
+// How far it is. A connection that is answered ends it, and so does the agent.
+const (
+	NoTrial      Trial = iota
+	TrialOffered       // the next new connection goes to the endpoint
+	TrialTaken         // that has been sent there
+)
 
 // Outlier is what outlier detection knows of a backend.
 type Outlier struct {
 	Failures uint32 // connections in a row that failed, as programs count them
+	Trial    Trial
 	// Until is when the ejection ends, by CLOCK_MONOTONIC, to a second; 0: it is not ejected.
 	Until time.Duration
 	Times uint32 // it has been ejected, and not served well since

@@ -54,6 +54,9 @@ func (t *Tables) port(name ServiceName) (*servicePort, error) {
 func (t *Tables) applyPort(sp *servicePort, want *ServicePort) error {
 	errs := []error{t.putBackends(sp, want), t.putRanges(sp, want.SourceRanges)}
 	entry := Service{AffinitySeconds: want.AffinitySeconds, Algorithm: want.Algorithm, Tunnels: want.Tunnels, Outliers: want.Outliers}
+	if place, known := sp.find(want.Trial); known {
+		entry.Trial = sp.backends[place].id + 1
+	}
 	var cluster, local content
 	var clusterErr, localErr error
 	entry.Cluster, cluster, clusterErr = t.putSet(sp, sp.entry.Cluster, sp.cluster, want.cluster())

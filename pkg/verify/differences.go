@@ -91,9 +91,28 @@ func (d *differences) ports() {
 			d.add(name, "service-settings", "%s has session affinity %d s, algorithm %s, tunnel %t, outlier detection %t; want %d s, %s, %t, %t", label,
 				have.AffinitySeconds, have.Algorithm, have.Tunnels, have.Outliers, service.AffinitySeconds, service.Algorithm, service.Tunnels, service.Outliers)
 		}
+		if have.Trial != service.Trial {
+			d.add(name, "service-trial", "%s tries %s, want %s", label, d.trial(have), d.trial(service))
+		}
 		d.set(name, label, "cluster", have.Cluster, service.Cluster)
 		d.set(name, label, "local", have.Local, service.Local)
 	}
+}
+
+// trial names the backend that a Service port has on trial.
+func (d *differences) trial(s tables.Service) string {
+	if s.Trial == 0 {
+		return "no endpoint"
+	}
+	id := s.Trial - 1
+	b, known := d.backends[id]
+	if !known || b.State == 0 {
+		b, known = d.have.Backends[id]
+	}
+	if !known {
+		return fmt.Sprintf("backend id %d, which is no endpoint", id)
+	}
+	return "endpoint " + b.AddrPort.String()
 }
 
 // set compares a set of a Service port.

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,7 +79,7 @@ func (c *cluster) outlierOf(t *testing.T, e endpoint, network string) inspect.Ou
 
 // TestOutliers: an endpoint that refuses connections, or is silent, is ejected after the failures that
 // the setting names, whoever has made the connections. Then nobody reaches it until its time is over;
-// it is ejected again by one failure, and reached when it serves.
+// of all connections that are then made at once one does, by which it is ejected again, until it serves.
 func TestOutliers(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
@@ -120,11 +122,7 @@ func TestOutliers(t *testing.T) {
 						}
 						c.wantEjected(t, network, bad)
 						c.wantOthers(t, from, network, to, bad)
-						// On trial, one failure is enough.
-						lab.Eventually(t, bad.server()+" is ejected again", func() bool {
-							_, _ = dial(from, network, to, 1500*time.Millisecond)
-							return c.outlierOf(t, bad, network).Times >= 2
-						})
+						c.wantOneTried(t, from, network, to, bad)
 						c.setDeaf(t, bad, network, "")
 						lab.Eventually(t, bad.server()+" serves again", func() bool {
 							got, err := dial(from, network, to, wait.Limit)
@@ -162,7 +160,7 @@ func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, 
 	seen := map[string]int{}
 	for range 40 {
 		got, err := dial(from, network, to, wait.Limit)
-		if !c.outlierOf(t, ejected, network).Ejected {
+		if o := c.outlierOf(t, ejected, network); !o.Ejected || o.OnTrial || o.Times > 1 {
 			break // perhaps before that connection
 		}
 		if err != nil {
@@ -173,4 +171,25 @@ func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, 
 	if seen[ejected.server()] > 0 {
 		t.Errorf("%s, with %s ejected: %v", network, ejected.server(), seen)
 	}
+}
+
+// wantOneTried wants one of many connections at a time to go to an endpoint whose time is over and which
+// does not serve, and that to eject it again.
+func (c *cluster) wantOneTried(t *testing.T, from *lab.Namespace, network string, to netip.AddrPort, bad endpoint) {
+	t.Helper()
+	lab.Eventually(t, bad.server()+" is on trial", func() bool { return c.outlierOf(t, bad, network).OnTrial })
+	var failed atomic.Int32
+	var made sync.WaitGroup
+	for range 40 {
+		made.Go(func() {
+			if _, err := dial(from, network, to, 1500*time.Millisecond); err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	made.Wait()
+	if n := failed.Load(); n > 1 {
+		t.Errorf("%s, %s on trial: %d of 40 connections fail", network, bad.server(), n)
+	}
+	lab.Eventually(t, bad.server()+" is ejected again", func() bool { return c.outlierOf(t, bad, network).Times >= 2 })
 }

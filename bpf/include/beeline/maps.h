@@ -24,6 +24,7 @@ BL_EXPORT(struct, bl_slot_line);
 BL_EXPORT(struct, bl_backend_entry);
 BL_EXPORT(struct, bl_active_entry);
 BL_EXPORT(struct, bl_outlier_entry);
+BL_EXPORT(enum, bl_outlier_trial);
 BL_EXPORT(enum, bl_schema);
 BL_EXPORT(enum, bl_chunk);
 BL_EXPORT(enum, bl_frontend_kind);

@@ -8,6 +8,7 @@
 #include <beeline/frontend.h>
 #include <beeline/hash.h>
 #include <beeline/opt/locality.h>
+#include <beeline/opt/outlier.h>
 #include <beeline/table.h>
 
 #define BL_NSEC_PER_SEC 1000000000ULL
@@ -344,6 +345,29 @@ static __always_inline void bl_choice_recall(struct bl_choice *choice, __u64 bac
 			  bl_active_add(choice->ref.id, choice->ref.generation, bl_client_active());
 }
 
+/*
+ * Choose the backend of a client that has had none, from @set, which @member names: the one on trial,
+ * else one by the Service's algorithm.
+ */
+static __always_inline struct bl_choice bl_service_pick(const struct bl_client *client,
+							const struct bl_dst *dst,
+							const struct bl_target *target, __u64 set,
+							__u32 member)
+{
+	__u32 trial = *(const volatile __u32 *)&target->service->trial;
+	struct bl_choice choice = {};
+	__u64 tried;
+
+	if (unlikely(trial)) {
+		tried = bl_outlier_try(trial - 1, target->frontend.service, member);
+		if (tried != BL_NO_REF) {
+			bl_choice_recall(&choice, tried, target->service->algorithm);
+			return choice;
+		}
+	}
+	return bl_service_select(target->service, set, bl_service_hash(client, dst, target, set));
+}
+
 /* Choose the backend of a new connection to @dst, whose Service is @target, and count it. */
 static __always_inline struct bl_choice bl_service_balance(const struct bl_client *client,
 							   const struct bl_dst *dst,
@@ -358,8 +382,7 @@ static __always_inline struct bl_choice bl_service_balance(const struct bl_clien
 	if (unlikely(target->service->affinity))
 		before = bl_client_recall(client, target, member);
 	if (before == BL_NO_REF) {
-		choice = bl_service_select(target->service, set,
-					   bl_service_hash(client, dst, target, set));
+		choice = bl_service_pick(client, dst, target, set, member);
 		if (unlikely(target->service->affinity) && choice.backend) {
 			chosen = bl_ref_word(choice.ref);
 			before = bl_client_remember(client, target, member, chosen);

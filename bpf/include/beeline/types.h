@@ -137,7 +137,7 @@ struct bl_service_entry {
 	__u16 algorithm; /* enum bl_algorithm */
 	__u16 forwarding; /* enum bl_forwarding */
 	__u32 outliers; /* bl_outlier counts connections that fail; 0: it does not */
-	__u32 reserved;
+	__u32 trial; /* 1 + the id of the backend that gets one connection; 0: none, bl_outlier_try */
 };
 _Static_assert(sizeof(struct bl_service_entry) == 32, "bl_service_entry");
 
@@ -247,11 +247,17 @@ _Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
  */
 struct bl_outlier_entry {
 	__u32 generation; /* of the backend that the rest is of */
-	__u32 failures; /* connections in a row that failed */
+	__u32 failures; /* connections in a row that failed; enum bl_outlier_trial */
 	__u32 until; /* it is ejected, at least to this second of CLOCK_MONOTONIC; 0: it is not */
 	__u32 times; /* it has been ejected, and not served well since */
 };
 _Static_assert(sizeof(struct bl_outlier_entry) == 16, "bl_outlier_entry");
+
+/* Bits of failures, while the backend is ejected and its time is over. */
+enum bl_outlier_trial {
+	BL_TRIAL_TAKEN = 1 << 30, /* a connection has been sent to it */
+	BL_TRIAL_OFFERED = 1U << 31, /* the next one is */
+};
 
 enum bl_traffic_kind {
 	BL_TRAFFIC_SERVICE,

@@ -69,7 +69,11 @@ func backendState(b inspect.Backend) string {
 	if b.Terminating {
 		conditions = append(conditions, "terminating")
 	}
-	if b.Outlier != nil && b.Outlier.Ejected {
+	switch {
+	case b.Outlier == nil || !b.Outlier.Ejected:
+	case b.Outlier.OnTrial:
+		conditions = append(conditions, "on trial")
+	default:
 		conditions = append(conditions, "ejected for "+age(b.Outlier.EjectedSeconds))
 	}
 	return strings.Join(conditions, ",")

@@ -7,8 +7,28 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// Fail has connections to a backend fail that is in use, or be answered, as programs count it.
+// Fail has connections to a backend fail that is in use, as programs count it; 0: one is answered.
 func (m *Store) Fail(backend string, failures uint32) {
+	m.change(backend, func(o *tables.Outlier) {
+		o.Failures = failures
+		if failures == 0 {
+			o.Trial = tables.NoTrial
+		}
+	})
+}
+
+// Try has a connection sent to a backend on trial, as programs do, and reports whether it was.
+func (m *Store) Try(backend string) (tried bool) {
+	m.change(backend, func(o *tables.Outlier) {
+		if o.Trial == tables.TrialOffered {
+			o.Trial, tried = tables.TrialTaken, true
+		}
+	})
+	return tried
+}
+
+// change changes what is known of a backend that is in use.
+func (m *Store) change(backend string, by func(*tables.Outlier)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, b := range m.Backends {
@@ -16,7 +36,7 @@ func (m *Store) Fail(backend string, failures uint32) {
 			continue
 		}
 		o := m.outlier(id, b.Generation)
-		o.Failures = failures
+		by(&o)
 		m.outliers[id] = outlier{b.Generation, o}
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Outlier detection: how many TCP connections in a row a backend has not answered, or has refused.
- * The agent looks, and ejects it.
+ * The agent looks, ejects it, and offers it for one connection when its time is over.
  */
 #pragma once
 
@@ -43,4 +43,22 @@ __noinline int bl_outlier_note(__u32 id, __u32 generation, __u32 known, bool fai
 	else if (outlier->failures)
 		outlier->failures = 0;
 	return 0;
+}
+
+/*
+ * The backend @id of @service for one connection, from the set that @member names: by bl_ref_word.
+ * BL_NO_REF when it is not on trial, or another connection has been sent to it.
+ */
+__noinline __u64 bl_outlier_try(__u32 id, __u32 service, __u32 member)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(id);
+	struct bl_outlier_entry *outlier = bl_table_lookup(&bl_outlier, id, BL_CHUNK_SHIFT);
+
+	if (!backend || !outlier || backend->service != service || !(backend->state & member) ||
+	    outlier->generation != backend->generation ||
+	    *(const volatile __u32 *)&outlier->failures != BL_TRIAL_OFFERED ||
+	    __sync_val_compare_and_swap(&outlier->failures, BL_TRIAL_OFFERED, BL_TRIAL_TAKEN) !=
+		    BL_TRIAL_OFFERED)
+		return BL_NO_REF;
+	return bl_ref_word((struct bl_backend_ref){.id = id, .generation = backend->generation});
 }
