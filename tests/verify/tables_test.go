@@ -174,6 +174,10 @@ func serviceDamages() []damage {
 		{"tunnel", "service-settings", []string{"default/web:web", "tunnel true"}, func(k *kernel) func() error {
 			return change(k, func(s *tables.Service) { s.Tunnels = true })
 		}},
+		{"trial", "service-trial", []string{"default/web:web/TCP (IPv4) tries endpoint 10.77.0.1:8080, want no endpoint"}, func(k *kernel) func() error {
+			id, _ := k.backend(k.id("web", "web"), 1)
+			return change(k, func(s *tables.Service) { s.Trial = id + 1 })
+		}},
 		{"set that refuses", "set-kind", []string{"the cluster set of default/web:web/TCP (IPv4) refuses"}, func(k *kernel) func() error {
 			return change(k, func(s *tables.Service) { s.Cluster = tables.Set{Kind: policy.Reject} })
 		}},
