@@ -31,6 +31,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/host"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/termination"
 	"github.com/beeline-lb/beeline/pkg/tunnel"
 	"github.com/beeline-lb/beeline/pkg/verify"
 	"github.com/beeline-lb/beeline/pkg/version"
@@ -51,17 +52,18 @@ type agent struct {
 	sameVersion     bool // as the agent that served before
 
 	// By connect.
-	attached   chan struct{} // closed when the programs are at work
-	prober     *tunnel.Prober
-	destroyer  *socket.Destroyer
-	findings   *metrics.Verify
-	healthy    *health.State
-	checks     *health.Services
-	reconciler *reconcile.Reconciler
-	node       *nodeSink
-	source     setup.Services
-	flows      *flow.Expirer
-	pages      *health.Listener
+	attached    chan struct{} // closed when the programs are at work
+	prober      *tunnel.Prober
+	destroyer   *socket.Destroyer
+	terminating *termination.Watcher
+	findings    *metrics.Verify
+	healthy     *health.State
+	checks      *health.Services
+	reconciler  *reconcile.Reconciler
+	node        *nodeSink
+	source      setup.Services
+	flows       *flow.Expirer
+	pages       *health.Listener
 }
 
 // serve runs the agent until ctx ends.
@@ -131,6 +133,11 @@ func (a *agent) connect(context.Context) (err error) {
 		Service:   a.datapath.UDPService,
 		Serves:    a.serves,
 		Destroyed: metrics.NewSockets(a.registry).Observe,
+	})
+	a.terminating = termination.New(termination.Options{
+		Known:   func(service model.Name) bool { return a.reconciler.Knows(service) },
+		Count:   socket.Connections,
+		Counted: metrics.NewTermination(a.registry, int(c.Beeline.ServiceMetrics.Backends)).Observe,
 	})
 	a.healthy = health.New(health.Options{
 		Oldest:      func() time.Time { return a.reconciler.Oldest() },
@@ -217,6 +224,7 @@ func (a *agent) connectReconciler() error {
 	o.HealthChecks = a.checks.Update
 	o.Nodes = a.prober.SetNodes
 	o.UDPLeft = a.destroyer.Wake
+	o.Terminating = a.terminating.Set
 	o.Synced = a.synced
 	if c.Beeline.Manifests == "" {
 		o.FollowNodes = func() { a.source.FollowNodes() }
@@ -297,7 +305,7 @@ func (a *agent) run(ctx context.Context) error {
 	parts := []part{
 		a.reconciler.Run,
 		a.source.Run,
-		healthPages(a.config, a.healthy, a.record).Run,
+		healthPages(a.config, a.healthy, a.terminating, a.record).Run,
 		a.pages.Run,
 		func(ctx context.Context) error { return webPage(ctx, a.config, a.record) },
 		endless(func(ctx context.Context) { host.Watch(ctx, a.reconciler.SetLocalAddresses) }),
@@ -308,6 +316,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
+		endless(a.terminating.Run),
 		endless(a.afterAttached(a.checkMachine)),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),
 	}

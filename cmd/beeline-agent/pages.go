@@ -15,12 +15,13 @@ import (
 	"github.com/beeline-lb/beeline/pkg/metrics"
 )
 
-// healthPages serves what load balancers and probes ask.
-func healthPages(c *config.Settings, healthy *health.State, record event.Recorder) *health.Listener {
+// healthPages serves what load balancers, probes and preStop hooks ask.
+func healthPages(c *config.Settings, healthy *health.State, terminating http.Handler, record event.Recorder) *health.Listener {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", healthy.Healthz)
 	mux.HandleFunc("/livez", healthy.Livez)
 	mux.HandleFunc("/startupz", healthy.Startupz)
+	mux.Handle("GET /wait-until-drained/{namespace}/{service}", terminating)
 	return &health.Listener{
 		Name:     "healthz",
 		Address:  c.HealthzAddress,

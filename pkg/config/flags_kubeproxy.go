@@ -93,7 +93,7 @@ func (f *flagSet) addNode(k *KubeProxyConfiguration) {
 
 func (f *flagSet) addServers(k *KubeProxyConfiguration) {
 	f.bindValue(address{&k.HealthzBindAddress}, "healthz-bind-address", "KubeProxyConfiguration.healthzBindAddress",
-		"address and port for /healthz, /livez and /startupz; empty is off")
+		"address and port for /healthz, /livez, /startupz and /wait-until-drained; empty is off")
 	f.bindValue(address{&k.MetricsBindAddress}, "metrics-bind-address", "KubeProxyConfiguration.metricsBindAddress",
 		"address and port for /metrics; empty is off")
 	bind(f, f.BoolVar, &k.BindAddressHardFail, "bind-address-hard-fail", "KubeProxyConfiguration.bindAddressHardFail",

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -29,6 +31,7 @@ func (r *Reconciler) desire(names []model.Name, node *model.LocalNode) ([]object
 	for i, name := range names {
 		svc, list := r.object(name)
 		from[i], desired[i].Name = objects{svc, list}, name
+		r.noteTerminating(name, svc, list, node)
 		faults := r.faultsOf(&from[i])
 		if svc != nil {
 			desired[i] = r.tables.Compile(r.complement(svc, list, node), list, node)
@@ -174,6 +177,26 @@ func limited(faults []model.Fault) int {
 		return 1
 	}
 	return 0
+}
+
+// noteTerminating tells which endpoints of a Service terminate on this node, when that has changed.
+func (r *Reconciler) noteTerminating(name model.Name, svc *model.Service, list []*model.Slice, node *model.LocalNode) {
+	if r.opts.Terminating == nil {
+		return
+	}
+	var found []netip.AddrPort
+	if svc != nil {
+		found = policy.Terminating(svc, list, node)
+	}
+	if slices.Equal(r.terminating[name], found) {
+		return
+	}
+	if len(found) == 0 {
+		delete(r.terminating, name)
+	} else {
+		r.terminating[name] = found
+	}
+	r.opts.Terminating(name, found)
 }
 
 // noteFaults reports the faults of a Service when they have changed.

@@ -17,6 +17,13 @@ func (r *Reconciler) Serves(name tables.ServicePortName, endpoint netip.AddrPort
 	return svc != nil && policy.Serves(svc, name.Port, endpoint, list)
 }
 
+// Knows reports whether there is a Service of that name, by what the sources have told last. It may be
+// called beside all other methods.
+func (r *Reconciler) Knows(service model.Name) bool {
+	svc, _ := r.object(service)
+	return svc != nil
+}
+
 // noteLeft notes whether an update, which is about to be taken, may end what an endpoint
 // of UDP serves. The caller has the lock.
 func (r *Reconciler) noteLeft(u *source.Update) {

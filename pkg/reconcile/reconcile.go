@@ -65,6 +65,9 @@ type Options struct {
 	Ejected func(now, more int)
 	// Ejection, unless nil, is told of each endpoint that is ejected, and for how long.
 	Ejection func(port model.PortName, endpoint netip.AddrPort, pause time.Duration)
+	// Terminating, unless nil, is told of the endpoints of a Service that terminate on this node, when
+	// they have changed.
+	Terminating func(service model.Name, endpoints []netip.AddrPort)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends
@@ -138,22 +141,24 @@ type Reconciler struct {
 	started time.Time
 
 	// Of the loop only.
-	failed     map[task]failure
-	faults     map[model.Name][]model.Fault
-	starts     map[model.Name]*starts // of Services with slow start
-	outliers   outliers
-	limited    int    // Services that get less than they ask for
-	nodesErr   error  // of the last attempt to write the nodes of the cluster
-	nodesFull  string // the nodes for which there is no room, as logged
-	checks     map[place]policy.HealthCheck
-	noLocal    map[place]noLocals // those that are not zero
-	noLocalSum map[model.Family]noLocals
-	complete   bool
-	pruned     bool
-	released   chan tables.Retired
-	check      check
-	retiring   bool // a barrier is on its way
-	barrier    sync.WaitGroup
+	failed   map[task]failure
+	faults   map[model.Name][]model.Fault
+	starts   map[model.Name]*starts // of Services with slow start
+	outliers outliers
+	// As told last, see Options.
+	terminating map[model.Name][]netip.AddrPort
+	limited     int    // Services that get less than they ask for
+	nodesErr    error  // of the last attempt to write the nodes of the cluster
+	nodesFull   string // the nodes for which there is no room, as logged
+	checks      map[place]policy.HealthCheck
+	noLocal     map[place]noLocals // those that are not zero
+	noLocalSum  map[model.Family]noLocals
+	complete    bool
+	pruned      bool
+	released    chan tables.Retired
+	check       check
+	retiring    bool // a barrier is on its way
+	barrier     sync.WaitGroup
 }
 
 // New returns a reconciler over tables and the store below them, which may be an [OutlierStore].
@@ -178,6 +183,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		faults:       make(map[model.Name][]model.Fault),
 		starts:       make(map[model.Name]*starts),
 		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration), back: make(map[uint32]time.Duration)},
+		terminating:  make(map[model.Name][]netip.AddrPort),
 		released:     make(chan tables.Retired, 1),
 
 		checks:     make(map[place]policy.HealthCheck),

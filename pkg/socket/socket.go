@@ -1,5 +1,5 @@
 // Package socket destroys connected UDP sockets whose endpoint is gone, so that their processes
-// connect anew and get another one.
+// connect anew and get another one, and counts the TCP connections of endpoints of this host.
 //
 // A connected UDP socket sends to its endpoint without a program running, and nothing answers
 // for an endpoint that is gone. The kernel lists connected sockets by network namespace

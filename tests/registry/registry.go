@@ -30,6 +30,7 @@ func Agent() Noted {
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
 	metrics.NewOutliers(n)
+	metrics.NewTermination(n, 0)
 	metrics.NewVerify(n, nil)
 	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))

@@ -1,0 +1,66 @@
+package socket
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/netns"
+)
+
+// openStates are those of TCP in which a connection is of use, or has data on its way: not those in which
+// it has been closed here and all is acknowledged (enum in net/tcp_states.h: ESTABLISHED, SYN_RECV,
+// FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING).
+const openStates = 1<<established | 1<<3 | 1<<4 | 1<<8 | 1<<9 | 1<<11
+
+// Connections returns how many TCP connections are open at addresses of this host and of its network
+// namespaces, as far as they can be seen from here. An error in one of them keeps the others from
+// nothing.
+func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
+	counts := make(map[netip.AddrPort]int)
+	ports := make(map[uint16]bool)
+	for _, a := range at {
+		counts[a] = 0
+		ports[a.Port()] = true
+	}
+	err := netns.Each(func() error {
+		var errs []error
+		for port := range ports {
+			// A socket of IPv6 may have connections of IPv4.
+			for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+				errs = append(errs, countAt(family, port, counts))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return counts, err
+}
+
+// countAt counts the connections at a port of the calling thread's network namespace, of addresses that
+// are in counts.
+func countAt(family uint8, port uint16, counts map[netip.AddrPort]int) error {
+	asked := &request{Family: family, Protocol: unix.IPPROTO_TCP, States: openStates}
+	binary.BigEndian.PutUint16(asked.ID.SourcePort[:], port)
+	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+	r.AddData(asked)
+	var damaged error
+	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
+		var c connected
+		if c, damaged = parseAnswer(family, message); damaged != nil {
+			return false
+		}
+		local := c.socket().Local
+		if _, asked := counts[local]; asked {
+			counts[local]++
+		}
+		return true
+	})
+	if err := errors.Join(err, damaged); err != nil {
+		return fmt.Errorf("list TCP connections: %w", err)
+	}
+	return nil
+}

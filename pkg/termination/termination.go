@@ -1,0 +1,204 @@
+// Package termination counts the connections that endpoints of this node still have while they
+// terminate, and answers who waits until they have none, such as preStop hooks.
+//
+// The kernel counts, in the endpoint's network namespace: connections of all nodes, and those that no
+// Service has led there. UDP has none. Sockets that the host's kernel does not see, as of gVisor, do
+// not count.
+package termination
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
+)
+
+const (
+	// interval is the time between two counts while somebody waits, and idle while nobody does.
+	interval = time.Second
+	idle     = 10 * time.Second
+	// A count is followed by a pause of shortest at least, and rest times as long as it worked: it
+	// takes a tenth of a CPU at most.
+	shortest = 100 * time.Millisecond
+	rest     = 9
+	// settled is how long an endpoint has to have terminated before it counts as drained: until
+	// all nodes know, they send it new connections.
+	settled = 5 * time.Second
+)
+
+// Options configure a [Watcher].
+type Options struct {
+	// Known reports whether there is a Service of that name.
+	Known func(model.Name) bool
+	// Count returns how many TCP connections endpoints of this node have.
+	Count func([]netip.AddrPort) (map[netip.AddrPort]int, error)
+	// Counted, unless nil, is told of each count; of none when no endpoint terminates.
+	Counted func([]Endpoint)
+}
+
+// Endpoint is an endpoint of a Service, on this node, that terminates.
+type Endpoint struct {
+	Service     model.Name
+	AddrPort    netip.AddrPort
+	Connections int // at the last count
+	since       time.Time
+	counted     bool // settled
+}
+
+// Watcher knows the endpoints of this node that terminate. Make one with [New]. It is a
+// [net/http.Handler], for a path with the wildcards namespace and service.
+type Watcher struct {
+	opts Options
+	wake chan struct{}
+
+	mu        sync.Mutex
+	endpoints map[model.Name][]Endpoint
+	changed   chan struct{} // closed when there is something new
+	waiting   int           // requests
+	ended     bool
+	err       error // of the last count
+	failures  int   // in a row
+}
+
+// New returns a Watcher of no endpoints.
+func New(o Options) *Watcher {
+	return &Watcher{
+		opts: o, wake: make(chan struct{}, 1),
+		endpoints: make(map[model.Name][]Endpoint), changed: make(chan struct{}),
+	}
+}
+
+// Set takes the endpoints of a Service on this node that terminate now. It does not wait.
+func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
+	w.mu.Lock()
+	was := w.endpoints[service]
+	list := make([]Endpoint, 0, len(terminating))
+	for _, addr := range terminating {
+		e := Endpoint{Service: service, AddrPort: addr, since: time.Now()}
+		if i := slices.IndexFunc(was, func(e Endpoint) bool { return e.AddrPort == addr }); i >= 0 {
+			e = was[i]
+		}
+		list = append(list, e)
+	}
+	if len(list) > 0 {
+		w.endpoints[service] = list
+	} else {
+		delete(w.endpoints, service)
+	}
+	w.tell()
+	w.mu.Unlock()
+	w.countNow()
+}
+
+// countNow has the next count begin soon. It does not wait.
+func (w *Watcher) countNow() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell wakes who waits for news. The caller holds the lock.
+func (w *Watcher) tell() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Run counts, while endpoints terminate, until ctx ends. Requests are answered then.
+func (w *Watcher) Run(ctx context.Context) {
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = true
+		w.tell()
+	}()
+	for {
+		var next time.Duration
+		took := pause.Work(func() { next = w.count() })
+		if !pause.For(ctx, max(shortest, rest*took)) {
+			return
+		}
+		var due <-chan time.Time
+		if next > 0 {
+			due = time.After(next)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-due:
+		}
+	}
+}
+
+// count counts the connections of all endpoints that terminate, and returns when to do so again; 0: when
+// there are some.
+func (w *Watcher) count() (next time.Duration) {
+	begun := time.Now()
+	w.mu.Lock()
+	all := w.all()
+	w.mu.Unlock()
+	if len(all) == 0 {
+		w.report(nil)
+		return 0
+	}
+	addrs := make([]netip.AddrPort, 0, len(all))
+	for i := range all {
+		addrs = append(addrs, all[i].AddrPort)
+	}
+	counts, err := w.opts.Count(addrs)
+	w.mu.Lock()
+	w.noteError(err)
+	if err == nil {
+		for _, list := range w.endpoints {
+			for i := range list {
+				e := &list[i]
+				// One that has come meanwhile is of the next count.
+				if _, known := slices.BinarySearchFunc(all, *e, Endpoint.compare); known {
+					e.Connections, e.counted = counts[e.AddrPort], begun.Sub(e.since) >= settled
+				}
+			}
+		}
+	}
+	if next = idle; w.waiting > 0 {
+		next = interval
+	}
+	all = w.all()
+	w.tell()
+	w.mu.Unlock()
+	w.report(all)
+	return next
+}
+
+func (w *Watcher) report(all []Endpoint) {
+	if w.opts.Counted != nil {
+		w.opts.Counted(all)
+	}
+}
+
+// all returns the endpoints that terminate, in order. The caller holds the lock.
+func (w *Watcher) all() []Endpoint {
+	return slices.SortedFunc(slices.Values(slices.Concat(slices.Collect(maps.Values(w.endpoints))...)), Endpoint.compare)
+}
+
+func (e Endpoint) compare(o Endpoint) int {
+	return cmp.Or(e.Service.Compare(o.Service), e.AddrPort.Compare(o.AddrPort))
+}
+
+// noteError notes that a count has failed, or not, and logs it the first time. The caller holds the lock.
+func (w *Watcher) noteError(err error) {
+	if err == nil {
+		w.failures = 0
+	} else if w.failures++; w.failures == 1 {
+		klog.ErrorS(err, "Connections of endpoints that terminate could not all be counted, trying again")
+	}
+	w.err = err
+}

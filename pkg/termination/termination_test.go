@@ -1,0 +1,193 @@
+package termination
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
+var (
+	web    = model.Name{Namespace: "default", Name: "web"}
+	first  = netip.MustParseAddrPort("10.0.0.1:8080")
+	second = netip.MustParseAddrPort("[fd00::1]:8080")
+)
+
+// node is a Watcher that runs, over connections that the test sets.
+type node struct {
+	*Watcher
+	connections map[netip.AddrPort]int
+	err         error
+	told        []Endpoint
+	stop        func()
+}
+
+// in runs a test beside a Watcher, on a clock of its own.
+func in(t *testing.T, test func(t *testing.T, n *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{connections: make(map[netip.AddrPort]int)}
+		n.Watcher = New(Options{
+			Known:   func(s model.Name) bool { return s == web },
+			Count:   func([]netip.AddrPort) (map[netip.AddrPort]int, error) { return n.connections, n.err },
+			Counted: func(all []Endpoint) { n.told = all },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { n.Run(ctx); close(done) }()
+		n.stop = func() { cancel(); <-done }
+		defer n.stop()
+		test(t, n)
+	})
+}
+
+// answered is what a request has got.
+type answered struct {
+	status int // 0: it waits still
+	body   string
+}
+
+// ask asks for a Service, in the background.
+func (n *node) ask(service, query string) *answered {
+	a := new(answered)
+	request := httptest.NewRequest(http.MethodGet, "/wait-until-drained/default/"+service+query, nil)
+	request.SetPathValue("namespace", "default")
+	request.SetPathValue("service", service)
+	go func() {
+		to := httptest.NewRecorder()
+		n.ServeHTTP(to, request)
+		a.body = strings.TrimSpace(to.Body.String())
+		a.status = to.Code
+	}()
+	return a
+}
+
+// after lets time pass, and wants a request to have got a status by then; 0: that it waits.
+func (a *answered) after(t *testing.T, d time.Duration, status int, body string) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	if a.status != status || a.body != body {
+		t.Errorf("after %s: %d %s, want %d %s", d, a.status, a.body, status, body)
+	}
+}
+
+// TestWait: a request is answered when the last connection has gone, of several endpoints and after the time
+// until all nodes know.
+func TestWait(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		n.connections[first], n.connections[second] = 2, 1
+		n.Set(web, []netip.AddrPort{first, second})
+		a := n.ask("web", "")
+		a.after(t, time.Minute, 0, "")
+		if len(n.told) != 2 || n.told[0].Connections != 2 || n.told[1].Connections != 1 {
+			t.Errorf("told of %+v", n.told)
+		}
+		n.connections[first] = 0
+		a.after(t, time.Minute, 0, "")
+		n.ask("web", "?timeout=0s").after(t, 0, http.StatusGatewayTimeout, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":1}],"error":"they have connections still"}`)
+		n.connections[second] = 0
+		a.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
+		n.Set(web, nil)
+		time.Sleep(interval)
+		synctest.Wait()
+		if n.told != nil {
+			t.Errorf("none terminates, told of %+v", n.told)
+		}
+	})
+}
+
+// TestWaitForNodes: without a connection, an endpoint is not drained before other nodes know that it
+// terminates.
+func TestWaitForNodes(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		a := n.ask("web", "")
+		a.after(t, 5*time.Second, 0, "")
+		n.Set(web, []netip.AddrPort{first})
+		a.after(t, settled-time.Second, 0, "")
+		n.Set(web, []netip.AddrPort{first, second})
+		a.after(t, 2*time.Second, 0, "")
+		a.after(t, settled, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
+	})
+}
+
+// TestWaitEnds: the other ways in which a request is answered.
+func TestWaitEnds(t *testing.T) {
+	for name, test := range map[string]func(t *testing.T, n *node){
+		"no endpoint terminates": func(t *testing.T, n *node) {
+			a := n.ask("web", "")
+			a.after(t, unseen-time.Second, 0, "")
+			a.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[]}`)
+		},
+		"it is gone": func(t *testing.T, n *node) {
+			n.connections[first] = 1
+			n.Set(web, []netip.AddrPort{first})
+			a := n.ask("web", "")
+			a.after(t, time.Minute, 0, "")
+			n.Set(web, nil)
+			a.after(t, 0, http.StatusOK, `{"endpoints":[]}`)
+		},
+		"no Service": func(t *testing.T, n *node) {
+			n.ask("wbe", "").after(t, 0, http.StatusNotFound, `{"endpoints":[],"error":"there is no Service default/wbe"}`)
+		},
+		"timeout": func(t *testing.T, n *node) {
+			n.connections[first] = 1
+			n.Set(web, []netip.AddrPort{first})
+			a := n.ask("web", "?timeout=30s")
+			a.after(t, 29*time.Second, 0, "")
+			a.after(t, 2*time.Second, http.StatusGatewayTimeout, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":1}],"error":"they have connections still"}`)
+		},
+		"timeout, none terminates": func(t *testing.T, n *node) {
+			n.ask("web", "?timeout=1s").after(t, time.Second, http.StatusGatewayTimeout, `{"endpoints":[],"error":"none terminates on this node yet"}`)
+		},
+		"wrong timeout": func(t *testing.T, n *node) {
+			n.ask("web", "?timeout=soon").after(t, 0, http.StatusBadRequest, `{"endpoints":[],"error":"timeout: \"soon\" is no duration, such as 30s"}`)
+		},
+		"the agent ends": func(t *testing.T, n *node) {
+			n.connections[first] = 1
+			n.Set(web, []netip.AddrPort{first})
+			a := n.ask("web", "")
+			a.after(t, time.Minute, 0, "")
+			n.stop()
+			a.after(t, 0, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":1}],"error":"the agent ends"}`)
+		},
+		"a count fails": func(t *testing.T, n *node) {
+			n.Set(web, []netip.AddrPort{first})
+			n.err = errors.New("on purpose")
+			a := n.ask("web", "")
+			a.after(t, (maxFailures-2)*time.Second, 0, "")
+			n.err = nil
+			a.after(t, settled, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+		},
+		"all counts fail": func(t *testing.T, n *node) {
+			n.Set(web, []netip.AddrPort{first})
+			n.err = errors.New("on purpose")
+			n.ask("web", "").after(t, (maxFailures+1)*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}],"error":"connections cannot be counted: on purpose"}`)
+		},
+		"too many": func(t *testing.T, n *node) {
+			n.connections[first] = 1
+			n.Set(web, []netip.AddrPort{first})
+			var waiting []*answered
+			for range maxWaiting {
+				waiting = append(waiting, n.ask("web", ""))
+			}
+			synctest.Wait()
+			n.ask("web", "").after(t, 0, http.StatusServiceUnavailable, `{"endpoints":[],"error":"256 requests wait, which is the most"}`)
+			n.connections[first] = 0
+			time.Sleep(settled + time.Second)
+			for _, a := range waiting {
+				a.after(t, 0, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+			}
+			n.ask("web", "").after(t, 0, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { in(t, test) })
+	}
+}

@@ -1,0 +1,87 @@
+package packets_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+)
+
+// TestWaitUntilDrained: who asks the agent of an endpoint that terminates is answered when its last
+// connection has gone, by a NodePort or straight from another pod, of IPv4 or IPv6.
+func TestWaitUntilDrained(t *testing.T) {
+	t.Parallel()
+	web := func(c *cluster, endpoints ...endpoint) []string { return c.service(1, "web", "", endpoints) }
+	c, a := serveCluster(t, func(c *cluster) []string { return web(c, local) }, "--service-metrics-limit", "1", "--service-metrics-backends", "1")
+	c.podOf(local).Populate() // else the agent does not see its network namespace
+	at := func(network string) netip.AddrPort {
+		return netip.AddrPortFrom(c.addrsOf(local).of(network), backendPort)
+	}
+	var open []*lab.Socket
+	for _, network := range networks[:2] {
+		s, _ := connect(t, c.client, network, nodePort(network, 1))
+		open = append(open, s)
+		s, _ = connect(t, c.podOf(otherLocal), network, at(network))
+		open = append(open, s)
+	}
+	leaving := local
+	leaving.terminating = true
+	a.apply(web(c, leaving, otherLocal)...)
+
+	const url = "http://127.0.0.1:10256/wait-until-drained/default/web"
+	node := c.nodes[0]
+	ask := func(query string) (int, string) {
+		response, err := node.HTTPClient().Get(url + query)
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	counted := func(n4, n6 int) {
+		t.Helper()
+		want := fmt.Sprintf(`{"endpoint":%q,"connections":%d},{"endpoint":%q,"connections":%d}`,
+			at("tcp4"), n4, at("tcp6"), n6)
+		lab.Eventually(t, "the agent counts "+want, func() bool {
+			status, body := ask("?timeout=0s")
+			return status == http.StatusGatewayTimeout && strings.Contains(body, want)
+		})
+	}
+	counted(2, 2)
+	if page, err := node.Get("http://127.0.0.1:10249/metrics"); err != nil || !strings.Contains(page, "\nbeeline_terminating_connections 4\n") ||
+		strings.Count(page, "\nbeeline_terminating_endpoint_connections{") != 1 {
+		t.Errorf("the metrics do not have the 4 connections, or not one endpoint of two: %v", err)
+	}
+	var answered atomic.Int32
+	done := make(chan string)
+	go func() {
+		status, body := ask("")
+		answered.Store(int32(status))
+		done <- body
+	}()
+	open[3].Close()
+	counted(2, 1)
+	open[0].Close()
+	counted(1, 1)
+	open[1].Close()
+	counted(0, 1)
+	time.Sleep(11 * time.Second) // longer than the agent's server lets a client take to ask
+	if n := answered.Load(); n != 0 {
+		t.Errorf("answered %d while there is a connection", n)
+	}
+	open[2].Close()
+	if body := <-done; answered.Load() != http.StatusOK {
+		t.Errorf("answered %d: %s", answered.Load(), body)
+	}
+}
