@@ -42,7 +42,7 @@ var disturbances = []disturbance{
 func (s *soakRun) victim() *node { return s.nodes[1+s.random.IntN(s.Nodes-1)] }
 
 func (s *soakRun) rollingUpdate(ctx context.Context) (explanation, error) {
-	return nil, s.restartWeb(ctx)
+	return nil, s.replacePods(ctx, "web")
 }
 
 // spareSource is the client of the Service that has no endpoints at times.
@@ -211,7 +211,7 @@ func (s *soakRun) pressMemory(ctx context.Context) (explanation, error) {
 	if err := group.squeeze(memoryLeft); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.restartWeb(ctx), group.release()); err != nil {
+	if err := errors.Join(s.replacePods(ctx, "web"), group.release()); err != nil {
 		return nil, err
 	}
 	if now, err := agentPID(n); err != nil || now != pid {

@@ -18,13 +18,19 @@ const (
 	rolloutRate     = 500 // requests a second
 	rolloutGrace    = 10 * time.Second
 	rollouts        = 2
+	// Connections that end by themselves within the time that a pod has to terminate.
+	rolloutLong     = 20
+	rolloutLifetime = 15 * time.Second
 )
 
 // rollout replaces the pods behind a load balancer that leads only to nodes with
 // endpoints (externalTrafficPolicy Local, a health check every two seconds), while
-// requests come from outside. None fails, and the pods see the client's address.
+// requests come from outside. None fails, and the pods see the client's address. With Beeline those of
+// another Service are replaced, too, which end with their SIGTERM at once, and whose connections take
+// longer than a request: a preStop hook waits for them.
 func rollout(ctx context.Context, c *cluster) error {
-	if err := c.startWeb(ctx, "web", corev1.ServiceExternalTrafficPolicyLocal); err != nil {
+	names := []string{"web"}
+	if err := c.startWeb(ctx, "web", corev1.ServiceExternalTrafficPolicyLocal, false); err != nil {
 		return err
 	}
 	_, outside, err := c.serviceAddresses(ctx, "web")
@@ -42,11 +48,17 @@ func rollout(ctx context.Context, c *cluster) error {
 	if err := t.startOutside(outsideSource, fmt.Sprintf("--rate=%d", rolloutRate), "--targets="+strings.Join(balanced, ",")); err != nil {
 		return err
 	}
+	if c.Proxy == proxyBeeline {
+		names = append(names, "drained")
+		if err := c.startDrained(ctx, t); err != nil {
+			return err
+		}
+	}
 	for i := 1; i <= rollouts; i++ {
 		if err := settle(ctx, 5*time.Second); err != nil {
 			return err
 		}
-		if err := c.restartWeb(ctx); err != nil {
+		if err := c.replacePods(ctx, names...); err != nil {
 			return err
 		}
 		if err := t.check(fmt.Sprintf("rolling update %d is over", i)); err != nil {
@@ -56,25 +68,55 @@ func rollout(ctx context.Context, c *cluster) error {
 	return c.checkRollout(t)
 }
 
-// startWeb starts servers that can be replaced, and their Service.
-func (c *cluster) startWeb(ctx context.Context, name string, policy corev1.ServiceExternalTrafficPolicy) error {
+// startDrained starts servers that wait until their connections have ended, and a client that has some.
+func (c *cluster) startDrained(ctx context.Context, t *traffic) error {
+	if err := c.startWeb(ctx, "drained", corev1.ServiceExternalTrafficPolicyCluster, true); err != nil {
+		return err
+	}
+	_, outside, err := c.serviceAddresses(ctx, "drained")
+	if err != nil {
+		return err
+	}
+	for _, url := range outside {
+		if err := c.answers(ctx, url); err != nil {
+			return err
+		}
+	}
+	return t.startOutside("outside, long", fmt.Sprintf("--long=%d", rolloutLong), fmt.Sprintf("--lifetime=%s", rolloutLifetime), "--rate=10",
+		"--targets="+strings.Join(outside, ","))
+}
+
+// startWeb starts servers that can be replaced, and their Service. One that waits has no grace, but a
+// preStop hook.
+func (c *cluster) startWeb(ctx context.Context, name string, policy corev1.ServiceExternalTrafficPolicy, waits bool) error {
+	grace := rolloutGrace
+	if waits {
+		grace = 0
+	}
 	if err := c.applyWith(ctx, "web.yaml", map[string]any{
-		"Name": name, "Policy": policy, "Replicas": rolloutReplicas, "LoadImage": loadImage, "Grace": rolloutGrace,
+		"Name": name, "Policy": policy, "Replicas": rolloutReplicas, "LoadImage": loadImage, "Grace": grace, "Waits": waits,
 	}); err != nil {
 		return err
 	}
 	return c.rolledOutIn(ctx, "default", "deployment/"+name)
 }
 
-// restartWeb replaces the pods and waits until the old ones have ended.
-func (c *cluster) restartWeb(ctx context.Context) error {
-	if _, err := c.kubectl(ctx, "rollout", "restart", "deployment/web"); err != nil {
-		return err
+// replacePods replaces the pods of deployments and waits until the old ones have ended.
+func (c *cluster) replacePods(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := c.kubectl(ctx, "rollout", "restart", "deployment/"+name); err != nil {
+			return err
+		}
 	}
-	if err := c.rolledOutIn(ctx, "default", "deployment/web"); err != nil {
-		return err
+	for _, name := range names {
+		if err := c.rolledOutIn(ctx, "default", "deployment/"+name); err != nil {
+			return err
+		}
+		if err := c.podCount(ctx, "app="+name, rolloutReplicas); err != nil {
+			return err
+		}
 	}
-	return c.podCount(ctx, "app=web", rolloutReplicas)
+	return nil
 }
 
 // podCount waits until there are so many pods, those that end included.

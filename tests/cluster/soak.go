@@ -78,7 +78,7 @@ func soak(ctx context.Context, c *cluster) error {
 // compared with.
 func (s *soakRun) start(ctx context.Context) error {
 	for _, name := range []string{"web", "spare"} {
-		if err := s.startWeb(ctx, name, corev1.ServiceExternalTrafficPolicyCluster); err != nil {
+		if err := s.startWeb(ctx, name, corev1.ServiceExternalTrafficPolicyCluster, false); err != nil {
 			return err
 		}
 	}
