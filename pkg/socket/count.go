@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
@@ -45,21 +44,13 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 func countAt(family uint8, port uint16, counts map[netip.AddrPort]int) error {
 	asked := &request{Family: family, Protocol: unix.IPPROTO_TCP, States: openStates}
 	binary.BigEndian.PutUint16(asked.ID.SourcePort[:], port)
-	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	r.AddData(asked)
-	var damaged error
-	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
-		var c connected
-		if c, damaged = parseAnswer(family, message); damaged != nil {
-			return false
-		}
+	err := dump(asked, func(c connected) {
 		local := c.socket().Local
-		if _, asked := counts[local]; asked {
+		if _, wanted := counts[local]; wanted {
 			counts[local]++
 		}
-		return true
 	})
-	if err := errors.Join(err, damaged); err != nil {
+	if err != nil {
 		return fmt.Errorf("list TCP connections: %w", err)
 	}
 	return nil

@@ -50,7 +50,7 @@ func (r *request) Serialize() []byte {
 	return b
 }
 
-// connected is a connected UDP socket.
+// connected is a connected socket.
 type connected struct {
 	family uint8 // AF_INET or AF_INET6
 	id     id
@@ -59,22 +59,30 @@ type connected struct {
 // list returns the connected UDP sockets of a family in the calling thread's network
 // namespace.
 func list(family uint8) ([]connected, error) {
-	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	r.AddData(&request{Family: family, Protocol: unix.IPPROTO_UDP, States: 1 << established})
 	var sockets []connected
-	var damaged error
-	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
-		var c connected
-		if c, damaged = parseAnswer(family, message); damaged != nil {
-			return false
-		}
+	err := dump(&request{Family: family, Protocol: unix.IPPROTO_UDP, States: 1 << established}, func(c connected) {
 		sockets = append(sockets, c)
-		return true
 	})
-	if err := errors.Join(err, damaged); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("list UDP sockets: %w", err)
 	}
 	return sockets, nil
+}
+
+// dump calls fn for each socket of the calling thread's network namespace that is asked for.
+func dump(asked *request, fn func(connected)) error {
+	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+	r.AddData(asked)
+	var damaged error
+	err := r.ExecuteIter(unix.NETLINK_SOCK_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(message []byte) bool {
+		var c connected
+		if c, damaged = parseAnswer(asked.Family, message); damaged != nil {
+			return false
+		}
+		fn(c)
+		return true
+	})
+	return errors.Join(err, damaged)
 }
 
 // parseAnswer reads a message of the list of a family's sockets.
