@@ -3,10 +3,13 @@ package termination
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,10 +26,33 @@ var (
 // node is a Watcher that runs, over connections that the test sets.
 type node struct {
 	*Watcher
+	stop func()
+
+	lock        sync.Mutex
 	connections map[netip.AddrPort]int
 	err         error
 	told        []Endpoint
-	stop        func()
+}
+
+// have has an endpoint have so many connections.
+func (n *node) have(endpoint netip.AddrPort, connections int) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	n.connections[endpoint] = connections
+}
+
+// fail has counts fail; nil: no more.
+func (n *node) fail(err error) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	n.err = err
+}
+
+// last returns what was told of last.
+func (n *node) last() []Endpoint {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	return n.told
 }
 
 // in runs a test beside a Watcher, on a clock of its own.
@@ -35,9 +61,17 @@ func in(t *testing.T, test func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{connections: make(map[netip.AddrPort]int)}
 		n.Watcher = New(Options{
-			Known:   func(s model.Name) bool { return s == web },
-			Count:   func([]netip.AddrPort) (map[netip.AddrPort]int, error) { return n.connections, n.err },
-			Counted: func(all []Endpoint) { n.told = all },
+			Known: func(s model.Name) bool { return s == web },
+			Count: func([]netip.AddrPort) (map[netip.AddrPort]int, error) {
+				n.lock.Lock()
+				defer n.lock.Unlock()
+				return maps.Clone(n.connections), n.err
+			},
+			Counted: func(all []Endpoint) {
+				n.lock.Lock()
+				defer n.lock.Unlock()
+				n.told = all
+			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -48,10 +82,9 @@ func in(t *testing.T, test func(t *testing.T, n *node)) {
 	})
 }
 
-// answered is what a request has got.
+// answered is what a request has got; nil while it waits.
 type answered struct {
-	status int // 0: it waits still
-	body   string
+	atomic.Pointer[httptest.ResponseRecorder]
 }
 
 // ask asks for a Service, in the background.
@@ -63,8 +96,7 @@ func (n *node) ask(service, query string) *answered {
 	go func() {
 		to := httptest.NewRecorder()
 		n.ServeHTTP(to, request)
-		a.body = strings.TrimSpace(to.Body.String())
-		a.status = to.Code
+		a.Store(to)
 	}()
 	return a
 }
@@ -74,8 +106,12 @@ func (a *answered) after(t *testing.T, d time.Duration, status int, body string)
 	t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	if a.status != status || a.body != body {
-		t.Errorf("after %s: %d %s, want %d %s", d, a.status, a.body, status, body)
+	code, text := 0, ""
+	if to := a.Load(); to != nil {
+		code, text = to.Code, strings.TrimSpace(to.Body.String())
+	}
+	if code != status || text != body {
+		t.Errorf("after %s: %d %s, want %d %s", d, code, text, status, body)
 	}
 }
 
@@ -83,23 +119,24 @@ func (a *answered) after(t *testing.T, d time.Duration, status int, body string)
 // until all nodes know.
 func TestWait(t *testing.T) {
 	in(t, func(t *testing.T, n *node) {
-		n.connections[first], n.connections[second] = 2, 1
+		n.have(first, 2)
+		n.have(second, 1)
 		n.Set(web, []netip.AddrPort{first, second})
 		a := n.ask("web", "")
 		a.after(t, time.Minute, 0, "")
-		if len(n.told) != 2 || n.told[0].Connections != 2 || n.told[1].Connections != 1 {
-			t.Errorf("told of %+v", n.told)
+		if told := n.last(); len(told) != 2 || told[0].Connections != 2 || told[1].Connections != 1 {
+			t.Errorf("told of %+v", told)
 		}
-		n.connections[first] = 0
+		n.have(first, 0)
 		a.after(t, time.Minute, 0, "")
 		n.ask("web", "?timeout=0s").after(t, 0, http.StatusGatewayTimeout, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":1}],"error":"they have connections still"}`)
-		n.connections[second] = 0
+		n.have(second, 0)
 		a.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
 		n.Set(web, nil)
 		time.Sleep(interval)
 		synctest.Wait()
-		if n.told != nil {
-			t.Errorf("none terminates, told of %+v", n.told)
+		if told := n.last(); told != nil {
+			t.Errorf("none terminates, told of %+v", told)
 		}
 	})
 }
@@ -127,7 +164,7 @@ func TestWaitEnds(t *testing.T) {
 			a.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[]}`)
 		},
 		"it is gone": func(t *testing.T, n *node) {
-			n.connections[first] = 1
+			n.have(first, 1)
 			n.Set(web, []netip.AddrPort{first})
 			a := n.ask("web", "")
 			a.after(t, time.Minute, 0, "")
@@ -138,7 +175,7 @@ func TestWaitEnds(t *testing.T) {
 			n.ask("wbe", "").after(t, 0, http.StatusNotFound, `{"endpoints":[],"error":"there is no Service default/wbe"}`)
 		},
 		"timeout": func(t *testing.T, n *node) {
-			n.connections[first] = 1
+			n.have(first, 1)
 			n.Set(web, []netip.AddrPort{first})
 			a := n.ask("web", "?timeout=30s")
 			a.after(t, 29*time.Second, 0, "")
@@ -151,7 +188,7 @@ func TestWaitEnds(t *testing.T) {
 			n.ask("web", "?timeout=soon").after(t, 0, http.StatusBadRequest, `{"endpoints":[],"error":"timeout: \"soon\" is no duration, such as 30s"}`)
 		},
 		"the agent ends": func(t *testing.T, n *node) {
-			n.connections[first] = 1
+			n.have(first, 1)
 			n.Set(web, []netip.AddrPort{first})
 			a := n.ask("web", "")
 			a.after(t, time.Minute, 0, "")
@@ -160,19 +197,19 @@ func TestWaitEnds(t *testing.T) {
 		},
 		"a count fails": func(t *testing.T, n *node) {
 			n.Set(web, []netip.AddrPort{first})
-			n.err = errors.New("on purpose")
+			n.fail(errors.New("on purpose"))
 			a := n.ask("web", "")
 			a.after(t, (maxFailures-2)*time.Second, 0, "")
-			n.err = nil
+			n.fail(nil)
 			a.after(t, settled, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
 		},
 		"all counts fail": func(t *testing.T, n *node) {
 			n.Set(web, []netip.AddrPort{first})
-			n.err = errors.New("on purpose")
+			n.fail(errors.New("on purpose"))
 			n.ask("web", "").after(t, (maxFailures+1)*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}],"error":"connections cannot be counted: on purpose"}`)
 		},
 		"too many": func(t *testing.T, n *node) {
-			n.connections[first] = 1
+			n.have(first, 1)
 			n.Set(web, []netip.AddrPort{first})
 			var waiting []*answered
 			for range maxWaiting {
@@ -180,7 +217,7 @@ func TestWaitEnds(t *testing.T) {
 			}
 			synctest.Wait()
 			n.ask("web", "").after(t, 0, http.StatusServiceUnavailable, `{"endpoints":[],"error":"256 requests wait, which is the most"}`)
-			n.connections[first] = 0
+			n.have(first, 0)
 			time.Sleep(settled + time.Second)
 			for _, a := range waiting {
 				a.after(t, 0, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
