@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/cluster/loadstats"
 )
 
@@ -107,4 +108,7 @@ func (c *cluster) countFailures(ctx context.Context, t *traffic) error {
 }
 
 // ejects reports whether Beeline ejects endpoints that fail.
-func (c *cluster) ejects() bool { return strings.Contains(c.Set, "config.outlierDetection=") }
+func (c *cluster) ejects() bool {
+	const set = "config.outlierDetection="
+	return strings.Contains(c.Set, set) && !strings.Contains(c.Set, set+model.Outliers{}.String())
+}

@@ -81,6 +81,14 @@ type settings struct {
 	AddonVersion string
 }
 
+// twoNodes are the tasks that need two nodes, and the proxies that they are tried with.
+var twoNodes = map[string][]string{
+	policyTask:   {proxyBeeline, proxyKubeProxy},
+	metalLBTask:  {proxyBeeline, proxyKubeProxy},
+	powerCutTask: {proxyBeeline, proxyKubeProxy},
+	soakTask:     {proxyBeeline},
+}
+
 func (s *settings) validate() error {
 	var errs []error
 	one := func(flag, value string, allowed ...string) {
@@ -102,20 +110,11 @@ func (s *settings) validate() error {
 	if s.Task == policyTask && !enforces && s.Policy == "" {
 		errs = append(errs, fmt.Errorf("nothing enforces NetworkPolicy: want --fabric of %q, or --policy=%s", enforcingFabrics, policyKubeNetworkPolicies))
 	}
-	if s.Task == policyTask && (s.Proxy == proxyNone || s.Nodes < 2) {
-		errs = append(errs, errors.New("policies are tried with a proxy on two nodes at least, see --proxy and --nodes"))
-	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes=%d: want 1 to %d", s.Nodes, maxNodes))
 	}
-	if s.Task == soakTask && (s.Proxy != proxyBeeline || s.Nodes < 2) {
-		errs = append(errs, errors.New("a soak is of Beeline on two nodes at least, see --proxy and --nodes"))
-	}
-	if s.Task == metalLBTask && (s.Proxy == proxyNone || s.Nodes < 2) {
-		errs = append(errs, errors.New("MetalLB needs a proxy and two nodes at least, see --proxy and --nodes"))
-	}
-	if s.Task == powerCutTask && (s.Proxy == proxyNone || s.Nodes < 2) {
-		errs = append(errs, errors.New("a power cut needs a proxy and two nodes at least, see --proxy and --nodes"))
+	if proxies, needs := twoNodes[s.Task]; needs && (s.Nodes < 2 || !slices.Contains(proxies, s.Proxy)) {
+		errs = append(errs, fmt.Errorf("%s with --nodes=%d --proxy=%s: wants two nodes at least, and one of %q", s.Task, s.Nodes, s.Proxy, proxies))
 	}
 	if s.Procs < 1 {
 		errs = append(errs, fmt.Errorf("--procs=%d: want at least 1", s.Procs))
