@@ -242,10 +242,20 @@ int bl_tell(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, 0, &found, sizeof(found)))
 		return TC_ACT_SHOT;
-	hook = found.kind == BL_EVENT_ENDED ? BL_EVENT_AT_TIMEOUT : BL_EVENT_AT_WALK;
+	switch (found.kind) {
+	case BL_EVENT_ENDED:
+		hook = BL_EVENT_AT_TIMEOUT;
+		break;
+	case BL_EVENT_EJECTED:
+	case BL_EVENT_ADMITTED:
+		hook = BL_EVENT_AT_LOOK;
+		break;
+	default:
+		hook = BL_EVENT_AT_WALK;
+	}
 	bl_event_flow(&found.key, &found.forward, 0,
 		      BL_EVENT(bl_monitor_wanted(found.kind), found.kind, hook, BL_REASON_COUNT),
-		      found.flows);
+		      found.flows, found.seconds);
 	return TC_ACT_OK;
 }
 

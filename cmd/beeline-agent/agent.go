@@ -171,12 +171,7 @@ func (a *agent) connect(context.Context) (err error) {
 func (a *agent) newFlows(backends *metrics.Backends) *flow.Expirer {
 	maps := a.datapath.Maps()
 	flows := metrics.NewFlows(a.registry, maps.MaxFlows())
-	tell := func(found bpf.SockBlFound) {
-		if err := a.datapath.Tell(found); err != nil {
-			klog.V(2).ErrorS(err, "Who listens to events is not told what the agent has found in the flow tables")
-		}
-	}
-	departed := &flow.Departed{Tell: func(f *flowmap.Flow, flows int) { tell(f.Left(flows)) }}
+	departed := &flow.Departed{Tell: func(f *flowmap.Flow, flows int) { a.tell(f.Left(flows)) }}
 	return flow.New(flow.Options{
 		Maps:     maps,
 		Timeouts: a.config.Timeouts,
@@ -186,16 +181,23 @@ func (a *agent) newFlows(backends *metrics.Backends) *flow.Expirer {
 			backends.Walked(w)
 			departed.Walked(w)
 			if w.EvictedEstablished > 0 {
-				tell(flowmap.Evicted(w.EvictedEstablished))
+				a.tell(flowmap.Evicted(w.EvictedEstablished))
 			}
 		},
-		Expired: func(f *flowmap.Flow) { tell(f.Expired()) },
+		Expired: func(f *flowmap.Flow) { a.tell(f.Expired()) },
 		NoneMasqueraded: func(ctx context.Context, since time.Time) {
 			if err := a.datapath.EndMasquerade(ctx, since); err != nil {
 				klog.ErrorS(err, "Programs that masqueraded flows needed are not all removed from devices")
 			}
 		},
 	})
+}
+
+// tell tells who listens to events what the agent has found.
+func (a *agent) tell(found bpf.SockBlFound) {
+	if err := a.datapath.Tell(found); err != nil {
+		klog.V(2).ErrorS(err, "Who listens to events is not told what the agent has found")
+	}
 }
 
 // connectReconciler makes the control loop, which begins with the content of the tables.
@@ -220,7 +222,11 @@ func (a *agent) connectReconciler() error {
 	o.Checked = a.checked
 	o.Metrics = metrics.NewSync(a.registry)
 	o.Ejects, o.Ejected = c.MayEject(), metrics.NewOutliers(a.registry).Observe
-	o.Ejection = reportEjections(a.record)
+	report := reportEjections(a.record)
+	o.Ejection = func(e reconcile.Ejection) {
+		report(e)
+		a.tell(flowmap.Ejected(e.BackendID, e.Generation, e.Endpoint, e.Failures, e.Pause))
+	}
 	o.HealthChecks = a.checks.Update
 	o.Nodes = a.prober.SetNodes
 	o.UDPLeft = a.destroyer.Wake

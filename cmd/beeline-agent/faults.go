@@ -2,12 +2,11 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 // reportFaults returns what logs and counts the settings of Services that are wrong, and
@@ -41,15 +40,18 @@ func reportFaults(faults *metrics.Faults, record event.Recorder, reported func()
 // reportEjections returns what makes an event on the Service of each endpoint that is ejected. It is one
 // for all endpoints of a port: a tenant whose thousand endpoints fail makes no thousand requests of
 // each node.
-func reportEjections(record event.Recorder) func(model.PortName, netip.AddrPort, time.Duration) {
-	return func(port model.PortName, endpoint netip.AddrPort, pause time.Duration) {
+func reportEjections(record event.Recorder) func(reconcile.Ejection) {
+	return func(e reconcile.Ejection) {
+		if e.Pause == 0 {
+			return
+		}
 		record(event.Event{
-			Service: port.Service,
+			Service: e.Port.Service,
 			Type:    event.Warning,
 			Reason:  event.EndpointEjected,
 			Action:  "Eject",
-			Fault:   port.String(),
-			Note:    fmt.Sprintf("connections to endpoint %s of %s fail: it gets none for %s", endpoint, port, pause),
+			Fault:   e.Port.String(),
+			Note:    fmt.Sprintf("connections to endpoint %s of %s fail: it gets none for %s", e.Endpoint, e.Port, e.Pause),
 		})
 	}
 }

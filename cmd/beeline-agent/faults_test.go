@@ -11,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/metrics"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
 func TestFaultEvents(t *testing.T) {
@@ -40,7 +41,8 @@ func TestEjectionEvents(t *testing.T) {
 	port := model.PortName{Service: model.Name{Namespace: "shop", Name: "web"}, Port: "http", Protocol: model.TCP}
 	var want []event.Event
 	for _, endpoint := range []string{"10.0.0.1:8080", "[fd00::1]:8080"} {
-		tell(port, netip.MustParseAddrPort(endpoint), 30*time.Second)
+		tell(reconcile.Ejection{Port: port, Endpoint: netip.MustParseAddrPort(endpoint), Failures: 5, Pause: 30 * time.Second})
+		tell(reconcile.Ejection{Port: port, Endpoint: netip.MustParseAddrPort(endpoint)}) // let in again
 		want = append(want, event.Event{
 			Service: port.Service, Type: event.Warning, Reason: "EndpointEjected", Action: "Eject", Fault: "shop/web:http/TCP",
 			Note: "connections to endpoint " + endpoint + " of shop/web:http/TCP fail: it gets none for 30s",

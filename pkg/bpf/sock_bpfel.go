@@ -222,7 +222,7 @@ type SockBlEvent struct {
 	Device      uint8
 	Comm        [16]int8
 	Flows       uint32
-	Pad         uint32
+	Seconds     uint32
 	Traffic     SockBlTrafficEntry
 }
 
@@ -236,6 +236,7 @@ const (
 	SockBlEventHookBL_EVENT_AT_XDP     SockBlEventHook = 4
 	SockBlEventHookBL_EVENT_AT_TIMEOUT SockBlEventHook = 5
 	SockBlEventHookBL_EVENT_AT_WALK    SockBlEventHook = 6
+	SockBlEventHookBL_EVENT_AT_LOOK    SockBlEventHook = 7
 )
 
 type SockBlEventKind uint32
@@ -248,7 +249,9 @@ const (
 	SockBlEventKindBL_EVENT_ENDED       SockBlEventKind = 5
 	SockBlEventKindBL_EVENT_LEFT        SockBlEventKind = 6
 	SockBlEventKindBL_EVENT_EVICTED     SockBlEventKind = 7
-	SockBlEventKindBL_EVENT_LAST        SockBlEventKind = 7
+	SockBlEventKindBL_EVENT_EJECTED     SockBlEventKind = 8
+	SockBlEventKindBL_EVENT_ADMITTED    SockBlEventKind = 9
+	SockBlEventKindBL_EVENT_LAST        SockBlEventKind = 9
 )
 
 type SockBlExhaustedEntry struct {
@@ -416,6 +419,8 @@ type SockBlFound struct {
 	Forward SockBlFlowForward
 	Kind    uint32
 	Flows   uint32
+	Seconds uint32
+	Pad     uint32
 }
 
 type SockBlFrontendEntry struct {

@@ -130,6 +130,20 @@ func Evicted(flows int) bpf.SockBlFound {
 	return found
 }
 
+// Ejected returns what is told when a backend is ejected for so long, as so many connections to it have
+// failed, or with 0 when it is let in again.
+func Ejected(id, generation uint32, backend netip.AddrPort, failures uint32, pause time.Duration) bpf.SockBlFound {
+	found := bpf.SockBlFound{Kind: uint32(bpf.SockBlEventKindBL_EVENT_ADMITTED)}
+	if pause > 0 {
+		found.Kind = uint32(bpf.SockBlEventKindBL_EVENT_EJECTED)
+		found.Flows, found.Seconds = failures, uint32(pause/time.Second)
+	}
+	found.Key.Proto = uint8(model.TCP)
+	found.Forward.Backend, found.Forward.BackendPort = bpf.AddrOf(backend.Addr()), bpf.Hton16(backend.Port())
+	found.Forward.BackendId, found.Forward.Generation = id, uint16(generation)
+	return found
+}
+
 // Tunnel is the direction in which the client's packets use the tunnel between nodes.
 type Tunnel uint8
 

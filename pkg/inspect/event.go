@@ -29,6 +29,8 @@ const (
 	EventEnded       = "ended"       // it is closed
 	EventLeft        = "left"        // an endpoint has left its Service, and has open flows
 	EventEvicted     = "evicted"     // established flows were, from the full table
+	EventEjected     = "ejected"     // an endpoint is, for connections to it have failed
+	EventAdmitted    = "admitted"    // it gets connections again
 	EventLeftOut     = "left-out"    // so many events are not shown
 )
 
@@ -41,6 +43,8 @@ var eventKinds = [...]string{
 	bpf.SockBlEventKindBL_EVENT_ENDED:       EventEnded,
 	bpf.SockBlEventKindBL_EVENT_LEFT:        EventLeft,
 	bpf.SockBlEventKindBL_EVENT_EVICTED:     EventEvicted,
+	bpf.SockBlEventKindBL_EVENT_EJECTED:     EventEjected,
+	bpf.SockBlEventKindBL_EVENT_ADMITTED:    EventAdmitted,
 }
 
 // EventKinds are the kinds that can be asked for, NotServed those that have a reason.
@@ -58,14 +62,16 @@ var eventHooks = [...]string{
 	bpf.SockBlEventHookBL_EVENT_AT_XDP:     "xdp",
 	bpf.SockBlEventHookBL_EVENT_AT_TIMEOUT: "timeout",
 	bpf.SockBlEventHookBL_EVENT_AT_WALK:    "walk",
+	bpf.SockBlEventHookBL_EVENT_AT_LOOK:    "look",
 }
 
 // Event is something that a program has seen: a connection that begins, ends or is not served.
 type Event struct {
 	Time time.Time `json:"time"`
-	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left, evicted, left-out
+	Kind string    `json:"kind"` // connection, refused, dropped, established, ended, left, evicted, ejected, admitted, left-out
 	// Hook is where it was seen: connect, sendmsg, close (of a socket), tc, xdp, timeout (of an idle
-	// flow, which the agent has removed), walk (of the agent over the flow tables).
+	// flow, which the agent has removed), walk (of the agent over the flow tables), look (of the
+	// agent at connections that fail).
 	Hook     string `json:"hook,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Client is absent of a socket that is not bound to an address.
@@ -98,6 +104,10 @@ type Event struct {
 	Packets *EventVolume `json:"packets,omitempty"`
 	// Flows are the open ones of an endpoint that has left, or those evicted, at least.
 	Flows uint32 `json:"flows,omitempty"`
+	// Failures are the connections in a row that have failed to an endpoint which is ejected, and
+	// EjectedSeconds is for how long it is.
+	Failures       uint32 `json:"failures,omitempty"`
+	EjectedSeconds uint32 `json:"ejectedSeconds,omitempty"`
 	// LeftOut is how many events are not shown, of kind left-out.
 	LeftOut uint64 `json:"leftOut,omitempty"`
 }
@@ -241,6 +251,9 @@ func (m *Monitor) event(raw *bpf.SockBlEvent, past *monitor.Past) *Event {
 		Backend:        endpointOf(raw.Backend, raw.BackendPort),
 		Reason:         statusmap.ReasonName(bpf.SockBlReason(raw.Reason)),
 		Flows:          raw.Flows,
+	}
+	if e.Kind == EventEjected {
+		e.Failures, e.EjectedSeconds, e.Flows = raw.Flows, raw.Seconds, 0
 	}
 	if raw.Proto != 0 {
 		e.Protocol = model.Protocol(raw.Proto).String()

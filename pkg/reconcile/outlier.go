@@ -31,6 +31,16 @@ type OutlierStore interface {
 	Now() (time.Duration, error)
 }
 
+// Ejection is an endpoint that is ejected, or let in again.
+type Ejection struct {
+	Port model.PortName
+	// BackendID and Generation are those of Endpoint in the tables.
+	BackendID, Generation uint32
+	Endpoint              netip.AddrPort
+	Failures              uint32        // connections in a row
+	Pause                 time.Duration // for how long; 0: it is let in
+}
+
 // outliers are the Services with outlier detection.
 type outliers struct {
 	store    OutlierStore // nil: no Service has it
@@ -217,10 +227,15 @@ func (l *look) eject(name tables.ServicePortName, f *failing, o model.Outliers) 
 	l.changes++
 	l.more++
 	klog.InfoS("Endpoint is ejected: connections to it fail", "service", name.Port, "endpoint", f.b.AddrPort, "failures", f.was.Failures, "for", pause)
-	if l.r.opts.Ejection != nil {
-		l.r.opts.Ejection(name.Port, f.b.AddrPort, pause)
-	}
+	l.tell(name, f, pause)
 	return true
+}
+
+// tell tells that an endpoint is ejected for so long, 0: that it is let in.
+func (l *look) tell(name tables.ServicePortName, f *failing, pause time.Duration) {
+	if l.r.opts.Ejection != nil {
+		l.r.opts.Ejection(Ejection{name.Port, f.id, f.b.Generation, f.b.AddrPort, f.was.Failures, pause})
+	}
 }
 
 // try goes on with the trials of endpoints whose time is over, one at a time, and returns how many of
@@ -278,6 +293,7 @@ func (l *look) admit(name tables.ServicePortName, f *failing, next tables.Outlie
 	l.r.outliers.back[f.id] = l.now
 	l.changes++
 	klog.InfoS("Endpoint gets connections again", "service", name.Port, "endpoint", f.b.AddrPort)
+	l.tell(name, f, 0)
 	return true
 }
 

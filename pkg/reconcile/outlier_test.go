@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -37,8 +36,8 @@ func TestOutliers(t *testing.T) {
 		opts := ejects
 		opts.Ejected = func(n, more int) { now, all = n, all+more }
 		var told []string
-		opts.Ejection = func(port model.PortName, endpoint netip.AddrPort, pause time.Duration) {
-			told = append(told, fmt.Sprint(port, " ", endpoint, " ", pause))
+		opts.Ejection = func(e reconcile.Ejection) {
+			told = append(told, fmt.Sprint(e.Port, " ", e.Endpoint, " ", e.Failures, " ", e.Pause))
 		}
 		l := start(t, held, asIs, opts)
 		l.Apply(put(service("a", "10.96.0.1", outliers(50)), slice("a-1", "a", "10.0.0.1", "10.0.0.2", "10.0.0.3")))
@@ -77,7 +76,7 @@ func TestOutliers(t *testing.T) {
 		if now != 1 || all != 3 {
 			t.Errorf("%d are ejected, and %d have been; want 1, 3", now, all)
 		}
-		if want := "[default/a/TCP 10.0.0.1:8080 10s default/a/TCP 10.0.0.1:8080 20s default/a/TCP 10.0.0.1:8080 10s]"; fmt.Sprint(told) != want {
+		if want := "[default/a/TCP 10.0.0.1:8080 3 10s default/a/TCP 10.0.0.1:8080 1 20s default/a/TCP 10.0.0.1:8080 0 0s default/a/TCP 10.0.0.1:8080 3 10s]"; fmt.Sprint(told) != want {
 			t.Errorf("ejections %s, want %s", told, want)
 		}
 		l.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "a"}}})

@@ -63,8 +63,8 @@ type Options struct {
 	// Ejected, unless nil, is told at each look at the endpoints of the Services that ask for
 	// outlier detection how many are ejected, and how many of them by this look.
 	Ejected func(now, more int)
-	// Ejection, unless nil, is told of each endpoint that is ejected, and for how long.
-	Ejection func(port model.PortName, endpoint netip.AddrPort, pause time.Duration)
+	// Ejection, unless nil, is told of each endpoint that is ejected or let in again.
+	Ejection func(Ejection)
 	// Terminating, unless nil, is told of the endpoints of a Service that terminate on this node, when
 	// they have changed.
 	Terminating func(service model.Name, endpoints []netip.AddrPort)

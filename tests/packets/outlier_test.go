@@ -100,6 +100,7 @@ func TestOutliers(t *testing.T) {
 				everywhere := []endpoint{local, otherLocal, remote, otherRemote}
 				c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
 					append(v.flags, "--outlier-detection", fmt.Sprintf("failures=%d,time=5s", failures))...)
+				told := listen(t, c.nodes[0], inspect.EventOptions{Rate: 10_000, Kinds: []string{inspect.EventEjected, inspect.EventAdmitted}})
 				from, to := c.client, func(network string) netip.AddrPort { return nodePort(network, 1) }
 				if v.socket {
 					from = c.nodes[0].Namespace
@@ -131,6 +132,7 @@ func TestOutliers(t *testing.T) {
 							}
 							return got == bad.server()
 						})
+						c.wantTold(t, told, bad, network, failures)
 					})
 				}
 			})
@@ -193,4 +195,20 @@ func (c *cluster) wantOneTried(t *testing.T, from *lab.Namespace, network string
 		t.Errorf("%s, %s on trial: %d of 40 connections fail", network, bad.server(), n)
 	}
 	lab.Eventually(t, bad.server()+" is ejected again", func() bool { return c.outlierOf(t, bad, network).Times >= 2 })
+}
+
+// wantTold wants who listens to be told that an endpoint was ejected, again after one failure, and let in.
+func (c *cluster) wantTold(t *testing.T, told *listener, bad endpoint, network string, failures uint32) {
+	t.Helper()
+	about := func(kind string, seconds uint32) func(*inspect.Event) bool {
+		return func(e *inspect.Event) bool {
+			return e.Kind == kind && e.EjectedSeconds == seconds && e.Backend.Addr() == c.addrsOf(bad).of(network)
+		}
+	}
+	first := told.one(t, bad.server()+" is ejected", about(inspect.EventEjected, 5))
+	again := told.one(t, bad.server()+" is ejected again", about(inspect.EventEjected, 10))
+	admitted := told.one(t, bad.server()+" is let in", about(inspect.EventAdmitted, 0))
+	if first.Failures < failures || again.Failures == 0 || admitted.Service.String() != "default/web:t" || admitted.Hook != "look" {
+		t.Errorf("told %+v, %+v and %+v", first, again, admitted)
+	}
 }

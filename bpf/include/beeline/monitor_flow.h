@@ -51,11 +51,11 @@ static __always_inline void bl_event_forward(struct bl_event *event,
 
 /*
  * Tell what @what says by BL_EVENT of a flow whose client sends packets of @key by the device of
- * @ifindex, or of so many flows.
+ * @ifindex; the rest as of struct bl_event.
  */
 static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 					  const struct bl_flow_forward *forward, __u32 ifindex,
-					  __u32 what, __u32 flows)
+					  __u32 what, __u32 flows, __u32 seconds)
 {
 	struct bl_event *event;
 
@@ -68,6 +68,7 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 			continue;
 		bl_event_forward(event, forward);
 		event->flows = flows;
+		event->seconds = seconds;
 		bpf_ringbuf_submit(event, 0);
 	}
 }
@@ -82,7 +83,7 @@ __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_
 	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 
 	if (key && forward)
-		bl_event_flow(key, forward, ifindex, what, 0);
+		bl_event_flow(key, forward, ifindex, what, 0, 0);
 	return 0;
 }
 

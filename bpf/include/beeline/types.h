@@ -925,7 +925,9 @@ enum bl_event_kind {
 	BL_EVENT_ENDED, /* a flow is closed, or a socket */
 	BL_EVENT_LEFT, /* an endpoint has left its Service, and has open flows */
 	BL_EVENT_EVICTED, /* established flows were, from the full table */
-	BL_EVENT_LAST = BL_EVENT_EVICTED,
+	BL_EVENT_EJECTED, /* an endpoint is, for connections to it have failed */
+	BL_EVENT_ADMITTED, /* it gets connections again */
+	BL_EVENT_LAST = BL_EVENT_ADMITTED,
 };
 
 /* Where it was seen. */
@@ -937,6 +939,7 @@ enum bl_event_hook {
 	BL_EVENT_AT_XDP,
 	BL_EVENT_AT_TIMEOUT, /* the agent has removed an idle flow */
 	BL_EVENT_AT_WALK, /* of the agent over the flow tables */
+	BL_EVENT_AT_LOOK, /* of the agent at the connections that fail */
 };
 
 /*
@@ -970,21 +973,24 @@ struct bl_event {
 	__u8 flow; /* enum bl_flow_bits */
 	__u8 device; /* of a flow, as in its forward entry */
 	char comm[16]; /* name of the process */
-	__u32 flows; /* of BL_EVENT_LEFT and BL_EVENT_EVICTED: how many */
-	__u32 pad;
+	/* Of BL_EVENT_LEFT and BL_EVENT_EVICTED: how many; of BL_EVENT_EJECTED: those that failed. */
+	__u32 flows;
+	__u32 seconds; /* of BL_EVENT_EJECTED: for how long */
 	struct bl_traffic_entry traffic; /* of a TCP socket that has ended: bytes of its payload */
 };
 _Static_assert(sizeof(struct bl_event) == 184, "bl_event");
 
 /* The input of bl_tell: what the agent has found. */
 struct bl_found {
-	/* A flow that it has removed, or one of those of an endpoint that has left; else zero. */
+	/* A flow that it has removed, or one of those of an endpoint; else zero. */
 	struct bl_flow_key key;
 	struct bl_flow_forward forward;
 	__u32 kind; /* enum bl_event_kind */
-	__u32 flows; /* as of the event */
+	__u32 flows; /* as of the event, and so is seconds */
+	__u32 seconds;
+	__u32 pad;
 };
-_Static_assert(sizeof(struct bl_found) == 88, "bl_found");
+_Static_assert(sizeof(struct bl_found) == 96, "bl_found");
 
 enum bl_monitor_limits {
 	BL_MONITORS = 4,

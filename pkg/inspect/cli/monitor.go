@@ -26,16 +26,17 @@ node or by packets of a client outside; one that was refused or dropped, and why
 has ended, with how long it was open and, of TCP packets, its bytes each way. A flow that has
 been idle for too long ends when the agent removes it; that looks through the flow tables every
 ten seconds, and tells of endpoints that have left their Service with open flows, and of evictions.
+Endpoints that outlier detection ejects, or lets in again, are told by the agent, too.
 
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events a second
 are told, however many there are, and what was left out is counted. --kind and --drops choose
 before that limit, the other filters after it. Up to four can listen at once. The agent need not
-run, except for what it finds in the flow tables.
+run, except for what it finds itself.
 
 With -o json each event is one line.`
 
 // monitoredKinds are the kinds that are shown unless others are asked for.
-var monitoredKinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded, inspect.EventLeft, inspect.EventEvicted}
+var monitoredKinds = []string{inspect.EventConnection, inspect.EventRefused, inspect.EventDropped, inspect.EventEnded, inspect.EventLeft, inspect.EventEvicted, inspect.EventEjected, inspect.EventAdmitted}
 
 // monitorFlags are the flags of monitor.
 type monitorFlags struct {
@@ -187,6 +188,10 @@ func eventText(e *inspect.Event, wide bool) string {
 	switch e.Kind {
 	case inspect.EventEvicted:
 		return strings.Join(append(words, inspect.Amount(int(e.Flows), "established flow"), "or more: the flow table is full"), " ")
+	case inspect.EventEjected:
+		return strings.Join(append(words, e.Protocol, eventEndpoint(e), "for", age(int64(e.EjectedSeconds))+":", inspect.Amount(int(e.Failures), "connection"), "failed"), " ")
+	case inspect.EventAdmitted:
+		return strings.Join(append(words, e.Protocol, eventEndpoint(e), "gets connections again"), " ")
 	case inspect.EventLeft:
 		words = append(words, e.Protocol, "every client")
 	default:
@@ -204,6 +209,14 @@ func eventText(e *inspect.Event, wide bool) string {
 		words = append(words, eventPlace(e)...)
 	}
 	return strings.Join(words, " ")
+}
+
+// eventEndpoint names the endpoint that an event is about.
+func eventEndpoint(e *inspect.Event) string {
+	if e.Service.Service == "" {
+		return e.Backend.String()
+	}
+	return fmt.Sprintf("%s of %s", e.Backend, e.Service)
 }
 
 // eventClient names the client: its address, its process, or both.
