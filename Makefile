@@ -89,8 +89,8 @@ lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
 
 # Tests start the agent that was built for them; without, each package builds its own.
 test test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
-# One more package at a time than processors: some wait most of the time.
-test test-all: TEST_BUILD += -p $$(($$(nproc) + 1))
+# Two more packages at a time than processors: some wait most of the time.
+test test-all: TEST_BUILD += -p $$(($$(nproc) + 2))
 
 .PHONY: test
 test: root setup-test build ## run the tests of PACKAGES (./...) but those that take long
