@@ -23,21 +23,6 @@ struct bl_choice {
 	bool counted; /* the new connection is, in bl_active */
 };
 
-/*
- * The backend that @ref remembers, if it is still in a set of @service that
- * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
- */
-static __always_inline const struct bl_backend_entry *bl_backend_recall(struct bl_backend_ref ref,
-									__u32 service, __u32 member)
-{
-	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
-
-	if (!backend || backend->generation != ref.generation || backend->service != service ||
-	    !(backend->state & member))
-		return NULL;
-	return backend;
-}
-
 /* Whether a connection that is not served for @reason is dropped; all others are refused. */
 static __always_inline bool bl_reason_drops(enum bl_reason reason)
 {

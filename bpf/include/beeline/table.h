@@ -39,6 +39,21 @@ static __always_inline const struct bl_backend_entry *bl_backend_lookup(__u32 id
 	return bl_table_lookup(&bl_backend, id, BL_CHUNK_SHIFT);
 }
 
+/*
+ * The backend that @ref remembers, if it is still in a set of @service that
+ * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
+ */
+static __always_inline const struct bl_backend_entry *bl_backend_recall(struct bl_backend_ref ref,
+									__u32 service, __u32 member)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
+
+	if (!backend || backend->generation != ref.generation || backend->service != service ||
+	    !(backend->state & member))
+		return NULL;
+	return backend;
+}
+
 static __always_inline const __u32 *bl_slot_lookup(__u32 slot)
 {
 	const struct bl_slot_line *line;

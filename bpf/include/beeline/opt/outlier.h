@@ -51,14 +51,16 @@ __noinline int bl_outlier_note(__u32 id, __u32 generation, __u32 known, bool fai
  */
 __noinline __u64 bl_outlier_try(__u32 id, __u32 service, __u32 member)
 {
-	const struct bl_backend_entry *backend = bl_backend_lookup(id);
 	struct bl_outlier_entry *outlier = bl_table_lookup(&bl_outlier, id, BL_CHUNK_SHIFT);
+	struct bl_backend_ref ref = {.id = id};
 
-	if (!backend || !outlier || backend->service != service || !(backend->state & member) ||
-	    outlier->generation != backend->generation ||
+	if (!outlier)
+		return BL_NO_REF;
+	ref.generation = outlier->generation;
+	if (!bl_backend_recall(ref, service, member) ||
 	    *(const volatile __u32 *)&outlier->failures != BL_TRIAL_OFFERED ||
 	    __sync_val_compare_and_swap(&outlier->failures, BL_TRIAL_OFFERED, BL_TRIAL_TAKEN) !=
 		    BL_TRIAL_OFFERED)
 		return BL_NO_REF;
-	return bl_ref_word((struct bl_backend_ref){.id = id, .generation = backend->generation});
+	return bl_ref_word(ref);
 }
