@@ -135,10 +135,10 @@ func (a *agent) connect(context.Context) (err error) {
 		Destroyed: metrics.NewSockets(a.registry).Observe,
 	})
 	a.terminating = termination.New(termination.Options{
-		Known:   func(service model.Name) bool { return a.reconciler.Knows(service) },
-		Count:   socket.Connections,
-		Counted: metrics.NewTermination(a.registry, int(c.Beeline.ServiceMetrics.Backends)).Observe,
+		Known: func(service model.Name) bool { return a.reconciler.Knows(service) },
+		Count: socket.Connections,
 	})
+	a.registry.MustRegister(metrics.NewTermination(a.terminating.Endpoints, int(c.Beeline.ServiceMetrics.Backends)))
 	a.healthy = health.New(health.Options{
 		Oldest:      func() time.Time { return a.reconciler.Oldest() },
 		Timeout:     2 * c.SyncPeriod,

@@ -9,57 +9,48 @@ import (
 	"github.com/beeline-lb/beeline/pkg/termination"
 )
 
-// Termination exports which endpoints of this node terminate. Make one with [NewTermination].
+// Termination collects which endpoints of this node terminate. Make one with [NewTermination].
 type Termination struct {
-	limit                  int
-	endpoints, connections prometheus.Gauge
-	each                   *prometheus.GaugeVec
-	shown                  map[[3]string]bool // labels of each
+	endpoints                func() []termination.Endpoint
+	limit                    int
+	number, connections, one *prometheus.Desc
 }
 
-// NewTermination registers the metrics. Up to limit endpoints have one of their own: those with the most
-// connections.
-func NewTermination(reg prometheus.Registerer, limit int) *Termination {
-	t := &Termination{
-		limit: limit,
-		endpoints: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "beeline_terminating_endpoints",
-			Help: "Endpoints of Services on this node that terminate.",
-		}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "beeline_terminating_connections",
-			Help: "TCP connections, of clients anywhere, that endpoints on this node have which terminate.",
-		}),
-		each: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "beeline_terminating_endpoint_connections",
-			Help: "TCP connections, of clients anywhere, that an endpoint on this node has which terminates. Only of some: serviceMetrics.",
-		}, []string{"namespace", "service", "endpoint"}),
+// NewTermination returns a collector of what endpoints returns. Up to limit endpoints have a metric of
+// their own: those with the most connections.
+func NewTermination(endpoints func() []termination.Endpoint, limit int) *Termination {
+	return &Termination{
+		endpoints: endpoints, limit: limit,
+		number: prometheus.NewDesc("beeline_terminating_endpoints",
+			"Endpoints of Services on this node that terminate.", nil, nil),
+		connections: prometheus.NewDesc("beeline_terminating_connections",
+			"TCP connections, of clients anywhere, that endpoints on this node have which terminate.", nil, nil),
+		one: prometheus.NewDesc("beeline_terminating_endpoint_connections",
+			"TCP connections, of clients anywhere, that an endpoint on this node has which terminates. Only of some: serviceMetrics.",
+			[]string{"namespace", "service", "endpoint"}, nil),
 	}
-	reg.MustRegister(t.endpoints, t.connections, t.each)
-	return t
 }
 
-// Observe takes the endpoints that terminate, as counted last.
-func (t *Termination) Observe(all []termination.Endpoint) {
-	sum := 0
+// Describe implements [prometheus.Collector].
+func (t *Termination) Describe(ch chan<- *prometheus.Desc) {
+	ch <- t.number
+	ch <- t.connections
+	ch <- t.one
+}
+
+// Collect implements [prometheus.Collector].
+func (t *Termination) Collect(ch chan<- prometheus.Metric) {
+	send := func(desc *prometheus.Desc, value int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
+	}
+	all, sum := t.endpoints(), 0
 	for i := range all {
 		sum += all[i].Connections
 	}
-	t.endpoints.Set(float64(len(all)))
-	t.connections.Set(float64(sum))
-	most := slices.SortedStableFunc(slices.Values(all), func(a, b termination.Endpoint) int {
-		return cmp.Compare(b.Connections, a.Connections)
-	})
-	was := t.shown
-	t.shown = make(map[[3]string]bool)
-	for _, e := range most[:min(t.limit, len(most))] {
-		labels := [3]string{e.Service.Namespace, e.Service.Name, e.AddrPort.String()}
-		t.each.WithLabelValues(labels[:]...).Set(float64(e.Connections))
-		t.shown[labels] = true
-	}
-	for labels := range was {
-		if !t.shown[labels] {
-			t.each.DeleteLabelValues(labels[:]...)
-		}
+	send(t.number, len(all))
+	send(t.connections, sum)
+	slices.SortStableFunc(all, func(a, b termination.Endpoint) int { return cmp.Compare(b.Connections, a.Connections) })
+	for _, e := range all[:min(t.limit, len(all))] {
+		send(t.one, e.Connections, e.Service.Namespace, e.Service.Name, e.AddrPort.String())
 	}
 }

@@ -107,7 +107,7 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 	drained = true
 	for _, e := range w.endpoints[service] {
 		a.Endpoints = append(a.Endpoints, counted{e.AddrPort.String(), e.Connections})
-		drained = drained && e.counted && e.Connections == 0
+		drained = drained && e.settled && e.Connections == 0
 	}
 	if w.failures >= maxFailures {
 		a.Error = fmt.Sprintf("connections cannot be counted: %v", w.err)

@@ -29,9 +29,9 @@ const (
 	// takes a tenth of a CPU at most.
 	shortest = 100 * time.Millisecond
 	rest     = 9
-	// settled is how long an endpoint has to have terminated before it counts as drained: until
+	// settleTime is how long an endpoint has to have terminated before it counts as drained: until
 	// all nodes know, they send it new connections.
-	settled = 5 * time.Second
+	settleTime = 5 * time.Second
 )
 
 // Options configure a [Watcher].
@@ -40,8 +40,6 @@ type Options struct {
 	Known func(model.Name) bool
 	// Count returns how many TCP connections endpoints of this node have.
 	Count func([]netip.AddrPort) (map[netip.AddrPort]int, error)
-	// Counted, unless nil, is told of each count; of none when no endpoint terminates.
-	Counted func([]Endpoint)
 }
 
 // Endpoint is an endpoint of a Service, on this node, that terminates.
@@ -50,7 +48,7 @@ type Endpoint struct {
 	AddrPort    netip.AddrPort
 	Connections int // at the last count
 	since       time.Time
-	counted     bool // settled
+	settled     bool // the last count began when all nodes knew that it terminates
 }
 
 // Watcher knows the endpoints of this node that terminate. Make one with [New]. It is a
@@ -143,11 +141,8 @@ func (w *Watcher) Run(ctx context.Context) {
 // there are some.
 func (w *Watcher) count() (next time.Duration) {
 	begun := time.Now()
-	w.mu.Lock()
-	all := w.all()
-	w.mu.Unlock()
+	all := w.Endpoints()
 	if len(all) == 0 {
-		w.report(nil)
 		return 0
 	}
 	addrs := make([]netip.AddrPort, 0, len(all))
@@ -156,6 +151,7 @@ func (w *Watcher) count() (next time.Duration) {
 	}
 	counts, err := w.opts.Count(addrs)
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.noteError(err)
 	if err == nil {
 		for _, list := range w.endpoints {
@@ -163,29 +159,22 @@ func (w *Watcher) count() (next time.Duration) {
 				e := &list[i]
 				// One that has come meanwhile is of the next count.
 				if _, known := slices.BinarySearchFunc(all, *e, Endpoint.compare); known {
-					e.Connections, e.counted = counts[e.AddrPort], begun.Sub(e.since) >= settled
+					e.Connections, e.settled = counts[e.AddrPort], begun.Sub(e.since) >= settleTime
 				}
 			}
 		}
 	}
-	if next = idle; w.waiting > 0 {
-		next = interval
-	}
-	all = w.all()
 	w.tell()
-	w.mu.Unlock()
-	w.report(all)
-	return next
-}
-
-func (w *Watcher) report(all []Endpoint) {
-	if w.opts.Counted != nil {
-		w.opts.Counted(all)
+	if w.waiting > 0 {
+		return interval
 	}
+	return idle
 }
 
-// all returns the endpoints that terminate, in order. The caller holds the lock.
-func (w *Watcher) all() []Endpoint {
+// Endpoints returns the endpoints that terminate, in order.
+func (w *Watcher) Endpoints() []Endpoint {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return slices.SortedFunc(slices.Values(slices.Concat(slices.Collect(maps.Values(w.endpoints))...)), Endpoint.compare)
 }
 

@@ -31,7 +31,6 @@ type node struct {
 	lock        sync.Mutex
 	connections map[netip.AddrPort]int
 	err         error
-	told        []Endpoint
 }
 
 // have has an endpoint have so many connections.
@@ -48,13 +47,6 @@ func (n *node) fail(err error) {
 	n.err = err
 }
 
-// last returns what was told of last.
-func (n *node) last() []Endpoint {
-	n.lock.Lock()
-	defer n.lock.Unlock()
-	return n.told
-}
-
 // in runs a test beside a Watcher, on a clock of its own.
 func in(t *testing.T, test func(t *testing.T, n *node)) {
 	t.Helper()
@@ -66,11 +58,6 @@ func in(t *testing.T, test func(t *testing.T, n *node)) {
 				n.lock.Lock()
 				defer n.lock.Unlock()
 				return maps.Clone(n.connections), n.err
-			},
-			Counted: func(all []Endpoint) {
-				n.lock.Lock()
-				defer n.lock.Unlock()
-				n.told = all
 			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -124,8 +111,8 @@ func TestWait(t *testing.T) {
 		n.Set(web, []netip.AddrPort{first, second})
 		a := n.ask("web", "")
 		a.after(t, time.Minute, 0, "")
-		if told := n.last(); len(told) != 2 || told[0].Connections != 2 || told[1].Connections != 1 {
-			t.Errorf("told of %+v", told)
+		if all := n.Endpoints(); len(all) != 2 || all[0].Connections != 2 || all[1].Connections != 1 {
+			t.Errorf("endpoints %+v", all)
 		}
 		n.have(first, 0)
 		a.after(t, time.Minute, 0, "")
@@ -135,8 +122,8 @@ func TestWait(t *testing.T) {
 		n.Set(web, nil)
 		time.Sleep(interval)
 		synctest.Wait()
-		if told := n.last(); told != nil {
-			t.Errorf("none terminates, told of %+v", told)
+		if all := n.Endpoints(); len(all) > 0 {
+			t.Errorf("none terminates, endpoints %+v", all)
 		}
 	})
 }
@@ -148,10 +135,10 @@ func TestWaitForNodes(t *testing.T) {
 		a := n.ask("web", "")
 		a.after(t, 5*time.Second, 0, "")
 		n.Set(web, []netip.AddrPort{first})
-		a.after(t, settled-time.Second, 0, "")
+		a.after(t, settleTime-time.Second, 0, "")
 		n.Set(web, []netip.AddrPort{first, second})
 		a.after(t, 2*time.Second, 0, "")
-		a.after(t, settled, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
+		a.after(t, settleTime, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
 	})
 }
 
@@ -201,7 +188,7 @@ func TestWaitEnds(t *testing.T) {
 			a := n.ask("web", "")
 			a.after(t, (maxFailures-2)*time.Second, 0, "")
 			n.fail(nil)
-			a.after(t, settled, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+			a.after(t, settleTime, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
 		},
 		"all counts fail": func(t *testing.T, n *node) {
 			n.Set(web, []netip.AddrPort{first})
@@ -218,7 +205,7 @@ func TestWaitEnds(t *testing.T) {
 			synctest.Wait()
 			n.ask("web", "").after(t, 0, http.StatusServiceUnavailable, `{"endpoints":[],"error":"256 requests wait, which is the most"}`)
 			n.have(first, 0)
-			time.Sleep(settled + time.Second)
+			time.Sleep(settleTime + time.Second)
 			for _, a := range waiting {
 				a.after(t, 0, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
 			}

@@ -30,9 +30,8 @@ func Agent() Noted {
 	metrics.NewSockets(n)
 	metrics.NewSync(n)
 	metrics.NewOutliers(n)
-	metrics.NewTermination(n, 0)
 	metrics.NewVerify(n, nil)
-	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
+	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewTermination(nil, 0), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))
 	return n
 }
