@@ -75,7 +75,7 @@ func (s *scratch) join(port model.ServicePort, family model.Family, list []*mode
 				ready:       ep.Ready,
 				serving:     ep.Serving,
 				terminating: ep.Terminating,
-				onNode:      node.Name != "" && ep.NodeName == node.Name,
+				onNode:      onNode(ep, node),
 			})
 		}
 	})
@@ -91,6 +91,11 @@ func weigh(eps []endpoint, zones map[string]uint8) {
 			eps[i].weight *= uint16(weight)
 		}
 	}
+}
+
+// onNode reports whether an endpoint is known to be on the node.
+func onNode(e *model.Endpoint, node *model.LocalNode) bool {
+	return node.Name != "" && e.NodeName == node.Name
 }
 
 // start gives endpoints that are starting their shares of their weights. All weights are

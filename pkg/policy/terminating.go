@@ -9,7 +9,6 @@ import (
 
 // Terminating returns the endpoints of TCP of a Service that terminate on the node, in order.
 func Terminating(svc *model.Service, list []*model.Slice, node *model.LocalNode) []netip.AddrPort {
-	ends := func(e *model.Endpoint) bool { return e.Terminating && node.Name != "" && e.NodeName == node.Name }
 	var found []netip.AddrPort
 	for _, family := range model.Families {
 		for _, port := range svc.Ports {
@@ -18,7 +17,7 @@ func Terminating(svc *model.Service, list []*model.Slice, node *model.LocalNode)
 			}
 			eachPort(port, family, list, func(slice *model.Slice, target uint16) {
 				for i := range slice.Endpoints {
-					if e := &slice.Endpoints[i]; ends(e) {
+					if e := &slice.Endpoints[i]; e.Terminating && onNode(e, node) {
 						found = append(found, netip.AddrPortFrom(e.Addr, target))
 					}
 				}

@@ -8,11 +8,11 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// The bits of an entry's failures that are those of a trial.
-const (
-	trialOffered = uint32(bpf.SockBlOutlierTrialBL_TRIAL_OFFERED)
-	trialTaken   = uint32(bpf.SockBlOutlierTrialBL_TRIAL_TAKEN)
-)
+// trialBits are what the failures of an entry have of a trial.
+var trialBits = [...]uint32{
+	tables.TrialOffered: uint32(bpf.SockBlOutlierTrialBL_TRIAL_OFFERED),
+	tables.TrialTaken:   uint32(bpf.SockBlOutlierTrialBL_TRIAL_TAKEN),
+}
 
 // Outlier returns what outlier detection knows of a backend; the zero value where it knows nothing.
 func (t Table) Outlier(id, generation uint32) tables.Outlier {
@@ -20,24 +20,23 @@ func (t Table) Outlier(id, generation uint32) tables.Outlier {
 	if e == nil || atomic.LoadUint32(&e.Generation) != generation {
 		return tables.Outlier{}
 	}
-	failures := atomic.LoadUint32(&e.Failures)
+	failures, trial := splitFailures(atomic.LoadUint32(&e.Failures))
 	return tables.Outlier{
-		Failures: failures &^ (trialOffered | trialTaken),
-		Trial:    trialOf(failures),
+		Failures: failures,
+		Trial:    trial,
 		Until:    time.Duration(atomic.LoadUint32(&e.Until)) * time.Second,
 		Times:    atomic.LoadUint32(&e.Times),
 	}
 }
 
-// trialOf returns what an entry's failures say of a trial.
-func trialOf(failures uint32) tables.Trial {
-	switch {
-	case failures&trialOffered != 0:
-		return tables.TrialOffered
-	case failures&trialTaken != 0:
-		return tables.TrialTaken
+// splitFailures returns what the failures of an entry say.
+func splitFailures(word uint32) (failures uint32, trial tables.Trial) {
+	for t, bits := range trialBits {
+		if word&bits != 0 {
+			return word &^ bits, tables.Trial(t)
+		}
 	}
-	return tables.NoTrial
+	return word, tables.NoTrial
 }
 
 // PutOutlier replaces it, word by word. What a program counts meanwhile may be lost.
@@ -46,14 +45,7 @@ func (s *Store) PutOutlier(id, generation uint32, o tables.Outlier) error {
 	if err != nil {
 		return err
 	}
-	failures := o.Failures
-	switch o.Trial {
-	case tables.TrialOffered:
-		failures |= trialOffered
-	case tables.TrialTaken:
-		failures |= trialTaken
-	}
-	atomic.StoreUint32(&e.Failures, failures)
+	atomic.StoreUint32(&e.Failures, o.Failures|trialBits[o.Trial])
 	atomic.StoreUint32(&e.Until, uint32(o.Until/time.Second))
 	atomic.StoreUint32(&e.Times, o.Times)
 	atomic.StoreUint32(&e.Generation, generation)

@@ -104,15 +104,19 @@ func (d *differences) trial(s tables.Service) string {
 	if s.Trial == 0 {
 		return "no endpoint"
 	}
-	id := s.Trial - 1
-	b, known := d.backends[id]
-	if !known || b.State == 0 {
-		b, known = d.have.Backends[id]
-	}
+	b, known := d.backend(s.Trial - 1)
 	if !known {
-		return fmt.Sprintf("backend id %d, which is no endpoint", id)
+		return fmt.Sprintf("backend id %d, which is no endpoint", s.Trial-1)
 	}
 	return "endpoint " + b.AddrPort.String()
+}
+
+// backend returns the backend of an id: as it is to be, else as it is.
+func (d *differences) backend(id uint32) (b tables.Backend, known bool) {
+	if b, known = d.backends[id]; !known || b.State == 0 {
+		b, known = d.have.Backends[id]
+	}
+	return b, known
 }
 
 // set compares a set of a Service port.
@@ -176,11 +180,7 @@ func does(kind policy.Kind) string {
 func (d *differences) shares(slots []uint32) (shares map[netip.AddrPort]int, unknown int) {
 	shares = make(map[netip.AddrPort]int)
 	for _, id := range slots {
-		b, ok := d.backends[id]
-		if !ok || b.State == 0 {
-			b, ok = d.have.Backends[id]
-		}
-		if ok {
+		if b, known := d.backend(id); known {
 			shares[b.AddrPort]++
 		} else {
 			unknown++

@@ -3,12 +3,11 @@
 package bounds
 
 import (
-	"runtime"
 	"runtime/metrics"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // What an input may cost: a part that does not depend on its size, and one for each byte.
@@ -26,11 +25,9 @@ const (
 // in the process should allocate meanwhile.
 func Check(t testing.TB, size int, work func()) {
 	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	allocated, start := heapAllocs(), threadTime(t)
-	work()
-	took, used := threadTime(t)-start, heapAllocs()-allocated
+	allocated := heapAllocs()
+	took := pause.Work(work)
+	used := heapAllocs() - allocated
 	if limit := baseTime + time.Duration(size)*byteTime; took > limit {
 		t.Errorf("%d bytes took %v of CPU time, more than %v", size, took, limit)
 	}
@@ -44,14 +41,4 @@ func heapAllocs() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
-}
-
-// threadTime returns the CPU time of the calling thread.
-func threadTime(t testing.TB) time.Duration {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
-		t.Fatalf("read the thread's clock: %v", err)
-	}
-	return time.Duration(now.Nano())
 }

@@ -96,12 +96,7 @@ func (c *cluster) startEcho(ctx context.Context) (inside, outside []string, err 
 	if inside, outside, err = c.serviceAddresses(ctx, "echo"); err != nil {
 		return nil, nil, err
 	}
-	for _, url := range outside {
-		if err := c.answers(ctx, url); err != nil {
-			return nil, nil, err
-		}
-	}
-	return inside, outside, nil
+	return inside, outside, c.answers(ctx, outside...)
 }
 
 // startClients starts a client in a pod of each node, with so many long connections, and short ones a

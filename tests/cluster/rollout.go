@@ -39,10 +39,8 @@ func rollout(ctx context.Context, c *cluster) error {
 	}
 	// NodePorts of nodes without a server drop by design: only the load balancer's.
 	balanced := outside[:2]
-	for _, url := range balanced {
-		if err := c.answers(ctx, url); err != nil {
-			return err
-		}
+	if err := c.answers(ctx, balanced...); err != nil {
+		return err
 	}
 	t := &traffic{cluster: c}
 	if err := t.startOutside(outsideSource, fmt.Sprintf("--rate=%d", rolloutRate), "--targets="+strings.Join(balanced, ",")); err != nil {
@@ -77,10 +75,8 @@ func (c *cluster) startDrained(ctx context.Context, t *traffic) error {
 	if err != nil {
 		return err
 	}
-	for _, url := range outside {
-		if err := c.answers(ctx, url); err != nil {
-			return err
-		}
+	if err := c.answers(ctx, outside...); err != nil {
+		return err
 	}
 	return t.startOutside("outside, long", fmt.Sprintf("--long=%d", rolloutLong), fmt.Sprintf("--lifetime=%s", rolloutLifetime), "--rate=10",
 		"--targets="+strings.Join(outside, ","))

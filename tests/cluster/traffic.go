@@ -169,9 +169,14 @@ func url(ip string, port int32) string {
 	return fmt.Sprintf("http://%s:%d", ip, port)
 }
 
-// answers waits until a URL does.
-func (c *cluster) answers(ctx context.Context, url string) error {
-	return c.await(ctx, url+" answers", func() error { return probe(url) })
+// answers waits until all URLs answer.
+func (c *cluster) answers(ctx context.Context, urls ...string) error {
+	for _, url := range urls {
+		if err := c.await(ctx, url+" answers", func() error { return probe(url) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // probe returns an error unless a URL answers that all is well.
