@@ -37,6 +37,7 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 
 #include <beeline/monitor_sock.h>
 #include <beeline/sock_client.h>
+#include <beeline/opt/ewma_sock.h>
 #include <beeline/opt/nat.h>
 #include <beeline/opt/outlier_sock.h>
 #include <beeline/opt/traffic_sock.h>
@@ -511,6 +512,7 @@ static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_ent
 		bl_event_release(
 			ctx, sock,
 			BL_EVENT(wanted, BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT));
+	bl_ewma_end(ctx, sock);
 	bl_sock_drop(sock);
 }
 

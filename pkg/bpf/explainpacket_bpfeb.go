@@ -86,6 +86,7 @@ const (
 	ExplainPacketVarBlExportBlEvent            = "bl_export_bl_event"
 	ExplainPacketVarBlExportBlEventHook        = "bl_export_bl_event_hook"
 	ExplainPacketVarBlExportBlEventKind        = "bl_export_bl_event_kind"
+	ExplainPacketVarBlExportBlEwmaLimits       = "bl_export_bl_ewma_limits"
 	ExplainPacketVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	ExplainPacketVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	ExplainPacketVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -266,6 +267,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.VariableSpec `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -477,6 +479,7 @@ type ExplainPacketVariables struct {
 	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.Variable `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`

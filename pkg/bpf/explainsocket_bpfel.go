@@ -80,6 +80,7 @@ const (
 	ExplainSocketVarBlExportBlEvent            = "bl_export_bl_event"
 	ExplainSocketVarBlExportBlEventHook        = "bl_export_bl_event_hook"
 	ExplainSocketVarBlExportBlEventKind        = "bl_export_bl_event_kind"
+	ExplainSocketVarBlExportBlEwmaLimits       = "bl_export_bl_ewma_limits"
 	ExplainSocketVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	ExplainSocketVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	ExplainSocketVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -249,6 +250,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.VariableSpec `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -444,6 +446,7 @@ type ExplainSocketVariables struct {
 	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.Variable `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`

@@ -14,11 +14,11 @@ import (
 )
 
 type SockBlActiveEntry struct {
-	_      structs.HostLayout
-	Word   [2]uint64
-	Begun  uint32
-	Server uint32
-	Served uint64
+	_       structs.HostLayout
+	Word    [2]uint64
+	Begun   uint32
+	NotedOf uint32
+	Noted   uint64
 }
 
 type SockBlActiveKind uint32
@@ -98,6 +98,7 @@ const (
 	SockBlAlgorithmBL_ALGORITHM_NEVER_QUEUE          SockBlAlgorithm = 9
 	SockBlAlgorithmBL_ALGORITHM_LOCALITY             SockBlAlgorithm = 10
 	SockBlAlgorithmBL_ALGORITHM_LOCALITY_REPLICATED  SockBlAlgorithm = 11
+	SockBlAlgorithmBL_ALGORITHM_EWMA                 SockBlAlgorithm = 12
 )
 
 type SockBlBackendEntry struct {
@@ -252,6 +253,15 @@ const (
 	SockBlEventKindBL_EVENT_EJECTED     SockBlEventKind = 8
 	SockBlEventKindBL_EVENT_ADMITTED    SockBlEventKind = 9
 	SockBlEventKindBL_EVENT_LAST        SockBlEventKind = 9
+)
+
+type SockBlEwmaLimits uint32
+
+const (
+	SockBlEwmaLimitsBL_EWMA_UNIT    SockBlEwmaLimits = 30
+	SockBlEwmaLimitsBL_EWMA_HALVING SockBlEwmaLimits = 3
+	SockBlEwmaLimitsBL_EWMA_GAIN    SockBlEwmaLimits = 2
+	SockBlEwmaLimitsBL_EWMA_MOST    SockBlEwmaLimits = 16777215
 )
 
 type SockBlExhaustedEntry struct {
@@ -953,6 +963,7 @@ const (
 	SockVarBlExportBlEvent            = "bl_export_bl_event"
 	SockVarBlExportBlEventHook        = "bl_export_bl_event_hook"
 	SockVarBlExportBlEventKind        = "bl_export_bl_event_kind"
+	SockVarBlExportBlEwmaLimits       = "bl_export_bl_ewma_limits"
 	SockVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	SockVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	SockVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -1130,6 +1141,7 @@ type SockVariableSpecs struct {
 	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.VariableSpec `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -1320,6 +1332,7 @@ type SockVariables struct {
 	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.Variable `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`

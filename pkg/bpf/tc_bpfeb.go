@@ -93,6 +93,7 @@ const (
 	TcVarBlExportBlEvent            = "bl_export_bl_event"
 	TcVarBlExportBlEventHook        = "bl_export_bl_event_hook"
 	TcVarBlExportBlEventKind        = "bl_export_bl_event_kind"
+	TcVarBlExportBlEwmaLimits       = "bl_export_bl_ewma_limits"
 	TcVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	TcVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	TcVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -282,6 +283,7 @@ type TcVariableSpecs struct {
 	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.VariableSpec `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -495,6 +497,7 @@ type TcVariables struct {
 	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.Variable `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`

@@ -85,6 +85,7 @@ const (
 	XdpVarBlExportBlEvent            = "bl_export_bl_event"
 	XdpVarBlExportBlEventHook        = "bl_export_bl_event_hook"
 	XdpVarBlExportBlEventKind        = "bl_export_bl_event_kind"
+	XdpVarBlExportBlEwmaLimits       = "bl_export_bl_ewma_limits"
 	XdpVarBlExportBlExplainEntry     = "bl_export_bl_explain_entry"
 	XdpVarBlExportBlExplainQuery     = "bl_export_bl_explain_query"
 	XdpVarBlExportBlExplainStep      = "bl_export_bl_explain_step"
@@ -266,6 +267,7 @@ type XdpVariableSpecs struct {
 	BlExportBlEvent            *ebpf.VariableSpec `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.VariableSpec `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.VariableSpec `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.VariableSpec `ebpf:"bl_export_bl_explain_step"`
@@ -475,6 +477,7 @@ type XdpVariables struct {
 	BlExportBlEvent            *ebpf.Variable `ebpf:"bl_export_bl_event"`
 	BlExportBlEventHook        *ebpf.Variable `ebpf:"bl_export_bl_event_hook"`
 	BlExportBlEventKind        *ebpf.Variable `ebpf:"bl_export_bl_event_kind"`
+	BlExportBlEwmaLimits       *ebpf.Variable `ebpf:"bl_export_bl_ewma_limits"`
 	BlExportBlExplainEntry     *ebpf.Variable `ebpf:"bl_export_bl_explain_entry"`
 	BlExportBlExplainQuery     *ebpf.Variable `ebpf:"bl_export_bl_explain_query"`
 	BlExportBlExplainStep      *ebpf.Variable `ebpf:"bl_export_bl_explain_step"`

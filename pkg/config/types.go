@@ -35,7 +35,7 @@ type BeelineConfiguration struct {
 	ServiceNodePortRange string `json:"serviceNodePortRange"`
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
-	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr. When it is not given,
+	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr or ewma. When it is not given,
 	// kube-proxy's ipvs.scheduler is used if it is one of these. The annotation can ask for lblc
 	// and lblcr only where this is one of them.
 	Algorithm string `json:"algorithm"`

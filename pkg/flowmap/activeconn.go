@@ -2,6 +2,7 @@ package flowmap
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
@@ -22,6 +23,21 @@ func (t Table) Active(id, generation uint32) (sockets, flows uint32) {
 	}
 	return activeCount(atomic.LoadUint64(&e.Word[wordSockets]), generation),
 		activeCount(atomic.LoadUint64(&e.Word[wordFlows]), generation)
+}
+
+// RTT returns the round-trip time to a backend as ewma goes by, 0 when that is not known: of TCP
+// connections of this node's sockets. now is that of CLOCK_MONOTONIC.
+func (t Table) RTT(id, generation uint32, now time.Duration) time.Duration {
+	e := t.maps.Active.At(id)
+	if e == nil {
+		return 0
+	}
+	noted := atomic.LoadUint64(&e.Noted)
+	if e.NotedOf != ^generation {
+		return 0
+	}
+	halvings := (uint32(now>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT) - uint32(noted>>32)) >> bpf.SockBlEwmaLimitsBL_EWMA_HALVING
+	return time.Duration(uint32(noted)>>min(halvings, 31)) * time.Microsecond / 8
 }
 
 // activeCount is bl_active_count of the programs.

@@ -50,7 +50,7 @@ func (p PortName) compare(o PortName) int {
 type Port struct {
 	PortName
 	NodePort uint16 `json:"nodePort,omitempty"`
-	// Algorithm is random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc or lblcr.
+	// Algorithm is random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr or ewma.
 	Algorithm string `json:"algorithm"`
 	// Bound is how many slots a set may take where the tables have no room for all that its
 	// ring or its weights ask for; 1 is one for each endpoint. 0: there is room.
@@ -137,6 +137,8 @@ type Active struct {
 	Sockets uint32 `json:"sockets"`
 	// Flows are those of packets that have begun and not closed.
 	Flows uint32 `json:"flows"`
+	// RTTMicroseconds is the round-trip time by which ewma goes; nil where it is not known.
+	RTTMicroseconds *float64 `json:"rttMicroseconds,omitempty"`
 }
 
 // Frontend is an address that leads to a Service port.
@@ -165,6 +167,7 @@ type Frontend struct {
 type reading struct {
 	tables.Snapshot
 	active func(id, generation uint32) (sockets, flows uint32)
+	rtt    func(id, generation uint32, now time.Duration) time.Duration
 	// outlier returns what outlier detection knows of a backend.
 	outlier func(id, generation uint32) tables.Outlier
 	now     time.Duration // as [tables.Outlier.Until]
@@ -178,7 +181,7 @@ func (d *Datapath) read() (*reading, error) {
 		return nil, err
 	}
 	r := &reading{
-		Snapshot: snapshot, active: flowmap.New(d.maps).Active, outlier: servicemap.New(d.maps).Outlier,
+		Snapshot: snapshot, active: flowmap.New(d.maps).Active, rtt: flowmap.New(d.maps).RTT, outlier: servicemap.New(d.maps).Outlier,
 		ranges: make(map[uint32][]netip.Prefix),
 	}
 	if r.now, err = servicemap.New(d.maps).Now(); err != nil {
@@ -324,6 +327,12 @@ func (r *reading) backend(id uint32, b tables.Backend) Backend {
 	if r.Services[b.Service].Algorithm.Counts() {
 		out.Active = &Active{}
 		out.Active.Sockets, out.Active.Flows = r.active(id, b.Generation)
+	}
+	if r.Services[b.Service].Algorithm == model.EWMA {
+		if rtt := r.rtt(id, b.Generation, r.now); rtt != 0 {
+			us := float64(rtt) / float64(time.Microsecond)
+			out.Active.RTTMicroseconds = &us
+		}
 	}
 	if r.Services[b.Service].Outliers {
 		o := r.outlier(id, b.Generation)

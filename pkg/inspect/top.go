@@ -101,7 +101,7 @@ type TopBackend struct {
 	// Share is its part of the port's, 0 to 1; absent when the port has none.
 	Share *float64 `json:"share,omitempty"`
 	// Intended is the part that the algorithm would give it; absent where that depends on the
-	// clients (lblc, lblcr).
+	// clients (lblc, lblcr, ewma).
 	Intended *float64 `json:"intended,omitempty"`
 	// Traffic is absent where none is counted (trafficSampling).
 	Traffic *TrafficRates `json:"traffic,omitempty"`
@@ -200,7 +200,7 @@ func (s *Sample) count(r *reading, f *flowmap.Flow) {
 // nil where that depends on the clients.
 func (r *reading) intended(p *Port) map[uint32]float64 {
 	service := r.Services[p.ID]
-	if service.Algorithm.Localizes() || p.Cluster.Used == p.Local.Used {
+	if service.Algorithm.Localizes() || service.Algorithm == model.EWMA || p.Cluster.Used == p.Local.Used {
 		return nil
 	}
 	set := service.Cluster

@@ -39,6 +39,9 @@ const (
 	// LocalityReplicated stays with several, which become more when they are overloaded, and
 	// less with time.
 	LocalityReplicated
+	// EWMA takes of two endpoints the one with the lower round-trip time, times its active
+	// connections. The time is an exponentially weighted moving average.
+	EWMA
 )
 
 // algorithmNames are those of IPVS where it has the algorithm.
@@ -55,6 +58,7 @@ var algorithmNames = names[Algorithm]{
 	NeverQueue:         "nq",
 	Locality:           "lblc",
 	LocalityReplicated: "lblcr",
+	EWMA:               "ewma",
 }
 
 // String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
@@ -80,11 +84,12 @@ func (a Algorithm) Localizes() bool { return a == Locality || a == LocalityRepli
 // StartsSlowly reports whether an endpoint's share of new connections follows its weight, and
 // changing it moves no client to another endpoint.
 func (a Algorithm) StartsSlowly() bool {
-	return a.Weighs() && !a.Hashes() || a == WeightedLeastConn || a == ShortestDelay || a == NeverQueue
+	return a.Weighs() && !a.Hashes() || a == WeightedLeastConn || a == ShortestDelay || a == NeverQueue ||
+		a == EWMA
 }
 
 // Counts reports whether the algorithm counts the active connections of each endpoint.
-func (a Algorithm) Counts() bool { return a >= LeastConn && a <= LocalityReplicated }
+func (a Algorithm) Counts() bool { return a >= LeastConn && a <= EWMA }
 
 // Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.
 type Fault struct {

@@ -6,12 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/flowmap"
@@ -277,34 +274,10 @@ func meshAddrs(i int) addrs {
 // addMesh connects the two nodes by devices without Ethernet headers, until the test ends.
 func (c *cluster) addMesh(t *testing.T) {
 	t.Helper()
-	var ends [2]int
-	for i, n := range c.nodes {
-		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: mesh}, Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI, Queues: 1}
-		n.AddLink(tun)
+	c.nodes[0].AddTUN(mesh, c.nodes[1].Namespace, 0)
+	for _, n := range c.nodes {
 		addAddrs(n.Namespace, mesh, meshAddrs(n.index))
-		t.Cleanup(func() { tun.Fds[0].Close() })
-		ends[i] = int(tun.Fds[0].Fd())
 	}
-	var ended atomic.Bool
-	var carriers sync.WaitGroup
-	for i := range ends {
-		carriers.Go(func() {
-			packet := make([]byte, 1<<16)
-			for !ended.Load() {
-				ready := []unix.PollFd{{Fd: int32(ends[i]), Events: unix.POLLIN}}
-				if n, err := unix.Poll(ready, 20); err != nil || n == 0 {
-					continue
-				}
-				if size, err := unix.Read(ends[i], packet); err == nil {
-					_, _ = unix.Write(ends[1-i], packet[:size]) // a device that is full drops it
-				}
-			}
-		})
-	}
-	t.Cleanup(func() {
-		ended.Store(true)
-		carriers.Wait()
-	})
 }
 
 // TestDSRWithoutEthernet: the tunnel comes by a device whose packets start with the IP

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
@@ -134,13 +135,13 @@ func TestLocality(t *testing.T) {
 	}
 }
 
-// newLeastConnBench makes a bench whose Service has two backends and the algorithm lc.
-func newLeastConnBench(t *testing.T, sizes bpfmap.Sizes) (*bench, map[byte][]netip.Addr) {
+// newActiveBench makes a bench whose Service has two backends and an algorithm that counts.
+func newActiveBench(t *testing.T, sizes bpfmap.Sizes, algorithm string) (*bench, map[byte][]netip.Addr) {
 	t.Helper()
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	service := lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`)
-	service = strings.Replace(service, "namespace: default}", `namespace: default, annotations: {service.beeline.io/algorithm: lc}}`, 1)
+	service = strings.Replace(service, "namespace: default}", `namespace: default, annotations: {service.beeline.io/algorithm: `+algorithm+`}}`, 1)
 	backends := map[byte][]netip.Addr{4: {lab.Backend4(1), lab.Backend4(2)}, 6: {lab.Backend6(1), lab.Backend6(2)}}
 	b.agent.Apply(service, lab.Slice("web", ports, backends[4]...), lab.Slice("web", ports, backends[6]...))
 	return b, backends
@@ -160,7 +161,7 @@ func (b *bench) active(t *testing.T, protocol byte, backends []netip.Addr) (sum 
 // port.
 func TestProgramActive(t *testing.T) {
 	t.Parallel()
-	b, backends := newLeastConnBench(t, lab.Sizes)
+	b, backends := newActiveBench(t, lab.Sizes, "lc")
 	for _, family := range []byte{4, 6} {
 		want := func(what string, n int) {
 			t.Helper()
@@ -192,13 +193,53 @@ func TestProgramActive(t *testing.T) {
 	}
 }
 
+// TestProgramEWMA: packets go by the round-trip times that sockets have had where both are known,
+// else by active connections alone.
+func TestProgramEWMA(t *testing.T) {
+	t.Parallel()
+	b, backends := newActiveBench(t, lab.Sizes, "ewma")
+	now, err := bpf.Clock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []byte{4, 6} {
+		port := crafted[family].Port()
+		begin := func(count int, want ...int) {
+			t.Helper()
+			for range count {
+				port++
+				f := frame{from: netip.AddrPortFrom(crafted[family].Addr(), port), to: virtual[family], protocol: unix.IPPROTO_TCP, flags: flagSYN, seq: 1000}
+				b.run(t, []string{"bl_xdp", "bl_ingress"}[port%2], f.bytes())
+			}
+			if got := activeFlows(t, b.maps, model.TCP, backends[family]); !slices.Equal(got, want) {
+				t.Fatalf("IPv%d: %v active connections, want %v", family, got, want)
+			}
+		}
+		begin(6, 3, 3)
+		have, err := servicemap.New(b.maps).Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, backend := range have.Backends {
+			e := b.maps.Active.At(id)
+			for i, ms := range []uint64{10, 1} {
+				if backend.AddrPort.Addr() == backends[family][i] {
+					e.NotedOf = ^backend.Generation
+					e.Noted = uint64(now>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT)<<32 | ms*8000
+				}
+			}
+		}
+		begin(20, 3, 23)
+	}
+}
+
 // TestActiveEvicted: after a walk, connections that a full table has evicted are not active, and
 // all that are in it are, those of the overflow table among them.
 func TestActiveEvicted(t *testing.T) {
 	t.Parallel()
 	sizes := lab.Sizes
 	sizes.Flows = 1 << 10
-	b, backends := newLeastConnBench(t, sizes)
+	b, backends := newActiveBench(t, sizes, "lc")
 	begun := 8 * b.maps.MaxFlows()
 	for i := range begun {
 		f := frame{from: flowClient(i), to: virtual[4], protocol: unix.IPPROTO_TCP, flags: flagSYN, seq: 1000}

@@ -17,7 +17,7 @@ import (
 // wantedModules are loaded before the tests, after what they depend on: nothing
 // loads modules on demand in the test kernels.
 var wantedModules = []string{
-	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding",
+	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding", "tun",
 	"nf_tables", "nf_conntrack", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",

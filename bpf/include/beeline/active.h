@@ -15,8 +15,7 @@ enum bl_active_limits {
 /* Whether connections of a Service with this enum bl_algorithm are counted. */
 static __always_inline bool bl_algorithm_counts(__u32 algorithm)
 {
-	return algorithm >= BL_ALGORITHM_LEAST_CONN &&
-	       algorithm <= BL_ALGORITHM_LOCALITY_REPLICATED;
+	return algorithm >= BL_ALGORITHM_LEAST_CONN && algorithm <= BL_ALGORITHM_EWMA;
 }
 
 /* Whether connections of any Service are counted, or have been. */
@@ -54,9 +53,9 @@ static __always_inline __u32 bl_active_count(__u64 word, __u32 generation)
 static __always_inline __u64 bl_active_served(const struct bl_active_entry *active,
 					      __u32 generation)
 {
-	__u64 served = *(const volatile __u64 *)&active->served;
+	__u64 served = *(const volatile __u64 *)&active->noted;
 
-	return active->server == generation ? served : 0;
+	return active->noted_of == generation ? served : 0;
 }
 
 /*

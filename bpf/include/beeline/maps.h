@@ -33,6 +33,7 @@ BL_EXPORT(enum, bl_set_bits);
 BL_EXPORT(enum, bl_set_kind);
 BL_EXPORT(enum, bl_algorithm);
 BL_EXPORT(enum, bl_active_kind);
+BL_EXPORT(enum, bl_ewma_limits);
 BL_EXPORT(enum, bl_traffic_kind);
 BL_EXPORT(struct, bl_traffic_key);
 BL_EXPORT(struct, bl_traffic_entry);

@@ -7,7 +7,7 @@
 
 #include <beeline/frontend.h>
 #include <beeline/hash.h>
-#include <beeline/opt/locality.h>
+#include <beeline/opt/active_select.h>
 #include <beeline/opt/outlier.h>
 #include <beeline/table.h>
 

@@ -120,6 +120,8 @@ enum bl_algorithm {
 	BL_ALGORITHM_NEVER_QUEUE, /* an idle backend; else as by BL_ALGORITHM_SHORTEST_DELAY */
 	BL_ALGORITHM_LOCALITY, /* the same backend until it is overloaded */
 	BL_ALGORITHM_LOCALITY_REPLICATED, /* likewise, of several that become more and less */
+	/* Of two at random, the one of less round-trip time times connections. */
+	BL_ALGORITHM_EWMA,
 };
 
 /* How a packet reaches a backend on another node. */
@@ -232,14 +234,24 @@ enum bl_active_kind {
 struct bl_active_entry {
 	__u64 word[BL_ACTIVE_KINDS];
 	__u32 begun; /* flows that were counted or about to be, ever; wraps */
-	__u32 server; /* the generation of which @served is */
+	__u32 noted_of; /* the generation of which @noted is; inverted by BL_ALGORITHM_EWMA */
 	/*
 	 * CLOCK_MONOTONIC, ns; 0 is never. When BL_ALGORITHM_LOCALITY has chosen the backend
 	 * last, or it has become one of the servers of BL_ALGORITHM_LOCALITY_REPLICATED.
+	 * By BL_ALGORITHM_EWMA in its lower half the round-trip time, in an eighth of a
+	 * microsecond, and in the upper one since when it is, in BL_EWMA_UNIT.
 	 */
-	__u64 served;
+	__u64 noted;
 };
 _Static_assert(sizeof(struct bl_active_entry) == 32, "bl_active_entry");
+
+/* The average of BL_ALGORITHM_EWMA. */
+enum bl_ewma_limits {
+	BL_EWMA_UNIT = 30, /* of time: 2^30 ns */
+	BL_EWMA_HALVING = 3, /* what is known halves every 2^3 of them */
+	BL_EWMA_GAIN = 2, /* a connection that has ended counts for a 2^2th of what is known */
+	BL_EWMA_MOST = (1 << 24) - 1, /* 2 s: of a connection that has failed, too */
+};
 
 /*
  * Outlier detection of a backend. Programs count, the agent ejects and lets in again. What another

@@ -3,6 +3,7 @@ package cli
 import (
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,6 +86,14 @@ func active(b inspect.Backend) string {
 		return ""
 	}
 	return number(uint64(b.Active.Sockets) + uint64(b.Active.Flows))
+}
+
+// rtt returns the round-trip time of a backend by which ewma goes, "-" where it is not known.
+func rtt(b inspect.Backend) string {
+	if b.Active == nil || b.Active.RTTMicroseconds == nil {
+		return "-"
+	}
+	return time.Duration(*b.Active.RTTMicroseconds * float64(time.Microsecond)).Round(time.Microsecond).String()
 }
 
 func servicePort(p inspect.PortName) string {

@@ -306,6 +306,10 @@ func backendsOf(p inspect.Port, wide bool) *table {
 	if counted {
 		heading = append(heading, "ACTIVE")
 	}
+	timed := p.Algorithm == model.EWMA.String()
+	if timed {
+		heading = append(heading, "RTT")
+	}
 	if wide {
 		heading = append(heading, "GENERATION")
 	}
@@ -314,6 +318,9 @@ func backendsOf(p inspect.Port, wide bool) *table {
 		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), number(b.Weight), strings.Join(b.Sets, ",")}
 		if counted {
 			row = append(row, active(b))
+		}
+		if timed {
+			row = append(row, rtt(b))
 		}
 		if wide {
 			row = append(row, number(b.Generation))

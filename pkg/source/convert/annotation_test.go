@@ -19,7 +19,7 @@ func TestServiceAnnotations(t *testing.T) {
 	}{
 		{"service.beeline.io/algorithm", "maglev", func(s *model.Service) { s.Algorithm = model.Maglev }, ""},
 		{"service.beeline.io/algorithm", " wrr ", func(s *model.Service) { s.Algorithm = model.WeightedRoundRobin }, ""},
-		{"service.beeline.io/algorithm", "ovf", nil, `"ovf" is none of random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr`},
+		{"service.beeline.io/algorithm", "ovf", nil, `"ovf" is none of random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr, ewma`},
 		{"service.beeline.io/algorithm", "", nil, `"" is none of`},
 		{"service.beeline.io/maglev-size", "65521", func(s *model.Service) { s.RingSize = 65521 }, ""},
 		{"service.beeline.io/maglev-size", "65537", nil, "65537 is none of the ring sizes [251 "},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The choice of a backend by active connections. lblc and lblcr of IPVS stay with a backend, or
- * with several, as long as these are not overloaded; they are its servers.
+ * lblc and lblcr of IPVS stay with a backend, or with several, as long as these are not overloaded;
+ * they are its servers.
  *
  * IPVS remembers servers by destination address. A Service port has one in each family, so
  * what is remembered is in the entry of each backend.
@@ -13,7 +13,8 @@
 /* Whether connections of a Service with this enum bl_algorithm stay with its servers. */
 static __always_inline bool bl_localizes(__u32 algorithm)
 {
-	return bl_locality_idle && algorithm >= BL_ALGORITHM_LOCALITY;
+	return bl_locality_idle && algorithm >= BL_ALGORITHM_LOCALITY &&
+	       algorithm <= BL_ALGORITHM_LOCALITY_REPLICATED;
 }
 
 /* Where a node starts to look in any set: of a large one, it keeps to one part. */
@@ -103,10 +104,10 @@ __noinline bool bl_locality_set(__u64 set, __u32 index, const struct bl_locality
 	if (!change || !active)
 		return false;
 	if (*id == (__u32)change->taken) {
-		active->server = change->taken >> 32;
-		active->served = change->now;
-	} else if (active->served) {
-		active->served = *id == change->dropped ? 0 : change->others;
+		active->noted_of = change->taken >> 32;
+		active->noted = change->now;
+	} else if (active->noted) {
+		active->noted = *id == change->dropped ? 0 : change->others;
 	}
 	return true;
 }
@@ -139,13 +140,13 @@ __noinline bool bl_locality_note(__u64 set, __u32 algorithm, __u64 taken)
 	if (algorithm == BL_ALGORITHM_LOCALITY) {
 		if (!served)
 			return bl_locality_change(set, taken, now, 0, dropped);
-		active->served = now;
+		active->noted = now;
 		return true;
 	}
 	if (served && now - served < bl_locality_idle)
 		return true;
 	if (served) {
-		active->served = 0; /* the one to drop is another */
+		active->noted = 0; /* the one to drop is another */
 		dropped = bl_locality_busiest(set);
 	}
 	return bl_locality_change(set, taken, now, now, dropped);
@@ -162,34 +163,4 @@ static __always_inline __u64 bl_locality_choose(__u64 set, __u32 algorithm, __u3
 	if (found >> 32 == ~0U)
 		found = bl_least_find(set, algorithm, bl_locality_place(), hash);
 	return found;
-}
-
-/*
- * Choose a backend of @set by its active connections and count one of @kind there, in one step:
- * its load is still the one that it was chosen by. @hash is a number spread over 32 bits.
- *
- * When other CPUs change that again and again, the last one is chosen. Returns its id, and its
- * generation in the upper half; ~0, and nothing is counted, when there is none.
- */
-__noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kind kind, __u32 hash)
-{
-	const struct bl_backend_entry *backend;
-	__u64 found = ~0ULL, taken = ~0ULL;
-
-	for (int try = 0; try < BL_LEAST_TRIES && taken == ~0ULL; try++) {
-		found = bl_localizes(algorithm) ? bl_locality_choose(set, algorithm, hash)
-						: bl_least_find(set, algorithm, hash, hash);
-		if (found >> 32 == ~0U)
-			return ~0ULL;
-		taken = bl_least_take(found, algorithm, kind);
-	}
-	if (taken != ~0ULL) {
-		if (bl_localizes(algorithm))
-			bl_locality_note(set, algorithm, taken);
-		return taken;
-	}
-	backend = bl_backend_lookup(found);
-	if (!backend || !bl_active_add(found, backend->generation, kind))
-		return ~0ULL;
-	return (__u64)backend->generation << 32 | (__u32)found;
 }

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The choice of a backend by active connections.
+ */
+#pragma once
+
+#include <beeline/opt/ewma.h>
+#include <beeline/opt/locality.h>
+
+/* Find the backend of @set that the algorithm chooses, as by bl_least_find. */
+static __always_inline __u64 bl_active_find(__u64 set, __u32 algorithm, __u32 hash)
+{
+	__u64 found;
+
+	if (bl_localizes(algorithm))
+		return bl_locality_choose(set, algorithm, hash);
+	if (algorithm == BL_ALGORITHM_EWMA) {
+		found = bl_ewma_find(set, hash);
+		if (found >> 32 != ~0U)
+			return found;
+	}
+	return bl_least_find(set, algorithm, hash, hash);
+}
+
+/*
+ * Choose a backend of @set by its active connections and count one of @kind there, in one step:
+ * its load is still the one that it was chosen by. @hash is a number spread over 32 bits.
+ *
+ * When other CPUs change that again and again, the last one is chosen. Returns its id, and its
+ * generation in the upper half; ~0, and nothing is counted, when there is none.
+ */
+__noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kind kind, __u32 hash)
+{
+	const struct bl_backend_entry *backend;
+	__u64 found = ~0ULL, taken = ~0ULL;
+
+	for (int try = 0; try < BL_LEAST_TRIES && taken == ~0ULL; try++) {
+		found = bl_active_find(set, algorithm, hash);
+		if (found >> 32 == ~0U)
+			return ~0ULL;
+		taken = bl_least_take(found, algorithm, kind);
+	}
+	if (taken != ~0ULL) {
+		if (bl_localizes(algorithm))
+			bl_locality_note(set, algorithm, taken);
+		return taken;
+	}
+	backend = bl_backend_lookup(found);
+	if (!backend || !bl_active_add(found, backend->generation, kind))
+		return ~0ULL;
+	return (__u64)backend->generation << 32 | (__u32)found;
+}
