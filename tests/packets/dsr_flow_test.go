@@ -27,6 +27,7 @@ func tunnelMTU(family int) int {
 // TestDSRAtTheMTU: a packet of exactly the tunnel's MTU is forwarded; one byte more is answered by
 // fragmentation needed with an MTU that then fits.
 func TestDSRAtTheMTU(t *testing.T) {
+	tier.Slow(t, "TestDSRTransfer fills packets, too")
 	byTunnels(t, 2, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, network := range networks[2:] {
@@ -134,6 +135,7 @@ func TestDSRPathMTU(t *testing.T) {
 // TestDSRClientBesideTheBackend: the backend's own node and a pod there reach it by a node
 // port of another node.
 func TestDSRClientBesideTheBackend(t *testing.T) {
+	tier.Slow(t, "TestDSRReach has the other clients")
 	t.Parallel()
 	for _, mode := range []string{"off", "native"} {
 		t.Run("XDP "+mode, func(t *testing.T) {

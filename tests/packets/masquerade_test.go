@@ -70,6 +70,7 @@ func TestMasqueradeAll(t *testing.T) {
 // TestMasqueradeAllOfPods: the same for packets of pods whose sockets are not translated, also for a
 // pod that reaches itself.
 func TestMasqueradeAllOfPods(t *testing.T) {
+	tier.Slow(t, "TestMasqueradeAll has the same flows of clients outside")
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
 		t.Run(mode, func(t *testing.T) {
@@ -132,6 +133,7 @@ func TestMasqueradeAllOfMuch(t *testing.T) {
 // TestMasqueradeAllErrors: ICMP errors pass both flows of a masqueraded connection. An endpoint learns
 // the path MTU from a router on the way to the client, and a client that nobody listens.
 func TestMasqueradeAllErrors(t *testing.T) {
+	tier.Slow(t, "TestMasqueradeAll has the same flows")
 	t.Parallel()
 	flags := append([]string{"--masquerade-all"}, podFlags...)
 	t.Run("fragmentation needed", func(t *testing.T) {
@@ -219,6 +221,7 @@ func TestMasqueradeAllEvicted(t *testing.T) {
 // TestMasqueradeAllTurnedOff: open TCP and UDP flows go on when the agent is restarted without
 // --masquerade-all. New ones keep the client's address.
 func TestMasqueradeAllTurnedOff(t *testing.T) {
+	tier.Slow(t, "TestMasqueradeAll has the same flows, and TestRestart another agent")
 	t.Parallel()
 	for _, mode := range []string{"tcx", "clsact"} {
 		t.Run(mode, func(t *testing.T) {

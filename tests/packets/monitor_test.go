@@ -289,6 +289,7 @@ func TestMonitorSourcePorts(t *testing.T) {
 // TestMonitorTunnel: a packet that the tunnel's checks drop is told once, with the reason and with whom
 // it came from.
 func TestMonitorTunnel(t *testing.T) {
+	tier.Slow(t, "TestProgramTunnelDrops drops the same packets")
 	byTunnels(t, 2, func(t *testing.T, c *cluster, mode tunnelMode) {
 		const secret = "the secret of the cluster"
 		list, err := dsr.ParseSecrets([]byte(secret))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // checksumComplete runs a program on a packet whose sum the device has computed
@@ -110,6 +111,7 @@ func TestCompleteChecksumsOfAnswers(t *testing.T) {
 // TestCompleteChecksumsElsewhere: the same for packets forwarded to another node, whose TTL is
 // decremented, with SNAT and in the tunnel; and for decapsulated ones.
 func TestCompleteChecksumsElsewhere(t *testing.T) {
+	tier.Slow(t, "TestTransfer has the checksums of all packets checked")
 	t.Parallel()
 	newCompleteBench(t)
 	for _, tunnel := range []bool{false, true} {

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestTunnelLinkLocalClient: a client with a link-local address gets SNAT instead of the tunnel,
 // because the backend's node could not answer it.
 func TestTunnelLinkLocalClient(t *testing.T) {
+	tier.Slow(t, "few clients have such addresses")
 	t.Parallel()
 	for _, outer := range families {
 		b := newXDPBench(t)

@@ -100,6 +100,7 @@ func TestXDPReach(t *testing.T) {
 // TestXDPTransfer: a lot goes through a node port to the other node and back, and
 // nearly all of it by XDP.
 func TestXDPTransfer(t *testing.T) {
+	tier.Slow(t, "TestXDPReach goes the same ways with less")
 	t.Parallel()
 	for _, mode := range []string{"native", "generic"} {
 		c := newXDPCluster(t, false)
@@ -120,6 +121,7 @@ func TestXDPTransfer(t *testing.T) {
 // mode, too, also when they are many in one: the router makes the checksums of what the
 // senders and XDP have left.
 func TestXDPUnfinished(t *testing.T) {
+	tier.Slow(t, "TestTransfer has the checksums of all packets checked")
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "generic")
@@ -137,6 +139,7 @@ func TestXDPUnfinished(t *testing.T) {
 
 // TestXDPHandsOver: flows go on while agents without XDP and with each mode take turns.
 func TestXDPHandsOver(t *testing.T) {
+	tier.Slow(t, "TestRestart has flows that go on with another agent")
 	t.Parallel()
 	c := newXDPCluster(t, false)
 	a := c.serve(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", "native")
