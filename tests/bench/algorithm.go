@@ -9,7 +9,7 @@ import (
 )
 
 // compared are the algorithms whose connect() is compared, the first with the others.
-var compared = []model.Algorithm{model.Random, model.LeastConn, model.WeightedLeastConn, model.Locality}
+var compared = []model.Algorithm{model.Random, model.LeastConn, model.WeightedLeastConn, model.Locality, model.EWMA}
 
 // measureAlgorithms measures the thread CPU time of connect() on a UDP socket that is connected
 // before, so that one connection ends and one begins. The Services differ in nothing but their

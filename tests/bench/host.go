@@ -110,6 +110,7 @@ func address(device string, addr netip.Prefix) error {
 	if err != nil {
 		return err
 	}
+	own.Flags = unix.IFA_F_NODAD
 	if err := netlink.AddrAdd(link, own); err != nil {
 		return fmt.Errorf("add address %s: %w", addr, err)
 	}

@@ -39,6 +39,7 @@ func benchmarks() []benchmark {
 	list := []benchmark{
 		{name: "connect", times: 3, run: measureConnect},
 		{name: "algorithms", times: 3, run: measureAlgorithms},
+		{name: "slow", times: 3, run: measureSlow},
 		{name: "resolver", times: 3, run: measureResolver},
 		{name: "monitor", times: 3, run: measureMonitor},
 		{name: "tcp", times: 3, run: measureTCP},

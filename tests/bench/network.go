@@ -43,18 +43,11 @@ func addUplink() error {
 	if err := netlink.LinkAdd(uplink); err != nil {
 		return fmt.Errorf("add device %s: %w", uplink.Name, err)
 	}
-	for _, own := range []string{uplinkAddr4.String() + "/24", uplinkAddr6.String() + "/64"} {
-		addr, err := netlink.ParseAddr(own)
-		if err != nil {
-			return err
-		}
-		addr.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(uplink, addr); err != nil {
-			return fmt.Errorf("add address %s: %w", own, err)
-		}
+	if err := setUp(uplink.PeerName); err != nil {
+		return err
 	}
-	for _, name := range []string{uplink.PeerName, uplink.Name} {
-		if err := setUp(name); err != nil {
+	for _, own := range []netip.Prefix{netip.PrefixFrom(uplinkAddr4, 24), netip.PrefixFrom(uplinkAddr6, 64)} {
+		if err := address(uplink.Name, own); err != nil {
 			return err
 		}
 	}

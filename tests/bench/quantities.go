@@ -33,6 +33,7 @@ var socketQuantities = []quantity{
 	{key: "algorithm/lc", title: "UDP connect() by lc, 10 endpoints, on top of random", unit: "ns", bound: atMost, bar: 60},
 	{key: "algorithm/wlc", title: "the same by wlc, on top of random", unit: "ns"},
 	{key: "algorithm/lblc", title: "the same by lblc, on top of random", unit: "ns"},
+	{key: "algorithm/ewma", title: "the same by ewma, on top of random", unit: "ns"},
 	{key: "resolver/plain", title: "UDP socket+sendto+recvfrom+close, straight, no program", unit: "ns"},
 	{key: "resolver/none", title: "the same in a served cgroup, on top of that", unit: "ns"},
 	{key: "resolver/service", title: "the same at a ClusterIP, on top of no program", unit: "ns", bound: atMost, bar: 1000},
@@ -184,6 +185,13 @@ func quantities() []quantity {
 		for _, q := range socketQuantities {
 			q.key = of(q.key, family)
 			q.section = family.String()
+			list = append(list, q)
+		}
+	}
+	for _, family := range model.Families {
+		for _, q := range slowQuantities() {
+			q.key = of(q.key, family)
+			q.section = fmt.Sprintf("A slow endpoint, %s", family)
 			list = append(list, q)
 		}
 	}

@@ -74,6 +74,10 @@ connections counts the client's time; closed ones are not kept in TIME_WAIT, so 
 ports do not run out. Bytes go over one connection that stays open; "within noise"
 is two standard errors of the median.
 
+**A slow endpoint.** A client connects, sends a byte, receives one and closes, one connection after the
+other, at Services of ten endpoints of which one is slow: its packets go through a link that delays them, or its
+application waits before it answers. Batches of the algorithms take turns. Wall-clock time, as the client sees it.
+
 **Packets.** Thread CPU time of BPF_PROG_TEST_RUN with many repetitions. A program
 restores the packet and tail-calls the one that is measured, which is bl_ingress as it
 is shipped; what an empty program takes in its place is subtracted. The floor reads
