@@ -84,6 +84,11 @@ func (d *Destroyer) Run(ctx context.Context) {
 		if !pause.For(ctx, settle) {
 			return
 		}
+		select {
+		case <-d.wake: // the search finds what has gone until now
+			woken = true
+		default:
+		}
 		start := time.Now()
 		destroyed, err := d.Search()
 		took := time.Since(start)

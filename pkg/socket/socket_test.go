@@ -77,6 +77,7 @@ func TestRun(t *testing.T) {
 		go e.Run(ctx)
 		for range 3 {
 			e.Wake()
+			synctest.Wait() // the first is taken
 		}
 		time.Sleep(retry / 2)
 		if asked.Load() != 1 || searches.Load() != 1 {
