@@ -7,19 +7,21 @@
 #include <beeline/opt/ewma.h>
 #include <beeline/opt/locality.h>
 
-/* Find the backend of @set that the algorithm chooses, as by bl_least_find. */
-static __always_inline __u64 bl_active_find(__u64 set, __u32 algorithm, __u32 hash)
+/*
+ * Find the backend of @set that an algorithm with a search of its own chooses, as by bl_least_find;
+ * @weighs is the algorithm by which loads are weighed.
+ */
+static __always_inline __u64 bl_active_find(__u64 set, __u32 algorithm, __u32 weighs, __u32 hash)
 {
-	__u64 found;
+	__u64 found = ~0ULL;
 
 	if (bl_localizes(algorithm))
 		return bl_locality_choose(set, algorithm, hash);
-	if (algorithm == BL_ALGORITHM_EWMA) {
+	if (algorithm == BL_ALGORITHM_EWMA)
 		found = bl_ewma_find(set, hash);
-		if (found >> 32 != ~0U)
-			return found;
-	}
-	return bl_least_find(set, algorithm, hash, hash);
+	if (found >> 32 == ~0U)
+		found = bl_least_find(set, weighs, hash, hash);
+	return found;
 }
 
 /*
@@ -31,14 +33,17 @@ static __always_inline __u64 bl_active_find(__u64 set, __u32 algorithm, __u32 ha
  */
 __noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kind kind, __u32 hash)
 {
+	bool searches = algorithm >= BL_ALGORITHM_LOCALITY;
+	__u32 weighs = algorithm == BL_ALGORITHM_EWMA ? BL_ALGORITHM_SHORTEST_DELAY : algorithm;
 	const struct bl_backend_entry *backend;
 	__u64 found = ~0ULL, taken = ~0ULL;
 
 	for (int try = 0; try < BL_LEAST_TRIES && taken == ~0ULL; try++) {
-		found = bl_active_find(set, algorithm, hash);
+		found = unlikely(searches) ? bl_active_find(set, algorithm, weighs, hash)
+					   : bl_least_find(set, weighs, hash, hash);
 		if (found >> 32 == ~0U)
 			return ~0ULL;
-		taken = bl_least_take(found, algorithm, kind);
+		taken = bl_least_take(found, weighs, kind);
 	}
 	if (taken != ~0ULL) {
 		if (bl_localizes(algorithm))

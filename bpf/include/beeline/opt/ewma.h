@@ -67,7 +67,7 @@ struct bl_ewma {
 static __always_inline bool bl_ewma_look(__u64 set, __u32 place, __u32 index, struct bl_ewma *ewma)
 {
 	struct bl_active_entry *active =
-		bl_least_look(set, place, index, BL_ALGORITHM_EWMA, &ewma->least);
+		bl_least_look(set, place, index, BL_ALGORITHM_SHORTEST_DELAY, &ewma->least);
 	__u64 noted;
 
 	if (!active)

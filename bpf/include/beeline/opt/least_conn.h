@@ -29,7 +29,7 @@ static __always_inline void bl_least_weigh(const struct bl_backend_entry *backen
 	least->generation = backend->generation;
 	least->load = bl_active_count(sockets, least->generation) +
 		      bl_active_count(flows, least->generation);
-	if (algorithm == BL_ALGORITHM_SHORTEST_DELAY || algorithm == BL_ALGORITHM_EWMA ||
+	if (algorithm == BL_ALGORITHM_SHORTEST_DELAY ||
 	    (algorithm == BL_ALGORITHM_NEVER_QUEUE && least->load))
 		least->load++;
 	least->weight = backend->weight;
