@@ -33,7 +33,7 @@ func (t Table) RTT(id, generation uint32, now time.Duration) time.Duration {
 		return 0
 	}
 	noted := atomic.LoadUint64(&e.Noted)
-	if e.NotedOf != ^generation {
+	if atomic.LoadUint32(&e.NotedOf) != ^generation {
 		return 0
 	}
 	halvings := (uint32(now>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT) - uint32(noted>>32)) >> bpf.SockBlEwmaLimitsBL_EWMA_HALVING

@@ -221,10 +221,10 @@ var rules = map[model.Algorithm]string{
 	model.LeastConn:          "the fewest active connections",
 	model.WeightedLeastConn:  "the fewest active connections for the weight",
 	model.ShortestDelay:      "the fewest active connections for the weight, this one among them",
+	model.NeverQueue:         "an idle backend, else the fewest active connections for the weight, this one among them",
 	model.Locality:           "the same backend until it is overloaded",
 	model.LocalityReplicated: "one of a few backends, which become more when they are overloaded",
 	model.EWMA:               "of two at random, the one with the lower round-trip time times active connections",
-	model.NeverQueue:         "an idle backend, else the fewest active connections for the weight, this one among them",
 }
 
 // balances tells by which algorithm a backend is chosen, and whether the choice is certain.

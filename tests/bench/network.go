@@ -52,7 +52,7 @@ func addUplink() error {
 		}
 	}
 	for _, p := range []netip.Prefix{endpoints4, endpoints6, outside4, outside6} {
-		if err := addRoute(p, netlink.Route{LinkIndex: uplink.Index}); err != nil {
+		if err := routeBy(uplink.Name, p); err != nil {
 			return err
 		}
 	}
@@ -117,6 +117,15 @@ func addRoute(to netip.Prefix, route netlink.Route) error {
 		return fmt.Errorf("add route %s: %w", to, err)
 	}
 	return nil
+}
+
+// routeBy leads to a prefix by a device, without a gateway.
+func routeBy(device string, to netip.Prefix) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	return addRoute(to, netlink.Route{LinkIndex: link.Attrs().Index})
 }
 
 // replaceRoute puts a route in the place of all to that prefix.

@@ -8,11 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/tun"
@@ -145,7 +144,7 @@ func (l load) serveSlow() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	var ends [2]int
+	var ends [2]*os.File
 	if ends[0], err = tun.New("far"); err != nil {
 		return nil, err
 	}
@@ -162,15 +161,7 @@ func (l load) serveSlow() (stop func(), err error) {
 		if err := address("far", p); err != nil {
 			return nil, err
 		}
-		back := netlink.Route{}
-		if err := far.do(func() error {
-			link, err := netlink.LinkByName("far")
-			if err != nil {
-				return err
-			}
-			back.LinkIndex = link.Attrs().Index
-			return addRoute(p.Masked(), back)
-		}); err != nil {
+		if err := far.do(func() error { return routeBy("far", p.Masked()) }); err != nil {
 			return nil, err
 		}
 	}
@@ -210,11 +201,7 @@ func (l load) serveEndpoint(service, e int, family model.Family, s slowness, far
 	case !s.far:
 		return start("lo", slowBy)
 	}
-	link, err := netlink.LinkByName("far")
-	if err != nil {
-		return err
-	}
-	if err := addRoute(whole, netlink.Route{LinkIndex: link.Attrs().Index}); err != nil {
+	if err := routeBy("far", whole); err != nil {
 		return err
 	}
 	return far.do(func() error { return start("far", 0) })

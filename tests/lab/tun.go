@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"os"
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/tun"
@@ -10,7 +11,7 @@ import (
 // the test ends. A packet takes delay on its way.
 func (n *Namespace) AddTUN(name string, peer *Namespace, delay time.Duration) {
 	n.t.Helper()
-	var ends [2]int
+	var ends [2]*os.File
 	for i, at := range []*Namespace{n, peer} {
 		at.must("add device "+name, func() (err error) {
 			ends[i], err = tun.New(name)

@@ -34,20 +34,6 @@ func newFarPod(h *lab.Host, addrs ...string) {
 	}
 }
 
-// noted calls fn for each backend whose round-trip time is known, with what is noted of it.
-func noted(a *lab.Agent, fn func(address netip.Addr, noted *uint64)) error {
-	have, err := a.Services().Snapshot()
-	if err != nil {
-		return err
-	}
-	for id, b := range have.Backends {
-		if e := a.Maps().Active.At(id); e != nil && e.NotedOf == ^b.Generation {
-			fn(b.AddrPort.Addr(), &e.Noted)
-		}
-	}
-	return nil
-}
-
 // rtts returns the round-trip times to backends that ewma goes by, 0 where none is known.
 func rtts(t *testing.T, a *lab.Agent, backends []netip.Addr) []time.Duration {
 	t.Helper()
@@ -134,16 +120,8 @@ func TestEWMA(t *testing.T) {
 			t.Errorf("%s: round-trip times of %v, the second with %s on the way, of connections of up to %s", s.network, got, farDelay, longest)
 		}
 
-		now, err := bpf.Clock()
-		if err != nil {
-			t.Fatal(err)
-		}
 		known := map[netip.Addr]time.Duration{backends[0]: time.Millisecond, backends[1]: 3500 * time.Microsecond}
-		if err := noted(a, func(address netip.Addr, noted *uint64) {
-			*noted = uint64(now>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT)<<32 | uint64(known[address].Microseconds()*8)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoteRTTs(t, a.Maps(), known, 0)
 		for i := range 30 {
 			connect()
 			if i == 10 {
@@ -156,9 +134,7 @@ func TestEWMA(t *testing.T) {
 		}
 		end()
 
-		if err := noted(a, func(_ netip.Addr, noted *uint64) { *noted -= uint64(time.Hour>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT) << 32 }); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoteRTTs(t, a.Maps(), known, time.Hour)
 		if got := rtts(t, a, backends); got[0] != 0 || got[1] != 0 {
 			t.Errorf("%s: after an hour the round-trip times are %v", s.network, got)
 		}

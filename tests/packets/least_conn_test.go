@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
@@ -198,10 +198,6 @@ func TestProgramActive(t *testing.T) {
 func TestProgramEWMA(t *testing.T) {
 	t.Parallel()
 	b, backends := newActiveBench(t, lab.Sizes, "ewma")
-	now, err := bpf.Clock()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, family := range []byte{4, 6} {
 		port := crafted[family].Port()
 		begin := func(count int, want ...int) {
@@ -216,19 +212,8 @@ func TestProgramEWMA(t *testing.T) {
 			}
 		}
 		begin(6, 3, 3)
-		have, err := servicemap.New(b.maps).Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for id, backend := range have.Backends {
-			e := b.maps.Active.At(id)
-			for i, ms := range []uint64{10, 1} {
-				if backend.AddrPort.Addr() == backends[family][i] {
-					e.NotedOf = ^backend.Generation
-					e.Noted = uint64(now>>bpf.SockBlEwmaLimitsBL_EWMA_UNIT)<<32 | ms*8000
-				}
-			}
-		}
+		at := backends[family]
+		lab.NoteRTTs(t, b.maps, map[netip.Addr]time.Duration{at[0]: 10 * time.Millisecond, at[1]: time.Millisecond}, 0)
 		begin(20, 3, 23)
 	}
 }

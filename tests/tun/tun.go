@@ -2,6 +2,8 @@
 package tun
 
 import (
+	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,34 +16,33 @@ import (
 // more wait until the others have arrived.
 const queued = 1000
 
-// New makes a TUN device in the network namespace of this thread, sets it up, and returns its file
-// descriptor.
-func New(name string) (int, error) {
+// New makes a TUN device in the network namespace of this thread, and sets it up. It is gone when its
+// file is closed.
+func New(name string) (*os.File, error) {
 	link := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI, Queues: 1}
 	if err := netlink.LinkAdd(link); err != nil {
-		return -1, err
+		return nil, err
 	}
-	defer link.Fds[0].Close()
-	fd, err := unix.FcntlInt(link.Fds[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
+	device := link.Fds[0]
+	if err := netlink.LinkSetUp(link); err != nil {
+		return nil, errors.Join(err, device.Close())
 	}
-	return fd, netlink.LinkSetUp(link)
+	return device, nil
 }
 
 // Connect takes what is sent at each of two TUN devices to the other one, each packet after delay,
 // until stop is called, which closes them.
-func Connect(ends [2]int, delay time.Duration) (stop func()) {
+func Connect(ends [2]*os.File, delay time.Duration) (stop func()) {
 	var ended atomic.Bool
 	var carriers sync.WaitGroup
 	for i := range ends {
-		carriers.Go(func() { carry(ends[i], ends[1-i], delay, &ended) })
+		carriers.Go(func() { carry(int(ends[i].Fd()), int(ends[1-i].Fd()), delay, &ended) })
 	}
 	return func() {
 		ended.Store(true)
 		carriers.Wait()
-		for _, fd := range ends {
-			unix.Close(fd)
+		for _, device := range ends {
+			device.Close()
 		}
 	}
 }
