@@ -115,6 +115,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	a.destroysSockets = canDestroySockets()
 	a.sameVersion = former.Version == version.String()
 	status.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
+	status.SetAsksConntrack(a.datapath.AsksConntrack())
 	return noteConfig(status, c)
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
-	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
@@ -56,7 +55,6 @@ func canDestroySockets() bool {
 
 // noteConfig notes what the agent was started with, for "beeline verify".
 func noteConfig(status statusmap.Table, c *config.Settings) error {
-	status.SetAsksConntrack(datapath.HaveConntrack())
 	noted := *c.Config
 	noted.KubeProxy.HostnameOverride = c.NodeName // the command may run where the host has another name
 	text, err := noted.Encode()

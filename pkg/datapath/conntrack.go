@@ -8,12 +8,13 @@ import "github.com/cilium/ebpf/btf"
 // The programs cannot find out by themselves: cilium/ebpf v0.22 does not know the address
 // of a function of a module.
 func HaveConntrack() bool {
-	for _, load := range []func() (*btf.Spec, error){
-		btf.LoadKernelSpec,
-		func() (*btf.Spec, error) { return btf.LoadKernelModuleSpec("nf_conntrack") },
+	cache := kernelTypes()
+	for _, read := range []func() (*btf.Spec, error){
+		cache.Kernel,
+		func() (*btf.Spec, error) { return cache.Module("nf_conntrack") },
 	} {
 		var lookup *btf.Func
-		if types, err := load(); err == nil && types.TypeByName("bpf_skb_ct_lookup", &lookup) == nil {
+		if types, err := read(); err == nil && types.TypeByName("bpf_skb_ct_lookup", &lookup) == nil {
 			return true
 		}
 	}

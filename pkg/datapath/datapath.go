@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -118,6 +119,8 @@ type Datapath struct {
 	netns     *netns.Namespace
 	tcx       bool // else clsact
 
+	asksConntrack bool
+
 	nodeAddrs     atomic.Pointer[[]netip.Addr]
 	internalCIDRs atomic.Pointer[[]netip.Prefix]
 
@@ -139,6 +142,7 @@ type Datapath struct {
 // in opts has changed. Devices are those of the calling thread's network
 // namespace. The error is a [RunningError] when another agent runs.
 func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
+	defer runtime.KeepAlive(kernelTypes())
 	if err := checkRights(); err != nil {
 		return nil, err
 	}
@@ -212,6 +216,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 // load loads the programs that a node with these options needs in any case.
 func (d *Datapath) load() error {
 	var err error
+	d.asksConntrack = HaveConntrack()
 	if d.sockets, err = LoadSockets(d.maps, d.constants); err != nil {
 		return explain(err)
 	}
@@ -294,12 +299,16 @@ func NetnsCookie() (uint64, error) {
 // Maps returns the maps.
 func (d *Datapath) Maps() *bpfmap.Maps { return d.maps }
 
+// AsksConntrack reports whether the programs ask the kernel which connections it tracks.
+func (d *Datapath) AsksConntrack() bool { return d.asksConntrack }
+
 // Services returns what writes Services into the maps.
 func (d *Datapath) Services() *servicemap.Store { return d.services }
 
 // Attach puts the programs to work, in place of those of a former agent, and pins
 // maps and links. To be called when the maps are complete.
 func (d *Datapath) Attach(ctx context.Context) error {
+	defer runtime.KeepAlive(kernelTypes())
 	dir := Dir(d.opts.BPFFS)
 	if err := d.maps.Pin(dir); err != nil {
 		return err

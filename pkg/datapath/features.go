@@ -7,7 +7,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 )
 
@@ -60,7 +59,7 @@ func checkRights() error {
 // MissingFeatures returns what the kernel lacks that the programs need.
 func MissingFeatures() []error {
 	var missing []error
-	if _, err := btf.LoadKernelSpec(); errors.Is(err, os.ErrNotExist) || errors.Is(err, ebpf.ErrNotSupported) {
+	if _, err := kernelTypes().Kernel(); errors.Is(err, os.ErrNotExist) || errors.Is(err, ebpf.ErrNotSupported) {
 		missing = append(missing, errors.New("the kernel has no BTF: it needs CONFIG_DEBUG_INFO_BTF"))
 	}
 	for _, h := range helpers {

@@ -202,5 +202,5 @@ func prepare(m *bpfmap.Maps, c *Constants, read func() (*ebpf.CollectionSpec, er
 	for name, kernelMap := range replaced {
 		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
 	}
-	return spec, &ebpf.CollectionOptions{MapReplacements: replaced}, nil
+	return spec, &ebpf.CollectionOptions{MapReplacements: replaced, Cache: kernelTypes()}, nil
 }
