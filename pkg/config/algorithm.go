@@ -24,10 +24,13 @@ func (s *Settings) setAlgorithm(beeline *field.Path) field.ErrorList {
 	return nil
 }
 
-// scheduled returns the algorithm that IPVS knows by that name.
+// scheduled returns the algorithm that IPVS knows by that name. Not all are IPVS's.
 func scheduled(scheduler string) (model.Algorithm, bool) {
-	if scheduler == "mh" {
+	switch scheduler {
+	case "mh":
 		return model.Maglev, true
+	case model.Random.String(), model.Maglev.String(), model.EWMA.String():
+		return 0, false
 	}
 	algorithm, err := model.ParseAlgorithm(scheduler)
 	return algorithm, err == nil

@@ -25,6 +25,9 @@ func TestAlgorithm(t *testing.T) {
 		{"--ipvs-scheduler lblc", model.Locality, false},
 		{"--ipvs-scheduler lblcr", model.LocalityReplicated, false},
 		{"--ipvs-scheduler ovf", model.Random, true},
+		{"--ipvs-scheduler random", model.Random, true},
+		{"--ipvs-scheduler maglev", model.Random, true},
+		{"--ipvs-scheduler ewma", model.Random, true},
 		{"--ipvs-scheduler sh --algorithm wrr", model.WeightedRoundRobin, true},
 	} {
 		s := mustSettings(t, strings.Fields(tt.args)...)

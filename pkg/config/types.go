@@ -36,7 +36,7 @@ type BeelineConfiguration struct {
 
 	// algorithm is the load-balancing algorithm of Services without the annotation:
 	// random, the default, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr or ewma. When it is not given,
-	// kube-proxy's ipvs.scheduler is used if it is one of these. The annotation can ask for lblc
+	// kube-proxy's ipvs.scheduler is used where Beeline has it. The annotation can ask for lblc
 	// and lblcr only where this is one of them.
 	Algorithm string `json:"algorithm"`
 
