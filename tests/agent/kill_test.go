@@ -2,10 +2,7 @@ package agent_test
 
 import (
 	"errors"
-	"flag"
-	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,29 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/killpoint"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
-
-var killPoints = flag.Int("kill-points", 0, "at how many of its writes a program is killed, in each case; 0 is at a few")
-
-// killAt calls fn with some of the writes of a program, spread over all of them.
-func killAt(t *testing.T, writes int64, fn func(*testing.T, int64)) {
-	t.Helper()
-	points := *killPoints
-	if points == 0 {
-		points = 2
-		if tier.All() {
-			points = 6
-		}
-	}
-	t.Logf("%d writes, killed at %d of them", writes, points)
-	step := max(1, float64(writes)/float64(points))
-	for at := 1 + rand.Float64()*(step-1); int64(at) <= writes; at += step {
-		t.Run(fmt.Sprint(int64(at)), func(t *testing.T) { fn(t, int64(at)) })
-	}
-}
 
 // killCase is what an agent is about to do when it is killed.
 type killCase struct {
@@ -135,7 +114,7 @@ func TestKilledAtWrite(t *testing.T) {
 				t.Fatalf("the agent ended: %v", w.Wait())
 			}
 			want := whole.dump()
-			killAt(t, w.Count(), func(t *testing.T, at int64) {
+			killpoint.Each(t, 2, w.Count(), func(t *testing.T, at int64) {
 				k := c.prepare(t)
 				if w := k.s.LaunchWatched(at, c.flags...); !w.Killed(at) {
 					t.Fatalf("the agent ended after %d writes, before it was killed", w.Count())
@@ -159,7 +138,7 @@ func TestCleanupKilled(t *testing.T) {
 		s.Signal(unix.SIGKILL)
 		_ = s.Wait() // killed
 		command := []string{"--cleanup", "--bpffs", h.BPFFS, "--cgroup-root", h.Cgroup}
-		w := h.StartWatched(kill, lab.AgentBinary(t), command...)
+		w := h.StartWatched(lab.BPFWrites, kill, lab.AgentBinary(t), command...)
 		if killed := w.Killed(kill); killed != (kill > 0) {
 			t.Fatalf("the clean-up ended after %d writes, was killed: %v", w.Count(), killed)
 		}
@@ -176,5 +155,5 @@ func TestCleanupKilled(t *testing.T) {
 		}
 		return w
 	}
-	killAt(t, cleanup(t, 0).Count(), func(t *testing.T, at int64) { cleanup(t, at) })
+	killpoint.Each(t, 2, cleanup(t, 0).Count(), func(t *testing.T, at int64) { cleanup(t, at) })
 }

@@ -20,6 +20,18 @@ type Writes struct {
 	ended chan struct{}
 }
 
+// WatchedWrites are the system calls of a program that are watched.
+type WatchedWrites string
+
+// The kinds of writes.
+const (
+	// BPFWrites write a map, a pin or a link, or change the name of a file.
+	BPFWrites WatchedWrites = "bpf"
+	// NetfilterWrites are messages by netlink, questions among them, and socket options, by
+	// which the legacy tables of iptables are written.
+	NetfilterWrites WatchedWrites = "netfilter"
+)
+
 // writeCommands are those of bpf(2) that change something.
 var writeCommands = []uint32{
 	unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_LOOKUP_AND_DELETE_ELEM,
@@ -36,14 +48,20 @@ func init() {
 	}
 }
 
-// watched is the argument that makes a test binary run a program whose writes are watched: the
-// program's path and arguments follow.
+// netfilterCalls are the system calls that may change tables of netfilter.
+var netfilterCalls = []uint32{unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SETSOCKOPT}
+
+// watched is the argument that makes a test binary run a program whose writes are watched: their
+// kind, the program's path and arguments follow.
 const watched = "lab-watched"
+
+// unwatched is the descriptor by which the listener is sent, of which no call is watched.
+const unwatched = 1000
 
 // StartWatched is [Namespace.Start] of a program whose writes are counted. It is killed
 // when it is about to make the one of that number, from 1; 0 is never. The test binary calls
 // [Main].
-func (n *Namespace) StartWatched(kill int64, name string, args ...string) *Writes {
+func (n *Namespace) StartWatched(writes WatchedWrites, kill int64, name string, args ...string) *Writes {
 	n.t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -52,7 +70,7 @@ func (n *Namespace) StartWatched(kill int64, name string, args ...string) *Write
 	own, theirs := os.NewFile(uintptr(pair[0]), "own"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer own.Close()
 	defer theirs.Close()
-	cmd := exec.Command("/proc/self/exe", append([]string{watched, name}, args...)...)
+	cmd := exec.Command("/proc/self/exe", append([]string{watched, string(writes), name}, args...)...)
 	cmd.ExtraFiles = []*os.File{theirs}
 	w := &Writes{Process: n.start(cmd), ended: make(chan struct{})}
 	theirs.Close()
@@ -147,16 +165,19 @@ func receiveFile(socket *os.File) (int, error) {
 }
 
 // runWatched becomes a program whose writes are watched by who holds the other end of descriptor 3.
-func runWatched(path string, args []string) error {
+func runWatched(writes WatchedWrites, path string, args []string) error {
 	runtime.LockOSThread()
-	filter := writeFilter()
+	if err := unix.Dup3(3, unwatched, unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	filter := writeFilter(writes)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}
-	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(int(listener)), nil, 0); err != nil {
+	if err := unix.Sendmsg(unwatched, []byte{0}, unix.UnixRights(int(listener)), nil, 0); err != nil {
 		return fmt.Errorf("send the listener: %w", err)
 	}
 	unix.CloseOnExec(int(listener))
@@ -165,7 +186,7 @@ func runWatched(path string, args []string) error {
 }
 
 // writeFilter asks for the calls that [Writes] counts and allows all others.
-func writeFilter() []unix.SockFilter {
+func writeFilter(writes WatchedWrites) []unix.SockFilter {
 	const (
 		nrOffset, argOffset = 0, 16 // of struct seccomp_data
 		load                = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -180,7 +201,12 @@ func writeFilter() []unix.SockFilter {
 		return list
 	}
 	allow := unix.SockFilter{Code: result, K: unix.SECCOMP_RET_ALLOW}
-	filter := append([]unix.SockFilter{{Code: load, K: nrOffset}}, match(nameCalls)...)
+	number := unix.SockFilter{Code: load, K: nrOffset}
+	if writes == NetfilterWrites {
+		filter := []unix.SockFilter{{Code: load, K: argOffset}, {Code: equal, K: unwatched, Jf: 1}, allow, number}
+		return append(append(filter, match(netfilterCalls)...), allow)
+	}
+	filter := append([]unix.SockFilter{number}, match(nameCalls)...)
 	filter = append(filter, unix.SockFilter{Code: equal, K: unix.SYS_BPF, Jt: 1}, allow, unix.SockFilter{Code: load, K: argOffset})
 	return append(append(filter, match(writeCommands)...), allow)
 }

@@ -50,8 +50,8 @@ func Main(m *testing.M) int {
 			_ = unix.Pause() // whatever the signal was
 		}
 	}
-	if len(os.Args) > 2 && os.Args[1] == watched {
-		fmt.Fprintln(os.Stderr, "lab:", runWatched(os.Args[2], os.Args[3:]))
+	if len(os.Args) > 3 && os.Args[1] == watched {
+		fmt.Fprintln(os.Stderr, "lab:", runWatched(WatchedWrites(os.Args[2]), os.Args[3], os.Args[4:]))
 		return 1
 	}
 	if os.Getenv(cgroupEnv) != "" || os.Geteuid() != 0 {
