@@ -29,6 +29,7 @@
 #include <beeline/opt/echo.h>
 #include <beeline/opt/fragment_skb.h>
 #include <beeline/opt/icmp_skb.h>
+#include <beeline/opt/sandbox_skb.h>
 #include <beeline/opt/traffic_packet.h>
 #include <beeline/opt/tunnel_skb.h>
 
@@ -175,6 +176,9 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 				skb->gso_segs ?: 1);
 		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !path.device)
 			skb->mark |= bl_forward_mark;
+		if (hook == BL_HOOK_EGRESS && !path.reply && !packet.key.masquerade &&
+		    bl_flow_begins(&packet))
+			bl_sandbox_tell(skb, &packet);
 		return bl_tc_go(skb, &packet, &path);
 	case BL_VERDICT_REFUSED:
 		return bl_answer_refused(skb, &packet);

@@ -54,6 +54,8 @@ const (
 	ExplainPacketMapBlOutlier                  = "bl_outlier"
 	ExplainPacketMapBlOverflow                 = "bl_overflow"
 	ExplainPacketMapBlPeers                    = "bl_peers"
+	ExplainPacketMapBlSandbox                  = "bl_sandbox"
+	ExplainPacketMapBlSandboxSeen              = "bl_sandbox_seen"
 	ExplainPacketMapBlSecret                   = "bl_secret"
 	ExplainPacketMapBlServed                   = "bl_served"
 	ExplainPacketMapBlService                  = "bl_service"
@@ -109,6 +111,7 @@ const (
 	ExplainPacketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	ExplainPacketVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	ExplainPacketVarBlExportBlReason           = "bl_export_bl_reason"
+	ExplainPacketVarBlExportBlSandboxPacket    = "bl_export_bl_sandbox_packet"
 	ExplainPacketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainPacketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainPacketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -230,6 +233,8 @@ type ExplainPacketMapSpecs struct {
 	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.MapSpec `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
@@ -290,6 +295,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.VariableSpec `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -382,6 +388,8 @@ type ExplainPacketMaps struct {
 	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.Map `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
@@ -441,6 +449,8 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSandbox,
+		m.BlSandboxSeen,
 		m.BlSecret,
 		m.BlServed,
 		m.BlService,
@@ -502,6 +512,7 @@ type ExplainPacketVariables struct {
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.Variable `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

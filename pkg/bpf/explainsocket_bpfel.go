@@ -50,6 +50,8 @@ const (
 	ExplainSocketMapBlOutlier                  = "bl_outlier"
 	ExplainSocketMapBlOverflow                 = "bl_overflow"
 	ExplainSocketMapBlPeers                    = "bl_peers"
+	ExplainSocketMapBlSandbox                  = "bl_sandbox"
+	ExplainSocketMapBlSandboxSeen              = "bl_sandbox_seen"
 	ExplainSocketMapBlSecret                   = "bl_secret"
 	ExplainSocketMapBlService                  = "bl_service"
 	ExplainSocketMapBlServiceCidr              = "bl_service_cidr"
@@ -103,6 +105,7 @@ const (
 	ExplainSocketVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	ExplainSocketVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	ExplainSocketVarBlExportBlReason           = "bl_export_bl_reason"
+	ExplainSocketVarBlExportBlSandboxPacket    = "bl_export_bl_sandbox_packet"
 	ExplainSocketVarBlExportBlSchema           = "bl_export_bl_schema"
 	ExplainSocketVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	ExplainSocketVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -215,6 +218,8 @@ type ExplainSocketMapSpecs struct {
 	BlOutlier       *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow      *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers         *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSandbox       *ebpf.MapSpec `ebpf:"bl_sandbox"`
+	BlSandboxSeen   *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret        *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlService       *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr   *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -273,6 +278,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.VariableSpec `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -356,6 +362,8 @@ type ExplainSocketMaps struct {
 	BlOutlier       *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow      *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers         *ebpf.Map `ebpf:"bl_peers"`
+	BlSandbox       *ebpf.Map `ebpf:"bl_sandbox"`
+	BlSandboxSeen   *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret        *ebpf.Map `ebpf:"bl_secret"`
 	BlService       *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr   *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -410,6 +418,8 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSandbox,
+		m.BlSandboxSeen,
 		m.BlSecret,
 		m.BlService,
 		m.BlServiceCidr,
@@ -469,6 +479,7 @@ type ExplainSocketVariables struct {
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.Variable `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

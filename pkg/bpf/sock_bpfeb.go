@@ -637,6 +637,13 @@ const (
 	SockBlReasonBL_REASON_COUNT                 SockBlReason = 29
 )
 
+type SockBlSandboxPacket struct {
+	_       structs.HostLayout
+	Addr    SockBlAddr
+	Ifindex uint32
+	Pad     [4]uint8
+}
+
 type SockBlSchema uint32
 
 const (
@@ -923,6 +930,8 @@ const (
 	SockMapBlOutlier                  = "bl_outlier"
 	SockMapBlOverflow                 = "bl_overflow"
 	SockMapBlPeers                    = "bl_peers"
+	SockMapBlSandbox                  = "bl_sandbox"
+	SockMapBlSandboxSeen              = "bl_sandbox_seen"
 	SockMapBlSecret                   = "bl_secret"
 	SockMapBlService                  = "bl_service"
 	SockMapBlServiceCidr              = "bl_service_cidr"
@@ -986,6 +995,7 @@ const (
 	SockVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	SockVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	SockVarBlExportBlReason           = "bl_export_bl_reason"
+	SockVarBlExportBlSandboxPacket    = "bl_export_bl_sandbox_packet"
 	SockVarBlExportBlSchema           = "bl_export_bl_schema"
 	SockVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	SockVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -1106,6 +1116,8 @@ type SockMapSpecs struct {
 	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.MapSpec `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.MapSpec `ebpf:"bl_service_cidr"`
@@ -1164,6 +1176,7 @@ type SockVariableSpecs struct {
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.VariableSpec `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -1245,6 +1258,8 @@ type SockMaps struct {
 	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.Map `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
 	BlServiceCidr *ebpf.Map `ebpf:"bl_service_cidr"`
@@ -1296,6 +1311,8 @@ func (m *SockMaps) Close() error {
 		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSandbox,
+		m.BlSandboxSeen,
 		m.BlSecret,
 		m.BlService,
 		m.BlServiceCidr,
@@ -1355,6 +1372,7 @@ type SockVariables struct {
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.Variable `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

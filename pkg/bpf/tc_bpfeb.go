@@ -53,6 +53,8 @@ const (
 	TcMapBlPeers                    = "bl_peers"
 	TcMapBlReorder                  = "bl_reorder"
 	TcMapBlReorderData              = "bl_reorder_data"
+	TcMapBlSandbox                  = "bl_sandbox"
+	TcMapBlSandboxSeen              = "bl_sandbox_seen"
 	TcMapBlSecret                   = "bl_secret"
 	TcMapBlServed                   = "bl_served"
 	TcMapBlService                  = "bl_service"
@@ -116,6 +118,7 @@ const (
 	TcVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	TcVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	TcVarBlExportBlReason           = "bl_export_bl_reason"
+	TcVarBlExportBlSandboxPacket    = "bl_export_bl_sandbox_packet"
 	TcVarBlExportBlSchema           = "bl_export_bl_schema"
 	TcVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	TcVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -245,6 +248,8 @@ type TcMapSpecs struct {
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
 	BlReorder     *ebpf.MapSpec `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.MapSpec `ebpf:"bl_reorder_data"`
+	BlSandbox     *ebpf.MapSpec `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
@@ -306,6 +311,7 @@ type TcVariableSpecs struct {
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.VariableSpec `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -399,6 +405,8 @@ type TcMaps struct {
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
 	BlReorder     *ebpf.Map `ebpf:"bl_reorder"`
 	BlReorderData *ebpf.Map `ebpf:"bl_reorder_data"`
+	BlSandbox     *ebpf.Map `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
@@ -458,6 +466,8 @@ func (m *TcMaps) Close() error {
 		m.BlPeers,
 		m.BlReorder,
 		m.BlReorderData,
+		m.BlSandbox,
+		m.BlSandboxSeen,
 		m.BlSecret,
 		m.BlServed,
 		m.BlService,
@@ -520,6 +530,7 @@ type TcVariables struct {
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.Variable `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

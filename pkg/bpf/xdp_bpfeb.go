@@ -51,6 +51,8 @@ const (
 	XdpMapBlOutlier                  = "bl_outlier"
 	XdpMapBlOverflow                 = "bl_overflow"
 	XdpMapBlPeers                    = "bl_peers"
+	XdpMapBlSandbox                  = "bl_sandbox"
+	XdpMapBlSandboxSeen              = "bl_sandbox_seen"
 	XdpMapBlSecret                   = "bl_secret"
 	XdpMapBlServed                   = "bl_served"
 	XdpMapBlService                  = "bl_service"
@@ -108,6 +110,7 @@ const (
 	XdpVarBlExportBlOutlierEntry     = "bl_export_bl_outlier_entry"
 	XdpVarBlExportBlOutlierTrial     = "bl_export_bl_outlier_trial"
 	XdpVarBlExportBlReason           = "bl_export_bl_reason"
+	XdpVarBlExportBlSandboxPacket    = "bl_export_bl_sandbox_packet"
 	XdpVarBlExportBlSchema           = "bl_export_bl_schema"
 	XdpVarBlExportBlServiceEntry     = "bl_export_bl_service_entry"
 	XdpVarBlExportBlServiceNameEntry = "bl_export_bl_service_name_entry"
@@ -229,6 +232,8 @@ type XdpMapSpecs struct {
 	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.MapSpec `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
 	BlServed      *ebpf.MapSpec `ebpf:"bl_served"`
 	BlService     *ebpf.MapSpec `ebpf:"bl_service"`
@@ -290,6 +295,7 @@ type XdpVariableSpecs struct {
 	BlExportBlOutlierEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.VariableSpec `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.VariableSpec `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.VariableSpec `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.VariableSpec `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.VariableSpec `ebpf:"bl_export_bl_service_name_entry"`
@@ -381,6 +387,8 @@ type XdpMaps struct {
 	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlSandbox     *ebpf.Map `ebpf:"bl_sandbox"`
+	BlSandboxSeen *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
 	BlServed      *ebpf.Map `ebpf:"bl_served"`
 	BlService     *ebpf.Map `ebpf:"bl_service"`
@@ -438,6 +446,8 @@ func (m *XdpMaps) Close() error {
 		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlSandbox,
+		m.BlSandboxSeen,
 		m.BlSecret,
 		m.BlServed,
 		m.BlService,
@@ -500,6 +510,7 @@ type XdpVariables struct {
 	BlExportBlOutlierEntry     *ebpf.Variable `ebpf:"bl_export_bl_outlier_entry"`
 	BlExportBlOutlierTrial     *ebpf.Variable `ebpf:"bl_export_bl_outlier_trial"`
 	BlExportBlReason           *ebpf.Variable `ebpf:"bl_export_bl_reason"`
+	BlExportBlSandboxPacket    *ebpf.Variable `ebpf:"bl_export_bl_sandbox_packet"`
 	BlExportBlSchema           *ebpf.Variable `ebpf:"bl_export_bl_schema"`
 	BlExportBlServiceEntry     *ebpf.Variable `ebpf:"bl_export_bl_service_entry"`
 	BlExportBlServiceNameEntry *ebpf.Variable `ebpf:"bl_export_bl_service_name_entry"`

@@ -53,7 +53,7 @@ type serviceStat1 struct{ Connections, Refused uint64 }
 // they begin empty.
 var figures = []string{
 	bpf.SockMapBlServiceStat, bpf.SockMapBlTraffic, bpf.SockMapBlCounter, bpf.SockMapBlUnapplied, bpf.SockMapBlAgent, bpf.SockMapBlExhausted,
-	bpf.SockMapBlMonitor, bpf.SockMapBlMonitorCpu, bpf.SockMapBlMonitorRing, bpf.SockMapBlNatSeen,
+	bpf.SockMapBlMonitor, bpf.SockMapBlMonitorCpu, bpf.SockMapBlMonitorRing, bpf.SockMapBlNatSeen, bpf.SockMapBlSandboxSeen,
 	"bl_device_fault", "bl_status", "bl_config",
 }
 

@@ -149,8 +149,9 @@ func mapSpecs(sizes Sizes) (map[string]*ebpf.MapSpec, error) {
 		specs[name] = &own
 	}
 	maps.Copy(specs, agentSpecs)
-	seen := specs[bpf.SockMapBlNatSeen]
-	seen.MaxEntries = max(seen.MaxEntries, uint32(os.Getpagesize()))
+	for _, name := range []string{bpf.SockMapBlNatSeen, bpf.SockMapBlSandboxSeen} {
+		specs[name].MaxEntries = max(specs[name].MaxEntries, uint32(os.Getpagesize()))
+	}
 	specs[bpf.SockMapBlMonitorRing].InnerMap = RingSpec(1)
 	if sizes.CountTraffic {
 		specs[bpf.SockMapBlTraffic].MaxEntries = trafficEntries

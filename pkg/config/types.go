@@ -77,7 +77,7 @@ type BeelineConfiguration struct {
 	Devices []string `json:"devices"`
 	// podDevices are the names of the host's side of pods' devices, patterns allowed,
 	// for pods whose sockets cannot or must not get socket-level load balancing: their
-	// packets are load-balanced there.
+	// packets are load-balanced there. Those of sandboxes are found by their first packet.
 	PodDevices []string `json:"podDevices"`
 	// socketLB says which sockets get socket-level load balancing: all, the default; auto for all
 	// but those in network namespaces with rules of nat OUTPUT of their own, as a mesh's sidecar

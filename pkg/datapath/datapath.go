@@ -134,6 +134,9 @@ type Datapath struct {
 	nat      map[uint64][]int     // see [devicemap.Table.NAT]; nil before it is read
 	natLeft  map[uint64]bool      // whether their sockets are left alone, as was written
 	swept    bool                 // filters of a former agent have been looked for
+
+	sandboxes     map[int]bool                          // see [devicemap.Sandboxes]; nil before it is read
+	sandboxSought map[bpf.SockBlSandboxPacket]time.Time // when a device was last looked for
 }
 
 // Prepare takes the place of any former agent on the BPF file system, opens or
@@ -162,6 +165,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	d := &Datapath{
 		opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), again: make(chan struct{}, 1),
 		state: make(map[int]*deviceState), natLeft: make(map[uint64]bool),
+		sandboxSought: make(map[bpf.SockBlSandboxPacket]time.Time),
 	}
 	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)

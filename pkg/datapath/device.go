@@ -104,7 +104,7 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 		ds.devices = d.plan(n, former)
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
 	}
-	if err := d.planNAT(ds, n); err != nil {
+	if err := errors.Join(d.planNAT(ds, n), d.planSandboxes(ds, n)); err != nil {
 		return err
 	}
 	if d.servesPackets() {

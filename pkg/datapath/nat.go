@@ -6,21 +6,14 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"time"
 
-	"github.com/cilium/ebpf/ringbuf"
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
-	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
-
-// natRest is how many times as long as it worked a search for devices of network namespaces
-// pauses: a tenth of a CPU at most, whatever pods do.
-const natRest = 9
 
 // leavesNAT reports whether sockets are left alone in network namespaces that translate their
 // own connections: only where packets are served.
@@ -34,43 +27,15 @@ func (d *Datapath) FollowNAT(ctx context.Context) {
 	if !d.leavesNAT() {
 		return
 	}
-	seen, err := ringbuf.NewReader(d.maps.BlNatSeen)
-	if err != nil {
-		klog.ErrorS(err, "Sockets in network namespaces with nat rules of their own are served like others")
-		return
-	}
-	defer context.AfterFunc(ctx, func() { seen.Close() })()
-	for {
-		cookies, err := readNAT(seen)
-		if errors.Is(err, ringbuf.ErrClosed) {
-			return
+	followSeen(ctx, d.maps.BlNatSeen, "Sockets in network namespaces with nat rules of their own are served like others", func(records [][]byte) error {
+		cookies := make(map[uint64]bool)
+		for _, r := range records {
+			if len(r) >= 8 {
+				cookies[binary.NativeEndian.Uint64(r)] = true
+			}
 		}
-		start := time.Now()
-		if err == nil {
-			err = d.serveNAT(ctx, cookies)
-		}
-		if err != nil {
-			klog.ErrorS(err, "Sockets in network namespaces with nat rules of their own are served like others, trying again")
-		}
-		if !pause.For(ctx, max(natRest*time.Since(start), time.Millisecond)) {
-			return
-		}
-	}
-}
-
-// readNAT waits for the cookie of a namespace and returns all that there are.
-func readNAT(seen *ringbuf.Reader) (map[uint64]bool, error) {
-	cookies := make(map[uint64]bool)
-	for len(cookies) == 0 || seen.AvailableBytes() > 0 {
-		record, err := seen.Read()
-		if err != nil {
-			return nil, err
-		}
-		if len(record.RawSample) >= 8 {
-			cookies[binary.NativeEndian.Uint64(record.RawSample)] = true
-		}
-	}
-	return cookies, nil
+		return d.serveNAT(ctx, cookies)
+	})
 }
 
 // serveNAT has the packets of network namespaces served, and then their sockets left alone.

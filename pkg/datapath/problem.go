@@ -110,7 +110,7 @@ func (i *inspection) devices() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(i.faults(), i.natFaults()); err != nil || !i.servesPackets() {
+	if err := errors.Join(i.faults(), i.natFaults(), i.loadSandboxes()); err != nil || !i.servesPackets() {
 		return err
 	}
 	n, _, err := i.watch.look(true)
@@ -126,6 +126,9 @@ func (i *inspection) devices() error {
 	ds := &deviceSync{devices: chosen, pods: n.pods(i.opts.PodDevices, chosen)}
 	for _, ifindexes := range i.nat {
 		ds.addPods(n.at(ifindexes))
+	}
+	for ifindex := range i.sandboxes {
+		ds.addPods(n.at([]int{ifindex}))
 	}
 	for _, l := range ds.pods {
 		errs = append(errs, i.podDevice(l, func(d *direction) string { return d.pod }))

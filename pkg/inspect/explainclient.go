@@ -140,6 +140,14 @@ func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) 
 		c.text += c.device.xdpText()
 		return c, err
 	}
+	if sandbox, err := datapath.Sandbox(d.maps, ifindex, from.Addr()); err != nil || sandbox != nil {
+		if err == nil {
+			c.kind, c.ifindex, c.unserved = clientPod, sandbox.Attrs().Index, ""
+			c.text = fmt.Sprintf("a pod of this node, %s, whose sockets the kernel does not see: its packets are served at %s", from.Addr(), sandbox.Attrs().Name)
+			err = d.seen(c, sandbox.Attrs().Name)
+		}
+		return c, err
+	}
 	ns, err := netnsOf(from.Addr())
 	if err != nil || ns == nil {
 		return c, err

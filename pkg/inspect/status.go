@@ -26,8 +26,11 @@ type Status struct {
 	// DeviceFaults are the devices that the programs could not be attached to.
 	DeviceFaults []DeviceFault `json:"deviceFaults"`
 	NAT          NAT           `json:"nat"`
-	Maps         []Map         `json:"maps"`
-	Counters     []Counter     `json:"counters"`
+	// Sandboxes is the number of devices of pods whose sockets the kernel does not see, at which their
+	// packets are served.
+	Sandboxes int       `json:"sandboxes"`
+	Maps      []Map     `json:"maps"`
+	Counters  []Counter `json:"counters"`
 	// Refusals are the Service ports of which connections were refused or dropped.
 	Refusals []Refusal `json:"refusals"`
 	// NodeAddresses are those that NodePorts answer on.
@@ -211,6 +214,11 @@ func (d *Datapath) Status() (*Status, error) {
 	if s.NAT, err = d.nat(); err != nil {
 		return nil, err
 	}
+	sandboxes, err := devicemap.NewSandboxes(d.maps).List()
+	if err != nil {
+		return nil, err
+	}
+	s.Sandboxes = len(sandboxes)
 	if s.Tunnel, err = d.tunnel(); err != nil {
 		return nil, err
 	}

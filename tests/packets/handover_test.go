@@ -90,7 +90,7 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall 
 	old.checkProxy(t, node)
 
 	agent := startClusterAgent(t, server, node)
-	if said := verified(t, node); !strings.Contains(said, "\nmachine: kube-proxy\n  kube-proxy has made: ") || !strings.Contains(said, "make sure that kube-proxy does not run on this node") {
+	if said := beeline(t, node, "verify"); !strings.Contains(said, "\nmachine: kube-proxy\n  kube-proxy has made: ") || !strings.Contains(said, "make sure that kube-proxy does not run on this node") {
 		t.Errorf("while kube-proxy runs, beeline verify says:\n%s", said)
 	}
 	old.goOn(t, node, "with both")
@@ -110,18 +110,18 @@ func testHandover(t *testing.T, server *apiserver.Server, m proxyMode, firewall 
 		return err == nil && !strings.Contains(tables+cleanupByAgent(t, node.Namespace), "beeline-handover")
 	})
 	new.goOn(t, node, "without anything of kube-proxy")
-	if said := verified(t, node); strings.Contains(said, "kube-proxy") {
+	if said := beeline(t, node, "verify"); strings.Contains(said, "kube-proxy") {
 		t.Errorf("when kube-proxy is gone, beeline verify says:\n%s", said)
 	}
 	handBack(t, c, proxy, agent, new, firewall)
 }
 
-// verified returns what beeline verify says on a node.
-func verified(t *testing.T, n *node) string {
+// beeline returns what a command of beeline says on a node.
+func beeline(t *testing.T, n *node, command ...string) string {
 	t.Helper()
 	var said bytes.Buffer
 	err := n.Thread(func() error {
-		cli.Run(cli.Env{Out: &said, Err: &said, Now: time.Now}, "--bpffs", n.BPFFS, "verify")
+		cli.Run(cli.Env{Out: &said, Err: &said, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, command...)...)
 		return nil
 	})
 	if err != nil {

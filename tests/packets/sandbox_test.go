@@ -165,55 +165,31 @@ func askSandboxed(network, to, size string) (answer, error) {
 }
 
 // TestSandbox: a pod whose sockets the host's kernel does not see reaches every kind of frontend and
-// endpoint, itself included, by its packets; and it serves all that ask for Services.
+// endpoint, itself included, by its packets, whether its device is named or found; and it serves all that
+// ask for Services.
 func TestSandbox(t *testing.T) {
 	t.Parallel()
 	tier.Slow(t, "builds gVisor")
 	for name, flags := range map[string][]string{
 		"sockets of all others": {"--pod-devices", "vethrouted"},
 		"sockets of the node":   podFlags,
+		"found":                 nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, a := serveCluster(t, (*cluster).podServices, flags...)
 			s := startSandbox(t, c, local)
+			if flags == nil {
+				lab.Eventually(t, "the sandbox is found by its packets", func() bool {
+					got, err := s.ask("tcp4", netip.AddrPortFrom(clusterIP(3)[0], 80), 7)
+					return err == nil && got.client.Addr() == got.self.Addr()
+				})
+			}
 			c.checkSandbox(t, s)
 			a.Signal(unix.SIGKILL)
 			_ = a.Wait()
 			c.checkSandbox(t, s) // without an agent
 		})
-	}
-}
-
-// TestSandboxAtUplink: without a program at its device, a pod whose sockets the host's kernel does not
-// see reaches Services by what leaves the node for their addresses. Endpoints of the node do not see its
-// own address then, and NodePorts are refused.
-func TestSandboxAtUplink(t *testing.T) {
-	t.Parallel()
-	tier.Slow(t, "builds gVisor")
-	c, _ := serveCluster(t, (*cluster).podServices)
-	s := startSandbox(t, c, local)
-	hairpin := parseAddrs("192.0.0.8", "100:0:0:1::8")
-	for i, set := range podSets[:5] {
-		for _, network := range networks {
-			for _, f := range frontends {
-				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
-				got, err := s.ask(network, to, 7)
-				if f.name == "NodePort" {
-					if !errors.Is(err, unix.ECONNREFUSED) {
-						t.Errorf("%s to the NodePort of %v: %v, %v", network, set.endpoints, got, err)
-					}
-					continue
-				}
-				name := set.endpoints[0].server()
-				if set.endpoints[0] == local {
-					name = sandboxServer
-				}
-				if err != nil || got.name != name || set.endpoints[0].node == 1 && got.client.Addr() != hairpin.of(network) {
-					t.Errorf("%s to the %s of %v: %v, %v", network, f.name, set.endpoints, got, err)
-				}
-			}
-		}
 	}
 }
 

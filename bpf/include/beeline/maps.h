@@ -24,6 +24,7 @@ BL_EXPORT(struct, bl_slot_line);
 BL_EXPORT(struct, bl_backend_entry);
 BL_EXPORT(struct, bl_active_entry);
 BL_EXPORT(struct, bl_outlier_entry);
+BL_EXPORT(struct, bl_sandbox_packet);
 BL_EXPORT(enum, bl_outlier_trial);
 BL_EXPORT(enum, bl_schema);
 BL_EXPORT(enum, bl_chunk);
@@ -472,6 +473,21 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096); /* bytes; at least a page */
 } bl_nat_seen SEC(".maps");
+
+/* Indexes of the devices of pods whose sockets the kernel does not see; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} bl_sandbox SEC(".maps");
+
+/* Packets of such that bl_sandbox does not have, for the agent: struct bl_sandbox_packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096); /* bytes; at least a page */
+} bl_sandbox_seen SEC(".maps");
 
 /* Cookie of the network namespace that is the node's. */
 volatile const __u64 bl_host_netns;

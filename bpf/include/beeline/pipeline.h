@@ -869,6 +869,9 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 	if (!flow && verdict == BL_VERDICT_PASSES)
 		return BL_VERDICT_PASSES;
 	if (flow) {
+		/* It began where it left the node, before this device was served. */
+		if (hook == BL_HOOK_POD_INGRESS && flow->forward.device == BL_DEVICE_HAIRPIN)
+			return BL_VERDICT_PASSES;
 		former = bl_flow_former(packet, &flow->forward);
 		verdict = bl_flow_client(packet, hook, &flow->forward, path);
 		if (verdict != BL_VERDICT_UNKNOWN)

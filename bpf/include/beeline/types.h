@@ -368,6 +368,14 @@ struct bl_nat_entry {
 };
 _Static_assert(sizeof(struct bl_nat_entry) == 16, "bl_nat_entry");
 
+/* A packet to a Service that has come from the address @addr by the device @ifindex. */
+struct bl_sandbox_packet {
+	union bl_addr addr;
+	__u32 ifindex;
+	__u8 pad[4];
+};
+_Static_assert(sizeof(struct bl_sandbox_packet) == 24, "bl_sandbox_packet");
+
 /* bl_udp_sock: the low bits of a socket's cookie are the index of its place. */
 enum bl_udp_sock_size {
 	BL_UDP_SOCK_SHIFT = 16,

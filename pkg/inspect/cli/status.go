@@ -67,6 +67,9 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	if text := natText(s.NAT); text != "" {
 		t.add("Sockets", text)
 	}
+	if s.Sandboxes > 0 {
+		t.add("Sandboxes", fmt.Sprintf("packets of pods whose sockets the kernel does not see are served at %s", inspect.Amount(s.Sandboxes, "device")))
+	}
 	if a.KeepsSockets {
 		t.add("UDP sockets", "stay connected to endpoints that are gone: the kernel cannot destroy them, the agent's log says why")
 	}

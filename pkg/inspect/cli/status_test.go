@@ -36,6 +36,7 @@ func testStatus() *inspect.Status {
 				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}},
 			{Name: "flannel.1", Ifindex: 40, Reason: "overlay (vxlan)", ID: 2, XDP: "off", NoXDP: "its driver (vxlan) has no native XDP"},
 		},
+		Sandboxes: 2,
 		Maps: []inspect.Map{
 			{Name: "bl_agent", MemoryBytes: 4096},
 			{Name: "bl_frontend", Used: 23, Size: 262144, Setting: "--max-frontends", MemoryBytes: 3 << 20},
@@ -63,6 +64,7 @@ Serving     6 services (13 ports), 23 frontends, 10 backends; 2 services with le
 Flows       room for 131072 connections, by the machine's 16Gi of memory; 20 half-open ones evicted (0.3 a second in the last 60s); 7 ESTABLISHED ONES EVICTED (0.1 a second in the last 60s), the last seen 2026-03-01T11:59:00Z (60s ago): raise --max-flows
 Tunnel      UDP port 6091, to 1 of 4 nodes that have endpoints for it
 Sockets     left alone in 3 network namespaces with rules of nat OUTPUT, whose packets are served; SERVED LIKE OTHERS in 1 network namespace with such rules, whose devices cannot be: the agent's log names them
+Sandboxes   packets of pods whose sockets the kernel does not see are served at 2 devices
 
 PROGRAM           ATTACHED-TO                                    PROGRAM-ID   TAG
 bl_connect4       CGroupInet4Connect                             34           9f2c4b1d0a77e3c1

@@ -1,0 +1,75 @@
+package packets_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// TestSandboxFound: a pod whose sockets are not seen is found by what it sends: from then on its packets
+// are served at its device, a port of a bridge or one with a route, and endpoints see the pod's own
+// address. Connections that began before go on, with the next agent, too. Sockets outside of the served
+// cgroup stand in for those of a sandbox.
+func TestSandboxFound(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "clsact")
+			c, a := serveCluster(t, (*cluster).podServices, "--tc-mode", mode, "--cgroup-root", lab.NewCgroup(t))
+			old := make(map[*lab.Socket]string)
+			for _, at := range []endpoint{local, otherLocal} {
+				for _, network := range networks {
+					for i, set := range podSets[:4] {
+						s, hello := connect(t, c.podOf(at), network, netip.AddrPortFrom(clusterIP(i+1).of(network), 80))
+						if hello.name != set.endpoints[0].server() {
+							t.Fatalf("%s from %s reached %s, want %s", network, at.server(), hello.name, set.endpoints[0].server())
+						}
+						old[s] = network
+					}
+				}
+			}
+			check := func(when string) {
+				t.Helper()
+				for s, network := range old {
+					if err := goesOn(s, network); err != nil {
+						t.Errorf("%s from before, %s: %v", network, when, err)
+					}
+				}
+				for _, at := range []endpoint{local, otherLocal} {
+					c.checkPod(t, at)
+				}
+			}
+			for _, at := range []endpoint{local, otherLocal} {
+				pod := c.podOf(at)
+				lab.Eventually(t, "packets of "+at.server()+" are served at its device", func() bool {
+					got, err := ask(pod, "tcp4", netip.AddrPortFrom(clusterIP(3)[0], 80), "x")
+					return err == nil && got.client.Addr() == got.self.Addr()
+				})
+			}
+			for _, at := range []endpoint{local, otherLocal} {
+				client := c.addrsOf(at)[1].String()
+				if said := beeline(t, c.nodes[0], "explain", "--from", client, netip.AddrPortFrom(clusterIP(4)[1], 80).String()); !strings.Contains(said, "a pod of this node, "+client+", whose sockets the kernel does not see") {
+					t.Errorf("beeline explain says:\n%s", said)
+				}
+			}
+			if said := beeline(t, c.nodes[0], "status"); !strings.Contains(said, "are served at 2 devices") {
+				t.Errorf("beeline status says:\n%s", said)
+			}
+			check("with the agent that found the pods")
+			a.Signal(unix.SIGKILL)
+			_ = a.Wait() // killed
+			check("without an agent")
+			a.start()
+			check("with the next agent")
+			if said := beeline(t, c.nodes[0], "verify"); strings.Contains(said, "machine: device") {
+				t.Errorf("beeline verify says:\n%s", said)
+			}
+		})
+	}
+}
