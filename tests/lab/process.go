@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,29 +18,11 @@ import (
 
 // Process is a program that runs in a namespace and its cgroup.
 type Process struct {
-	cmd    *exec.Cmd
-	output output
-	done   chan struct{}
-	err    error // of the end
-}
-
-// output collects what a program writes, to be read while it runs.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-// String returns what has been written so far.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
+	t    testing.TB
+	cmd  *exec.Cmd
+	file string // that it writes to
+	done chan struct{}
+	err  error // of the end
 }
 
 // Start starts a program. It is killed when the test ends, and what it wrote is
@@ -54,10 +35,15 @@ func (n *Namespace) Start(name string, args ...string) *Process {
 func (n *Namespace) start(cmd *exec.Cmd) *Process {
 	n.t.Helper()
 	name := filepath.Base(cmd.Path)
-	p := &Process{cmd: cmd, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	// Into a file: what it leaves running may keep a pipe open after its end.
+	file, err := os.CreateTemp(n.t.TempDir(), "output")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer file.Close()
+	p := &Process{t: n.t, cmd: cmd, file: file.Name(), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Dir = n.t.TempDir()
-	p.cmd.WaitDelay = time.Second
 	// The machine's name servers cannot be reached from the namespace.
 	p.cmd.Env = append(os.Environ(), "RES_OPTIONS=timeout:1 attempts:1")
 	// The thread that starts it lives as long as the namespace.
@@ -125,8 +111,15 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Output returns what the process wrote, to standard output and error.
-func (p *Process) Output() string { return p.output.String() }
+// Output returns what the process has written so far, to standard output and error.
+func (p *Process) Output() string {
+	p.t.Helper()
+	text, err := os.ReadFile(p.file)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(text)
+}
 
 // Output runs a program to its end and returns its standard output.
 // The error has its standard error; see [exec.ExitError].
