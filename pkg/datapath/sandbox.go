@@ -19,8 +19,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
-// sandboxRest passes before the device of the same address is looked for again.
-const sandboxRest = 10 * time.Second
+// sandboxRest passes before the device of the same address is looked for again, and of so many
+// addresses behind one device in that time, for a pod can forge addresses.
+const (
+	sandboxRest = 10 * time.Second
+	sandboxMost = 256
+)
 
 // FollowSandboxes has the packets of a pod whose sockets the kernel does not see served at the pod's
 // device, once one that goes to a Service was about to leave the node, until ctx ends.
@@ -53,16 +57,17 @@ func (d *Datapath) addSandboxes(packets map[bpf.SockBlSandboxPacket]bool) (added
 		return false, err
 	}
 	maps.DeleteFunc(d.sandboxSought, func(_ bpf.SockBlSandboxPacket, at time.Time) bool { return time.Since(at) >= sandboxRest })
-	most := devicemap.NewSandboxes(d.maps).Max()
+	behind := make(map[uint32]int)
+	for p := range d.sandboxSought {
+		behind[p.Ifindex]++
+	}
 	var errs []error
 	for p := range packets {
-		if len(d.sandboxes) >= most || len(d.sandboxSought) >= most {
-			break
-		}
-		if _, sought := d.sandboxSought[p]; sought {
+		if _, sought := d.sandboxSought[p]; sought || behind[p.Ifindex] >= sandboxMost {
 			continue
 		}
 		d.sandboxSought[p] = time.Now()
+		behind[p.Ifindex]++
 		found, err := d.addSandbox(int(p.Ifindex), p.Addr.Netip())
 		errs = append(errs, err)
 		added = added || found
@@ -77,10 +82,11 @@ func (d *Datapath) addSandbox(ifindex int, addr netip.Addr) (bool, error) {
 		link, err = podDevice(ifindex, addr)
 		return err
 	})
-	if err != nil || link == nil || d.sandboxes[link.Attrs().Index] {
+	sandboxes := devicemap.NewSandboxes(d.maps)
+	if err != nil || link == nil || d.sandboxes[link.Attrs().Index] || len(d.sandboxes) >= sandboxes.Max() {
 		return false, err
 	}
-	if err := devicemap.NewSandboxes(d.maps).Add(link.Attrs().Index); err != nil {
+	if err := sandboxes.Add(link.Attrs().Index); err != nil {
 		return false, err
 	}
 	klog.InfoS("A pod sends packets to Services for which no socket has asked, as from a sandbox: they are served at its device",

@@ -16,6 +16,13 @@ import (
 // a tenth of a CPU at most, whatever pods do.
 const seenRest = 9
 
+// seenBatch is how many records are read at once at most, more than a ring buffer has: programs may
+// write as fast as they are read. leastSeenRest passes between two batches.
+const (
+	seenBatch     = 256
+	leastSeenRest = 5 * time.Millisecond
+)
+
 // followSeen has what the programs tell by a ring buffer served, until ctx ends. failed is logged
 // with the error when that fails; programs tell again.
 func followSeen(ctx context.Context, m *ebpf.Map, failed string, serve func(records [][]byte) error) {
@@ -37,15 +44,15 @@ func followSeen(ctx context.Context, m *ebpf.Map, failed string, serve func(reco
 		if err != nil {
 			klog.ErrorS(err, failed+", trying again")
 		}
-		if !pause.For(ctx, max(seenRest*time.Since(start), time.Millisecond)) {
+		if !pause.For(ctx, max(seenRest*time.Since(start), leastSeenRest)) {
 			return
 		}
 	}
 }
 
-// readSeen waits for a record and returns all that there are.
+// readSeen waits for a record and returns those that there are.
 func readSeen(seen *ringbuf.Reader) (records [][]byte, err error) {
-	for len(records) == 0 || seen.AvailableBytes() > 0 {
+	for len(records) == 0 || len(records) < seenBatch && seen.AvailableBytes() > 0 {
 		record, err := seen.Read()
 		if err != nil {
 			return nil, err

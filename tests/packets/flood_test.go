@@ -44,12 +44,18 @@ type flooder struct {
 // newFlooder lets the other machine beside the client send frames to the router.
 func (c *cluster) newFlooder(t *testing.T) *flooder {
 	t.Helper()
-	f := &flooder{}
 	for family, r := range floodSources {
 		c.router.AddRoute(r, otherClientAddrs[family], "clients")
 	}
-	err := c.router.Run(func() error {
-		link, err := netlink.LinkByName("clients")
+	return newFlooder(t, c.other, uplink, c.router, "clients")
+}
+
+// newFlooder lets a machine send frames by one of its devices to the router's device.
+func newFlooder(t *testing.T, from *lab.Namespace, by string, router *lab.Namespace, at string) *flooder {
+	t.Helper()
+	f := &flooder{}
+	err := router.Run(func() error {
+		link, err := netlink.LinkByName(at)
 		if err == nil {
 			f.router = link.Attrs().HardwareAddr
 		}
@@ -58,8 +64,8 @@ func (c *cluster) newFlooder(t *testing.T) *flooder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.other.Run(func() error {
-		link, err := netlink.LinkByName(uplink)
+	err = from.Run(func() error {
+		link, err := netlink.LinkByName(by)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package packets_test
 import (
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -71,5 +72,41 @@ func TestSandboxFound(t *testing.T) {
 				t.Errorf("beeline verify says:\n%s", said)
 			}
 		})
+	}
+}
+
+// TestSandboxFoundInAFlood: while a pod sends packets from forged addresses to a Service, another pod
+// whose sockets are not seen is found all the same.
+func TestSandboxFoundInAFlood(t *testing.T) {
+	t.Parallel()
+	tier.Slow(t, "sends hundreds of thousands of packets")
+	c, _ := serveCluster(t, (*cluster).podServices, "--cgroup-root", lab.NewCgroup(t))
+	node := c.nodes[0]
+	for _, device := range []string{"all", "cni0"} {
+		node.SetSysctl("ipv4/conf/"+device+"/rp_filter", "0")
+	}
+	f := newFlooder(t, node.bridged, "eth0", node.Namespace, "cni0")
+	var stop atomic.Bool
+	ended := make(chan error)
+	go func() {
+		var err error
+		for !stop.Load() && err == nil {
+			err = f.flood("udp4", netip.AddrPortFrom(clusterIP(4)[0], 80), 1000)
+		}
+		ended <- err
+	}()
+	lab.Eventually(t, "packets from more addresses are translated than are looked for", func() bool {
+		return eventCount(t, node, "packet_translated") > 10_000
+	})
+	lab.Eventually(t, "the other pod is found", func() bool {
+		got, err := ask(node.routed, "tcp4", netip.AddrPortFrom(clusterIP(3)[0], 80), "x")
+		return err == nil && got.client.Addr() == got.self.Addr()
+	})
+	stop.Store(true)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if said := beeline(t, node, "status"); !strings.Contains(said, "are served at 1 device\n") {
+		t.Errorf("beeline status says:\n%s", said)
 	}
 }
