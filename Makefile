@@ -78,7 +78,8 @@ fmt: setup-generate ## format the Go and C sources
 	clang-format-19 -i $(BPF_SOURCES)
 
 .PHONY: lint
-lint: setup-generate ## check formatting, go vet, staticcheck, tidy modules
+lint: setup-generate ## check formatting, marks of merges, go vet, staticcheck, tidy modules
+	@! git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)' || { echo "left by a merge" >&2; exit 1; }
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || \
 		{ echo "not formatted, run make fmt: $$unformatted" >&2; exit 1; }
 	clang-format-19 --dry-run -Werror $(BPF_SOURCES)

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -33,5 +35,26 @@ func TestAlgorithm(t *testing.T) {
 		s := mustSettings(t, strings.Fields(tt.args)...)
 		equal(t, tt.args, s.Algorithm, tt.want)
 		equal(t, tt.args+": unused", slices.Contains(s.Unused(), "ipvs.scheduler"), tt.unused)
+	}
+}
+
+// TestAlgorithmsAreDocumented: who reads which values the setting and the annotation take finds all.
+func TestAlgorithmsAreDocumented(t *testing.T) {
+	for file, row := range map[string]string{
+		"configuration-reference.md": "| `algorithm` |",
+		"load-balancing.md":          "| `" + model.AnnotationAlgorithm + "` |",
+	} {
+		text, err := os.ReadFile("../../docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, line, found := strings.Cut(string(text), row)
+		line, _, _ = strings.Cut(line, "\n")
+		words := strings.FieldsFunc(line, func(r rune) bool { return !unicode.IsLetter(r) })
+		for _, name := range model.Algorithms() {
+			if !found || !slices.Contains(words, name) {
+				t.Errorf("docs/%s, %s: no %s", file, row, name)
+			}
+		}
 	}
 }

@@ -1,5 +1,11 @@
 package config
 
+import (
+	"strings"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+)
+
 // addBeeline adds the flags that kube-proxy has no counterpart of.
 func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.Manifests, "manifests", "BeelineConfiguration.manifests",
@@ -15,7 +21,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.ServiceNodePortRange, "service-node-port-range", "BeelineConfiguration.serviceNodePortRange",
 		"range of NodePorts for the Services of --manifests, as of kube-apiserver")
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
-		"load-balancing algorithm of Services without the annotation: random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr or ewma (default random, or what --ipvs-scheduler says)")
+		"load-balancing algorithm of Services without the annotation: "+strings.Join(model.Algorithms(), ", ")+" (default random, or what --ipvs-scheduler says)")
 	bind(f, f.StringVar, &b.OutlierDetection, "outlier-detection", "BeelineConfiguration.outlierDetection",
 		"eject endpoints that do not answer TCP connections, or refuse them, for Services without the annotation: off, on, or a list such as failures=5,time=30s,percent=50 (default off)")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",

@@ -50,7 +50,7 @@ func (p PortName) compare(o PortName) int {
 type Port struct {
 	PortName
 	NodePort uint16 `json:"nodePort,omitempty"`
-	// Algorithm is random, rr, wrr, sh, dh, maglev, lc, wlc, sed, nq, lblc, lblcr or ewma.
+	// Algorithm is the name of a [model.Algorithm].
 	Algorithm string `json:"algorithm"`
 	// Bound is how many slots a set may take where the tables have no room for all that its
 	// ring or its weights ask for; 1 is one for each endpoint. 0: there is room.
