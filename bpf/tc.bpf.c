@@ -176,8 +176,8 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 				skb->gso_segs ?: 1);
 		if (bl_forward_mark && hook == BL_HOOK_INGRESS && !path.device)
 			skb->mark |= bl_forward_mark;
-		if (hook == BL_HOOK_EGRESS && !path.reply && !packet.key.masquerade &&
-		    bl_flow_begins(&packet))
+		if (hook == BL_HOOK_EGRESS && !path.reply && packet.part != BL_PACKET_LATER &&
+		    !packet.key.masquerade && bl_flow_begins(&packet))
 			bl_sandbox_tell(skb, &packet);
 		return bl_tc_go(skb, &packet, &path);
 	case BL_VERDICT_REFUSED:

@@ -37,6 +37,9 @@ func TestUnservedSockets(t *testing.T) {
 						c.checkUnserved(t)
 					})
 				}
+				if said := beeline(t, node, "status"); strings.Contains(said, "\nSandboxes") {
+					t.Errorf("no pod has asked for a Service, beeline status says:\n%s", said)
+				}
 			})
 		}
 	}
