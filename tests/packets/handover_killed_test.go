@@ -87,7 +87,7 @@ func testCleanupKilled(t *testing.T, server *apiserver.Server, m proxyMode) {
 // are open or when they have ended: they go on, and the next drain removes everything.
 func TestDrainKilled(t *testing.T) {
 	t.Parallel()
-	tier.Slow(t, "TestDrainKeepsSourcePorts drains, and TestCleanupKilled is killed")
+	tier.Slow(t, "TestDrainKeepsSourcePorts drains, and TestKubeProxy has a clean-up killed")
 	drain := func(t *testing.T, kill int64) *lab.Writes {
 		c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "far", "", []endpoint{remote}) })
 		node := c.nodes[0]
