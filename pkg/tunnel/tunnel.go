@@ -19,6 +19,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/pkg/udpsocket"
 )
 
 const (
@@ -74,7 +75,7 @@ type Prober struct {
 	nodes    int // of the cluster
 	peers    map[uint16]*peer
 	answered map[uint16]time.Time // when a node last got an answer
-	sockets  [2]*socket           // IPv4, IPv6; nil: none
+	sockets  udpsocket.Pair
 
 	wake chan struct{}
 }
@@ -175,8 +176,8 @@ func (p *Prober) Run(ctx context.Context) {
 			}
 			continue
 		}
-		err := p.open(ctx)
-		if err == nil {
+		var err error
+		if p.sockets, err = udpsocket.Open(ctx, p.listenOn, p.opts.Port); err == nil {
 			told = ""
 			p.serve(ctx)
 			continue
@@ -205,41 +206,8 @@ func (p *Prober) serve(ctx context.Context) {
 		}
 	}
 	p.ask(ctx)
-	p.close()
+	p.sockets.Close()
 	readers.Wait()
-}
-
-// open opens a socket of each family that the host has.
-func (p *Prober) open(ctx context.Context) error {
-	for _, addr := range p.listenOn {
-		s, err := listen(ctx, netip.AddrPortFrom(addr, p.opts.Port))
-		if noFamily(err) {
-			continue
-		}
-		if err != nil {
-			p.close()
-			return err
-		}
-		p.sockets[family(addr)] = s
-	}
-	return nil
-}
-
-func (p *Prober) close() {
-	for _, s := range p.sockets {
-		if s != nil {
-			_ = s.Close()
-		}
-	}
-	p.sockets = [2]*socket{}
-}
-
-// family is the index of an address's socket.
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
 }
 
 // ask asks the nodes whose time has come, while there are any.
@@ -307,20 +275,20 @@ func (p *Prober) pause(peer *peer) time.Duration {
 
 // question asks a node. One that cannot be sent is a question without an answer.
 func (p *Prober) question(q question) {
-	s := p.sockets[family(q.addr)]
+	s := p.sockets.Of(q.addr)
 	if s == nil {
 		return
 	}
-	if err := s.send(q.marshal(), netip.Addr{}, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
+	if err := s.Send(q.marshal(), netip.Addr{}, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
 		klog.V(2).ErrorS(err, "A node cannot be asked whether it accepts tunnel traffic", "node", q.addr)
 	}
 }
 
 // receive takes messages until the socket is closed.
-func (p *Prober) receive(s *socket) {
+func (p *Prober) receive(s *udpsocket.Socket) {
 	var b [1500]byte
 	for {
-		n, from, to, err := s.read(b[:])
+		n, from, to, err := s.Receive(b[:])
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -346,7 +314,7 @@ func (p *Prober) receive(s *socket) {
 }
 
 // reply answers a node; with no, when the question has no secret that is accepted here.
-func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to origin) {
+func (p *Prober) reply(s *udpsocket.Socket, id uint16, m message, from netip.AddrPort, to udpsocket.Origin) {
 	now := time.Now()
 	p.mu.Lock()
 	soon := now.Sub(p.answered[id]) < pace
@@ -359,13 +327,13 @@ func (p *Prober) reply(s *socket, id uint16, m message, from netip.AddrPort, to 
 		return
 	}
 	a := message{version: version, kind: kindAnswer, nonce: m.nonce, signed: m.signed}
-	if secrets.verify(m, to.addr) && p.opts.Accepts(to.ifindex) {
+	if secrets.verify(m, to.Addr) && p.opts.Accepts(to.Ifindex) {
 		a.flags |= flagAccepts
 	}
 	if a.signed {
-		a.code = secrets.sent().sign(a, to.addr)
+		a.code = secrets.sent().sign(a, to.Addr)
 	}
-	if err := s.send(a.marshal(), to.addr, from); err != nil {
+	if err := s.Send(a.marshal(), to.Addr, from); err != nil {
 		klog.V(2).ErrorS(err, "A node that asks about the tunnel cannot be answered", "node", from)
 	}
 }
