@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/demand"
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
@@ -54,6 +55,7 @@ type agent struct {
 	// By connect.
 	attached    chan struct{} // closed when the programs are at work
 	prober      *tunnel.Prober
+	demand      *demand.Exchange
 	destroyer   *socket.Destroyer
 	terminating *termination.Watcher
 	findings    *metrics.Verify
@@ -130,6 +132,11 @@ func (a *agent) connect(context.Context) (err error) {
 	a.findings = metrics.NewVerify(a.registry, verify.MachineKinds)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)
+	a.demand = demand.New(demand.Options{
+		Port:  c.SpillOverPort,
+		Count: flowmap.New(maps).ActiveOf,
+		Told:  func(known map[model.Name]demand.Zones) { a.reconciler.SetDemand(known) },
+	})
 	a.destroyer = socket.New(socket.Options{
 		Service:   a.datapath.UDPService,
 		Serves:    a.serves,
@@ -230,6 +237,7 @@ func (a *agent) connectReconciler() error {
 	}
 	o.HealthChecks = a.checks.Update
 	o.Nodes = a.prober.SetNodes
+	o.SpillOvers = a.demand.Set
 	o.UDPLeft = a.destroyer.Wake
 	o.Terminating = a.terminating.Set
 	o.Synced = a.synced
@@ -238,6 +246,7 @@ func (a *agent) connectReconciler() error {
 	}
 	a.reconciler = reconcile.New(entries, services, o)
 	a.registry.MustRegister(metrics.NewQueue(a.reconciler.Queue))
+	metrics.RegisterSpillOver(a.registry, a.reconciler.SpillingOver, a.demand.Silent)
 	if addrs, err := host.Addresses(); err == nil {
 		a.reconciler.SetLocalAddresses(addrs)
 	}
@@ -325,6 +334,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
 		endless(a.terminating.Run),
+		endless(a.afterAttached(a.demand.Run)),
 		endless(a.afterAttached(a.checkMachine)),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),
 	}

@@ -99,6 +99,7 @@ const (
 	SockBlAlgorithmBL_ALGORITHM_LOCALITY             SockBlAlgorithm = 10
 	SockBlAlgorithmBL_ALGORITHM_LOCALITY_REPLICATED  SockBlAlgorithm = 11
 	SockBlAlgorithmBL_ALGORITHM_EWMA                 SockBlAlgorithm = 12
+	SockBlAlgorithmBL_ALGORITHM_COUNTED_RANDOM       SockBlAlgorithm = 13
 )
 
 type SockBlBackendEntry struct {

@@ -38,6 +38,8 @@ const defaultMinSyncPeriod = time.Second
 // defaultDSRPort is none that a tunnel of a CNI uses.
 const defaultDSRPort = 6091
 
+const defaultZoneSpillOverPort = 6092
+
 // setDefaults sets what is not given to its default, where that does not depend on
 // other fields.
 func (c *Config) setDefaults() {
@@ -76,6 +78,7 @@ func setBeelineDefaults(b *BeelineConfiguration) {
 	fill(&b.ServiceNodePortRange, "30000-32767")
 	fillPointer(&b.DSRPort, defaultDSRPort)
 	fillPointer(&b.DSRClampMSS, true)
+	fill(&b.ZoneSpillOverPort, defaultZoneSpillOverPort)
 	fill(&b.SocketLB, SocketLBAll)
 	fill(&b.XDP, string(datapath.XDPOff))
 	fill(&b.TCMode, string(datapath.TCAuto))

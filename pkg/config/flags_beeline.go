@@ -25,7 +25,9 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.OutlierDetection, "outlier-detection", "BeelineConfiguration.outlierDetection",
 		"eject endpoints that do not answer TCP connections, or refuse them, for Services without the annotation: off, on, or a list such as failures=5,time=30s,percent=50 (default off)")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
-		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode, which opens --dsr-port on all nodes, and service.beeline.io/outlier-detection only when they are named here")
+		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode and service.beeline.io/zone-spill-over, which open --dsr-port and --zone-spill-over-port on all nodes, and service.beeline.io/outlier-detection only when they are named here")
+	bind(f, f.Int32Var, &b.ZoneSpillOverPort, "zone-spill-over-port", "BeelineConfiguration.zoneSpillOverPort",
+		"UDP port at which agents ask each other how many active connections there are to Services with zone spill-over, the same on all nodes")
 	f.addForwarding(b)
 	bind(f, f.StringVar, &b.CgroupRoot, "cgroup-root", "BeelineConfiguration.cgroupRoot",
 		"cgroup2 folder whose processes are served (default where cgroup2 is mounted, else it is mounted at /run/beeline/cgroupv2)")

@@ -50,6 +50,8 @@ type Settings struct {
 	Forwarding model.Forwarding
 	// TunnelPort is the UDP port of the tunnel; 0: this node has no tunnel.
 	TunnelPort uint16
+	// SpillOverPort is the UDP port of the agents that ask each other for active connections.
+	SpillOverPort uint16
 
 	// SNATPortMin and SNATPortMax bound the source ports of SNAT, both included.
 	SNATPortMin, SNATPortMax uint16
@@ -106,6 +108,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setAnnotations(beeline.Child("allowedAnnotations"))...)
 	errs = append(errs, s.setOutliers(beeline.Child("outlierDetection"))...)
 	errs = append(errs, s.setForwarding(beeline)...)
+	errs = append(errs, s.setSpillOver(beeline.Child("zoneSpillOverPort"))...)
 	errs = append(errs, s.setServiceMetrics(beeline.Child("serviceMetrics"))...)
 	if len(errs) > 0 {
 		return nil, c.origin.explain(errs)

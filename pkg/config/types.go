@@ -49,9 +49,13 @@ type BeelineConfiguration struct {
 	// by their full names, or none alone. One of Beeline's that is left out is reported as a
 	// fault where a Service has it, and its default is used; unknown names are ignored.
 	// Defaults to service.beeline.io/ with algorithm, maglev-size, zone-weights, slow-start and weight.
-	// To be named are forwarding-mode, which opens a port on every node and makes every agent follow
-	// all Nodes, and outlier-detection, for which a program runs at each connect() of TCP.
+	// To be named are forwarding-mode and zone-spill-over, which open a port on every node and make every
+	// agent follow all Nodes, and outlier-detection, for which a program runs at each connect() of TCP.
 	AllowedAnnotations []string `json:"allowedAnnotations"`
+
+	// zoneSpillOverPort is the UDP port at which agents ask each other how many active connections there
+	// are to Services with zone spill-over, the same on all nodes. Defaults to 6092.
+	ZoneSpillOverPort int32 `json:"zoneSpillOverPort"`
 
 	// forwardingMode is how packets of clients outside of the node reach endpoints on other
 	// nodes, for Services without the annotation: snat, the default, from an address of this

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 )
 
@@ -46,6 +47,38 @@ func activeCount(word uint64, generation uint32) uint32 {
 		return 0
 	}
 	return uint32(word)
+}
+
+// ActiveOf returns how many active connections are counted at the backends of each of some Services.
+func (t Table) ActiveOf(names []model.Name) map[model.Name]int {
+	wanted := make(map[model.Name]bool, len(names))
+	for _, name := range names {
+		wanted[name] = true
+	}
+	of := make(map[uint32]model.Name) // of the wanted ones by id
+	services := servicemap.New(t.maps)
+	for id := range t.maps.Service.Len() {
+		if !services.Counts(id) {
+			continue
+		}
+		if name, ok := services.ServiceName(id); ok && wanted[name.Port.Service] {
+			of[id] = name.Port.Service
+		}
+	}
+	counts := make(map[model.Name]int, len(names))
+	if len(of) == 0 {
+		return counts
+	}
+	for id := range min(t.maps.Active.Len(), t.maps.Backend.Len()) {
+		e := t.maps.Backend.At(id)
+		name, ok := of[e.Service]
+		if e.State == 0 || !ok {
+			continue
+		}
+		sockets, flows := t.Active(id, e.Generation)
+		counts[name] += int(sockets) + int(flows)
+	}
+	return counts
 }
 
 // activeBegun returns how many flows the programs have begun to count at a backend, ever: it

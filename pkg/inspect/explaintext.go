@@ -166,6 +166,8 @@ func (x *Explanation) whyNot(b Backend) string {
 		return "ejected, as connections to it have failed, and on trial: one new connection goes to it"
 	case in && b.Weight == 0 && b.Outlier != nil && b.Outlier.Ejected:
 		return fmt.Sprintf("ejected for %d s more: connections to it have failed", b.Outlier.EjectedSeconds)
+	case in && b.Weight == 0 && x.reading.Services[x.answer.Frontend.Service].Algorithm == model.CountedRandom:
+		return "its weight is 0, or nothing spills over to its zone"
 	case in && b.Weight == 0:
 		return "its weight is 0"
 	case in:
@@ -225,6 +227,7 @@ var rules = map[model.Algorithm]string{
 	model.Locality:           "the same backend until it is overloaded",
 	model.LocalityReplicated: "one of a few backends, which become more when they are overloaded",
 	model.EWMA:               "of two at random, the one with the lower round-trip time times active connections",
+	model.CountedRandom:      "any, by the shares, which zone spill-over gives to other zones, too",
 }
 
 // balances tells by which algorithm a backend is chosen, and whether the choice is certain.

@@ -208,7 +208,7 @@ func (r *reading) intended(p *Port) map[uint32]float64 {
 		set = service.Local
 	}
 	weight := evenly // slots say it all
-	if service.Algorithm.Counts() && service.Algorithm != model.LeastConn {
+	if service.Algorithm.Counts() && !service.Algorithm.Weighs() && service.Algorithm != model.LeastConn {
 		weight = func(backend uint32) float64 { return float64(r.Backends[backend].Weight) }
 	}
 	return shares(r.Slots(set), weight)

@@ -42,6 +42,9 @@ const (
 	// EWMA takes of two endpoints the one with the lower round-trip time, times its active
 	// connections. The time is an exponentially weighted moving average.
 	EWMA
+	// CountedRandom is [Random] of Services whose active connections are counted for zone
+	// spill-over. It has no name of its own, and none asks for it.
+	CountedRandom
 )
 
 // algorithmNames are those of IPVS where it has the algorithm.
@@ -62,7 +65,12 @@ var algorithmNames = names[Algorithm]{
 }
 
 // String returns the name that [ParseAlgorithm] reads; "" for [DefaultAlgorithm].
-func (a Algorithm) String() string { return algorithmNames.of(a) }
+func (a Algorithm) String() string {
+	if a == CountedRandom {
+		a = Random
+	}
+	return algorithmNames.of(a)
+}
 
 // Algorithms returns the names of the algorithms.
 func Algorithms() []string { return algorithmNames.all() }
@@ -76,7 +84,7 @@ func (a Algorithm) Hashes() bool {
 }
 
 // Weighs reports whether the algorithm wants an endpoint in its set as often as it has weight.
-func (a Algorithm) Weighs() bool { return a != RoundRobin && !a.Counts() }
+func (a Algorithm) Weighs() bool { return a != RoundRobin && (!a.Counts() || a == CountedRandom) }
 
 // Localizes reports whether the algorithm stays with some endpoints until they are overloaded.
 func (a Algorithm) Localizes() bool { return a == Locality || a == LocalityReplicated }
@@ -89,7 +97,7 @@ func (a Algorithm) StartsSlowly() bool {
 }
 
 // Counts reports whether the algorithm counts the active connections of each endpoint.
-func (a Algorithm) Counts() bool { return a >= LeastConn && a <= EWMA }
+func (a Algorithm) Counts() bool { return a >= LeastConn && a <= CountedRandom }
 
 // Fault is a setting of a Service, or of one of its slices, that cannot be used as it is.
 type Fault struct {

@@ -49,4 +49,5 @@ type Node struct {
 	Tunnel netip.Addr
 	// Addrs are all of the node's addresses.
 	Addrs []netip.Addr
+	Zone  string // as of [LocalNode]
 }

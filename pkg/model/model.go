@@ -141,6 +141,11 @@ type Service struct {
 	// Starting are the shares of the endpoints that are on their way there, in parts of
 	// [FullShare]. Sources leave it nil.
 	Starting map[netip.Addr]uint16
+	// SpillOver is when new connections leave the zone that topology hints keep them in.
+	SpillOver SpillOver
+	// ZoneShares are the shares of new connections that other zones get by it, in parts of
+	// [SpillParts]. Sources leave it nil.
+	ZoneShares map[string]uint16
 	// Outliers is how endpoints are ejected that do not answer; nil leaves it to the configuration.
 	Outliers *Outliers
 	// Ejected are the endpoints that are. Sources leave it nil.

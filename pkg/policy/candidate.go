@@ -19,9 +19,7 @@ type Candidate struct {
 func Candidates(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []Candidate {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	eps := s.endpoints(svc, port, family, list, node)
-	cluster, local := clusterFilter(eps, node), localFilter(eps)
-	eject(eps, svc, cluster, local)
+	eps, cluster, local := s.sets(svc, port, family, list, node)
 	candidates := make([]Candidate, 0, len(eps))
 	for i := range eps {
 		e := &eps[i]
@@ -40,6 +38,8 @@ func Candidates(svc *model.Service, port model.ServicePort, family model.Family,
 // does.
 func (e *endpoint) whyNot(in bool, others string) string {
 	switch {
+	case in && e.spare:
+		return fmt.Sprintf("topology hints give it to zones %q, and nothing spills over to them", strings.Join(e.from.ZoneHints, ","))
 	case in && e.weight == 0:
 		return "its weight is 0"
 	case in:

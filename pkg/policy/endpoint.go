@@ -15,6 +15,7 @@ type endpoint struct {
 	weight                              uint16
 	ready, serving, terminating, onNode bool
 	ejected                             bool
+	spare                               bool // of a zone to which nothing spills over
 }
 
 // draining says that the endpoint is terminating but still serves: it is

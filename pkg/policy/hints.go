@@ -6,19 +6,40 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// hintFilter returns which of the Ready endpoints of eps topology hints leave to
-// this node.
+// hints are a kind of topology hints.
+type hints uint8
+
+const (
+	noHints hints = iota
+	nodeHints
+	zoneHints
+)
+
+// hintsOf returns the hints that count for this node.
 //
 // A kind of hint counts only if every Ready endpoint carries it and one of them
 // names this node or zone: while controllers roll hints out or zones empty, all
 // endpoints stay in use. Node hints come before zone hints.
-func hintFilter(eps []endpoint, node *model.LocalNode) func(*endpoint) bool {
-	forNode := func(e *endpoint) []string { return e.from.NodeHints }
-	if hintsCount(eps, forNode, node.Name) {
-		return func(e *endpoint) bool { return slices.Contains(forNode(e), node.Name) }
+func hintsOf(eps []endpoint, node *model.LocalNode) hints {
+	switch {
+	case hintsCount(eps, forNode, node.Name):
+		return nodeHints
+	case hintsCount(eps, forZone, node.Zone):
+		return zoneHints
 	}
-	forZone := func(e *endpoint) []string { return e.from.ZoneHints }
-	if hintsCount(eps, forZone, node.Zone) {
+	return noHints
+}
+
+func forNode(e *endpoint) []string { return e.from.NodeHints }
+func forZone(e *endpoint) []string { return e.from.ZoneHints }
+
+// hintFilter returns which of the Ready endpoints of eps topology hints leave to
+// this node.
+func hintFilter(eps []endpoint, node *model.LocalNode) func(*endpoint) bool {
+	switch hintsOf(eps, node) {
+	case nodeHints:
+		return func(e *endpoint) bool { return slices.Contains(forNode(e), node.Name) }
+	case zoneHints:
 		return func(e *endpoint) bool { return slices.Contains(forZone(e), node.Zone) }
 	}
 	return func(*endpoint) bool { return true }

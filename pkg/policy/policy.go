@@ -76,9 +76,7 @@ type Sets struct {
 func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	eps := s.endpoints(svc, port, family, list, node)
-	cluster, local := clusterFilter(eps, node), localFilter(eps)
-	eject(eps, svc, cluster, local)
+	eps, cluster, local := s.sets(svc, port, family, list, node)
 	var sets Sets
 	sets.Backends = make([]Backend, 0, len(eps))
 	for i := range eps {
@@ -101,6 +99,19 @@ func Select(svc *model.Service, port model.ServicePort, family model.Family, lis
 		sets.Local = Drop
 	}
 	return sets
+}
+
+// sets returns the endpoints, as of [scratch.endpoints], with their weights in the sets, and which of
+// them are in the Cluster set and in the Local set.
+func (s *scratch) sets(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) (eps []endpoint, cluster, local func(*endpoint) bool) {
+	eps = s.endpoints(svc, port, family, list, node)
+	cluster, local = clusterFilter(eps, node), localFilter(eps)
+	if svc.SpillOver.Used && hintsOf(eps, node) == zoneHints {
+		spill(eps, svc.ZoneShares, node)
+		cluster = func(e *endpoint) bool { return e.ready }
+	}
+	eject(eps, svc, cluster, local)
+	return eps, cluster, local
 }
 
 // clusterFilter returns which endpoints are in the Cluster set.

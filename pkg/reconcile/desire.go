@@ -82,7 +82,7 @@ func (w *work) inOrder(names map[model.Name]struct{}) []model.Name {
 // asksForMore reports whether a Service may ask for more slots than one for each endpoint.
 func asksForMore(svc *model.Service, list []*model.Slice) bool {
 	return svc.Algorithm.Hashes() || svc.Algorithm.Weighs() &&
-		(len(svc.ZoneWeights) > 0 || len(svc.Starting) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
+		(len(svc.ZoneWeights) > 0 || len(svc.Starting) > 0 || len(svc.ZoneShares) > 0 || slices.ContainsFunc(list, func(s *model.Slice) bool { return s.Weight != nil }))
 }
 
 // faultsOf returns the settings of the Service and its slices that are wrong.
@@ -109,6 +109,9 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 			Reason:  fmt.Sprintf("no effect with the algorithm %q", r.algorithm(o.svc)),
 		})
 	}
+	if reason := r.spillOverFault(o.svc); reason != "" {
+		faults = append(faults, model.Fault{Setting: model.AnnotationSpillOver, Reason: reason})
+	}
 	for _, s := range o.slices {
 		faults = append(faults, s.Faults...)
 	}
@@ -116,7 +119,7 @@ func (r *Reconciler) faultsOf(o *objects) []model.Fault {
 }
 
 // complement returns the Service with the configuration's defaults filled in, and with those of its
-// endpoints that are starting or ejected.
+// endpoints that are starting or ejected, and what spills over to other zones.
 func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *model.LocalNode) *model.Service {
 	algorithm, forwarding, slowStart := r.algorithm(svc), r.forwarding(svc), r.slowStart(svc)
 	if slowStart == 0 {
@@ -124,12 +127,17 @@ func (r *Reconciler) complement(svc *model.Service, list []*model.Slice, node *m
 	}
 	outliers := r.outliersOf(svc)
 	ejected, onTrial := r.watchOutliers(svc, outliers)
-	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 && svc.Outliers == nil && !outliers.Used() {
+	spillOver, shares := r.spillOver(svc, list, node)
+	if spillOver.Used {
+		algorithm = model.CountedRandom
+	}
+	if svc.Algorithm == algorithm && svc.Forwarding == forwarding && svc.SlowStart == 0 && svc.Outliers == nil && !outliers.Used() && !svc.SpillOver.Used {
 		return svc
 	}
 	with, own := *svc, outliers // on the heap, which most Services do without
 	with.Outliers, with.Ejected, with.OnTrial = &own, ejected, onTrial
 	with.Algorithm, with.Forwarding, with.SlowStart = algorithm, forwarding, slowStart
+	with.SpillOver, with.ZoneShares = spillOver, shares
 	if slowStart > 0 {
 		with.Starting = r.starting(&with, list, node)
 	}

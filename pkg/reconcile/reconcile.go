@@ -47,7 +47,7 @@ type Options struct {
 	// NoTunnel says that this node takes no part in the tunnel, whatever Services ask.
 	NoTunnel bool
 	// FollowNodes is called, perhaps several times, when the nodes of the cluster are first
-	// needed, for the tunnel; nil when the source delivers them anyway.
+	// needed, for the tunnel or zone spill-over; nil when the source delivers them anyway.
 	FollowNodes func()
 	// Faults, unless nil, is called with the wrong settings of a Service and its slices when
 	// they have changed, with none when all is well again.
@@ -68,6 +68,9 @@ type Options struct {
 	// Terminating, unless nil, is told of the endpoints of a Service that terminate on this node, when
 	// they have changed.
 	Terminating func(service model.Name, endpoints []netip.AddrPort)
+	// SpillOvers, unless nil, is told which Services have zone spill-over, model.MaxSpillOvers at most, of
+	// the nodes of the cluster, and of this node. [Reconciler.SetDemand] is to be told of them.
+	SpillOvers func(services []model.Name, nodes []*model.Node, self *model.LocalNode)
 	// MinSyncPeriod is the shortest time between two syncs.
 	MinSyncPeriod time.Duration
 	// Complete is called once, when the tables hold all that exists. An error ends
@@ -124,6 +127,7 @@ type Reconciler struct {
 	local        []netip.Addr
 	cidrs        []netip.Prefix
 	nodes        nodes
+	spillOvers   spillOvers
 	dirty        map[model.Name]struct{}
 	localNodeSet bool // node addresses need a look
 	synced       bool // the source is complete
@@ -173,6 +177,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		owner:        make(map[model.Name]model.Name),
 		localNode:    opts.LocalNode,
 		nodes:        newNodes(&opts),
+		spillOvers:   spillOvers{asked: make(map[model.Name]struct{}), shares: make(map[model.Name]map[string]uint16)},
 		dirty:        make(map[model.Name]struct{}),
 		localNodeSet: true,
 		wake:         make(chan struct{}, 1),
@@ -200,11 +205,13 @@ func (r *Reconciler) Apply(u source.Update) {
 	for _, s := range u.PutServices {
 		r.services[s.Name] = s
 		r.nodes.want(s.Name, r.forwarding(s).Tunnels())
+		r.wantSpillOver(s.Name, r.asksForSpillOver(s))
 		r.touch(s.Name)
 	}
 	for _, name := range u.DeleteServices {
 		delete(r.services, name)
 		r.nodes.want(name, false)
+		r.wantSpillOver(name, false)
 		r.touch(name)
 	}
 	r.nodes.take(&u)
@@ -223,7 +230,8 @@ func (r *Reconciler) Apply(u source.Update) {
 	if u.ServiceCIDRs != nil {
 		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
 	}
-	follow := r.nodes.matter()
+	r.spillOvers.set = r.spillOvers.set || len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed
+	follow := r.nodes.matter() || len(r.spillOvers.used) > 0
 	r.reportWaiting()
 	r.mu.Unlock()
 	if follow && r.opts.FollowNodes != nil {
@@ -242,6 +250,7 @@ func (r *Reconciler) Synced() {
 	r.synced = true
 	if r.opts.FollowNodes == nil {
 		r.nodes.take(&source.Update{NodesListed: true})
+		r.spillOvers.set = true
 	}
 	r.mu.Unlock()
 	r.signal()
@@ -291,6 +300,7 @@ func (r *Reconciler) setLocalNode(n model.LocalNode) {
 	n.Name = r.localNode.Name
 	n.Addrs = model.PreferAddrs(r.opts.LocalNode.Addrs, n.Addrs)
 	if n.Zone != r.localNode.Zone {
+		r.spillOvers.set = true
 		for name := range r.services {
 			r.touch(name)
 		}

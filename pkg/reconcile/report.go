@@ -48,6 +48,7 @@ func (r *Reconciler) tell(s *result) {
 	if o.Nodes != nil && s.nodes != nil {
 		o.Nodes(s.nodes)
 	}
+	r.tellSpillOvers()
 	if o.UDPLeft != nil && s.udpLeft {
 		o.UDPLeft()
 	}

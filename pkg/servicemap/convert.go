@@ -46,6 +46,7 @@ var (
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_LOCALITY-bpf.SockBlAlgorithm(model.Locality-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_LOCALITY_REPLICATED-bpf.SockBlAlgorithm(model.LocalityReplicated-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_EWMA-bpf.SockBlAlgorithm(model.EWMA-firstAlgorithm)]
+	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_COUNTED_RANDOM-bpf.SockBlAlgorithm(model.CountedRandom-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_REJECT-bpf.SockBlSetKind(policy.Reject)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_DROP-bpf.SockBlSetKind(policy.Drop)]
 	_ = [1]int{}[bpf.SockBlSetKindBL_SET_BACKENDS-bpf.SockBlSetKind(policy.Backends)]

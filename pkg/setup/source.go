@@ -76,6 +76,7 @@ func newFiles(c *config.Settings, sink source.Sink, readOnly bool) (Services, er
 		Dir:           b.Manifests,
 		StateFile:     filepath.Join(b.StateDir, "manifests.json"),
 		ReadOnly:      readOnly,
+		NodeName:      c.NodeName,
 		ServiceRanges: c.ServiceRanges,
 		NodePortMin:   c.NodePortMin,
 		NodePortMax:   c.NodePortMax,

@@ -502,3 +502,45 @@ func openAtRandom(t *testing.T, h *lab.Host, backends []netip.Addr, times int) (
 	}
 	return open
 }
+
+// TestCountedRandom: the connections to a Service with zone spill-over are counted, and spread by weight as
+// without.
+func TestCountedRandom(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	weights, ends := []int{1, 4, 0, 5}, []int{6, 24, 0, 30}
+	service := func(fields string) string {
+		return strings.Replace(withAlgorithm("20%", fields), "io/algorithm", "io/zone-spill-over", 1)
+	}
+	slices4, slices6 := weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))
+	a.Apply(append(slices.Concat(slices4, slices6), service(""))...)
+	for _, s := range algorithmFrontends {
+		backends, active := backendsOf(s.network, len(weights)), make([]int, len(weights))
+		var open []held
+		for range 60 {
+			c := hold(t, h.Namespace, s.network, s.to, backends)
+			active[c.backend]++
+			open = append(open, c)
+		}
+		for i, n := range active {
+			if n < ends[i]/2 || n > ends[i]*3/2 {
+				t.Errorf("%s: %v of 60 connections, want about %v", s.network, active, ends)
+				break
+			}
+		}
+		wantActive(t, a, s.network, backends, active)
+		for _, c := range open {
+			c.socket.Close()
+		}
+		wantActive(t, a, s.network, backends, make([]int, len(weights)))
+	}
+	a.Apply(append(slices.Concat(slices4, slices6), service("sessionAffinity: ClientIP,"))...)
+	backends, active := backendsOf("tcp4", len(weights)), make([]int, len(weights))
+	for range 5 {
+		active[hold(t, h.Namespace, "tcp4", algorithmFrontends[0].to, backends).backend]++
+	}
+	if slices.Max(active) != 5 {
+		t.Errorf("with session affinity, connections are with %v", active)
+	}
+	wantActive(t, a, "tcp4", backends, active)
+}

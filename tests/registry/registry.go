@@ -31,6 +31,7 @@ func Agent() Noted {
 	metrics.NewSync(n)
 	metrics.NewOutliers(n)
 	metrics.NewVerify(n, nil)
+	metrics.RegisterSpillOver(n, nil, nil)
 	n.MustRegister(metrics.NewDatapath(nil), metrics.NewDevices(nil), metrics.NewTermination(nil, 0), metrics.NewServices(nil, 0, nil, metrics.NewBackends(nil, 0)),
 		metrics.NewQueue(func() source.Queue { return source.Queue{} }))
 	return n

@@ -15,7 +15,7 @@ enum bl_active_limits {
 /* Whether connections of a Service with this enum bl_algorithm are counted. */
 static __always_inline bool bl_algorithm_counts(__u32 algorithm)
 {
-	return algorithm >= BL_ALGORITHM_LEAST_CONN && algorithm <= BL_ALGORITHM_EWMA;
+	return algorithm >= BL_ALGORITHM_LEAST_CONN && algorithm <= BL_ALGORITHM_COUNTED_RANDOM;
 }
 
 /* Whether connections of any Service are counted, or have been. */

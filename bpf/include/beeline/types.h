@@ -113,7 +113,7 @@ enum bl_algorithm {
 	BL_ALGORITHM_DESTINATION_HASH,
 	/* By addresses and ports; packets within a connection reach their backend by it. */
 	BL_ALGORITHM_MAGLEV,
-	/* From here on by active connections, which are counted for no other Service. */
+	/* From here on active connections are counted, for no other Service, and most choose by them. */
 	BL_ALGORITHM_LEAST_CONN, /* the fewest */
 	BL_ALGORITHM_WEIGHTED_LEAST_CONN, /* the fewest for the weight */
 	BL_ALGORITHM_SHORTEST_DELAY, /* likewise, the new connection among them */
@@ -122,6 +122,7 @@ enum bl_algorithm {
 	BL_ALGORITHM_LOCALITY_REPLICATED, /* likewise, of several that become more and less */
 	/* Of two at random, the one of less round-trip time times connections. */
 	BL_ALGORITHM_EWMA,
+	BL_ALGORITHM_COUNTED_RANDOM, /* as BL_ALGORITHM_RANDOM: the agent wants the counts */
 };
 
 /* How a packet reaches a backend on another node. */

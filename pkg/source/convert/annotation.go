@@ -21,6 +21,8 @@ const (
 	AnnotationZoneWeights = "service.beeline.io/zone-weights"
 	// AnnotationSlowStart, of a Service, is a duration, see [model.ParseSlowStart].
 	AnnotationSlowStart = model.AnnotationSlowStart
+	// AnnotationSpillOver, of a Service, is a percentage, see [model.ParseSpillOver].
+	AnnotationSpillOver = model.AnnotationSpillOver
 	// AnnotationOutlierDetection, of a Service, is read by [model.ParseOutliers].
 	AnnotationOutlierDetection = model.AnnotationOutlierDetection
 	// AnnotationForwarding, of a Service, is one of [model.Forwardings].
@@ -36,12 +38,13 @@ type Annotations []string
 // AllAnnotations are those that there are.
 var AllAnnotations = Annotations{
 	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight, AnnotationForwarding,
-	AnnotationOutlierDetection,
+	AnnotationOutlierDetection, AnnotationSpillOver,
 }
 
 // DefaultAnnotations are those that count unless others are given: what they set concerns the
 // Service's own connections. A forwarding mode opens the tunnel's port on each node and makes
-// its agent follow all Nodes; for outlier detection a program runs at each connect() of TCP.
+// its agent follow all Nodes, as zone spill-over does; for outlier detection a program runs at each
+// connect() of TCP.
 var DefaultAnnotations = Annotations{
 	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight,
 }
@@ -82,6 +85,7 @@ func annotateService(svc *model.Service, values map[string]string, allowed Annot
 	read(&a, AnnotationRingSize, &svc.RingSize, ringSize)
 	read(&a, AnnotationZoneWeights, &svc.ZoneWeights, zoneWeights)
 	read(&a, AnnotationSlowStart, &svc.SlowStart, model.ParseSlowStart)
+	read(&a, AnnotationSpillOver, &svc.SpillOver, model.ParseSpillOver)
 	read(&a, AnnotationForwarding, &svc.Forwarding, model.ParseForwarding)
 	read(&a, AnnotationOutlierDetection, &svc.Outliers, func(value string) (*model.Outliers, error) {
 		o, err := model.ParseOutliers(value)

@@ -27,7 +27,7 @@ func LocalNode(node *corev1.Node) *model.LocalNode {
 // Node returns what other nodes know of node. Packets in a tunnel go to the first
 // InternalIP of IPv4, of IPv6 when it has none, else to an ExternalIP.
 func Node(node *corev1.Node) *model.Node {
-	p := &model.Node{Name: node.Name, Addrs: nodeAddrs(node.Status.Addresses)}
+	p := &model.Node{Name: node.Name, Zone: node.Labels[corev1.LabelTopologyZone], Addrs: nodeAddrs(node.Status.Addresses)}
 	for _, t := range nodeIPTypes {
 		for _, addr := range addrsOf(node.Status.Addresses, t) {
 			if !p.Tunnel.IsValid() || p.Tunnel.Is6() && addr.Is4() {

@@ -235,7 +235,7 @@ func (r *rules) slice(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	return o, d.Faults(errs)
 }
 
-// node decodes a Node, of which only its name and addresses matter.
+// node decodes a Node, of which only its name, addresses and zone matter.
 func (r *rules) node(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	node := &corev1.Node{}
 	if faults := d.Strict(node); len(faults) > 0 {

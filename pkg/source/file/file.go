@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
@@ -41,6 +42,8 @@ type Options struct {
 	StateFile string
 	// ReadOnly leaves StateFile as it is.
 	ReadOnly bool
+	// NodeName is this node's, whose zone a Node of that name has. Its addresses are not taken.
+	NodeName string
 	// ServiceRanges are the ranges of assigned cluster IPs, at most one of each
 	// IP family. The first one's family is that of Services which name none. The sink is
 	// told of those that no Service of another proxy is in.
@@ -370,6 +373,11 @@ func (s *Source) send() {
 	}
 	s.note(&s.saving, s.save(), "Addresses may change at the next restart")
 	u := s.sent.diff(s.catalog)
+	for _, n := range u.PutNodes {
+		if n.Name == s.opts.NodeName {
+			u.LocalNode = &model.LocalNode{Name: n.Name, Zone: n.Zone}
+		}
+	}
 	s.sent = s.catalog
 	s.sent.forget()
 	if reflect.ValueOf(u).IsZero() {

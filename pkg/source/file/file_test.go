@@ -73,7 +73,7 @@ func prefixes(list string) []netip.Prefix {
 func newSource(t testing.TB, opts Options) (*Source, *recorder) {
 	t.Helper()
 	sink := &recorder{}
-	opts.Sink = sink
+	opts.Sink, opts.NodeName = sink, "this"
 	s, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,14 @@ func dump(updates []source.Update, errs []error) string {
 			b.WriteString("\n")
 		}
 		for _, p := range u.PutNodes {
-			fmt.Fprintf(&b, "put node %s %s %s\n", p.Name, p.Tunnel, p.Addrs)
+			fmt.Fprintf(&b, "put node %s %s %s", p.Name, p.Tunnel, p.Addrs)
+			if p.Zone != "" {
+				fmt.Fprintf(&b, " in %s", p.Zone)
+			}
+			b.WriteString("\n")
+		}
+		if u.LocalNode != nil {
+			fmt.Fprintf(&b, "this node is in %q\n", u.LocalNode.Zone)
 		}
 		for _, name := range u.DeleteNodes {
 			fmt.Fprintf(&b, "delete node %s\n", name)

@@ -24,6 +24,24 @@ static __always_inline __u64 bl_active_find(__u64 set, __u32 algorithm, __u32 we
 	return found;
 }
 
+/* Count one more connection of @kind at a backend. Returns what bl_active_select does. */
+static __always_inline __u64 bl_active_count_at(__u32 id, enum bl_active_kind kind)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(id);
+
+	if (!backend || !bl_active_add(id, backend->generation, kind))
+		return ~0ULL;
+	return (__u64)backend->generation << 32 | id;
+}
+
+/* Choose the backend of a slot of @set at random, and count a connection there. */
+static __always_inline __u64 bl_active_random(__u64 set, enum bl_active_kind kind, __u32 hash)
+{
+	const __u32 *id = bl_least_slot(set, hash, 0);
+
+	return id ? bl_active_count_at(*id, kind) : ~0ULL;
+}
+
 /*
  * Choose a backend of @set by its active connections and count one of @kind there, in one step:
  * its load is still the one that it was chosen by. @hash is a number spread over 32 bits.
@@ -35,9 +53,10 @@ __noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kin
 {
 	bool searches = algorithm >= BL_ALGORITHM_LOCALITY;
 	__u32 weighs = algorithm == BL_ALGORITHM_EWMA ? BL_ALGORITHM_SHORTEST_DELAY : algorithm;
-	const struct bl_backend_entry *backend;
 	__u64 found = ~0ULL, taken = ~0ULL;
 
+	if (algorithm == BL_ALGORITHM_COUNTED_RANDOM)
+		return bl_active_random(set, kind, hash);
 	for (int try = 0; try < BL_LEAST_TRIES && taken == ~0ULL; try++) {
 		found = unlikely(searches) ? bl_active_find(set, algorithm, weighs, hash)
 					   : bl_least_find(set, weighs, hash, hash);
@@ -50,8 +69,5 @@ __noinline __u64 bl_active_select(__u64 set, __u32 algorithm, enum bl_active_kin
 			bl_locality_note(set, algorithm, taken);
 		return taken;
 	}
-	backend = bl_backend_lookup(found);
-	if (!backend || !bl_active_add(found, backend->generation, kind))
-		return ~0ULL;
-	return (__u64)backend->generation << 32 | (__u32)found;
+	return bl_active_count_at(found, kind);
 }

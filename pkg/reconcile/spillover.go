@@ -1,0 +1,180 @@
+package reconcile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
+)
+
+// spillOvers are the Services with zone spill-over.
+type spillOvers struct {
+	asked map[model.Name]struct{} // those that ask for it
+	used  []model.Name            // those that have it, in order
+	// shares are those of other zones, of Services that were compiled with them.
+	shares map[model.Name]map[string]uint16
+	set    bool // whom Options.SpillOvers tells has yet to be told
+}
+
+// wantSpillOver notes whether a Service asks for zone spill-over. Of too many the first by name have
+// it, on all nodes the same. The caller has the lock.
+func (r *Reconciler) wantSpillOver(name model.Name, asks bool) {
+	s := &r.spillOvers
+	if _, asked := s.asked[name]; asked == asks {
+		return
+	}
+	if asks {
+		s.asked[name] = struct{}{}
+	} else {
+		delete(s.asked, name)
+	}
+	before := s.used
+	used := slices.SortedFunc(maps.Keys(s.asked), model.Name.Compare)
+	s.used, s.set = used[:min(len(used), model.MaxSpillOvers)], true
+	for _, name := range s.used {
+		if !s.has(before, name) {
+			r.touch(name)
+		}
+	}
+	for _, name := range before {
+		if !s.has(s.used, name) {
+			delete(s.shares, name)
+			r.touch(name)
+		}
+	}
+}
+
+// has reports whether a Service is in an ordered list.
+func (*spillOvers) has(list []model.Name, name model.Name) bool {
+	_, found := slices.BinarySearchFunc(list, name, model.Name.Compare)
+	return found
+}
+
+// asksForSpillOver reports whether the Service asks for zone spill-over and its algorithm has it.
+func (r *Reconciler) asksForSpillOver(svc *model.Service) bool {
+	return svc.SpillOver.Used && r.algorithm(svc) == model.Random
+}
+
+// spillOverFault returns why a Service does not have the zone spill-over that it asks for, or "".
+func (r *Reconciler) spillOverFault(svc *model.Service) string {
+	if !svc.SpillOver.Used {
+		return ""
+	}
+	if !r.asksForSpillOver(svc) {
+		return fmt.Sprintf("no effect with the algorithm %q", r.algorithm(svc))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.spillOvers.has(r.spillOvers.used, svc.Name) {
+		return fmt.Sprintf("%d Services before this one by name have it, which is the most", model.MaxSpillOvers)
+	}
+	return ""
+}
+
+// spillOver returns the Service's zone spill-over and the shares of other zones: those that a former
+// agent has left in the tables, until more is known.
+func (r *Reconciler) spillOver(svc *model.Service, list []*model.Slice, node *model.LocalNode) (model.SpillOver, map[string]uint16) {
+	if !svc.SpillOver.Used {
+		return model.SpillOver{}, nil
+	}
+	r.mu.Lock()
+	used := r.spillOvers.has(r.spillOvers.used, svc.Name)
+	shares, known := r.spillOvers.shares[svc.Name]
+	r.mu.Unlock()
+	if !used {
+		return model.SpillOver{}, nil
+	}
+	if !known {
+		shares = r.restoreShares(svc, list, node)
+		r.mu.Lock()
+		r.spillOvers.shares[svc.Name] = shares
+		r.mu.Unlock()
+	}
+	return svc.SpillOver, shares
+}
+
+// restoreShares returns the shares of other zones that the weights in the tables follow from.
+func (r *Reconciler) restoreShares(svc *model.Service, list []*model.Slice, node *model.LocalNode) map[string]uint16 {
+	for _, family := range model.Families {
+		for _, port := range svc.Ports {
+			name := portName(svc, port, family)
+			shares := policy.SharesOf(svc, port, family, list, node, func(addr netip.AddrPort) uint16 {
+				weight, _ := r.tables.Weight(name, addr)
+				return weight
+			})
+			if len(shares) > 0 {
+				return shares
+			}
+		}
+	}
+	return nil
+}
+
+// SetDemand takes how many active connections the clients of each zone have, of the Services with zone
+// spill-over of which that is known. Of the others no connection leaves its zone.
+func (r *Reconciler) SetDemand(demand map[model.Name]map[string]float64) {
+	r.mu.Lock()
+	names, node := r.spillOvers.used, r.localNode
+	r.mu.Unlock()
+	for _, name := range names {
+		if svc, list := r.object(name); svc != nil {
+			zones := policy.ZonesOf(svc, list, &node)
+			r.setShares(name, func(now map[string]uint16) map[string]uint16 {
+				return policy.Spill(zones, demand[name], node.Zone, svc.SpillOver.Above, now)
+			})
+		}
+	}
+	r.signal()
+}
+
+// setShares replaces the shares of other zones, of a Service that was compiled with some.
+func (r *Reconciler) setShares(name model.Name, spill func(now map[string]uint16) map[string]uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, known := r.spillOvers.shares[name]
+	if !known {
+		return
+	}
+	shares := spill(before)
+	if maps.Equal(before, shares) {
+		return
+	}
+	klog.InfoS("Shares of new connections that spill over to other zones", "service", name, "before", before, "now", shares, "of", model.SpillParts)
+	r.spillOvers.shares[name] = shares
+	r.touch(name)
+	r.reportWaiting()
+}
+
+// SpillingOver returns how many Services have new connections that go to other zones.
+func (r *Reconciler) SpillingOver() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, shares := range r.spillOvers.shares {
+		if len(shares) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// tellSpillOvers tells which Services have zone spill-over, and of the nodes, when that has changed and
+// all nodes are known.
+func (r *Reconciler) tellSpillOvers() {
+	if r.opts.SpillOvers == nil {
+		return
+	}
+	r.mu.Lock()
+	s := &r.spillOvers
+	due := s.set && (r.nodes.listed || len(s.used) == 0)
+	used, node, nodes := s.used, r.localNode, slices.Collect(maps.Values(r.nodes.known))
+	s.set = s.set && !due
+	r.mu.Unlock()
+	if due {
+		r.opts.SpillOvers(used, nodes, &node)
+	}
+}
