@@ -194,7 +194,9 @@ func (x *Exchange) serve(ctx context.Context, sockets udpsocket.Pair) {
 	}
 	inner, cancel := context.WithCancel(ctx)
 	var counting sync.WaitGroup
-	counting.Go(func() { x.count(inner) })
+	began := time.Now()
+	x.count(began, began) // before anybody is asked
+	counting.Go(func() { x.countOn(inner, began) })
 	x.ask(ctx, &sockets)
 	cancel()
 	counting.Wait()
@@ -202,25 +204,26 @@ func (x *Exchange) serve(ctx context.Context, sockets udpsocket.Pair) {
 	readers.Wait()
 }
 
-// count counts this node's own connections from time to time.
-func (x *Exchange) count(ctx context.Context) {
-	last := time.Now()
-	for {
-		x.mu.Lock()
-		services := x.services
-		x.mu.Unlock()
+// countOn counts this node's own connections from time to time.
+func (x *Exchange) countOn(ctx context.Context, last time.Time) {
+	for pause.For(ctx, x.sample) {
 		now := time.Now()
-		counts := x.opts.Count(services)
-		x.mu.Lock()
-		for _, s := range services {
-			if m := x.own[s]; m != nil {
-				m.add(float64(counts[s]), float64(now.Sub(last))/float64(x.half))
-			}
-		}
-		x.mu.Unlock()
+		x.count(last, now)
 		last = now
-		if !pause.For(ctx, x.sample) {
-			return
+	}
+}
+
+// count counts this node's own connections, now; last is when it did before.
+func (x *Exchange) count(last, now time.Time) {
+	x.mu.Lock()
+	services := x.services
+	x.mu.Unlock()
+	counts := x.opts.Count(services)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range services {
+		if m := x.own[s]; m != nil {
+			m.add(float64(counts[s]), float64(now.Sub(last))/float64(x.half))
 		}
 	}
 }

@@ -128,6 +128,36 @@ func TestExchange(t *testing.T) {
 	first.eventually("a Service again", Zones{"a": 6, "b": 1})
 }
 
+// TestFirst: what is told first is of all Services, for those that are missing stay in their zones.
+func TestFirst(t *testing.T) {
+	for range 20 {
+		first := make(chan map[model.Name]Zones)
+		x := New(Options{
+			Port:  freePort(t),
+			Count: func([]model.Name) map[model.Name]int { return map[model.Name]int{web: 3} },
+			Told: func(known map[model.Name]Zones) {
+				select {
+				case first <- known:
+				case <-t.Context().Done():
+				}
+			},
+		})
+		x.listenOn, x.timeout = []netip.Addr{at(1)}, time.Millisecond
+		x.Set([]model.Name{web}, cluster("a"), &model.LocalNode{Name: "node-1", Zone: "a"})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			x.Run(ctx)
+			close(done)
+		}()
+		if got := <-first; !about(got[web], Zones{"a": 3}) {
+			t.Errorf("first %v is told", got)
+		}
+		cancel()
+		<-done
+	}
+}
+
 // TestUnknownService: a node that does not count the connections of a Service does not stand for its zone.
 func TestUnknownService(t *testing.T) {
 	port, nodes := freePort(t), cluster("a", "b")

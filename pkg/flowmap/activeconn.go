@@ -71,8 +71,11 @@ func (t Table) ActiveOf(names []model.Name) map[model.Name]int {
 	}
 	for id := range min(t.maps.Active.Len(), t.maps.Backend.Len()) {
 		e := t.maps.Backend.At(id)
-		name, ok := of[e.Service]
-		if e.State == 0 || !ok {
+		if e.State == 0 {
+			continue
+		}
+		name, wanted := of[e.Service]
+		if !wanted {
 			continue
 		}
 		sockets, flows := t.Active(id, e.Generation)
