@@ -299,8 +299,9 @@ func (x *Exchange) receive(s *udpsocket.Socket) {
 			klog.V(2).ErrorS(err, "A message about active connections cannot be read")
 			continue
 		}
+		// An agent asks and answers from its port, which a pod that is masqueraded does not get.
 		m, ok := parse(b[:n])
-		if !ok {
+		if !ok || from.Port() != x.opts.Port {
 			continue
 		}
 		switch m.kind {

@@ -172,7 +172,7 @@ func TestUnknownService(t *testing.T) {
 	first.eventually("web is not", nil)
 }
 
-// peer is a node of which the test plays the agent.
+// peer is a node of which the test plays the agent; its port 0 is any.
 type peer struct {
 	*net.UDPConn
 	t *testing.T
@@ -215,16 +215,17 @@ func (p *peer) send(m message, port uint16) {
 }
 
 // TestStrangers: an answer counts only when it has the number of the last question to that node, and only
-// nodes are answered, with no more bytes than they sent.
+// nodes are answered, by their port, with no more bytes than they sent.
 func TestStrangers(t *testing.T) {
 	port, nodes := freePort(t), cluster("a", "b")
-	node, stranger := newPeer(t, 2, port), newPeer(t, 9, port)
+	node, stranger, pod := newPeer(t, 2, port), newPeer(t, 9, port), newPeer(t, 2, 0)
 	first, _ := start(t, 1, port, nodes, 3, web)
 	answer := func(nonce uint64, count uint32) message {
 		return message{kind: kindAnswer, nonce: nonce, entries: []entry{{keyOf(web), count * valueScale}}}
 	}
 	q, _ := node.next(kindQuestion)
 	stranger.send(answer(q.nonce, 50), port)
+	pod.send(answer(q.nonce, 55), port)
 	node.send(answer(q.nonce+1, 60), port)
 	node.send(answer(q.nonce, 4), port)
 	node.send(answer(q.nonce, 70), port)
@@ -236,6 +237,7 @@ func TestStrangers(t *testing.T) {
 
 	asked := message{kind: kindQuestion, nonce: 7, entries: []entry{{key: keyOf(web)}, {key: 12}}}
 	stranger.send(asked, port)
+	pod.send(asked, port)
 	node.send(asked, port)
 	a, n := node.next(kindAnswer)
 	if a.nonce != 7 || len(a.entries) != 1 || a.entries[0].key != keyOf(web) || a.entries[0].value != 3*valueScale {
@@ -244,13 +246,15 @@ func TestStrangers(t *testing.T) {
 	if n > len(asked.marshal()) {
 		t.Errorf("%d bytes answer %d", n, len(asked.marshal()))
 	}
-	// What the stranger had asked was taken before.
-	if err := stranger.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	var b [1500]byte
-	if n, err := stranger.Read(b[:]); err == nil {
-		t.Errorf("a stranger got %d bytes", n)
+	// What they had asked was taken before.
+	for name, p := range map[string]*peer{"a stranger": stranger, "a pod of the node": pod} {
+		if err := p.SetReadDeadline(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var b [1500]byte
+		if n, err := p.Read(b[:]); err == nil {
+			t.Errorf("%s got %d bytes", name, n)
+		}
 	}
 }
 
