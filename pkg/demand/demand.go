@@ -8,11 +8,9 @@ package demand
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -289,20 +287,11 @@ func (x *Exchange) question(sockets *udpsocket.Pair, name string) {
 
 // receive takes messages until the socket is closed.
 func (x *Exchange) receive(s *udpsocket.Socket) {
-	var b [1500]byte
-	for {
-		n, from, to, err := s.Receive(b[:])
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			klog.V(2).ErrorS(err, "A message about active connections cannot be read")
-			continue
-		}
+	s.Each(func(b []byte, from netip.AddrPort, to udpsocket.Origin) {
 		// An agent asks and answers from its port, which a pod that is masqueraded does not get.
-		m, ok := parse(b[:n])
+		m, ok := parse(b)
 		if !ok || from.Port() != x.opts.Port {
-			continue
+			return
 		}
 		switch m.kind {
 		case kindQuestion:
@@ -314,7 +303,7 @@ func (x *Exchange) receive(s *udpsocket.Socket) {
 		case kindAnswer:
 			x.hear(from.Addr(), &m)
 		}
-	}
+	})
 }
 
 // answer returns the answer to a node; false when it gets none.

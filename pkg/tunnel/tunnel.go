@@ -7,9 +7,7 @@ package tunnel
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -286,23 +284,14 @@ func (p *Prober) question(q question) {
 
 // receive takes messages until the socket is closed.
 func (p *Prober) receive(s *udpsocket.Socket) {
-	var b [1500]byte
-	for {
-		n, from, to, err := s.Receive(b[:])
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			klog.V(2).ErrorS(err, "A message about the tunnel cannot be read")
-			continue
-		}
-		m, ok := parse(b[:n])
+	s.Each(func(b []byte, from netip.AddrPort, to udpsocket.Origin) {
+		m, ok := parse(b)
 		if !ok {
-			continue
+			return
 		}
 		id, err := p.opts.Nodes.NodeOf(from.Addr())
 		if err != nil || id == 0 {
-			continue // a stranger
+			return // a stranger
 		}
 		switch m.kind {
 		case kindQuestion:
@@ -310,7 +299,7 @@ func (p *Prober) receive(s *udpsocket.Socket) {
 		case kindAnswer:
 			p.heard(id, m)
 		}
-	}
+	})
 }
 
 // reply answers a node; with no, when the question has no secret that is accepted here.

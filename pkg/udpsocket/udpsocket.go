@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // Socket sends and receives datagrams of one family.
@@ -45,8 +46,8 @@ func noFamily(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// Receive returns the next datagram, its source and its destination.
-func (s *Socket) Receive(b []byte) (n int, from netip.AddrPort, to Origin, err error) {
+// receive returns the next datagram, its source and its destination.
+func (s *Socket) receive(b []byte) (n int, from netip.AddrPort, to Origin, err error) {
 	var control [128]byte
 	n, m, _, from, err := s.ReadMsgUDPAddrPort(b, control[:])
 	if err != nil {
@@ -54,6 +55,22 @@ func (s *Socket) Receive(b []byte) (n int, from netip.AddrPort, to Origin, err e
 	}
 	to, err = parseOrigin(control[:m])
 	return n, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), to, err
+}
+
+// Each calls f with each datagram until the socket is closed. The bytes are f's until it returns.
+func (s *Socket) Each(f func(b []byte, from netip.AddrPort, to Origin)) {
+	var b [1500]byte
+	for {
+		n, from, to, err := s.receive(b[:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			klog.V(2).ErrorS(err, "A datagram of another agent cannot be read", "at", s.LocalAddr())
+			continue
+		}
+		f(b[:n], from, to)
+	}
 }
 
 // parseOrigin reads the control messages that IP_PKTINFO and IPV6_RECVPKTINFO ask for.
