@@ -177,7 +177,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		owner:        make(map[model.Name]model.Name),
 		localNode:    opts.LocalNode,
 		nodes:        newNodes(&opts),
-		spillOvers:   spillOvers{asked: make(map[model.Name]struct{}), shares: make(map[model.Name]map[string]uint16)},
+		spillOvers:   spillOvers{shares: make(map[model.Name]map[string]uint16)},
 		dirty:        make(map[model.Name]struct{}),
 		localNodeSet: true,
 		wake:         make(chan struct{}, 1),
@@ -230,8 +230,9 @@ func (r *Reconciler) Apply(u source.Update) {
 	if u.ServiceCIDRs != nil {
 		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
 	}
-	r.spillOvers.set = r.spillOvers.set || len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed
-	follow := r.nodes.matter() || len(r.spillOvers.used) > 0
+	spillsOver := len(r.spillOvers.asked) > 0
+	r.spillOvers.set = r.spillOvers.set || spillsOver && (len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed)
+	follow := r.nodes.matter() || spillsOver
 	r.reportWaiting()
 	r.mu.Unlock()
 	if follow && r.opts.FollowNodes != nil {

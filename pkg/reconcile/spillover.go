@@ -14,45 +14,50 @@ import (
 
 // spillOvers are the Services with zone spill-over.
 type spillOvers struct {
-	asked map[model.Name]struct{} // those that ask for it
-	used  []model.Name            // those that have it, in order
+	asked []model.Name // those that ask for it, in order
 	// shares are those of other zones, of Services that were compiled with them.
 	shares map[model.Name]map[string]uint16
 	set    bool // whom Options.SpillOvers tells has yet to be told
 }
 
-// wantSpillOver notes whether a Service asks for zone spill-over. Of too many the first by name have
-// it, on all nodes the same. The caller has the lock.
-func (r *Reconciler) wantSpillOver(name model.Name, asks bool) {
-	s := &r.spillOvers
-	if _, asked := s.asked[name]; asked == asks {
-		return
-	}
-	if asks {
-		s.asked[name] = struct{}{}
-	} else {
-		delete(s.asked, name)
-	}
-	before := s.used
-	used := slices.SortedFunc(maps.Keys(s.asked), model.Name.Compare)
-	s.used, s.set = used[:min(len(used), model.MaxSpillOvers)], true
-	for _, name := range s.used {
-		if !s.has(before, name) {
-			r.touch(name)
-		}
-	}
-	for _, name := range before {
-		if !s.has(s.used, name) {
-			delete(s.shares, name)
-			r.touch(name)
-		}
-	}
+// used returns those that have it: of too many the first by name, on all nodes the same. The list
+// lasts until the next change.
+func (s *spillOvers) used() []model.Name { return s.asked[:min(len(s.asked), model.MaxSpillOvers)] }
+
+// has reports whether a Service has it.
+func (s *spillOvers) has(name model.Name) bool {
+	_, found := slices.BinarySearchFunc(s.used(), name, model.Name.Compare)
+	return found
 }
 
-// has reports whether a Service is in an ordered list.
-func (*spillOvers) has(list []model.Name, name model.Name) bool {
-	_, found := slices.BinarySearchFunc(list, name, model.Name.Compare)
-	return found
+// wantSpillOver notes whether a Service asks for zone spill-over. The caller has the lock.
+func (r *Reconciler) wantSpillOver(name model.Name, asks bool) {
+	s := &r.spillOvers
+	at, asked := slices.BinarySearchFunc(s.asked, name, model.Name.Compare)
+	if asked == asks {
+		return
+	}
+	next := model.MaxSpillOvers // the one that another one's coming puts out, or going lets in
+	if asks {
+		s.asked = slices.Insert(s.asked, at, name)
+	} else {
+		s.asked = slices.Delete(s.asked, at, at+1)
+		next--
+	}
+	if at >= model.MaxSpillOvers {
+		return
+	}
+	s.set = true
+	changed := []model.Name{name}
+	if next < len(s.asked) {
+		changed = append(changed, s.asked[next])
+	}
+	for _, name := range changed {
+		if !s.has(name) {
+			delete(s.shares, name)
+		}
+		r.touch(name)
+	}
 }
 
 // asksForSpillOver reports whether the Service asks for zone spill-over and its algorithm has it.
@@ -70,7 +75,7 @@ func (r *Reconciler) spillOverFault(svc *model.Service) string {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.spillOvers.has(r.spillOvers.used, svc.Name) {
+	if !r.spillOvers.has(svc.Name) {
 		return fmt.Sprintf("%d Services before this one by name have it, which is the most", model.MaxSpillOvers)
 	}
 	return ""
@@ -83,7 +88,7 @@ func (r *Reconciler) spillOver(svc *model.Service, list []*model.Slice, node *mo
 		return model.SpillOver{}, nil
 	}
 	r.mu.Lock()
-	used := r.spillOvers.has(r.spillOvers.used, svc.Name)
+	used := r.spillOvers.has(svc.Name)
 	shares, known := r.spillOvers.shares[svc.Name]
 	r.mu.Unlock()
 	if !used {
@@ -119,7 +124,7 @@ func (r *Reconciler) restoreShares(svc *model.Service, list []*model.Slice, node
 // spill-over of which that is known. Of the others no connection leaves its zone.
 func (r *Reconciler) SetDemand(demand map[model.Name]map[string]float64) {
 	r.mu.Lock()
-	names, node := r.spillOvers.used, r.localNode
+	names, node := slices.Clone(r.spillOvers.used()), r.localNode
 	r.mu.Unlock()
 	for _, name := range names {
 		if svc, list := r.object(name); svc != nil {
@@ -170,11 +175,12 @@ func (r *Reconciler) tellSpillOvers() {
 	}
 	r.mu.Lock()
 	s := &r.spillOvers
-	due := s.set && (r.nodes.listed || len(s.used) == 0)
-	used, node, nodes := s.used, r.localNode, slices.Collect(maps.Values(r.nodes.known))
-	s.set = s.set && !due
-	r.mu.Unlock()
-	if due {
-		r.opts.SpillOvers(used, nodes, &node)
+	if !s.set || len(s.asked) > 0 && !r.nodes.listed {
+		r.mu.Unlock()
+		return
 	}
+	s.set = false
+	used, node, nodes := slices.Clone(s.used()), r.localNode, slices.Collect(maps.Values(r.nodes.known))
+	r.mu.Unlock()
+	r.opts.SpillOvers(used, nodes, &node)
 }
