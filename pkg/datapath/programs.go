@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
@@ -174,6 +175,9 @@ func loadSome(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions, names 
 	if len(names) > 0 {
 		maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
 	}
+	for _, p := range spec.Programs {
+		leaveRoom(p)
+	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
 	if err != nil {
 		return nil, err
@@ -203,4 +207,24 @@ func prepare(m *bpfmap.Maps, c *Constants, read func() (*ebpf.CollectionSpec, er
 		spec.Maps[name].MaxEntries = kernelMap.MaxEntries()
 	}
 	return spec, &ebpf.CollectionOptions{MapReplacements: replaced, Cache: kernelTypes()}, nil
+}
+
+// room is how many instructions the kernel may put into a program of a number of them: those of a
+// lookup in place of its call, for example.
+func room(instructions int) int { return instructions/10 + 64 }
+
+// leaveRoom puts instructions that are never reached before a program. The kernel takes them out
+// when it has checked it, before it puts others in. Linux 6.18 copies all it knows about a
+// program, a hundred bytes an instruction, each time it outgrows its pages: without room for
+// that, copying takes as long as all else.
+func leaveRoom(p *ebpf.ProgramSpec) {
+	first := &p.Instructions[0]
+	skip := asm.JEq.Imm(asm.R0, 0, "")
+	skip.Offset = int16(room(len(p.Instructions)))
+	before := asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithMetadata(first.Metadata), skip}
+	for range skip.Offset {
+		before = append(before, asm.Mov.Imm(asm.R0, 0))
+	}
+	first.Metadata = asm.Metadata{} // the name and types of the program are those of its first instruction
+	p.Instructions = append(before, p.Instructions...)
 }

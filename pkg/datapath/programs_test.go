@@ -82,3 +82,25 @@ func TestVerifierMargin(t *testing.T) {
 		t.Logf("%s: %d", name, checked)
 	}
 }
+
+// TestProgramRoom: what the kernel puts into a program of devices fits into the room that is left
+// for it, with all that a configuration can turn on.
+func TestProgramRoom(t *testing.T) {
+	t.Parallel()
+	m := maptest.New(t, maptest.Small)
+	all := datapath.Constants{HostNetns: 1, HostSocketsOnly: true, LeaveNAT: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}
+	devices, err := datapath.LoadDevices(m, all)
+	must(t, err)
+	spec, err := bpf.LoadTc()
+	must(t, err)
+	for name, p := range devices {
+		defer p.Close()
+		info, err := p.Info()
+		must(t, err)
+		after, err := info.Instructions()
+		must(t, err)
+		if before := len(spec.Programs[name].Instructions); len(after) > before+before/10+64 {
+			t.Errorf("%s: %d instructions have become %d", name, before, len(after))
+		}
+	}
+}
