@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/beeline-lb/beeline/pkg/source/kube"
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -23,7 +23,7 @@ import (
 type cluster struct {
 	t      *testing.T
 	server *apiserver.Server
-	client kubernetes.Interface
+	client *kubeclient.Client
 	host   *lab.Host
 	agent  *lab.Agent
 }

@@ -8,17 +8,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source/kube"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // cluster is a namespace of the server, made for one test.
 type cluster struct {
 	server    *Server
-	client    kubernetes.Interface
+	client    *kubeclient.Client
 	namespace string
 }
 

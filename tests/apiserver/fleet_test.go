@@ -13,14 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/kube"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // fleet is many nodes' clients of one kind, each with a connection of its own.
@@ -162,32 +162,30 @@ func kubeProxyFleet() *fleet {
 // runKubeProxy follows what kube-proxy 1.36 follows (cmd/kube-proxy/app/server.go).
 func runKubeProxy(ctx context.Context, t *testing.T, f *fleet, c *rest.Config, node string) {
 	c.ContentType = "application/vnd.kubernetes.protobuf"
-	client, err := kubernetes.NewForConfig(c)
+	client, err := kubeclient.New(c)
 	must(t, err)
-	factory := func(tweak func(*metav1.ListOptions)) informers.SharedInformerFactory {
-		return informers.NewSharedInformerFactoryWithOptions(client, 15*time.Minute, informers.WithTweakListOptions(tweak))
-	}
-	services := factory(func(l *metav1.ListOptions) {
+	const resync = 15 * time.Minute
+	services := kubeclient.Informer(client.CoreV1().RESTClient(), "services", new(corev1.Service), resync, func(l *metav1.ListOptions) {
 		l.LabelSelector = "!service.kubernetes.io/service-proxy-name"
 		l.FieldSelector = "spec.clusterIP!=" + corev1.ClusterIPNone
 	})
-	slices := factory(func(l *metav1.ListOptions) { l.LabelSelector = "!" + corev1.IsHeadlessService })
-	nodes := factory(func(l *metav1.ListOptions) { l.FieldSelector = "metadata.name=" + node })
-	cidrs := factory(func(*metav1.ListOptions) {})
-
-	services.Core().V1().Services().Informer()
-	nodes.Core().V1().Nodes().Informer()
-	cidrs.Networking().V1().ServiceCIDRs().Informer()
+	slices := kubeclient.Informer(client.DiscoveryV1().RESTClient(), "endpointslices", new(discoveryv1.EndpointSlice), resync, func(l *metav1.ListOptions) {
+		l.LabelSelector = "!" + corev1.IsHeadlessService
+	})
+	nodes := kubeclient.Informer(client.CoreV1().RESTClient(), "nodes", new(corev1.Node), resync, func(l *metav1.ListOptions) {
+		l.FieldSelector = "metadata.name=" + node
+	})
+	cidrs := kubeclient.Informer(client.NetworkingV1().RESTClient(), "servicecidrs", new(networkingv1.ServiceCIDR), resync, func(*metav1.ListOptions) {})
 	see := func(o any) {
 		if s := o.(*discoveryv1.EndpointSlice); len(s.Endpoints) > 0 && strings.HasPrefix(s.Endpoints[0].Addresses[0], newAddr) {
 			f.changed.Add(1)
 		}
 	}
-	_, err = slices.Discovery().V1().EndpointSlices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err = slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: see, UpdateFunc: func(_, o any) { see(o) },
 	})
 	must(t, err)
-	for _, f := range []informers.SharedInformerFactory{services, slices, nodes, cidrs} {
-		f.Start(ctx.Done())
+	for _, informer := range []cache.SharedIndexInformer{services, slices, nodes, cidrs} {
+		go informer.RunWithContext(ctx)
 	}
 }

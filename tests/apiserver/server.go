@@ -18,11 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -82,9 +82,9 @@ func Start(t testing.TB, flags ...string) *Server {
 }
 
 // Client returns a client of an administrator.
-func (s *Server) Client(t testing.TB) kubernetes.Interface {
+func (s *Server) Client(t testing.TB) *kubeclient.Client {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(s.Config)
+	c, err := kubeclient.New(s.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

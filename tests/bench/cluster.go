@@ -15,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 const (
@@ -89,7 +89,7 @@ func startCluster(ctx context.Context, dir string) (s *apiserver.Server, stop fu
 type cluster struct {
 	load
 	server *apiserver.Server
-	client *kubernetes.Clientset
+	client *kubeclient.Client
 	slices map[int][]*discoveryv1.EndpointSlice // by Service, once known
 }
 
@@ -111,14 +111,14 @@ func (l load) startCluster(ctx context.Context, dir string) (c *cluster, stop fu
 }
 
 // client returns a client that does not wait.
-func client(config *rest.Config) (*kubernetes.Clientset, error) {
+func client(config *rest.Config) (*kubeclient.Client, error) {
 	c := rest.CopyConfig(config)
 	c.ContentType = runtime.ContentTypeProtobuf
-	return kubernetes.NewForConfig(c)
+	return kubeclient.New(c)
 }
 
 // fill creates the Services and their slices, of IPv4.
-func (l load) fill(ctx context.Context, c *kubernetes.Clientset) error {
+func (l load) fill(ctx context.Context, c *kubeclient.Client) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := c.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (l load) fill(ctx context.Context, c *kubernetes.Clientset) error {
 	return context.Cause(ctx)
 }
 
-func (l load) create(ctx context.Context, c *kubernetes.Clientset, i int) error {
+func (l load) create(ctx context.Context, c *kubeclient.Client, i int) error {
 	if _, err := c.CoreV1().Services(namespace).Create(ctx, l.apiService(i), metav1.CreateOptions{}); err != nil {
 		return err
 	}

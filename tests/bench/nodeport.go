@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 const (
@@ -98,7 +98,7 @@ func measureNodePort(ctx context.Context, box *sandbox) (runs []samples, err err
 }
 
 // createNodePorts creates the Services that are connected to.
-func createNodePorts(ctx context.Context, c *kubernetes.Clientset) error {
+func createNodePorts(ctx context.Context, c *kubeclient.Client) error {
 	for _, b := range append(slices.Clone(backends), datagrams) {
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: b.name},
@@ -133,7 +133,7 @@ type nodeProxy struct {
 
 // start starts what serves the node, and returns once the agent has synced or
 // kube-proxy runs.
-func (p *nodeProxy) start(ctx context.Context, server *apiserver.Server, c *kubernetes.Clientset, services int) (stop func() error, err error) {
+func (p *nodeProxy) start(ctx context.Context, server *apiserver.Server, c *kubeclient.Client, services int) (stop func() error, err error) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: p.name},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{

@@ -10,9 +10,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // cluster is a real API server, without controllers and nodes: what helm installs stays
@@ -20,7 +20,7 @@ import (
 type cluster struct {
 	t      *testing.T
 	server *apiserver.Server
-	client kubernetes.Interface
+	client *kubeclient.Client
 	helm   *helm
 	audit  string
 }

@@ -10,10 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // cleanupFinalizer keeps a Service until its load balancer is gone, as the service
@@ -29,7 +28,7 @@ const probePeriod = 2 * time.Second
 // externalTrafficPolicy Local only nodes whose health check passes get new ones.
 type balancer struct {
 	cluster  *cluster
-	services corelisters.ServiceLister
+	services cache.Store // of *corev1.Service
 	changed  chan struct{}
 
 	assigned map[string][]netip.Addr // by namespace/name
@@ -44,10 +43,9 @@ func (c *cluster) startBalancer(ctx context.Context) error {
 	if err := makeBalancerRoutes(c.Nodes); err != nil {
 		return err
 	}
-	factory := informers.NewSharedInformerFactory(c.client, 0)
-	services := factory.Core().V1().Services()
+	services := kubeclient.Informer(c.client.CoreV1().RESTClient(), "services", new(corev1.Service), 0, func(*metav1.ListOptions) {})
 	b := &balancer{
-		cluster: c, services: services.Lister(), changed: make(chan struct{}, 1),
+		cluster: c, services: services.GetStore(), changed: make(chan struct{}, 1),
 		assigned: make(map[string][]netip.Addr), used: make(map[netip.Addr]bool), healthy: make(map[string][]int),
 	}
 	tell := func() {
@@ -56,7 +54,7 @@ func (c *cluster) startBalancer(ctx context.Context) error {
 		default:
 		}
 	}
-	_, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { tell() },
 		UpdateFunc: func(any, any) { tell() },
 		DeleteFunc: func(any) { tell() },
@@ -64,7 +62,7 @@ func (c *cluster) startBalancer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	factory.Start(ctx.Done())
+	go services.RunWithContext(ctx)
 	go b.run(ctx)
 	return nil
 }
@@ -87,13 +85,11 @@ func (b *balancer) run(ctx context.Context) {
 
 // sync does what the Services ask for now.
 func (b *balancer) sync(ctx context.Context) error {
-	all, err := b.services.List(labels.Everything())
-	if err != nil {
-		return err
-	}
 	var served []*corev1.Service
-	for _, s := range all {
+	for _, object := range b.services.List() {
+		s := object.(*corev1.Service)
 		wanted := s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil && s.DeletionTimestamp == nil
+		var err error
 		if !wanted {
 			err = b.release(ctx, s)
 		} else if err = b.assign(ctx, s); err == nil {

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/client-go/kubernetes"
+
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // proxyLabel is the label of the nodes on which a proxy is to run; its value is
@@ -25,7 +26,7 @@ func proxyLabel(proxy string) string { return "beeline.io/" + proxy }
 type cluster struct {
 	settings
 	logs    string
-	client  kubernetes.Interface
+	client  *kubeclient.Client
 	daemons []*daemon
 	nodes   []*node
 	started time.Time
@@ -91,7 +92,7 @@ func (c *cluster) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+	if c.client, err = kubeclient.New(config); err != nil {
 		return err
 	}
 	return c.bootNodes(ctx)

@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 )
 
 // TestAPI: a client of Kubernetes lists and watches what was put, as far as it selects it.
@@ -17,7 +18,7 @@ func TestAPI(t *testing.T) {
 	a := newAPI()
 	server := httptest.NewServer(a)
 	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	client, err := kubeclient.New(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -25,7 +25,7 @@ type rig struct {
 	t         *testing.T
 	began     time.Time // before anything of it ran
 	server    *apiserver.Server
-	client    kubernetes.Interface
+	client    *kubeclient.Client
 	beeline   *lab.Host
 	kubeProxy *lab.Host
 	agent     *lab.Process

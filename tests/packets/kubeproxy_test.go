@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -62,7 +62,7 @@ func publish(t *testing.T, server *apiserver.Server, manifests []string) {
 }
 
 // create makes a Service or an EndpointSlice.
-func create(ctx context.Context, client kubernetes.Interface, text []byte) error {
+func create(ctx context.Context, client *kubeclient.Client, text []byte) error {
 	var service corev1.Service
 	if err := yaml.UnmarshalStrict(text, &service); err == nil && service.Kind == "Service" {
 		service.Spec.ClusterIP = service.Spec.ClusterIPs[0]

@@ -11,16 +11,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/kubeclient"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
 // cluster are the Services and EndpointSlices of an API server.
 type cluster struct {
-	kubernetes.Interface
+	*kubeclient.Client
 }
 
 // service creates or updates a Service.
