@@ -136,9 +136,12 @@ func TestReplacedEndpoints(t *testing.T) {
 	}
 	a.Update(first)
 	showBackends(t, h, services[0].to)
-	connects := int64(1_000_000)
-	if tier.Emulated() {
+	connects := int64(200_000)
+	switch {
+	case tier.Emulated():
 		connects = 50_000 // the processor is emulated
+	case tier.All():
+		connects = 1_000_000
 	}
 	var left atomic.Int64
 	left.Store(connects)
