@@ -9,12 +9,14 @@ import "github.com/cilium/ebpf/btf"
 // of a function of a module.
 func HaveConntrack() bool {
 	cache := kernelTypes()
+	lookup.Lock()
+	defer lookup.Unlock()
 	for _, read := range []func() (*btf.Spec, error){
 		cache.Kernel,
 		func() (*btf.Spec, error) { return cache.Module("nf_conntrack") },
 	} {
-		var lookup *btf.Func
-		if types, err := read(); err == nil && types.TypeByName("bpf_skb_ct_lookup", &lookup) == nil {
+		var function *btf.Func
+		if types, err := read(); err == nil && types.TypeByName("bpf_skb_ct_lookup", &function) == nil {
 			return true
 		}
 	}

@@ -99,6 +99,8 @@ func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
 	spec, options, err := SocketSpec(m, c)
 	programs := new(bpf.SockPrograms)
 	if err == nil {
+		lookup.Lock()
+		defer lookup.Unlock()
 		err = spec.LoadAndAssign(programs, options)
 	}
 	if err != nil {
@@ -178,6 +180,8 @@ func loadSome(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions, names 
 	for _, p := range spec.Programs {
 		leaveRoom(p)
 	}
+	lookup.Lock()
+	defer lookup.Unlock()
 	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // byName returns the programs for sockets by their names.
@@ -86,6 +87,7 @@ func TestVerifierMargin(t *testing.T) {
 // TestProgramRoom: what the kernel puts into a program of devices fits into the room that is left
 // for it, with all that a configuration can turn on.
 func TestProgramRoom(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	m := maptest.New(t, maptest.Small)
 	all := datapath.Constants{HostNetns: 1, HostSocketsOnly: true, LeaveNAT: true, MasqueradeAll: true, ForwardMark: 1, TunnelPort: 6091, TunnelClamp: true}

@@ -25,3 +25,8 @@ func kernelTypes() *btf.Cache {
 	}
 	return types
 }
+
+// lookup is held while types of the kernel are looked up, as for each program that is loaded:
+// the types of a module have a lock of their own in cilium/ebpf v0.22, and change those of the
+// kernel, which they refer to, without the kernel's.
+var lookup sync.Mutex
