@@ -68,7 +68,7 @@ func (d *Datapath) lostHooks() (lost []string, err error) {
 	}
 	var errs []error
 	for _, h := range d.opts.hooks() {
-		ok, err := h.attached(Dir(d.opts.BPFFS), id, programID(h.of(d.sockets)))
+		ok, err := h.attached(Dir(d.opts.BPFFS), id, d.programID(h.of(d.sockets)))
 		errs = append(errs, err)
 		if err == nil && !ok {
 			lost = append(lost, h.program)
@@ -87,16 +87,21 @@ func (h hook) attached(dir string, cgroup uint64, program uint32) (bool, error) 
 	return at != nil && at.CgroupId == cgroup && uint32(info.Program) == program, nil
 }
 
-// programID returns the id of a program; 0 when the kernel does not tell, or there is none.
-func programID(p *ebpf.Program) uint32 {
+// programID returns the id of a program; 0 when the kernel does not tell, or there is none. The kernel
+// is asked once: it copies all instructions with its answer.
+func (d *Datapath) programID(p *ebpf.Program) uint32 {
 	if p == nil {
 		return 0
+	}
+	if id, known := d.programIDs.Load(p); known {
+		return id.(uint32)
 	}
 	info, err := p.Info()
 	if err != nil {
 		return 0
 	}
 	id, _ := info.ID()
+	d.programIDs.Store(p, uint32(id))
 	return uint32(id)
 }
 
@@ -198,7 +203,7 @@ func (d *Datapath) runs(at direction, ifindex int, name string) (bool, error) {
 		return false, err
 	}
 	tcx := info.TCX()
-	return tcx != nil && int(tcx.Ifindex) == ifindex && uint32(info.Program) == programID(d.devices[name]), nil
+	return tcx != nil && int(tcx.Ifindex) == ifindex && uint32(info.Program) == d.programID(d.devices[name]), nil
 }
 
 // sameEntry reports whether two entries of a device differ in nothing that programs go by and that

@@ -115,9 +115,11 @@ type Datapath struct {
 	xdpBelow  *ebpf.Program            // nil until it is needed
 	xdpParts  map[bool]*ebpf.Program
 	constants Constants
-	lock      *lock
-	netns     *netns.Namespace
-	tcx       bool // else clsact
+	// programIDs are the ids of the programs above that were asked for, by *ebpf.Program.
+	programIDs sync.Map
+	lock       *lock
+	netns      *netns.Namespace
+	tcx        bool // else clsact
 
 	asksConntrack bool
 

@@ -50,6 +50,7 @@ func benchmarks() []benchmark {
 		{name: "nodeport", times: 2, cluster: true, run: measureNodePort},
 		{name: "memory", times: 1, run: measureMemory},
 		{name: "sizes", times: 1, cluster: true, run: measureSizes},
+		{name: "idle", times: 1, cluster: true, run: measureIdle},
 	}
 	for _, l := range shapes {
 		list = append(list, benchmark{name: "control-" + l.String(), times: 1, cluster: true, run: l.measureControl})

@@ -238,6 +238,11 @@ func quantities() []quantity {
 			list = append(list, q)
 		}
 	}
+	for _, pods := range idlePods {
+		list = append(list, quantity{
+			key: idleKey(pods), section: "Idle agent", title: fmt.Sprintf("CPU time, %d devices of pods served", pods), unit: "ms/s", bound: atMost, bar: 10,
+		})
+	}
 	for _, l := range shapes {
 		for _, q := range controlQuantities {
 			q.key = l.key(q.key)
