@@ -430,6 +430,7 @@ func TestOverlayGetsTheNodesAddress(t *testing.T) {
 }
 
 func TestDeviceWithoutEthernetHeader(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN, Queues: 1}

@@ -17,6 +17,7 @@ import (
 // TestProgramsOfPodsDevices: an agent leaves at a pod's device what its own settings
 // ask for, whatever a former one did and in which TC mode.
 func TestProgramsOfPodsDevices(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
 		pod, err := netlink.LinkByName("wire")

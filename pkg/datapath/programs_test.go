@@ -27,6 +27,7 @@ func byName(p *bpf.SockPrograms) map[string]*ebpf.Program {
 }
 
 func TestLoadPrograms(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	m := maptest.New(t, maptest.Small)
 	sockets, err := datapath.LoadSockets(m, datapath.Constants{HostNetns: 1})

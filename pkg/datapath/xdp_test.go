@@ -70,6 +70,7 @@ func TestXDPIsReplacedAndCleanedUp(t *testing.T) {
 }
 
 func TestXDPIsTakenOffWhenOff(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPNative)
 	attach(t, opts)
@@ -106,6 +107,7 @@ func TestXDPModeChanges(t *testing.T) {
 }
 
 func TestXDPAutoLeavesVeth(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPAuto)
 	attach(t, opts)
@@ -116,6 +118,7 @@ func TestXDPAutoLeavesVeth(t *testing.T) {
 }
 
 func TestXDPOfADriverWithoutIt(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, _ := withXDP(t, datapath.XDPNative)
 	opts.Devices = []string{"tunnel"}
@@ -159,6 +162,7 @@ func TestXDPKnowsTheDevicesAddress(t *testing.T) {
 // TestXDPProgramInTheWay: a device that runs somebody else's program keeps it and is
 // served by tc; once it is gone ours takes its place.
 func TestXDPProgramInTheWay(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withXDP(t, datapath.XDPNative)
 	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{

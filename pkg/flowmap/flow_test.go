@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -149,6 +150,7 @@ func TestFlow(t *testing.T) {
 // TestFlowAborted follows connections that end before they are established, and one that
 // ends right after that.
 func TestFlowAborted(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	const client, backend = true, false
 	type packet struct {
 		fromClient bool
@@ -199,6 +201,7 @@ func TestFlowAborted(t *testing.T) {
 
 // TestExpireFlow does not remove a flow that was used again after it was read.
 func TestExpireFlow(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
@@ -225,6 +228,7 @@ func TestExpireFlow(t *testing.T) {
 
 // TestFlowMadeAgain reads a forward entry that a reply made: it is as it was.
 func TestFlowMadeAgain(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, tcpSYN))
@@ -419,6 +423,7 @@ func nthClient(n int) netip.AddrPort {
 // TestOverflow: connections that are half-open take up no more than their share of the
 // table, and one that began beyond it moves there when it is established.
 func TestOverflow(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	sizes := maptest.Small
 	sizes.Flows = 8000
 	m := maptest.New(t, sizes)

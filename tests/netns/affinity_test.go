@@ -25,6 +25,7 @@ var stickyTCP, stickyUDP = ap("10.96.0.20:80"), ap("10.96.0.20:53")
 // TestAffinity: a network namespace stays with one backend of a Service port,
 // whichever address, socket and system call it uses.
 func TestAffinity(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...), lab.Slice("sticky", stickyPorts, backends6(8)...))
@@ -69,6 +70,7 @@ func TestAffinity(t *testing.T) {
 // TestAffinityExpires: affinity ends one timeout after the last connection.
 // [TestAffinityClock] measures it to the second.
 func TestAffinityExpires(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	const seconds = 7200
@@ -120,6 +122,7 @@ func TestAffinityClock(t *testing.T) {
 
 // TestAffinityVoid: affinity ends when the backend is removed, and does not return with it.
 func TestAffinityVoid(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...))
@@ -146,6 +149,7 @@ func TestAffinityVoid(t *testing.T) {
 // TestAffinityKeptOverChanges: clients keep their backend when other endpoints or the affinity
 // timeout change.
 func TestAffinityKeptOverChanges(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...))

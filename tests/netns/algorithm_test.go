@@ -119,6 +119,7 @@ func repeats(got, cycle []int) bool {
 // TestHashes: all sockets of a pod reach the backend at the slot that the hash of the pod's address
 // (sh) or the Service's (dh) selects.
 func TestHashes(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	for _, algorithm := range []string{"sh", "dh"} {
@@ -193,6 +194,7 @@ func TestBoundSource(t *testing.T) {
 
 // TestMaglevSockets: the sockets of one pod are balanced over the whole ring.
 func TestMaglevSockets(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(withAlgorithm("maglev", ""), lab.Slice("algorithm", algorithmPorts, backends4(4)...), lab.Slice("algorithm", algorithmPorts, backends6(4)...))

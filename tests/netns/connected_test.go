@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // connectedCase is a kind of UDP socket and what it is connected to.
@@ -296,6 +297,7 @@ func dissolve(t *testing.T, s *lab.Socket) {
 // TestOneBackendTwoServices: when two Services select the same backend for a socket, replies come
 // from the Service last sent to, and the socket keeps its backends.
 func TestOneBackendTwoServices(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
@@ -319,6 +321,7 @@ func TestOneBackendTwoServices(t *testing.T) {
 
 // TestOneBackendAfterIdle: the same when the backend of one of them is selected again.
 func TestOneBackendAfterIdle(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(lab.Service("one", `{clusterIP: 10.96.0.4, ports: [{port: 53, protocol: UDP}]}`),
@@ -423,6 +426,7 @@ func TestClosedSockets(t *testing.T) {
 // TestManySocketsOfAnother: a pod that sends from as many new sockets as it can does not evict the
 // entries of other pods' sockets.
 func TestManySocketsOfAnother(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyConnected(a)

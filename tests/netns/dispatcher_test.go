@@ -275,6 +275,7 @@ func TestXDPLastOfADispatcher(t *testing.T) {
 
 // TestXDPDispatcherInTheWay: a dispatcher that is attached in another mode stays.
 func TestXDPDispatcherInTheWay(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	w := newDispatcher(t, datapath.XDPNative)
 	w.serve(t, lab.AgentOptions{Devices: w.devices, XDP: datapath.XDPGeneric})
 	if d := w.served(t)[0]; d.XDP != datapath.XDPOff || !strings.Contains(d.NoXDP, "XDP program xdp_dispatcher") || !strings.Contains(d.NoXDP, "xdp is not native") {

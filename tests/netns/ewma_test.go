@@ -13,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // farDelay is on the way to a far backend and back.
@@ -149,6 +150,7 @@ func TestEWMA(t *testing.T) {
 
 // TestEWMAFails: a backend that refuses connections, quickly, is not the one with the least load.
 func TestEWMAFails(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	for i, s := range algorithmFrontends[:2] {
@@ -179,6 +181,7 @@ func TestEWMAFails(t *testing.T) {
 // TestEWMAWeights: a backend of weight 0 gets none, one of more weight more; UDP, which has no
 // round-trip time, is balanced by active connections.
 func TestEWMAWeights(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 0, 1, 4}

@@ -13,6 +13,7 @@ import (
 // TestExternalAddresses reaches external IPs and those load-balancer IPs that are
 // served at the node.
 func TestExternalAddresses(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	proxied := ap("203.0.113.3:80")
@@ -175,6 +176,7 @@ func family(addr netip.Addr) string {
 // TestSourceRanges: loadBalancerSourceRanges restrict the load-balancer addresses only; other
 // addresses of the Service accept every client.
 func TestSourceRanges(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Pod.AddAddr("eth0", "10.88.0.3/24")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -169,6 +170,7 @@ func TestSocketOfDevice(t *testing.T) {
 // TestSocketsOfOneAddress: of two sockets with the same addresses and ports, the one that
 // its process has connected to the endpoint stays, whichever the kernel finds.
 func TestSocketsOfOneAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Populate()
@@ -193,6 +195,7 @@ func TestSocketsOfOneAddress(t *testing.T) {
 
 // TestEndpointStillServes: a terminating endpoint keeps its sockets while it is serving.
 func TestEndpointStillServes(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Populate()
@@ -212,6 +215,7 @@ func TestEndpointStillServes(t *testing.T) {
 // TestServiceGone: sockets are destroyed when the Service, its port's protocol or its endpoint is
 // gone, not when the port's number changes.
 func TestServiceGone(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	h.Populate()

@@ -135,6 +135,7 @@ func backendsOf(network string, n int) []netip.Addr {
 // TestLeastConn: connections made one after another go to the backend that IPVS's algorithm selects,
 // whichever connections have closed meanwhile; a backend of weight 0 gets none.
 func TestLeastConn(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
@@ -329,6 +330,7 @@ func TestActiveFails(t *testing.T) {
 
 // TestActiveAffinity: clients with session affinity keep their backend, and are counted.
 func TestActiveAffinity(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(3)
@@ -357,6 +359,7 @@ func TestActiveAffinity(t *testing.T) {
 // TestActiveGenerations: an endpoint that is removed and added again starts at zero connections, and
 // closing its former ones does not change the count.
 func TestActiveGenerations(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends, to := backends4(2), algorithmFrontends[0].to
@@ -404,6 +407,7 @@ func TestLeastConnLarge(t *testing.T) {
 
 // TestLeastConnAtOnce: connections that threads make at the same time do not all select one backend.
 func TestLeastConnAtOnce(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(8)
@@ -438,6 +442,7 @@ func TestLeastConnAtOnce(t *testing.T) {
 // TestActiveConcurrent: sockets that many threads open and close at random, while no agent runs
 // and while endpoints come and go, leave the counts at what is open.
 func TestActiveConcurrent(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends := backends4(8)
@@ -506,6 +511,7 @@ func openAtRandom(t *testing.T, h *lab.Host, backends []netip.Addr, times int) (
 // TestCountedRandom: the connections to a Service with zone spill-over are counted, and spread by weight as
 // without.
 func TestCountedRandom(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights, ends := []int{1, 4, 0, 5}, []int{6, 24, 0, 30}

@@ -7,10 +7,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestLinkLocalClient: a client with a link-local address reaches a backend on another machine.
 func TestLinkLocalClient(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	w := newWires(t, lab.Uplink, lab.NewHost(t), nil)
 	w.serve(t, lab.AgentOptions{Devices: w.devices})

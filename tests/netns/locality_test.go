@@ -107,6 +107,7 @@ func TestLocality(t *testing.T) {
 
 // TestLocalityGenerations: an endpoint that leaves and comes back is no server.
 func TestLocalityGenerations(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends, to := backends4(2), algorithmFrontends[0].to
@@ -128,6 +129,7 @@ func TestLocalityGenerations(t *testing.T) {
 // TestLocalityIdle: a server that got no connection for long is forgotten; of several servers
 // one is taken back when there has been no change for long.
 func TestLocalityIdle(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	backends, to := backends4(3), algorithmFrontends[0].to

@@ -25,6 +25,7 @@ func wantSendFailure(t *testing.T, n *lab.Namespace, network string, to netip.Ad
 
 // TestNoEndpoint: connections to a Service without usable endpoints are refused.
 func TestNoEndpoint(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(dual, lab.Slice("dual", "web:8080/TCP,dns:8080/UDP"))
@@ -43,6 +44,7 @@ func TestNoEndpoint(t *testing.T) {
 // TestInternalTrafficPolicyLocal: the ClusterIP selects endpoints on the node only; without one,
 // connect() fails with EHOSTUNREACH and no packet leaves.
 func TestInternalTrafficPolicyLocal(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	a.Apply(lab.Service("local", `{clusterIPs: [10.96.0.6, "fd96::6"], internalTrafficPolicy: Local, ports: [`+
@@ -126,6 +128,7 @@ func wantEcho(t *testing.T, s *lab.Socket) {
 
 // TestUndeclaredPort: connections to ports of a ClusterIP that the Service does not have are refused.
 func TestUndeclaredPort(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
@@ -149,6 +152,7 @@ func TestUndeclaredPort(t *testing.T) {
 // TestUnallocatedAddress: connect() to an address of the Service range without a Service fails with
 // EHOSTUNREACH, and no packet leaves.
 func TestUnallocatedAddress(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	applyDual(a)

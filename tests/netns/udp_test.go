@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // udpCases are the kinds of UDP sockets.
@@ -188,6 +189,7 @@ func TestUnconnectedIdle(t *testing.T) {
 // TestUnconnectedMoves: the next datagram after a backend is removed goes to another one, also after
 // the Service had no endpoints, and after it was deleted and made again.
 func TestUnconnectedMoves(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // wire is the other end of a host's uplink.
@@ -220,6 +221,7 @@ func stag(id int) netlink.Vlan {
 // TestVLANs: clients in an untagged network, in a VLAN and in a stacked VLAN (802.1ad) reach backends
 // in each of them through the node, by XDP and by tc.
 func TestVLANs(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	vlans := [][]netlink.Vlan{{tag(5)}, {stag(100), tag(7)}}
 	all := slices.Insert(slices.Clone(vlans), 0, nil)
 	for _, c := range []struct {
