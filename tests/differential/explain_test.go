@@ -15,7 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
-var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 30, and 100 of all tests")
+var explained = flag.Uint64("explained", 0, "how many random clusters are explained; 0 is 30, and 60 of all tests")
 
 // connectionsOfCluster is how many connections are explained, and then made, in each cluster.
 const connectionsOfCluster = 8
@@ -157,7 +157,7 @@ func TestExplainRandomClusters(t *testing.T) {
 	if count == 0 {
 		count = 30
 		if tier.All() {
-			count = 100
+			count = 60
 		}
 	}
 	uplink := []string{"uplink"}

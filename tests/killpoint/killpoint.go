@@ -12,15 +12,15 @@ import (
 
 var count = flag.Int("kill-points", 0, "at how many of its writes a program is killed, in each case; 0 is at a few")
 
-// Each calls fn with few of the writes of a program, spread over all of them; with all tests three
-// times as many.
+// Each calls fn with few of the writes of a program, spread over all of them; with all tests
+// twice as many.
 func Each(t *testing.T, few int, writes int64, fn func(*testing.T, int64)) {
 	t.Helper()
 	points := *count
 	if points == 0 {
 		points = few
 		if tier.All() {
-			points *= 3
+			points *= 2
 		}
 	}
 	t.Logf("%d writes, killed at %d of them", writes, points)

@@ -29,6 +29,8 @@ var ErrNothing = errors.New("nothing received in time")
 type Socket struct {
 	fd     int
 	family int
+	// stream is set of what the kernel sends again itself.
+	stream bool
 	last   atomic.Pointer[datagram]
 	// repeated is whether a datagram was sent again, so that two answers may come.
 	repeated atomic.Bool
@@ -62,7 +64,7 @@ func (n *Namespace) RawSocket(family, kind, protocol int) *Socket {
 
 // TrySocket makes a socket of a kind that the kernel may lack.
 func (n *Namespace) TrySocket(family, kind, protocol int) (*Socket, error) {
-	s := &Socket{fd: -1, family: family}
+	s := &Socket{fd: -1, family: family, stream: kind == unix.SOCK_STREAM}
 	err := n.Run(func() (err error) {
 		s.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 		return err
@@ -114,6 +116,9 @@ func (s *Socket) SendTo(text string, to netip.AddrPort) error {
 }
 
 func (s *Socket) send(send func() error) error {
+	if s.stream {
+		return send()
+	}
 	dropped := droppedPackets()
 	if err := send(); err != nil {
 		return err
@@ -129,9 +134,6 @@ func (s *Socket) again() error {
 	last := s.last.Load()
 	if last == nil || last.dropped == droppedPackets() {
 		return nil
-	}
-	if kind, err := s.Option(unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind == unix.SOCK_STREAM {
-		return err
 	}
 	s.repeated.Store(true)
 	return s.send(last.send)

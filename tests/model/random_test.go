@@ -23,7 +23,7 @@ func TestRandomSequences(t *testing.T) {
 	if count == 0 {
 		count = 300
 		if tier.All() {
-			count = 2000
+			count = 1000
 		}
 	}
 	for seed := *firstSeed; seed < *firstSeed+count; seed++ {

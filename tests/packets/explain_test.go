@@ -211,7 +211,7 @@ func TestExplainPackets(t *testing.T) {
 			c := mode.cluster(t)
 			manifests, all := c.explainTable()
 			c.serve(t, manifests, mode.flags...).stop()
-			c.checkExplained(t, tier.Share(all, i, 4), append(mode.want, "tc none lo")...)
+			c.checkExplained(t, tier.Part(all, i, 3), append(mode.want, "tc none lo")...)
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestExplainDSR(t *testing.T) {
 		manifests, all := c.explainTable()
 		c.serveDSR(t, manifests, "--xdp", mode.xdp).stop()
 		hook := map[string]string{"off": "tc", "native": "xdp"}[mode.xdp]
-		c.checkExplained(t, tier.Share(all, 1, 4), hook+" dsr uplink", "tc none vethrouted", "tc none cni0", "tc none lo")
+		c.checkExplained(t, tier.Part(all, 1, 3), hook+" dsr uplink", "tc none vethrouted", "tc none cni0", "tc none lo")
 	})
 }
 

@@ -45,14 +45,16 @@ func activeFlows(t *testing.T, m *bpfmap.Maps, protocol model.Protocol, backends
 // counted until they close, also after a restart of the agent.
 func TestLeastConn(t *testing.T) {
 	t.Parallel()
-	for mode, flags := range map[string][]string{
-		"tc": nil, "XDP": {"--xdp", "generic"}, "DSR": {"--forwarding-mode", "dsr"},
+	for mode, v := range map[string]struct{ flags, networks []string }{
+		"tc":  {nil, networks},
+		"XDP": {[]string{"--xdp", "generic"}, []string{"tcp4", "udp6"}},
+		"DSR": {[]string{"--forwarding-mode", "dsr"}, []string{"tcp6", "udp4"}},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, mode == "tc")
-			c, a := serveLeastConn(t, flags)
-			for _, network := range networks {
+			c, a := serveLeastConn(t, v.flags)
+			for _, network := range v.networks {
 				t.Run(network, func(t *testing.T) { testLeastConn(t, c, a, network) })
 			}
 		})

@@ -98,6 +98,9 @@ func TestOutliers(t *testing.T) {
 		"no forward": {[]string{"--masquerade-all"}, false},
 	} {
 		for how, rule := range deaf {
+			if how == "is silent" && name != "sockets" && name != "packets" {
+				continue // as packets
+			}
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				tier.Variant(t, name == "sockets" || name == "packets" && how == "refuses")

@@ -27,7 +27,6 @@ func TestNetworkPolicy(t *testing.T) {
 		"masqueradeAll":               {flags: []string{"--masquerade-all"}},
 		"masqueradeAll, XDP":          {flags: []string{"--masquerade-all", "--xdp", "generic"}},
 		"pods":                        {pods: true},
-		"pods, clsact":                {pods: true, flags: []string{"--tc-mode", "clsact"}},
 		"pods, masqueradeAll":         {pods: true, flags: []string{"--masquerade-all"}},
 		"pods, masqueradeAll, clsact": {pods: true, flags: []string{"--masquerade-all", "--tc-mode", "clsact"}},
 	} {

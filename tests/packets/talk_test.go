@@ -17,7 +17,7 @@ import (
 // what a quiet machine takes to send a few packets again.
 const longest = 20 * time.Second
 
-// talk is a TCP connection on which a count goes there and back all the time.
+// talk is a TCP connection on which a count goes there and back, many times a second.
 type talk struct {
 	name   string
 	proxy  string // who translates it: "kube-proxy" or "Beeline"
@@ -67,7 +67,7 @@ func (k *talk) run() {
 		select {
 		case <-k.stop:
 			return
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond): // there are a hundred of them
 		}
 		start := time.Now()
 		err := echo(k.socket, fmt.Sprintf("count %08d", k.count+1))

@@ -12,23 +12,14 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
-	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // How many bytes go over and come back.
 const (
-	longTransfer  = 40 << 20
-	shortTransfer = 10 << 20
+	transferSize = 10 << 20
+	longTransfer = 40 << 20 // takes a while
 )
-
-// transferSize is that of tests to which the duration does not matter.
-func transferSize() int64 {
-	if tier.All() {
-		return longTransfer
-	}
-	return shortTransfer
-}
 
 // TestTransfer sends much data through a NodePort to the other node and back, with checksum and
 // segmentation offload on and off, over routes and a tunnel with a smaller MTU.
@@ -51,7 +42,7 @@ func TestTransfer(t *testing.T) {
 
 func transfer(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort) {
 	t.Helper()
-	transferOf(t, n, network, to, transferSize())
+	transferOf(t, n, network, to, transferSize)
 }
 
 func transferOf(t *testing.T, n *lab.Namespace, network string, to netip.AddrPort, size int64) {

@@ -109,7 +109,7 @@ func TestXDPTransfer(t *testing.T) {
 			t.Run(strings.Join([]string{mode, network}, " "), func(t *testing.T) {
 				before := sentByXDP(t, c.nodes[0])
 				transfer(t, c.client, network, nodePort(network, 1))
-				if sent, least := sentByXDP(t, c.nodes[0])-before, uint64(2*transferSize()/1500); sent < least {
+				if sent, least := sentByXDP(t, c.nodes[0])-before, uint64(2*transferSize/1500); sent < least {
 					t.Errorf("XDP has sent %d packets, want %d at least", sent, least)
 				}
 			})

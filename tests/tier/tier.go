@@ -48,18 +48,22 @@ func Variant(t testing.TB, stands bool) {
 	}
 }
 
-// Share returns the i-th of n shares of the cases, which together are all, or with all
-// tests every case: a test that runs all of its cases in n variants runs each in one of
-// them in make test.
+// Part returns the i-th of n parts of the cases, which together are all: a test that runs in n
+// variants runs each case in one of them.
+func Part[T any](cases []T, i, n int) []T {
+	var part []T
+	for j := i % n; j < len(cases); j += n {
+		part = append(part, cases[j])
+	}
+	return part
+}
+
+// Share is [Part], but with all tests every case runs in each variant.
 func Share[T any](cases []T, i, n int) []T {
 	if All() {
 		return cases
 	}
-	var share []T
-	for j := i % n; j < len(cases); j += n {
-		share = append(share, cases[j])
-	}
-	return share
+	return Part(cases, i, n)
 }
 
 // SameInEveryKernel leaves a test whose outcome does not depend on the kernel out of
