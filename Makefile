@@ -200,6 +200,14 @@ cluster-rollout: cluster-image ## replace pods behind a load balancer in a clust
 cluster-upgrade: cluster-image ## upgrade Beeline in a cluster and roll back, under traffic
 	@$(CLUSTER) upgrade
 
+# Which cells of the table make cluster-matrix runs; all take hours.
+FABRICS ?=
+CHECKS ?=
+
+.PHONY: cluster-matrix
+cluster-matrix: cluster-image ## run checks with networks of pods, and write the table of docs/compatibility.md; FABRICS=flannel,calico CHECKS=e2e,migrate
+	@$(CLUSTER) matrix $(if $(FABRICS),--fabrics=$(FABRICS)) $(if $(CHECKS),--checks=$(CHECKS))
+
 # How long make soak disturbs the cluster; SEED repeats the order of a former run.
 SOAK ?= 1h
 

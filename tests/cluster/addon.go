@@ -58,6 +58,15 @@ func (a addon) version(ctx context.Context) (string, error) {
 	return checkout.Version(ctx)
 }
 
+// release returns the version of the add-on's programs, from a checkout or this repository's module;
+// "" is no add-on.
+func (a addon) release(ctx context.Context) (string, error) {
+	if set, ok := a.programs.(programs.Set); ok {
+		return set.Version(ctx)
+	}
+	return a.version(ctx)
+}
+
 // enforcers are what enforces NetworkPolicy beside a network, by settings.Policy.
 var enforcers = map[string]addon{policyKubeNetworkPolicies: kubeNetworkPolicies}
 

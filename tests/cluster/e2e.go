@@ -74,6 +74,9 @@ func e2e(ctx context.Context, c *cluster) error {
 		return errors.Join(failed, err)
 	}
 	c.say("%s", results.summary())
+	if err := c.counted("%s", results.summary()); err != nil {
+		return err
+	}
 	for _, r := range results {
 		if r.outcome == outcomeFailed {
 			fmt.Printf("  failed: %s\n          %s\n", r.name, r.message)

@@ -49,7 +49,11 @@ func dispatch() error {
 		if err := json.Unmarshal([]byte(env), &s); err != nil {
 			return err
 		}
-		return runCluster(ctx, s)
+		err := runCluster(ctx, s)
+		if err != nil {
+			err = errors.Join(err, os.WriteFile(whyFile(s.Reports, s.Task), []byte(err.Error()), 0o644))
+		}
+		return err
 	}
 	return newCommand().ExecuteContext(ctx)
 }
@@ -80,7 +84,12 @@ func newCommand() *cobra.Command {
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				s.Task = name
-				return launch(cmd.Context(), *s)
+				err := launch(cmd.Context(), *s)
+				if errors.Is(err, programs.ErrNoCheckout) {
+					fmt.Println("skipped:", err)
+					return nil
+				}
+				return err
 			},
 		}
 		if name == "e2e" {
@@ -94,11 +103,12 @@ func newCommand() *cobra.Command {
 		}
 		root.AddCommand(cmd)
 	}
-	root.AddCommand(newTable(s))
+	root.AddCommand(newTable(s), newMatrix(s))
 	return root
 }
 
-// launch builds what is missing, runs the cluster and takes everything down.
+// launch builds what is missing, runs the cluster and takes everything down. The error wraps
+// [programs.ErrNoCheckout] when an add-on is to be built from one.
 func launch(ctx context.Context, s settings) (err error) {
 	if err := mounts.Private(); err != nil {
 		return err
@@ -112,12 +122,7 @@ func launch(ctx context.Context, s settings) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	err = build(ctx, &s)
-	if errors.Is(err, programs.ErrNoCheckout) {
-		fmt.Println("skipped:", err)
-		return nil
-	}
-	if err != nil {
+	if err := build(ctx, &s); err != nil {
 		return err
 	}
 	p, err := newPlace()
@@ -132,16 +137,22 @@ func launch(ctx context.Context, s settings) (err error) {
 	return err
 }
 
+// reportsFolder returns the folder for results and logs, the default one for "".
+func reportsFolder(folder string) (string, error) {
+	if folder != "" {
+		return filepath.Abs(folder)
+	}
+	root, err := programs.Root()
+	return filepath.Join(root, "bin", "cluster"), err
+}
+
 // build fills in what the cluster is made of.
 func build(ctx context.Context, s *settings) (err error) {
 	root, err := programs.Root()
 	if err != nil {
 		return err
 	}
-	if s.Reports == "" {
-		s.Reports = filepath.Join(root, "bin", "cluster")
-	}
-	if s.Reports, err = filepath.Abs(s.Reports); err != nil {
+	if s.Reports, err = reportsFolder(s.Reports); err != nil {
 		return err
 	}
 	cache := filepath.Join(root, ".cache", "cluster")

@@ -108,6 +108,7 @@ func (t *traffic) open() (int, error) {
 func (t *traffic) check(what string) error {
 	t.cluster.say("%s", what)
 	var errs []error
+	var total loadstats.Stats
 	fmt.Printf("          %-16s %6s %9s %7s %7s %7s %7s %7s %9s\n", "CLIENT", "LONG", "REQUESTS", "BROKEN", "SHORT", "FAILED", "UDP", "LOST", "SLOWEST")
 	for _, s := range t.sources {
 		stats, err := s.read()
@@ -117,6 +118,12 @@ func (t *traffic) check(what string) error {
 		}
 		fmt.Printf("          %-16s %6d %9d %7d %7d %7d %7d %7d %6d ms\n", s.name,
 			stats.Open, stats.Requests, stats.Broken, stats.Short, stats.Failed, stats.Datagrams, stats.Lost, stats.Slowest)
+		total.Open += stats.Open
+		total.Broken += stats.Broken
+		total.Short += stats.Short
+		total.Failed += stats.Failed
+		total.Datagrams += stats.Datagrams
+		total.Lost += stats.Lost
 		if stats.Broken+stats.Failed+stats.Lost > 0 {
 			errs = append(errs, fmt.Errorf("%s: client %s: %d connections broken, %d failed, %d datagrams lost:\n  %s",
 				what, s.name, stats.Broken, stats.Failed, stats.Lost, strings.Join(stats.Errors, "\n  ")))
@@ -125,7 +132,8 @@ func (t *traffic) check(what string) error {
 			errs = append(errs, fmt.Errorf("%s: client %s got no answer at all", what, s.name))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.cluster.counted("%d long connections, %d broken; %d short, %d failed; %d datagrams, %d lost",
+		total.Open, total.Broken, total.Short, total.Failed, total.Datagrams, total.Lost))...)
 }
 
 // serviceAddresses waits for the load balancer and returns the URLs by which a

@@ -127,6 +127,23 @@ func (s Set) Sources(ctx context.Context, module string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// Version returns the name of the set and the version of the module that its first package is of.
+func (s Set) Version(ctx context.Context) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	first := slices.Min(slices.Collect(maps.Keys(s.Packages)))
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{with .Module}}{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}", s.Packages[first])
+	cmd.Dir = filepath.Join(root, s.Module)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("version of %s: %w", s.Name, err)
+	}
+	return s.Name + " " + strings.TrimSpace(string(out)), nil
+}
+
 // fingerprint changes with whatever changes the binaries.
 func (s Set) fingerprint(root string) (string, error) {
 	h := sha256.New()
