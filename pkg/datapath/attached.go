@@ -88,20 +88,20 @@ func (h hook) attached(dir string, cgroup uint64, program uint32) (bool, error) 
 }
 
 // programID returns the id of a program; 0 when the kernel does not tell, or there is none. The kernel
-// is asked once: it copies all instructions with its answer.
+// is asked once: it copies all instructions with its answer. To be called in [Datapath.FollowPrograms].
 func (d *Datapath) programID(p *ebpf.Program) uint32 {
 	if p == nil {
 		return 0
 	}
-	if id, known := d.programIDs.Load(p); known {
-		return id.(uint32)
+	if id, known := d.programIDs[p]; known {
+		return id
 	}
 	info, err := p.Info()
 	if err != nil {
 		return 0
 	}
 	id, _ := info.ID()
-	d.programIDs.Store(p, uint32(id))
+	d.programIDs[p] = uint32(id)
 	return uint32(id)
 }
 

@@ -115,11 +115,11 @@ type Datapath struct {
 	xdpBelow  *ebpf.Program            // nil until it is needed
 	xdpParts  map[bool]*ebpf.Program
 	constants Constants
-	// programIDs are the ids of the programs above that were asked for, by *ebpf.Program.
-	programIDs sync.Map
-	lock       *lock
-	netns      *netns.Namespace
-	tcx        bool // else clsact
+	lock      *lock
+	netns     *netns.Namespace
+	tcx       bool // else clsact
+
+	programIDs map[*ebpf.Program]uint32 // see [Datapath.programID]
 
 	asksConntrack bool
 
@@ -166,7 +166,8 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	}
 	d := &Datapath{
 		opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), again: make(chan struct{}, 1),
-		state: make(map[int]*deviceState), natLeft: make(map[uint64]bool),
+		programIDs: make(map[*ebpf.Program]uint32),
+		state:      make(map[int]*deviceState), natLeft: make(map[uint64]bool),
 		sandboxSought: make(map[bpf.SockBlSandboxPacket]time.Time),
 	}
 	d.watch = newWatch(d.relevantRoute)

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// idlePods are the numbers of pods' devices that an idle agent serves.
+// idlePods are the numbers of pods' devices that an idle agent serves: none, or all that there are.
 var idlePods = []int{0, 100}
 
 // idleTime is how long an agent is watched.
@@ -42,12 +42,11 @@ func measureIdle(ctx context.Context, box *sandbox) (runs []samples, err error) 
 	for range agentRuns {
 		s := make(samples)
 		for _, pods := range idlePods {
-			devices := "none"
+			flags := []string{"--socket-lb=host-namespace-only"}
 			if pods > 0 {
-				devices = "pod*"
+				flags = append(flags, "--pod-devices=pod*")
 			}
-			a, err := startAgent(box, filepath.Join(os.Getenv(buildEnv), agentName), server.Kubeconfig, cgroup,
-				"--socket-lb=host-namespace-only", "--pod-devices="+devices)
+			a, err := startAgent(box, filepath.Join(os.Getenv(buildEnv), agentName), server.Kubeconfig, cgroup, flags...)
 			if err != nil {
 				return nil, err
 			}

@@ -20,6 +20,7 @@ type addon struct {
 	// programs are built for it, to the folder [programFolders.Addon] or [programFolders.Policy].
 	programs interface {
 		Build(context.Context) (dir string, err error)
+		Version(context.Context) (string, error)
 	}
 	// definitions is the folder of its checkout with custom resource definitions.
 	definitions string
@@ -56,15 +57,6 @@ func (a addon) version(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	return checkout.Version(ctx)
-}
-
-// release returns the version of the add-on's programs, from a checkout or this repository's module;
-// "" is no add-on.
-func (a addon) release(ctx context.Context) (string, error) {
-	if set, ok := a.programs.(programs.Set); ok {
-		return set.Version(ctx)
-	}
-	return a.version(ctx)
 }
 
 // enforcers are what enforces NetworkPolicy beside a network, by settings.Policy.

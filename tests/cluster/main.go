@@ -84,12 +84,7 @@ func newCommand() *cobra.Command {
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				s.Task = name
-				err := launch(cmd.Context(), *s)
-				if errors.Is(err, programs.ErrNoCheckout) {
-					fmt.Println("skipped:", err)
-					return nil
-				}
-				return err
+				return launch(cmd.Context(), *s)
 			},
 		}
 		if name == "e2e" {
@@ -107,8 +102,7 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// launch builds what is missing, runs the cluster and takes everything down. The error wraps
-// [programs.ErrNoCheckout] when an add-on is to be built from one.
+// launch builds what is missing, runs the cluster and takes everything down.
 func launch(ctx context.Context, s settings) (err error) {
 	if err := mounts.Private(); err != nil {
 		return err
@@ -122,7 +116,12 @@ func launch(ctx context.Context, s settings) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	if err := build(ctx, &s); err != nil {
+	err = build(ctx, &s)
+	if errors.Is(err, programs.ErrNoCheckout) {
+		fmt.Println("skipped:", err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	p, err := newPlace()

@@ -43,6 +43,15 @@ var matrixChecks = []matrixCheck{
 	{policyTask, "NetworkPolicy"},
 }
 
+// matrixTasks are the tasks of all checks.
+func matrixTasks() []string {
+	var tasks []string
+	for _, m := range matrixChecks {
+		tasks = append(tasks, m.task)
+	}
+	return tasks
+}
+
 // applies reports whether a check means something for a fabric.
 func (m matrixCheck) applies(fabric string) bool {
 	switch m.task {
@@ -84,7 +93,7 @@ func newMatrix(s *settings) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&only, "fabrics", fabrics, "networks of pods")
-	cmd.Flags().StringSliceVar(&checks, "checks", []string{"e2e", "migrate", "upgrade", "restart", policyTask}, "what to run with each")
+	cmd.Flags().StringSliceVar(&checks, "checks", matrixTasks(), "what to run with each")
 	return cmd
 }
 
@@ -97,8 +106,8 @@ func runMatrix(ctx context.Context, s settings, only, names []string) error {
 		}
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(matrixChecks, func(m matrixCheck) bool { return m.task == name }) {
-			return fmt.Errorf("--checks=%s: there is no such check", name)
+		if !slices.Contains(matrixTasks(), name) {
+			return fmt.Errorf("--checks=%s: want some of %q", name, matrixTasks())
 		}
 	}
 	root, err := programs.Root()
@@ -113,28 +122,44 @@ func runMatrix(ctx context.Context, s settings, only, names []string) error {
 			}
 			one := s
 			one.Task, one.Fabric, one.Focus, one.Skip = m.task, fabric, matrixFocus, defaultSkip
-			c, err := runCell(ctx, one)
-			if err := ctx.Err(); err != nil {
+			if err := one.validate(); err != nil {
 				return err
+			}
+			c, err := runCell(ctx, one)
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err == nil {
+				err = recordCell(root, c)
 			}
 			if err != nil {
-				failed = append(failed, fmt.Errorf("%s, %s: %w", fabric, m.task, err))
+				return errors.Join(append(failed, err)...)
 			}
-			if err := recordCell(root, c); err != nil {
-				return err
+			if c.Outcome == outcomeFailed {
+				failed = append(failed, fmt.Errorf("%s, %s: %s", fabric, m.task, c.Why))
 			}
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// runCell runs a check. The error is why it failed.
-func runCell(ctx context.Context, s settings) (cell, error) {
-	c := cell{
+// runCell runs a check and returns its outcome. The error is of what is around it.
+func runCell(ctx context.Context, s settings) (c cell, err error) {
+	c = cell{
 		Fabric: s.Fabric, Check: s.Task, Outcome: outcomePassed, Nodes: s.Nodes,
 		Kernel: kernelRelease(), Date: time.Now().UTC().Format(time.DateOnly),
 	}
 	fmt.Printf("\n=== %s, %s\n", s.Fabric, s.Task)
+	if a := addons[s.Fabric]; a.programs != nil {
+		c.Version, err = a.programs.Version(ctx)
+	}
+	if errors.Is(err, programs.ErrNoCheckout) {
+		c.Outcome, c.Why = outcomeSkipped, err.Error()
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
 	reports, err := reportsFolder(s.Reports)
 	if err != nil {
 		return c, err
@@ -145,26 +170,20 @@ func runCell(ctx context.Context, s settings) (cell, error) {
 			return c, err
 		}
 	}
-	err = launch(ctx, s)
+	failure := launch(ctx, s)
 	if b, err := os.ReadFile(counts); err == nil {
 		c.Counts = strings.TrimSpace(string(b))
 	}
-	if b, errRead := os.ReadFile(why); err != nil && errRead == nil {
-		err = errors.New(string(b))
-	}
-	version, errVersion := addons[s.Fabric].release(ctx)
-	c.Version = version
-	switch {
-	case errors.Is(err, programs.ErrNoCheckout):
-		c.Outcome, c.Why = outcomeSkipped, err.Error()
+	if failure == nil {
 		return c, nil
-	case err != nil:
-		c.Outcome = outcomeFailed
-		c.Why, _, _ = strings.Cut(err.Error(), "\n")
-		c.Why = strings.TrimSuffix(c.Why, ":")
-		return c, err
 	}
-	return c, errVersion
+	text := failure.Error()
+	if b, err := os.ReadFile(why); err == nil {
+		text = string(b)
+	}
+	first, _, _ := strings.Cut(text, "\n")
+	c.Outcome, c.Why = outcomeFailed, strings.TrimSuffix(first, ":")
+	return c, nil
 }
 
 // countsFile is where a task leaves what it has counted, in a line.
@@ -195,8 +214,7 @@ func recordCell(root string, c cell) error {
 	cells = slices.DeleteFunc(cells, func(o cell) bool { return o.Fabric == c.Fabric && o.Check == c.Check })
 	cells = append(cells, c)
 	place := func(c cell) int {
-		return slices.Index(fabrics, c.Fabric)*len(matrixChecks) +
-			slices.IndexFunc(matrixChecks, func(m matrixCheck) bool { return m.task == c.Check })
+		return slices.Index(fabrics, c.Fabric)*len(matrixChecks) + slices.Index(matrixTasks(), c.Check)
 	}
 	slices.SortFunc(cells, func(a, b cell) int { return place(a) - place(b) })
 	var b bytes.Buffer

@@ -58,9 +58,9 @@ func newTable(s *settings) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			reports := s.Reports
-			if reports == "" {
-				reports = filepath.Join(root, "bin", "cluster")
+			reports, err := reportsFolder(s.Reports)
+			if err != nil {
+				return err
 			}
 			return writeTables(root, reports)
 		},

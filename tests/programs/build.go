@@ -113,35 +113,34 @@ func (s Set) compile(ctx context.Context, root, output, pkg string, env []string
 
 // Sources returns the folder with the files of a module that the set's one requires.
 func (s Set) Sources(ctx context.Context, module string) (string, error) {
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	cmd.Dir = filepath.Join(root, s.Module)
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
+	dir, err := s.list(ctx, "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		return "", fmt.Errorf("find the sources of %s: %w", module, err)
 	}
-	return strings.TrimSpace(string(out)), nil
+	return dir, nil
 }
 
 // Version returns the name of the set and the version of the module that its first package is of.
 func (s Set) Version(ctx context.Context) (string, error) {
+	first := slices.Min(slices.Collect(maps.Values(s.Packages)))
+	version, err := s.list(ctx, "-f", "{{with .Module}}{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}", first)
+	if err != nil {
+		return "", fmt.Errorf("version of %s: %w", s.Name, err)
+	}
+	return s.Name + " " + version, nil
+}
+
+// list returns what go list prints in the module's folder.
+func (s Set) list(ctx context.Context, args ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	first := slices.Min(slices.Collect(maps.Keys(s.Packages)))
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{with .Module}}{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}", s.Packages[first])
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, args...)...)
 	cmd.Dir = filepath.Join(root, s.Module)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("version of %s: %w", s.Name, err)
-	}
-	return s.Name + " " + strings.TrimSpace(string(out)), nil
+	return strings.TrimSpace(string(out)), err
 }
 
 // fingerprint changes with whatever changes the binaries.
