@@ -30,6 +30,7 @@
 #include <beeline/opt/fragment_skb.h>
 #include <beeline/opt/icmp_skb.h>
 #include <beeline/opt/sandbox_skb.h>
+#include <beeline/opt/too_big.h>
 #include <beeline/opt/traffic_packet.h>
 #include <beeline/opt/tunnel_skb.h>
 
@@ -112,7 +113,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	mtu = skb->gso_size ? 0 : skb->len - packet->l3;
 	fits = bpf_check_mtu(skb, ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
 	if (fits == BPF_MTU_CHK_RET_FRAG_NEEDED || fits == BPF_MTU_CHK_RET_SEGS_TOOBIG)
-		return bl_answer_too_big(skb, packet, mtu);
+		return bl_too_big(skb, packet, mtu);
 	if (!bl_tc_rewrite(skb, packet, &path->to, true))
 		return TC_ACT_SHOT;
 	return bl_skb_send(skb, ifindex);

@@ -65,6 +65,7 @@ const (
 	TcMapBlSock                     = "bl_sock"
 	TcMapBlSourcePort               = "bl_source_port"
 	TcMapBlSourceShare              = "bl_source_share"
+	TcMapBlSplitData                = "bl_split_data"
 	TcMapBlSrcrange                 = "bl_srcrange"
 	TcMapBlTracking                 = "bl_tracking"
 	TcMapBlTraffic                  = "bl_traffic"
@@ -260,6 +261,7 @@ type TcMapSpecs struct {
 	BlSock        *ebpf.MapSpec `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.MapSpec `ebpf:"bl_source_port"`
 	BlSourceShare *ebpf.MapSpec `ebpf:"bl_source_share"`
+	BlSplitData   *ebpf.MapSpec `ebpf:"bl_split_data"`
 	BlSrcrange    *ebpf.MapSpec `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.MapSpec `ebpf:"bl_tracking"`
 	BlTraffic     *ebpf.MapSpec `ebpf:"bl_traffic"`
@@ -417,6 +419,7 @@ type TcMaps struct {
 	BlSock        *ebpf.Map `ebpf:"bl_sock"`
 	BlSourcePort  *ebpf.Map `ebpf:"bl_source_port"`
 	BlSourceShare *ebpf.Map `ebpf:"bl_source_share"`
+	BlSplitData   *ebpf.Map `ebpf:"bl_split_data"`
 	BlSrcrange    *ebpf.Map `ebpf:"bl_srcrange"`
 	BlTracking    *ebpf.Map `ebpf:"bl_tracking"`
 	BlTraffic     *ebpf.Map `ebpf:"bl_traffic"`
@@ -478,6 +481,7 @@ func (m *TcMaps) Close() error {
 		m.BlSock,
 		m.BlSourcePort,
 		m.BlSourceShare,
+		m.BlSplitData,
 		m.BlSrcrange,
 		m.BlTracking,
 		m.BlTraffic,

@@ -151,6 +151,52 @@ func TestDatagramTooBig(t *testing.T) {
 	}
 }
 
+// TestDatagramFragmented: datagrams without "don't fragment" that are too big for the way to the other
+// node arrive in fragments, as the kernel's would: whole ones and those that the client has sent in
+// fragments itself, also when they begin the flow. The client is not told of the way's MTU.
+func TestDatagramFragmented(t *testing.T) {
+	t.Parallel()
+	t.Run("overlay", func(t *testing.T) {
+		t.Parallel()
+		c := newCluster(t, true)
+		c.serveAll(t)
+		startAgent(t, c.nodes[0], c.service(1, "far", "", []endpoint{remote}))
+		c.sendFragmentable(t)
+	})
+	t.Run("tunnel", func(t *testing.T) {
+		t.Parallel()
+		c := newCluster(t, false)
+		c.serveDSR(t, c.service(1, "far", "", []endpoint{remote}))
+		c.sendFragmentable(t)
+		c.checkDirect(t)
+	})
+}
+
+// sendFragmentable sends datagrams without "don't fragment" to the first Service. The client
+// computes their checksums: those that a device is to compute go over one packet alone.
+func (c *cluster) sendFragmentable(t *testing.T) {
+	t.Helper()
+	c.client.SetChecksumOffload(false)
+	for _, size := range []int{1452, 1472, 1473, 1900} {
+		s := c.client.Socket("udp4")
+		if err := s.SetOption(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Connect(nodePort("udp4", 1)); err != nil {
+			t.Fatal(err)
+		}
+		payload := strings.Repeat("datagram", size/8+1)[:size]
+		for range 3 {
+			if got, err := talkUDP(s, payload); err != nil || got.name != remote.server() {
+				t.Errorf("a datagram of %d bytes: answered by %q, %v", size, got.name, err)
+			}
+		}
+		if mtu, err := s.Option(unix.IPPROTO_IP, unix.IP_MTU); err != nil || mtu != 1500 {
+			t.Errorf("after a datagram of %d bytes, the client takes the way's MTU for %d, %v, want 1500", size, mtu, err)
+		}
+	}
+}
+
 // learnsMTU sends much data over a connection and checks the path MTU that the client has learned.
 func (c *cluster) learnsMTU(t *testing.T, network string) {
 	t.Helper()

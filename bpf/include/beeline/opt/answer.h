@@ -340,10 +340,7 @@ __noinline int bl_answer_time_exceeded(struct __sk_buff *skb, const struct bl_pa
 					   : bl_icmp(BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0));
 }
 
-/*
- * The packet does not fit through the device that it would leave by. IPv4 packets
- * that may be fragmented are answered too: nobody could fragment them here.
- */
+/* The packet does not fit through the device that it would leave by. */
 __noinline int bl_answer_too_big(struct __sk_buff *skb, const struct bl_packet *packet, __u32 mtu)
 {
 	union bl_addr source;

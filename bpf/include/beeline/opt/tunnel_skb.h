@@ -7,6 +7,7 @@
 #include <beeline/opt/answer.h>
 #include <beeline/opt/fragment.h>
 #include <beeline/opt/icmp.h>
+#include <beeline/opt/too_big.h>
 #include <beeline/opt/tunnel.h>
 
 /* The length of a packet from its IP header on; of many in one, that of each. */
@@ -127,7 +128,7 @@ static __always_inline int bl_tc_tunnel(struct __sk_buff *skb, const struct bl_p
 	if (packet->ttl <= 1)
 		return bl_answer_time_exceeded(skb, packet);
 	action = bl_tunnel_send(skb, packet, path);
-	return action < 0 ? bl_answer_too_big(skb, packet, -action) : action;
+	return action < 0 ? bl_too_big(skb, packet, -action) : action;
 }
 
 /*
