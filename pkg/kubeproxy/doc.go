@@ -12,6 +12,6 @@
 //
 // Connections that kube-proxy set up in the modes iptables and nftables go on: they are
 // entries of connection tracking (conntrack), which translates them as long as the network
-// namespace has a NAT chain. The tables "beeline-handover" have one when no other is left;
-// see [Release].
+// namespace has a NAT chain. The tables "beeline-handover" have one when no other is left,
+// for connections that others have masqueraded too; see [Follow].
 package kubeproxy

@@ -9,18 +9,20 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
-// handoverTable has the connections that kube-proxy set up translated when its
-// chains are gone.
+// handoverTable has connections translated when the chains that set them up are gone: those
+// of kube-proxy, when Beeline has taken over, and those by which a CNI plugin masquerades pods,
+// which it may remove and make again when it is restarted.
 //
 // The kernel translates the packets of a known connection only while its network
 // namespace has a chain of NAT, and knows connections only while a rule asks for
-// them (nf_nat_unregister_fn, nf_ct_netns_put): without kube-proxy's rules there
-// may be neither. The table has one of each and does nothing else.
+// them (nf_nat_unregister_fn, nf_ct_netns_put): without kube-proxy, nobody else may have
+// either. The table has one of each and does nothing else.
 const handoverTable = "beeline-handover"
 
 // holdConnections makes the table of a family.
@@ -35,7 +37,7 @@ func (s *nftSession) holdConnections(f family) error {
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 	}})
 	if err := s.Flush(); err != nil {
-		return fmt.Errorf("nftables: make table %s %s, without which connections that kube-proxy set up would break: %w",
+		return fmt.Errorf("nftables: make table %s %s, without which connections that other rules translate would break with them: %w",
 			f.name, handoverTable, err)
 	}
 	return nil
@@ -44,8 +46,9 @@ func (s *nftSession) holdConnections(f family) error {
 // followPeriod is how often the agent looks after its rules.
 const followPeriod = time.Minute
 
-// Follow removes the tables "beeline-handover" as soon as nothing needs them and, with
-// accept, makes the chains of [Accept] again when a firewall has removed them; until ctx ends.
+// Follow has the tables "beeline-handover" where other rules translate connections, removes
+// them as soon as nothing needs them and, with accept, makes the chains of [Accept] again when a
+// firewall has removed them; until ctx ends.
 func Follow(ctx context.Context, accept bool) {
 	tick := time.NewTicker(followPeriod)
 	defer tick.Stop()
@@ -58,8 +61,8 @@ func Follow(ctx context.Context, accept bool) {
 				klog.InfoS("Let connections of Services through the firewall", "chain", acceptChain, "tables", made)
 			}
 		}
-		if _, err := Release(); err != nil {
-			klog.ErrorS(err, "The nftables table that holds connections of kube-proxy could not be removed", "table", handoverTable)
+		if err := hold(); err != nil {
+			klog.ErrorS(err, "Connections that netfilter translates may break when the rules that set them up are removed", "table", handoverTable)
 		}
 		select {
 		case <-ctx.Done():
@@ -69,26 +72,93 @@ func Follow(ctx context.Context, accept bool) {
 	}
 }
 
-// Release removes the tables "beeline-handover" of the families in which no
-// translated connection is left, and returns how many connections need the others.
-// Zero says that there is no such table.
+// hold makes the table in the families in which other rules translate connections, and
+// releases it in the others.
+func hold() error {
+	return eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
+		others, err := s.translates(f, legacy)
+		if err != nil {
+			return err
+		}
+		if !others {
+			_, err = s.release(f)
+			return err
+		}
+		table, err := s.findTable(f, handoverTable)
+		if table != nil || err != nil {
+			return err
+		}
+		return s.holdConnections(f)
+	})
+}
+
+// Release removes the tables "beeline-handover" of the families in which other rules
+// translate connections, or no translated one is left, and returns how many connections need the
+// others. Zero says that there is no such table.
 func Release() (connections int, err error) {
+	err = eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
+		others, err := s.translates(f, legacy)
+		if err != nil {
+			return err
+		}
+		if others {
+			_, err = s.deleteTable(f, handoverTable)
+			return err
+		}
+		count, err := s.release(f)
+		connections += count
+		return err
+	})
+	return connections, err
+}
+
+// eachFamily calls do with each family of nf_tables; a kernel that has none is fine.
+func eachFamily(do func(*nftSession, family, legacyFamily) error) error {
 	session, err := openNFT()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer session.close()
 	var errs []error
-	for _, f := range families {
-		count, err := session.release(f)
-		connections += count
-		if !errors.Is(err, errNoNFTables) {
+	for i, f := range families {
+		if err := do(session, f, legacyFamilies[i]); !errors.Is(err, errNoNFTables) {
 			errs = append(errs, err)
 		}
 	}
-	return connections, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
+// translates reports whether chains of NAT other than that of the table have rules, and so
+// keep connections known and translated. A chain without rules does not: iptables leaves such.
+func (s *nftSession) translates(f family, legacy legacyFamily) (bool, error) {
+	if others, err := legacy.translates(); others || err != nil {
+		return others, err
+	}
+	if _, err := s.tables(f); err != nil {
+		return false, err
+	}
+	all, err := whole(s, s.ListChains)
+	if err != nil {
+		return false, fmt.Errorf("nftables: list the chains: %w", err)
+	}
+	for _, chain := range all {
+		table := chain.Table
+		if chain.Type != nftables.ChainTypeNAT || chain.Hooknum == nil || table.Name == handoverTable ||
+			table.Family != f.id && table.Family != nftables.TableFamilyINet {
+			continue
+		}
+		rules, err := whole(s, func() ([]*nftables.Rule, error) { return s.GetRules(table, chain) })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, fmt.Errorf("nftables: list the rules of table %s chain %s: %w", table.Name, chain.Name, err)
+		}
+		if len(rules) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// release removes the table when no translated connection is left.
 func (s *nftSession) release(f family) (connections int, err error) {
 	table, err := s.findTable(f, handoverTable)
 	if table == nil || err != nil {
@@ -102,8 +172,8 @@ func (s *nftSession) release(f family) (connections int, err error) {
 	return 0, err
 }
 
-// translated counts the connections with another destination than the client
-// asked for.
+// translated counts the connections of which one side sees another address or port than the
+// other side has.
 func translated(f family) (int, error) {
 	flows, err := rtnl.Complete(func() ([]*netlink.ConntrackFlow, error) {
 		return netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(f.id))
@@ -113,7 +183,8 @@ func translated(f family) (int, error) {
 	}
 	count := 0
 	for _, c := range flows {
-		if !c.Forward.DstIP.Equal(c.Reverse.SrcIP) || c.Forward.DstPort != c.Reverse.SrcPort {
+		if !c.Forward.DstIP.Equal(c.Reverse.SrcIP) || c.Forward.DstPort != c.Reverse.SrcPort ||
+			!c.Forward.SrcIP.Equal(c.Reverse.DstIP) || c.Forward.SrcPort != c.Reverse.DstPort {
 			count++
 		}
 	}

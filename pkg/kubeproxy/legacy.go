@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
 	"runtime"
 	"slices"
@@ -105,8 +106,8 @@ type xtInfo struct {
 	Size       uint32
 }
 
-// read returns a table.
-func (s *legacySession) read(name string) (*xtTable, error) {
+// info returns how much a table has.
+func (s *legacySession) info(name string) (*xtInfo, error) {
 	var info xtInfo
 	copy(info.Name[:], name)
 	request := make([]byte, binary.Size(info))
@@ -119,6 +120,34 @@ func (s *legacySession) read(name string) (*xtTable, error) {
 	if _, err := binary.Decode(request, binary.NativeEndian, &info); err != nil {
 		return nil, err
 	}
+	return &info, nil
+}
+
+// translates reports whether the table nat has rules. It has at least a policy for each of its
+// hooks, and the entry at its end.
+func (f legacyFamily) translates() (bool, error) {
+	names, err := f.inUse()
+	if err != nil || !slices.Contains(names, "nat") {
+		return false, err
+	}
+	s, err := openLegacy(f)
+	if err != nil {
+		return false, err
+	}
+	defer s.close()
+	info, err := s.info("nat")
+	if err != nil {
+		return false, err
+	}
+	return info.Entries > uint32(bits.OnesCount32(info.ValidHooks))+1, nil
+}
+
+// read returns a table.
+func (s *legacySession) read(name string) (*xtTable, error) {
+	info, err := s.info(name)
+	if err != nil {
+		return nil, err
+	}
 	// struct ipt_get_entries: the name, the size, and the entries, aligned.
 	const header = 40
 	reply := make([]byte, header+int(info.Size))
@@ -127,7 +156,7 @@ func (s *legacySession) read(name string) (*xtTable, error) {
 	if err := s.getOption(xtGetEntries, reply); err != nil {
 		return nil, fmt.Errorf("%s: read table %s: %w", s.name, name, err)
 	}
-	t, err := newTable(name, s.layout, &info, reply[header:])
+	t, err := newTable(name, s.layout, info, reply[header:])
 	if err != nil {
 		return nil, fmt.Errorf("%s: table %s: %w", s.name, name, err)
 	}

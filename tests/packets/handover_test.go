@@ -174,6 +174,65 @@ func startDrain(t *testing.T, n *node) *lab.Process {
 	return drain
 }
 
+// TestMasqueradingGone: connections that netfilter masquerades as the only rules that know
+// any do go on while these rules are gone, as those of a CNI plugin while it is restarted. The
+// kernel would know and translate no connection any more, where kube-proxy's rules are gone, too.
+func TestMasqueradingGone(t *testing.T) {
+	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
+	for _, kind := range []string{"nft", "legacy"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			c.serveAll(t)
+			client := c.nodes[1]
+			forgetSoon(client.Namespace)
+			masquerade := func(rule string) {
+				t.Helper()
+				for i, program := range []string{"iptables", "ip6tables"} {
+					args := "-w -t nat " + rule + " POSTROUTING -s " + podRanges[i] + " ! -d " + podRanges[i] + " -j MASQUERADE --random-fully"
+					if _, err := client.Output(program+"-"+kind, strings.Fields(args)...); err != nil {
+						t.Fatal(failure(err))
+					}
+				}
+			}
+			masquerade("-A")
+			service := c.service(1, "near", "", []endpoint{local})
+			startAgent(t, c.nodes[0], service)
+			startAgent(t, client, service)
+			var all talks
+			for _, network := range networks[:2] {
+				k := startTalk(t, client.routed, "a pod", "netfilter", network, nodePort(network, 1))
+				if k.seen.Addr() != nodeAddrs(2).of(network) {
+					t.Fatalf("%s: the endpoint sees %s, want %s", k.name, k.seen, nodeAddrs(2).of(network))
+				}
+				all = append(all, k)
+			}
+			held := func() int { return strings.Count(nftTables(t, client.Namespace), "beeline-handover") }
+			lab.Eventually(t, "the connections are held", func() bool { return held() == 2 })
+			all.goOn(t, client, "with the rules")
+			masquerade("-D")
+			all.goOn(t, client, "without the rules")
+			masquerade("-A")
+			all.goOn(t, client, "with the rules again")
+
+			if out := cleanupByAgent(t, client.Namespace); held() > 0 {
+				t.Errorf("with rules that hold the connections, the cleanup leaves the tables and says %q", out)
+			}
+			all.goOn(t, client, "with the rules alone")
+		})
+	}
+}
+
+// nftTables lists the tables of nftables.
+func nftTables(t *testing.T, n *lab.Namespace) string {
+	t.Helper()
+	tables, err := n.Output("nft", "list", "tables")
+	if err != nil {
+		t.Fatal(failure(err))
+	}
+	return tables
+}
+
 // forgetSoon makes connection tracking forget a connection a second after its end.
 func forgetSoon(n *lab.Namespace) {
 	for _, state := range []string{"fin_wait", "close_wait", "last_ack", "time_wait", "close"} {
