@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -43,33 +44,67 @@ func (s *nftSession) holdConnections(f family) error {
 	return nil
 }
 
-// followPeriod is how often the agent looks after its rules.
-const followPeriod = time.Minute
+const (
+	// followPeriod is how often the agent looks after its rules when nothing has changed.
+	followPeriod = time.Minute
+	// changePeriod is how often it looks whether something has.
+	changePeriod = 2 * time.Second
+	// followShare is how much longer than a look the pause after it is: much changes while
+	// kube-proxy runs, and has many chains.
+	followShare = 50
+)
 
 // Follow has the tables "beeline-handover" where other rules translate connections, removes
 // them as soon as nothing needs them and, with accept, makes the chains of [Accept] again when a
 // firewall has removed them; until ctx ends.
 func Follow(ctx context.Context, accept bool) {
-	tick := time.NewTicker(followPeriod)
-	defer tick.Stop()
-	for {
-		if accept {
-			made, err := Accept(ctx)
-			if err != nil {
-				klog.ErrorS(err, "A firewall may drop connections of Services", "chain", acceptChain)
-			} else if made > 0 {
-				klog.InfoS("Let connections of Services through the firewall", "chain", acceptChain, "tables", made)
+	var seen version
+	var due time.Time
+	for wait := time.Duration(0); pause.For(ctx, wait); {
+		took := pause.Work(func() {
+			now := currentVersion()
+			if now == seen && time.Now().Before(due) {
+				return
 			}
-		}
-		if err := hold(); err != nil {
-			klog.ErrorS(err, "Connections that netfilter translates may break when the rules that set them up are removed", "table", handoverTable)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+			seen, due = now, time.Now().Add(followPeriod)
+			look(ctx, accept)
+		})
+		wait = max(changePeriod, followShare*took)
+	}
+}
+
+// look is one step of [Follow].
+func look(ctx context.Context, accept bool) {
+	if accept {
+		made, err := Accept(ctx)
+		if err != nil {
+			klog.ErrorS(err, "A firewall may drop connections of Services", "chain", acceptChain)
+		} else if made > 0 {
+			klog.InfoS("Let connections of Services through the firewall", "chain", acceptChain, "tables", made)
 		}
 	}
+	if err := hold(); err != nil {
+		klog.ErrorS(err, "Connections that netfilter translates may break when the rules that set them up are removed", "table", handoverTable)
+	}
+}
+
+// version tells that rules have changed.
+type version struct {
+	nft    uint32 // the generation of the ruleset
+	legacy [2]int // how many rules the tables nat of iptables-legacy have, by family
+}
+
+// currentVersion returns what can be read of it: the rules are looked at once in
+// [followPeriod] anyway, which tells of errors.
+func currentVersion() (v version) {
+	if s, err := dialGeneration(); err == nil {
+		v.nft, _ = s.read()
+		_ = s.Close()
+	}
+	for i, f := range legacyFamilies {
+		v.legacy[i], _ = f.natRules()
+	}
+	return v
 }
 
 // hold makes the table in the families in which other rules translate connections, and
@@ -131,8 +166,8 @@ func eachFamily(do func(*nftSession, family, legacyFamily) error) error {
 // translates reports whether chains of NAT other than that of the table have rules, and so
 // keep connections known and translated. A chain without rules does not: iptables leaves such.
 func (s *nftSession) translates(f family, legacy legacyFamily) (bool, error) {
-	if others, err := legacy.translates(); others || err != nil {
-		return others, err
+	if count, err := legacy.natRules(); count > 0 || err != nil {
+		return count > 0, err
 	}
 	if _, err := s.tables(f); err != nil {
 		return false, err

@@ -123,23 +123,23 @@ func (s *legacySession) info(name string) (*xtInfo, error) {
 	return &info, nil
 }
 
-// translates reports whether the table nat has rules. It has at least a policy for each of its
-// hooks, and the entry at its end.
-func (f legacyFamily) translates() (bool, error) {
+// natRules returns how many rules the table nat has. That has a policy for each of its hooks, too,
+// and an entry at its end.
+func (f legacyFamily) natRules() (int, error) {
 	names, err := f.inUse()
 	if err != nil || !slices.Contains(names, "nat") {
-		return false, err
+		return 0, err
 	}
 	s, err := openLegacy(f)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer s.close()
 	info, err := s.info("nat")
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return info.Entries > uint32(bits.OnesCount32(info.ValidHooks))+1, nil
+	return int(info.Entries) - bits.OnesCount32(info.ValidHooks) - 1, nil
 }
 
 // read returns a table.

@@ -195,10 +195,10 @@ func TestMasqueradingGone(t *testing.T) {
 					}
 				}
 			}
-			masquerade("-A")
 			service := c.service(1, "near", "", []endpoint{local})
 			startAgent(t, c.nodes[0], service)
 			startAgent(t, client, service)
+			masquerade("-A")
 			var all talks
 			for _, network := range networks[:2] {
 				k := startTalk(t, client.routed, "a pod", "netfilter", network, nodePort(network, 1))
