@@ -27,6 +27,9 @@ type addon struct {
 	// assignsAnyNode is set when a pod's address may be of any node's range: the control
 	// plane sends to all pods by the first node.
 	assignsAnyNode bool
+	// largest6 is how large a datagram by IPv6 may be so that the first one to another node's pod
+	// arrives, whatever the proxy, where pods are told a larger MTU than the overlay has; 0: any.
+	largest6 int
 	// image returns an archive with its image.
 	image func(ctx context.Context, cache, rootfs string, f programFolders) (string, error)
 }

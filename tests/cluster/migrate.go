@@ -55,8 +55,10 @@ type trafficOptions struct {
 	shortInside, shortOutside []string
 	// sockets is how many UDP sockets each client keeps.
 	sockets int
-	// sizes are those of the short requests by UDP, as load's flag takes them.
-	sizes string
+	// sizes are those of the short requests by UDP, and largest6 is the largest of those by
+	// IPv6, as load's flags take them.
+	sizes    string
+	largest6 int
 }
 
 // startTraffic starts servers and clients, outside and in pods, and waits until all
@@ -76,7 +78,7 @@ func (c *cluster) startTraffic(ctx context.Context, t *traffic, o trafficOptions
 		fmt.Sprintf("--lifetime=%s", o.lifetime), "--targets=" + strings.Join(outside, ","),
 		"--short-targets=" + strings.Join(o.shortOutside, ","), fmt.Sprintf("--sockets=%d", o.sockets)}
 	if o.sizes != "" {
-		args = append(args, "--sizes="+o.sizes)
+		args = append(args, "--sizes="+o.sizes, fmt.Sprintf("--largest6=%d", o.largest6))
 	}
 	if err := t.startOutside(outsideSource, args...); err != nil {
 		return err
@@ -104,7 +106,7 @@ func (c *cluster) startEcho(ctx context.Context) (inside, outside []string, err 
 func (c *cluster) startClients(ctx context.Context, targets []string, o trafficOptions, long, rate int) error {
 	if err := c.applyWith(ctx, "clients.yaml", map[string]any{
 		"LoadImage": loadImage, "Long": long, "Rate": rate, "Targets": strings.Join(targets, ","),
-		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets, "Sizes": o.sizes,
+		"ShortTargets": strings.Join(o.shortInside, ","), "Sockets": o.sockets, "Sizes": o.sizes, "Largest6": o.largest6,
 	}); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func restart(ctx context.Context, c *cluster) error {
 		return errors.New("there is no add-on to restart, see --fabric")
 	}
 	t := &traffic{cluster: c}
-	if err := c.startDatagrams(ctx, t); err != nil {
+	if err := c.startDatagrams(ctx, t, a.largest6); err != nil {
 		return err
 	}
 	var errs []error
@@ -44,8 +44,9 @@ func restart(ctx context.Context, c *cluster) error {
 	return errors.Join(errs...)
 }
 
-// startDatagrams starts the traffic with datagrams of all sizes beside it.
-func (c *cluster) startDatagrams(ctx context.Context, t *traffic) error {
+// startDatagrams starts the traffic with datagrams of all sizes beside it, those by IPv6 of
+// largest6 bytes at most.
+func (c *cluster) startDatagrams(ctx context.Context, t *traffic, largest6 int) error {
 	if err := c.applyWith(ctx, "datagrams.yaml", map[string]any{"App": "echo"}); err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (c *cluster) startDatagrams(ctx context.Context, t *traffic) error {
 	}
 	// The load balancer knows no fragments: the first addresses are its own.
 	outside = outside[len(outside)-2*c.Nodes:]
-	return c.startTraffic(ctx, t, trafficOptions{shortInside: byUDP(inside), shortOutside: byUDP(outside), sizes: datagramSizes})
+	return c.startTraffic(ctx, t, trafficOptions{shortInside: byUDP(inside), shortOutside: byUDP(outside), sizes: datagramSizes, largest6: largest6})
 }
 
 // restartAddon replaces the add-on's pods and waits until others run.

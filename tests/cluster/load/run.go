@@ -25,6 +25,7 @@ type runner struct {
 	long     int
 	sockets  int
 	sizes    []int // of datagrams
+	largest6 int   // of those by IPv6; 0: any
 	rate     int
 	lifetime time.Duration
 	listen   string
@@ -49,6 +50,7 @@ func newRun() *cobra.Command {
 	f.IntVar(&r.long, "long", 0, "connections that are kept, with a request four times a second")
 	f.IntVar(&r.sockets, "sockets", 0, "UDP sockets that are kept, with a request four times a second to a target of udp://")
 	f.IntSliceVar(&r.sizes, "sizes", []int{0}, "bytes of the datagrams that short requests send, by turns; 0 for as few as can be")
+	f.IntVar(&r.largest6, "largest6", 0, "at most so many bytes of those by IPv6 (0: no limit)")
 	f.IntVar(&r.rate, "rate", 0, "short requests a second, each with a connection or socket of its own")
 	f.DurationVar(&r.lifetime, "lifetime", 0, "age at which a long connection is closed and another made (0: never)")
 	f.StringVar(&r.listen, "listen", ":9000", "address and port of /stats")
@@ -145,6 +147,9 @@ func (r *runner) makeShort(ctx context.Context, wg *sync.WaitGroup) {
 		target := targets[i%len(targets)]
 		if strings.HasPrefix(target, datagramScheme) {
 			size := r.sizes[i/len(targets)%len(r.sizes)]
+			if r.largest6 > 0 && strings.HasPrefix(target, datagramScheme+"[") {
+				size = min(size, r.largest6)
+			}
 			wg.Go(func() { r.oneDatagram(target, size) })
 			continue
 		}
