@@ -1,7 +1,7 @@
 // Package drain hands a node over to another service proxy without breaking connections.
 //
 // At first other nodes are given the time to notice that this one no longer accepts tunnel
-// traffic, if there is a tunnel. From then on no new connection is Beeline's: the tables hold
+// traffic, if there is a tunnel, and kube-proxy to make its rules for both IP families. From then on no new connection is Beeline's: the tables hold
 // no frontend, so new connections pass to the other proxy. The packets of known flows
 // are translated as before, and netfilter's SNAT is kept from their source ports, until the last
 // of them has ended; then everything is removed.
@@ -14,10 +14,14 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flow"
+	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
@@ -50,6 +54,9 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err := leaveTunnel(ctx, held.Maps); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
 	}
+	if err := awaitProxy(ctx, held.Maps); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for kube-proxy: %w", err), held.Close())
+	}
 	open := ports{maps: held.Maps}
 	open.reserve()
 	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
@@ -70,6 +77,47 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 		return nil, err
 	}
 	return datapath.Cleanup(ctx, o.BPFFS)
+}
+
+const (
+	// syncTimeout is how long kube-proxy gets to make the rules of the second IP family.
+	syncTimeout = 30 * time.Second
+	syncPeriod  = 500 * time.Millisecond
+)
+
+// awaitProxy returns when kube-proxy, if it has rules, has them for both IP families that
+// Services have: it is ready before it has.
+func awaitProxy(ctx context.Context, maps *bpfmap.Maps) error {
+	wanted, err := servicemap.New(maps).Families()
+	if err != nil || wanted != [2]bool{true, true} {
+		return err
+	}
+	said := false
+	for end := time.Now().Add(syncTimeout); ; {
+		has, err := kubeproxy.Families()
+		if err != nil {
+			klog.ErrorS(err, "The rules of kube-proxy could not be read: whether it serves is not known")
+			return nil
+		}
+		if has[0] == has[1] {
+			return nil
+		}
+		missing := "IPv6"
+		if has[1] {
+			missing = "IPv4"
+		}
+		if time.Now().After(end) {
+			klog.InfoS("kube-proxy has made no rules of an IP family, which is left to it nevertheless", "family", missing, "after", syncTimeout)
+			return nil
+		}
+		if !said {
+			klog.InfoS("Waiting for kube-proxy to make its rules", "family", missing)
+			said = true
+		}
+		if !pause.For(ctx, syncPeriod) {
+			return ctx.Err()
+		}
+	}
 }
 
 // leaveTunnel returns when no other node begins connections by the tunnel to this one, whose

@@ -30,6 +30,23 @@ func Left() (list []string, err error) {
 	return list, errors.Join(errs...)
 }
 
+// Families reports for which IP families, IPv4 and IPv6, a kube-proxy has made rules in the
+// network namespace of the calling thread. It makes those of one after those of the other.
+func Families() (has [2]bool, err error) {
+	session, err := openNFT()
+	if err != nil {
+		return has, err
+	}
+	defer session.close()
+	var errs [2]error
+	for i, f := range families {
+		var found []string
+		found, errs[i] = session.left(f, legacyFamilies[i])
+		has[i] = len(found) > 0
+	}
+	return has, errors.Join(errs[:]...)
+}
+
 // left is Left of one IP family.
 func (s *nftSession) left(f family, legacy legacyFamily) (list []string, err error) {
 	native, err := s.findTable(f, nativeTable)

@@ -7,6 +7,18 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
 
+// Families reports whether there are frontends of IPv4 and of IPv6.
+func (t Table) Families() (has [2]bool, err error) {
+	err = bpfmap.Each(t.maps.BlFrontend, func(key *bpf.SockBlFrontendKey, _ *bpf.SockBlFrontendEntry) {
+		family := 1
+		if frontendKeyOf(key).Addr.Is4() {
+			family = 0
+		}
+		has[family] = true
+	})
+	return has, err
+}
+
 // ForgetFrontends leaves all new connections to another proxy: no address belongs
 // to a Service any more. Flows and sockets that are connected already stay as they
 // are. What refuses connections to other addresses goes first, so that none is

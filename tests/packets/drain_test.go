@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,50 @@ func TestDrainKeepsSourcePorts(t *testing.T) {
 	for s, network := range open {
 		if err := goesOn(s, network); err != nil {
 			t.Errorf("%s: %v", network, err)
+		}
+	}
+}
+
+// TestDrainAwaitsBothFamilies: kube-proxy that has made its rules for IPv4 gets no connection of
+// Services with both IP families until it has made those for IPv6, too.
+func TestDrainAwaitsBothFamilies(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	c, a := serveCluster(t, func(c *cluster) []string { return c.service(1, "far", "", []endpoint{remote}) })
+	node := c.nodes[0]
+	kubeProxy := func(family string) {
+		t.Helper()
+		if _, err := node.Output("nft", "add", "table", family, "kube-proxy"); err != nil {
+			t.Fatal(failure(err))
+		}
+	}
+	kubeProxy("ip")
+	a.Signal(unix.SIGTERM)
+	if err := a.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	drain := node.Start(lab.AgentBinary(t), "--drain", "--bpffs", node.BPFFS, "--cgroup-root", node.Cgroup)
+	lab.Eventually(t, "the drain waits for kube-proxy", func() bool {
+		return drain.Ended() || strings.Contains(drain.Output(), "Waiting for kube-proxy")
+	})
+	open := make(map[*lab.Socket]string)
+	for _, network := range networks[:2] {
+		s, hello := connect(t, c.client, network, nodePort(network, 1))
+		if hello.name != remote.server() {
+			t.Errorf("%s: answered by %s", network, hello.name)
+		}
+		open[s] = network
+	}
+	kubeProxy("ip6")
+	lab.Eventually(t, "the drain waits for connections", func() bool {
+		return drain.Ended() || strings.Contains(drain.Output(), "waiting for 2 connections")
+	})
+	for s, network := range open {
+		if err := goesOn(s, network); err != nil {
+			t.Errorf("%s: %v", network, err)
+		}
+		if err := c.client.Socket(network).Connect(nodePort(network, 1)); err == nil {
+			t.Errorf("%s: a new connection is Beeline's", network)
 		}
 	}
 }
