@@ -74,7 +74,7 @@ func e2e(ctx context.Context, c *cluster) error {
 		return errors.Join(failed, err)
 	}
 	c.say("%s", results.summary())
-	if err := c.counted("%s", results.summary()); err != nil {
+	if err := c.counted(results.summary()); err != nil {
 		return err
 	}
 	for _, r := range results {

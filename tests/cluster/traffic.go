@@ -132,8 +132,11 @@ func (t *traffic) check(what string) error {
 			errs = append(errs, fmt.Errorf("%s: client %s got no answer at all", what, s.name))
 		}
 	}
-	return errors.Join(append(errs, t.cluster.counted("%d long connections, %d broken; %d short, %d failed; %d datagrams, %d lost",
-		total.Open, total.Broken, total.Short, total.Failed, total.Datagrams, total.Lost))...)
+	counted := fmt.Sprintf("%d long connections, %d broken; %d short, %d failed", total.Open, total.Broken, total.Short, total.Failed)
+	if total.Datagrams+total.Lost > 0 {
+		counted += fmt.Sprintf("; %d datagrams, %d lost", total.Datagrams, total.Lost)
+	}
+	return errors.Join(append(errs, t.cluster.counted(counted))...)
 }
 
 // serviceAddresses waits for the load balancer and returns the URLs by which a
