@@ -197,7 +197,7 @@ func TestMasqueradingGone(t *testing.T) {
 			}
 			service := c.service(1, "near", "", []endpoint{local})
 			startAgent(t, c.nodes[0], service)
-			startAgent(t, client, service)
+			a := startAgent(t, client, service)
 			masquerade("-A")
 			var all talks
 			for _, network := range networks[:2] {
@@ -215,6 +215,10 @@ func TestMasqueradingGone(t *testing.T) {
 			masquerade("-A")
 			all.goOn(t, client, "with the rules again")
 
+			a.Signal(unix.SIGTERM)
+			if err := a.Wait(); err != nil {
+				t.Fatal(err)
+			}
 			if out := cleanupByAgent(t, client.Namespace); held() > 0 {
 				t.Errorf("with rules that hold the connections, the cleanup leaves the tables and says %q", out)
 			}
