@@ -1,9 +1,9 @@
 // Package drain hands a node over to another service proxy without breaking connections.
 //
 // At first other nodes are given the time to notice that this one no longer accepts tunnel
-// traffic, if there is a tunnel, and kube-proxy to make its rules for both IP families. From then on no new connection is Beeline's: the tables hold
-// no frontend, so new connections pass to the other proxy. The packets of known flows
-// are translated as before, and netfilter's SNAT is kept from their source ports, until the last
+// traffic, if there is a tunnel, and kube-proxy to make its rules for both IP families. From
+// then on no new connection is Beeline's: the tables hold no frontend, so new connections
+// pass to the other proxy. The packets of known flows are translated as before, and netfilter's SNAT is kept from their source ports, until the last
 // of them has ended; then everything is removed.
 // Sockets need no translation once they are connected and are not waited for.
 package drain

@@ -111,19 +111,19 @@ func currentVersion() (v version) {
 // releases it in the others.
 func hold() error {
 	return eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
-		others, err := s.translates(f, legacy)
+		table, err := s.findTable(f, handoverTable)
 		if err != nil {
 			return err
 		}
-		if !others {
-			_, err = s.release(f)
+		others, err := s.translates(f, legacy)
+		if err != nil || others == (table != nil) {
 			return err
 		}
-		table, err := s.findTable(f, handoverTable)
-		if table != nil || err != nil {
-			return err
+		if others {
+			return s.holdConnections(f)
 		}
-		return s.holdConnections(f)
+		_, err = s.release(f)
+		return err
 	})
 }
 
@@ -132,6 +132,10 @@ func hold() error {
 // others. Zero says that there is no such table.
 func Release() (connections int, err error) {
 	err = eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
+		table, err := s.findTable(f, handoverTable)
+		if table == nil || err != nil {
+			return err
+		}
 		others, err := s.translates(f, legacy)
 		if err != nil {
 			return err
@@ -169,9 +173,6 @@ func (s *nftSession) translates(f family, legacy legacyFamily) (bool, error) {
 	if count, err := legacy.natRules(); count > 0 || err != nil {
 		return count > 0, err
 	}
-	if _, err := s.tables(f); err != nil {
-		return false, err
-	}
 	all, err := whole(s, s.ListChains)
 	if err != nil {
 		return false, fmt.Errorf("nftables: list the chains: %w", err)
@@ -195,10 +196,6 @@ func (s *nftSession) translates(f family, legacy legacyFamily) (bool, error) {
 
 // release removes the table when no translated connection is left.
 func (s *nftSession) release(f family) (connections int, err error) {
-	table, err := s.findTable(f, handoverTable)
-	if table == nil || err != nil {
-		return 0, err
-	}
 	connections, err = translated(f)
 	if connections > 0 || err != nil {
 		return connections, err

@@ -3,6 +3,7 @@ package kubeproxy
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -11,43 +12,39 @@ import (
 // runs or not. It changes nothing. It reads names of chains, and rules of iptables-legacy alone: about 1 µs
 // for each, 10 µs for each chain.
 func Left() (list []string, err error) {
-	session, err := openNFT()
-	if err != nil {
-		return nil, err
-	}
-	defer session.close()
-	var errs []error
-	for i, f := range families {
-		found, err := session.left(f, legacyFamilies[i])
-		list, errs = append(list, found...), append(errs, err)
-	}
+	found, failed := leftRules()
+	list = slices.Concat(found[:]...)
 	_, err = netlink.LinkByName(ipvsDevice)
 	if notFound := (netlink.LinkNotFoundError{}); err == nil {
 		list = append(list, "device "+ipvsDevice)
-	} else if !errors.As(err, &notFound) {
-		errs = append(errs, err)
+	} else if errors.As(err, &notFound) {
+		err = nil
 	}
-	return list, errors.Join(errs...)
+	return list, errors.Join(failed, err)
 }
 
 // Families reports for which IP families, IPv4 and IPv6, a kube-proxy has made rules in the
 // network namespace of the calling thread. It makes those of one after those of the other.
 func Families() (has [2]bool, err error) {
+	found, err := leftRules()
+	return [2]bool{len(found[0]) > 0, len(found[1]) > 0}, err
+}
+
+// leftRules is [Left] without what is of both IP families, by family.
+func leftRules() (found [2][]string, err error) {
 	session, err := openNFT()
 	if err != nil {
-		return has, err
+		return found, err
 	}
 	defer session.close()
 	var errs [2]error
 	for i, f := range families {
-		var found []string
-		found, errs[i] = session.left(f, legacyFamilies[i])
-		has[i] = len(found) > 0
+		found[i], errs[i] = session.left(f, legacyFamilies[i])
 	}
-	return has, errors.Join(errs[:]...)
+	return found, errors.Join(errs[:]...)
 }
 
-// left is Left of one IP family.
+// left is leftRules of one IP family.
 func (s *nftSession) left(f family, legacy legacyFamily) (list []string, err error) {
 	native, err := s.findTable(f, nativeTable)
 	if err != nil && !errors.Is(err, errNoNFTables) {

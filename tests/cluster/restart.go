@@ -27,7 +27,7 @@ func restart(ctx context.Context, c *cluster) error {
 		return errors.New("there is no add-on to restart, see --fabric")
 	}
 	t := &traffic{cluster: c}
-	if err := c.startDatagrams(ctx, t, a.largest6); err != nil {
+	if err := c.startDatagrams(ctx, t); err != nil {
 		return err
 	}
 	var errs []error
@@ -44,9 +44,8 @@ func restart(ctx context.Context, c *cluster) error {
 	return errors.Join(errs...)
 }
 
-// startDatagrams starts the traffic with datagrams of all sizes beside it, those by IPv6 of
-// largest6 bytes at most.
-func (c *cluster) startDatagrams(ctx context.Context, t *traffic, largest6 int) error {
+// startDatagrams starts the traffic with datagrams of all sizes beside it, which the add-on bounds.
+func (c *cluster) startDatagrams(ctx context.Context, t *traffic) error {
 	if err := c.applyWith(ctx, "datagrams.yaml", map[string]any{"App": "echo"}); err != nil {
 		return err
 	}
@@ -56,7 +55,10 @@ func (c *cluster) startDatagrams(ctx context.Context, t *traffic, largest6 int) 
 	}
 	// The load balancer knows no fragments: the first addresses are its own.
 	outside = outside[len(outside)-2*c.Nodes:]
-	return c.startTraffic(ctx, t, trafficOptions{shortInside: byUDP(inside), shortOutside: byUDP(outside), sizes: datagramSizes, largest6: largest6})
+	return c.startTraffic(ctx, t, trafficOptions{
+		shortInside: byUDP(inside), shortOutside: byUDP(outside),
+		sizes: datagramSizes, largest6: addons[c.Fabric].largest6,
+	})
 }
 
 // restartAddon replaces the add-on's pods and waits until others run.

@@ -71,10 +71,7 @@ func TestDrainAwaitsBothFamilies(t *testing.T) {
 	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	drain := node.Start(lab.AgentBinary(t), "--drain", "--bpffs", node.BPFFS, "--cgroup-root", node.Cgroup)
-	lab.Eventually(t, "the drain waits for kube-proxy", func() bool {
-		return drain.Ended() || strings.Contains(drain.Output(), "Waiting for kube-proxy")
-	})
+	drain := startDrainUntil(t, node, "Waiting for kube-proxy")
 	open := make(map[*lab.Socket]string)
 	for _, network := range networks[:2] {
 		s, hello := connect(t, c.client, network, nodePort(network, 1))

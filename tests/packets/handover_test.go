@@ -167,9 +167,15 @@ func handBack(t *testing.T, c *cluster, proxy *kubeProxy, agent *lab.Process, ol
 // startDrain drains a node and returns when that waits for connections, or has ended.
 func startDrain(t *testing.T, n *node) *lab.Process {
 	t.Helper()
+	return startDrainUntil(t, n, "waiting for ")
+}
+
+// startDrainUntil drains a node and returns when that says something, or has ended.
+func startDrainUntil(t *testing.T, n *node, says string) *lab.Process {
+	t.Helper()
 	drain := n.Start(lab.AgentBinary(t), "--drain", "--bpffs", n.BPFFS, "--cgroup-root", n.Cgroup)
-	lab.Eventually(t, "the drain waits", func() bool {
-		return drain.Ended() || strings.Contains(drain.Output(), "waiting for ")
+	lab.Eventually(t, "the drain says "+says, func() bool {
+		return drain.Ended() || strings.Contains(drain.Output(), says)
 	})
 	return drain
 }

@@ -27,6 +27,12 @@ enum bl_tcp_flags {
 	BL_TCP_ACK = 0x10,
 };
 
+/* Flags of the IPv4 header, beside the offset of a fragment. */
+enum bl_ip_flags {
+	BL_IP_DONT_FRAGMENT = 0x4000,
+	BL_IP_MORE_FRAGMENTS = 0x2000,
+};
+
 /* Which part of a datagram a packet is. */
 enum bl_packet_part {
 	BL_PACKET_WHOLE,

@@ -109,8 +109,8 @@ static __always_inline bool bl_packet_ipv4(struct __sk_buff *skb, struct bl_pack
 		return false;
 	if (ip.version != 4 || ip.ihl < 5)
 		return false;
-	bl_packet_fragment(packet, bpf_ntohs(ip.frag_off) & 0x1fff, ip.frag_off & bpf_htons(0x2000),
-			   ip.id);
+	bl_packet_fragment(packet, bpf_ntohs(ip.frag_off) & 0x1fff,
+			   ip.frag_off & bpf_htons(BL_IP_MORE_FRAGMENTS), ip.id);
 	bl_addr_set_ipv4(&packet->key.src, ip.saddr);
 	bl_addr_set_ipv4(&packet->key.dst, ip.daddr);
 	packet->key.proto = ip.protocol;

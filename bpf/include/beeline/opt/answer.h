@@ -135,7 +135,7 @@ static __always_inline void bl_answer_ipv4(struct iphdr *ip, __u8 proto, __u16 l
 	ip->version = 4;
 	ip->ihl = 5;
 	ip->tot_len = bpf_htons(len);
-	ip->frag_off = bpf_htons(0x4000); /* don't fragment */
+	ip->frag_off = bpf_htons(BL_IP_DONT_FRAGMENT);
 	ip->ttl = BL_ANSWER_TTL;
 	ip->protocol = proto;
 	ip->saddr = src;

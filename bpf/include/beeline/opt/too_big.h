@@ -9,11 +9,6 @@
 #include <beeline/opt/answer.h>
 #include <beeline/opt/reorder.h>
 
-enum bl_ip_flags {
-	BL_IP_DONT_FRAGMENT = 0x4000,
-	BL_IP_MORE_FRAGMENTS = 0x2000,
-};
-
 /* The data of the second fragment. */
 struct bl_split_data {
 	__u8 bytes[BL_REORDER_BYTES];

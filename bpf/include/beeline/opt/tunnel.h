@@ -127,7 +127,7 @@ static __always_inline void bl_tunnel_fill4(const struct bl_tunnel_end *end, __u
 	ip->tos = tos;
 	ip->tot_len = len > 0xffff ? 0 : bpf_htons(len);
 	ip->id = 0;
-	ip->frag_off = bpf_htons(0x4000); /* don't fragment */
+	ip->frag_off = bpf_htons(BL_IP_DONT_FRAGMENT);
 	ip->ttl = 64;
 	ip->protocol = IPPROTO_UDP;
 	ip->check = 0;
