@@ -3,7 +3,6 @@ package policy
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -13,7 +12,7 @@ import (
 type NodePortAddresses struct {
 	// Primary is the node's own IP of each family only.
 	Primary bool
-	// CIDRs are the prefixes that the addresses must be in; empty is any.
+	// CIDRs are the prefixes that the addresses must be in; none of a family is any of it.
 	CIDRs []netip.Prefix
 }
 
@@ -48,35 +47,35 @@ func (n NodePortAddresses) Select(local []netip.Addr, node *model.LocalNode) []n
 // All reports whether NodePorts answer on every address of a family, also on those
 // that the node does not have yet.
 func (n NodePortAddresses) All(family model.Family) bool {
-	if n.Primary {
-		return false
-	}
-	return len(n.CIDRs) == 0 || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
-		return p.Bits() == 0 && model.FamilyOf(p.Addr()) == family
-	})
+	return !n.Primary && n.in(family, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
 // Loopback reports whether local processes have NodePorts at 127.0.0.1, or ::1. They do,
-// as with kube-proxy, unless CIDRs are given in which that is not.
+// as with kube-proxy, unless CIDRs of the family are given in which that is not.
 func (n NodePortAddresses) Loopback(family model.Family) bool {
-	return n.Primary || len(n.CIDRs) == 0 || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool {
-		return p.Contains(loopback(family))
-	})
+	return n.Primary || n.in(family, func(p netip.Prefix) bool { return p.Contains(loopback(family)) })
 }
 
 func (n NodePortAddresses) allows(a netip.Addr, node *model.LocalNode) bool {
 	if n.Primary {
 		return a == primary(node, model.FamilyOf(a))
 	}
-	if len(n.CIDRs) == 0 {
-		return true
-	}
+	return n.in(model.FamilyOf(a), func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// in reports whether one of a family's CIDRs is as asked for, or there is none: kube-proxy takes
+// 0.0.0.0/0 or ::/0 then, so that CIDRs of one family say nothing about the other.
+func (n NodePortAddresses) in(family model.Family, is func(netip.Prefix) bool) bool {
+	given := false
 	for _, p := range n.CIDRs {
-		if p.Contains(a) {
+		if model.FamilyOf(p.Addr()) != family {
+			continue
+		}
+		if given = true; is(p) {
 			return true
 		}
 	}
-	return false
+	return !given
 }
 
 // primary returns the node's own IP of the family. It is loopback, which only the node

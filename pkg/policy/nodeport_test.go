@@ -23,7 +23,8 @@ func TestNodePortAddresses(t *testing.T) {
 		{"primary is loopback in a family without", &model.LocalNode{Addrs: addrs("10.0.0.7")}, []string{"primary"}, addrs("10.0.0.7", "::1")},
 		{"primary is loopback before the Node is known", &model.LocalNode{}, []string{"primary"}, addrs("127.0.0.1", "::1")},
 		{"CIDRs of both families", node, []string{"10.0.0.9/8", "::/0"}, addrs("10.0.0.7", "::1", "fd00::7")},
-		{"no local address inside", node, []string{"172.16.0.0/12"}, nil},
+		{"no local address inside", node, []string{"172.16.0.0/12", "fd01::/16"}, nil},
+		{"CIDRs of one family say nothing about the other", node, []string{"10.0.0.0/8"}, addrs("10.0.0.7", "::1", "fd00::7")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n, err := ParseNodePortAddresses(tc.values)
@@ -34,6 +35,28 @@ func TestNodePortAddresses(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestNodePortAddressesOfFamily: a family of which no CIDR is given is as with none at all.
+func TestNodePortAddressesOfFamily(t *testing.T) {
+	for _, tc := range []struct {
+		value                      string
+		all4, all6, local4, local6 bool
+	}{
+		{"10.0.0.0/8", false, true, false, true},
+		{"fd00::/8", true, false, true, false},
+		{"127.0.0.0/8", false, true, true, true},
+		{"::/0", true, true, true, true},
+	} {
+		n, err := ParseNodePortAddresses([]string{tc.value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.All(model.IPv4) != tc.all4 || n.All(model.IPv6) != tc.all6 || n.Loopback(model.IPv4) != tc.local4 || n.Loopback(model.IPv6) != tc.local6 {
+			t.Errorf("%s: all addresses %t and %t, loopback %t and %t, want %+v", tc.value,
+				n.All(model.IPv4), n.All(model.IPv6), n.Loopback(model.IPv4), n.Loopback(model.IPv6), tc)
+		}
 	}
 }
 

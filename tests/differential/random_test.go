@@ -35,7 +35,7 @@ var allSettings = []settings{
 	{name: "packets", config: nodePortsEverywhere, packets: true, flags: []string{"--socket-lb", "host-namespace-only", "--pod-devices", "vethpod*"}},
 	{name: "masquerade-all", config: nodePortsEverywhere + "nftables: {masqueradeAll: true, minSyncPeriod: 10ms}\n", masquerade: true},
 	{name: "primary", config: "nodePortAddresses: [primary]\n", primary: true},
-	{name: "xdp", config: nodePortsEverywhere, flags: []string{"--xdp", "generic"}},
+	{name: "xdp", config: "nodePortAddresses: [0.0.0.0/0]\n", flags: []string{"--xdp", "generic"}},
 }
 
 // newPair starts both proxies.
