@@ -119,6 +119,53 @@ func TestGreedyService(t *testing.T) {
 	}
 }
 
+// TestReservedSlots: sets with one slot for each endpoint find room beside rings that have taken
+// what they get, also where all endpoints are on this node and so in two sets.
+func TestReservedSlots(t *testing.T) {
+	const tenants, ports, endpointCount = 10, 20, 9 // 9 take a block of 16
+	narrow := limits
+	narrow.Slots.Size, narrow.Backends.Size = 1<<14, 1<<11
+	held := tablestest.New(t, narrow)
+	l := start(t, held, asIs, reconcile.Options{LocalNode: model.LocalNode{Name: "here"}})
+	var rings, plain source.Update
+	for i := range tenants {
+		svc, slice := ofTenant(fmt.Sprint("rings-", i), "rings", i, 8)
+		svc.Algorithm, svc.RingSize = model.Maglev, 1021
+		rings.PutServices, rings.PutSlices = append(rings.PutServices, svc), append(rings.PutSlices, slice)
+
+		svc, slice = ofTenant(fmt.Sprint("plain-", i), "plain", 100+i, ports)
+		slice.Endpoints = nil
+		for n := range endpointCount {
+			addr := netip.AddrFrom4([4]byte{10, 2, byte(i), byte(n)})
+			slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addr, NodeName: "here", Ready: true, Serving: true})
+		}
+		plain.PutServices, plain.PutSlices = append(plain.PutServices, svc), append(plain.PutSlices, slice)
+	}
+	for _, u := range []source.Update{rings, plain} {
+		l.Apply(u)
+		l.Synced()
+		if s := l.applied(); len(s.Full) > 0 || s.Pending > 0 {
+			t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
+		}
+	}
+	have, err := held.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, served := 0, 0
+	for id, name := range have.Names {
+		switch set := have.Services[id]; {
+		case name.Port.Service.Name == "rings" && set.Cluster.Count >= 2:
+			served++
+		case set.Cluster.Count == endpointCount && set.Local.Count == endpointCount:
+			whole++
+		}
+	}
+	if whole != tenants*ports || served != tenants*8 {
+		t.Errorf("%d of %d ports have all endpoints in both sets, %d of %d with rings are served", whole, tenants*ports, served, tenants*8)
+	}
+}
+
 // readOnlySlots is a store whose slots are not to be written.
 type readOnlySlots struct{ tables.Store }
 

@@ -77,11 +77,36 @@ const maxOrder = 25 // of a free block: two of the greatest run's
 // runs hands out rows of slots: a buddy allocator. A row takes a block of the
 // next power of two, aligned to its size; so a row found in the tables after a
 // restart tells which block it occupies.
+//
+// The slots are in pages. A page with a row of rings or weights in it is theirs, and there are
+// bound slots in such pages at most: so however they come and go, there are whole pages for
+// the rows that have one slot for each endpoint, the plain ones. Whose a page is follows from
+// the rows alone, so that it is the same after a restart.
 type runs struct {
 	limit uint32
-	next  uint32               // every slot from here on is free
-	free  [maxOrder + 1]blocks // free blocks below next, by order
-	inUse uint32               // slots in blocks handed out
+	page  int                     // power of two of the slots of a page
+	next  uint32                  // every page from here on is free
+	free  [maxOrder + 1]blocks    // free pages below next, by order
+	parts [2][maxOrder + 1]blocks // free blocks of pages in use; the second of those with rings
+	inUse uint32                  // slots in blocks handed out
+
+	bound uint32
+	rings map[uint32]struct{} // the first slots of rows that are not plain
+	ring  map[uint32]uint32   // by page, how many slots of it such rows take; none: no entry
+}
+
+// pagesOrder is the power of two of how many pages there are, twice as many at most.
+const pagesOrder = 8
+
+func newRuns(size uint32) runs {
+	page := max(0, bits.Len32(size)-1-pagesOrder)
+	return runs{
+		limit: size >> page << page,
+		page:  page,
+		bound: size,
+		rings: make(map[uint32]struct{}),
+		ring:  make(map[uint32]uint32),
+	}
 }
 
 // blocks is a set of free blocks of one order that gives out the lowest.
@@ -130,34 +155,76 @@ func (b *blocks) pop() (uint32, bool) {
 }
 
 // get returns a row of count slots, or false when there is no room for one.
-func (a *runs) get(count uint32) (run, bool) {
+func (a *runs) get(count uint32, plain bool) (run, bool) {
 	if count == 0 || count > maxRun {
 		return run{}, false
 	}
 	r := run{count: count}
-	order := r.order()
-	for from := order; from <= maxOrder; from++ {
-		first, ok := a.free[from].pop()
-		if !ok {
-			continue
-		}
-		for from > order {
-			from--
-			a.free[from].add(first + 1<<from)
-		}
-		r.first = first
-		a.inUse += 1 << order
-		return r, true
-	}
-	first := align(a.next, order)
-	if uint64(first)+1<<order > uint64(a.limit) {
+	first, ok := a.find(r.order(), plain)
+	if !ok {
 		return run{}, false
+	}
+	r.first = first
+	a.inUse += 1 << r.order()
+	if !plain {
+		a.countRing(r)
+	}
+	return r, true
+}
+
+// find takes a free block.
+func (a *runs) find(order int, plain bool) (first uint32, ok bool) {
+	own, others := &a.parts[0], &a.parts[1]
+	if !plain {
+		own, others = others, nil
+	}
+	if first, ok := take(own[:a.page], order); ok {
+		return first, true
+	}
+	from := max(order, a.page)
+	if plain || uint64(len(a.ring))<<a.page+1<<from <= uint64(a.bound) {
+		if first, ok := a.findPages(from); ok {
+			split(own[:], first, from, order)
+			return first, true
+		}
+	}
+	if others == nil {
+		return 0, false
+	}
+	return take(others[:a.page], order)
+}
+
+// findPages takes a free block of pages.
+func (a *runs) findPages(order int) (first uint32, ok bool) {
+	if first, ok := take(a.free[:], order); ok {
+		return first, true
+	}
+	first = align(a.next, order)
+	if uint64(first)+1<<order > uint64(a.limit) {
+		return 0, false
 	}
 	a.release(a.next, first)
 	a.next = first + 1<<order
-	r.first = first
-	a.inUse += 1 << order
-	return r, true
+	return first, true
+}
+
+// take takes a block out of the free ones, by order, and splits the smallest that it fits into.
+func take(free []blocks, order int) (first uint32, ok bool) {
+	for from := order; from < len(free); from++ {
+		if first, ok := free[from].pop(); ok {
+			split(free, first, from, order)
+			return first, true
+		}
+	}
+	return 0, false
+}
+
+// split makes all of a block free but its beginning.
+func split(free []blocks, first uint32, from, order int) {
+	for from > order {
+		from--
+		free[from].add(first + 1<<from)
+	}
 }
 
 func align(n uint32, order int) uint32 {
@@ -165,18 +232,64 @@ func align(n uint32, order int) uint32 {
 	return (n + mask) &^ mask
 }
 
+// pagesOf returns the pages of a row's block, and how many slots it has in each.
+func (a *runs) pagesOf(r run) (first, end, slots uint32) {
+	first = r.first >> a.page
+	return first, first + 1<<max(0, r.order()-a.page), 1 << min(r.order(), a.page)
+}
+
+// countRing notes that a row is of a ring or weights.
+func (a *runs) countRing(r run) {
+	a.rings[r.first] = struct{}{}
+	first, end, slots := a.pagesOf(r)
+	for page := first; page < end; page++ {
+		a.ring[page] += slots
+	}
+}
+
 // put frees a row that get returned.
 func (a *runs) put(r run) {
 	a.inUse -= 1 << r.order()
+	if _, ok := a.rings[r.first]; !ok {
+		a.add(r.first, r.order())
+		return
+	}
+	delete(a.rings, r.first)
+	first, end, slots := a.pagesOf(r)
+	for page := first; page < end; page++ {
+		if a.ring[page] -= slots; a.ring[page] == 0 {
+			delete(a.ring, page)
+			a.leave(page)
+		}
+	}
 	a.add(r.first, r.order())
+}
+
+// leave moves what is free in a page from those with rings to the others.
+func (a *runs) leave(page uint32) {
+	for order := range a.page {
+		from, to := &a.parts[1][order], &a.parts[0][order]
+		for first := page << a.page; first < (page+1)<<a.page && len(from.member) > 0; first += 1 << order {
+			if from.remove(first) {
+				to.add(first)
+			}
+		}
+	}
 }
 
 // add makes a block free, joined with the neighbours that are.
 func (a *runs) add(first uint32, order int) {
-	for order < maxOrder && a.free[order].remove(first^1<<order) {
-		first &^= 1 << order
-		order++
+	if order < a.page {
+		parts := &a.parts[0]
+		if a.ring[first>>a.page] > 0 {
+			parts = &a.parts[1]
+		}
+		if first, order = join(parts[:a.page], first, order); order < a.page {
+			parts[order].add(first)
+			return
+		}
 	}
+	first, order = join(a.free[:maxOrder], first, order)
 	if first+1<<order != a.next {
 		a.free[order].add(first)
 		return
@@ -185,12 +298,21 @@ func (a *runs) add(first uint32, order int) {
 	a.trim()
 }
 
-// trim joins the free blocks that end at next with what is free from there on.
+// join takes a block's neighbours out of the free ones, by order, and returns the whole.
+func join(free []blocks, first uint32, order int) (uint32, int) {
+	for order < len(free) && free[order].remove(first^1<<order) {
+		first &^= 1 << order
+		order++
+	}
+	return first, order
+}
+
+// trim joins the free pages that end at next with what is free from there on.
 func (a *runs) trim() {
-	for order := 0; order <= maxOrder; order++ {
+	for order := a.page; order <= maxOrder; order++ {
 		if a.next >= 1<<order && a.free[order].remove(a.next-1<<order) {
 			a.next -= 1 << order
-			order = -1
+			order = a.page - 1
 		}
 	}
 }
@@ -210,15 +332,27 @@ func (a *runs) release(first, end uint32) {
 // restore marks the rows as handed out. They are in the order of their first
 // slot. It returns the rows that cannot be: those that overlap an earlier one or
 // do not start where get would place them.
-func (a *runs) restore(rows []run) (bad []run) {
-	for _, r := range rows {
-		if r.first < a.next || r.first != align(r.first, r.order()) {
+func (a *runs) restore(rows []run, plain func(i int) bool) (bad []run) {
+	good := make([]run, 0, len(rows))
+	end := uint32(0)
+	for i, r := range rows {
+		if r.first < end || r.first != align(r.first, r.order()) || uint64(r.first)+1<<r.order() > uint64(a.limit) {
 			bad = append(bad, r)
 			continue
 		}
-		a.release(a.next, r.first)
-		a.next = r.first + 1<<r.order()
+		good = append(good, r)
+		end = r.first + 1<<r.order()
 		a.inUse += 1 << r.order()
+		if !plain(i) {
+			a.countRing(r)
+		}
 	}
+	a.next = align(end, a.page)
+	end = 0
+	for _, r := range good {
+		a.release(end, r.first)
+		end = r.first + 1<<r.order()
+	}
+	a.release(end, a.next)
 	return bad
 }

@@ -147,6 +147,7 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 		run
 		port  *servicePort
 		local bool
+		plain bool // one slot for each endpoint
 	}
 	var owners []owner
 	for id, sp := range byID {
@@ -166,7 +167,11 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 				return
 			}
 			*in = content{raw: ids, sum: slotSum(ids)}
-			owners = append(owners, owner{run{set.First, set.Count}, sp, local})
+			distinct := make(map[uint32]struct{}, min(len(ids), len(sp.backends)))
+			for _, id := range ids {
+				distinct[id] = struct{}{}
+			}
+			owners = append(owners, owner{run{set.First, set.Count}, sp, local, len(distinct) == len(ids)})
 		}
 		take(&sp.entry.Cluster, &sp.cluster, false)
 		take(&sp.entry.Local, &sp.local, true)
@@ -176,7 +181,7 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 	for i, o := range owners {
 		rows[i] = o.run
 	}
-	bad := t.slots.restore(rows)
+	bad := t.slots.restore(rows, func(i int) bool { return owners[i].plain })
 	for _, o := range owners {
 		i := slices.Index(bad, o.run)
 		if i < 0 {

@@ -33,6 +33,7 @@ func (t *Tables) SetBounds(b Bounds) {
 		SlotsPerNamespace: cmp.Or(b.SlotsPerNamespace, uint32(t.room.slots/4)),
 		ReservedSlots:     cmp.Or(b.ReservedSlots, uint32(t.room.slots/4)),
 	}
+	t.slots.bound = uint32(t.room.left())
 }
 
 // Sets of one slot for each endpoint always find room; what rings and weights take
@@ -61,9 +62,10 @@ type ask struct {
 	givenOrder int // what it has; 0 is one slot for each endpoint
 }
 
-// slotsPerBackend is how many slots a backend of a set with one for each takes at most: the
-// set takes a block of up to twice its size.
-const slotsPerBackend = 2
+// slotsPerBackend is how many slots a backend takes at most where each has one: a set takes a
+// block of up to twice its size, and the backend may be in the Cluster set and the Local set. It
+// is in the latter on the nodes that its EndpointSlice names, which may be a single one.
+const slotsPerBackend = 4
 
 // plain returns how many slots sets with one for each endpoint take.
 func (a *ask) plain() uint64 { return slotsPerBackend * uint64(a.want[ofBackends]) }
@@ -200,12 +202,19 @@ func (t *Tables) Want(name model.Name, desired *Desired, demand Demand) {
 	}
 }
 
-// left returns how many slots there are to be shared out. Endpoints beyond those that there
+// left returns how many slots rings and weights may take. Endpoints beyond those that there
 // is room for need none.
 func (r *room) left() uint64 {
 	plain := min(r.plain, slotsPerBackend*uint64(r.quotas[ofBackends].Size))
 	kept := max(uint64(r.bounds.ReservedSlots), plain)
 	return max(r.slots, kept) - kept
+}
+
+// toShare returns how many of them are shared out. With the others a set is replaced, even
+// the largest one, or a quarter of all, where a Service may have all.
+func (r *room) toShare() uint64 {
+	left := r.left()
+	return left - min(uint64(r.bounds.SlotsPerService), left/4)
 }
 
 // ask returns what the sets of the Service ask for.
@@ -242,16 +251,22 @@ func (w *wantedSet) ask() (s askSet) {
 // leave room to others: they are to be applied first.
 func (t *Tables) Share() (changed, less map[model.Name]struct{}) {
 	changed, less = t.room.shareTables()
-	for _, name := range t.room.shareSlots() {
+	t.slots.bound = uint32(t.room.left())
+	for name, given := range t.room.shareSlots() {
+		a := t.room.asks[name]
 		changed[name] = struct{}{}
+		if given < a.givenOrder {
+			less[name] = struct{}{}
+		}
+		a.givenOrder = given
 	}
 	clear(t.room.touched)
 	return changed, less
 }
 
-// shareSlots returns the Services whose share of slots has changed.
-func (r *room) shareSlots() (changed []model.Name) {
-	left := r.left()
+// shareSlots returns the Services whose share of slots is to change, with the order of the new one.
+func (r *room) shareSlots() (changed map[model.Name]int) {
+	left := r.toShare()
 	if !r.short && len(r.touched) == 0 && r.all <= left {
 		return nil
 	}
@@ -259,25 +274,26 @@ func (r *room) shareSlots() (changed []model.Name) {
 	for name := range r.touched {
 		enough = enough && r.sums[name.Namespace] <= uint64(r.bounds.SlotsPerNamespace)
 	}
+	changed = make(map[model.Name]int)
 	if enough {
-		return r.giveAll()
-	}
-	return r.giveShares(left)
-}
-
-// giveAll gives the Services that ask for something else what they ask for.
-func (r *room) giveAll() (changed []model.Name) {
-	for name := range r.touched {
-		if a := r.asks[name]; a != nil && len(a.sets) > 0 && a.givenOrder != a.order {
-			a.givenOrder = a.order
-			changed = append(changed, name)
-		}
+		r.giveAll(changed)
+	} else {
+		r.giveShares(changed, left)
 	}
 	return changed
 }
 
+// giveAll gives the Services that ask for something else what they ask for.
+func (r *room) giveAll(changed map[model.Name]int) {
+	for name := range r.touched {
+		if a := r.asks[name]; a != nil && len(a.sets) > 0 && a.givenOrder != a.order {
+			changed[name] = a.order
+		}
+	}
+}
+
 // giveShares gives each namespace its share.
-func (r *room) giveShares(left uint64) (changed []model.Name) {
+func (r *room) giveShares(changed map[model.Name]int, left uint64) {
 	byNamespace := make(map[string][]model.Name)
 	for name, a := range r.asks {
 		if len(a.sets) > 0 {
@@ -291,16 +307,14 @@ func (r *room) giveShares(left uint64) (changed []model.Name) {
 	r.short = false
 	for i, namespace := range namespaces {
 		part := min(sum(namespace), left/uint64(len(namespaces)-i))
-		taken, names := r.shareNamespace(byNamespace[namespace], part)
+		taken := r.shareNamespace(changed, byNamespace[namespace], part)
 		left -= taken
-		changed = append(changed, names...)
 		r.short = r.short || taken < r.sums[namespace]
 	}
-	return changed
 }
 
 // shareNamespace shares out room among the Services of a namespace.
-func (r *room) shareNamespace(names []model.Name, left uint64) (taken uint64, changed []model.Name) {
+func (r *room) shareNamespace(changed map[model.Name]int, names []model.Name, left uint64) (taken uint64) {
 	slices.SortFunc(names, func(a, b model.Name) int {
 		x, y := r.asks[a], r.asks[b]
 		return cmp.Or(cmp.Compare(x.extra(x.order), y.extra(y.order)), a.Compare(b))
@@ -311,11 +325,10 @@ func (r *room) shareNamespace(names []model.Name, left uint64) (taken uint64, ch
 		left -= a.extra(given)
 		taken += a.extra(given)
 		if given != a.givenOrder {
-			a.givenOrder = given
-			changed = append(changed, name)
+			changed[name] = given
 		}
 	}
-	return taken, changed
+	return taken
 }
 
 // shared returns how many slots are shared out.

@@ -29,7 +29,7 @@ func (t *Tables) putSet(sp *servicePort, have Set, haveContent content, want *wa
 	if have.Kind == policy.Backends && slices.Equal(slots, haveContent.raw) {
 		return have, c, nil
 	}
-	r, err := t.allocateSlots(uint32(len(slots)))
+	r, err := t.allocateSlots(uint32(len(slots)), len(slots) == len(c.members))
 	if r.count == 0 && errors.Is(err, ErrFull) {
 		r, err = t.allocateSome(uint32(len(c.members)), uint32(len(slots)))
 		c = content{members: c.members[:r.count]}
@@ -50,15 +50,15 @@ func (t *Tables) putSet(sp *servicePort, have Set, haveContent content, want *wa
 }
 
 // allocateSlots returns a run of so many slots; it waits for retired ones when
-// there is none.
-func (t *Tables) allocateSlots(count uint32) (run, error) {
-	if r, ok := t.slots.get(count); ok {
+// there is none. A plain set has one slot for each endpoint.
+func (t *Tables) allocateSlots(count uint32, plain bool) (run, error) {
+	if r, ok := t.slots.get(count, plain); ok {
 		return r, nil
 	}
 	if err := t.reclaim(); err != nil {
 		return run{}, err
 	}
-	if r, ok := t.slots.get(count); ok {
+	if r, ok := t.slots.get(count, plain); ok {
 		return r, nil
 	}
 	return run{}, t.store.Limits().Slots.Full()
@@ -69,12 +69,12 @@ func (t *Tables) allocateSlots(count uint32) (run, error) {
 func (t *Tables) allocateSome(all, slots uint32) (run, error) {
 	full := t.store.Limits().Slots.Full()
 	if all < slots {
-		if r, ok := t.slots.get(all); ok {
+		if r, ok := t.slots.get(all, true); ok {
 			return r, fmt.Errorf("weights and hashes are not followed, which takes %d slots: %w", slots, full)
 		}
 	}
 	for count := uint32(1) << bits.Len32(all-1) / 2; count > 0; count /= 2 {
-		if r, ok := t.slots.get(count); ok {
+		if r, ok := t.slots.get(count, true); ok {
 			return r, fmt.Errorf("%d of %d endpoints are not used: %w", all-count, all, full)
 		}
 	}

@@ -73,7 +73,7 @@ func New(store Store) *Tables {
 		store:     store,
 		services:  ids{limit: limits.Services.Size},
 		backends:  ids{limit: limits.Backends.Size},
-		slots:     runs{limit: limits.Slots.Size},
+		slots:     newRuns(limits.Slots.Size),
 		ports:     make(map[ServicePortName]*servicePort),
 		owned:     make(map[model.Name]*service),
 		frontends: make(map[FrontendKey]*frontend),
@@ -149,12 +149,12 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 }
 
 // Reserve makes room for what the Services have a share of when all of them are about to
-// be applied. Of the slots that rings and weights take some more are needed while they are
-// replaced.
+// be applied: of slots, for the usual one set of each port, and for some more of rings and
+// weights, which are needed while these are replaced.
 func (t *Tables) Reserve() error {
 	ports, backends := t.room.sum(ofPorts), t.room.sum(ofBackends)
 	shared := t.room.shared()
-	slots := backends*slotsPerBackend + shared + shared/16
+	slots := 2*backends + shared + shared/16
 	return t.store.Reserve(uint32(ports), uint32(backends), uint32(min(slots, math.MaxUint32)))
 }
 
