@@ -109,4 +109,9 @@ func TestWaiting(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	// The source may still be at work, and the maps of who asks be gone.
+	r.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "ns", Name: "web"}}})
+	if len(told) > 0 {
+		t.Errorf("told %s after the end", <-told)
+	}
 }

@@ -92,3 +92,11 @@ func (r *Reconciler) takeTriggers(name model.Name) []trigger {
 	delete(r.triggers, name)
 	return t
 }
+
+// stopReporting has nothing told any more: the source may go on for a while after [Reconciler.Run]
+// has ended, when the maps are not there any more.
+func (r *Reconciler) stopReporting() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.opts.Waiting = nil
+}

@@ -323,6 +323,7 @@ func (r *Reconciler) signal() {
 // could not be put to work. The store is not used after it has returned.
 func (r *Reconciler) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer r.stopReporting()
 	defer r.barrier.Wait()
 	defer cancel()
 	defer r.startChecks()()
