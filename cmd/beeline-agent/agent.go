@@ -50,7 +50,8 @@ type agent struct {
 	datapath        *datapath.Datapath
 	secrets         tunnel.Secrets
 	destroysSockets bool
-	sameVersion     bool // as the agent that served before
+	// eventsMade: a former agent has found wrong what this one will, and made the events about it.
+	eventsMade bool
 
 	// By connect.
 	attached    chan struct{} // closed when the programs are at work
@@ -115,10 +116,11 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 		nodemap.New(maps).ForgetAnswers()
 	}
 	a.destroysSockets = canDestroySockets()
-	a.sameVersion = former.Version == version.String()
 	status.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	status.SetAsksConntrack(a.datapath.AsksConntrack())
-	return noteConfig(status, c)
+	sameConfig, err := noteConfig(status, c)
+	a.eventsMade = sameConfig && former.Version == version.String() && !former.EventsWait
+	return err
 }
 
 // connect makes the parts of the agent and wires them.
@@ -155,7 +157,7 @@ func (a *agent) connect(context.Context) (err error) {
 	})
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodeName: c.NodeName, NodePorts: c.NodePorts, Healthy: a.healthy.Healthy, Record: a.record,
-		Reported: a.sameVersion,
+		Reported: a.eventsMade,
 	})
 	if err := a.connectReconciler(); err != nil {
 		return err
@@ -167,7 +169,7 @@ func (a *agent) connect(context.Context) (err error) {
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
 		a.node.setPodRanges = a.datapath.SetInternalCIDRs
 	}
-	if a.source, err = setup.Source(c, a.node); err != nil {
+	if a.source, err = setup.Source(c, a.node, statusmap.New(maps).SetEventsWait); err != nil {
 		return err
 	}
 	a.flows = a.newFlows(backends)
@@ -305,7 +307,7 @@ func (a *agent) reported() bool {
 	case <-a.attached:
 		return false
 	default:
-		return a.sameVersion
+		return a.eventsMade
 	}
 }
 

@@ -12,16 +12,22 @@ import (
 // reportFaults returns what logs and counts the settings of Services that are wrong, and
 // makes an event on the Service of each.
 //
-// reported says whether a former agent of this version has made events about what is found now. So a
-// restart makes no events.
+// reported says whether a former agent of this version and configuration has made events about what is
+// found now. So a restart makes no events.
 func reportFaults(faults *metrics.Faults, record event.Recorder, reported func() bool) func(model.Name, []model.Fault) {
 	return func(service model.Name, list []model.Fault) {
 		faults.Observe(service, list)
 		if reported() {
 			return
 		}
+		of := make(map[string]int) // faults by setting
 		for _, f := range list {
-			note := f.String()
+			note, subject := f.String(), ""
+			if f.Setting != "" {
+				subject = fmt.Sprint(f.Object, " ", f.Setting)
+				of[subject]++
+				subject = fmt.Sprint(subject, " ", of[subject])
+			}
 			if !f.Partly {
 				note += "; the default counts"
 			}
@@ -31,6 +37,7 @@ func reportFaults(faults *metrics.Faults, record event.Recorder, reported func()
 				Reason:  event.InvalidSetting,
 				Action:  "ReadAnnotations",
 				Fault:   f.String(),
+				Subject: subject,
 				Note:    note,
 			})
 		}

@@ -26,8 +26,9 @@ func TestFaultEvents(t *testing.T) {
 	tell(web, nil)
 	want := []event.Event{{
 		Service: web, Type: event.Warning, Reason: "InvalidSetting", Action: "ReadAnnotations",
-		Fault: `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255`,
-		Note:  `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255; the default counts`,
+		Fault:   `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255`,
+		Subject: "EndpointSlice web-1 service.beeline.io/weight 1",
+		Note:    `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255; the default counts`,
 	}}
 	if !slices.Equal(got, want) {
 		t.Errorf("events %+v, want %+v", got, want)

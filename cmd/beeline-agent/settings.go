@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"time"
@@ -53,18 +54,20 @@ func canDestroySockets() bool {
 	return err == nil
 }
 
-// noteConfig notes what the agent was started with, for "beeline verify".
-func noteConfig(status statusmap.Table, c *config.Settings) error {
+// noteConfig notes what the agent was started with, for "beeline verify". It reports whether the agent
+// before was started with the same.
+func noteConfig(status statusmap.Table, c *config.Settings) (same bool, err error) {
 	noted := *c.Config
 	noted.KubeProxy.HostnameOverride = c.NodeName // the command may run where the host has another name
 	text, err := noted.Encode()
 	if err != nil {
-		return err
+		return false, err
 	}
+	same = bytes.Equal(status.Config(), text)
 	if err := status.SetConfig(text); err != nil {
 		klog.ErrorS(err, "The command cannot compare the tables with the source")
 	}
-	return nil
+	return same, nil
 }
 
 // describe returns the agent's record, which it stores beside the tables.

@@ -73,6 +73,7 @@ type SockBlAgentFlag uint32
 
 const (
 	SockBlAgentFlagBL_AGENT_KEEPS_SOCKETS SockBlAgentFlag = 1
+	SockBlAgentFlagBL_AGENT_EVENTS_WAIT   SockBlAgentFlag = 2
 )
 
 type SockBlAggregateEntry struct {

@@ -39,6 +39,9 @@ type Event struct {
 	// Fault is the fault of the Service, in the same words on every node: all events
 	// of one reason and fault are one object.
 	Fault string
+	// Subject is what the fault is of, such as an annotation: an event that waits to be sent is
+	// replaced by one of the same reason and subject. Empty: the fault itself.
+	Subject string
 	// Note is a sentence for people.
 	Note string
 }

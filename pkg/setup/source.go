@@ -30,18 +30,21 @@ type Services struct {
 	ClockAhead func() (ahead time.Duration, known bool)
 }
 
-// Source returns the source that the settings name, for the agent.
-func Source(c *config.Settings, sink source.Sink) (Services, error) { return newSource(c, sink, false) }
+// Source returns the source that the settings name, for the agent. eventsWait is told whether events
+// about Services wait to be sent, as long as Run runs.
+func Source(c *config.Settings, sink source.Sink, eventsWait func(bool)) (Services, error) {
+	return newSource(c, sink, false, eventsWait)
+}
 
 // Reader returns the same source for who looks at it beside the agent: it keeps nothing and tells
 // nobody of events.
 func Reader(c *config.Settings, sink source.Sink) (Services, error) {
-	s, err := newSource(c, sink, true)
+	s, err := newSource(c, sink, true, nil)
 	s.Record = event.Discard
 	return s, err
 }
 
-func newSource(c *config.Settings, sink source.Sink, readOnly bool) (Services, error) {
+func newSource(c *config.Settings, sink source.Sink, readOnly bool, eventsWait func(bool)) (Services, error) {
 	if c.Beeline.Manifests != "" {
 		return newFiles(c, sink, readOnly)
 	}
@@ -57,6 +60,7 @@ func newSource(c *config.Settings, sink source.Sink, readOnly bool) (Services, e
 		ServiceRanges:      c.ServiceRanges,
 		Annotations:        c.Annotations,
 		Sink:               sink,
+		EventsWait:         eventsWait,
 	})
 	if err != nil {
 		return Services{}, err

@@ -26,6 +26,8 @@ type Agent struct {
 	TunnelPort uint16
 	// KeepsSockets: the kernel cannot destroy connected UDP sockets whose endpoint is gone.
 	KeepsSockets bool
+	// EventsWait: Kubernetes events about Services have not been sent yet.
+	EventsWait bool
 }
 
 // Evicted counts flows that were taken out of a full table.
@@ -63,6 +65,16 @@ func (t Table) SetAgent(a Agent) {
 	e.EvictedEstablished, e.EvictedHalfOpen, e.Evicted = 0, 0, 0
 }
 
+// SetEventsWait notes whether events about Services have not been sent yet. It is not to be called
+// beside [Table.SetAgent], nor several times at once.
+func (t Table) SetEventsWait(wait bool) {
+	const flag = uint16(bpf.SockBlAgentFlagBL_AGENT_EVENTS_WAIT)
+	e := t.maps.Entries.Agent
+	if e.Flags &^= flag; wait {
+		e.Flags |= flag
+	}
+}
+
 // SetSynced notes the end of a sync after which pending Services wait for a retry.
 func (t Table) SetSynced(at time.Time, pending int) {
 	e := t.maps.Entries.Agent
@@ -91,6 +103,7 @@ func (t Table) Agent() Agent {
 
 		TunnelPort:   e.TunnelPort,
 		KeepsSockets: e.Flags&uint16(bpf.SockBlAgentFlagBL_AGENT_KEEPS_SOCKETS) != 0,
+		EventsWait:   e.Flags&uint16(bpf.SockBlAgentFlagBL_AGENT_EVENTS_WAIT) != 0,
 	}
 	if evicted := atomic.LoadUint64(&e.Evicted); evicted != 0 {
 		a.Evicted.Last = time.Unix(0, int64(evicted))

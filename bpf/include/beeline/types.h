@@ -845,6 +845,8 @@ _Static_assert(sizeof(struct bl_aggregate_entry) == 40, "bl_aggregate_entry");
 enum bl_agent_flag {
 	/* The kernel cannot destroy UDP sockets (SOCK_DESTROY) whose endpoint is gone. */
 	BL_AGENT_KEEPS_SOCKETS = 1 << 0,
+	/* Kubernetes events about Services have not been sent yet. */
+	BL_AGENT_EVENTS_WAIT = 1 << 1,
 };
 
 /* The agent that fills the tables. The programs do not read it. */

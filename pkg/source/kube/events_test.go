@@ -27,6 +27,7 @@ import (
 type eventServer struct {
 	mu      sync.Mutex
 	away    bool
+	broken  int // the status of each answer; 0: none
 	events  map[string]*eventsv1.Event
 	asked   []time.Time
 	patches int
@@ -46,6 +47,9 @@ func (s *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	status := func(code int, reason string) (*http.Response, error) {
 		text := fmt.Sprintf(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": %q, "code": %d}`, reason, code)
 		return s.response(r, code, []byte(text)), nil
+	}
+	if s.broken != 0 {
+		return status(s.broken, "")
 	}
 	if r.Method == http.MethodPatch {
 		e := s.events[path.Base(r.URL.Path)]
@@ -87,6 +91,17 @@ func (s *eventServer) only(t *testing.T) *eventsv1.Event {
 	return nil
 }
 
+// made returns how many events there are in each namespace.
+func (s *eventServer) made() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := make(map[string]int)
+	for _, e := range s.events {
+		counts[e.Namespace]++
+	}
+	return counts
+}
+
 // requests returns when each request came.
 func (s *eventServer) requests() []time.Time {
 	s.mu.Lock()
@@ -104,7 +119,7 @@ func (s *eventServer) nodes(t *testing.T, n int) (list []*recorder) {
 	for i := range n {
 		c, err := newClients(Options{Config: &rest.Config{Host: "http://server", Transport: s}, ContentType: "application/json"})
 		must(t, err)
-		r := newRecorder(c.events, fmt.Sprint("node-", i), 0)
+		r := newRecorder(c.events, fmt.Sprint("node-", i), 0, nil)
 		running.Go(func() { r.run(ctx) })
 		list = append(list, r)
 	}
@@ -184,17 +199,109 @@ func TestRepeatedFault(t *testing.T) {
 	})
 }
 
-// TestEventsAreBounded: who makes ever new faults has no more than a queue of them sent.
+// TestEventsAreBounded: who makes ever new faults has no more than a queue of them sent, and
+// takes the place of nobody else in it.
 func TestEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s eventServer
+		var waits []bool
 		r := s.nodes(t, 1)[0]
-		for i := range 10000 {
-			r.record(wrong(fmt.Sprint(i)))
+		r.mu.Lock()
+		r.wait = func(w bool) { waits = append(waits, w) }
+		r.mu.Unlock()
+		of := func(namespace string, n int) {
+			for i := range n {
+				e := wrong(fmt.Sprint(i))
+				e.Service.Namespace = namespace
+				r.record(e)
+			}
 		}
+		of("aaa", 3*maxWaitingEvents)
+		of("shop", 3)
+		of("aaa", 3*maxWaitingEvents)
+		time.Sleep(10 * time.Minute) // client-go limits the rate
+		if made := s.made(); made["shop"] != 3 || made["aaa"] != maxWaitingEvents-3 {
+			t.Errorf("%v events, want 3 in shop and %d in all", made, maxWaitingEvents)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !waits[0] || waits[len(waits)-1] {
+			t.Errorf("told %t at first and %t at last that events wait", waits[0], waits[len(waits)-1])
+		}
+	})
+}
+
+// TestEventOfTheLastValue: who edits an annotation again and again has one event made in each
+// minute, of the value that counts.
+func TestEventOfTheLastValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s eventServer
+		r := s.nodes(t, 1)[0]
+		for i := range 1000 {
+			e := wrong(fmt.Sprint("value ", i))
+			e.Subject = "annotation"
+			r.record(e)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := s.only(t); got.Note != "value 999" || len(s.requests()) != 1 {
+			t.Errorf("the event says %q after %d requests", got.Note, len(s.requests()))
+		}
+	})
+}
+
+// TestFoundEventsAreAskedForSeldom: however many faults a tenant makes, nodes that find the events there
+// leave them to others. Each is made all the same.
+func TestFoundEventsAreAskedForSeldom(t *testing.T) {
+	const count, faults, minutes = 100, 500, 60
+	synctest.Test(t, func(t *testing.T) {
+		var s eventServer
+		for _, r := range s.nodes(t, count) {
+			for i := range faults {
+				r.record(wrong(fmt.Sprint(i)))
+			}
+		}
+		time.Sleep(minutes * time.Minute)
+		// Pauses of 1, 2, 4 … 32 s come before those of a minute; a node that makes one begins anew.
+		made, asked, most := s.made()["shop"], len(s.requests()), 8*faults+count*(minutes+6)
+		if made != faults || asked > most {
+			t.Errorf("%d nodes made %d of %d events by %d requests, want %d at most", count, made, faults, asked, most)
+		}
+	})
+}
+
+// TestEventOfBrokenServer: an answer that says nothing about the event makes the node ask
+// again, seldom, whatever waits.
+func TestEventOfBrokenServer(t *testing.T) {
+	for _, code := range []int{http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusGatewayTimeout} {
+		synctest.Test(t, func(t *testing.T) {
+			s := eventServer{broken: code}
+			r := s.nodes(t, 1)[0]
+			for i := range 50 {
+				r.record(wrong(fmt.Sprint(i)))
+			}
+			time.Sleep(10 * time.Minute)
+			if n := len(s.requests()); n > 65 {
+				t.Errorf("%d: %d requests in ten minutes", code, n)
+			}
+			s.mu.Lock()
+			s.broken = 0
+			s.mu.Unlock()
+			time.Sleep(time.Minute)
+			if made := s.made()["shop"]; made != 50 {
+				t.Errorf("%d: %d events are made afterwards, want 50", code, made)
+			}
+		})
+	}
+}
+
+// TestRejectedEvent: what the server does not want is lost, and nothing waits for it.
+func TestRejectedEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := eventServer{broken: http.StatusForbidden}
+		s.nodes(t, 1)[0].record(wrong("a"))
 		time.Sleep(10 * time.Minute)
-		if len(s.requests()) != maxWaitingEvents {
-			t.Errorf("%d requests, want %d", len(s.requests()), maxWaitingEvents)
+		if n := len(s.requests()); n != 1 {
+			t.Errorf("%d requests, want one", n)
 		}
 	})
 }

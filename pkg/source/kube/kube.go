@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,9 @@ type Options struct {
 	// EventSpread is the time over which the nodes of a cluster send an event about a
 	// Service, each after a random part of it; 0 is a minute, a negative one none.
 	EventSpread time.Duration
+	// EventsWait, unless nil, is told whether events about Services wait to be sent, until Run
+	// returns. It must not block.
+	EventsWait func(bool)
 }
 
 // Source follows an API server. Make one with [New].
@@ -98,7 +102,7 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
+	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
 	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations, s.ranges))
@@ -119,7 +123,9 @@ func (s *Source) Record(e event.Event) { s.recorder.record(e) }
 // Node and ServiceCIDRs, should there be any, have been handed over. A call of the sink
 // that is under way when ctx is done may outlast Run.
 func (s *Source) Run(ctx context.Context) error {
-	go s.recorder.run(ctx)
+	var sending sync.WaitGroup
+	sending.Go(func() { s.recorder.run(ctx) })
+	defer sending.Wait()
 	go s.cidrs.run(ctx)
 	go s.nodes.run(ctx)
 	// The reflectors are not waited for: one that backs off notices ctx only when
