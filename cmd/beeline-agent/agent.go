@@ -338,6 +338,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(a.terminating.Run),
 		endless(a.afterAttached(a.demand.Run)),
 		endless(a.afterAttached(a.checkMachine)),
+		endless(a.afterAttached(a.followHeap)),
 		endless(func(ctx context.Context) { kubeproxy.Follow(ctx, a.config.AcceptForwarded) }),
 	}
 	if a.config.TunnelPort != 0 {

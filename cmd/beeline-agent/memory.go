@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -25,7 +28,18 @@ func limitHeap(limit uint64, maps *bpfmap.Maps) error {
 		return err
 	}
 	heap := max(leastHeap, int64(limit/10*9)-int64(used))
-	debug.SetMemoryLimit(heap)
+	if debug.SetMemoryLimit(heap) == heap {
+		return nil
+	}
 	klog.InfoS("Memory is limited", "limitBytes", limit, "tablesBytes", used, "heapBytes", heap)
 	return nil
+}
+
+// followHeap limits the heap again as tables grow.
+func (a *agent) followHeap(ctx context.Context) {
+	for pause.For(ctx, time.Minute) {
+		if err := limitHeap(a.config.MemoryLimit, a.datapath.Maps()); err != nil {
+			klog.ErrorS(err, "The limit of memory does not follow the tables")
+		}
+	}
 }
