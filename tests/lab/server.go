@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // BackendPort is the port of a host's backends.
@@ -53,7 +54,8 @@ func answer(conn net.Conn) {
 }
 
 // ServeUDP starts a server that answers each datagram with the address that it
-// serves. It ends with the test.
+// serves, and after a space with the number that ends the datagram as " #17" does. It
+// ends with the test.
 func (n *Namespace) ServeUDP(at netip.AddrPort) {
 	n.t.Helper()
 	var conn net.PacketConn
@@ -65,11 +67,15 @@ func (n *Namespace) ServeUDP(at netip.AddrPort) {
 	go func() {
 		buf := make([]byte, 2048)
 		for {
-			_, from, err := conn.ReadFrom(buf)
+			size, from, err := conn.ReadFrom(buf)
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo([]byte(at.String()), from) // a client that went away misses it
+			answer := at.String()
+			if _, number, ok := strings.Cut(string(buf[:size]), " #"); ok {
+				answer += " " + number
+			}
+			_, _ = conn.WriteTo([]byte(answer), from) // a client that went away misses it
 		}
 	}()
 }

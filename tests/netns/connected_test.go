@@ -60,39 +60,48 @@ func (c *connectedCase) connect(t *testing.T, n *lab.Namespace, to netip.AddrPor
 // from the address that the socket is connected to, and getpeername() to show that.
 func (c *connectedCase) ask(t *testing.T, s *lab.Socket, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	if err := s.Send("who"); err != nil {
+	text, number := request()
+	if err := s.Send(text); err != nil {
 		t.Fatalf("send: %v", err)
 	}
-	got := c.answer(t, s, to)
-	if peer, err := s.Peer(); err != nil || peer != shown(c.network, to) {
-		t.Errorf("getpeername() shows %s, %v, want %s", peer, err, shown(c.network, to))
-	}
+	got := wantReply(t, s, c.network, number, to)
+	c.wantPeer(t, s, to)
 	return got
 }
 
-// answer returns which backend the next answer is of, which has to come from an address.
-func (c *connectedCase) answer(t *testing.T, s *lab.Socket, from netip.AddrPort) netip.AddrPort {
+func (c *connectedCase) wantPeer(t *testing.T, s *lab.Socket, to netip.AddrPort) {
 	t.Helper()
-	answer, got, err := s.Receive()
-	if err != nil {
-		t.Fatalf("answer of %s: %v", from, err)
+	if peer, err := s.Peer(); err != nil || peer != shown(c.network, to) {
+		t.Errorf("getpeername() shows %s, %v, want %s", peer, err, shown(c.network, to))
 	}
-	if want := shown(c.network, from); got != want {
-		t.Errorf("the answer of %s comes from %s, want %s", answer, got, want)
-	}
-	return ap(answer)
 }
 
 // sendTo sends to an address that is not the one the socket is connected to: the kernel
-// drops the answer. The next thing to come is the answer to what is sent without one.
+// drops the answer if it comes before the socket is connected there. The next thing to come
+// is the answer to what is sent without an address.
 func (c *connectedCase) sendTo(t *testing.T, s *lab.Socket, elsewhere, own, backend netip.AddrPort) {
 	t.Helper()
-	if err := s.SendTo("who", elsewhere); err != nil {
+	text, dropped := request()
+	if err := s.SendTo(text, elsewhere); err != nil {
 		t.Fatalf("sendto %s: %v", elsewhere, err)
 	}
-	if got := c.ask(t, s, own); got != backend {
-		t.Errorf("after sendto %s: %s answers, want %s", elsewhere, got, backend)
+	text, number := request()
+	if err := s.Send(text); err != nil {
+		t.Fatalf("send: %v", err)
 	}
+	all, err := replies(s, number)
+	if err != nil {
+		t.Fatalf("answer of %s: %v", own, err)
+	}
+	for _, r := range all {
+		if r.number == dropped {
+			t.Errorf("sendto %s: %s answers from %s, want no answer", elsewhere, r.backend, r.from)
+		}
+	}
+	if r := all[len(all)-1]; r.backend != backend || r.from != shown(c.network, own) {
+		t.Errorf("after sendto %s: %s answers from %s, want %s from %s", elsewhere, r.backend, r.from, backend, own)
+	}
+	c.wantPeer(t, s, own)
 }
 
 // TestConnectedSendTo: sendto() to the Service that a socket is connected to reaches the
@@ -170,10 +179,11 @@ func testConnectedMixes(t *testing.T, n *lab.Namespace, c *connectedCase) {
 	})
 	t.Run("sendto the backend itself", func(t *testing.T) {
 		s, backend := c.connect(t, n, c.to)
-		if err := s.SendTo("who", backend); err != nil {
+		text, number := request()
+		if err := s.SendTo(text, backend); err != nil {
 			t.Fatal(err)
 		}
-		c.answer(t, s, c.to) // all that such a socket gets is of its peer
+		wantReply(t, s, c.network, number, c.to) // all that such a socket gets is of its peer
 		c.ask(t, s, c.to)
 	})
 	t.Run("dissolved", func(t *testing.T) {
@@ -273,17 +283,19 @@ func testConnectedMixes(t *testing.T, n *lab.Namespace, c *connectedCase) {
 	})
 	t.Run("control data", func(t *testing.T) {
 		s, backend := c.connect(t, n, c.to)
-		if err := s.SendControl("who", c.to, unix.SOL_SOCKET, unix.SO_MARK, 0); err != nil {
-			t.Fatal(err)
+		sendControl := func() netip.AddrPort {
+			t.Helper()
+			text, number := request()
+			if err := s.SendControl(text, c.to, unix.SOL_SOCKET, unix.SO_MARK, 0); err != nil {
+				t.Fatal(err)
+			}
+			return wantReply(t, s, c.network, number, c.to)
 		}
-		if got := c.answer(t, s, c.to); got != backend {
+		if got := sendControl(); got != backend {
 			t.Errorf("sendmsg with control data reaches %s, want %s", got, backend)
 		}
 		dissolve(t, s)
-		if err := s.SendControl("who", c.to, unix.SOL_SOCKET, unix.SO_MARK, 0); err != nil {
-			t.Fatal(err)
-		}
-		c.answer(t, s, c.to)
+		sendControl()
 	})
 }
 

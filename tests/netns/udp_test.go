@@ -3,6 +3,9 @@ package netns_test
 import (
 	"errors"
 	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,21 +25,59 @@ var udpCases = []struct {
 	{"mapped", "udp6", dualUDP4},
 }
 
+// requests is how many datagrams [request] has numbered.
+var requests atomic.Int64
+
+// request returns a datagram for a server of [lab.Namespace.ServeUDP], and the number by which its
+// answer can be told from late ones of earlier datagrams.
+func request() (text, number string) {
+	number = strconv.FormatInt(requests.Add(1), 10)
+	return "who #" + number, number
+}
+
+// reply is the answer to the request of a number.
+type reply struct {
+	backend, from netip.AddrPort
+	number        string
+}
+
+// replies returns what a socket receives, up to and with the answer to a request.
+func replies(s *lab.Socket, number string) ([]reply, error) {
+	var all []reply
+	for len(all) == 0 || all[len(all)-1].number != number {
+		answer, from, err := s.Receive()
+		if err != nil {
+			return all, err
+		}
+		backend, of, _ := strings.Cut(answer, " ")
+		all = append(all, reply{ap(backend), from, of})
+	}
+	return all, nil
+}
+
 // send sends a datagram without a connection and returns which backend answers;
 // the answer has to come from the address that it was sent to.
 func send(t *testing.T, s *lab.Socket, network string, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	if err := s.SendTo("who", to); err != nil {
+	text, number := request()
+	if err := s.SendTo(text, to); err != nil {
 		t.Fatalf("sendto %s: %v", to, err)
 	}
-	answer, from, err := s.Receive()
+	return wantReply(t, s, network, number, to)
+}
+
+// wantReply returns which backend answers a request; the answer has to come from an address.
+func wantReply(t *testing.T, s *lab.Socket, network, number string, from netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	all, err := replies(s, number)
 	if err != nil {
-		t.Fatalf("answer of %s: %v", to, err)
+		t.Fatalf("answer of %s: %v", from, err)
 	}
-	if want := shown(network, to); from != want {
-		t.Errorf("the answer comes from %s, want %s", from, want)
+	last := all[len(all)-1]
+	if want := shown(network, from); last.from != want {
+		t.Errorf("the answer of %s comes from %s, want %s", last.backend, last.from, want)
 	}
-	return ap(answer)
+	return last.backend
 }
 
 // TestReplySource: recvfrom() and recvmsg() name the Service address, on connected
