@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -116,6 +117,26 @@ func sendFrame(n *lab.Namespace, device string, frame []byte) error {
 		_, err = unix.Write(fd, frame)
 		return errors.Join(err, unix.Close(fd))
 	})
+}
+
+// sendUntil sends a packet, and again each second until done returns true: queues on the way may
+// drop it. It returns how many it has sent.
+func sendUntil(t *testing.T, what string, send func() error, done func() bool) (sent int) {
+	t.Helper()
+	var last time.Time
+	lab.Eventually(t, what, func() bool {
+		if sent > 0 && done() {
+			return true
+		}
+		if time.Since(last) > time.Second {
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+			sent, last = sent+1, time.Now()
+		}
+		return false
+	})
+	return sent
 }
 
 // TestSegmentsTooBig: a client whose segments exceed the MTU of the path to the other node gets

@@ -1,7 +1,6 @@
 package packets_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -276,10 +275,12 @@ func TestMonitorSourcePorts(t *testing.T) {
 		const lost = 25000 + ports
 		connectFrom(t, c.client, network, lost, to)
 		s := boundSocket(t, c.other, network, lost)
-		if err := errors.Join(s.Connect(to), s.Send("lost")); err != nil {
+		if err := s.Connect(to); err != nil {
 			t.Fatal(err)
 		}
-		e := l.one(t, network+": no source port", func(e *inspect.Event) bool { return e.Reason == "no_source_port" && e.ServiceAddress == to })
+		noPort := func(e *inspect.Event) bool { return e.Reason == "no_source_port" && e.ServiceAddress == to }
+		sendUntil(t, network+": no source port", func() error { return s.Send("lost") }, func() bool { return len(l.matching(noPort)) > 0 })
+		e := l.matching(noPort)[0]
 		if e.Client.Port() != lost || e.Service.String() != "default/far:u" || e.Backend.Addr() != c.addrsOf(remote).of(network) {
 			t.Errorf("%s: told %+v", network, e)
 		}
@@ -308,7 +309,7 @@ func TestMonitorTunnel(t *testing.T) {
 		marked := func(packet []byte) []byte { return with(packet, header+secretAt, mark[:]...) }
 		byXDP := map[string]string{"off": "tc", "native": "xdp"}[mode.xdp]
 		mac := c.macOf(t, c.nodes[1].Namespace, uplink)
-		want := 0
+		sent := 0
 		for _, network := range networks {
 			f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), 999), to: nodePort(network, 1), protocol: protocols[strings.ToUpper(network[:3])], flags: flagSYN}
 			if network[:3] == "udp" {
@@ -328,26 +329,24 @@ func TestMonitorTunnel(t *testing.T) {
 				{"tunnel_no_backend", byXDP, marked(c.tunnelled(netip.AddrPortFrom(c.addrsOf(local).of(network), backendPort), f)), f.from, f.to},
 				{"tunnel_no_service", byXDP, marked(c.tunnelled(backend, nobodys)), f.from, nobodys.to},
 			} {
-				if err := sendFrame(c.router, "node2", toMAC(tt.packet, mac)); err != nil {
-					t.Fatal(err)
+				matches := func(e *inspect.Event) bool {
+					return e.Reason == tt.reason && e.Client == tt.client && e.ServiceAddress == tt.to
 				}
-				want++
-				var told []*inspect.Event
-				lab.Eventually(t, fmt.Sprintf("%s, %s: one more event", network, tt.reason), func() bool {
-					told = receiver.matching(func(*inspect.Event) bool { return true })
-					return len(told) >= want
-				})
-				e := told[len(told)-1]
-				if len(told) != want || e.Reason != tt.reason || e.Client != tt.client || e.ServiceAddress != tt.to {
-					t.Fatalf("%s, %s: told %+v, the last of %d, want %s to %s, the last of %d", network, tt.reason, *e, len(told), tt.client, tt.to, want)
-				}
-				if e.Hook != tt.hook || e.Device != uplink || e.Explanation == "" {
+				before := len(receiver.matching(matches)) // of other networks
+				sent += sendUntil(t, fmt.Sprintf("%s: %s to %s, %s", network, tt.client, tt.to, tt.reason), func() error {
+					return sendFrame(c.router, "node2", toMAC(tt.packet, mac))
+				}, func() bool { return len(receiver.matching(matches)) > before })
+				if e := receiver.matching(matches)[before]; e.Hook != tt.hook || e.Device != uplink || e.Explanation == "" {
 					t.Errorf("%s, %s: told %+v, want %s at %s", network, tt.reason, *e, tt.hook, uplink)
 				}
 			}
 		}
-		c.spoof(t, c.nodes[0].Namespace)
-		e := sender.one(t, "tunnel_spoofed", func(e *inspect.Event) bool { return e.Reason == "tunnel_spoofed" })
+		if told := receiver.matching(func(*inspect.Event) bool { return true }); len(told) > sent {
+			t.Errorf("told %d events of %d packets", len(told), sent)
+		}
+		spoofed := func(e *inspect.Event) bool { return e.Reason == "tunnel_spoofed" }
+		sendUntil(t, "tunnel_spoofed", func() error { return c.spoof(c.nodes[0].Namespace) }, func() bool { return len(sender.matching(spoofed)) > 0 })
+		e := sender.matching(spoofed)[0]
 		if e.Hook != "tc" || e.Device != uplink || e.Client.Addr() != here || e.ServiceAddress != netip.AddrPortFrom(there, dsrPort) {
 			t.Errorf("told %+v", *e)
 		}
