@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -30,8 +29,12 @@ func TestWaitUntilDrained(t *testing.T) {
 	leaving := local
 	leaving.terminating = true
 	a.apply(web(c, leaving, otherLocal)...)
+	idle := otherLocal
+	idle.terminating = true
+	a.apply(append(web(c, leaving, otherLocal), c.service(2, "idle", "", []endpoint{idle})...)...)
 
-	const url = "http://127.0.0.1:10256/wait-until-drained/default/web"
+	const pages = "http://127.0.0.1:10256/wait-until-drained/default/"
+	const url = pages + "web"
 	node := c.nodes[0]
 	counted := func(n4, n6 int) {
 		t.Helper()
@@ -45,12 +48,15 @@ func TestWaitUntilDrained(t *testing.T) {
 	counted(2, 2)
 	if page, err := node.Get("http://127.0.0.1:10249/metrics"); err != nil || !strings.Contains(page, "\nbeeline_terminating_connections 4\n") ||
 		strings.Count(page, "\nbeeline_terminating_endpoint_connections{") != 1 {
-		t.Errorf("the metrics do not have the 4 connections, or not one endpoint of two: %v", err)
+		t.Errorf("the metrics do not have the 4 connections, or not one endpoint of all: %v", err)
 	}
-	done := make(chan error, 1)
+	drained := make(chan string, 1)
 	go func() {
-		_, err := node.Get(url)
-		done <- err
+		body, err := node.Get(url)
+		if err != nil {
+			t.Error(err)
+		}
+		drained <- body
 	}()
 	open[3].Close()
 	counted(2, 1)
@@ -58,14 +64,13 @@ func TestWaitUntilDrained(t *testing.T) {
 	counted(1, 1)
 	open[1].Close()
 	counted(0, 1)
-	time.Sleep(11 * time.Second) // longer than the agent's server lets a client take to ask
-	select {
-	case err := <-done:
-		t.Errorf("answered while there is a connection: %v", err)
-	default:
-		open[2].Close()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	if _, err := node.Get(pages + "idle"); err != nil { // which terminates later
+		t.Error(err)
+	}
+	open[2].Close()
+	// An earlier answer would have a connection.
+	want := fmt.Sprintf(`{"endpoints":[{"endpoint":%q,"connections":0},{"endpoint":%q,"connections":0}]}`, at("tcp4"), at("tcp6"))
+	if got := <-drained; strings.TrimSpace(got) != want {
+		t.Errorf("the answer is %s, want %s", got, want)
 	}
 }
