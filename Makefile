@@ -32,6 +32,8 @@ TEST_BUILD = -vet=off -ldflags=-s
 # For a test that hangs: nothing else may take that long, however slow the machine.
 TEST_TIMEOUT ?= 60m
 TEST_FLAGS ?=
+# Tests of which make test has left something out.
+TEST_LEFT = $(abspath $(BIN))/left
 
 .DEFAULT_GOAL := help
 # Targets share the machine and its package manager.
@@ -90,13 +92,21 @@ lint: setup-generate ## check formatting, marks of merges, go vet, staticcheck, 
 	cd tools/lint && $(GO) mod tidy -diff
 
 # Tests start the agent that was built for them; without, each package builds its own.
-test test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
+test test-rest test-all stress: export BEELINE_AGENT = $(abspath $(BIN))/beeline-agent
 # Two more packages at a time than processors: some wait most of the time.
-test test-all: TEST_BUILD += -p $$(($$(nproc) + 2))
+test test-rest test-all: TEST_BUILD += -p $$(($$(nproc) + 2))
 
 .PHONY: test
 test: root setup-test build ## run the tests of PACKAGES (./...) but those that take long
-	$(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+	@rm -f $(TEST_LEFT)
+	BEELINE_TEST_LEFT=$(TEST_LEFT) $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PACKAGES)
+
+# What takes longest begins first.
+.PHONY: test-rest
+test-rest: root setup-test-all build ## run those of all tests of which make test has just left something out
+	@test -s $(TEST_LEFT) || { echo "no $(TEST_LEFT): make test comes first" >&2; exit 1; }
+	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
+		-run "^($$(cut -d ' ' -f 2 $(TEST_LEFT) | sort -u | paste -s -d '|'))$$" $$(cut -d ' ' -f 1 $(TEST_LEFT) | sort -r -u)
 
 .PHONY: test-all
 test-all: root setup-test-all build ## run all tests, those of the programs in the oldest kernel among them

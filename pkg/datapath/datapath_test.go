@@ -116,7 +116,7 @@ func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
 		}
 	}()
 	starts := 3
-	if tier.All() {
+	if tier.All(t) {
 		starts = 20
 	}
 	for range starts {

@@ -156,7 +156,7 @@ func TestExplainRandomClusters(t *testing.T) {
 	count := *explained
 	if count == 0 {
 		count = 30
-		if tier.All() {
+		if tier.All(t) {
 			count = 60
 		}
 	}

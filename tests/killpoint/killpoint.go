@@ -19,7 +19,7 @@ func Each(t *testing.T, few int, writes int64, fn func(*testing.T, int64)) {
 	points := *count
 	if points == 0 {
 		points = few
-		if tier.All() {
+		if tier.All(t) {
 			points *= 2
 		}
 	}

@@ -22,7 +22,7 @@ func TestRandomSequences(t *testing.T) {
 	count := uint64(*sequences)
 	if count == 0 {
 		count = 300
-		if tier.All() {
+		if tier.All(t) {
 			count = 1000
 		}
 	}

@@ -140,7 +140,7 @@ func TestReplacedEndpoints(t *testing.T) {
 	switch {
 	case tier.Emulated():
 		connects = 50_000 // the processor is emulated
-	case tier.All():
+	case tier.All(t):
 		connects = 1_000_000
 	}
 	var left atomic.Int64

@@ -208,7 +208,7 @@ func TestConcurrentFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes := time.Second
-	if tier.All() {
+	if tier.All(t) {
 		takes = 2 * 3 * throngTurn // all flows expire twice
 	}
 	var threads sync.WaitGroup
@@ -229,7 +229,7 @@ func TestConcurrentFlows(t *testing.T) {
 
 	t.Logf("%d packets of %d steady connections, %d others, %d flows have expired",
 		c.count.steady.Load(), len(c.steady), c.count.others.Load(), expired)
-	if c.count.steady.Load() < 100 || c.count.others.Load() < 100 || tier.All() && expired == 0 {
+	if c.count.steady.Load() < 100 || c.count.others.Load() < 100 || tier.All(t) && expired == 0 {
 		t.Error("too little to say anything")
 	}
 	c.checkTables(t)

@@ -300,7 +300,7 @@ func TestReach(t *testing.T) {
 					t.Run(offload.name, func(t *testing.T) {
 						offload.set(c)
 						c.watchChecksums(t)
-						c.checkAll(t, tier.Share(rows, 6*i+3*j+k, 12))
+						c.checkAll(t, tier.Share(t, rows, 6*i+3*j+k, 12))
 					})
 				}
 			})

@@ -78,7 +78,7 @@ func TestXDPReach(t *testing.T) {
 			t.Parallel()
 			c := newXDPCluster(t, tc.routing == "overlay")
 			manifests, rows := c.table()
-			rows = tier.Share(rows, i, 3)
+			rows = tier.Share(t, rows, i, 3)
 			c.serve(t, manifests, "--xdp", tc.mode)
 			c.watchChecksums(t)
 			c.checkAll(t, rows)

@@ -2,6 +2,7 @@
 //
 //	go test ./...      as an ordinary user: tests that need no root
 //	make test          all but those that call [Slow]
+//	make test-rest     those of which make test has left something out
 //	make test-all      all on this kernel; in an emulated one all but those that call
 //	                   [Slow] or [SameInEveryKernel]
 //	make test-kernels  all that the emulated kernels can run
@@ -11,7 +12,9 @@
 package tier
 
 import (
+	"errors"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -19,12 +22,39 @@ import (
 const (
 	// AllEnv is set to run the tests that are left out otherwise.
 	AllEnv = "BEELINE_TEST_ALL"
+	// LeftEnv names a file to which tests that leave something out are added: folder and name.
+	LeftEnv = "BEELINE_TEST_LEFT"
 	// EmulatedEnv is set in the emulated kernels of tools/kernels.
 	EmulatedEnv = "BEELINE_KERNEL_TEST"
 )
 
-// All reports whether all tests run.
-func All() bool { return os.Getenv(AllEnv) != "" }
+// folder is that of the package, which a test may leave later.
+var folder, _ = os.Getwd()
+
+// All reports whether all tests run. A test that does less otherwise asks here.
+func All(t testing.TB) bool {
+	t.Helper()
+	if os.Getenv(AllEnv) != "" {
+		return true
+	}
+	if path := os.Getenv(LeftEnv); path != "" {
+		name, _, _ := strings.Cut(t.Name(), "/")
+		if err := add(path, folder+" "+name+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return false
+}
+
+// add adds a line to a file that other tests add to at the same time.
+func add(path, line string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line)
+	return errors.Join(err, f.Close())
+}
 
 // Emulated reports whether the test runs in an emulated kernel, which is slow and has no
 // programs but those that tools/kernels packs.
@@ -34,7 +64,7 @@ func Emulated() bool { return os.Getenv(EmulatedEnv) != "" }
 // a few seconds of CPU time and whose main points a faster test shows, too.
 func Slow(t testing.TB, reason string) {
 	t.Helper()
-	if !All() {
+	if !All(t) {
 		t.Skipf("left to make test-all: %s", reason)
 	}
 }
@@ -59,8 +89,9 @@ func Part[T any](cases []T, i, n int) []T {
 }
 
 // Share is [Part], but with all tests every case runs in each variant.
-func Share[T any](cases []T, i, n int) []T {
-	if All() {
+func Share[T any](t testing.TB, cases []T, i, n int) []T {
+	t.Helper()
+	if All(t) {
 		return cases
 	}
 	return Part(cases, i, n)
@@ -70,7 +101,7 @@ func Share[T any](cases []T, i, n int) []T {
 // emulated ones, where loading programs takes long, unless all are asked for.
 func SameInEveryKernel(t testing.TB) {
 	t.Helper()
-	if Emulated() && !All() {
+	if Emulated() && !All(t) {
 		t.Skip("left to make test-kernels: the outcome is the same in every kernel")
 	}
 }

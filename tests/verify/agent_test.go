@@ -185,7 +185,7 @@ func (n *node) churn(t *testing.T, change func(ctx context.Context, i int) error
 		}
 	})
 	rounds := 2
-	if tier.All() {
+	if tier.All(t) {
 		rounds = 5
 	}
 	longest := n.pauses(ctx, t, &churn)
