@@ -25,13 +25,16 @@ func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
 	logged := ""
 	for pause.For(ctx, attachedPeriod) {
 		found, err := d.mendPrograms(ctx)
-		if text := fmt.Sprint(err); text != logged {
-			if logged = text; err != nil {
-				klog.ErrorS(err, "Programs that were detached are not all attached again, trying again", "in", attachedPeriod)
-			}
-		}
 		if found > 0 {
 			mended(found)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if text := fmt.Sprint(err); text != logged {
+			if logged = text; err != nil {
+				klog.ErrorS(err, "Programs could not all be looked at and attached again, trying again", "in", attachedPeriod)
+			}
 		}
 	}
 }
@@ -51,7 +54,7 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	}
 	var devices int
 	errDevices := d.netns.Run(func() (err error) {
-		devices, err = d.noteLostDevices()
+		devices, err = d.noteLostDevices(ctx)
 		return err
 	})
 	if devices > 0 {
@@ -122,14 +125,52 @@ func pinnedInfo(path string) (*link.Info, error) {
 	return info, nil
 }
 
+// deviceLook is what a look at a device that was attached to has found.
+type deviceLook struct {
+	name    string
+	ifindex int
+	role    role
+	lost    string // the reason why it is to be attached to again; "" is none
+	// dispatcher is the device of which libxdp's dispatcher should run an XDP program of ours; 0 is none.
+	dispatcher int
+}
+
 // noteLostDevices has the next sync attach to the devices that programs or entries are lost of, and
-// returns how many those are.
-func (d *Datapath) noteLostDevices() (lost int, err error) {
+// returns how many those are. Dispatchers are looked at without d.mu: another process may hold their
+// lock. All of them together wait for it until the next look is due.
+func (d *Datapath) noteLostDevices(ctx context.Context) (lost int, err error) {
+	looks, err := d.lookAtDevices()
+	errs := []error{err}
+	ctx, cancel := context.WithTimeout(ctx, attachedPeriod)
+	defer cancel()
+	for _, l := range looks {
+		if l.dispatcher != 0 {
+			mode, _, _, err := dispatcherMode(ctx, d.opts.BPFFS, l.dispatcher)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("device %s: look at its XDP dispatcher: %w", l.name, err))
+				continue
+			}
+			if mode == XDPOff {
+				l.lost = "no XDP program"
+			}
+		}
+		if l.lost == "" {
+			continue
+		}
+		lost++
+		klog.InfoS("A device has lost programs or entries, attaching again", "device", l.name, "ifindex", l.ifindex, "for", l.role, "because", l.lost)
+		d.watch.touch(l.ifindex)
+	}
+	return lost, errors.Join(errs...)
+}
+
+// lookAtDevices looks at the devices that were attached to, except into dispatchers.
+func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	written, err := d.deviceMap.List()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	entries := make(map[int]devicemap.Device, len(written))
 	for _, w := range written {
@@ -140,24 +181,20 @@ func (d *Datapath) noteLostDevices() (lost int, err error) {
 		if !s.ok {
 			continue
 		}
-		why, err := d.lostOf(ifindex, s, entries[ifindex])
-		if gone(err) {
+		l := deviceLook{name: s.key.Name, ifindex: ifindex, role: s.role}
+		if err := d.lookAt(&l, s, entries[ifindex]); gone(err) {
 			continue // a sync is about to find out
-		}
-		errs = append(errs, err)
-		if why == "" {
+		} else if err != nil {
+			errs = append(errs, fmt.Errorf("look at device %d: %w", ifindex, err))
 			continue
 		}
-		lost++
-		klog.InfoS("A device has lost programs or entries, attaching again", "device", s.key.Name, "ifindex", ifindex, "for", s.role, "because", why)
-		d.watch.touch(ifindex)
+		looks = append(looks, l)
 	}
-	return lost, errors.Join(errs...)
+	return looks, errors.Join(errs...)
 }
 
-// lostOf says what is lost of a device that was attached to; "" is nothing.
-func (d *Datapath) lostOf(ifindex int, s *deviceState, written devicemap.Device) (string, error) {
-	dir := Dir(d.opts.BPFFS)
+// lookAt completes a look at a device. An error says nothing about what is lost.
+func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Device) error {
 	for _, at := range directions {
 		name := at.pod
 		switch s.role {
@@ -166,31 +203,36 @@ func (d *Datapath) lostOf(ifindex int, s *deviceState, written devicemap.Device)
 		case forBackends:
 			name = at.masquerade
 		}
-		if ok, err := d.runs(at, ifindex, name); err != nil || !ok {
-			return "no program at " + at.name, err
+		if ok, err := d.runs(at, l.ifindex, name); err != nil {
+			return err
+		} else if !ok {
+			l.lost = "no program at " + at.name
+			return nil
 		}
 	}
 	if s.role != forClients {
-		return "", nil
+		return nil
 	}
 	if !sameEntry(&s.key, &written) {
-		return "another entry", nil
+		l.lost = "another entry"
+		return nil
 	}
-	serves, err := d.deviceMap.Serves(ifindex)
-	if err != nil || !serves {
-		return "no entry by its index", err
+	serves, err := d.deviceMap.Serves(l.ifindex)
+	if err != nil {
+		return err
+	}
+	if !serves {
+		l.lost = "no entry by its index"
+		return nil
 	}
 	if d.xdp == nil || written.NoXDP != "" || written.Root == 0 {
-		return "", nil
+		return nil
 	}
-	mode, err := xdpMode(dir, written.Root)
+	mode, err := xdpMode(Dir(d.opts.BPFFS), written.Root)
 	if err == nil && mode == XDPOff {
-		mode, _, _, err = dispatcherMode(context.Background(), d.opts.BPFFS, written.Root)
+		l.dispatcher = written.Root
 	}
-	if err != nil || mode == XDPOff {
-		return "no XDP program", err
-	}
-	return "", nil
+	return err
 }
 
 // runs reports whether a program of ours runs in one direction of a device.
