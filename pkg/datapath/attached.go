@@ -181,7 +181,7 @@ func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 		if !s.ok {
 			continue
 		}
-		l := deviceLook{name: s.key.Name, ifindex: ifindex, role: s.role}
+		l := deviceLook{name: s.name, ifindex: ifindex, role: s.role}
 		if err := d.lookAt(&l, s, entries[ifindex]); gone(err) {
 			continue // a sync is about to find out
 		} else if err != nil {

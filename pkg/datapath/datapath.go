@@ -372,7 +372,8 @@ func (d *Datapath) Close() error {
 
 // Cleanup removes our filters from the devices of the calling thread's network
 // namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
-// file system, and so every link, program and map. It returns what it removed. The error is a
+// file system, and so every link, program and map. It returns what it removed. What cannot be removed
+// keeps nothing else but the maps, by which the next clean-up finds it. The error is a
 // [RunningError] while an agent runs.
 func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 	if nothingPinned(bpffs) {
@@ -389,28 +390,31 @@ func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 		return nil, err
 	}
 	defer l.release()
-	if removed, err = cleanupFilters(Dir(bpffs)); err != nil {
-		return removed, err
-	}
+	removed, err = cleanupFilters(Dir(bpffs))
+	errs := []error{err}
 	left, err := leaveDispatchers(ctx, bpffs, func(int) bool { return false })
+	errs = append(errs, err)
 	for _, device := range left {
 		removed = append(removed, "program of the XDP dispatcher of "+device)
 	}
-	if err != nil {
-		return removed, err
-	}
 	schemas, err := os.ReadDir(root(bpffs))
-	if err != nil {
-		return removed, err
-	}
-	for _, s := range schemas {
-		pins, err := removePins(filepath.Join(root(bpffs), s.Name()))
-		removed = append(removed, pins...)
-		if err != nil {
+	errs = append(errs, err)
+	for _, links := range []bool{true, false} {
+		for _, s := range schemas {
+			pins, err := removePins(filepath.Join(root(bpffs), s.Name()), links)
+			removed, errs = append(removed, pins...), append(errs, err)
+		}
+		if err := errors.Join(errs...); err != nil {
 			return removed, err
 		}
 	}
-	return append(removed, root(bpffs)), os.Remove(root(bpffs))
+	for _, s := range schemas {
+		errs = append(errs, os.Remove(filepath.Join(root(bpffs), s.Name())))
+	}
+	if err := errors.Join(append(errs, os.Remove(root(bpffs)))...); err != nil {
+		return removed, err
+	}
+	return append(removed, root(bpffs)), nil
 }
 
 // removeOthers removes the pins of other schemas and layouts, whose programs are not needed
@@ -429,35 +433,46 @@ func (d *Datapath) removeOthers() error {
 		if path == Dir(bpffs) {
 			continue
 		}
-		if _, err := removePins(path); err != nil {
+		if err := removeFolder(path); err != nil {
 			return fmt.Errorf("remove pins of another version: %w", err)
 		}
 	}
 	return nil
 }
 
-// removePins removes a folder of pins, the links first: no program is left that
-// finds its tables empty.
-func removePins(dir string) (removed []string, err error) {
+// removeFolder removes a folder of pins, the links first: no program is left that finds its tables
+// empty.
+func removeFolder(dir string) error {
+	for _, links := range []bool{true, false} {
+		if _, err := removePins(dir, links); err != nil {
+			return err
+		}
+	}
+	return os.Remove(dir)
+}
+
+// removePins removes the links that are pinned in a folder, or all else. One that cannot be removed
+// keeps no other.
+func removePins(dir string, links bool) (removed []string, err error) {
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, links := range []bool{true, false} {
-		for _, p := range pins {
-			if strings.HasPrefix(p.Name(), linkPrefix) != links {
-				continue
-			}
-			path := filepath.Join(dir, p.Name())
-			remove := os.Remove
-			if links {
-				remove = removeLink
-			}
-			if err := remove(path); err != nil {
-				return removed, err
-			}
-			removed = append(removed, path)
+	var errs []error
+	for _, p := range pins {
+		if strings.HasPrefix(p.Name(), linkPrefix) != links {
+			continue
 		}
+		path := filepath.Join(dir, p.Name())
+		remove := os.Remove
+		if links {
+			remove = removeLink
+		}
+		if err := remove(path); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, path)
 	}
-	return removed, os.Remove(dir)
+	return removed, errors.Join(errs...)
 }

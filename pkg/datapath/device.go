@@ -60,8 +60,12 @@ func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	if d.attached.IsZero() {
 		return nil
 	}
-	err := d.netns.Run(func() error { return d.syncDevices(ctx, all, now) })
-	return errors.Join(err, d.logFaults(err))
+	if s := d.state[0]; s != nil && s.due() {
+		all = true // some steps are taken only then
+	}
+	ds := &deviceSync{now: now}
+	err := d.netns.Run(func() error { return d.syncDevices(ctx, ds, all) })
+	return errors.Join(err, d.logFaults(err, ds.changes.all))
 }
 
 // lookAgain has [Datapath.FollowDevices] look after the devices.
@@ -86,7 +90,7 @@ func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
 	d.lookAgain()
 }
 
-func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
+func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) error {
 	if err := d.deviceMap.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
 		return err
 	}
@@ -94,10 +98,10 @@ func (d *Datapath) syncDevices(ctx context.Context, all, now bool) error {
 	if err != nil {
 		return err
 	}
-	ds := &deviceSync{now: now, former: former, changes: changes{all: true}}
+	ds.former, ds.changes.all = former, true
 	n := &network{}
 	if d.servesPackets() {
-		if n, ds.changes, err = d.watch.look(all || !d.swept); err != nil {
+		if n, ds.changes, err = d.watch.look(all); err != nil {
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
@@ -279,21 +283,31 @@ func (d *Datapath) attachLinks(device *devicemap.Device) error {
 // detachOthers takes the programs off the devices that are not served any more.
 func (d *Datapath) detachOthers(ds *deviceSync) error {
 	served := ds.served()
+	for ifindex, s := range d.state {
+		if ifindex == 0 || served[ifindex] || !ds.now && !s.due() {
+			continue
+		}
+		if err := d.detach(ifindex); err != nil {
+			d.failed(ifindex, s.name, s.role, err)
+		}
+	}
 	var errs []error
 	if ds.changes.all {
-		errs = append(errs, detachTCX(Dir(d.opts.BPFFS), func(ifindex int) bool { return served[ifindex] }), d.sweep(served))
-	}
-	for ifindex := range d.state {
-		if ifindex != 0 && !served[ifindex] {
-			errs = append(errs, d.detach(ifindex))
-		}
+		known := func(ifindex int) bool { return served[ifindex] || d.state[ifindex] != nil }
+		errs = append(errs, detachTCX(Dir(d.opts.BPFFS), known), d.sweep(known))
 	}
 	for _, f := range ds.former {
 		if f.Ifindex == 0 || served[f.Ifindex] && ds.serves(f.Ifindex) {
 			continue
 		}
 		if !served[f.Ifindex] {
-			errs = append(errs, d.removeFilters(f.Ifindex, f.OwnQdisc))
+			if d.state[f.Ifindex] != nil {
+				continue // its programs are still there
+			}
+			if err := d.removeFilters(f.Ifindex, f.OwnQdisc); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		reassigned := slices.ContainsFunc(ds.devices, func(v devicemap.Device) bool { return v.ID == f.ID })
 		if !reassigned {
@@ -303,7 +317,7 @@ func (d *Datapath) detachOthers(ds *deviceSync) error {
 	return errors.Join(errs...)
 }
 
-// detach takes the programs off a device, which may be gone, and forgets what has been done
+// detach takes the programs off a device, which may be gone, and then forgets what has been done
 // about it.
 func (d *Datapath) detach(ifindex int) error {
 	var errs []error
@@ -312,8 +326,11 @@ func (d *Datapath) detach(ifindex int) error {
 			errs = append(errs, err)
 		}
 	}
+	if err := errors.Join(append(errs, d.removeFilters(ifindex, false))...); err != nil {
+		return fmt.Errorf("take the programs off: %w", err)
+	}
 	delete(d.state, ifindex)
-	return errors.Join(append(errs, d.removeFilters(ifindex, false))...)
+	return nil
 }
 
 // removeFilters removes our filters from a device, should it be there.
@@ -323,40 +340,37 @@ func (d *Datapath) removeFilters(ifindex int, ownQdisc bool) error {
 		_, err = detachFilters(l, ownQdisc)
 	}
 	if err != nil && !gone(err) {
-		return fmt.Errorf("look for device %d: %w", ifindex, err)
+		return fmt.Errorf("remove filters of device %d: %w", ifindex, err)
 	}
 	return nil
 }
 
 // cleanupFilters removes our filters from all devices, and the qdiscs that the maps
-// pinned in dir say are ours. It returns what it removed.
+// pinned in dir say are ours. It returns what it removed. One odd device keeps it from no other.
 func cleanupFilters(dir string) (removed []string, err error) {
+	var errs []error
 	ownQdisc := make(map[int]bool)
 	maps, err := bpfmap.Open(dir)
 	if err == nil {
 		defer maps.Close()
 		devices, err := devicemap.New(maps).List()
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		for _, d := range devices {
 			ownQdisc[d.Ifindex] = d.OwnQdisc
 		}
 	}
 	links, err := rtnl.Links()
-	if err != nil {
-		return nil, err
-	}
+	errs = append(errs, err)
 	for _, l := range links {
 		found, err := detachFilters(l, ownQdisc[l.Attrs().Index])
 		if found {
 			removed = append(removed, "filters of "+l.Attrs().Name)
 		}
 		if err != nil && !gone(err) {
-			return removed, err
+			errs = append(errs, err)
 		}
 	}
-	return removed, nil
+	return removed, errors.Join(errs...)
 }
 
 // Device is a device that packets are served on.

@@ -2,13 +2,17 @@ package datapath_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -128,6 +132,50 @@ func tries(list []devicemap.Fault) (n int) {
 		n += f.Tries
 	}
 	return n
+}
+
+// oddPin puts in the place of a pinned tcx link to a device what is no link, and returns its path.
+func oddPin(t *testing.T, opts datapath.Options, ifindex int) string {
+	t.Helper()
+	path := filepath.Join(datapath.Dir(opts.BPFFS), fmt.Sprintf("link_tcx_%d_egress", ifindex))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	must(t, m.Pin(path), m.Close())
+	return path
+}
+
+// TestDeviceThatCannotBeLeft is tried again until programs are taken off it.
+func TestDeviceThatCannotBeLeft(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, _ := withUplink(t)
+	if !lab.HaveTCX(t) {
+		t.Skip("the kernel lacks tcx links: they need Linux 6.6")
+	}
+	opts.Devices = []string{uplink, "odd*"}
+	odd := addDevice(t, "odd0")
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, d.Attach(t.Context()))
+	pin := oddPin(t, opts, odd.Attrs().Index)
+	t.Cleanup(func() { os.Remove(pin) })
+	must(t, netlink.LinkSetName(odd, "even0"))
+	follow(t, d)
+	eventually(t, "tries to take the programs off", func() bool { return tries(faults(t, opts)) > 2 })
+	if list := faults(t, opts); len(list) != 1 || list[0].Name != "odd0" || !strings.Contains(list[0].Error, pin) {
+		t.Errorf("faults: %+v, want one of odd0 that names %s", list, pin)
+	}
+	must(t, os.Remove(pin))
+	eventually(t, "no fault is told of", func() bool { return len(faults(t, opts)) == 0 })
+	if ids := attachedPrograms(t, odd); len(ids) > 0 {
+		t.Errorf("programs %d are left", ids)
+	}
+	if list := devices(t, opts); len(list) != 1 || list[0].Name != uplink {
+		t.Errorf("the entries are %+v, want the uplink's alone", list)
+	}
 }
 
 // TestChangesAreFollowed: devices come, are renamed and go; addresses, routes and the node's own

@@ -35,6 +35,7 @@ const (
 
 // deviceState is the state of a device. Its owner is [Datapath.served].
 type deviceState struct {
+	name string
 	role role
 	key  devicemap.Device // what it was attached as, see clientKey
 	ok   bool             // the programs run
@@ -92,7 +93,7 @@ func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, k
 	}
 	switch {
 	case s == nil || ds.now:
-	case !s.ok && time.Now().Before(s.fault.Next):
+	case !s.due():
 		return
 	case s.ok && !ds.changes.all && !ds.changes.links[ifindex] && s.key == key:
 		return
@@ -110,7 +111,7 @@ func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, k
 		d.failed(ifindex, name, role, explain(err))
 		return
 	}
-	done := &deviceState{role: role, key: key, ok: true}
+	done := &deviceState{name: name, role: role, key: key, ok: true}
 	if s != nil {
 		done.fault, done.logged = s.fault, s.logged
 	}
@@ -122,7 +123,7 @@ func (d *Datapath) failed(ifindex int, name string, role role, err error) {
 	s := d.state[ifindex]
 	now := time.Now()
 	if s == nil || s.role != role || s.fault.Name != name {
-		s = &deviceState{role: role, fault: devicemap.Fault{Ifindex: ifindex, Name: name, Role: string(role), Since: now}}
+		s = &deviceState{name: name, role: role, fault: devicemap.Fault{Ifindex: ifindex, Name: name, Role: string(role), Since: now}}
 		d.state[ifindex] = s
 	}
 	if s.fault.Error != err.Error() {
@@ -146,12 +147,17 @@ func (d *Datapath) nextTry() time.Duration {
 	return next
 }
 
+// due reports whether the time has come to try again what has failed of a device, or of all
+// together; also when nothing has.
+func (s *deviceState) due() bool { return s.ok || !time.Now().Before(s.fault.Next) }
+
 // logFaults logs what is new of the devices that are not served, writes all of them for
-// people, and returns them as an error. whole is why no device could be looked after.
-func (d *Datapath) logFaults(whole error) error {
+// people, and returns them as an error. whole is what failed of a pass over the devices that is
+// not a matter of one alone. It has failed until a pass over all of them ends without.
+func (d *Datapath) logFaults(whole error, all bool) error {
 	if whole != nil {
 		d.failed(0, "", forNothing, whole)
-	} else {
+	} else if all {
 		delete(d.state, 0)
 	}
 	var errs []error

@@ -2,9 +2,12 @@ package datapath_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -79,13 +82,12 @@ func waiting(t *testing.T, opts datapath.Options) (n int) {
 	return n - 1
 }
 
-// dispatched returns an agent whose uplink is served by a program in a dispatcher, and options
-// for the next one.
+// dispatched returns an agent, to be closed, whose uplink is served by a program in a dispatcher, and
+// options for the next one.
 func dispatched(t *testing.T) (*datapath.Datapath, datapath.Options, netlink.Link) {
 	t.Helper()
 	opts, l := withXDP(t, datapath.XDPGeneric)
 	d := prepare(t, opts)
-	t.Cleanup(func() { must(t, d.Close()) })
 	must(t, d.Attach(t.Context()))
 	wantXDP(t, opts, datapath.XDPGeneric, "")
 	must(t, os.Remove(filepath.Join(datapath.Dir(opts.BPFFS), fmt.Sprintf("link_xdp_%d", l.Attrs().Index))))
@@ -101,6 +103,7 @@ func TestDispatchersLockIsHeld(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	d, opts, _ := dispatched(t)
+	t.Cleanup(func() { must(t, d.Close()) })
 	release := holdDispatchers(t, opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	var lost atomic.Int64
@@ -128,4 +131,92 @@ func TestDispatchersLockIsHeld(t *testing.T) {
 	}
 	release()
 	wantXDP(t, opts, datapath.XDPGeneric, "")
+}
+
+// TestDispatcherIsLeftWhenItCanBe: an agent without XDP takes the former one's program out of a
+// dispatcher once nobody holds libxdp's lock any more, and tells of it until then.
+func TestDispatcherIsLeftWhenItCanBe(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	former, opts, l := dispatched(t)
+	must(t, former.Close())
+	release := holdDispatchers(t, opts)
+	opts.XDP = datapath.XDPOff
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it waits for no lock
+	must(t, d.Attach(ctx))
+	_ = d.SyncChanged(ctx) // its time has not come, or it fails once more
+	if list := faults(t, opts); len(list) != 1 || !strings.Contains(list[0].Error, "lock") {
+		t.Errorf("faults: %+v, want one of the lock", list)
+	}
+	if xdpOf(t, l) == 0 {
+		t.Error("the program is gone although the lock is held")
+	}
+	release()
+	eventually(t, "no fault is told of", func() bool { return d.SyncChanged(t.Context()) == nil && len(faults(t, opts)) == 0 })
+	if id := xdpOf(t, l); id != 0 {
+		t.Errorf("program %d is still there", id)
+	}
+}
+
+// TestDispatcherIsJoinedWhenItCanBe: a lock that another process holds is no reason to leave a device
+// without XDP. The former agent's program runs on until it is replaced.
+func TestDispatcherIsJoinedWhenItCanBe(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	former, opts, l := dispatched(t)
+	must(t, former.Close())
+	runs := xdpOf(t, l)
+	release := holdDispatchers(t, opts)
+	d := prepare(t, opts)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, d.Attach(t.Context()))
+	if list := faults(t, opts); len(list) != 1 || list[0].Name != uplink || !strings.Contains(list[0].Error, "lock") {
+		t.Errorf("faults: %+v, want one of the lock", list)
+	}
+	if id := xdpOf(t, l); id != runs {
+		t.Errorf("the device runs program %d, want the former agent's, %d", id, runs)
+	}
+	release()
+	follow(t, d)
+	eventually(t, "no fault is told of", func() bool { return len(faults(t, opts)) == 0 })
+	if xdpOf(t, l) == runs {
+		t.Error("the former agent's program is still there")
+	}
+}
+
+// TestCleanupOfTheRest: what cannot be removed keeps nothing else, and the next clean-up removes it.
+func TestCleanupOfTheRest(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	d, opts, l := dispatched(t)
+	odd := oddPin(t, opts, 9999)
+	must(t, d.Close())
+	release := holdDispatchers(t, opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it waits for no lock
+	removed, err := datapath.Cleanup(ctx, opts.BPFFS)
+	if err == nil || !strings.Contains(err.Error(), odd) || !strings.Contains(err.Error(), "lock") {
+		t.Errorf("the error is %v, want one of the pin %s and of the lock", err, odd)
+	}
+	left, err := filepath.Glob(filepath.Join(datapath.Dir(opts.BPFFS), "link_*"))
+	must(t, err)
+	if !slices.Equal(left, []string{odd}) {
+		t.Errorf("links are left: %q, want %s alone", left, odd)
+	}
+	if ids := attachedPrograms(t, l); len(ids) > 0 || len(removed) == 0 {
+		t.Errorf("programs %d are left at tc, removed was %q", ids, removed)
+	}
+	release()
+	must(t, os.Remove(odd))
+	_, err = datapath.Cleanup(t.Context(), opts.BPFFS)
+	must(t, err)
+	if id := xdpOf(t, l); id != 0 {
+		t.Errorf("program %d is left after the second clean-up", id)
+	}
+	if _, err := os.Stat(datapath.Dir(opts.BPFFS)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("pins are left: %v", err)
+	}
 }

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -20,6 +21,9 @@ func (d *Datapath) CountReads() func() Reads {
 	}
 	return func() Reads { return Reads{links.Load(), addrs.Load(), routes.Load()} }
 }
+
+// SyncChanged serves the devices that have changed, and does what is due.
+func (d *Datapath) SyncChanged(ctx context.Context) error { return d.sync(ctx, false, false) }
 
 // Knows reports whether the kernel has told of a device.
 func (d *Datapath) Knows(index int) bool {

@@ -151,9 +151,12 @@ func (d *Datapath) planNAT(ds *deviceSync, n *network) error {
 	for cookie, ifindexes := range d.nat {
 		links := n.at(ifindexes)
 		if !d.leavesNAT() || len(links) == 0 && (len(ifindexes) > 0 || ds.changes.all) {
+			if err := d.deviceMap.DeleteNAT(cookie); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 			delete(d.nat, cookie)
 			delete(d.natLeft, cookie)
-			errs = append(errs, d.deviceMap.DeleteNAT(cookie))
 			continue
 		}
 		ds.addPods(links)

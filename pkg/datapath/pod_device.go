@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -104,8 +105,8 @@ func (d *Datapath) endMasquerade(noneLeft time.Time) (ended bool, err error) {
 }
 
 // sweep removes, once, the filters that a former agent has left on devices that are
-// not served; only their names tell.
-func (d *Datapath) sweep(served map[int]bool) error {
+// not known; only their names tell.
+func (d *Datapath) sweep(known func(ifindex int) bool) error {
 	if d.swept {
 		return nil
 	}
@@ -113,14 +114,15 @@ func (d *Datapath) sweep(served map[int]bool) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, l := range links {
-		if served[l.Attrs().Index] {
+		if known(l.Attrs().Index) {
 			continue
 		}
 		if _, err := detachFilters(l, false); err != nil && !gone(err) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	d.swept = true
-	return nil
+	d.swept = len(errs) == 0
+	return errors.Join(errs...)
 }

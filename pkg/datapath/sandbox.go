@@ -179,11 +179,15 @@ func (d *Datapath) planSandboxes(ds *deviceSync, n *network) error {
 	var errs []error
 	for ifindex := range d.sandboxes {
 		links := n.at([]int{ifindex})
-		if len(links) == 0 {
-			delete(d.sandboxes, ifindex)
-			errs = append(errs, devicemap.NewSandboxes(d.maps).Remove(ifindex))
-		}
 		ds.addPods(links)
+		if len(links) > 0 {
+			continue
+		}
+		if err := devicemap.NewSandboxes(d.maps).Remove(ifindex); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(d.sandboxes, ifindex)
 	}
 	return errors.Join(errs...)
 }

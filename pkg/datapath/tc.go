@@ -157,12 +157,14 @@ func detachTCX(dir string, keep func(ifindex int) bool) error {
 }
 
 // detachLinks removes the links that are pinned for devices under names that begin
-// with prefix and the ifindex, except those that keep is true for.
+// with prefix and the ifindex, except those that keep is true for. One that cannot be removed keeps
+// no other.
 func detachLinks(dir, prefix string, keep func(ifindex int) bool) error {
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, p := range pins {
 		var ifindex int
 		number, _, _ := strings.Cut(strings.TrimPrefix(p.Name(), prefix), "_")
@@ -170,10 +172,10 @@ func detachLinks(dir, prefix string, keep func(ifindex int) bool) error {
 			continue
 		}
 		if err := removeLink(filepath.Join(dir, p.Name())); err != nil {
-			return fmt.Errorf("detach from device %d: %w", ifindex, err)
+			errs = append(errs, fmt.Errorf("detach from device %d: %w", ifindex, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func clsact(ifindex int) *netlink.Clsact {

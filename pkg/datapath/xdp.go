@@ -73,6 +73,9 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 			case errors.As(err, &no):
 				device.NoXDP = no.reason
 			case !gone(err):
+				// What runs there goes on until it is tried again.
+				on[device.Root] = true
+				macs[device.Ifindex] = n.mac(device.Ifindex)
 				d.failed(device.Ifindex, device.Name, forClients, explain(fmt.Errorf("attach XDP: %w", err)))
 			}
 		}
@@ -177,6 +180,9 @@ func (d *Datapath) runXDP(ctx context.Context, l netlink.Link, owns bool) error 
 	}
 	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
 		if err := d.joinDispatcher(ctx, ifindex, owns); err != nil {
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return err // for another process holds libxdp's lock
+			}
 			return xdpError{fmt.Sprintf("device in use: XDP program %s (id %d), %v", programName(xdp.ProgId), xdp.ProgId, err)}
 		}
 		return nil
