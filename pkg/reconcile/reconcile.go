@@ -159,9 +159,11 @@ type Reconciler struct {
 	noLocalSum  map[model.Family]noLocals
 	complete    bool
 	pruned      bool
-	released    chan tables.Retired
+	waited      chan error     // the outcome of the barrier
+	retired     tables.Retired // waits for the barrier
 	check       check
 	retiring    bool // a barrier is on its way
+	retiredDue  bool // one that failed is to be tried again
 	barrier     sync.WaitGroup
 }
 
@@ -189,7 +191,7 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		starts:       make(map[model.Name]*starts),
 		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration), back: make(map[uint32]time.Duration)},
 		terminating:  make(map[model.Name][]netip.AddrPort),
-		released:     make(chan tables.Retired, 1),
+		waited:       make(chan error, 1),
 
 		checks:     make(map[place]policy.HealthCheck),
 		noLocal:    make(map[place]noLocals),
@@ -334,9 +336,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case retired := <-r.released:
-			r.retiring = false
-			r.tables.Release(retired)
+		case err := <-r.waited:
+			r.release(err)
 			r.retire(ctx)
 			continue
 		case <-r.check.due:
@@ -527,29 +528,37 @@ func noteFull(err error, full map[string]bool) {
 }
 
 // retire waits, beside the loop, until ids and slots that were taken out of the tables can be
-// reused.
+// reused. After a failure it does so when that is due.
 func (r *Reconciler) retire(ctx context.Context) {
-	if r.retiring {
+	if _, failed := r.failed[task{part: partRetired}]; r.retiring || failed && !r.retiredDue {
 		return
 	}
-	retired := r.tables.Retire()
-	if retired.Empty() {
+	if r.retired.Empty() {
+		r.retired = r.tables.Retire()
+	}
+	if r.retired.Empty() {
 		return
 	}
-	r.retiring = true
+	r.retiring, r.retiredDue = true, false
 	r.barrier.Go(func() {
-		for {
-			if !pause.For(ctx, retireDelay) {
-				return
-			}
-			err := r.store.Barrier()
-			if err == nil {
-				r.released <- retired
-				return
-			}
-			klog.ErrorS(err, "Waiting for running programs failed, trying again")
+		if pause.For(ctx, retireDelay) {
+			r.waited <- r.store.Barrier()
 		}
 	})
+}
+
+// release records the outcome of the wait, and has ids and slots reused.
+func (r *Reconciler) release(err error) {
+	r.retiring = false
+	if changed := r.outcome(task{part: partRetired}, err, time.Time{}); changed && err != nil {
+		klog.ErrorS(err, "Waiting for running programs failed, trying again")
+	} else if changed {
+		r.signal() // for a sync that tells so
+	}
+	if err == nil {
+		r.tables.Release(r.retired)
+		r.retired = tables.Retired{}
+	}
 }
 
 // nodeAddrs returns the entries of the addresses on which NodePorts answer. Loopback

@@ -25,6 +25,7 @@ const (
 	partLocalNode             // node addresses and Service ranges
 	partNodes                 // the nodes of the cluster
 	partLeftovers             // what is to be removed of former Services
+	partRetired               // the wait until what was taken out of the tables can be reused
 	partStart                 // the next step of endpoints that are starting, which is no failure
 )
 
@@ -95,6 +96,8 @@ func (r *Reconciler) takeDue() {
 			r.localNodeSet = true
 		case partNodes:
 			r.nodes.set = true
+		case partRetired:
+			r.retiredDue = true
 		}
 	}
 	clear(r.retries.due)

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -126,6 +127,54 @@ func TestLastingFailureShows(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unending is a store whose running programs cannot be waited for.
+type unending struct {
+	tables.Store
+	fails atomic.Bool
+	tries atomic.Int32
+}
+
+func (u *unending) Barrier() error {
+	u.tries.Add(1)
+	if u.fails.Load() {
+		return errors.New("no memory")
+	}
+	return u.Store.Barrier()
+}
+
+// TestLastingBarrierFailureShows: entries that cannot be reused, because running programs cannot be
+// waited for, are a failure that is tried again ever less often, also when Services change.
+func TestLastingBarrierFailureShows(t *testing.T) {
+	held := newStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		store := new(unending)
+		l := start(t, held, func(s tables.Store) tables.Store { store.Store = s; return store }, reconcile.Options{})
+		l.Apply(put(service("a", "10.96.0.1"), slice("a-1", "a", "10.0.0.1"), service("b", "10.96.0.2"), slice("b-1", "b", "10.0.0.2")))
+		l.Synced()
+		l.eventually("10.96.0.1:80", "10.0.0.1:8080")
+		time.Sleep(time.Minute)
+		store.fails.Store(true)
+		begin := time.Now()
+		l.Apply(source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "a"}}})
+		before := store.tries.Load()
+		for i := range 300 {
+			l.Apply(put(slice("b-1", "b", fmt.Sprintf("10.0.1.%d", i%2+1))))
+			time.Sleep(time.Second)
+		}
+		if n := store.tries.Load() - before; n < 10 || n > 30 {
+			t.Errorf("%d attempts in 5 minutes, want one each 30 s in the end", n)
+		}
+		if l.Oldest().IsZero() || time.Since(l.Oldest()) < time.Since(begin)-time.Second {
+			t.Errorf("after %s of failures the oldest change came in at %s", time.Since(begin), l.Oldest())
+		}
+		store.fails.Store(false)
+		time.Sleep(time.Minute)
+		if !l.Oldest().IsZero() {
+			t.Error("something waits although entries can be reused")
+		}
+	})
 }
 
 // TestAgeCountsFromTheFullList: what a source that takes long hands over ahead is not late.
