@@ -58,7 +58,7 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 		return err
 	})
 	if devices > 0 {
-		errDevices = errors.Join(errDevices, d.sync(ctx, false, false))
+		d.syncNoted(ctx)
 	}
 	return len(lost) + devices, errors.Join(err, errDevices)
 }

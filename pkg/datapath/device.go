@@ -52,8 +52,16 @@ func (d *Datapath) FollowDevices(ctx context.Context) {
 	}
 }
 
+// syncNoted serves the devices that have been noted or touched. What fails is told of by the sync
+// itself, and tried again by [Datapath.FollowDevices].
+func (d *Datapath) syncNoted(ctx context.Context) {
+	if err := d.sync(ctx, false, false); err != nil {
+		d.lookAgain()
+	}
+}
+
 // sync serves the devices that have changed, or all of them. now tries those again, too,
-// whose time has not come.
+// whose time has not come. It logs what fails; the error is what of it has failed in this sync.
 func (d *Datapath) sync(ctx context.Context, all, now bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

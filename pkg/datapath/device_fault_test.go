@@ -134,6 +134,29 @@ func tries(list []devicemap.Fault) (n int) {
 	return n
 }
 
+// TestErrorIsOfThePass: a sync in which an odd device is not tried, for its time has not come, ends
+// without an error.
+func TestErrorIsOfThePass(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
+		opts.Devices = []string{uplink, "odd*"}
+		defer obstruct(t, opts.TC, addDevice(t, "odd0"))()
+		d := prepare(t, opts)
+		t.Cleanup(func() { must(t, d.Close()) })
+		must(t, d.Attach(t.Context()))
+		wait.Until(t, "a sync in which the odd device is not tried ends well", func() bool {
+			before := tries(faults(t, opts))
+			err := d.SyncChanged(t.Context())
+			now := tries(faults(t, opts))
+			if (err != nil) != (now > before) {
+				t.Fatalf("tried %d times, before %d times; the error is %v", now, before, err)
+			}
+			return now == before
+		})
+	})
+}
+
 // oddPin puts in the place of a pinned tcx link to a device what is no link, and returns its path.
 func oddPin(t *testing.T, opts datapath.Options, ifindex int) string {
 	t.Helper()

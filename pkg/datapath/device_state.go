@@ -42,6 +42,7 @@ type deviceState struct {
 	// fault is the last one, until a sync has ended without.
 	fault  devicemap.Fault
 	logged bool
+	fresh  bool // it is of the sync under way
 }
 
 // deviceSync is one pass over the devices.
@@ -129,7 +130,7 @@ func (d *Datapath) failed(ifindex int, name string, role role, err error) {
 	if s.fault.Error != err.Error() {
 		s.fault.Error, s.logged = err.Error(), false
 	}
-	s.ok = false
+	s.ok, s.fresh = false, true
 	s.fault.Next = now.Add(min(firstRetry<<min(s.fault.Tries, 10), lastRetry))
 	s.fault.Tries++
 }
@@ -152,7 +153,7 @@ func (d *Datapath) nextTry() time.Duration {
 func (s *deviceState) due() bool { return s.ok || !time.Now().Before(s.fault.Next) }
 
 // logFaults logs what is new of the devices that are not served, writes all of them for
-// people, and returns them as an error. whole is what failed of a pass over the devices that is
+// people, and returns those of this pass as an error. whole is what failed of a pass over the devices that is
 // not a matter of one alone. It has failed until a pass over all of them ends without.
 func (d *Datapath) logFaults(whole error, all bool) error {
 	if whole != nil {
@@ -175,9 +176,10 @@ func (d *Datapath) logFaults(whole error, all bool) error {
 			continue
 		}
 		faults = append(faults, *f)
-		if f.Ifindex != 0 {
+		if f.Ifindex != 0 && s.fresh {
 			errs = append(errs, fmt.Errorf("device %s (for %s): %s", f.Name, f.Role, f.Error))
 		}
+		s.fresh = false
 		if s.logged {
 			continue
 		}

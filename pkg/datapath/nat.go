@@ -34,16 +34,12 @@ func (d *Datapath) FollowNAT(ctx context.Context) {
 				cookies[binary.NativeEndian.Uint64(r)] = true
 			}
 		}
-		return d.serveNAT(ctx, cookies)
+		if err := d.addNAT(cookies); err != nil {
+			return err
+		}
+		d.syncNoted(ctx)
+		return nil
 	})
-}
-
-// serveNAT has the packets of network namespaces served, and then their sockets left alone.
-func (d *Datapath) serveNAT(ctx context.Context, cookies map[uint64]bool) error {
-	if err := d.addNAT(cookies); err != nil {
-		return err
-	}
-	return d.sync(ctx, false, false)
 }
 
 // addNAT finds the devices of network namespaces. One that cannot be found has none, and is looked

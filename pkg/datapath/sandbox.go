@@ -41,10 +41,10 @@ func (d *Datapath) FollowSandboxes(ctx context.Context) {
 			}
 		}
 		added, err := d.addSandboxes(packets)
-		if !added {
-			return err
+		if added {
+			d.syncNoted(ctx)
 		}
-		return errors.Join(err, d.sync(ctx, false, false))
+		return err
 	})
 }
 
