@@ -135,7 +135,11 @@ type Datapath struct {
 	state    map[int]*deviceState // by index
 	nat      map[uint64][]int     // see [devicemap.Table.NAT]; nil before it is read
 	natLeft  map[uint64]bool      // whether their sockets are left alone, as was written
+	natFull  bool                 // the last one to be noted had no room
 	swept    bool                 // filters of a former agent have been looked for
+
+	natSought map[uint64]time.Time // network namespaces that are not noted, and when they were last looked for
+	eachNetns func(func() error) error
 
 	sandboxes     map[int]bool                          // see [devicemap.Sandboxes]; nil before it is read
 	sandboxSought map[bpf.SockBlSandboxPacket]time.Time // when a device was last looked for
@@ -168,6 +172,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		opts: opts, lock: l, xdpParts: make(map[bool]*ebpf.Program), again: make(chan struct{}, 1),
 		programIDs: make(map[*ebpf.Program]uint32),
 		state:      make(map[int]*deviceState), natLeft: make(map[uint64]bool),
+		natSought: make(map[uint64]time.Time), eachNetns: netns.Each,
 		sandboxSought: make(map[bpf.SockBlSandboxPacket]time.Time),
 	}
 	d.watch = newWatch(d.relevantRoute)

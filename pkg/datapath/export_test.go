@@ -25,6 +25,27 @@ func (d *Datapath) CountReads() func() Reads {
 // SyncChanged serves the devices that have changed, and does what is due.
 func (d *Datapath) SyncChanged(ctx context.Context) error { return d.sync(ctx, false, false) }
 
+// FillNAT notes as many network namespaces without a device as there is room for.
+func (d *Datapath) FillNAT() {
+	d.nat = make(map[uint64][]int)
+	for cookie := uint64(1 << 32); d.noteNAT(cookie, nil); cookie++ {
+	}
+	d.natFull = false
+}
+
+// SearchNAT looks for network namespaces, and returns how often all of them were gone through.
+func (d *Datapath) SearchNAT(cookies ...uint64) (searches int, err error) {
+	each := d.eachNetns
+	defer func() { d.eachNetns = each }()
+	d.eachNetns = func(func() error) error { searches++; return nil }
+	wanted := make(map[uint64]bool)
+	for _, c := range cookies {
+		wanted[c] = true
+	}
+	_, err = d.addNAT(wanted)
+	return searches, err
+}
+
 // Knows reports whether the kernel has told of a device.
 func (d *Datapath) Knows(index int) bool {
 	d.watch.mu.Lock()

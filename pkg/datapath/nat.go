@@ -4,15 +4,23 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/devicemap"
-	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
+)
+
+// natRest passes before a network namespace for which there was no room, or which could not be looked
+// at, is looked for again, and so many others are in that time: who has one can make more.
+const (
+	natRest = 10 * time.Second
+	natMost = 256
 )
 
 // leavesNAT reports whether sockets are left alone in network namespaces that translate their
@@ -34,39 +42,60 @@ func (d *Datapath) FollowNAT(ctx context.Context) {
 				cookies[binary.NativeEndian.Uint64(r)] = true
 			}
 		}
-		if err := d.addNAT(cookies); err != nil {
-			return err
+		added, err := d.addNAT(cookies)
+		if added {
+			d.syncNoted(ctx)
 		}
-		d.syncNoted(ctx)
-		return nil
+		return err
 	})
 }
 
-// addNAT finds the devices of network namespaces. One that cannot be found has none, and is looked
-// for again when all devices are.
-func (d *Datapath) addNAT(cookies map[uint64]bool) error {
+// addNAT finds the devices of network namespaces, and reports whether there are new ones to be served.
+// A namespace that cannot be found has none, and is looked for again when all devices are.
+func (d *Datapath) addNAT(cookies map[uint64]bool) (added bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.loadNAT(); err != nil {
-		return err
+		return false, err
 	}
-	for cookie := range cookies {
-		if _, known := d.nat[cookie]; known {
-			delete(cookies, cookie)
-		}
-	}
+	maps.DeleteFunc(d.natSought, func(_ uint64, at time.Time) bool { return time.Since(at) >= natRest })
+	maps.DeleteFunc(cookies, func(cookie uint64, _ bool) bool {
+		_, known := d.nat[cookie]
+		_, sought := d.natSought[cookie]
+		return known || sought || len(d.natSought) >= natMost
+	})
 	if len(cookies) == 0 {
-		return nil
+		return false, nil
 	}
-	found, err := d.findNAT(cookies)
+	known := len(d.nat)
+	err = d.findNAT(cookies)
 	for cookie := range cookies {
-		peers, ok := found[cookie]
-		if !ok && err != nil || len(peers) == 0 && len(d.nat) >= d.deviceMap.MaxNAT()/2 {
-			continue // those without a device leave room to others
+		if _, noted := d.nat[cookie]; !noted && (err != nil || !d.noteNAT(cookie, nil)) {
+			d.natSought[cookie] = time.Now()
 		}
+	}
+	return len(d.nat) > known, err
+}
+
+// noteNAT notes a network namespace with the node's side of its devices, and reports whether there was
+// room. Those without a device leave half of it to others.
+func (d *Datapath) noteNAT(cookie uint64, peers []int) bool {
+	room := d.deviceMap.MaxNAT()
+	if len(peers) == 0 {
+		room /= 2
+	}
+	full := len(d.nat) >= room
+	if full && !d.natFull {
+		klog.InfoS("More network namespaces translate their own connections than are noted: the sockets of the others are served like others",
+			"noted", len(d.nat), "cookie", cookie)
+	}
+	if full || len(peers) == 0 {
+		d.natFull = full
+	}
+	if !full {
 		d.nat[cookie] = peers
 	}
-	return err
+	return !full
 }
 
 // loadNAT reads the network namespaces that a former agent has written.
@@ -77,10 +106,9 @@ func (d *Datapath) loadNAT() (err error) {
 	return err
 }
 
-// findNAT returns the node's side of the devices of network namespaces, by their cookies.
-func (d *Datapath) findNAT(cookies map[uint64]bool) (map[uint64][]int, error) {
-	found := make(map[uint64][]int)
-	err := netns.Each(func() error {
+// findNAT notes the node's side of the devices of network namespaces, by their cookies.
+func (d *Datapath) findNAT(cookies map[uint64]bool) error {
+	return d.eachNetns(func() error {
 		cookie, err := NetnsCookie()
 		if err != nil || !cookies[cookie] {
 			return err
@@ -89,11 +117,11 @@ func (d *Datapath) findNAT(cookies map[uint64]bool) (map[uint64][]int, error) {
 		if err != nil {
 			return err
 		}
-		found[cookie] = peers
-		logNAT(cookie, peers)
+		if d.noteNAT(cookie, peers) {
+			logNAT(cookie, peers)
+		}
 		return nil
 	})
-	return found, err
 }
 
 // peers returns the node's ends of the devices in the calling thread's network namespace.
