@@ -268,8 +268,8 @@ func TestFastChangesCostLittle(t *testing.T) {
 	}
 }
 
-// TestIrrelevantChangesReadNothing: devices of pods that come and go, addresses and routes that
-// matter to nothing cost no list of all devices, addresses or routes; an address that may matter
+// TestIrrelevantChangesReadNothing: devices of pods that come and go, lifetimes of addresses, and addresses
+// and routes that matter to nothing cost no list of all devices, addresses or routes; an address that may matter
 // costs one.
 func TestIrrelevantChangesReadNothing(t *testing.T) {
 	tier.SameInEveryKernel(t)
@@ -277,6 +277,10 @@ func TestIrrelevantChangesReadNothing(t *testing.T) {
 	opts, l := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
 	opts.ClusterCIDRs = prefixes("10.88.0.0/16")
+	leased, err := netlink.ParseAddr("192.0.2.77/24")
+	must(t, err)
+	leased.ValidLft, leased.PreferedLft = 3600, 3600
+	must(t, netlink.AddrAdd(l, leased))
 	d := prepare(t, opts)
 	t.Cleanup(func() { must(t, d.Close()) })
 	reads := d.CountReads()
@@ -302,9 +306,11 @@ func TestIrrelevantChangesReadNothing(t *testing.T) {
 	_, far, err := net.ParseCIDR("198.51.100.0/24")
 	must(t, err)
 	route := &netlink.Route{Dst: far, Gw: net.IPv4(192, 0, 2, 254)}
-	for range 60 { // with each change read before the next: the kernel keeps only so many
+	for i := range 60 { // with each change read before the next: the kernel keeps only so many
 		pod := addDevice(t, "pod-next")
 		must(t, netlink.LinkSetUp(pod), netlink.RouteAdd(route), netlink.AddrAdd(l, addr))
+		leased.ValidLft, leased.PreferedLft = 7200+i, 3600+i
+		must(t, netlink.AddrReplace(l, leased))
 		index := pod.Attrs().Index
 		eventually(t, "the device has come", func() bool { return d.Knows(index) })
 		must(t, netlink.RouteDel(route), netlink.AddrDel(l, addr), netlink.LinkDel(pod))

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -24,7 +25,9 @@ type watch struct {
 	// nothing that is kept: clients are behind them, or they are where XDP serves such.
 	chosen map[int]bool
 	addrs  []netlink.Addr
-	routes []netlink.Route // those of relevant
+	// readingAddrs is set while addresses are read: addrs are about to be others.
+	readingAddrs bool
+	routes       []netlink.Route // those of relevant
 
 	relevant func(*netlink.Route) bool
 	list     lists
@@ -106,9 +109,17 @@ func (w *watch) addr(u *netlink.AddrUpdate) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if u.NewAddr && !w.addrsChanged && !w.readingAddrs && slices.ContainsFunc(w.addrs, func(a netlink.Addr) bool { return sameAddr(&a, u) }) {
+		return false // its lifetime is another, as after each router advertisement
+	}
 	// Nor does the kernel tell of the routes that go with an address.
 	w.addrsChanged, w.routesChanged = true, true
 	return true
+}
+
+// sameAddr reports whether an address that is set differs in nothing that is looked at.
+func sameAddr(a *netlink.Addr, u *netlink.AddrUpdate) bool {
+	return a.LinkIndex == u.LinkIndex && a.Flags == u.Flags && a.Scope == u.Scope && a.IPNet.String() == u.LinkAddress.String()
 }
 
 func (w *watch) route(u *netlink.RouteUpdate) bool {
@@ -138,6 +149,7 @@ func (w *watch) look(all bool) (*network, changes, error) {
 	c := changes{all, w.changed}
 	addrs, routes := all || w.addrsChanged, all || w.routesChanged
 	w.changed, w.addrsChanged, w.routesChanged = make(map[int]bool), false, false
+	w.readingAddrs = addrs
 	w.mu.Unlock()
 
 	var errs []error
@@ -156,6 +168,7 @@ func (w *watch) look(all bool) (*network, changes, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.readingAddrs = false
 	if err := errors.Join(errs...); err != nil {
 		w.known = w.known && !all
 		for index := range c.links {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -228,6 +229,82 @@ func TestBrokenSubscriptionLeavesNothing(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d sockets and %d goroutines, were %d and %d before", s, g, sockets, goroutines)
+		}
+	}
+}
+
+// TestBurstOfRoutesHoldsUpNothing: after more changes of routes than the kernel keeps, routes are
+// followed again before everything is listed, and a change of an address is acted upon meanwhile.
+func TestBurstOfRoutesHoldsUpNothing(t *testing.T) {
+	inNamespace(t)
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	var addrs, markers atomic.Int32
+	blocked := make(chan chan struct{}, 1)
+	f := start(t, Handlers{
+		Addr: func(*netlink.AddrUpdate) bool { addrs.Add(1); return true },
+		Route: func(u *netlink.RouteUpdate) bool {
+			if u.Type == unix.RTM_NEWROUTE && u.Dst.String() == marker.Dst.String() {
+				markers.Add(1)
+			}
+			select {
+			case wait := <-blocked:
+				<-wait
+			default:
+			}
+			return false
+		},
+	}, nil)
+	f.expect(t, "the start", true, 0)
+	// Whether the address or the list comes first is a matter of time, of which there is more each round.
+	for round := range 8 {
+		wait := make(chan struct{})
+		blocked <- wait
+		burst(t, round)
+		close(wait)
+		missMarker(t, &markers)
+		before := addrs.Load()
+		addAddr(t, bridge, fmt.Sprintf("192.0.2.%d/32", round+1))
+		alone := false
+		for all := false; !all; f.answer <- 0 {
+			select {
+			case all = <-f.calls:
+				alone = alone || !all && addrs.Load() > before
+			case <-time.After(limit):
+				t.Fatal("no call after a burst of routes")
+			}
+		}
+		if alone {
+			return
+		}
+	}
+	t.Error("each change of an address was acted upon with the list of everything")
+}
+
+// marker is a route that no burst has.
+var marker = &netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4(198, 51, 100, 0).To4(), Mask: net.CIDRMask(24, 32)}}
+
+// missMarker makes a route come and go until a subscription tells of it.
+func missMarker(t *testing.T, seen *atomic.Int32) {
+	t.Helper()
+	before := seen.Load()
+	wait.Until(t, "a subscription tells of routes", func() bool {
+		if err := errors.Join(netlink.RouteAdd(marker), netlink.RouteDel(marker)); err != nil {
+			t.Fatal(err)
+		}
+		return seen.Load() > before
+	})
+}
+
+// burst adds more routes than the kernel keeps changes of.
+func burst(t *testing.T, round int) {
+	t.Helper()
+	for i := range 40000 {
+		dst := net.IPv4(10, byte(round), byte(i>>8), byte(i)).To4()
+		if err := netlink.RouteAdd(&netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: dst, Mask: net.CIDRMask(32, 32)}}); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
