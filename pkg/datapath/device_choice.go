@@ -39,7 +39,8 @@ type network struct {
 	// addrs are the addresses to send from, by ifindex: global, none of them
 	// secondary, in the kernel's order.
 	addrs map[int][]netip.Addr
-	// networks are the same with the length of their network's prefix.
+	// networks are all addresses at which NodePorts may answer, with the length of their network's
+	// prefix, by ifindex.
 	networks map[int][]netip.Prefix
 	// held are all addresses of the machine that are in use.
 	held   map[netip.Addr]int // ifindex
@@ -79,10 +80,12 @@ func (n *network) addAddr(a *netlink.Addr) {
 	}
 	addr = addr.Unmap()
 	n.held[addr] = a.LinkIndex
-	if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED) == 0 {
-		n.addrs[a.LinkIndex] = append(n.addrs[a.LinkIndex], addr)
+	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
 		ones, _ := a.Mask.Size()
 		n.networks[a.LinkIndex] = append(n.networks[a.LinkIndex], netip.PrefixFrom(addr, ones))
+	}
+	if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED) == 0 {
+		n.addrs[a.LinkIndex] = append(n.addrs[a.LinkIndex], addr)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -241,6 +242,34 @@ func TestChangesAreFollowed(t *testing.T) {
 		expect("a node IP", uplink+" third")
 		d.SetNodeAddrs(nil)
 		expect("no node IP any more", uplink)
+	}
+}
+
+// TestDevicesOfNodePortAddresses: each address that a device holds counts, also a secondary one and one
+// that is deprecated, which packets of the node's own are not sent from.
+func TestDevicesOfNodePortAddresses(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, _ := withUplink(t)
+	opts.NodePorts = prefixes("198.51.100.10/32", "2001:db8::10/128")
+	second, third := addDevice(t, "second"), addDevice(t, "third")
+	for _, l := range []netlink.Link{second, third, addDevice(t, "fourth")} {
+		must(t, netlink.LinkSetUp(l))
+	}
+	addAddr(t, second, "198.51.100.5/24")
+	addAddr(t, second, "198.51.100.10/24")
+	deprecated, err := netlink.ParseAddr("2001:db8::10/64")
+	must(t, err)
+	deprecated.Flags, deprecated.ValidLft, deprecated.PreferedLft = unix.IFA_F_NODAD, 3600, 0
+	must(t, netlink.AddrAdd(third, deprecated))
+	attach(t, opts)
+	if got, want := attached(t, opts), uplink+" second third"; got != want {
+		t.Errorf("served: %q, want %q", got, want)
+	}
+	for _, d := range devices(t, opts) {
+		if d.Name == "second" && d.Addr4 != netip.MustParseAddr("198.51.100.5") {
+			t.Errorf("packets that leave by it are sent from %s, want its primary address", d.Addr4)
+		}
 	}
 }
 
