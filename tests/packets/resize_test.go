@@ -2,6 +2,7 @@ package packets_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ const newFlowRate = 25_000
 type switchboard struct {
 	b               *bench
 	ingress, egress place
+	tries           atomic.Int64 // to establish a connection
 }
 
 // place is where a program is attached. It is replaced when no run of it is about to begin:
@@ -47,11 +49,11 @@ func (p *place) run(options *ebpf.RunOptions) (uint32, error) {
 	return p.program.Run(options)
 }
 
-// attach puts programs in the place of others, with a pause in which programs of both kinds
-// are at work.
-func (s *switchboard) attach(programs map[string]*ebpf.Program) {
+// attach puts programs in the place of others. Programs of both kinds are at work while it calls
+// between.
+func (s *switchboard) attach(programs map[string]*ebpf.Program, between func()) {
 	s.ingress.attach(programs["bl_ingress"])
-	time.Sleep(50 * time.Millisecond)
+	between()
 	s.egress.attach(programs["bl_egress"])
 }
 
@@ -89,6 +91,7 @@ func flowClient(i int) netip.AddrPort {
 // reports whether the programs let it, and whether it was at the first try.
 func (s *switchboard) establish(client netip.AddrPort) (established, atOnce bool) {
 	for try := range 20 {
+		s.tries.Add(1)
 		syn, synWant := tcpRequest(client, flagSYN)
 		answer, answerWant := tcpResponse(client, flagSYN|flagACK)
 		ack, ackWant := tcpRequest(client, flagACK)
@@ -109,19 +112,25 @@ func (s *switchboard) goesOn(client netip.AddrPort) bool {
 	return s.translates(&s.ingress, data, dataWant) && s.translates(&s.egress, answer, answerWant)
 }
 
-// traffic establishes connections, at newFlowRate, until stop is closed.
+// traffic establishes connections, at newFlowRate, until it is ended.
 // After each it goes on with an earlier one.
 type traffic struct {
-	s           *switchboard
-	stop        chan struct{}
-	done        sync.WaitGroup
-	next        atomic.Int64
-	established sync.Map // number of client → nothing
-	again, lost atomic.Int64
+	s                 *switchboard
+	stop              chan struct{}
+	done              sync.WaitGroup
+	next              atomic.Int64
+	established       sync.Map // number of client → nothing
+	made, again, lost atomic.Int64
+	end               func()
 }
 
 func (s *switchboard) startTraffic(t *testing.T) *traffic {
 	f := &traffic{s: s, stop: make(chan struct{})}
+	f.end = sync.OnceFunc(func() {
+		close(f.stop)
+		f.done.Wait()
+	})
+	t.Cleanup(f.end)
 	const workers = 4
 	for range workers {
 		f.done.Go(func() {
@@ -131,6 +140,13 @@ func (s *switchboard) startTraffic(t *testing.T) *traffic {
 		})
 	}
 	return f
+}
+
+// awaitMore waits until a counter is so much higher.
+func awaitMore(t *testing.T, what string, counter *atomic.Int64, more int64) {
+	t.Helper()
+	all := counter.Load() + more
+	lab.Eventually(t, fmt.Sprintf("%d more %s", more, what), func() bool { return counter.Load() >= all })
 }
 
 func (f *traffic) work(workers int) func() error {
@@ -146,6 +162,7 @@ func (f *traffic) work(workers int) func() error {
 			ok, atOnce := f.s.establish(flowClient(i))
 			if ok {
 				f.established.Store(i, nil)
+				f.made.Add(1)
 			}
 			if !atOnce {
 				f.again.Add(1)
@@ -163,19 +180,23 @@ func (f *traffic) work(workers int) func() error {
 	}
 }
 
-// TestResizeUnderTraffic: the flow table is replaced by one of another size while tens of thousands
-// of connections are established. None is lost, neither older ones nor those that begin while
+// TestResizeUnderTraffic: the flow table is replaced by one of another size while thousands of
+// connections are established. None is lost, neither older ones nor those that begin while
 // programs of both tables are attached.
 func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
+	// How many connections are established at each stage, and how often that is tried while a program
+	// of each table is attached: one that adds to the new table and one that does not look there
+	// establish none.
+	const many, some, tries = 5000, 1000, 40
 	sizes := lab.Sizes
 	sizes.Flows = 1 << 20
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
-	s.attach(b.programs)
+	s.attach(b.programs, func() {})
 	f := s.startTraffic(t)
 	start := time.Now()
-	time.Sleep(500 * time.Millisecond)
+	awaitMore(t, "connections, of the former table", &f.made, many)
 
 	sizes.Flows = 3 << 19
 	m, err := bpfmap.Load(datapath.Dir(b.host.BPFFS), sizes)
@@ -198,18 +219,24 @@ func TestResizeUnderTraffic(t *testing.T) {
 		})
 		return programs
 	}
-	s.attach(load())
+	mixed := func() { awaitMore(t, "tries, by programs of both kinds", &s.tries, tries) }
+	s.attach(load(), mixed)
+	awaitMore(t, "connections, by programs that look into both tables", &f.made, some)
+	before := f.made.Load()
 	moved, err := m.Move()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.attach(load())
-	time.Sleep(500 * time.Millisecond)
-	close(f.stop)
-	f.done.Wait()
+	meanwhile := f.made.Load() - before
+	s.attach(load(), mixed)
+	awaitMore(t, "connections, of the new table", &f.made, many)
+	f.end()
 
-	t.Logf("%d connections, %.0f a second, %d of them not at the first try; moved: %+v",
-		f.next.Load(), float64(f.next.Load())/time.Since(start).Seconds(), f.again.Load(), moved)
+	t.Logf("%d connections, %.0f a second, %d of them not at the first try, %d while entries were moved: %+v",
+		f.next.Load(), float64(f.next.Load())/time.Since(start).Seconds(), f.again.Load(), meanwhile, moved)
+	if len(moved) == 0 || moved[0].Entries == 0 {
+		t.Error("no entry was moved")
+	}
 	lost, all := 0, 0
 	err = b.host.Run(func() error {
 		f.established.Range(func(i, _ any) bool {
