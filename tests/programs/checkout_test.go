@@ -12,6 +12,9 @@ import (
 // TestCheckout: a program is built from the checkout that the variable names, at another path
 // once it has changed, and the version says so.
 func TestCheckout(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skipf("needs git: %v", err)
+	}
 	useOwnCache(t)
 	dir := t.TempDir()
 	write := func(name, content string) {
