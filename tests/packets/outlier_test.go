@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -32,15 +33,12 @@ func (c *cluster) setDeaf(t *testing.T, e endpoint, network, rule string) {
 	}
 }
 
-// answered is many times what a busy machine needs to connect. A socket that has got the silent endpoint,
-// which is tried meanwhile, waits as long.
-const answered = 5 * time.Second
-
-// dial makes a connection that may take so long, and returns who has answered.
-func dial(n *lab.Namespace, network string, to netip.AddrPort, limit time.Duration) (string, error) {
+// dial makes a connection, until ctx ends, and returns who has answered. Calls of a namespace do not
+// wait for each other.
+func dial(ctx context.Context, n *lab.Namespace, network string, to netip.AddrPort) (string, error) {
 	var name string
-	err := n.Run(func() error {
-		conn, err := net.DialTimeout(network, to.String(), limit)
+	err := n.Thread(func() error {
+		conn, err := new(net.Dialer).DialContext(ctx, network, to.String())
 		if err != nil {
 			return err
 		}
@@ -54,6 +52,41 @@ func dial(n *lab.Namespace, network string, to netip.AddrPort, limit time.Durati
 		return err
 	})
 	return name, err
+}
+
+// dials are connections that are made at the same time, and how they have ended. Those that are given up
+// count as neither.
+type dials struct {
+	giveUp           context.CancelFunc
+	made             sync.WaitGroup
+	answered, failed atomic.Int32
+}
+
+// startDials begins n times to make connections, each time one after the other for as long as more
+// returns true.
+func startDials(t *testing.T, n int, from *lab.Namespace, network string, to netip.AddrPort, more func() bool) *dials {
+	ctx, giveUp := context.WithCancel(t.Context())
+	d := &dials{giveUp: giveUp}
+	t.Cleanup(d.end)
+	for range n {
+		d.made.Go(func() {
+			for again := true; again && ctx.Err() == nil; again = more() {
+				switch _, err := dial(ctx, from, network, to); {
+				case err == nil:
+					d.answered.Add(1)
+				case ctx.Err() == nil:
+					d.failed.Add(1)
+				}
+			}
+		})
+	}
+	return d
+}
+
+// end gives up the connections that are being made.
+func (d *dials) end() {
+	d.giveUp()
+	d.made.Wait()
 }
 
 // outlierOf returns what outlier detection on node 1 knows of an endpoint of the Service web.
@@ -118,22 +151,13 @@ func TestOutliers(t *testing.T) {
 						t.Parallel()
 						bad, to := everywhere[2*i+1], to(network)
 						c.setDeaf(t, bad, network, rule)
-						failed := 0
-						lab.Eventually(t, bad.server()+" is ejected", func() bool {
-							if _, err := dial(from, network, to, 1500*time.Millisecond); err != nil {
-								failed++
-							}
-							return c.outlierOf(t, bad, network).Ejected
-						})
-						if how == "refuses" && failed < failures {
-							t.Errorf("%s is ejected after %d failures", bad.server(), failed)
-						}
+						c.wantFailures(t, from, network, to, bad, how, failures)
 						c.wantEjected(t, network, bad)
 						c.wantOthers(t, from, network, to, bad)
 						c.wantOneTried(t, from, network, to, bad)
 						c.setDeaf(t, bad, network, "")
 						lab.Eventually(t, bad.server()+" serves again", func() bool {
-							got, err := dial(from, network, to, wait.Limit)
+							got, err := dial(t.Context(), from, network, to)
 							if err != nil {
 								t.Fatal(err)
 							}
@@ -144,6 +168,30 @@ func TestOutliers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// wantFailures makes connections until an endpoint is ejected, which takes so many failures. None is given
+// up before: a late answer begins the count of an endpoint anew.
+func (c *cluster) wantFailures(t *testing.T, from *lab.Namespace, network string, to netip.AddrPort, bad endpoint, how string, failures int) {
+	t.Helper()
+	if how == "is silent" {
+		var ejected atomic.Bool
+		d := startDials(t, failures, from, network, to, func() bool { return !ejected.Load() })
+		lab.Eventually(t, bad.server()+" is ejected", func() bool { return c.outlierOf(t, bad, network).Ejected })
+		ejected.Store(true)
+		d.end()
+		return
+	}
+	failed := 0
+	lab.Eventually(t, bad.server()+" is ejected", func() bool {
+		if _, err := dial(t.Context(), from, network, to); err != nil {
+			failed++
+		}
+		return c.outlierOf(t, bad, network).Ejected
+	})
+	if failed < failures {
+		t.Errorf("%s is ejected after %d failures", bad.server(), failed)
 	}
 }
 
@@ -168,14 +216,35 @@ func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, 
 	t.Helper()
 	seen := map[string]int{}
 	for range 40 {
-		got, err := dial(from, network, to, answered)
-		if o := c.outlierOf(t, ejected, network); !o.Ejected || o.OnTrial || o.Times > 1 {
+		type outcome struct {
+			name string
+			err  error
+		}
+		ended := make(chan outcome, 1)
+		ctx, giveUp := context.WithCancel(t.Context())
+		go func() {
+			name, err := dial(ctx, from, network, to)
+			ended <- outcome{name, err}
+		}()
+		var got *outcome
+		var o inspect.Outlier
+		lab.Eventually(t, "a connection ends, or "+ejected.server()+" has been on trial", func() bool {
+			select {
+			case e := <-ended:
+				got = &e
+			default:
+			}
+			o = c.outlierOf(t, ejected, network)
+			return got != nil || !o.Ejected || o.Times > 1
+		})
+		giveUp()
+		if !o.Ejected || o.OnTrial || o.Times > 1 {
 			break // perhaps before that connection
 		}
-		if err != nil {
-			t.Errorf("%s: %v", network, err)
+		if got.err != nil {
+			t.Errorf("%s: %v", network, got.err)
 		}
-		seen[got]++
+		seen[got.name]++
 	}
 	if seen[ejected.server()] > 0 {
 		t.Errorf("%s, with %s ejected: %v", network, ejected.server(), seen)
@@ -186,21 +255,30 @@ func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, 
 // does not serve, and that to eject it again.
 func (c *cluster) wantOneTried(t *testing.T, from *lab.Namespace, network string, to netip.AddrPort, bad endpoint) {
 	t.Helper()
-	lab.Eventually(t, bad.server()+" is on trial", func() bool { return c.outlierOf(t, bad, network).OnTrial })
-	var failed atomic.Int32
-	var made sync.WaitGroup
-	for range 40 {
-		made.Go(func() {
-			if _, err := dial(from, network, to, answered); err != nil {
-				failed.Add(1)
-			}
-		})
+	var first inspect.Outlier
+	lab.Eventually(t, bad.server()+" is on trial", func() bool {
+		first = c.outlierOf(t, bad, network)
+		return first.OnTrial
+	})
+	const all = 40
+	d := startDials(t, all, from, network, to, func() bool { return false })
+	lab.Eventually(t, bad.server()+" is ejected again", func() bool { return c.outlierOf(t, bad, network).Times > first.Times })
+	// A machine that takes longer than the ejection has the next trial meanwhile.
+	trials := func() int32 {
+		o := c.outlierOf(t, bad, network)
+		n := int32(o.Times - first.Times)
+		if o.OnTrial {
+			n++
+		}
+		return n
 	}
-	made.Wait()
-	if n := failed.Load(); n > 1 {
-		t.Errorf("%s, %s on trial: %d of 40 connections fail", network, bad.server(), n)
-	}
-	lab.Eventually(t, bad.server()+" is ejected again", func() bool { return c.outlierOf(t, bad, network).Times >= 2 })
+	lab.Eventually(t, "all connections but those on trial are answered", func() bool {
+		if failed, n := d.failed.Load(), trials(); failed > n {
+			t.Fatalf("%s, %s on trial: %d of %d connections fail in %d trials", network, bad.server(), failed, all, n)
+		}
+		return d.answered.Load() >= all-trials()
+	})
+	d.end()
 }
 
 // wantTold wants who listens to be told that an endpoint was ejected, again after one failure, and let in.
