@@ -46,10 +46,11 @@ func TestWaitUntilDrained(t *testing.T) {
 		})
 	}
 	counted(2, 2)
-	if page, err := node.Get("http://127.0.0.1:10249/metrics"); err != nil || !strings.Contains(page, "\nbeeline_terminating_connections 4\n") ||
-		strings.Count(page, "\nbeeline_terminating_endpoint_connections{") != 1 {
-		t.Errorf("the metrics do not have the 4 connections, or not one endpoint of all: %v", err)
-	}
+	lab.Eventually(t, "the metrics have the 4 connections, and one endpoint of all", func() bool {
+		page, err := node.Get("http://127.0.0.1:10249/metrics")
+		return err == nil && strings.Contains(page, "\nbeeline_terminating_connections 4\n") &&
+			strings.Count(page, "\nbeeline_terminating_endpoint_connections{") == 1
+	})
 	drained := make(chan string, 1)
 	go func() {
 		body, err := node.Get(url)

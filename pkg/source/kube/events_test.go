@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -33,6 +33,9 @@ type eventServer struct {
 	patches int
 }
 
+// eventsPath is the path of an event: namespace, name.
+var eventsPath = regexp.MustCompile(`^.*/namespaces/(.*)/events/(.*)$`)
+
 func (s *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +55,7 @@ func (s *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return status(s.broken, "")
 	}
 	if r.Method == http.MethodPatch {
-		e := s.events[path.Base(r.URL.Path)]
+		e := s.events[eventsPath.ReplaceAllString(r.URL.Path, "$1/$2")]
 		if e == nil {
 			return status(http.StatusNotFound, "NotFound")
 		}
@@ -63,10 +66,10 @@ func (s *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := json.Unmarshal(body, &e); err != nil {
 		return nil, err
 	}
-	if s.events[e.Name] != nil {
+	if s.events[keyOf(&e)] != nil {
 		return status(http.StatusConflict, "AlreadyExists")
 	}
-	s.events[e.Name] = &e
+	s.events[keyOf(&e)] = &e
 	return s.response(r, http.StatusCreated, body), nil
 }
 
