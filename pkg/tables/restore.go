@@ -167,11 +167,8 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 				return
 			}
 			*in = content{raw: ids, sum: slotSum(ids)}
-			distinct := make(map[uint32]struct{}, min(len(ids), len(sp.backends)))
-			for _, id := range ids {
-				distinct[id] = struct{}{}
-			}
-			owners = append(owners, owner{run{set.First, set.Count}, sp, local, len(distinct) == len(ids)})
+			plain := len(ids) <= len(known) && allDiffer(ids)
+			owners = append(owners, owner{run{set.First, set.Count}, sp, local, plain})
 		}
 		take(&sp.entry.Cluster, &sp.cluster, false)
 		take(&sp.entry.Local, &sp.local, true)
@@ -195,6 +192,11 @@ func (t *Tables) restoreSets(have *Snapshot, byID map[uint32]*servicePort) {
 			o.port.entry.Cluster, o.port.cluster = Set{}, content{}
 		}
 	}
+}
+
+// allDiffer reports whether no id is there twice.
+func allDiffer(ids []uint32) bool {
+	return len(slices.Compact(slices.Sorted(slices.Values(ids)))) == len(ids)
 }
 
 func (t *Tables) restoreFrontends(have *Snapshot, byID map[uint32]*servicePort) {
