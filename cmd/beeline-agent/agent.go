@@ -257,6 +257,7 @@ func (a *agent) connectReconciler() error {
 
 // attach puts the programs to work, now that the tables hold all Services.
 func (a *agent) attach(ctx context.Context) error {
+	klog.InfoS("All Services are in the tables, attaching the programs", "after", a.age())
 	if err := a.datapath.Attach(ctx); err != nil {
 		return err
 	}
