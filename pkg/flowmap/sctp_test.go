@@ -18,6 +18,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // Types of SCTP chunks.
@@ -171,6 +172,7 @@ func TestSCTPChecksum(t *testing.T) {
 // TestSCTPDamaged: a wrong checksum does not become a right one, and what is cut
 // short passes as it is.
 func TestSCTPDamaged(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	for family, f := range sctpFamilies {
@@ -199,6 +201,7 @@ func sctpRun(t *testing.T, program *ebpf.Program, packet []byte) []byte {
 
 // TestSCTPFlow follows associations that the programs serve, to their end.
 func TestSCTPFlow(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	f := sctpFamilies[model.IPv4]
