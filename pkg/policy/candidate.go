@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -19,11 +20,23 @@ type Candidate struct {
 func Candidates(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []Candidate {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	eps, cluster, local := s.sets(svc, port, family, list, node)
+	return s.candidates(svc, s.targetsOf(port, family, list), node)
+}
+
+// Candidates returns those of port number i of the Service, as [Candidates].
+func (j *Joined) Candidates(i int, node *model.LocalNode) []Candidate {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	return s.candidates(j.svc, j.targets(s, i), node)
+}
+
+func (s *scratch) candidates(svc *model.Service, targets []target, node *model.LocalNode) []Candidate {
+	eps := s.sets(svc, targets, node, math.MaxInt)
+	eject(eps, svc)
 	candidates := make([]Candidate, 0, len(eps))
 	for i := range eps {
 		e := &eps[i]
-		c := Candidate{Backend: e.backend(cluster(e), local(e))}
+		c := Candidate{Backend: e.backend()}
 		c.NotInCluster = e.whyNot(c.InCluster, "others are ready")
 		c.NotInLocal = fmt.Sprintf("on another node, %s", e.from.NodeName)
 		if e.onNode {

@@ -14,6 +14,7 @@ type endpoint struct {
 	port                                uint16
 	weight                              uint16
 	ready, serving, terminating, onNode bool
+	inCluster, inLocal                  bool // sets that it is in
 	ejected                             bool
 	spare                               bool // of a zone to which nothing spills over
 }
@@ -22,7 +23,10 @@ type endpoint struct {
 // used when there is no Ready one.
 func (e *endpoint) draining() bool { return e.serving && e.terminating }
 
-func (e *endpoint) backend(inCluster, inLocal bool) Backend {
+// used says that the endpoint is in a set.
+func (e *endpoint) used() bool { return e.inCluster || e.inLocal }
+
+func (e *endpoint) backend() Backend {
 	return Backend{
 		AddrPort:    netip.AddrPortFrom(e.from.Addr, e.port),
 		NodeName:    e.from.NodeName,
@@ -31,8 +35,8 @@ func (e *endpoint) backend(inCluster, inLocal bool) Backend {
 		Serving:     e.serving,
 		Terminating: e.terminating,
 		OnNode:      e.onNode,
-		InCluster:   inCluster,
-		InLocal:     inLocal,
+		InCluster:   e.inCluster,
+		InLocal:     e.inLocal,
 	}
 }
 
@@ -41,14 +45,15 @@ func (e *endpoint) backend(inCluster, inLocal bool) Backend {
 type scratch struct {
 	listed, ordered []endpoint
 	ranks           ranks
+	targets         []target
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// endpoints returns the endpoints that slices list for a Service port, weighed, in the order of
-// their AddrPort. They last until the scratch is used again.
-func (s *scratch) endpoints(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) []endpoint {
-	s.join(port, family, list, node)
+// endpoints returns the first endpoints, so many at most, that the slices of a Service port's targets
+// list, weighed, in the order of their AddrPort. They last until the scratch is used again.
+func (s *scratch) endpoints(svc *model.Service, targets []target, node *model.LocalNode, limit int) []endpoint {
+	s.join(targets, node, limit)
 	weigh(s.listed, svc.ZoneWeights)
 	eps := s.unique()
 	if svc.SlowStart > 0 {
@@ -57,21 +62,23 @@ func (s *scratch) endpoints(svc *model.Service, port model.ServicePort, family m
 	return eps
 }
 
-// join lists the endpoints of every slice port that belongs to the Service port,
-// in the order of the slices.
-func (s *scratch) join(port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) {
+// join lists the first endpoints, so many at most, of every slice port that belongs to a Service
+// port, in the order of the slices.
+func (s *scratch) join(targets []target, node *model.LocalNode, limit int) {
 	s.listed, s.ranks = s.listed[:0], s.ranks[:0]
-	eachPort(port, family, list, func(slice *model.Slice, target uint16) {
+	for _, t := range targets {
 		weight := uint16(1)
-		if slice.Weight != nil {
-			weight = uint16(*slice.Weight)
+		if t.slice.Weight != nil {
+			weight = uint16(*t.slice.Weight)
 		}
-		for i := range slice.Endpoints {
-			ep := &slice.Endpoints[i]
-			s.ranks.add(ep.Addr, target, len(s.listed))
+		some := t.slice.Endpoints
+		some = some[:min(len(some), limit-len(s.listed))]
+		for i := range some {
+			ep := &some[i]
+			s.ranks.add(ep.Addr, t.port, len(s.listed))
 			s.listed = append(s.listed, endpoint{
 				from:        ep,
-				port:        target,
+				port:        t.port,
 				weight:      weight,
 				ready:       ep.Ready,
 				serving:     ep.Serving,
@@ -79,7 +86,7 @@ func (s *scratch) join(port model.ServicePort, family model.Family, list []*mode
 				onNode:      onNode(ep, node),
 			})
 		}
-	})
+	}
 }
 
 // weigh multiplies the weights by those of the endpoints' zones.
@@ -118,7 +125,7 @@ func start(eps []endpoint, shares map[netip.Addr]uint16) {
 
 // eject gives the ejected endpoints the weight 0, unless a set that the Service uses would have no
 // other of a weight: then all that fail are as good as each other, and those of the set keep theirs.
-func eject(eps []endpoint, svc *model.Service, cluster, local func(*endpoint) bool) {
+func eject(eps []endpoint, svc *model.Service) {
 	if len(svc.Ejected) == 0 {
 		return
 	}
@@ -126,9 +133,9 @@ func eject(eps []endpoint, svc *model.Service, cluster, local func(*endpoint) bo
 		e := &eps[i]
 		e.ejected = svc.Ejected[netip.AddrPortFrom(e.from.Addr, e.port)]
 	}
-	sets := []func(*endpoint) bool{cluster}
+	sets := []func(*endpoint) bool{func(e *endpoint) bool { return e.inCluster }}
 	if svc.InternalLocal || svc.ExternalLocal {
-		sets = append(sets, local)
+		sets = append(sets, func(e *endpoint) bool { return e.inLocal })
 	}
 	for _, in := range sets {
 		if slices.ContainsFunc(eps, func(e endpoint) bool { return in(&e) && e.weight > 0 && !e.ejected }) {
@@ -159,12 +166,6 @@ func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, 
 			}
 		}
 	}
-}
-
-// Listed returns how many endpoints slices list for a Service port, on any node.
-func Listed(port model.ServicePort, family model.Family, list []*model.Slice) (n int) {
-	eachPort(port, family, list, func(slice *model.Slice, _ uint16) { n += len(slice.Endpoints) })
-	return n
 }
 
 // unique returns the listed endpoints by address and port, one of each: the last

@@ -7,6 +7,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -76,42 +77,62 @@ type Sets struct {
 func Select(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	eps, cluster, local := s.sets(svc, port, family, list, node)
-	var sets Sets
-	sets.Backends = make([]Backend, 0, len(eps))
+	return s.all(svc, s.targetsOf(port, family, list), node)
+}
+
+// all returns the sets with all endpoints of the targets.
+func (s *scratch) all(svc *model.Service, targets []target, node *model.LocalNode) (sets Sets) {
+	eps := s.sets(svc, targets, node, math.MaxInt)
+	eject(eps, svc)
+	sets.Cluster, sets.Local = kinds(eps)
+	sets.Backends = backends(eps)
+	return sets
+}
+
+// kinds returns the kinds of the sets.
+func kinds(eps []endpoint) (cluster, local Kind) {
 	for i := range eps {
 		e := &eps[i]
-		inCluster, inLocal := cluster(e), local(e)
-		if !inCluster && !inLocal {
-			continue
+		if e.inCluster && e.weight > 0 {
+			cluster = Backends
 		}
-		sets.Backends = append(sets.Backends, e.backend(inCluster, inLocal))
-		if inCluster && e.weight > 0 {
-			sets.Cluster = Backends
-		}
-		if inLocal && e.weight > 0 {
-			sets.Local = Backends
+		if e.inLocal && e.weight > 0 {
+			local = Backends
 		}
 	}
 	// The Cluster set is empty only when nothing is usable anywhere: hints never
 	// filter out the last Ready endpoint.
-	if sets.Cluster == Backends && sets.Local != Backends {
-		sets.Local = Drop
+	if cluster == Backends && local != Backends {
+		local = Drop
 	}
-	return sets
+	return cluster, local
+}
+
+// backends returns the endpoints of the sets.
+func backends(eps []endpoint) []Backend {
+	list := make([]Backend, 0, len(eps))
+	for i := range eps {
+		if eps[i].used() {
+			list = append(list, eps[i].backend())
+		}
+	}
+	return list
 }
 
 // sets returns the endpoints, as of [scratch.endpoints], with their weights in the sets, and which of
 // them are in the Cluster set and in the Local set.
-func (s *scratch) sets(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode) (eps []endpoint, cluster, local func(*endpoint) bool) {
-	eps = s.endpoints(svc, port, family, list, node)
-	cluster, local = clusterFilter(eps, node), localFilter(eps)
+func (s *scratch) sets(svc *model.Service, targets []target, node *model.LocalNode, limit int) []endpoint {
+	eps := s.endpoints(svc, targets, node, limit)
+	cluster, local := clusterFilter(eps, node), localFilter(eps)
 	if svc.SpillOver.Used && hintsOf(eps, node) == zoneHints {
 		spill(eps, svc.ZoneShares, node)
 		cluster = func(e *endpoint) bool { return e.ready }
 	}
-	eject(eps, svc, cluster, local)
-	return eps, cluster, local
+	for i := range eps {
+		e := &eps[i]
+		e.inCluster, e.inLocal = cluster(e), local(e)
+	}
+	return eps
 }
 
 // clusterFilter returns which endpoints are in the Cluster set.

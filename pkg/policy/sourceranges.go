@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -26,9 +25,14 @@ func SourceRanges(svc *model.Service, family model.Family) (prefixes []netip.Pre
 	if len(prefixes) == 0 {
 		return nil, false
 	}
+	given := make(map[netip.Prefix]struct{}, len(prefixes))
+	for _, p := range prefixes {
+		given[p] = struct{}{}
+	}
 	for _, addr := range svc.LoadBalancerIPs {
 		own := netip.PrefixFrom(addr, addr.BitLen())
-		if model.FamilyOf(addr) == family && !slices.Contains(prefixes, own) {
+		if _, twice := given[own]; !twice && model.FamilyOf(addr) == family {
+			given[own] = struct{}{}
 			prefixes = append(prefixes, own)
 		}
 	}

@@ -28,38 +28,49 @@ type Zones struct {
 }
 
 // ZonesOf returns the zones of a Service; none when topology hints do not keep the connections
-// of the node in its zone. The parameters are as for [Select].
+// of the node in its zone. The parameters are as for [Select]. Ports beyond [MostLooked] are taken to
+// have what the others have.
 func ZonesOf(svc *model.Service, list []*model.Slice, node *model.LocalNode) Zones {
 	full := *svc
 	full.SlowStart = 0
 	zones := Zones{Weights: make(map[string]float64)}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
+	looked := 0
 	for _, family := range model.Families {
-		for _, port := range svc.Ports {
-			if !svc.HasFamily(family) {
-				continue
+		if !svc.HasFamily(family) {
+			continue
+		}
+		joined := Join(svc, family, list)
+		for i := range svc.Ports {
+			targets := joined.targets(s, i)
+			if looked += listed(targets); looked > MostLooked && i > 0 {
+				break
 			}
-			eps := s.endpoints(&full, port, family, list, node)
-			if hintsOf(eps, node) != zoneHints {
-				continue
-			}
-			own := 0
-			for i := range eps {
-				e := &eps[i]
-				if !e.ready {
-					continue
-				}
-				zone := e.zone(node)
-				zones.Weights[zone] += float64(e.weight)
-				if zone == node.Zone {
-					own++
-				}
-			}
-			zones.Own = max(zones.Own, own)
+			zones.add(s.endpoints(&full, targets, node, math.MaxInt), node)
 		}
 	}
 	return zones
+}
+
+// add adds the endpoints of a Service port.
+func (z *Zones) add(eps []endpoint, node *model.LocalNode) {
+	if hintsOf(eps, node) != zoneHints {
+		return
+	}
+	own := 0
+	for i := range eps {
+		e := &eps[i]
+		if !e.ready {
+			continue
+		}
+		zone := e.zone(node)
+		z.Weights[zone] += float64(e.weight)
+		if zone == node.Zone {
+			own++
+		}
+	}
+	z.Own = max(z.Own, own)
 }
 
 // zone returns the zone that topology hints give an endpoint to, the node's own when it is one of
@@ -213,12 +224,12 @@ func wholes(of []float64) []uint32 {
 	return whole
 }
 
-// SharesOf returns the shares of other zones by which endpoints have their weights, such as those
-// that a former agent has left in the tables. The other parameters are as for [Select].
-func SharesOf(svc *model.Service, port model.ServicePort, family model.Family, list []*model.Slice, node *model.LocalNode, weight func(netip.AddrPort) uint16) map[string]uint16 {
+// SharesOf returns the shares of other zones by which the endpoints of port number i of the Service
+// have their weights, such as those that a former agent has left in the tables.
+func (j *Joined) SharesOf(i int, node *model.LocalNode, weight func(netip.AddrPort) uint16) map[string]uint16 {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	eps := s.endpoints(svc, port, family, list, node)
+	eps := s.endpoints(j.svc, j.targets(s, i), node, math.MaxInt)
 	if hintsOf(eps, node) != zoneHints {
 		return nil
 	}

@@ -104,7 +104,10 @@ func TestSpillSets(t *testing.T) {
 				if got := sums["zone-a"] / all; math.Abs(got-own) > 0.03 {
 					t.Errorf("the own zone gets %.3f, want %.3f", got, own)
 				}
-				again := SharesOf(svc, httpPort, model.IPv4, list, here, func(addr netip.AddrPort) uint16 { return weights[addr] })
+				with := *svc
+				with.Ports = []model.ServicePort{httpPort}
+				joined := Join(&with, model.IPv4, list)
+				again := joined.SharesOf(0, here, func(addr netip.AddrPort) uint16 { return weights[addr] })
 				if want := maps.Clone(shares); !maps.Equal(again, without(want, "zone-d")) {
 					t.Errorf("the shares that follow are %v", again)
 				}

@@ -194,7 +194,7 @@ func (r *Reconciler) noteTerminating(name model.Name, svc *model.Service, list [
 	}
 	var found []netip.AddrPort
 	if svc != nil {
-		found = policy.Terminating(svc, list, node)
+		found = policy.Terminating(svc, list, node, r.tables.BackendsOf(name))
 	}
 	if slices.Equal(r.terminating[name], found) {
 		return

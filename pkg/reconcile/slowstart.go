@@ -6,6 +6,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // starts are the endpoints of a Service with slow start. Times are since the reconciler was made.
@@ -77,26 +78,40 @@ func (r *Reconciler) restoreStarts(svc *model.Service, list []*model.Slice, node
 	step := svc.SlowStart / model.FullShare
 	full := *svc
 	full.SlowStart = 0
-	for _, family := range model.Families {
-		for _, port := range svc.Ports {
-			name := portName(svc, port, family)
-			candidates := policy.Candidates(&full, port, family, list, node)
-			var largest uint16
-			for i := range candidates {
-				largest = max(largest, candidates[i].Weight)
+	somePorts(&full, list, func(joined *policy.Joined, number int, name tables.ServicePortName) (more bool) {
+		candidates := joined.Candidates(number, node)
+		var largest uint16
+		for i := range candidates {
+			largest = max(largest, candidates[i].Weight)
+		}
+		for i := range candidates {
+			c := &candidates[i]
+			weight, known := r.tables.Weight(name, c.AddrPort)
+			if !known || !c.Ready {
+				continue
 			}
-			for i := range candidates {
-				c := &candidates[i]
-				weight, known := r.tables.Weight(name, c.AddrPort)
-				if !known || !c.Ready {
-					continue
-				}
-				addr := c.AddrPort.Addr()
-				s.ready[addr] = true
-				steps := model.StartShare(c.Weight, weight, model.StartScale(largest)) - 1
-				s.since[addr] = begun - time.Duration(steps)*step
+			addr := c.AddrPort.Addr()
+			s.ready[addr] = true
+			steps := model.StartShare(c.Weight, weight, model.StartScale(largest)) - 1
+			s.since[addr] = begun - time.Duration(steps)*step
+		}
+		return true
+	})
+	return s
+}
+
+// somePorts calls fn for each port of the Service, both families, while it wants more. Ports beyond
+// policy.MostLooked endpoints are left out: they tell what those before have told.
+func somePorts(svc *model.Service, list []*model.Slice, fn func(joined *policy.Joined, number int, name tables.ServicePortName) (more bool)) {
+	for _, family := range model.Families {
+		joined, looked := policy.Join(svc, family, list), 0
+		for i, port := range svc.Ports {
+			if looked += joined.Listed(i); i > 0 && looked > policy.MostLooked {
+				break
+			}
+			if !fn(&joined, i, portName(svc, port, family)) {
+				return
 			}
 		}
 	}
-	return s
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // spillOvers are the Services with zone spill-over.
@@ -105,19 +106,15 @@ func (r *Reconciler) spillOver(svc *model.Service, list []*model.Slice, node *mo
 
 // restoreShares returns the shares of other zones that the weights in the tables follow from.
 func (r *Reconciler) restoreShares(svc *model.Service, list []*model.Slice, node *model.LocalNode) map[string]uint16 {
-	for _, family := range model.Families {
-		for _, port := range svc.Ports {
-			name := portName(svc, port, family)
-			shares := policy.SharesOf(svc, port, family, list, node, func(addr netip.AddrPort) uint16 {
-				weight, _ := r.tables.Weight(name, addr)
-				return weight
-			})
-			if len(shares) > 0 {
-				return shares
-			}
-		}
-	}
-	return nil
+	var shares map[string]uint16
+	somePorts(svc, list, func(joined *policy.Joined, number int, name tables.ServicePortName) (more bool) {
+		shares = joined.SharesOf(number, node, func(addr netip.AddrPort) uint16 {
+			weight, _ := r.tables.Weight(name, addr)
+			return weight
+		})
+		return len(shares) == 0
+	})
+	return shares
 }
 
 // SetDemand takes how many active connections the clients of each zone have, of the Services with zone

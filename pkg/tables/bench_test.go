@@ -67,3 +67,29 @@ func BenchmarkApply(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkCompile makes the desired state of a Service of three ports with a slice of endpoints, out of
+// what it asks for.
+func BenchmarkCompile(b *testing.B) {
+	for _, n := range []int{10, 100} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			svc := &model.Service{Name: named("web"), ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+			slice := &model.Slice{Name: named("web-1"), Service: "web", Family: model.IPv4}
+			for i, port := range []string{"http", "https", "metrics"} {
+				svc.Ports = append(svc.Ports, model.ServicePort{Name: port, Protocol: model.TCP, Port: uint16(80 + i)})
+				slice.Ports = append(slice.Ports, model.SlicePort{Name: port, Protocol: model.TCP, Port: uint16(8080 + i)})
+			}
+			for _, a := range endpoints(n) {
+				slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: a.Addr(), Ready: true, Serving: true})
+			}
+			tbl, list, node := tables.New(discard{}), []*model.Slice{slice}, &model.LocalNode{Name: "here"}
+			b.ReportAllocs()
+			for b.Loop() {
+				tbl.Want(svc.Name, &tables.Desired{Name: svc.Name}, tables.DemandOf(svc, list))
+				tbl.Share()
+				d := tbl.Compile(svc, list, node)
+				tbl.Bound(&d)
+			}
+		})
+	}
+}

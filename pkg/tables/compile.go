@@ -56,39 +56,82 @@ type DesiredFrontend struct {
 // Compile computes the desired state of a Service. slices are all of its slices, ordered
 // by name. It has no side effects.
 func Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
-	return compile(svc, slices, node, math.MaxUint64)
+	return compile(svc, slices, node, unlimited)
 }
 
-// compile leaves out backends beyond so many.
-func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, most uint64) Desired {
-	each := uint64(math.MaxUint64)
-	if most < math.MaxUint64 {
-		each = backendsEach(svc, slices, most)
+// compiler compiles a Service.
+type compiler struct {
+	svc    *model.Service
+	node   *model.LocalNode
+	joined [len(model.Families)]policy.Joined
+	// each is how many backends a port may have.
+	each uint64
+
+	// Of the family that is compiled.
+	family       model.Family
+	sourceRanges []netip.Prefix
+	restricted   bool
+	addresses    addresses
+}
+
+// compile makes no more of the Service than is given. What that leaves out follows from what the
+// Service asks for, which is counted before anything is made.
+func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, given Demand) Desired {
+	c := compiler{svc: svc, node: node, each: math.MaxUint64}
+	for i, family := range model.Families {
+		c.joined[i] = policy.Join(svc, family, slices)
 	}
-	desired := Desired{Name: svc.Name}
-	for _, family := range model.Families {
-		if !svc.HasFamily(family) {
+	asked := demand(svc, &c.joined)
+	ports := portsOf(svc, given[ofPorts])
+	if asked[ofBackends] > given[ofBackends] {
+		c.each = backendsEach(svc, &c.joined, uint64(given[ofBackends]))
+	}
+	var last *lastFrontend
+	if asked[ofFrontends] > given[ofFrontends] {
+		last = lastOf(svc, &ports, int(given[ofFrontends]))
+	}
+	desired := Desired{Name: svc.Name, Ports: make([]ServicePort, 0, len(ports[0])+len(ports[1]))}
+	for i, family := range model.Families {
+		if len(ports[i]) == 0 {
 			continue
 		}
-		for i, port := range svc.Ports {
-			sp := compilePort(svc, port, family)
-			sp.Sets = policy.Select(svc, port, family, slices, node)
-			sp.keep(each)
-			sp.try(svc.OnTrial)
-			if i == 0 {
-				sp.Frontends = append(sp.Frontends, addressFrontends(svc, family)...)
+		c.family, c.addresses = family, addressesOf(svc, family, last)
+		c.sourceRanges, c.restricted = policy.SourceRanges(svc, family)
+		if asked[ofSourceRanges] > given[ofSourceRanges] {
+			c.sourceRanges = nil
+		}
+		for number, port := range ports[i] {
+			sp := c.port(port)
+			if number == 0 {
+				sp.Frontends = append(sp.Frontends, c.addresses.alone()...)
 			}
+			sp.Sets = c.joined[i].Select(number, node, c.each, sp.usesLocal())
+			sp.try(svc.OnTrial)
 			desired.Ports = append(desired.Ports, sp)
 		}
 	}
 	return desired
 }
 
-func compilePort(svc *model.Service, port model.ServicePort, family model.Family) ServicePort {
+// portsOf returns the first ports of a Service, so many of all families: none of those that it does
+// not have.
+func portsOf(svc *model.Service, most uint32) (ports [len(model.Families)][]model.ServicePort) {
+	for i, family := range model.Families {
+		if svc.HasFamily(family) {
+			ports[i] = svc.Ports[:min(len(svc.Ports), int(most))]
+			most -= uint32(len(ports[i]))
+		}
+	}
+	return ports
+}
+
+// port returns the desired state of a port without its sets.
+func (c *compiler) port(port model.ServicePort) ServicePort {
+	svc := c.svc
 	sp := ServicePort{
 		Name: ServiceName{
 			Port:          model.PortName{Service: svc.Name, Port: port.Name, Protocol: port.Protocol},
-			Family:        family,
+			Family:        c.family,
 			Type:          svc.Type,
 			Number:        port.Port,
 			NodePort:      port.NodePort,
@@ -100,6 +143,7 @@ func compilePort(svc *model.Service, port model.ServicePort, family model.Family
 		RingSize:        svc.RingSize,
 		Tunnels:         svc.Forwarding.TunnelsProtocol(port.Protocol),
 		Outliers:        svc.Outliers != nil && svc.Outliers.Used() && port.Protocol == model.TCP,
+		SourceRanges:    c.sourceRanges,
 	}
 	var internal, external FrontendFlags
 	if svc.InternalLocal {
@@ -108,25 +152,23 @@ func compilePort(svc *model.Service, port model.ServicePort, family model.Family
 	if svc.ExternalLocal {
 		external = ExternalLocal
 	}
-	add := func(addrs []netip.Addr, number uint16, kind FrontendKind, flags FrontendFlags) {
-		for _, a := range addrs {
-			if model.FamilyOf(a) == family {
-				key := FrontendKey{a.Unmap(), number, port.Protocol}
+	add := func(rank frontendRank, number uint16, kind FrontendKind, flags FrontendFlags) {
+		for _, a := range c.addresses.of[rank] {
+			if key := (FrontendKey{a, number, port.Protocol}); c.addresses.last.keeps(rank, key) {
 				sp.Frontends = append(sp.Frontends, DesiredFrontend{key, kind, flags})
 			}
 		}
 	}
-	add(svc.ClusterIPs, port.Port, FrontendClusterIP, internal)
+	add(ofClusterIP, port.Port, FrontendClusterIP, internal)
 	// An address that is an external IP, too, is restricted all the same.
-	restricted := false
-	if sp.SourceRanges, restricted = policy.SourceRanges(svc, family); restricted {
-		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external|SourceRanges)
+	if c.restricted {
+		add(ofLoadBalancer, port.Port, FrontendLoadBalancer, external|SourceRanges)
 	} else {
-		add(svc.LoadBalancerIPs, port.Port, FrontendLoadBalancer, external)
+		add(ofLoadBalancer, port.Port, FrontendLoadBalancer, external)
 	}
-	add(svc.ExternalIPs, port.Port, FrontendExternalIP, external)
+	add(ofExternalIP, port.Port, FrontendExternalIP, external)
 	if port.NodePort != 0 {
-		add([]netip.Addr{unspecified(family)}, port.NodePort, FrontendNodePort, external)
+		add(ofNodePort, port.NodePort, FrontendNodePort, external)
 	}
 	return sp
 }
@@ -136,22 +178,4 @@ func unspecified(family model.Family) netip.Addr {
 		return netip.IPv4Unspecified()
 	}
 	return netip.IPv6Unspecified()
-}
-
-// addressFrontends make the addresses of a Service answer echo requests, and the
-// ports of a ClusterIP that the Service does not declare refused. Several Services
-// may share the other addresses, and hosts may have them.
-func addressFrontends(svc *model.Service, family model.Family) []DesiredFrontend {
-	var fs []DesiredFrontend
-	add := func(addrs []netip.Addr, flags FrontendFlags) {
-		for _, a := range addrs {
-			if model.FamilyOf(a) == family {
-				fs = append(fs, DesiredFrontend{FrontendKey{Addr: a.Unmap()}, FrontendAddress, flags})
-			}
-		}
-	}
-	add(svc.ClusterIPs, RefuseOthers)
-	add(svc.ExternalIPs, 0)
-	add(svc.LoadBalancerIPs, 0)
-	return fs
 }

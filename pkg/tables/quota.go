@@ -50,10 +50,22 @@ func (c Cut) Lost() (list []string) {
 // Demand are the entries that a Service asks for, on any node.
 type Demand [resources]uint32
 
+// unlimited is more than any Service asks for.
+var unlimited = Demand{math.MaxUint32, math.MaxUint32, math.MaxUint32, math.MaxUint32}
+
 // DemandOf returns the demand of a Service with these slices.
 func DemandOf(svc *model.Service, list []*model.Slice) Demand {
+	var joined [len(model.Families)]policy.Joined
+	for i, family := range model.Families {
+		joined[i] = policy.Join(svc, family, list)
+	}
+	return demand(svc, &joined)
+}
+
+// demand returns the demand of a Service whose ports are joined with its slices, by family.
+func demand(svc *model.Service, joined *[len(model.Families)]policy.Joined) Demand {
 	var asked [resources]int
-	for _, family := range model.Families {
+	for i, family := range model.Families {
 		if !svc.HasFamily(family) {
 			continue
 		}
@@ -69,11 +81,11 @@ func DemandOf(svc *model.Service, list []*model.Slice) Demand {
 		asked[ofPorts] += len(svc.Ports)
 		asked[ofFrontends] += addrs * (len(svc.Ports) + 1) // one is the address itself
 		asked[ofSourceRanges] += len(ranges) * len(svc.Ports)
-		for _, port := range svc.Ports {
-			if port.NodePort != 0 {
+		for number := range svc.Ports {
+			if svc.Ports[number].NodePort != 0 {
 				asked[ofFrontends]++
 			}
-			asked[ofBackends] += policy.Listed(port, family, list)
+			asked[ofBackends] += joined[i].Listed(number)
 		}
 	}
 	var d Demand
@@ -256,8 +268,8 @@ func (r *room) sharePart(of resource, names []model.Name, part uint64) map[model
 	return given
 }
 
-// cut reduces the desired state of a Service to its share, and records that.
-func (r *room) cut(a *ask, d *Desired) (faults []model.Fault) {
+// less records what a Service has less of than it asks for, and returns it.
+func (r *room) less(a *ask, d *Desired) (faults []model.Fault) {
 	var all Cut
 	for of := range resources {
 		given := a.given[of]
@@ -265,16 +277,6 @@ func (r *room) cut(a *ask, d *Desired) (faults []model.Fault) {
 			continue
 		}
 		all |= 1 << of
-		switch of {
-		case ofPorts:
-			d.Ports = d.Ports[:min(len(d.Ports), int(given))]
-		case ofFrontends:
-			d.cutFrontends(int(given))
-		case ofSourceRanges:
-			for i := range d.Ports {
-				d.Ports[i].SourceRanges = nil
-			}
-		}
 		faults = append(faults, model.Fault{Reason: r.quotas[of].reason(of, a.want[of], given), Partly: true})
 	}
 	for i := range d.Ports {
@@ -300,104 +302,52 @@ func (q *quota) reason(of resource, want, given uint32) string {
 		lost[of], q.Setting, q.Size)
 }
 
-// cutFrontends leaves so many frontends: first those that the cluster has given.
-func (d *Desired) cutFrontends(most int) {
-	rank := func(f *DesiredFrontend) int {
-		switch {
-		case ofCluster(Frontend{Kind: f.Kind, Flags: f.Flags}):
-			return 0
-		case f.Kind == FrontendNodePort:
-			return 1
-		case f.Kind == FrontendLoadBalancer:
-			return 2
-		case f.Kind == FrontendExternalIP:
-			return 3
-		}
-		return 4
-	}
-	var all []*DesiredFrontend
-	for i := range d.Ports {
-		for j := range d.Ports[i].Frontends {
-			all = append(all, &d.Ports[i].Frontends[j])
-		}
-	}
-	slices.SortFunc(all, func(a, b *DesiredFrontend) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Key.Compare(b.Key), cmp.Compare(a.Kind, b.Kind))
-	})
-	kept := make(map[DesiredFrontend]bool, most)
-	for _, f := range all[:min(len(all), most)] {
-		kept[*f] = true
-	}
-	for i := range d.Ports {
-		sp := &d.Ports[i]
-		sp.Frontends = slices.DeleteFunc(sp.Frontends, func(f DesiredFrontend) bool { return !kept[f] })
-	}
-}
-
-// Compile is [Compile] with no more backends than the Service has a share of.
+// Compile is [Compile] with no more of each table than the Service has a share of, and never more than
+// any Service gets: its objects may have changed since [Tables.Want].
 func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
-	if a := t.room.asks[svc.Name]; a != nil && a.given[ofBackends] < a.want[ofBackends] {
-		return compile(svc, slices, node, uint64(a.given[ofBackends]))
+	given := t.room.mostOfOne()
+	if a := t.room.asks[svc.Name]; a != nil {
+		for of := range given {
+			if a.given[of] < a.want[of] {
+				given[of] = a.given[of]
+			}
+		}
 	}
-	return Compile(svc, slices, node)
+	return compile(svc, slices, node, given)
 }
 
-// CompileAsk is [Compile] with no more backends than any Service gets, for [Tables.Want].
+// CompileAsk is [Compile] with no more of each table than any Service gets, for [Tables.Want].
 func (t *Tables) CompileAsk(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
-	return compile(svc, slices, node, uint64(t.room.quotas[ofBackends].service()))
+	return compile(svc, slices, node, t.room.mostOfOne())
 }
 
-// backendsEach returns how many backends each port of the Service may have where all have no
-// more than most.
-func backendsEach(svc *model.Service, slices []*model.Slice, most uint64) uint64 {
+// mostOfOne returns what one Service gets at most.
+func (r *room) mostOfOne() (most Demand) {
+	for of := range resources {
+		most[of] = r.quotas[of].service()
+	}
+	return most
+}
+
+// BackendsOf returns how many backends a Service has a share of.
+func (t *Tables) BackendsOf(name model.Name) int {
+	if a := t.room.asks[name]; a != nil {
+		return int(a.given[ofBackends])
+	}
+	return 0
+}
+
+// backendsEach returns how many backends each port of a Service, which asks for more than most, may
+// have.
+func backendsEach(svc *model.Service, joined *[len(model.Families)]policy.Joined, most uint64) uint64 {
 	var listed []uint64
-	all := uint64(0)
-	for _, family := range model.Families {
+	for i, family := range model.Families {
 		if !svc.HasFamily(family) {
 			continue
 		}
-		for _, port := range svc.Ports {
-			n := uint64(policy.Listed(port, family, slices))
-			all += n
-			listed = append(listed, n)
+		for number := range svc.Ports {
+			listed = append(listed, uint64(joined[i].Listed(number)))
 		}
-	}
-	if all <= most {
-		return math.MaxUint64
 	}
 	return level(listed, most)
-}
-
-// keep leaves so many backends: first those of the local set, if a frontend leads to it,
-// then those that get new connections, in the order of addresses.
-func (sp *ServicePort) keep(most uint64) {
-	if uint64(len(sp.Sets.Backends)) <= most {
-		return
-	}
-	local := sp.usesLocal()
-	rank := func(b *policy.Backend) int {
-		switch {
-		case b.Weight == 0:
-			return 2
-		case local && b.InLocal:
-			return 0
-		}
-		return 1
-	}
-	var kept [3]uint64
-	for i := range sp.Sets.Backends {
-		kept[rank(&sp.Sets.Backends[i])]++
-	}
-	for i := range kept {
-		kept[i] = min(kept[i], most)
-		most -= kept[i]
-	}
-	sp.Sets.Backends = slices.DeleteFunc(sp.Sets.Backends, func(b policy.Backend) bool {
-		n := &kept[rank(&b)]
-		if *n == 0 {
-			return true
-		}
-		*n--
-		return false
-	})
 }

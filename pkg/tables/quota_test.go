@@ -1,13 +1,17 @@
 package tables
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
 // limited is a store that has nothing but limits.
@@ -163,5 +167,110 @@ func TestDemand(t *testing.T) {
 	}
 	if got := DemandOf(svc, slices); got != want {
 		t.Errorf("the Service asks for %d, Compile makes %d", got, want)
+	}
+}
+
+// restatedCut leaves of all that a Service asks for what is given, with no thought of cost.
+func restatedCut(d *Desired, asked, given Demand) {
+	d.Ports = d.Ports[:min(len(d.Ports), int(given[ofPorts]))]
+	if given[ofFrontends] < asked[ofFrontends] {
+		var all []DesiredFrontend
+		for _, sp := range d.Ports {
+			all = append(all, sp.Frontends...)
+		}
+		slices.SortFunc(all, func(a, b DesiredFrontend) int {
+			return cmp.Or(cmp.Compare(restatedRank(a), restatedRank(b)), a.Key.Compare(b.Key))
+		})
+		kept := setOf(all[:min(len(all), int(given[ofFrontends]))])
+		for i := range d.Ports {
+			d.Ports[i].Frontends = slices.DeleteFunc(d.Ports[i].Frontends, func(f DesiredFrontend) bool {
+				_, ok := kept[f]
+				return !ok
+			})
+		}
+	}
+	for i := range d.Ports {
+		if given[ofSourceRanges] < asked[ofSourceRanges] {
+			d.Ports[i].SourceRanges = nil
+		}
+	}
+}
+
+func restatedRank(f DesiredFrontend) int {
+	switch {
+	case ofCluster(Frontend{Kind: f.Kind, Flags: f.Flags}):
+		return 0
+	case f.Kind == FrontendNodePort:
+		return 1
+	case f.Kind == FrontendLoadBalancer:
+		return 2
+	case f.Kind == FrontendExternalIP:
+		return 3
+	}
+	return 4
+}
+
+// TestCompileWithin compares what is made of a Service within bounds with what is left of all that it
+// asks for. What fits is not touched.
+func TestCompileWithin(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	addrs := func(prefix string) (list []netip.Addr) {
+		for n := range r.IntN(5) {
+			list = append(list, netip.MustParseAddr(fmt.Sprintf("%s%d", []string{prefix, "2001:db8::"}[r.IntN(2)], 1+r.IntN(4)+n)))
+		}
+		return list
+	}
+	met := make(map[string]int)
+	for range 3000 {
+		svc := &model.Service{
+			Name: model.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")}[r.IntN(2):],
+			ExternalIPs: addrs("192.0.2."), LoadBalancerIPs: addrs("192.0.2."),
+			InternalLocal: r.IntN(3) == 0, ExternalLocal: r.IntN(3) == 0,
+		}
+		for range r.IntN(3) {
+			svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(3))}), 32))
+		}
+		slice := &model.Slice{Name: model.Name{Namespace: "shop", Name: "web-1"}, Service: "web", Family: model.IPv4}
+		for i := range 1 + r.IntN(6) {
+			port := model.ServicePort{Name: fmt.Sprint(i), Protocol: []model.Protocol{model.TCP, model.UDP}[r.IntN(2)], Port: uint16(1 + r.IntN(3))}
+			if r.IntN(2) == 0 {
+				port.NodePort = uint16(30000 + r.IntN(3))
+			}
+			svc.Ports = append(svc.Ports, port)
+			slice.Ports = append(slice.Ports, model.SlicePort{Name: port.Name, Protocol: port.Protocol, Port: 8080})
+		}
+		for i := range r.IntN(6) {
+			slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Ready: true, Serving: true})
+		}
+		list, node := []*model.Slice{slice}, &model.LocalNode{}
+		asked, given := DemandOf(svc, list), Demand{}
+		for of, n := range asked {
+			given[of] = uint32(r.IntN(int(n) + 3))
+		}
+		want, got := Compile(svc, list, node), compile(svc, list, node, given)
+		if reflect.DeepEqual(compile(svc, list, node, asked), want) {
+			met["all fits"]++
+		}
+		restatedCut(&want, asked, given)
+		backends := 0
+		for i := range got.Ports {
+			backends += len(got.Ports[i].Sets.Backends)
+			if given[ofBackends] < asked[ofBackends] {
+				got.Ports[i].Sets, want.Ports[i].Sets = policy.Sets{}, policy.Sets{}
+			}
+			for _, d := range []*Desired{&got, &want} {
+				if len(d.Ports[i].Frontends) == 0 {
+					d.Ports[i].Frontends = nil
+					met["none"]++
+				}
+			}
+		}
+		if backends > int(given[ofBackends]) || len(got.Ports) != len(want.Ports) || len(got.Ports) > 0 && !reflect.DeepEqual(got, want) {
+			t.Fatalf("seed %d: of %d is given %d: %+v with %d backends, want %+v", seed, asked, given, got, backends, want)
+		}
+	}
+	if met["all fits"] != 3000 || met["none"] < 100 {
+		t.Errorf("seed %d: met %v", seed, met)
 	}
 }

@@ -339,14 +339,14 @@ func (r *room) shared() (slots uint64) {
 	return slots
 }
 
-// Bound bounds what a Service wants to have to its share. It returns what was asked for and is
-// not given; none when all is.
+// Bound bounds the slots that a Service wants to have to its share. It returns what was asked for of all
+// tables and is not given; none when all is.
 func (t *Tables) Bound(d *Desired) []model.Fault {
 	a := t.room.asks[d.Name]
 	if a == nil {
 		return nil
 	}
-	faults := t.room.cut(a, d)
+	faults := t.room.less(a, d)
 	if len(a.sets) == 0 || a.extra(a.givenOrder) == a.extra(fullOrder) {
 		return faults
 	}
