@@ -118,9 +118,13 @@ func (t *Tables) narrowRanges(desired *Desired) error {
 }
 
 func (t *Tables) dropRanges(sp *servicePort, want []netip.Prefix) error {
+	if len(sp.ranges) == 0 {
+		return nil
+	}
 	var errs []error
+	wanted := setOf(want)
 	for p := range sp.ranges {
-		if slices.Contains(want, p) {
+		if _, ok := wanted[p]; ok {
 			continue
 		}
 		if err := t.store.DeleteSourceRange(SourceRange{sp.id, p}); err != nil {

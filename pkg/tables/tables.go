@@ -114,12 +114,13 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 		want := &desired.Ports[i]
 		name := want.Name.ServicePortName()
 		wanted[name] = true
+		fresh := t.ports[name] == nil
 		sp, err := t.port(want.Name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
 			continue
 		}
-		if !slices.Contains(svc.ports, name) {
+		if fresh {
 			svc.ports = append(svc.ports, name)
 		}
 		err = t.applyPort(sp, want)
@@ -131,17 +132,7 @@ func (t *Tables) Apply(desired Desired) (affected []model.Name, err error) {
 		}
 	}
 	affected, err = t.applyFrontends(svc, &desired)
-	errs = append(errs, err, t.narrowRanges(&desired))
-	for _, name := range slices.Clone(svc.ports) {
-		if wanted[name] || t.leadsTo(svc, t.ports[name].id) {
-			continue
-		}
-		if err := t.removePort(name); err != nil {
-			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
-			continue
-		}
-		svc.ports = slices.DeleteFunc(svc.ports, func(n ServicePortName) bool { return n == name })
-	}
+	errs = append(errs, err, t.narrowRanges(&desired), t.removePorts(svc, wanted))
 	if len(svc.ports) == 0 && len(svc.frontends) == 0 && len(svc.claims) == 0 {
 		delete(t.owned, desired.Name)
 	}
@@ -245,14 +236,27 @@ func (t *Tables) Release(r Retired) {
 	t.nodes.free = append(t.nodes.free, r.nodes...)
 }
 
-// leadsTo reports whether a frontend of the Service still leads to the Service port.
-func (t *Tables) leadsTo(svc *service, id uint32) bool {
-	for key := range svc.frontends {
-		if t.frontends[key].Service == id {
-			return true
-		}
+// removePorts takes out the Service's ports that are not wanted, and to which no frontend leads.
+func (t *Tables) removePorts(svc *service, wanted map[ServicePortName]bool) error {
+	if !slices.ContainsFunc(svc.ports, func(name ServicePortName) bool { return !wanted[name] }) {
+		return nil
 	}
-	return false
+	led := make(map[uint32]bool)
+	for key := range svc.frontends {
+		led[t.frontends[key].Service] = true
+	}
+	var errs []error
+	svc.ports = slices.DeleteFunc(svc.ports, func(name ServicePortName) bool {
+		if wanted[name] || led[t.ports[name].id] {
+			return false
+		}
+		err := t.removePort(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("port %s: %w", name.Port, err))
+		}
+		return err == nil
+	})
+	return errors.Join(errs...)
 }
 
 // sortedKeys returns the keys of a set of frontends in a fixed order.

@@ -1,0 +1,57 @@
+package tables
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/bounds"
+)
+
+// TestWideServiceGoes: ports that go are not each compared with all that stay.
+func TestWideServiceGoes(t *testing.T) {
+	const ports = 20_000
+	tables := New(nothing{})
+	svc := &model.Service{Name: model.Name{Namespace: "shop", Name: "wide"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+	for i := range ports {
+		svc.Ports = append(svc.Ports, model.ServicePort{Name: fmt.Sprint(i), Protocol: model.TCP, Port: uint16(i + 1)})
+	}
+	svc.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	for i := range 5000 {
+		svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32))
+	}
+	for _, most := range []uint32{ports, ports / 2, 1} {
+		given := unlimited
+		given[ofPorts] = most
+		if most > 1 {
+			given[ofSourceRanges] = 0
+		}
+		for range 2 { // then without a change
+			bounds.Check(t, ports/2, func() {
+				if _, err := tables.Apply(compile(svc, nil, &model.LocalNode{}, given)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		if n := len(tables.owned[svc.Name].ports); n != int(most) || n != len(tables.ports) {
+			t.Errorf("the Service has %d ports of %d, want %d", n, len(tables.ports), most)
+		}
+	}
+}
+
+// nothing is a store that takes every write and forgets it.
+type nothing struct{ Store }
+
+func (nothing) Limits() Limits {
+	size := Limit{Size: 1 << 20}
+	return Limits{Services: size, Backends: size, Slots: size, Frontends: size, SourceRanges: size}
+}
+func (nothing) PutServiceName(uint32, ServiceName) error { return nil }
+func (nothing) ClearServiceName(uint32) error            { return nil }
+func (nothing) PutService(uint32, Service) error         { return nil }
+func (nothing) PutFrontend(FrontendKey, Frontend) error  { return nil }
+func (nothing) DeleteFrontend(FrontendKey) error         { return nil }
+func (nothing) PutSourceRange(SourceRange) error         { return nil }
+func (nothing) DeleteSourceRange(SourceRange) error      { return nil }
+func (nothing) Barrier() error                           { return nil }
