@@ -139,7 +139,7 @@ func TestWideService(t *testing.T) {
 			}
 		})
 		bounds.Check(t, size/8, func() {
-			if n := len(Terminating(svc, list, node, 1000)); n != 1000 {
+			if n := len(Terminating(svc, list, node)); n != MaxTerminating {
 				t.Errorf("%d endpoints terminate", n)
 			}
 		})

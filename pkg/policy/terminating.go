@@ -7,9 +7,13 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
+// MaxTerminating is how many endpoints of a Service [Terminating] returns at most. A node has some
+// hundred pods; an EndpointSlice may say that it has any number, at each of hundreds of ports.
+const MaxTerminating = 1024
+
 // Terminating returns the endpoints of TCP of a Service that terminate on the node, in order; of more
-// than most those of the first ports.
-func Terminating(svc *model.Service, list []*model.Slice, node *model.LocalNode, most int) []netip.AddrPort {
+// than [MaxTerminating] those of the first ports.
+func Terminating(svc *model.Service, list []*model.Slice, node *model.LocalNode) []netip.AddrPort {
 	leaving := leavingOf(list, node)
 	if len(leaving) == 0 {
 		return nil
@@ -18,7 +22,7 @@ func Terminating(svc *model.Service, list []*model.Slice, node *model.LocalNode,
 	eachTCP(svc, list, func(targets []target) {
 		for _, t := range targets {
 			some := leaving[t.place]
-			for _, addr := range some[:min(len(some), most-len(found))] {
+			for _, addr := range some[:min(len(some), MaxTerminating-len(found))] {
 				found = append(found, netip.AddrPortFrom(addr, t.port))
 			}
 		}

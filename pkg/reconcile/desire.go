@@ -194,7 +194,7 @@ func (r *Reconciler) noteTerminating(name model.Name, svc *model.Service, list [
 	}
 	var found []netip.AddrPort
 	if svc != nil {
-		found = policy.Terminating(svc, list, node, r.tables.BackendsOf(name))
+		found = policy.Terminating(svc, list, node)
 	}
 	if slices.Equal(r.terminating[name], found) {
 		return

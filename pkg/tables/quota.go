@@ -329,14 +329,6 @@ func (r *room) mostOfOne() (most Demand) {
 	return most
 }
 
-// BackendsOf returns how many backends a Service has a share of.
-func (t *Tables) BackendsOf(name model.Name) int {
-	if a := t.room.asks[name]; a != nil {
-		return int(a.given[ofBackends])
-	}
-	return 0
-}
-
 // backendsEach returns how many backends each port of a Service, which asks for more than most, may
 // have.
 func backendsEach(svc *model.Service, joined *[len(model.Families)]policy.Joined, most uint64) uint64 {

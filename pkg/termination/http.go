@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
 const (
@@ -37,7 +38,7 @@ type counted struct {
 //   - 200: they have none, or none terminates within 10 s;
 //   - 400: what is asked for makes no sense;
 //   - 404: there is no such Service;
-//   - 503: too many wait, connections cannot be counted, or the agent ends;
+//   - 503: too many wait or terminate, connections cannot be counted, or the agent ends;
 //   - 504: the time of the parameter timeout is over; it has none without.
 func (w *Watcher) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	service := model.Name{Namespace: r.PathValue("namespace"), Name: r.PathValue("service")}
@@ -109,7 +110,11 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 		a.Endpoints = append(a.Endpoints, counted{e.AddrPort.String(), e.Connections})
 		drained = drained && e.settled && e.Connections == 0
 	}
-	if w.failures >= maxFailures {
+	switch {
+	case len(a.Endpoints) >= policy.MaxTerminating:
+		a = answer{Error: fmt.Sprintf("%d endpoints or more terminate, which are not all counted", policy.MaxTerminating)}
+		drained = false
+	case w.failures >= maxFailures:
 		a.Error = fmt.Sprintf("connections cannot be counted: %v", w.err)
 	}
 	if w.ended {

@@ -74,15 +74,20 @@ func New(o Options) *Watcher {
 	}
 }
 
-// Set takes the endpoints of a Service on this node that terminate now. It does not wait.
+// Set takes the endpoints of a Service on this node that terminate now, in order, and at most
+// [policy.MaxTerminating]. It does not wait.
 func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
+	now := time.Now()
 	w.mu.Lock()
 	was := w.endpoints[service]
 	list := make([]Endpoint, 0, len(terminating))
 	for _, addr := range terminating {
-		e := Endpoint{Service: service, AddrPort: addr, since: time.Now()}
-		if i := slices.IndexFunc(was, func(e Endpoint) bool { return e.AddrPort == addr }); i >= 0 {
-			e = was[i]
+		e := Endpoint{Service: service, AddrPort: addr, since: now}
+		for len(was) > 0 && was[0].AddrPort.Compare(addr) < 0 {
+			was = was[1:]
+		}
+		if len(was) > 0 && was[0].AddrPort == addr {
+			e = was[0]
 		}
 		list = append(list, e)
 	}

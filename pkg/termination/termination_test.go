@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 )
 
 var (
@@ -142,6 +143,38 @@ func TestWaitForNodes(t *testing.T) {
 	})
 }
 
+// TestSet: an endpoint that goes on terminating keeps what is known of it, whichever come and go around it.
+func TestSet(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		at := func(hosts ...byte) (list []netip.AddrPort) {
+			for _, host := range hosts {
+				list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, host}), 80))
+			}
+			return list
+		}
+		began := make(map[netip.AddrPort]time.Time)
+		for _, list := range [][]netip.AddrPort{at(2, 4, 6), at(1, 2, 3, 4, 7), at(2, 7), at(6, 7, 8), at(7)} {
+			before := maps.Clone(began)
+			n.Set(web, list)
+			clear(began)
+			for _, e := range n.Endpoints() {
+				want, known := before[e.AddrPort]
+				if !known {
+					want = time.Now()
+				}
+				if !e.since.Equal(want) {
+					t.Errorf("of %v, %s terminates since %s, want %s", list, e.AddrPort, e.since, want)
+				}
+				began[e.AddrPort] = e.since
+			}
+			if len(began) != len(list) {
+				t.Errorf("%d endpoints of %v", len(began), list)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
 // TestWaitEnds: the other ways in which a request is answered.
 func TestWaitEnds(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, n *node){
@@ -194,6 +227,14 @@ func TestWaitEnds(t *testing.T) {
 			n.Set(web, []netip.AddrPort{first})
 			n.fail(errors.New("on purpose"))
 			n.ask("web", "").after(t, (maxFailures+1)*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}],"error":"connections cannot be counted: on purpose"}`)
+		},
+		"too many terminate": func(t *testing.T, n *node) {
+			all := make([]netip.AddrPort, policy.MaxTerminating)
+			for i := range all {
+				all[i] = netip.AddrPortFrom(first.Addr(), uint16(i+1))
+			}
+			n.Set(web, all)
+			n.ask("web", "").after(t, time.Second, http.StatusServiceUnavailable, `{"endpoints":[],"error":"1024 endpoints or more terminate, which are not all counted"}`)
 		},
 		"too many": func(t *testing.T, n *node) {
 			n.have(first, 1)
