@@ -16,6 +16,10 @@ import (
 // FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING).
 const openStates = 1<<established | 1<<3 | 1<<4 | 1<<8 | 1<<9 | 1<<11
 
+// manyPorts is of how many ports the connections are listed one port after the other. The kernel goes
+// through all sockets for each list; one of all ports is shorter work, and has more to be read.
+const manyPorts = 8
+
 // Connections returns how many TCP connections are open at addresses of this host and of its network
 // namespaces, as far as they can be seen from here. An error in one of them keeps the others from
 // nothing.
@@ -25,6 +29,9 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 	for _, a := range at {
 		counts[a] = 0
 		ports[a.Port()] = true
+	}
+	if len(ports) > manyPorts {
+		ports = map[uint16]bool{0: true} // stands for all
 	}
 	err := netns.Each(func() error {
 		var errs []error
@@ -39,7 +46,7 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 	return counts, err
 }
 
-// countAt counts the connections at a port of the calling thread's network namespace, of addresses that
+// countAt counts the connections at a port, 0: at any, of the calling thread's network namespace, of addresses that
 // are in counts.
 func countAt(family uint8, port uint16, counts map[netip.AddrPort]int) error {
 	asked := &request{Family: family, Protocol: unix.IPPROTO_TCP, States: openStates}

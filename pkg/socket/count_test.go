@@ -2,6 +2,7 @@ package socket
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"testing"
@@ -10,7 +11,8 @@ import (
 )
 
 // TestConnections: connections count at the address at which they were accepted, those of IPv4 also where
-// one socket listens for both families; not the listener, and none that both sides have closed.
+// one socket listens for both families; not the listener, and none that both sides have closed. Whether few
+// ports are asked for or many.
 func TestConnections(t *testing.T) {
 	needRoot(t)
 	l, err := net.Listen("tcp", "[::]:0")
@@ -21,6 +23,11 @@ func TestConnections(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	four, six := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), netip.AddrPortFrom(netip.IPv6Loopback(), port)
 	none := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), port)
+	elsewhere := netip.MustParseAddr("192.0.2.1")
+	var others []netip.AddrPort
+	for i := range uint16(manyPorts) {
+		others = append(others, netip.AddrPortFrom(elsewhere, port^(i+1)))
+	}
 	want := func(n4, n6 int) {
 		t.Helper()
 		text := fmt.Sprint(map[netip.AddrPort]int{four: n4, six: n6, none: 0})
@@ -29,7 +36,12 @@ func TestConnections(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fmt.Sprint(got) == text
+			many, err := Connections(append(others, four, six, none))
+			if err != nil {
+				t.Fatal(err)
+			}
+			maps.DeleteFunc(many, func(a netip.AddrPort, _ int) bool { return a.Addr() == elsewhere })
+			return fmt.Sprint(got) == text && fmt.Sprint(many) == text
 		})
 	}
 	want(0, 0)
