@@ -2,18 +2,23 @@ package convert
 
 import "github.com/beeline-lb/beeline/pkg/model"
 
-// internLimit bounds what an Interner remembers. It is more than the nodes,
-// Services and zones of all but the largest clusters.
-const internLimit = 16384
+const (
+	// internLimit bounds what an Interner remembers. It is more than the nodes,
+	// Services and zones of all but the largest clusters.
+	internLimit = 16384
+	// internLongest is the longest string that it remembers: 4 MiB in all.
+	internLongest = maxName
+)
 
 // Interner keeps one copy of the strings that many slices share: the decoder
-// allocates each anew. It serves one goroutine; the zero value is ready.
+// allocates each anew. Those that are longer than any name are passed on. It serves
+// one goroutine; the zero value is ready.
 type Interner map[string]string
 
 // String returns a string equal to v.
 func (in *Interner) String(v string) string {
-	if v == "" {
-		return ""
+	if v == "" || len(v) > internLongest {
+		return v
 	}
 	if kept, ok := (*in)[v]; ok {
 		return kept

@@ -54,4 +54,13 @@ func TestInternIsBounded(t *testing.T) {
 	if len(in) > internLimit {
 		t.Errorf("%d strings kept, want at most %d", len(in), internLimit)
 	}
+	long := strings.Repeat("z", internLongest+1)
+	if v := in.String(long); v != long {
+		t.Errorf("a long string is %q", v)
+	}
+	for v := range in {
+		if len(v) > internLongest {
+			t.Errorf("a string of %d bytes is kept", len(v))
+		}
+	}
 }

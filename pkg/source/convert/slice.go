@@ -96,21 +96,41 @@ func endpoint(ep *discoveryv1.Endpoint, family model.Family) (model.Endpoint, bo
 	}
 	out := model.Endpoint{
 		Addr:        addr,
-		NodeName:    deref(ep.NodeName, ""),
-		Zone:        deref(ep.Zone, ""),
+		NodeName:    named(deref(ep.NodeName, "")),
+		Zone:        named(deref(ep.Zone, "")),
 		Ready:       deref(ep.Conditions.Ready, true),
 		Serving:     deref(ep.Conditions.Serving, true),
 		Terminating: deref(ep.Conditions.Terminating, false),
 	}
 	if ep.Hints != nil {
 		for _, n := range ep.Hints.ForNodes {
-			out.NodeHints = append(out.NodeHints, n.Name)
+			out.NodeHints = appendNamed(out.NodeHints, n.Name)
 		}
 		for _, z := range ep.Hints.ForZones {
-			out.ZoneHints = append(out.ZoneHints, z.Name)
+			out.ZoneHints = appendNamed(out.ZoneHints, z.Name)
 		}
 	}
 	return out, true
+}
+
+// maxName is the longest name that the API allows any object, which is longer than any label's value.
+const maxName = 253
+
+// named returns the name of a node or zone; "" where no node and no zone can have it: the API server
+// takes a zone of any length, and the model would keep megabytes of it.
+func named(name string) string {
+	if len(name) > maxName {
+		return ""
+	}
+	return name
+}
+
+// appendNamed appends a name that a node or zone may have.
+func appendNamed(names []string, name string) []string {
+	if len(name) > maxName {
+		return names
+	}
+	return append(names, name)
 }
 
 // deref returns what p points to, or missing when p is nil.

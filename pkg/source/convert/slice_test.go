@@ -2,6 +2,7 @@ package convert
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +95,20 @@ func TestSlice(t *testing.T) {
 				ep := &m.Endpoints[0]
 				ep.NodeName, ep.Zone = "node-1", "zone-a"
 				ep.NodeHints, ep.ZoneHints = []string{"node-1"}, []string{"zone-a", "zone-b"}
+			},
+		}, {
+			"names that no node and no zone can have",
+			func(s *discoveryv1.EndpointSlice) {
+				long := strings.Repeat("a", 254)
+				ep := &s.Endpoints[0]
+				ep.NodeName, ep.Zone = &long, &long
+				ep.Hints = &discoveryv1.EndpointHints{
+					ForNodes: []discoveryv1.ForNode{{Name: long}, {Name: "node-1"}},
+					ForZones: []discoveryv1.ForZone{{Name: "zone-a"}, {Name: long}},
+				}
+			},
+			func(m *model.Slice) {
+				m.Endpoints[0].NodeHints, m.Endpoints[0].ZoneHints = []string{"node-1"}, []string{"zone-a"}
 			},
 		}, {
 			"hints without any name",
