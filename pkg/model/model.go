@@ -99,7 +99,8 @@ func FamilyOf(a netip.Addr) Family {
 // Service is a Service that is to be served: neither headless, nor ExternalName,
 // nor left to another proxy.
 type Service struct {
-	Name Name
+	Name    Name
+	Created time.Time // zero is unknown
 	// Type is the API's spelling, for display only: what is served follows from
 	// the addresses and ports below.
 	Type string

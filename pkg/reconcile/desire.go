@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -66,17 +67,40 @@ func (r *Reconciler) share(w *work) {
 	w.first = less
 }
 
-// inOrder returns Services by name, those first that leave room to others.
-func (w *work) inOrder(names map[model.Name]struct{}) []model.Name {
+// inOrder returns Services by age, for of those that want one address the first gets it, and those first
+// that leave room to others.
+func (r *Reconciler) inOrder(w *work, names map[model.Name]struct{}) []model.Name {
 	later := func(name model.Name) int {
 		if _, first := w.first[name]; first {
 			return 0
 		}
 		return 1
 	}
-	return slices.SortedFunc(maps.Keys(names), func(a, b model.Name) int {
-		return cmp.Or(cmp.Compare(later(a), later(b)), a.Compare(b))
+	order := slices.SortedFunc(r.ages(names), func(a, b model.Age) int {
+		return cmp.Or(cmp.Compare(later(a.Name), later(b.Name)), a.Compare(b))
 	})
+	list := make([]model.Name, len(order))
+	for i := range order {
+		list[i] = order[i].Name
+	}
+	return list
+}
+
+// ages returns how old Services are; those that are gone are of no age.
+func (r *Reconciler) ages(names map[model.Name]struct{}) iter.Seq[model.Age] {
+	return func(yield func(model.Age) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for name := range names {
+			age := model.Age{Name: name}
+			if svc := r.services[name]; svc != nil {
+				age.Created = svc.Created
+			}
+			if !yield(age) {
+				return
+			}
+		}
+	}
 }
 
 // asksForMore reports whether a Service may ask for more slots than one for each endpoint.

@@ -483,7 +483,7 @@ func (r *Reconciler) exists(name model.Name) bool {
 func (r *Reconciler) apply(w *work, s *result) {
 	for names := w.names; len(names) > 0; {
 		next := make(map[model.Name]struct{})
-		for some := range slices.Chunk(w.inOrder(names), ahead) {
+		for some := range slices.Chunk(r.inOrder(w, names), ahead) {
 			from, desired := r.desire(some, &w.localNode)
 			for i, name := range some {
 				affected, err := r.tables.Apply(desired[i])

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -11,8 +12,9 @@ import (
 
 // Desired is the desired state of one Service in the tables.
 type Desired struct {
-	Name  model.Name
-	Ports []ServicePort
+	Name    model.Name
+	Created time.Time // of Services that wait for one address the oldest gets it next
+	Ports   []ServicePort
 }
 
 // ServicePort is the desired state of one family of one port of a Service.
@@ -90,7 +92,7 @@ func compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode, g
 	if asked[ofFrontends] > given[ofFrontends] {
 		last = lastOf(svc, &ports, int(given[ofFrontends]))
 	}
-	desired := Desired{Name: svc.Name, Ports: make([]ServicePort, 0, len(ports[0])+len(ports[1]))}
+	desired := Desired{Name: svc.Name, Created: svc.Created, Ports: make([]ServicePort, 0, len(ports[0])+len(ports[1]))}
 	for i, family := range model.Families {
 		if len(ports[i]) == 0 {
 			continue

@@ -5,8 +5,8 @@ package tables
 // OfBackends is the backends' part of a [Demand].
 const OfBackends = ofBackends
 
-// OfCluster is ofCluster.
-var OfCluster = ofCluster
+// Precedence is precedence.
+var Precedence = precedence
 
 // NodeID returns the id of a node; 0 when it has none.
 func (t *Tables) NodeID(name string) uint16 { return t.nodes.byName[name] }

@@ -1,9 +1,9 @@
 package tables
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -27,8 +27,8 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 				continue // an address of two kinds: the first stands, see compilePort
 			}
 			wanted[f.Key] = struct{}{}
-			lost, err := t.putFrontend(svc, desired.Name, f, sp.id)
-			affected = append(affected, lost...)
+			others, err := t.putFrontend(svc, desired, f, sp.id)
+			affected = append(affected, others...)
 			errs = append(errs, err)
 		}
 	}
@@ -36,28 +36,26 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 		if _, ok := wanted[key]; ok {
 			continue
 		}
-		waiting, err := t.dropFrontend(svc, key)
-		affected = append(affected, waiting...)
+		next, err := t.dropFrontend(svc, key)
+		affected = append(affected, next...)
 		errs = append(errs, err)
 	}
 	for key := range svc.claims {
 		if _, ok := wanted[key]; !ok {
-			t.withdraw(svc, desired.Name, key)
+			affected = append(affected, t.withdraw(svc, desired.Name, key)...)
 		}
 	}
 	return affected, errors.Join(errs...)
 }
 
-// putFrontend makes a key lead to a Service port, unless another Service has it. lost is
-// the Service that lost it to a claim of higher precedence.
-func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend, id uint32) (lost []model.Name, err error) {
+// putFrontend makes a key lead to a Service port, unless another Service has it. affected is
+// the Service that lost it to a claim of higher precedence, or may take it from one that is lower now.
+func (t *Tables) putFrontend(svc *service, desired *Desired, want DesiredFrontend, id uint32) (affected []model.Name, err error) {
+	name := desired.Name
 	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
 	f := t.frontends[want.Key]
-	if f != nil && f.owner != name && f.owner != nobody && !hasPrecedence(entry, f.Frontend) {
-		if !slices.Contains(f.waiting, name) {
-			f.waiting = append(f.waiting, name)
-			svc.claims[want.Key] = struct{}{}
-		}
+	if f != nil && f.owner != name && f.owner != nobody && precedence(entry) <= precedence(f.Frontend) {
+		t.await(svc, want.Key, claim{model.Age{Created: desired.Created, Name: name}, precedence(entry)})
 		if want.Kind == FrontendAddress && want.Flags&RefuseOthers == 0 {
 			return nil, nil // shared: another Service keeps it for both
 		}
@@ -74,35 +72,86 @@ func (t *Tables) putFrontend(svc *service, name model.Name, want DesiredFrontend
 	}
 	if f.owner != name {
 		if f.owner != nobody {
-			lost = append(lost, f.owner)
+			affected = append(affected, f.owner)
 		}
 		delete(t.owned[f.owner].frontends, want.Key)
 		f.owner = name
 	}
+	lowered := precedence(entry) < precedence(f.Frontend)
 	f.Frontend = entry
 	svc.frontends[want.Key] = struct{}{}
 	t.withdraw(svc, name, want.Key)
-	return lost, nil
+	if !lowered {
+		return affected, nil
+	}
+	if next, ok := t.next(want.Key); ok && next.precedence > precedence(entry) {
+		affected = append(affected, next.Name)
+	}
+	return affected, nil
 }
 
-// dropFrontend takes out a frontend of the Service and returns the Services that wait for it.
-func (t *Tables) dropFrontend(svc *service, key FrontendKey) (waiting []model.Name, err error) {
+// dropFrontend takes out a frontend of the Service and returns the Service that is to have it next.
+func (t *Tables) dropFrontend(svc *service, key FrontendKey) (next []model.Name, err error) {
 	if err := t.store.DeleteFrontend(key); err != nil {
 		return nil, fmt.Errorf("frontend %s: %w", key, err)
 	}
-	waiting = t.frontends[key].waiting
 	delete(t.frontends, key)
 	delete(svc.frontends, key)
-	return waiting, nil
+	return t.vacant(key), nil
 }
 
-// withdraw forgets that a Service waits for a frontend.
-func (t *Tables) withdraw(svc *service, name model.Name, key FrontendKey) {
+// claim is that of a Service that waits for a frontend.
+type claim struct {
+	model.Age
+	precedence int
+}
+
+// compare orders the claims to one frontend: the one that is to have it first.
+func (c claim) compare(o claim) int {
+	return cmp.Or(cmp.Compare(o.precedence, c.precedence), c.Age.Compare(o.Age))
+}
+
+// await notes that a Service waits for a frontend that another one has.
+func (t *Tables) await(svc *service, key FrontendKey, c claim) {
+	if t.waiting[key] == nil {
+		t.waiting[key] = make(map[model.Name]claim)
+	}
+	t.waiting[key][c.Name] = c
+	svc.claims[key] = struct{}{}
+}
+
+// withdraw forgets that a Service waits for a frontend. It returns the Service that is to have it, where
+// nobody has.
+func (t *Tables) withdraw(svc *service, name model.Name, key FrontendKey) (next []model.Name) {
 	if _, ok := svc.claims[key]; !ok {
-		return
+		return nil
 	}
 	delete(svc.claims, key)
-	if f := t.frontends[key]; f != nil {
-		f.waiting = slices.DeleteFunc(f.waiting, func(n model.Name) bool { return n == name })
+	delete(t.waiting[key], name)
+	if len(t.waiting[key]) == 0 {
+		delete(t.waiting, key)
 	}
+	return t.vacant(key)
+}
+
+// vacant returns the first Service that waits for a frontend, if nobody has it. The others need not be
+// told: they are when that one does not want it any more, or gives it up.
+func (t *Tables) vacant(key FrontendKey) []model.Name {
+	if t.frontends[key] != nil {
+		return nil
+	}
+	if next, ok := t.next(key); ok {
+		return []model.Name{next.Name}
+	}
+	return nil
+}
+
+// next returns the first claim to a frontend.
+func (t *Tables) next(key FrontendKey) (first claim, ok bool) {
+	for _, c := range t.waiting[key] {
+		if !ok || c.compare(first) < 0 {
+			first, ok = c, true
+		}
+	}
+	return first, ok
 }

@@ -60,6 +60,46 @@ func TestRandomFull(t *testing.T) {
 	})
 }
 
+// TestRandomHandOver: without trouble, each address that is wanted is had by one of those that come first,
+// after each change and with no more Services applied than those that are affected; in tables that are new,
+// by the oldest of them.
+func TestRandomHandOver(t *testing.T) {
+	eachSeed(t, func(t *testing.T, seed uint64) {
+		w := newWorld(t, seed, tablestest.Roomy)
+		for range 60 {
+			name := randomName(w.rand)
+			if delete(w.desired, name); w.rand.IntN(3) > 0 {
+				w.desired[name] = randomDesired(w.rand, name)
+			}
+			w.apply(name)
+			w.checkFrontends()
+		}
+		w.store = tablestest.New(t, tablestest.Roomy)
+		w.tables = tables.New(w.store)
+		byAge := slices.SortedFunc(maps.Values(w.desired), func(a, b tables.Desired) int {
+			return model.Age{Created: a.Created, Name: a.Name}.Compare(model.Age{Created: b.Created, Name: b.Name})
+		})
+		first := make(map[tables.FrontendKey]tables.DesiredFrontend)
+		owners := make(map[tables.FrontendKey]string)
+		for _, d := range byAge {
+			w.apply(d.Name)
+			for _, sp := range d.Ports {
+				for _, f := range sp.Frontends {
+					higher := tables.Precedence(tables.Frontend{Kind: f.Kind, Flags: f.Flags}) > tables.Precedence(tables.Frontend{Kind: first[f.Key].Kind, Flags: first[f.Key].Flags})
+					if _, taken := owners[f.Key]; !taken || higher {
+						first[f.Key], owners[f.Key] = f, d.Name.Name
+					}
+				}
+			}
+		}
+		for key, owner := range owners {
+			if got := w.store.OwnerOf(key); got != owner {
+				t.Errorf("%s has %s, want %s", got, key, owner)
+			}
+		}
+	})
+}
+
 func eachSeed(t *testing.T, test func(*testing.T, uint64)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
@@ -314,10 +354,12 @@ func (w *world) checkFrontends() {
 		}
 	}
 	for key, list := range claims {
-		given := func(c claim) bool { return tables.OfCluster(tables.Frontend{Kind: c.kind, Flags: c.flags}) }
-		if slices.ContainsFunc(list, given) {
-			list = slices.DeleteFunc(list, func(c claim) bool { return !given(c) })
+		precedence := func(c claim) int { return tables.Precedence(tables.Frontend{Kind: c.kind, Flags: c.flags}) }
+		most := 0
+		for _, c := range list {
+			most = max(most, precedence(c))
 		}
+		list = slices.DeleteFunc(list, func(c claim) bool { return precedence(c) < most })
 		f, ok := w.store.Frontends[key]
 		got := claim{w.store.Names[f.Service].ServicePortName(), f.Kind, f.Flags}
 		if !ok || !slices.Contains(list, got) {
@@ -402,6 +444,7 @@ func randomDesired(r *rand.Rand, name model.Name) tables.Desired {
 	index := name.Name[len("svc-"):]
 	svc := &model.Service{
 		Name:            name,
+		Created:         []time.Time{{}, time.Unix(1, 0), time.Unix(2, 0)}[r.IntN(3)],
 		Type:            "LoadBalancer",
 		ExternalIPs:     pick(r, 3, contested...),
 		LoadBalancerIPs: pick(r, 3, contested...),

@@ -24,6 +24,7 @@ type Tables struct {
 	ports     map[ServicePortName]*servicePort
 	owned     map[model.Name]*service
 	frontends map[FrontendKey]*frontend
+	waiting   map[FrontendKey]map[model.Name]claim // to frontends that other Services have
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
 	nodes     nodes
@@ -48,8 +49,6 @@ type service struct {
 type frontend struct {
 	Frontend
 	owner model.Name
-	// waiting are the Services that want the same address and port.
-	waiting []model.Name
 }
 
 // Retired are ids and slots that no table refers to any more, but a program that
@@ -77,6 +76,7 @@ func New(store Store) *Tables {
 		ports:     make(map[ServicePortName]*servicePort),
 		owned:     make(map[model.Name]*service),
 		frontends: make(map[FrontendKey]*frontend),
+		waiting:   make(map[FrontendKey]map[model.Name]claim),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
 		nodes:     newNodes(limits.Nodes),
@@ -287,10 +287,14 @@ func (t *Tables) Usage() []Fill {
 	}
 }
 
-// hasPrecedence reports whether frontend a takes precedence over b: a ClusterIP is assigned by the
-// cluster, the other addresses are chosen by the author of the Service.
-func hasPrecedence(a, b Frontend) bool {
-	return ofCluster(a) && !ofCluster(b)
+// precedence returns a number: a frontend takes its address and port from those of lower ones. The
+// cluster assigns a ClusterIP; the other addresses are chosen by the author of the Service.
+func precedence(f Frontend) int {
+	switch {
+	case ofCluster(f):
+		return 2
+	}
+	return 0
 }
 
 func ofCluster(f Frontend) bool {

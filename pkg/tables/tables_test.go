@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -431,13 +432,16 @@ func TestBarrierFails(t *testing.T) {
 	}
 }
 
+// TestClash: of Services that want one address as the same kind, the one that has it keeps it; then the
+// oldest of those that wait is told, and the next when that one wants it no more.
 func TestClash(t *testing.T) {
 	store := tablestest.New(t, tablestest.Roomy)
 	tbl := tables.New(store)
 	key := vip(1)
 	a := onePort("a", key, tables.FrontendExternalIP, endpoints(1), nil)
-	b := onePort("b", key, tables.FrontendLoadBalancer, endpoints(1), nil)
+	b := onePort("b", key, tables.FrontendExternalIP, endpoints(1), nil)
 	c := onePort("c", key, tables.FrontendExternalIP, endpoints(1), nil)
+	b.Created, c.Created = time.Unix(2, 0), time.Unix(1, 0)
 	apply(t, tbl, a)
 	for _, d := range []tables.Desired{b, c, b} {
 		_, err := tbl.Apply(d)
@@ -450,9 +454,14 @@ func TestClash(t *testing.T) {
 		t.Fatalf("%s has the address, want a", got)
 	}
 
-	// The owner changes its address; both that wait are told, once each.
+	// The owner changes its address.
 	affected := apply(t, tbl, onePort("a", vip(2), tables.FrontendExternalIP, endpoints(1), nil))
-	if want := []model.Name{named("b"), named("c")}; !slices.Equal(affected, want) {
+	if want := []model.Name{named("c")}; !slices.Equal(affected, want) {
+		t.Fatalf("affected are %v, want %v", affected, want)
+	}
+	// It does not want it any more, and then it does.
+	affected = apply(t, tbl, onePort("c", vip(3), tables.FrontendExternalIP, endpoints(1), nil))
+	if want := []model.Name{named("b")}; !slices.Equal(affected, want) {
 		t.Fatalf("affected are %v, want %v", affected, want)
 	}
 	apply(t, tbl, c)

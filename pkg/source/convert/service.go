@@ -36,6 +36,7 @@ func Declared(svc *corev1.Service, allowed Annotations) *model.Service {
 	spec := &svc.Spec
 	out := &model.Service{
 		Name:            model.Name{Namespace: svc.Namespace, Name: svc.Name},
+		Created:         svc.CreationTimestamp.UTC(),
 		Type:            string(spec.Type),
 		ClusterIPs:      parseAddrs(clusterIPs(spec)),
 		ExternalIPs:     parseAddrs(spec.ExternalIPs),

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,16 @@ func prefixes(list ...string) []netip.Prefix {
 		out = append(out, netip.MustParsePrefix(s))
 	}
 	return out
+}
+
+// TestServiceCreated: when it was created is known to the second, in UTC whatever the object says.
+func TestServiceCreated(t *testing.T) {
+	s, want := clusterService(), clusterModel()
+	want.Created = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s.CreationTimestamp = metav1.NewTime(want.Created.In(time.FixedZone("", 3600)))
+	if got := Service(s, AllAnnotations); !reflect.DeepEqual(got, want) {
+		t.Errorf("Service:\n got %+v\nwant %+v", got, want)
+	}
 }
 
 func TestServiceNotServed(t *testing.T) {
