@@ -288,11 +288,14 @@ func (t *Tables) Usage() []Fill {
 }
 
 // precedence returns a number: a frontend takes its address and port from those of lower ones. The
-// cluster assigns a ClusterIP; the other addresses are chosen by the author of the Service.
+// cluster assigns a ClusterIP, and with its load balancer writes the status that has the load-balancer
+// IPs; external IPs are chosen by the author of the Service.
 func precedence(f Frontend) int {
 	switch {
 	case ofCluster(f):
 		return 2
+	case f.Kind == FrontendLoadBalancer:
+		return 1
 	}
 	return 0
 }

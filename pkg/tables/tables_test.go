@@ -482,6 +482,47 @@ func TestClash(t *testing.T) {
 	}
 }
 
+// TestClashKinds: a ClusterIP goes before a load-balancer IP, and that before an external IP, whichever
+// comes first, and when the kind of the one that has the address changes.
+func TestClashKinds(t *testing.T) {
+	kinds := []tables.FrontendKind{tables.FrontendExternalIP, tables.FrontendLoadBalancer, tables.FrontendClusterIP}
+	for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+			key := tables.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Protocol: protocol}
+			of := func(name string, kind tables.FrontendKind) tables.Desired {
+				return onePort(name, key, kind, endpoints(1), nil)
+			}
+			for i, kind := range kinds[1:] {
+				store := tablestest.New(t, tablestest.Roomy)
+				tbl := tables.New(store)
+				wantOwner := func(want string) {
+					t.Helper()
+					if got := store.OwnerOf(key); got != want {
+						t.Errorf("%s as %s and %s: %s has it, want %s", key, kinds[i], kind, got, want)
+					}
+				}
+				apply(t, tbl, of("lower", kinds[i]))
+				if affected := apply(t, tbl, of("higher", kind)); !slices.Equal(affected, []model.Name{named("lower")}) {
+					t.Errorf("affected are %v, want the lower", affected)
+				}
+				wantOwner("higher")
+				if _, err := tbl.Apply(of("lower", kinds[i])); err == nil {
+					t.Error("no clash for the lower")
+				}
+				// Of one kind, and then the owner's is lower.
+				if _, err := tbl.Apply(of("third", kind)); err == nil {
+					t.Error("no clash with the same kind")
+				}
+				if affected := apply(t, tbl, of("higher", kinds[i])); !slices.Equal(affected, []model.Name{named("third")}) {
+					t.Errorf("affected are %v, want the third", affected)
+				}
+				apply(t, tbl, of("third", kind))
+				wantOwner("third")
+			}
+		}
+	}
+}
+
 // TestClashClusterIP is the address that the cluster gave: it goes before one
 // that somebody wrote.
 func TestClashClusterIP(t *testing.T) {
