@@ -97,9 +97,10 @@ func (s *Sync) NoLocal(family model.Family, internal, external int) {
 	s.noLocal.WithLabelValues("external", family.String()).Set(float64(external))
 }
 
-// Programmed takes when the change of a slice was triggered, and when it was in the kernel.
+// Programmed takes when the change of a slice was triggered, by the clock of another machine, and when it
+// was in the kernel.
 func (s *Sync) Programmed(family model.Family, triggered, end time.Time) {
-	s.programming.WithLabelValues(family.String()).Observe(end.Sub(triggered).Seconds())
+	s.programming.WithLabelValues(family.String()).Observe(max(0, end.Sub(triggered).Seconds()))
 }
 
 // Tables takes how full the tables are after a sync, and the names of those that had no room

@@ -73,11 +73,15 @@ func (r *Reconciler) note(u *source.Update) {
 	r.queue.SlicesTotal += uint64(slices)
 }
 
+// maxSkew is how far the clock of another machine may be ahead of this one's.
+const maxSkew = 10 * time.Second
+
 // trigger remembers why a slice changed until the change is in the kernel. Changes
 // from before this agent, and those that it finds at its start, took their time
-// elsewhere. The caller has the lock.
+// elsewhere; one that is yet to come, as an annotation may say, took none. The caller
+// has the lock.
 func (r *Reconciler) trigger(s *model.Slice) {
-	if !r.synced || !s.Triggered.After(r.started) {
+	if !r.synced || !s.Triggered.After(r.started) || s.Triggered.After(time.Now().Add(maxSkew)) {
 		return
 	}
 	name := s.ServiceName()

@@ -116,7 +116,7 @@ func TestSyncedIsLast(t *testing.T) {
 
 func TestTriggersAreReportedOnce(t *testing.T) {
 	l := start(t, newStore(t), asIs, reconcile.Options{})
-	soon := time.Now().Add(time.Hour)
+	soon := time.Now().Add(time.Second) // by the clock of another machine
 	at := func(when time.Time, addrs ...string) *model.Slice {
 		s := slice("a-1", "a", addrs...)
 		s.Triggered = when
@@ -132,6 +132,7 @@ func TestTriggersAreReportedOnce(t *testing.T) {
 		{"found at the start", put(service("b", "10.96.0.2")), nil},
 		{"from before the start", put(at(time.Now().Add(-time.Hour), "10.0.0.2")), nil},
 		{"a change", put(at(soon, "10.0.0.3")), []trigger{{model.IPv4, soon}}},
+		{"yet to come", put(at(time.Date(2262, 1, 1, 0, 0, 0, 0, time.UTC), "10.0.0.6")), nil},
 		{"another Service", put(service("c", "10.96.0.3")), nil},
 		{"two at once", put(at(soon, "10.0.0.4"), at(soon.Add(1), "10.0.0.5")), []trigger{
 			{model.IPv4, soon}, {model.IPv4, soon.Add(1)},
