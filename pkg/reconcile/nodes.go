@@ -125,13 +125,13 @@ func (r *Reconciler) dropNodes(w *work, s *result) {
 func (r *Reconciler) nodesOutcome(err error) {
 	full := ""
 	if err != nil && ownFault(err) {
-		full, err = err.Error(), nil
+		full, err = brief(err).Error(), nil
 	}
 	if full != "" && full != r.nodesFull {
 		klog.InfoS("Nodes of the cluster have no room in the tables, their packets get SNAT", "err", full)
 	}
 	r.nodesFull = full
 	if r.outcome(task{part: partNodes}, err, time.Time{}) && err != nil {
-		klog.ErrorS(err, "Not all nodes of the cluster are known to the datapath, trying again")
+		klog.ErrorS(brief(err), "Not all nodes of the cluster are known to the datapath, trying again")
 	}
 }

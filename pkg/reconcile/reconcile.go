@@ -446,7 +446,7 @@ func (r *Reconciler) prune(w *work, s *result) {
 	affected, err := r.tables.Prune(r.exists)
 	r.pruned = err == nil
 	if r.outcome(task{part: partLeftovers}, err, time.Time{}) && err != nil {
-		klog.ErrorS(err, "Entries of former Services could not be removed, trying again")
+		klog.ErrorS(brief(err), "Entries of former Services could not be removed, trying again")
 	}
 	w.names = set(affected)
 	r.apply(w, s)
@@ -460,7 +460,7 @@ func (r *Reconciler) applyLocalNode(w *work, s *result) {
 		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses)),
 	)
 	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {
-		klog.ErrorS(err, "Node addresses or Service ranges are not complete, trying again")
+		klog.ErrorS(brief(err), "Node addresses or Service ranges are not complete, trying again")
 	}
 }
 
@@ -510,7 +510,7 @@ func (r *Reconciler) applied(name model.Name, err error, queued time.Time, full 
 		klog.InfoS("Service is served in full", "service", name)
 		return
 	}
-	klog.ErrorS(err, "Service is not served in full, trying again", "service", name)
+	klog.ErrorS(brief(err), "Service is not served in full, trying again", "service", name)
 }
 
 // noteFull adds the tables that err says are full.

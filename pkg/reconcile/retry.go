@@ -115,7 +115,7 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 		}
 		return was
 	}
-	now := failure{text: err.Error(), first: before.first}
+	now := failure{text: brief(err).Error(), first: before.first}
 	if !was {
 		now.first = time.Now()
 	}
