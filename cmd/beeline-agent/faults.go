@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/metrics"
@@ -9,25 +10,34 @@ import (
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 )
 
+// maxFaults is how many new faults of a Service are logged, and made events of, at one change: the first
+// ones, which are the same on all nodes. A Service can have thousands of slices.
+const maxFaults = 16
+
 // reportFaults returns what logs and counts the settings of Services that are wrong, and
-// makes an event on the Service of each.
+// makes an event on the Service of each that was not before.
 //
 // reported says whether a former agent of this version and configuration has made events about what is
 // found now. So a restart makes no events.
-func reportFaults(faults *metrics.Faults, record event.Recorder, reported func() bool) func(model.Name, []model.Fault) {
-	return func(service model.Name, list []model.Fault) {
-		faults.Observe(service, list)
+func reportFaults(faults *metrics.Faults, record event.Recorder, reported func() bool) func(service model.Name, all, added []model.Fault) {
+	return func(service model.Name, all, added []model.Fault) {
+		first := added[:min(len(added), maxFaults)]
+		faults.Observe(service, len(all), first, len(added)-len(first))
 		if reported() {
 			return
 		}
 		of := make(map[string]int) // faults by setting
-		for _, f := range list {
-			note, subject := f.String(), ""
+		for _, f := range all {
+			subject := ""
 			if f.Setting != "" {
 				subject = fmt.Sprint(f.Object, " ", f.Setting)
 				of[subject]++
 				subject = fmt.Sprint(subject, " ", of[subject])
 			}
+			if !slices.Contains(first, f) {
+				continue
+			}
+			note := f.String()
 			if !f.Partly {
 				note += "; the default counts"
 			}

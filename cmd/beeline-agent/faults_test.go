@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -20,10 +21,13 @@ func TestFaultEvents(t *testing.T) {
 	record := func(e event.Event) { got = append(got, e) }
 	tell := reportFaults(metrics.NewFaults(prometheus.NewRegistry()), record, func() bool { return known })
 	web := model.Name{Namespace: "shop", Name: "web"}
-	tell(web, []model.Fault{{Setting: "service.beeline.io/algorithm", Reason: "told by the former agent"}})
+	former := []model.Fault{{Setting: "service.beeline.io/algorithm", Reason: "told by the former agent"}}
+	tell(web, former, former)
 	known = false
-	tell(web, []model.Fault{{Object: "EndpointSlice web-1", Setting: "service.beeline.io/weight", Reason: `"x" is no number from 0 to 255`}})
-	tell(web, nil)
+	added := []model.Fault{{Object: "EndpointSlice web-1", Setting: "service.beeline.io/weight", Reason: `"x" is no number from 0 to 255`}}
+	tell(web, append(former, added...), added)
+	tell(web, former, nil)
+	tell(web, nil, nil)
 	want := []event.Event{{
 		Service: web, Type: event.Warning, Reason: "InvalidSetting", Action: "ReadAnnotations",
 		Fault:   `EndpointSlice web-1: annotation service.beeline.io/weight: "x" is no number from 0 to 255`,
@@ -32,6 +36,22 @@ func TestFaultEvents(t *testing.T) {
 	}}
 	if !slices.Equal(got, want) {
 		t.Errorf("events %+v, want %+v", got, want)
+	}
+}
+
+// TestManyFaultEvents: of many faults that come at once the first are events.
+func TestManyFaultEvents(t *testing.T) {
+	var got []string
+	tell := reportFaults(metrics.NewFaults(prometheus.NewRegistry()), func(e event.Event) { got = append(got, e.Fault) }, func() bool { return false })
+	var list []model.Fault
+	var want []string
+	for i := range 5000 {
+		f := model.Fault{Object: fmt.Sprint("EndpointSlice web-", i), Setting: "service.beeline.io/weight", Reason: "wrong"}
+		list, want = append(list, f), append(want, f.String())
+	}
+	tell(model.Name{Namespace: "shop", Name: "web"}, list, list)
+	if !slices.Equal(got, want[:maxFaults]) {
+		t.Errorf("%d events: %v", len(got), got)
 	}
 }
 

@@ -236,6 +236,7 @@ func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
 	if slices.Equal(r.faults[name], faults) {
 		return
 	}
+	added := addedFaults(r.faults[name], faults)
 	r.limited += limited(faults) - limited(r.faults[name])
 	if len(faults) == 0 {
 		delete(r.faults, name)
@@ -243,6 +244,21 @@ func (r *Reconciler) noteFaults(name model.Name, faults []model.Fault) {
 		r.faults[name] = faults
 	}
 	if r.opts.Faults != nil {
-		r.opts.Faults(name, faults)
+		r.opts.Faults(name, faults, added)
 	}
+}
+
+// addedFaults returns the faults that were not there before, each once.
+func addedFaults(before, now []model.Fault) (added []model.Fault) {
+	known := make(map[model.Fault]bool, len(before))
+	for _, f := range before {
+		known[f] = true
+	}
+	for _, f := range now {
+		if !known[f] {
+			known[f] = true
+			added = append(added, f)
+		}
+	}
+	return added
 }

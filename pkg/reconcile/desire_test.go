@@ -55,7 +55,7 @@ func TestLocalityRefused(t *testing.T) {
 	l := start(t, newStore(t), asIs, reconcile.Options{
 		Algorithm:       model.LeastConn,
 		LocalityRefused: "cannot be had",
-		Faults:          func(_ model.Name, faults []model.Fault) { told <- faults },
+		Faults:          func(_ model.Name, faults, _ []model.Fault) { told <- faults },
 	})
 	l.Apply(put(service("a", "10.96.0.1", func(s *model.Service) { s.Algorithm = model.Locality }),
 		slice("a-1", "a", "10.1.0.1")))
@@ -75,27 +75,27 @@ func TestLocalityRefused(t *testing.T) {
 	}
 }
 
-// TestFaults: wrong settings of a Service and its slices are told once, and that they
-// are gone.
+// TestFaults: wrong settings of a Service and its slices are told when they change, which of them are new,
+// and that they are gone.
 func TestFaults(t *testing.T) {
-	told := make(chan []model.Fault, 10)
-	l := start(t, newStore(t), asIs, reconcile.Options{Faults: func(name model.Name, faults []model.Fault) {
+	told := make(chan [2][]model.Fault, 10)
+	l := start(t, newStore(t), asIs, reconcile.Options{Faults: func(name model.Name, all, added []model.Fault) {
 		if name.Name != "web" {
-			t.Errorf("faults of %s: %v", name, faults)
+			t.Errorf("faults of %s: %v", name, all)
 		}
-		told <- faults
+		told <- [...][]model.Fault{all, added}
 	}})
 	ofService := model.Fault{Setting: "a", Reason: "wrong"}
 	ofSlice := model.Fault{Object: "EndpointSlice web-2", Setting: "b", Reason: "wrong"}
 	wrong := func(s *model.Service) { s.Faults = []model.Fault{ofService} }
 	bad := slice("web-2", "web", "10.1.0.2")
 	bad.Faults = []model.Fault{ofSlice}
-	expect := func(want ...model.Fault) {
+	expect := func(want, added []model.Fault) {
 		t.Helper()
 		select {
 		case got := <-told:
-			if !slices.Equal(got, want) {
-				t.Errorf("faults %v, want %v", got, want)
+			if !slices.Equal(got[0], want) || !slices.Equal(got[1], added) {
+				t.Errorf("faults %v, want %v; new are %v, want %v", got[0], want, got[1], added)
 			}
 		case <-time.After(wait.Limit):
 			t.Fatalf("nobody tells of %v", want)
@@ -103,13 +103,16 @@ func TestFaults(t *testing.T) {
 	}
 	l.Apply(put(service("web", "10.96.0.1", wrong), slice("web-1", "web", "10.1.0.1"), bad, service("dns", "10.96.0.2")))
 	l.Synced()
-	expect(ofService, ofSlice)
+	both := []model.Fault{ofService, ofSlice}
+	expect(both, both)
 	l.Apply(put(slice("web-1", "web", "10.1.0.3")))
 	l.eventually("10.96.0.1:80", "10.1.0.2:8080", "10.1.0.3:8080")
 	l.Apply(put(service("web", "10.96.0.1")))
-	expect(ofSlice)
-	l.Apply(put(slice("web-2", "web", "10.1.0.2")))
-	expect()
+	expect(both[1:], nil)
+	l.Apply(put(service("web", "10.96.0.1", wrong)))
+	expect(both, both[:1])
+	l.Apply(put(service("web", "10.96.0.1"), slice("web-2", "web", "10.1.0.2")))
+	expect(nil, nil)
 	if len(told) > 0 {
 		t.Errorf("told more: %v", <-told)
 	}

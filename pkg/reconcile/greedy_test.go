@@ -40,7 +40,7 @@ func ofTenant(namespace, name string, number, ports int) (*model.Service, *model
 func TestGreedyService(t *testing.T) {
 	held := newStore(t)
 	faults := make(map[model.Name][]model.Fault)
-	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { faults[name] = list }}
+	opts := reconcile.Options{Faults: func(name model.Name, list, _ []model.Fault) { faults[name] = list }}
 	var u source.Update
 	put := func(svc *model.Service, slice *model.Slice) {
 		u.PutServices, u.PutSlices = append(u.PutServices, svc), append(u.PutSlices, slice)
@@ -212,7 +212,7 @@ func TestGreedyNamespace(t *testing.T) {
 		others.PutServices, others.PutSlices = append(others.PutServices, svc), append(others.PutSlices, slice)
 	}
 	told := make(map[model.Name]bool)
-	opts := reconcile.Options{Faults: func(name model.Name, list []model.Fault) { told[name] = len(list) > 0 }}
+	opts := reconcile.Options{Faults: func(name model.Name, list, _ []model.Fault) { told[name] = len(list) > 0 }}
 
 	held := tablestest.New(t, narrow)
 	l := start(t, held, asIs, opts)

@@ -177,7 +177,7 @@ func TestForwardingRefused(t *testing.T) {
 	told := make(chan []model.Fault, 10)
 	l := start(t, newStore(t), asIs, reconcile.Options{
 		ForwardingRefused: "cannot be had",
-		Faults:            func(_ model.Name, faults []model.Fault) { told <- faults },
+		Faults:            func(_ model.Name, faults, _ []model.Fault) { told <- faults },
 	})
 	l.Apply(put(service("a", "10.96.0.1", forwarding(model.Hybrid)), on("a", "n1"), node("n1", "192.0.2.1")))
 	l.Synced()

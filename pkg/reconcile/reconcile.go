@@ -50,8 +50,9 @@ type Options struct {
 	// needed, for the tunnel or zone spill-over; nil when the source delivers them anyway.
 	FollowNodes func()
 	// Faults, unless nil, is called with the wrong settings of a Service and its slices when
-	// they have changed, with none when all is well again.
-	Faults func(service model.Name, faults []model.Fault)
+	// they have changed, with none when all is well again. added are those that were not there
+	// before.
+	Faults func(service model.Name, all, added []model.Fault)
 	// Failed, unless nil, is called each time that a Service could not be applied in full, and
 	// with nil once it has been.
 	Failed func(service model.Name, f *Failure)

@@ -181,7 +181,7 @@ func TestSlowStartFault(t *testing.T) {
 			faults := make(map[model.Name][]model.Fault)
 			l := start(t, held, asIs, reconcile.Options{
 				MinSyncPeriod: time.Millisecond,
-				Faults:        func(service model.Name, list []model.Fault) { faults[service] = list },
+				Faults:        func(service model.Name, list, _ []model.Fault) { faults[service] = list },
 			})
 			l.Apply(put(service("a", "10.96.0.1", slow, func(s *model.Service) { s.Algorithm = algorithm }), slice("a-1", "a", "10.0.0.1")))
 			l.Synced()

@@ -166,7 +166,7 @@ func TestSpillOverFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := make(map[string]int)
 		opts := quick
-		opts.Faults = func(service model.Name, list []model.Fault) { faults[service.Name] = len(list) }
+		opts.Faults = func(service model.Name, list, _ []model.Fault) { faults[service.Name] = len(list) }
 		l := start(t, held, asIs, opts)
 		expect := func(when, service string, want int) {
 			t.Helper()

@@ -55,7 +55,7 @@ func TestWideService(t *testing.T) {
 	terminating := make(map[model.Name]int)
 	opts := reconcile.Options{
 		LocalNode:   model.LocalNode{Name: "here"},
-		Faults:      func(_ model.Name, list []model.Fault) { told = list },
+		Faults:      func(_ model.Name, all, _ []model.Fault) { told = all },
 		Terminating: func(name model.Name, list []netip.AddrPort) { terminating[name] = len(list) },
 	}
 	l := start(t, held, asIs, opts)
