@@ -21,8 +21,12 @@ const routedDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_ROUTED)
 // [Table.WriteHairpin].
 const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
 
+// masqueradeDevice is the index that stands for the host's stack where a second flow begins: the
+// least of those that stand for something.
+const masqueradeDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE)
+
 // MaxDevices is how many devices packets can be served on.
-const MaxDevices = int(hairpinDevice) - 1
+const MaxDevices = int(masqueradeDevice) - 1
 
 // Table is the devices of some maps.
 type Table struct{ maps *bpfmap.Maps }

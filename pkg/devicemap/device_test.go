@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/tests/maptest"
 )
@@ -78,6 +79,17 @@ func TestLocalCIDRsAreReplaced(t *testing.T) {
 		}
 		if got, err := m.LocalCIDRs(); err != nil || !slices.Equal(got, want) {
 			t.Errorf("prefixes %v, %v; want %v", got, err, want)
+		}
+	}
+}
+
+// TestIDsStandForDevices: no device gets an index that stands for something else.
+func TestIDsStandForDevices(t *testing.T) {
+	for _, other := range []bpf.SockBlDeviceLimit{
+		bpf.SockBlDeviceLimitBL_DEVICE_ROUTED, bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN, bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE,
+	} {
+		if MaxDevices >= int(other) {
+			t.Errorf("devices have the indexes 1 to %d, and %d is none", MaxDevices, other)
 		}
 	}
 }
