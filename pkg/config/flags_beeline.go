@@ -55,7 +55,7 @@ func (f *flagSet) addForwarding(b *BeelineConfiguration) {
 
 func (f *flagSet) addDevices(b *BeelineConfiguration) {
 	bind(f, f.StringSliceVar, &b.Devices, "devices", "BeelineConfiguration.devices",
-		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them (default routes, node IPs, overlays, routes to pods, networks of --nodeport-addresses), none serves only processes of this node")
+		"names of the devices that face clients or other nodes, patterns like eth* allowed; auto finds them (default routes, node IPs, overlays, routes to pods, addresses of their own; but veth, tap and bridges without an uplink only in networks of --nodeport-addresses), none serves only processes of this node")
 	bind(f, f.StringSliceVar, &b.PodDevices, "pod-devices", "BeelineConfiguration.podDevices",
 		"names of the host's side of pods' devices, patterns like veth* allowed, for pods whose sockets cannot or must not get socket-level load balancing: their packets are load-balanced")
 	f.bindValue(text[SocketLB]{&b.SocketLB}, "socket-lb", "BeelineConfiguration.socketLB",

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -175,7 +176,7 @@ func (d *Datapath) servesPackets() bool {
 func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Device {
 	var devices []devicemap.Device
 	nodeAddrs := *d.nodeAddrs.Load()
-	for _, c := range n.choose(d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs, d.opts.NodePorts) {
+	for _, c := range n.choose(&choice{d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs, d.opts.NodePorts, d.forPods}) {
 		device := devicemap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
@@ -189,7 +190,9 @@ func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Devic
 		}
 		devices = append(devices, device)
 	}
+	devices, without := withinRoom(devices)
 	assignIDs(devices, former)
+	devices = append(devices, without...)
 	for i := range devices {
 		was := &devicemap.Device{}
 		if at := slices.IndexFunc(former, func(f devicemap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
@@ -203,6 +206,29 @@ func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Devic
 		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, nodeAddrs)
 	}
 	return devices
+}
+
+// forPods reports whether what is configured says that pods are behind a device of that name.
+func (d *Datapath) forPods(name string) bool {
+	return d.opts.Internal.by(name) || matching(d.opts.PodDevices, name) != ""
+}
+
+// withinRoom returns the devices that may have an ID, and those that may not: of the devices that
+// are chosen for their address alone, as of hundreds of VLANs, so many get one that overlays
+// and other nodes' devices which come later find one, too.
+func withinRoom(devices []devicemap.Device) (within, without []devicemap.Device) {
+	addressed := 0
+	for _, d := range devices {
+		if strings.HasPrefix(d.Reason, devicemap.ReasonAddress) {
+			addressed++
+			if addressed > devicemap.MaxAddressed {
+				without = append(without, d)
+				continue
+			}
+		}
+		within = append(within, d)
+	}
+	return within, without
 }
 
 // assignIDs gives each device the ID that it or one of its name had, else one that

@@ -192,12 +192,21 @@ type chosen struct {
 	reason string
 }
 
+// choice is what devices are chosen by, beside the network itself.
+type choice struct {
+	patterns  []string // [Options.Devices]
+	nodeAddrs []netip.Addr
+	podRanges []netip.Prefix
+	nodePorts []netip.Prefix         // CIDRs of nodePortAddresses
+	forPods   func(name string) bool // what is configured says that pods are behind such a device; nil is none
+}
+
 // choose returns the devices that face clients or other nodes, by ifindex.
 // Loopback never does.
-func (n *network) choose(patterns []string, nodeAddrs []netip.Addr, podRanges, nodePorts []netip.Prefix) []chosen {
-	reason := func(l netlink.Link) string { return matching(patterns, l.Attrs().Name) }
-	if slices.Equal(patterns, []string{DevicesAuto}) {
-		reason = n.automatic(nodeAddrs, podRanges, nodePorts)
+func (n *network) choose(c *choice) []chosen {
+	reason := func(l netlink.Link) string { return matching(c.patterns, l.Attrs().Name) }
+	if slices.Equal(c.patterns, []string{DevicesAuto}) {
+		reason = n.automatic(c)
 	}
 	var list []chosen
 	for _, l := range n.links {
@@ -259,15 +268,15 @@ func (n *network) masqueraded(devices []devicemap.Device, pods []netlink.Link) [
 }
 
 // automatic returns a function that says why a device is chosen, "" when it is not.
-func (n *network) automatic(nodeAddrs []netip.Addr, podRanges, nodePorts []netip.Prefix) func(netlink.Link) string {
-	defaults, podRoutes := n.defaultDevices(), n.podRoutes(podRanges)
+func (n *network) automatic(c *choice) func(netlink.Link) string {
+	defaults, podRoutes := n.defaultDevices(), n.podRoutes(c.podRanges)
 	nodeDevices := make(map[int]netip.Addr)
-	for _, addr := range nodeAddrs {
+	for _, addr := range c.nodeAddrs {
 		if ifindex, ok := n.held[addr]; ok {
 			nodeDevices[ifindex] = addr
 		}
 	}
-	ports := n.ports()
+	ports, bridges := n.ports(), n.bridgesWithUplink()
 	return func(l netlink.Link) string {
 		ifindex := l.Attrs().Index
 		if defaults[ifindex] {
@@ -276,14 +285,17 @@ func (n *network) automatic(nodeAddrs []netip.Addr, podRanges, nodePorts []netip
 		if addr, ok := nodeDevices[ifindex]; ok {
 			return fmt.Sprintf("holds node IP %s", addr)
 		}
-		if isOverlay(l) && l.Attrs().Flags&net.FlagUp != 0 && !ports[ifindex] {
+		if isOverlay(l) && isUp(l) && !ports[ifindex] {
 			return fmt.Sprintf("overlay (%s)", l.Type())
 		}
 		if route, ok := podRoutes[ifindex]; ok {
 			return fmt.Sprintf("route to pods in %s", route)
 		}
-		if cidr, ok := n.named(l, nodePorts, podRanges); ok && !ports[ifindex] {
+		if cidr, ok := n.named(l, c); ok && !ports[ifindex] {
 			return fmt.Sprintf("in %s of nodePortAddresses", cidr)
+		}
+		if addr, ok := n.addressed(l, c); ok && !ports[ifindex] && n.meetsOthers(l, c, bridges) {
+			return devicemap.ReasonAddress + addr.String()
 		}
 		return ""
 	}
@@ -292,12 +304,9 @@ func (n *network) automatic(nodeAddrs []netip.Addr, podRanges, nodePorts []netip
 // named returns the CIDR of nodePortAddresses that a device has an address in. One of
 // everything (/0) names no device. One wider than the device's network does not either when
 // pods may be behind the device, and addresses of pods never do.
-func (n *network) named(l netlink.Link, nodePorts, podRanges []netip.Prefix) (netip.Prefix, bool) {
-	for _, own := range n.networks[l.Attrs().Index] {
-		if within(netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), podRanges) {
-			continue
-		}
-		for _, cidr := range nodePorts {
+func (n *network) named(l netlink.Link, c *choice) (netip.Prefix, bool) {
+	for _, own := range n.notOfPods(l, c) {
+		for _, cidr := range c.nodePorts {
 			if cidr.Bits() > 0 && cidr.Contains(own.Addr()) && (cidr.Bits() >= own.Bits() || !leadsToPods(l)) {
 				return cidr, true
 			}
@@ -305,6 +314,65 @@ func (n *network) named(l netlink.Link, nodePorts, podRanges []netip.Prefix) (ne
 	}
 	return netip.Prefix{}, false
 }
+
+// notOfPods returns the addresses of a device that are in no range of pods.
+func (n *network) notOfPods(l netlink.Link, c *choice) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(n.networks[l.Attrs().Index]), func(own netip.Prefix) bool {
+		return within(netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), c.podRanges)
+	})
+}
+
+// addressed returns an address of a device to which other machines can send: the first that is
+// neither link-local nor one of pods.
+func (n *network) addressed(l netlink.Link, c *choice) (netip.Addr, bool) {
+	for _, own := range n.notOfPods(l, c) {
+		if own.Addr().IsGlobalUnicast() {
+			return own.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// meetsOthers reports whether packets of other machines may come in at a device that is known by
+// its address alone. One of a VRF has routes of its own, which do not lead to endpoints, and
+// frames of InfiniBand are not known to the programs.
+func (n *network) meetsOthers(l netlink.Link, c *choice, bridges map[int]bool) bool {
+	if !isUp(l) || l.Attrs().EncapType == "infiniband" || c.forPods != nil && c.forPods(l.Attrs().Name) {
+		return false
+	}
+	if master := n.link(l.Attrs().MasterIndex); master != nil && master.Type() == "vrf" {
+		return false
+	}
+	return isUplink(l) || bridges[l.Attrs().Index]
+}
+
+// isUplink reports whether a device of this type leads out of the machine. One that may lead to
+// pods is none, for endpoints there would be taken for those of another node and see this one for
+// their client; an internal port of Open vSwitch may be the gateway of pods.
+func isUplink(l netlink.Link) bool {
+	switch l.Type() {
+	case "dummy", "vrf", "openvswitch":
+		return false
+	}
+	return !leadsToPods(l) && !isOverlay(l)
+}
+
+// bridgesWithUplink returns the bridges of which a port leads out of the machine.
+func (n *network) bridgesWithUplink() map[int]bool {
+	uplinks := make(map[int]bool) // of a device with ports
+	for _, l := range n.links {
+		if isUplink(l) {
+			uplinks[l.Attrs().MasterIndex] = true
+		}
+	}
+	bridges := make(map[int]bool)
+	for _, l := range n.links {
+		bridges[l.Attrs().Index] = l.Type() == "bridge" && uplinks[l.Attrs().Index]
+	}
+	return bridges
+}
+
+func isUp(l netlink.Link) bool { return l.Attrs().Flags&net.FlagUp != 0 }
 
 // ports returns the devices that hand their packets to a bridge or a bond, where
 // they are seen again.

@@ -1,9 +1,11 @@
 package datapath
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -49,6 +51,33 @@ func node() *network {
 	n.networks[pod] = prefixes("192.168.5.1/24")
 	kind := add(&netlink.Veth{LinkAttrs: named("kind-veth")}, "ether", net.FlagUp)
 	route("10.244.3.0/24", kind, gateway)
+	// Devices that have nothing but an address, or a port.
+	with := func(l netlink.Link, encap string, flags net.Flags, addrs ...string) int {
+		index := add(l, encap, flags)
+		n.networks[index] = prefixes(addrs...)
+		return index
+	}
+	port := func(name string, master int) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Name: name, MasterIndex: master}
+	}
+	with(&netlink.Device{LinkAttrs: named("nic6")}, "ether", net.FlagUp, "169.254.7.1/16", "2001:db8:5::11/64")
+	with(&netlink.Vlan{LinkAttrs: named("vlan")}, "ether", net.FlagUp, "192.168.6.1/24")
+	with(&netlink.GenericLink{LinkType: "ppp", LinkAttrs: named("ppp")}, "ppp", net.FlagUp, "192.168.7.1/32")
+	with(&netlink.Device{LinkAttrs: named("nic-down")}, "ether", 0, "192.168.8.1/24")
+	with(&netlink.Device{LinkAttrs: named("nic-linklocal")}, "ether", net.FlagUp, "169.254.8.1/16")
+	with(&netlink.Device{LinkAttrs: named("nic-of-pods")}, "ether", net.FlagUp, "10.244.1.9/24")
+	with(&netlink.Device{LinkAttrs: named("local-mode")}, "ether", net.FlagUp, "192.168.9.1/24")
+	with(&netlink.Device{LinkAttrs: named("infiniband")}, "infiniband", net.FlagUp, "192.168.10.1/24")
+	with(&netlink.Dummy{LinkAttrs: named("kube-ipvs0")}, "ether", net.FlagUp, "10.96.0.1/32")
+	with(&netlink.GenericLink{LinkType: "openvswitch", LinkAttrs: named("gateway")}, "ether", net.FlagUp, "192.168.11.1/24")
+	with(&netlink.Bridge{LinkAttrs: named("docker0")}, "ether", net.FlagUp, "172.17.0.1/16")
+	lan := with(&netlink.Bridge{LinkAttrs: named("lan-bridge")}, "ether", net.FlagUp, "192.168.12.1/24")
+	with(&netlink.Device{LinkAttrs: port("lan-port", lan)}, "ether", net.FlagUp, "192.168.12.2/24")
+	add(&netlink.Veth{LinkAttrs: port("vm-port", lan)}, "ether", net.FlagUp)
+	bond := with(&netlink.Bond{LinkAttrs: named("bond")}, "ether", net.FlagUp, "192.168.13.1/24")
+	with(&netlink.Device{LinkAttrs: port("bond-port", bond)}, "ether", net.FlagUp, "192.168.13.2/24")
+	vrf := with(&netlink.Vrf{LinkAttrs: named("vrf")}, "ether", net.FlagUp, "192.168.14.1/24")
+	with(&netlink.Device{LinkAttrs: port("vrf-port", vrf)}, "ether", net.FlagUp, "192.168.15.1/24")
 	add(&netlink.Vxlan{LinkAttrs: named("vxlan")}, "ether", net.FlagUp)
 	add(&netlink.Vxlan{LinkAttrs: named("vxlan-down")}, "ether", 0)
 	add(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vxlan-port", MasterIndex: bridge}}, "ether", net.FlagUp)
@@ -77,26 +106,37 @@ func TestChoice(t *testing.T) {
 		want      map[string]string
 	}{
 		{"auto in networks of NodePorts", []string{DevicesAuto}, prefixes("172.16.0.0/12", "0.0.0.0/0", "192.168.5.0/24", "10.244.0.0/16"), map[string]string{
-			"uplink":    "default route",
-			"internal":  "holds node IP 203.0.113.7",
-			"pod-link":  "route to pods in 10.244.2.0/24",
-			"kind-veth": "route to pods in 10.244.3.0/24",
-			"vxlan":     "overlay (vxlan)",
-			"ipip":      "overlay (ipip)",
-			"wireguard": "overlay (wireguard)",
-			"tun":       "overlay (tuntap)",
-			"storage":   "in 172.16.0.0/12 of nodePortAddresses",
-			"pod-veth":  "in 192.168.5.0/24 of nodePortAddresses",
+			"uplink":     "default route",
+			"internal":   "holds node IP 203.0.113.7",
+			"pod-link":   "route to pods in 10.244.2.0/24",
+			"kind-veth":  "route to pods in 10.244.3.0/24",
+			"vxlan":      "overlay (vxlan)",
+			"ipip":       "overlay (ipip)",
+			"wireguard":  "overlay (wireguard)",
+			"tun":        "overlay (tuntap)",
+			"storage":    "in 172.16.0.0/12 of nodePortAddresses",
+			"pod-veth":   "in 192.168.5.0/24 of nodePortAddresses",
+			"nic6":       "has address 2001:db8:5::11",
+			"vlan":       "has address 192.168.6.1",
+			"ppp":        "has address 192.168.7.1",
+			"lan-bridge": "has address 192.168.12.1",
+			"bond":       "has address 192.168.13.1",
 		}},
 		{"auto", []string{DevicesAuto}, nil, map[string]string{
-			"uplink":    "default route",
-			"internal":  "holds node IP 203.0.113.7",
-			"pod-link":  "route to pods in 10.244.2.0/24",
-			"kind-veth": "route to pods in 10.244.3.0/24",
-			"vxlan":     "overlay (vxlan)",
-			"ipip":      "overlay (ipip)",
-			"wireguard": "overlay (wireguard)",
-			"tun":       "overlay (tuntap)",
+			"uplink":     "default route",
+			"internal":   "holds node IP 203.0.113.7",
+			"pod-link":   "route to pods in 10.244.2.0/24",
+			"kind-veth":  "route to pods in 10.244.3.0/24",
+			"vxlan":      "overlay (vxlan)",
+			"ipip":       "overlay (ipip)",
+			"wireguard":  "overlay (wireguard)",
+			"tun":        "overlay (tuntap)",
+			"storage":    "has address 172.16.7.1",
+			"nic6":       "has address 2001:db8:5::11",
+			"vlan":       "has address 192.168.6.1",
+			"ppp":        "has address 192.168.7.1",
+			"lan-bridge": "has address 192.168.12.1",
+			"bond":       "has address 192.168.13.1",
 		}},
 		{"patterns", []string{"uplink", "stor*"}, nil, map[string]string{
 			"uplink":  "matches uplink of devices",
@@ -107,8 +147,8 @@ func TestChoice(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := make(map[string]string)
-			list := node().choose(tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
-				prefixes("10.244.0.0/16"), tc.nodePorts)
+			list := node().choose(&choice{tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
+				prefixes("10.244.0.0/16"), tc.nodePorts, func(name string) bool { return name == "local-mode" }})
 			for _, c := range list {
 				got[c.link.Attrs().Name] = c.reason
 			}
@@ -238,5 +278,31 @@ func TestInternalDevices(t *testing.T) {
 		if got := d.plan(node(), nil); len(got) != 1 || got[0].Internal != tc.want {
 			t.Errorf("%+v: devices %+v, want uplink with internal %t", tc.internal, got, tc.want)
 		}
+	}
+}
+
+// TestRoomForAddresses: devices that have nothing but an address leave IDs to others, which may
+// come later.
+func TestRoomForAddresses(t *testing.T) {
+	t.Parallel()
+	n := node()
+	base := len(n.links)
+	for i := range devicemap.MaxDevices {
+		index := base + i + 1
+		n.links = append(n.links, &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("vlan%d", i), Index: index, Flags: net.FlagUp, EncapType: "ether"}})
+		n.networks[index] = prefixes(fmt.Sprintf("100.64.%d.1/24", i))
+	}
+	n.links = append(n.links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "last", Index: len(n.links) + 1, Flags: net.FlagUp, EncapType: "ether"}})
+	d := &Datapath{opts: Options{Devices: []string{DevicesAuto}}}
+	d.SetNodeAddrs(nil)
+	served, last := 0, false
+	for _, device := range d.plan(n, nil) {
+		if addressed := strings.HasPrefix(device.Reason, devicemap.ReasonAddress); addressed && device.ID != 0 {
+			served++
+		}
+		last = last || device.Name == "last" && device.ID != 0
+	}
+	if served != devicemap.MaxAddressed || !last {
+		t.Errorf("%d devices are served for their address, want %d; the overlay is: %t", served, devicemap.MaxAddressed, last)
 	}
 }

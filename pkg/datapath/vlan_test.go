@@ -152,7 +152,7 @@ func TestPortsOfAChosenBondAreNotChosen(t *testing.T) {
 		"port*": {"port1", "port2"},
 	} {
 		var got []string
-		for _, c := range n.choose([]string{pattern}, nil, nil, nil) {
+		for _, c := range n.choose(&choice{patterns: []string{pattern}}) {
 			got = append(got, c.link.Attrs().Name)
 		}
 		if !slices.Equal(got, want) {

@@ -25,8 +25,16 @@ const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
 // least of those that stand for something.
 const masqueradeDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE)
 
-// MaxDevices is how many devices packets can be served on.
-const MaxDevices = int(masqueradeDevice) - 1
+// MaxDevices is how many devices packets can be served on, and MaxAddressed how many of them
+// for nothing but an address of their own.
+const (
+	MaxDevices   = int(masqueradeDevice) - 1
+	MaxAddressed = MaxDevices / 2
+)
+
+// ReasonAddress is how [Device.Reason] begins for a device that has been chosen for nothing but an
+// address of its own, which follows.
+const ReasonAddress = "has address "
 
 // Table is the devices of some maps.
 type Table struct{ maps *bpfmap.Maps }
@@ -139,7 +147,7 @@ func (t Table) List() ([]Device, error) {
 // afterwards finds it.
 func (t Table) Put(d Device) error {
 	if d.ID == 0 || int(d.ID) > MaxDevices {
-		return setting.Errorf("devices", "device %s: no ID is left: packets can be served on %d devices, choose fewer", d.Name, MaxDevices)
+		return setting.Errorf("devices", "device %s: no ID is left: packets can be served on %d devices, on %d for nothing but an address of their own; choose fewer", d.Name, MaxDevices, MaxAddressed)
 	}
 	var former bpf.SockBlDeviceEntry
 	if err := t.maps.BlDevice.Lookup(d.ID, &former); err != nil {

@@ -130,12 +130,17 @@ func (m *machine) forwarding() error {
 // leaves by.
 const strict = 1
 
-// reversePaths looks at rp_filter, which hurts at a device that no default route leaves by.
+// reversePaths looks at rp_filter, which hurts at a device that no default route leaves by. One that
+// is served for nothing but an address of its own is left out: neither tunnel nor pods of other nodes are known to
+// come by it, and of its clients the filter says what it says of the machine's own connections.
 func (m *machine) reversePaths() error {
 	all, _, err := m.setting("ipv4/conf/all/rp_filter")
 	errs := []error{err}
 	var filtered []devicemap.Device
 	for _, d := range m.devices {
+		if strings.HasPrefix(d.Reason, devicemap.ReasonAddress) {
+			continue
+		}
 		own, _, err := m.setting("ipv4/conf/" + d.Name + "/rp_filter")
 		errs = append(errs, err)
 		if err == nil && max(own, all) == strict && d.Addr4.IsValid() {

@@ -3,8 +3,10 @@ package packets_test
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -18,8 +20,8 @@ var (
 )
 
 // TestNodePortDevice: a device whose address is in --nodeport-addresses is served, with backends on
-// both nodes, and NodePorts do not answer at other devices. Without that CIDR the device is not
-// served, and a process of the node gets what is sent to the port.
+// both nodes, and NodePorts do not answer at other devices. There a process of the node gets what is
+// sent to the port. The cable is a veth, behind which pods may be, so only that CIDR names it.
 func TestNodePortDevice(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -57,6 +59,77 @@ func TestNodePortDevice(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// secondNIC is a second network card of node 1: no default route, node IP or route to pods names it.
+const secondNIC = "nic2"
+
+// addSecondNIC connects node 1 to the other machine by the second card. It has an Ethernet address of its
+// own on a cable, whose end pods may not be behind, as they may be behind that of a veth.
+func (c *cluster) addSecondNIC(t *testing.T) {
+	t.Helper()
+	node := c.nodes[0].Namespace
+	node.AddDevice("cable", c.other, "cable")
+	for n, a := range map[*lab.Namespace]addrs{node: cableNode, c.other: cableMachine} {
+		err := n.Run(func() error {
+			cable, err := netlink.LinkByName("cable")
+			if err != nil {
+				return err
+			}
+			nic := &netlink.Macvlan{Mode: netlink.MACVLAN_MODE_PRIVATE, LinkAttrs: netlink.LinkAttrs{Name: secondNIC, ParentIndex: cable.Attrs().Index}}
+			if err := netlink.LinkAdd(nic); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(nic)
+		})
+		if err != nil {
+			t.Fatalf("make %s: %v", secondNIC, err)
+		}
+		addAddrs(n, secondNIC, a)
+	}
+	for family, r := range balancerRanges {
+		c.other.AddRoute(netip.MustParsePrefix(r), cableNode[family], secondNIC)
+	}
+}
+
+// TestSecondNIC: with nothing set, NodePorts answer at each device that has an address, and what comes in
+// there comes from outside: replies of backends on both nodes go back by it, and with
+// externalTrafficPolicy: Local the endpoint of this node sees the client, that of the other none.
+func TestSecondNIC(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.addSecondNIC(t)
+	manifests := c.service(1, "web", "", []endpoint{local, remote})
+	manifests = append(manifests, c.service(2, "here", "externalTrafficPolicy: Local,", []endpoint{local, remote})...)
+	manifests = append(manifests, c.service(3, "elsewhere", "externalTrafficPolicy: Local,", []endpoint{remote})...)
+	c.serve(t, manifests)
+	if said := beeline(t, c.nodes[0], "status"); !strings.Contains(said, "has address "+cableNode[0].String()) {
+		t.Errorf("beeline status does not say why %s is served:\n%s", secondNIC, said)
+	}
+	for _, network := range networks {
+		at := func(i int) []netip.AddrPort {
+			return []netip.AddrPort{
+				netip.AddrPortFrom(cableNode.of(network), nodePort(network, i).Port()),
+				netip.AddrPortFrom(balancerIP(i).of(network), 80),
+			}
+		}
+		for _, to := range at(1) {
+			c.wantBoth(t, c.other, network, to)
+		}
+		for _, to := range at(2) {
+			for range 10 { // of two endpoints
+				got, err := ask(c.other, network, to, "x")
+				if err != nil || got.name != local.server() || got.client.Addr() != cableMachine.of(network) {
+					t.Errorf("%s to %s: %v, %v, want %s to see %s", network, to, got, err, local.server(), cableMachine.of(network))
+				}
+			}
+		}
+		for _, to := range at(3) {
+			if err := c.silent(c.other, network, to); !errors.Is(err, lab.ErrNothing) {
+				t.Errorf("%s to %s, without an endpoint here: %v, want no answer", network, to, err)
+			}
+		}
 	}
 }
 
