@@ -55,6 +55,27 @@ func TestOneNodePortForBothProtocols(t *testing.T) {
 	}
 }
 
+// TestOwnNodePortsDiffer: ports of one Service that clients tell apart get a number each, and so does its health
+// check, also where few are left.
+func TestOwnNodePortsDiffer(t *testing.T) {
+	for i := range 20 {
+		dir := t.TempDir()
+		write(t, dir, "a.yaml", serviceYAML(fmt.Sprintf("s-%d", i), "type: LoadBalancer", "externalTrafficPolicy: Local",
+			"ports: [{name: x, port: 80}, {name: y, port: 81}]"))
+		s, sink := newSource(t, Options{Dir: dir, ServiceRanges: prefixes("10.96.0.0/16"), NodePortMin: 4000, NodePortMax: 4002})
+		scan(t, s)
+		for name, svc := range sink.services() {
+			x, y, health := svc.Ports[0].NodePort, svc.Ports[1].NodePort, svc.HealthCheckPort
+			if x*y*health == 0 || x == y || y == health || x == health {
+				t.Errorf("%s has node ports %d and %d, health check %d", name, x, y, health)
+			}
+		}
+		if errs := s.Errors(); len(errs) > 0 || len(sink.services()) == 0 {
+			t.Errorf("%d Services, errors %v", len(sink.services()), errs)
+		}
+	}
+}
+
 // TestFullNodePorts checks that a range without a free node port rejects the
 // Service that needs one, and only that.
 func TestFullNodePorts(t *testing.T) {

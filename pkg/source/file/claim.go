@@ -49,6 +49,7 @@ const (
 	inExternal   = "spec.externalIPs[%d]"
 	inIngress    = "status.loadBalancer.ingress[%d].ip"
 	inNodePort   = "spec.ports[%d].nodePort"
+	inHealth     = "spec.healthCheckNodePort"
 )
 
 func (p place) String() string {
@@ -64,13 +65,18 @@ type assignment struct {
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 	// NodePorts are those of the ports without one in the manifest, by portKey.
 	NodePorts map[string]uint16 `json:"nodePorts,omitempty"`
+	// HealthCheckNodePort is 0 for a Service that needs none or has one in the manifest.
+	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitempty"`
 }
 
 // empty reports whether the Service chose everything.
-func (a assignment) empty() bool { return len(a.ClusterIPs)+len(a.NodePorts) == 0 }
+func (a assignment) empty() bool {
+	return len(a.ClusterIPs)+len(a.NodePorts) == 0 && a.HealthCheckNodePort == 0
+}
 
 func (a assignment) equal(b assignment) bool {
-	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && maps.Equal(a.NodePorts, b.NodePorts)
+	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && maps.Equal(a.NodePorts, b.NodePorts) &&
+		a.HealthCheckNodePort == b.HealthCheckNodePort
 }
 
 // portKey identifies a port of a Service by what clients know of it, so that its
@@ -88,11 +94,20 @@ func (a assignment) wanted(s *declared) assignment {
 		}
 	}
 	for p := range s.portsToAssign() {
-		if n := a.NodePorts[portKey(p)]; n != 0 {
+		if n := a.NodePorts[portKey(p)]; n != 0 && !s.chose(n, p.Protocol) {
 			w.setNodePort(p, n)
 		}
 	}
+	if n := a.HealthCheckNodePort; s.healthCheck && !s.chose(n, model.TCP) {
+		w.HealthCheckNodePort = n
+	}
 	return w
+}
+
+// chose reports whether the manifest of s gives a node port to something.
+func (s *declared) chose(n uint16, protocol model.Protocol) bool {
+	return protocol == model.TCP && n == s.model.HealthCheckPort ||
+		slices.ContainsFunc(s.model.Ports, func(p model.ServicePort) bool { return p.NodePort == n && p.Protocol == protocol })
 }
 
 func (a *assignment) setNodePort(p *model.ServicePort, n uint16) {
@@ -161,6 +176,9 @@ func (s *declared) claims(a assignment) []placed {
 			all = append(all, placed{claim{port: n, proto: m.Ports[i].Protocol}, place{inNodePort, i}})
 		}
 	}
+	if n := max(m.HealthCheckPort, a.HealthCheckNodePort); n != 0 {
+		all = append(all, placed{claim{port: n, proto: model.TCP}, place{field: inHealth}})
+	}
 	return all
 }
 
@@ -171,6 +189,7 @@ func (s *declared) with(a assignment) *model.Service {
 	}
 	svc := *s.model
 	svc.ClusterIPs = slices.Concat(svc.ClusterIPs, a.ClusterIPs)
+	svc.HealthCheckPort = max(svc.HealthCheckPort, a.HealthCheckNodePort)
 	if len(a.NodePorts) > 0 {
 		svc.Ports = slices.Clone(svc.Ports)
 		for i := range svc.Ports {

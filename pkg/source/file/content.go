@@ -60,7 +60,9 @@ type declared struct {
 	unmet    *yamldoc.Fault // why the ranges cannot give it those; nil is that they can
 	listed   bool           // its cluster IPs are in spec.clusterIPs
 	allocate bool           // ports are to have a node port
-	ingress  []int          // where the model's LoadBalancerIPs are in the status
+	// healthCheck says that it is to have a healthCheckNodePort, and does not choose it.
+	healthCheck bool
+	ingress     []int // where the model's LoadBalancerIPs are in the status
 }
 
 // The kinds of objects that a file may hold.
@@ -211,6 +213,7 @@ func (r *rules) declared(svc *corev1.Service, families []model.Family) *declared
 		listed:   len(spec.ClusterIPs) > 0,
 		allocate: exposed(spec) && (spec.AllocateLoadBalancerNodePorts == nil || *spec.AllocateLoadBalancerNodePorts),
 	}
+	s.healthCheck = healthChecked(spec) && spec.HealthCheckNodePort == 0
 	s.served = addressed(spec) && !s.foreign
 	for i, ingress := range svc.Status.LoadBalancer.Ingress {
 		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode == corev1.LoadBalancerIPModeVIP) {

@@ -189,6 +189,9 @@ func dump(updates []source.Update, errs []error) string {
 					fmt.Fprintf(&b, "(node port %d)", p.NodePort)
 				}
 			}
+			if svc.HealthCheckPort != 0 {
+				fmt.Fprintf(&b, " health check %d", svc.HealthCheckPort)
+			}
 			if svc.AffinitySeconds != 0 {
 				fmt.Fprintf(&b, " affinity %ds", svc.AffinitySeconds)
 			}

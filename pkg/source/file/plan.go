@@ -217,6 +217,9 @@ func (b *builder) keepClaims() {
 				delete(a.NodePorts, portKey(port))
 			}
 		}
+		if n := a.HealthCheckNodePort; n != 0 && !b.take(claim{port: n, proto: model.TCP}, p.id.Name) {
+			a.HealthCheckNodePort = 0
+		}
 		b.next.assigned.put(p.id.Name, a)
 	})
 }
@@ -316,15 +319,31 @@ func (b *builder) assignPorts(o *object, a *assignment) error {
 			continue
 		}
 		key := fmt.Sprintf("%s:%d", o.id.Name, port.Port) // TCP and UDP get the same number when they can
-		n, ok := b.rules.nodePorts.band().pick(key, func(n uint64) bool {
-			return b.take(claim{port: uint16(n), proto: port.Protocol}, o.id.Name)
-		})
-		if !ok {
-			return fmt.Errorf("%s: no node port of %s is free: delete a Service or choose one by hand", o.id, b.rules.nodePorts)
+		n, err := b.freePort(o, key, port.Protocol)
+		if err != nil {
+			return err
 		}
-		a.setNodePort(port, uint16(n))
+		a.setNodePort(port, n)
 	}
-	return nil
+	if !o.service.healthCheck || a.HealthCheckNodePort != 0 {
+		return nil
+	}
+	n, err := b.freePort(o, o.id.Name.String()+":health", model.TCP)
+	a.HealthCheckNodePort = n
+	return err
+}
+
+// freePort gives a Service a node port that nothing has, the Service's own ports neither.
+func (b *builder) freePort(o *object, key string, protocol model.Protocol) (uint16, error) {
+	n, ok := b.rules.nodePorts.band().pick(key, func(n uint64) bool {
+		_, taken := b.next.holders.now[claim{port: uint16(n), proto: protocol}]
+		return !taken
+	})
+	if !ok {
+		return 0, fmt.Errorf("%s: no node port of %s is free: delete a Service or choose one by hand", o.id, b.rules.nodePorts)
+	}
+	b.take(claim{port: uint16(n), proto: protocol}, o.id.Name)
+	return uint16(n), nil
 }
 
 // convert fills in the model. A Service of which nothing changed keeps its value.

@@ -264,13 +264,23 @@ func checkPolicies(spec *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	return errs
 }
 
+// healthChecked reports whether load balancers are to ask each node whether it has endpoints.
+func healthChecked(spec *corev1.ServiceSpec) bool {
+	return spec.Type == corev1.ServiceTypeLoadBalancer && spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
 func checkLoadBalancer(spec *corev1.ServiceSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if at := path.Child("healthCheckNodePort"); spec.HealthCheckNodePort != 0 {
-		if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		if !healthChecked(spec) {
 			errs = append(errs, field.Forbidden(at, "needs type LoadBalancer and externalTrafficPolicy: Local"))
 		}
 		errs = append(errs, invalid(at, spec.HealthCheckNodePort, validation.IsValidPortNum(int(spec.HealthCheckNodePort)))...)
+		if slices.ContainsFunc(spec.Ports, func(p corev1.ServicePort) bool {
+			return p.NodePort == spec.HealthCheckNodePort && p.Protocol == corev1.ProtocolTCP
+		}) {
+			errs = append(errs, field.Duplicate(at, spec.HealthCheckNodePort))
+		}
 	}
 	for i, cidr := range spec.LoadBalancerSourceRanges {
 		errs = append(errs, validation.IsValidCIDRForLegacyField(
