@@ -333,6 +333,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { a.datapath.FollowSandboxes(ctx) }),
 		endless(func(ctx context.Context) { a.datapath.FollowPrograms(ctx, a.findings.Programs) }),
 		endless(a.flows.Run),
+		endless(a.tuneConntrack),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),

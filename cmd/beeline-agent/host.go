@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -14,24 +16,26 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
-// tuneHost makes settings of the host that kube-proxy makes, too. The agent serves as
+// tuneHost makes the settings of the process that kube-proxy makes, too. The agent serves as
 // well without, so what cannot be set, as in a container that may not, is only logged.
 func tuneHost(c *config.Settings) {
 	score := strconv.Itoa(int(*c.KubeProxy.OOMScoreAdj))
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(score), 0); err != nil {
 		klog.InfoS("OOM score could not be set", "wanted", score, "err", err)
 	}
-	if c.Netfilter == (conntrack.Settings{}) {
+}
+
+// tuneConntrack makes those of connection tracking, as soon as the kernel has it: a CNI plugin or a
+// firewall may load it long after the agent has started. What cannot be set is only logged.
+func (a *agent) tuneConntrack(ctx context.Context) {
+	if a.config.Netfilter == (conntrack.Settings{}) {
 		return
 	}
-	changed, err := conntrack.ThisHost.Apply(c.Netfilter)
+	changed, err := conntrack.ThisHost.ApplyWhenLoaded(ctx, a.config.Netfilter, time.Minute)
 	if len(changed) > 0 {
 		klog.InfoS("Connection tracking set", "changed", changed)
 	}
-	switch {
-	case errors.Is(err, conntrack.ErrNotLoaded):
-		klog.V(2).InfoS("Connection tracking is not loaded, nothing to set")
-	case err != nil:
+	if err != nil {
 		klog.InfoS("Some settings of connection tracking could not be changed", "err", err)
 	}
 }

@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // Settings are the sysctls to set. Fields that are zero leave them as they are.
@@ -84,6 +87,19 @@ func (h Host) Apply(s Settings) (changed []string, err error) {
 		errs = append(errs, err)
 	}
 	return changed, errors.Join(errs...)
+}
+
+// ApplyWhenLoaded is Apply where connection tracking may be loaded later: it looks once in a
+// period, until it has been applied, and returns nothing when ctx ends before.
+func (h Host) ApplyWhenLoaded(ctx context.Context, s Settings, period time.Duration) (changed []string, err error) {
+	for {
+		if changed, err = h.Apply(s); !errors.Is(err, ErrNotLoaded) {
+			return changed, err
+		}
+		if !pause.For(ctx, period) {
+			return nil, nil
+		}
+	}
 }
 
 func equal(have, want int) bool   { return have == want }

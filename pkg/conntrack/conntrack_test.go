@@ -1,6 +1,7 @@
 package conntrack_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -99,5 +100,35 @@ func TestNotLoaded(t *testing.T) {
 	h := conntrack.Host{Sysctls: filepath.Join(t.TempDir(), "netfilter")}
 	if _, err := h.Apply(conntrack.Settings{Max: 1}); !errors.Is(err, conntrack.ErrNotLoaded) || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestLoadedLater: settings are made when connection tracking appears, and awaited no longer than ctx.
+func TestLoadedLater(t *testing.T) {
+	loaded := newHost(t)
+	h := conntrack.Host{Sysctls: filepath.Join(t.TempDir(), "netfilter"), HashSize: loaded.HashSize}
+	applied := make(chan []string)
+	go func() {
+		changed, err := h.ApplyWhenLoaded(t.Context(), conntrack.Settings{UDP: 7 * time.Second}, time.Millisecond)
+		if err != nil {
+			t.Error(err)
+		}
+		applied <- changed
+	}()
+	if err := os.Rename(loaded.Sysctls, h.Sysctls); err != nil {
+		t.Fatal(err)
+	}
+	if changed := <-applied; !slices.Equal(changed, []string{"nf_conntrack_udp_timeout"}) {
+		t.Errorf("changed: %q", changed)
+	}
+	if got, want := values(t, conntrack.Host{Sysctls: h.Sysctls}), "65536 16384 432000 60 0 7 120"; got != want {
+		t.Errorf("values %s, want %s", got, want)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	never := conntrack.Host{Sysctls: filepath.Join(t.TempDir(), "netfilter")}
+	if changed, err := never.ApplyWhenLoaded(ctx, conntrack.Settings{Max: 1}, time.Hour); len(changed) > 0 || err != nil {
+		t.Errorf("changed: %q, error %v", changed, err)
 	}
 }
