@@ -103,6 +103,7 @@ func (f *Flags) apply(c *Config) error {
 			c.origin.flags[path] = name
 		}
 	}
+	applyDeprecatedPorts(f.given.FlagSet, c)
 	return errors.Join(errs...)
 }
 

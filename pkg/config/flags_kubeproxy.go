@@ -96,12 +96,51 @@ func (f *flagSet) addServers(k *KubeProxyConfiguration) {
 		"address and port for /healthz, /livez, /startupz and /wait-until-drained; empty is off")
 	f.bindValue(address{&k.MetricsBindAddress}, "metrics-bind-address", "KubeProxyConfiguration.metricsBindAddress",
 		"address and port for /metrics; empty is off")
+	f.addDeprecatedPorts()
 	bind(f, f.BoolVar, &k.BindAddressHardFail, "bind-address-hard-fail", "KubeProxyConfiguration.bindAddressHardFail",
 		"end when an address cannot be listened on")
 	bind(f, f.BoolVar, &k.EnableProfiling, "profiling", "KubeProxyConfiguration.enableProfiling",
 		"serve /debug/pprof beside /metrics")
 	bind(f, f.Int32Var, k.OOMScoreAdj, "oom-score-adj", "KubeProxyConfiguration.oomScoreAdj",
 		"how likely the kernel is to end the agent when memory runs out, -1000 (never) to 1000")
+}
+
+// deprecatedPorts are kube-proxy's flags for the port alone of a server's address.
+var deprecatedPorts = []struct {
+	name, instead, path string
+	port                int32 // the default
+	field               func(*KubeProxyConfiguration) *string
+}{
+	{"healthz-port", "healthz-bind-address", "KubeProxyConfiguration.healthzBindAddress", healthzPort,
+		func(k *KubeProxyConfiguration) *string { return &k.HealthzBindAddress }},
+	{"metrics-port", "metrics-bind-address", "KubeProxyConfiguration.metricsBindAddress", metricsPort,
+		func(k *KubeProxyConfiguration) *string { return &k.MetricsBindAddress }},
+}
+
+func (f *flagSet) addDeprecatedPorts() {
+	for _, p := range deprecatedPorts {
+		f.Int32(p.name, p.port, "port of --"+p.instead+" where that is an IP alone; 0 is off")
+		_ = f.MarkDeprecated(p.name, "use --"+p.instead)
+	}
+}
+
+// applyDeprecatedPorts sets those of the flags that were given, as kube-proxy does: 0 turns the server off,
+// another port counts for an address without one. The default address has one.
+func applyDeprecatedPorts(given *pflag.FlagSet, c *Config) {
+	for _, p := range deprecatedPorts {
+		if !given.Changed(p.name) {
+			continue
+		}
+		port, _ := given.GetInt32(p.name)
+		field := p.field(&c.KubeProxy)
+		former := *field
+		if *field = withPort(former, int(port)); port == 0 {
+			*field = addressOff
+		}
+		if *field != former {
+			c.origin.flags[p.path] = p.name
+		}
+	}
 }
 
 func (f *flagSet) addConntrack(k *KubeProxyConfiguration) {

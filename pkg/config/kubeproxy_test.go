@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
+	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -99,8 +101,8 @@ func TestKubeProxyDefaults(t *testing.T) {
 	equal(t, "the settings", theirs, ours)
 }
 
-// TestKubeProxyFlags asks a real kube-proxy for its flags: each is known here, but for
-// those that have nothing to do with serving.
+// TestKubeProxyFlags asks a real kube-proxy for its flags, and its sources for those that its help hides:
+// each is known here, but for those that have nothing to do with serving.
 func TestKubeProxyFlags(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), kubeProxy(t), "--help").CombinedOutput()
 	if err != nil {
@@ -113,9 +115,63 @@ func TestKubeProxyFlags(t *testing.T) {
 	if len(found) < 50 {
 		t.Fatalf("%d flags in\n%s", len(found), out)
 	}
-	for _, m := range found {
+	hidden := hiddenFlags(t)
+	if len(hidden) < 2 {
+		t.Fatalf("flags that the help hides: %q", hidden)
+	}
+	for _, m := range append(found, hidden...) {
 		if ours.Lookup(m[1]) == nil && !slices.Contains(elsewhere, m[1]) {
 			t.Errorf("no flag --%s", m[1])
 		}
+	}
+}
+
+// hiddenFlags returns kube-proxy's deprecated and hidden flags.
+func hiddenFlags(t *testing.T) [][]string {
+	t.Helper()
+	dir, err := programs.Kubernetes.Sources(t.Context(), "k8s.io/kubernetes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "cmd/kube-proxy/app/*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found [][]string
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, regexp.MustCompile(`\.Mark(?:Deprecated|Hidden)\("([a-z0-9-]+)"`).FindAllStringSubmatch(string(text), -1)...)
+	}
+	return found
+}
+
+// TestDeprecatedPorts: the port is that of an address without one, and 0 is off, as in kube-proxy's
+// addressFromDeprecatedFlags.
+func TestDeprecatedPorts(t *testing.T) {
+	for args, want := range map[string]string{
+		"--healthz-port=1234":                                          "0.0.0.0:10256 127.0.0.1:10249",
+		"--healthz-port=0":                                             addressOff + " 127.0.0.1:10249",
+		"--metrics-port=0 --metrics-bind-address=[::]:1":               "0.0.0.0:10256 " + addressOff,
+		"--metrics-port=1234 --metrics-bind-address=[::]:1":            "0.0.0.0:10256 [::]:1",
+		"--metrics-port=1234 --metrics-bind-address=::":                "0.0.0.0:10256 [::]:1234",
+		"--healthz-port=1234 --healthz-bind-address=10.0.0.1":          "10.0.0.1:1234 127.0.0.1:10249",
+		"--healthz-port=1234 --healthz-bind-address= --metrics-port=9": addressOff + " 127.0.0.1:10249",
+	} {
+		c, err := load(t, strings.Fields(args)...)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+		} else if got := c.KubeProxy.HealthzBindAddress + " " + c.KubeProxy.MetricsBindAddress; got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	c, err := load(t, "--healthz-port=70000", "--healthz-bind-address=10.0.0.1")
+	if err == nil {
+		_, err = c.Settings()
+	}
+	if err == nil || !strings.Contains(err.Error(), "--healthz-port") {
+		t.Errorf("a port that is none: %v", err)
 	}
 }
