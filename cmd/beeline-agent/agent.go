@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
@@ -131,6 +132,8 @@ func (a *agent) connect(context.Context) (err error) {
 	a.registry.MustRegister(metrics.NewDatapath(maps), metrics.NewDevices(a.datapath.DeviceCounts),
 		metrics.NewServices(maps, int(c.Beeline.ServiceMetrics.Limit), c.MetricServices, backends))
 	metrics.NewConfig(a.registry).Observe(c.Config)
+	client := metrics.NewClient(a.registry)
+	clientmetrics.Register(clientmetrics.RegisterOpts{RequestLatency: client, RequestResult: client})
 	a.findings = metrics.NewVerify(a.registry, verify.MachineKinds)
 	a.attached = make(chan struct{})
 	a.prober = newProber(c, maps, a.secrets)

@@ -26,6 +26,8 @@ type PagesOptions struct {
 func Pages(o PagesOptions) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	// Who scrapes it at kube-proxy goes on to. That has nothing there either: no part of it has such a health check.
+	mux.Handle("/metrics/slis", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", text("ok"))
 	mux.HandleFunc("/proxyMode", text(ProxyMode))
 	mux.HandleFunc("/configz", configz(o.Configz))

@@ -178,3 +178,22 @@ func scrape(h *lab.Host, url string) (string, error) {
 	}
 	return string(body), err
 }
+
+// TestClientMetrics: requests to the API server are counted by kube-proxy's names, and its page of SLIs is
+// there.
+func TestClientMetrics(t *testing.T) {
+	t.Parallel()
+	h := lab.NewHost(t)
+	h.Start(lab.AgentBinary(t), "--master", "http://127.0.0.1:1", "--hostname-override", lab.NodeName, "--cgroup-root", h.Cgroup, "--bpffs", h.BPFFS)
+	want := []string{
+		`rest_client_requests_total{code="<error>",host="127.0.0.1:1",method="GET"} `,
+		`rest_client_request_duration_seconds_bucket{host="127.0.0.1:1",verb="POST",le="60"} `, // of events; lists are streams, which client-go does not time
+	}
+	lab.Eventually(t, "requests are counted", func() bool {
+		page, err := h.Get("http://127.0.0.1:10249/metrics")
+		return err == nil && !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(page, "\n"+line) })
+	})
+	if page, err := h.Get("http://127.0.0.1:10249/metrics/slis"); err != nil || page != "" {
+		t.Errorf("/metrics/slis: %q, %v", page, err)
+	}
+}

@@ -23,6 +23,7 @@ type Noted map[string]Metric
 // Agent returns the metrics of the agent.
 func Agent() Noted {
 	n := Noted{}
+	metrics.NewClient(n)
 	metrics.NewConfig(n)
 	metrics.NewFaults(n)
 	metrics.NewFlows(n, 1)
