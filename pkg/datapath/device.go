@@ -176,7 +176,11 @@ func (d *Datapath) servesPackets() bool {
 func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Device {
 	var devices []devicemap.Device
 	nodeAddrs := *d.nodeAddrs.Load()
-	for _, c := range n.choose(&choice{d.opts.Devices, nodeAddrs, d.opts.ClusterCIDRs, d.opts.NodePorts, d.forPods}) {
+	choice := &choice{
+		patterns: d.opts.Devices, nodeAddrs: nodeAddrs, nodePorts: d.opts.NodePorts,
+		podRanges: d.opts.ClusterCIDRs, ownPods: *d.internalCIDRs.Load(), forPods: d.forPods,
+	}
+	for _, c := range n.choose(choice) {
 		device := devicemap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,

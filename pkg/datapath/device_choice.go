@@ -197,8 +197,10 @@ type choice struct {
 	patterns  []string // [Options.Devices]
 	nodeAddrs []netip.Addr
 	podRanges []netip.Prefix
-	nodePorts []netip.Prefix         // CIDRs of nodePortAddresses
-	forPods   func(name string) bool // what is configured says that pods are behind such a device; nil is none
+	ownPods   []netip.Prefix // the ranges of this node's pods, as far as they are known beside podRanges
+	nodePorts []netip.Prefix // CIDRs of nodePortAddresses
+	// forPods reports whether what is configured says that pods are behind a device; nil is none.
+	forPods func(name string) bool
 }
 
 // choose returns the devices that face clients or other nodes, by ifindex.
@@ -318,7 +320,8 @@ func (n *network) named(l netlink.Link, c *choice) (netip.Prefix, bool) {
 // notOfPods returns the addresses of a device that are in no range of pods.
 func (n *network) notOfPods(l netlink.Link, c *choice) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.networks[l.Attrs().Index]), func(own netip.Prefix) bool {
-		return within(netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), c.podRanges)
+		addr := netip.PrefixFrom(own.Addr(), own.Addr().BitLen())
+		return within(addr, c.podRanges) || within(addr, c.ownPods)
 	})
 }
 

@@ -66,6 +66,7 @@ func node() *network {
 	with(&netlink.Device{LinkAttrs: named("nic-down")}, "ether", 0, "192.168.8.1/24")
 	with(&netlink.Device{LinkAttrs: named("nic-linklocal")}, "ether", net.FlagUp, "169.254.8.1/16")
 	with(&netlink.Device{LinkAttrs: named("nic-of-pods")}, "ether", net.FlagUp, "10.244.1.9/24")
+	with(&netlink.Device{LinkAttrs: named("nic-of-own-pods")}, "ether", net.FlagUp, "10.245.9.1/24")
 	with(&netlink.Device{LinkAttrs: named("local-mode")}, "ether", net.FlagUp, "192.168.9.1/24")
 	with(&netlink.Device{LinkAttrs: named("infiniband")}, "infiniband", net.FlagUp, "192.168.10.1/24")
 	with(&netlink.Dummy{LinkAttrs: named("kube-ipvs0")}, "ether", net.FlagUp, "10.96.0.1/32")
@@ -148,7 +149,7 @@ func TestChoice(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			got := make(map[string]string)
 			list := node().choose(&choice{tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
-				prefixes("10.244.0.0/16"), tc.nodePorts, func(name string) bool { return name == "local-mode" }})
+				prefixes("10.244.0.0/16"), prefixes("10.245.9.0/24"), tc.nodePorts, func(name string) bool { return name == "local-mode" }})
 			for _, c := range list {
 				got[c.link.Attrs().Name] = c.reason
 			}
@@ -275,6 +276,7 @@ func TestInternalDevices(t *testing.T) {
 	} {
 		d := &Datapath{opts: Options{Devices: []string{"uplink"}, Internal: tc.internal}}
 		d.SetNodeAddrs(nil)
+		d.SetInternalCIDRs(nil)
 		if got := d.plan(node(), nil); len(got) != 1 || got[0].Internal != tc.want {
 			t.Errorf("%+v: devices %+v, want uplink with internal %t", tc.internal, got, tc.want)
 		}
@@ -295,6 +297,7 @@ func TestRoomForAddresses(t *testing.T) {
 	n.links = append(n.links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "last", Index: len(n.links) + 1, Flags: net.FlagUp, EncapType: "ether"}})
 	d := &Datapath{opts: Options{Devices: []string{DevicesAuto}}}
 	d.SetNodeAddrs(nil)
+	d.SetInternalCIDRs(nil)
 	served, last := 0, false
 	for _, device := range d.plan(n, nil) {
 		if addressed := strings.HasPrefix(device.Reason, devicemap.ReasonAddress); addressed && device.ID != 0 {

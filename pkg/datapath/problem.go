@@ -41,8 +41,10 @@ func Problems(bpffs string, maps *bpfmap.Maps, opts Options) ([]Problem, error) 
 	d := &Datapath{opts: opts, maps: maps, deviceMap: devicemap.New(maps)}
 	d.watch = newWatch(d.relevantRoute)
 	d.SetNodeAddrs(opts.NodeAddrs)
+	pods, err := d.deviceMap.LocalCIDRs() // those that the agent knows, perhaps by the Node
+	d.SetInternalCIDRs(pods)
 	i := &inspection{Datapath: d, dir: Dir(bpffs)}
-	err := errors.Join(i.hooks(), i.devices())
+	err = errors.Join(err, i.hooks(), i.devices())
 	return i.list, err
 }
 
