@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -70,7 +71,9 @@ func (f *Flags) BPFFS() (string, error) {
 
 // newConfig returns a configuration in which no value is set.
 func newConfig() *Config {
-	return &Config{origin: origin{places: make(map[string]place), flags: make(map[string]string)}}
+	return &Config{origin: origin{
+		places: make(map[string]place), flags: make(map[string]string), files: make(map[string][sha256.Size]byte),
+	}}
 }
 
 // read takes over what a file holds.
@@ -79,6 +82,7 @@ func (c *Config) read(name string) []error {
 	if err != nil {
 		return []error{fmt.Errorf("--config: %w", err)}
 	}
+	c.origin.files[name] = sha256.Sum256(raw)
 	return yamldoc.InFile(name, c.decode(name, raw))
 }
 

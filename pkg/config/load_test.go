@@ -395,3 +395,41 @@ func TestFlagsNameFields(t *testing.T) {
 		}
 	}
 }
+
+// TestChangedFile: a file is another one when its content is, or when it is gone.
+func TestChangedFile(t *testing.T) {
+	dir := t.TempDir()
+	const kube, beeline = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n", "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\n"
+	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(a, kube)
+	write(b, beeline)
+	c, err := load(t, "--config", a, "--config", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(a, kube)
+	if got := c.Changed(); len(got) > 0 {
+		t.Errorf("%q have changed, want none", got)
+	}
+	write(a, kube+"mode: nftables\n")
+	if got := c.Changed(); !slices.Equal(got, []string{a}) {
+		t.Errorf("%q have changed, want %s", got, a)
+	}
+	if err := os.Remove(b); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Changed(); !slices.Equal(got, []string{a, b}) {
+		t.Errorf("%q have changed, want both", got)
+	}
+	write(a, kube)
+	write(b, beeline)
+	if got := c.Changed(); len(got) > 0 {
+		t.Errorf("%q have changed, want none", got)
+	}
+}

@@ -1,8 +1,13 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -14,6 +19,8 @@ import (
 type origin struct {
 	places map[string]place  // by kind
 	flags  map[string]string // names without dashes, by field path, which starts with the kind
+	// files are the sums of the files' content, by name.
+	files map[string][sha256.Size]byte
 	// unknown are the fields of kube-proxy's part that this version does not know.
 	unknown []*yamldoc.Fault
 }
@@ -22,6 +29,19 @@ type origin struct {
 type place struct {
 	file     string
 	document *yamldoc.Document
+}
+
+// Changed returns which of the files are not as they were read, or gone, sorted. One that cannot be read
+// now is not known to be.
+func (c *Config) Changed() []string {
+	var changed []string
+	for _, name := range slices.Sorted(maps.Keys(c.origin.files)) {
+		raw, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && sha256.Sum256(raw) != c.origin.files[name] {
+			changed = append(changed, name)
+		}
+	}
+	return changed
 }
 
 // explain joins errors into one, each at the place where the value was given.

@@ -52,6 +52,7 @@ var reasons = []struct {
 	{"kube-proxy", reason{"its rules translate connections that Beeline does not, to endpoints that may be gone", "make sure that kube-proxy does not run on this node, then run the agent's binary once to remove what it has left (see the page on migration)"}},
 	{"tunnel-mtu", reason{"the tunnel does not use this device: clients get SNAT", "raise the MTU of the device"}},
 	{"clock", reason{"certificates and tokens that hold elsewhere may not here, and times in logs and events do not compare", "have the node follow a time server (chrony, systemd-timesyncd)"}},
+	{"config-file", reason{"the agent goes on with the configuration that it was started with", "restart the agent, which disturbs no connection; with a mistake in the file it would not start, and says so"}},
 	{"conntrack", reason{"SNAT may take a source port of a connection that netfilter translates, and one of the two breaks", "restart the agent: it replaces the programs and disturbs no connection"}},
 }
 

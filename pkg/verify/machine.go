@@ -38,7 +38,7 @@ type MachineChecker struct {
 
 // MachineKinds are the kinds of findings of a machine.
 var MachineKinds = []string{
-	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "tunnel-mtu", "conntrack", "clock",
+	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "tunnel-mtu", "conntrack", "clock", "config-file",
 }
 
 // machine collects what a look finds.
@@ -65,7 +65,19 @@ func (c *MachineChecker) look() ([]Finding, error) {
 	}
 	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
 	m.clock()
+	m.files()
 	return m.list, err
+}
+
+// files compares the configuration's files with what the agent has read. To the command they may be others, and its
+// settings come from none.
+func (m *machine) files() {
+	if m.Settings == nil {
+		return
+	}
+	for _, name := range m.Settings.Config.Changed() {
+		m.add("config-file", name, "the configuration file %s is not what the agent has read at its start", name)
+	}
 }
 
 // clockLimit is how far the clock may differ from the API server's.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,16 +72,20 @@ func (n *node) counted(t *testing.T, part string) {
 // it again.
 func TestMachineFollowed(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "--devices", "up*,side")
+	file := filepath.Join(t.TempDir(), "beeline.yaml")
+	const config = "apiVersion: config.beeline.io/v1alpha1\nkind: BeelineConfiguration\n"
+	check(t, os.WriteFile(file, []byte(config), 0o600))
+	n := newNode(t, "--devices", "up*,side", "--config", file)
 	n.wantOfMachine(t, nil)
+	check(t, os.WriteFile(file, []byte(config+"xdp: auto\n"), 0o600))
 	n.AddDevice("side", n.Outside, "side-peer")
 	n.AddAddr("side", "198.51.100.1/24")
 	n.SetSysctl("ipv4/conf/side/rp_filter", "1")
 	n.SetSysctl("ipv4/conf/uplink/forwarding", "0")
 	n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
 	remove := n.leaveTable(t)
-	n.wantOfMachine(t, map[string]int{"rp-filter": 1, "forwarding": 2, "kube-proxy": 1})
-	if log := n.Standalone.Output(); !contains(log, `kind="rp-filter" what="rp_filter of device side`, "net.ipv4.conf.uplink.forwarding is 0",
+	n.wantOfMachine(t, map[string]int{"rp-filter": 1, "forwarding": 2, "kube-proxy": 1, "config-file": 1})
+	if log := n.Standalone.Output(); !contains(log, `kind="rp-filter" what="rp_filter of device side`, file+" is not what", "net.ipv4.conf.uplink.forwarding is 0",
 		"net.ipv6.conf.uplink.forwarding is 0", "table ip kube-proxy", `why="`, `fix="`) {
 		t.Errorf("the log does not tell all:\n%s", log)
 	}
@@ -88,9 +93,10 @@ func TestMachineFollowed(t *testing.T) {
 	n.SetSysctl("ipv4/conf/uplink/forwarding", "1")
 	n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
 	remove()
+	check(t, os.WriteFile(file, []byte(config), 0o600))
 	n.wantOfMachine(t, nil)
-	if log := n.Standalone.Output(); strings.Count(log, "The machine is not set up as Beeline needs it") != 4 || strings.Count(log, "The machine is set up as Beeline needs it again") != 4 {
-		t.Errorf("the log does not have each of four findings come and go once:\n%s", log)
+	if log := n.Standalone.Output(); strings.Count(log, "The machine is not set up as Beeline needs it") != 5 || strings.Count(log, "The machine is set up as Beeline needs it again") != 5 {
+		t.Errorf("the log does not have each of five findings come and go once:\n%s", log)
 	}
 }
 
