@@ -34,7 +34,8 @@ const (
 	// UnreachableAfter is the longest time for which other nodes may use the tunnel to one
 	// whose agent has ended.
 	UnreachableAfter = missable*interval*11/10 + timeout
-	// pace is the shortest time between two answers to one node.
+	// pace is the shortest time between two answers to one node that has shown the secret, and
+	// between two to one that has not.
 	pace = 200 * time.Millisecond
 	// retry is how long to wait before the port is asked for again that another program
 	// has.
@@ -72,10 +73,17 @@ type Prober struct {
 	secrets  Secrets
 	nodes    int // of the cluster
 	peers    map[uint16]*peer
-	answered map[uint16]time.Time // when a node last got an answer
+	answered map[asker]time.Time // the last answer
 	sockets  udpsocket.Pair
 
 	wake chan struct{}
+}
+
+// asker is who gets answers at a pace of its own. Anybody can forge a node's address, so what
+// does not show the secret uses up no answer of what does.
+type asker struct {
+	id       uint16
+	verified bool
 }
 
 // peer is a node that is asked.
@@ -99,7 +107,7 @@ func New(o Options) *Prober {
 		listenOn: []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()},
 		interval: interval, eager: eager, timeout: timeout,
 		peers:    make(map[uint16]*peer),
-		answered: make(map[uint16]time.Time),
+		answered: make(map[asker]time.Time),
 		wake:     make(chan struct{}, 1),
 	}
 }
@@ -304,19 +312,15 @@ func (p *Prober) receive(s *udpsocket.Socket) {
 
 // reply answers a node; with no, when the question has no secret that is accepted here.
 func (p *Prober) reply(s *udpsocket.Socket, id uint16, m message, from netip.AddrPort, to udpsocket.Origin) {
-	now := time.Now()
 	p.mu.Lock()
-	soon := now.Sub(p.answered[id]) < pace
-	if !soon {
-		p.answered[id] = now
-	}
 	secrets := p.secrets
 	p.mu.Unlock()
-	if soon {
+	verified := secrets.verify(m, to.Addr)
+	if !p.mayAnswer(asker{id, verified}, time.Now()) {
 		return
 	}
 	a := message{version: version, kind: kindAnswer, nonce: m.nonce, signed: m.signed}
-	if secrets.verify(m, to.Addr) && p.opts.Accepts(to.Ifindex) {
+	if verified && p.opts.Accepts(to.Ifindex) {
 		a.flags |= flagAccepts
 	}
 	if a.signed {
@@ -325,6 +329,17 @@ func (p *Prober) reply(s *udpsocket.Socket, id uint16, m message, from netip.Add
 	if err := s.Send(a.marshal(), to.Addr, from); err != nil {
 		klog.V(2).ErrorS(err, "A node that asks about the tunnel cannot be answered", "node", from)
 	}
+}
+
+// mayAnswer reports whether an answer keeps to the pace, and notes it then.
+func (p *Prober) mayAnswer(to asker, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.answered[to]) < pace {
+		return false
+	}
+	p.answered[to] = now
+	return true
 }
 
 // heard notes an answer to the last question. One without the cluster's secret says no, for the

@@ -234,8 +234,8 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// asker sends messages to node 1: questions of node 8, which is answered, and others.
-type asker struct {
+// sender sends messages to node 1: questions of node 8, which is answered, and others.
+type sender struct {
 	t    *testing.T
 	port uint16
 	node *net.UDPConn
@@ -244,7 +244,7 @@ type asker struct {
 }
 
 // dial makes a socket of a node; port 0 is any.
-func (a *asker) dial(from, port uint16) *net.UDPConn {
+func (a *sender) dial(from, port uint16) *net.UDPConn {
 	a.t.Helper()
 	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(from), port)),
 		net.UDPAddrFromAddrPort(netip.AddrPortFrom(at(1), a.port)))
@@ -255,7 +255,7 @@ func (a *asker) dial(from, port uint16) *net.UDPConn {
 	return conn
 }
 
-func (a *asker) send(conn *net.UDPConn, b []byte) {
+func (a *sender) send(conn *net.UDPConn, b []byte) {
 	a.t.Helper()
 	if _, err := conn.Write(b); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 		a.t.Fatal(err)
@@ -263,7 +263,7 @@ func (a *asker) send(conn *net.UDPConn, b []byte) {
 }
 
 // receive returns nil when nothing comes in that time.
-func (a *asker) receive(conn *net.UDPConn, within time.Duration) []byte {
+func (a *sender) receive(conn *net.UDPConn, within time.Duration) []byte {
 	a.t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
 		a.t.Fatal(err)
@@ -277,7 +277,7 @@ func (a *asker) receive(conn *net.UDPConn, within time.Duration) []byte {
 }
 
 // heard reports whether something has come, without waiting.
-func (a *asker) heard(conn *net.UDPConn) bool {
+func (a *sender) heard(conn *net.UDPConn) bool {
 	a.t.Helper()
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -302,7 +302,7 @@ func questionOf(nonce uint64) []byte {
 
 // answered asks so many new questions at once, as node 8, until there is an answer after those
 // before: a datagram may get lost, or come late. The agent has read then what was sent before.
-func (a *asker) answered(questions int) (answer message) {
+func (a *sender) answered(questions int) (answer message) {
 	a.t.Helper()
 	first := a.last + 1
 	a.last += uint64(questions)
@@ -323,7 +323,7 @@ func (a *asker) answered(questions int) (answer message) {
 }
 
 // unanswered sends what is to get no answer, when a node may get one again.
-func (a *asker) unanswered(what string, from uint16, b []byte) {
+func (a *sender) unanswered(what string, from uint16, b []byte) {
 	a.t.Helper()
 	conn := a.dial(from, 0)
 	time.Sleep(pace)
@@ -342,7 +342,7 @@ func TestStrangers(t *testing.T) {
 	a.unknown[9] = true
 	a.timeout = wait.Limit // so that the forged answer is in time
 	a.run()
-	others := &asker{t: t, port: port}
+	others := &sender{t: t, port: port}
 	others.node = others.dial(8, 0)
 
 	got := others.answered(1)
@@ -417,5 +417,41 @@ func TestAnotherVersion(t *testing.T) {
 				t.Errorf("the node %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestForgedQuestions: questions with a node's address and without the secret use up no answer
+// to the node, and get answers at the same pace.
+func TestForgedQuestions(t *testing.T) {
+	port := freePort(t)
+	a := newAgent(t, 1, port)
+	a.Prober.secrets = Secrets{{oldSecret}}
+	a.run()
+	s := &sender{t: t, port: port}
+	forger, node := s.dial(8, 0), s.dial(8, 0)
+	wait.Until(t, "an answer to a forged question", func() bool {
+		s.send(forger, questionOf(1)) // of the zero secret
+		return s.receive(forger, pace) != nil
+	})
+	for nonce := range uint64(20) {
+		s.send(forger, questionOf(nonce))
+	}
+	real := message{version: version, kind: kindQuestion, nonce: 77, signed: true}
+	real.code = Secret{oldSecret}.sign(real, at(1))
+	s.send(node, real.marshal())
+	if m, ok := parse(s.receive(node, wait.Limit)); !ok || m.nonce != 77 || m.flags&flagAccepts == 0 {
+		t.Errorf("between forged questions, the node's is answered with %+v", m)
+	}
+
+	now := time.Now().Add(time.Hour)
+	for _, verified := range []bool{false, true} {
+		for _, tt := range []struct {
+			after time.Duration
+			want  bool
+		}{{0, true}, {pace - 1, false}, {pace, true}} {
+			if got := a.mayAnswer(asker{8, verified}, now.Add(tt.after)); got != tt.want {
+				t.Errorf("verified %t, after %s: answered %t", verified, tt.after, got)
+			}
+		}
 	}
 }
