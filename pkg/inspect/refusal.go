@@ -21,7 +21,7 @@ var refusalReasons = map[string]string{
 	"broken_table":          "an id led to no entry: beeline verify says more",
 	"flow_not_stored":       "the kernel had no memory for the flow",
 	"tunnel_unknown_sender": "a packet at the tunnel's port is of no node of the cluster",
-	"tunnel_malformed":      "a packet of the tunnel is cut short, nested or not as Beeline makes it",
+	"tunnel_malformed":      "a packet of the tunnel is cut short, fragmented, nested or not as Beeline makes it",
 	"tunnel_wrong_secret":   "a packet of the tunnel is without the cluster's secret",
 	"tunnel_no_service":     "a packet of the tunnel is to an address of no Service",
 	"tunnel_no_backend":     "a packet of the tunnel is to an endpoint that is not on this node",

@@ -97,9 +97,11 @@ func TestDSRSecret(t *testing.T) {
 	c.masquerade(t, c.nodes[0])
 	spoofed := 0
 	for _, sender := range []*lab.Namespace{c.nodes[0].Namespace, c.podOf(local)} {
-		spoofed += sendUntil(t, "node 1 drops a forged packet", func() error { return c.spoof(sender) }, func() bool {
-			return eventCount(t, c.nodes[0], "tunnel_spoofed") > uint64(spoofed)
-		})
+		for _, more := range []string{"", strings.Repeat("fragments", 500)} {
+			spoofed += sendUntil(t, "node 1 drops a forged packet", func() error { return c.spoof(sender, more) }, func() bool {
+				return eventCount(t, c.nodes[0], "tunnel_spoofed") > uint64(spoofed)
+			})
+		}
 	}
 	if n := dropped(); n > 0 {
 		t.Errorf("%d packets that node 1 should have dropped have come to node 2", n)
@@ -145,15 +147,15 @@ func (c *cluster) tunnelled(backend netip.AddrPort, f frame) []byte {
 	return tunnelled(c.nodes[0].listed[0], c.nodes[1].listed[0], 0xc123, backend, f.bytes())
 }
 
-// spoof sends what the packet of [cluster.forged] has, by a socket.
-func (c *cluster) spoof(sender *lab.Namespace) error {
+// spoof sends what the packet of [cluster.forged] has, and more, by a socket.
+func (c *cluster) spoof(sender *lab.Namespace, more string) error {
 	to := c.nodes[1].listed[0]
 	udp := c.forged()[ethernetSize+headerSize(to):]
 	network := "udp4"
 	if to.Is6() {
 		network = "udp6"
 	}
-	return sender.Socket(network).SendTo(string(udp[geneveAt:]), netip.AddrPortFrom(to, binary.BigEndian.Uint16(udp[2:])))
+	return sender.Socket(network).SendTo(string(udp[geneveAt:])+more, netip.AddrPortFrom(to, binary.BigEndian.Uint16(udp[2:])))
 }
 
 // masquerade gives packets of pods the node's address, as many network plugins do.

@@ -345,7 +345,7 @@ func TestMonitorTunnel(t *testing.T) {
 			t.Errorf("told %d events of %d packets", len(told), sent)
 		}
 		spoofed := func(e *inspect.Event) bool { return e.Reason == "tunnel_spoofed" }
-		sendUntil(t, "tunnel_spoofed", func() error { return c.spoof(c.nodes[0].Namespace) }, func() bool { return len(sender.matching(spoofed)) > 0 })
+		sendUntil(t, "tunnel_spoofed", func() error { return c.spoof(c.nodes[0].Namespace, "") }, func() bool { return len(sender.matching(spoofed)) > 0 })
 		e := sender.matching(spoofed)[0]
 		if e.Hook != "tc" || e.Device != uplink || e.Client.Addr() != here || e.ServiceAddress != netip.AddrPortFrom(there, dsrPort) {
 			t.Errorf("told %+v", *e)

@@ -167,6 +167,9 @@ func TestProgramTunnelSpoofed(t *testing.T) {
 			"a packet of the tunnel without a secret": {tunneled, true},
 			"a packet of the tunnel with another":     {with(tunneled, headerSize(self)+secretAt, 3, 2, 1), true},
 			"a packet of the tunnel with the secret":  {with(tunneled, headerSize(self)+secretAt, secret[:]...), false},
+			"a first fragment to another node":        {firstOf(datagram(self, other, dsrPort)), true},
+			"a first fragment with the secret":        {firstOf(with(tunneled, headerSize(self)+secretAt, secret[:]...)), true},
+			"a first fragment to another port":        {firstOf(datagram(self, other, dsrPort+1)), false},
 		} {
 			before := reasonCount(t, b.maps, "tunnel_spoofed")
 			verdict, _ := b.run(t, "bl_egress", tt.packet)
@@ -556,8 +559,29 @@ func TestProgramTunnelPasses(t *testing.T) {
 		} {
 			b.wantUntouched(t, fmt.Sprintf("IPv%d %s", outer, what), packet)
 		}
-		if outer == 4 {
-			b.wantUntouched(t, "a first fragment", with(good, 6, 0x20, 0))
+	}
+}
+
+// firstOf returns the packet as the first fragment of a datagram.
+func firstOf(packet []byte) []byte {
+	size := headerSize(netip.IPv4Unspecified())
+	if binary.BigEndian.Uint16(packet[12:]) == unix.ETH_P_IP {
+		return fragment4(packet[:ethernetSize+size], 7, 0, true, packet[ethernetSize+size:])
+	}
+	size = headerSize(netip.IPv6Unspecified())
+	return fragment6(packet[:ethernetSize+size], unix.IPPROTO_UDP, 7, 0, true, packet[ethernetSize+size:])
+}
+
+// TestProgramTunnelFirstFragments: the first fragment of a datagram of the tunnel, or of the agents,
+// is dropped, wherever it comes in: nodes send none, and the kernel would put it together behind
+// the checks.
+func TestProgramTunnelFirstFragments(t *testing.T) {
+	t.Parallel()
+	b := newTunnelBench(t)
+	for _, outer := range families {
+		good := toThisNode(outer, backend[outer], requests()[fmt.Sprintf("UDP %d", outer)].bytes())
+		for what, packet := range map[string][]byte{"of the tunnel": good, "of the agents": control(outer), "of 8 bytes": good[:ethernetSize+headerSize(selfNode[outer])+8]} {
+			b.wantDropped(t, fmt.Sprintf("a first fragment over IPv%d %s", outer, what), "tunnel_malformed", firstOf(packet))
 		}
 	}
 }

@@ -1094,7 +1094,7 @@ enum bl_reason {
 	BL_REASON_TUNNEL_RECEIVED,
 	/* Dropped: a packet of the tunnel that comes from no node of the cluster. */
 	BL_REASON_TUNNEL_UNKNOWN_SENDER,
-	/* Dropped: a packet of the tunnel that is cut short, nested or has another option. */
+	/* Dropped: a packet of the tunnel that is cut short, fragmented, nested or has another option. */
 	BL_REASON_TUNNEL_MALFORMED,
 	/* Dropped: a packet of the tunnel whose backend is no endpoint of the Service on this
 	 * node. */

@@ -149,11 +149,14 @@ static __always_inline void bl_tunnel_fill6(const struct bl_tunnel_end *end, __u
 	__builtin_memcpy(&ip->daddr, &end->node, sizeof(ip->daddr));
 }
 
-/* Whether a packet is to the tunnel's port, wherever that is. */
+/*
+ * Whether a packet is to the tunnel's port, wherever that is. Of a fragmented datagram the first
+ * fragment is: nothing of it gets to a socket without that one.
+ */
 static __always_inline bool bl_tunnel_port_is(const struct bl_packet *packet)
 {
 	return bl_tunnel_port && packet->key.dst_port == bpf_htons(bl_tunnel_port) &&
-	       packet->key.proto == IPPROTO_UDP && packet->part == BL_PACKET_WHOLE;
+	       packet->key.proto == IPPROTO_UDP && packet->part != BL_PACKET_LATER;
 }
 
 /*

@@ -244,7 +244,10 @@ static __always_inline int bl_tunnel_strip(struct __sk_buff *skb, const struct b
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* A packet of the tunnel to this node, for which bl_tunnel_here is true. */
+/*
+ * A packet of the tunnel to this node, for which bl_tunnel_here is true. Nodes send no fragments:
+ * what does not fit is answered before it is in the tunnel.
+ */
 __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *packet)
 {
 	struct bl_tunnel_work *work = bl_tunnel_begin();
@@ -259,11 +262,13 @@ __noinline int bl_tunnel_take(struct __sk_buff *skb, const struct bl_packet *pac
 		bl_packet_drop(packet, BL_REASON_TUNNEL_UNKNOWN_SENDER);
 		return TC_ACT_SHOT;
 	}
-	if (!bpf_skb_load_bytes(skb, packet->l4 + sizeof(shim->udp), &shim->geneve,
+	if (packet->part == BL_PACKET_WHOLE &&
+	    !bpf_skb_load_bytes(skb, packet->l4 + sizeof(shim->udp), &shim->geneve,
 				sizeof(shim->geneve)) &&
 	    shim->geneve.flags & BL_TUNNEL_CONTROL)
 		return TC_ACT_UNSPEC;
-	if (bpf_skb_load_bytes(skb, packet->l4, shim, sizeof(*shim)) ||
+	if (packet->part != BL_PACKET_WHOLE ||
+	    bpf_skb_load_bytes(skb, packet->l4, shim, sizeof(*shim)) ||
 	    !bl_tunnel_wellformed(shim)) {
 		bl_packet_drop(packet, BL_REASON_TUNNEL_MALFORMED);
 		return TC_ACT_SHOT;
@@ -295,6 +300,8 @@ __noinline bool bl_tunnel_spoofed(struct __sk_buff *skb, const struct bl_packet 
 
 	if (!packet || !bl_node_is_self(&packet->key.src) || !bl_node_is_other(&packet->key.dst))
 		return false;
+	if (packet->part != BL_PACKET_WHOLE)
+		return true; /* Beeline sends none */
 	if (packet->key.src_port == packet->key.dst_port && skb->sk)
 		return false;
 	return bpf_skb_load_bytes(skb, packet->l4, &shim, sizeof(shim)) ||
