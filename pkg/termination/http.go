@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -12,9 +14,16 @@ import (
 )
 
 const (
-	// maxWaiting is how many requests may wait: a node has some hundred pods, and anybody who
-	// reaches it may ask.
+	// maxWaiting is how many requests may wait: a node has some hundred pods.
 	maxWaiting = 256
+	// maxElsewhere is how many of them may be of pods and other hosts, for anybody who reaches the
+	// node may ask, and maxClient how many of one of these. The kubelet is on the node.
+	maxElsewhere = maxWaiting / 2
+	maxClient    = maxElsewhere / 8
+	// longest is how long one of them waits.
+	longest = time.Hour
+	// writeTime is how long an answer may take to be written.
+	writeTime = 10 * time.Second
 	// maxFailures is after how many counts in a row that have failed a request waits no longer.
 	maxFailures = 5
 	// unseen is how long a request waits for an endpoint that terminates: the kubelet may call the
@@ -39,27 +48,63 @@ type counted struct {
 //   - 400: what is asked for makes no sense;
 //   - 404: there is no such Service;
 //   - 503: too many wait or terminate, connections cannot be counted, or the agent ends;
-//   - 504: the time of the parameter timeout is over; it has none without.
+//   - 504: the time of the parameter timeout is over. Without, a request waits an hour, and one from
+//     this node as long as it takes.
 func (w *Watcher) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	service := model.Name{Namespace: r.PathValue("namespace"), Name: r.PathValue("service")}
+	client := clientOf(r)
+	limit, err := waits(r, client)
+	if err != nil {
+		reply(to, http.StatusBadRequest, answer{Error: err.Error()})
+		return
+	}
 	ctx := r.Context()
-	if text := r.FormValue("timeout"); text != "" {
-		limit, err := time.ParseDuration(text)
-		if err != nil || limit < 0 {
-			reply(to, http.StatusBadRequest, answer{Error: fmt.Sprintf("timeout: %q is no duration, such as 30s", text)})
-			return
-		}
+	if limit >= 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	if !w.enter() {
-		reply(to, http.StatusServiceUnavailable, answer{Error: fmt.Sprintf("%d requests wait, which is the most", maxWaiting)})
+	if full := w.enter(client); full != "" {
+		reply(to, http.StatusServiceUnavailable, answer{Error: full})
 		return
 	}
-	defer w.leave()
+	defer w.leave(client)
+	// The server's own deadline is for answers that do not wait. Servers without one have none to move.
+	deadline := http.NewResponseController(to)
+	_ = deadline.SetWriteDeadline(time.Time{})
 	status, a := w.wait(ctx, service)
+	_ = deadline.SetWriteDeadline(time.Now().Add(writeTime))
 	reply(to, status, a)
+}
+
+// waits returns how long a request of a client may wait; less than 0: without limit.
+func waits(r *http.Request, client model.Client) (time.Duration, error) {
+	most := longest
+	if client.Here {
+		most = -1
+	}
+	text := r.FormValue("timeout")
+	if text == "" {
+		return most, nil
+	}
+	asked, err := time.ParseDuration(text)
+	if err != nil || asked < 0 {
+		return 0, fmt.Errorf("timeout: %q is no duration, such as 30s", text)
+	}
+	if most < 0 {
+		return asked, nil
+	}
+	return min(asked, most), nil
+}
+
+// clientOf returns who asks.
+func clientOf(r *http.Request) model.Client {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return model.Client{}
+	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return model.ClientOf(net.TCPAddrFromAddrPort(remote), local)
 }
 
 // wait returns the answer, once there is one.
@@ -123,22 +168,39 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 	return a, drained, w.changed
 }
 
-// enter lets a request wait, unless too many do.
-func (w *Watcher) enter() bool {
+// enter lets a request of a client wait; when too many do it says so.
+func (w *Watcher) enter(c model.Client) (full string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.waiting == maxWaiting {
-		return false
+	switch {
+	case w.waiting == maxWaiting:
+		return fmt.Sprintf("%d requests wait, which is the most", maxWaiting)
+	case c.Here:
+	case w.elsewhere == maxElsewhere:
+		return fmt.Sprintf("%d requests of pods and other hosts wait, which is the most", maxElsewhere)
+	case w.byNetwork[c.Network] == maxClient:
+		return fmt.Sprintf("%d requests of this client wait, which is the most", maxClient)
 	}
 	w.waiting++
+	if !c.Here {
+		w.elsewhere++
+		w.byNetwork[c.Network]++
+	}
 	w.countNow()
-	return true
+	return ""
 }
 
-func (w *Watcher) leave() {
+func (w *Watcher) leave(c model.Client) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting--
+	if c.Here {
+		return
+	}
+	w.elsewhere--
+	if w.byNetwork[c.Network]--; w.byNetwork[c.Network] == 0 {
+		delete(w.byNetwork, c.Network)
+	}
 }
 
 func reply(to http.ResponseWriter, status int, a answer) {

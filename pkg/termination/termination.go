@@ -59,8 +59,10 @@ type Watcher struct {
 
 	mu        sync.Mutex
 	endpoints map[model.Name][]Endpoint
-	changed   chan struct{} // closed when there is something new
-	waiting   int           // requests
+	changed   chan struct{}        // closed when there is something new
+	waiting   int                  // requests
+	elsewhere int                  // those that are not of this node
+	byNetwork map[netip.Prefix]int // and of one client
 	ended     bool
 	err       error // of the last count
 	failures  int   // in a row
@@ -71,6 +73,7 @@ func New(o Options) *Watcher {
 	return &Watcher{
 		opts: o, wake: make(chan struct{}, 1),
 		endpoints: make(map[model.Name][]Endpoint), changed: make(chan struct{}),
+		byNetwork: make(map[netip.Prefix]int),
 	}
 }
 

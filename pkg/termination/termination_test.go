@@ -3,7 +3,9 @@ package termination
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -75,12 +77,16 @@ type answered struct {
 	atomic.Pointer[httptest.ResponseRecorder]
 }
 
-// ask asks for a Service, in the background.
-func (n *node) ask(service, query string) *answered {
+// ask asks for a Service as the kubelet does, in the background.
+func (n *node) ask(service, query string) *answered { return n.askFrom("127.0.0.1", service, query) }
+
+// askFrom asks for a Service from an address, in the background.
+func (n *node) askFrom(addr, service, query string) *answered {
 	a := new(answered)
 	request := httptest.NewRequest(http.MethodGet, "/wait-until-drained/default/"+service+query, nil)
 	request.SetPathValue("namespace", "default")
 	request.SetPathValue("service", service)
+	request.RemoteAddr = net.JoinHostPort(addr, "1234")
 	go func() {
 		to := httptest.NewRecorder()
 		n.ServeHTTP(to, request)
@@ -172,6 +178,59 @@ func TestSet(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+	})
+}
+
+// TestPlaces: however many requests another host or a pod makes, some of others wait, and those of this
+// node.
+func TestPlaces(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		n.have(first, 1)
+		n.Set(web, []netip.AddrPort{first})
+		refused := func(addr, message string) {
+			t.Helper()
+			n.askFrom(addr, "web", "").after(t, 0, http.StatusServiceUnavailable, fmt.Sprintf(`{"endpoints":[],"error":"%s wait, which is the most"}`, message))
+		}
+		var waiting []*answered
+		for i := range maxElsewhere / maxClient {
+			for j := range maxClient {
+				waiting = append(waiting, n.askFrom(fmt.Sprintf("2001:db8:0:%d::%d", i, j), "web", ""))
+			}
+			synctest.Wait()
+			if i == 0 {
+				refused("2001:db8::ffff", "16 requests of this client")
+			}
+		}
+		refused("192.0.2.2", "128 requests of pods and other hosts")
+		for range maxWaiting - maxElsewhere {
+			waiting = append(waiting, n.ask("web", ""))
+		}
+		for _, a := range waiting {
+			a.after(t, 0, 0, "")
+		}
+		n.have(first, 0)
+		for _, a := range waiting {
+			a.after(t, settleTime+time.Second, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+		}
+		if n.waiting+n.elsewhere+len(n.byNetwork) > 0 {
+			t.Errorf("after all have been answered, %d, %d and %v wait", n.waiting, n.elsewhere, n.byNetwork)
+		}
+	})
+}
+
+// TestWaitLongest: a request of this node waits without limit, another one for an hour.
+func TestWaitLongest(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		n.have(first, 1)
+		n.Set(web, []netip.AddrPort{first})
+		const left = `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":1}],"error":"they have connections still"}`
+		here, other, longer := n.ask("web", ""), n.askFrom("192.0.2.2", "web", ""), n.askFrom("192.0.2.2", "web", "?timeout=2h")
+		other.after(t, longest-time.Second, 0, "")
+		other.after(t, 2*time.Second, http.StatusGatewayTimeout, left)
+		longer.after(t, 0, http.StatusGatewayTimeout, left)
+		here.after(t, 10*time.Hour, 0, "")
+		n.have(first, 0)
+		here.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
 	})
 }
 

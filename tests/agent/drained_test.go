@@ -28,6 +28,12 @@ func (l oneConn) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
+// kubelets is a connection of a process on the node.
+type kubelets struct{ net.Conn }
+
+func (kubelets) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.IPv6loopback, Port: 10256} }
+func (kubelets) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port: 1234} }
+
 func (l oneConn) Close() error   { return nil }
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
@@ -55,7 +61,7 @@ func TestDrainedAfterHours(t *testing.T) {
 		go func() { _ = server.Serve(l) }()
 		defer close(l)
 		near, far := net.Pipe()
-		l <- far
+		l <- kubelets{far}
 
 		var answer atomic.Pointer[string]
 		go func() {
