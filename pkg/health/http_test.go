@@ -67,14 +67,21 @@ func TestClientsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, 2 * time.Minute},
+		"reads nothing": {func(_ *testing.T, conn net.Conn) {
+			for {
+				if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
+					return
+				}
+			}
+		}, 0},
 		"long header": {func(t *testing.T, conn net.Conn) {
-			go func() { _, _ = io.WriteString(conn, request+"X: "+strings.Repeat("x", 64<<10)+"\r\n\r\n") }()
+			go func() { _, _ = io.WriteString(conn, request+"X: "+strings.Repeat("x", 8<<10)+"\r\n\r\n") }()
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-				t.Errorf("a header of 64 KiB is answered with %s", response.Status)
+				t.Errorf("a header of more than 8 KiB is answered with %s", response.Status)
 			}
 		}, 2 * time.Minute},
 	} {
@@ -87,7 +94,11 @@ func TestClientsAreBounded(t *testing.T) {
 				go func() { served <- server.http.Serve(l) }()
 				near, far := net.Pipe()
 				l.conns <- far
+				begin := time.Now()
 				limit.client(t, near)
+				if took := time.Since(begin); took > 2*time.Minute {
+					t.Errorf("the connection ends after %s", took)
+				}
 				if took := ends(near); took > limit.most {
 					t.Errorf("the connection ends after %s", took)
 				}

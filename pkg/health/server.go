@@ -27,7 +27,7 @@ func (s *Services) newServer(name checkName, port uint16) *server {
 	return &server{
 		handler:   h,
 		port:      port,
-		http:      NewHTTPServer(h),
+		http:      newHTTPServer(h, s.conns),
 		listeners: make(map[netip.Addr]net.Listener),
 		failures:  make(map[netip.Addr]string),
 	}

@@ -51,6 +51,7 @@ type Services struct {
 	updated  bool
 	reported map[checkName]bool
 
+	conns *conns // of all servers
 	// Of the loop only.
 	servers map[checkName]*server
 }
@@ -68,6 +69,7 @@ func NewServices(opts ServicesOptions) *Services {
 		wake:     make(chan struct{}, 1),
 		checks:   make(map[checkName]policy.HealthCheck),
 		reported: make(map[checkName]bool),
+		conns:    &conns{most: maxCheckConns},
 		servers:  make(map[checkName]*server),
 	}
 }

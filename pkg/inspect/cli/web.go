@@ -37,9 +37,6 @@ then open http://127.0.0.1:10245/. The page answers at IP addresses and as local
 name, and changes nothing. The maps are read only while it is open somewhere, once an interval for
 all who look; meanwhile it listens to what is refused, as one of the four who can (beeline monitor).`
 
-// webWriteTimeout is how long an answer may take, reading the maps included.
-const webWriteTimeout = time.Minute
-
 func (c *command) webCommand() *cobra.Command {
 	var listen string
 	var interval time.Duration
@@ -79,7 +76,6 @@ func (c *command) serveWeb(ctx context.Context, listen string, interval time.Dur
 	})
 	defer page.Close()
 	server := health.NewHTTPServer(page)
-	server.WriteTimeout = webWriteTimeout
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	fmt.Fprintf(c.Out, "Open http://%s/, end with Ctrl+C.\n", listener.Addr())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
