@@ -111,7 +111,8 @@ func New(o Options) *Exchange {
 }
 
 // Set replaces the Services that are asked about, model.MaxSpillOvers at most, and the nodes of the cluster, of
-// which self is this one. Without Services the port is closed.
+// which self is this one. No two have an address; a node that packets reach at another one's is not
+// asked. Without Services the port is closed.
 func (x *Exchange) Set(services []model.Name, nodes []*model.Node, self *model.LocalNode) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -128,7 +129,7 @@ func (x *Exchange) Set(services []model.Name, nodes []*model.Node, self *model.L
 	before := x.nodes
 	x.nodes, x.byAddr = make(map[string]*node), make(map[netip.Addr]*node)
 	for _, n := range nodes {
-		if n.Name == self.Name || !n.Tunnel.IsValid() {
+		if n.Name == self.Name || !slices.Contains(n.Addrs, n.Tunnel) {
 			continue
 		}
 		known := before[n.Name]

@@ -291,3 +291,13 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestNodeWithoutAnAddress: a Node that says it is reached at another one's address is not asked: the other
+// one would be asked twice at once, and answers once.
+func TestNodeWithoutAnAddress(t *testing.T) {
+	x := New(Options{})
+	x.Set(nil, []*model.Node{{Name: "one", Tunnel: at(1), Addrs: []netip.Addr{at(1)}}, {Name: "two", Tunnel: at(1)}, {Name: "three"}}, &model.LocalNode{Name: "self"})
+	if names, _ := x.round(); len(names) != 1 || names[0] != "one" {
+		t.Errorf("asked are %v", names)
+	}
+}

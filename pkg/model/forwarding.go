@@ -47,7 +47,9 @@ type Node struct {
 	// Tunnel is where packets in a tunnel to the node go; not valid when it has no
 	// address.
 	Tunnel netip.Addr
-	// Addrs are all of the node's addresses.
-	Addrs []netip.Addr
-	Zone  string // as of [LocalNode]
+	// Addrs are the node's addresses; Left is how many more the object lists, which do not count.
+	Addrs   []netip.Addr
+	Left    int
+	Created int64  // in seconds since 1970; 0 is unknown
+	Zone    string // as of [LocalNode]
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/source"
 )
 
@@ -19,8 +20,9 @@ type nodes struct {
 	// askedBy are the Services whose packets go in a tunnel.
 	askedBy map[model.Name]struct{}
 	known   map[string]*model.Node
-	listed  bool // known are all
-	set     bool // the tables need a look
+	lost    []policy.LostAddr // that the log has told of
+	listed  bool              // known are all
+	set     bool              // the tables need a look
 }
 
 func newNodes(opts *Options) nodes {
@@ -72,17 +74,29 @@ func (n *nodes) changed(self *model.LocalNode) []*model.Node {
 	if !n.matter() {
 		return []*model.Node{}
 	}
-	list := slices.Collect(maps.Values(n.known))
+	list := n.list(self.Name)
 	own := &model.Node{Name: self.Name}
-	if known := n.known[self.Name]; known != nil {
-		*own = *known
-		list = slices.DeleteFunc(list, func(n *model.Node) bool { return n == known })
+	if i := slices.IndexFunc(list, func(n *model.Node) bool { return n.Name == self.Name }); i >= 0 {
+		*own = *list[i]
+		list = slices.Delete(list, i, i+1)
 	}
 	own.Addrs = slices.Concat(own.Addrs, self.Addrs)
 	if !own.Tunnel.IsValid() {
 		own.Tunnel = firstIPv4(own.Addrs)
 	}
 	return append(list, own)
+}
+
+// list returns the nodes that are known, each with the addresses that it alone has, and logs which
+// others they list. self is this node.
+func (n *nodes) list(self string) []*model.Node {
+	list, lost := policy.OwnAddrs(slices.Collect(maps.Values(n.known)), self)
+	if len(lost) > 0 && !slices.Equal(lost, n.lost) {
+		klog.InfoS("Nodes list addresses of other nodes, which keep them", "addresses", len(lost),
+			"first", lost[0].Addr, "node", lost[0].Node, "keptBy", lost[0].Holder)
+	}
+	n.lost = lost
+	return list
 }
 
 // firstIPv4 returns the first address of IPv4, or of IPv6 when there is none.

@@ -1,11 +1,13 @@
 package reconcile_test
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -123,6 +125,51 @@ func TestForwarding(t *testing.T) {
 	l.Apply(source.Update{DeleteNodes: []string{"n2"}})
 	l.eventuallyTunnels("a", map[string]string{"10.1.0.1": "192.0.2.11", "10.1.0.2": "", "10.1.0.3": "192.0.2.9", "10.1.0.4": ""})
 	l.eventuallyNodes("here* n1 n3")
+}
+
+// TestNodesKeepTheirAddresses: what a Node lists of others' addresses is theirs, to the programs and to
+// who asks for active connections.
+func TestNodesKeepTheirAddresses(t *testing.T) {
+	held := newStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		var told []*model.Node
+		opts := quick
+		opts.Forwarding = model.DSR
+		opts.LocalNode = model.LocalNode{Name: "here", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}
+		opts.SpillOvers = func(_ []model.Name, nodes []*model.Node, _ *model.LocalNode) { told = nodes }
+		l := start(t, held, asIs, opts)
+		greedy := node("a", "192.0.2.1")
+		for _, other := range []string{"192.0.2.2", "192.0.2.3", "192.0.2.9", "198.51.100.1"} {
+			greedy.Addrs = append(greedy.Addrs, netip.MustParseAddr(other))
+		}
+		l.Apply(put(service("a", "10.96.0.1", spills), inZone("z"), greedy, node("b", "192.0.2.2"), node("c", "192.0.2.3")))
+		l.Apply(source.Update{NodesListed: true})
+		l.Synced()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		have, err := held.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := make(map[string]string)
+		for addr, id := range have.NodeIDs {
+			at[addr.String()] = have.Nodes[id].Name
+		}
+		want := map[string]string{"192.0.2.1": "a", "198.51.100.1": "a", "192.0.2.2": "b", "192.0.2.3": "c", "192.0.2.9": "here"}
+		if !maps.Equal(at, want) {
+			t.Errorf("addresses lead to %v, want %v", at, want)
+		}
+		listed := make(map[string]string)
+		for _, n := range told {
+			for _, addr := range n.Addrs {
+				listed[addr.String()] += n.Name
+			}
+		}
+		want["192.0.2.9"] = "a" // this one's is nobody's to ask
+		if !maps.Equal(listed, want) {
+			t.Errorf("told of addresses of %v, want %v", listed, want)
+		}
+	})
 }
 
 // TestNodesAreFollowedWhenAsked: a source that can be spared the nodes is asked for them

@@ -177,7 +177,7 @@ func (r *Reconciler) tellSpillOvers() {
 		return
 	}
 	s.set = false
-	used, node, nodes := slices.Clone(s.used()), r.localNode, slices.Collect(maps.Values(r.nodes.known))
+	used, node, nodes := slices.Clone(s.used()), r.localNode, r.nodes.list(r.localNode.Name)
 	r.mu.Unlock()
 	r.opts.SpillOvers(used, nodes, &node)
 }

@@ -9,6 +9,10 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
+// maxNodeAddrs is how many addresses of a Node count: a kubelet writes them, and all nodes store
+// them.
+const maxNodeAddrs = 16
+
 // LocalNode returns the model of node. Its addresses are the InternalIPs, then the
 // ExternalIPs, each in the object's order, so the first of a family is the
 // primary one. Addresses of the types that hold names are no node IPs, whatever
@@ -17,7 +21,7 @@ func LocalNode(node *corev1.Node) *model.LocalNode {
 	return &model.LocalNode{
 		Name:  node.Name,
 		Zone:  node.Labels[corev1.LabelTopologyZone],
-		Addrs: nodeAddrs(node.Status.Addresses),
+		Addrs: nodeAddrs(node.Status.Addresses).all,
 
 		PodRanges: podRanges(&node.Spec),
 		Leaving:   leaving(node),
@@ -27,15 +31,23 @@ func LocalNode(node *corev1.Node) *model.LocalNode {
 // Node returns what other nodes know of node. Packets in a tunnel go to the first
 // InternalIP of IPv4, of IPv6 when it has none, else to an ExternalIP.
 func Node(node *corev1.Node) *model.Node {
-	p := &model.Node{Name: node.Name, Zone: node.Labels[corev1.LabelTopologyZone], Addrs: nodeAddrs(node.Status.Addresses)}
-	for _, t := range nodeIPTypes {
-		for _, addr := range addrsOf(node.Status.Addresses, t) {
-			if !p.Tunnel.IsValid() || p.Tunnel.Is6() && addr.Is4() {
-				p.Tunnel = addr
-			}
-		}
-		if p.Tunnel.IsValid() {
-			break
+	addrs := nodeAddrs(node.Status.Addresses)
+	p := &model.Node{
+		Name:  node.Name,
+		Zone:  node.Labels[corev1.LabelTopologyZone],
+		Addrs: addrs.all,
+		Left:  addrs.left,
+	}
+	if !node.CreationTimestamp.IsZero() {
+		p.Created = node.CreationTimestamp.Unix()
+	}
+	from := addrs.all[:addrs.internal]
+	if len(from) == 0 {
+		from = addrs.all
+	}
+	for _, addr := range from {
+		if !p.Tunnel.IsValid() || p.Tunnel.Is6() && addr.Is4() {
+			p.Tunnel = addr
 		}
 	}
 	return p
@@ -70,28 +82,28 @@ func leaving(node *corev1.Node) bool {
 // nodeIPTypes are the types of addresses that are IPs, those of the cluster first.
 var nodeIPTypes = [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP}
 
-func nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
-	var addrs []netip.Addr
-	for _, t := range nodeIPTypes {
-		for _, addr := range addrsOf(list, t) {
-			if !slices.Contains(addrs, addr) {
-				addrs = append(addrs, addr)
-			}
-		}
-	}
-	return addrs
+// nodeAddresses are the addresses of a Node: of all that count, which are in order of their types,
+// the first ones are InternalIPs.
+type nodeAddresses struct {
+	all            []netip.Addr
+	internal, left int
 }
 
-// addrsOf returns the addresses of one type.
-func addrsOf(list []corev1.NodeAddress, t corev1.NodeAddressType) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range list {
-		if a.Type != t {
-			continue
+func nodeAddrs(list []corev1.NodeAddress) (found nodeAddresses) {
+	for _, t := range nodeIPTypes {
+		for _, a := range list {
+			addr, ok := parseAddr(a.Address)
+			switch {
+			case a.Type != t || !ok || slices.Contains(found.all, addr):
+			case len(found.all) == maxNodeAddrs:
+				found.left++
+			default:
+				found.all = append(found.all, addr)
+			}
 		}
-		if addr, ok := parseAddr(a.Address); ok {
-			addrs = append(addrs, addr)
+		if t == corev1.NodeInternalIP {
+			found.internal = len(found.all)
 		}
 	}
-	return addrs
+	return found
 }

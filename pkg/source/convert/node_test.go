@@ -1,8 +1,10 @@
 package convert
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +69,31 @@ func TestNode(t *testing.T) {
 	}
 	if got := Node(&corev1.Node{}); got.Tunnel.IsValid() {
 		t.Errorf("a node without addresses takes packets at %s", got.Tunnel)
+	}
+}
+
+// TestNodeAddressesAreBounded: of the many addresses that a Node lists the first count, InternalIPs
+// before ExternalIPs.
+func TestNodeAddressesAreBounded(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", CreationTimestamp: metav1.Unix(1000, 0)}}
+	list := func(kind corev1.NodeAddressType, format string, n int) {
+		for i := range n {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: kind, Address: fmt.Sprintf(format, i/256, i%256)})
+		}
+	}
+	list(corev1.NodeExternalIP, "198.18.%d.%d", 3)
+	list(corev1.NodeInternalIP, "2001:db8::%x:%x", 2)
+	list(corev1.NodeInternalIP, "10.1.%d.%d", 12)
+	list(corev1.NodeExternalIP, "198.19.%d.%d", 30000)
+	got := Node(node)
+	if len(got.Addrs) != 16 || got.Addrs[0] != netip.MustParseAddr("2001:db8::") || got.Addrs[13] != netip.MustParseAddr("10.1.0.11") || got.Addrs[15] != netip.MustParseAddr("198.18.0.1") {
+		t.Errorf("addresses %v", got.Addrs)
+	}
+	if got.Left != 30001 || got.Tunnel != netip.MustParseAddr("10.1.0.0") || got.Created != 1000 {
+		t.Errorf("%d others, tunnel at %s, created at %d", got.Left, got.Tunnel, got.Created)
+	}
+	if local := LocalNode(node); !slices.Equal(local.Addrs, got.Addrs) {
+		t.Errorf("this node's are %v", local.Addrs)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
@@ -26,6 +27,11 @@ type nodeFollower struct {
 func newNodeFollower(client rest.Interface, sink source.Sink) *nodeFollower {
 	st := newStore(convert.Node, func(put []*model.Node, gone []model.Name) {
 		u := source.Update{PutNodes: put}
+		for _, n := range put {
+			if n.Left > 0 {
+				klog.InfoS("Node lists more addresses than count", "node", n.Name, "counted", len(n.Addrs), "others", n.Left)
+			}
+		}
 		for _, name := range gone {
 			u.DeleteNodes = append(u.DeleteNodes, name.Name)
 		}
