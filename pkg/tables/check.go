@@ -71,8 +71,8 @@ func (t *Tables) NewCheck(have Stored) *Check {
 	return c
 }
 
-// Step looks at some more entries: those of one Service, or a part of the others. It reports
-// whether there are more.
+// Step looks at some more entries: those of one Service, of some ports of a large one, or a part of the
+// others. It reports whether there are more.
 func (c *Check) Step() (more bool) {
 	_, more = c.next()
 	return more
@@ -92,8 +92,7 @@ func (c *Check) Stop() (found []Difference, again map[model.Name]struct{}, err e
 // parts looks at everything and yields after each part.
 func (c *Check) parts(yield func(struct{}) bool) {
 	for _, name := range c.names {
-		c.service(name)
-		if !yield(struct{}{}) {
+		if !c.service(name, yield) {
 			return
 		}
 	}
@@ -118,16 +117,28 @@ func (c *Check) differs(service model.Name, mended error, format string, args ..
 	c.errs = append(c.errs, mended)
 }
 
-// service looks at the entries of a Service, should it still have some.
-func (c *Check) service(name model.Name) {
+// service looks at the entries of a Service, should it still have some, and yields after each part.
+func (c *Check) service(name model.Name, yield func(struct{}) bool) (more bool) {
 	t := c.t
 	svc := t.owned[name]
 	if svc == nil {
-		return
+		return yield(struct{}{})
 	}
-	for _, portName := range svc.ports {
-		c.port(name, t.ports[portName])
+	looked := 0
+	for _, portName := range slices.Clone(svc.ports) {
+		sp := t.ports[portName]
+		if sp == nil {
+			continue // gone since
+		}
+		c.port(name, sp)
+		if looked += 1 + len(sp.backends); looked < lookups {
+			continue
+		}
+		if looked = 0; !yield(struct{}{}) {
+			return false
+		}
 	}
+	return yield(struct{}{})
 }
 
 func (c *Check) port(service model.Name, sp *servicePort) {

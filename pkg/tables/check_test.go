@@ -1,6 +1,7 @@
 package tables_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -141,5 +142,53 @@ func TestCheckWhileServicesChange(t *testing.T) {
 	}
 	if found, _ := runCheck(t, tables.Restore(store, restored), store, func() {}); len(found) > 0 {
 		t.Errorf("found after a restart: %v", found)
+	}
+}
+
+// counting counts what a check looks at.
+type counting struct {
+	*tablestest.Store
+	looked int
+}
+
+func (c *counting) HoldsService(id uint32, s tables.Service) bool {
+	c.looked++
+	return c.Store.HoldsService(id, s)
+}
+
+func (c *counting) HoldsBackend(id uint32, b tables.Backend) bool {
+	c.looked++
+	return c.Store.HoldsBackend(id, b)
+}
+
+// TestCheckWideService: a Service of many ports is looked at in parts, also while ports of it go.
+func TestCheckWideService(t *testing.T) {
+	const ports, most = 2000, 600
+	store := &counting{Store: tablestest.New(t, tablestest.Roomy)}
+	tbl := tables.New(store)
+	one := onePort("wide", vip(1), tables.FrontendClusterIP, endpoints(2), nil).Ports[0]
+	wide := tables.Desired{Name: named("wide")}
+	for i := range ports {
+		sp := one
+		sp.Name.Port.Port = fmt.Sprint(i)
+		sp.Frontends = nil
+		wide.Ports = append(wide.Ports, sp)
+	}
+	apply(t, tbl, wide)
+	c := tbl.NewCheck(store)
+	all := 0
+	for more := true; more; {
+		store.looked = 0
+		more = c.Step()
+		if store.looked > most {
+			t.Fatalf("a step looks at %d entries", store.looked)
+		}
+		if all += store.looked; len(wide.Ports) == ports && all > 0 {
+			wide.Ports = wide.Ports[:ports/2]
+			apply(t, tbl, wide)
+		}
+	}
+	if found, _, err := c.Stop(); len(found) > 0 || err != nil || all != 3*ports/2 {
+		t.Errorf("%d entries are looked at; found %v, %v", all, found, err)
 	}
 }
