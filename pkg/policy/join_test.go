@@ -41,6 +41,10 @@ func TestJoined(t *testing.T) {
 	}
 	t.Logf("repeat with -seed=%d", s)
 	random := rand.New(rand.NewPCG(s, 0))
+	ports := []model.ServicePort{{Name: "http", Protocol: model.TCP}, {Name: "dns", Protocol: model.UDP}, {Protocol: model.TCP}}
+	for n := range fewPorts {
+		ports = append(ports, model.ServicePort{Name: fmt.Sprint("other-", n), Protocol: model.TCP})
+	}
 	cut := 0
 	for i := range 2000 {
 		c := newChances(random)
@@ -50,16 +54,14 @@ func TestJoined(t *testing.T) {
 				slice.Weight = &weight
 			}
 		}
-		svc := &model.Service{Ports: []model.ServicePort{{Name: "http", Protocol: model.TCP}, {Name: "dns", Protocol: model.UDP}, {Protocol: model.TCP}}}
+		svc := &model.Service{Ports: ports[:3]}
 		if i%2 == 0 { // so many that they are in a map
-			for n := range fewPorts {
-				svc.Ports = append(svc.Ports, model.ServicePort{Name: fmt.Sprint("other-", n), Protocol: model.TCP})
-			}
+			svc.Ports = ports
 		}
 		most, localUsed := uint64(c.IntN(8)), c.IntN(2) == 0
 		for _, family := range model.Families {
 			all, part := Join(svc, family, list), Join(svc, family, list)
-			for number, port := range svc.Ports[:3] {
+			for number, port := range ports[:3] {
 				want := Select(svc, port, family, list, node)
 				if got := all.Select(number, node, math.MaxUint64, localUsed); !reflect.DeepEqual(got, want) {
 					t.Fatalf("case %d, seed %d: port %q has %+v, want %+v", i, s, port.Name, got, want)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/bounds"
 )
 
 // TestServes: what answers for the Service port serves, whatever this node would choose.
@@ -47,4 +48,19 @@ func TestServes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServesWide: it is asked of each connected socket, so it does not look at all endpoints.
+func TestServesWide(t *testing.T) {
+	const ports, sliceCount, endpoints, sockets = 10, 50, 1000, 20_000
+	svc, list := wide(ports, sliceCount, endpoints, false)
+	name := model.PortName{Port: "port-9", Protocol: model.TCP}
+	bounds.Check(t, sockets, func() {
+		for i := range sockets {
+			addr := list[i%sliceCount].Endpoints[i%endpoints].Addr
+			if port := uint16(9 + i%2); Serves(svc, name, netip.AddrPortFrom(addr, port), list) != (port == 10) {
+				t.Fatalf("%v serves at port 9, or does not at port 10", addr)
+			}
+		}
+	})
 }
