@@ -245,7 +245,7 @@ static __always_inline const struct bl_backend_entry *bl_udp_recall(struct bpf_s
 		return unlikely(sock->spilled) ? bl_udp_recall_more(ctx, dst, service) : NULL;
 	if (sock->state != BL_SOCK_CONNECTED && now - sock->last_used >= bl_udp_peer_idle)
 		return NULL;
-	backend = bl_backend_recall(sock->backend, service, sock->member);
+	backend = bl_backend_serving(sock->backend, service);
 	if (!backend)
 		return NULL;
 	sock->state = BL_SOCK_UNCONNECTED;

@@ -101,6 +101,7 @@ const (
 	ExplainPacketVarBlExportBlFound            = "bl_export_bl_found"
 	ExplainPacketVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	ExplainPacketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	ExplainPacketVarBlExportBlGenerationBits   = "bl_export_bl_generation_bits"
 	ExplainPacketVarBlExportBlHook             = "bl_export_bl_hook"
 	ExplainPacketVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	ExplainPacketVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
@@ -285,6 +286,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.VariableSpec `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
@@ -502,6 +504,7 @@ type ExplainPacketVariables struct {
 	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.Variable `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`

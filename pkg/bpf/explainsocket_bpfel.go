@@ -95,6 +95,7 @@ const (
 	ExplainSocketVarBlExportBlFound            = "bl_export_bl_found"
 	ExplainSocketVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	ExplainSocketVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	ExplainSocketVarBlExportBlGenerationBits   = "bl_export_bl_generation_bits"
 	ExplainSocketVarBlExportBlHook             = "bl_export_bl_hook"
 	ExplainSocketVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	ExplainSocketVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
@@ -268,6 +269,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.VariableSpec `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
@@ -469,6 +471,7 @@ type ExplainSocketVariables struct {
 	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.Variable `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`

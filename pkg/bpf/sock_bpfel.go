@@ -471,6 +471,13 @@ const (
 	SockBlFrontendKindBL_FRONTEND_ADDRESS       SockBlFrontendKind = 5
 )
 
+type SockBlGenerationBits uint32
+
+const (
+	SockBlGenerationBitsBL_GENERATION_USER_BITS SockBlGenerationBits = 16
+	SockBlGenerationBitsBL_GENERATION_USER      SockBlGenerationBits = 65535
+)
+
 type SockBlHalfOpenEntry struct {
 	_        structs.HostLayout
 	Count    int64
@@ -987,6 +994,7 @@ const (
 	SockVarBlExportBlFound            = "bl_export_bl_found"
 	SockVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	SockVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	SockVarBlExportBlGenerationBits   = "bl_export_bl_generation_bits"
 	SockVarBlExportBlHook             = "bl_export_bl_hook"
 	SockVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	SockVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
@@ -1168,6 +1176,7 @@ type SockVariableSpecs struct {
 	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.VariableSpec `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
@@ -1364,6 +1373,7 @@ type SockVariables struct {
 	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.Variable `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`

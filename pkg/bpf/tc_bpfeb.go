@@ -109,6 +109,7 @@ const (
 	TcVarBlExportBlFound            = "bl_export_bl_found"
 	TcVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	TcVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	TcVarBlExportBlGenerationBits   = "bl_export_bl_generation_bits"
 	TcVarBlExportBlHook             = "bl_export_bl_hook"
 	TcVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	TcVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
@@ -303,6 +304,7 @@ type TcVariableSpecs struct {
 	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.VariableSpec `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
@@ -524,6 +526,7 @@ type TcVariables struct {
 	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.Variable `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`

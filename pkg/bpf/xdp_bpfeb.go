@@ -100,6 +100,7 @@ const (
 	XdpVarBlExportBlFound            = "bl_export_bl_found"
 	XdpVarBlExportBlFrontendFlag     = "bl_export_bl_frontend_flag"
 	XdpVarBlExportBlFrontendKind     = "bl_export_bl_frontend_kind"
+	XdpVarBlExportBlGenerationBits   = "bl_export_bl_generation_bits"
 	XdpVarBlExportBlHook             = "bl_export_bl_hook"
 	XdpVarBlExportBlMacLimit         = "bl_export_bl_mac_limit"
 	XdpVarBlExportBlMonitorLimits    = "bl_export_bl_monitor_limits"
@@ -285,6 +286,7 @@ type XdpVariableSpecs struct {
 	BlExportBlFound            *ebpf.VariableSpec `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.VariableSpec `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.VariableSpec `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.VariableSpec `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.VariableSpec `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.VariableSpec `ebpf:"bl_export_bl_monitor_limits"`
@@ -500,6 +502,7 @@ type XdpVariables struct {
 	BlExportBlFound            *ebpf.Variable `ebpf:"bl_export_bl_found"`
 	BlExportBlFrontendFlag     *ebpf.Variable `ebpf:"bl_export_bl_frontend_flag"`
 	BlExportBlFrontendKind     *ebpf.Variable `ebpf:"bl_export_bl_frontend_kind"`
+	BlExportBlGenerationBits   *ebpf.Variable `ebpf:"bl_export_bl_generation_bits"`
 	BlExportBlHook             *ebpf.Variable `ebpf:"bl_export_bl_hook"`
 	BlExportBlMacLimit         *ebpf.Variable `ebpf:"bl_export_bl_mac_limit"`
 	BlExportBlMonitorLimits    *ebpf.Variable `ebpf:"bl_export_bl_monitor_limits"`

@@ -43,7 +43,7 @@ func (c *ActiveCount) Add(f *Flow, removed bool) {
 		return
 	}
 	b := c.backends[f.BackendID]
-	if b == nil || b.generation != f.generation {
+	if b == nil || !sameUser(b.generation, f.generation) {
 		return
 	}
 	b.found++
@@ -61,7 +61,7 @@ func (t Table) EndActiveCount(c *ActiveCount) {
 		return
 	}
 	for id, b := range c.backends {
-		if e := t.maps.Backend.At(id); e == nil || e.Generation != b.generation {
+		if e := t.maps.Backend.At(id); e == nil || !sameUser(e.Generation, b.generation) {
 			continue
 		}
 		_, after := t.Active(id, b.generation)

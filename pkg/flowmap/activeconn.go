@@ -15,8 +15,13 @@ const (
 	wordFlows   = bpf.SockBlActiveKindBL_ACTIVE_FLOWS
 )
 
+// sameUser is bl_same_user of the programs.
+func sameUser(generation, other uint32) bool {
+	return (generation^other)&uint32(bpf.SockBlGenerationBitsBL_GENERATION_USER) == 0
+}
+
 // Active returns the active connections of a backend, of sockets and of packets, as far as they
-// were counted for the generation.
+// were counted for this user of its id.
 func (t Table) Active(id, generation uint32) (sockets, flows uint32) {
 	e := t.maps.Active.At(id)
 	if e == nil {
@@ -43,7 +48,7 @@ func (t Table) RTT(id, generation uint32, now time.Duration) time.Duration {
 
 // activeCount is bl_active_count of the programs.
 func activeCount(word uint64, generation uint32) uint32 {
-	if uint32(word>>32) != generation {
+	if !sameUser(uint32(word>>32), generation) {
 		return 0
 	}
 	return uint32(word)
@@ -95,7 +100,7 @@ func (t Table) activeBegun(id uint32) uint32 {
 }
 
 // addActive changes the number of flows that are counted at a backend, not below zero. It
-// has no effect when another generation is counted, unless the change is an increase.
+// has no effect when another user of the id is counted, unless the change is an increase.
 func (t Table) addActive(id, generation uint32, by int64) {
 	e := t.maps.Active.At(id)
 	if e == nil || by == 0 {
@@ -103,7 +108,7 @@ func (t Table) addActive(id, generation uint32, by int64) {
 	}
 	for {
 		seen := atomic.LoadUint64(&e.Word[wordFlows])
-		if by < 0 && uint32(seen>>32) != generation {
+		if by < 0 && !sameUser(uint32(seen>>32), generation) {
 			return
 		}
 		count := max(0, int64(activeCount(seen, generation))+by)

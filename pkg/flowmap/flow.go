@@ -86,7 +86,7 @@ type Flow struct {
 	// Masquerade says that the flow gives the packets of another one, with Device
 	// [MasqueradeDevice], their source. ServiceAddr is then the backend.
 	Masquerade bool
-	// Service and BackendID are not known of a flow whose backend has left its sets, and of
+	// Service and BackendID are not known of a flow whose backend serves no more, and of
 	// one that comes by the tunnel.
 	Service   uint32
 	BackendID uint32
@@ -349,7 +349,7 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 
 		Masquerade: key.Masquerade != 0,
 	}
-	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && uint16(e.Generation) == forward.Generation {
+	if e := r.backend(forward.BackendId); e != nil && e.State != 0 && sameUser(e.Generation, uint32(forward.Generation)) {
 		f.Service, f.BackendID, f.generation, f.Known = e.Service, forward.BackendId, e.Generation, true
 	}
 	if uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_TUNNEL) != 0 {

@@ -107,11 +107,11 @@ type Backend struct {
 	Serving     bool       `json:"serving"`
 	Terminating bool       `json:"terminating"`
 	OnNode      bool       `json:"onNode"` // on this node
-	Sets        []string   `json:"sets"`   // cluster, local
+	Sets        []string   `json:"sets"`   // cluster, local; in none it keeps what goes to it
 	// Weight is the share of new connections beside that of others; 0 gets none.
 	Weight uint16 `json:"weight"`
-	// Generation tells users of the same id apart: references to a
-	// backend is void when it has changed.
+	// Generation tells users of the same id apart by its lower half, and the times apart that one has
+	// come back to a set.
 	Generation uint32 `json:"generation"`
 	// Active are its active connections; nil where the algorithm does not count them.
 	Active *Active `json:"active,omitempty"`

@@ -23,8 +23,8 @@ type endpoint struct {
 // used when there is no Ready one.
 func (e *endpoint) draining() bool { return e.serving && e.terminating }
 
-// used says that the endpoint is in a set.
-func (e *endpoint) used() bool { return e.inCluster || e.inLocal }
+// inSet says that the endpoint is in a set.
+func (e *endpoint) inSet() bool { return e.inCluster || e.inLocal }
 
 func (e *endpoint) backend() Backend {
 	return Backend{

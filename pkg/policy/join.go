@@ -113,8 +113,7 @@ func listed(targets []target) (n int) {
 }
 
 // Select returns the sets of port number i of the Service, as [Select], with so many backends at
-// most: first those of the local set if it is used, then those that get new connections, in the order
-// of addresses.
+// most, see [keep].
 //
 // What it costs does not grow with the endpoints of all ports: they are looked at once for ports whose
 // target ports differ alone, and when that is still too much, only the first that slices list.
@@ -199,11 +198,13 @@ func shapeOf(targets []target, ports []uint16, localUsed bool) string {
 	return string(shape)
 }
 
-// keep leaves so many endpoints of the sets: first those of the local set if it is used, then those
-// that get new connections, in their order.
+// keep leaves so many endpoints: first those of the local set if it is used, then those that get new
+// connections, those that would, and those of no set, in their order.
 func keep(eps []endpoint, most uint64, localUsed bool) []endpoint {
 	rank := func(e *endpoint) int {
 		switch {
+		case !e.inSet():
+			return 3
 		case e.weight == 0:
 			return 2
 		case localUsed && e.inLocal:
@@ -211,9 +212,9 @@ func keep(eps []endpoint, most uint64, localUsed bool) []endpoint {
 		}
 		return 1
 	}
-	var kept [3]uint64
+	var kept [4]uint64
 	for i := range eps {
-		if eps[i].used() {
+		if InUse(eps[i].from) {
 			kept[rank(&eps[i])]++
 		}
 	}
@@ -223,7 +224,7 @@ func keep(eps []endpoint, most uint64, localUsed bool) []endpoint {
 	}
 	return slices.DeleteFunc(eps, func(e endpoint) bool {
 		n := &kept[rank(&e)]
-		if !e.used() || *n == 0 {
+		if !InUse(e.from) || *n == 0 {
 			return true
 		}
 		*n--

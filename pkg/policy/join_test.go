@@ -18,6 +18,8 @@ import (
 func firstOf(all []Backend, most int, localUsed bool) []Backend {
 	rank := func(b Backend) int {
 		switch {
+		case !b.InSet():
+			return 3
 		case b.Weight == 0:
 			return 2
 		case localUsed && b.InLocal:

@@ -52,9 +52,12 @@ type Backend struct {
 	Terminating bool
 	// OnNode says that the endpoint runs on the node the sets are made for.
 	OnNode bool
-	// InCluster and InLocal say which of the sets it is in.
+	// InCluster and InLocal say which of the sets it is in; in none, it keeps what it serves.
 	InCluster, InLocal bool
 }
+
+// InSet reports whether the endpoint gets new connections of any client.
+func (b *Backend) InSet() bool { return b.InCluster || b.InLocal }
 
 // Sets are the two sets of one family of a Service port: what each class of traffic
 // may reach.
@@ -64,7 +67,7 @@ type Sets struct {
 	// Local is for traffic under the policy Local, whether or not the Service
 	// has such a policy.
 	Local Kind
-	// Backends are those of both sets, in the order of their AddrPort, which is there
+	// Backends are all that serve, see [InUse], in the order of their AddrPort, which is there
 	// once. There are some of a weight in a set whose kind is Backends; otherwise those
 	// that there are have none, and keep what they serve.
 	Backends []Backend
@@ -108,11 +111,11 @@ func kinds(eps []endpoint) (cluster, local Kind) {
 	return cluster, local
 }
 
-// backends returns the endpoints of the sets.
+// backends returns the endpoints that serve.
 func backends(eps []endpoint) []Backend {
 	list := make([]Backend, 0, len(eps))
 	for i := range eps {
-		if eps[i].used() {
+		if InUse(eps[i].from) {
 			list = append(list, eps[i].backend())
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 var seed = flag.Uint64("seed", 0, "seed of TestSelectRandom; 0 takes a new one")
 
-// restated says section 2 and 3 of the contract sentence by sentence, with no
+// restated says section 2, 3 and 7 of the contract sentence by sentence, with no
 // thought of cost.
 type restated struct {
 	eps  map[netip.AddrPort]model.Endpoint
@@ -104,6 +104,11 @@ func (r restated) local() restated {
 		return set
 	}
 	return r.those(r.isLocal, isServingAndTerminating)
+}
+
+// stay: those to which UDP flows go on, whatever the sets are.
+func (r restated) stay() restated {
+	return r.those(func(ep model.Endpoint) bool { return ep.Ready || ep.Serving })
 }
 
 func (r restated) usableAnywhere() bool {
@@ -242,6 +247,9 @@ func TestSelectRandom(t *testing.T) {
 					t.Fatalf("case %d, seed %d: %v port %q on %+v\ncluster set: %s\n       want: %s\n  local set: %s\n       want: %s",
 						i, s, family, port.Name, *node, describe(got.cluster()), cluster, describe(got.local()), local)
 				}
+				if all := describe(set{Backends, got.Backends}); len(got.Backends) > 0 && all != want.stay().String() || len(got.Backends) == 0 && want.stay().some() {
+					t.Fatalf("case %d, seed %d: %v port %q on %+v\nstay: %s\nwant: %s", i, s, family, port.Name, *node, all, want.stay())
+				}
 				want.count(met, got)
 			}
 		}
@@ -249,7 +257,7 @@ func TestSelectRandom(t *testing.T) {
 	t.Logf("met: %v", met)
 	for _, what := range []string{
 		"cluster reject", "cluster backends", "local reject", "local drop", "local backends",
-		"cluster draining", "local draining", "local draining beside ready", "hints apply",
+		"cluster draining", "local draining", "local draining beside ready", "hints apply", "serves in no set",
 	} {
 		if met[what] < cases/200 {
 			t.Errorf("seed %d: only %d of %d cases met %q", s, met[what], cases, what)
@@ -261,6 +269,9 @@ func TestSelectRandom(t *testing.T) {
 func (r restated) count(met map[string]int, got Sets) {
 	met["cluster "+got.Cluster.String()]++
 	met["local "+got.Local.String()]++
+	if slices.ContainsFunc(got.Backends, func(b Backend) bool { return !b.InSet() }) {
+		met["serves in no set"]++
+	}
 	if !r.those(isReady).some() && r.cluster().some() {
 		met["cluster draining"]++
 	}

@@ -37,5 +37,6 @@ func inUse(s *model.Slice, addr netip.Addr) bool {
 	return false
 }
 
-// InUse reports whether an endpoint answers.
+// InUse reports whether an endpoint answers: what goes to it stays. kube-proxy takes neither policies, hints nor
+// termination into account for that, for UDP to be as TCP (CleanStaleEntries of v1.36).
 func InUse(ep *model.Endpoint) bool { return ep.Ready || ep.Serving }

@@ -33,6 +33,7 @@ var (
 	_ = [1]int{}[bpf.SockBlBackendStateBL_BACKEND_TERMINATING-bpf.SockBlBackendState(tables.Terminating)]
 	_ = [1]int{}[bpf.SockBlBackendStateBL_BACKEND_ON_NODE-bpf.SockBlBackendState(tables.OnNode)]
 	_ = [1]int{}[bpf.SockBlBackendStateBL_BACKEND_NO_NEW-bpf.SockBlBackendState(tables.NoNew)]
+	_ = [1]int{}[bpf.SockBlGenerationBitsBL_GENERATION_USER+1-tables.ComeBack]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_RANDOM-bpf.SockBlAlgorithm(model.Random-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_ROUND_ROBIN-bpf.SockBlAlgorithm(model.RoundRobin-firstAlgorithm)]
 	_ = [1]int{}[bpf.SockBlAlgorithmBL_ALGORITHM_WEIGHTED_ROUND_ROBIN-bpf.SockBlAlgorithm(model.WeightedRoundRobin-firstAlgorithm)]

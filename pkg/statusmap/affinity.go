@@ -5,6 +5,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
 // Affinity is a client that goes on to a backend.
@@ -33,7 +34,7 @@ func (t Table) Affinities() ([]Affinity, error) {
 			Idle:    max(0, now-time.Duration(value.LastUsed)),
 		}
 		b := t.maps.Backend.At(a.Backend)
-		a.Valid = b != nil && b.State != 0 && b.Generation == value.Backend.Generation
+		a.Valid = b != nil && tables.BackendState(b.State).InSet() && b.Generation == value.Backend.Generation
 		list = append(list, a)
 	})
 	return list, err

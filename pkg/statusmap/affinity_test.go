@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
@@ -36,6 +37,15 @@ func TestAffinities(t *testing.T) {
 	}
 	put(77, 2)
 	put(78, 1)
+	checkAffinities(t, m, 77)
+	backend.State = tables.Serving // in no set any more
+	must(t, servicetest.Open(t, m).PutBackend(5, backend))
+	checkAffinities(t, m, 0)
+}
+
+// checkAffinities checks that of two entries one at most is valid.
+func checkAffinities(t *testing.T, m *bpfmap.Maps, valid uint32) {
+	t.Helper()
 	list, err := New(m).Affinities()
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v, %v", list, err)
@@ -44,7 +54,7 @@ func TestAffinities(t *testing.T) {
 		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 5*time.Second+wait.Limit {
 			t.Errorf("%+v", a)
 		}
-		if a.Valid != (a.Netns == 77) {
+		if a.Valid != (a.Netns == valid) {
 			t.Errorf("%+v", a)
 		}
 	}

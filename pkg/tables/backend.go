@@ -18,7 +18,7 @@ type backend struct {
 	weight     uint16
 	node       uint16
 	// left holds the sets that the backend was in and is not any more: coming
-	// back to one makes what was remembered of it void.
+	// back to one makes void what was remembered of it for new connections.
 	left BackendState
 }
 
@@ -71,8 +71,9 @@ func stateOf(b *policy.Backend) BackendState {
 	return s
 }
 
-// putBackends gives an id to each endpoint and widens its membership. Bits that
-// go are left until the sets no longer lead to it.
+// putBackends gives an id to each endpoint of a set and widens its membership. Bits that
+// go are left until the sets no longer lead to it. One that serves in no set needs none unless
+// it has been in one.
 func (t *Tables) putBackends(sp *servicePort, want *ServicePort) error {
 	var errs []error
 	var fresh []*policy.Backend
@@ -81,7 +82,9 @@ func (t *Tables) putBackends(sp *servicePort, want *ServicePort) error {
 		w := &want.Sets.Backends[i]
 		b := known.find(w.AddrPort)
 		if b == nil {
-			fresh = append(fresh, w)
+			if w.InSet() {
+				fresh = append(fresh, w)
+			}
 			continue
 		}
 		next := *b
@@ -90,7 +93,7 @@ func (t *Tables) putBackends(sp *servicePort, want *ServicePort) error {
 			continue
 		}
 		if next.state&^b.state&b.left != 0 {
-			next.generation++
+			next.generation += ComeBack
 			next.left = 0
 		}
 		if err := t.putBackend(sp, b, next); err != nil {
@@ -110,7 +113,7 @@ func (t *Tables) addBackends(sp *servicePort, want *ServicePort, fresh []*policy
 	for i, w := range fresh {
 		id, err := t.allocate(&t.backends, t.store.Limits().Backends)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%d of %d endpoints are not used: %w", len(fresh)-i, len(want.Sets.Backends), err))
+			errs = append(errs, fmt.Errorf("%d of %d endpoints are not used: %w", len(fresh)-i, want.inSets(), err))
 			break
 		}
 		b := backend{addr: w.AddrPort, id: id, generation: t.store.Generation(id)}
@@ -125,6 +128,16 @@ func (t *Tables) addBackends(sp *servicePort, want *ServicePort, fresh []*policy
 		added = append(added, b)
 	}
 	return added, errors.Join(errs...)
+}
+
+// inSets returns how many endpoints are in a set.
+func (sp *ServicePort) inSets() (n int) {
+	for i := range sp.Sets.Backends {
+		if sp.Sets.Backends[i].InSet() {
+			n++
+		}
+	}
+	return n
 }
 
 // merge adds backends to list, from the end on, in place where there is room.
@@ -161,8 +174,8 @@ func (t *Tables) putBackend(sp *servicePort, b *backend, next backend) error {
 	return nil
 }
 
-// dropBackends narrows the membership of backends and retires those that are
-// wanted no more and not held by a set. It never widens: a backend that comes
+// dropBackends narrows the membership of backends and retires those that serve no more and are
+// not held by a set. It never widens: a backend that comes
 // back needs the generation that putBackends writes.
 func (t *Tables) dropBackends(sp *servicePort, wanted []policy.Backend, held map[uint32]bool) error {
 	var errs []error
@@ -209,7 +222,7 @@ func (sp *servicePort) find(addr netip.AddrPort) (int, bool) {
 	})
 }
 
-// Backends calls fn for each backend of a Service port.
+// Backends calls fn for each backend of a Service port that is in a set.
 func (t *Tables) Backends(name ServicePortName, fn func(id uint32, b Backend)) {
 	sp := t.ports[name]
 	if sp == nil {
@@ -217,6 +230,9 @@ func (t *Tables) Backends(name ServicePortName, fn func(id uint32, b Backend)) {
 	}
 	for i := range sp.backends {
 		b := &sp.backends[i]
+		if !b.state.InSet() {
+			continue
+		}
 		fn(b.id, Backend{AddrPort: b.addr, Service: sp.id, State: b.state, Generation: b.generation, Weight: b.weight})
 	}
 }

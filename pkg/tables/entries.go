@@ -175,8 +175,17 @@ const (
 	NoNew
 )
 
-// membership masks the bits that decide whether a remembered backend is valid.
+// membership masks the bits that decide whether a backend gets new connections. One that has none
+// of them serves, and keeps what goes to it.
 const membership = InCluster | InLocal
+
+// InSet reports whether a backend is in a set.
+func (s BackendState) InSet() bool { return s&membership != 0 }
+
+// ComeBack is what the Generation of a backend grows by that comes back to a set, having served on
+// meanwhile: what was remembered for new connections is void, and what goes to it is not. That of
+// another user of the id grows by 1.
+const ComeBack = 1 << 16
 
 // Backend is an endpoint of one family of one Service port. The zero State is an
 // id that is not in use.

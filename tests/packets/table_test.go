@@ -24,6 +24,8 @@ type endpoint struct {
 	node        int    // 1 or 2
 	place       string // routed, bridged, host
 	terminating bool
+	gone        bool // terminating, and serves no more
+	hint        int  // the node that its topology hint names; 0: it has none
 }
 
 func (e endpoint) server() string { return fmt.Sprintf("node%d/%s", e.node, e.place) }
@@ -104,8 +106,13 @@ func (c *cluster) service(i int, name, fields string, endpoints []endpoint) []st
 func (c *cluster) slice(service string, family int, endpoints []endpoint) string {
 	var list []string
 	for _, e := range endpoints {
-		list = append(list, fmt.Sprintf("{addresses: [%q], nodeName: node%d, conditions: {ready: %t, serving: true, terminating: %t}}",
-			c.addrsOf(e)[family], e.node, !e.terminating, e.terminating))
+		hints := ""
+		if e.hint != 0 {
+			hints = fmt.Sprintf(", hints: {forNodes: [{name: node%d}]}", e.hint)
+		}
+		terminating := e.terminating || e.gone
+		list = append(list, fmt.Sprintf("{addresses: [%q], nodeName: node%d, conditions: {ready: %t, serving: %t, terminating: %t}%s}",
+			c.addrsOf(e)[family], e.node, !terminating, !e.gone, terminating, hints))
 	}
 	if list == nil {
 		return ""

@@ -43,10 +43,10 @@ static __always_inline bool bl_active_replace(struct bl_active_entry *active,
 					   next) == seen;
 }
 
-/* How many connections a word counts of the backend with this generation. */
+/* How many connections a word counts of the backend with this generation, or with a former one. */
 static __always_inline __u32 bl_active_count(__u64 word, __u32 generation)
 {
-	return word >> 32 == generation ? (__u32)word : 0;
+	return bl_same_user(word >> 32, generation) ? (__u32)word : 0;
 }
 
 /* When the backend became a server, or was chosen last by lblc; 0: it is none. */
@@ -77,7 +77,6 @@ static __always_inline bool bl_active_take(struct bl_active_entry *active, enum 
 struct bl_active_change {
 	__u32 id; /* of the backend */
 	__u32 generation;
-	__u32 known; /* bits of the generation that are */
 	enum bl_active_kind kind;
 	bool add; /* one connection more, else one less */
 	bool done;
@@ -96,7 +95,7 @@ static long bl_active_try(__u32 index, void *arg)
 	seen = bl_active_word(active, change->kind);
 	if (change->add)
 		change->done = bl_active_take(active, change->kind, seen, change->generation);
-	else if (((seen >> 32) ^ change->generation) & change->known || !(__u32)seen)
+	else if (!bl_active_count(seen, change->generation))
 		return 1;
 	else
 		change->done = bl_active_replace(active, change->kind, seen, seen - 1);
@@ -107,20 +106,19 @@ static long bl_active_try(__u32 index, void *arg)
 __noinline bool bl_active_add(__u32 id, __u32 generation, enum bl_active_kind kind)
 {
 	struct bl_active_change change = {
-		.id = id, .generation = generation, .known = ~0U, .kind = kind, .add = true};
+		.id = id, .generation = generation, .kind = kind, .add = true};
 
 	bpf_loop(BL_ACTIVE_TRIES, bl_active_try, &change, 0);
 	return change.done;
 }
 
 /*
- * Count one connection less of a backend, of whose generation the bits of @known are given. Not
- * below zero, for what has ended may be one that was never counted.
+ * Count one connection less of a backend. Not below zero, for what has ended may be one that was
+ * never counted.
  */
-__noinline bool bl_active_drop(__u32 id, __u32 generation, __u32 known, enum bl_active_kind kind)
+__noinline bool bl_active_drop(__u32 id, __u32 generation, enum bl_active_kind kind)
 {
-	struct bl_active_change change = {
-		.id = id, .generation = generation, .known = known, .kind = kind};
+	struct bl_active_change change = {.id = id, .generation = generation, .kind = kind};
 
 	bpf_loop(BL_ACTIVE_TRIES, bl_active_try, &change, 0);
 	return change.done;

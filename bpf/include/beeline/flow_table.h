@@ -173,7 +173,7 @@ static __always_inline bool bl_flow_active(__u8 bits)
 static __always_inline void bl_flow_drop(const struct bl_flow_forward *forward)
 {
 	if (unlikely(bl_active_used()))
-		bl_active_drop(forward->backend_id, forward->generation, 0xffff, BL_ACTIVE_FLOWS);
+		bl_active_drop(forward->backend_id, forward->generation, BL_ACTIVE_FLOWS);
 }
 
 /* Bring a flow into a state. One that closes is counted no more. */
@@ -293,17 +293,24 @@ static __always_inline bool bl_flow_established(__u8 bits)
 	return state >= BL_FLOW_ESTABLISHED && state <= BL_FLOW_CLOSED;
 }
 
-/*
- * The backend of a flow. NULL when it is in none of its Service's sets any more, or not
- * known.
- */
+/* The backend of a flow. NULL when it serves its Service no more, or is not known. */
 static __always_inline const struct bl_backend_entry *
-bl_flow_backend(const struct bl_flow_forward *forward)
+bl_flow_serving(const struct bl_flow_forward *forward)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(forward->backend_id);
 
-	if (!backend || (__u16)backend->generation != forward->generation ||
-	    !(backend->state & (BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL)))
+	if (!backend || !bl_same_user(backend->generation, forward->generation) || !backend->state)
+		return NULL;
+	return backend;
+}
+
+/* The same of one that gets new connections: NULL also when it is in no set any more. */
+static __always_inline const struct bl_backend_entry *
+bl_flow_backend(const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend = bl_flow_serving(forward);
+
+	if (!backend || !(backend->state & (BL_BACKEND_CLUSTER | BL_BACKEND_LOCAL)))
 		return NULL;
 	return backend;
 }

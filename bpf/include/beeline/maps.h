@@ -39,6 +39,7 @@ BL_EXPORT(enum, bl_traffic_kind);
 BL_EXPORT(struct, bl_traffic_key);
 BL_EXPORT(struct, bl_traffic_entry);
 BL_EXPORT(enum, bl_backend_state);
+BL_EXPORT(enum, bl_generation_bits);
 BL_EXPORT(enum, bl_sock_state);
 BL_EXPORT(enum, bl_udp_sock_size);
 BL_EXPORT(enum, bl_udp_direction);

@@ -396,7 +396,7 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 	verdict = bl_plan_begin(context, packet, hook, &plan, path);
 	if (verdict != BL_VERDICT_TRANSLATED) {
 		if (unlikely(plan.counted))
-			bl_active_drop(plan.ref.id, plan.ref.generation, ~0U, BL_ACTIVE_FLOWS);
+			bl_active_drop(plan.ref.id, plan.ref.generation, BL_ACTIVE_FLOWS);
 		return verdict;
 	}
 	path->back = bl_path_back(packet, hook, plan.device, path);
@@ -441,7 +441,7 @@ static __noinline bool bl_flow_port_reused(const struct bl_packet *packet,
 
 /*
  * Whether a client's packet begins a new flow although there is an entry: a UDP
- * flow whose backend has left its sets, or the next connection of TCP or SCTP from
+ * flow whose backend serves no more, or the next connection of TCP or SCTP from
  * the same port. Of tunnel traffic the ingress node decides, which has selected the
  * backend.
  */
@@ -452,7 +452,7 @@ static __always_inline bool bl_flow_reused(const struct bl_packet *packet,
 		if (bl_flow_comes_by_tunnel(forward))
 			return bl_flow_age(now, forward->progress.tunnel_second) >
 			       BL_TUNNEL_SECONDS;
-		return !bl_flow_backend(forward) &&
+		return !bl_flow_serving(forward) &&
 		       !bl_addr_equal(&forward->backend, &packet->key.dst); /* the client's own */
 	}
 	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN &&

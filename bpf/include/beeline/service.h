@@ -100,7 +100,7 @@ static __always_inline enum bl_active_kind bl_client_active(void);
 static __always_inline void bl_choice_drop(const struct bl_choice *choice)
 {
 	if (unlikely(choice->counted))
-		bl_active_drop(choice->ref.id, choice->ref.generation, ~0U, bl_client_active());
+		bl_active_drop(choice->ref.id, choice->ref.generation, bl_client_active());
 }
 
 /* Pick a backend of @set by the algorithm of @service; @hash as of bl_set_select. */

@@ -76,7 +76,7 @@ static __always_inline void bl_sock_drop(struct bl_sock_entry *sock)
 	if (likely(!(sock->member & BL_MEMBER_COUNTED)))
 		return;
 	sock->member &= ~BL_MEMBER_COUNTED;
-	bl_active_drop(sock->backend.id, sock->backend.generation, ~0U, BL_ACTIVE_SOCKETS);
+	bl_active_drop(sock->backend.id, sock->backend.generation, BL_ACTIVE_SOCKETS);
 }
 
 /* Note that the Service @dst leads the socket to the backend in @choice, and no more to another. */

@@ -39,8 +39,29 @@ static __always_inline const struct bl_backend_entry *bl_backend_lookup(__u32 id
 	return bl_table_lookup(&bl_backend, id, BL_CHUNK_SHIFT);
 }
 
+/* Whether two generations of a backend are of one user of its id. */
+static __always_inline bool bl_same_user(__u32 generation, __u32 other)
+{
+	return !((generation ^ other) & BL_GENERATION_USER);
+}
+
 /*
- * The backend that @ref remembers, if it is still in a set of @service that
+ * The backend that @ref remembers, while it serves @service: in a set, or in none any more. What
+ * goes to it may stay. NULL otherwise.
+ */
+static __always_inline const struct bl_backend_entry *bl_backend_serving(struct bl_backend_ref ref,
+									 __u32 service)
+{
+	const struct bl_backend_entry *backend = bl_backend_lookup(ref.id);
+
+	if (!backend || !bl_same_user(backend->generation, ref.generation) ||
+	    backend->service != service || !backend->state)
+		return NULL;
+	return backend;
+}
+
+/*
+ * The backend that @ref remembers, if it has stayed in a set of @service that
  * @member (BL_BACKEND_CLUSTER or BL_BACKEND_LOCAL) names. NULL otherwise.
  */
 static __always_inline const struct bl_backend_entry *bl_backend_recall(struct bl_backend_ref ref,

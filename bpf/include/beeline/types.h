@@ -187,7 +187,7 @@ struct bl_service_stat_entry {
 };
 
 enum bl_backend_state {
-	/* Which sets of its Service the backend is in. */
+	/* Which sets of its Service the backend is in. In none, it keeps what it serves. */
 	BL_BACKEND_CLUSTER = 1 << 0,
 	BL_BACKEND_LOCAL = 1 << 1,
 	/* For display: the endpoint's conditions, and whether it is on this node. */
@@ -199,16 +199,26 @@ enum bl_backend_state {
 	BL_BACKEND_NO_NEW = 1 << 6,
 };
 
-/* What is noted of a socket with the set that it is to stay in. */
+/* What is noted of a socket with the set that its backend was chosen from. */
 enum bl_member_bits {
 	BL_MEMBER_FOLLOWED = 1 << 6, /* bl_sockops tells its end */
 	BL_MEMBER_COUNTED = 1 << 7, /* bl_active counts it */
 };
 
 /*
- * One endpoint of one family of one Service port. An id lives as long as the
- * endpoint stays in a set; an endpoint that comes back gets a new id or a new
- * generation, so references to the former one are void.
+ * A backend's generation: its lower half tells the users of an id apart, the upper one how often
+ * the user has come back to a set that it had left.
+ */
+enum bl_generation_bits {
+	BL_GENERATION_USER_BITS = 16,
+	BL_GENERATION_USER = (1 << 16) - 1,
+};
+
+/*
+ * One endpoint of one family of one Service port. An id lives from when the endpoint comes into a
+ * set until it serves no more. An endpoint that comes back then has a new user's generation, so
+ * all references to the former one are void; one that comes back to a set while it has served on
+ * keeps what goes by the user alone.
  */
 struct bl_backend_entry {
 	union bl_addr addr;
@@ -298,7 +308,7 @@ struct bl_slot_line {
 };
 _Static_assert(sizeof(struct bl_slot_line) == 64, "bl_slot_line");
 
-/* A backend as it is remembered: valid while id and generation still match. */
+/* A backend as it is remembered: see bl_backend_recall and bl_backend_serving. */
 struct bl_backend_ref {
 	__u32 id;
 	__u32 generation;
@@ -340,7 +350,8 @@ struct bl_sock_entry {
 	__be16 vip_port; /* 0: there is no Service */
 	__be16 port; /* of the backend */
 	__u8 state; /* enum bl_sock_state */
-	/* The set to stay in, BL_BACKEND_CLUSTER or _LOCAL; and enum bl_member_bits. */
+	/* The set it was chosen from, BL_BACKEND_CLUSTER or _LOCAL, which programs of former
+	 * versions look at; and enum bl_member_bits. */
 	__u8 member;
 	__u8 spilled; /* bl_udp_peer has, or had, more of the socket */
 	/* bl_udp_sock: the entry of another socket with this place is, or was, in bl_sock */
@@ -405,7 +416,7 @@ _Static_assert(sizeof(struct bl_udp_peer_key) == 32, "bl_udp_peer_key");
 struct bl_udp_peer_entry {
 	union bl_addr addr; /* the other side of the translation */
 	__be16 port;
-	__u16 member; /* the set to stay in: BL_BACKEND_CLUSTER or _LOCAL */
+	__u16 member; /* the set it was chosen from, as of bl_sock_entry */
 	__u32 pad;
 	struct bl_backend_ref backend;
 	__u64 last_used; /* CLOCK_MONOTONIC_COARSE, ns */
@@ -517,7 +528,7 @@ struct bl_flow_forward {
 	union bl_flow_progress progress;
 	__be16 backend_port;
 	union bl_flow_source source;
-	__u16 generation; /* low bits of the backend's */
+	__u16 generation; /* BL_GENERATION_USER of the backend's */
 	/* Output device, index in bl_device; 0 is the host's stack. Or BL_DEVICE_ROUTED,
 	 * BL_DEVICE_HAIRPIN, BL_DEVICE_MASQUERADE. */
 	__u8 device;

@@ -19,7 +19,8 @@ func (c *command) backendCommand() *cobra.Command {
 		Long: `List backends with their Service and state.
 
 A pod behind two Services, or two ports of one, is two backends. ACTIVE are its active
-connections where the algorithm goes by them.`,
+connections where the algorithm goes by them. A backend in no set (SETS none) has left
+them and serves on: it keeps its connections and gets no new ones.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			backends, err := read(c, (*inspect.Datapath).Backends)
@@ -44,7 +45,7 @@ func backendTable(backends []inspect.BackendEntry, wide bool) string {
 	for _, b := range backends {
 		row := []string{
 			number(b.ID), b.Service.String(), backendAddress(b.Backend),
-			backendState(b.Backend), yes(b.OnNode), active(b.Backend), strings.Join(b.Sets, ","),
+			backendState(b.Backend), yes(b.OnNode), active(b.Backend), backendSets(b.Backend),
 		}
 		if wide {
 			row = append(row, number(b.Generation), servicePort(b.Service), number(b.Service.ID))
@@ -78,6 +79,14 @@ func backendState(b inspect.Backend) string {
 		conditions = append(conditions, "ejected for "+age(b.Outlier.EjectedSeconds))
 	}
 	return strings.Join(conditions, ",")
+}
+
+// backendSets names the sets of a backend. One in none keeps what goes to it.
+func backendSets(b inspect.Backend) string {
+	if len(b.Sets) == 0 {
+		return "none"
+	}
+	return strings.Join(b.Sets, ",")
 }
 
 // active returns how many active connections a backend has, nothing where they are not counted.

@@ -315,7 +315,7 @@ func backendsOf(p inspect.Port, wide bool) *table {
 	}
 	t := newTable(heading...)
 	for _, b := range p.Backends {
-		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), number(b.Weight), strings.Join(b.Sets, ",")}
+		row := []string{backendAddress(b), number(b.ID), backendState(b), yes(b.OnNode), number(b.Weight), backendSets(b)}
 		if counted {
 			row = append(row, active(b))
 		}

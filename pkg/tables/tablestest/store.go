@@ -21,7 +21,7 @@ var ErrWrite = errors.New("write failed on purpose")
 // Killed is the panic of a write at which the agent dies.
 type Killed struct{}
 
-// membership masks the bits that decide whether a remembered backend is valid.
+// membership masks the bits that decide whether a backend gets new connections.
 const membership = tables.InCluster | tables.InLocal
 
 // Store is a [tables.Store] in memory. It holds every write against the contract of that
@@ -285,6 +285,9 @@ func (m *Store) PutBackend(id uint32, b tables.Backend) error {
 	}
 	if moved && b.Generation == old.Generation {
 		m.broken("backend %d goes from %s to %s in one generation", id, old.AddrPort, b.AddrPort)
+	}
+	if old.State != 0 && b.State != 0 && uint16(b.Generation) != uint16(old.Generation) {
+		m.broken("backend %d, %s, serves on, but what goes to it leaves: generation %d, then %d", id, b.AddrPort, old.Generation, b.Generation)
 	}
 	if back := b.State & membership & m.lost[id]; back != 0 {
 		m.broken("backend %d, %s, comes back to sets %b in one generation", id, b.AddrPort, back)

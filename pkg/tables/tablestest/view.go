@@ -111,12 +111,20 @@ func (m *Store) BackendAt(addr netip.AddrPort) (uint32, tables.Backend) {
 	return 0, tables.Backend{}
 }
 
-// Valid is the programs' check of a stored backend reference.
+// Valid is the programs' check of a backend that is remembered for new connections.
 func (m *Store) Valid(id, generation uint32, member tables.BackendState) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.Backends[id]
 	return b.Generation == generation && b.State&member != 0
+}
+
+// Serving is the programs' check of what goes to a backend.
+func (m *Store) Serving(id, generation uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.Backends[id]
+	return uint16(b.Generation) == uint16(generation) && b.State != 0
 }
 
 // OwnerOf returns the name of the Service that a frontend leads to, or "nobody".

@@ -42,7 +42,7 @@ static __noinline void bl_traffic_count(const struct bl_packet *packet, const st
 		return;
 	bytes *= bl_traffic_sampling;
 	packets *= bl_traffic_sampling;
-	if (bl_flow_backend(&flow->forward))
+	if (bl_flow_serving(&flow->forward))
 		bl_traffic_add(BL_TRAFFIC_BACKEND, flow->forward.backend_id, path->reply, bytes,
 			       packets);
 	frontend = bl_frontend_of(&key);

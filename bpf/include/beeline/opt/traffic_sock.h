@@ -80,7 +80,7 @@ static __always_inline void bl_traffic_count_sock(const struct bl_sock_entry *so
 
 	if (frontend.kind != BL_FRONTEND_NONE && frontend.service == sock->service)
 		bl_traffic_add_sock(BL_TRAFFIC_SERVICE, sock->service, of);
-	if (backend && backend->generation == sock->backend.generation)
+	if (backend && bl_same_user(backend->generation, sock->backend.generation))
 		bl_traffic_add_sock(BL_TRAFFIC_BACKEND, sock->backend.id, of);
 }
 

@@ -86,7 +86,7 @@ bl_udp_recall_more(struct bpf_sock_addr *ctx, const struct bl_dst *dst, __u32 se
 
 	if (!peer || now - peer->last_used >= bl_udp_peer_idle)
 		return NULL;
-	backend = bl_backend_recall(peer->backend, service, peer->member);
+	backend = bl_backend_serving(peer->backend, service);
 	if (!backend)
 		return NULL;
 	peer->last_used = now;
