@@ -25,13 +25,13 @@ func (r *Reconciler) Knows(service model.Name) bool {
 }
 
 // noteLeft notes whether an update, which is about to be taken, may end what an endpoint
-// of UDP serves. The caller has the lock.
+// of UDP serves, or lead a frontend of UDP to another Service. The caller has the lock.
 func (r *Reconciler) noteLeft(u *source.Update) {
 	for _, now := range u.PutServices {
-		r.udpLeft = r.udpLeft || serviceLeaves(r.services[now.Name], now)
+		r.udpLeft = r.udpLeft || frontendsChange(r.services[now.Name], now)
 	}
 	for _, name := range u.DeleteServices {
-		r.udpLeft = r.udpLeft || serviceLeaves(r.services[name], nil)
+		r.udpLeft = r.udpLeft || frontendsChange(r.services[name], nil)
 	}
 	for _, now := range u.PutSlices {
 		r.udpLeft = r.udpLeft || sliceLeaves(r.slice(now.Name), now)
@@ -46,16 +46,23 @@ func (r *Reconciler) slice(name model.Name) *model.Slice {
 	return r.slices[r.owner[name]][name.Name]
 }
 
-// serviceLeaves reports whether endpoints of UDP may serve a Service as it was, but not as
-// it is now; nil is none.
-func serviceLeaves(was, now *model.Service) bool {
-	if was == nil || !slices.ContainsFunc(was.Ports, func(p model.ServicePort) bool { return p.Protocol == model.UDP }) {
+// frontendsChange reports whether a Service, as it was or as it is now, has other frontends of UDP
+// than the other way; nil has none. One that comes may have been another Service's.
+func frontendsChange(was, now *model.Service) bool {
+	if !hasUDP(was) && !hasUDP(now) {
 		return false
 	}
-	return now == nil || !slices.Equal(was.Ports, now.Ports) || !slices.Equal(was.ClusterIPs, now.ClusterIPs)
+	return was == nil || now == nil || !slices.Equal(was.Ports, now.Ports) || !slices.Equal(was.ClusterIPs, now.ClusterIPs) ||
+		!slices.Equal(was.ExternalIPs, now.ExternalIPs) || !slices.Equal(was.LoadBalancerIPs, now.LoadBalancerIPs)
 }
 
-// sliceLeaves reports the same of a slice.
+// hasUDP reports whether a Service has a port of UDP; nil has none.
+func hasUDP(svc *model.Service) bool {
+	return svc != nil && slices.ContainsFunc(svc.Ports, func(p model.ServicePort) bool { return p.Protocol == model.UDP })
+}
+
+// sliceLeaves reports whether endpoints of UDP may serve by a slice as it was, but not as it is
+// now; nil is none.
 func sliceLeaves(was, now *model.Slice) bool {
 	if was == nil || !slices.ContainsFunc(was.Ports, func(p model.SlicePort) bool { return p.Protocol == model.UDP }) {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
-// TestUDPLeft: a sync says that endpoints of UDP may have gone when it is the first, and
-// when fewer serve than before.
+// TestUDPLeft: a sync says that endpoints of UDP may have gone when it is the first,
+// when fewer serve than before, and when frontends may lead to another Service.
 func TestUDPLeft(t *testing.T) {
 	l := start(t, newStore(t), asIs, reconcile.Options{})
 	dns := func(change ...func(*model.Service)) *model.Service {
@@ -71,7 +71,10 @@ func TestUDPLeft(t *testing.T) {
 		{"the Service is told of again", put(dns()), false},
 		{"the Service gets another policy", put(dns(func(s *model.Service) { s.InternalLocal = true })), false},
 		{"the Service gets another port", put(dns(func(s *model.Service) { s.Ports[0].Name = "other" })), true},
+		{"the Service gets another address", put(dns(func(s *model.Service) { s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} })), true},
+		{"a load balancer gets it", put(dns(func(s *model.Service) { s.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} })), true},
 		{"the Service goes", source.Update{DeleteServices: []model.Name{name}}, true},
+		{"the Service comes", put(dns()), true},
 		{"TCP comes", put(service("web", "10.96.0.2"), slice("web-1", "web", "10.0.0.1", "10.0.0.2")), false},
 		{"an endpoint of TCP goes", put(slice("web-1", "web", "10.0.0.1")), false},
 		{"a Service of TCP goes", source.Update{DeleteServices: []model.Name{{Namespace: "default", Name: "web"}}}, false},

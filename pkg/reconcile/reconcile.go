@@ -96,8 +96,8 @@ type Options struct {
 	HealthChecks func(changed []policy.HealthCheck, nodePorts []netip.Addr)
 	// Nodes gets the nodes of the cluster when they have changed.
 	Nodes func([]tables.NodeUse)
-	// UDPLeft is called when endpoints of UDP may have gone: before this agent, too, in the
-	// first sync.
+	// UDPLeft is called when endpoints of UDP may have gone, or frontends of UDP lead to other
+	// Services: before this agent, too, in the first sync.
 	UDPLeft func()
 	// Synced is called last, after every sync.
 	Synced func(Sync)

@@ -1,4 +1,5 @@
-// Package socket destroys connected UDP sockets whose endpoint is gone, so that their processes
+// Package socket destroys connected UDP sockets whose endpoint is gone, or does not serve the
+// Service to which the address leads by now that they asked for, so that their processes
 // connect anew and get another one, and counts the TCP connections of endpoints of this host.
 //
 // A connected UDP socket sends to its endpoint without a program running, and nothing answers
@@ -41,8 +42,9 @@ const (
 
 // Options configure a [Destroyer].
 type Options struct {
-	// Service returns the id of the Service that has led a socket of the calling
-	// thread's network namespace to its peer; false: none has.
+	// Service returns the id of the Service that the peer of a socket of the calling
+	// thread's network namespace is to serve: the one that has led it there, or to which the
+	// same address leads by now; false: none has.
 	Service func(bpf.UDPSocket) (uint32, bool, error)
 	// Serves reports whether an endpoint serves the Service of an id.
 	Serves func(service uint32, endpoint netip.AddrPort) bool
@@ -61,7 +63,7 @@ func New(o Options) *Destroyer {
 	return &Destroyer{opts: o, wake: make(chan struct{}, 1)}
 }
 
-// Wake says that endpoints have gone. It does not wait.
+// Wake says that endpoints have gone, or addresses to other Services. It does not wait.
 func (d *Destroyer) Wake() {
 	select {
 	case d.wake <- struct{}{}:

@@ -118,3 +118,33 @@ func TestSocketsStay(t *testing.T) {
 		s.moves(t, "serves no more", s.of(lab.Backend4(2), lab.Backend6(2)))
 	}
 }
+
+// TestSocketsHandedOver: UDP sockets follow an address that another Service gets, while their endpoint
+// goes on to serve the former one. Those that asked for another address of it stay.
+func TestSocketsHandedOver(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	h.Populate()
+	applyDual(a)
+	const ports = `ports: [{name: dns, port: 53, protocol: UDP}]}`
+	service := func(name, spec string) string { return lab.Service(name, spec+ports) }
+	const with = `externalIPs: [10.96.0.9, "fd96::9"], `
+	const blue, green = `{clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd96::10"], `, `{clusterIP: 10.96.0.11, clusterIPs: [10.96.0.11, "fd96::11"], `
+	for i, name := range []string{"blue", "green"} {
+		a.Apply(lab.Slice(name, "dns:8080/UDP", lab.Backend4(i+1)), lab.Slice(name, "dns:8080/UDP", lab.Backend6(i+1)))
+	}
+	a.Apply(service("blue", blue+with), service("green", green))
+	all := stayAt(t, h.Namespace)
+	kept := connected(t, h.Namespace, "udp4", ap("10.96.0.10:53"))
+	a.Apply(service("blue", blue))
+	wantDestroys(t, "the address is gone", a, 0)
+	for _, s := range all {
+		wantKept(t, "the address is gone", s.kept)
+	}
+	a.Apply(service("green", green+with))
+	for _, s := range all {
+		s.moves(t, "handed over", s.of(lab.Backend4(2), lab.Backend6(2)))
+	}
+	wantKept(t, "by another address", kept)
+}

@@ -151,3 +151,53 @@ func (c *cluster) checkStay(t *testing.T, client *lab.Namespace, more []string) 
 		}
 	}
 }
+
+// TestHandedOver: UDP flows follow an address or a NodePort that another Service gets, while their
+// endpoint goes on to serve the former one, and go back with it. TCP stays, and so does a flow of UDP
+// by an address that stays.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]struct {
+		from  func(*cluster) *lab.Namespace
+		flags []string
+	}{
+		"tc":   {func(c *cluster) *lab.Namespace { return c.client }, nil},
+		"XDP":  {func(c *cluster) *lab.Namespace { return c.client }, []string{"--xdp", "generic"}},
+		"pods": {func(c *cluster) *lab.Namespace { return c.podOf(local) }, podFlags},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, name == "tc")
+			// Service 2 has the frontends of Service 1, or they are the other way round.
+			services := func(c *cluster, blue, green endpoint) []string {
+				return append(c.service(1, "blue", "", []endpoint{blue}), c.service(2, "green", "", []endpoint{green})...)
+			}
+			swapped := func(c *cluster, blue, green endpoint) []string {
+				return append(c.service(2, "blue", "", []endpoint{blue}), c.service(1, "green", "", []endpoint{green})...)
+			}
+			c, a := serveCluster(t, func(c *cluster) []string { return services(c, remote, otherLocal) }, v.flags...)
+			client := v.from(c)
+			flows := openFlows(t, client, by("NodePort", 1), by("external IP", 1), by("load balancer", 1))
+			for i, manifests := range [][]string{swapped(c, remote, otherLocal), services(c, remote, otherLocal)} {
+				a.apply(manifests...)
+				want := []endpoint{otherLocal, remote}[i].server()
+				for _, f := range flows {
+					if !f.udp() {
+						f.stays(t, "handed over")
+						continue
+					}
+					lab.Eventually(t, "a flow of "+f.network+" follows to "+want, func() bool {
+						return mustTalk(t, f.socket).name == want
+					})
+					f.server = want
+				}
+			}
+			keeps := openFlows(t, client, by("load balancer", 1))
+			none := strings.ReplaceAll(services(c, remote, otherLocal)[0], externalIP(1)[0].String(), "198.51.100.77")
+			a.apply(append([]string{none}, services(c, remote, otherLocal)[1:]...)...)
+			for _, f := range append(keeps, flows...) {
+				f.stays(t, "an address is gone")
+			}
+		})
+	}
+}

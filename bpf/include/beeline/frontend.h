@@ -148,6 +148,20 @@ static __always_inline struct bl_frontend_entry bl_frontend_of(const struct bl_f
 	return frontend.kind == BL_FRONTEND_NONE ? bl_node_port_get(&dst) : frontend;
 }
 
+/*
+ * The Service to which packets of @key are led now: @service, to which they have been, also when no
+ * frontend leads them anywhere any more.
+ */
+static __always_inline __u32 bl_frontend_owner(const struct bl_flow_key *key, __u32 service)
+{
+	struct bl_frontend_entry frontend = bl_frontend_of(key);
+	union bl_addr addr = key->dst; /* Linux 6.1 takes keys on the stack alone */
+
+	if (frontend.kind == BL_FRONTEND_NODE_PORT && !bpf_map_lookup_elem(&bl_node_addr, &addr))
+		return service;
+	return frontend.kind == BL_FRONTEND_NONE ? service : frontend.service;
+}
+
 /* Whether @dst lies in a Service CIDR. */
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {

@@ -494,12 +494,33 @@ __noinline int bl_outlier_reply(const struct bl_packet *packet, const struct bl_
 	return 0;
 }
 
-/* Once a second, see bl_flow_keep_reply. */
+/*
+ * Whether the frontend of a flow leads to another Service by now, as after the address or the
+ * NodePort was moved to it. One that leads nowhere leaves its flows alone. Not of tunnel traffic,
+ * of which the ingress node decides.
+ */
+__noinline bool bl_flow_handed_over(const struct bl_flow_key *key,
+				    const struct bl_flow_forward *forward)
+{
+	const struct bl_backend_entry *backend;
+
+	if (!key || !forward || bl_flow_comes_by_tunnel(forward))
+		return false;
+	backend = bl_flow_serving(forward);
+	return backend && bl_frontend_owner(key, backend->service) != backend->service;
+}
+
+/*
+ * Once a second, see bl_flow_keep_reply. False also for a flow of UDP whose frontend leads to
+ * another Service.
+ */
 __noinline bool bl_flow_touch_reply(const struct bl_packet *packet, enum bl_hook hook,
 				    struct bl_flow_forward *forward, const union bl_addr *source,
 				    __u32 now)
 {
 	if (!packet || !forward || !source)
+		return false;
+	if (packet->key.proto == IPPROTO_UDP && bl_flow_handed_over(&packet->key, forward))
 		return false;
 	if (!bl_flow_leaves_by_tunnel(forward))
 		bl_peers_note(&forward->backend, source, now);
@@ -699,7 +720,9 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED &&
 	    !(snat && packet->key.proto == IPPROTO_UDP &&
 	      bl_port_connected(context, &packet->key, packet->ipv4))) {
-		flow->forward.used = now;
+		/* Who comes second in a second does not look: leave it to the client. */
+		if (packet->key.proto != IPPROTO_UDP || !bl_flow_handed_over(&key, &flow->forward))
+			flow->forward.used = now;
 		bl_flow_track(&key, &flow->forward, packet, false);
 		return true;
 	}

@@ -30,9 +30,22 @@ static __always_inline struct bpf_sock *bl_udp_socket(struct __sk_buff *skb,
 }
 
 /*
+ * The Service that the peer of a connected socket is to serve: the one that has led it there, or
+ * the one to which the address that it asked for leads by now.
+ */
+static __always_inline __u32 bl_udp_owned(const struct bl_sock_entry *sock)
+{
+	struct bl_flow_key key = {
+		.dst = sock->vip, .dst_port = sock->vip_port, .proto = IPPROTO_UDP};
+
+	return bl_frontend_owner(&key, sock->service);
+}
+
+/*
  * Which Service has led a connected UDP socket to its peer: the agent asks by a test run
  * in the socket's network namespace, for the kernel lists sockets, but not what they
- * store. Returns the id of the Service, or BL_UDP_NO_SERVICE. Never attached.
+ * store. Returns the id of the Service, as of bl_udp_owned, or BL_UDP_NO_SERVICE. Never
+ * attached.
  */
 SEC("tc")
 int bl_udp_service(struct __sk_buff *skb)
@@ -46,13 +59,13 @@ int bl_udp_service(struct __sk_buff *skb)
 		return service;
 	sock = bl_udp_place(query.cookie);
 	if (sock && sock->owner == bl_udp_owner(query.cookie))
-		return bl_udp_answers(sock, &query) ? sock->service : service;
+		return bl_udp_answers(sock, &query) ? bl_udp_owned(sock) : service;
 	sk = bl_udp_socket(skb, &query);
 	if (!sk)
 		return service;
 	sock = bpf_sk_storage_get(&bl_sock, sk, NULL, 0);
 	if (sock && bl_udp_answers(sock, &query))
-		service = sock->service;
+		service = bl_udp_owned(sock);
 	bpf_sk_release(sk);
 	return service;
 }
