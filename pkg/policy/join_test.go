@@ -122,7 +122,7 @@ func TestWideService(t *testing.T) {
 	node := &model.LocalNode{Name: "here"}
 	for _, shift := range []bool{false, true} {
 		svc, list := wide(ports, sliceCount, endpoints, shift)
-		bounds.Check(t, size/8, func() {
+		bounds.Check(t, size/2, func() {
 			joined, all := Join(svc, model.IPv4, list), 0
 			for i := range svc.Ports {
 				all += joined.Listed(i)
@@ -137,17 +137,17 @@ func TestWideService(t *testing.T) {
 				}
 			}
 		})
-		bounds.Check(t, size/8, func() {
+		bounds.Check(t, size/2, func() {
 			if n := LocalReady(model.IPv4, list, node); n != sliceCount*endpoints {
 				t.Errorf("%d endpoints are ready", n)
 			}
 		})
-		bounds.Check(t, size/8, func() {
+		bounds.Check(t, size/2, func() {
 			if n := len(Terminating(svc, list, node)); n != MaxTerminating {
 				t.Errorf("%d endpoints terminate", n)
 			}
 		})
-		bounds.Check(t, size/8, func() {
+		bounds.Check(t, size/2, func() {
 			for _, e := range list[0].Endpoints {
 				svc.LoadBalancerIPs = append(svc.LoadBalancerIPs, e.Addr)
 				svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(e.Addr, 31))

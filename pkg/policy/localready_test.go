@@ -44,6 +44,14 @@ func TestLocalReady(t *testing.T) {
 			of(model.IPv4, "a", on("here", "10.0.0.1", true, false)),
 			of(model.IPv4, "a", on("here", "10.0.0.1", false, false)),
 		}},
+		{"the later slice counts, in whatever order its ports are", 0, []*model.Slice{
+			of(model.IPv4, "ab", on("here", "10.0.0.1", true, false)),
+			of(model.IPv4, "ba", on("here", "10.0.0.1", false, false)),
+		}},
+		{"at another port it is another endpoint", 1, []*model.Slice{
+			of(model.IPv4, "a", on("here", "10.0.0.1", true, false)),
+			of(model.IPv4, "b", on("here", "10.0.0.1", false, false)),
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := LocalReady(model.IPv4, c.slices, node); got != c.want {

@@ -28,7 +28,7 @@ func TestWideServiceGoes(t *testing.T) {
 			given[ofSourceRanges] = 0
 		}
 		for range 2 { // then without a change
-			bounds.Check(t, ports/2, func() {
+			bounds.Check(t, 2*ports, func() {
 				if _, err := tables.Apply(compile(svc, nil, &model.LocalNode{}, given)); err != nil {
 					t.Fatal(err)
 				}
