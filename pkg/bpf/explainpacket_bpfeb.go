@@ -33,6 +33,7 @@ const (
 	ExplainPacketMapBlFilter                   = "bl_filter"
 	ExplainPacketMapBlFlow                     = "bl_flow"
 	ExplainPacketMapBlFlowWork                 = "bl_flow_work"
+	ExplainPacketMapBlForeign                  = "bl_foreign"
 	ExplainPacketMapBlFormerFlow               = "bl_former_flow"
 	ExplainPacketMapBlFrontend                 = "bl_frontend"
 	ExplainPacketMapBlHalfOpen                 = "bl_half_open"
@@ -213,6 +214,7 @@ type ExplainPacketMapSpecs struct {
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.MapSpec `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.MapSpec `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.MapSpec `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
@@ -369,6 +371,7 @@ type ExplainPacketMaps struct {
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.Map `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.Map `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.Map `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
@@ -430,6 +433,7 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFlowWork,
+		m.BlForeign,
 		m.BlFormerFlow,
 		m.BlFrontend,
 		m.BlHalfOpen,

@@ -31,6 +31,7 @@ const (
 	ExplainSocketMapBlExplain                  = "bl_explain"
 	ExplainSocketMapBlFilter                   = "bl_filter"
 	ExplainSocketMapBlFlow                     = "bl_flow"
+	ExplainSocketMapBlForeign                  = "bl_foreign"
 	ExplainSocketMapBlFrontend                 = "bl_frontend"
 	ExplainSocketMapBlHalfOpen                 = "bl_half_open"
 	ExplainSocketMapBlKnownAffinity            = "bl_known_affinity"
@@ -200,6 +201,7 @@ type ExplainSocketMapSpecs struct {
 	BlExplain       *ebpf.MapSpec `ebpf:"bl_explain"`
 	BlFilter        *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow          *ebpf.MapSpec `ebpf:"bl_flow"`
+	BlForeign       *ebpf.MapSpec `ebpf:"bl_foreign"`
 	BlFrontend      *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen      *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlKnownAffinity *ebpf.MapSpec `ebpf:"bl_known_affinity"`
@@ -345,6 +347,7 @@ type ExplainSocketMaps struct {
 	BlExplain       *ebpf.Map `ebpf:"bl_explain"`
 	BlFilter        *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow          *ebpf.Map `ebpf:"bl_flow"`
+	BlForeign       *ebpf.Map `ebpf:"bl_foreign"`
 	BlFrontend      *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen      *ebpf.Map `ebpf:"bl_half_open"`
 	BlKnownAffinity *ebpf.Map `ebpf:"bl_known_affinity"`
@@ -401,6 +404,7 @@ func (m *ExplainSocketMaps) Close() error {
 		m.BlExplain,
 		m.BlFilter,
 		m.BlFlow,
+		m.BlForeign,
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlKnownAffinity,

@@ -922,6 +922,7 @@ const (
 	SockMapBlExhausted                = "bl_exhausted"
 	SockMapBlFilter                   = "bl_filter"
 	SockMapBlFlow                     = "bl_flow"
+	SockMapBlForeign                  = "bl_foreign"
 	SockMapBlFrontend                 = "bl_frontend"
 	SockMapBlHalfOpen                 = "bl_half_open"
 	SockMapBlLocalCidr                = "bl_local_cidr"
@@ -1109,6 +1110,7 @@ type SockMapSpecs struct {
 	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
+	BlForeign     *ebpf.MapSpec `ebpf:"bl_foreign"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.MapSpec `ebpf:"bl_local_cidr"`
@@ -1252,6 +1254,7 @@ type SockMaps struct {
 	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
+	BlForeign     *ebpf.Map `ebpf:"bl_foreign"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
 	BlLocalCidr   *ebpf.Map `ebpf:"bl_local_cidr"`
@@ -1305,6 +1308,7 @@ func (m *SockMaps) Close() error {
 		m.BlExhausted,
 		m.BlFilter,
 		m.BlFlow,
+		m.BlForeign,
 		m.BlFrontend,
 		m.BlHalfOpen,
 		m.BlLocalCidr,

@@ -32,6 +32,7 @@ const (
 	TcMapBlFilter                   = "bl_filter"
 	TcMapBlFlow                     = "bl_flow"
 	TcMapBlFlowWork                 = "bl_flow_work"
+	TcMapBlForeign                  = "bl_foreign"
 	TcMapBlFormerFlow               = "bl_former_flow"
 	TcMapBlFragment                 = "bl_fragment"
 	TcMapBlFrontend                 = "bl_frontend"
@@ -229,6 +230,7 @@ type TcMapSpecs struct {
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.MapSpec `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.MapSpec `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.MapSpec `ebpf:"bl_former_flow"`
 	BlFragment    *ebpf.MapSpec `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
@@ -388,6 +390,7 @@ type TcMaps struct {
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.Map `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.Map `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.Map `ebpf:"bl_former_flow"`
 	BlFragment    *ebpf.Map `ebpf:"bl_fragment"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
@@ -450,6 +453,7 @@ func (m *TcMaps) Close() error {
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFlowWork,
+		m.BlForeign,
 		m.BlFormerFlow,
 		m.BlFragment,
 		m.BlFrontend,

@@ -32,6 +32,7 @@ const (
 	XdpMapBlFilter                   = "bl_filter"
 	XdpMapBlFlow                     = "bl_flow"
 	XdpMapBlFlowWork                 = "bl_flow_work"
+	XdpMapBlForeign                  = "bl_foreign"
 	XdpMapBlFormerFlow               = "bl_former_flow"
 	XdpMapBlFrontend                 = "bl_frontend"
 	XdpMapBlHalfOpen                 = "bl_half_open"
@@ -214,6 +215,7 @@ type XdpMapSpecs struct {
 	BlFilter      *ebpf.MapSpec `ebpf:"bl_filter"`
 	BlFlow        *ebpf.MapSpec `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.MapSpec `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.MapSpec `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.MapSpec `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.MapSpec `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.MapSpec `ebpf:"bl_half_open"`
@@ -370,6 +372,7 @@ type XdpMaps struct {
 	BlFilter      *ebpf.Map `ebpf:"bl_filter"`
 	BlFlow        *ebpf.Map `ebpf:"bl_flow"`
 	BlFlowWork    *ebpf.Map `ebpf:"bl_flow_work"`
+	BlForeign     *ebpf.Map `ebpf:"bl_foreign"`
 	BlFormerFlow  *ebpf.Map `ebpf:"bl_former_flow"`
 	BlFrontend    *ebpf.Map `ebpf:"bl_frontend"`
 	BlHalfOpen    *ebpf.Map `ebpf:"bl_half_open"`
@@ -429,6 +432,7 @@ func (m *XdpMaps) Close() error {
 		m.BlFilter,
 		m.BlFlow,
 		m.BlFlowWork,
+		m.BlForeign,
 		m.BlFormerFlow,
 		m.BlFrontend,
 		m.BlHalfOpen,

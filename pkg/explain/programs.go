@@ -17,7 +17,7 @@ import (
 // all others, those that a new map comes to at first, they have copies.
 var read = []string{
 	bpf.SockMapBlFrontend, bpf.SockMapBlService, bpf.SockMapBlSlot, bpf.SockMapBlBackend,
-	bpf.SockMapBlSrcrange, bpf.SockMapBlServiceCidr, bpf.SockMapBlLocalCidr, bpf.SockMapBlFilter, bpf.SockMapBlAggregate,
+	bpf.SockMapBlSrcrange, bpf.SockMapBlServiceCidr, bpf.SockMapBlForeign, bpf.SockMapBlLocalCidr, bpf.SockMapBlFilter, bpf.SockMapBlAggregate,
 	bpf.SockMapBlNodeAddr, bpf.SockMapBlNode, bpf.SockMapBlNodeId, bpf.SockMapBlDevice, bpf.SockMapBlDeviceId,
 	bpf.SockMapBlSourcePort, bpf.SockMapBlTracking, bpf.SockMapBlNat,
 	// Written to when a flow begins beyond the share of half-open ones, which a copy of

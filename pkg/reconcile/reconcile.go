@@ -127,6 +127,7 @@ type Reconciler struct {
 	localNode    model.LocalNode
 	local        []netip.Addr
 	cidrs        []netip.Prefix
+	foreign      []netip.Addr
 	nodes        nodes
 	spillOvers   spillOvers
 	dirty        map[model.Name]struct{}
@@ -231,7 +232,7 @@ func (r *Reconciler) Apply(u source.Update) {
 		r.setLocalNode(*u.LocalNode)
 	}
 	if u.ServiceCIDRs != nil {
-		r.cidrs, r.localNodeSet = u.ServiceCIDRs, true
+		r.cidrs, r.foreign, r.localNodeSet = u.ServiceCIDRs, u.ForeignIPs, true
 	}
 	spillsOver := len(r.spillOvers.asked) > 0
 	r.spillOvers.set = r.spillOvers.set || spillsOver && (len(u.PutNodes)+len(u.DeleteNodes) > 0 || u.NodesListed)
@@ -366,6 +367,7 @@ type work struct {
 	localNode    model.LocalNode
 	local        []netip.Addr
 	cidrs        []netip.Prefix
+	foreign      []netip.Addr
 	localNodeSet bool
 	// nodes are the nodes of the cluster; nil when they are to stay as they are.
 	nodes   []*model.Node
@@ -382,7 +384,7 @@ func (r *Reconciler) take() (work, bool) {
 		return work{}, false
 	}
 	r.takeDue()
-	w := work{names: r.dirty, localNode: r.localNode, local: r.local, cidrs: r.cidrs, localNodeSet: r.localNodeSet, queued: r.queued}
+	w := work{names: r.dirty, localNode: r.localNode, local: r.local, cidrs: r.cidrs, foreign: r.foreign, localNodeSet: r.localNodeSet, queued: r.queued}
 	w.nodes = r.nodes.changed(&r.localNode)
 	r.applying, r.syncing = r.queued, true
 	w.udpLeft = r.udpLeft || !r.complete
@@ -457,7 +459,7 @@ func (r *Reconciler) prune(w *work, s *result) {
 func (r *Reconciler) applyLocalNode(w *work, s *result) {
 	s.nodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
-		r.tables.SetServiceCIDRs(w.cidrs),
+		r.tables.SetServiceCIDRs(w.cidrs, w.foreign),
 		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses)),
 	)
 	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {

@@ -98,6 +98,10 @@ func (t Table) snapshotOthers(s *tables.Snapshot) error {
 	if s.ServiceCIDRs, err = t.ServiceCIDRs(); err != nil {
 		return err
 	}
+	err = bpfmap.Each(t.maps.BlForeign, func(key *bpf.SockBlCidrKey, _ *uint32) { s.Foreign = append(s.Foreign, key.Addr.Netip()) })
+	if err != nil {
+		return err
+	}
 	err = bpfmap.Each(t.maps.BlNodeId, func(key *bpf.SockBlAddr, id *uint32) { s.NodeIDs[key.Netip()] = uint16(*id) })
 	if err != nil {
 		return err

@@ -225,6 +225,18 @@ func (s *Store) DeleteServiceCIDR(p netip.Prefix) error {
 	return writeAggregate(s.maps)
 }
 
+// PutForeign lets packets to an address in a Service CIDR pass.
+func (s *Store) PutForeign(addr netip.Addr) error {
+	key := bpf.CIDRKey(netip.PrefixFrom(addr, addr.BitLen()))
+	return bpfmap.Put(s.maps.BlForeign, &key, uint32(1))
+}
+
+// DeleteForeign is the opposite of PutForeign.
+func (s *Store) DeleteForeign(addr netip.Addr) error {
+	key := bpf.CIDRKey(netip.PrefixFrom(addr, addr.BitLen()))
+	return bpfmap.Remove(s.maps.BlForeign, &key)
+}
+
 // PutNodeAddr lets NodePorts answer on the address.
 func (s *Store) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
 	key, flags := bpf.AddrOf(addr), uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_SERVED)

@@ -67,6 +67,7 @@ func contentOf(t *testing.T, m Table) content {
 	byText := func(a, b tables.SourceRange) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 	slices.SortFunc(c.SourceRanges, byText)
 	slices.SortFunc(c.ServiceCIDRs, netip.Prefix.Compare)
+	slices.SortFunc(c.Foreign, netip.Addr.Compare)
 	return c
 }
 
@@ -101,6 +102,7 @@ func fill(t *testing.T, m *Store) content {
 			},
 			SourceRanges: []tables.SourceRange{{Service: 9000, Prefix: netip.MustParsePrefix("10.0.0.0/8")}, {Service: 9000, Prefix: netip.MustParsePrefix("2001:db8::/32")}},
 			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/108")},
+			Foreign:      []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00::7")},
 			NodeAddrs: map[netip.Addr]tables.NodeAddr{
 				netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("127.0.0.1"): {HostOnly: true}, netip.IPv6Loopback(): {HostOnly: true},
 			},
@@ -167,6 +169,9 @@ func write(t *testing.T, m *Store, c content) {
 	for _, p := range c.ServiceCIDRs {
 		must(t, m.PutServiceCIDR(p))
 	}
+	for _, addr := range c.Foreign {
+		must(t, m.PutForeign(addr))
+	}
 	for addr, a := range c.NodeAddrs {
 		must(t, m.PutNodeAddr(addr, a))
 	}
@@ -190,6 +195,9 @@ func TestSnapshot(t *testing.T) {
 	}
 	for _, p := range want.ServiceCIDRs {
 		must(t, m.DeleteServiceCIDR(p), m.DeleteServiceCIDR(p))
+	}
+	for _, addr := range want.Foreign {
+		must(t, m.DeleteForeign(addr), m.DeleteForeign(addr))
 	}
 	for addr := range want.NodeAddrs {
 		must(t, m.DeleteNodeAddr(addr), m.DeleteNodeAddr(addr))

@@ -31,6 +31,9 @@ type Update struct {
 	// ServiceCIDRs replace those known of the cluster, in which an address without a
 	// Service is dropped; nil leaves them.
 	ServiceCIDRs []netip.Prefix
+	// ForeignIPs replace with them the addresses in these ranges that are not dropped: those of
+	// Services that another proxy serves.
+	ForeignIPs []netip.Addr
 }
 
 // Sink takes what a source sees. Its methods may be called from several

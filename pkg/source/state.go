@@ -22,6 +22,7 @@ type State struct {
 	listed   bool
 	local    *model.LocalNode
 	cidrs    []netip.Prefix
+	foreign  []netip.Addr
 	// changed is when a Service or a slice of it changed last, all what concerns every Service.
 	changed     map[model.Name]time.Time
 	all, latest time.Time // latest of anything
@@ -74,7 +75,7 @@ func (s *State) Apply(u Update) {
 		s.local = u.LocalNode
 	}
 	if u.ServiceCIDRs != nil {
-		s.cidrs = u.ServiceCIDRs
+		s.cidrs, s.foreign = u.ServiceCIDRs, u.ForeignIPs
 	}
 	if u.LocalNode != nil || u.ServiceCIDRs != nil || u.NodesListed || len(u.PutNodes)+len(u.DeleteNodes) > 0 {
 		s.all = now
@@ -105,6 +106,7 @@ func (s *State) All() Update {
 		NodesListed:  s.listed,
 		LocalNode:    s.local,
 		ServiceCIDRs: s.cidrs,
+		ForeignIPs:   s.foreign,
 	}
 }
 

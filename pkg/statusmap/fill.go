@@ -81,6 +81,7 @@ func (t Table) used(s tables.Snapshot) (map[string]uint32, error) {
 		bpf.SockMapBlFrontend:    uint32(len(s.Frontends)),
 		bpf.SockMapBlSrcrange:    uint32(len(s.SourceRanges)),
 		bpf.SockMapBlServiceCidr: uint32(len(s.ServiceCIDRs)),
+		bpf.SockMapBlForeign:     uint32(len(s.Foreign)),
 		bpf.SockMapBlNodeAddr:    uint32(len(s.NodeAddrs)),
 		bpf.SockMapBlNode:        uint32(len(s.Nodes)),
 		bpf.SockMapBlNodeName:    uint32(len(s.Nodes)),

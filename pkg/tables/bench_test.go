@@ -31,6 +31,8 @@ func (discard) PutSourceRange(tables.SourceRange) error               { return n
 func (discard) DeleteSourceRange(tables.SourceRange) error            { return nil }
 func (discard) PutServiceCIDR(netip.Prefix) error                     { return nil }
 func (discard) DeleteServiceCIDR(netip.Prefix) error                  { return nil }
+func (discard) PutForeign(netip.Addr) error                           { return nil }
+func (discard) DeleteForeign(netip.Addr) error                        { return nil }
 func (discard) PutNodeAddr(netip.Addr, tables.NodeAddr) error         { return nil }
 func (discard) DeleteNodeAddr(netip.Addr) error                       { return nil }
 func (discard) PutNode(uint16, tables.Node) error                     { return nil }

@@ -242,6 +242,7 @@ func (c *Check) others() {
 	}
 	c.ranges(&have)
 	c.cidrs(&have)
+	c.foreign(&have)
 	c.nodeAddrs(&have)
 	c.nodes(&have)
 }
@@ -270,6 +271,17 @@ func (c *Check) cidrs(have *Snapshot) {
 			c.differs(model.Name{}, t.store.PutServiceCIDR(p), "service range %s", p)
 		} else {
 			c.differs(model.Name{}, t.store.DeleteServiceCIDR(p), "service range %s, which is none", p)
+		}
+	})
+}
+
+func (c *Check) foreign(have *Snapshot) {
+	t := c.t
+	compare(t.foreign, setOf(have.Foreign), func(addr netip.Addr, _ struct{}, wanted bool) {
+		if wanted {
+			c.differs(model.Name{}, t.store.PutForeign(addr), "address %s of another proxy", addr)
+		} else {
+			c.differs(model.Name{}, t.store.DeleteForeign(addr), "address %s of another proxy, which has none there", addr)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func runCheck(t *testing.T, tbl *tables.Tables, store *tablestest.Store, between
 // TestCheck: what somebody changes in the store is found, by its name, and is as before once the
 // Services that the check names are applied again.
 func TestCheck(t *testing.T) {
-	cidr, node := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParseAddr("192.0.2.1")
+	cidr, node, theirs := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.96.0.7")
 	for _, tc := range []struct {
 		name   string
 		damage func(s *tablestest.Store)
@@ -57,6 +57,8 @@ func TestCheck(t *testing.T) {
 		{"source range added", func(s *tablestest.Store) { s.Ranges[tables.SourceRange{Service: 0, Prefix: cidr}] = true }, "source range 10.96.0.0/16 of service id 0, which has no such", false},
 		{"service range removed", func(s *tablestest.Store) { delete(s.CIDRs, cidr) }, "service range 10.96.0.0/16", false},
 		{"service range added", func(s *tablestest.Store) { s.CIDRs[netip.MustParsePrefix("10.0.0.0/8")] = true }, "service range 10.0.0.0/8, which is none", false},
+		{"foreign address removed", func(s *tablestest.Store) { clear(s.Foreign) }, "address 10.96.0.7 of another proxy", false},
+		{"foreign address added", func(s *tablestest.Store) { s.Foreign[node] = true }, "address 192.0.2.1 of another proxy, which has none there", false},
 		{"node address removed", func(s *tablestest.Store) { delete(s.NodeAddrs, node) }, "node address 192.0.2.1", false},
 		{"node address added", func(s *tablestest.Store) { s.NodeAddrs[cidr.Addr()] = tables.NodeAddr{} }, "node address 10.96.0.0", false},
 		{"node", func(s *tablestest.Store) { n := s.Nodes[1]; n.Name = "other"; s.Nodes[1] = n }, "node n1", false},
@@ -73,7 +75,7 @@ func TestCheck(t *testing.T) {
 			if _, err := tbl.SetNodes([]*model.Node{{Name: "n1", Tunnel: node}}, "n1"); err != nil {
 				t.Fatal(err)
 			}
-			if err := tbl.SetServiceCIDRs([]netip.Prefix{cidr}); err != nil {
+			if err := tbl.SetServiceCIDRs([]netip.Prefix{cidr}, []netip.Addr{theirs}); err != nil {
 				t.Fatal(err)
 			}
 			if err := tbl.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{node: {}}); err != nil {
@@ -92,7 +94,7 @@ func TestCheck(t *testing.T) {
 			if got := store.View(); !reflect.DeepEqual(got, wantPorts) {
 				t.Errorf("afterwards %+v, want %+v", got, wantPorts)
 			}
-			if got := store.ViewNodes(); !reflect.DeepEqual(got, wantNodes) || len(store.CIDRs) != 1 || len(store.NodeAddrs) != 1 || len(store.Frontends) != 2 {
+			if got := store.ViewNodes(); !reflect.DeepEqual(got, wantNodes) || len(store.CIDRs) != 1 || len(store.Foreign) != 1 || len(store.NodeAddrs) != 1 || len(store.Frontends) != 2 {
 				t.Errorf("afterwards %v, %v, %v, %v", got, store.CIDRs, store.NodeAddrs, store.Frontends)
 			}
 			if found, _ := runCheck(t, tbl, store, func() {}); len(found) > 0 {

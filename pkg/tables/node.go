@@ -32,32 +32,51 @@ func (t *Tables) SetNodeAddrs(want map[netip.Addr]NodeAddr) error {
 	return errors.Join(errs...)
 }
 
-// SetServiceCIDRs replaces the prefixes in which an address without a Service is
-// dropped.
-func (t *Tables) SetServiceCIDRs(want []netip.Prefix) error {
-	var errs []error
-	wanted := make(map[netip.Prefix]bool, len(want))
+// SetServiceCIDRs replaces the prefixes in which an address without a Service is dropped, and the
+// addresses that are not, because another proxy serves them. These are let pass before a prefix
+// that has them is put, and until after it is gone.
+func (t *Tables) SetServiceCIDRs(want []netip.Prefix, foreign []netip.Addr) error {
+	wanted := make(map[netip.Prefix]struct{}, len(want))
 	for _, p := range want {
-		p = p.Masked()
-		wanted[p] = true
-		if _, ok := t.cidrs[p]; ok {
-			continue
-		}
-		if err := t.store.PutServiceCIDR(p); err != nil {
-			errs = append(errs, fmt.Errorf("service range %s: %w", p, err))
-			continue
-		}
-		t.cidrs[p] = struct{}{}
+		wanted[p.Masked()] = struct{}{}
 	}
-	for p := range t.cidrs {
-		if wanted[p] {
+	passing := setOf(foreign)
+	return errors.Join(
+		putMissing(t.foreign, passing, t.store.PutForeign, "address %v of another proxy: %w"),
+		putMissing(t.cidrs, wanted, t.store.PutServiceCIDR, "service range %v: %w"),
+		deleteOthers(t.cidrs, wanted, t.store.DeleteServiceCIDR, "service range %v: %w"),
+		deleteOthers(t.foreign, passing, t.store.DeleteForeign, "address %v of another proxy: %w"),
+	)
+}
+
+// putMissing puts what have lacks of want, and notes it there.
+func putMissing[K comparable](have, want map[K]struct{}, put func(K) error, format string) error {
+	var errs []error
+	for k := range want {
+		if _, ok := have[k]; ok {
 			continue
 		}
-		if err := t.store.DeleteServiceCIDR(p); err != nil {
-			errs = append(errs, fmt.Errorf("service range %s: %w", p, err))
+		if err := put(k); err != nil {
+			errs = append(errs, fmt.Errorf(format, k, err))
 			continue
 		}
-		delete(t.cidrs, p)
+		have[k] = struct{}{}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteOthers deletes what have has beyond want, and notes it there.
+func deleteOthers[K comparable](have, want map[K]struct{}, remove func(K) error, format string) error {
+	var errs []error
+	for k := range have {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		if err := remove(k); err != nil {
+			errs = append(errs, fmt.Errorf(format, k, err))
+			continue
+		}
+		delete(have, k)
 	}
 	return errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ func Restore(store Store, have Snapshot) *Tables {
 	for _, p := range have.ServiceCIDRs {
 		t.cidrs[p] = struct{}{}
 	}
+	t.foreign = setOf(have.Foreign)
 	byID := t.restorePorts(&have)
 	t.restoreBackends(&have, byID)
 	t.restoreSets(&have, byID)

@@ -88,6 +88,9 @@ type Store interface {
 	DeleteSourceRange(r SourceRange) error
 	PutServiceCIDR(p netip.Prefix) error
 	DeleteServiceCIDR(p netip.Prefix) error
+	// PutForeign lets packets to an address in a Service CIDR pass.
+	PutForeign(addr netip.Addr) error
+	DeleteForeign(addr netip.Addr) error
 	PutNodeAddr(addr netip.Addr, a NodeAddr) error
 	DeleteNodeAddr(addr netip.Addr) error
 	// PutNode writes an id that no reader knows, or Name and Self of any id.
@@ -111,6 +114,7 @@ type Snapshot struct {
 	Frontends    map[FrontendKey]Frontend
 	SourceRanges []SourceRange
 	ServiceCIDRs []netip.Prefix
+	Foreign      []netip.Addr
 	NodeAddrs    map[netip.Addr]NodeAddr
 	Nodes        map[uint16]Node
 	NodeIDs      map[netip.Addr]uint16

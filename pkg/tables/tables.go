@@ -27,6 +27,7 @@ type Tables struct {
 	waiting   map[FrontendKey]map[model.Name]claim // to frontends that other Services have
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
+	foreign   map[netip.Addr]struct{}
 	nodes     nodes
 	ranges    uint32 // source ranges of all Service ports
 
@@ -79,6 +80,7 @@ func New(store Store) *Tables {
 		waiting:   make(map[FrontendKey]map[model.Name]claim),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
+		foreign:   make(map[netip.Addr]struct{}),
 		nodes:     newNodes(limits.Nodes),
 		room:      newRoom(&limits),
 	}

@@ -670,21 +670,50 @@ func TestPruneOrphans(t *testing.T) {
 	}
 }
 
+// TestServiceCIDRs: an address of another proxy passes while a range that has it drops others.
 func TestServiceCIDRs(t *testing.T) {
 	store := tablestest.New(t, tablestest.Roomy)
 	tbl := tables.New(store)
 	v4, v6 := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")
-	if err := tbl.SetServiceCIDRs([]netip.Prefix{v4, v6}); err != nil {
-		t.Fatal(err)
-	}
-	if len(store.CIDRs) != 2 || !store.CIDRs[v4] || !store.CIDRs[v6] {
-		t.Errorf("ranges are %v", store.CIDRs)
-	}
-	if err := tbl.SetServiceCIDRs([]netip.Prefix{v6}); err != nil {
-		t.Fatal(err)
-	}
-	if len(store.CIDRs) != 1 || !store.CIDRs[v6] {
-		t.Errorf("ranges are %v", store.CIDRs)
+	a, b := netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00::7")
+	for _, want := range []struct {
+		ranges  []netip.Prefix
+		foreign []netip.Addr
+	}{
+		{[]netip.Prefix{v4, v6}, []netip.Addr{a, b}},
+		{[]netip.Prefix{v6}, []netip.Addr{b}},
+		{[]netip.Prefix{v6, v4}, []netip.Addr{a}},
+		{},
+	} {
+		if err := tbl.SetServiceCIDRs(want.ranges, want.foreign); err != nil {
+			t.Fatal(err)
+		}
+		writes := store.Writes
+		if err := tbl.SetServiceCIDRs(want.ranges, want.foreign); err != nil || store.Writes != writes {
+			t.Errorf("once more: %d writes, %v", store.Writes-writes, err)
+		}
+		snapshot, err := store.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tbl := range []*tables.Tables{tbl, tables.Restore(store, snapshot)} {
+			if err := tbl.SetServiceCIDRs(want.ranges, want.foreign); err != nil || store.Writes != writes {
+				t.Errorf("by another agent: %d writes, %v", store.Writes-writes, err)
+			}
+		}
+		for _, p := range want.ranges {
+			if !store.CIDRs[p] {
+				t.Errorf("%v is no range", p)
+			}
+		}
+		for _, addr := range want.foreign {
+			if !store.Foreign[addr] {
+				t.Errorf("%v is dropped", addr)
+			}
+		}
+		if len(store.CIDRs) != len(want.ranges) || len(store.Foreign) != len(want.foreign) {
+			t.Errorf("ranges are %v, of other proxies %v", store.CIDRs, store.Foreign)
+		}
 	}
 }
 

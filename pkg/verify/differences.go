@@ -264,6 +264,13 @@ func (d *differences) rangeEntries() {
 			d.add(model.Name{}, "cidr-surplus", "service range %s is none of the cluster", p)
 		}
 	}
+	for addr, want := range d.foreign {
+		if has := slices.Contains(d.have.Foreign, addr); want && !has {
+			d.add(model.Name{}, "foreign-missing", "packets to %s, of a Service of another proxy, do not pass", addr)
+		} else if !want && has {
+			d.add(model.Name{}, "foreign-surplus", "packets to %s pass, where no other proxy has a Service", addr)
+		}
+	}
 }
 
 // nodeEntries compares addresses of this node, and other nodes.

@@ -12,7 +12,8 @@ import (
 var _ tables.Store = (*recorder)(nil)
 
 // recorder is a [tables.Store] that holds what the kernel does and remembers what a sync would
-// write. A nil pointer stands for an entry that would be deleted.
+// write. A nil pointer stands for an entry that would be deleted. It has more than 25 methods because
+// a [tables.Store] has.
 type recorder struct {
 	table  servicemap.Table
 	limits tables.Limits
@@ -25,6 +26,7 @@ type recorder struct {
 	frontends map[tables.FrontendKey]*tables.Frontend
 	ranges    map[tables.SourceRange]bool
 	cidrs     map[netip.Prefix]bool
+	foreign   map[netip.Addr]bool
 	nodeAddrs map[netip.Addr]*tables.NodeAddr
 	nodes     map[uint16]*tables.Node
 	nodeIDs   map[netip.Addr]uint16 // 0: deleted
@@ -51,6 +53,7 @@ func newRecorder(maps *bpfmap.Maps, have tables.Snapshot) *recorder {
 		frontends: make(map[tables.FrontendKey]*tables.Frontend),
 		ranges:    make(map[tables.SourceRange]bool),
 		cidrs:     make(map[netip.Prefix]bool),
+		foreign:   make(map[netip.Addr]bool),
 		nodeAddrs: make(map[netip.Addr]*tables.NodeAddr),
 		nodes:     make(map[uint16]*tables.Node),
 		nodeIDs:   make(map[netip.Addr]uint16),
@@ -137,6 +140,18 @@ func (r *recorder) PutServiceCIDR(p netip.Prefix) error {
 // DeleteServiceCIDR remembers the write.
 func (r *recorder) DeleteServiceCIDR(p netip.Prefix) error {
 	r.cidrs[p] = false
+	return nil
+}
+
+// PutForeign remembers the write.
+func (r *recorder) PutForeign(addr netip.Addr) error {
+	r.foreign[addr] = true
+	return nil
+}
+
+// DeleteForeign remembers the write.
+func (r *recorder) DeleteForeign(addr netip.Addr) error {
+	r.foreign[addr] = false
 	return nil
 }
 

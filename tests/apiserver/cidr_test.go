@@ -12,7 +12,7 @@ import (
 )
 
 // testServiceCIDRs: those of the cluster are known at the start, and followed; one in
-// which another proxy has a Service is left out.
+// which another proxy has a Service stays, but for its address.
 func testServiceCIDRs(t *testing.T, c *cluster) {
 	sink := c.follow(t, c.server.Config, "node-a")
 	cidrs := c.client.NetworkingV1().ServiceCIDRs()
@@ -24,6 +24,10 @@ func testServiceCIDRs(t *testing.T, c *cluster) {
 		}
 		slices.SortFunc(prefixes, netip.Prefix.Compare)
 		sink.await(t, what, func() bool { return slices.Equal(sink.cidrs, prefixes) })
+	}
+	foreign := func(what string, sink *recorder, want ...netip.Addr) {
+		t.Helper()
+		sink.await(t, what, func() bool { return slices.Equal(sink.foreign, want) && len(sink.cidrs) == 3 })
 	}
 	const v4, v6, extra = "10.96.0.0/16", "fd00:10:96::/112", "10.111.0.0/24"
 	await("the ranges of the API server", v4, v6)
@@ -39,12 +43,11 @@ func testServiceCIDRs(t *testing.T, c *cluster) {
 	proxied.Spec.ClusterIP = "10.96.77.7" // not of the range that was added
 	proxied.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 	proxied = c.createService(t, proxied)
-	await("another proxy's Service in one", v6, extra)
-	late := c.follow(t, c.server.Config, "node-a")
-	late.await(t, "another proxy's Service, known at the start", func() bool { return len(late.cidrs) == 2 })
+	foreign("another proxy's Service in one", sink, netip.MustParseAddr("10.96.77.7"))
+	foreign("another proxy's Service, known at the start", c.follow(t, c.server.Config, "node-a"), netip.MustParseAddr("10.96.77.7"))
 	proxied.Labels = nil
 	c.updateService(t, proxied)
-	await("no other proxy any more", v4, v6, extra)
+	foreign("no other proxy any more", sink)
 
 	must(t, cidrs.Delete(t.Context(), "extra", metav1.DeleteOptions{}))
 	await("deleted", v4, v6)

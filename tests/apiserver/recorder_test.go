@@ -24,6 +24,7 @@ type recorder struct {
 	nodes    map[string]*model.Node
 	listed   bool // nodes are all
 	cidrs    []netip.Prefix
+	foreign  []netip.Addr
 	// atSync is what was known when the source said that it was synced.
 	atSync map[model.Name]*model.Service
 	// puts and deletes count by the object's name, Services and slices together.
@@ -73,7 +74,7 @@ func (r *recorder) Apply(u source.Update) {
 		r.node = u.LocalNode
 	}
 	if u.ServiceCIDRs != nil {
-		r.cidrs = u.ServiceCIDRs
+		r.cidrs, r.foreign = u.ServiceCIDRs, u.ForeignIPs
 	}
 	r.wake()
 }

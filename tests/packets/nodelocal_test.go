@@ -33,7 +33,7 @@ func (c *cluster) dnsServices(labels string) []string {
 
 // TestNodeLocalDNS: a node's DNS cache is asked at its own address and, where the name server's Service
 // says that another proxy serves it, at the Service's, which the cache has on a device of the node. The
-// cache asks the name server by a Service of its own.
+// cache asks the name server by a Service of its own. Other addresses of the range stay dropped.
 func TestNodeLocalDNS(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{"sockets": nil, "packets": podFlags} {
@@ -44,8 +44,28 @@ func TestNodeLocalDNS(t *testing.T) {
 			c.checkCache(t, remote.server()) // the cache is passed by
 			a.apply(c.dnsServices("service.kubernetes.io/service-proxy-name: node-cache")...)
 			c.checkCache(t, "cache")
+			for _, network := range networks {
+				c.dropsUnallocated(t, network)
+			}
 		})
 	}
+}
+
+// dropsUnallocated fails the test unless the node drops what a pod sends to an address of the Service
+// range that no Service has.
+func (c *cluster) dropsUnallocated(t *testing.T, network string) {
+	t.Helper()
+	before := eventCount(t, c.nodes[0], "unallocated_address")
+	s := c.podOf(local).Socket(network)
+	defer s.Close()
+	// Where sockets are served, this fails.
+	err := s.StartConnect(netip.AddrPortFrom(clusterIP(99).of(network), 53))
+	if err == nil && strings.HasPrefix(network, "udp") {
+		err = s.Send("query")
+	}
+	lab.Eventually(t, fmt.Sprintf("%s to an unallocated address is dropped (%v)", network, err), func() bool {
+		return eventCount(t, c.nodes[0], "unallocated_address") > before
+	})
 }
 
 // startCache serves at the addresses of the cache and at that of the name server's Service.

@@ -162,7 +162,7 @@ static __always_inline __u32 bl_frontend_owner(const struct bl_flow_key *key, __
 	return frontend.kind == BL_FRONTEND_NONE ? service : frontend.service;
 }
 
-/* Whether @dst lies in a Service CIDR. */
+/* Whether @dst lies in a Service CIDR and is of no Service that another proxy serves. */
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {
 	struct bl_cidr_key key = {.prefix_len = 128};
@@ -185,7 +185,8 @@ static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 	}
 	bl_dst_get_addr(dst, &addr);
 	key.addr = addr;
-	return bpf_map_lookup_elem(&bl_service_cidr, &key) != NULL;
+	return bpf_map_lookup_elem(&bl_service_cidr, &key) &&
+	       !bpf_map_lookup_elem(&bl_foreign, &key);
 }
 
 /*

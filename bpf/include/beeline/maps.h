@@ -225,6 +225,18 @@ struct {
 	__type(value, __u32);
 } bl_service_cidr SEC(".maps");
 
+/*
+ * Addresses in Service CIDRs of Services that another proxy serves, asked only about what would be
+ * dropped. A trie for its memory, as bl_endpoint.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct bl_cidr_key);
+	__type(value, __u32);
+} bl_foreign SEC(".maps");
+
 /* Pods by address: a client in one of these may be beside its backend on another node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);

@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,24 +30,38 @@ func Foreign(svc *corev1.Service) bool {
 	return ok
 }
 
-// OwnCIDRs returns the ranges, sorted, in which no Service of another proxy has a cluster IP:
-// an address that is no Service of ours in one of the others may be one of theirs. foreign
-// are the cluster IPs of those Services.
-func OwnCIDRs(ranges []netip.Prefix, foreign map[model.Name][]netip.Addr) []netip.Prefix {
-	own := []netip.Prefix{}
-	for _, p := range ranges {
-		shared := false
-		for name, ips := range foreign {
-			if shared = slices.ContainsFunc(ips, p.Contains); shared {
-				klog.V(2).InfoS("Service CIDR has a Service of another proxy, packets to its unallocated addresses are not dropped",
-					"cidr", p, "service", name)
-				break
-			}
-		}
-		if !shared {
-			own = append(own, p)
-		}
+// SortedCIDRs returns the ranges, each once.
+func SortedCIDRs(ranges []netip.Prefix) []netip.Prefix {
+	sorted := append([]netip.Prefix{}, ranges...)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
+	return slices.Compact(sorted)
+}
+
+// MaxForeignIPs is how many addresses of Services of other proxies are let pass.
+const MaxForeignIPs = 4096
+
+// ForeignIPs returns the cluster IPs, sorted, that are let pass of Services that are left to other
+// proxies. Anybody may leave a Service so: of too many, namespaces have their turns, and Services
+// the order of their names.
+func ForeignIPs(foreign map[model.Name][]netip.Addr) []netip.Addr {
+	type service struct {
+		model.Name
+		place int // among those of its namespace
 	}
-	slices.SortFunc(own, netip.Prefix.Compare)
-	return slices.Compact(own)
+	list, places := make([]service, 0, len(foreign)), make(map[string]int)
+	for _, name := range slices.SortedFunc(maps.Keys(foreign), model.Name.Compare) {
+		list = append(list, service{name, places[name.Namespace]})
+		places[name.Namespace]++
+	}
+	slices.SortStableFunc(list, func(a, b service) int { return cmp.Compare(a.place, b.place) })
+	var ips []netip.Addr
+	for _, s := range list {
+		if len(ips)+len(foreign[s.Name]) > MaxForeignIPs {
+			klog.InfoS("Services of other proxies are too many, packets to the last ones' cluster IPs are dropped", "passing", len(ips), "first", s.Name)
+			break
+		}
+		ips = append(ips, foreign[s.Name]...)
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return slices.Compact(ips)
 }

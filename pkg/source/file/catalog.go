@@ -28,8 +28,10 @@ type catalog struct {
 	foreign table[model.Name, []netip.Addr]
 	// whole says that each file has the content it prefers, and no Service has anything else.
 	whole bool
-	// cidrs are the Service ranges that are not shared with another proxy; nil: not told.
-	cidrs []netip.Prefix
+	// cidrs are the Service ranges; nil: not told. foreignIPs are the addresses in them that
+	// another proxy serves.
+	cidrs      []netip.Prefix
+	foreignIPs []netip.Addr
 }
 
 // declaration is an object and the file that declares it.
@@ -101,7 +103,7 @@ func (c *catalog) next() *catalog {
 		nodes:    c.nodes.track(),
 		foreign:  c.foreign.track(),
 		whole:    c.whole,
-		cidrs:    c.cidrs,
+		cidrs:    c.cidrs, foreignIPs: c.foreignIPs,
 	}
 }
 
@@ -152,8 +154,8 @@ func (c *catalog) diff(next *catalog) source.Update {
 	for _, name := range gone {
 		u.DeleteNodes = append(u.DeleteNodes, name.Name)
 	}
-	if !slices.Equal(next.cidrs, c.cidrs) {
-		u.ServiceCIDRs = next.cidrs
+	if !slices.Equal(next.cidrs, c.cidrs) || !slices.Equal(next.foreignIPs, c.foreignIPs) {
+		u.ServiceCIDRs, u.ForeignIPs = next.cidrs, next.foreignIPs
 	}
 	return u
 }

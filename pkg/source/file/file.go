@@ -131,7 +131,7 @@ func New(opts Options) (*Source, error) {
 
 		folder:   &directory{opts.Dir, fileClock},
 		files:    map[string]*manifest{},
-		catalog:  firstCatalog(convert.OwnCIDRs(opts.ServiceRanges, nil), st.assigned),
+		catalog:  firstCatalog(convert.SortedCIDRs(opts.ServiceRanges), st.assigned),
 		sent:     newCatalog(),
 		rejected: map[string][]error{},
 		reading:  newReading(opts.Dir, 0),

@@ -360,7 +360,8 @@ func (b *builder) convert() {
 			}
 		}
 	})
-	b.next.cidrs = convert.OwnCIDRs(b.rules.cidrs, b.next.foreign.now)
+	b.next.cidrs = convert.SortedCIDRs(b.rules.cidrs)
+	b.next.foreignIPs = convert.ForeignIPs(b.next.foreign.now)
 }
 
 // serve makes a Service part of the catalog.

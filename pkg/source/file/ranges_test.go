@@ -87,24 +87,30 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestRangeOfAnotherProxy: addresses in a range are let pass while another proxy has a Service
-// there.
+// TestRangeOfAnotherProxy: the address of a Service that another proxy has is let pass, and no other of
+// the range.
 func TestRangeOfAnotherProxy(t *testing.T) {
 	dir := t.TempDir()
 	s, sink := newSource(t, Options{Dir: dir, ServiceRanges: prefixes("10.96.0.0/16 fd96::/112")})
-	expect := func(when, want string) {
+	expect := func(when string, foreign ...string) {
 		t.Helper()
 		scan(t, s)
 		updates := sink.drain()
-		if len(updates) != 1 || !slices.Equal(updates[0].ServiceCIDRs, prefixes(want)) {
-			t.Errorf("%s the sink is told %+v, want the ranges %s", when, updates, want)
+		var told []string
+		for _, u := range updates {
+			for _, addr := range u.ForeignIPs {
+				told = append(told, addr.String())
+			}
+		}
+		if len(updates) != 1 || !slices.Equal(updates[0].ServiceCIDRs, prefixes("10.96.0.0/16 fd96::/112")) || !slices.Equal(told, foreign) {
+			t.Errorf("%s the sink is told %+v, want the addresses %s of another proxy", when, updates, foreign)
 		}
 	}
-	expect("at the start", "10.96.0.0/16 fd96::/112")
-	theirs := strings.Replace(serviceYAML("theirs", "ports: [{port: 80}]"), "{name: theirs",
+	expect("at the start")
+	theirs := strings.Replace(serviceYAML("theirs", "clusterIP: 10.96.7.7", "ports: [{port: 80}]"), "{name: theirs",
 		"{name: theirs, labels: {service.kubernetes.io/service-proxy-name: other}", 1)
 	write(t, dir, "theirs.yaml", theirs)
-	expect("with a Service of another proxy", "fd96::/112")
+	expect("with a Service of another proxy", "10.96.7.7")
 	write(t, dir, "theirs.yaml", serviceYAML("theirs", "ports: [{port: 80}]"))
-	expect("with a Service of ours in its place", "10.96.0.0/16 fd96::/112")
+	expect("with a Service of ours in its place")
 }

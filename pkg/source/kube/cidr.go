@@ -44,11 +44,8 @@ type foreignService struct {
 	clusterIPs []netip.Addr
 }
 
-// ranges hands a sink the Service CIDRs: those that the configuration gives and those
-// of the cluster.
-//
-// One in which a Service of another proxy has its address is left out: what is no
-// Service of ours there may be one of theirs.
+// ranges hands a sink the Service CIDRs, those that the configuration gives and those of the
+// cluster, and the addresses in them that Services of other proxies have.
 type ranges struct {
 	sink  source.Sink
 	given []netip.Prefix
@@ -57,7 +54,7 @@ type ranges struct {
 	ready     bool
 	cidrs     map[model.Name]*serviceCIDR
 	foreign   map[model.Name][]netip.Addr // cluster IPs of Services of other proxies
-	delivered []netip.Prefix
+	delivered source.Update
 }
 
 func newRanges(sink source.Sink, given []netip.Prefix) *ranges {
@@ -86,12 +83,12 @@ func (r *ranges) deliver() {
 	for _, c := range r.cidrs {
 		want = append(want, c.prefixes...)
 	}
-	want = convert.OwnCIDRs(want, r.foreign)
-	if slices.Equal(want, r.delivered) {
+	u := source.Update{ServiceCIDRs: convert.SortedCIDRs(want), ForeignIPs: convert.ForeignIPs(r.foreign)}
+	if slices.Equal(u.ServiceCIDRs, r.delivered.ServiceCIDRs) && slices.Equal(u.ForeignIPs, r.delivered.ForeignIPs) {
 		return
 	}
-	r.delivered = want
-	r.sink.Apply(source.Update{ServiceCIDRs: want})
+	r.delivered = u
+	r.sink.Apply(u)
 }
 
 func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
@@ -110,7 +107,7 @@ func newServiceCIDRs(r *ranges) *store[*networkingv1.ServiceCIDR, serviceCIDR] {
 	})
 }
 
-// put leaves the ranges of Services to other proxies.
+// put leaves the addresses of Services to other proxies.
 func (r *ranges) put(foreign []*foreignService) {
 	if len(foreign) == 0 {
 		return
@@ -123,7 +120,7 @@ func (r *ranges) put(foreign []*foreignService) {
 	r.deliver()
 }
 
-// remove takes back the ranges of Services that are no other proxy's any more, or never were.
+// remove takes back the addresses of Services that are no other proxy's any more, or never were.
 func (r *ranges) remove(names []model.Name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,6 +45,7 @@ type Store struct {
 	Frontends map[tables.FrontendKey]tables.Frontend
 	Ranges    map[tables.SourceRange]bool
 	CIDRs     map[netip.Prefix]bool
+	Foreign   map[netip.Addr]bool
 	NodeAddrs map[netip.Addr]tables.NodeAddr
 	Nodes     map[uint16]tables.Node
 	NodeIDs   map[netip.Addr]uint16
@@ -77,6 +78,7 @@ func New(t testing.TB, limits tables.Limits) *Store {
 		Frontends:    make(map[tables.FrontendKey]tables.Frontend),
 		Ranges:       make(map[tables.SourceRange]bool),
 		CIDRs:        make(map[netip.Prefix]bool),
+		Foreign:      make(map[netip.Addr]bool),
 		NodeAddrs:    make(map[netip.Addr]tables.NodeAddr),
 		Nodes:        make(map[uint16]tables.Node),
 		outliers:     make(map[uint32]outlier),
@@ -435,6 +437,28 @@ func (m *Store) DeleteServiceCIDR(p netip.Prefix) error {
 	return nil
 }
 
+// PutForeign takes any.
+func (m *Store) PutForeign(addr netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.write(); err != nil {
+		return err
+	}
+	m.Foreign[addr] = true
+	return nil
+}
+
+// DeleteForeign takes any.
+func (m *Store) DeleteForeign(addr netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.write(); err != nil {
+		return err
+	}
+	delete(m.Foreign, addr)
+	return nil
+}
+
 // PutNodeAddr takes any.
 func (m *Store) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
 	m.mu.Lock()
@@ -566,6 +590,7 @@ func (m *Store) Snapshot() (tables.Snapshot, error) {
 		Frontends:    maps.Clone(m.Frontends),
 		SourceRanges: slices.Collect(maps.Keys(m.Ranges)),
 		ServiceCIDRs: slices.Collect(maps.Keys(m.CIDRs)),
+		Foreign:      slices.Collect(maps.Keys(m.Foreign)),
 		NodeAddrs:    maps.Clone(m.NodeAddrs),
 		Nodes:        maps.Clone(m.Nodes),
 		NodeIDs:      maps.Clone(m.NodeIDs),
