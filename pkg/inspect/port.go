@@ -147,8 +147,8 @@ type Frontend struct {
 	// Address is the unspecified address for a NodePort: it stands for those of
 	// the node.
 	Address netip.Addr `json:"address"`
-	// Port and Protocol are absent for the kind Address: it answers echo requests
-	// and, with RefuseOthers, refuses the ports that the Service does not have.
+	// Port and Protocol are absent for the kind Address. With RefuseOthers it answers echo
+	// requests and refuses the ports that the Service does not have.
 	Port     uint16 `json:"port,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Internal and External are the sets, cluster or local, that clients inside

@@ -83,9 +83,10 @@ func ofFamily(family model.Family, lists [2][]netip.Addr) (addrs []netip.Addr) {
 	return addrs
 }
 
-// alone makes the addresses of a Service answer echo requests, and the ports of a ClusterIP that the
-// Service does not declare refused. Several Services may share the other addresses, and hosts may have
-// them.
+// alone are the addresses without a port. They tell the programs which addresses Services have: later
+// fragments to them are waited for. A ClusterIP, which no host has, answers echo requests, and its ports
+// that the Service does not declare are refused. Several Services may share the other addresses, and
+// hosts may have them.
 func (a *addresses) alone() []DesiredFrontend {
 	var fs []DesiredFrontend
 	add := func(rank frontendRank, addrs []netip.Addr, flags FrontendFlags) {

@@ -55,7 +55,7 @@ const (
 	FrontendNodePort
 	FrontendExternalIP
 	FrontendLoadBalancer
-	// FrontendAddress makes an address answer echo requests.
+	// FrontendAddress is an address of a Service, whatever its ports.
 	FrontendAddress
 )
 
@@ -84,7 +84,7 @@ const (
 	InternalLocal FrontendFlags = 1 << iota // clients inside the cluster: local set
 	ExternalLocal                           // clients outside: local set
 	SourceRanges                            // only sources in the source ranges
-	RefuseOthers                            // of a [FrontendAddress]: refuse ports that are no frontends
+	RefuseOthers                            // of a [FrontendAddress] that no host has: refuse ports that are no frontends, answer echo requests
 )
 
 // Frontend leads to a Service port.

@@ -13,8 +13,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// TestPing: every address of a Service answers, whatever its endpoints; the program
-// checks what comes back. Other addresses of the ranges do not.
+// TestPing: every ClusterIP answers, whatever its Service's endpoints; the program checks what
+// comes back. External and load-balancer IPs, which may be a host's, and other addresses of the
+// ranges do not.
 func TestPing(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "ping")
@@ -26,7 +27,7 @@ func TestPing(t *testing.T) {
 		return c.client.Output("ping", "-n", "-c", "2", "-i", "0.01", "-W", "1", "-s", "1201", addr.String())
 	}
 	for i := 1; i <= 2; i++ {
-		for _, a := range []addrs{clusterIP(i), externalIP(i), balancerIP(i), nodeAddrs(1)} {
+		for _, a := range []addrs{clusterIP(i), nodeAddrs(1)} {
 			for _, addr := range a {
 				if out, err := ping(addr); err != nil {
 					t.Errorf("ping %s: %v\n%s", addr, err, out)
@@ -34,10 +35,41 @@ func TestPing(t *testing.T) {
 			}
 		}
 	}
-	for _, a := range []addrs{clusterIP(9), externalIP(9), balancerIP(9)} {
+	for _, a := range []addrs{clusterIP(9), externalIP(1), balancerIP(1)} {
 		for _, addr := range a {
 			if out, err := ping(addr); err == nil {
-				t.Errorf("ping %s, which no Service has:\n%s", addr, out)
+				t.Errorf("ping %s, which no host has:\n%s", addr, out)
+			}
+		}
+	}
+}
+
+// TestPingHost: a host that has a Service's external or load-balancer IP answers itself, and
+// nobody in its place when it does not: to a client whose packets a node forwards, and to the node.
+func TestPingHost(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "ping")
+	c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{local}) })
+	for family, bits := range []int{32, 128} {
+		for _, a := range []addrs{externalIP(1), balancerIP(1)} {
+			host := netip.PrefixFrom(a[family], bits)
+			c.nodes[1].AddAddr(uplink, host.String())
+			c.nodes[0].AddRoute(host, netip.Addr{}, uplink)
+		}
+	}
+	for _, silent := range []bool{false, true} {
+		if silent {
+			c.nodes[1].SetSysctl("ipv4/icmp_echo_ignore_all", "1")
+			c.nodes[1].SetSysctl("ipv6/icmp/echo_ignore_all", "1")
+		}
+		for _, a := range []addrs{externalIP(1), balancerIP(1)} {
+			for _, addr := range a {
+				for name, from := range map[string]*lab.Namespace{"client": c.client, "node1": c.nodes[0].Namespace} {
+					out, err := from.Output("ping", "-n", "-c", "1", "-W", "2", addr.String())
+					if answered := err == nil; answered == silent {
+						t.Errorf("%s: ping %s, whose host is silent: %t, is answered: %t\n%s", name, addr, silent, answered, out)
+					}
+				}
 			}
 		}
 	}
@@ -79,11 +111,16 @@ func echoPacket(from, to netip.Addr, kind byte) []byte {
 	return packet
 }
 
-// TestProgramEcho: a request becomes the reply of its destination and goes back;
-// replies, requests to others, fragments and what is cut short pass untouched.
+// TestProgramEcho: a request to a ClusterIP becomes the reply of its destination and goes back;
+// replies, requests to other addresses, those of Services too, fragments and what is cut short pass
+// untouched.
 func TestProgramEcho(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	external, balancer := externalIP(1), balancerIP(1)
+	b.agent.Apply(lab.Service("shown",
+		fmt.Sprintf(`{type: LoadBalancer, clusterIPs: [10.96.0.2, "fd96::2"], externalIPs: [%q, %q], ports: [{port: 80}]}`, external[0], external[1]),
+		fmt.Sprintf(`status: {loadBalancer: {ingress: [{ip: %q}, {ip: %q}]}}`, balancer[0], balancer[1])))
 	for family, types := range map[byte][2]byte{4: {8, 0}, 6: {128, 129}} {
 		client, service := crafted[family].Addr(), virtual[family].Addr()
 		request := echoPacket(client, service, types[0])
@@ -94,6 +131,9 @@ func TestProgramEcho(t *testing.T) {
 		}
 		b.wantUntouched(t, "a reply", echoPacket(client, service, types[1]))
 		b.wantUntouched(t, "a request to another host", echoPacket(client, foreign[family].Addr(), types[0]))
+		for _, addr := range []netip.Addr{external[family/6], balancer[family/6]} {
+			b.wantUntouched(t, "a request to "+addr.String(), echoPacket(client, addr, types[0]))
+		}
 		for size := len(want) - len("payload") - 8; size < len(want)-len("payload"); size++ {
 			b.wantUntouched(t, fmt.Sprintf("%d bytes", size), request[:size])
 		}

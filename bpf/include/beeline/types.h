@@ -57,7 +57,7 @@ enum bl_frontend_kind {
 	BL_FRONTEND_NODE_PORT,
 	BL_FRONTEND_EXTERNAL_IP,
 	BL_FRONTEND_LOAD_BALANCER,
-	/* Port and protocol 0: an address of a Service, which answers echo requests. */
+	/* Port and protocol 0: an address of a Service, whatever its ports. */
 	BL_FRONTEND_ADDRESS,
 };
 
@@ -68,7 +68,8 @@ enum bl_frontend_flag {
 	BL_FRONTEND_EXTERNAL_LOCAL = 1 << 1,
 	/* Only sources in bl_srcrange are let in. */
 	BL_FRONTEND_SOURCE_RANGES = 1 << 2,
-	/* Of an address: ports that are no frontends are refused. */
+	/* Of an address that no host has, a ClusterIP: ports that are no frontends are refused, and
+	 * echo requests answered. */
 	BL_FRONTEND_REFUSE_OTHERS = 1 << 3,
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Echo requests (ping) to addresses of Services. No host has these addresses, so the
- * node answers in place of one.
+ * Echo requests (ping) to ClusterIPs. No host has these addresses, so the node answers in place
+ * of one. External and load-balancer IPs may be a host's, which answers for itself or is down.
  */
 #pragma once
 
@@ -14,10 +14,10 @@ enum bl_echo_type {
 	BL_ECHO6_REPLY = 129,
 };
 
-/* Whether a Service has the address, given as its two halves. */
+/* Whether the address, given as its two halves, is a ClusterIP. */
 static __always_inline bool bl_echo_serves(__u64 high, __u64 low)
 {
-	return bl_frontend_get(high, low, 0).kind == BL_FRONTEND_ADDRESS;
+	return bl_frontend_get(high, low, 0).flags & BL_FRONTEND_REFUSE_OTHERS;
 }
 
 /* Whether the ICMP header at @at begins with the type @request. */
@@ -83,7 +83,7 @@ static __always_inline int bl_echo6(struct __sk_buff *skb, __u32 l3, bool leaves
 }
 
 /*
- * Answer an echo request to an address of a Service: out by the device it came in
+ * Answer an echo request to a ClusterIP: out by the device it came in
  * by, or with @leaves the other way. Anything else, fragments among it, passes.
  */
 __noinline int bl_echo(struct __sk_buff *skb, __u32 l3, bool leaves)
