@@ -96,9 +96,13 @@ static __always_inline bool bl_client_sends(const struct bl_client *client,
 	return true;
 }
 
-static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service)
+static __always_inline bool bl_client_allowed(const struct bl_client *client,
+					      const struct bl_dst *dst, __u32 service)
 {
-	return bl_source_in_range(service, &client->packet->key.src);
+	const struct bl_packet *packet = client->packet;
+
+	return bl_source_in_range(service, &packet->key.src) ||
+	       (packet->leaves && bl_source_is_balancer(service, dst->tail, &packet->key.src));
 }
 
 static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client)

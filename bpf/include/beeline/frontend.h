@@ -203,6 +203,20 @@ static __always_inline enum bl_reason bl_undeclared(const struct bl_dst *dst)
 	return BL_REASON_COUNT;
 }
 
+/*
+ * Whether @addr is a load-balancer IP of @service, at its port and protocol in @tail. Some clouds
+ * give nodes that address, from which they then connect.
+ */
+static __always_inline bool bl_source_is_balancer(__u32 service, __u32 tail,
+						  const union bl_addr *addr)
+{
+	const union bl_addr key BL_ALIGNED = *addr;
+	struct bl_frontend_entry frontend =
+		bl_frontend_get(((const __u64 *)&key)[0], ((const __u64 *)&key)[1], tail);
+
+	return frontend.kind == BL_FRONTEND_LOAD_BALANCER && frontend.service == service;
+}
+
 /* Whether loadBalancerSourceRanges of @service let @addr in. */
 static __always_inline bool bl_source_in_range(__u32 service, const union bl_addr *addr)
 {

@@ -219,8 +219,12 @@ static __always_inline bool bl_client_meets_node(const struct bl_client *client,
 static __always_inline bool bl_client_sends(const struct bl_client *client,
 					    const struct bl_dst *dst);
 
-/* Whether loadBalancerSourceRanges of @service let the client in. */
-static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service);
+/*
+ * Whether loadBalancerSourceRanges of @service let the client in, which is about to reach @dst; or
+ * it is of this node, and has the load-balancer IP itself.
+ */
+static __always_inline bool bl_client_allowed(const struct bl_client *client,
+					      const struct bl_dst *dst, __u32 service);
 
 /* BL_FRONTEND_INTERNAL_LOCAL or BL_FRONTEND_EXTERNAL_LOCAL: which policy the client is under. */
 static __always_inline enum bl_frontend_flag bl_client_policy(const struct bl_client *client);
@@ -290,7 +294,7 @@ bl_service_find(const struct bl_client *client, const struct bl_dst *dst, struct
 	if (unlikely(!target->stat))
 		return BL_REASON_BROKEN_TABLE;
 	if (unlikely(target->frontend.flags & BL_FRONTEND_SOURCE_RANGES) &&
-	    !bl_client_allowed(client, target->frontend.service))
+	    !bl_client_allowed(client, dst, target->frontend.service))
 		return BL_REASON_SOURCE_RANGE;
 	return BL_REASON_COUNT;
 }

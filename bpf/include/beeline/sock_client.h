@@ -45,11 +45,12 @@ static __always_inline bool bl_client_sends(const struct bl_client *client,
 	return client->hook == BL_SOCK_SENDMSG || dst->proto != IPPROTO_UDP;
 }
 
-static __always_inline bool bl_client_allowed(const struct bl_client *client, __u32 service)
+static __always_inline bool bl_client_allowed(const struct bl_client *client,
+					      const struct bl_dst *dst, __u32 service)
 {
 	union bl_addr source = bl_context_source(client->ctx, client->ipv4);
 
-	return bl_source_allowed(client->ctx->sk, &source, service, client->ipv4);
+	return bl_source_allowed(client->ctx->sk, &source, service, dst->tail, client->ipv4);
 }
 
 /* A client with a socket on this node is inside of the cluster. */

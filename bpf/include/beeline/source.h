@@ -101,6 +101,7 @@ struct bl_source_walk {
 	/* Of the device, the next to be looked at; NULL when it has none, or was not begun. */
 	void *address;
 	__u32 service;
+	__u32 tail; /* of the frontend that is asked for */
 	bool ipv4;
 	bool allowed;
 	union bl_addr first BL_ALIGNED; /* of bl_source_visit_first */
@@ -154,7 +155,13 @@ static __always_inline void *bl_source_next(const void *address, bool ipv4, stru
 				       BPF_CORE_READ(ifa6, if_list.next));
 }
 
-/* Whether the address that the walk is at is in the ranges. The walk goes on to the next one. */
+/* Whether a client of this node with the address @addr is let in, see bl_client_allowed. */
+static __always_inline bool bl_source_lets_in(__u32 service, __u32 tail, const union bl_addr *addr)
+{
+	return bl_source_in_range(service, addr) || bl_source_is_balancer(service, tail, addr);
+}
+
+/* Whether the address that the walk is at is let in. The walk goes on to the next one. */
 static __always_inline bool bl_source_look(struct bl_source_walk *walk, struct net_device *dev)
 {
 	union bl_addr addr = {};
@@ -164,7 +171,7 @@ static __always_inline bool bl_source_look(struct bl_source_walk *walk, struct n
 		return false;
 	}
 	walk->address = bl_source_next(walk->address, walk->ipv4, dev);
-	return bl_source_in_range(walk->service, &addr);
+	return bl_source_lets_in(walk->service, walk->tail, &addr);
 }
 
 /* Callback of bpf_loop: a device, or one of its addresses. Returns 1 to stop. */
@@ -265,16 +272,16 @@ static __always_inline bool bl_source_bound(const union bl_addr *source, bool ip
 }
 
 /*
- * Whether a socket may reach the load-balancer address of @service. @source is
- * the address it is bound to, or the any-address.
+ * Whether a socket may reach the load-balancer address of @service, at its port and protocol in
+ * @tail. @source is the address it is bound to, or the any-address.
  */
 static __noinline bool bl_source_allowed(struct bpf_sock *sk, const union bl_addr *source,
-					 __u32 service, bool ipv4)
+					 __u32 service, __u32 tail, bool ipv4)
 {
-	struct bl_source_walk walk = {.service = service, .ipv4 = ipv4};
+	struct bl_source_walk walk = {.service = service, .tail = tail, .ipv4 = ipv4};
 
 	if (bl_source_bound(source, ipv4))
-		return bl_source_in_range(service, source);
+		return bl_source_lets_in(service, tail, source);
 	if (!bl_source_begin(sk, &walk))
 		return false;
 	/*
