@@ -1,10 +1,14 @@
 package packets_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -45,4 +49,71 @@ func TestProgramBalancerSource(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestForgedSYN: a SYN within a connection that one side has closed changes nothing unless its
+// sequence number is beyond the client's and no packet has passed in the second; when both have
+// closed, any SYN begins the next one.
+func TestForgedSYN(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	flows := pinned(t, b.host.BPFFS, "bl_flow")
+	port := uint16(5000)
+	for _, family := range families {
+		for _, closing := range []flowmap.State{flowmap.StateClientClosing, flowmap.StateBackendClosing} {
+			port++
+			client, reply := b.establishFlow(t, tcpFlow(family, port))
+			first, program, last, lastProgram := client, "bl_ingress", reply, "bl_egress"
+			if closing == flowmap.StateBackendClosing {
+				first, program, last, lastProgram = last, lastProgram, first, program
+			}
+			first.flags, last.flags = flagFIN|flagACK, flagFIN|flagACK
+			b.run(t, program, first.bytes())
+			b.wantState(t, port, "one side has closed", closing)
+			syn := client
+			syn.flags, syn.ack = flagSYN, 0
+			for _, before := range []uint32{0, 1, 1 << 16, 1<<31 - 1} {
+				setUsed(t, flows, port, 0)
+				syn.seq = client.seq - before
+				b.run(t, "bl_ingress", syn.bytes())
+				b.wantState(t, port, fmt.Sprintf("a SYN %d before", before), closing)
+			}
+			syn.seq = client.seq + 1<<20
+			setUsed(t, flows, port, ^uint32(0)>>1)
+			b.run(t, "bl_ingress", syn.bytes())
+			b.wantState(t, port, "a SYN beyond, while packets pass", closing)
+			setUsed(t, flows, port, 0)
+			b.run(t, "bl_ingress", syn.bytes())
+			b.wantState(t, port, "a SYN beyond, while none pass", flowmap.StateNew)
+
+			port++
+			client, reply = b.establishFlow(t, tcpFlow(family, port))
+			client.flags, reply.flags = flagFIN|flagACK, flagFIN|flagACK
+			b.run(t, "bl_ingress", client.bytes())
+			b.run(t, "bl_egress", reply.bytes())
+			b.wantState(t, port, "both sides have closed", flowmap.StateClosed)
+			syn = client
+			syn.flags, syn.seq = flagSYN, client.seq-1<<20
+			b.run(t, "bl_ingress", syn.bytes())
+			b.wantState(t, port, "a SYN after that", flowmap.StateNew)
+		}
+	}
+}
+
+// setUsed sets the second of the last packet of the flow from a port of the client.
+func setUsed(t *testing.T, flows *ebpf.Map, port uint16, second uint32) {
+	t.Helper()
+	const portAt, usedAt = 32, 20 // in struct bl_flow_key and bl_flow_forward
+	var key, value []byte
+	for entries := flows.Iterate(); entries.Next(&key, &value); {
+		if isReply(value) || binary.BigEndian.Uint16(key[portAt:]) != port {
+			continue
+		}
+		binary.NativeEndian.PutUint32(value[usedAt:], second)
+		if err := flows.Put(key, value); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no flow from port %d", port)
 }

@@ -424,6 +424,24 @@ static __always_inline enum bl_former bl_flow_former(const struct bl_packet *pac
 }
 
 /*
+ * Whether a SYN begins the next connection after one that only one side has closed, as far as is
+ * known here. Its sequence number is then beyond that one's (RFC 1122, 4.2.2.13), and the other
+ * side, if its FIN was missed, sends nothing. With the tunnel that is not seen. Any other SYN stays
+ * in the flow: an end that still has the connection answers within it, and the client resets it.
+ */
+static __always_inline bool bl_flow_half_closed_over(const struct bl_packet *packet,
+						     const struct bl_flow_forward *forward,
+						     __u32 now)
+{
+	__u32 known = forward->progress.tcp.client_seq;
+
+	if (packet->key.proto != IPPROTO_TCP)
+		return true;
+	return (!known || (__s32)(packet->seq - known) > 0) &&
+	       (bl_flow_leaves_by_tunnel(forward) || bl_flow_age(now, forward->used));
+}
+
+/*
  * Whether a client's SYN begins a new flow although there is an entry. The flow is over; or
  * its source port may be in use by another connection: no reply has come for a second, after
  * which a client repeats its SYN. That connection need not be known here: this node may also be
@@ -434,8 +452,13 @@ static __always_inline enum bl_former bl_flow_former(const struct bl_packet *pac
 static __noinline bool bl_flow_port_reused(const struct bl_packet *packet,
 					   const struct bl_flow_forward *forward, __u32 now)
 {
+	enum bl_flow_state state = bl_flow_state(forward->bits);
+
+	if (state >= BL_FLOW_CLOSED)
+		return true;
 	return (bl_flow_disputable(packet, forward->bits) && forward->used != now) ||
-	       bl_flow_state(forward->bits) >= BL_FLOW_CLIENT_CLOSING ||
+	       (state >= BL_FLOW_CLIENT_CLOSING &&
+		bl_flow_half_closed_over(packet, forward, now)) ||
 	       (bl_flow_leaves_by_tunnel(forward) && !bl_flow_backend(forward));
 }
 
