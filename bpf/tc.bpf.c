@@ -121,14 +121,22 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 
 /*
  * Whether the packet is not for this device: of a VLAN, whose device has programs of its
- * own where it faces clients, or received for another host, as in promiscuous mode. What comes
- * from a pod behind a bridge is for another host at the pod's device: for the bridge.
+ * own where it faces clients, or received for another host, as in promiscuous mode, or for all
+ * hosts of the link, each of which would serve it. What comes from a pod behind a bridge is for
+ * another host at the pod's device: for the bridge.
  */
 static __always_inline bool bl_tc_foreign(struct __sk_buff *skb, enum bl_hook hook)
 {
 	if (skb->vlan_present && skb->vlan_tci & BL_VLAN_ID_MASK)
 		return true;
-	return hook == BL_HOOK_INGRESS && skb->pkt_type == PACKET_OTHERHOST;
+	switch (skb->pkt_type) {
+	case PACKET_OTHERHOST:
+		return hook == BL_HOOK_INGRESS;
+	case PACKET_BROADCAST:
+	case PACKET_MULTICAST:
+		return !bl_hook_leaves(hook);
+	}
+	return false;
 }
 
 static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl_hook hook)

@@ -16,8 +16,8 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// TestFramesOfOthers: frames for another host, which a promiscuous device receives, and frames of a
-// VLAN are not translated. A priority tag (VLAN 0) changes nothing, and is not forwarded.
+// TestFramesOfOthers: frames for another host, which a promiscuous device receives, for all or many
+// hosts, and frames of a VLAN are not translated. A priority tag (VLAN 0) changes nothing, and is not forwarded.
 func TestFramesOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native", "generic"} {
@@ -58,6 +58,8 @@ func (c *cluster) checkFrames(t *testing.T) {
 				{"with a priority", func(p []byte) []byte { return tagged(toMAC(p, own), 0) }, true},
 				{"of a VLAN", func(p []byte) []byte { return tagged(toMAC(p, own), 5) }, false},
 				{"for another host", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{2, 0, 0, 0, 0, 9}) }, false},
+				{"for all hosts", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{255, 255, 255, 255, 255, 255}) }, false},
+				{"for many hosts", func(p []byte) []byte { return toMAC(p, net.HardwareAddr{1, 0, 0x5e, 1, 2, 3}) }, false},
 			} {
 				wire := c.nodes[e.node-1].Capture()
 				port++

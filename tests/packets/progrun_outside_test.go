@@ -1,8 +1,10 @@
 package packets_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -11,6 +13,32 @@ import (
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
+
+// TestProgramForAllHosts: a frame for all or many hosts of a link passes untouched where it comes in;
+// where it leaves, it is served.
+func TestProgramForAllHosts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for name, f := range requests() {
+		for what, to := range map[string]net.HardwareAddr{
+			"all": {255, 255, 255, 255, 255, 255}, "many": {1, 0, 0x5e, 1, 2, 3}, "many of IPv6": {0x33, 0x33, 0, 0, 0, 1},
+		} {
+			packet := toMAC(f.bytes(), to)
+			for _, program := range []string{"bl_ingress", "bl_xdp"} {
+				if verdict, out := b.run(t, program, packet); verdict != letsPass[program] || !bytes.Equal(out, packet) {
+					t.Errorf("%s for %s hosts: verdict %d of %s, packet\n% x, was\n% x", name, what, int32(verdict), program, out, packet)
+				}
+			}
+		}
+		reply := f
+		reply.from, reply.to, reply.flags = backend[familyOf(f)], f.from, flagSYN|flagACK
+		b.run(t, "bl_ingress", f.bytes())
+		packet := toMAC(reply.bytes(), net.HardwareAddr{255, 255, 255, 255, 255, 255})
+		if verdict, out := b.run(t, "bl_egress", packet); verdict != passes || bytes.Equal(out, packet) {
+			t.Errorf("reply of %s for all hosts: verdict %d, untouched: %t", name, int32(verdict), bytes.Equal(out, packet))
+		}
+	}
+}
 
 // TestProgramBalancerSource: a client of the node whose address is the load-balancer IP is let in
 // whatever the source ranges; from outside it is not, unless a range has it.
