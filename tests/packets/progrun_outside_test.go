@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -38,6 +39,40 @@ func TestProgramForAllHosts(t *testing.T) {
 			t.Errorf("reply of %s for all hosts: verdict %d, untouched: %t", name, int32(verdict), bytes.Equal(out, packet))
 		}
 	}
+}
+
+// TestProgramMapped: a packet of IPv6 with v4-mapped addresses is none of an IPv4 Service, nor of
+// its flows, and an error that quotes one is none about them.
+func TestProgramMapped(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	mapped := func(at netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr().As16()), at.Port())
+	}
+	for name, protocol := range protocols {
+		known := frame{from: crafted[4], to: virtual[4], protocol: protocol, flags: flagSYN, payload: "a payload of some length"}
+		b.run(t, "bl_ingress", known.bytes())
+		reply := known
+		reply.from, reply.to, reply.flags = backend[4], known.from, flagSYN|flagACK
+		for what, ends := range map[string][2]netip.AddrPort{
+			"from and to":  {mapped(crafted[4]), mapped(virtual[4])},
+			"to":           {crafted[6], mapped(virtual[4])},
+			"from":         {mapped(crafted[4]), virtual[6]},
+			"of a backend": {mapped(reply.from), mapped(reply.to)},
+		} {
+			what := fmt.Sprintf("%s, mapped addresses: %s", name, what)
+			f := frame{from: ends[0], to: ends[1], protocol: protocol, flags: flagSYN, payload: known.payload}
+			b.wantUntouched(t, what, f.bytes())
+			error := echoPacket(crafted[6].Addr(), ends[0].Addr(), 1)
+			quoted := f.bytes()[ethernetSize:]
+			binary.BigEndian.PutUint16(error[ethernetSize+4:], uint16(8+len(quoted)))
+			b.wantUntouched(t, what+", quoted in an error", append(error[:ethernetSize+48:ethernetSize+48], quoted...))
+			f.extension, f.options = unix.IPPROTO_DSTOPTS, extensions(protocol, 8, unix.IPPROTO_DSTOPTS)
+			b.wantUntouched(t, what+", with an extension", f.bytes())
+		}
+	}
+	b.wantUntouched(t, "a ping to a mapped address", echoPacket(crafted[6].Addr(), mapped(virtual[4]).Addr(), 128))
+	b.wantUntouched(t, "a ping from a mapped address", echoPacket(mapped(crafted[4]).Addr(), virtual[6].Addr(), 128))
 }
 
 // TestProgramBalancerSource: a client of the node whose address is the load-balancer IP is let in

@@ -96,6 +96,15 @@ static __always_inline void bl_addr_join(union bl_addr *addr, const __u32 *words
 }
 
 /*
+ * Whether one of a packet of IPv6's addresses is v4-mapped. No host sends such a packet, and here it
+ * would be one of IPv4. Both are BL_ALIGNED.
+ */
+static __always_inline bool bl_packet_mapped(const union bl_addr *src, const union bl_addr *dst)
+{
+	return unlikely(bl_addr_is_ipv4(src) || bl_addr_is_ipv4(dst));
+}
+
+/*
  * Read the headers of a packet, of which the bytes from @data to @end lie in one piece,
  * with the network header of @protocol at @l3. For TCP and UDP packets without IP
  * options or extension headers; most are. False for all others: the slow way then
@@ -129,6 +138,8 @@ static __always_inline bool bl_packet_plain(void *data, void *end, __u32 l3, __b
 			return false;
 		bl_addr_join(&packet->key.src, six->ip.saddr.in6_u.u6_addr32);
 		bl_addr_join(&packet->key.dst, six->ip.daddr.in6_u.u6_addr32);
+		if (bl_packet_mapped(&packet->key.src, &packet->key.dst))
+			return false;
 		packet->key.proto = six->ip.nexthdr;
 		packet->ttl = six->ip.hop_limit;
 		packet->ipv4 = false;

@@ -176,6 +176,8 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 		return false;
 	__builtin_memcpy(&packet->key.src, &ip.saddr, sizeof(packet->key.src));
 	__builtin_memcpy(&packet->key.dst, &ip.daddr, sizeof(packet->key.dst));
+	if (bl_packet_mapped(&packet->key.src, &packet->key.dst))
+		return false;
 	packet->ttl = ip.hop_limit;
 	packet->ipv4 = false;
 	packet->key.proto = ip.nexthdr;
@@ -192,7 +194,7 @@ static __always_inline bool bl_packet_ipv6(struct __sk_buff *skb, struct bl_pack
 /*
  * Read the headers of a packet in @skb, whose network header, of @protocol, is at @l3.
  * False when the packet is none that a Service could carry: not IP, another protocol, cut
- * short, or with a bad length. Of a later fragment, whatever it carries, the ports stay
+ * short, with a bad length or a v4-mapped address. Of a later fragment, whatever it carries, the ports stay
  * as they are. Changes nothing.
  */
 __noinline bool bl_packet_parse_as(struct __sk_buff *skb, __u32 l3, __u32 protocol,

@@ -63,12 +63,14 @@ static __always_inline int bl_echo6(struct __sk_buff *skb, __u32 l3, bool leaves
 {
 	__u8 hop_limit = BL_ANSWER_TTL;
 	struct ipv6hdr ip BL_ALIGNED;
-	const __u64 *dst = (const __u64 *)&ip.daddr;
+	const union bl_addr *src = (const union bl_addr *)&ip.saddr;
+	const union bl_addr *dst = (const union bl_addr *)&ip.daddr;
+	const __u64 *half = (const __u64 *)dst;
 	struct in6_addr client;
 
 	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)) || ip.version != 6 ||
 	    ip.nexthdr != IPPROTO_ICMPV6 || !bl_echo_is(skb, l3 + sizeof(ip), BL_ECHO6_REQUEST) ||
-	    !bl_echo_serves(dst[0], dst[1]))
+	    bl_packet_mapped(src, dst) || !bl_echo_serves(half[0], half[1]))
 		return TC_ACT_UNSPEC;
 	client = ip.saddr;
 	ip.saddr = ip.daddr;

@@ -97,6 +97,8 @@ static __always_inline bool bl_icmp_parse6(struct __sk_buff *skb, struct bl_icmp
 		return false;
 	__builtin_memcpy(&error->key.src, &ip.daddr, sizeof(error->key.src));
 	__builtin_memcpy(&error->key.dst, &ip.saddr, sizeof(error->key.dst));
+	if (bl_packet_mapped(&error->key.src, &error->key.dst))
+		return false;
 	error->key.proto = ip.nexthdr;
 	error->ports = error->inner + sizeof(ip);
 	if (!bl_packet_extensions(skb, &error->ports, &error->key.proto, &fragment) ||
