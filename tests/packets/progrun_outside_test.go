@@ -15,6 +15,45 @@ import (
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
+// martians are addresses that no other host has, the last ones before and behind them aside.
+var martians = map[byte][]string{
+	4: {"0.0.0.0", "0.255.255.255", "127.0.0.1", "127.255.255.255", "224.0.0.1", "239.255.255.255", "255.255.255.255"},
+	6: {"::", "::1", "ff02::1", "ff0e::1"},
+}
+
+// TestProgramMartians: what comes from an address that no other host has begins no flow, and gets no
+// answer; what comes from the addresses beside them does.
+func TestProgramMartians(t *testing.T) {
+	t.Parallel()
+	b, x := newBench(t), newXDPBench(t)
+	served := map[byte][]string{4: {"1.0.0.0", "126.255.255.255", "128.0.0.0", "223.255.255.255", "240.0.0.1"}, 6: {"::2", "::1:0:1", "fe80::1"}}
+	types := map[byte]byte{4: 8, 6: 128}
+	for _, family := range families {
+		for name, protocol := range protocols {
+			for _, martian := range []bool{true, false} {
+				for _, addr := range map[bool][]string{true: martians[family], false: served[family]}[martian] {
+					what := fmt.Sprintf("%s from %s", name, addr)
+					f := frame{from: netip.AddrPortFrom(netip.MustParseAddr(addr), 4242), to: virtual[family], protocol: protocol, flags: flagSYN, payload: "a payload of some length"}
+					undeclared := f
+					undeclared.to = netip.AddrPortFrom(f.to.Addr(), 81)
+					for what, packet := range map[string][]byte{
+						what: f.bytes(), what + " to an undeclared port": undeclared.bytes(),
+						"a ping from " + addr: echoPacket(f.from.Addr(), f.to.Addr(), types[family]),
+					} {
+						verdict, out := b.run(t, "bl_ingress", packet)
+						if untouched := verdict == passes && bytes.Equal(out, packet); untouched != martian {
+							t.Errorf("%s: verdict %d, untouched: %t", what, int32(verdict), untouched)
+						}
+					}
+					if verdict, _ := x.run(t, f.bytes()); verdict != map[bool]uint32{true: xdpPasses, false: xdpSends}[martian] {
+						t.Errorf("%s: verdict %d of XDP", what, verdict)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestProgramForAllHosts: a frame for all or many hosts of a link passes untouched where it comes in;
 // where it leaves, it is served.
 func TestProgramForAllHosts(t *testing.T) {

@@ -46,20 +46,28 @@ static __always_inline bool bl_addr_is_ipv6_link_local(const union bl_addr *addr
 }
 
 /*
- * Whether an address means nothing beyond a link or a host, or is none of a host: of
- * link-local or loopback scope, a multicast address, or unspecified.
+ * Whether no other host has the address: it is unspecified, of loopback scope, a multicast address,
+ * or the broadcast one. The stack drops packets that come from there (martians).
  */
-static __always_inline bool bl_addr_is_scoped(const union bl_addr *addr)
+static __always_inline bool bl_addr_is_martian(const union bl_addr *addr)
 {
 	__u32 first = bpf_ntohl(addr->word[0]);
 
 	if (bl_addr_is_ipv4(addr)) {
 		first = bpf_ntohl(addr->word[3]);
-		return first >> 24 == 0 || first >> 24 == 127 || first >> 28 == 0xe ||
-		       first >> 16 == 0xa9fe;
+		return first >> 24 == 0 || first >> 24 == 127 || first >> 28 == 0xe || first == ~0U;
 	}
-	return bl_addr_is_ipv6_link_local(addr) || first >> 24 == 0xff ||
+	return first >> 24 == 0xff ||
 	       (!((const __u64 *)addr)[0] && bpf_ntohl(addr->word[3]) <= 1 && !addr->word[2]);
+}
+
+/* Whether an address means nothing beyond a link or a host, or is none of a host. */
+static __always_inline bool bl_addr_is_scoped(const union bl_addr *addr)
+{
+	if (bl_addr_is_martian(addr))
+		return true;
+	return bl_addr_is_ipv4(addr) ? bpf_ntohl(addr->word[3]) >> 16 == 0xa9fe
+				     : bl_addr_is_ipv6_link_local(addr);
 }
 
 static __always_inline void bl_addr_set_ipv4(union bl_addr *addr, __be32 ip4)

@@ -239,10 +239,12 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	client.now = bl_flow_now();
 	dst = bl_packet_dst(packet);
 	reason = bl_service_find(&client, &dst, &target);
+	if (reason == BL_REASON_COUNT && !target.stat)
+		return BL_VERDICT_PASSES;
+	if (hook == BL_HOOK_INGRESS && bl_addr_is_martian(&packet->key.src))
+		return BL_VERDICT_PASSES; /* to be dropped by the stack */
 	if (reason != BL_REASON_COUNT)
 		return bl_refuse(packet, &target, reason);
-	if (!target.stat)
-		return BL_VERDICT_PASSES;
 	plan->client_device = bl_client_device(packet, hook);
 	client.internal =
 		hook != BL_HOOK_INGRESS || bl_packet_internal(target.frontend, plan->client_device);

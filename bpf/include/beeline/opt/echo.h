@@ -39,6 +39,7 @@ static __always_inline bool bl_echo_reply(struct __sk_buff *skb, __u32 at, __u8 
 
 static __always_inline int bl_echo4(struct __sk_buff *skb, __u32 l3, bool leaves)
 {
+	union bl_addr src BL_ALIGNED;
 	__u8 ttl = BL_ANSWER_TTL;
 	__be32 addrs[2];
 	struct iphdr ip;
@@ -47,6 +48,9 @@ static __always_inline int bl_echo4(struct __sk_buff *skb, __u32 l3, bool leaves
 	    ip.protocol != IPPROTO_ICMP || ip.frag_off & bpf_htons(0x3fff) ||
 	    !bl_echo_is(skb, l3 + ip.ihl * 4, BL_ECHO4_REQUEST) ||
 	    !bl_echo_serves(0, BL_MAPPED(ip.daddr)))
+		return TC_ACT_UNSPEC;
+	bl_addr_set_ipv4(&src, ip.saddr);
+	if (bl_addr_is_martian(&src))
 		return TC_ACT_UNSPEC;
 	addrs[0] = ip.daddr;
 	addrs[1] = ip.saddr;
@@ -70,7 +74,8 @@ static __always_inline int bl_echo6(struct __sk_buff *skb, __u32 l3, bool leaves
 
 	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)) || ip.version != 6 ||
 	    ip.nexthdr != IPPROTO_ICMPV6 || !bl_echo_is(skb, l3 + sizeof(ip), BL_ECHO6_REQUEST) ||
-	    bl_packet_mapped(src, dst) || !bl_echo_serves(half[0], half[1]))
+	    bl_packet_mapped(src, dst) || bl_addr_is_martian(src) ||
+	    !bl_echo_serves(half[0], half[1]))
 		return TC_ACT_UNSPEC;
 	client = ip.saddr;
 	ip.saddr = ip.daddr;
