@@ -643,7 +643,8 @@ const (
 	SockBlReasonBL_REASON_TUNNEL_WRONG_SECRET   SockBlReason = 26
 	SockBlReasonBL_REASON_TUNNEL_SPOOFED        SockBlReason = 27
 	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
-	SockBlReasonBL_REASON_COUNT                 SockBlReason = 29
+	SockBlReasonBL_REASON_SOURCE_FRONTEND       SockBlReason = 29
+	SockBlReasonBL_REASON_COUNT                 SockBlReason = 30
 )
 
 type SockBlSandboxPacket struct {

@@ -14,6 +14,7 @@ var refusalReasons = map[string]string{
 	"no_endpoint":           "no endpoint of the Service can be used, on no node",
 	"no_local_endpoint":     "the policy is Local, and no endpoint on this node can be used",
 	"source_range":          "the client is not in loadBalancerSourceRanges",
+	"source_frontend":       "the client's address and port are a Service's: forged, to have Services answer each other",
 	"undeclared_port":       "the Service does not have the port",
 	"unallocated_address":   "no Service has the address of the Service CIDR",
 	"no_source_port":        "all source ports towards the backend are in use",

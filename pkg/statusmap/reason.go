@@ -50,6 +50,7 @@ var reasons = [bpf.SockBlReasonBL_REASON_COUNT]Reason{
 	bpf.SockBlReasonBL_REASON_TUNNEL_WRONG_SECRET:   {Name: "tunnel_wrong_secret", Effect: Dropped},
 	bpf.SockBlReasonBL_REASON_TUNNEL_SPOOFED:        {Name: "tunnel_spoofed", Effect: Dropped},
 	bpf.SockBlReasonBL_REASON_SOURCE_SHARE:          {Name: "source_share", Effect: Served},
+	bpf.SockBlReasonBL_REASON_SOURCE_FRONTEND:       {Name: "source_frontend", Effect: Dropped},
 }
 
 // ReasonName returns the name of a counter, "" of one that counts no event.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -114,6 +115,42 @@ func TestProgramMapped(t *testing.T) {
 	b.wantUntouched(t, "a ping from a mapped address", echoPacket(mapped(crafted[4]).Addr(), virtual[6].Addr(), 128))
 }
 
+// TestProgramSourceFrontend: a datagram from outside whose source is a frontend, or a NodePort at a
+// node's address, begins no flow. Other ports of these addresses, and other protocols, are served.
+func TestProgramSourceFrontend(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.agent.Apply(lab.Service("shown", `{type: NodePort, clusterIPs: [10.96.0.2, "fd96::2"], externalIPs: [198.51.100.1, "fd98::1"],`+
+		` ports: [{name: u, port: 53, protocol: UDP, nodePort: 30053}]}`))
+	node := map[byte]netip.Addr{4: lab.Node4, 6: lab.Node6}
+	external := externalIP(1)
+	for _, family := range families {
+		for from, drops := range map[netip.AddrPort]bool{
+			virtual[family]: true,
+			netip.AddrPortFrom(external[family/6], 53):            true,
+			netip.AddrPortFrom(node[family], 30053):               true,
+			netip.AddrPortFrom(virtual[family].Addr(), 81):        false,
+			netip.AddrPortFrom(external[family/6], 80):            false,
+			netip.AddrPortFrom(node[family], 30054):               false,
+			netip.AddrPortFrom(crafted[family].Addr(), 30053):     false,
+			netip.AddrPortFrom(crafted[family].Addr().Next(), 53): false,
+		} {
+			for name, protocol := range protocols {
+				f := frame{from: from, to: virtual[family], protocol: protocol, flags: flagSYN, payload: "a payload of some length"}
+				drops := drops && name == "UDP"
+				for program, want := range map[string]uint32{"bl_ingress": dropped, "bl_xdp": xdpDrops} {
+					before := reasonCount(t, b.maps, "source_frontend")
+					verdict, _ := b.run(t, program, f.bytes())
+					counted := reasonCount(t, b.maps, "source_frontend") - before
+					if (verdict == want) != drops || (counted == 1) != drops {
+						t.Errorf("%s from %s: verdict %d of %s, counted %d times, want it dropped: %t", name, from, int32(verdict), program, counted, drops)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestProgramBalancerSource: a client of the node whose address is the load-balancer IP is let in
 // whatever the source ranges; from outside it is not, unless a range has it.
 func TestProgramBalancerSource(t *testing.T) {
@@ -218,4 +255,40 @@ func setUsed(t *testing.T, flows *ebpf.Map, port uint16, second uint32) {
 		return
 	}
 	t.Fatalf("no flow from port %d", port)
+}
+
+// TestServicesAnswerNoServices: a forged datagram from the address and port of a Service to itself,
+// or to another one, reaches no backend.
+func TestServicesAnswerNoServices(t *testing.T) {
+	t.Parallel()
+	c, _ := serveCluster(t, func(c *cluster) []string {
+		return append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
+	})
+	own := c.macOf(t, c.nodes[0].Namespace, uplink)
+	port := uint16(5000)
+	for i, e := range []endpoint{local, remote} {
+		for _, network := range networks[2:] {
+			wire := c.nodes[e.node-1].Capture()
+			to := netip.AddrPortFrom(clusterIP(i+1).of(network), 80)
+			forged := frame{to: to, protocol: unix.IPPROTO_UDP}
+			for j, from := range []netip.AddrPort{
+				to, netip.AddrPortFrom(clusterIP(2-i).of(network), 80), netip.AddrPortFrom(externalIP(1).of(network), 80), nodePort(network, 1),
+			} {
+				forged.from, forged.payload = from, fmt.Sprintf("forged %d %s %s", j, network, strings.Repeat("x", 20))
+				if err := sendFrame(c.router, "node1", toMAC(forged.bytes(), own)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// What is served comes after it.
+			port++
+			f := frame{from: netip.AddrPortFrom(clientAddrs.of(network), port), to: to, protocol: unix.IPPROTO_UDP, payload: "of a client, and longer than a TCP header"}
+			client := boundSocket(t, c.client, network, port)
+			if got, _, err := client.ReceiveAfter(func() error { return sendFrame(c.router, "node1", toMAC(f.bytes(), own)) }); err != nil {
+				t.Errorf("%s to %s: %q, %v", network, e.server(), got, err)
+			}
+			if wire.Saw(c.addrsOf(e).of(network), "forged") {
+				t.Errorf("%s: a datagram from a frontend has reached %s", network, e.server())
+			}
+		}
+	}
 }

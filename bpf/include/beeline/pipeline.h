@@ -224,6 +224,31 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 	return BL_VERDICT_TRANSLATED;
 }
 
+/*
+ * Whether a datagram from outside has come from a frontend: from the address, port and protocol of
+ * a Service, or a NodePort of this node or another one. An answer to it would be balanced in its
+ * turn, and so on without an end where the backend answers answers. No host has the source; one
+ * that has, of an external IP or a node, would not get the answer. What TCP and SCTP answer begins
+ * no flow.
+ */
+static __noinline bool bl_client_is_frontend(const struct bl_packet *packet)
+{
+	struct bl_dst src = {
+		.high = ((const __u64 *)&packet->key.src)[0],
+		.low = ((const __u64 *)&packet->key.src)[1],
+		.port = packet->key.src_port,
+		.proto = packet->key.proto,
+		.ipv4 = packet->ipv4,
+	};
+
+	if (packet->key.proto != IPPROTO_UDP)
+		return false;
+	if (bl_frontend_get(src.high, src.low, src.tail).kind != BL_FRONTEND_NONE)
+		return true;
+	return bl_node_port_get(&src).kind != BL_FRONTEND_NONE &&
+	       (bl_node_addr_serves(&src, 0) || bl_node_of(&packet->key.src));
+}
+
 /* Select the backend of a flow by its first packet. */
 __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
 					   struct bl_plan *plan)
@@ -241,8 +266,12 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	reason = bl_service_find(&client, &dst, &target);
 	if (reason == BL_REASON_COUNT && !target.stat)
 		return BL_VERDICT_PASSES;
-	if (hook == BL_HOOK_INGRESS && bl_addr_is_martian(&packet->key.src))
-		return BL_VERDICT_PASSES; /* to be dropped by the stack */
+	if (hook == BL_HOOK_INGRESS) {
+		if (bl_addr_is_martian(&packet->key.src))
+			return BL_VERDICT_PASSES; /* to be dropped by the stack */
+		if (reason == BL_REASON_COUNT && bl_client_is_frontend(packet))
+			reason = BL_REASON_SOURCE_FRONTEND;
+	}
 	if (reason != BL_REASON_COUNT)
 		return bl_refuse(packet, &target, reason);
 	plan->client_device = bl_client_device(packet, hook);

@@ -27,7 +27,7 @@ struct bl_choice {
 static __always_inline bool bl_reason_drops(enum bl_reason reason)
 {
 	return reason == BL_REASON_NO_LOCAL_ENDPOINT || reason == BL_REASON_SOURCE_RANGE ||
-	       reason == BL_REASON_UNALLOCATED_ADDRESS;
+	       reason == BL_REASON_UNALLOCATED_ADDRESS || reason == BL_REASON_SOURCE_FRONTEND;
 }
 
 /* Count a connection that is not served for @reason, to the Service of @stat, which may be NULL. */

@@ -1131,5 +1131,7 @@ enum bl_reason {
 	/* Served: a packet of a flow that stays half-open, for the network of its client has its
 	 * share of the established ones. */
 	BL_REASON_SOURCE_SHARE,
+	/* Dropped: a datagram from outside whose source is a Service's address and port. */
+	BL_REASON_SOURCE_FRONTEND,
 	BL_REASON_COUNT,
 };
