@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -42,7 +43,7 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 	}
 	for key := range svc.claims {
 		if _, ok := wanted[key]; !ok {
-			affected = append(affected, t.withdraw(svc, desired.Name, key)...)
+			affected = append(affected, t.withdraw(svc, key)...)
 		}
 	}
 	return affected, errors.Join(errs...)
@@ -80,12 +81,9 @@ func (t *Tables) putFrontend(svc *service, desired *Desired, want DesiredFronten
 	lowered := precedence(entry) < precedence(f.Frontend)
 	f.Frontend = entry
 	svc.frontends[want.Key] = struct{}{}
-	t.withdraw(svc, name, want.Key)
-	if !lowered {
-		return affected, nil
-	}
-	if next, ok := t.next(want.Key); ok && next.precedence > precedence(entry) {
-		affected = append(affected, next.Name)
+	t.forget(svc, want.Key)
+	if list := t.waiting[want.Key]; lowered && len(list) > 0 && list[0].precedence > precedence(entry) {
+		affected = append(affected, list[0].Name)
 	}
 	return affected, nil
 }
@@ -113,45 +111,45 @@ func (c claim) compare(o claim) int {
 
 // await notes that a Service waits for a frontend that another one has.
 func (t *Tables) await(svc *service, key FrontendKey, c claim) {
-	if t.waiting[key] == nil {
-		t.waiting[key] = make(map[model.Name]claim)
+	if before, waits := svc.claims[key]; before == c && waits {
+		return
 	}
-	t.waiting[key][c.Name] = c
-	svc.claims[key] = struct{}{}
+	t.forget(svc, key)
+	list := t.waiting[key]
+	place, _ := slices.BinarySearchFunc(list, c, claim.compare)
+	t.waiting[key] = slices.Insert(list, place, c)
+	svc.claims[key] = c
 }
 
 // withdraw forgets that a Service waits for a frontend. It returns the Service that is to have it, where
 // nobody has.
-func (t *Tables) withdraw(svc *service, name model.Name, key FrontendKey) (next []model.Name) {
-	if _, ok := svc.claims[key]; !ok {
+func (t *Tables) withdraw(svc *service, key FrontendKey) (next []model.Name) {
+	if !t.forget(svc, key) {
 		return nil
 	}
+	return t.vacant(key)
+}
+
+// forget takes out the claim of a Service to a frontend; false: there is none.
+func (t *Tables) forget(svc *service, key FrontendKey) bool {
+	c, ok := svc.claims[key]
+	if !ok {
+		return false
+	}
 	delete(svc.claims, key)
-	delete(t.waiting[key], name)
-	if len(t.waiting[key]) == 0 {
+	list := t.waiting[key]
+	place, _ := slices.BinarySearchFunc(list, c, claim.compare)
+	if t.waiting[key] = slices.Delete(list, place, place+1); len(t.waiting[key]) == 0 {
 		delete(t.waiting, key)
 	}
-	return t.vacant(key)
+	return true
 }
 
 // vacant returns the first Service that waits for a frontend, if nobody has it. The others need not be
 // told: they are when that one does not want it any more, or gives it up.
 func (t *Tables) vacant(key FrontendKey) []model.Name {
-	if t.frontends[key] != nil {
-		return nil
-	}
-	if next, ok := t.next(key); ok {
-		return []model.Name{next.Name}
+	if list := t.waiting[key]; t.frontends[key] == nil && len(list) > 0 {
+		return []model.Name{list[0].Name}
 	}
 	return nil
-}
-
-// next returns the first claim to a frontend.
-func (t *Tables) next(key FrontendKey) (first claim, ok bool) {
-	for _, c := range t.waiting[key] {
-		if !ok || c.compare(first) < 0 {
-			first, ok = c, true
-		}
-	}
-	return first, ok
 }

@@ -24,7 +24,7 @@ type Tables struct {
 	ports     map[ServicePortName]*servicePort
 	owned     map[model.Name]*service
 	frontends map[FrontendKey]*frontend
-	waiting   map[FrontendKey]map[model.Name]claim // to frontends that other Services have
+	waiting   map[FrontendKey][]claim // to frontends that other Services have, in order
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
 	foreign   map[netip.Addr]struct{}
@@ -42,7 +42,7 @@ type service struct {
 	ports     []ServicePortName
 	frontends map[FrontendKey]struct{}
 	// claims are the frontends it wants that another Service has.
-	claims map[FrontendKey]struct{}
+	claims map[FrontendKey]claim
 	// tunnelNodes are the nodes with endpoints to which packets are tunneled, sorted.
 	tunnelNodes []string
 }
@@ -77,7 +77,7 @@ func New(store Store) *Tables {
 		ports:     make(map[ServicePortName]*servicePort),
 		owned:     make(map[model.Name]*service),
 		frontends: make(map[FrontendKey]*frontend),
-		waiting:   make(map[FrontendKey]map[model.Name]claim),
+		waiting:   make(map[FrontendKey][]claim),
 		nodeAddrs: make(map[netip.Addr]NodeAddr),
 		cidrs:     make(map[netip.Prefix]struct{}),
 		foreign:   make(map[netip.Addr]struct{}),
@@ -156,7 +156,7 @@ func (t *Tables) service(name model.Name) *service {
 	if svc == nil {
 		svc = &service{
 			frontends: make(map[FrontendKey]struct{}),
-			claims:    make(map[FrontendKey]struct{}),
+			claims:    make(map[FrontendKey]claim),
 		}
 		t.owned[name] = svc
 	}

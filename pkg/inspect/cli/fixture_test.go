@@ -75,7 +75,7 @@ func pinned(t *testing.T, services []served) (bpffs string, maps *bpfmap.Maps) {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}))
+	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, []netip.Addr{netip.MustParseAddr("10.96.200.1")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
 		netip.MustParseAddr("127.0.0.1"):  {HostOnly: true},
