@@ -9,7 +9,7 @@ type Sockets struct{ destroyed prometheus.Counter }
 func NewSockets(reg prometheus.Registerer) *Sockets {
 	s := &Sockets{destroyed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "beeline_udp_sockets_destroyed_total",
-		Help: "Connected UDP sockets that were destroyed because their endpoint was gone.",
+		Help: "Connected UDP sockets that were destroyed because their endpoint was gone, or their address another Service's.",
 	})}
 	reg.MustRegister(s.destroyed)
 	return s

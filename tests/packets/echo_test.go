@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -62,16 +63,20 @@ func TestPingHost(t *testing.T) {
 			c.nodes[1].SetSysctl("ipv4/icmp_echo_ignore_all", "1")
 			c.nodes[1].SetSysctl("ipv6/icmp/echo_ignore_all", "1")
 		}
+		var pings sync.WaitGroup
 		for _, a := range []addrs{externalIP(1), balancerIP(1)} {
 			for _, addr := range a {
 				for name, from := range map[string]*lab.Namespace{"client": c.client, "node1": c.nodes[0].Namespace} {
-					out, err := from.Output("ping", "-n", "-c", "1", "-W", "2", addr.String())
-					if answered := err == nil; answered == silent {
-						t.Errorf("%s: ping %s, whose host is silent: %t, is answered: %t\n%s", name, addr, silent, answered, out)
-					}
+					pings.Go(func() {
+						out, err := from.Output("ping", "-n", "-c", "1", "-W", "2", addr.String())
+						if answered := err == nil; answered == silent {
+							t.Errorf("%s: ping %s, whose host is silent: %t, is answered: %t\n%s", name, addr, silent, answered, out)
+						}
+					})
 				}
 			}
 		}
+		pings.Wait()
 	}
 }
 

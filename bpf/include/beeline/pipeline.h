@@ -774,7 +774,7 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 	if (owns && bl_flow_state(flow->forward.bits) < BL_FLOW_CLOSED &&
 	    !(snat && packet->key.proto == IPPROTO_UDP &&
 	      bl_port_connected(context, &packet->key, packet->ipv4))) {
-		/* Who comes second in a second does not look: leave it to the client. */
+		/* Else the client's packets of this second would not look: bl_flow_touch_reply. */
 		if (packet->key.proto != IPPROTO_UDP || !bl_flow_handed_over(&key, &flow->forward))
 			flow->forward.used = now;
 		bl_flow_track(&key, &flow->forward, packet, false);

@@ -275,7 +275,7 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		{Name: "bl_overflow", Used: 0, Size: least, Setting: "--max-flows"},
 		{Name: "bl_client", Used: 1, Size: 1024, Setting: "--max-clients"},
 		{Name: "bl_new_client", Used: 0, Size: least, Setting: "--max-clients"},
-		{Name: "bl_srcrange", Used: 3, Size: 1 << 16, Setting: "--max-source-ranges"},
+		{Name: "bl_srcrange", Used: 2, Size: 1 << 16, Setting: "--max-source-ranges"},
 		{Name: "bl_node_addr", Used: 2, Size: 4096},
 		{Name: "bl_node", Used: 6, Size: 8192},
 		{Name: "bl_sock"},
