@@ -3,6 +3,9 @@
 // The functions are pure: they read the model and know neither tables nor the
 // kernel. The rules are those of kube-proxy v1.36; KEP-1669 is where terminating
 // endpoints come from, KEP-2433 and KEP-3015 topology hints.
+//
+// It exports more than 25 names because each rule has a function, and those who follow it each
+// have one of their own.
 package policy
 
 import (
