@@ -227,13 +227,13 @@ func TestGreedyNamespace(t *testing.T) {
 	}
 	first := entriesOf(t, held)
 	for _, svc := range others.PutServices {
-		if got, want := first[svc.Name], (entries{ports: 2, frontends: 9, backends: 4, ranges: 4}); got != want || told[svc.Name] {
+		if got, want := first[svc.Name], (entries{ports: 2, frontends: 9, backends: 4, ranges: 2}); got != want || told[svc.Name] {
 			t.Errorf("%s has %+v, told %v, want %+v", svc.Name, got, told[svc.Name], want)
 		}
 	}
 	for _, svc := range greedy.PutServices {
 		got := first[svc.Name]
-		if all := 20 * (len(svc.SourceRanges) + 1); got.ranges != 0 && got.ranges != all {
+		if all := 20 * len(svc.SourceRanges); got.ranges != 0 && got.ranges != all {
 			t.Errorf("%s has %d of %d source ranges", svc.Name, got.ranges, all)
 		}
 		if got.ports != 20 || got.frontends < 21 || got.backends < 20 || !told[svc.Name] ||
