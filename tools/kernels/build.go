@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 )
 
-// binaries are what is run inside the test kernels.
+// binaries are what one machine runs.
 type binaries struct {
+	dir   string // of its files
 	init  string
 	tests []testBinary
 }
@@ -33,7 +34,7 @@ func (b *binaries) packages() []string {
 // build compiles init and the test packages into dir. Packages without tests are
 // named and left out.
 func build(ctx context.Context, root, dir string, packages []string) (*binaries, error) {
-	b := &binaries{init: filepath.Join(dir, "init")}
+	b := &binaries{dir: dir, init: filepath.Join(dir, "init")}
 	if _, err := goTool(ctx, root, "build", "-ldflags=-s", "-o", b.init, "./tools/kernels/init"); err != nil {
 		return nil, err
 	}

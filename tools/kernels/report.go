@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +41,15 @@ func (r *report) read(in io.Reader) error {
 		}
 		r.done = r.done || event.Done
 	}
+}
+
+// add adds what is known of another machine of the same run.
+func (r *report) add(o *report) {
+	r.console = append(r.console, o.console...)
+	r.stopped = cmp.Or(r.stopped, o.stopped)
+	r.failure = cmp.Or(r.failure, o.failure)
+	r.done = r.done && o.done
+	r.results = append(r.results, o.results...)
 }
 
 func (r *report) print(out io.Writer) {

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
 
 func TestVerdict(t *testing.T) {
@@ -48,6 +50,19 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("verdict: %v, want an error with %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestReportOfTwo: what one machine of a run did not do, the run has not.
+func TestReportOfTwo(t *testing.T) {
+	all := report{done: true}
+	all.add(&report{done: true, results: []guest.Result{{Package: "./one", Passed: 1}}})
+	if err := all.verdict([]string{"./one"}, false); err != nil {
+		t.Error(err)
+	}
+	all.add(&report{stopped: "time limit", console: []byte("hangs")})
+	if err := all.verdict([]string{"./one", "./two"}, false); err == nil || err.Error() != "after 1 of 2 packages: time limit" || string(all.console) != "hangs" {
+		t.Errorf("%v, console %q", err, all.console)
 	}
 }
 
