@@ -34,12 +34,14 @@ func testNodes(t *testing.T, c *cluster) {
 		})
 	})
 	nodes := c.client.CoreV1().Nodes()
+	created := make(map[string]int64)
 	create := func(name string, addrs ...corev1.NodeAddress) *corev1.Node {
 		t.Helper()
 		node, err := nodes.Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: addrs},
 		}, metav1.CreateOptions{})
 		must(t, err)
+		created[name] = node.CreationTimestamp.Unix()
 		return node
 	}
 	internal := func(addr string) corev1.NodeAddress {
@@ -66,7 +68,7 @@ func testNodes(t *testing.T, c *cluster) {
 			want.Addrs = append(want.Addrs, netip.MustParseAddr(a))
 		}
 		return func(name string) bool {
-			want.Name = name
+			want.Name, want.Created = name, created[name]
 			return reflect.DeepEqual(sink.nodes[name], &want)
 		}
 	}
