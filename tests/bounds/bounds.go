@@ -28,7 +28,7 @@ func Check(t testing.TB, size int, work func()) {
 	allocated := heapAllocs()
 	took := pause.Work(work)
 	used := heapAllocs() - allocated
-	if limit := baseTime + time.Duration(size)*byteTime; took > limit {
+	if limit := slower * (baseTime + time.Duration(size)*byteTime); took > limit {
 		t.Errorf("%d bytes took %v of CPU time, more than %v", size, took, limit)
 	}
 	if limit := uint64(baseAlloc + size*byteAlloc); used > limit {
