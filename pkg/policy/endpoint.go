@@ -154,20 +154,6 @@ func eject(eps []endpoint, svc *model.Service) {
 	}
 }
 
-// eachPort calls f for every slice port that belongs to the Service port.
-func eachPort(port model.ServicePort, family model.Family, list []*model.Slice, f func(s *model.Slice, target uint16)) {
-	for _, s := range list {
-		if s.Family != family {
-			continue
-		}
-		for _, p := range s.Ports {
-			if p.Name == port.Name && p.Protocol == port.Protocol {
-				f(s, p.Port)
-			}
-		}
-	}
-}
-
 // unique returns the listed endpoints by address and port, one of each: the last
 // one that is not terminating, or the first when all are. A pod may stand in two
 // slices while a controller moves it; its newer entry counts, unless that only says

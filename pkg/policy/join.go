@@ -96,13 +96,9 @@ func (s *scratch) targetsOf(port model.ServicePort, family model.Family, list []
 
 // Listed returns how many endpoints slices list for port number i of the Service, on any node.
 func (j *Joined) Listed(i int) int {
-	port := &j.svc.Ports[i]
-	if j.byPort != nil {
-		return listed(j.byPort[portID{port.Name, port.Protocol}])
-	}
-	n := 0
-	eachPort(*port, j.family, j.list, func(s *model.Slice, _ uint16) { n += len(s.Endpoints) })
-	return n
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	return listed(j.targets(s, i))
 }
 
 func listed(targets []target) (n int) {
