@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -223,7 +222,7 @@ func (d *Datapath) forPods(name string) bool {
 func withinRoom(devices []devicemap.Device) (within, without []devicemap.Device) {
 	addressed := 0
 	for _, d := range devices {
-		if strings.HasPrefix(d.Reason, devicemap.ReasonAddress) {
+		if d.Addressed() {
 			addressed++
 			if addressed > devicemap.MaxAddressed {
 				without = append(without, d)

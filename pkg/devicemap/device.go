@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -73,6 +74,9 @@ type Device struct {
 	// not asked to.
 	NoXDP string
 }
+
+// Addressed reports whether the device has been chosen for nothing but an address of its own.
+func (d *Device) Addressed() bool { return strings.HasPrefix(d.Reason, ReasonAddress) }
 
 func (d *Device) entry() bpf.SockBlDeviceEntry {
 	e := bpf.SockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU), Root: uint32(d.Root), Tag: d.Tags.entry()}

@@ -150,7 +150,7 @@ func (m *machine) reversePaths() error {
 	errs := []error{err}
 	var filtered []devicemap.Device
 	for _, d := range m.devices {
-		if strings.HasPrefix(d.Reason, devicemap.ReasonAddress) {
+		if d.Addressed() {
 			continue
 		}
 		own, _, err := m.setting("ipv4/conf/" + d.Name + "/rp_filter")
