@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
@@ -126,6 +127,42 @@ func TestOddDeviceKeepsNoOtherFromBeingServed(t *testing.T) {
 		eventually(t, "the odd device is served", func() bool { return attached(t, opts) == uplink+" odd0" })
 		eventually(t, "no fault is told of", func() bool { return len(faults(t, opts)) == 0 })
 	})
+}
+
+// TestFormerProgramsKeepTheFormerTable: while a device runs programs of the former agent, the
+// flows that they write stay known to those of the next one, which has a table of another size.
+func TestFormerProgramsKeepTheFormerTable(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, _ := withUplink(t)
+	opts.TC = datapath.TCX
+	if !lab.HaveTCX(t) {
+		t.Skip("the kernel lacks tcx links: they need Linux 6.6")
+	}
+	attach(t, opts)
+	formerFlow := filepath.Join(datapath.Dir(opts.BPFFS), bpf.TcMapBlFormerFlow)
+	kept := func() bool {
+		_, err := os.Lstat(formerFlow)
+		return err == nil
+	}
+	// What cannot be opened cannot be replaced, and its program runs on.
+	hidden := make(map[string]string)
+	for _, pin := range tcxPins(t, opts) {
+		hidden[pin] = filepath.Join(opts.BPFFS, filepath.Base(pin))
+		must(t, os.Rename(pin, hidden[pin]), os.Mkdir(pin, 0o700))
+	}
+	opts.Sizes.Flows *= 4
+	attach(t, opts)
+	if !kept() {
+		t.Error("the former flow table is gone, and a device writes to it")
+	}
+	for pin, at := range hidden {
+		must(t, os.Remove(pin), os.Rename(at, pin))
+	}
+	attach(t, opts)
+	if kept() {
+		t.Error("the former flow table is kept, and no device writes to it")
+	}
 }
 
 func tries(list []devicemap.Fault) (n int) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -198,6 +199,38 @@ func (d *Datapath) logFaults(whole error, all bool) error {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Ifindex, b.Ifindex))
 	})
 	return errors.Join(append(errs, d.deviceMap.SetFaults(faults))...)
+}
+
+// behind returns the names of the devices that could not be attached to and may still run programs
+// of a former agent; the role for all of them.
+func (d *Datapath) behind() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ifindex, s := range d.state {
+		if !s.ok && (ifindex == 0 || d.mayRunFormer(ifindex)) {
+			names = append(names, cmp.Or(s.name, string(s.role)))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// mayRunFormer reports whether anything of a former agent is at a device, or cannot be looked for.
+func (d *Datapath) mayRunFormer(ifindex int) bool {
+	for _, dir := range directions {
+		if _, err := os.Lstat(dir.pin(Dir(d.opts.BPFFS), ifindex)); !errors.Is(err, os.ErrNotExist) {
+			return true
+		}
+		found := false
+		err := d.netns.Run(func() (err error) {
+			found, err = dir.hasFilter(ifindex)
+			return err
+		})
+		if found || err != nil && !gone(err) {
+			return true
+		}
+	}
+	return false
 }
 
 // DeviceCount is a kind of device: its role, and whether it is served.
