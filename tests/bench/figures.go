@@ -42,6 +42,7 @@ const (
 type figure struct {
 	quantity
 	value     float64    // median of the runs' medians, or percentile of all samples
+	tenth     float64    // percentile of the samples of all runs: what is measured in undisturbed moments
 	quartiles [2]float64 // of the samples of all runs
 	runs      [2]float64 // lowest and highest value of a run
 	count     int        // samples of all runs
@@ -89,6 +90,7 @@ func (q quantity) figure(runs [][]float64) figure {
 	f := figure{
 		quantity:  q,
 		value:     quantile(values, 0.5),
+		tenth:     quantile(all, 0.1),
 		quartiles: [2]float64{quantile(all, 0.25), quantile(all, 0.75)},
 		runs:      [2]float64{slices.Min(values), slices.Max(values)},
 		count:     len(all),
@@ -134,12 +136,20 @@ func (f figure) verdict() string {
 
 func printFigures(w io.Writer, list []figure) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FIGURE\tVALUE\tUNIT\tSPREAD\tRUNS\tBAR\t")
+	fmt.Fprintln(out, "FIGURE\tVALUE\tUNIT\tP10\tSPREAD\tRUNS\tBAR\t")
 	for _, f := range list {
-		fmt.Fprintf(out, "%s: %s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.section, f.title, number(f.value), f.unit,
-			f.spread(), span(f.runs), f.barText(), f.verdict())
+		fmt.Fprintf(out, "%s: %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.section, f.title, number(f.value), f.unit,
+			f.tenthText(), f.spread(), span(f.runs), f.barText(), f.verdict())
 	}
 	return out.Flush()
+}
+
+// tenthText returns the 10th percentile; another percentile, and what was measured once, have none.
+func (f figure) tenthText() string {
+	if f.p99 || f.count == 1 {
+		return ""
+	}
+	return number(f.tenth)
 }
 
 // spread returns the quartiles; a percentile has none.

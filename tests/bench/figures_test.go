@@ -24,7 +24,7 @@ func TestQuantile(t *testing.T) {
 func TestFigure(t *testing.T) {
 	runs := [][]float64{{1, 2, 3}, {4, 5, 6}, {5, 6, 70}}
 	median := quantity{}.figure(runs)
-	if median.value != 5 || median.runs != [2]float64{2, 6} || median.count != 9 {
+	if median.value != 5 || median.runs != [2]float64{2, 6} || median.count != 9 || number(median.tenth) != "1.80" {
 		t.Errorf("median: got %+v", median)
 	}
 	if p99 := (quantity{p99: true}).figure(runs); p99.value < 60 {
@@ -83,8 +83,8 @@ func TestReportNamesWhatIsMissed(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1 of 2 bars are met", "a CPU",
-		"no Service, on top of the empty program | 39.0 ns |  |  | <= 40 | met |",
-		"ClusterIP, on top of the empty program | 101 ns |  |  | <= 100 | **missed** |",
+		"no Service, on top of the empty program | 39.0 ns |  |  |  | <= 40 | met |",
+		"ClusterIP, on top of the empty program | 101 ns |  |  |  | <= 100 | **missed** |",
 		"take those with care",
 	} {
 		if !strings.Contains(strings.ReplaceAll(out.String(), "\n", " "), want) {

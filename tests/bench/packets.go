@@ -288,6 +288,7 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 		for _, name := range []string{"new", "new/udp", "new/affinity"} {
 			net := m[name] - m["empty"]
 			s.add(of(b.prefix+"/"+name, family), net)
+			s.add(of(b.prefix+"/"+name+"/all/floors", family), net/floor)
 			s.add(of(b.prefix+"/"+name+"/floors", family), (net-inserts)/floor)
 		}
 	})

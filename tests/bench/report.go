@@ -37,9 +37,9 @@ care.**{{end}}
 {{range .Sections}}
 ### {{.Title}}
 
-| | value | middle half of the samples | lowest to highest run | bar | |
-|---|---|---|---|---|---|
-{{range .Figures}}| {{.Title}} | {{number .Value}} {{.Unit}} | {{.Spread}} | {{span .Runs}} | {{.Bar}} | {{.Verdict}} |
+| | value | 10th percentile of the samples | middle half of them | lowest to highest run | bar | |
+|---|---|---|---|---|---|---|
+{{range .Figures}}| {{.Title}} | {{number .Value}} {{.Unit}} | {{.Tenth}} | {{.Spread}} | {{span .Runs}} | {{.Bar}} | {{.Verdict}} |
 {{end}}{{end}}
 ## Method
 
@@ -141,9 +141,9 @@ type section struct {
 
 // row is a figure as the report shows it.
 type row struct {
-	Title, Unit, Spread, Bar, Verdict string
-	Value                             float64
-	Runs                              [2]float64
+	Title, Unit, Tenth, Spread, Bar, Verdict string
+	Value                                    float64
+	Runs                                     [2]float64
 }
 
 // machine is what the figures were measured on.
@@ -229,7 +229,7 @@ func sections(figures []figure) []section {
 			verdict = "**missed**"
 		}
 		last.Figures = append(last.Figures, row{
-			Title: f.title, Unit: f.unit, Spread: f.spread(), Bar: f.barText(), Verdict: verdict,
+			Title: f.title, Unit: f.unit, Tenth: f.tenthText(), Spread: f.spread(), Bar: f.barText(), Verdict: verdict,
 			Value: f.value, Runs: f.runs,
 		})
 	}
