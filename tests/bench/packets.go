@@ -140,6 +140,7 @@ type packetBench struct {
 	tunnels bool   // there is a Service that answers clients directly
 	maps    *bpfmap.Maps
 	ingress *ebpf.Program // what is measured
+	egress  *ebpf.Program // which tc runs on what ingress has sent or passed on; nil for XDP
 	counts  *ebpf.Program // which counts the packets of all flows
 	samples *ebpf.Program // which counts those of other flows
 	node    map[model.Family]netip.Addr
@@ -151,8 +152,11 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	err = b.load(func(sampling uint32) (*ebpf.Program, error) {
-		programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1, TrafficSampling: sampling}, "bl_ingress")
+		programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1, TrafficSampling: sampling}, "bl_ingress", "bl_egress")
 		keep = append(keep, programs)
+		if sampling == 0 {
+			b.egress = programs["bl_egress"]
+		}
 		return programs["bl_ingress"], err
 	})
 	if err != nil {
@@ -271,6 +275,11 @@ func (b *packetBench) measure(ctx context.Context, s samples, family model.Famil
 			net := m[name] - m["empty"]
 			s.add(of(b.prefix+"/"+name, family), net)
 			s.add(of(b.prefix+"/"+name+"/floors", family), net/floor)
+			if egress, ok := m[name+"/egress"]; ok {
+				both := net + egress - m["empty"]
+				s.add(of(b.prefix+"/"+name+"/both", family), both)
+				s.add(of(b.prefix+"/"+name+"/both/floors", family), both/floor)
+			}
 		}
 	})
 	if err != nil {
@@ -346,7 +355,10 @@ func (b *packetBench) known(family model.Family) (map[string]run, error) {
 		return nil, err
 	}
 	floor, err := b.floor(flow)
-	return map[string]run{
+	if err != nil {
+		return nil, err
+	}
+	runs := map[string]run{
 		"empty":         {program: b.BlBenchEmpty, packet: flow, verdict: b.empty},
 		"floor":         floor,
 		"none/udp":      {program: b.ingress, packet: newUDP(client, elsewhere), verdict: b.passes},
@@ -356,7 +368,18 @@ func (b *packetBench) known(family model.Family) (map[string]run, error) {
 		"flow/sampled":  {program: b.samples, packet: flow, verdict: b.sends},
 		"flow/counted":  {program: b.counts, packet: flow, verdict: b.sends},
 		"reply":         {program: b.ingress, packet: reply, verdict: b.sends},
-	}, err
+	}
+	if b.egress == nil {
+		return runs, nil
+	}
+	for _, name := range []string{"none/udp", "none/tcp", "flow", "reply"} {
+		out, err := b.once(runs[name])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		runs[name+"/egress"] = run{program: b.egress, packet: out, verdict: b.passes}
+	}
+	return runs, nil
 }
 
 // establish begins a connection and returns a packet of each direction.

@@ -80,7 +80,8 @@ application waits before it answers. Batches of the algorithms take turns. Wall-
 
 **Packets.** Thread CPU time of BPF_PROG_TEST_RUN with many repetitions. A program
 restores the packet and tail-calls the one that is measured, which is bl_ingress as it
-is shipped; what an empty program takes in its place is subtracted. The floor reads
+is shipped; what an empty program takes in its place is subtracted. "Ingress and egress" adds
+bl_egress, which gets what bl_ingress has sent or passed on at the device that it leaves by. The floor reads
 the headers, looks one key of 40 bytes up and writes other addresses and ports with
 right checksums, all by direct access to the packet. Packets are TCP without payload
 unless it says otherwise, in the tables that connect() is measured with; those of a new
