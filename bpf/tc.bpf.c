@@ -146,6 +146,9 @@ static __always_inline int bl_tc_packet(struct __sk_buff *skb, __u32 l3, enum bl
 	enum bl_verdict verdict;
 	int action;
 
+	/* What has been sent is what it is to be. */
+	if (hook == BL_HOOK_EGRESS && bl_skb_was_sent(skb))
+		return BL_TC_PASS;
 	if (bl_tc_foreign(skb, hook))
 		return BL_TC_PASS;
 

@@ -150,6 +150,7 @@ const (
 	TcVarBlLocalityIdle             = "bl_locality_idle"
 	TcVarBlMasqueradeAll            = "bl_masquerade_all"
 	TcVarBlSeed                     = "bl_seed"
+	TcVarBlSent                     = "bl_sent"
 	TcVarBlSnatPortMax              = "bl_snat_port_max"
 	TcVarBlSnatPortMin              = "bl_snat_port_min"
 	TcVarBlTrafficSampling          = "bl_traffic_sampling"
@@ -346,6 +347,7 @@ type TcVariableSpecs struct {
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.VariableSpec `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
+	BlSent                     *ebpf.VariableSpec `ebpf:"bl_sent"`
 	BlSnatPortMax              *ebpf.VariableSpec `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.VariableSpec `ebpf:"bl_snat_port_min"`
 	BlTrafficSampling          *ebpf.VariableSpec `ebpf:"bl_traffic_sampling"`
@@ -570,6 +572,7 @@ type TcVariables struct {
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
 	BlMasqueradeAll            *ebpf.Variable `ebpf:"bl_masquerade_all"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
+	BlSent                     *ebpf.Variable `ebpf:"bl_sent"`
 	BlSnatPortMax              *ebpf.Variable `ebpf:"bl_snat_port_max"`
 	BlSnatPortMin              *ebpf.Variable `ebpf:"bl_snat_port_min"`
 	BlTrafficSampling          *ebpf.Variable `ebpf:"bl_traffic_sampling"`

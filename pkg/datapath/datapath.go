@@ -197,6 +197,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		HostSocketsOnly: opts.HostSocketsOnly,
 		LeaveNAT:        d.leavesNAT(),
 		Seed:            rand.Uint32(),
+		Sent:            secret(),
 		UDPPeerIdle:     opts.UDPPeerIdle,
 		LocalityIdle:    opts.LocalityIdle,
 		SNATPortMin:     opts.SNATPortMin,

@@ -1,6 +1,8 @@
 package datapath
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +28,9 @@ type Constants struct {
 	// Seed sets where the choice of backends starts; it should differ between
 	// nodes.
 	Seed uint32
+	// Sent is the number by which the programs at egress know packets that those at ingress have
+	// sent, and leave them alone; nobody must be able to guess it. 0: they look at each.
+	Sent uint64
 	// UDPPeerIdle is how long an idle unconnected UDP socket keeps its backend; 0
 	// is the default.
 	UDPPeerIdle time.Duration
@@ -53,6 +58,13 @@ type Constants struct {
 	XDPGeneric bool
 }
 
+// secret returns a number that nobody can guess, not 0.
+func secret() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.NativeEndian.Uint64(b[:]) | 1
+}
+
 // set fills in the variables that a program object has.
 func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec) error {
 	values := map[string]any{
@@ -63,6 +75,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 		bpf.SockVarBlSeed:            c.Seed,
 		bpf.SockVarBlTunnelPort:      c.TunnelPort,
 		bpf.SockVarBlTunnelClamp:     c.TunnelClamp,
+		bpf.TcVarBlSent:              c.Sent,
 		bpf.TcVarBlMasqueradeAll:     c.MasqueradeAll,
 		bpf.TcVarBlForwardMark:       c.ForwardMark,
 		bpf.TcVarBlTrafficSampling:   c.TrafficSampling,

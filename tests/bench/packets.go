@@ -152,7 +152,7 @@ func newPacketBench(maps *bpfmap.Maps) (*packetBench, error) {
 		return nil, err
 	}
 	err = b.load(func(sampling uint32) (*ebpf.Program, error) {
-		programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1, TrafficSampling: sampling}, "bl_ingress", "bl_egress")
+		programs, err := datapath.LoadDevices(maps, datapath.Constants{Seed: 1, Sent: sent, TrafficSampling: sampling}, "bl_ingress", "bl_egress")
 		keep = append(keep, programs)
 		if sampling == 0 {
 			b.egress = programs["bl_egress"]
@@ -377,7 +377,7 @@ func (b *packetBench) known(family model.Family) (map[string]run, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		runs[name+"/egress"] = run{program: b.egress, packet: out, verdict: b.passes}
+		runs[name+"/egress"] = run{program: b.egress, packet: out, verdict: b.passes, sent: runs[name].verdict == b.sends}
 	}
 	return runs, nil
 }

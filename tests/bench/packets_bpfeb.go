@@ -25,6 +25,7 @@ type packetsBlBenchCase struct {
 	Turns   uint32
 	Ifindex uint32
 	Task    uint64
+	Cb      [2]uint32
 }
 
 type packetsBlBenchRewrite struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net"
 
 	"github.com/cilium/ebpf"
@@ -38,6 +39,9 @@ const (
 	snatPort  = 61000
 	snatPorts = 1<<16 - snatPort
 )
+
+// sent is what a packet has that the program at ingress has sent.
+const sent = 1<<63 | 1
 
 // anyVerdict is that of runs of which some pass and some are sent.
 const anyVerdict = 1 << 16
@@ -109,6 +113,8 @@ type run struct {
 	// fresh counts the runs so far and gives each one's packet another source. nil
 	// leaves the packet alone.
 	fresh *uint32
+	// sent says that the program at ingress has sent the packet.
+	sent bool
 	// turns is how many packets take turns; 0 gives each run one of its own.
 	turns uint32
 	// toPort says that the packets differ by the port that they go to instead, snat that
@@ -129,6 +135,9 @@ func (r *runner) set(what run) error {
 	}
 	now := packetsBlBenchCase{Program: index}
 	copy(now.Packet[:], what.packet)
+	if what.sent {
+		now.Cb = [2]uint32{sent >> 32, sent & math.MaxUint32}
+	}
 	if what.fresh != nil {
 		now.Runs, now.Turns = *what.fresh, what.turns
 		now.PortMin, now.Ports = firstPort, ports

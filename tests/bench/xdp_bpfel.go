@@ -31,6 +31,7 @@ type xdpBlBenchCase struct {
 	Turns   uint32
 	Ifindex uint32
 	Task    uint64
+	Cb      [2]uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -236,6 +236,13 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 }
 
 /*
+ * The number by which a program at egress knows what a program of the same agent has sent:
+ * packets have nothing else in skb->cb that is as unlikely, and nobody can guess it. 0: it
+ * knows none.
+ */
+volatile const __u64 bl_sent;
+
+/*
  * Send the packet out by a device: without the tag that it may have come in with, which
  * is one of priority alone.
  */
@@ -243,7 +250,20 @@ static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex)
 {
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
 		return TC_ACT_SHOT;
+	if (bl_sent) {
+		skb->cb[0] = bl_sent >> 32;
+		skb->cb[1] = (__u32)bl_sent;
+	}
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+}
+
+/* Whether bl_skb_send has sent the packet here. Asked once for each. */
+static __always_inline bool bl_skb_was_sent(struct __sk_buff *skb)
+{
+	if (!bl_sent || skb->cb[0] != bl_sent >> 32 || skb->cb[1] != (__u32)bl_sent)
+		return false;
+	skb->cb[0] = 0;
+	return true;
 }
 
 /* bl_packet_plain for the packet of @skb, if all of it is there. */

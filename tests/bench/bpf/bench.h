@@ -39,6 +39,7 @@ struct bl_bench_case {
 	__u32 turns; /* packets that take turns; 0 gives each run one of its own */
 	__u32 ifindex; /* of the device that frames are sent by; 0 drops them */
 	__u64 task; /* that sends */
+	__u32 cb[2]; /* what the packet has in skb->cb */
 };
 
 /* The addresses and ports that the floor gives a packet. */

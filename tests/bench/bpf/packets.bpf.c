@@ -17,6 +17,8 @@ int bl_bench_run(struct __sk_buff *skb)
 
 	if (!this || bpf_skb_store_bytes(skb, 0, this->packet, sizeof(this->packet), 0))
 		return TC_ACT_SHOT;
+	skb->cb[0] = this->cb[0];
+	skb->cb[1] = this->cb[1];
 	if (this->port_at) {
 		run = bl_bench_turn(this);
 		port = bpf_htons(this->port_min + run % this->ports);
