@@ -23,6 +23,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"the API server accepts the matrix", acceptsMatrix},
 		{"the API server's address is looked up", findsAPIServer},
+		{"which addresses are pods' is looked up", findsPods},
 		{"the tunnel's port is named", namesTunnel},
 		{"kube-proxy's configuration is watched over", rollsForKubeProxysConfig},
 		{"upgrade and rollback", upgrades},

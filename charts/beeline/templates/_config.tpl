@@ -8,7 +8,8 @@ kind: BeelineConfiguration
 {{- with .Values.config }}
 {{ toYaml . }}
 {{- end }}
-{{- with .Values.kubeProxyConfig }}
+{{- $pods := include "beeline.pods" . | fromYaml }}
+{{- with merge (deepCopy (default dict .Values.kubeProxyConfig)) (default dict $pods.config) }}
 ---
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
