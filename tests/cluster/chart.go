@@ -19,17 +19,16 @@ const (
 // chartValues are the values of the chart that matter here.
 type chartValues map[string]any
 
-// defaultValues are those of a cluster that has no kube-proxy.
+// defaultValues are what the chart cannot know, once Beeline serves alone.
 func (c *cluster) defaultValues() (chartValues, error) {
 	repository, tag, ok := strings.Cut(c.Image, ":")
 	if !ok {
 		return nil, fmt.Errorf("image %q has no tag", c.Image)
 	}
-	return chartValues{
-		"image":           map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
-		"apiServer":       map[string]any{"host": routerAddr4, "port": 6443},
-		"kubeProxyConfig": map[string]any{"clusterCIDR": clusterCIDRs, "detectLocalMode": "ClusterCIDR"},
-		"config":          map[string]any{"serviceClusterIPRanges": strings.Split(serviceCIDRs, ",")},
+	values := chartValues{
+		"image":     map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
+		"apiServer": map[string]any{"host": routerAddr4, "port": 6443},
+		"config":    map[string]any{"serviceClusterIPRanges": strings.Split(serviceCIDRs, ",")},
 		// Upstream's tests ask every node for it.
 		"metrics":        map[string]any{"address": "0.0.0.0"},
 		"nodeSelector":   map[string]any{proxyLabel(proxyBeeline): "wanted"},
@@ -37,7 +36,12 @@ func (c *cluster) defaultValues() (chartValues, error) {
 		// Upstream's tests find the proxy's pods by this.
 		"podLabels": map[string]any{"k8s-app": "kube-proxy"},
 		"extraArgs": []string{"--v=2"},
-	}, nil
+	}
+	// The chart finds it in the ConfigMap of a kube-proxy that was there first.
+	if c.Proxy != proxyKubeProxy {
+		values["kubeProxyConfig"] = map[string]any{"clusterCIDR": clusterCIDRs, "detectLocalMode": "ClusterCIDR"}
+	}
+	return values, nil
 }
 
 // besideKubeProxy are changes of the values for the time that both run.
