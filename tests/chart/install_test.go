@@ -138,8 +138,13 @@ func findsAPIServer(c *cluster) {
 	wants("{}", "fd00::7", "6443", "[fd00::7]:6443, taken from the key kubeconfig.conf")
 	wants("apiServer: {host: 192.0.2.9}", "192.0.2.9", "6443", "the value apiServer.host")
 	wants("apiServer: {host: '::1', port: 8443}", "::1", "8443", "[::1]:8443")
-	c.putConfigMap(namespace, "kube-proxy", map[string]string{"kubeconfig.conf": "no: {kubeconfig"})
-	wants("{}", "api.example.org", "7443", "cluster-info")
+	for _, broken := range []string{
+		"no: {kubeconfig", "clusters: here", "clusters: 3", "clusters: [here]", "clusters: [{cluster: here}]",
+		"clusters: [{cluster: {server: [a]}}]", kubeconfig("://%"), kubeconfig("https://%zz"),
+	} {
+		c.putConfigMap(namespace, "kube-proxy", map[string]string{"kubeconfig.conf": broken})
+		wants("{}", "api.example.org", "7443", "cluster-info")
+	}
 
 	// What is installed is kept when there is nothing else to be found.
 	c.helm.must("install", release, chartDir(c.t))

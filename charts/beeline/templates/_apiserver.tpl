@@ -52,15 +52,17 @@ A Service cannot lead there: nothing translates one before the agent has read th
 {{- end -}}
 {{- end -}}
 
-{{- /* From the server of a kubeconfig's first cluster; nothing when it has none. */ -}}
+{{- /* From the server of a kubeconfig's first cluster; nothing when it has none, or no URL. */ -}}
 {{- define "beeline.apiServer.ofKubeconfig" -}}
-{{- $config := fromYaml .text -}}
+{{- $clusters := get (fromYaml .text) "clusters" -}}
 {{- $server := "" -}}
-{{- range $config.clusters -}}
-{{- $server = default (dig "cluster" "server" "" .) $server -}}
+{{- if kindIs "slice" $clusters -}}
+{{- range $clusters -}}
+{{- $server = default (include "beeline.stringAt" (dict "in" . "path" (list "cluster" "server"))) $server -}}
 {{- end -}}
+{{- end -}}
+{{- if regexMatch `^https?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d+)?(/[\w./-]*)?$` $server -}}
 {{- $url := urlParse $server -}}
-{{- if $url.hostname -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default "443" -}}
 {{- dict "host" $url.hostname "port" (int $port) "source" .source | toYaml -}}
 {{- end -}}
