@@ -214,7 +214,7 @@ func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Devic
 		if ok, err := d.runs(at, l.ifindex, name); err != nil {
 			return err
 		} else if !ok {
-			l.lost = "no program at " + at.name
+			l.lost = "no program in its place at " + at.name
 			return nil
 		}
 	}
@@ -243,10 +243,10 @@ func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Devic
 	return err
 }
 
-// runs reports whether a program of ours runs in one direction of a device.
+// runs reports whether a program of ours runs in its place in one direction of a device.
 func (d *Datapath) runs(at direction, ifindex int, name string) (bool, error) {
 	if !d.tcx {
-		return at.hasFilter(ifindex)
+		return at.inPlace(ifindex)
 	}
 	info, err := pinnedInfo(at.pin(Dir(d.opts.BPFFS), ifindex))
 	if err != nil || info == nil {

@@ -67,7 +67,7 @@ func filterConstants() (map[string][]byte, error) {
 				continue // the device is gone, or has no such qdisc
 			}
 			for _, f := range filters {
-				if own, ok := f.(*netlink.BpfFilter); ok && own.Handle == filterHandle && own.Priority == filterPriority {
+				if own, ok := f.(*netlink.BpfFilter); ok && at.owns(f) {
 					return constantsOf(ebpf.ProgramID(own.Id))
 				}
 			}

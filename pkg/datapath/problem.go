@@ -243,9 +243,10 @@ func (i *inspection) filter(dir direction, ifindex int, name string) error {
 		i.before(attached.Programs, 0, place)
 	}
 	for _, f := range filters {
-		if a := f.Attrs(); !dir.owns(f) && a.Priority < filterPriority {
-			i.add("foreign-before", "filter of priority %d (%s) runs before Beeline's %s", a.Priority, f.Type(), place)
+		if dir.owns(f) {
+			break
 		}
+		i.add("foreign-before", "filter of priority %d (%s) runs before Beeline's %s", f.Attrs().Priority, f.Type(), place)
 	}
 	return nil
 }

@@ -29,13 +29,6 @@ const (
 	TCClsact TCMode = "clsact"
 )
 
-// The place of our filters among others of a clsact qdisc: before those that were
-// added without a priority.
-const (
-	filterPriority = 8
-	filterHandle   = 0xbee
-)
-
 // tcxPrefix begins the names of pins of links to devices.
 const tcxPrefix = linkPrefix + "tcx_"
 
@@ -216,27 +209,6 @@ func checkQdisc(ifindex int) error {
 	return nil
 }
 
-func (d direction) filter(ifindex int) *netlink.BpfFilter {
-	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: ifindex,
-			Parent:    d.parent,
-			Handle:    filterHandle,
-			Protocol:  unix.ETH_P_ALL,
-			Priority:  filterPriority,
-		},
-		DirectAction: true,
-	}
-}
-
-// attachFilter makes program run at the hook, in place of the one of a former
-// agent at once.
-func (d direction) attachFilter(ifindex int, name string, program *ebpf.Program) error {
-	f := d.filter(ifindex)
-	f.Name, f.Fd = name, program.FD()
-	return netlink.FilterReplace(f)
-}
-
 // detachFilters removes our filters from a device, and its qdisc when that is ours
 // and it has no other user. It reports whether there was a filter.
 func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
@@ -252,8 +224,8 @@ func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
 				continue
 			}
 			found = true
-			if err := netlink.FilterDel(d.filter(l.Attrs().Index)); err != nil {
-				return found, fmt.Errorf("remove the %s filter of %s: %w", d.name, l.Attrs().Name, err)
+			if err := d.remove(l, f); err != nil {
+				return found, err
 			}
 		}
 	}
@@ -308,23 +280,6 @@ func (d direction) pinnedTo(dir string, ifindex int) (int, error) {
 	}
 	defer pinned.Close()
 	return tcxDevice(pinned)
-}
-
-// hasFilter reports whether a device has our filter.
-func (d direction) hasFilter(ifindex int) (bool, error) {
-	l, err := netlink.LinkByIndex(ifindex)
-	if err != nil {
-		return false, err
-	}
-	filters, err := rtnl.Filters(l, d.parent)
-	return slices.ContainsFunc(filters, d.owns), err
-}
-
-// owns reports whether a filter is ours.
-func (d direction) owns(f netlink.Filter) bool {
-	bpf, ok := f.(*netlink.BpfFilter)
-	return ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle &&
-		(bpf.Name == d.programFor(false) || bpf.Name == d.programFor(true) || bpf.Name == d.pod || bpf.Name == d.masquerade)
 }
 
 // gone reports whether an operation failed because the device is no more.
