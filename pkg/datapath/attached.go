@@ -203,6 +203,7 @@ func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 
 // lookAt completes a look at a device. An error says nothing about what is lost.
 func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Device) error {
+	inPlace := true
 	for _, at := range directions {
 		name := at.pod
 		switch s.role {
@@ -211,12 +212,19 @@ func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Devic
 		case forBackends:
 			name = at.masquerade
 		}
-		if ok, err := d.runs(at, l.ifindex, name); err != nil {
+		runs, first, err := d.runs(at, l.ifindex, name)
+		if err != nil {
 			return err
-		} else if !ok {
-			l.lost = "no program in its place at " + at.name
+		}
+		if !runs {
+			l.lost = "no program at " + at.name
 			return nil
 		}
+		inPlace = inPlace && first
+	}
+	if !inPlace && s.mayMove(time.Now()) {
+		l.lost = "filters of others that came or went"
+		return nil
 	}
 	if s.role != forClients {
 		return nil
@@ -243,17 +251,18 @@ func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Devic
 	return err
 }
 
-// runs reports whether a program of ours runs in its place in one direction of a device.
-func (d *Datapath) runs(at direction, ifindex int, name string) (bool, error) {
+// runs reports whether a program of ours runs in one direction of a device, and whether it does where
+// it belongs among filters.
+func (d *Datapath) runs(at direction, ifindex int, name string) (runs, inPlace bool, err error) {
 	if !d.tcx {
-		return at.inPlace(ifindex)
+		return at.hasFilter(ifindex)
 	}
 	info, err := pinnedInfo(at.pin(Dir(d.opts.BPFFS), ifindex))
 	if err != nil || info == nil {
-		return false, err
+		return false, false, err
 	}
 	tcx := info.TCX()
-	return tcx != nil && int(tcx.Ifindex) == ifindex && uint32(info.Program) == d.programID(d.devices[name]), nil
+	return tcx != nil && int(tcx.Ifindex) == ifindex && uint32(info.Program) == d.programID(d.devices[name]), true, nil
 }
 
 // sameEntry reports whether two entries of a device differ in nothing that programs go by and that

@@ -44,6 +44,23 @@ type deviceState struct {
 	fault  devicemap.Fault
 	logged bool
 	fresh  bool // it is of the sync under way
+	// moves is how often in a row filters were found out of their place, moved is when last.
+	moves int
+	moved time.Time
+}
+
+// mayMove reports whether filters that are out of their place, because of those of others, are to be moved.
+// Each time in a row comes later than the one before: somebody else may insist on the same place.
+func (s *deviceState) mayMove(now time.Time) bool {
+	since := now.Sub(s.moved)
+	if since < min(attachedPeriod<<min(s.moves, 10), lastRetry) {
+		return false
+	}
+	if since > 2*lastRetry {
+		s.moves = 0
+	}
+	s.moves, s.moved = s.moves+1, now
+	return true
 }
 
 // deviceSync is one pass over the devices.
@@ -115,7 +132,7 @@ func (d *Datapath) served(ds *deviceSync, ifindex int, name string, role role, k
 	}
 	done := &deviceState{name: name, role: role, key: key, ok: true}
 	if s != nil {
-		done.fault, done.logged = s.fault, s.logged
+		done.fault, done.logged, done.moves, done.moved = s.fault, s.logged, s.moves, s.moved
 	}
 	d.state[ifindex] = done
 }

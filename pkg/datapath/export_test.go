@@ -3,6 +3,7 @@ package datapath
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -51,4 +52,15 @@ func (d *Datapath) Knows(index int) bool {
 	d.watch.mu.Lock()
 	defer d.watch.mu.Unlock()
 	return d.watch.links[index] != nil
+}
+
+// Moves returns how often filters are moved that are found out of their place at each look.
+func Moves(during time.Duration) (moves int) {
+	s, start := &deviceState{}, time.Now()
+	for at := time.Duration(0); at < during; at += attachedPeriod {
+		if s.mayMove(start.Add(at)) {
+			moves++
+		}
+	}
+	return moves
 }

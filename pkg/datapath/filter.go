@@ -125,15 +125,14 @@ func (d direction) remove(l netlink.Link, f netlink.Filter) error {
 	return nil
 }
 
-// hasFilter reports whether a device has our filter.
-func (d direction) hasFilter(ifindex int) (bool, error) {
-	_, filters, err := d.filters(ifindex)
-	return slices.ContainsFunc(filters, d.owns), err
-}
-
-// inPlace reports whether a device has our filter where it belongs.
-func (d direction) inPlace(ifindex int) (bool, error) {
+// hasFilter reports whether a device has our filter, and whether that is where it belongs.
+func (d direction) hasFilter(ifindex int) (has, inPlace bool, err error) {
 	_, filters, err := d.filters(ifindex)
 	at := d.place(filters)
-	return slices.ContainsFunc(filters, func(f netlink.Filter) bool { return d.owns(f) && isAt(f, at) }), err
+	for _, f := range filters {
+		if d.owns(f) {
+			has, inPlace = true, inPlace || isAt(f, at)
+		}
+	}
+	return has, inPlace, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -110,5 +111,17 @@ func TestFilterPlace(t *testing.T) {
 				t.Errorf("after the clean-up there are filters %q, want %d of others", got, len(test.others))
 			}
 		})
+	}
+}
+
+// TestNoFightForAPlace: filters are moved at once, and ever less often when somebody else moves his
+// before them again and again.
+func TestNoFightForAPlace(t *testing.T) {
+	t.Parallel()
+	if n := datapath.Moves(time.Second); n != 1 {
+		t.Errorf("%d moves at the first look, want one", n)
+	}
+	if n := datapath.Moves(time.Hour); n < 20 || n > 40 {
+		t.Errorf("%d moves in an hour, want one in two minutes", n)
 	}
 }

@@ -251,7 +251,7 @@ func attachedBy(dir string, ifindex int) (TCMode, error) {
 		} else if at == ifindex {
 			links++
 		}
-		has, err := d.hasFilter(ifindex)
+		has, _, err := d.hasFilter(ifindex)
 		if err != nil && !gone(err) {
 			return "", err
 		}

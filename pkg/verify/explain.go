@@ -36,7 +36,7 @@ var reasons = []struct {
 	{"hairpin", reason{"the node's own kernel does not reach endpoints on it", ""}},
 	{"manifest", reason{"what the file declared before is served, not what it declares now", "correct the file; the agent reads it by itself"}},
 
-	{"foreign-before", reason{"packets that this program drops, redirects or rewrites do not reach Beeline's", "if Services fail, remove the program, or attach it after Beeline's"}},
+	{"foreign-before", reason{"packets that this program drops, redirects or rewrites do not reach Beeline's", "if Services fail, remove the program, or attach it after Beeline's; have one of tc pass packets on (TCX_NEXT, TC_ACT_UNSPEC)"}},
 	{"foreign-below", reason{"connections that this program refuses or gives another address, of processes in that cgroup, do not reach a Service as Beeline would have them", "if Services fail there, remove the program, or attach it to the cgroup that Beeline serves, after Beeline's"}},
 	{"link-", reason{"processes of this node connect to Service addresses without load balancing", "a running agent attaches it again within 5 s; else start the agent"}},
 	{"cgroup-gone", reason{"no process of this node is served", "restart the agent with the cgroup that exists (cgroupRoot)"}},
