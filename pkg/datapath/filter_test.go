@@ -56,13 +56,10 @@ func TestFilterPlace(t *testing.T) {
 		others []otherFilter
 		want   []string
 	}{
-		"nobody":             {nil, []string{"bl_ingress 8"}},
 		"behind":             {[]otherFilter{{name: "other", priority: 50}}, []string{"bl_ingress 8", "other 50"}},
 		"before":             {[]otherFilter{{name: "other", priority: 1}}, []string{"bl_ingress 1", "other 1"}},
-		"between":            {[]otherFilter{{name: "other", priority: 5}}, []string{"bl_ingress 5", "other 5"}},
 		"of the same place":  {[]otherFilter{{name: "other", priority: 8}}, []string{"bl_ingress 8", "other 8"}},
 		"two":                {[]otherFilter{{name: "a", priority: 1}, {name: "b", priority: 1}}, []string{"bl_ingress 1", "b 1", "a 1"}},
-		"of another kind":    {[]otherFilter{{name: "other", priority: 1, classifier: true}}, []string{"other 1", "bl_ingress 8"}},
 		"for one protocol":   {[]otherFilter{{name: "other", priority: 1, protocol: unix.ETH_P_IP}}, []string{"other 1", "bl_ingress 8"}},
 		"of a kind before":   {[]otherFilter{{name: "a", priority: 1, classifier: true}, {name: "b", priority: 2}}, []string{"a 1", "bl_ingress 2", "b 2"}},
 		"before and between": {[]otherFilter{{name: "b", priority: 3}, {name: "a", priority: 1}}, []string{"bl_ingress 1", "a 1", "b 3"}},
