@@ -240,7 +240,7 @@ func (d *Datapath) mayRunFormer(ifindex int) bool {
 		}
 		found := false
 		err := d.netns.Run(func() (err error) {
-			found, err = dir.hasFilter(ifindex)
+			found, _, err = dir.hasFilter(ifindex)
 			return err
 		})
 		if found || err != nil && !gone(err) {
