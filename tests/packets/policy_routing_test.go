@@ -1,0 +1,268 @@
+package packets_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// vpn is a device of node 1 without Ethernet, as one of WireGuard.
+const vpn = "vpn0"
+
+func vpnAddrs() addrs { return parseAddrs("10.4.0.11", "fd04::11") }
+
+// routing is what node 1 has beside the main table of routes. In its lines UPLINK, UPLINK2 and VPN
+// stand for the node's address at that device, GW2 for the gateway at otherUplink, PODS, PODS2 and
+// CLIENTS for ranges, all of the line's family.
+type routing struct {
+	name string
+	// lines are arguments of ip.
+	lines []string
+	// marks keep replies of pods at the device that the request came in by: the configuration's
+	// documentation has the same rules.
+	marks bool
+	// strict routers let nobody send from addresses of another uplink, and know no pods.
+	strict bool
+	// far is the device by which pods of node 2 are reached; their endpoints see its address.
+	far string
+	// reached are the devices at whose addresses clients ask for NodePorts.
+	reached []string
+}
+
+var routings = []routing{
+	{
+		name: "egress gateway",
+		lines: []string{
+			"rule add from PODS to PODS lookup main priority 100",
+			"rule add from PODS lookup 100 priority 101",
+			"route add default via GW2 dev uplink2 table 100",
+		},
+		far: uplink, reached: []string{uplink},
+	},
+	{
+		name: "egress gateway, replies by the uplink",
+		lines: []string{
+			"rule add from PODS to PODS lookup main priority 100",
+			"rule add from PODS lookup 100 priority 101",
+			"route add default via GW2 dev uplink2 table 100",
+			"rule add fwmark 1 lookup main priority 50",
+		},
+		marks: true, strict: true, far: uplink, reached: []string{uplink},
+	},
+	{
+		name: "addresses of pods at a second interface",
+		lines: []string{
+			"rule add to POD lookup main priority 512",
+			"rule add fwmark 1 lookup main priority 1024",
+			"rule add from POD to PODS lookup main priority 1535",
+			"rule add from POD lookup 2 priority 1536",
+			"route add default via GW2 dev uplink2 table 2",
+		},
+		marks: true, strict: true, far: uplink, reached: []string{uplink},
+	},
+	{
+		name: "a range of destinations",
+		lines: []string{
+			"rule add to PODS2 lookup 100 priority 100",
+			"route add default via GW2 dev uplink2 table 100",
+		},
+		far: otherUplink, reached: []string{uplink, otherUplink},
+	},
+}
+
+// routedSets are the endpoints of Services; the i-th set is of Service i+1.
+var routedSets = []struct {
+	policy string
+	at     endpoint
+}{
+	{"Cluster", local},
+	{"Cluster", otherLocal},
+	{"Cluster", remote},
+	{"Local", local},
+	{"Local", otherLocal},
+}
+
+// TestPolicyRouting: with rules that select another table of routes, as of an egress gateway, a VPN
+// or a host with several uplinks, a client outside reaches endpoints on both nodes, at each address of
+// the node, and is answered; and so does a pod.
+func TestPolicyRouting(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	for _, r := range routings {
+		for _, mode := range []string{"off", "native"} {
+			t.Run(r.name+", XDP "+mode, func(t *testing.T) {
+				t.Parallel()
+				tier.Variant(t, mode == "off")
+				c := newClusterFor(t, mode)
+				c.addUplink(mode != "off")
+				c.addVPN()
+				c.route(t, r)
+				var manifests []string
+				for i, set := range routedSets {
+					manifests = append(manifests, c.service(i+1, fmt.Sprintf("routed-%d", i+1),
+						"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
+				}
+				c.serve(t, manifests, "--xdp", mode, "--devices", uplink+","+otherUplink+","+vpn)
+				c.checkRouted(t, r)
+				for _, pod := range []endpoint{local, otherLocal} {
+					c.checkRoutedPod(t, pod)
+				}
+			})
+		}
+	}
+}
+
+// TestPolicyRoutingOfPackets: the same for a pod's packets.
+func TestPolicyRoutingOfPackets(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	for _, r := range routings {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, false)
+			c.addUplink(false)
+			c.addVPN()
+			c.route(t, r)
+			var manifests []string
+			for i, set := range routedSets {
+				manifests = append(manifests, c.service(i+1, fmt.Sprintf("routed-%d", i+1),
+					"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
+			}
+			c.serve(t, manifests, append([]string{"--devices", uplink + "," + otherUplink + "," + vpn}, podFlags...)...)
+			for _, pod := range []endpoint{local, otherLocal} {
+				c.checkRoutedPod(t, pod)
+			}
+		})
+	}
+}
+
+// addVPN connects node 1 to the router by a device without Ethernet.
+func (c *cluster) addVPN() {
+	node := c.nodes[0].Namespace
+	node.AddTUN(vpn, c.router, 0)
+	addAddrs(node, vpn, vpnAddrs())
+	addAddrs(c.router, vpn, parseAddrs("10.4.0.1", "fd04::1"))
+}
+
+// route gives node 1 rules and tables.
+func (c *cluster) route(t *testing.T, r routing) {
+	t.Helper()
+	node := c.nodes[0]
+	node.SetSysctl("ipv4/conf/all/rp_filter", "2")
+	for family, flag := range []string{"-4", "-6"} {
+		pods := netip.MustParsePrefix(podRanges[family])
+		words := map[string]string{
+			"UPLINK": nodeAddrs(1)[family].String(), "UPLINK2": otherUplinkAddrs()[family].String(),
+			"GW": []string{"10.2.0.1", "fd02::1"}[family], "GW2": []string{"10.3.0.1", "fd03::1"}[family],
+			"PODS": pods.String(), "PODS2": podRangesOf(2)[family].String(), "CLIENTS": []string{"10.1.0.0/24", "fd01::/64"}[family],
+			"SERVICES": serviceRanges[family], "EXTERNALS": externalRanges[family], "BALANCERS": balancerRanges[family],
+		}
+		for _, line := range r.lines {
+			places := []string{""}
+			if strings.Contains(line, "POD ") {
+				places = []string{node.routedAddrs()[family].String(), node.bridgedAddrs()[family].String()}
+			}
+			for _, pod := range places {
+				words["POD"] = pod
+				args := append([]string{flag}, strings.Fields(line)...)
+				for i, word := range args {
+					if value, ok := words[word]; ok {
+						args[i] = value
+					}
+				}
+				if _, err := node.Output("ip", args...); err != nil {
+					t.Fatalf("ip %v: %v", args, failure(err))
+				}
+			}
+		}
+	}
+	if r.marks {
+		nft(t, node.Namespace, `table inet replies {
+	chain prerouting {
+		type filter hook prerouting priority mangle
+		iifname "uplink" ct state new ct mark set 1
+		iifname { "uplink2", "vpn0" } ct state new ct mark set 2
+		iifname != { "uplink", "uplink2", "vpn0" } meta mark set ct mark
+	}
+}
+`)
+	}
+	if r.strict {
+		nft(t, c.router, `table inet strict {
+	chain forward {
+		type filter hook forward priority filter
+		iifname "nodes" ip saddr { 10.3.0.0/24, 10.4.0.0/24 } counter drop
+		iifname "nodes" ip6 saddr { fd03::/64, fd04::/64 } counter drop
+		iifname "wayin" ip saddr != 10.3.0.0/24 counter drop
+		iifname "wayin" ip6 saddr != fd03::/64 counter drop
+		iifname "vpn0" ip saddr != 10.4.0.0/24 counter drop
+		iifname "vpn0" ip6 saddr != fd04::/64 counter drop
+	}
+}
+`)
+		for i := range c.nodes {
+			for _, pods := range podRangesOf(i + 1) {
+				if _, err := c.router.Output("ip", "route", "replace", "blackhole", pods.String()); err != nil {
+					t.Fatal(failure(err))
+				}
+			}
+		}
+	}
+}
+
+func nft(t *testing.T, n *lab.Namespace, rules string) {
+	t.Helper()
+	if _, err := n.Output("nft", rules); err != nil {
+		t.Fatal(failure(err))
+	}
+}
+
+// checkRouted asks for every Service from outside, by every frontend and at the node's other addresses.
+func (c *cluster) checkRouted(t *testing.T, r routing) {
+	t.Helper()
+	own := map[string]addrs{uplink: nodeAddrs(1), otherUplink: otherUplinkAddrs(), vpn: vpnAddrs()}
+	for i, set := range routedSets {
+		for _, network := range networks {
+			ways := map[string]netip.AddrPort{}
+			for _, f := range frontends {
+				ways[f.name] = netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+			}
+			for _, device := range r.reached {
+				ways["NodePort at "+device] = netip.AddrPortFrom(own[device].of(network), nodePort(network, i+1).Port())
+			}
+			for way, to := range ways {
+				got, err := ask(c.client, network, to, "payload")
+				if err != nil || got.name != set.at.server() {
+					t.Fatalf("%s to the %s of %v: %v, %v", network, way, set, got.greeting, err)
+				}
+				want := got.self.Addr()
+				if set.at.node != 1 {
+					want = own[r.far].of(network)
+				}
+				if got.client.Addr() != want {
+					t.Errorf("%s to the %s of %v: it has seen %s, want %s", network, way, set, got.client, want)
+				}
+			}
+		}
+	}
+}
+
+// checkRoutedPod asks for every Service from a pod of node 1.
+func (c *cluster) checkRoutedPod(t *testing.T, pod endpoint) {
+	t.Helper()
+	for i, set := range routedSets {
+		for _, network := range networks {
+			for _, f := range frontends {
+				to := netip.AddrPortFrom(f.address(i+1).of(network), uint16(f.port(i+1)))
+				got, err := ask(c.podOf(pod), network, to, "payload")
+				if err != nil || got.name != set.at.server() {
+					t.Fatalf("%s from %s to the %s of %v: %v, %v", network, pod.server(), f.name, set, got.greeting, err)
+				}
+			}
+		}
+	}
+}
