@@ -14,4 +14,7 @@
 // entries of connection tracking (conntrack), which translates them as long as the network
 // namespace has a NAT chain. The tables "beeline-handover" have one when no other is left,
 // for connections that others have masqueraded too; see [Follow].
+//
+// Firewalls that would drop what kube-proxy had them let through are opened in iptables ([Accept]), and found in
+// nftables ([Dropping]).
 package kubeproxy

@@ -38,7 +38,7 @@ type MachineChecker struct {
 
 // MachineKinds are the kinds of findings of a machine.
 var MachineKinds = []string{
-	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "tunnel-mtu", "conntrack", "clock", "config-file",
+	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "firewall", "tunnel-mtu", "conntrack", "clock", "config-file",
 }
 
 // machine collects what a look finds.
@@ -63,7 +63,7 @@ func (c *MachineChecker) look() ([]Finding, error) {
 			m.devices = append(m.devices, d)
 		}
 	}
-	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.tunnel(), m.conntrack())
+	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.firewalls(), m.tunnel(), m.conntrack())
 	m.clock()
 	m.files()
 	return m.list, err
@@ -109,20 +109,28 @@ func (m *machine) setting(name string) (value int, found bool, err error) {
 	return value, err == nil, err
 }
 
-// forwarding looks at what packets of clients meet at the devices that are served, in the families that
-// Services have. Where no range of theirs is known, that may be both.
-func (m *machine) forwarding() error {
+// families returns which IP families Services have. Where no range of theirs is known, that may be both.
+func (m *machine) families() (ipv4, ipv6 bool, err error) {
 	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
+	for _, r := range ranges {
+		ipv4, ipv6 = ipv4 || r.Addr().Is4(), ipv6 || r.Addr().Is6()
+	}
+	return ipv4 || len(ranges) == 0, ipv6 || len(ranges) == 0, err
+}
+
+// forwarding looks at what packets of clients meet at the devices that are served.
+func (m *machine) forwarding() error {
+	ipv4, ipv6, err := m.families()
 	errs := []error{err}
 	for _, f := range []struct {
-		name string
-		ipv4 bool
-		addr func(*devicemap.Device) netip.Addr
+		name   string
+		served bool
+		addr   func(*devicemap.Device) netip.Addr
 	}{
-		{"ipv4", true, func(d *devicemap.Device) netip.Addr { return d.Addr4 }},
-		{"ipv6", false, func(d *devicemap.Device) netip.Addr { return d.Addr6 }},
+		{"ipv4", ipv4, func(d *devicemap.Device) netip.Addr { return d.Addr4 }},
+		{"ipv6", ipv6, func(d *devicemap.Device) netip.Addr { return d.Addr6 }},
 	} {
-		if len(ranges) > 0 && !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Addr().Is4() == f.ipv4 }) {
+		if !f.served {
 			continue
 		}
 		for i := range m.devices {
@@ -216,6 +224,25 @@ func (m *machine) leftovers() error {
 		m.add("kube-proxy", "", "kube-proxy has made: %s", strings.Join(left, ", "))
 	}
 	return err
+}
+
+// firewalls looks for chains of nftables that drop what clients send to endpoints of this node's pods, where
+// Beeline marks such packets.
+func (m *machine) firewalls() error {
+	if m.Settings == nil || !m.Settings.AcceptForwarded || len(m.devices) == 0 {
+		return nil
+	}
+	ipv4, ipv6, err := m.families()
+	ranges, _ := servicemap.New(m.Maps).ServiceCIDRs() // families tells of an error
+	devices := make(map[string]int)
+	for _, d := range m.devices {
+		devices[d.Name] = d.Ifindex
+	}
+	chains, failed := kubeproxy.Dropping(ipv4, ipv6, devices, slices.Concat(m.Settings.PodRanges, ranges))
+	for _, c := range chains {
+		m.add("firewall", c, "chain %s of nftables drops new connections to endpoints of this node's pods", c)
+	}
+	return errors.Join(err, failed)
 }
 
 // leastTunnelMTU is the MTU below which a device has no tunnel: that of IPv6 and the tunnel's own
