@@ -33,13 +33,13 @@ func publicServices() []string {
 
 // startClusterAgent starts an agent that follows the API server, with other ports than
 // kube-proxy's, and returns when it serves.
-func startClusterAgent(t *testing.T, server *apiserver.Server, n *node) *lab.Process {
+func startClusterAgent(t *testing.T, server *apiserver.Server, n *node, flags ...string) *lab.Process {
 	t.Helper()
-	p := n.Start(lab.AgentBinary(t), "--kubeconfig", server.Kubeconfig, "--hostname-override", n.name(),
+	p := n.Start(lab.AgentBinary(t), append(flags, "--kubeconfig", server.Kubeconfig, "--hostname-override", n.name(),
 		"--cluster-cidr", strings.Join(podRanges, ","), "--bpffs", n.BPFFS, "--cgroup-root", n.Cgroup,
 		"--metrics-bind-address=127.0.0.1:19249", "--healthz-bind-address=127.0.0.1:19256",
 		// What concerns the whole machine is left as it is.
-		"--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")...)
 	lab.Eventually(t, "the agent serves", func() bool {
 		maps, err := bpfmap.Open(datapath.Dir(n.BPFFS))
 		if err != nil {
