@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -122,6 +123,9 @@ func (w *walk) chain(name string) (result outcomes, err error) {
 	rules, err := whole(w.session, func() ([]*nftables.Rule, error) {
 		return w.session.GetRules(w.table, &nftables.Chain{Table: w.table, Name: name})
 	})
+	if changes(err) {
+		return accepted | dropped | returned, nil
+	}
 	if err != nil {
 		return 0, fmt.Errorf("nftables: list the rules of table %s chain %s: %w", w.table.Name, name, err)
 	}
@@ -136,6 +140,12 @@ func (w *walk) chain(name string) (result outcomes, err error) {
 		}
 	}
 	return result | returned, nil
+}
+
+// changes reports whether an error says that the rules are being changed: what was to be read is gone, or never
+// the same from beginning to end. The next look sees what has become of it.
+func changes(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, netlink.ErrDumpInterrupted)
 }
 
 // rule returns what a rule may do.
@@ -277,6 +287,9 @@ func (w *walk) elements(name string, key value) ([]nftables.SetElement, error) {
 		return nil, nil
 	}
 	set, err := w.session.GetSetByName(w.table, name)
+	if changes(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nftables: read table %s set %s: %w", w.table.Name, name, err)
 	}
@@ -284,6 +297,9 @@ func (w *walk) elements(name string, key value) ([]nftables.SetElement, error) {
 		return nil, nil
 	}
 	elements, err := w.session.GetSetElements(set)
+	if changes(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nftables: read table %s set %s: %w", w.table.Name, name, err)
 	}
