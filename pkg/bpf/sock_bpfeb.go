@@ -171,6 +171,7 @@ const (
 	SockBlDeviceFlagBL_DEVICE_INTERNAL         SockBlDeviceFlag = 4
 	SockBlDeviceFlagBL_DEVICE_XDP_SEND         SockBlDeviceFlag = 8
 	SockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS SockBlDeviceFlag = 16
+	SockBlDeviceFlagBL_DEVICE_ALL_PODS         SockBlDeviceFlag = 32
 )
 
 type SockBlDeviceLimit uint32

@@ -269,5 +269,5 @@ func (d *Datapath) runs(at direction, ifindex int, name string) (runs, inPlace b
 // follows from the device.
 func sameEntry(a, b *devicemap.Device) bool {
 	return a.ID == b.ID && a.Ifindex == b.Ifindex && a.Name == b.Name && a.MTU == b.MTU && a.Root == b.Root && a.Tags == b.Tags &&
-		a.Addr4 == b.Addr4 && a.Addr6 == b.Addr6 && a.NoEthernet == b.NoEthernet && a.Internal == b.Internal
+		a.Addr4 == b.Addr4 && a.Addr6 == b.Addr6 && a.NoEthernet == b.NoEthernet && a.Internal == b.Internal && a.AllPods == b.AllPods
 }

@@ -179,6 +179,7 @@ func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Devic
 		patterns: d.opts.Devices, nodeAddrs: nodeAddrs, nodePorts: d.opts.NodePorts,
 		podRanges: d.opts.ClusterCIDRs, ownPods: *d.internalCIDRs.Load(), forPods: d.forPods,
 	}
+	allPods := n.leadsToAllPods(choice.podRanges)
 	for _, c := range n.choose(choice) {
 		device := devicemap.Device{
 			Name:       c.link.Attrs().Name,
@@ -186,6 +187,7 @@ func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Devic
 			Reason:     c.reason,
 			NoEthernet: noEthernet(c.link),
 			Internal:   d.opts.Internal.by(c.link.Attrs().Name),
+			AllPods:    allPods[c.link.Attrs().Index],
 			MTU:        c.link.Attrs().MTU,
 		}
 		if b, err := n.base(c.link); err == nil {

@@ -89,19 +89,25 @@ func (n *network) addAddr(a *netlink.Addr) {
 	}
 }
 
-// hop is a device that a route leads to.
+// hop is a device that a route leads to, perhaps by a gateway.
 type hop struct {
 	ifindex int
 	gateway bool
+	addr    netip.Addr // of the gateway, if that is of the route's family
+}
+
+func newHop(ifindex int, gateway net.IP, via netlink.Destination) hop {
+	addr, _ := netip.AddrFromSlice(gateway)
+	return hop{ifindex, gateway != nil || via != nil, addr.Unmap()}
 }
 
 func hops(r *netlink.Route) []hop {
 	if len(r.MultiPath) == 0 {
-		return []hop{{r.LinkIndex, r.Gw != nil || r.Via != nil}}
+		return []hop{newHop(r.LinkIndex, r.Gw, r.Via)}
 	}
 	list := make([]hop, 0, len(r.MultiPath))
 	for _, p := range r.MultiPath {
-		list = append(list, hop{p.LinkIndex, p.Gw != nil || p.Via != nil})
+		list = append(list, newHop(p.LinkIndex, p.Gw, p.Via))
 	}
 	return list
 }
@@ -154,6 +160,25 @@ func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
 		for _, h := range hops(&n.routes[i]) {
 			if _, known := devices[h.ifindex]; !known && (h.gateway || !local[h.ifindex]) {
 				devices[h.ifindex] = dst
+			}
+		}
+	}
+	return devices
+}
+
+// leadsToAllPods returns the devices to which a route to pods leads by an address of this machine:
+// which node the pods are on is then known to who sends the packets on there. Cilium has such
+// routes to the pods of all nodes.
+func (n *network) leadsToAllPods(ranges []netip.Prefix) map[int]bool {
+	devices := make(map[int]bool)
+	for i := range n.routes {
+		dst, ok := destination(&n.routes[i])
+		if !ok || !within(dst, ranges) {
+			continue
+		}
+		for _, h := range hops(&n.routes[i]) {
+			if _, own := n.held[h.addr]; own {
+				devices[h.ifindex] = true
 			}
 		}
 	}

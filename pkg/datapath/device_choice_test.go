@@ -171,6 +171,28 @@ func TestEachHopOfADefaultRouteIsChosen(t *testing.T) {
 	}
 }
 
+// TestLeadsToAllPods: a gateway that is this machine's own address tells nothing of where pods are.
+func TestLeadsToAllPods(t *testing.T) {
+	t.Parallel()
+	own := net.IPv4(10, 244, 1, 1)
+	pods, others := prefixNet("10.244.2.0/24"), prefixNet("192.168.2.0/24")
+	n := &network{held: map[netip.Addr]int{netip.MustParseAddr("10.244.1.1"): 2}, routes: []netlink.Route{
+		{Type: unix.RTN_UNICAST, Dst: pods, LinkIndex: 2, Gw: own},
+		{Type: unix.RTN_UNICAST, Dst: pods, LinkIndex: 3, Gw: net.IPv4(192, 0, 2, 1)},
+		{Type: unix.RTN_UNICAST, Dst: pods, LinkIndex: 4},
+		{Type: unix.RTN_UNICAST, Dst: others, LinkIndex: 5, Gw: own},
+		{Type: unix.RTN_UNICAST, Dst: pods, MultiPath: []*netlink.NexthopInfo{{LinkIndex: 6}, {LinkIndex: 7, Gw: own}}},
+	}}
+	if got := n.leadsToAllPods(prefixes("10.244.0.0/16")); !maps.Equal(got, map[int]bool{2: true, 7: true}) {
+		t.Errorf("devices that lead to all pods: %v, want 2 and 7", got)
+	}
+}
+
+func prefixNet(s string) *net.IPNet {
+	_, prefix, _ := net.ParseCIDR(s)
+	return prefix
+}
+
 func TestSourceAddress(t *testing.T) {
 	t.Parallel()
 	own, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

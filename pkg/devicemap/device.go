@@ -60,6 +60,8 @@ type Device struct {
 	OwnQdisc bool
 	// Internal says that clients behind the device are inside of the cluster.
 	Internal bool
+	// AllPods says that routes to pods of this node lead to it as do those to pods of others.
+	AllPods bool
 	// MTU counts bytes from the IP header on.
 	MTU int
 	// Root is the ifindex of the device by which XDP programs send: the device itself
@@ -106,6 +108,7 @@ func (d *Device) flags() map[bpf.SockBlDeviceFlag]*bool {
 		bpf.SockBlDeviceFlagBL_DEVICE_INTERNAL:         &d.Internal,
 		bpf.SockBlDeviceFlagBL_DEVICE_XDP_SEND:         &d.XDPSend,
 		bpf.SockBlDeviceFlagBL_DEVICE_XDP_SEND_BUFFERS: &d.XDPSendBuffers,
+		bpf.SockBlDeviceFlagBL_DEVICE_ALL_PODS:         &d.AllPods,
 	}
 }
 

@@ -284,6 +284,7 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	plan->port = choice.backend->port;
 	plan->ref = choice.ref;
 	plan->counted = choice.counted;
+	plan->on_node = choice.backend->state & BL_BACKEND_ON_NODE;
 	/* Of all policies, only externalTrafficPolicy: Local is to show the client. */
 	plan->keep = choice.member == BL_BACKEND_LOCAL &&
 		     !(bl_masquerade_all &&

@@ -40,6 +40,7 @@ struct bl_plan {
 	__u16 node; /* to which the tunnel may take the packet; 0 is none */
 	/* The backend is on this node and is to see the client's address. */
 	bool keep : 1;
+	bool on_node : 1; /* the backend's object says so */
 	bool counted : 1; /* the flow is, in bl_active */
 	__u8 former : 2; /* enum bl_former */
 	__u8 client_device;
@@ -131,7 +132,8 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union
 /*
  * Index in bl_device of the device by which the packet would reach the backend, if replies are
  * translated there: the backend is then on another node. Else the host's stack: 0, or
- * BL_DEVICE_MASQUERADE for one that is to see this node for its client.
+ * BL_DEVICE_MASQUERADE for one that is to see this node for its client. What a route does not
+ * tell that leads to pods of all nodes, the backend's object does.
  */
 static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 					   const struct bl_packet *packet,
@@ -140,7 +142,10 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 	__u32 ifindex =
 		bl_route(context, packet->ifindex, &packet->key.src, &plan->backend, packet->ipv4);
 	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
+	const struct bl_device_entry *device = plan->on_node ? bl_device_lookup(id) : NULL;
 
+	if (device && device->flags & BL_DEVICE_ALL_PODS)
+		id = 0;
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_MASQUERADE : id;
 }
 

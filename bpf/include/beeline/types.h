@@ -191,10 +191,11 @@ enum bl_backend_state {
 	/* Which sets of its Service the backend is in. In none, it keeps what it serves. */
 	BL_BACKEND_CLUSTER = 1 << 0,
 	BL_BACKEND_LOCAL = 1 << 1,
-	/* For display: the endpoint's conditions, and whether it is on this node. */
+	/* For display: the endpoint's conditions. */
 	BL_BACKEND_READY = 1 << 2,
 	BL_BACKEND_SERVING = 1 << 3,
 	BL_BACKEND_TERMINATING = 1 << 4,
+	/* The endpoint is on this node, as its object says; see BL_DEVICE_ALL_PODS. */
 	BL_BACKEND_ON_NODE = 1 << 5,
 	/* Gets no new connections: affinity does not lead to it any more. */
 	BL_BACKEND_NO_NEW = 1 << 6,
@@ -720,6 +721,8 @@ enum bl_device_flag {
 	/* XDP programs can send by it: whole frames, and those in several buffers. */
 	BL_DEVICE_XDP_SEND = 1 << 3,
 	BL_DEVICE_XDP_SEND_BUFFERS = 1 << 4,
+	/* Routes to pods of this node lead to it as do those to pods of others. */
+	BL_DEVICE_ALL_PODS = 1 << 5,
 };
 
 /*
