@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -59,11 +62,16 @@ func NewHost(t testing.TB) *Host {
 	h.Outside = newNamespace(t, NewCgroup(t))
 	h.connect()
 	h.Pod = h.NewPod()
+	h.addBackends()
+	return h
+}
+
+func (h *Host) addBackends() {
+	h.t.Helper()
 	for i := range Backends {
 		h.AddAddr("lo", Backend4(i+1).String()+"/32")
 		h.AddAddr("lo", Backend6(i+1).String()+"/128")
 	}
-	return h
 }
 
 // connect makes the device to the outside.
@@ -78,10 +86,46 @@ func (h *Host) connect() {
 	h.AddDefaultRoute(Outside6.String())
 }
 
-// NewPod makes a pod: a namespace in the host's cgroup with a device to the host.
-func (h *Host) NewPod() *Namespace {
+// NewNested makes a node in a container of this host, as kind does: a pod whose cgroup is one below the
+// host's, with a first pod of its own. It has the same addresses for backends; Node4, Node6 and Outside are
+// the host's alone.
+func (h *Host) NewNested() *Host {
 	h.t.Helper()
-	pod, i := newNamespace(h.t, h.Cgroup), h.pods
+	inner := &Host{Cgroup: h.NewCgroupBelow("nested"), BPFFS: NewBPFFS(h.t)}
+	inner.Namespace = h.newPod(inner.Cgroup)
+	inner.Pod = inner.NewPod()
+	inner.addBackends()
+	return inner
+}
+
+// NewCgroupBelow makes a cgroup below the host's, and those between, and returns its path. It goes with the
+// host's.
+func (h *Host) NewCgroupBelow(name string) string {
+	h.t.Helper()
+	path := h.Cgroup
+	for part := range strings.SplitSeq(name, "/") {
+		path = filepath.Join(path, part)
+		if err := os.Mkdir(path, 0o755); errors.Is(err, fs.ErrExist) {
+			continue
+		} else if err != nil {
+			h.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// NewPod makes a pod: a namespace in the host's cgroup with a device to the host.
+func (h *Host) NewPod() *Namespace { return h.newPod(h.Cgroup) }
+
+// NewPodIn makes a pod whose cgroup is one below the host's.
+func (h *Host) NewPodIn(cgroup string) *Namespace { return h.newPod(h.NewCgroupBelow(cgroup)) }
+
+func (h *Host) newPod(cgroup string) *Namespace {
+	h.t.Helper()
+	pod, i := newNamespace(h.t, cgroup), h.pods
 	h.pods++
 	device := fmt.Sprintf("pod%d", i)
 	h.AddDevice(device, pod, "eth0")
