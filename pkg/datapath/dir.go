@@ -133,8 +133,9 @@ func MountCgroup2() (path string, mounted bool, err error) {
 	// Every cgroup has this file but the root; in a cgroup namespace what is mounted
 	// begins at the cgroup of this process.
 	if _, err := os.Stat(filepath.Join(ownCgroup2, "cgroup.type")); err == nil {
-		return "", false, errors.Join(fmt.Errorf("%w: in this cgroup namespace a mount shows a part of it only", missing),
-			unix.Unmount(ownCgroup2, 0))
+		partly := setting.Errorf("cgroupRoot", "no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified, and a mount made in this cgroup namespace "+
+			"shows only a part of it: give this container the node's mount, or name a folder of it")
+		return "", false, errors.Join(partly, unix.Unmount(ownCgroup2, 0))
 	}
 	return ownCgroup2, true, nil
 }

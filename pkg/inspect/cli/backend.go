@@ -89,10 +89,10 @@ func backendSets(b inspect.Backend) string {
 	return strings.Join(b.Sets, ",")
 }
 
-// active returns how many active connections a backend has, nothing where they are not counted.
+// active returns how many active connections a backend has, "-" where they are not counted.
 func active(b inspect.Backend) string {
 	if b.Active == nil {
-		return ""
+		return "-"
 	}
 	return number(uint64(b.Active.Sockets) + uint64(b.Active.Flows))
 }
