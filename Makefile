@@ -153,7 +153,7 @@ test-kernels: setup-test-all ## run the tests of the programs in every supported
 	$(GO) run ./tools/kernels -all -kernel all
 
 # The cluster that make cluster boots; FABRIC connects the pods (routes, vxlan, flannel,
-# flannel-host-gw, kube-router; kindnet of the checkout KINDNET_SRC of kind; calico,
+# flannel-host-gw, kube-router, cilium; kindnet of the checkout KINDNET_SRC of kind; calico,
 # calico-cross-subnet, calico-nftables of the checkout CALICO_SRC), POLICY=kube-network-policies enforces
 # NetworkPolicy, SET is values of Beeline's chart, as for helm --set.
 PROXY ?= beeline
@@ -173,7 +173,7 @@ cluster-image: root setup-image setup-cluster
 		IMAGE_ARCHS=$(shell $(GO) env GOARCH) IMAGE=ghcr.io/beeline-lb/beeline VERSION=cluster
 
 .PHONY: cluster
-cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan, flannel, flannel-host-gw, kube-router, kindnet or calico, SET=config.xdp=generic
+cluster: cluster-image ## boot a Kubernetes cluster on this machine; PROXY=kube-proxy, FABRIC=vxlan, flannel, flannel-host-gw, kube-router, cilium, kindnet or calico, SET=config.xdp=generic
 	@$(CLUSTER) up
 
 .PHONY: cluster-e2e

@@ -39,6 +39,7 @@ var addons = map[string]addon{
 	fabricFlannel:        flannelAddon("vxlan"),
 	fabricFlannelHostGW:  flannelAddon("host-gw"),
 	fabricKubeRouter:     kubeRouterAddon,
+	fabricCilium:         ciliumAddon,
 	fabricKindnet:        kindnetAddon,
 	fabricCalico:         calicoAddon("Always", "Disabled"),
 	fabricCalicoSubnet:   calicoAddon("CrossSubnet", "Disabled"),

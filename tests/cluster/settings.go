@@ -21,6 +21,7 @@ const (
 	fabricFlannel        = "flannel"
 	fabricFlannelHostGW  = "flannel-host-gw"
 	fabricKubeRouter     = "kube-router"
+	fabricCilium         = "cilium"
 	fabricKindnet        = "kindnet"
 	fabricCalico         = "calico"
 	fabricCalicoSubnet   = "calico-cross-subnet"
@@ -29,12 +30,12 @@ const (
 
 // fabrics are all of them.
 var fabrics = []string{
-	fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter, fabricKindnet,
+	fabricRoutes, fabricVXLAN, fabricFlannel, fabricFlannelHostGW, fabricKubeRouter, fabricCilium, fabricKindnet,
 	fabricCalico, fabricCalicoSubnet, fabricCalicoNftables,
 }
 
 // enforcingFabrics are those whose add-on enforces NetworkPolicy.
-var enforcingFabrics = []string{fabricKubeRouter, fabricKindnet, fabricCalico, fabricCalicoSubnet, fabricCalicoNftables}
+var enforcingFabrics = []string{fabricKubeRouter, fabricCilium, fabricKindnet, fabricCalico, fabricCalicoSubnet, fabricCalicoNftables}
 
 // policyKubeNetworkPolicies is the value of settings.Policy beside none.
 const policyKubeNetworkPolicies = "kube-network-policies"

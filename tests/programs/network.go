@@ -55,6 +55,20 @@ var Calico = Checkout{
 	Prepare:  buildLibbpf,
 }
 
+// Cilium connects pods, and compiles its BPF programs at a node with clang.
+var Cilium = Set{
+	Name:   "cilium",
+	Module: "tests/cluster/modules/cilium",
+	Packages: map[string]string{
+		"cilium-agent":            "github.com/cilium/cilium/daemon",
+		"cilium-cni":              "github.com/cilium/cilium/plugins/cilium-cni",
+		"cilium-health-responder": "github.com/cilium/cilium/cilium-health/responder",
+		"cilium-operator":         "github.com/cilium/cilium/operator",
+	},
+	LinkerFlags: "-s -w -X github.com/cilium/cilium/pkg/version.ciliumVersion=1.20.2",
+	Tags:        "ipam_provider_operator",
+}
+
 // MetalLB assigns the addresses of load balancers and announces them, by ARP and NDP in L2
 // mode. Its manifest is that of the module, see [Set.Sources].
 var MetalLB = Set{
