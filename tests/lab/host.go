@@ -139,13 +139,19 @@ func (h *Host) newPod(cgroup string) *Namespace {
 	return pod
 }
 
-// NewCgroup makes a cgroup that takes single threads, and returns its path. It goes when the
-// test ends, or with the process.
-func NewCgroup(t testing.TB) string {
+// needRoot skips a test of somebody else.
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make namespaces and load BPF programs")
 	}
+}
+
+// NewCgroup makes a cgroup that takes single threads, and returns its path. It goes when the
+// test ends, or with the process.
+func NewCgroup(t testing.TB) string {
+	t.Helper()
+	needRoot(t)
 	parent := os.Getenv(cgroupEnv)
 	if parent == "" {
 		t.Fatal("TestMain does not call lab.Main")

@@ -14,6 +14,7 @@ import (
 // about a device's programs for a wrong one.
 func HaveTCX(t testing.TB) bool {
 	t.Helper()
+	needRoot(t)
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		t.Fatal(err)
