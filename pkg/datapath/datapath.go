@@ -253,14 +253,13 @@ func (d *Datapath) resize(ctx context.Context) error {
 	if err := d.Attach(ctx); err != nil {
 		return err
 	}
-	// The programs look into the former tables as long as they run.
-	if behind := d.behind(); len(behind) > 0 {
-		klog.ErrorS(nil, "Tables keep a part of their entries at the former size until the agent starts again: "+
-			"devices run programs that know no other", "devices", behind)
-		return nil
+	var moved []bpfmap.Moved
+	err := d.behind()
+	if err == nil {
+		moved, err = d.maps.Move()
 	}
-	moved, err := d.maps.Move()
 	if err != nil {
+		// The programs look into the former tables as long as they run.
 		klog.ErrorS(err, "Tables keep a part of their entries at the former size until the agent starts again")
 		return nil
 	}

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -125,15 +126,33 @@ func destination(r *netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, ones), ok
 }
 
+// hopsTo are the hops of the routes to destinations that is holds for, each with its destination.
+func (n *network) hopsTo(is func(netip.Prefix) bool) iter.Seq2[netip.Prefix, hop] {
+	return func(yield func(netip.Prefix, hop) bool) {
+		for i := range n.routes {
+			dst, ok := destination(&n.routes[i])
+			if !ok || !is(dst) {
+				continue
+			}
+			for _, h := range hops(&n.routes[i]) {
+				if !yield(dst, h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// hopsToPods are those of routes to pods.
+func (n *network) hopsToPods(ranges []netip.Prefix) iter.Seq2[netip.Prefix, hop] {
+	return n.hopsTo(func(dst netip.Prefix) bool { return within(dst, ranges) })
+}
+
 // defaultDevices returns the devices of default routes.
 func (n *network) defaultDevices() map[int]bool {
 	devices := make(map[int]bool)
-	for i := range n.routes {
-		if dst, ok := destination(&n.routes[i]); ok && dst.Bits() == 0 {
-			for _, h := range hops(&n.routes[i]) {
-				devices[h.ifindex] = true
-			}
-		}
+	for _, h := range n.hopsTo(func(dst netip.Prefix) bool { return dst.Bits() == 0 }) {
+		devices[h.ifindex] = true
 	}
 	return devices
 }
@@ -152,15 +171,9 @@ func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
 		local[l.Attrs().Index] = leadsToPods(l)
 	}
 	devices := make(map[int]netip.Prefix)
-	for i := range n.routes {
-		dst, ok := destination(&n.routes[i])
-		if !ok || !within(dst, ranges) {
-			continue
-		}
-		for _, h := range hops(&n.routes[i]) {
-			if _, known := devices[h.ifindex]; !known && (h.gateway || !local[h.ifindex]) {
-				devices[h.ifindex] = dst
-			}
+	for dst, h := range n.hopsToPods(ranges) {
+		if _, known := devices[h.ifindex]; !known && (h.gateway || !local[h.ifindex]) {
+			devices[h.ifindex] = dst
 		}
 	}
 	return devices
@@ -171,15 +184,9 @@ func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
 // routes to the pods of all nodes.
 func (n *network) leadsToAllPods(ranges []netip.Prefix) map[int]bool {
 	devices := make(map[int]bool)
-	for i := range n.routes {
-		dst, ok := destination(&n.routes[i])
-		if !ok || !within(dst, ranges) {
-			continue
-		}
-		for _, h := range hops(&n.routes[i]) {
-			if _, own := n.held[h.addr]; own {
-				devices[h.ifindex] = true
-			}
+	for _, h := range n.hopsToPods(ranges) {
+		if _, own := n.held[h.addr]; own {
+			devices[h.ifindex] = true
 		}
 	}
 	return devices

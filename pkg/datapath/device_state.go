@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -49,11 +50,16 @@ type deviceState struct {
 	moved time.Time
 }
 
+// backoff returns the pause after so many tries: first, and twice the time each time, up to lastRetry.
+func backoff(first time.Duration, tries int) time.Duration {
+	return min(first<<min(tries, 10), lastRetry)
+}
+
 // mayMove reports whether filters that are out of their place, because of those of others, are to be moved.
 // Each time in a row comes later than the one before: somebody else may insist on the same place.
 func (s *deviceState) mayMove(now time.Time) bool {
 	since := now.Sub(s.moved)
-	if since < min(attachedPeriod<<min(s.moves, 10), lastRetry) {
+	if since < backoff(attachedPeriod, s.moves) {
 		return false
 	}
 	if since > 2*lastRetry {
@@ -149,7 +155,7 @@ func (d *Datapath) failed(ifindex int, name string, role role, err error) {
 		s.fault.Error, s.logged = err.Error(), false
 	}
 	s.ok, s.fresh = false, true
-	s.fault.Next = now.Add(min(firstRetry<<min(s.fault.Tries, 10), lastRetry))
+	s.fault.Next = now.Add(backoff(firstRetry, s.fault.Tries))
 	s.fault.Tries++
 }
 
@@ -218,32 +224,35 @@ func (d *Datapath) logFaults(whole error, all bool) error {
 	return errors.Join(append(errs, d.deviceMap.SetFaults(faults))...)
 }
 
-// behind returns the names of the devices that could not be attached to and may still run programs
-// of a former agent; the role for all of them.
-func (d *Datapath) behind() (names []string) {
+// behind returns an error that names the devices which could not be attached to and may still run
+// programs of a former agent, which know its tables alone; the role for all of them.
+func (d *Datapath) behind() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for ifindex, s := range d.state {
-		if !s.ok && (ifindex == 0 || d.mayRunFormer(ifindex)) {
-			names = append(names, cmp.Or(s.name, string(s.role)))
+	var names []string
+	err := d.netns.Run(func() error {
+		for ifindex, s := range d.state {
+			if !s.ok && (ifindex == 0 || d.mayRunFormer(ifindex)) {
+				names = append(names, cmp.Or(s.name, string(s.role)))
+			}
 		}
+		return nil
+	})
+	if err != nil || len(names) == 0 {
+		return err
 	}
 	slices.Sort(names)
-	return names
+	return fmt.Errorf("devices run programs that know the former tables alone: %s", strings.Join(names, ", "))
 }
 
-// mayRunFormer reports whether anything of a former agent is at a device, or cannot be looked for.
+// mayRunFormer reports whether anything of a former agent is at a device of the calling thread's
+// network namespace, or cannot be looked for.
 func (d *Datapath) mayRunFormer(ifindex int) bool {
 	for _, dir := range directions {
 		if _, err := os.Lstat(dir.pin(Dir(d.opts.BPFFS), ifindex)); !errors.Is(err, os.ErrNotExist) {
 			return true
 		}
-		found := false
-		err := d.netns.Run(func() (err error) {
-			found, _, err = dir.hasFilter(ifindex)
-			return err
-		})
-		if found || err != nil && !gone(err) {
+		if found, _, err := dir.hasFilter(ifindex); found || err != nil && !gone(err) {
 			return true
 		}
 	}
