@@ -257,23 +257,13 @@ func (w *walk) lookup(e *expr.Lookup, registers map[uint32]value) (truth, error)
 	if err != nil || elements == nil {
 		return maybe, err
 	}
-	// Of all words, each has to be in the set, or none.
-	found := make(map[truth]bool)
-	for _, word := range key.words {
+	result := key.all(func(w word) truth {
 		in := no
 		for i := range elements {
-			in = max(in, word.equals(elements[i].Key))
+			in = max(in, w.equals(elements[i].Key))
 		}
-		found[in] = true
-	}
-	result := maybe
-	switch {
-	case len(found) > 1 || found[maybe]:
-	case found[yes]:
-		result = yes
-	default:
-		result = no
-	}
+		return in
+	})
 	if e.Invert {
 		result = result.not()
 	}

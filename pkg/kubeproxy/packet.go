@@ -90,12 +90,17 @@ func (v value) equals(data []byte) truth {
 			return no
 		}
 	}
+	return v.all(func(w word) truth { return w.equals(data) })
+}
+
+// all says what holds for every word that the value may be.
+func (v value) all(holds func(word) truth) truth {
 	if len(v.words) == 0 {
 		return maybe
 	}
-	result := v.words[0].equals(data)
+	result := holds(v.words[0])
 	for _, w := range v.words[1:] {
-		if w.equals(data) != result {
+		if holds(w) != result {
 			return maybe
 		}
 	}
@@ -166,19 +171,9 @@ func (p *marked) payload(e *expr.Payload) value {
 
 // meta is what nf_tables' expression meta loads.
 func (p *marked) meta(key expr.MetaKey) value {
-	native := binaryutil.NativeEndian.PutUint32
-	var served value
-	for name, index := range p.devices {
-		switch key {
-		case expr.MetaKeyIIF, expr.MetaKeyOIF:
-			served.words = append(served.words, exactly(native(uint32(index))))
-		default:
-			served.words = append(served.words, exactly(deviceName(name)))
-		}
-	}
 	switch key {
 	case expr.MetaKeyMARK:
-		mark := native(ForwardMark)
+		mark := binaryutil.NativeEndian.PutUint32(ForwardMark)
 		return value{words: []word{{mark, mark}}}
 	case expr.MetaKeyNFPROTO:
 		if p.ipv6 {
@@ -188,22 +183,33 @@ func (p *marked) meta(key expr.MetaKey) value {
 	case expr.MetaKeyL4PROTO:
 		return value{words: []word{exactly([]byte{unix.IPPROTO_TCP}), exactly([]byte{unix.IPPROTO_UDP}), exactly([]byte{unix.IPPROTO_SCTP})}}
 	case expr.MetaKeyIIF, expr.MetaKeyIIFNAME:
-		return served
-	case expr.MetaKeyOIF, expr.MetaKeyOIFNAME:
-		var pods value
-		for _, w := range served.words {
-			pods.never = append(pods.never, prefix{w.bits, 8 * len(w.bits)})
+		var in value
+		for _, d := range p.served(key == expr.MetaKeyIIF) {
+			in.words = append(in.words, exactly(d))
 		}
-		return pods
+		return in
+	case expr.MetaKeyOIF, expr.MetaKeyOIFNAME:
+		var out value
+		for _, d := range p.served(key == expr.MetaKeyOIF) {
+			out.never = append(out.never, prefix{d, 8 * len(d)})
+		}
+		return out
 	}
 	return anything
 }
 
-// deviceName is a name as nf_tables compares it.
-func deviceName(name string) []byte {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
-	return padded
+// served are the devices that Beeline serves as nf_tables compares them: by index or by name.
+func (p *marked) served(byIndex bool) (list [][]byte) {
+	for name, index := range p.devices {
+		if byIndex {
+			list = append(list, binaryutil.NativeEndian.PutUint32(uint32(index)))
+			continue
+		}
+		padded := make([]byte, unix.IFNAMSIZ)
+		copy(padded, name)
+		list = append(list, padded)
+	}
+	return list
 }
 
 // ct is what nf_tables' expression ct loads.

@@ -109,18 +109,19 @@ func (m *machine) setting(name string) (value int, found bool, err error) {
 	return value, err == nil, err
 }
 
-// families returns which IP families Services have. Where no range of theirs is known, that may be both.
-func (m *machine) families() (ipv4, ipv6 bool, err error) {
-	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
+// families returns which IP families Services have whose ranges these are. Where no range of theirs is
+// known, that may be both.
+func families(ranges []netip.Prefix) (ipv4, ipv6 bool) {
 	for _, r := range ranges {
 		ipv4, ipv6 = ipv4 || r.Addr().Is4(), ipv6 || r.Addr().Is6()
 	}
-	return ipv4 || len(ranges) == 0, ipv6 || len(ranges) == 0, err
+	return ipv4 || len(ranges) == 0, ipv6 || len(ranges) == 0
 }
 
 // forwarding looks at what packets of clients meet at the devices that are served.
 func (m *machine) forwarding() error {
-	ipv4, ipv6, err := m.families()
+	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
+	ipv4, ipv6 := families(ranges)
 	errs := []error{err}
 	for _, f := range []struct {
 		name   string
@@ -232,8 +233,8 @@ func (m *machine) firewalls() error {
 	if m.Settings == nil || !m.Settings.AcceptForwarded || len(m.devices) == 0 {
 		return nil
 	}
-	ipv4, ipv6, err := m.families()
-	ranges, _ := servicemap.New(m.Maps).ServiceCIDRs() // families tells of an error
+	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
+	ipv4, ipv6 := families(ranges)
 	devices := make(map[string]int)
 	for _, d := range m.devices {
 		devices[d.Name] = d.Ifindex
