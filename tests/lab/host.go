@@ -1,13 +1,10 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -91,37 +88,22 @@ func (h *Host) connect() {
 // the host's alone.
 func (h *Host) NewNested() *Host {
 	h.t.Helper()
-	inner := &Host{Cgroup: h.NewCgroupBelow("nested"), BPFFS: NewBPFFS(h.t)}
+	inner := &Host{Cgroup: filepath.Join(h.Cgroup, "nested"), BPFFS: NewBPFFS(h.t)}
+	err := os.Mkdir(inner.Cgroup, 0o755) // goes with the host's
+	if err == nil {
+		err = os.WriteFile(filepath.Join(inner.Cgroup, "cgroup.type"), []byte("threaded"), 0)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	inner.Namespace = h.newPod(inner.Cgroup)
 	inner.Pod = inner.NewPod()
 	inner.addBackends()
 	return inner
 }
 
-// NewCgroupBelow makes a cgroup below the host's, and those between, and returns its path. It goes with the
-// host's.
-func (h *Host) NewCgroupBelow(name string) string {
-	h.t.Helper()
-	path := h.Cgroup
-	for part := range strings.SplitSeq(name, "/") {
-		path = filepath.Join(path, part)
-		if err := os.Mkdir(path, 0o755); errors.Is(err, fs.ErrExist) {
-			continue
-		} else if err != nil {
-			h.t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0); err != nil {
-			h.t.Fatal(err)
-		}
-	}
-	return path
-}
-
 // NewPod makes a pod: a namespace in the host's cgroup with a device to the host.
 func (h *Host) NewPod() *Namespace { return h.newPod(h.Cgroup) }
-
-// NewPodIn makes a pod whose cgroup is one below the host's.
-func (h *Host) NewPodIn(cgroup string) *Namespace { return h.newPod(h.NewCgroupBelow(cgroup)) }
 
 func (h *Host) newPod(cgroup string) *Namespace {
 	h.t.Helper()

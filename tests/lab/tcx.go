@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +21,25 @@ func HaveTCX(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	return err == nil
+}
+
+// AttachTCX attaches a program to a device of the namespace, until the test ends.
+func (n *Namespace) AttachTCX(device string, program *ebpf.Program, at ebpf.AttachType, anchor link.Anchor) {
+	n.t.Helper()
+	err := n.Run(func() error {
+		l, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		attached, err := link.AttachTCX(link.TCXOptions{Program: program, Interface: l.Attrs().Index, Attach: at, Anchor: anchor})
+		if err == nil {
+			n.t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // FillTCX attaches as many programs to a device's egress as the kernel lets, so that no other can

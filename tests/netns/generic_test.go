@@ -1,7 +1,6 @@
 package netns_test
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -71,25 +69,11 @@ func frameCounter(t *testing.T) (*ebpf.Program, *ebpf.Map) {
 // program at tc.
 func countFrames(t *testing.T, h *lab.Host, device string) *ebpf.Map {
 	t.Helper()
-	program, counts := frameCounter(t)
-	err := h.Run(func() error {
-		l, err := netlink.LinkByName(device)
-		if err != nil {
-			return err
-		}
-		attached, err := link.AttachTCX(link.TCXOptions{
-			Program: program, Interface: l.Attrs().Index, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
-		})
-		if err == nil {
-			t.Cleanup(func() { attached.Close() })
-		}
-		return err
-	})
-	if errors.Is(err, link.ErrNotSupported) {
+	if !lab.HaveTCX(t) {
 		t.Skip("the kernel has no tcx (Linux 6.6)")
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	program, counts := frameCounter(t)
+	h.AttachTCX(device, program, ebpf.AttachTCXIngress, link.Head())
 	return counts
 }
 

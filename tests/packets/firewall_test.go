@@ -142,9 +142,7 @@ func (c *cluster) passFirewall(t *testing.T, when string) {
 // shell runs a script on a node.
 func (n *node) shell(t *testing.T, script string) {
 	t.Helper()
-	if out, err := n.Output("sh", "-euc", script); err != nil {
-		t.Fatalf("%s: %s %v", script, out, failure(err))
-	}
+	run(t, n.Namespace, "sh", "-euc", script)
 }
 
 // startNFTables makes a firewall by nft alone, which rejects what it does not know.

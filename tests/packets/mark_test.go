@@ -107,16 +107,18 @@ func (n *node) addSecondWay(t *testing.T) {
 			fmt.Sprintf("%s route add %s dev vethsecond table 100", family, a),
 			fmt.Sprintf("%s rule add fwmark %#x/%#x table 100", family, otherMark, otherMark),
 		} {
-			if _, err := n.Output("ip", strings.Fields(command)...); err != nil {
-				t.Fatal(failure(err))
-			}
+			run(t, n.Namespace, "ip", strings.Fields(command)...)
 		}
 	}
-	n.nft(t, "add table inet ways",
-		"add counter inet ways ipv4", "add counter inet ways ipv6",
-		"add chain inet ways forward { type filter hook forward priority 0; }",
-		fmt.Sprintf("add rule inet ways forward oifname vethsecond meta nfproto ipv4 meta mark & %#x == %#x counter name ipv4", otherMark|kubeproxy.ForwardMark, otherMark|kubeproxy.ForwardMark),
-		fmt.Sprintf("add rule inet ways forward oifname vethsecond meta nfproto ipv6 meta mark & %#x == %#x counter name ipv6", otherMark|kubeproxy.ForwardMark, otherMark|kubeproxy.ForwardMark))
+	run(t, n.Namespace, "nft", fmt.Sprintf(`table inet ways {
+	counter ipv4 { }
+	counter ipv6 { }
+	chain forward {
+		type filter hook forward priority 0
+		oifname vethsecond meta nfproto ipv4 meta mark & %#x == %#[1]x counter name ipv4
+		oifname vethsecond meta nfproto ipv6 meta mark & %#[1]x == %#[1]x counter name ipv6
+	}
+}`, otherMark|kubeproxy.ForwardMark))
 }
 
 // secondWay returns how many packets with both marks went by the second device.
@@ -133,18 +135,15 @@ func (n *node) secondWay(t *testing.T, network string) (packets int) {
 	return packets
 }
 
-func (n *node) nft(t *testing.T, commands ...string) {
-	t.Helper()
-	if _, err := n.Output("nft", strings.Join(commands, "; ")); err != nil {
-		t.Fatal(failure(err))
-	}
-}
-
 // markByRule marks what comes in by the uplink as iptables' MARK and CNIs do: the bit alone.
 func markByRule(t *testing.T, n *node) {
 	t.Helper()
-	n.nft(t, "add table inet marks", "add chain inet marks prerouting { type filter hook prerouting priority mangle; }",
-		fmt.Sprintf("add rule inet marks prerouting iifname uplink meta mark set meta mark or %#x", otherMark))
+	run(t, n.Namespace, "nft", fmt.Sprintf(`table inet marks {
+	chain prerouting {
+		type filter hook prerouting priority mangle
+		iifname uplink meta mark set meta mark or %#x
+	}
+}`, otherMark))
 }
 
 // markByProgram does so by a program before Beeline's.
@@ -162,18 +161,5 @@ func markByProgram(t *testing.T, n *node) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { program.Close() })
-	err = n.Run(func() error {
-		l, err := netlink.LinkByName(uplink)
-		if err != nil {
-			return err
-		}
-		held, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
-		if err == nil {
-			t.Cleanup(func() { held.Close() })
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.AttachTCX(uplink, program, ebpf.AttachTCXIngress, link.Head())
 }

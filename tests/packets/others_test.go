@@ -44,19 +44,18 @@ func newOther(t *testing.T, n *node, mode string, action int32, devices ...strin
 	return &other{t: t, node: n, mode: mode, action: action, devices: devices, counts: make(map[string]*ebpf.Map)}
 }
 
-// program returns a program that counts packets of 400 bytes or more and returns the action.
-func (o *other) program() (*ebpf.Program, *ebpf.Map) {
-	o.t.Helper()
+// counting returns a program for tc that counts the packets for which the instructions do not lead to
+// "end", and returns an action for all.
+func counting(t *testing.T, action int32, which ...asm.Instruction) (*ebpf.Program, *ebpf.Map) {
+	t.Helper()
 	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		o.t.Fatal(err)
+		t.Fatal(err)
 	}
-	o.t.Cleanup(func() { counter.Close() })
+	t.Cleanup(func() { counter.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "other", Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMem(asm.R1, asm.R1, 0, asm.Word), // len
-			asm.JLT.Imm(asm.R1, int32(len(longPayload)), "end"),
+		Instructions: append(which,
 			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 			asm.LoadMapPtr(asm.R1, counter.FD()),
 			asm.Mov.Reg(asm.R2, asm.RFP),
@@ -65,14 +64,14 @@ func (o *other) program() (*ebpf.Program, *ebpf.Map) {
 			asm.JEq.Imm(asm.R0, 0, "end"),
 			asm.Mov.Imm(asm.R1, 1),
 			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
-			asm.Mov.Imm(asm.R0, o.action).WithSymbol("end"),
+			asm.Mov.Imm(asm.R0, action).WithSymbol("end"),
 			asm.Return(),
-		},
+		),
 	})
 	if err != nil {
-		o.t.Fatal(err)
+		t.Fatal(err)
 	}
-	o.t.Cleanup(func() { program.Close() })
+	t.Cleanup(func() { program.Close() })
 	return program, counter
 }
 
@@ -87,7 +86,9 @@ func (o *other) attach(front bool) {
 	o.detach = nil
 	for _, device := range o.devices {
 		for i := range hooks {
-			program, counter := o.program()
+			const lenAt = 0 // in struct __sk_buff
+			program, counter := counting(o.t, o.action,
+				asm.LoadMem(asm.R1, asm.R1, lenAt, asm.Word), asm.JLT.Imm(asm.R1, int32(len(longPayload)), "end"))
 			o.counts[device+" "+hooks[i].name] = counter
 			err := o.node.Run(func() error {
 				l, err := netlink.LinkByName(device)

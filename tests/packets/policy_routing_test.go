@@ -10,14 +10,9 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// vpn is a device of node 1 without Ethernet, as one of WireGuard.
-const vpn = "vpn0"
-
-func vpnAddrs() addrs { return parseAddrs("10.4.0.11", "fd04::11") }
-
-// routing is what node 1 has beside the main table of routes. In its lines UPLINK, UPLINK2 and VPN
-// stand for the node's address at that device, GW2 for the gateway at otherUplink, PODS, PODS2 and
-// CLIENTS for ranges, all of the line's family.
+// routing is what node 1 has beside the main table of routes. In its lines GW2 stands for the gateway at
+// otherUplink, PODS and PODS2 for the ranges of all pods and of node 2's, POD for each pod of node 1,
+// all of the line's family.
 type routing struct {
 	name string
 	// lines are arguments of ip.
@@ -86,8 +81,17 @@ var routedSets = []struct {
 	{"Local", otherLocal},
 }
 
-// TestPolicyRouting: with rules that select another table of routes, as of an egress gateway, a VPN
-// or a host with several uplinks, a client outside reaches endpoints on both nodes, at each address of
+// routedServices are the Services of routedSets.
+func (c *cluster) routedServices() (manifests []string) {
+	for i, set := range routedSets {
+		manifests = append(manifests, c.service(i+1, fmt.Sprintf("routed-%d", i+1),
+			"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
+	}
+	return manifests
+}
+
+// TestPolicyRouting: with rules that select another table of routes, as of an egress gateway
+// or of pods with addresses at a second interface, a client outside reaches endpoints on both nodes, at each address of
 // the node, and is answered; and so does a pod.
 func TestPolicyRouting(t *testing.T) {
 	t.Parallel()
@@ -99,14 +103,8 @@ func TestPolicyRouting(t *testing.T) {
 				tier.Variant(t, mode == "off")
 				c := newClusterFor(t, mode)
 				c.addUplink(mode != "off")
-				c.addVPN()
 				c.route(t, r)
-				var manifests []string
-				for i, set := range routedSets {
-					manifests = append(manifests, c.service(i+1, fmt.Sprintf("routed-%d", i+1),
-						"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
-				}
-				c.serve(t, manifests, "--xdp", mode, "--devices", uplink+","+otherUplink+","+vpn)
+				c.serve(t, c.routedServices(), "--xdp", mode, "--devices", uplink+","+otherUplink)
 				c.checkRouted(t, r)
 				for _, pod := range []endpoint{local, otherLocal} {
 					c.checkRoutedPod(t, pod)
@@ -125,27 +123,13 @@ func TestPolicyRoutingOfPackets(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, false)
 			c.addUplink(false)
-			c.addVPN()
 			c.route(t, r)
-			var manifests []string
-			for i, set := range routedSets {
-				manifests = append(manifests, c.service(i+1, fmt.Sprintf("routed-%d", i+1),
-					"externalTrafficPolicy: "+set.policy+",", []endpoint{set.at})...)
-			}
-			c.serve(t, manifests, append([]string{"--devices", uplink + "," + otherUplink + "," + vpn}, podFlags...)...)
+			c.serve(t, c.routedServices(), append([]string{"--devices", uplink + "," + otherUplink}, podFlags...)...)
 			for _, pod := range []endpoint{local, otherLocal} {
 				c.checkRoutedPod(t, pod)
 			}
 		})
 	}
-}
-
-// addVPN connects node 1 to the router by a device without Ethernet.
-func (c *cluster) addVPN() {
-	node := c.nodes[0].Namespace
-	node.AddTUN(vpn, c.router, 0)
-	addAddrs(node, vpn, vpnAddrs())
-	addAddrs(c.router, vpn, parseAddrs("10.4.0.1", "fd04::1"))
 }
 
 // route gives node 1 rules and tables.
@@ -154,12 +138,8 @@ func (c *cluster) route(t *testing.T, r routing) {
 	node := c.nodes[0]
 	node.SetSysctl("ipv4/conf/all/rp_filter", "2")
 	for family, flag := range []string{"-4", "-6"} {
-		pods := netip.MustParsePrefix(podRanges[family])
 		words := map[string]string{
-			"UPLINK": nodeAddrs(1)[family].String(), "UPLINK2": otherUplinkAddrs()[family].String(),
-			"GW": []string{"10.2.0.1", "fd02::1"}[family], "GW2": []string{"10.3.0.1", "fd03::1"}[family],
-			"PODS": pods.String(), "PODS2": podRangesOf(2)[family].String(), "CLIENTS": []string{"10.1.0.0/24", "fd01::/64"}[family],
-			"SERVICES": serviceRanges[family], "EXTERNALS": externalRanges[family], "BALANCERS": balancerRanges[family],
+			"GW2": []string{"10.3.0.1", "fd03::1"}[family], "PODS": podRanges[family], "PODS2": podRangesOf(2)[family].String(),
 		}
 		for _, line := range r.lines {
 			places := []string{""}
@@ -174,57 +154,44 @@ func (c *cluster) route(t *testing.T, r routing) {
 						args[i] = value
 					}
 				}
-				if _, err := node.Output("ip", args...); err != nil {
-					t.Fatalf("ip %v: %v", args, failure(err))
-				}
+				run(t, node.Namespace, "ip", args...)
 			}
 		}
 	}
 	if r.marks {
-		nft(t, node.Namespace, `table inet replies {
+		run(t, node.Namespace, "nft", `table inet replies {
 	chain prerouting {
 		type filter hook prerouting priority mangle
 		iifname "uplink" ct state new ct mark set 1
-		iifname { "uplink2", "vpn0" } ct state new ct mark set 2
-		iifname != { "uplink", "uplink2", "vpn0" } meta mark set ct mark
+		iifname "uplink2" ct state new ct mark set 2
+		iifname != { "uplink", "uplink2" } meta mark set ct mark
 	}
 }
 `)
 	}
 	if r.strict {
-		nft(t, c.router, `table inet strict {
+		run(t, c.router, "nft", `table inet strict {
 	chain forward {
 		type filter hook forward priority filter
-		iifname "nodes" ip saddr { 10.3.0.0/24, 10.4.0.0/24 } counter drop
-		iifname "nodes" ip6 saddr { fd03::/64, fd04::/64 } counter drop
+		iifname "nodes" ip saddr 10.3.0.0/24 counter drop
+		iifname "nodes" ip6 saddr fd03::/64 counter drop
 		iifname "wayin" ip saddr != 10.3.0.0/24 counter drop
 		iifname "wayin" ip6 saddr != fd03::/64 counter drop
-		iifname "vpn0" ip saddr != 10.4.0.0/24 counter drop
-		iifname "vpn0" ip6 saddr != fd04::/64 counter drop
 	}
 }
 `)
 		for i := range c.nodes {
 			for _, pods := range podRangesOf(i + 1) {
-				if _, err := c.router.Output("ip", "route", "replace", "blackhole", pods.String()); err != nil {
-					t.Fatal(failure(err))
-				}
+				run(t, c.router, "ip", "route", "replace", "blackhole", pods.String())
 			}
 		}
-	}
-}
-
-func nft(t *testing.T, n *lab.Namespace, rules string) {
-	t.Helper()
-	if _, err := n.Output("nft", rules); err != nil {
-		t.Fatal(failure(err))
 	}
 }
 
 // checkRouted asks for every Service from outside, by every frontend and at the node's other addresses.
 func (c *cluster) checkRouted(t *testing.T, r routing) {
 	t.Helper()
-	own := map[string]addrs{uplink: nodeAddrs(1), otherUplink: otherUplinkAddrs(), vpn: vpnAddrs()}
+	own := map[string]addrs{uplink: nodeAddrs(1), otherUplink: otherUplinkAddrs()}
 	for i, set := range routedSets {
 		for _, network := range networks {
 			ways := map[string]netip.AddrPort{}
