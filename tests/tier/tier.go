@@ -2,7 +2,7 @@
 //
 //	go test ./...      as an ordinary user: tests that need no root
 //	make test          all but those that call [Slow]
-//	make test-rest     those of which make test has left something out
+//	make test-rest     those tests and subtests of which make test has left something out
 //	make test-all      all on this kernel; in an emulated one all but those that call
 //	                   [Slow] or [SameInEveryKernel]
 //	make test-kernels  all that the emulated kernels can run
@@ -14,6 +14,7 @@ package tier
 import (
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -22,7 +23,8 @@ import (
 const (
 	// AllEnv is set to run the tests that are left out otherwise.
 	AllEnv = "BEELINE_TEST_ALL"
-	// LeftEnv names a file to which tests that leave something out are added: folder and name.
+	// LeftEnv names a file to which tests and subtests that leave something out are added: folder,
+	// and what -run takes for the test alone.
 	LeftEnv = "BEELINE_TEST_LEFT"
 	// EmulatedEnv is set in the emulated kernels of tools/kernels.
 	EmulatedEnv = "BEELINE_KERNEL_TEST"
@@ -38,12 +40,20 @@ func All(t testing.TB) bool {
 		return true
 	}
 	if path := os.Getenv(LeftEnv); path != "" {
-		name, _, _ := strings.Cut(t.Name(), "/")
-		if err := add(path, folder+" "+name+"\n"); err != nil {
+		if err := add(path, folder+" "+pattern(t.Name())+"\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return false
+}
+
+// pattern returns what -run takes for a test, or a subtest, and nothing beside it.
+func pattern(name string) string {
+	levels := strings.Split(name, "/")
+	for i, level := range levels {
+		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+	}
+	return strings.Join(levels, "/")
 }
 
 // add adds a line to a file that other tests add to at the same time.
