@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 var record = flag.Bool("record", false, "write docs/spill-over.svg anew")
@@ -28,6 +30,7 @@ type curve struct {
 
 // TestSpillOverPlot: the plot of the documentation is that of the simulation with connections of 20 s.
 func TestSpillOverPlot(t *testing.T) {
+	tier.OneGoroutine(t)
 	const step, phase = 5 * time.Second, 10 * time.Minute
 	s := newSimulation(1, 20*time.Second)
 	asked := curve{name: "what the clients of zone 0 have open", color: "#777"}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // simulation is a Service with as many endpoints in each zone, and the connections of its clients. What
@@ -144,6 +145,7 @@ func (s *simulation) load(zone int) float64 {
 // are not to have goes to the other zones, no more, and comes back when it is over. While demand is still,
 // shares are: with short and long connections, whatever chance does.
 func TestSpillOver(t *testing.T) {
+	tier.OneGoroutine(t)
 	for _, lasts := range []time.Duration{time.Second, 20 * time.Second, 5 * time.Minute} {
 		t.Run(fmt.Sprint(lasts), func(t *testing.T) {
 			for seed := range uint64(2) {

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // backends returns n backends of equal weight, IPv4 and IPv6.
@@ -89,6 +91,7 @@ func TestEven(t *testing.T) {
 // TestDisruption: when one of n backends goes, its flows go to others, and at most
 // 1 % of the flows of those move.
 func TestDisruption(t *testing.T) {
+	tier.OneGoroutine(t)
 	for _, n := range []int{2, 3, 10, 40, 42, 100, 500, 1000, 1010} {
 		list := backends(n)
 		size := Size(n)

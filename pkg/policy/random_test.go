@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of TestSelectRandom; 0 takes a new one")
@@ -222,6 +223,7 @@ func (c chances) endpoint(family model.Family) model.Endpoint {
 // TestSelectRandom compares Select with the restated rules. It also counts what
 // the cases met, so that it cannot pass by meeting nothing.
 func TestSelectRandom(t *testing.T) {
+	tier.OneGoroutine(t)
 	const cases = 20_000
 	s := *seed
 	if s == 0 {

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 func TestIDs(t *testing.T) {
@@ -122,6 +124,7 @@ func (m *slotMap) ringPages(page int) map[uint32]bool {
 // TestRuns: rows overlap nowhere; plain ones find all room that there is, the others what is in
 // bound pages at most; and a restart changes nothing.
 func TestRuns(t *testing.T) {
+	tier.OneGoroutine(t)
 	for s := range uint64(40) {
 		r := rand.New(rand.NewPCG(s, 3))
 		a := newRuns(5000 << (s % 4)) // no power of two
@@ -279,6 +282,7 @@ func TestRunsRestoreBad(t *testing.T) {
 // TestRunsMemory gives out and takes back millions of rows: blocks that are no
 // longer free are forgotten.
 func TestRunsMemory(t *testing.T) {
+	tier.OneGoroutine(t)
 	const limit = 1 << 16
 	r := rand.New(rand.NewPCG(4, 4))
 	a := newRuns(limit)

@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/pkg/tables/tablestest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes new ones")
@@ -105,7 +106,7 @@ func eachSeed(t *testing.T, test func(*testing.T, uint64)) {
 	if *seed == 0 {
 		seeds = nil
 		first := uint64(time.Now().UnixNano())
-		for i := range uint64(60) {
+		for i := range uint64(tier.Rounds(60)) {
 			seeds = append(seeds, first+i)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // What an input may cost: a part that does not depend on its size, and one for each byte.
@@ -28,12 +29,20 @@ func Check(t testing.TB, size int, work func()) {
 	allocated := heapAllocs()
 	took := pause.Work(work)
 	used := heapAllocs() - allocated
-	if limit := slower * (baseTime + time.Duration(size)*byteTime); took > limit {
+	if limit := slower() * (baseTime + time.Duration(size)*byteTime); took > limit {
 		t.Errorf("%d bytes took %v of CPU time, more than %v", size, took, limit)
 	}
 	if limit := uint64(baseAlloc + size*byteAlloc); used > limit {
 		t.Errorf("%d bytes took %d bytes of memory, more than %d", size, used, limit)
 	}
+}
+
+// slower is how many times the race detector may slow work down.
+func slower() time.Duration {
+	if tier.Race {
+		return 10
+	}
+	return 1
 }
 
 // heapAllocs returns how many bytes have been allocated since the process began.

@@ -6,6 +6,7 @@
 //	make test-all      all on this kernel; in an emulated one all but those that call
 //	                   [Slow] or [SameInEveryKernel]
 //	make test-kernels  all that the emulated kernels can run
+//	make test-race     as make test, without what calls [OneGoroutine]
 //
 // What is left out is skipped with its reason. The package depends on no other one of
 // Beeline: tests of any package can use it.
@@ -77,6 +78,24 @@ func Slow(t testing.TB, reason string) {
 	if !All(t) {
 		t.Skipf("left to make test-all: %s", reason)
 	}
+}
+
+// OneGoroutine leaves a test out of those with the race detector: one that computes for seconds on
+// one goroutine, where no race is, and for five to ten times as long with the detector.
+func OneGoroutine(t testing.TB) {
+	t.Helper()
+	if Race {
+		t.Skip("runs on one goroutine")
+	}
+}
+
+// Rounds returns how often a test repeats the same with other random values: n times, with the race
+// detector a tenth of them. What may race is the same in each.
+func Rounds(n int) int {
+	if Race {
+		return max(n/10, 1)
+	}
+	return n
 }
 
 // Variant leaves a variant of a test to make test-all, unless it is the one that stands for

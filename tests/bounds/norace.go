@@ -1,5 +1,0 @@
-//go:build !race
-
-package bounds
-
-const slower = 1
