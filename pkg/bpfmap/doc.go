@@ -4,4 +4,7 @@
 //
 // Other entries have packages of their own: devicemap, flowmap, nodemap and statusmap. Byte order
 // and the layout of C types stay inside these and pkg/bpf.
+//
+// It exports many names because the packages of entries use the maps themselves: what opens, reads and
+// describes one is exported.
 package bpfmap

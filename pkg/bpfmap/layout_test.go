@@ -285,3 +285,70 @@ func TestNewerLayouts(t *testing.T) {
 		t.Errorf("pinned were %q and are %q", before, after)
 	}
 }
+
+// TestReadOtherLayouts: a reader finds what has the present layout as it is, what has a former one in
+// a copy, and nothing in place of the rest, which it names. It changes nothing.
+func TestReadOtherLayouts(t *testing.T) {
+	needRoot(t)
+	dir := bpffs.New(t)
+	m := load(t, dir, small)
+	client := bpf.SockBlAffinityKey{Service: 7}
+	must(t, m.BlAffinity.Put(client, affinity(1, 2, 3)), m.Pin(dir))
+	for pin, renamed := range map[string]string{"bl_flow": "bl_flow-2", "bl_node": "bl_node-3", "bl_backend": "bl_backend-2"} {
+		must(t, os.Rename(filepath.Join(dir, pin), filepath.Join(dir, renamed)))
+	}
+	for _, pin := range []string{"bl_srcrange", "bl_agent", "bl_counter", "bl_service_stat-2"} {
+		must(t, os.Remove(filepath.Join(dir, pin)))
+	}
+	outer := m.specs[bpf.SockMapBlServiceStat].Copy()
+	outer.InnerMap.ValueSize, outer.InnerMap.Value = 16, nil
+	values := make([]serviceStat1, ebpf.MustPossibleCPU())
+	values[0].Connections = 9
+	chunk := pinned(t, filepath.Join(dir, "chunk"), outer.InnerMap, ebpf.MapKV{Key: uint32(5), Value: values})
+	pinned(t, filepath.Join(dir, bpf.SockMapBlServiceStat), outer, ebpf.MapKV{Key: uint32(0), Value: chunk})
+	counter := m.specs[bpf.SockMapBlCounter].Copy()
+	counter.MaxEntries = 3
+	pinned(t, filepath.Join(dir, bpf.SockMapBlCounter), counter, ebpf.MapKV{Key: uint32(2), Value: make([]uint64, ebpf.MustPossibleCPU())})
+	pinned(t, filepath.Join(dir, bpf.SockMapBlAgent), &ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: m.specs[bpf.SockMapBlAgent].ValueSize + 8, MaxEntries: 1, Flags: m.specs[bpf.SockMapBlAgent].Flags,
+	})
+	before := listPins(t, dir)
+
+	reader, err := OpenReadable(dir)
+	must(t, err)
+	defer reader.Close()
+	var found []string
+	for _, o := range reader.OtherLayouts() {
+		found = append(found, fmt.Sprintf("%s %v", o.Map, o.Read))
+		if o.Why == "" {
+			t.Errorf("%s: no reason", o.Map)
+		}
+	}
+	want := []string{"bl_agent false", "bl_backend false", "bl_flow false", "bl_node false", "bl_service_stat true", "bl_srcrange false"}
+	if !slices.Equal(found, want) {
+		t.Errorf("other layouts %q, want %q", found, want)
+	}
+	var entry bpf.SockBlAffinityEntry
+	if err := reader.BlAffinity.Lookup(client, &entry); err != nil || entry != affinity(1, 2, 3) {
+		t.Errorf("a table of the same layout has %+v, %v", entry, err)
+	}
+	copied, err := Chunk(reader.BlServiceStat, 0)
+	must(t, err)
+	var got []bpf.SockBlServiceStatEntry
+	must(t, copied.Lookup(uint32(5), &got), copied.Close())
+	if got[0].Connections != 9 {
+		t.Errorf("one of a former layout has %+v", got)
+	}
+	if reader.Backend.Len() != 0 || reader.Entries.Node[1] != (bpf.SockBlNodeEntry{}) || reader.Entries.Agent.Pid != 0 {
+		t.Error("one that cannot be read is not empty")
+	}
+	if n, err := reader.Counter(bpf.SockBlReason(counter.MaxEntries)); n != 0 || err != nil {
+		t.Errorf("a counter that the other version has not: %d, %v", n, err)
+	}
+	if after := listPins(t, dir); !slices.Equal(after, before) {
+		t.Errorf("pinned were %q and are %q", before, after)
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrOtherVersion) {
+		t.Errorf("all as this version has it: %v", err)
+	}
+}

@@ -123,6 +123,8 @@ type Maps struct {
 	former map[string]*ebpf.Map
 	// converted are those of another layout, until [Maps.Move] has taken what they hold.
 	converted []converted
+	// others are those that [open] has found in another layout.
+	others []OtherLayout
 	// statChunks counts the chunks of the Services' counters.
 	statChunks uint32
 }
@@ -234,26 +236,37 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 }
 
 // Open opens the maps that are pinned in dir for reading. The error is
-// [os.ErrNotExist] when dir holds none.
+// [os.ErrNotExist] when dir holds none, and an [ErrOtherVersion] when one has another layout.
 func Open(dir string) (*Maps, error) {
+	return open(dir, func(o OtherLayout) error {
+		return fmt.Errorf("map %s: %w, which has %s", o.Map, ErrOtherVersion, o.Why)
+	})
+}
+
+// OpenReadable is [Open] of maps that may be another version's: see [Maps.OtherLayouts].
+func OpenReadable(dir string) (*Maps, error) {
+	return open(dir, func(OtherLayout) error { return nil })
+}
+
+// open opens the maps that are pinned in dir for reading, as long as other returns no error for those
+// of another layout.
+func open(dir string, other func(OtherLayout) error) (*Maps, error) {
 	specs, err := mapSpecs(DefaultSizes)
 	if err != nil {
 		return nil, err
 	}
-	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map)}
 	pinned, err := findPins(dir, specs)
 	if err != nil {
 		return nil, err
 	}
+	if len(pinned) == 0 {
+		return nil, fmt.Errorf("maps in %s: %w", dir, os.ErrNotExist)
+	}
+	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map)}
 	for _, name := range names(specs) {
-		opened, err := ebpf.LoadPinnedMap(filepath.Join(dir, PinName(name)), nil)
-		if errors.Is(err, os.ErrNotExist) && len(pinned[name]) > 0 {
-			err = fmt.Errorf("%w, which has layout %d of it, this one has %d", ErrOtherVersion, slices.Max(pinned[name]), numberOf(name))
+		if err := m.openMap(dir, name, pinned, other); err != nil {
+			return nil, errors.Join(err, m.Close())
 		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), m.Close())
-		}
-		m.all[name] = opened
 	}
 	if err := m.mapTables(true); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -493,6 +506,9 @@ func (m *Maps) ReadOnly() bool { return m.readOnly }
 
 // Counter returns what all CPUs have counted.
 func (m *Maps) Counter(reason bpf.SockBlReason) (uint64, error) {
+	if uint32(reason) >= m.BlCounter.MaxEntries() {
+		return 0, nil // of a version that did not count it
+	}
 	var perCPU []uint64
 	if err := m.BlCounter.Lookup(uint32(reason), &perCPU); err != nil {
 		return 0, fmt.Errorf("map %s: %w", bpf.SockMapBlCounter, err)

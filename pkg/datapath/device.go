@@ -389,7 +389,7 @@ func (d *Datapath) removeFilters(ifindex int, ownQdisc bool) error {
 func cleanupFilters(dir string) (removed []string, err error) {
 	var errs []error
 	ownQdisc := make(map[int]bool)
-	maps, err := bpfmap.Open(dir)
+	maps, err := bpfmap.OpenReadable(dir)
 	if err == nil {
 		defer maps.Close()
 		devices, err := devicemap.New(maps).List()

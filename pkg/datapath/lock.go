@@ -84,7 +84,7 @@ func holder(dir *os.File, bpffs string) int {
 			return pid
 		}
 	}
-	maps, err := bpfmap.Open(Dir(bpffs))
+	maps, err := bpfmap.OpenReadable(Dir(bpffs))
 	if err != nil {
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -34,7 +35,10 @@ type Affinity struct {
 // Affinities returns the entries of session affinity, by Service port and client.
 // Without all, only the valid ones.
 func (d *Datapath) Affinities(all bool) ([]Affinity, error) {
-	r, err := d.read()
+	if err := d.need(bpf.SockMapBlAffinity); err != nil {
+		return nil, err
+	}
+	r, err := d.readServices()
 	if err != nil {
 		return nil, err
 	}

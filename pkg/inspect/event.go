@@ -175,6 +175,9 @@ func Listen(bpffs string, o EventOptions) (*Monitor, error) {
 
 // monitor begins to listen.
 func (d *Datapath) monitor(o EventOptions) (*Monitor, error) {
+	if err := d.needAll(); err != nil {
+		return nil, err
+	}
 	nodes, err := nodemap.New(d.maps).List()
 	if err != nil {
 		return nil, err

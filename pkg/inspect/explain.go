@@ -133,6 +133,9 @@ func (e *Explainer) Close() error { return e.programs.Close() }
 
 // Explain says what would happen to a connection. Nothing is stored.
 func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
+	if err := e.datapath.needAll(); err != nil {
+		return nil, err
+	}
 	who, err := e.datapath.client(o)
 	if err != nil {
 		return nil, err

@@ -106,6 +106,9 @@ func (f AddrFilter) matches(a netip.AddrPort) bool {
 // Flows returns the flows that are meant, by Service port and client.
 func (d *Datapath) Flows(filter FlowFilter) ([]Flow, error) {
 	list := []Flow{}
+	if err := d.need(flowTables...); err != nil {
+		return nil, err
+	}
 	err := d.eachFlow(filter, func(_ *flowmap.Flow, flow *Flow) error {
 		list = append(list, *flow)
 		return nil
@@ -131,6 +134,9 @@ func (d *Datapath) FlowsOf(client netip.AddrPort) ([]Flow, error) {
 // connection whose client goes on to send is a new one then, or is refused.
 func (d *Datapath) DeleteFlows(filter FlowFilter) (int, error) {
 	deleted := 0
+	if err := d.needAll(); err != nil {
+		return 0, err
+	}
 	err := d.eachFlow(filter, func(entry *flowmap.Flow, _ *Flow) error {
 		if err := flowmap.New(d.maps).Delete(entry); err != nil {
 			return err

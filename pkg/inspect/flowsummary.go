@@ -26,6 +26,9 @@ type FlowCount struct {
 // takes no more memory for a large table. Unless clients is set, the addresses of clients are
 // 0.0.0.0 or ::, and their ports are left.
 func (d *Datapath) FlowSummary(sample int, clients bool) (*FlowSummary, error) {
+	if err := d.need(flowTables...); err != nil {
+		return nil, err
+	}
 	s := &FlowSummary{Counts: []FlowCount{}, Sample: []Flow{}}
 	counts := make(map[FlowCount]int)
 	err := d.eachFlow(FlowFilter{}, func(_ *flowmap.Flow, flow *Flow) error {

@@ -26,12 +26,13 @@ type Datapath struct {
 	maps  *bpfmap.Maps
 }
 
-// Open opens the maps that are pinned below bpffs. The error is [ErrNoDatapath]
+// Open opens the maps that are pinned below bpffs, those of another version, too; see
+// [Datapath.Unread]. The error is [ErrNoDatapath]
 // when there are none and [fs.ErrPermission] when the caller may not read them;
 // both say what to do.
 func Open(bpffs string) (*Datapath, error) {
 	dir := datapath.Dir(bpffs)
-	maps, err := bpfmap.Open(dir)
+	maps, err := bpfmap.OpenReadable(dir)
 	switch {
 	case err == nil:
 		return &Datapath{bpffs, maps}, nil

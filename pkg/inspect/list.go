@@ -13,7 +13,7 @@ type BackendEntry struct {
 
 // Backends returns the backends of all Service ports.
 func (d *Datapath) Backends() ([]BackendEntry, error) {
-	r, err := d.read()
+	r, err := d.readServices()
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ type FrontendEntry struct {
 
 // Frontends returns the frontends of all Service ports.
 func (d *Datapath) Frontends() ([]FrontendEntry, error) {
-	r, err := d.read()
+	r, err := d.readServices()
 	if err != nil {
 		return nil, err
 	}

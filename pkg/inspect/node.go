@@ -3,6 +3,7 @@ package inspect
 import (
 	"net/netip"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
@@ -23,6 +24,13 @@ type Node struct {
 
 // Nodes returns the nodes of the cluster, by id.
 func (d *Datapath) Nodes() ([]Node, error) {
+	if err := d.need(bpf.SockMapBlNode, bpf.SockMapBlNodeName); err != nil {
+		return nil, err
+	}
+	return d.nodes()
+}
+
+func (d *Datapath) nodes() ([]Node, error) {
 	known, err := nodemap.New(d.maps).List()
 	if err != nil {
 		return nil, err

@@ -175,6 +175,15 @@ type reading struct {
 	ranges  map[uint32][]netip.Prefix
 }
 
+// readServices is read of what is about Services.
+func (d *Datapath) readServices() (*reading, error) {
+	if err := d.need(serviceTables...); err != nil {
+		return nil, err
+	}
+	return d.read()
+}
+
+// read leaves out the tables of another layout.
 func (d *Datapath) read() (*reading, error) {
 	snapshot, err := servicemap.New(d.maps).Snapshot()
 	if err != nil {

@@ -63,7 +63,7 @@ func (e *NotFoundError) Unwrap() error { return ErrNotFound }
 
 // Services returns all Services.
 func (d *Datapath) Services() ([]Service, error) {
-	r, err := d.read()
+	r, err := d.readServices()
 	if err != nil {
 		return nil, err
 	}

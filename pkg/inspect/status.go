@@ -15,14 +15,17 @@ import (
 
 // Status is the state of the datapath and of its agent.
 type Status struct {
-	Directory string    `json:"directory"` // of the pins
-	Schema    int       `json:"schema"`    // version of the maps' layout
-	Agent     Agent     `json:"agent"`
-	Served    Served    `json:"served"`
-	Tunnel    Tunnel    `json:"tunnel"` // of direct server return
-	Flows     Flows     `json:"flows"`
-	Programs  []Program `json:"programs"` // of sockets
-	Devices   []Device  `json:"devices"`  // on which packets are served
+	Directory string `json:"directory"` // of the pins
+	Schema    int    `json:"schema"`    // version of the maps' layout
+	// Unread are the tables that another version has pinned, in another layout. What they hold
+	// counts as nothing elsewhere.
+	Unread   []UnreadTable `json:"unread,omitempty"`
+	Agent    Agent         `json:"agent"`
+	Served   Served        `json:"served"`
+	Tunnel   Tunnel        `json:"tunnel"` // of direct server return
+	Flows    Flows         `json:"flows"`
+	Programs []Program     `json:"programs"` // of sockets
+	Devices  []Device      `json:"devices"`  // on which packets are served
 	// DeviceFaults are the devices that the programs could not be attached to.
 	DeviceFaults []DeviceFault `json:"deviceFaults"`
 	NAT          NAT           `json:"nat"`
@@ -187,6 +190,7 @@ func (d *Datapath) Status() (*Status, error) {
 	s := &Status{
 		Directory:     datapath.Dir(d.bpffs),
 		Schema:        bpfmap.Schema,
+		Unread:        d.Unread(),
 		Served:        served(r.Snapshot),
 		NodeAddresses: nodeAddresses(r.Snapshot),
 		ServiceCIDRs:  append([]netip.Prefix{}, r.ServiceCIDRs...),
@@ -233,6 +237,9 @@ func (d *Datapath) Status() (*Status, error) {
 func (d *Datapath) fill(r *reading) (list []Map, err error) {
 	fills, err := statusmap.New(d.maps).Fill(r.Snapshot)
 	for _, f := range fills {
+		if d.need(f.Map) != nil {
+			continue
+		}
 		list = append(list, Map{f.Map, f.Entries, f.Size, f.Setting, f.Memory})
 	}
 	return list, err

@@ -109,7 +109,7 @@ type TopBackend struct {
 
 // Sample reads what all Services have counted.
 func (d *Datapath) Sample() (*Sample, error) {
-	r, err := d.read()
+	r, err := d.readServices()
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (d *Datapath) sampleNode(r *reading, s *Sample) error {
 
 // nodesOf returns the names of backends' nodes by the backend's id, where they are known.
 func (d *Datapath) nodesOf(backends map[uint32]tables.Backend) (map[uint32]string, error) {
-	known, err := d.Nodes()
+	known, err := d.nodes()
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func Agent(bpffs string) []Part {
 
 // status calls fn with what the agent has told of itself.
 func (a agent) status(fn func(statusmap.Table) error) error {
-	maps, err := bpfmap.Open(datapath.Dir(a.bpffs))
+	maps, err := bpfmap.OpenReadable(datapath.Dir(a.bpffs))
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.New("no agent has served this node since it was started")
 	}

@@ -106,12 +106,15 @@ type command struct {
 	bpffs     string
 	format    format
 	namespace string
+	// toldUnread is set once tables that cannot be read were named.
+	toldUnread bool
 }
 
 const long = `Beeline shows how this node's Services are served.
 
 It reads the maps that beeline-agent has pinned, so it works while the agent is
-down. Reading them needs root.
+down. Reading them needs root. Of an agent of another version it names the tables
+that it cannot read, and leaves them out.
 
 Exit codes:
   0  done
@@ -208,10 +211,24 @@ func inNamespace[T any](c *command, items []T, namespace func(T) string) []T {
 	return slices.DeleteFunc(items, func(item T) bool { return namespace(item) != c.namespace })
 }
 
-// read opens the datapath for fn.
+// read opens the datapath for fn, and says once what it cannot read of another version's.
 func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
-	result, err := inspect.Read(c.bpffs, fn)
+	result, err := inspect.Read(c.bpffs, func(d *inspect.Datapath) (T, error) {
+		result, err := fn(d)
+		if err == nil {
+			c.tellUnread(d)
+		}
+		return result, err
+	})
 	return result, c.withFlag(err)
+}
+
+// tellUnread names the tables that cannot be read, the first time.
+func (c *command) tellUnread(d *inspect.Datapath) {
+	if err := d.UnreadError(); err != nil && !c.toldUnread {
+		c.toldUnread = true
+		fmt.Fprintf(c.Err, "beeline: left out: %s\n", visible(err.Error()))
+	}
 }
 
 // withFlag adds to an error that there is no datapath the flag that says where it is.

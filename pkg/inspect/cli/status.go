@@ -56,7 +56,9 @@ func agentText(s *inspect.Status, now time.Time, wide bool) string {
 	serving := fmt.Sprintf("%s (%s), %s, %s",
 		inspect.Amount(s.Served.Services, "service"), inspect.Amount(s.Served.Ports, "port"),
 		inspect.Amount(s.Served.Frontends, "frontend"), inspect.Amount(s.Served.Backends, "backend"))
-	if s.Served.Limited > 0 {
+	if s.UnreadServices() {
+		serving = "what cannot be read: its tables have another layout"
+	} else if s.Served.Limited > 0 {
 		serving += fmt.Sprintf("; %s with less than asked for, see beeline_service_invalid_settings", inspect.Amount(s.Served.Limited, "service"))
 	}
 	t.add("Serving", serving)
