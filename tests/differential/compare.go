@@ -147,21 +147,47 @@ func (w *world) look(c *cluster, probes []probe, probability float64, pause time
 }
 
 // attemptsOf returns the attempts of a probe. Where clients keep their endpoint, each client
-// makes two.
+// makes two. Where the Service lets in some of the clients alone, these make as many among themselves.
 func attemptsOf(c *cluster, p probe, probability float64) (out []attempt) {
 	all, _, _ := candidates(c, p)
 	n := min(attemptsFor(len(all), probability), 2*clientsOfGroup)
-	for i := range n {
-		a := attempt{udp: p.udp, to: p.to}
-		switch {
-		case p.machine == fromOutside:
-			a.from = outsideAddrs(p.group, i/2%clientsOfGroup)[p.family()]
-		case p.machine == fromOther:
-			a.from = otherPods[0][p.family()]
+	for _, clients := range [][]netip.Addr{clientsOf(p), letIn(c, p)} {
+		for i := range n {
+			if len(clients) > 0 {
+				out = append(out, attempt{from: clients[i/2%len(clients)], udp: p.udp, to: p.to})
+			}
 		}
-		out = append(out, a)
 	}
 	return out
+}
+
+// clientsOf returns where the attempts of a probe come from, a zero address where the machine's own
+// is used.
+func clientsOf(p probe) []netip.Addr {
+	switch p.machine {
+	case fromOutside:
+		list := make([]netip.Addr, clientsOfGroup)
+		for i := range list {
+			list[i] = outsideAddrs(p.group, i)[p.family()]
+		}
+		return list
+	case fromOther:
+		return []netip.Addr{otherPods[0][p.family()]}
+	}
+	return []netip.Addr{{}}
+}
+
+// letIn returns those of several clients that a Service's source ranges let in, unless that is all.
+func letIn(c *cluster, p probe) []netip.Addr {
+	s, clients := c.service(p.service), clientsOf(p)
+	if len(clients) < 2 || !isBalancer(s, p.to.Addr()) {
+		return nil
+	}
+	list := slices.DeleteFunc(slices.Clone(clients), func(a netip.Addr) bool { return !inRanges(s, []netip.Addr{a}) })
+	if len(list) == len(clients) {
+		return nil
+	}
+	return list
 }
 
 // isOwn says whether a source is the client's own address.

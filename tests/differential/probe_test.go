@@ -118,3 +118,33 @@ func TestMatrix(t *testing.T) {
 		t.Errorf("a sample of 5 is %v", some)
 	}
 }
+
+// TestAttemptsLetIn: where a Service lets in few of the clients, these make enough attempts to be shown
+// all endpoints.
+func TestAttemptsLetIn(t *testing.T) {
+	c := modelCluster(map[int]discoveryv1.Endpoint{0: {}, 3: {}, 4: {}})
+	s := c.services[0]
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: balancerIP(1)[0].String()}}
+	p := probe{kind: kindBalancer, service: s.Name, machine: fromOutside, to: netip.AddrPortFrom(balancerIP(1)[0], 80)}
+	for name, tt := range map[string]struct {
+		ranges       []string
+		clients, let int
+	}{
+		"one":      {[]string{"10.1.0.5/32"}, 1, attemptsFor(3, missed)},
+		"two":      {[]string{"10.1.0.4/31", "fd01::5/128"}, 2, attemptsFor(3, missed)},
+		"all":      {[]string{"0.0.0.0/0"}, clientsOfGroup, 0},
+		"nobody":   {[]string{"fd01::5/128"}, 0, 0},
+		"no range": {nil, 0, 0},
+	} {
+		s.Spec.LoadBalancerSourceRanges = tt.ranges
+		let := make(map[netip.Addr]int)
+		attempts := 0
+		for _, a := range attemptsOf(c, p, missed)[attemptsFor(3, missed):] {
+			let[a.from]++
+			attempts++
+		}
+		if attempts != tt.let || tt.let > 0 && len(let) != tt.clients {
+			t.Errorf("%s: %d more attempts of %v", name, attempts, let)
+		}
+	}
+}
