@@ -113,7 +113,7 @@ func (n *node) wantOfMachine(t *testing.T, findings map[string]int) {
 	})
 }
 
-// TestMendedTables: an entry that somebody changes is as before within a minute, whichever it is.
+// TestMendedTables: an entry that somebody changes is as before after a look of the agent, whichever it is.
 func TestMendedTables(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
