@@ -109,14 +109,14 @@ func TestKilledAtWrite(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, c.name == "changes")
 			whole := c.prepare(t)
-			w := whole.s.LaunchWatched(0, c.flags...)
+			w := whole.s.LaunchWatched(lab.BPFWrites, 0, c.flags...)
 			if !whole.s.AwaitServing() {
 				t.Fatalf("the agent ended: %v", w.Wait())
 			}
 			want := whole.dump()
 			killpoint.Each(t, 2, w.Count(), func(t *testing.T, at int64) {
 				k := c.prepare(t)
-				if w := k.s.LaunchWatched(at, c.flags...); !w.Killed(at) {
+				if w := k.s.LaunchWatched(lab.BPFWrites, at, c.flags...); !w.Killed(at) {
 					t.Fatalf("the agent ended after %d writes, before it was killed", w.Count())
 				}
 				k.check("after the agent was killed")

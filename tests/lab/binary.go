@@ -114,11 +114,11 @@ func (s *Standalone) Launch(flags ...string) *Process {
 	return s.host.Start(binary, args...)
 }
 
-// LaunchWatched is [Standalone.Launch] with [Namespace.StartWatched] of [BPFWrites].
-func (s *Standalone) LaunchWatched(kill int64, flags ...string) *Writes {
+// LaunchWatched is [Standalone.Launch] with [Namespace.StartWatched].
+func (s *Standalone) LaunchWatched(writes WatchedWrites, kill int64, flags ...string) *Writes {
 	s.host.t.Helper()
 	binary, args := s.command(flags)
-	w := s.host.StartWatched(BPFWrites, kill, binary, args...)
+	w := s.host.StartWatched(writes, kill, binary, args...)
 	s.Process = w.Process
 	return w
 }

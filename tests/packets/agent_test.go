@@ -26,13 +26,20 @@ type agent struct {
 // startAgent starts an agent on a node and returns when it serves the manifests.
 func startAgent(t *testing.T, n *node, manifests []string, flags ...string) *agent {
 	t.Helper()
+	a := newAgent(t, n, manifests, flags...)
+	a.start()
+	return a
+}
+
+// newAgent is startAgent of one that is not started yet.
+func newAgent(t *testing.T, n *node, manifests []string, flags ...string) *agent {
+	t.Helper()
 	address := nodeAddrs(n.index)
 	a := &agent{Standalone: n.NewStandalone(manifests...), t: t, node: n, flags: append([]string{
 		"--hostname-override", n.name(),
 		"--node-ip", address[0].String() + "," + address[1].String(),
 		"--cluster-cidr", strings.Join(podRanges, ","),
 	}, flags...)}
-	a.start()
 	t.Cleanup(func() {
 		if t.Failed() {
 			page, err := n.metrics()
