@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,10 +62,13 @@ func (k killCase) takeOver(t *testing.T, kill int64) *lab.Writes {
 		t.Helper()
 		for network, list := range open {
 			for _, k := range list {
-				var err error
-				if got := k.hello; network[:3] == "tcp" {
+				got, err := k.hello, error(nil)
+				if strings.HasPrefix(network, "tcp") {
 					err = echo(k.socket, when)
-				} else if got, err = talkUDP(k.socket, "x"); got != k.hello {
+				} else {
+					got, err = talkUDP(k.socket, "x")
+				}
+				if got != k.hello {
 					t.Errorf("%s: %s: %v, was %v", when, network, got, k.hello)
 				}
 				if err != nil {
