@@ -139,7 +139,8 @@ func (m *machine) forwarding() error {
 			value, found, err := m.setting(fmt.Sprintf("%s/conf/%s/forwarding", f.name, d.Name))
 			errs = append(errs, err)
 			if found && value == 0 && f.addr(d).IsValid() {
-				name := fmt.Sprintf("net.%s.conf.%s.forwarding", f.name, d.Name)
+				// As sysctl wants a dot of the name, of a VLAN mostly.
+				name := fmt.Sprintf("net.%s.conf.%s.forwarding", f.name, strings.ReplaceAll(d.Name, ".", "/"))
 				m.add("forwarding", name, "%s is 0", name)
 			}
 		}

@@ -246,6 +246,22 @@ func TestMachine(t *testing.T) {
 			n.wantNothing(t, "once it is set back")
 		})
 	}
+	t.Run("forwarding, mended as it says", func(t *testing.T) {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			n.SetSysctl(family+"/conf/all/forwarding", "1")
+			n.SetSysctl(family+"/conf/uplink/forwarding", "0")
+		}
+		for _, f := range n.check(t, 0).Findings {
+			command, _, _ := strings.Cut(f.Fix, ",")
+			assignment, ok := strings.CutPrefix(command, "sysctl -w net.")
+			name, value, assigns := strings.Cut(assignment, "=")
+			if !ok || !assigns {
+				t.Fatalf("%s: %q is no command", f.What, f.Fix)
+			}
+			n.SetSysctl(strings.ReplaceAll(name, ".", "/"), value)
+		}
+		n.wantNothing(t, "once it is mended")
+	})
 	t.Run("forwarding of a family without Services", func(t *testing.T) {
 		ranges := servicetest.Open(t, m)
 		check(t, ranges.DeleteServiceCIDR(prefix("fd96::/112")))
