@@ -87,7 +87,7 @@ func (d *Datapath) client(o ExplainOptions) (*client, error) {
 		}
 		ns, err := netns.Open(path)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no address, and no network namespace (%w): name a pod by its address (kubectl get pods -o wide)", o.From, err)
+			return nil, fmt.Errorf("%q is no address, and no network namespace (%w): name a pod by its address (kubectl get pods -o wide), or ask \"kubectl beeline explain\", which takes its name", o.From, err)
 		}
 		return inNetns(ns, fmt.Sprintf("a process in the network namespace %s, its socket not bound to an address", path))
 	}

@@ -299,7 +299,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"default/typo"}, cli.ExitRefused, []string{"203.0.113.2:80/TCP: refused"}},
 		{[]string{"default/no"}, cli.ExitNotFound, nil},
 		{[]string{"10.96.2.1"}, cli.ExitUsage, nil},
-		{[]string{"--from", "shop/web-0", "10.96.2.1:80"}, cli.ExitFailure, []string{`"shop/web-0" is no address`, "name a pod by its address"}},
+		{[]string{"--from", "shop/web-0", "10.96.2.1:80"}, cli.ExitFailure, []string{`"shop/web-0" is no address`, "name a pod by its address", "kubectl beeline explain"}},
 		{[]string{"-o", "json", "10.96.2.2:80"}, cli.ExitRefused, []string{`"verdict": "refused"`, `"reason": "no_endpoint"`}},
 	} {
 		var out strings.Builder

@@ -25,7 +25,8 @@ node's network namespace, as root. Where the connection is not served, or with
 --from is the client: without it, a process in this network namespace; a network
 namespace, as a path (/proc/PID/ns/net) or a name below /run/netns; an address of this
 node, of a pod of this node, or of a host elsewhere, with a source port or without one.
-A pod is named by its address (kubectl get pods -o wide): the node does not know its name.
+A pod is named by its address (kubectl get pods -o wide), for the node does not know its
+name; kubectl beeline explain takes that, too.
 
 Exit codes: 0 served, 1 no Service (the connection goes its way untouched), 2 wrong
 usage, 3 no datapath, 4 failure, 5 refused, 6 dropped. Of several frontends it is that
