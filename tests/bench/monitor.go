@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -96,18 +98,15 @@ func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
 	}
 	l := &listeners{maps: b.maps}
 	groups := map[string]string{beeline: cgroup}
-	if groups[silent], err = box.subgroup(silent); err != nil {
-		return nil, err
-	}
 	cookie, err := datapath.NetnsCookie()
 	if err != nil {
 		return nil, err
 	}
-	if err := attachSilent(b.maps, datapath.Constants{HostNetns: cookie, Seed: 1, LocalityIdle: time.Hour}, groups[silent]); err != nil {
+	if err := attachCopies(box, b.maps, datapath.Constants{HostNetns: cookie, Seed: 1, LocalityIdle: time.Hour}, groups); err != nil {
 		return nil, err
 	}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {
-		return errors.Join(measureSilent(ctx, s, groups, family), l.connects(ctx, s, groups, family), l.drops(ctx, s, b, family))
+		return errors.Join(l.silent(ctx, s, groups, family), l.connects(ctx, s, groups, family), l.drops(ctx, s, b, family))
 	})
 	return runs, errors.Join(err, l.listen(nobody))
 }
@@ -118,18 +117,28 @@ func openMonitored(groups map[string]string, group string, family model.Family) 
 	return v, v.openUDP(groups, family)
 }
 
-// measureSilent measures what events cost connect() while nobody listens.
-func measureSilent(ctx context.Context, s samples, groups map[string]string, family model.Family) error {
+// silent measures what events cost connect() while nobody listens.
+func (l *listeners) silent(ctx context.Context, s samples, groups map[string]string, family model.Family) error {
+	if err := l.listen(nobody); err != nil { // who listened last, in measuring another family, does still
+		return err
+	}
 	var list []contestant
-	for _, group := range []string{silent, beeline} {
-		v, err := openMonitored(groups, group, family)
-		if err != nil {
-			return err
+	for i := range copies {
+		for _, group := range []string{silent, telling} {
+			v, err := openMonitored(groups, copyOf(group, i), family)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(int(v.fd))
+			list = append(list, contestant{v.group, v.reuse})
 		}
-		list = append(list, contestant{group, v.reuse})
 	}
 	return interleave(ctx, monitorRounds, list, func(m measured) {
-		s.add(of("monitor/connect/nobody", family), m[beeline]-m[silent])
+		sum := 0.0
+		for i := range copies {
+			sum += m[copyOf(telling, i)] - m[copyOf(silent, i)]
+		}
+		s.add(of("monitor/connect/nobody", family), sum/copies)
 	})
 }
 
