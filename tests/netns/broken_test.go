@@ -14,7 +14,7 @@ import (
 )
 
 // TestBrokenClusters: why a Service does not answer is found with two commands, of which the first
-// shows the connection that fails. docs/troubleshooting.md has them with what they print.
+// shows the connection that fails; and a kube-proxy that still runs, by what it has made. docs/troubleshooting.md has them with what they print.
 func TestBrokenClusters(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
@@ -73,22 +73,37 @@ func TestBrokenClusters(t *testing.T) {
 		lab.Eventually(t, tt.name+": beeline "+tt.monitor+" shows it", m.done.Load)
 		t.Logf("beeline %s\n%s", tt.monitor, &m.out)
 		wantAll(t, tt.name+": beeline "+tt.monitor, m.out.String(), tt.seen)
-		var out strings.Builder
-		code := 0
-		err := h.Run(func() error {
-			code = cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, strings.Fields(tt.asked)...)...)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ask(t, h, tt.name, tt.asked, tt.code, tt.said)
 		s.Close()
-		t.Logf("beeline %s\n%s", tt.asked, &out)
-		if code != tt.code {
-			t.Errorf("%s: beeline %s: exit code %d, want %d", tt.name, tt.asked, code, tt.code)
-		}
-		wantAll(t, tt.name+": beeline "+tt.asked, out.String(), tt.said)
 	}
+	// Nothing fails while kube-proxy and Beeline serve the same: the first command is not monitor.
+	for _, family := range []string{"ip", "ip6"} {
+		if out, err := h.Output("nft", "add", "table", family, "kube-proxy"); err != nil {
+			t.Fatalf("nft: %v\n%s", err, out)
+		}
+	}
+	ask(t, h, "kube-proxy", "verify", cli.ExitNotFound, []string{
+		"kube-proxy has made: table ip kube-proxy, table ip6 kube-proxy", "make sure that kube-proxy does not run", "beeline-agent --cleanup-kube-proxy",
+	})
+}
+
+// ask runs beeline on a host, and reports another exit code and words that it does not say.
+func ask(t *testing.T, h *lab.Host, name, words string, code int, said []string) {
+	t.Helper()
+	var out strings.Builder
+	got := 0
+	err := h.Run(func() error {
+		got = cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, strings.Fields(words)...)...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("beeline %s\n%s", words, &out)
+	if got != code {
+		t.Errorf("%s: beeline %s: exit code %d, want %d", name, words, got, code)
+	}
+	wantAll(t, name+": beeline "+words, out.String(), said)
 }
 
 // wantAll reports which of some texts a text does not have.
