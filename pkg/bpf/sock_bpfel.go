@@ -645,7 +645,8 @@ const (
 	SockBlReasonBL_REASON_TUNNEL_SPOOFED        SockBlReason = 27
 	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
 	SockBlReasonBL_REASON_SOURCE_FRONTEND       SockBlReason = 29
-	SockBlReasonBL_REASON_COUNT                 SockBlReason = 30
+	SockBlReasonBL_REASON_RESET_HELD            SockBlReason = 30
+	SockBlReasonBL_REASON_COUNT                 SockBlReason = 31
 )
 
 type SockBlSandboxPacket struct {

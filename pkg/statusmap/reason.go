@@ -51,6 +51,7 @@ var reasons = [bpf.SockBlReasonBL_REASON_COUNT]Reason{
 	bpf.SockBlReasonBL_REASON_TUNNEL_SPOOFED:        {Name: "tunnel_spoofed", Effect: Dropped},
 	bpf.SockBlReasonBL_REASON_SOURCE_SHARE:          {Name: "source_share", Effect: Served},
 	bpf.SockBlReasonBL_REASON_SOURCE_FRONTEND:       {Name: "source_frontend", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_RESET_HELD:            {Name: "reset_held", Effect: Dropped},
 }
 
 // ReasonName returns the name of a counter, "" of one that counts no event.

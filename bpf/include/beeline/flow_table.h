@@ -421,6 +421,8 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 			forward->progress.tcp.client_seq = packet->seq + 1;
 		else
 			forward->progress.tcp.backend_seq = packet->seq + 1;
+	} else if (packet->key.proto == IPPROTO_TCP && !from_client && state == BL_FLOW_NEW) {
+		forward->progress.tcp.backend_seq = 0; /* was refused */
 	}
 	/* Replies to tunnel traffic do not pass here: the client's next packet stands for them. */
 	if (bl_flow_leaves_by_tunnel(forward) && !(packet->tcp_flags & BL_TCP_SYN))

@@ -17,7 +17,7 @@
  */
 #pragma once
 
-#include <beeline/opt/outlier.h>
+#include <beeline/opt/outlier_packet.h>
 #include <beeline/peers.h>
 #include <beeline/source_port.h>
 
@@ -128,7 +128,7 @@ static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
 	forward->device = plan->device;
 	forward->bits = BL_FLOW_NEW | plan->bits;
 	forward->progress.tcp.client_seq = packet->key.proto == IPPROTO_TCP ? packet->seq + 1 : 0;
-	forward->progress.tcp.backend_seq = 0;
+	forward->progress.tcp.refused = plan->refused;
 	if (bl_flow_leaves_by_tunnel(forward))
 		forward->source.node = plan->node;
 	else
@@ -280,10 +280,16 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	choice = bl_service_balance(&client, &dst, &target);
 	if (!choice.backend)
 		return bl_refuse(packet, &target, choice.reason);
-	plan->backend = choice.backend->addr;
-	plan->port = choice.backend->port;
 	plan->ref = choice.ref;
 	plan->counted = choice.counted;
+	if (unlikely(target.service->outliers)) {
+		bl_plan_again(packet, plan, choice.member);
+		choice.backend = bl_backend_lookup(plan->ref.id);
+		if (!choice.backend)
+			return BL_VERDICT_DROPPED;
+	}
+	plan->backend = choice.backend->addr;
+	plan->port = choice.backend->port;
 	plan->on_node = choice.backend->state & BL_BACKEND_ON_NODE;
 	/* Of all policies, only externalTrafficPolicy: Local is to show the client. */
 	plan->keep = choice.member == BL_BACKEND_LOCAL &&
@@ -523,33 +529,6 @@ static __always_inline __u8 bl_flow_client_device(const struct bl_packet *packet
 }
 
 /*
- * Outlier detection, where it is used: a client repeats its SYN, or the backend's first packet, which
- * refuses the connection or not, has come.
- */
-__noinline int bl_outlier_client(const struct bl_packet *packet,
-				 const struct bl_flow_forward *forward)
-{
-	if (packet && forward && forward->used != bl_flow_now())
-		bl_outlier_note(forward->backend_id, forward->generation, 0xffff, true);
-	return 0;
-}
-
-__noinline int bl_outlier_reply(const struct bl_packet *packet, const struct bl_flow_reply *reply)
-{
-	const struct bl_flow_entry *flow;
-	struct bl_flow_key key;
-
-	if (!packet || !reply)
-		return 0;
-	bl_flow_forward_key(&packet->key, reply, &key);
-	flow = bl_flow_find(&key);
-	if (bl_flow_owns_forward(&packet->key, flow))
-		bl_outlier_note(flow->forward.backend_id, flow->forward.generation, 0xffff,
-				packet->tcp_flags & BL_TCP_RST);
-	return 0;
-}
-
-/*
  * Whether the frontend of a flow leads to another Service by now, as after the address or the
  * NodePort was moved to it. One that leads nowhere leaves its flows alone. Not of tunnel traffic,
  * of which the ingress node decides.
@@ -607,10 +586,9 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 
 	if (!bl_flow_source(packet, hook, forward, source))
 		return BL_VERDICT_DROPPED;
-	if (packet->tcp_flags & BL_TCP_SYN && bl_flow_state(forward->bits) == BL_FLOW_NEW &&
-	    packet->key.proto == IPPROTO_TCP && bl_outlier_used())
-		bl_outlier_client(packet, forward);
-	if (bl_flow_reused(packet, forward, now) ||
+	if ((packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP &&
+	     bl_outlier_used() && bl_outlier_client(packet, forward)) ||
+	    bl_flow_reused(packet, forward, now) ||
 	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
 		bl_flow_remove(&packet->key, forward, source);
 		return BL_VERDICT_UNKNOWN;
@@ -847,9 +825,10 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	if (unlikely(state == BL_FLOW_NEW || state == BL_FLOW_CLASHED)) {
 		if (bl_flow_clashes(context, packet, reply))
 			return BL_VERDICT_PASSES;
+		if (packet->key.proto == IPPROTO_TCP && bl_outlier_used() &&
+		    bl_outlier_reply(packet, reply))
+			return BL_VERDICT_DROPPED;
 		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
-		if (packet->key.proto == IPPROTO_TCP && bl_outlier_used())
-			bl_outlier_reply(packet, reply);
 	}
 	if (reply->touched != (__u16)now) {
 		if (ifindex && reply->bits & BL_FLOW_SNAT && reply->device != BL_DEVICE_HAIRPIN &&

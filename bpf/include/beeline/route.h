@@ -42,6 +42,7 @@ struct bl_plan {
 	bool keep : 1;
 	bool on_node : 1; /* the backend's object says so */
 	bool counted : 1; /* the flow is, in bl_active */
+	bool refused : 1; /* a backend has refused the client's SYN, which comes again */
 	__u8 former : 2; /* enum bl_former */
 	__u8 client_device;
 	__u8 device; /* the packet leaves by it; 0 is the host's stack */

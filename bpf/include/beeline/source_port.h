@@ -130,6 +130,14 @@ static __always_inline __u16 bl_source_port_first(const struct bl_source_port_en
 	return bl_source_port_spared(ports, port) ? 0 : port;
 }
 
+/* A SYN that comes again and is not to reach the same backend: see opt/outlier_packet.h. */
+struct bl_again {
+	__u32 seq; /* its sequence number */
+	__u32 but; /* 1 + the id of the backend; 0: there is no such SYN */
+	bool refused; /* a backend has refused it */
+	__u8 pad[7];
+};
+
 /*
  * The entries of a flow that begins. They take more than the stack has left; nothing else
  * runs on the CPU meanwhile.
@@ -138,6 +146,7 @@ struct bl_flow_work {
 	struct bl_flow_entry forward;
 	struct bl_flow_entry reply;
 	struct bl_flow_key key; /* of the reply entry */
+	struct bl_again again;
 };
 
 /* Each load of the programs has its own. */

@@ -506,8 +506,12 @@ enum bl_flow_state {
  */
 struct bl_flow_tcp {
 	__u32 client_seq; /* sequence number of the client's last packet */
-	/* What it acknowledged; before that, what acknowledges the backend's SYN. */
-	__u32 backend_seq;
+	union {
+		/* What it acknowledged; before that, what acknowledges the backend's SYN. */
+		__u32 backend_seq;
+		/* Before the backend has answered: 1 when another one has refused the connection. */
+		__u32 refused;
+	};
 };
 
 union bl_flow_progress {
@@ -1136,5 +1140,8 @@ enum bl_reason {
 	BL_REASON_SOURCE_SHARE,
 	/* Dropped: a datagram from outside whose source is a Service's address and port. */
 	BL_REASON_SOURCE_FRONTEND,
+	/* Dropped: a backend's reset that answers a SYN, which the client is to repeat: it then goes
+	 * to another backend. */
+	BL_REASON_RESET_HELD,
 	BL_REASON_COUNT,
 };
