@@ -100,6 +100,9 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	klog.InfoS("Programs are loaded, they are attached when the tables hold all Services", "after", a.age())
+	if !datapath.MayReadKernel() {
+		klog.InfoS("The kernel's lockdown keeps programs from reading its memory: loadBalancerSourceRanges let in bound sockets alone, sh and ewma know nothing of a socket's client and round-trip time, sockets of meshes are served like others")
+	}
 	maps := a.datapath.Maps()
 	klog.InfoS("Flow table", "connections", maps.MaxFlows(), "sizedBy", c.SizedBy)
 	if err := limitHeap(c.MemoryLimit, maps); err != nil {

@@ -131,6 +131,7 @@ const (
 	ExplainSocketVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	ExplainSocketVarBlLeaveNat                 = "bl_leave_nat"
 	ExplainSocketVarBlLocalityIdle             = "bl_locality_idle"
+	ExplainSocketVarBlMayReadKernel            = "bl_may_read_kernel"
 	ExplainSocketVarBlSeed                     = "bl_seed"
 	ExplainSocketVarBlTunnelClamp              = "bl_tunnel_clamp"
 	ExplainSocketVarBlTunnelPort               = "bl_tunnel_port"
@@ -306,6 +307,7 @@ type ExplainSocketVariableSpecs struct {
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
+	BlMayReadKernel            *ebpf.VariableSpec `ebpf:"bl_may_read_kernel"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.VariableSpec `ebpf:"bl_tunnel_port"`
@@ -510,6 +512,7 @@ type ExplainSocketVariables struct {
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
+	BlMayReadKernel            *ebpf.Variable `ebpf:"bl_may_read_kernel"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`
 	BlTunnelPort               *ebpf.Variable `ebpf:"bl_tunnel_port"`

@@ -1033,6 +1033,7 @@ const (
 	SockVarBlHostSocketsOnly          = "bl_host_sockets_only"
 	SockVarBlLeaveNat                 = "bl_leave_nat"
 	SockVarBlLocalityIdle             = "bl_locality_idle"
+	SockVarBlMayReadKernel            = "bl_may_read_kernel"
 	SockVarBlSeed                     = "bl_seed"
 	SockVarBlTrafficSampling          = "bl_traffic_sampling"
 	SockVarBlTunnelClamp              = "bl_tunnel_clamp"
@@ -1216,6 +1217,7 @@ type SockVariableSpecs struct {
 	BlHostSocketsOnly          *ebpf.VariableSpec `ebpf:"bl_host_sockets_only"`
 	BlLeaveNat                 *ebpf.VariableSpec `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.VariableSpec `ebpf:"bl_locality_idle"`
+	BlMayReadKernel            *ebpf.VariableSpec `ebpf:"bl_may_read_kernel"`
 	BlSeed                     *ebpf.VariableSpec `ebpf:"bl_seed"`
 	BlTrafficSampling          *ebpf.VariableSpec `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.VariableSpec `ebpf:"bl_tunnel_clamp"`
@@ -1415,6 +1417,7 @@ type SockVariables struct {
 	BlHostSocketsOnly          *ebpf.Variable `ebpf:"bl_host_sockets_only"`
 	BlLeaveNat                 *ebpf.Variable `ebpf:"bl_leave_nat"`
 	BlLocalityIdle             *ebpf.Variable `ebpf:"bl_locality_idle"`
+	BlMayReadKernel            *ebpf.Variable `ebpf:"bl_may_read_kernel"`
 	BlSeed                     *ebpf.Variable `ebpf:"bl_seed"`
 	BlTrafficSampling          *ebpf.Variable `ebpf:"bl_traffic_sampling"`
 	BlTunnelClamp              *ebpf.Variable `ebpf:"bl_tunnel_clamp"`

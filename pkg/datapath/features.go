@@ -19,7 +19,6 @@ var helpers = []struct {
 	{asm.FnGetNetnsCookie, "5.7"},
 	{asm.FnSkStorageGet, "5.11"},
 	{asm.FnKtimeGetCoarseNs, "5.11"},
-	{asm.FnProbeReadKernel, "5.8"},
 	{asm.FnLoop, "5.17"},
 	{asm.FnSetRetval, "5.18"},
 }
@@ -54,6 +53,12 @@ func checkRights() error {
 		return nil // what is wrong shows when the real programs are loaded
 	}
 	return prog.Close()
+}
+
+// MayReadKernel reports whether programs for sockets may read the kernel's memory, which lockdown in
+// mode confidentiality forbids, see kernel_lockdown(7).
+func MayReadKernel() bool {
+	return !errors.Is(features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnProbeReadKernel), ebpf.ErrNotSupported)
 }
 
 // MissingFeatures returns what the kernel lacks that the programs need.

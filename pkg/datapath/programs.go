@@ -86,6 +86,9 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	if v := variables[bpf.TcVarBlConntrack]; v != nil {
 		values[bpf.TcVarBlConntrack] = HaveConntrack()
 	}
+	if v := variables[bpf.SockVarBlMayReadKernel]; v != nil {
+		values[bpf.SockVarBlMayReadKernel] = MayReadKernel()
+	}
 	if c.UDPPeerIdle != 0 {
 		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
 	}

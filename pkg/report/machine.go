@@ -51,6 +51,7 @@ func kernelText(context.Context) ([]byte, error) {
 		fmt.Fprintf(&out, "BTF: none (%v)\n", err)
 	}
 	fmt.Fprintf(&out, "connection tracking that programs can ask: %t\n", datapath.HaveConntrack())
+	fmt.Fprintf(&out, "programs may read the kernel's memory: %t\n", datapath.MayReadKernel())
 	missing := datapath.MissingFeatures()
 	if len(missing) == 0 {
 		out.WriteString("features: all that Beeline needs\n")

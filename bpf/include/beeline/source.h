@@ -88,6 +88,9 @@ struct sock {
 
 #pragma clang attribute pop
 
+/* Whether programs may read the kernel's memory: lockdown in mode confidentiality forbids it. */
+volatile const bool bl_may_read_kernel;
+
 enum bl_source_limits {
 	BL_SOURCE_MAX_DEVICES = 8192,
 	BL_SOURCE_MAX_STEPS = 32768, /* devices, and addresses of a family */
@@ -234,13 +237,13 @@ static long bl_source_visit_first(__u32 index, void *arg)
 
 /*
  * The kernel's socket, to be read. The verifier lets nobody do arithmetic on @sk; a copy of its value is
- * free. NULL, of which nothing can be read, is never expected.
+ * free. NULL where the kernel's memory may not be read.
  */
 static __always_inline struct sock *bl_source_sock(struct bpf_sock *sk)
 {
 	struct sock *kernel_sk;
 
-	if (bpf_probe_read_kernel(&kernel_sk, sizeof(kernel_sk), &sk))
+	if (!bl_may_read_kernel || bpf_probe_read_kernel(&kernel_sk, sizeof(kernel_sk), &sk))
 		return NULL;
 	return kernel_sk;
 }
@@ -248,7 +251,9 @@ static __always_inline struct sock *bl_source_sock(struct bpf_sock *sk)
 /* The network namespace of @sk; NULL when it cannot be read. */
 static __always_inline struct net *bl_source_net(struct bpf_sock *sk)
 {
-	return BPF_CORE_READ(bl_source_sock(sk), __sk_common.skc_net.net);
+	struct sock *kernel_sk = bl_source_sock(sk);
+
+	return kernel_sk ? BPF_CORE_READ(kernel_sk, __sk_common.skc_net.net) : NULL;
 }
 
 /* Begin a walk in the network namespace of @sk. */

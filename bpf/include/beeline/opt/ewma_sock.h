@@ -24,6 +24,7 @@ struct tcp_sock {
 static __always_inline void bl_ewma_end(struct bpf_sock *ctx, const struct bl_sock_entry *sock)
 {
 	const struct bl_service_entry *service;
+	struct sock *kernel_sk;
 	__u32 rtt;
 
 	if (likely(!(sock->member & BL_MEMBER_COUNTED)) || ctx->protocol != IPPROTO_TCP)
@@ -31,7 +32,10 @@ static __always_inline void bl_ewma_end(struct bpf_sock *ctx, const struct bl_so
 	service = bl_service_lookup(sock->service);
 	if (!service || service->algorithm != BL_ALGORITHM_EWMA)
 		return;
-	rtt = BPF_CORE_READ((struct tcp_sock *)bl_source_sock(ctx), srtt_us);
+	kernel_sk = bl_source_sock(ctx);
+	if (!kernel_sk)
+		return;
+	rtt = BPF_CORE_READ((struct tcp_sock *)kernel_sk, srtt_us);
 	if (!rtt && ctx->state == BPF_TCP_CLOSE)
 		rtt = BL_EWMA_MOST;
 	if (rtt)

@@ -24,6 +24,8 @@ __noinline bool bl_nat_is(__u64 hooks, __u32 index, __u32 count)
 	void *priv = NULL, *chains = NULL;
 	struct nf_hook_ops *ops = NULL;
 
+	if (!bl_may_read_kernel)
+		return false;
 	/* What the hooks were registered with follows them. */
 	if (bpf_probe_read_kernel(&ops, sizeof(ops),
 				  entries + count * size + index * sizeof(ops)) ||
@@ -40,7 +42,7 @@ __noinline bool bl_nat_output(__u64 netns, bool ipv4)
 	struct nf_hook_entries *hooks;
 	__u32 count;
 
-	if (!net || !bpf_core_field_exists(net->nf))
+	if (!bl_may_read_kernel || !net || !bpf_core_field_exists(net->nf))
 		return false;
 	hooks = ipv4 ? BPF_CORE_READ(net, nf.hooks_ipv4[BL_NF_LOCAL_OUT])
 		     : BPF_CORE_READ(net, nf.hooks_ipv6[BL_NF_LOCAL_OUT]);

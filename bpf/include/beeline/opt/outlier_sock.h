@@ -33,6 +33,7 @@ static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 					    const struct bl_sock_entry *sock)
 {
 	int callbacks = BL_OUTLIER_CALLBACKS;
+	struct sock *kernel_sk;
 	bool failed = true;
 
 	if (ctx->op == BPF_SOCK_OPS_RTO_CB) {
@@ -42,7 +43,8 @@ static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 		if (ctx->args[0] != BPF_TCP_SYN_SENT)
 			return;
 		failed = ctx->args[1] == BPF_TCP_CLOSE;
-		if (failed && !BPF_CORE_READ(bl_source_sock(ctx->sk), sk_err))
+		kernel_sk = failed ? bl_source_sock(ctx->sk) : NULL;
+		if (failed && (!kernel_sk || !BPF_CORE_READ(kernel_sk, sk_err)))
 			return;
 		if (sock->member & BL_MEMBER_FOLLOWED) /* bl_traffic_end waits for its end */
 			callbacks = BPF_SOCK_OPS_RTO_CB_FLAG;
