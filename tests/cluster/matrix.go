@@ -28,9 +28,13 @@ const (
 	matrixEnd   = "<!-- The end of that table. -->\n"
 )
 
-// matrixFocus are upstream's tests of what the network of pods may change for a proxy.
-const matrixFocus = `\[sig-network\] (NoSNAT|Services .*(hairpin|session affinity|functioning NodePort|TrafficPolicy|preserve source|different protocols)|` +
-	`Networking Granular Checks: Services .*(large|affinity|endpoint-Service|node-Service|pod-Service|hostNetwork|nodePort: udp))`
+// matrixFocus are upstream's tests of what the network of pods may change for a proxy: those of Services and
+// of the network of both IP families, and of load balancers' affinity and traffic policy.
+const matrixFocus = `\[sig-network\] (NoSNAT|Services|Networking|LoadBalancers.*(ExternalTrafficPolicy|affinity)|` +
+	`\[Feature:IPv6DualStack\].*(reach|Services))`
+
+// matrixSkip are those that need a node's SSH, too.
+const matrixSkip = defaultSkip + `|\[Disruptive\]`
 
 // matrixCheck is a column: a task and what is said of it.
 type matrixCheck struct{ task, heading string }
@@ -39,6 +43,7 @@ var matrixChecks = []matrixCheck{
 	{"e2e", "upstream's tests"},
 	{"migrate", "kube-proxy and back"},
 	{"upgrade", "upgrade and back"},
+	{"rollout", "rolling updates"},
 	{"restart", "restarts of the add-on"},
 	{policyTask, "NetworkPolicy"},
 }
@@ -121,7 +126,7 @@ func runMatrix(ctx context.Context, s settings, only, names []string) error {
 				continue
 			}
 			one := s
-			one.Task, one.Fabric, one.Focus, one.Skip = m.task, fabric, matrixFocus, defaultSkip
+			one.Task, one.Fabric, one.Focus, one.Skip = m.task, fabric, matrixFocus, matrixSkip
 			if err := one.validate(); err != nil {
 				return err
 			}
@@ -205,14 +210,20 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// recordCell takes the place of the former outcome and writes the table.
+// recordCell takes the place of the former outcome and writes the table. What was skipped has no outcome: that
+// of a former run stays.
 func recordCell(root string, c cell) error {
 	cells, err := readCells(root)
 	if err != nil {
 		return err
 	}
-	cells = slices.DeleteFunc(cells, func(o cell) bool { return o.Fabric == c.Fabric && o.Check == c.Check })
-	cells = append(cells, c)
+	former := slices.IndexFunc(cells, func(o cell) bool { return o.Fabric == c.Fabric && o.Check == c.Check })
+	switch {
+	case former < 0:
+		cells = append(cells, c)
+	case c.Outcome != outcomeSkipped || cells[former].Outcome == outcomeSkipped:
+		cells[former] = c
+	}
 	place := func(c cell) int {
 		return slices.Index(fabrics, c.Fabric)*len(matrixChecks) + slices.Index(matrixTasks(), c.Check)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/programs"
 )
 
-// TestMatrix: an outcome takes the place of the former one, and what was not tried says so.
+// TestMatrix: an outcome takes the place of the former one, which a skip does not, and what was not tried says so.
 func TestMatrix(t *testing.T) {
 	root := t.TempDir()
 	for file, text := range map[string]string{matrixPage: "# Page\n\n" + matrixBegin + matrixEnd + "\nThe rest.\n", matrixFile: "[]"} {
@@ -26,6 +26,11 @@ func TestMatrix(t *testing.T) {
 		{Fabric: fabricFlannel, Check: "e2e", Outcome: outcomeFailed, Why: "a | b", Version: "v1", Date: "2026-01-01"},
 		{Fabric: fabricCalico, Check: policyTask, Outcome: outcomeSkipped, Why: "no checkout", Date: "2026-01-02"},
 		{Fabric: fabricFlannel, Check: "e2e", Outcome: outcomePassed, Counts: "34 passed", Version: "v2", Date: "2026-01-03"},
+		{Fabric: fabricFlannel, Check: "e2e", Outcome: outcomeSkipped, Why: "no flannel", Date: "2026-01-04"},
+		{Fabric: fabricKindnet, Check: "e2e", Outcome: outcomeSkipped, Why: "no checkout", Date: "2026-01-04"},
+		{Fabric: fabricKindnet, Check: "e2e", Outcome: outcomeSkipped, Why: "no commit", Date: "2026-01-05"},
+		{Fabric: fabricKubeRouter, Check: "e2e", Outcome: outcomeFailed, Why: "a pod", Version: "v3", Date: "2026-01-05"},
+		{Fabric: fabricKubeRouter, Check: "e2e", Outcome: outcomeSkipped, Why: "no kube-router", Version: "v3", Date: "2026-01-06"},
 	} {
 		if err := recordCell(root, c); err != nil {
 			t.Fatal(err)
@@ -37,8 +42,10 @@ func TestMatrix(t *testing.T) {
 	}
 	for _, want := range []string{
 		"# Page\n", "\nThe rest.\n",
-		"| `flannel` | v2 | pass: 34 passed (2026-01-03) | not run | not run | not run | - |\n",
-		"| `routes` |  | not run | not run | not run | - | - |\n",
+		"| `flannel` | v2 | pass: 34 passed (2026-01-03) | not run | not run | not run | not run | - |\n",
+		"| `routes` |  | not run | not run | not run | not run | - | - |\n",
+		"| `kube-router` | v3 | fail: a pod (2026-01-05) |",
+		"| `kindnet` |  | skip: no commit (2026-01-05) |",
 		"| skip: no checkout (2026-01-02) |\n",
 	} {
 		if !strings.Contains(string(page), want) {
