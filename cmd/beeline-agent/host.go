@@ -60,6 +60,9 @@ func mountPlaces(b *config.BeelineConfiguration) (cgroup string, err error) {
 	if mounted {
 		klog.InfoS("Mounted the cgroup2 hierarchy", "path", cgroup)
 	}
+	if err == nil && datapath.PartOfCgroup2(cgroup) {
+		klog.InfoS("A part of the cgroup2 hierarchy is mounted: sockets of processes outside of it are not served", "path", cgroup)
+	}
 	return cgroup, err
 }
 

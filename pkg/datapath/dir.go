@@ -103,7 +103,8 @@ func nothingPinned(path string) bool {
 const ownCgroup2 = "/run/beeline/cgroupv2"
 
 // FindCgroup2 returns where the cgroup2 hierarchy is mounted: the unified one, the
-// one beside cgroup v1 on a hybrid host, or that of [MountCgroup2].
+// one beside cgroup v1 on a hybrid host, or that of [MountCgroup2]. In a container, as a node of kind is one,
+// that may be a part of it, see [PartOfCgroup2].
 func FindCgroup2() (string, error) {
 	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", ownCgroup2} {
 		if checkCgroup2(path) == nil {
@@ -130,14 +131,20 @@ func MountCgroup2() (path string, mounted bool, err error) {
 	if err := unix.Mount("none", ownCgroup2, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return "", false, fmt.Errorf("%w: mount: %w", missing, err)
 	}
-	// Every cgroup has this file but the root; in a cgroup namespace what is mounted
-	// begins at the cgroup of this process.
-	if _, err := os.Stat(filepath.Join(ownCgroup2, "cgroup.type")); err == nil {
+	// In a cgroup namespace what is mounted begins at the cgroup of this process.
+	if PartOfCgroup2(ownCgroup2) {
 		partly := setting.Errorf("cgroupRoot", "no cgroup2 at /sys/fs/cgroup or /sys/fs/cgroup/unified, and a mount made in this cgroup namespace "+
 			"shows only a part of it: give this container the node's mount, or name a folder of it")
 		return "", false, errors.Join(partly, unix.Unmount(ownCgroup2, 0))
 	}
 	return ownCgroup2, true, nil
+}
+
+// PartOfCgroup2 reports whether a folder of the cgroup2 hierarchy is a cgroup, so that processes may be
+// outside of it. Every cgroup has this file but the root.
+func PartOfCgroup2(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
+	return err == nil
 }
 
 // UnmountCgroup2 undoes [MountCgroup2] and reports what it removed, "" when there is

@@ -3,6 +3,7 @@ package datapath_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -101,5 +102,42 @@ func TestPartOfCgroup2(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPartIsMounted: in a container with a view of its own, as a node of kind has, the part of the hierarchy
+// that is mounted there is taken, and said to be one.
+func TestPartIsMounted(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	root, err := datapath.FindCgroup2()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := strings.TrimPrefix(lab.NewCgroup(t), root)
+	for _, place := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		err := withoutCgroups(t, 0, func() error {
+			if err := os.MkdirAll(place, 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount("none", place, "cgroup2", 0, ""); err != nil {
+				return err
+			}
+			if datapath.PartOfCgroup2(place) {
+				t.Errorf("the whole hierarchy is taken for a part of it")
+			}
+			below := filepath.Join(place, group)
+			if err := errors.Join(unix.Mount(below, "/run", "", unix.MS_BIND, ""), unix.Unmount(place, 0), unix.Mount("/run", place, "", unix.MS_BIND, "")); err != nil {
+				return err
+			}
+			path, mounted, err := datapath.MountCgroup2()
+			if path != place || mounted || !datapath.PartOfCgroup2(path) {
+				t.Errorf("found %s, mounted: %t, want the part of the hierarchy at %s", path, mounted, place)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -88,22 +90,41 @@ func (h *Host) connect() {
 // the host's alone.
 func (h *Host) NewNested() *Host {
 	h.t.Helper()
-	inner := &Host{Cgroup: filepath.Join(h.Cgroup, "nested"), BPFFS: NewBPFFS(h.t)}
-	err := os.Mkdir(inner.Cgroup, 0o755) // goes with the host's
-	if err == nil {
-		err = os.WriteFile(filepath.Join(inner.Cgroup, "cgroup.type"), []byte("threaded"), 0)
-	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	inner := &Host{Cgroup: h.cgroupBelow("nested"), BPFFS: NewBPFFS(h.t)}
 	inner.Namespace = h.newPod(inner.Cgroup)
 	inner.Pod = inner.NewPod()
 	inner.addBackends()
 	return inner
 }
 
+// cgroupBelow makes a cgroup below the host's, and those in between. They go with the host's.
+func (h *Host) cgroupBelow(path string) string {
+	h.t.Helper()
+	at := h.Cgroup
+	for name := range strings.SplitSeq(path, "/") {
+		at = filepath.Join(at, name)
+		err := os.Mkdir(at, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(at, "cgroup.type"), []byte("threaded"), 0)
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return at
+}
+
 // NewPod makes a pod: a namespace in the host's cgroup with a device to the host.
 func (h *Host) NewPod() *Namespace { return h.newPod(h.Cgroup) }
+
+// NewPodIn makes a pod whose cgroup is one below the host's.
+func (h *Host) NewPodIn(cgroup string) *Namespace {
+	h.t.Helper()
+	return h.newPod(h.cgroupBelow(cgroup))
+}
 
 func (h *Host) newPod(cgroup string) *Namespace {
 	h.t.Helper()
