@@ -47,7 +47,7 @@ func serveAt(t *testing.T, n *lab.Namespace, name string, at addrs, port uint16)
 		var listener net.Listener
 		var conn net.PacketConn
 		err := n.Run(func() (err error) {
-			var config net.ListenConfig
+			config := net.ListenConfig{KeepAlive: -1} // nothing is sent that no test has asked for
 			if listener, err = config.Listen(context.Background(), "tcp", where); err != nil {
 				return err
 			}
