@@ -12,7 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// ForeignBelow names the programs in cgroups below the one that Beeline's are attached to, at the same hooks.
+// ForeignBelow names the programs in cgroups below the one that Beeline's are attached to, at the same hooks,
+// those of another Beeline as one.
 // The kernel runs the programs of a socket's own cgroup first and then those of each one above
 // (compute_effective_progs in kernel/bpf/cgroup.c), so they see what a process asks for before Beeline's do.
 //
@@ -42,6 +43,9 @@ type walk struct {
 	next  []string             // cgroups to look at
 	found map[string]*stranger // by the program's name: each cgroup may have an instance of its own
 }
+
+// nestedBeeline stands for the names of Beeline's programs, of which no cgroup below has one but by another agent.
+const nestedBeeline = ""
 
 // stranger is a program of others.
 type stranger struct {
@@ -86,6 +90,9 @@ func (w *walk) look(path string) error {
 }
 
 func (w *walk) add(program, hook, cgroup string) {
+	if isOurs(program) {
+		program = nestedBeeline
+	}
 	f := w.found[program]
 	if f == nil {
 		f = new(stranger)
@@ -99,12 +106,21 @@ func (w *walk) add(program, hook, cgroup string) {
 	}
 }
 
+// isOurs reports whether a program of a cgroup has the name of one of Beeline's.
+func isOurs(program string) bool {
+	return slices.ContainsFunc(hooks, func(h hook) bool { return h.program == program })
+}
+
 // problems names each program once, with one of its cgroups.
 func (w *walk) problems() (list []Problem) {
 	for name, f := range w.found {
 		where := "cgroup " + f.cgroups[0]
 		if others := len(f.cgroups) - 1; others > 0 {
 			where += fmt.Sprintf(" and %d more below %s", others, w.root)
+		}
+		if name == nestedBeeline {
+			list = append(list, Problem{"nested", "another Beeline serves " + where + ", and its programs run before this one's"})
+			continue
 		}
 		list = append(list, Problem{"foreign-below", fmt.Sprintf("program %s runs before Beeline's at %s of %s", name, strings.Join(f.hooks, ", "), where)})
 	}

@@ -19,7 +19,7 @@ import (
 type Problem struct {
 	// Kind is one word: "link-removed", "link-detached" or "link-program" of a program in the
 	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before", "foreign-below",
-	// "device-unserved", "device-failed", "device-entry", "nat-unserved", "cgroup-gone".
+	// "nested", "device-unserved", "device-failed", "device-entry", "nat-unserved", "cgroup-gone".
 	Kind string
 	Text string
 }

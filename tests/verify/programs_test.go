@@ -48,8 +48,14 @@ func (n *node) uplink(t *testing.T) (ifindex int) {
 // stranger loads a program of somebody else.
 func stranger(t *testing.T, kind ebpf.ProgramType, attach ebpf.AttachType, verdict int32) *ebpf.Program {
 	t.Helper()
+	return named(t, "stranger", kind, attach, verdict)
+}
+
+// named is stranger with a name for the program.
+func named(t *testing.T, name string, kind ebpf.ProgramType, attach ebpf.AttachType, verdict int32) *ebpf.Program {
+	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "stranger", Type: kind, AttachType: attach, License: "GPL",
+		Name: name, Type: kind, AttachType: attach, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
 	})
 	check(t, err)
@@ -103,14 +109,18 @@ func TestCgroupsBelow(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.end()
-	attach := func(cgroup string, kind ebpf.ProgramType, at ebpf.AttachType) link.Link {
+	attachNamed := func(name, cgroup string, kind ebpf.ProgramType, at ebpf.AttachType) link.Link {
 		t.Helper()
 		path := filepath.Join(n.Cgroup, cgroup)
 		check(t, os.MkdirAll(path, 0o755))
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: stranger(t, kind, at, 1)})
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: named(t, name, kind, at, 1)})
 		check(t, err)
 		t.Cleanup(func() { check(t, l.Close()) })
 		return l
+	}
+	attach := func(cgroup string, kind ebpf.ProgramType, at ebpf.AttachType) link.Link {
+		t.Helper()
+		return attachNamed("stranger", cgroup, kind, at)
 	}
 	attach("release", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease)
 	attach("device", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress)
@@ -127,6 +137,12 @@ func TestCgroupsBelow(t *testing.T) {
 	list, err := datapath.ForeignBelow(n.Cgroup, 4) // a, a/b, device and release
 	if len(list) != 0 || err == nil || !strings.Contains(err.Error(), "in 4 cgroups below "+n.Cgroup) {
 		t.Errorf("a walk that is cut: %v, %v", list, err)
+	}
+	attachNamed("bl_connect4", "kind", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect)
+	attachNamed("bl_sendmsg6", "kind", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg)
+	n.want(t, "nested", "another Beeline serves cgroup "+filepath.Join(n.Cgroup, "kind")+", and its programs run before this one's")
+	if r := n.check(t, 0); len(r.Findings) != 2 {
+		t.Errorf("want one finding for all programs of another Beeline:\n%s", text(r))
 	}
 }
 
