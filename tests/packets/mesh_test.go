@@ -207,6 +207,47 @@ func istioRules(flags ...string) func(t *testing.T, pod *lab.Namespace) {
 	}
 }
 
+// ambientRules are those that Istio's CNI agent makes in a pod of ambient mode, but for what catches connections to
+// the pod. ztunnel, which listens in the pod, marks its sockets; here a rule marks what is sent by its user.
+func ambientRules(t *testing.T, pod *lab.Namespace) {
+	t.Helper()
+	lab.Need(t, "iptables-nft")
+	for _, f := range []struct{ restore, loopback, probe string }{
+		{"iptables-nft-restore", "127.0.0.1/32", "169.254.7.127"},
+		{"ip6tables-nft-restore", "::1/128", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"},
+	} {
+		run(t, pod, "sh", "-euc", fmt.Sprintf(`%s -w <<'EOF'
+*raw
+:ISTIO_OUTPUT - [0:0]
+:ISTIO_PRERT - [0:0]
+-A OUTPUT -m owner --uid-owner %d -j MARK --set-mark 0x539
+-A PREROUTING -j ISTIO_PRERT
+-A OUTPUT -j ISTIO_OUTPUT
+-A ISTIO_OUTPUT -p udp -m mark --mark 0x539/0xfff -m udp --dport 53 -j CT --zone 1
+-A ISTIO_PRERT -p udp -m mark ! --mark 0x539/0xfff -m udp --sport 53 -j CT --zone 1
+COMMIT
+*mangle
+:ISTIO_OUTPUT - [0:0]
+:ISTIO_PRERT - [0:0]
+-A PREROUTING -j ISTIO_PRERT
+-A OUTPUT -j ISTIO_OUTPUT
+-A ISTIO_PRERT -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff
+-A ISTIO_OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
+COMMIT
+*nat
+:ISTIO_OUTPUT - [0:0]
+-A OUTPUT -j ISTIO_OUTPUT
+-A ISTIO_OUTPUT -d %s -p tcp -m tcp -j ACCEPT
+-A ISTIO_OUTPUT ! -o lo -p udp -m mark ! --mark 0x539/0xfff -m udp --dport 53 -j REDIRECT --to-ports %d
+-A ISTIO_OUTPUT ! -d %s -p tcp -m tcp --dport 53 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports %[4]d
+-A ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT
+-A ISTIO_OUTPUT ! -d %[5]s -o lo -j ACCEPT
+-A ISTIO_OUTPUT ! -d %[5]s -p tcp -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports %[6]d
+COMMIT
+EOF`, f.restore, sidecarUID, f.probe, sidecarDNS, f.loopback, sidecarPort))
+	}
+}
+
 // linkerdRules are written by proxy-init, as by the init container of a pod.
 func linkerdRules(t *testing.T, pod *lab.Namespace) {
 	t.Helper()
@@ -225,6 +266,7 @@ var meshes = []sidecarRules{
 	{name: "istio-iptables", rules: istioRules(), dns: true},
 	{name: "istio-iptables legacy", rules: istioRules("--force-iptables-binary", "legacy"), dns: true, variant: true},
 	{name: "istio-iptables nftables", rules: istioRules("--native-nftables"), dns: true, variant: true},
+	{name: "ambient", rules: ambientRules, dns: true, variant: true},
 	{name: "linkerd", rules: linkerdRules, ipv4: true},
 }
 
