@@ -38,7 +38,7 @@ var reasons = []struct {
 
 	{"foreign-before", reason{"packets that this program drops, redirects or rewrites do not reach Beeline's", "if Services fail, remove the program, or attach it after Beeline's; have one of tc pass packets on (TCX_NEXT, TC_ACT_UNSPEC)"}},
 	{"foreign-below", reason{"connections that this program refuses or gives another address, of processes in that cgroup, do not reach a Service as Beeline would have them", "if Services fail there, remove the program, or attach it to the cgroup that Beeline serves, after Beeline's"}},
-	{"nested", reason{"processes in that cgroup get the Services of that Beeline where both have one at an address, as they should if a node of another cluster runs there, in a container", "if none does, end that agent and run its binary with --cleanup there"}},
+	{"nested", reason{"processes in that cgroup get the Services of that Beeline where both have one at an address, as they should if a node of another cluster runs there, in a container", "if none does, end that agent and run its binary once to remove what it has left (see the page on migration)"}},
 	{"link-", reason{"processes of this node connect to Service addresses without load balancing", "a running agent attaches it again within 5 s; else start the agent"}},
 	{"cgroup-gone", reason{"no process of this node is served", "restart the agent with the cgroup that exists (cgroupRoot)"}},
 	{"device-unserved", reason{"clients behind this device reach no NodePort and no load-balancer IP", "a running agent attaches within a few seconds; its log says why not"}},
