@@ -24,7 +24,7 @@ const (
 
 // kernelArgs make any fault of the kernel end the machine at once, a lockup after 120 s:
 // emulated processors wait for real ones.
-const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 random.trust_cpu=on"
+const kernelArgs = "console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 random.trust_cpu=on"
 
 // qemu is the emulator as it is to be run on this machine.
 type qemu struct {
