@@ -2,11 +2,15 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // BackendPort is the port of a host's backends.
@@ -34,15 +38,17 @@ func (n *Namespace) ServeTCP(at netip.AddrPort) {
 		return err
 	})
 	n.t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go answer(conn)
+	go accept(listener)
+}
+
+func accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
 		}
-	}()
+		go answer(conn)
+	}
 }
 
 func answer(conn net.Conn) {
@@ -78,4 +84,43 @@ func (n *Namespace) ServeUDP(at netip.AddrPort) {
 			_, _ = conn.WriteTo([]byte(answer), from) // a client that went away misses it
 		}
 	}()
+}
+
+// ServeSCTP is ServeTCP for one-to-one sockets of SCTP. The test is skipped where the kernel has none.
+func (n *Namespace) ServeSCTP(at netip.AddrPort) {
+	n.t.Helper()
+	family := unix.AF_INET6
+	if at.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	s := n.SCTPSocket(family)
+	defer s.Close()
+	if err := errors.Join(s.Bind(at), unix.Listen(s.fd, unix.SOMAXCONN)); err != nil {
+		n.t.Fatalf("listen at %s: %v", at, err)
+	}
+	fd, err := unix.Dup(s.fd)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "sctp")
+	defer file.Close()
+	listener, err := net.FileListener(file) // for Go it is one of TCP
+	if err != nil {
+		n.t.Fatalf("listen at %s: %v", at, err)
+	}
+	n.t.Cleanup(func() { listener.Close() })
+	go accept(listener)
+}
+
+// SCTPSocket makes a one-to-one socket of SCTP. The test is skipped where the kernel has none.
+func (n *Namespace) SCTPSocket(family int) *Socket {
+	n.t.Helper()
+	s, err := n.TrySocket(family, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		n.t.Skip("the kernel has no sockets of SCTP: they need the module sctp")
+	}
+	if err != nil {
+		n.t.Fatalf("make a socket: %v", err)
+	}
+	return s
 }
