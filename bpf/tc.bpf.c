@@ -24,6 +24,7 @@
 #define BL_KEEPS_FORMER false
 
 #include <beeline/pipeline.h>
+#include <beeline/next_hop.h>
 #include <beeline/skb.h>
 #include <beeline/opt/answer.h>
 #include <beeline/opt/echo.h>
@@ -116,7 +117,14 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 		return bl_too_big(skb, packet, mtu);
 	if (!bl_tc_rewrite(skb, packet, &path->to, true))
 		return TC_ACT_SHOT;
-	return bl_skb_send(skb, ifindex);
+	/*
+	 * To a backend by the client's address, as of a packet that the kernel forwards and then
+	 * masquerades: a table of routes for the address of this node may know no backends.
+	 */
+	return bl_skb_send(skb, ifindex,
+			   bl_next_hop_of(skb, path->device,
+					  path->reply ? &path->to.src : &packet->key.src,
+					  &path->to.dst));
 }
 
 /*

@@ -124,6 +124,8 @@ static __always_inline void bl_xdp_layer4(struct tcphdr *l4, const struct bl_pac
 __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 			   const struct bl_path *path)
 {
+	/* To a backend by no address: a table of routes for that of this node may know none. */
+	union bl_addr none BL_ALIGNED = {};
 	const struct bl_device_entry *device;
 	__u32 addrs, len, l3 = sizeof(struct ethhdr);
 	struct bl_plain4 *four;
@@ -142,7 +144,8 @@ __noinline int bl_xdp_send(struct xdp_md *xdp, const struct bl_packet *packet,
 	if (!(device->flags &
 	      (len <= (__u32)(end - data) ? BL_DEVICE_XDP_SEND : BL_DEVICE_XDP_SEND_BUFFERS)))
 		return XDP_PASS;
-	macs = bl_hop_macs(xdp, packet->ipv4, &path->to.src, &path->to.dst, device->ifindex);
+	macs = bl_hop_macs(xdp, packet->ipv4, path->reply ? &path->to.src : &none, &path->to.dst,
+			   device->ifindex);
 	if (!macs)
 		return XDP_PASS;
 	if (unlikely(packet->l3 != l3 || device->tag[0].protocol)) {

@@ -45,6 +45,7 @@ const (
 	TcMapBlNat                      = "bl_nat"
 	TcMapBlNatSeen                  = "bl_nat_seen"
 	TcMapBlNewClient                = "bl_new_client"
+	TcMapBlNextHop                  = "bl_next_hop"
 	TcMapBlNode                     = "bl_node"
 	TcMapBlNodeAddr                 = "bl_node_addr"
 	TcMapBlNodeId                   = "bl_node_id"
@@ -244,6 +245,7 @@ type TcMapSpecs struct {
 	BlNat         *ebpf.MapSpec `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.MapSpec `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.MapSpec `ebpf:"bl_new_client"`
+	BlNextHop     *ebpf.MapSpec `ebpf:"bl_next_hop"`
 	BlNode        *ebpf.MapSpec `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.MapSpec `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.MapSpec `ebpf:"bl_node_id"`
@@ -405,6 +407,7 @@ type TcMaps struct {
 	BlNat         *ebpf.Map `ebpf:"bl_nat"`
 	BlNatSeen     *ebpf.Map `ebpf:"bl_nat_seen"`
 	BlNewClient   *ebpf.Map `ebpf:"bl_new_client"`
+	BlNextHop     *ebpf.Map `ebpf:"bl_next_hop"`
 	BlNode        *ebpf.Map `ebpf:"bl_node"`
 	BlNodeAddr    *ebpf.Map `ebpf:"bl_node_addr"`
 	BlNodeId      *ebpf.Map `ebpf:"bl_node_id"`
@@ -468,6 +471,7 @@ func (m *TcMaps) Close() error {
 		m.BlNat,
 		m.BlNatSeen,
 		m.BlNewClient,
+		m.BlNextHop,
 		m.BlNode,
 		m.BlNodeAddr,
 		m.BlNodeId,

@@ -122,9 +122,15 @@ func (n *node) addSecondWay(t *testing.T) {
 }
 
 // secondWay returns how many packets with both marks went by the second device.
-func (n *node) secondWay(t *testing.T, network string) (packets int) {
+func (n *node) secondWay(t *testing.T, network string) int {
 	t.Helper()
-	out, err := n.Output("nft", "list", "counter", "inet", "ways", "ipv"+network[3:])
+	return wayPackets(t, n.Namespace, "ipv"+network[3:])
+}
+
+// wayPackets returns what a counter of nftables' table inet ways has counted.
+func wayPackets(t *testing.T, at *lab.Namespace, counter string) (packets int) {
+	t.Helper()
+	out, err := at.Output("nft", "list", "counter", "inet", "ways", counter)
 	if err != nil {
 		t.Fatal(failure(err))
 	}

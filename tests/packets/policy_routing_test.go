@@ -10,9 +10,15 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// routing is what node 1 has beside the main table of routes. In its lines GW2 stands for the gateway at
-// otherUplink, PODS and PODS2 for the ranges of all pods and of node 2's, POD for each pod of node 1,
-// all of the line's family.
+// vpn is a device of node 1 without Ethernet, as one of WireGuard.
+const vpn = "vpn0"
+
+func vpnAddrs() addrs { return parseAddrs("10.4.0.11", "fd04::11") }
+
+// routing is what node 1 has beside the main table of routes. In its lines UPLINK and UPLINK2 stand for
+// the node's address at that device, GW and GW2 for the gateway there, PODS, PODS2 and CLIENTS for the ranges
+// of all pods, of node 2's and of clients, OTHER for the other client, SERVICES, EXTERNALS and BALANCERS for the
+// ranges of frontends, POD for each pod of node 1, all of the line's family.
 type routing struct {
 	name string
 	// lines are arguments of ip.
@@ -60,12 +66,55 @@ var routings = []routing{
 		marks: true, strict: true, far: uplink, reached: []string{uplink},
 	},
 	{
+		name: "VPN",
+		lines: []string{
+			"rule add lookup main suppress_prefixlength 0 priority 200",
+			"rule add not fwmark 0xca6c lookup 51820 priority 201",
+			"route add default dev vpn0 table 51820",
+		},
+		far: uplink, reached: []string{uplink},
+	},
+	{
+		name: "VPN, replies by the uplink",
+		lines: []string{
+			"rule add fwmark 1 lookup main priority 50",
+			"rule add from UPLINK lookup main priority 51",
+			"rule add from BALANCERS lookup main priority 52",
+			"rule add from EXTERNALS lookup main priority 53",
+			"rule add from SERVICES lookup main priority 54",
+			"rule add lookup main suppress_prefixlength 0 priority 200",
+			"rule add not fwmark 0xca6c lookup 51820 priority 201",
+			"route add default dev vpn0 table 51820",
+		},
+		marks: true, strict: true, far: uplink, reached: []string{uplink},
+	},
+	{
 		name: "a range of destinations",
 		lines: []string{
 			"rule add to PODS2 lookup 100 priority 100",
 			"route add default via GW2 dev uplink2 table 100",
 		},
 		far: otherUplink, reached: []string{uplink, otherUplink},
+	},
+	{
+		name: "a range of clients",
+		lines: []string{
+			"rule add from CLIENTS to PODS2 lookup 100 priority 100",
+			"route add default via GW2 dev uplink2 table 100",
+		},
+		far: otherUplink, reached: []string{uplink},
+	},
+	{
+		name: "uplinks with tables of their own",
+		lines: []string{
+			"rule add fwmark 1 lookup 101 priority 50",
+			"rule add fwmark 2 lookup 100 priority 51",
+			"rule add from UPLINK2 lookup 100 priority 100",
+			"rule add from UPLINK lookup 101 priority 101",
+			"route add default via GW2 dev uplink2 table 100",
+			"route add default via GW dev uplink table 101",
+		},
+		marks: true, strict: true, far: uplink, reached: []string{uplink, otherUplink},
 	},
 }
 
@@ -90,9 +139,9 @@ func (c *cluster) routedServices() (manifests []string) {
 	return manifests
 }
 
-// TestPolicyRouting: with rules that select another table of routes, as of an egress gateway
-// or of pods with addresses at a second interface, a client outside reaches endpoints on both nodes, at each address of
-// the node, and is answered; and so does a pod.
+// TestPolicyRouting: with rules that select another table of routes, as of an egress gateway, of pods with addresses
+// at a second interface, a VPN or a host with several uplinks, a client outside reaches endpoints on both nodes, at
+// each address of the node, and is answered; and so does a pod.
 func TestPolicyRouting(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "nft")
@@ -103,8 +152,9 @@ func TestPolicyRouting(t *testing.T) {
 				tier.Variant(t, mode == "off")
 				c := newClusterFor(t, mode)
 				c.addUplink(mode != "off")
+				c.addVPN()
 				c.route(t, r)
-				c.serve(t, c.routedServices(), "--xdp", mode, "--devices", uplink+","+otherUplink)
+				c.serve(t, c.routedServices(), "--xdp", mode, "--devices", uplink+","+otherUplink+","+vpn)
 				c.checkRouted(t, r)
 				for _, pod := range []endpoint{local, otherLocal} {
 					c.checkRoutedPod(t, pod)
@@ -123,13 +173,74 @@ func TestPolicyRoutingOfPackets(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, false)
 			c.addUplink(false)
+			c.addVPN()
 			c.route(t, r)
-			c.serve(t, c.routedServices(), append([]string{"--devices", uplink + "," + otherUplink}, podFlags...)...)
+			c.serve(t, c.routedServices(), append([]string{"--devices", uplink + "," + otherUplink + "," + vpn}, podFlags...)...)
 			for _, pod := range []endpoint{local, otherLocal} {
 				c.checkRoutedPod(t, pod)
 			}
 		})
 	}
+}
+
+// TestPolicyRoutingByClient: a rule for the address of one client chooses the gateway of its packets to an endpoint
+// on another node, and of no other client's, however they take turns.
+func TestPolicyRoutingByClient(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	c := newCluster(t, false)
+	c.route(t, routing{lines: []string{
+		"rule add from OTHER to PODS2 lookup 100 priority 100",
+		"route add default via GW dev uplink table 100",
+	}})
+	// Packets of others go straight to node 2, and have a hop more to live there.
+	run(t, c.nodes[1].Namespace, "nft", `table inet ways {
+	counter long { }
+	counter short { }
+	chain late {
+		meta l4proto udp udp length > 200 counter name long return
+		counter name short
+	}
+	chain prerouting {
+		type filter hook prerouting priority filter
+		iifname "uplink" ip ttl < 62 jump late
+		iifname "uplink" ip6 hoplimit < 62 jump late
+	}
+}`)
+	c.serve(t, c.service(1, "far", "", []endpoint{remote}))
+	for _, network := range networks {
+		by, to := "udp"+network[3:], nodePort(network, 1)
+		s, _ := connect(t, c.client, network, to)
+		other, _ := connect(t, c.other, by, nodePort(by, 1))
+		long, short := wayPackets(t, c.nodes[1].Namespace, "long"), wayPackets(t, c.nodes[1].Namespace, "short")
+		const turns = 50
+		for range turns {
+			if _, err := other.Ask(longPayload); err != nil {
+				t.Fatalf("%s of the client with a rule: %v", by, err)
+			}
+			if _, err := s.Ask("short"); err != nil {
+				t.Fatalf("%s of the client without: %v", network, err)
+			}
+		}
+		if n := wayPackets(t, c.nodes[1].Namespace, "long") - long; n < turns {
+			t.Errorf("%s: %d of %d datagrams went by the rule's gateway", by, n, turns)
+		}
+		if n := wayPackets(t, c.nodes[1].Namespace, "short") - short; n != 0 {
+			t.Errorf("%s of the client without a rule: %d packets went by the gateway of the other one's", network, n)
+		}
+		got, err := ask(c.other, network, to, "x")
+		if err != nil || got.client.Addr() != nodeAddrs(1).of(network) {
+			t.Errorf("%s of the client with a rule: the endpoint has seen %s, %v", network, got.client, err)
+		}
+	}
+}
+
+// addVPN connects node 1 to the router by a device without Ethernet.
+func (c *cluster) addVPN() {
+	node := c.nodes[0].Namespace
+	node.AddTUN(vpn, c.router, 0)
+	addAddrs(node, vpn, vpnAddrs())
+	addAddrs(c.router, vpn, parseAddrs("10.4.0.1", "fd04::1"))
 }
 
 // route gives node 1 rules and tables.
@@ -139,7 +250,11 @@ func (c *cluster) route(t *testing.T, r routing) {
 	node.SetSysctl("ipv4/conf/all/rp_filter", "2")
 	for family, flag := range []string{"-4", "-6"} {
 		words := map[string]string{
-			"GW2": []string{"10.3.0.1", "fd03::1"}[family], "PODS": podRanges[family], "PODS2": podRangesOf(2)[family].String(),
+			"UPLINK": nodeAddrs(1)[family].String(), "UPLINK2": otherUplinkAddrs()[family].String(),
+			"GW": []string{"10.2.0.1", "fd02::1"}[family], "GW2": []string{"10.3.0.1", "fd03::1"}[family],
+			"PODS": podRanges[family], "PODS2": podRangesOf(2)[family].String(), "CLIENTS": []string{"10.1.0.0/24", "fd01::/64"}[family],
+			"OTHER":    otherClientAddrs[family].String(),
+			"SERVICES": serviceRanges[family], "EXTERNALS": externalRanges[family], "BALANCERS": balancerRanges[family],
 		}
 		for _, line := range r.lines {
 			places := []string{""}
@@ -163,8 +278,8 @@ func (c *cluster) route(t *testing.T, r routing) {
 	chain prerouting {
 		type filter hook prerouting priority mangle
 		iifname "uplink" ct state new ct mark set 1
-		iifname "uplink2" ct state new ct mark set 2
-		iifname != { "uplink", "uplink2" } meta mark set ct mark
+		iifname { "uplink2", "vpn0" } ct state new ct mark set 2
+		iifname != { "uplink", "uplink2", "vpn0" } meta mark set ct mark
 	}
 }
 `)
@@ -173,10 +288,12 @@ func (c *cluster) route(t *testing.T, r routing) {
 		run(t, c.router, "nft", `table inet strict {
 	chain forward {
 		type filter hook forward priority filter
-		iifname "nodes" ip saddr 10.3.0.0/24 counter drop
-		iifname "nodes" ip6 saddr fd03::/64 counter drop
+		iifname "nodes" ip saddr { 10.3.0.0/24, 10.4.0.0/24 } counter drop
+		iifname "nodes" ip6 saddr { fd03::/64, fd04::/64 } counter drop
 		iifname "wayin" ip saddr != 10.3.0.0/24 counter drop
 		iifname "wayin" ip6 saddr != fd03::/64 counter drop
+		iifname "vpn0" ip saddr != 10.4.0.0/24 counter drop
+		iifname "vpn0" ip6 saddr != fd04::/64 counter drop
 	}
 }
 `)

@@ -14,15 +14,16 @@ enum bl_hop_limits {
 };
 
 struct bl_hop_entry {
-	union bl_addr addr; /* where the packet is to go */
+	union bl_addr src; /* that its route was looked up with */
+	union bl_addr dst; /* where the packet is to go */
 	__u32 ifindex; /* by this device; 0 is an empty entry */
 	__u32 second; /* as bl_flow_now() */
 	__u8 macs[2 * ETH_ALEN]; /* destination and source, as in a frame */
 	__u8 pad[4];
 };
-_Static_assert(sizeof(struct bl_hop_entry) == 40, "bl_hop_entry");
+_Static_assert(sizeof(struct bl_hop_entry) == 56, "bl_hop_entry");
 
-/* By a hash of address and device. Each load of the programs has its own. */
+/* By a hash of destination and device. Each load of the programs has its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BL_HOP_ENTRIES);
@@ -47,13 +48,15 @@ static __always_inline const __u8 *bl_hop_macs(struct BL_CONTEXT *context, bool 
 
 	if (!hop)
 		return NULL;
-	if (hop->ifindex == ifindex && hop->second == now && bl_addr_equal(&hop->addr, dst))
+	if (hop->ifindex == ifindex && hop->second == now && bl_addr_equal(&hop->dst, dst) &&
+	    bl_addr_equal(&hop->src, src))
 		return hop->macs;
 	bl_fib_addrs(&fib, ipv4, src, dst);
 	if (bpf_fib_lookup(context, &fib, sizeof(fib), BPF_FIB_LOOKUP_OUTPUT) ||
 	    fib.ifindex != ifindex)
 		return NULL;
-	hop->addr = *dst;
+	hop->src = *src;
+	hop->dst = *dst;
 	hop->ifindex = ifindex;
 	hop->second = now;
 	__builtin_memcpy(hop->macs, fib.dmac, ETH_ALEN);

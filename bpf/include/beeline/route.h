@@ -107,27 +107,34 @@ static __always_inline void bl_fib_addrs(struct bpf_fib_lookup *fib, bool ipv4,
 }
 
 /*
- * The interface index of the device by which a packet from @src, which is at the device
- * @ifindex, would reach @dst. 0 when it would not be forwarded, as to an address of this node.
+ * Look up the route of a packet from @src, which is at the device @fib->ifindex, to @dst, as the
+ * kernel does for one that it forwards. False when it would not be forwarded, as to an address of
+ * this node; else @fib has the device that it leaves by and the next hop.
  * The kernel finds no route for a link-local source of IPv6, but this packet may get another one.
  * Whether the packet is too big for the device is not asked here.
  */
+static __always_inline bool bl_fib(struct BL_CONTEXT *context, struct bpf_fib_lookup *fib,
+				   const union bl_addr *src, const union bl_addr *dst, bool ipv4)
+{
+	long ret;
+
+	bl_fib_addrs(fib, ipv4, src, dst);
+	if (bl_addr_is_ipv6_link_local(src))
+		__builtin_memset(fib->ipv6_src, 0, sizeof(fib->ipv6_src));
+	ret = bpf_fib_lookup(context, fib, sizeof(*fib), 0);
+	return ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	       ret == BPF_FIB_LKUP_RET_FRAG_NEEDED;
+}
+
+/* The interface index of the device by which that packet leaves; 0: it is not forwarded. */
 __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union bl_addr *src,
 			  const union bl_addr *dst, bool ipv4)
 {
 	struct bpf_fib_lookup fib = {.ifindex = ifindex};
-	long ret;
 
 	if (!src || !dst)
 		return 0;
-	bl_fib_addrs(&fib, ipv4, src, dst);
-	if (bl_addr_is_ipv6_link_local(src))
-		__builtin_memset(fib.ipv6_src, 0, sizeof(fib.ipv6_src));
-	ret = bpf_fib_lookup(context, &fib, sizeof(fib), 0);
-	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH &&
-	    ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return 0;
-	return fib.ifindex;
+	return bl_fib(context, &fib, src, dst, ipv4) ? fib.ifindex : 0;
 }
 
 /*

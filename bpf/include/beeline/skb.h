@@ -243,10 +243,11 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 volatile const __u64 bl_sent;
 
 /*
- * Send the packet out by a device: without the tag that it may have come in with, which
- * is one of priority alone.
+ * Send the packet out by a device to the next hop @via; NULL: the kernel looks for one. Without the
+ * tag that it may have come in with, which is one of priority alone.
  */
-static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex)
+static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex,
+				       struct bpf_redir_neigh *via)
 {
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
 		return TC_ACT_SHOT;
@@ -254,7 +255,7 @@ static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex)
 		skb->cb[0] = bl_sent >> 32;
 		skb->cb[1] = (__u32)bl_sent;
 	}
-	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+	return bpf_redirect_neigh(ifindex, via, via ? sizeof(*via) : 0, 0);
 }
 
 /* Whether bl_skb_send has sent the packet here. Asked once for each. */

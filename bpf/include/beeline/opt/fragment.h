@@ -31,7 +31,8 @@ struct bl_fragment_entry {
 	__u8 verdict;
 	__u8 back;
 	__u8 tunnel;
-	__u8 pad[5];
+	__u8 reply;
+	__u8 pad[4];
 };
 _Static_assert(sizeof(struct bl_fragment_entry) == 56, "bl_fragment_entry");
 

@@ -27,6 +27,7 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 	entry.device = path->device;
 	entry.back = path->back;
 	entry.tunnel = path->tunnel;
+	entry.reply = path->reply;
 	bl_fragment_key(packet, hook, &key);
 	former = bpf_map_lookup_elem(&bl_fragment, &key);
 	overtaken = former && former->verdict == BL_VERDICT_UNKNOWN;
@@ -51,6 +52,7 @@ static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *ke
 	path->device = entry->device;
 	path->back = entry->back;
 	path->tunnel = entry->tunnel;
+	path->reply = entry->reply;
 	*verdict = entry->verdict;
 	return true;
 }

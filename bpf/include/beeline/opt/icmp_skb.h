@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <beeline/next_hop.h>
 #include <beeline/opt/icmp.h>
 #include <beeline/opt/tunnel.h>
 
@@ -99,5 +100,11 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 		return TC_ACT_SHOT;
 	if (forward->device == BL_DEVICE_HAIRPIN)
 		return bl_answer_return(skb, error.l3, true);
-	return id ? bl_skb_send(skb, ifindex) : BL_TC_PASS;
+	return id ? bl_skb_send(skb, ifindex,
+				bl_next_hop_of(skb, id,
+					       bl_flow_bits(flow) & BL_FLOW_IS_REPLY
+						       ? &to.src
+						       : &error.key.src,
+					       &to.dst))
+		  : BL_TC_PASS;
 }
