@@ -43,7 +43,6 @@ var drift = []struct {
 }{
 	{regexp.MustCompile(`\b2\ds\b`), "20s"},
 	{regexp.MustCompile(`(idleSeconds"?: )2\d\b`), "${1}20"},
-	{regexp.MustCompile(`(ejectedSeconds"?: )35\d\d\b`), "${1}3580"},
 	{regexp.MustCompile(`(remainingSeconds"?: )107[78]\d\b`), "${1}10780"},
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
-	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/servicetest"
@@ -69,15 +68,13 @@ func pinned(t *testing.T, services []served) (bpffs string, maps *bpfmap.Maps) {
 	maps, err := bpfmap.Load(dir, sizes)
 	check(t, err)
 	t.Cleanup(func() { check(t, maps.Close()) })
-	store := servicetest.Open(t, maps)
-	tab := tables.New(store)
+	tab := tables.New(servicetest.Open(t, maps))
 	_, err = tab.SetNodes(nodes(), testNode.Name)
 	check(t, err)
 	for _, s := range services {
 		_, err := tab.Apply(tables.Compile(s.service, s.slices, testNode))
 		check(t, err)
 	}
-	fillOutliers(t, store)
 	check(t, tab.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, []netip.Addr{netip.MustParseAddr("10.96.200.1")}))
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
@@ -163,9 +160,7 @@ func fixture() []served {
 		{
 			&model.Service{
 				Name: name("kube-system/busy"), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.41"), Algorithm: model.LeastConn,
-				Ports:    []model.ServicePort{{Protocol: model.TCP, Port: 80}},
-				Outliers: &model.Outliers{Failures: 5, Time: 30 * time.Second, Percent: 50},
-				Ejected:  map[netip.AddrPort]bool{netip.MustParseAddrPort("10.0.2.7:8080"): true},
+				Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
 			},
 			[]*model.Slice{slice("kube-system/busy", "", model.TCP, 8080, ready("10.0.1.7", "node-a"), ready("10.0.2.7", "node-b"))},
 		},
@@ -272,14 +267,6 @@ func fillCounters(t *testing.T, dir string) {
 	refused := make([]uint64, cpus(t))
 	refused[0] = 17
 	check(t, openMap(t, dir, "bl_counter").Put(uint32(0), refused))
-}
-
-// fillOutliers ejects a backend of the Service busy.
-func fillOutliers(t *testing.T, store *servicemap.Store) {
-	t.Helper()
-	clock, err := store.Now()
-	check(t, err)
-	check(t, store.PutOutlier(11, 1, tables.Outlier{Failures: 6, Until: clock + 59*time.Minute + 50*time.Second, Times: 2}))
 }
 
 // fillActive counts active connections, and some of a backend that has gone.
