@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 )
@@ -15,7 +16,7 @@ type Held struct {
 }
 
 // Hold takes the place of an agent on the BPF file system and opens its maps. The
-// error is a [RunningError] while one runs, and [os.ErrNotExist] where none has been.
+// error is a [RunningError] while one runs, and [os.ErrNotExist] where no program is left of one.
 func Hold(bpffs string) (*Held, error) {
 	if nothingPinned(bpffs) {
 		return nil, os.ErrNotExist
@@ -28,13 +29,20 @@ func Hold(bpffs string) (*Held, error) {
 		return nil, err
 	}
 	maps, err := bpfmap.Open(Dir(bpffs))
-	if errors.Is(err, os.ErrNotExist) {
+	// A clean-up that was killed has left a part of the maps, and none of the links, which go first.
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, bpfmap.ErrOtherVersion) && !anyLink(Dir(bpffs)) {
 		return nil, errors.Join(os.ErrNotExist, l.release())
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.release())
 	}
 	return &Held{maps, l}, nil
+}
+
+// anyLink reports whether a link is pinned in a folder.
+func anyLink(dir string) bool {
+	links, err := filepath.Glob(filepath.Join(dir, linkPrefix+"*"))
+	return err != nil || len(links) > 0
 }
 
 // Close releases the lock. Pinned programs go on.
