@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 )
 
@@ -133,6 +134,15 @@ func (f *monitorFlags) parse(c *command) (err error) {
 
 // monitor prints events until ctx ends.
 func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
+	if f.options.Service != (model.Name{}) {
+		// It may be made while somebody listens.
+		_, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(f.options.Service) })
+		if missing := new(inspect.NotFoundError); errors.As(err, &missing) {
+			fmt.Fprintf(c.Err, "beeline: no events yet: %s\n", visible(missing.Error()))
+		} else if err != nil {
+			return err
+		}
+	}
 	begun := func() error {
 		if !f.untilEOF {
 			return nil

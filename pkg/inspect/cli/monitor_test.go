@@ -43,3 +43,19 @@ func TestMonitorUntilEOF(t *testing.T) {
 		t.Errorf("exit code %d, said %q, listens: %t", got, &errs, listening(maps))
 	}
 }
+
+// TestMonitorUnknownService: whoever asks for a Service that is not served is told so, and it is waited for.
+func TestMonitorUnknownService(t *testing.T) {
+	bpffs := newDatapath(t)
+	for service, want := range map[string]string{
+		"shop/web": "",
+		"shop/wed": "beeline: no events yet: service shop/wed is not served on this node; did you mean shop/web?\n",
+	} {
+		var out, errs bytes.Buffer
+		code := cli.Run(cli.Env{In: new(bytes.Buffer), Out: &out, Err: &errs, Now: time.Now},
+			"--bpffs", bpffs, "monitor", "--until-eof", "--service", service)
+		if code != cli.ExitOK || out.String() != "\n" || errs.String() != want {
+			t.Errorf("%s: exit code %d, printed %q, said %q", service, code, &out, &errs)
+		}
+	}
+}

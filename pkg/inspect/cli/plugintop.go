@@ -70,10 +70,11 @@ func (p *plugin) topCommand() *cobra.Command {
 				return err
 			}
 			return merge(p, answers, func(answers []answer[inspect.Top], _ bool) string {
+				top := sumTop(answers)
+				o.warn(p.Err, top.Services)
 				if group == byNode {
 					return topNodes(answers, o.sort)
 				}
-				top := sumTop(answers)
 				o.sort.Sort(top.Services)
 				return topText(top, o)
 			})

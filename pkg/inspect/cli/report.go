@@ -206,5 +206,8 @@ func (c *command) events(ctx context.Context, clients bool) ([]byte, error) {
 		}
 		return lines.Encode(e)
 	})
+	if err == nil && out.Len() == 0 {
+		err = fmt.Errorf("no connection began, failed or ended within the %v of listening", heardTime)
+	}
 	return out.Bytes(), err
 }

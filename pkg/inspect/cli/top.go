@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -131,7 +132,7 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 	if err != nil {
 		return err
 	}
-	for range o.count {
+	for i := range o.count {
 		if !pause.For(ctx, o.interval) {
 			return ctx.Err()
 		}
@@ -148,12 +149,22 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 			}
 			top.Services = top.Services[at : at+1]
 		}
+		if i == 0 {
+			o.warn(c.Err, top.Services)
+		}
 		o.sort.Sort(top.Services)
 		if err := c.print(top, func(bool) string { return topText(top, o) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// warn says that nothing is there to sort by.
+func (o *topOptions) warn(to io.Writer, services []inspect.TopService) {
+	if (o.sort.TopOrder == inspect.ByPackets || o.sort.TopOrder == inspect.ByBytes) && len(services) > 0 && !countsTraffic(services) {
+		fmt.Fprintf(to, "beeline: --sort %s: sorted by name, for traffic is not counted: see trafficSampling in the agent's configuration\n", &o.sort)
+	}
 }
 
 // topText shows all Services, or the backends of the one asked for.

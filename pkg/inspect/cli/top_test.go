@@ -193,6 +193,10 @@ func TestTopPrints(t *testing.T) {
 			rest = after
 		}
 	}
+	const nothing = "beeline: --sort bytes: sorted by name, for traffic is not counted: see trafficSampling in the agent's configuration\n"
+	if out, errs, _ := run("top", "--bpffs", bpffs, "--interval", "100ms", "--count", "2", "--sort", "bytes"); errs != nothing || !strings.Contains(out, "busy") {
+		t.Errorf("sorted by what is not counted: said %q, printed\n%s", errs, out)
+	}
 	var read inspect.Top
 	check(t, json.Unmarshal([]byte(top("-o json")), &read))
 	if len(read.Services) != 8 || read.Seconds < 0.1 {
