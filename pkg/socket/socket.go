@@ -31,8 +31,8 @@ const (
 	settle = 100 * time.Millisecond
 	// interval is the shortest time between the end of a search and the next.
 	interval = time.Second
-	// rest is how many times as long as it worked a search pauses: it takes a tenth of
-	// a CPU at most.
+	// rest is how many times as long as it worked a search pauses, so it takes a tenth of a
+	// CPU at most. It pauses for no longer than retry: on a busy node a search waits for CPUs.
 	rest = 9
 	// retry is when to search once more after endpoints have gone, or after a search that
 	// failed in part: a program may have chosen one of them, and its thread been stopped
@@ -105,7 +105,7 @@ func (d *Destroyer) Run(ctx context.Context) {
 		if woken || err != nil {
 			again = time.After(retry)
 		}
-		if !pause.For(ctx, max(interval, rest*took)) {
+		if !pause.For(ctx, min(max(interval, rest*took), retry)) {
 			return
 		}
 	}
