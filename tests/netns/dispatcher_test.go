@@ -21,8 +21,8 @@ import (
 
 // Programs of xdp-tools' package, to be run beside ours.
 const (
-	objects = "/usr/lib/x86_64-linux-gnu/bpf/"
-	pass    = "xdp_pass" // in the object of libxdp's dispatcher
+	objects = "/usr/lib/*/bpf/" // Debian's name of the architecture is between
+	pass    = "xdp_pass"        // in the object of libxdp's dispatcher
 	filter  = "xdpfilt_alw_udp"
 )
 
@@ -65,7 +65,11 @@ func (w *wires) serveBeside(t *testing.T, mode datapath.XDPMode) *lab.Agent {
 // load makes xdp-loader load a program of an object.
 func (w *wires) load(t *testing.T, mode datapath.XDPMode, object, program string, flags ...string) {
 	t.Helper()
-	w.xdpLoader(t, append(append([]string{"load", "-m", modes[mode], "-n", program}, flags...), lab.Uplink, objects+object)...)
+	paths, err := filepath.Glob(objects + object)
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("%s is in %q, %v", object, paths, err)
+	}
+	w.xdpLoader(t, append(append([]string{"load", "-m", modes[mode], "-n", program}, flags...), lab.Uplink, paths[0])...)
 }
 
 // unload makes xdp-loader take one program out of the dispatcher.

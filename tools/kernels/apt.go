@@ -21,10 +21,10 @@ var (
 	programDepends = regexp.MustCompile(`(?m)^\s*Depends: ([a-z0-9.+-]+)$`)
 )
 
-// fetch downloads the kernel of a Debian suite, and the suite's programs for tests, and
-// unpacks them into dir.
-func fetch(ctx context.Context, suite, dir string) error {
-	apt, err := newApt(ctx, suite, dir)
+// fetch downloads a kernel, and the programs for tests of its suite of Debian, and unpacks them
+// into dir.
+func fetch(ctx context.Context, k kernel, dir string) error {
+	apt, err := newApt(ctx, k, dir)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func fetch(ctx context.Context, suite, dir string) error {
 	if _, err := apt.run(ctx, "apt-get", "update"); err != nil {
 		return err
 	}
-	names, err := apt.closure(ctx, imagePackage, kernelDepends)
+	names, err := apt.closure(ctx, k.image, kernelDepends)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ type apt struct {
 	conf string
 }
 
-func newApt(ctx context.Context, suite, parent string) (*apt, error) {
+func newApt(ctx context.Context, k kernel, parent string) (*apt, error) {
 	uri, err := mirror(ctx)
 	if err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func newApt(ctx context.Context, suite, parent string) (*apt, error) {
 	}
 	a := &apt{dir: dir, conf: filepath.Join(dir, "apt.conf")}
 	files := map[string]string{
-		"kernel.sources": sources(uri, suite),
-		"apt.conf":       configuration(dir),
+		"kernel.sources": sources(uri, k),
+		"apt.conf":       configuration(dir, k.arch),
 		"status":         "",
 	}
 	for name, text := range files {
@@ -92,13 +92,13 @@ func newApt(ctx context.Context, suite, parent string) (*apt, error) {
 	return a, nil
 }
 
-func sources(uri, suite string) string {
-	return "Types: deb\nURIs: " + uri + "\nSuites: " + suite +
-		"\nComponents: main\nArchitectures: amd64\nTargets: Packages\nSigned-By: " + archiveKeyring + "\n"
+func sources(uri string, k kernel) string {
+	return "Types: deb\nURIs: " + uri + "\nSuites: " + k.suite +
+		"\nComponents: main\nArchitectures: " + k.arch.name + "\nTargets: Packages\nSigned-By: " + archiveKeyring + "\n"
 }
 
 // configuration returns an apt.conf that is read after the machine's own.
-func configuration(dir string) string {
+func configuration(dir string, arch *architecture) string {
 	return fmt.Sprintf(`Dir::State "%[1]s/state";
 Dir::State::status "%[1]s/status";
 Dir::Cache "%[1]s/cache";
@@ -106,11 +106,11 @@ Dir::Etc::SourceList "%[1]s/kernel.sources";
 Dir::Etc::SourceParts "/dev/null";
 Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";
-APT::Architecture "amd64";
+APT::Architecture "%[2]s";
 APT::Sandbox::User "";
 #clear APT::Update;
 #clear DPkg::Post-Invoke;
-`, dir)
+`, dir, arch.name)
 }
 
 func (a *apt) run(ctx context.Context, name string, args ...string) ([]byte, error) {

@@ -33,14 +33,14 @@ func (b *binaries) packages() []string {
 
 // build compiles init and the test packages into dir. Packages without tests are
 // named and left out.
-func build(ctx context.Context, root, dir string, packages []string) (*binaries, error) {
+func build(ctx context.Context, root, dir string, arch *architecture, packages []string) (*binaries, error) {
 	b := &binaries{dir: dir, init: filepath.Join(dir, "init")}
-	if _, err := goTool(ctx, root, "build", "-ldflags=-s", "-o", b.init, "./tools/kernels/init"); err != nil {
+	if _, err := goTool(ctx, root, arch, "build", "-ldflags=-s", "-o", b.init, "./tools/kernels/init"); err != nil {
 		return nil, err
 	}
 	for i, pkg := range packages {
 		source := filepath.Join(root, pkg)
-		has, err := hasTests(ctx, root, source, pkg)
+		has, err := hasTests(ctx, root, arch, source, pkg)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func build(ctx context.Context, root, dir string, packages []string) (*binaries,
 			continue
 		}
 		path := filepath.Join(dir, fmt.Sprintf("%d.test", i))
-		if _, err := goTool(ctx, root, "test", "-c", "-ldflags=-s", "-o", path, pkg); err != nil {
+		if _, err := goTool(ctx, root, arch, "test", "-c", "-ldflags=-s", "-o", path, pkg); err != nil {
 			return nil, err
 		}
 		b.tests = append(b.tests, testBinary{pkg: pkg, dir: source, path: path})
@@ -60,11 +60,11 @@ func build(ctx context.Context, root, dir string, packages []string) (*binaries,
 	return b, nil
 }
 
-func hasTests(ctx context.Context, root, dir, pkg string) (bool, error) {
+func hasTests(ctx context.Context, root string, arch *architecture, dir, pkg string) (bool, error) {
 	if _, err := os.Stat(dir); os.IsNotExist(err) {
 		return false, nil
 	}
-	out, err := goTool(ctx, root, "list", "-json=TestGoFiles,XTestGoFiles", pkg)
+	out, err := goTool(ctx, root, arch, "list", "-json=TestGoFiles,XTestGoFiles", pkg)
 	if err != nil {
 		return false, err
 	}
@@ -76,10 +76,10 @@ func hasTests(ctx context.Context, root, dir, pkg string) (bool, error) {
 }
 
 // goTool runs the go command for the test kernels, which have no libraries.
-func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
+func goTool(ctx context.Context, root string, arch *architecture, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch.name)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -13,23 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imagePackage is the package of each suite that depends on its kernel. The
-// cloud flavour has everything that a machine without hardware needs, at a
-// quarter of the size.
-const imagePackage = "linux-image-cloud-amd64"
-
 // kernel is a kernel that the tests must pass in.
 type kernel struct {
 	name  string
+	arch  *architecture
 	suite string // of Debian
+	image string // the package that depends on the newest one
 	cpu   string
 }
 
+// The cloud flavour has everything that a machine without hardware needs, at a quarter of the size.
 var kernels = []kernel{
-	{"6.1", "bookworm", cpuWithoutCX16},
-	{"6.12", "trixie", cpuWithoutCX16},
+	{"6.1", amd64, "bookworm", "linux-image-cloud-amd64", cpuWithoutCX16},
+	{"6.12", amd64, "trixie", "linux-image-cloud-amd64", cpuWithoutCX16},
 	// Linux 7.2 stores nothing of a socket for programs on a processor without CMPXCHG16B.
-	{"newest", "sid", cpuMax},
+	{"newest", amd64, "sid", "linux-image-cloud-amd64", cpuMax},
+	{"6.1-rt", amd64, "bookworm", "linux-image-rt-amd64", cpuWithoutCX16},
+	{"6.1-arm64", arm64, "bookworm", "linux-image-cloud-arm64", cpuWithoutLSE},
+	// Pages of 16 KiB, as the Raspberry Pi 5 has them.
+	{"6.12-arm64-16k", arm64, "trixie", "linux-image-arm64-16k", cpuFastPauth},
 }
 
 func kernelNames() []string {
@@ -58,6 +60,7 @@ type image struct {
 	vmlinuz string
 	modules string // the folder of its modules
 	root    string // where programs are unpacked
+	arch    *architecture
 }
 
 // store keeps unpacked kernels, one folder for each kernel's name.
@@ -76,7 +79,7 @@ func (s store) image(ctx context.Context, k kernel, update bool) (*image, error)
 
 	dir := filepath.Join(s.dir, k.name)
 	if !update {
-		img, err := openImage(dir)
+		img, err := openImage(dir, k.arch)
 		if err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return img, err
 		}
@@ -86,11 +89,11 @@ func (s store) image(ctx context.Context, k kernel, update bool) (*image, error)
 		return nil, err
 	}
 	defer os.RemoveAll(fresh)
-	fmt.Printf("kernel %s: getting Debian %s's %s and %s\n", k.name, k.suite, imagePackage, programsPackage)
-	if err := fetch(ctx, k.suite, fresh); err != nil {
+	fmt.Printf("kernel %s: getting Debian %s's %s and %s\n", k.name, k.suite, k.image, programsPackage)
+	if err := fetch(ctx, k, fresh); err != nil {
 		return nil, err
 	}
-	if _, err := openImage(fresh); err != nil {
+	if _, err := openImage(fresh, k.arch); err != nil {
 		return nil, err
 	}
 	if err := os.RemoveAll(dir); err != nil {
@@ -99,7 +102,7 @@ func (s store) image(ctx context.Context, k kernel, update bool) (*image, error)
 	if err := os.Rename(fresh, dir); err != nil {
 		return nil, err
 	}
-	return openImage(dir)
+	return openImage(dir, k.arch)
 }
 
 // lock keeps other processes from changing the store.
@@ -123,7 +126,7 @@ func (s store) list(out io.Writer) error {
 	fmt.Fprintln(table, "KERNEL\tSUITE\tCACHED")
 	for _, k := range kernels {
 		cached := "no"
-		if img, err := openImage(filepath.Join(s.dir, k.name)); err == nil {
+		if img, err := openImage(filepath.Join(s.dir, k.name), k.arch); err == nil {
 			cached = img.release
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", k.name, k.suite, cached)
@@ -133,7 +136,7 @@ func (s store) list(out io.Writer) error {
 
 // openImage finds the kernel unpacked in dir, wherever its release of Debian puts
 // the files. The error wraps [fs.ErrNotExist] when there is none.
-func openImage(dir string) (*image, error) {
+func openImage(dir string, arch *architecture) (*image, error) {
 	modules, err := onlyMatch(filepath.Join(dir, "lib/modules/*"), filepath.Join(dir, "usr/lib/modules/*"))
 	if err != nil {
 		return nil, err
@@ -143,7 +146,7 @@ func openImage(dir string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &image{release: release, vmlinuz: vmlinuz, modules: modules, root: dir}
+	img := &image{release: release, vmlinuz: vmlinuz, modules: modules, root: dir, arch: arch}
 	for _, name := range programs {
 		if _, err := img.find("sbin", name); err != nil {
 			return nil, err

@@ -13,6 +13,20 @@ import (
 
 // TestOldestKernel runs the tests of the programs in the oldest kernel that is supported.
 func TestOldestKernel(t *testing.T) {
+	runIn(t, "6.1", options{packages: packages})
+}
+
+// TestArm64 has the oldest kernel of another architecture verify all programs, and serves sockets there.
+func TestArm64(t *testing.T) {
+	runIn(t, "6.1-arm64", options{
+		packages: [][]string{{"./pkg/datapath"}, {"./tests/netns"}},
+		args:     []string{"-test.run", "^(TestVerifierMargin|TestConnect|TestNodePortAddresses)$"},
+	})
+}
+
+// runIn fails the test unless others pass in a kernel.
+func runIn(t *testing.T, kernel string, o options) {
+	t.Helper()
 	tier.Slow(t, "a machine is emulated")
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the kernels are for amd64")
@@ -20,7 +34,8 @@ func TestOldestKernel(t *testing.T) {
 	runtime.LockOSThread() // as in main
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, options{kernel: kernels[0].name, accel: "auto", timeout: 45 * time.Minute}); err != nil {
+	o.kernel, o.accel, o.timeout = kernel, "auto", 45*time.Minute
+	if err := run(ctx, o); err != nil {
 		t.Fatal(err)
 	}
 	if err := context.Cause(ctx); err != nil {

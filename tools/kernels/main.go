@@ -55,6 +55,8 @@ type options struct {
 	accel   string
 	timeout time.Duration
 	args    []string
+	// packages are as the variable.
+	packages [][]string
 }
 
 func main() {
@@ -70,7 +72,7 @@ func main() {
 }
 
 func parseFlags() options {
-	var o options
+	o := options{packages: packages}
 	flag.BoolVar(&o.list, "list", false, "show the kernels and which are in the cache")
 	flag.BoolVar(&o.update, "update", false, "get the newest build of each kernel, not the cached one")
 	flag.BoolVar(&o.verbose, "v", false, "show the consoles also while tests pass")
@@ -99,29 +101,22 @@ func run(ctx context.Context, o options) error {
 	if o.list {
 		return store.list(os.Stdout)
 	}
-	qemu, err := findQEMU(ctx, o.accel)
-	if err != nil {
-		return err
-	}
 	scratch, err := os.MkdirTemp("", "beeline-kernels-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch)
 
-	machines := make([]*binaries, len(packages))
-	for i, some := range packages {
-		dir := filepath.Join(scratch, strconv.Itoa(i))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-		if machines[i], err = build(ctx, root, dir, some); err != nil {
-			return err
-		}
-	}
+	rooms := make(map[*architecture]*room)
 	var failed []error
 	for _, k := range chosen {
-		if err := runKernel(ctx, o, store, qemu, k, machines); err != nil {
+		if rooms[k.arch] == nil {
+			dir := filepath.Join(scratch, k.arch.name)
+			if rooms[k.arch], err = newRoom(ctx, root, dir, k.arch, o); err != nil {
+				return err
+			}
+		}
+		if err := runKernel(ctx, o, store, rooms[k.arch], k); err != nil {
 			failed = append(failed, fmt.Errorf("kernel %s: %w", k.name, err))
 		}
 		if ctx.Err() != nil {
@@ -131,8 +126,36 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(failed...)
 }
 
+// room has what the machines of an architecture need.
+type room struct {
+	qemu     *qemu
+	machines []*binaries
+}
+
+// newRoom finds the emulator and builds the test binaries in dir, which it makes.
+func newRoom(ctx context.Context, root, dir string, arch *architecture, o options) (*room, error) {
+	qemu, err := findQEMU(ctx, arch, o.accel)
+	if err != nil {
+		return nil, err
+	}
+	r := &room{qemu: qemu}
+	for i, some := range o.packages {
+		below := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.MkdirAll(below, 0o755); err != nil {
+			return nil, err
+		}
+		b, err := build(ctx, root, below, arch, some)
+		if err != nil {
+			return nil, err
+		}
+		r.machines = append(r.machines, b)
+	}
+	return r, nil
+}
+
 // runKernel boots k once for the test binaries of each machine and prints how they ended.
-func runKernel(ctx context.Context, o options, store store, qemu *qemu, k kernel, machines []*binaries) error {
+func runKernel(ctx context.Context, o options, store store, room *room, k kernel) error {
+	qemu, machines := room.qemu, room.machines
 	img, err := store.image(ctx, k, o.update)
 	if err != nil {
 		return err

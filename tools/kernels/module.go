@@ -23,6 +23,10 @@ var wantedModules = []string{
 	"tcp_diag", "udp_diag",
 }
 
+// crc32c is loaded before them where a kernel has it as a module: libcrc32c, which others depend on, asks for
+// it by a name that no dependency has.
+const crc32c = "crc32c_generic"
+
 // ipvsModules are loaded likewise where a kernel has them: TestIPVS compares Beeline with IPVS.
 var ipvsModules = []string{
 	"ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sed", "ip_vs_nq", "ip_vs_lblc", "ip_vs_lblcr",
@@ -49,6 +53,9 @@ func modulesOf(ctx context.Context, img *image) ([]module, error) {
 		return nil, err
 	}
 	wanted := slices.Clone(wantedModules)
+	if index.has(crc32c) {
+		wanted = slices.Insert(wanted, 0, crc32c)
+	}
 	if index.has(ipvsModules...) {
 		wanted = append(wanted, ipvsModules...)
 	}

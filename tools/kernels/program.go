@@ -13,14 +13,6 @@ const programsPackage = "xdp-tools"
 // programs can be run by tests.
 var programs = []string{"xdp-loader", "xdp-filter"}
 
-const (
-	// libraries is where Debian's loader looks for libraries.
-	libraries = "lib/x86_64-linux-gnu"
-	// loader is itself one of them, but programs name it by another path.
-	loader     = "ld-linux-x86-64.so.2"
-	loaderPath = "/lib64/" + loader
-)
-
 // find returns the path of an unpacked file, whether its release of Debian has the folder
 // below /usr or not. The error wraps [fs.ErrNotExist] when there is none.
 func (i *image) find(dir, name string) (string, error) {
@@ -35,19 +27,19 @@ func addPrograms(archive *cpioWriter, img *image) error {
 			return fmt.Errorf("pack %s: %w", name, err)
 		}
 	}
-	source, err := img.find(libraries, loader)
+	source, err := img.find(img.arch.libraries, img.arch.loader)
 	if err != nil {
 		return err
 	}
-	if err := addFile(archive, loaderPath, source); err != nil {
+	if err := addFile(archive, img.arch.loaderPath, source); err != nil {
 		return err
 	}
-	objects, err := filepath.Glob(filepath.Join(img.root, "usr", libraries, "bpf", "*.o"))
+	objects, err := filepath.Glob(filepath.Join(img.root, "usr", img.arch.libraries, "bpf", "*.o"))
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
-		if err := addFile(archive, path.Join("/usr", libraries, "bpf", filepath.Base(object)), object); err != nil {
+		if err := addFile(archive, path.Join("/usr", img.arch.libraries, "bpf", filepath.Base(object)), object); err != nil {
 			return err
 		}
 	}
@@ -78,7 +70,7 @@ func addProgram(archive *cpioWriter, img *image, dir, name string, added map[str
 		return err
 	}
 	for _, library := range needed {
-		if err := addProgram(archive, img, libraries, library, added); err != nil {
+		if err := addProgram(archive, img, img.arch.libraries, library, added); err != nil {
 			return err
 		}
 	}

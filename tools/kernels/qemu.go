@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
-)
 
-const qemuProgram = "qemu-system-x86_64"
+	"github.com/beeline-lb/beeline/tools/kernels/guest"
+)
 
 // The processors that kernels see.
 const (
@@ -20,14 +22,19 @@ const (
 	// Without CMPXCHG16B: qemu 7.2 now and then spoils the flags when it emulates that,
 	// and Linux 6.12 dies of it in kmalloc. Can go with Debian 12, whose qemu it is.
 	cpuWithoutCX16 = "max,-cx16"
+	// As of small machines, without the atomic instructions that larger ones have.
+	cpuWithoutLSE = "cortex-a72"
+	// The architecture's own algorithm of pointer authentication takes most of the time that is emulated.
+	cpuFastPauth = cpuMax + ",pauth-impdef=on"
 )
 
 // kernelArgs make any fault of the kernel end the machine at once, a lockup after 120 s:
 // emulated processors wait for real ones.
-const kernelArgs = "console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 random.trust_cpu=on"
+const kernelArgs = "quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 random.trust_cpu=on"
 
 // qemu is the emulator as it is to be run on this machine.
 type qemu struct {
+	arch  *architecture
 	path  string
 	accel string
 }
@@ -42,12 +49,12 @@ type boot struct {
 	timeout   time.Duration
 }
 
-func findQEMU(ctx context.Context, accel string) (*qemu, error) {
-	path, err := exec.LookPath(qemuProgram)
+func findQEMU(ctx context.Context, arch *architecture, accel string) (*qemu, error) {
+	path, err := exec.LookPath(arch.qemu)
 	if err != nil {
-		return nil, fmt.Errorf("%w: install the package qemu-system-x86", err)
+		return nil, fmt.Errorf("%w: install the package %s", err, arch.qemuPackage)
 	}
-	q := &qemu{path: path, accel: accel}
+	q := &qemu{arch: arch, path: path, accel: accel}
 	switch accel {
 	case "kvm", "tcg":
 	case "auto":
@@ -65,6 +72,9 @@ func findQEMU(ctx context.Context, accel string) (*qemu, error) {
 // opened is not enough: on a host that is itself a PVM guest KVM runs only kernels
 // built for PVM, and qemu aborts where nested KVM is not whole.
 func (q *qemu) kvmUsable(ctx context.Context) bool {
+	if q.arch.name != runtime.GOARCH {
+		return false
+	}
 	if _, err := os.Stat("/sys/module/kvm_pvm"); err == nil {
 		return false
 	}
@@ -77,10 +87,10 @@ func (q *qemu) kvmUsable(ctx context.Context) bool {
 
 // command returns a machine to start, with a processor, what every machine has and args.
 func (q *qemu) command(ctx context.Context, cpu string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, q.path, append([]string{
+	cmd := exec.CommandContext(ctx, q.path, slices.Concat([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-accel", acceleratorArg(q.accel), "-cpu", processorArg(q.accel, cpu), "-smp", "2", "-m", "2048",
-	}, args...)...)
+		"-accel", acceleratorArg(q.accel), "-cpu", q.processorArg(cpu), "-smp", "2", "-m", "2048",
+	}, q.arch.machine, args)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -98,8 +108,8 @@ func acceleratorArg(accel string) string {
 // processorArg leaves out of an emulated processor what a kernel copies and clears memory with:
 // qemu emulates REP MOVSB byte by byte. Linux 6.1 copies all it knows about a program for each
 // instruction that it puts into it, and took twice as long to load one.
-func processorArg(accel, cpu string) string {
-	if accel == "tcg" {
+func (q *qemu) processorArg(cpu string) string {
+	if q.accel == "tcg" && q.arch == amd64 {
 		return cpu + ",-erms,-fsrm"
 	}
 	return cpu
@@ -111,8 +121,10 @@ func (q *qemu) run(ctx context.Context, b boot) (*report, error) {
 	limited, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	var console, stderr bytes.Buffer
-	cmd := q.command(limited, b.cpu, "-serial", "stdio", "-serial", "file:"+b.events,
-		"-kernel", b.vmlinuz, "-initrd", b.initramfs, "-append", kernelArgs)
+	cmd := q.command(limited, b.cpu, append([]string{
+		"-serial", "stdio", "-kernel", b.vmlinuz, "-initrd", b.initramfs,
+		"-append", fmt.Sprintf("console=%s %s=%s %s", q.arch.console, guest.ResultEnv, q.arch.results, kernelArgs),
+	}, q.arch.resultArgs(b.events)...)...)
 	cmd.Stdout = &console
 	if b.console != nil {
 		cmd.Stdout = io.MultiWriter(&console, b.console)
@@ -128,7 +140,7 @@ func (q *qemu) run(ctx context.Context, b boot) (*report, error) {
 	case limited.Err() != nil:
 		r.stopped = fmt.Sprintf("stopped at the time limit of %v", b.timeout)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w\n%s", qemuProgram, err, stderr.String())
+		return nil, fmt.Errorf("%s: %w\n%s", q.arch.qemu, err, stderr.String())
 	}
 	events, err := os.ReadFile(b.events)
 	if err != nil {

@@ -6,8 +6,9 @@ package guest
 // JobPath is where init finds the [Job], as JSON.
 const JobPath = "/job.json"
 
-// ResultDevice is the serial line that carries one JSON [Event] per line.
-const ResultDevice = "/dev/ttyS1"
+// ResultEnv is the variable in init's environment, which has what the kernel's command line gives
+// it, that names the terminal of one JSON [Event] per line.
+const ResultEnv = "RESULTS"
 
 // Job is what init has to do.
 type Job struct {

@@ -38,7 +38,7 @@ func run() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
-	line, err := os.OpenFile(guest.ResultDevice, os.O_WRONLY|unix.O_NOCTTY, 0)
+	line, err := os.OpenFile(os.Getenv(guest.ResultEnv), os.O_WRONLY|unix.O_NOCTTY, 0)
 	if err != nil {
 		return fmt.Errorf("open the result line: %w", err)
 	}
