@@ -58,7 +58,11 @@ func checkRights() error {
 // MayReadKernel reports whether programs for sockets may read the kernel's memory, which lockdown in
 // mode confidentiality forbids, see kernel_lockdown(7).
 func MayReadKernel() bool {
-	return !errors.Is(features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnProbeReadKernel), ebpf.ErrNotSupported)
+	err := features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnProbeReadKernel)
+	// The library tries bpf_probe_read in its place, and since Linux 6.10 the verifier names that one: not
+	// what the library looks for.
+	var refused *ebpf.VerifierError
+	return !errors.Is(err, ebpf.ErrNotSupported) && !errors.As(err, &refused)
 }
 
 // MissingFeatures returns what the kernel lacks that the programs need.

@@ -24,6 +24,11 @@ func TestArm64(t *testing.T) {
 	})
 }
 
+// TestLockdownOfLaterKernel: since Linux 6.10 the verifier refuses to read the kernel's memory in other words.
+func TestLockdownOfLaterKernel(t *testing.T) {
+	runIn(t, "6.12", options{packages: [][]string{{"./tests/lockdown"}}})
+}
+
 // runIn fails the test unless others pass in a kernel.
 func runIn(t *testing.T, kernel string, o options) {
 	t.Helper()
