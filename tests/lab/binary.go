@@ -15,15 +15,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/programs"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
-
-// agentEnv names an agent's binary that is to be used in place of one that is
-// built.
-const agentEnv = "BEELINE_AGENT"
 
 // build builds the agent once.
 var build = sync.OnceValues(func() (string, error) {
-	if path := os.Getenv(agentEnv); path != "" {
+	if path := os.Getenv(tier.AgentEnv); path != "" {
 		return path, nil
 	}
 	dir, err := os.MkdirTemp("", "agent-")
@@ -45,7 +42,7 @@ func AgentBinary(t testing.TB) string {
 	t.Helper()
 	path, err := build()
 	if errors.Is(err, exec.ErrNotFound) {
-		t.Skipf("set %s to the agent's path: %v", agentEnv, err)
+		t.Skipf("set %s to the agent's path: %v", tier.AgentEnv, err)
 	}
 	if err != nil {
 		t.Fatal(err)

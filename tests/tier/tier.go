@@ -29,6 +29,8 @@ const (
 	LeftEnv = "BEELINE_TEST_LEFT"
 	// EmulatedEnv is set in the emulated kernels of tools/kernels.
 	EmulatedEnv = "BEELINE_KERNEL_TEST"
+	// AgentEnv names the agent's binary that tests start; without, a package builds its own.
+	AgentEnv = "BEELINE_AGENT"
 )
 
 // folder is that of the package, which a test may leave later.

@@ -13,6 +13,7 @@ import (
 type binaries struct {
 	dir   string // of its files
 	init  string
+	agent string
 	tests []testBinary
 }
 
@@ -34,9 +35,11 @@ func (b *binaries) packages() []string {
 // build compiles init and the test packages into dir. Packages without tests are
 // named and left out.
 func build(ctx context.Context, root, dir string, arch *architecture, packages []string) (*binaries, error) {
-	b := &binaries{dir: dir, init: filepath.Join(dir, "init")}
-	if _, err := goTool(ctx, root, arch, "build", "-ldflags=-s", "-o", b.init, "./tools/kernels/init"); err != nil {
-		return nil, err
+	b := &binaries{dir: dir, init: filepath.Join(dir, "init"), agent: filepath.Join(dir, "beeline-agent")}
+	for path, pkg := range map[string]string{b.init: "./tools/kernels/init", b.agent: "./cmd/beeline-agent"} {
+		if _, err := goTool(ctx, root, arch, "build", "-ldflags=-s", "-o", path, pkg); err != nil {
+			return nil, err
+		}
 	}
 	for i, pkg := range packages {
 		source := filepath.Join(root, pkg)

@@ -13,6 +13,9 @@ import (
 	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
 
+// agentPath is where the agent is in an initramfs.
+const agentPath = "/usr/bin/beeline-agent"
+
 // packInitramfs writes an initramfs with init, the kernel's modules, programs for tests,
 // the test binaries and the job that names them.
 func packInitramfs(ctx context.Context, name string, img *image, b *binaries, args, env []string) error {
@@ -29,8 +32,10 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 	archive := newCPIOWriter(buffered)
 	archive.device("/dev/console", 5, 1)
 	archive.file("/etc/hosts", []byte("127.0.0.1 localhost\n::1 localhost\n"))
-	if err := addFile(archive, "/init", b.init); err != nil {
-		return err
+	for name, source := range map[string]string{"/init": b.init, agentPath: b.agent} {
+		if err := addFile(archive, name, source); err != nil {
+			return err
+		}
 	}
 	job := guest.Job{Args: args, Env: env}
 	for _, m := range modules {

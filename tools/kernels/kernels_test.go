@@ -16,11 +16,12 @@ func TestOldestKernel(t *testing.T) {
 	runIn(t, "6.1", options{packages: packages})
 }
 
-// TestArm64 has the oldest kernel of another architecture verify all programs, and serves sockets there.
+// TestArm64 has the oldest kernel of another architecture verify all programs, and serves there, with the
+// agent's binary, too.
 func TestArm64(t *testing.T) {
 	runIn(t, "6.1-arm64", options{
-		packages: [][]string{{"./pkg/datapath"}, {"./tests/netns"}},
-		args:     []string{"-test.run", "^(TestVerifierMargin|TestConnect|TestNodePortAddresses)$"},
+		packages: [][]string{{"./pkg/datapath"}, {"./tests/netns", "./tests/agent"}},
+		args:     []string{"-test.run", "^(TestVerifierMargin|TestConnect|TestNodePortAddresses|TestRestart|TestTerminate)$"},
 	})
 }
 

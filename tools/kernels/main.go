@@ -217,10 +217,11 @@ func testArgs(o options) []string {
 
 // testEnv is what the environment of the test binaries has beside that of every guest.
 func testEnv(o options) []string {
+	env := []string{tier.AgentEnv + "=" + agentPath}
 	if o.all {
-		return []string{tier.AllEnv + "=1"}
+		env = append(env, tier.AllEnv+"=1")
 	}
-	return nil
+	return env
 }
 
 // hasFilter says that args select tests, so that a package may have none to run.
