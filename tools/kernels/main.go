@@ -3,7 +3,7 @@
 // binaries, with xdp-tools of the kernel's release, into an initramfs and boots each
 // kernel in qemu.
 //
-//	go run ./tools/kernels [-list] [-all] [-kernel 6.1|6.12|newest|all] [-- test arguments]
+//	go run ./tools/kernels [-list] [-all] [-kernel NAME|all] [-- test arguments]
 //
 // Arguments after -- go to every test binary, as in -- -test.run TestConnect.
 // Kernels are kept under .cache/kernels; -update asks the mirror for newer ones.
