@@ -11,7 +11,7 @@ import (
 )
 
 // changing are the maps that traffic or the agent's life writes.
-var changing = []string{"bl_agent", "bl_counter", "bl_service_stat", "bl_affinity", "bl_udp_peer", "bl_udp_sock", "bl_sock", "bl_tracking", "bl_config"}
+var changing = []string{"bl_agent", "bl_counter", "bl_service_stat", "bl_affinity", "bl_udp_peer", "bl_udp_sock", "bl_sock", "bl_tracking", "bl_config", "bl_status"}
 
 // frontends returns the addresses and ports that are served.
 func frontends(t *testing.T, h *lab.Host) map[netip.AddrPort]bool {

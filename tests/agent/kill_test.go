@@ -89,7 +89,7 @@ func (k *killed) check(when string) {
 func (k *killed) dump() map[string]string {
 	k.t.Helper()
 	entries := make(map[string]string)
-	for key, value := range k.h.Dump(append(changing, "bl_source_share", "bl_status")...) { // a random seed, the time
+	for key, value := range k.h.Dump(append(changing, "bl_source_share")...) { // a random seed
 		if strings.HasPrefix(key, "bl_backend id") {
 			value = value[:len(value)-8]
 		}
