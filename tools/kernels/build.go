@@ -9,11 +9,26 @@ import (
 	"path/filepath"
 )
 
+// programBinaries are compiled once for all machines of an architecture.
+type programBinaries struct {
+	init, agent string
+}
+
+// buildPrograms compiles init and the agent into dir.
+func buildPrograms(ctx context.Context, root, dir string, arch *architecture) (*programBinaries, error) {
+	p := &programBinaries{init: filepath.Join(dir, "init"), agent: filepath.Join(dir, "beeline-agent")}
+	for path, pkg := range map[string]string{p.init: "./tools/kernels/init", p.agent: "./cmd/beeline-agent"} {
+		if _, err := goTool(ctx, root, arch, "build", "-ldflags=-s", "-o", path, pkg); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
 // binaries are what one machine runs.
 type binaries struct {
+	*programBinaries
 	dir   string // of its files
-	init  string
-	agent string
 	tests []testBinary
 }
 
@@ -32,15 +47,9 @@ func (b *binaries) packages() []string {
 	return names
 }
 
-// build compiles init and the test packages into dir. Packages without tests are
-// named and left out.
-func build(ctx context.Context, root, dir string, arch *architecture, packages []string) (*binaries, error) {
-	b := &binaries{dir: dir, init: filepath.Join(dir, "init"), agent: filepath.Join(dir, "beeline-agent")}
-	for path, pkg := range map[string]string{b.init: "./tools/kernels/init", b.agent: "./cmd/beeline-agent"} {
-		if _, err := goTool(ctx, root, arch, "build", "-ldflags=-s", "-o", path, pkg); err != nil {
-			return nil, err
-		}
-	}
+// build compiles the test packages into dir. Packages without tests are named and left out.
+func build(ctx context.Context, root, dir string, arch *architecture, programs *programBinaries, packages []string) (*binaries, error) {
+	b := &binaries{programBinaries: programs, dir: dir}
 	for i, pkg := range packages {
 		source := filepath.Join(root, pkg)
 		has, err := hasTests(ctx, root, arch, source, pkg)

@@ -132,9 +132,13 @@ type room struct {
 	machines []*binaries
 }
 
-// newRoom finds the emulator and builds the test binaries in dir, which it makes.
+// newRoom finds the emulator and builds what the machines run in dir, which it makes.
 func newRoom(ctx context.Context, root, dir string, arch *architecture, o options) (*room, error) {
 	qemu, err := findQEMU(ctx, arch, o.accel)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := buildPrograms(ctx, root, dir, arch)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +148,7 @@ func newRoom(ctx context.Context, root, dir string, arch *architecture, o option
 		if err := os.MkdirAll(below, 0o755); err != nil {
 			return nil, err
 		}
-		b, err := build(ctx, root, below, arch, some)
+		b, err := build(ctx, root, below, arch, programs, some)
 		if err != nil {
 			return nil, err
 		}

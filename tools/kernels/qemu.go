@@ -105,12 +105,10 @@ func acceleratorArg(accel string) string {
 	return accel
 }
 
-// processorArg leaves out of an emulated processor what a kernel copies and clears memory with:
-// qemu emulates REP MOVSB byte by byte. Linux 6.1 copies all it knows about a program for each
-// instruction that it puts into it, and took twice as long to load one.
+// processorArg is a processor, without what is slow to emulate.
 func (q *qemu) processorArg(cpu string) string {
-	if q.accel == "tcg" && q.arch == amd64 {
-		return cpu + ",-erms,-fsrm"
+	if q.accel == "tcg" {
+		return cpu + q.arch.emulated
 	}
 	return cpu
 }
