@@ -137,9 +137,10 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 	if f.options.Service != (model.Name{}) {
 		// It may be made while somebody listens.
 		_, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(f.options.Service) })
-		if missing := new(inspect.NotFoundError); errors.As(err, &missing) {
-			fmt.Fprintf(c.Err, "beeline: no events yet: %s\n", visible(missing.Error()))
-		} else if err != nil {
+		switch {
+		case errors.Is(err, inspect.ErrNotFound):
+			fmt.Fprintf(c.Err, "beeline: no events yet: %s\n", visible(err.Error()))
+		case err != nil:
 			return err
 		}
 	}
