@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -418,6 +419,9 @@ func (m *Maps) mapTables(readOnly bool) error {
 // CountsTraffic reports whether packets of Services are counted.
 func (m *Maps) CountsTraffic() bool { return m.BlTraffic.MaxEntries() == trafficEntries }
 
+// newSuffix ends the name of a pin until it takes the place of the former one.
+const newSuffix = "_new"
+
 // Pin pins the maps in dir, which exists, in place of any that are pinned there.
 func (m *Maps) Pin(dir string) error {
 	// Before the table that takes its place: an agent that is killed here leaves both.
@@ -429,21 +433,45 @@ func (m *Maps) Pin(dir string) error {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
+	return m.removeNew(dir)
+}
+
+// removeNew removes what an agent that was killed has left beside the pins.
+func (m *Maps) removeNew(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look for pinned maps: %w", err)
+	}
+	for _, e := range entries {
+		pin, isNew := strings.CutSuffix(e.Name(), newSuffix)
+		name, _ := splitPinName(pin)
+		if !isNew || m.specs[name] == nil && name != bpf.TcMapBlFormerFlow {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("remove a pin that was not completed: %w", err)
+		}
+	}
 	return nil
 }
 
-// pin pins a map in place of what may be pinned there.
+// pin pins a map in place of what may be pinned there. Where else it is pinned, it stays so.
 func pin(path string, kernelMap *ebpf.Map) error {
 	if same, err := samePin(path, kernelMap); err != nil || same {
 		return err
 	}
 	// A pin is replaced by renaming over it: a process that opens the path finds one of the
 	// two.
-	fresh := path + "_new"
+	fresh := path + newSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := kernelMap.Pin(fresh); err != nil {
+	// The library moves the pin of a map that was opened by one. A copy does not know of it.
+	unpinned, err := kernelMap.Clone()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(unpinned.Pin(fresh), unpinned.Close()); err != nil {
 		return err
 	}
 	if err := unix.Rename(fresh, path); err != nil {

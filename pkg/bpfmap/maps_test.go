@@ -97,3 +97,35 @@ func TestMoreReasons(t *testing.T) {
 		t.Errorf("count %d", count)
 	}
 }
+
+// TestPin: a former flow table stays pinned under its own name until the one that takes its place is,
+// so that no agent is ever killed where nothing leads to it. What one that was killed has left beside
+// the pins is removed.
+func TestPin(t *testing.T) {
+	dir := bpffs.New(t)
+	first := load(t, dir, small)
+	must(t, first.Pin(dir))
+	sizes := small
+	sizes.Flows *= 2
+	m := load(t, dir, sizes)
+	own := filepath.Join(dir, PinName(bpf.SockMapBlFlow))
+	must(t, m.pinFormer(dir))
+	for _, path := range []string{own, formerFlowPin(dir)} {
+		if same, err := samePin(path, first.BlFlow); err != nil || !same {
+			t.Errorf("%s is a pin of the former flow table: %v, %v", path, same, err)
+		}
+	}
+	must(t, m.Pin(dir))
+	if same, err := samePin(own, m.BlFlow); err != nil || !same {
+		t.Errorf("%s is a pin of the new flow table: %v, %v", own, same, err)
+	}
+	want := listPins(t, dir)
+	for _, path := range []string{own, formerFlowPin(dir), filepath.Join(dir, PinName(bpf.SockMapBlServiceStat))} {
+		left, err := first.BlFlow.Clone()
+		must(t, err, left.Pin(path+newSuffix), left.Close())
+	}
+	must(t, m.Pin(dir))
+	if got := listPins(t, dir); !slices.Equal(got, want) {
+		t.Errorf("pinned are %q, want %q", got, want)
+	}
+}
