@@ -44,12 +44,24 @@ func listening(m *bpfmap.Maps) (count int) {
 	return count
 }
 
+// printed is what a program has printed. Its lines can be counted while it goes on.
+type printed struct {
+	bytes.Buffer
+	lines atomic.Int64
+}
+
+func (p *printed) Write(text []byte) (int, error) {
+	defer p.lines.Add(int64(bytes.Count(text, []byte("\n"))))
+	return p.Buffer.Write(text)
+}
+
 // monitored is a run of beeline monitor.
 type monitored struct {
-	out, errs bytes.Buffer
-	code      int
-	ended     sync.WaitGroup
-	done      atomic.Bool // nothing is written any more
+	out   printed
+	errs  bytes.Buffer
+	code  int
+	ended sync.WaitGroup
+	done  atomic.Bool // nothing is written any more
 }
 
 // startMonitor starts beeline monitor, which has to end by itself, and returns when it listens.
@@ -116,6 +128,8 @@ func TestMonitorSockets(t *testing.T) {
 		for _, what := range []string{"connection " + c.hook, "ended close"} {
 			want = append(want, fmt.Sprintf("%s %s %s default/%s %s  %s %d", what, strings.ToUpper(c.network[:3]), c.to, c.service, c.end, mine, c.n.Cookie()))
 		}
+		// A process that is being started may hold the socket a while longer.
+		lab.Eventually(t, "the end of the connection is told", func() bool { return all.out.lines.Load() == int64(len(want)) })
 	}
 	for _, c := range []struct {
 		kind, service, reason string
