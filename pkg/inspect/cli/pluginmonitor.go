@@ -19,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 const pluginMonitorLong = `Show connections on all nodes, or on some, as they begin, end or fail.
@@ -77,6 +78,7 @@ func (p *plugin) monitor(ctx context.Context, f *monitorFlags) error {
 	if err != nil {
 		return err
 	}
+	p.lookForService(ctx, cluster, f.options.Service)
 	ctx, stop := context.WithCancel(ctx)
 	m := &nodeMonitor{
 		plugin: p, cluster: cluster, words: append([]string{"monitor", "--until-eof"}, given(f.filters)...),
@@ -94,6 +96,19 @@ func (p *plugin) monitor(ctx context.Context, f *monitorFlags) error {
 		close(m.events)
 	}()
 	return m.print(f.count)
+}
+
+// lookForService says when the cluster has no Service of that name, unless it is empty. It may be made
+// while somebody listens, and who may not read Services can listen.
+func (p *plugin) lookForService(ctx context.Context, cluster *kubectl.Cluster, name model.Name) {
+	if name == (model.Name{}) {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, p.timeout)
+	defer stop()
+	if has, err := cluster.HasService(ctx, name.Namespace, name.Name); err == nil && !has {
+		fmt.Fprintf(p.Err, "kubectl beeline: no events yet: the cluster has no service %s\n", name)
+	}
 }
 
 // nodeMonitor merges the events of nodes.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -94,6 +95,25 @@ func TestPluginMonitorFlags(t *testing.T) {
 		}
 		if want := "beeline --output=json --bpffs=/run/bpf monitor --until-eof" + want; s.command() != want {
 			t.Errorf("%s: ran %q, want %q", args, s.command(), want)
+		}
+	}
+}
+
+// TestPluginMonitorService: a Service that the cluster does not have is named, and its events are waited
+// for; who may not read Services is told nothing.
+func TestPluginMonitorService(t *testing.T) {
+	const missing = "kubectl beeline: no events yet: the cluster has no service shop/wed\n"
+	s := newAPIServer(t)
+	s.services = []corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}}
+	var ends atomic.Int32
+	s.agent("node-a", listens(&ends, connectionEvent))
+	for _, tt := range []struct{ service, forbidden, said string }{
+		{service: "shop/web"}, {service: "shop/wed", said: missing}, {service: "shop/wed", forbidden: "services"},
+	} {
+		s.forbidden = tt.forbidden
+		out, errs, code := s.run("monitor", "--count=1", "--service="+tt.service)
+		if code != cli.ExitOK || errs != tt.said || !strings.HasPrefix(out, "node-a   ") {
+			t.Errorf("%+v: exit code %d, output %q, said %q", tt, code, out, errs)
 		}
 	}
 }

@@ -51,6 +51,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", s.list)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/services", s.listServices)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/services/{name}", s.unlessForbidden("services", s.getService))
 	mux.HandleFunc("GET /api/v1/nodes", s.unlessForbidden("nodes", s.listNodes))
 	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets", s.unlessForbidden("daemonsets", s.listDaemonSets))
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
@@ -123,6 +124,19 @@ func (s *apiServer) listServices(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	respond(s.t, w, http.StatusOK, list)
+}
+
+func (s *apiServer) getService(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, service := range s.services {
+		if service.Namespace == r.PathValue("namespace") && service.Name == r.PathValue("name") {
+			service.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+			respond(s.t, w, http.StatusOK, service)
+			return
+		}
+	}
+	fail(s.t, w, http.StatusNotFound, metav1.StatusReasonNotFound, "services not found")
 }
 
 // listNodes has one node on each page.

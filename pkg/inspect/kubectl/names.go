@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -20,4 +21,16 @@ func (c *Cluster) Names(ctx context.Context, resource, namespace string) (names 
 		names = append(names, list.Items[i].Name)
 	}
 	return names, nil
+}
+
+// HasService reports whether the cluster has a Service.
+func (c *Cluster) HasService(ctx context.Context, namespace, name string) (bool, error) {
+	err := c.core.Get().Namespace(namespace).Resource("services").Name(name).Do(ctx).Error()
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look for service %s/%s: %w", namespace, name, err)
+	}
+	return true, nil
 }
