@@ -32,6 +32,12 @@ func (h *Host) ServeBackends() {
 // sends back what it gets. It ends with the test.
 func (n *Namespace) ServeTCP(at netip.AddrPort) {
 	n.t.Helper()
+	n.ServeTCPUntil(at)
+}
+
+// ServeTCPUntil is ServeTCP until end is called.
+func (n *Namespace) ServeTCPUntil(at netip.AddrPort) (end func()) {
+	n.t.Helper()
 	var listener net.Listener
 	n.must("listen", func() (err error) {
 		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", at.String())
@@ -39,6 +45,7 @@ func (n *Namespace) ServeTCP(at netip.AddrPort) {
 	})
 	n.t.Cleanup(func() { listener.Close() })
 	go accept(listener)
+	return func() { listener.Close() }
 }
 
 func accept(listener net.Listener) {

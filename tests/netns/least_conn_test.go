@@ -1,6 +1,7 @@
 package netns_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -439,6 +440,8 @@ func TestLeastConnAtOnce(t *testing.T) {
 	}
 }
 
+var atRandom = flag.Int("at-random", 100, "how many sockets each thread of TestActiveConcurrent opens or closes in each of its 12 rounds")
+
 // TestActiveConcurrent: sockets that many threads open and close at random, while no agent runs
 // and while endpoints come and go, leave the counts at what is open.
 func TestActiveConcurrent(t *testing.T) {
@@ -454,7 +457,7 @@ func TestActiveConcurrent(t *testing.T) {
 		kept := make([][]held, threads)
 		var all sync.WaitGroup
 		for i := range threads {
-			all.Go(func() { kept[i] = openAtRandom(t, h, backends, 100) })
+			all.Go(func() { kept[i] = openAtRandom(t, h, backends, *atRandom) })
 		}
 		meanwhile()
 		all.Wait()

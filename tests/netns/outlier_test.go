@@ -1,9 +1,12 @@
 package netns_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestOutliers: connections of sockets that are refused eject the endpoint, of each family by itself;
@@ -60,4 +64,60 @@ func ejected(t *testing.T, a *lab.Agent) int {
 		}
 	}
 	return count
+}
+
+// TestFlappingEndpoint: under load, an endpoint whose process ends and comes back, again and again, is
+// ejected each time; then only the connections that try it fail. It serves again each time that it is back, and
+// no connection is counted in the end. By lc, which sends all connections to an endpoint that ends each at once.
+func TestFlappingEndpoint(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	const flaps, clients, pause = 3, 4, time.Second
+	h, a := newHost(t, lab.AgentOptions{Outliers: model.Outliers{Failures: 3, Time: pause, Percent: 50}})
+	flapping := ap("10.77.0.9:8080")
+	h.AddAddr("lo", "10.77.0.9/32")
+	backends := append(backends4(2), flapping.Addr())
+	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, backends...))
+
+	var failed, answered, flapped atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	defer load.Wait()
+	defer stop()
+	end := h.ServeTCPUntil(flapping)
+	for range clients {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				switch at, err := h.Reach("tcp4", algorithmFrontends[0].to); {
+				case err != nil:
+					failed.Add(1)
+				case at == flapping:
+					flapped.Add(1)
+				default:
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	for flap := range flaps {
+		more := func(what string, count *atomic.Int64, n int64) {
+			t.Helper()
+			want := count.Load() + n
+			lab.Eventually(t, fmt.Sprintf("time %d: %d connections more %s", flap, n, what), func() bool { return count.Load() >= want })
+		}
+		more("to the endpoint", &flapped, 10)
+		end()
+		lab.Eventually(t, fmt.Sprintf("time %d: the endpoint is ejected", flap), func() bool { return ejected(t, a) == 1 })
+		start, before := time.Now(), failed.Load()
+		more("to the others", &answered, 200)
+		// Those that had begun before, and one each time that it is tried.
+		if n, most := failed.Load()-before, clients+1+int64(time.Since(start)/pause); n > most {
+			t.Errorf("time %d: %d connections have failed while the endpoint was ejected, want at most %d", flap, n, most)
+		}
+		end = h.ServeTCPUntil(flapping)
+	}
+	lab.Eventually(t, "the endpoint serves", func() bool { return ejected(t, a) == 0 })
+	stop()
+	load.Wait()
+	wantActive(t, a, "tcp4", backends, make([]int, len(backends)))
 }
