@@ -9,13 +9,16 @@ import (
 )
 
 // compared are the algorithms whose connect() is compared, the first with the others.
-var compared = []model.Algorithm{model.Random, model.LeastConn, model.WeightedLeastConn, model.Locality, model.EWMA}
+var compared = []model.Algorithm{
+	model.Random, model.RoundRobin, model.WeightedRoundRobin, model.SourceHash, model.DestinationHash, model.Maglev,
+	model.LeastConn, model.WeightedLeastConn, model.ShortestDelay, model.NeverQueue, model.Locality, model.LocalityReplicated, model.EWMA,
+}
 
 // measureAlgorithms measures the thread CPU time of connect() on a UDP socket that is connected
 // before, so that one connection ends and one begins. The Services differ in nothing but their
 // algorithm.
 func measureAlgorithms(ctx context.Context, box *sandbox) ([]samples, error) {
-	l := load{services: 2 * len(compared), endpoints: destinations, protocol: model.UDP, algorithms: compared}
+	l := load{services: 3 * len(compared), endpoints: destinations, protocol: model.UDP, algorithms: compared}
 	groups, err := servedGroups(ctx, box, l, beeline)
 	if err != nil {
 		return nil, err
@@ -26,8 +29,11 @@ func measureAlgorithms(ctx context.Context, box *sandbox) ([]samples, error) {
 	return measureFamilies(func(s samples, family model.Family) error {
 		var list []contestant
 		for i, algorithm := range compared {
-			// Service 0 has session affinity.
-			v := &variant{name: algorithm.String(), group: beeline, targets: toService(l, len(compared)+i, family)}
+			service := len(compared) + i
+			if l.special(service) {
+				service += len(compared)
+			}
+			v := &variant{name: algorithm.String(), group: beeline, targets: toService(l, service, family)}
 			if err := v.openUDP(groups, family); err != nil {
 				return err
 			}
