@@ -54,10 +54,13 @@ func TestSandboxFound(t *testing.T) {
 				})
 			}
 			for _, at := range []endpoint{local, otherLocal} {
-				client := c.addrsOf(at)[1].String()
-				if said := beeline(t, c.nodes[0], "explain", "--from", client, netip.AddrPortFrom(clusterIP(4)[1], 80).String()); !strings.Contains(said, "a pod of this node, "+client+", whose sockets the kernel does not see") {
-					t.Errorf("beeline explain says:\n%s", said)
-				}
+				client, service := c.addrsOf(at)[1].String(), netip.AddrPortFrom(clusterIP(4)[1], 80)
+				lab.Eventually(t, "beeline explain knows "+at.server(), func() bool {
+					// The node has forgotten the neighbor when its probes were not answered in time.
+					_, err := ask(c.podOf(at), "tcp6", service, "x")
+					said := beeline(t, c.nodes[0], "explain", "--from", client, service.String())
+					return err == nil && strings.Contains(said, "a pod of this node, "+client+", whose sockets the kernel does not see")
+				})
 			}
 			if said := beeline(t, c.nodes[0], "status"); !strings.Contains(said, "are served at 2 devices") {
 				t.Errorf("beeline status says:\n%s", said)
