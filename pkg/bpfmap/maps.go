@@ -122,6 +122,8 @@ type Maps struct {
 	// former are the LRU tables that are replaced, until [Maps.Move] has moved what they
 	// hold; by name.
 	former map[string]*ebpf.Map
+	// older is the flow table before that of former, of an agent that was killed while it replaced it.
+	older *ebpf.Map
 	// converted are those of another layout, until [Maps.Move] has taken what they hold.
 	converted []converted
 	// others are those that [open] has found in another layout.

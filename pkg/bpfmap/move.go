@@ -61,8 +61,10 @@ func (m *Maps) loadFormer(dir string) error {
 	case m.former[bpf.SockMapBlFlow] == nil:
 		m.former[bpf.SockMapBlFlow], m.resized = left, true
 	default:
-		_, err := m.move(bpf.SockMapBlFlow, m.former[bpf.SockMapBlFlow], left)
-		if err = errors.Join(err, left.Close()); err != nil {
+		// Two tables are replaced. The programs look into one of them alone, so what the other one holds
+		// is moved there; programs that know the other one alone may still add to it.
+		m.older = left
+		if _, err := m.move(bpf.SockMapBlFlow, m.former[bpf.SockMapBlFlow], left); err != nil {
 			return err
 		}
 	}
@@ -121,11 +123,20 @@ func (m *Maps) Move() ([]Moved, error) {
 		}
 		list = append(list, moved)
 	}
+	if m.older != nil {
+		if _, err := m.move(bpf.SockMapBlFlow, m.BlFlow, m.older); err != nil {
+			return nil, err
+		}
+	}
 	return list, m.closeFormer()
 }
 
 func (m *Maps) closeFormer() error {
 	var errs []error
+	if m.older != nil {
+		errs = append(errs, m.older.Close())
+		m.older = nil
+	}
 	for _, former := range m.former {
 		errs = append(errs, former.Close())
 	}

@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ type killCase struct {
 	name   string
 	flags  []string // of both
 	resize []string // of the second one and of those after it
+	back   bool     // those after it have the first one's sizes
 	// before and killed say which of the two is one of a version with other layouts.
 	before, killed bool
 	writes         lab.WatchedWrites
@@ -25,6 +27,7 @@ type killCase struct {
 var killCases = []killCase{
 	{name: "restart", writes: lab.BPFWrites},
 	{name: "sizes", resize: []string{"--max-flows", "20000", "--max-clients", "3000"}, writes: lab.BPFWrites},
+	{name: "sizes and back", resize: []string{"--max-flows", "20000", "--max-clients", "3000"}, back: true, writes: lab.BPFWrites},
 	{name: "upgrade", before: true, writes: lab.BPFWrites},
 	{name: "rollback", killed: true, writes: lab.BPFWrites},
 	{name: "xdp", flags: []string{"--xdp", "generic"}, writes: lab.BPFWrites},
@@ -83,7 +86,8 @@ func (k killCase) takeOver(t *testing.T, kill int64) *lab.Writes {
 	if k.killed {
 		a.Former = former
 	}
-	a.flags = append(a.flags, k.resize...)
+	first := a.flags
+	a.flags = slices.Concat(first, k.resize)
 	w := a.LaunchWatched(k.writes, kill, a.flags...)
 	if kill == 0 {
 		if !a.AwaitServing() {
@@ -97,6 +101,9 @@ func (k killCase) takeOver(t *testing.T, kill int64) *lab.Writes {
 	}
 	check("after the agent was killed")
 	a.former = ""
+	if k.back {
+		a.flags = first
+	}
 	a.start()
 	check("with the agent after it")
 	for _, network := range networks {
