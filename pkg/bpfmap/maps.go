@@ -426,6 +426,9 @@ const newSuffix = "_new"
 
 // Pin pins the maps in dir, which exists, in place of any that are pinned there.
 func (m *Maps) Pin(dir string) error {
+	if err := removeNew(dir, m.specs); err != nil {
+		return err
+	}
 	// Before the table that takes its place: an agent that is killed here leaves both.
 	if err := m.pinFormer(dir); err != nil {
 		return err
@@ -435,11 +438,11 @@ func (m *Maps) Pin(dir string) error {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
-	return m.removeNew(dir)
+	return nil
 }
 
 // removeNew removes what an agent that was killed has left beside the pins.
-func (m *Maps) removeNew(dir string) error {
+func removeNew(dir string, specs map[string]*ebpf.MapSpec) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("look for pinned maps: %w", err)
@@ -447,7 +450,7 @@ func (m *Maps) removeNew(dir string) error {
 	for _, e := range entries {
 		pin, isNew := strings.CutSuffix(e.Name(), newSuffix)
 		name, _ := splitPinName(pin)
-		if !isNew || m.specs[name] == nil && name != bpf.TcMapBlFormerFlow {
+		if !isNew || specs[name] == nil && name != bpf.TcMapBlFormerFlow {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
@@ -465,9 +468,6 @@ func pin(path string, kernelMap *ebpf.Map) error {
 	// A pin is replaced by renaming over it: a process that opens the path finds one of the
 	// two.
 	fresh := path + newSuffix
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	// The library moves the pin of a map that was opened by one. A copy does not know of it.
 	unpinned, err := kernelMap.Clone()
 	if err != nil {

@@ -132,11 +132,8 @@ func (m *Maps) Move() ([]Moved, error) {
 }
 
 func (m *Maps) closeFormer() error {
-	var errs []error
-	if m.older != nil {
-		errs = append(errs, m.older.Close())
-		m.older = nil
-	}
+	errs := []error{m.older.Close()}
+	m.older = nil
 	for _, former := range m.former {
 		errs = append(errs, former.Close())
 	}
