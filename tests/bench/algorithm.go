@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -10,8 +11,25 @@ import (
 
 // compared are the algorithms whose connect() is compared, the first with the others.
 var compared = []model.Algorithm{
-	model.Random, model.RoundRobin, model.WeightedRoundRobin, model.SourceHash, model.DestinationHash, model.Maglev,
+	model.Random,
 	model.LeastConn, model.WeightedLeastConn, model.ShortestDelay, model.NeverQueue, model.Locality, model.LocalityReplicated, model.EWMA,
+	model.RoundRobin, model.WeightedRoundRobin, model.SourceHash, model.DestinationHash, model.Maglev,
+}
+
+func algorithmKey(a model.Algorithm) string { return "algorithm/" + a.String() }
+
+// algorithmQuantities are those of the algorithms that are compared with the first one.
+func algorithmQuantities() []quantity {
+	var list []quantity
+	for _, a := range compared[1:] {
+		q := quantity{key: algorithmKey(a), title: fmt.Sprintf("the same by %s, on top of %s", a, compared[0]), unit: "ns"}
+		if a == model.LeastConn {
+			q.title = fmt.Sprintf("UDP connect() by %s, %d endpoints, on top of %s", a, destinations, compared[0])
+			q.bound, q.bar = atMost, 60
+		}
+		list = append(list, q)
+	}
+	return list
 }
 
 // measureAlgorithms measures the thread CPU time of connect() on a UDP socket that is connected
@@ -42,7 +60,7 @@ func measureAlgorithms(ctx context.Context, box *sandbox) ([]samples, error) {
 		}
 		return interleave(ctx, connectRounds, list, func(t measured) {
 			for _, algorithm := range compared[1:] {
-				s.add(of("algorithm/"+algorithm.String(), family), t[algorithm.String()]-t[compared[0].String()])
+				s.add(of(algorithmKey(algorithm), family), t[algorithm.String()]-t[compared[0].String()])
 			}
 		})
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -21,7 +22,7 @@ type quantity struct {
 }
 
 // socketQuantities are measured for each family.
-var socketQuantities = []quantity{
+var socketQuantities = slices.Concat([]quantity{
 	{key: "connect/plain", title: "UDP connect(), no program", unit: "ns"},
 	{key: "connect/empty", title: "an empty program, on top of that", unit: "ns"},
 	{key: "connect/none", title: "no Service, on top of the empty program", unit: "ns", bound: atMost, bar: 40},
@@ -30,18 +31,7 @@ var socketQuantities = []quantity{
 	{key: "fresh/plain", title: "UDP socket+connect+close, no program", unit: "ns"},
 	{key: "fresh/none", title: "new socket, no Service, on top of the empty program", unit: "ns"},
 	{key: "fresh/service", title: "new socket, ClusterIP, on top of the empty program", unit: "ns", bound: atMost, bar: 650},
-	{key: "algorithm/lc", title: "UDP connect() by lc, 10 endpoints, on top of random", unit: "ns", bound: atMost, bar: 60},
-	{key: "algorithm/wlc", title: "the same by wlc, on top of random", unit: "ns"},
-	{key: "algorithm/sed", title: "the same by sed, on top of random", unit: "ns"},
-	{key: "algorithm/nq", title: "the same by nq, on top of random", unit: "ns"},
-	{key: "algorithm/lblc", title: "the same by lblc, on top of random", unit: "ns"},
-	{key: "algorithm/lblcr", title: "the same by lblcr, on top of random", unit: "ns"},
-	{key: "algorithm/ewma", title: "the same by ewma, on top of random", unit: "ns"},
-	{key: "algorithm/rr", title: "the same by rr, on top of random", unit: "ns"},
-	{key: "algorithm/wrr", title: "the same by wrr, on top of random", unit: "ns"},
-	{key: "algorithm/sh", title: "the same by sh, on top of random", unit: "ns"},
-	{key: "algorithm/dh", title: "the same by dh, on top of random", unit: "ns"},
-	{key: "algorithm/maglev", title: "the same by maglev, on top of random", unit: "ns"},
+}, algorithmQuantities(), []quantity{
 	{key: "resolver/plain", title: "UDP socket+sendto+recvfrom+close, straight, no program", unit: "ns"},
 	{key: "resolver/none", title: "the same in a served cgroup, on top of that", unit: "ns"},
 	{key: "resolver/service", title: "the same at a ClusterIP, on top of no program", unit: "ns", bound: atMost, bar: 1000},
@@ -61,7 +51,7 @@ var socketQuantities = []quantity{
 	{key: "tcp/rate/counted", title: "the same with traffic counted, to without", unit: "of that"},
 	{key: "tcp/bulk/plain", title: "bytes over one connection, no program", unit: "GB/s"},
 	{key: "tcp/bulk", title: "bytes over one connection through a ClusterIP", unit: "of that", bound: likely, bar: 1},
-}
+})
 
 // packetQuantities are measured for each family. What is net of an empty program is
 // so whether its title says it or not.

@@ -17,17 +17,19 @@ import (
 type killCase struct {
 	name   string
 	flags  []string // of both
-	resize []string // of the second one and of those after it
+	resize []string // of the second one and, but for back, of those after it
 	back   bool     // those after it have the first one's sizes
 	// before and killed say which of the two is one of a version with other layouts.
 	before, killed bool
 	writes         lab.WatchedWrites
 }
 
+var otherSizes = []string{"--max-flows", "20000", "--max-clients", "3000"}
+
 var killCases = []killCase{
 	{name: "restart", writes: lab.BPFWrites},
-	{name: "sizes", resize: []string{"--max-flows", "20000", "--max-clients", "3000"}, writes: lab.BPFWrites},
-	{name: "sizes and back", resize: []string{"--max-flows", "20000", "--max-clients", "3000"}, back: true, writes: lab.BPFWrites},
+	{name: "sizes", resize: otherSizes, writes: lab.BPFWrites},
+	{name: "sizes and back", resize: otherSizes, back: true, writes: lab.BPFWrites},
 	{name: "upgrade", before: true, writes: lab.BPFWrites},
 	{name: "rollback", killed: true, writes: lab.BPFWrites},
 	{name: "xdp", flags: []string{"--xdp", "generic"}, writes: lab.BPFWrites},
