@@ -80,6 +80,7 @@ const (
 	ExplainPacketVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	ExplainPacketVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	ExplainPacketVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
+	ExplainPacketVarBlExportBlAnswerLimits     = "bl_export_bl_answer_limits"
 	ExplainPacketVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	ExplainPacketVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	ExplainPacketVarBlExportBlChunk            = "bl_export_bl_chunk"
@@ -266,6 +267,7 @@ type ExplainPacketVariableSpecs struct {
 	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.VariableSpec `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
@@ -486,6 +488,7 @@ type ExplainPacketVariables struct {
 	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.Variable `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`

@@ -74,6 +74,7 @@ const (
 	ExplainSocketVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	ExplainSocketVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	ExplainSocketVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
+	ExplainSocketVarBlExportBlAnswerLimits     = "bl_export_bl_answer_limits"
 	ExplainSocketVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	ExplainSocketVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	ExplainSocketVarBlExportBlChunk            = "bl_export_bl_chunk"
@@ -250,6 +251,7 @@ type ExplainSocketVariableSpecs struct {
 	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.VariableSpec `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
@@ -455,6 +457,7 @@ type ExplainSocketVariables struct {
 	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.Variable `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`

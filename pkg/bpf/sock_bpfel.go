@@ -103,6 +103,12 @@ const (
 	SockBlAlgorithmBL_ALGORITHM_COUNTED_RANDOM       SockBlAlgorithm = 13
 )
 
+type SockBlAnswerLimits uint32
+
+const (
+	SockBlAnswerLimitsBL_ANSWER_SHIFT SockBlAnswerLimits = 27
+)
+
 type SockBlBackendEntry struct {
 	_          structs.HostLayout
 	Addr       SockBlAddr
@@ -646,7 +652,8 @@ const (
 	SockBlReasonBL_REASON_SOURCE_SHARE          SockBlReason = 28
 	SockBlReasonBL_REASON_SOURCE_FRONTEND       SockBlReason = 29
 	SockBlReasonBL_REASON_RESET_HELD            SockBlReason = 30
-	SockBlReasonBL_REASON_COUNT                 SockBlReason = 31
+	SockBlReasonBL_REASON_ICMP_LIMITED          SockBlReason = 31
+	SockBlReasonBL_REASON_COUNT                 SockBlReason = 32
 )
 
 type SockBlSandboxPacket struct {
@@ -976,6 +983,7 @@ const (
 	SockVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	SockVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	SockVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
+	SockVarBlExportBlAnswerLimits     = "bl_export_bl_answer_limits"
 	SockVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	SockVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	SockVarBlExportBlChunk            = "bl_export_bl_chunk"
@@ -1160,6 +1168,7 @@ type SockVariableSpecs struct {
 	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.VariableSpec `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
@@ -1360,6 +1369,7 @@ type SockVariables struct {
 	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.Variable `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`

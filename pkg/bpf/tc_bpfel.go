@@ -84,11 +84,13 @@ const (
 	TcProgBlPodEgress               = "bl_pod_egress"
 	TcProgBlPodIngress              = "bl_pod_ingress"
 	TcProgBlTell                    = "bl_tell"
+	TcVarBlAnswerLimit              = "bl_answer_limit"
 	TcVarBlConntrack                = "bl_conntrack"
 	TcVarBlExportBlActiveEntry      = "bl_export_bl_active_entry"
 	TcVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	TcVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	TcVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
+	TcVarBlExportBlAnswerLimits     = "bl_export_bl_answer_limits"
 	TcVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	TcVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	TcVarBlExportBlChunk            = "bl_export_bl_chunk"
@@ -282,11 +284,13 @@ type TcMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TcVariableSpecs struct {
+	BlAnswerLimit              *ebpf.VariableSpec `ebpf:"bl_answer_limit"`
 	BlConntrack                *ebpf.VariableSpec `ebpf:"bl_conntrack"`
 	BlExportBlActiveEntry      *ebpf.VariableSpec `ebpf:"bl_export_bl_active_entry"`
 	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.VariableSpec `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
@@ -509,11 +513,13 @@ func (m *TcMaps) Close() error {
 //
 // It can be passed to LoadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TcVariables struct {
+	BlAnswerLimit              *ebpf.Variable `ebpf:"bl_answer_limit"`
 	BlConntrack                *ebpf.Variable `ebpf:"bl_conntrack"`
 	BlExportBlActiveEntry      *ebpf.Variable `ebpf:"bl_export_bl_active_entry"`
 	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.Variable `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`

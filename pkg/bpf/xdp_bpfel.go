@@ -79,6 +79,7 @@ const (
 	XdpVarBlExportBlActiveKind       = "bl_export_bl_active_kind"
 	XdpVarBlExportBlAgentFlag        = "bl_export_bl_agent_flag"
 	XdpVarBlExportBlAlgorithm        = "bl_export_bl_algorithm"
+	XdpVarBlExportBlAnswerLimits     = "bl_export_bl_answer_limits"
 	XdpVarBlExportBlBackendEntry     = "bl_export_bl_backend_entry"
 	XdpVarBlExportBlBackendState     = "bl_export_bl_backend_state"
 	XdpVarBlExportBlChunk            = "bl_export_bl_chunk"
@@ -266,6 +267,7 @@ type XdpVariableSpecs struct {
 	BlExportBlActiveKind       *ebpf.VariableSpec `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.VariableSpec `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.VariableSpec `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.VariableSpec `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.VariableSpec `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.VariableSpec `ebpf:"bl_export_bl_chunk"`
@@ -484,6 +486,7 @@ type XdpVariables struct {
 	BlExportBlActiveKind       *ebpf.Variable `ebpf:"bl_export_bl_active_kind"`
 	BlExportBlAgentFlag        *ebpf.Variable `ebpf:"bl_export_bl_agent_flag"`
 	BlExportBlAlgorithm        *ebpf.Variable `ebpf:"bl_export_bl_algorithm"`
+	BlExportBlAnswerLimits     *ebpf.Variable `ebpf:"bl_export_bl_answer_limits"`
 	BlExportBlBackendEntry     *ebpf.Variable `ebpf:"bl_export_bl_backend_entry"`
 	BlExportBlBackendState     *ebpf.Variable `ebpf:"bl_export_bl_backend_state"`
 	BlExportBlChunk            *ebpf.Variable `ebpf:"bl_export_bl_chunk"`

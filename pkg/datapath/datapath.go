@@ -207,6 +207,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		TunnelPort:      opts.TunnelPort,
 		TunnelClamp:     opts.TunnelClamp,
 		TrafficSampling: opts.TrafficSampling,
+		ICMPRate:        new(icmpRate()),
 		XDPGeneric:      opts.XDP == XDPGeneric,
 	}
 	if err := d.load(); err != nil {

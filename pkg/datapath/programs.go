@@ -53,6 +53,9 @@ type Constants struct {
 	TunnelClamp bool
 	// TrafficSampling is the number of flows of which one has its packets counted; 0: none has.
 	TrafficSampling uint32
+	// ICMPRate is how many ICMP errors that say no size are sent in a second at most, by each load of the
+	// programs; nil: any number.
+	ICMPRate *uint32
 	// XDPGeneric is for XDP programs that run where the kernel receives packets, not in
 	// a driver.
 	XDPGeneric bool
@@ -91,6 +94,9 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	}
 	if c.UDPPeerIdle != 0 {
 		values[bpf.SockVarBlUdpPeerIdle] = uint64(c.UDPPeerIdle)
+	}
+	if c.ICMPRate != nil {
+		values[bpf.TcVarBlAnswerLimit] = icmpLimit(*c.ICMPRate)
 	}
 	if c.SNATPortMax != 0 {
 		values[bpf.TcVarBlSnatPortMin], values[bpf.TcVarBlSnatPortMax] = c.SNATPortMin, c.SNATPortMax

@@ -16,6 +16,7 @@ var refusalReasons = map[string]string{
 	"source_range":          "the client is not in loadBalancerSourceRanges",
 	"source_frontend":       "the client's address and port are a Service's: forged, to have Services answer each other",
 	"reset_held":            "an endpoint refused the connection: the client's next SYN goes to another one",
+	"icmp_limited":          "no ICMP error was sent: net.ipv4.icmp_msgs_per_sec allows no more",
 	"undeclared_port":       "the Service does not have the port",
 	"unallocated_address":   "no Service has the address of the Service CIDR",
 	"no_source_port":        "all source ports towards the backend are in use",

@@ -70,6 +70,7 @@ var sysctls = []string{
 	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/route_localnet",
 	"net/ipv4/conf/*/accept_local", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
 	"net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/tcp_mtu_probing",
+	"net/ipv4/icmp_msgs_per_sec",
 	"net/ipv4/vs/conn_reuse_mode", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
 	"net/netfilter/nf_conntrack_tcp_be_liberal", "net/core/bpf_jit_enable", "net/core/bpf_jit_harden",
 	"net/core/netdev_max_backlog", "net/core/somaxconn", "kernel/unprivileged_bpf_disabled", "kernel/dmesg_restrict",

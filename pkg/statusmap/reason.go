@@ -52,6 +52,7 @@ var reasons = [bpf.SockBlReasonBL_REASON_COUNT]Reason{
 	bpf.SockBlReasonBL_REASON_SOURCE_SHARE:          {Name: "source_share", Effect: Served},
 	bpf.SockBlReasonBL_REASON_SOURCE_FRONTEND:       {Name: "source_frontend", Effect: Dropped},
 	bpf.SockBlReasonBL_REASON_RESET_HELD:            {Name: "reset_held", Effect: Dropped},
+	bpf.SockBlReasonBL_REASON_ICMP_LIMITED:          {Name: "icmp_limited", Effect: Dropped},
 }
 
 // ReasonName returns the name of a counter, "" of one that counts no event.

@@ -53,6 +53,7 @@ BL_EXPORT(enum, bl_event_kind);
 BL_EXPORT(enum, bl_event_hook);
 BL_EXPORT(struct, bl_event);
 BL_EXPORT(struct, bl_found);
+BL_EXPORT(enum, bl_answer_limits);
 BL_EXPORT(enum, bl_monitor_limits);
 BL_EXPORT(enum, bl_flow_state);
 BL_EXPORT(enum, bl_flow_bits);

@@ -1071,6 +1071,11 @@ struct bl_monitor_entry {
 };
 _Static_assert(sizeof(struct bl_monitor_entry) == 320, "bl_monitor_entry");
 
+enum bl_answer_limits {
+	/* Slices of time, in which ICMP errors are counted: ns of CLOCK_MONOTONIC, shifted. */
+	BL_ANSWER_SHIFT = 27,
+};
+
 /*
  * Index of bl_counter. Append only: the numbers are what dashboards and the
  * command line know.
@@ -1143,5 +1148,8 @@ enum bl_reason {
 	/* Dropped: a backend's reset that answers a SYN, which the client is to repeat: it then goes
 	 * to another backend. */
 	BL_REASON_RESET_HELD,
+	/* Dropped: a packet that is refused, or has no hop left, without the ICMP error that says so:
+	 * the node has sent as many as it may. */
+	BL_REASON_ICMP_LIMITED,
 	BL_REASON_COUNT,
 };

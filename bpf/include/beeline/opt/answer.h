@@ -14,6 +14,9 @@
 
 #define BL_ANSWER_TTL 64
 
+/* How many ICMP errors are sent in a slice of time at most, but for those that say a size. */
+volatile const __u32 bl_answer_limit = ~0U;
+
 /* The errors, by their names in the RFCs; linux/icmp.h needs a C library. */
 enum bl_icmp_number {
 	BL_ICMP4_UNREACHABLE = 3,
@@ -291,6 +294,37 @@ static __always_inline int bl_answer_icmp(struct __sk_buff *skb, const struct bl
 			    : bl_answer_icmp6(skb, packet, source, error);
 }
 
+static volatile __u64 bl_answer_clock;
+
+/* The number of the slice of time in the upper half, and the ICMP errors that it has had. */
+static volatile __u64 bl_answer_taken;
+
+/*
+ * Whether another ICMP error may be sent (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f)). In a flood all CPUs
+ * but a few read what one of them has counted.
+ */
+static __always_inline bool bl_answer_may(void)
+{
+	__u32 slice = bl_clock_units(&bl_answer_clock, 1ULL << BL_ANSWER_SHIFT);
+	__u64 taken = bl_answer_taken;
+
+	/* Signed: another CPU may be a jiffy ahead. */
+	if ((__s32)(slice - (__u32)(taken >> 32)) > 0)
+		__sync_val_compare_and_swap(&bl_answer_taken, taken, (__u64)slice << 32);
+	if ((__u32)bl_answer_taken < bl_answer_limit &&
+	    (__u32)__sync_fetch_and_add(&bl_answer_taken, 1) < bl_answer_limit)
+		return true;
+	bl_count(BL_REASON_ICMP_LIMITED);
+	return false;
+}
+
+/* bl_answer_icmp, unless too many have been sent. */
+static __always_inline int bl_answer_bounded(struct __sk_buff *skb, const struct bl_packet *packet,
+					     const union bl_addr *source, struct bl_icmp error)
+{
+	return bl_answer_may() ? bl_answer_icmp(skb, packet, source, error) : TC_ACT_SHOT;
+}
+
 /* Nobody serves what the packet asks for. */
 __noinline int bl_answer_refused(struct __sk_buff *skb, const struct bl_packet *packet)
 {
@@ -298,9 +332,9 @@ __noinline int bl_answer_refused(struct __sk_buff *skb, const struct bl_packet *
 		return TC_ACT_SHOT;
 	if (packet->key.proto == IPPROTO_TCP)
 		return packet->ipv4 ? bl_answer_reset4(skb, packet) : bl_answer_reset6(skb, packet);
-	return bl_answer_icmp(skb, packet, &packet->key.dst,
-			      packet->ipv4 ? bl_icmp(BL_ICMP4_UNREACHABLE, BL_ICMP4_PORT, 0)
-					   : bl_icmp(BL_ICMP6_UNREACHABLE, BL_ICMP6_PORT, 0));
+	return bl_answer_bounded(skb, packet, &packet->key.dst,
+				 packet->ipv4 ? bl_icmp(BL_ICMP4_UNREACHABLE, BL_ICMP4_PORT, 0)
+					      : bl_icmp(BL_ICMP6_UNREACHABLE, BL_ICMP6_PORT, 0));
 }
 
 /*
@@ -335,9 +369,10 @@ __noinline int bl_answer_time_exceeded(struct __sk_buff *skb, const struct bl_pa
 	if (!packet)
 		return TC_ACT_SHOT;
 	source = bl_answer_source(skb, packet);
-	return bl_answer_icmp(skb, packet, &source,
-			      packet->ipv4 ? bl_icmp(BL_ICMP4_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0)
-					   : bl_icmp(BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0));
+	return bl_answer_bounded(skb, packet, &source,
+				 packet->ipv4
+					 ? bl_icmp(BL_ICMP4_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0)
+					 : bl_icmp(BL_ICMP6_TIME_EXCEEDED, BL_ICMP_HOP_LIMIT, 0));
 }
 
 /* The packet does not fit through the device that it would leave by. */
