@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -55,8 +56,28 @@ func TestLeastConn(t *testing.T) {
 			tier.Variant(t, mode == "tc")
 			c, a := serveLeastConn(t, v.flags)
 			for _, network := range v.networks {
-				t.Run(network, func(t *testing.T) { testLeastConn(t, c, a, network) })
+				t.Run(network, func(t *testing.T) { testLeastConn(t, c, a, a, network) })
 			}
+		})
+	}
+}
+
+// TestLeastConnFormer: the counts of active connections outlive an upgrade from a version whose maps have another
+// layout, and the way back.
+func TestLeastConnFormer(t *testing.T) {
+	t.Parallel()
+	for changed, commit := range programs.FormerLayouts {
+		t.Run(changed, func(t *testing.T) {
+			t.Parallel()
+			tier.Slow(t, "builds a former version")
+			binary := lab.FormerAgent(t, commit)
+			c, present := serveLeastConn(t, nil)
+			former := *present
+			former.former = binary
+			testLeastConn(t, c, present, &former, "tcp4")
+			testLeastConn(t, c, &former, present, "tcp6")
+			testLeastConn(t, c, present, &former, "udp6")
+			testLeastConn(t, c, &former, present, "udp4")
 		})
 	}
 }
@@ -72,7 +93,10 @@ func serveLeastConn(t *testing.T, flags []string) (*cluster, *agent) {
 	return serveCluster(t, manifests, flags...)
 }
 
-func testLeastConn(t *testing.T, c *cluster, a *agent, network string) {
+// testLeastConn opens connections and closes them, and in between the agent that serves is killed and another one
+// started.
+func testLeastConn(t *testing.T, c *cluster, a, next *agent, network string) {
+	t.Helper()
 	protocol := model.TCP
 	if strings.HasPrefix(network, "udp") {
 		protocol = model.UDP
@@ -104,12 +128,19 @@ func testLeastConn(t *testing.T, c *cluster, a *agent, network string) {
 	if got := count(); !slices.Equal(got, active) {
 		t.Errorf("without an agent: active connections %v, want %v", got, active)
 	}
-	a.start()
-	for _, s := range open {
+	next.start()
+	if got := count(); !slices.Equal(got, active) {
+		t.Errorf("with the next agent: active connections %v, want %v", got, active)
+	}
+	s, hello := connect(t, c.client, network, nodePort(network, 1))
+	if at := slices.IndexFunc(everywhere, func(e endpoint) bool { return e.server() == hello.name }); at < 0 || active[at] != slices.Min(active) {
+		t.Errorf("with the next agent and %v active a connection reached %s", active, hello.name)
+	}
+	for _, s := range append(open, s) {
 		s.Close()
 	}
 	if protocol == model.UDP {
-		a.evict(func([]byte) bool { return true }) // which the agent's walk finds
+		next.evict(func([]byte) bool { return true }) // which the agent's walk finds
 	}
 	lab.Eventually(t, "no connection is active", func() bool {
 		active = count()
