@@ -2,7 +2,6 @@
 // and what clients come to must be the same.
 //
 //	generate.go  random clusters, and random changes of them
-//	api.go       the API server that shows them to a proxy
 //	world.go     a node with its proxy, pods and neighbours
 //	probe.go     which clients ask for what, and what the contract says of it
 //	traffic.go   connections and datagrams, many at a time

@@ -24,6 +24,7 @@ import (
 
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/memoryapi"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -38,7 +39,7 @@ type world struct {
 	t     tester
 	name  string
 	host  *lab.Host
-	api   *api
+	api   *memoryapi.Server
 	at    map[string]*machine // by the name of a client
 	round int
 	addrs []netip.Addr // of the node, beside its own
@@ -65,7 +66,7 @@ const apiAddr = "127.0.0.1:6443"
 // newWorld makes all but the proxy.
 func newWorld(t tester, name string) *world {
 	t.Helper()
-	w := &world{t: t, name: name, host: lab.NewNode(t), api: newAPI(), at: make(map[string]*machine)}
+	w := &world{t: t, name: name, host: lab.NewNode(t), api: memoryapi.New(), at: make(map[string]*machine)}
 	outside, other := lab.NewNamespace(t), lab.NewNamespace(t)
 	pods := [2]*lab.Namespace{w.host.NewBarePod(), w.host.NewBarePod()}
 	all := []*lab.Namespace{outside, other, w.host.Namespace, pods[0], pods[1]}
@@ -165,7 +166,7 @@ func (w *world) serveAPI() {
 	go func() { _ = server.Serve(l) }() // ends with Close
 	w.t.Cleanup(func() { server.Close() })
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: serviceRanges}}
-	replace(w.api, "servicecidrs", []*networkingv1.ServiceCIDR{cidr}, func(a, b *networkingv1.ServiceCIDR) bool { return true })
+	memoryapi.Replace(w.api, "servicecidrs", []*networkingv1.ServiceCIDR{cidr}, func(a, b *networkingv1.ServiceCIDR) bool { return true })
 	w.put(&cluster{zone: zones[0]})
 }
 
@@ -175,9 +176,7 @@ func (w *world) config(more string) string {
 	dir := w.t.TempDir()
 	kubeconfig, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "config.yaml")
 	for path, text := range map[string]string{
-		kubeconfig: "apiVersion: v1\nkind: Config\ncurrent-context: test\n" +
-			"contexts: [{name: test, context: {cluster: test}}]\n" +
-			"clusters: [{name: test, cluster: {server: \"http://" + apiAddr + "\"}}]\n",
+		kubeconfig: memoryapi.Kubeconfig(apiAddr),
 		config: "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n" +
 			"hostnameOverride: " + nodeName + "\n" +
 			"clientConnection: {kubeconfig: " + kubeconfig + ", contentType: application/json, qps: 1000, burst: 1000}\n" +
@@ -276,12 +275,12 @@ func (w *world) put(c *cluster) {
 	for _, addr := range nodeAddrs {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
 	}
-	replace(w.api, "nodes", []*corev1.Node{node}, func(a, b *corev1.Node) bool { return reflect.DeepEqual(a.Labels, b.Labels) })
-	replace(w.api, "endpointslices", append(c.clone().slices, slices...), func(a, b *discoveryv1.EndpointSlice) bool {
+	memoryapi.Replace(w.api, "nodes", []*corev1.Node{node}, func(a, b *corev1.Node) bool { return reflect.DeepEqual(a.Labels, b.Labels) })
+	memoryapi.Replace(w.api, "endpointslices", append(c.clone().slices, slices...), func(a, b *discoveryv1.EndpointSlice) bool {
 		return equality.Semantic.DeepEqual(a.Labels, b.Labels) && a.AddressType == b.AddressType &&
 			equality.Semantic.DeepEqual(a.Ports, b.Ports) && equality.Semantic.DeepEqual(a.Endpoints, b.Endpoints)
 	})
-	replace(w.api, "services", append(c.clone().services, marker), func(a, b *corev1.Service) bool {
+	memoryapi.Replace(w.api, "services", append(c.clone().services, marker), func(a, b *corev1.Service) bool {
 		return equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Spec, b.Spec) &&
 			equality.Semantic.DeepEqual(a.Status, b.Status)
 	})

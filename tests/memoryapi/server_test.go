@@ -1,4 +1,4 @@
-package differential
+package memoryapi_test
 
 import (
 	"net/http/httptest"
@@ -11,11 +11,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/tests/kubeclient"
+	"github.com/beeline-lb/beeline/tests/memoryapi"
 )
 
-// TestAPI: a client of Kubernetes lists and watches what was put, as far as it selects it.
-func TestAPI(t *testing.T) {
-	a := newAPI()
+// TestServer: a client of Kubernetes lists and watches what was put, as far as it selects it.
+func TestServer(t *testing.T) {
+	a := memoryapi.New()
 	server := httptest.NewServer(a)
 	defer server.Close()
 	client, err := kubeclient.New(&rest.Config{Host: server.URL})
@@ -26,7 +27,7 @@ func TestAPI(t *testing.T) {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: labels}, Spec: corev1.ServiceSpec{ClusterIP: ip}}
 	}
 	put := func(services ...*corev1.Service) {
-		replace(a, "services", services, func(a, b *corev1.Service) bool {
+		memoryapi.Replace(a, "services", services, func(a, b *corev1.Service) bool {
 			return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Spec, b.Spec)
 		})
 	}

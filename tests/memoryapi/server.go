@@ -1,4 +1,6 @@
-package differential
+// Package memoryapi has an API server without a store: it serves a service proxy the objects that a test
+// gives it.
+package memoryapi
 
 import (
 	"encoding/json"
@@ -18,16 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// object is what the API serves.
-type object interface {
+// Object is what the server serves.
+type Object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// api is an API server that answers from memory: lists and watches of what a service
+// Server answers from memory: lists and watches of what a service
 // proxy follows, and whatever events it tells. It takes objects as they are given; what a
 // real one would refuse must not be put.
-type api struct {
+type Server struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	version int
@@ -37,19 +39,19 @@ type api struct {
 // kind is the objects of one resource and what has become of them.
 type kind struct {
 	schema.GroupVersionKind
-	objects map[string]object // by namespace and name
+	objects map[string]Object // by namespace and name
 	events  []change
 }
 
 // change replaces one object; old or new may be nil.
 type change struct {
 	version  int
-	old, new object
+	old, new Object
 }
 
-// newAPI returns a server without objects.
-func newAPI() *api {
-	a := &api{version: 1, kinds: make(map[string]*kind)}
+// New returns a server without objects.
+func New() *Server {
+	a := &Server{version: 1, kinds: make(map[string]*kind)}
 	a.changed = sync.NewCond(&a.mu)
 	for path, gvk := range map[string]schema.GroupVersionKind{
 		"services":       corev1.SchemeGroupVersion.WithKind("Service"),
@@ -57,14 +59,14 @@ func newAPI() *api {
 		"endpointslices": discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
 		"servicecidrs":   networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"),
 	} {
-		a.kinds[path] = &kind{GroupVersionKind: gvk, objects: make(map[string]object)}
+		a.kinds[path] = &kind{GroupVersionKind: gvk, objects: make(map[string]Object)}
 	}
 	return a
 }
 
-// replace makes the objects of a kind those given, which are not to be changed any more,
-// and tells all watches of those that differ. same says which do not.
-func replace[O object](a *api, path string, want []O, same func(a, b O) bool) {
+// Replace makes the objects of a kind, the last part of its path, those given, which are not to be changed
+// any more, and tells all watches of those that differ. same says which do not.
+func Replace[O Object](a *Server, path string, want []O, same func(a, b O) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := a.kinds[path]
@@ -93,22 +95,22 @@ func replace[O object](a *api, path string, want []O, same func(a, b O) bool) {
 }
 
 // stamp returns a copy of the object with its kind and the next version.
-func (a *api) stamp(k *kind, o object) object {
-	c := o.DeepCopyObject().(object)
+func (a *Server) stamp(k *kind, o Object) Object {
+	c := o.DeepCopyObject().(Object)
 	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	c.SetResourceVersion(strconv.Itoa(a.version + 1))
 	c.SetUID("0")
 	return c
 }
 
-func (a *api) tell(k *kind, c change) {
+func (a *Server) tell(k *kind, c change) {
 	a.version++
 	c.version = a.version
 	k.events = append(k.events, c)
 }
 
 // ServeHTTP answers lists and watches of the kinds, takes events, and knows nothing else.
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	path := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	k := a.kinds[path]
@@ -135,7 +137,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // selection returns which objects a request is about.
-func selection(r *http.Request) (func(object) bool, error) {
+func selection(r *http.Request) (func(Object) bool, error) {
 	byLabel, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func selection(r *http.Request) (func(object) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(o object) bool {
+	return func(o Object) bool {
 		values := fields.Set{"metadata.name": o.GetName()}
 		if s, ok := o.(*corev1.Service); ok {
 			values["spec.clusterIP"], values["spec.type"] = s.Spec.ClusterIP, string(s.Spec.Type)
@@ -153,10 +155,10 @@ func selection(r *http.Request) (func(object) bool, error) {
 	}, nil
 }
 
-func (a *api) list(w http.ResponseWriter, k *kind, selected func(object) bool) {
+func (a *Server) list(w http.ResponseWriter, k *kind, selected func(Object) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	items := []object{}
+	items := []Object{}
 	for _, o := range k.objects {
 		if selected(o) {
 			items = append(items, o)
@@ -171,7 +173,7 @@ func (a *api) list(w http.ResponseWriter, k *kind, selected func(object) bool) {
 
 // watch streams changes until the client goes. A client that asks for the first list as a
 // stream gets it so.
-func (a *api) watch(w http.ResponseWriter, r *http.Request, k *kind, selected func(object) bool) {
+func (a *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, selected func(Object) bool) {
 	out := json.NewEncoder(w)
 	send := func(what string, o any) bool {
 		return out.Encode(map[string]any{"type": what, "object": o}) == nil
@@ -215,7 +217,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, k *kind, selected fu
 			case now:
 				ok = send("ADDED", c.new)
 			case before:
-				gone := c.old.DeepCopyObject().(object)
+				gone := c.old.DeepCopyObject().(Object)
 				gone.SetResourceVersion(strconv.Itoa(c.version))
 				ok = send("DELETED", gone)
 			}
@@ -228,7 +230,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, k *kind, selected fu
 }
 
 // bookmark ends the first list of a stream.
-func (a *api) bookmark(k *kind) any {
+func (a *Server) bookmark(k *kind) any {
 	return map[string]any{
 		"kind": k.Kind, "apiVersion": k.GroupVersion().String(),
 		"metadata": map[string]any{
@@ -236,4 +238,14 @@ func (a *api) bookmark(k *kind) any {
 			"annotations":     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 		},
 	}
+}
+
+// Kubeconfig returns the configuration of a client of the server that listens at an address.
+func Kubeconfig(address string) string {
+	return `apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{name: test, context: {cluster: test}}]
+clusters: [{name: test, cluster: {server: "http://` + address + `"}}]
+`
 }
