@@ -10,6 +10,7 @@ import (
 
 	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/rtnl"
@@ -155,6 +156,18 @@ func noSet(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
+// findSet returns nil when there is such a set, whatever it holds. The library's list prints each attribute
+// that it does not know.
+func findSet(name string) error {
+	const command = nl.IPSET_CMD_HEADER
+	request := nl.NewNetlinkRequest(command|unix.NFNL_SUBSYS_IPSET<<8, nl.GetIpsetFlags(command))
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_NETLINK, Version: nl.NFNETLINK_V0})
+	request.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL)))
+	request.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(name)))
+	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	return err
+}
+
 // cleanSets removes the sets, to which no rule may lead any more.
 func cleanSets(r *Report) error {
 	var errs []error
@@ -172,7 +185,7 @@ func cleanSets(r *Report) error {
 
 // destroySet removes a set; false says that there was none.
 func destroySet(name string) (bool, error) {
-	_, err := netlink.IpsetList(name)
+	err := findSet(name)
 	if noSet(err) {
 		return false, nil
 	}
@@ -183,7 +196,7 @@ func destroySet(name string) (bool, error) {
 		return false, fmt.Errorf("ipset: destroy %s: %w", name, err)
 	}
 	// The kernel is not asked whether it did.
-	if _, err := netlink.IpsetList(name); !noSet(err) {
+	if err := findSet(name); !noSet(err) {
 		return false, fmt.Errorf("ipset: %s is still there: a rule uses it", name)
 	}
 	return true, nil
