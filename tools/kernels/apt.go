@@ -36,11 +36,13 @@ func fetch(ctx context.Context, k kernel, dir string) error {
 	if err != nil {
 		return err
 	}
-	programs, err := apt.closure(ctx, programsPackage, programDepends)
-	if err != nil {
-		return err
+	for _, name := range programsPackages {
+		programs, err := apt.closure(ctx, name, programDepends)
+		if err != nil {
+			return err
+		}
+		names = append(names, programs...)
 	}
-	names = append(names, programs...)
 	if _, err := apt.run(ctx, "apt-get", append([]string{"download"}, names...)...); err != nil {
 		return err
 	}

@@ -9,7 +9,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
 
+	kubernetes "github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tools/kernels/guest"
 )
 
@@ -32,6 +35,7 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 	archive := newCPIOWriter(buffered)
 	archive.device("/dev/console", 5, 1)
 	archive.file("/etc/hosts", []byte("127.0.0.1 localhost\n::1 localhost\n"))
+	archive.file("/etc/protocols", []byte("tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n")) // for ipset
 	for name, source := range map[string]string{"/init": b.init, agentPath: b.agent} {
 		if err := addFile(archive, name, source); err != nil {
 			return err
@@ -44,6 +48,9 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 		job.Modules = append(job.Modules, path)
 	}
 	if err := addPrograms(archive, img); err != nil {
+		return err
+	}
+	if err := addKubeProxy(ctx, archive, img, modules); err != nil {
 		return err
 	}
 	for _, t := range b.tests {
@@ -62,6 +69,18 @@ func packInitramfs(ctx context.Context, name string, img *image, b *binaries, ar
 		return err
 	}
 	return buffered.Flush()
+}
+
+// addKubeProxy adds kube-proxy where a kernel has IPVS. It is built for the machine that builds.
+func addKubeProxy(ctx context.Context, archive *cpioWriter, img *image, modules []module) error {
+	if img.arch.name != runtime.GOARCH || !slices.ContainsFunc(modules, func(m module) bool { return m.name == "ip_vs" }) {
+		return nil
+	}
+	dir, err := kubernetes.Kubernetes.Build(ctx)
+	if err != nil {
+		return err
+	}
+	return addFile(archive, kubeProxyPath, filepath.Join(dir, "kube-proxy"))
 }
 
 // addTest adds a test binary and its package's testdata.

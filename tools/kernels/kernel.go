@@ -89,7 +89,7 @@ func (s store) image(ctx context.Context, k kernel, update bool) (*image, error)
 		return nil, err
 	}
 	defer os.RemoveAll(fresh)
-	fmt.Printf("kernel %s: getting Debian %s's %s and %s\n", k.name, k.suite, k.image, programsPackage)
+	fmt.Printf("kernel %s: getting Debian %s's %s and %v\n", k.name, k.suite, k.image, programsPackages)
 	if err := fetch(ctx, k, fresh); err != nil {
 		return nil, err
 	}

@@ -30,6 +30,14 @@ func TestLockdownOfLaterKernel(t *testing.T) {
 	runIn(t, "6.12", options{packages: [][]string{{"./tests/lockdown"}}})
 }
 
+// TestIPVS compares Beeline with IPVS, and has it take over from a kube-proxy that uses it.
+func TestIPVS(t *testing.T) {
+	runIn(t, "6.1-rt", options{
+		packages: [][]string{{"./tests/netns", "./tests/ipvs"}},
+		args:     []string{"-test.run", "^(TestIPVS|TestIPVSTurns|TestMigration)$"},
+	})
+}
+
 // runIn fails the test unless others pass in a kernel.
 func runIn(t *testing.T, kernel string, o options) {
 	t.Helper()

@@ -41,6 +41,7 @@ var packages = [][]string{
 		"./pkg/nodemap",
 		"./pkg/statusmap",
 		"./tests/netns",
+		"./tests/ipvs",
 		"./tests/lockdown", // the last: it holds until the machine is off
 	},
 }

@@ -18,7 +18,7 @@ import (
 // loads modules on demand in the test kernels.
 var wantedModules = []string{
 	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding", "tun",
-	"nf_tables", "nf_conntrack", "sctp",
+	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",
 }
@@ -27,10 +27,17 @@ var wantedModules = []string{
 // it by a name that no dependency has.
 const crc32c = "crc32c_generic"
 
-// ipvsModules are loaded likewise where a kernel has them: TestIPVS compares Beeline with IPVS.
+// ipvsModules are loaded likewise where a kernel has them: TestIPVS compares Beeline with IPVS, and the tests of
+// tests/ipvs run kube-proxy by it.
 var ipvsModules = []string{
 	"ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sed", "ip_vs_nq", "ip_vs_lblc", "ip_vs_lblcr",
+	"ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "ip_set_bitmap_port",
+	"nft_compat", "nft_chain_nat", "nft_ct", "nft_fib_inet",
+	"xt_set", "xt_comment", "xt_mark", "xt_MASQUERADE", "xt_addrtype", "xt_conntrack", "xt_tcpudp", "ipt_REJECT", "ip6t_REJECT",
 }
+
+// kubeProxyPath is where kube-proxy is in the initramfs of a kernel with IPVS.
+const kubeProxyPath = "/usr/bin/kube-proxy"
 
 // module is a kernel module as the kernel loads it.
 type module struct {
@@ -56,7 +63,7 @@ func modulesOf(ctx context.Context, img *image) ([]module, error) {
 	if index.has(crc32c) {
 		wanted = slices.Insert(wanted, 0, crc32c)
 	}
-	if index.has(ipvsModules...) {
+	if index.has("ip_vs") {
 		wanted = append(wanted, ipvsModules...)
 	}
 	for _, name := range wanted {

@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 )
 
-// programsPackage is the package of each suite that has the programs.
-const programsPackage = "xdp-tools"
+// programsPackages are the packages of each suite that have the programs.
+var programsPackages = []string{"xdp-tools", "iptables", "ipset"}
 
 // programs can be run by tests.
-var programs = []string{"xdp-loader", "xdp-filter"}
+var programs = []string{"xdp-loader", "xdp-filter", "xtables-nft-multi", "ipset"}
+
+// programFiles are what the programs read, by patterns below the folder of libraries.
+var programFiles = []string{"bpf/*.o", "xtables/*.so"}
 
 // find returns the path of an unpacked file, whether its release of Debian has the folder
 // below /usr or not. The error wraps [fs.ErrNotExist] when there is none.
@@ -34,13 +37,17 @@ func addPrograms(archive *cpioWriter, img *image) error {
 	if err := addFile(archive, img.arch.loaderPath, source); err != nil {
 		return err
 	}
-	objects, err := filepath.Glob(filepath.Join(img.root, "usr", img.arch.libraries, "bpf", "*.o"))
-	if err != nil {
-		return err
-	}
-	for _, object := range objects {
-		if err := addFile(archive, path.Join("/usr", img.arch.libraries, "bpf", filepath.Base(object)), object); err != nil {
+	libraries := filepath.Join(img.root, "usr", img.arch.libraries)
+	for _, pattern := range programFiles {
+		files, err := filepath.Glob(filepath.Join(libraries, pattern))
+		if err != nil {
 			return err
+		}
+		for _, file := range files {
+			name := path.Join("/usr", img.arch.libraries, path.Dir(pattern), filepath.Base(file))
+			if err := addFile(archive, name, file); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
