@@ -42,6 +42,7 @@ func TestIPVS(t *testing.T) {
 func runIn(t *testing.T, kernel string, o options) {
 	t.Helper()
 	tier.Slow(t, "a machine is emulated")
+	t.Parallel() // one thread emulates a machine
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the kernels are for amd64")
 	}

@@ -184,7 +184,7 @@ func runKernel(ctx context.Context, o options, store store, room *room, k kernel
 		all.add(report)
 		of = append(of, machines[i].packages()...)
 	}
-	all.print(os.Stdout)
+	all.print(os.Stdout, k.name)
 	err = all.verdict(of, hasFilter(o.args))
 	if err != nil && !o.verbose {
 		os.Stdout.Write(all.console)

@@ -52,19 +52,22 @@ func (r *report) add(o *report) {
 	r.results = append(r.results, o.results...)
 }
 
-func (r *report) print(out io.Writer) {
+// print writes the results of a kernel at once: other kernels may run beside it.
+func (r *report) print(out io.Writer, kernel string) {
+	var text strings.Builder
 	for _, result := range r.results {
 		verdict := "ok  "
 		if result.Failure != "" {
 			verdict = "FAIL"
 		}
-		fmt.Fprintf(out, "  %s %s %.1fs: %d passed, %d failed, %d skipped",
-			verdict, result.Package, result.Seconds, result.Passed, result.Failed, len(result.Skipped))
+		fmt.Fprintf(&text, "  %s %s %s %.1fs: %d passed, %d failed, %d skipped",
+			verdict, kernel, result.Package, result.Seconds, result.Passed, result.Failed, len(result.Skipped))
 		if len(result.Skipped) > 0 {
-			fmt.Fprintf(out, ": %s", strings.Join(result.Skipped, ", "))
+			fmt.Fprintf(&text, ": %s", strings.Join(result.Skipped, ", "))
 		}
-		fmt.Fprintln(out)
+		text.WriteString("\n")
 	}
+	_, _ = io.WriteString(out, text.String()) // the verdict is told by the error
 }
 
 // verdict returns why the run did not pass. With filtered some packages may have
