@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/signal"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +39,12 @@ func TestIPVS(t *testing.T) {
 	})
 }
 
+// interrupted ends with the first signal, for all tests: one that has not begun must not, either.
+var interrupted = sync.OnceValue(func() context.Context {
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	return ctx
+})
+
 // runIn fails the test unless others pass in a kernel.
 func runIn(t *testing.T, kernel string, o options) {
 	t.Helper()
@@ -47,8 +54,7 @@ func runIn(t *testing.T, kernel string, o options) {
 		t.Skip("the kernels are for amd64")
 	}
 	runtime.LockOSThread() // as in main
-	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	ctx := interrupted()
 	o.kernel, o.accel, o.timeout = kernel, "auto", 45*time.Minute
 	if err := run(ctx, o); err != nil {
 		t.Fatal(err)
