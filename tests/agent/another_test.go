@@ -15,8 +15,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/tests/lab"
-	"github.com/beeline-lb/beeline/tests/programs"
-	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // asked is what the command beeline says.
@@ -97,32 +95,28 @@ func TestCommandOfAnotherVersion(t *testing.T) {
 // TestCommandOfNewerVersion: what a former version has pinned is read, in whichever layout.
 func TestCommandOfNewerVersion(t *testing.T) {
 	t.Parallel()
-	for changed, commit := range programs.FormerLayouts {
-		t.Run(changed, func(t *testing.T) {
-			t.Parallel()
-			tier.Slow(t, "builds a former version")
-			h := lab.NewHost(t)
-			h.ServeBackends()
-			s := h.NewStandalone(web, webSlice, sticky, stickySlice)
-			s.Former = lab.FormerAgent(t, commit)
-			s.Start()
-			const some = 3
-			for range some {
-				mustReach(t, h, "tcp4", webTCP)
+	lab.EachFormerAgent(t, func(t *testing.T, changed, binary string) {
+		h := lab.NewHost(t)
+		h.ServeBackends()
+		s := h.NewStandalone(web, webSlice, sticky, stickySlice)
+		s.Former = binary
+		s.Start()
+		const some = 3
+		for range some {
+			mustReach(t, h, "tcp4", webTCP)
+		}
+		for _, command := range []string{"status", "flow list", "node list", "affinity list", "frontend list", "backend list", "service show default/sticky"} {
+			if a := ask(h, strings.Fields(command)...); a.code != cli.ExitOK || strings.Contains(a.errs, changed) {
+				t.Errorf("%s: exit code %d: %s", command, a.code, a.errs)
 			}
-			for _, command := range []string{"status", "flow list", "node list", "affinity list", "frontend list", "backend list", "service show default/sticky"} {
-				if a := ask(h, strings.Fields(command)...); a.code != cli.ExitOK || strings.Contains(a.errs, changed) {
-					t.Errorf("%s: exit code %d: %s", command, a.code, a.errs)
-				}
-			}
-			a := ask(h, "service", "list", "-o", "json")
-			var services []inspect.Service
-			if err := json.Unmarshal([]byte(a.out), &services); err != nil || len(services) != 2 || services[1].Connections != some {
-				t.Errorf("%v: %s%s", err, a.out, a.errs)
-			}
-			if a := ask(h, "flow", "delete", "--all"); a.code != cli.ExitFailure || !strings.Contains(a.errs, changed) {
-				t.Errorf("flow delete: exit code %d: %s%s", a.code, a.out, a.errs)
-			}
-		})
-	}
+		}
+		a := ask(h, "service", "list", "-o", "json")
+		var services []inspect.Service
+		if err := json.Unmarshal([]byte(a.out), &services); err != nil || len(services) != 2 || services[1].Connections != some {
+			t.Errorf("%v: %s%s", err, a.out, a.errs)
+		}
+		if a := ask(h, "flow", "delete", "--all"); a.code != cli.ExitFailure || !strings.Contains(a.errs, changed) {
+			t.Errorf("flow delete: exit code %d: %s%s", a.code, a.out, a.errs)
+		}
+	})
 }

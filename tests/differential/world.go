@@ -3,8 +3,6 @@ package differential
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -61,7 +59,7 @@ const (
 	fromPod1    = "pod 1"
 )
 
-const apiAddr = "127.0.0.1:6443"
+var apiAddr = netip.MustParseAddrPort("127.0.0.1:6443")
 
 // newWorld makes all but the proxy.
 func newWorld(t tester, name string) *world {
@@ -154,17 +152,7 @@ func (w *world) serve(at ...*lab.Namespace) {
 // serveAPI starts the API server in the node's namespace.
 func (w *world) serveAPI() {
 	w.t.Helper()
-	var l net.Listener
-	err := w.host.Run(func() (err error) {
-		l, err = net.Listen("tcp4", apiAddr)
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	server := &http.Server{Handler: w.api}
-	go func() { _ = server.Serve(l) }() // ends with Close
-	w.t.Cleanup(func() { server.Close() })
+	w.host.ServeHTTP(apiAddr, w.api)
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: serviceRanges}}
 	memoryapi.Replace(w.api, "servicecidrs", []*networkingv1.ServiceCIDR{cidr}, func(a, b *networkingv1.ServiceCIDR) bool { return true })
 	w.put(&cluster{zone: zones[0]})

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -30,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-const apiAddr = "127.0.0.1:6443"
+var apiAddr = netip.MustParseAddrPort("127.0.0.1:6443")
 
 // config is that of both proxies.
 const config = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -89,17 +88,7 @@ func (n *node) serveAPI() {
 	put[discoveryv1.EndpointSlice](n.t, api, "endpointslices",
 		lab.Slice("web", "8080/TCP", lab.Backend4(1), lab.Backend4(2), lab.Backend4(3)),
 		lab.Slice("web", "8080/TCP", lab.Backend6(1), lab.Backend6(2), lab.Backend6(3)))
-	var listener net.Listener
-	err := n.Run(func() (err error) {
-		listener, err = net.Listen("tcp4", apiAddr)
-		return err
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	server := &http.Server{Handler: api}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	n.t.Cleanup(func() { server.Close() })
+	n.ServeHTTP(apiAddr, api)
 }
 
 // put gives the server the objects of a kind.
@@ -182,49 +171,24 @@ func (n *node) ipvs() (text string) {
 	return text
 }
 
-// beeline runs the command.
-func (n *node) beeline(args ...string) string {
-	n.t.Helper()
-	var out, errs bytes.Buffer
-	env := cli.Env{Out: &out, Err: &errs, Now: time.Now}
-	if code := cli.Run(env, append([]string{"--bpffs", n.BPFFS}, args...)...); code != cli.ExitOK {
-		n.t.Errorf("beeline %v: exit code %d: %s", args, code, errs.String())
-	}
-	return out.String()
-}
-
 // checkList compares what the command shows as ipvsadm does with what kube-proxy has made.
 func (n *node) checkList() {
 	n.t.Helper()
-	list := n.beeline("service", "list", "-o", "ipvsadm")
-	text := strings.Join(strings.Fields(list), " ")
+	var out, errs bytes.Buffer
+	env := cli.Env{Out: &out, Err: &errs, Now: time.Now}
+	if code := cli.Run(env, "--bpffs", n.BPFFS, "service", "list", "-o", "ipvsadm"); code != cli.ExitOK {
+		n.t.Errorf("beeline: exit code %d: %s", code, errs.String())
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
 	for network, backend := range map[string]func(int) netip.Addr{"tcp4": lab.Backend4, "tcp6": lab.Backend6} {
 		want := "TCP " + clusterIPs[network].String() + " lc"
 		for i := range 3 {
 			want += " -> " + netip.AddrPortFrom(backend(i+1), lab.BackendPort).String() + " Masq 1 1 -"
 		}
 		if !strings.Contains(text, want) {
-			n.t.Errorf("%q is not in\n%s", want, list)
+			n.t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
-}
-
-// useIPTables has the processes of the test find iptables by its names.
-func useIPTables(t *testing.T) {
-	t.Helper()
-	multi, err := exec.LookPath("xtables-nft-multi")
-	if err != nil {
-		t.Skip(err)
-	}
-	dir := t.TempDir()
-	for _, program := range []string{"iptables", "ip6tables"} {
-		for _, what := range []string{"", "-save", "-restore"} {
-			if err := os.Symlink(multi, filepath.Join(dir, program+what)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // TestMigration: connections that kube-proxy set up go on beside Beeline, without kube-proxy, and new ones are Beeline's;
@@ -238,7 +202,7 @@ func TestMigration(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	useIPTables(t)
+	t.Setenv("PATH", lab.IPTables(t, "nft")+":"+os.Getenv("PATH"))
 	kubeProxy := n.Start("kube-proxy", "--config="+n.config)
 	lab.Eventually(t, "kube-proxy has made its virtual servers", func() bool {
 		return kubeProxy.Ended() || strings.Count(n.ipvs(), " Masq ") == 4*3
@@ -268,9 +232,11 @@ func TestMigration(t *testing.T) {
 		t.Errorf("the agent: %v", err)
 	}
 	if out, err := n.Output(lab.AgentBinary(t), "--config="+n.config, "--cleanup-kube-proxy"); err != nil {
-		exit := (*exec.ExitError)(nil)
-		errors.As(err, &exit)
-		t.Errorf("cleanup: %s, %v %s", out, err, exit.Stderr)
+		var why []byte
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			why = exit.Stderr
+		}
+		t.Errorf("cleanup: %s, %v: %s", out, err, why)
 	}
 	if left := n.ipvs(); strings.Contains(left, " Masq ") {
 		t.Errorf("left of kube-proxy:\n%s", left)

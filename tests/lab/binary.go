@@ -64,6 +64,37 @@ func FormerAgent(t testing.TB, commit string) string {
 	return path
 }
 
+// EachFormerAgent runs a test for each version of which a map has another layout, by the map's name
+// and the path of beeline-agent.
+func EachFormerAgent(t *testing.T, test func(t *testing.T, changed, binary string)) {
+	t.Helper()
+	for changed, commit := range programs.FormerLayouts {
+		t.Run(changed, func(t *testing.T) {
+			t.Parallel()
+			tier.Slow(t, "builds a former version")
+			test(t, changed, FormerAgent(t, commit))
+		})
+	}
+}
+
+// IPTables returns a folder in which the programs of iptables are those of one kind, "nft" or "legacy".
+func IPTables(t testing.TB, kind string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for _, what := range []string{"", "-save", "-restore"} {
+			target, err := exec.LookPath(program + "-" + kind + what)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(target, filepath.Join(dir, program+what)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
 // Standalone is a beeline-agent that serves a folder of manifests on a host, with
 // what it needs to be started again.
 type Standalone struct {

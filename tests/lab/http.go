@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -22,6 +23,19 @@ func (n *Namespace) HTTPClient() *http.Client {
 			return conn, err
 		},
 	}}
+}
+
+// ServeHTTP answers HTTP requests at an address. It ends with the test.
+func (n *Namespace) ServeHTTP(at netip.AddrPort, handler http.Handler) {
+	n.t.Helper()
+	var listener net.Listener
+	n.must("listen", func() (err error) {
+		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", at.String())
+		return err
+	})
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(listener) }() // ends with Close
+	n.t.Cleanup(func() { server.Close() })
 }
 
 // Get returns a page. The error says what other status than 200 it came with.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,12 +241,12 @@ func (a *Server) bookmark(k *kind) any {
 	}
 }
 
-// Kubeconfig returns the configuration of a client of the server that listens at an address.
-func Kubeconfig(address string) string {
+// Kubeconfig returns the configuration of a client of the server that listens there.
+func Kubeconfig(at netip.AddrPort) string {
 	return `apiVersion: v1
 kind: Config
 current-context: test
 contexts: [{name: test, context: {cluster: test}}]
-clusters: [{name: test, cluster: {server: "http://` + address + `"}}]
+clusters: [{name: test, cluster: {server: "http://` + at.String() + `"}}]
 `
 }

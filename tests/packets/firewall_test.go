@@ -225,7 +225,7 @@ func startUFW(t *testing.T, n *node) (open, again func()) {
 	if out, err := exec.Command("sh", "-euc", "cp -r /etc/ufw "+dir+"/etc; cp /etc/default/ufw "+dir+"/default").CombinedOutput(); err != nil {
 		t.Skipf("ufw has no files here: %s %v", out, err)
 	}
-	mounts := fmt.Sprintf("mount --bind %s/etc /etc/ufw; mount --bind %[1]s/default /etc/default/ufw; PATH=%s:$PATH; export PATH;", dir, iptablesPath(t, "nft"))
+	mounts := fmt.Sprintf("mount --bind %s/etc /etc/ufw; mount --bind %[1]s/default /etc/default/ufw; PATH=%s:$PATH; export PATH;", dir, lab.IPTables(t, "nft"))
 	ufw := func(commands ...string) {
 		t.Helper()
 		for _, c := range commands {
@@ -241,7 +241,7 @@ func startUFW(t *testing.T, n *node) (open, again func()) {
 // startDocker runs dockerd.
 func startDocker(t *testing.T, n *node) (open, again func()) {
 	t.Helper()
-	path := "PATH=" + iptablesPath(t, "nft") + ":" + os.Getenv("PATH")
+	path := "PATH=" + lab.IPTables(t, "nft") + ":" + os.Getenv("PATH")
 	end := func(p *lab.Process) {
 		p.Signal(unix.SIGTERM)
 		_ = p.Wait() // it removes its mounts

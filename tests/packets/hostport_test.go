@@ -83,7 +83,7 @@ func (c *cluster) mapPorts(t *testing.T, backend, iptables string) {
 		"prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/proc/%d/ns/net"}],
 			"ips": [{"address": "%s/32", "interface": 0}, {"address": "%s/128", "interface": 0}]}}`, backend, ports[2:], pod.PID(), at[0], at[1])
 	n.shell(t, fmt.Sprintf("PATH=%s:$PATH CNI_COMMAND=ADD CNI_CONTAINERID=pod CNI_NETNS=/proc/%d/ns/net CNI_IFNAME=eth0 CNI_PATH=%s %s <<'EOF'\n%s\nEOF",
-		iptablesPath(t, iptables), pod.PID(), dir, filepath.Join(dir, "portmap"), config))
+		lab.IPTables(t, iptables), pod.PID(), dir, filepath.Join(dir, "portmap"), config))
 }
 
 // checkHostPort asks the hostPort and the Service of its pod from everywhere.

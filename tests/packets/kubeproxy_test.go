@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -96,27 +95,8 @@ func newKubeProxy(t *testing.T, server *apiserver.Server, node *lab.Namespace, m
 	}
 	node.Relay(strings.TrimPrefix(server.Config.Host, "https://"))
 	k := &kubeProxy{t: t, node: node, mode: m, config: server.Kubeconfig}
-	k.path = strings.Join([]string{iptablesPath(t, m.iptables), bin, os.Getenv("PATH")}, ":")
+	k.path = strings.Join([]string{lab.IPTables(t, m.iptables), bin, os.Getenv("PATH")}, ":")
 	return k
-}
-
-// iptablesPath returns a folder in which the programs of iptables are those of one
-// kind.
-func iptablesPath(t *testing.T, kind string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, program := range []string{"iptables", "ip6tables"} {
-		for _, what := range []string{"", "-save", "-restore"} {
-			target, err := exec.LookPath(program + "-" + kind + what)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(target, filepath.Join(dir, program+what)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return dir
 }
 
 // start runs kube-proxy and returns when its rules lead to all Services.

@@ -16,7 +16,6 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
-	"github.com/beeline-lb/beeline/tests/programs"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -66,20 +65,15 @@ func TestLeastConn(t *testing.T) {
 // layout, and the way back.
 func TestLeastConnFormer(t *testing.T) {
 	t.Parallel()
-	for changed, commit := range programs.FormerLayouts {
-		t.Run(changed, func(t *testing.T) {
-			t.Parallel()
-			tier.Slow(t, "builds a former version")
-			binary := lab.FormerAgent(t, commit)
-			c, present := serveLeastConn(t, nil)
-			former := *present
-			former.former = binary
-			testLeastConn(t, c, present, &former, "tcp4")
-			testLeastConn(t, c, &former, present, "tcp6")
-			testLeastConn(t, c, present, &former, "udp6")
-			testLeastConn(t, c, &former, present, "udp4")
-		})
-	}
+	lab.EachFormerAgent(t, func(t *testing.T, _, binary string) {
+		c, present := serveLeastConn(t, nil)
+		former := *present
+		former.former = binary
+		testLeastConn(t, c, present, &former, "tcp4")
+		testLeastConn(t, c, &former, present, "tcp6")
+		testLeastConn(t, c, present, &former, "udp6")
+		testLeastConn(t, c, &former, present, "udp4")
+	})
 }
 
 func serveLeastConn(t *testing.T, flags []string) (*cluster, *agent) {

@@ -8,34 +8,27 @@ import (
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/lab"
-	"github.com/beeline-lb/beeline/tests/programs"
-	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestFormerVersion: an agent takes over from one whose maps have another layout, and that one
 // comes back: no packet of a flow is lost, and counters go on.
 func TestFormerVersion(t *testing.T) {
 	t.Parallel()
-	for changed, commit := range programs.FormerLayouts {
-		t.Run(changed, func(t *testing.T) {
-			t.Parallel()
-			tier.Slow(t, "builds a former version")
-			binary := lab.FormerAgent(t, commit)
-			c, present := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) })
-			before := *present
-			before.former = binary
-			c.restart(t, &before)
-			const some = 20
-			for range some {
-				connect(t, c.client, "tcp4", nodePort("tcp4", 1))
-			}
-			c.restart(t, present)
-			if n := c.connections(t, "web"); n < some {
-				t.Errorf("%d connections are counted, of %d that the former version has counted", n, some)
-			}
-			c.restart(t, &before, present)
-		})
-	}
+	lab.EachFormerAgent(t, func(t *testing.T, _, binary string) {
+		c, present := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", []endpoint{remote}) })
+		before := *present
+		before.former = binary
+		c.restart(t, &before)
+		const some = 20
+		for range some {
+			connect(t, c.client, "tcp4", nodePort("tcp4", 1))
+		}
+		c.restart(t, present)
+		if n := c.connections(t, "web"); n < some {
+			t.Errorf("%d connections are counted, of %d that the former version has counted", n, some)
+		}
+		c.restart(t, &before, present)
+	})
 }
 
 // connections returns how many connections of a Service the first node has counted.

@@ -11,7 +11,10 @@ import (
 var programsPackages = []string{"xdp-tools", "iptables", "ipset"}
 
 // programs can be run by tests.
-var programs = []string{"xdp-loader", "xdp-filter", "xtables-nft-multi", "ipset"}
+var programs = []string{
+	"xdp-loader", "xdp-filter", "ipset",
+	"iptables-nft", "iptables-nft-save", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-nft-restore",
+}
 
 // programFiles are what the programs read, by patterns below the folder of libraries.
 var programFiles = []string{"bpf/*.o", "xtables/*.so"}
