@@ -81,6 +81,7 @@ func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, mode == datapath.TCX || tier.Emulated()) // where there may be no tcx
 			opts, l := withUplink(t)
 			if mode == datapath.TCX && !lab.HaveTCX(t) {
 				t.Skip("the kernel lacks tcx links: they need Linux 6.6")

@@ -119,6 +119,7 @@ func TestDSRFragments(t *testing.T) {
 // TestDSRPathMTU: a router between node and client sends fragmentation needed to the Service's
 // address, so to node 1; the backend learns the path MTU.
 func TestDSRPathMTU(t *testing.T) {
+	tier.Slow(t, "TestDSRTransfer finds out what fits into the tunnel")
 	byTunnels(t, 1, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, addr := range clientAddrs {
@@ -203,6 +204,7 @@ func TestDSRWithoutTunnel(t *testing.T) {
 // TestDSRMove: a UDP flow goes to another endpoint with the first datagram after its own
 // has left, on the same node or another.
 func TestDSRMove(t *testing.T) {
+	tier.Slow(t, "TestMove shows it without the tunnel")
 	t.Parallel()
 	for _, network := range networks[2:] {
 		t.Run(network, func(t *testing.T) {
@@ -244,6 +246,7 @@ func TestDSRRestart(t *testing.T) {
 // connection, which may go to another backend, after an orderly end and after a reset by
 // either side.
 func TestDSRPortReuse(t *testing.T) {
+	tier.Slow(t, "TestPortReuse shows it without the tunnel")
 	t.Parallel()
 	c := newCluster(t, false)
 	c.serveDSR(t, c.service(1, "web", "", everywhere))
@@ -252,6 +255,7 @@ func TestDSRPortReuse(t *testing.T) {
 
 // TestDSRSCTP: an association goes to a backend on the other node by the tunnel and back.
 func TestDSRSCTP(t *testing.T) {
+	tier.Slow(t, "TestDSRReach has the same ways of TCP and UDP")
 	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.sctpService(1, "far", remote), "--xdp", mode.xdp)
 		for network, family := range sctpFamilies {

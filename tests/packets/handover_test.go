@@ -17,6 +17,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/apiserver"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // publicServices are the Services of the API server: one with a backend on this
@@ -188,6 +189,7 @@ func TestMasqueradingGone(t *testing.T) {
 	for _, kind := range []string{"nft", "legacy"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, kind == "nft")
 			c := newCluster(t, false)
 			c.serveAll(t)
 			client := c.nodes[1]

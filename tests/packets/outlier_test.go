@@ -142,7 +142,7 @@ func TestOutliers(t *testing.T) {
 			}
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
-				tier.Variant(t, name == "sockets" || name == "packets" && how == "refuses")
+				tier.Variant(t, how == "refuses" && (name == "sockets" || name == "packets"))
 				everywhere := []endpoint{local, otherLocal, remote, otherRemote}
 				c, _ := serveCluster(t, func(c *cluster) []string { return c.service(1, "web", "", everywhere) },
 					append(v.flags, "--outlier-detection", fmt.Sprintf("failures=%d,time=5s", failures))...)

@@ -32,7 +32,7 @@ func TestNetworkPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, name == "tc" || name == "pods, masqueradeAll")
+			tier.Variant(t, name == "pods, masqueradeAll")
 			c := newCluster(t, false)
 			serve := c.serve
 			if name == "DSR" {

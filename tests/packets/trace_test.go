@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // newTracedCluster makes a cluster where each of many neighbouring node ports leads
@@ -76,6 +77,7 @@ func TestTracepath(t *testing.T) {
 
 // TestDig asks a real name server on this node and on the other one, by UDP and TCP.
 func TestDig(t *testing.T) {
+	tier.Slow(t, "starts hundreds of processes")
 	t.Parallel()
 	lab.Need(t, "dig", "dnsmasq")
 	c := newCluster(t, true)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // virtualIP is the load-balancer IP of the i-th Service, in the nodes' network, which the leading node has on
@@ -84,6 +85,7 @@ func TestVirtualIP(t *testing.T) {
 	for name, flags := range map[string][]string{"sockets": nil, "packets": podFlags} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, name == "sockets")
 			c := newCluster(t, false)
 			c.serveEverywhere(t, c.vipServices(), flags...)
 			c.lead(t, 1)
