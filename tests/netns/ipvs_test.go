@@ -2,6 +2,7 @@ package netns_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -10,13 +11,20 @@ import (
 	"testing"
 
 	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
-// virtual are the addresses of IPVS's virtual servers, which are no Services.
-var virtual = map[string]netip.AddrPort{"tcp4": ap("10.97.0.1:80"), "tcp6": ap("[fd97::1]:80")}
+// virtuals are the addresses of IPVS's virtual servers, which are no Services.
+var virtuals = []netip.AddrPort{ap("10.97.0.1:80"), ap("[fd97::1]:80")}
+
+// virtual returns the one of a network.
+func virtual(network string) netip.AddrPort { return virtuals[familyOf(network)] }
+
+// familyOf returns 0 for IPv4 and 1 for IPv6.
+func familyOf(network string) int { return strings.Index("46", network[3:]) }
 
 // director is IPVS in a namespace, with one virtual server.
 type director struct {
@@ -43,7 +51,7 @@ func newDirector(t *testing.T, h *lab.Host) *director {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.handle.Close)
-	for _, to := range virtual {
+	for _, to := range virtuals {
 		h.AddAddr("lo", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String())
 	}
 	return d
@@ -52,15 +60,18 @@ func newDirector(t *testing.T, h *lab.Host) *director {
 // serve replaces the virtual server.
 func (d *director) serve(network, scheduler string, weights []int, backends []netip.Addr) {
 	d.t.Helper()
-	family, mask := uint16(unix.AF_INET), uint32(0xffffffff)
+	family, mask, protocol := uint16(unix.AF_INET), uint32(0xffffffff), uint16(unix.IPPROTO_TCP)
 	if strings.HasSuffix(network, "6") {
 		family, mask = unix.AF_INET6, 128
+	}
+	if strings.HasPrefix(network, "udp") {
+		protocol = unix.IPPROTO_UDP
 	}
 	if d.service != nil {
 		d.must(d.handle.DelService(d.service))
 	}
-	to := virtual[network]
-	d.service = &ipvs.Service{Address: to.Addr().AsSlice(), Port: to.Port(), Protocol: unix.IPPROTO_TCP,
+	to := virtual(network)
+	d.service = &ipvs.Service{Address: to.Addr().AsSlice(), Port: to.Port(), Protocol: protocol,
 		SchedName: scheduler, AddressFamily: family, Netmask: mask}
 	d.must(d.handle.NewService(d.service))
 	for i, b := range backends {
@@ -146,7 +157,7 @@ func TestIPVS(t *testing.T) {
 				return servers{algorithm: algorithm, active: make([]int, len(weights)), weights: weights}
 			}
 			sides := []*side{
-				{name: "IPVS", from: h.Pod, to: virtual[network], state: state(), active: func() []int { return d.active(backends) }},
+				{name: "IPVS", from: h.Pod, to: virtual(network), state: state(), active: func() []int { return d.active(backends) }},
 				{name: "Beeline", from: h.Namespace, to: service.to, state: state(), active: func() []int { return activeSockets(t, a, protocolOf(network), backends) }},
 			}
 			// An inactive connection weighs a 256th in IPVS: 10 of them change no choice.
@@ -191,7 +202,7 @@ func TestIPVSTurns(t *testing.T) {
 		d.serve("tcp4", algorithm, weights, backends)
 		var shares [2][]int
 		for i, from := range []*lab.Namespace{h.Pod, h.Namespace} {
-			to := []netip.AddrPort{virtual["tcp4"], algorithmFrontends[0].to}[i]
+			to := []netip.AddrPort{virtual("tcp4"), algorithmFrontends[0].to}[i]
 			list, err := sequence(from, "tcp4", to, backends, 2*cycle)
 			if err != nil {
 				t.Fatal(err)
@@ -205,4 +216,118 @@ func TestIPVSTurns(t *testing.T) {
 			t.Errorf("%s: in two cycles IPVS chose %v, Beeline %v", algorithm, shares[0], shares[1])
 		}
 	}
+}
+
+// manyClients are addresses outside that clients can be bound to, of both families.
+var manyClients = []netip.Prefix{netip.MustParsePrefix("10.50.0.0/16"), netip.MustParsePrefix("fd50::/112")}
+
+// addManyClients makes them addresses of the namespace outside.
+func addManyClients(t *testing.T, h *lab.Host) {
+	t.Helper()
+	for i, clients := range manyClients {
+		h.AddRoute(clients, []netip.Addr{lab.Outside4, lab.Outside6}[i], lab.Uplink)
+		err := h.Outside.Run(func() error {
+			link, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			dst, err := netlink.ParseIPNet(clients.String())
+			if err != nil {
+				return err
+			}
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_HOST})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := []netip.Addr{lab.Node4, lab.Node6}[i]
+		for _, to := range []netip.Addr{virtuals[i].Addr(), algorithmFrontends[i].to.Addr()} {
+			h.Outside.AddRoute(netip.PrefixFrom(to, to.BitLen()), node, "node")
+		}
+	}
+}
+
+// reachFrom returns the backend that a datagram from an address and port outside reaches.
+func reachFrom(t *testing.T, h *lab.Host, network string, from, to netip.AddrPort) netip.Addr {
+	t.Helper()
+	s := h.Outside.Socket(network)
+	defer s.Close()
+	err := s.SetOption([]int{unix.SOL_IP, unix.SOL_IPV6}[familyOf(network)], []int{unix.IP_FREEBIND, unix.IPV6_FREEBIND}[familyOf(network)], 1)
+	if err == nil {
+		err = s.Bind(from)
+	}
+	if err == nil {
+		err = s.Connect(to)
+	}
+	var answer string
+	if err == nil {
+		answer, err = s.Ask("who")
+	}
+	if err != nil {
+		t.Fatalf("%s from %s to %s: %v", network, from, to, err)
+	}
+	return netip.MustParseAddrPort(answer).Addr()
+}
+
+// TestIPVSHashes: of 4,096 clients outside, each server of sh and mh has the share that its weight says, through
+// Beeline within 2 %, as through the kernel's IPVS, whose tables are less even; a client has the same one again. With
+// dh one has all. Which clients there are makes the outcome the same each time.
+func TestIPVSHashes(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{Devices: []string{lab.Uplink}})
+	d := newDirector(t, h)
+	addManyClients(t, h)
+	weights := []int{1, 4, 3, 2, 1, 7} // with 0, sh of IPVS refuses the clients that it has for that server
+	port := uint16(20_000)             // another one for each datagram of a client: IPVS keeps connections for minutes
+	for scheduler, service := range map[string]string{
+		"sh": withAlgorithm("sh", ""), "mh": withAlgorithm("maglev", "sessionAffinity: ClientIP,"), "dh": withAlgorithm("dh", ""),
+	} {
+		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), service)...)
+		clients := 4096
+		if scheduler == "dh" {
+			clients = 64
+		}
+		for _, s := range algorithmFrontends[2:] {
+			backends := backendsOf(s.network, len(weights))
+			d.serve(s.network, scheduler, weights, backends)
+			for name, to := range map[string]netip.AddrPort{"IPVS": virtual(s.network), "Beeline": s.to} {
+				shares, first := make([]int, len(weights)), manyClients[familyOf(s.network)].Addr()
+				port += 2
+				for client, i := first, 0; i < clients; i++ {
+					client = client.Next()
+					got := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port), to)
+					shares[slices.Index(backends, got)]++
+					if i%16 > 0 {
+						continue
+					}
+					if again := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port+1), to); again != got {
+						t.Errorf("%s, %s, %s: %s reached %s and then %s", name, scheduler, s.network, client, got, again)
+					}
+				}
+				if scheduler == "dh" {
+					if slices.Max(shares) != clients {
+						t.Errorf("%s, dh, %s: the servers had %v, want one to have all", name, s.network, shares)
+					}
+				} else {
+					checkShares(t, fmt.Sprintf("%s, %s, %s", name, scheduler, s.network), shares, weights, map[string]float64{"IPVS": 0.03, "Beeline": 0.02}[name])
+				}
+			}
+		}
+	}
+}
+
+// checkShares wants the servers to have had their shares, by weight; limit is by how much of all a share may differ.
+func checkShares(t *testing.T, what string, shares, weights []int, limit float64) {
+	t.Helper()
+	all, sum := 0, 0
+	for i, n := range shares {
+		all, sum = all+n, sum+weights[i]
+	}
+	for i, n := range shares {
+		if math.Abs(float64(n)/float64(all)-float64(weights[i])/float64(sum)) > limit {
+			t.Errorf("%s: the servers of weights %v had %v", what, weights, shares)
+			return
+		}
+	}
+	t.Logf("%s: the servers of weights %v had %v", what, weights, shares)
 }

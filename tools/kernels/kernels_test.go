@@ -35,7 +35,7 @@ func TestLockdownOfLaterKernel(t *testing.T) {
 func TestIPVS(t *testing.T) {
 	runIn(t, "6.1-rt", options{
 		packages: [][]string{{"./tests/netns", "./tests/ipvs"}},
-		args:     []string{"-test.run", "^(TestIPVS|TestIPVSTurns|TestMigration)$"},
+		args:     []string{"-test.run", "^(TestIPVS|TestIPVSTurns|TestIPVSHashes|TestMigration)$"},
 	})
 }
 

@@ -31,6 +31,7 @@ const crc32c = "crc32c_generic"
 // tests/ipvs run kube-proxy by it.
 var ipvsModules = []string{
 	"ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_sed", "ip_vs_nq", "ip_vs_lblc", "ip_vs_lblcr",
+	"ip_vs_sh", "ip_vs_dh", "ip_vs_mh",
 	"ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "ip_set_bitmap_port",
 	"nft_compat", "nft_chain_nat", "nft_ct", "nft_fib_inet",
 	"xt_set", "xt_comment", "xt_mark", "xt_MASQUERADE", "xt_addrtype", "xt_conntrack", "xt_tcpudp", "ipt_REJECT", "ip6t_REJECT",
