@@ -81,11 +81,12 @@ func eachMode(t *testing.T, test func(*testing.T, datapath.Options, netlink.Link
 	for _, mode := range []datapath.TCMode{datapath.TCX, datapath.TCClsact} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, mode == datapath.TCX || tier.Emulated()) // where there may be no tcx
-			opts, l := withUplink(t)
-			if mode == datapath.TCX && !lab.HaveTCX(t) {
+			have := lab.HaveTCX(t)
+			if mode == datapath.TCX && !have {
 				t.Skip("the kernel lacks tcx links: they need Linux 6.6")
 			}
+			tier.Variant(t, (mode == datapath.TCX) == have)
+			opts, l := withUplink(t)
 			opts.TC = mode
 			test(t, opts, l)
 		})

@@ -119,7 +119,6 @@ func TestDSRFragments(t *testing.T) {
 // TestDSRPathMTU: a router between node and client sends fragmentation needed to the Service's
 // address, so to node 1; the backend learns the path MTU.
 func TestDSRPathMTU(t *testing.T) {
-	tier.Slow(t, "TestDSRTransfer finds out what fits into the tunnel")
 	byTunnels(t, 1, func(t *testing.T, c *cluster, mode tunnelMode) {
 		c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
 		for _, addr := range clientAddrs {

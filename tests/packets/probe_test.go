@@ -94,20 +94,21 @@ func TestProbe(t *testing.T) {
 		first      []string // flags of node 1
 		second     []string // and of node 2
 		want       nodemap.Answer
+		stands     bool // for those of the same answer, see [tier.Variant]
 	}{
-		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, nodemap.Accepts},
-		{"by annotation", "dsr", allowForwarding, nil, nil, nodemap.Accepts},
-		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, nodemap.Unreachable},
-		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, nodemap.Unreachable},
-		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, nodemap.Unreachable},
-		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, nodemap.Refuses},
-		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, nodemap.Unreachable},
-		{"not asked for", "", allowForwarding, nil, nil, nodemap.NotAsked},
-		{"not allowed", "dsr", nil, nil, nil, nodemap.NotAsked},
+		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, nodemap.Accepts, true},
+		{"by annotation", "dsr", allowForwarding, nil, nil, nodemap.Accepts, false},
+		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, nodemap.Unreachable, false},
+		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, nodemap.Unreachable, false},
+		{"another port", "dsr", allowForwarding, nil, []string{"--dsr-port", "6092"}, nodemap.Unreachable, false},
+		{"no device", "dsr", allowForwarding, nil, []string{"--devices", "none"}, nodemap.Refuses, true},
+		{"hidden clients", "dsr", allowForwarding, nil, []string{"--masquerade-all"}, nodemap.Unreachable, false},
+		{"not asked for", "", allowForwarding, nil, nil, nodemap.NotAsked, false},
+		{"not allowed", "dsr", nil, nil, nil, nodemap.NotAsked, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, slices.Contains([]string{"both by default", "no device", "not allowed"}, tt.name))
+			tier.Variant(t, tt.stands)
 			c := newCluster(t, false)
 			startAgent(t, c.nodes[1], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.second)...)
 			first := startAgent(t, c.nodes[0], c.tunneled(tt.annotation), slices.Concat(tt.allowed, tt.first)...)
