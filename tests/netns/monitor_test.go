@@ -169,13 +169,18 @@ func commandOf(t *testing.T) string {
 	return strings.TrimSpace(string(name))
 }
 
-// listen begins to listen.
+// listen begins to listen. Who ends gives its place back a little after the programs tell it no more.
 func listen(t *testing.T, maps *bpfmap.Maps, o monitor.Options) *monitor.Listener {
 	t.Helper()
-	l, err := monitor.Listen(maps, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l *monitor.Listener
+	lab.Eventually(t, "a place to listen at is free", func() bool {
+		var err error
+		l, err = monitor.Listen(maps, o)
+		if err != nil && !errors.Is(err, monitor.ErrBusy) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)

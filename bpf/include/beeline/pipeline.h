@@ -392,13 +392,29 @@ __noinline enum bl_verdict bl_masquerade_plan(const struct bl_packet *packet, en
 	return BL_VERDICT_TRANSLATED;
 }
 
+/* Whether no client's packets to Services pass a hook. */
+static __always_inline bool bl_hook_for_replies(enum bl_hook hook)
+{
+	return hook == BL_HOOK_POD_EGRESS || hook == BL_HOOK_BACKEND_INGRESS;
+}
+
+/*
+ * Whether the flow of a client's packet only gives it another source. By the hook, too: what balances
+ * is then left out of the programs that never do, a third of what the kernel would check.
+ */
+static __always_inline bool bl_flow_only_masquerades(const struct bl_packet *packet,
+						     enum bl_hook hook)
+{
+	return bl_hook_for_replies(hook) || packet->key.masquerade;
+}
+
 /* Find the route of a new flow to its backend, and store it; see bl_plan_store. */
 static __always_inline enum bl_verdict bl_plan_begin(struct BL_CONTEXT *context,
 						     const struct bl_packet *packet,
 						     enum bl_hook hook, struct bl_plan *plan,
 						     struct bl_path *path)
 {
-	if (packet->key.masquerade)
+	if (bl_flow_only_masquerades(packet, hook))
 		return bl_plan_store(context, packet, plan, path);
 	if (hook == BL_HOOK_POD_INGRESS) {
 		bl_plan_pod(packet, plan);
@@ -421,13 +437,17 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 						     struct bl_path *path)
 {
 	struct bl_plan plan = {.former = former};
-	enum bl_verdict verdict = packet->key.masquerade ? bl_masquerade_plan(packet, hook, &plan)
-							 : bl_plan_balance(packet, hook, &plan);
+	enum bl_verdict verdict;
 
-	if (verdict == BL_VERDICT_PASSES && hook != BL_HOOK_EGRESS && former != BL_FORMER_UNKNOWN &&
-	    bl_flow_crosses(packet, &plan)) {
-		plan.client_device = bl_client_device(packet, hook);
-		verdict = BL_VERDICT_TRANSLATED;
+	if (bl_flow_only_masquerades(packet, hook)) {
+		verdict = bl_masquerade_plan(packet, hook, &plan);
+	} else {
+		verdict = bl_plan_balance(packet, hook, &plan);
+		if (verdict == BL_VERDICT_PASSES && hook != BL_HOOK_EGRESS &&
+		    former != BL_FORMER_UNKNOWN && bl_flow_crosses(packet, &plan)) {
+			plan.client_device = bl_client_device(packet, hook);
+			verdict = BL_VERDICT_TRANSLATED;
+		}
 	}
 	if (verdict != BL_VERDICT_TRANSLATED)
 		return verdict;
@@ -600,12 +620,6 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 			       bl_flow_client_device(packet, hook, forward));
 	path->back = bl_path_back(packet, hook, forward->device, path);
 	return BL_VERDICT_TRANSLATED;
-}
-
-/* Whether no client's packets to Services pass a hook. */
-static __always_inline bool bl_hook_for_replies(enum bl_hook hook)
-{
-	return hook == BL_HOOK_POD_EGRESS || hook == BL_HOOK_BACKEND_INGRESS;
 }
 
 /*
@@ -934,7 +948,8 @@ static __always_inline enum bl_verdict bl_decide(struct BL_CONTEXT *context,
 		if (verdict != BL_VERDICT_UNKNOWN)
 			return verdict;
 	}
-	if (packet->key.masquerade ? !bl_masquerades(packet) : !bl_flow_begins(packet))
+	if (bl_flow_only_masquerades(packet, hook) ? !bl_masquerades(packet)
+						   : !bl_flow_begins(packet))
 		return BL_VERDICT_PASSES; /* of a connection that Beeline did not set up */
 	verdict = bl_flow_begin(context, packet, hook, former, path);
 	/* Resets are made for SYNs: the stack answers what is within a connection. */

@@ -180,32 +180,37 @@ static __always_inline bool bl_answer_free(const struct bl_packet *packet,
 	return packet->key.proto == IPPROTO_UDP && !error->info;
 }
 
-static __noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_packet *packet,
-				      const union bl_addr *source, struct bl_icmp error)
+/* Global, as that of IPv6: the kernel checks them once, not for each error. */
+__noinline int bl_answer_icmp4(struct __sk_buff *skb, const struct bl_packet *packet,
+			       const union bl_addr *source, const struct bl_icmp *error)
 {
 	struct bl_answer_icmp4 answer = {};
 	__u32 len = sizeof(answer.icmp) + sizeof(answer.quote);
 
+	if (!packet || !source || !error)
+		return TC_ACT_SHOT;
 	if (packet->l4 != packet->l3 + sizeof(struct iphdr))
 		return TC_ACT_SHOT;
 	if (bpf_skb_load_bytes(skb, packet->l3, answer.quote, sizeof(answer.quote)))
 		return TC_ACT_SHOT;
 	bl_answer_ipv4(&answer.ip, IPPROTO_ICMP, sizeof(answer), source->word[3],
 		       packet->key.src.word[3]);
-	answer.icmp = error;
+	answer.icmp = *error;
 	answer.icmp.checksum = bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, 0));
 	return bl_answer_write(skb, packet, &answer, sizeof(answer), 0,
-			       bl_answer_free(packet, &error));
+			       bl_answer_free(packet, error));
 }
 
-static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
-				      const union bl_addr *source, struct bl_icmp error)
+__noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_packet *packet,
+			       const union bl_addr *source, const struct bl_icmp *error)
 {
 	struct bl_answer_icmp6 answer = {};
 	__u32 quote = sizeof(answer.quote) - 8;
 	__u32 len;
 	__s64 sum;
 
+	if (!packet || !source || !error)
+		return TC_ACT_SHOT;
 	if (packet->part == BL_PACKET_FIRST)
 		quote += 8;
 	if (packet->l4 + 8 != packet->l3 + quote)
@@ -214,12 +219,12 @@ static __noinline int bl_answer_icmp6(struct __sk_buff *skb, const struct bl_pac
 		return TC_ACT_SHOT;
 	len = sizeof(answer.icmp) + quote;
 	bl_answer_ipv6(&answer.ip, IPPROTO_ICMPV6, len, source, &packet->key.src);
-	answer.icmp = error;
+	answer.icmp = *error;
 	sum = bl_answer_pseudo6(&answer.ip, len);
 	answer.icmp.checksum =
 		bl_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, len, sum));
 	return bl_answer_write(skb, packet, &answer, sizeof(answer.ip) + len, sum,
-			       bl_answer_free(packet, &error));
+			       bl_answer_free(packet, error));
 }
 
 /* Fill a reset that answers a SYN. */
@@ -290,8 +295,8 @@ static __always_inline int bl_answer_icmp(struct __sk_buff *skb, const struct bl
 {
 	if (packet->part == BL_PACKET_LATER)
 		return TC_ACT_SHOT; /* RFC 1122, 3.2.2: the first one is answered */
-	return packet->ipv4 ? bl_answer_icmp4(skb, packet, source, error)
-			    : bl_answer_icmp6(skb, packet, source, error);
+	return packet->ipv4 ? bl_answer_icmp4(skb, packet, source, &error)
+			    : bl_answer_icmp6(skb, packet, source, &error);
 }
 
 static volatile __u64 bl_answer_clock;
