@@ -125,7 +125,11 @@ func (m *slotMap) ringPages(page int) map[uint32]bool {
 // bound pages at most; and a restart changes nothing.
 func TestRuns(t *testing.T) {
 	tier.OneGoroutine(t)
-	for s := range uint64(40) {
+	seeds := uint64(8)
+	if tier.All(t) {
+		seeds = 40
+	}
+	for s := range seeds {
 		r := rand.New(rand.NewPCG(s, 3))
 		a := newRuns(5000 << (s % 4)) // no power of two
 		a.bound = 3000

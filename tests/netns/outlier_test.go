@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -72,8 +73,8 @@ func ejected(t *testing.T, a *lab.Agent) int {
 func TestFlappingEndpoint(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
-	const flaps, clients, pause = 3, 4, time.Second
-	h, a := newHost(t, lab.AgentOptions{Outliers: model.Outliers{Failures: 3, Time: pause, Percent: 50}})
+	const flaps, clients, ejection = 3, 4, time.Second
+	h, a := newHost(t, lab.AgentOptions{Outliers: model.Outliers{Failures: 3, Time: ejection, Percent: 50}})
 	flapping := ap("10.77.0.9:8080")
 	h.AddAddr("lo", "10.77.0.9/32")
 	backends := append(backends4(2), flapping.Addr())
@@ -87,7 +88,7 @@ func TestFlappingEndpoint(t *testing.T) {
 	end := h.ServeTCPUntil(flapping)
 	for range clients {
 		load.Go(func() {
-			for ctx.Err() == nil {
+			for pause.For(ctx, time.Millisecond) { // else they take the whole machine
 				switch at, err := h.Reach("tcp4", algorithmFrontends[0].to); {
 				case err != nil:
 					failed.Add(1)
@@ -111,7 +112,7 @@ func TestFlappingEndpoint(t *testing.T) {
 		start, before := time.Now(), failed.Load()
 		more("to the others", &answered, 200)
 		// Those that had begun before, and one each time that it is tried.
-		if n, most := failed.Load()-before, clients+1+int64(time.Since(start)/pause); n > most {
+		if n, most := failed.Load()-before, clients+1+int64(time.Since(start)/ejection); n > most {
 			t.Errorf("time %d: %d connections have failed while the endpoint was ejected, want at most %d", flap, n, most)
 		}
 		end = h.ServeTCPUntil(flapping)
