@@ -23,6 +23,10 @@ const (
 	VerdictNoService = "no-service"
 )
 
+// ReasonMartianDestination is why the kernel drops what the programs have sent to an endpoint at a
+// loopback address. No counter of Beeline has it.
+const ReasonMartianDestination = "martian_destination"
+
 // Explanation is what would happen to a new connection, by the steps that the programs take.
 type Explanation struct {
 	Client   ExplainedClient `json:"client"`
@@ -31,7 +35,11 @@ type Explanation struct {
 	Protocol string          `json:"protocol"`
 	// Verdict is served, refused, dropped or no-service.
 	Verdict string `json:"verdict"`
-	// Reason is the counter that stands for why it is refused or dropped.
+	// Unseen says that no program sees the connection, whatever Services there are. The verdict is
+	// no-service then.
+	Unseen bool `json:"unseen,omitempty"`
+	// Reason is the counter that stands for why it is refused or dropped, or
+	// [ReasonMartianDestination].
 	Reason string `json:"reason,omitempty"`
 	// Steps say in words what was looked up, in this order, and what it led to.
 	Steps []ExplainedStep `json:"steps"`
@@ -151,12 +159,12 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 	}
 	x.say("client", "%s", who.text)
 	if who.unserved != "" {
-		x.Verdict = VerdictNoService
+		x.Verdict, x.Unseen = VerdictNoService, true
 		x.say("datapath", "%s", who.unserved)
 		return x, nil
 	}
 	if x.answer, err = e.ask(who, question); errors.Is(err, datapath.ErrNotAttached) {
-		x.Verdict = VerdictNoService
+		x.Verdict, x.Unseen = VerdictNoService, true
 		x.say("datapath", "%v: nothing is served", err)
 		return x, nil
 	} else if err != nil {
@@ -298,6 +306,7 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 	}
 	x.Client.Port = bpf.Hton16(a.Query.SrcPort)
 	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_NOT_SERVED) {
+		x.Unseen = true
 		x.say("datapath", "sockets of this network namespace are left alone: those of the node alone are served, or its nat rules are to see the Service's address")
 		return nil
 	}

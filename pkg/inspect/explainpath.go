@@ -47,6 +47,9 @@ func (x *Explanation) path(d *Datapath, c *client) error {
 	case a.Has(bpf.SockBlExplainStepBL_EXPLAIN_BACK):
 		x.Path.Device = x.Client.Device
 		x.say("path", "tc: back to the pod itself, which sees %s", x.Path.Source)
+	case x.Chosen.Address.IsLoopback():
+		x.Verdict, x.Reason = VerdictDropped, ReasonMartianDestination
+		x.say("path", "tc: the host's stack takes the packet on and drops it: %s can be reached by processes of this host alone", x.Chosen.Address)
 	default:
 		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
 		x.say("path", "tc: the host's stack takes the packet on, the backend sees the client, %s%s", x.Path.Source, x.Path.by())

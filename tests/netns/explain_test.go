@@ -275,7 +275,8 @@ func TestExplainCommand(t *testing.T) {
 	a.Apply(service("web", 1, "", ""), lab.Slice("web", "8080/TCP", backends4(2)...),
 		service("typo", 2, "", ""),
 		service("logs", 3, "internalTrafficPolicy: Local,", ""), lab.SliceOf("logs", "8080/TCP", endpoints(elsewhere, elsewhere)("4")...),
-		service("admin", 4, `loadBalancerSourceRanges: ["198.51.100.0/24"],`, ""), lab.Slice("admin", "8080/TCP", backends4(1)...))
+		service("admin", 4, `loadBalancerSourceRanges: ["198.51.100.0/24"],`, ""), lab.Slice("admin", "8080/TCP", backends4(1)...),
+		service("here", 5, "", ""), lab.SliceOf("here", "8080/TCP", "{addresses: [127.0.0.1]}"))
 	a.Stop()
 	h.Pod.Populate() // pods have processes
 	for _, tt := range []struct {
@@ -293,6 +294,9 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--from", "192.0.2.2", "203.0.113.4:80"}, cli.ExitDropped, []string{"198.51.100.0/24", "the client is in none of them", "source_range"}},
 		{[]string{"--from", "192.0.2.2", "192.0.2.1:31001"}, cli.ExitOK, []string{"NodePort 192.0.2.1:31001 of default/web", "come in by uplink", "tc alone sees them"}},
 		{[]string{"127.0.0.1:31001"}, cli.ExitOK, []string{"NodePort 127.0.0.1:31001 of default/web"}},
+		{[]string{"10.96.2.5:80"}, cli.ExitOK, []string{"served by 127.0.0.1:8080"}},
+		{[]string{"--from", "192.0.2.2", "203.0.113.5:80"}, cli.ExitDropped, []string{"martian_destination", "127.0.0.1 can be reached by processes of this host alone"}},
+		{[]string{"--from", "10.88.0.77", "203.0.113.1:80"}, cli.ExitNotFound, []string{"no program sees it", "none of the devices that face clients"}},
 		{[]string{"192.0.2.1:31999"}, cli.ExitNotFound, []string{"no Service has the NodePort 31999/TCP"}},
 		{[]string{"192.0.2.2:80"}, cli.ExitNotFound, []string{"an address of no Service"}},
 		{[]string{"default/web"}, cli.ExitOK, []string{"10.96.2.1:80/TCP: served", "203.0.113.1:80/TCP: served", ":31001/TCP: served"}},

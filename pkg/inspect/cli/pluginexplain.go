@@ -22,9 +22,9 @@ is asked about as a process of the node.
 POD alone is in the namespace of the kubeconfig's context, SERVICE alone in that of the
 pod.
 
-Exit codes: 0 served, 1 no Service (the connection goes its way untouched), 2 wrong
-usage, 3 no datapath, 4 failure, 5 refused, 6 dropped. Of several frontends it is that
-of the first one that is not served.`
+Exit codes: 0 served, 1 no Service, or no program sees the connection (it goes its way
+untouched), 2 wrong usage, 3 no datapath, 4 failure, 5 refused, 6 dropped. Of several
+frontends it is that of the first one that is not served.`
 
 func (p *plugin) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
