@@ -185,6 +185,7 @@ func TestBrokenManifest(t *testing.T) {
 	mustReach(t, h, "tcp4", stickyTCP)
 	s.Write("first.yaml", web, lab.Slice("web", "web:8080/TCP", lab.Backend4(1)))
 	lab.Eventually(t, "the mended file counts", fails(h, stickyTCP, unix.EHOSTUNREACH))
+	lab.Eventually(t, "that it is valid is told", func() bool { return contains(s.Output(), "Manifest is valid again", `file="first.yaml"`) })
 }
 
 // TestFollow: files that are written, renamed over and removed take effect.

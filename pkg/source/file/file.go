@@ -413,7 +413,7 @@ func (s *Source) note(at *error, err error, effect string) {
 	*at = err
 }
 
-// noteRejected replaces the errors of the files and logs those that are news.
+// noteRejected replaces the errors of the files and logs what is news.
 func (s *Source) noteRejected(rejected map[string][]error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -423,6 +423,11 @@ func (s *Source) noteRejected(rejected map[string][]error) {
 		}
 		for _, err := range errs {
 			klog.ErrorS(err, "Manifest rejected, its last valid content is served", "dir", s.opts.Dir, "file", name)
+		}
+	}
+	for name := range s.rejected {
+		if rejected[name] == nil && s.files[name] != nil {
+			klog.InfoS("Manifest is valid again", "dir", s.opts.Dir, "file", name)
 		}
 	}
 	s.rejected = rejected
