@@ -279,37 +279,41 @@ func TestIPVSHashes(t *testing.T) {
 	addManyClients(t, h)
 	weights := []int{1, 4, 3, 2, 1, 7} // with 0, sh of IPVS refuses the clients that it has for that server
 	port := uint16(20_000)             // another one for each datagram of a client: IPVS keeps connections for minutes
-	for scheduler, service := range map[string]string{
-		"sh": withAlgorithm("sh", ""), "mh": withAlgorithm("maglev", "sessionAffinity: ClientIP,"), "dh": withAlgorithm("dh", ""),
+	for _, tt := range []struct {
+		scheduler, service string
+		clients            int
+	}{
+		{"sh", withAlgorithm("sh", ""), 4096},
+		{"mh", withAlgorithm("maglev", "sessionAffinity: ClientIP,"), 4096},
+		{"dh", withAlgorithm("dh", ""), 64},
 	} {
-		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), service)...)
-		clients := 4096
-		if scheduler == "dh" {
-			clients = 64
-		}
+		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), tt.service)...)
 		for _, s := range algorithmFrontends[2:] {
 			backends := backendsOf(s.network, len(weights))
-			d.serve(s.network, scheduler, weights, backends)
-			for name, to := range map[string]netip.AddrPort{"IPVS": virtual(s.network), "Beeline": s.to} {
-				shares, first := make([]int, len(weights)), manyClients[familyOf(s.network)].Addr()
+			d.serve(s.network, tt.scheduler, weights, backends)
+			for _, through := range []struct {
+				name  string
+				to    netip.AddrPort
+				limit float64
+			}{{"IPVS", virtual(s.network), 0.03}, {"Beeline", s.to, 0.02}} {
+				what := fmt.Sprintf("%s, %s, %s", through.name, tt.scheduler, s.network)
+				shares, client := make([]int, len(weights)), manyClients[familyOf(s.network)].Addr()
 				port += 2
-				for client, i := first, 0; i < clients; i++ {
+				for i := range tt.clients {
 					client = client.Next()
-					got := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port), to)
+					got := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port), through.to)
 					shares[slices.Index(backends, got)]++
 					if i%16 > 0 {
 						continue
 					}
-					if again := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port+1), to); again != got {
-						t.Errorf("%s, %s, %s: %s reached %s and then %s", name, scheduler, s.network, client, got, again)
+					if again := reachFrom(t, h, s.network, netip.AddrPortFrom(client, port+1), through.to); again != got {
+						t.Errorf("%s: %s reached %s and then %s", what, client, got, again)
 					}
 				}
-				if scheduler == "dh" {
-					if slices.Max(shares) != clients {
-						t.Errorf("%s, dh, %s: the servers had %v, want one to have all", name, s.network, shares)
-					}
-				} else {
-					checkShares(t, fmt.Sprintf("%s, %s, %s", name, scheduler, s.network), shares, weights, map[string]float64{"IPVS": 0.03, "Beeline": 0.02}[name])
+				if tt.scheduler != "dh" {
+					checkShares(t, what, shares, weights, through.limit)
+				} else if slices.Max(shares) != tt.clients {
+					t.Errorf("%s: the servers had %v, want one to have all", what, shares)
 				}
 			}
 		}
