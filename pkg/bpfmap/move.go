@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 	"unsafe"
@@ -280,4 +279,4 @@ func rankLimit[K, V any](to, from *ebpf.Map, rank func(*K, *V) (uint64, error)) 
 
 // lruRoom returns how many entries an LRU table of that size takes before it evicts one:
 // each CPU keeps up to 128 free ones for itself.
-func lruRoom(size uint32) uint32 { return size - min(size/4, 128*uint32(runtime.NumCPU())) }
+func lruRoom(size uint32) uint32 { return size - min(size/4, keptFree()) }

@@ -3,6 +3,8 @@ package bpfmap
 import (
 	"math/rand/v2"
 	"runtime"
+
+	"github.com/prometheus/procfs/sysfs"
 )
 
 // The shares of half-open flows, as parts of what the flow table holds.
@@ -14,7 +16,23 @@ const (
 // LeastLRU returns the least size of a table that is a part of another. Before Linux 6.16,
 // an LRU map that is full evicts 128 entries at once, and each CPU keeps as many for itself:
 // when they have them all, what a CPU inserts is evicted by what it inserts next.
-func LeastLRU() uint32 { return max(1024, 2*128*uint32(runtime.NumCPU())) }
+func LeastLRU() uint32 { return max(1024, 2*keptFree()) }
+
+// keptFree returns how many free entries of an LRU map all CPUs may keep for themselves.
+func keptFree() uint32 { return 128 * uint32(CPUs()) }
+
+// CPUs returns how many CPUs the machine has, whichever of them this process may use.
+func CPUs() int {
+	var cpus []sysfs.CPU
+	machine, err := sysfs.NewDefaultFS()
+	if err == nil {
+		cpus, err = machine.CPUs()
+	}
+	if err != nil || len(cpus) == 0 {
+		return runtime.NumCPU()
+	}
+	return len(cpus)
+}
 
 // newClientPart is the size of the table of clients without an established flow, as a
 // part of that of the others.

@@ -1,14 +1,13 @@
 package config
 
 import (
-	"runtime"
 	"time"
 
-	"github.com/prometheus/procfs/sysfs"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/flow"
 )
@@ -37,24 +36,11 @@ func flowEntries(c *kubeproxyconfig.KubeProxyConntrackConfiguration) uint32 {
 	if *c.MaxPerCore == defaultConntrackMaxPerCore && *c.Min == defaultConntrackMin {
 		return 0
 	}
-	tracked := min(trackedMax(c, cores()), maxTracked)
+	tracked := min(trackedMax(c, bpfmap.CPUs()), maxTracked)
 	if tracked <= 0 {
 		return 0
 	}
 	return uint32(2 * tracked)
-}
-
-// cores returns how many CPUs the machine has, whichever of them this process may use.
-func cores() int {
-	var cpus []sysfs.CPU
-	machine, err := sysfs.NewDefaultFS()
-	if err == nil {
-		cpus, err = machine.CPUs()
-	}
-	if err != nil || len(cpus) == 0 {
-		return runtime.NumCPU()
-	}
-	return len(cpus)
 }
 
 // netfilter returns how netfilter is to track connections. A host that serves no
@@ -65,7 +51,7 @@ func (s *Settings) netfilter() conntrack.Settings {
 	}
 	c := &s.KubeProxy.Conntrack
 	return conntrack.Settings{
-		Max:            trackedMax(c, cores()),
+		Max:            trackedMax(c, bpfmap.CPUs()),
 		TCPEstablished: c.TCPEstablishedTimeout.Duration,
 		TCPCloseWait:   c.TCPCloseWaitTimeout.Duration,
 		UDP:            c.UDPTimeout.Duration,
