@@ -3,6 +3,10 @@ package docs_test
 import (
 	"go/ast"
 	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +69,37 @@ func TestOneWriter(t *testing.T) {
 		}
 	}
 	for _, of := range []string{"BlNode", "BlNodeId", "BlFrontend", "BlDevice", "BlServiceCidr"} {
+		if len(writers[of]) == 0 {
+			t.Errorf("who writes %s is not found", of)
+		}
+	}
+}
+
+// TestOneWriterOfPrograms: entries of each map are stored and deleted by one file of the programs.
+func TestOneWriterOfPrograms(t *testing.T) {
+	call := regexp.MustCompile(`bpf_map_(?:update|delete)_elem\(\s*&(bl_\w+)`)
+	writers := make(map[string][]string)
+	err := filepath.WalkDir("../../bpf", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".h") && !strings.HasSuffix(path, ".c") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains(writers[m[1]], path) {
+				writers[m[1]] = append(writers[m[1]], path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for of, files := range writers {
+		if len(files) > 1 {
+			t.Errorf("%s is written by %s", of, strings.Join(files, " and "))
+		}
+	}
+	for _, of := range []string{"bl_flow", "bl_overflow", "bl_client", "bl_fragment", "bl_udp_peer"} {
 		if len(writers[of]) == 0 {
 			t.Errorf("who writes %s is not found", of)
 		}

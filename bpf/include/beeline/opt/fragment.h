@@ -44,6 +44,26 @@ struct {
 	__type(value, struct bl_fragment_entry);
 } bl_fragment SEC(".maps");
 
+/* The record of a datagram whose first fragment has yet to come. */
+static const struct bl_fragment_entry bl_fragment_waits = {.verdict = BL_VERDICT_UNKNOWN};
+
+/* Have the record say that others wait for the first fragment, unless there is one. */
+static __always_inline void bl_fragment_wait(const struct bl_fragment_key *key)
+{
+	bpf_map_update_elem(&bl_fragment, key, &bl_fragment_waits, BPF_NOEXIST);
+}
+
+static __always_inline void bl_fragment_store(const struct bl_fragment_key *key,
+					      const struct bl_fragment_entry *entry)
+{
+	bpf_map_update_elem(&bl_fragment, key, entry, BPF_ANY);
+}
+
+static __always_inline void bl_fragment_forget(const struct bl_fragment_key *key)
+{
+	bpf_map_delete_elem(&bl_fragment, key);
+}
+
 static __always_inline void bl_fragment_key(const struct bl_packet *packet, __u8 hook,
 					    struct bl_fragment_key *key)
 {

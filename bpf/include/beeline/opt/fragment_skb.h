@@ -33,9 +33,9 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 	overtaken = former && former->verdict == BL_VERDICT_UNKNOWN;
 	/* The others of one that passes need not wait, where they would. */
 	if (verdict != BL_VERDICT_PASSES || overtaken || bl_reorder_wanted(packet))
-		bpf_map_update_elem(&bl_fragment, &key, &entry, BPF_ANY);
+		bl_fragment_store(&key, &entry);
 	else if (former)
-		bpf_map_delete_elem(&bl_fragment, &key);
+		bl_fragment_forget(&key);
 	return overtaken && entry.verdict != BL_VERDICT_DROPPED;
 }
 

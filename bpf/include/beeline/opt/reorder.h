@@ -158,9 +158,6 @@ static __always_inline bool bl_reorder_copy(struct __sk_buff *skb, const struct 
 	return !bpf_skb_load_bytes(skb, packet->l3, to->bytes, len);
 }
 
-/* The record of a datagram whose first fragment has yet to come. */
-static const struct bl_fragment_entry bl_reorder_waits = {.verdict = BL_VERDICT_UNKNOWN};
-
 /*
  * Keep a fragment of the datagram @key, of which nothing is known. True when the
  * packet is to be dropped, for it is kept. False when it passes or, as the verdict in
@@ -193,7 +190,7 @@ __noinline bool bl_reorder_keep(struct __sk_buff *skb, const struct bl_packet *p
 		*at = 0;
 		return false;
 	}
-	bpf_map_update_elem(&bl_fragment, &datagram, &bl_reorder_waits, BPF_NOEXIST);
+	bl_fragment_wait(&datagram);
 	if (__sync_val_compare_and_swap(at, word, word | BL_REORDER_WHOLE) != word)
 		return false;
 	/*
