@@ -19,9 +19,12 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// newFlowRate is how many connections are established a second while tables are resized,
-// where the machine has the time.
-const newFlowRate = 25_000
+// While tables are resized, connRate connections are established a second where the machine has the
+// time. With each, halfOpenFlows flows begin that nobody answers.
+const (
+	connRate      = 8_000
+	halfOpenFlows = 2
+)
 
 // switchboard is the programs that packets meet; they are replaced one by one.
 type switchboard struct {
@@ -82,9 +85,14 @@ func tcpResponse(to netip.AddrPort, flags byte) (packet, want frame) {
 	return packet, want
 }
 
-// client returns the i-th client.
-func flowClient(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 16), byte(i >> 8)}), uint16(2000+i&0xff))
+// flowClient returns the i-th client that establishes a connection.
+func flowClient(i int) netip.AddrPort { return clientOf(18, i) }
+
+// silentClient returns the i-th client that sends a SYN alone.
+func silentClient(i int) netip.AddrPort { return clientOf(19, i) }
+
+func clientOf(network byte, i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, network, byte(i >> 16), byte(i >> 8)}), uint16(2000+i&0xff))
 }
 
 // establish sets up the connection of a client; a SYN that is not answered is sent again. It
@@ -112,7 +120,7 @@ func (s *switchboard) goesOn(client netip.AddrPort) bool {
 	return s.translates(&s.ingress, data, dataWant) && s.translates(&s.egress, answer, answerWant)
 }
 
-// traffic establishes connections, at newFlowRate, until it is ended.
+// traffic establishes connections, at connRate, until it is ended.
 // After each it goes on with an earlier one.
 type traffic struct {
 	s                 *switchboard
@@ -121,6 +129,7 @@ type traffic struct {
 	next              atomic.Int64
 	established       sync.Map // number of client → nothing
 	made, again, lost atomic.Int64
+	halfOpen          atomic.Int64 // flows that have begun, and are not answered
 	end               func()
 }
 
@@ -171,8 +180,13 @@ func (f *traffic) work(workers int) func() error {
 			if _, ok := f.established.Load(earlier); ok && !f.s.goesOn(flowClient(earlier)) {
 				f.lost.Add(1)
 			}
+			for j := range halfOpenFlows {
+				if syn, want := tcpRequest(silentClient(halfOpenFlows*i+j), flagSYN); f.s.translates(&f.s.ingress, syn, want) {
+					f.halfOpen.Add(1)
+				}
+			}
 			count++
-			due := start.Add(time.Duration(count) * time.Second * time.Duration(workers) / newFlowRate)
+			due := start.Add(time.Duration(count) * time.Second * time.Duration(workers) / connRate)
 			if early := time.Until(due); early > time.Millisecond {
 				time.Sleep(early)
 			}
@@ -181,8 +195,8 @@ func (f *traffic) work(workers int) func() error {
 }
 
 // TestResizeUnderTraffic: the flow table is replaced by one of another size while thousands of
-// connections are established. None is lost, neither older ones nor those that begin while
-// programs of both tables are attached.
+// connections are established, and twice as many flows begin that nobody answers. No connection is lost,
+// neither older ones nor those that begin while programs of both tables are attached.
 func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	// How many connections are established at each stage, and how often that is tried while a program
@@ -232,8 +246,9 @@ func TestResizeUnderTraffic(t *testing.T) {
 	awaitMore(t, "connections, of the new table", &f.made, many)
 	f.end()
 
-	t.Logf("%d connections, %.0f a second, %d of them not at the first try, %d while entries were moved: %+v",
-		f.next.Load(), float64(f.next.Load())/time.Since(start).Seconds(), f.again.Load(), meanwhile, moved)
+	flows := f.next.Load() + f.halfOpen.Load()
+	t.Logf("%d new flows, %.0f a second, %d of them connections, %d not at the first try, %d while entries were moved: %+v",
+		flows, float64(flows)/time.Since(start).Seconds(), f.next.Load(), f.again.Load(), meanwhile, moved)
 	if len(moved) == 0 || moved[0].Entries == 0 {
 		t.Error("no entry was moved")
 	}
