@@ -63,12 +63,18 @@ func TestOneWriter(t *testing.T) {
 			return true
 		})
 	})
-	for of, packages := range writers {
-		if len(packages) > 1 {
-			t.Errorf("%s is written by %s", of, strings.Join(packages, " and "))
+	checkWriters(t, writers, "BlNode", "BlNodeId", "BlFrontend", "BlDevice", "BlServiceCidr")
+}
+
+// checkWriters wants each map to have one writer, and those of some to have been found.
+func checkWriters(t *testing.T, writers map[string][]string, found ...string) {
+	t.Helper()
+	for of, list := range writers {
+		if len(list) > 1 {
+			t.Errorf("%s is written by %s", of, strings.Join(list, " and "))
 		}
 	}
-	for _, of := range []string{"BlNode", "BlNodeId", "BlFrontend", "BlDevice", "BlServiceCidr"} {
+	for _, of := range found {
 		if len(writers[of]) == 0 {
 			t.Errorf("who writes %s is not found", of)
 		}
@@ -94,14 +100,5 @@ func TestOneWriterOfPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for of, files := range writers {
-		if len(files) > 1 {
-			t.Errorf("%s is written by %s", of, strings.Join(files, " and "))
-		}
-	}
-	for _, of := range []string{"bl_flow", "bl_overflow", "bl_client", "bl_fragment", "bl_udp_peer"} {
-		if len(writers[of]) == 0 {
-			t.Errorf("who writes %s is not found", of)
-		}
-	}
+	checkWriters(t, writers, "bl_flow", "bl_overflow", "bl_client", "bl_fragment", "bl_udp_peer")
 }
