@@ -23,9 +23,11 @@ const (
 	VerdictNoService = "no-service"
 )
 
-// ReasonMartianDestination is why the kernel drops what the programs have sent to an endpoint at a
-// loopback address. No counter of Beeline has it.
-const ReasonMartianDestination = "martian_destination"
+// Why the kernel drops what the programs let pass to an endpoint. No counter of Beeline has these.
+const (
+	ReasonMartianDestination = "martian_destination" // the endpoint's address is a loopback one
+	ReasonNotForwarded       = "not_forwarded"       // the endpoint is elsewhere, and forwarding is off
+)
 
 // Explanation is what would happen to a new connection, by the steps that the programs take.
 type Explanation struct {
@@ -39,7 +41,7 @@ type Explanation struct {
 	// no-service then.
 	Unseen bool `json:"unseen,omitempty"`
 	// Reason is the counter that stands for why it is refused or dropped, or
-	// [ReasonMartianDestination].
+	// [ReasonMartianDestination] or [ReasonNotForwarded].
 	Reason string `json:"reason,omitempty"`
 	// Steps say in words what was looked up, in this order, and what it led to.
 	Steps []ExplainedStep `json:"steps"`

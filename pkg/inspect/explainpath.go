@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -52,9 +55,32 @@ func (x *Explanation) path(d *Datapath, c *client) error {
 		x.say("path", "tc: the host's stack takes the packet on and drops it: %s can be reached by processes of this host alone", x.Chosen.Address)
 	default:
 		x.Path.Device, x.Path.Gateway = c.nextHop(x.Chosen.Address)
+		if setting := x.notForwarded(); setting != "" {
+			x.Verdict, x.Reason = VerdictDropped, ReasonNotForwarded
+			x.say("path", "tc: the host's stack is to forward the packet%s, and drops it: %s is 0", x.Path.by(), setting)
+			return nil
+		}
 		x.say("path", "tc: the host's stack takes the packet on, the backend sees the client, %s%s", x.Path.Source, x.Path.by())
 	}
 	return nil
+}
+
+// notForwarded returns the setting by which the kernel forwards no packet of the client to the backend;
+// "" when it does, or the backend is this host.
+func (x *Explanation) notForwarded() string {
+	if x.Path.Device == "" || x.Path.Device == "lo" {
+		return ""
+	}
+	family, device := "ipv6", "all" // which IPv6 asks alone
+	if x.Chosen.Address.Is4() {
+		family, device = "ipv4", x.Client.Device
+	}
+	text, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, "forwarding"))
+	if err != nil || strings.TrimSpace(string(text)) != "0" {
+		return ""
+	}
+	// As sysctl wants a dot of the name, of a VLAN mostly.
+	return fmt.Sprintf("net.%s.conf.%s.forwarding", family, strings.ReplaceAll(device, ".", "/"))
 }
 
 // tunnelPath tells of a packet that goes on to another node as it is.

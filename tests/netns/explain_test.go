@@ -326,3 +326,46 @@ func TestExplainCommand(t *testing.T) {
 		t.Logf("beeline explain %s\n%s", strings.Join(tt.args, " "), &out)
 	}
 }
+
+// TestExplainNotForwarded: packets of a client outside for a pod are explained as dropped while the kernel
+// does not forward them, and as served when it does: then they get there.
+func TestExplainNotForwarded(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	a.Apply(lab.Service("web", `{type: NodePort, clusterIPs: [10.96.2.1, "fd96::2:1"], ports: [{port: 80, nodePort: 31001}]}`),
+		lab.Slice("web", "8080/TCP", lab.Pod4), lab.Slice("web", "8080/TCP", lab.Pod6))
+	for _, tt := range []struct {
+		network        string
+		from, to       netip.AddrPort
+		pod            netip.Addr
+		setting, named string
+	}{
+		{"tcp4", netip.AddrPortFrom(lab.Outside4, 0), netip.AddrPortFrom(lab.Node4, 31001), lab.Pod4, "ipv4/conf/all/forwarding", "net.ipv4.conf.uplink.forwarding is 0"},
+		{"tcp6", netip.AddrPortFrom(lab.Outside6, 0), netip.AddrPortFrom(lab.Node6, 31001), lab.Pod6, "ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding is 0"},
+	} {
+		explain := func() (code int, out string) {
+			var b strings.Builder
+			err := h.Run(func() error {
+				code = cli.Run(cli.Env{Out: &b, Err: &b, Now: time.Now}, "--bpffs", h.BPFFS, "explain", "--from", tt.from.Addr().String(), tt.to.String())
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return code, b.String()
+		}
+		h.SetSysctl(tt.setting, "0")
+		if code, out := explain(); code != cli.ExitDropped || !strings.Contains(out, "not_forwarded") || !strings.Contains(out, tt.named) {
+			t.Errorf("%s, not forwarded: exit code %d:\n%s", tt.network, code, out)
+		}
+		h.SetSysctl(tt.setting, "1")
+		if code, out := explain(); code != cli.ExitOK || !strings.Contains(out, "takes the packet on") {
+			t.Errorf("%s, forwarded: exit code %d:\n%s", tt.network, code, out)
+		}
+		h.Pod.ServeTCP(netip.AddrPortFrom(tt.pod, lab.BackendPort))
+		if at, err := h.Outside.Reach(tt.network, tt.to); err != nil || at.Addr() != tt.pod {
+			t.Errorf("%s, forwarded: reached %s, %v", tt.network, at, err)
+		}
+	}
+}
