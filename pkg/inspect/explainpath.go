@@ -71,16 +71,24 @@ func (x *Explanation) notForwarded() string {
 	if x.Path.Device == "" || x.Path.Device == "lo" {
 		return ""
 	}
-	family, device := "ipv6", "all" // which IPv6 asks alone
-	if x.Chosen.Address.Is4() {
-		family, device = "ipv4", x.Client.Device
+	family, device := "ipv4", x.Client.Device
+	if x.Chosen.Address.Is6() {
+		family, device = "ipv6", "all" // of a device it asks since Linux 6.17, by another setting
+		if value, err := sysctl("ipv6", x.Client.Device, "force_forwarding"); err == nil && value != "0" {
+			return ""
+		}
 	}
-	text, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, "forwarding"))
-	if err != nil || strings.TrimSpace(string(text)) != "0" {
+	if value, err := sysctl(family, device, "forwarding"); err != nil || value != "0" {
 		return ""
 	}
 	// As sysctl wants a dot of the name, of a VLAN mostly.
 	return fmt.Sprintf("net.%s.conf.%s.forwarding", family, strings.ReplaceAll(device, ".", "/"))
+}
+
+// sysctl returns a setting of a device, of the calling thread's network namespace.
+func sysctl(family, device, name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, name))
+	return strings.TrimSpace(string(text)), err
 }
 
 // tunnelPath tells of a packet that goes on to another node as it is.

@@ -1,6 +1,7 @@
 package packets_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -72,9 +73,30 @@ func TestSpillOver(t *testing.T) {
 			return err == nil && strings.Contains(page, metric+"\n")
 		})
 	}
+	// The metric tells what is wanted; the tables follow.
+	inTables := func(endpoints int) {
+		t.Helper()
+		for _, to := range []string{"10.96.0.1:80", "[fd96::1]:80"} {
+			lab.Eventually(t, fmt.Sprintf("%d endpoints have a share of connections to %s", endpoints, to), func() bool {
+				var list []struct{ Backends []struct{ Share float64 } }
+				if err := json.Unmarshal([]byte(beeline(t, c.nodes[0], "explain", to, "-o", "json")), &list); err != nil {
+					t.Fatal(err)
+				}
+				shares := 0
+				for _, b := range list[0].Backends {
+					if b.Share > 0 {
+						shares++
+					}
+				}
+				return shares == endpoints
+			})
+		}
+	}
 	c.reached(t, 4, 1, 2, 3)
+	inTables(1)
 	c.reached(t, 20, 1)
 	eventually(c.nodes[0], "beeline_services_spilling_over 1")
+	inTables(3)
 	eventually(c.nodes[0], "beeline_spill_over_silent_nodes 0")
 	spills := func(when string) {
 		t.Helper()
@@ -104,6 +126,7 @@ func TestSpillOver(t *testing.T) {
 	for _, n := range c.nodes {
 		eventually(n, "beeline_services_spilling_over 0")
 	}
+	inTables(1)
 	if at := c.reached(t, 10, 1)[1]; at["node1"] != 10 {
 		t.Errorf("with its share again, connections are with %v", at)
 	}
