@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
@@ -74,21 +72,16 @@ func (x *Explanation) notForwarded() string {
 	family, device := "ipv4", x.Client.Device
 	if x.Chosen.Address.Is6() {
 		family, device = "ipv6", "all" // of a device it asks since Linux 6.17, by another setting
-		if value, err := sysctl("ipv6", x.Client.Device, "force_forwarding"); err == nil && value != "0" {
+		own, _ := netns.OfDevice(family, x.Client.Device, "force_forwarding")
+		if value, _, _ := netns.Setting(own); value != 0 {
 			return ""
 		}
 	}
-	if value, err := sysctl(family, device, "forwarding"); err != nil || value != "0" {
+	name, sysctl := netns.OfDevice(family, device, "forwarding")
+	if value, found, _ := netns.Setting(name); !found || value != 0 {
 		return ""
 	}
-	// As sysctl wants a dot of the name, of a VLAN mostly.
-	return fmt.Sprintf("net.%s.conf.%s.forwarding", family, strings.ReplaceAll(device, ".", "/"))
-}
-
-// sysctl returns a setting of a device, of the calling thread's network namespace.
-func sysctl(family, device, name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, name))
-	return strings.TrimSpace(string(text)), err
+	return sysctl
 }
 
 // tunnelPath tells of a packet that goes on to another node as it is.

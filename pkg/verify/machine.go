@@ -3,12 +3,8 @@ package verify
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
+	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
@@ -96,19 +93,6 @@ func (m *machine) clock() {
 	}
 }
 
-// setting reads a number below net; false where the kernel has no such setting.
-func (m *machine) setting(name string) (value int, found bool, err error) {
-	text, err := os.ReadFile(filepath.Join("/proc/sys/net", name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	value, err = strconv.Atoi(strings.TrimSpace(string(text)))
-	return value, err == nil, err
-}
-
 // families returns which IP families Services have whose ranges these are. Where no range of theirs is
 // known, that may be both.
 func families(ranges []netip.Prefix) (ipv4, ipv6 bool) {
@@ -136,12 +120,11 @@ func (m *machine) forwarding() error {
 		}
 		for i := range m.devices {
 			d := &m.devices[i]
-			value, found, err := m.setting(fmt.Sprintf("%s/conf/%s/forwarding", f.name, d.Name))
+			name, sysctl := netns.OfDevice(f.name, d.Name, "forwarding")
+			value, found, err := netns.Setting(name)
 			errs = append(errs, err)
 			if found && value == 0 && f.addr(d).IsValid() {
-				// As sysctl wants a dot of the name, of a VLAN mostly.
-				name := fmt.Sprintf("net.%s.conf.%s.forwarding", f.name, strings.ReplaceAll(d.Name, ".", "/"))
-				m.add("forwarding", name, "%s is 0", name)
+				m.add("forwarding", sysctl, "%s is 0", sysctl)
 			}
 		}
 	}
@@ -156,14 +139,14 @@ const strict = 1
 // is served for nothing but an address of its own is left out: neither tunnel nor pods of other nodes are known to
 // come by it, and of its clients the filter says what it says of the machine's own connections.
 func (m *machine) reversePaths() error {
-	all, _, err := m.setting("ipv4/conf/all/rp_filter")
+	all, _, err := netns.Setting("ipv4/conf/all/rp_filter")
 	errs := []error{err}
 	var filtered []devicemap.Device
 	for _, d := range m.devices {
 		if d.Addressed() {
 			continue
 		}
-		own, _, err := m.setting("ipv4/conf/" + d.Name + "/rp_filter")
+		own, _, err := netns.Setting("ipv4/conf/" + d.Name + "/rp_filter")
 		errs = append(errs, err)
 		if err == nil && max(own, all) == strict && d.Addr4.IsValid() {
 			filtered = append(filtered, d)
@@ -274,7 +257,7 @@ func (m *machine) conntrack() error {
 		return nil
 	}
 	// Without connection tracking there is no such setting; to search the kernel's types takes time.
-	_, loaded, err := m.setting("netfilter/nf_conntrack_max")
+	_, loaded, err := netns.Setting("netfilter/nf_conntrack_max")
 	if loaded && datapath.HaveConntrack() {
 		m.add("conntrack", "", "connection tracking was loaded after Beeline's programs, which cannot ask it")
 	}

@@ -306,24 +306,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--from", "shop/web-0", "10.96.2.1:80"}, cli.ExitFailure, []string{`"shop/web-0" is no address`, "name a pod by its address", "kubectl beeline explain"}},
 		{[]string{"-o", "json", "10.96.2.2:80"}, cli.ExitRefused, []string{`"verdict": "refused"`, `"reason": "no_endpoint"`}},
 	} {
-		var out strings.Builder
-		code := 0
-		err := h.Run(func() error {
-			code = cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "explain"}, tt.args...)...)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if code != tt.code {
-			t.Errorf("explain %v: exit code %d, want %d:\n%s", tt.args, code, tt.code, &out)
-		}
-		for _, text := range tt.says {
-			if !strings.Contains(out.String(), text) {
-				t.Errorf("explain %v does not say %q:\n%s", tt.args, text, &out)
-			}
-		}
-		t.Logf("beeline explain %s\n%s", strings.Join(tt.args, " "), &out)
+		ask(t, h, "explain", "explain "+strings.Join(tt.args, " "), tt.code, tt.says)
 	}
 }
 
@@ -336,33 +319,19 @@ func TestExplainNotForwarded(t *testing.T) {
 	a.Apply(lab.Service("web", `{type: NodePort, clusterIPs: [10.96.2.1, "fd96::2:1"], ports: [{port: 80, nodePort: 31001}]}`),
 		lab.Slice("web", "8080/TCP", lab.Pod4), lab.Slice("web", "8080/TCP", lab.Pod6))
 	for _, tt := range []struct {
-		network        string
-		from, to       netip.AddrPort
+		network, from  string
+		to             netip.AddrPort
 		pod            netip.Addr
 		setting, named string
 	}{
-		{"tcp4", netip.AddrPortFrom(lab.Outside4, 0), netip.AddrPortFrom(lab.Node4, 31001), lab.Pod4, "ipv4/conf/all/forwarding", "net.ipv4.conf.uplink.forwarding is 0"},
-		{"tcp6", netip.AddrPortFrom(lab.Outside6, 0), netip.AddrPortFrom(lab.Node6, 31001), lab.Pod6, "ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding is 0"},
+		{"tcp4", lab.Outside4.String(), netip.AddrPortFrom(lab.Node4, 31001), lab.Pod4, "ipv4/conf/all/forwarding", "net.ipv4.conf.uplink.forwarding is 0"},
+		{"tcp6", lab.Outside6.String(), netip.AddrPortFrom(lab.Node6, 31001), lab.Pod6, "ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding is 0"},
 	} {
-		explain := func() (code int, out string) {
-			var b strings.Builder
-			err := h.Run(func() error {
-				code = cli.Run(cli.Env{Out: &b, Err: &b, Now: time.Now}, "--bpffs", h.BPFFS, "explain", "--from", tt.from.Addr().String(), tt.to.String())
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return code, b.String()
-		}
+		words := fmt.Sprintf("explain --from %s %s", tt.from, tt.to)
 		h.SetSysctl(tt.setting, "0")
-		if code, out := explain(); code != cli.ExitDropped || !strings.Contains(out, "not_forwarded") || !strings.Contains(out, tt.named) {
-			t.Errorf("%s, not forwarded: exit code %d:\n%s", tt.network, code, out)
-		}
+		ask(t, h, "not forwarded", words, cli.ExitDropped, []string{"not_forwarded", tt.named})
 		h.SetSysctl(tt.setting, "1")
-		if code, out := explain(); code != cli.ExitOK || !strings.Contains(out, "takes the packet on") {
-			t.Errorf("%s, forwarded: exit code %d:\n%s", tt.network, code, out)
-		}
+		ask(t, h, "forwarded", words, cli.ExitOK, []string{"takes the packet on"})
 		h.Pod.ServeTCP(netip.AddrPortFrom(tt.pod, lab.BackendPort))
 		if at, err := h.Outside.Reach(tt.network, tt.to); err != nil || at.Addr() != tt.pod {
 			t.Errorf("%s, forwarded: reached %s, %v", tt.network, at, err)
