@@ -27,6 +27,7 @@ import (
 // uses, and of flows that begin and end all the time, from the same ports and to the same backend.
 type throng struct {
 	b       *xdpBench
+	program *ebpf.Program
 	threads int
 	stop    chan struct{}
 	steady  []steadyFlow
@@ -85,7 +86,7 @@ func throngAddr(family byte, i int) netip.Addr {
 
 // packetRun runs packets on one thread.
 type packetRun struct {
-	b   *xdpBench
+	c   *throng
 	out [2048]byte
 }
 
@@ -93,8 +94,8 @@ type packetRun struct {
 func (r *packetRun) run(f frame, family byte) (from, to netip.AddrPort, translated bool, err error) {
 	packet := f.bytes()
 	options := &ebpf.RunOptions{Data: packet, DataOut: r.out[:],
-		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(r.b.device.Ifindex)}}
-	verdict, err := r.b.program.Run(options)
+		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(r.c.b.device.Ifindex)}}
+	verdict, err := r.c.program.Run(options)
 	if err != nil || verdict != xdpSends {
 		return from, to, false, err
 	}
@@ -116,7 +117,7 @@ func ends(packet []byte, family byte) (from, to netip.AddrPort) {
 
 // establish makes the steady connections, of which some clash at their ports.
 func (c *throng) establish() error {
-	r := &packetRun{b: c.b}
+	r := &packetRun{c: c}
 	for _, family := range []byte{4, 6} {
 		for i := range 6 * throngPorts {
 			f := frame{from: netip.AddrPortFrom(throngAddr(family, i/throngPorts), uint16(20000+i%throngPorts)), to: virtual[family],
@@ -158,7 +159,7 @@ func (s *steadyFlow) check(r *packetRun, byBackend bool) error {
 // work is what thread number i does. A flow that begins and ends has its packets handled by one
 // thread.
 func (c *throng) work(i int) error {
-	r, passed := &packetRun{b: c.b}, c.passers[i]
+	r, passed := &packetRun{c: c}, c.passers[i]
 	flags := []byte{flagSYN, flagSYN, flagACK, flagACK, flagACK | flagFIN, flagRST}
 	for {
 		select {
@@ -322,7 +323,8 @@ func (c *throng) enough(t *testing.T) {
 // port one owner, and the programs count as many half-open flows as there are.
 func TestConcurrentFlows(t *testing.T) {
 	t.Parallel()
-	c := &throng{b: newXDPBench(t), threads: 2 * runtime.GOMAXPROCS(0)}
+	b := newXDPBench(t)
+	c := &throng{b: b, program: b.programs.program(t, b.program), threads: 2 * runtime.GOMAXPROCS(0)}
 	for i := range c.threads {
 		c.passers = append(c.passers, &passer{throng: c, thread: i, told: -1})
 	}

@@ -119,8 +119,7 @@ func TestEvictedConnections(t *testing.T) {
 	sizes.Flows = 1 << 13
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
-	s.ingress.attach(b.programs["bl_ingress"])
-	s.egress.attach(b.programs["bl_egress"])
+	s.attach(t, b.programs, func() {})
 	next := 0
 	inHost := func(do func()) {
 		t.Helper()

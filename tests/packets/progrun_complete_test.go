@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -22,10 +21,12 @@ const checksumComplete = 1 << 2
 
 // runComplete returns the verdict on a packet and the packet as it is then, or EBADMSG when
 // the sum of the whole packet is wrong afterwards.
-func (b *bench) runComplete(program string, packet []byte) (verdict uint32, out []byte, err error) {
+func (b *bench) runComplete(t *testing.T, program string, packet []byte) (verdict uint32, out []byte, err error) {
+	t.Helper()
+	p := b.programs.program(t, program)
 	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Flags: checksumComplete}
 	err = b.host.Run(func() (err error) {
-		verdict, err = b.programs[program].Run(options)
+		verdict, err = p.Run(options)
 		return err
 	})
 	return verdict, options.DataOut, err
@@ -35,7 +36,7 @@ func (b *bench) runComplete(program string, packet []byte) (verdict uint32, out 
 func newCompleteBench(t *testing.T) *bench {
 	t.Helper()
 	b := newTunnelBench(t)
-	if _, _, err := b.runComplete("bl_ingress", untouched()["ARP"]); errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
+	if _, _, err := b.runComplete(t, "bl_ingress", untouched()["ARP"]); errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
 		t.Skip("the kernel cannot check sums of whole packets (Linux 6.11)")
 	} else if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func newCompleteBench(t *testing.T) *bench {
 // kept.
 func (b *bench) wantComplete(t *testing.T, what, program string, packet []byte) []byte {
 	t.Helper()
-	_, out, err := b.runComplete(program, packet)
+	_, out, err := b.runComplete(t, program, packet)
 	if err != nil {
 		t.Errorf("%s: %v", what, err)
 	} else if slices.Equal(out, packet) {
@@ -116,21 +117,10 @@ func TestCompleteChecksumsElsewhere(t *testing.T) {
 	newCompleteBench(t)
 	for _, tunnel := range []bool{false, true} {
 		x := newXDPBench(t)
-		b := &bench{host: x.Host, maps: x.maps, programs: map[string]*ebpf.Program{}}
 		if tunnel {
-			b.programs["bl_ingress"] = x.serveByTunnel(t, 6)
-		} else {
-			programs, err := datapath.LoadDevices(x.maps, datapath.Constants{}, "bl_ingress")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				for _, p := range programs {
-					p.Close()
-				}
-			})
-			b.programs = programs
+			x.serveByTunnel(t, 6)
 		}
+		b := x.tc()
 		for name, f := range xdpRequests() {
 			b.wantComplete(t, fmt.Sprintf("%s, by a tunnel %v", name, tunnel), "bl_ingress", f.bytes())
 			if tunnel {

@@ -16,12 +16,7 @@ func TestGenericXDPLeavesPackets(t *testing.T) {
 	t.Parallel()
 	b := newXDPBench(t)
 	b.serveByTunnel(t, 4)
-	generic, err := datapath.LoadXDP(b.maps, datapath.Constants{TunnelPort: dsrPort, XDPGeneric: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.program.Close()
-	b.program = generic
+	b.programs = newLoader(t, b.maps, datapath.Constants{TunnelPort: dsrPort, XDPGeneric: true})
 	passed := untouched()
 	for name, f := range xdpRequests() {
 		passed[name+", unfinished"] = unfinished(f)

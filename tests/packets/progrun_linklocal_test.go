@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -19,7 +17,8 @@ func TestTunnelLinkLocalClient(t *testing.T) {
 	t.Parallel()
 	for _, outer := range families {
 		b := newXDPBench(t)
-		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
+		b.serveByTunnel(t, outer)
+		tc := b.tc()
 		for name, f := range xdpRequests() {
 			family := familyOf(f)
 			for what, from := range map[string]netip.Addr{"another address": crafted[family].Addr(), "link-local": scoped(family)["link-local"]} {

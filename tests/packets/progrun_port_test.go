@@ -30,7 +30,9 @@ func newBigBench(t *testing.T, flows uint32) *xdpBench {
 
 // runAll runs the program on each packet until next returns none, and hands what comes out to
 // got, which stops it by an error. All of it is one visit of the host's network namespace.
-func (b *xdpBench) runAll(next func(i int) []byte, got func(i int, verdict uint32, out []byte) error) error {
+func (b *xdpBench) runAll(t *testing.T, next func(i int) []byte, got func(i int, verdict uint32, out []byte) error) error {
+	t.Helper()
+	program := b.programs.program(t, b.program)
 	return b.Run(func() error {
 		out := make([]byte, 2048)
 		for i := 0; ; i++ {
@@ -40,7 +42,7 @@ func (b *xdpBench) runAll(next func(i int) []byte, got func(i int, verdict uint3
 			}
 			options := &ebpf.RunOptions{Data: packet, DataOut: out,
 				Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(b.device.Ifindex)}}
-			verdict, err := b.program.Run(options)
+			verdict, err := program.Run(options)
 			if err == nil {
 				err = got(i, verdict, options.DataOut)
 			}
@@ -71,7 +73,7 @@ func TestSourcePorts60000(t *testing.T) {
 			exhausted := false
 			// 30 clients that use the same ports.
 			client := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i%30)}) }
-			err := b.runAll(func(i int) []byte {
+			err := b.runAll(t, func(i int) []byte {
 				if i == all || exhausted {
 					return nil
 				}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
-	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -20,16 +19,7 @@ import (
 func newSNATBench(t *testing.T) (*xdpBench, *bench) {
 	t.Helper()
 	x := newXDPBench(t)
-	programs, err := datapath.LoadDevices(x.maps, datapath.Constants{}, "bl_ingress", "bl_egress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, p := range programs {
-			p.Close()
-		}
-	})
-	return x, &bench{host: x.Host, agent: x.agent, maps: x.maps, programs: programs}
+	return x, x.tc()
 }
 
 // TestNoSourceAddress: where the device to the backend has no address of the family, new

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
@@ -62,7 +63,49 @@ type bench struct {
 	host     *lab.Host
 	agent    *lab.Agent
 	maps     *bpfmap.Maps
-	programs map[string]*ebpf.Program
+	programs *loader
+}
+
+// loader loads programs over the maps when they are asked for: the kernel takes long to check them, and
+// most tests run one. They are closed when the test ends.
+type loader struct {
+	maps      *bpfmap.Maps
+	constants datapath.Constants
+	loaded    map[string]*ebpf.Program
+}
+
+func newLoader(t testing.TB, m *bpfmap.Maps, constants datapath.Constants) *loader {
+	l := &loader{m, constants, make(map[string]*ebpf.Program)}
+	t.Cleanup(func() {
+		for _, p := range l.loaded {
+			p.Close()
+		}
+	})
+	return l
+}
+
+func (l *loader) program(t testing.TB, name string) *ebpf.Program {
+	t.Helper()
+	if l.loaded[name] != nil {
+		return l.loaded[name]
+	}
+	var p *ebpf.Program
+	var err error
+	switch name {
+	case bpf.XdpProgBlXdp:
+		p, err = datapath.LoadXDP(l.maps, l.constants)
+	case bpf.XdpProgBlXdpBelow:
+		p, err = datapath.LoadXDPBelow(l.maps, l.constants)
+	default:
+		var programs map[string]*ebpf.Program
+		programs, err = datapath.LoadDevices(l.maps, l.constants, name)
+		p = programs[name]
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.loaded[name] = p
+	return p
 }
 
 func newBench(t testing.TB) *bench {
@@ -84,31 +127,20 @@ func newBenchSized(t testing.TB, sizes bpfmap.Sizes, constants datapath.Constant
 	ports := fmt.Sprintf("t:%d/TCP,u:%d/UDP", lab.BackendPort, lab.BackendPort)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", ports, lab.Backend4(1)), lab.Slice("web", ports, lab.Backend6(1)))
-	programs, err := datapath.LoadDevices(a.Maps(), constants, "bl_ingress", "bl_egress")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := devicemap.New(a.Maps()).SetMACs(map[int]devicemap.MAC{loopback: {}}); err != nil {
 		t.Fatal(err)
 	}
-	if programs["bl_xdp"], err = datapath.LoadXDP(a.Maps(), constants); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, p := range programs {
-			p.Close()
-		}
-	})
-	return &bench{h, a, a.Maps(), programs}
+	return &bench{h, a, a.Maps(), newLoader(t, a.Maps(), constants)}
 }
 
 // run returns the verdict on a packet and the packet as it is then.
 func (b *bench) run(t testing.TB, program string, packet []byte) (uint32, []byte) {
 	t.Helper()
 	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256)}
+	p := b.programs.program(t, program)
 	var verdict uint32
 	err := b.host.Run(func() (err error) {
-		verdict, err = b.programs[program].Run(options)
+		verdict, err = p.Run(options)
 		return err
 	})
 	if err != nil {

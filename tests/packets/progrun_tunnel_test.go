@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -626,7 +625,8 @@ func TestTunnelInAFlood(t *testing.T) {
 	t.Run("leaves", func(t *testing.T) {
 		t.Parallel()
 		b := newXDPBench(t)
-		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, 4)}}
+		b.serveByTunnel(t, 4)
+		tc := b.tc()
 		crowd(b.maps)
 		for i, step := range []struct {
 			run      func() uint32

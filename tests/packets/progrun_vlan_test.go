@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
-	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -137,14 +136,7 @@ func (b *vlanBench) setFrames(t *testing.T) {
 }
 
 // below makes the bench run the program of devices that own no frames.
-func (b *vlanBench) below(t *testing.T) {
-	t.Helper()
-	var err error
-	if b.program, err = datapath.LoadXDPBelow(b.maps, datapath.Constants{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.program.Close() })
-}
+func (b *vlanBench) below() { b.program = bpf.XdpProgBlXdpBelow }
 
 // withTags returns the frame with tags, which have the priorities.
 func withTags(packet []byte, tags devicemap.Tags, priorities ...uint16) []byte {
@@ -243,7 +235,7 @@ func TestXDPServesVLANs(t *testing.T) {
 func TestXDPServesBonds(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
-	b.below(t)
+	b.below()
 	port := b.addStandIn(t, "port", uplinkMAC)
 	b.frames = make(map[devicemap.Frames]uint32)
 	for _, n := range b.networks {
@@ -261,7 +253,7 @@ func TestXDPServesBonds(t *testing.T) {
 func TestXDPBelowAVLAN(t *testing.T) {
 	t.Parallel()
 	b := newVLANBench(t)
-	b.below(t)
+	b.below()
 	steps := b.flow(&b.networks[1], &b.networks[2], 4, unix.IPPROTO_TCP, "x")
 	b.wantSent(t, "a frame of the VLAN", b.device.Ifindex, steps[0], xdpSends)
 	own := b.flow(&b.networks[0], &b.networks[1], 4, unix.IPPROTO_TCP, "x")[0].in.bytes()

@@ -31,11 +31,12 @@ import (
 // backend behind it.
 type xdpBench struct {
 	*lab.Host
-	agent   *lab.Agent
-	program *ebpf.Program
-	maps    *bpfmap.Maps
-	device  devicemap.Device
-	macs    map[int]devicemap.MAC // as XDP knows them; frames have none unless given
+	agent    *lab.Agent
+	programs *loader
+	program  string // that is run
+	maps     *bpfmap.Maps
+	device   devicemap.Device
+	macs     map[int]devicemap.MAC // as XDP knows them; frames have none unless given
 }
 
 // xdpBackend is beyond the gateway.
@@ -57,20 +58,16 @@ func newXDPBenchWith(t *testing.T, options lab.AgentOptions) *xdpBench {
 	t.Helper()
 	h := lab.NewHost(t)
 	forward(h.Namespace)
-	b := &xdpBench{Host: h}
+	b := &xdpBench{Host: h, program: bpf.XdpProgBlXdp}
 	a := h.Serve(options)
 	a.Apply(lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`),
 		lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[4].Addr()), lab.Slice("web", "t:8080/TCP,u:8080/UDP", xdpBackend[6].Addr()))
 	b.agent, b.maps = a, a.Maps()
+	b.programs = newLoader(t, b.maps, datapath.Constants{})
 	b.device = devicemap.Device{ID: 1, Name: lab.Uplink, MTU: 1500, Addr4: lab.Node4, Addr6: lab.Node6, XDPSend: true}
-	err := h.Run(func() error { return b.setUplink(t) })
-	if err != nil {
+	if err := h.Run(func() error { return b.setUplink(t) }); err != nil {
 		t.Fatal(err)
 	}
-	if b.program, err = datapath.LoadXDP(b.maps, datapath.Constants{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.program.Close() })
 	return b
 }
 
@@ -113,9 +110,10 @@ func (b *xdpBench) runAt(t *testing.T, ifindex int, packet []byte) (uint32, []by
 	t.Helper()
 	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256),
 		Context: xdpContext{DataEnd: uint32(len(packet)), Ingress: uint32(ifindex)}}
+	p := b.programs.program(t, b.program)
 	var verdict uint32
 	err := b.Run(func() (err error) {
-		verdict, err = b.program.Run(options)
+		verdict, err = p.Run(options)
 		return err
 	})
 	if err != nil {
@@ -433,8 +431,8 @@ func TestXDPKeepsNoChecksum(t *testing.T) {
 var tunnelNode = map[byte]netip.Addr{4: netip.MustParseAddr("203.0.113.2"), 6: netip.MustParseAddr("2001:db8:7::2")}
 
 // serveByTunnel makes the backend one of another node, whose tunnel ends at an address of a
-// family, and loads the programs anew. It returns tc's.
-func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
+// family, and has programs that know the tunnel.
+func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) {
 	t.Helper()
 	web := lab.Service("web", `{clusterIPs: [10.96.0.1, "fd96::1"], ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]}`)
 	manifests := []string{
@@ -451,23 +449,12 @@ func (b *xdpBench) serveByTunnel(t *testing.T, outer byte) *ebpf.Program {
 		t.Fatalf("the node has the id %d, %v", id, err)
 	}
 	nodemap.New(b.maps).SetAnswer(id, tunnelNode[outer], nodemap.Accepts)
-	constants := datapath.Constants{TunnelPort: dsrPort}
-	programs, err := datapath.LoadDevices(b.maps, constants, "bl_ingress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	xdp, err := datapath.LoadXDP(b.maps, constants)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.program.Close()
-	b.program = xdp
-	t.Cleanup(func() {
-		for _, p := range programs {
-			p.Close()
-		}
-	})
-	return programs["bl_ingress"]
+	b.programs = newLoader(t, b.maps, datapath.Constants{TunnelPort: dsrPort})
+}
+
+// tc is a bench of the same host and programs.
+func (b *xdpBench) tc() *bench {
+	return &bench{b.Host, b.agent, b.maps, b.programs}
 }
 
 // TestTunnelOnTheWire: XDP and tc encapsulate alike: all packets of a flow from one source port, with
@@ -476,7 +463,8 @@ func TestTunnelOnTheWire(t *testing.T) {
 	t.Parallel()
 	for _, outer := range families {
 		b := newXDPBench(t)
-		tc := &bench{host: b.Host, maps: b.maps, programs: map[string]*ebpf.Program{"bl_ingress": b.serveByTunnel(t, outer)}}
+		b.serveByTunnel(t, outer)
+		tc := b.tc()
 		secret := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
 		nodemap.New(b.maps).SetMarks(secret, secret, [8]byte{9})
 		ports := make(map[uint16]bool)

@@ -54,10 +54,11 @@ func (p *place) run(options *ebpf.RunOptions) (uint32, error) {
 
 // attach puts programs in the place of others. Programs of both kinds are at work while it calls
 // between.
-func (s *switchboard) attach(programs map[string]*ebpf.Program, between func()) {
-	s.ingress.attach(programs["bl_ingress"])
+func (s *switchboard) attach(t *testing.T, programs *loader, between func()) {
+	t.Helper()
+	s.ingress.attach(programs.program(t, "bl_ingress"))
 	between()
-	s.egress.attach(programs["bl_egress"])
+	s.egress.attach(programs.program(t, "bl_egress"))
 }
 
 // translates reports whether a packet comes out of a program as want. It runs on the
@@ -207,7 +208,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	sizes.Flows = 1 << 20
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
-	s.attach(b.programs, func() {})
+	s.attach(t, b.programs, func() {})
 	f := s.startTraffic(t)
 	start := time.Now()
 	awaitMore(t, "connections, of the former table", &f.made, many)
@@ -221,20 +222,8 @@ func TestResizeUnderTraffic(t *testing.T) {
 	if !m.Resized() {
 		t.Fatal("the table has its former size")
 	}
-	load := func() map[string]*ebpf.Program {
-		programs, err := datapath.LoadDevices(m, datapath.Constants{}, "bl_ingress", "bl_egress")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			for _, p := range programs {
-				p.Close()
-			}
-		})
-		return programs
-	}
 	mixed := func() { awaitMore(t, "tries, by programs of both kinds", &s.tries, tries) }
-	s.attach(load(), mixed)
+	s.attach(t, newLoader(t, m, datapath.Constants{}), mixed)
 	awaitMore(t, "connections, by programs that look into both tables", &f.made, some)
 	before := f.made.Load()
 	moved, err := m.Move()
@@ -242,7 +231,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	meanwhile := f.made.Load() - before
-	s.attach(load(), mixed)
+	s.attach(t, newLoader(t, m, datapath.Constants{}), mixed)
 	awaitMore(t, "connections, of the new table", &f.made, many)
 	f.end()
 
