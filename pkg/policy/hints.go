@@ -18,8 +18,9 @@ const (
 // hintsOf returns the hints that count for this node.
 //
 // A kind of hint counts only if every Ready endpoint carries it and one of them
-// names this node or zone: while controllers roll hints out or zones empty, all
-// endpoints stay in use. Node hints come before zone hints.
+// that has a weight names this node or zone: while controllers roll hints out or
+// zones empty, by weights too, all endpoints stay in use. Node hints come before
+// zone hints.
 func hintsOf(eps []endpoint, node *model.LocalNode) hints {
 	switch {
 	case hintsCount(eps, forNode, node.Name):
@@ -58,7 +59,7 @@ func hintsCount(eps []endpoint, hints func(*endpoint) []string, name string) boo
 		if len(h) == 0 {
 			return false
 		}
-		named = named || slices.Contains(h, name)
+		named = named || eps[i].weight > 0 && slices.Contains(h, name)
 	}
 	return named
 }

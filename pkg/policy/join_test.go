@@ -138,7 +138,7 @@ func TestWideService(t *testing.T) {
 			}
 		})
 		bounds.Check(t, size/2, func() {
-			if n := LocalReady(model.IPv4, list, node); n != sliceCount*endpoints {
+			if n := LocalReady(new(model.Service), model.IPv4, list, node); n != sliceCount*endpoints {
 				t.Errorf("%d endpoints are ready", n)
 			}
 		})

@@ -16,25 +16,27 @@ type HealthCheck struct {
 	Service model.Name
 	Family  model.Family
 	Port    uint16 // 0: it is not to be asked
-	Local   int    // Ready endpoints on this node, see [LocalReady]
+	Local   int    // Ready endpoints on this node with a weight, see [LocalReady]
 }
 
-// LocalReady returns how many endpoints of one family of a Service are Ready and on
-// the node. An endpoint with several ports counts once. Of an address in several slices
+// LocalReady returns how many endpoints of one family of a Service are Ready, on
+// the node and have a weight: others get no connections, however many load balancers
+// send. An endpoint with several ports counts once. Of an address in several slices
 // with the same ports one counts, as in a set; with other ports it is another endpoint.
 // list and node are as for [Select].
 //
 // Terminating endpoints do not count, although they are used when there is no other:
 // a load balancer that sees none sends elsewhere while they still answer
 // (KEP-1669).
-func LocalReady(family model.Family, list []*model.Slice, node *model.LocalNode) int {
+func LocalReady(svc *model.Service, family model.Family, list []*model.Slice, node *model.LocalNode) int {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	ready := make(map[netip.Addr]struct{})
 	for _, same := range samePorts(family, list) {
 		s.join(same, node, math.MaxInt)
+		weigh(s.listed, svc.ZoneWeights)
 		for _, e := range s.unique() {
-			if e.onNode && e.ready {
+			if e.onNode && e.ready && e.weight > 0 {
 				ready[e.from.Addr] = struct{}{}
 			}
 		}

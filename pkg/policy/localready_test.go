@@ -33,6 +33,14 @@ func TestLocalReady(t *testing.T) {
 			on("there", "10.0.0.3", true, false), on("", "10.0.0.4", true, false))}},
 		{"two ports are one endpoint", 1, []*model.Slice{of(model.IPv4, "ab", on("here", "10.0.0.1", true, false))}},
 		{"no port is no endpoint", 0, []*model.Slice{of(model.IPv4, "", on("here", "10.0.0.1", true, false))}},
+		{"of no weight", 1, []*model.Slice{
+			of(model.IPv4, "a", on("here", "10.0.0.1", true, false)),
+			{Family: model.IPv4, Weight: new(uint8), Ports: []model.SlicePort{{Name: "a", Protocol: model.TCP, Port: 80}},
+				Endpoints: []model.Endpoint{on("here", "10.0.0.2", true, false)}},
+		}},
+		{"in a zone of no weight", 0, []*model.Slice{of(model.IPv4, "a", model.Endpoint{
+			Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "here", Zone: "drained", Ready: true, Serving: true,
+		})}},
 		{"only terminating", 0, []*model.Slice{of(model.IPv4, "a", on("here", "10.0.0.1", false, true))}},
 		{"not ready", 0, []*model.Slice{of(model.IPv4, "a", on("here", "10.0.0.1", false, false))}},
 		{"of the other family", 0, []*model.Slice{of(model.IPv6, "a", on("here", "fd00::1", true, false))}},
@@ -54,7 +62,7 @@ func TestLocalReady(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := LocalReady(model.IPv4, c.slices, node); got != c.want {
+			if got := LocalReady(&model.Service{ZoneWeights: map[string]uint8{"drained": 0}}, model.IPv4, c.slices, node); got != c.want {
 				t.Errorf("LocalReady = %d, want %d", got, c.want)
 			}
 		})

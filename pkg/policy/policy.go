@@ -107,7 +107,7 @@ func kinds(eps []endpoint) (cluster, local Kind) {
 		}
 	}
 	// The Cluster set is empty only when nothing is usable anywhere: hints never
-	// filter out the last Ready endpoint.
+	// filter out the last Ready endpoint with a weight.
 	if cluster == Backends && local != Backends {
 		local = Drop
 	}

@@ -62,6 +62,57 @@ func weights(s set) string {
 	return fmt.Sprint(s.Kind, " ", list)
 }
 
+// TestDrainedHints: where all endpoints that hints leave to a node are drained, those of others are used.
+func TestDrainedHints(t *testing.T) {
+	none := uint8(0)
+	drained := func(s *model.Slice) *model.Slice {
+		s.Weight = &none
+		return s
+	}
+	zone := func(name string, p pod) pod {
+		p.Zone = name
+		return p.forZones(name)
+	}
+	for _, c := range []struct {
+		name    string
+		svc     model.Service
+		slices  func(model.Family) []*model.Slice
+		cluster string
+	}{
+		{"zone, by its weight", model.Service{ZoneWeights: map[string]uint8{"zone-a": 0}}, func(f model.Family) []*model.Slice {
+			return []*model.Slice{httpSlice(f, zone("zone-a", ready(1)), zone("zone-b", ready(2)))}
+		}, "backends [0 1]"},
+		{"zone, one of its slices", model.Service{}, func(f model.Family) []*model.Slice {
+			return []*model.Slice{drained(httpSlice(f, zone("zone-a", ready(1)))), httpSlice(f, zone("zone-a", ready(2)), zone("zone-b", ready(3)))}
+		}, "backends [0 1 0]"},
+		{"node: zone", model.Service{}, func(f model.Family) []*model.Slice {
+			return []*model.Slice{
+				drained(httpSlice(f, zone("zone-a", ready(1)).forNodes("here"))),
+				httpSlice(f, zone("zone-a", ready(2)).forNodes("there"), zone("zone-b", ready(3)).forNodes("there")),
+			}
+		}, "backends [0 1 0]"},
+		{"zone that others get spilled over to", model.Service{ZoneWeights: map[string]uint8{"zone-a": 0}, SpillOver: model.SpillOver{Used: true}}, func(f model.Family) []*model.Slice {
+			return []*model.Slice{httpSlice(f, zone("zone-a", ready(1)), zone("zone-b", ready(2)))}
+		}, "backends [0 1]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, family := range model.Families {
+				sets := Select(&c.svc, httpPort, family, c.slices(family), here)
+				var got []uint16
+				for _, b := range sets.Backends {
+					if !b.InCluster {
+						b.Weight = 0
+					}
+					got = append(got, b.Weight)
+				}
+				if text := fmt.Sprint(sets.Cluster, " ", got); text != c.cluster {
+					t.Errorf("%s: %s, want %s", family, text, c.cluster)
+				}
+			}
+		})
+	}
+}
+
 // TestEjected: an ejected endpoint gets no new connections, unless a set that the Service uses has no
 // other.
 func TestEjected(t *testing.T) {

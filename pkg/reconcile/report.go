@@ -90,7 +90,7 @@ func (r *Reconciler) report(s *result, name model.Name, svc *model.Service, slic
 		check := policy.HealthCheck{Service: name, Family: family}
 		if svc != nil && svc.HealthCheckPort != 0 && svc.HasFamily(family) {
 			check.Port = svc.HealthCheckPort
-			check.Local = policy.LocalReady(family, slices, node)
+			check.Local = policy.LocalReady(svc, family, slices, node)
 		}
 		r.reportCheck(s, at, check)
 		r.countNoLocal(at, noLocal(desired, family))
