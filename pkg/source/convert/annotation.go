@@ -123,14 +123,23 @@ func weight(value string) (uint8, error) {
 	return uint8(n), nil
 }
 
+// maxZoneWeights is how many zones a Service may weigh: every node keeps them.
+const maxZoneWeights = 128
+
 // zoneWeights parses "zone-a=3,zone-b=1". It is taken whole or not at all.
 func zoneWeights(value string) (map[string]uint8, error) {
+	if zones := strings.Count(value, ",") + 1; zones > maxZoneWeights {
+		return nil, fmt.Errorf("weights of %d zones, want %d at most", zones, maxZoneWeights)
+	}
 	weights := make(map[string]uint8)
 	for part := range strings.SplitSeq(value, ",") {
 		zone, number, ok := strings.Cut(part, "=")
 		zone = strings.TrimSpace(zone)
 		if !ok || zone == "" {
 			return nil, fmt.Errorf("%s is no weight of a zone such as zone-a=3", model.Quote(strings.TrimSpace(part)))
+		}
+		if len(zone) > maxName {
+			return nil, fmt.Errorf("zone %s is longer than %d characters", model.Quote(zone), maxName)
 		}
 		if _, twice := weights[zone]; twice {
 			return nil, fmt.Errorf("zone %s has two weights", model.Quote(zone))
@@ -139,7 +148,7 @@ func zoneWeights(value string) (map[string]uint8, error) {
 		if err != nil {
 			return nil, fmt.Errorf("zone %s: %w", model.Quote(zone), err)
 		}
-		weights[zone] = w
+		weights[strings.Clone(zone)] = w // else it keeps the whole text in memory
 	}
 	return weights, nil
 }

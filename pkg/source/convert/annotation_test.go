@@ -34,6 +34,8 @@ func TestServiceAnnotations(t *testing.T) {
 		{"service.beeline.io/zone-weights", "=3", nil, `"=3" is no weight of a zone`},
 		{"service.beeline.io/zone-weights", "a=3,a=4", nil, `zone "a" has two weights`},
 		{"service.beeline.io/zone-weights", "a=256", nil, `zone "a": "256" is no number from 0 to 255`},
+		{"service.beeline.io/zone-weights", strings.Repeat("a=1,", 128) + "b=1", nil, "weights of 129 zones, want 128 at most"},
+		{"service.beeline.io/zone-weights", strings.Repeat("a", 254) + "=1", nil, "is longer than 253 characters"},
 		{"service.beeline.io/slow-start", "1m", func(s *model.Service) { s.SlowStart = time.Minute }, ""},
 		{"service.beeline.io/slow-start", "5s", nil, `"5s" is no duration from 10s to 1h0m0s`},
 		{"service.beeline.io/forwarding-mode", "dsr", func(s *model.Service) { s.Forwarding = model.DSR }, ""},

@@ -283,13 +283,33 @@ func sameEndpoint(a, b model.Endpoint) bool {
 		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints)
 }
 
+// newNodes returns the store of the node's own object. Of a family of which the object has no address, the former
+// ones stay, and so do its ranges of pods: a kubelet that registers its node again writes the name
+// alone until the cloud's controller adds the IPs, and NodePorts are served meanwhile. kube-proxy does not follow
+// the node's IPs at all.
 func newNodes(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
+	var former model.LocalNode
 	return newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
 		if len(put) == 0 {
 			sink.Apply(source.Update{LocalNodeGone: len(gone) > 0})
 		}
 		for _, n := range put {
-			sink.Apply(source.Update{LocalNode: n})
+			node := *n
+			node.Addrs = model.PreferAddrs(n.Addrs, former.Addrs)
+			node.PodRanges = preferRanges(n.PodRanges, former.PodRanges)
+			former = node
+			sink.Apply(source.Update{LocalNode: &node})
 		}
 	})
+}
+
+// preferRanges returns the ranges given, and of the former ones those of the families that they lack.
+func preferRanges(given, former []netip.Prefix) []netip.Prefix {
+	ranges := slices.Clone(given)
+	for _, f := range former {
+		if !slices.ContainsFunc(given, func(g netip.Prefix) bool { return g.Addr().Is4() == f.Addr().Is4() }) {
+			ranges = append(ranges, f)
+		}
+	}
+	return ranges
 }

@@ -222,6 +222,38 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 	}
 }
 
+// TestNodeKeepsItsAddresses: a Node without addresses or ranges of a family, as a kubelet registers it again
+// before the cloud's controller has seen it, takes none away.
+func TestNodeKeepsItsAddresses(t *testing.T) {
+	var sink updates
+	st := newNodes(&sink)
+	node := func(ranges []string, addrs ...string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
+		for _, a := range addrs {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		return n
+	}
+	want := func(what, addrs, ranges string) {
+		t.Helper()
+		got := sink.take()
+		if len(got) == 0 || got[len(got)-1].LocalNode == nil {
+			t.Fatalf("%s: updates %+v, want one of the node", what, got)
+		}
+		if n := got[len(got)-1].LocalNode; fmt.Sprint(n.Addrs) != addrs || fmt.Sprint(n.PodRanges) != ranges {
+			t.Errorf("%s: addresses %v and ranges %v, want %s and %s", what, n.Addrs, n.PodRanges, addrs, ranges)
+		}
+	}
+	whole := node([]string{"10.1.0.0/24", "fd01::/64"}, "192.0.2.1", "2001:db8::1")
+	must(t, st.Replace([]any{whole}, "1"))
+	want("at first", "[192.0.2.1 2001:db8::1]", "[10.1.0.0/24 fd01::/64]")
+	must(t, st.Delete(whole))
+	must(t, st.Add(node(nil)))
+	want("registered again", "[192.0.2.1 2001:db8::1]", "[10.1.0.0/24 fd01::/64]")
+	must(t, st.Update(node([]string{"10.2.0.0/24"}, "192.0.2.2")))
+	want("with another address of one family", "[192.0.2.2 2001:db8::1]", "[10.2.0.0/24 fd01::/64]")
+}
+
 func BenchmarkUpdateOfUnchangedSlice(b *testing.B) {
 	var sink updates
 	st := newSlices(&sink, nil)
