@@ -65,7 +65,7 @@ type Source struct {
 	// settle is how long the folder must be quiet before it is read, so that a
 	// file is seldom read half written, but it is read after unsettled at the
 	// latest. rescan and retry are how often it is read without an event, while it
-	// can be watched and while it cannot.
+	// can be watched and while it cannot or a file is being written.
 	settle, unsettled, rescan, retry time.Duration
 
 	folder  folder
@@ -73,7 +73,9 @@ type Source struct {
 	catalog *catalog // what the files come to
 	sent    *catalog // what the sink has
 	synced  bool
-	state   *state
+	// unfinished says that a file is being written.
+	unfinished bool
+	state      *state
 	// recalled says that files has what the state file does.
 	recalled bool
 	reading  *reading
@@ -226,7 +228,7 @@ func (s *Source) scan(w *watcher) time.Duration {
 		s.synced = true
 		s.opts.Sink.Synced()
 	}
-	if watching != nil {
+	if watching != nil || s.unfinished {
 		return s.retry
 	}
 	return s.rescan
@@ -272,12 +274,19 @@ func (s *Source) decode(raw []byte) (*content, []*yamldoc.Fault) {
 }
 
 // take makes found the files of the source and reports whether any differs from what it was.
-// It reads those that look different, one after the other, and keeps no text.
+// It reads those that look different, one after the other, and keeps no text. One that is being written
+// again keeps its content until that is done: the first half of a manifest may be a valid one, by which the
+// Services of the other half would be deleted.
 func (s *Source) take(found map[string]look) bool {
 	changed := false
+	s.unfinished = false
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		m := s.files[name]
 		if m != nil && m.err == nil && m.look == found[name] && m.look != (look{}) {
+			continue
+		}
+		if m != nil && m.good != nil && s.folder.writing(name) {
+			s.unfinished = true
 			continue
 		}
 		raw, err := s.folder.read(name)

@@ -19,6 +19,8 @@ type folder interface {
 	list() (map[string]look, error)
 	// read returns what a manifest holds. The error is errNoManifest when it is none.
 	read(name string) ([]byte, error)
+	// writing reports whether a manifest is being written, as far as that can be told.
+	writing(name string) bool
 }
 
 // look tells whether a file has changed without reading it. Zero is that it cannot tell.
@@ -99,4 +101,23 @@ func (d *directory) read(name string) ([]byte, error) {
 		return nil, errors.New("not a regular file: put the manifest itself here or a link to it")
 	}
 	return os.ReadFile(path)
+}
+
+// longestPause is how long a file that is open for writing may stay as it is before it counts as written.
+const longestPause = 10 * time.Second
+
+// writing reports whether a process has the file open for writing: the kernel gives no lease to read then. On file
+// systems without leases (NFS), and without CAP_LEASE for files of others, it cannot be told.
+func (d *directory) writing(name string) bool {
+	file, err := os.Open(filepath.Join(d.path, name))
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || time.Since(info.ModTime()) > longestPause {
+		return false
+	}
+	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	return errors.Is(err, unix.EAGAIN)
 }

@@ -123,6 +123,49 @@ func TestWatch(t *testing.T) {
 
 // TestWatchConfigMap changes the folder as the kubelet does for a mounted
 // ConfigMap: all files at once, by the rename of a link.
+// TestWatchUnfinished: a manifest that is being written again keeps its Services until its file is closed, or
+// has not been written to for long.
+func TestWatchUnfinished(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", portYAML("a", 1)+"---\n"+portYAML("b", 1))
+	r := start(t, Options{Dir: dir})
+	r.await("a:1 b:1")
+	file, err := os.OpenFile(filepath.Join(dir, "a.yaml"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	add := func(text string) {
+		t.Helper()
+		if _, err := file.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(portYAML("a", 2))
+	write(t, dir, "c.yaml", portYAML("c", 1)) // both have been looked at when it is there
+	r.await("a:1 b:1 c:1")
+	add("---\n" + portYAML("b", 2))
+	write(t, dir, "c.yaml", portYAML("c", 2))
+	r.await("a:1 b:1 c:2")
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.await("a:2 b:2 c:2")
+
+	if file, err = os.OpenFile(filepath.Join(dir, "a.yaml"), os.O_WRONLY|os.O_TRUNC, 0); err != nil {
+		t.Fatal(err)
+	}
+	add(portYAML("a", 3))
+	write(t, dir, "c.yaml", portYAML("c", 3))
+	r.await("a:2 b:2 c:3")
+	long := time.Now().Add(-2 * longestPause)
+	if err := os.Chtimes(filepath.Join(dir, "a.yaml"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	r.await("a:3 c:3")
+}
+
 func TestWatchConfigMap(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
