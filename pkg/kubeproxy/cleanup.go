@@ -65,6 +65,10 @@ func Leave(ctx context.Context) (*Report, error) {
 // release is [Release] with a report.
 func release(r *Report) error {
 	connections, err := Release()
+	if errors.Is(err, errNoList) {
+		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %v; remove it with nft when those that kube-proxy set up have ended", handoverTable, errNoList))
+		return nil
+	}
 	if connections > 0 {
 		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %d connections are translated yet; the agent, or another cleanup, removes it when they have ended",
 			handoverTable, connections))

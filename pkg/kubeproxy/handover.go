@@ -2,13 +2,14 @@ package kubeproxy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
@@ -122,14 +123,16 @@ func hold() error {
 		if others {
 			return s.holdConnections(f)
 		}
-		_, err = s.release(f)
+		if _, err = s.release(f); errors.Is(err, errNoList) {
+			return nil // it stays
+		}
 		return err
 	})
 }
 
 // Release removes the tables "beeline-handover" of the families in which other rules
 // translate connections, or no translated one is left, and returns how many connections need the
-// others. Zero says that there is no such table.
+// others. Zero says that there is no such table. The error is errNoList where that cannot be told.
 func Release() (connections int, err error) {
 	err = eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
 		table, err := s.findTable(f, handoverTable)
@@ -204,21 +207,52 @@ func (s *nftSession) release(f family) (connections int, err error) {
 	return 0, err
 }
 
-// translated counts the connections of which one side sees another address or port than the
-// other side has.
-func translated(f family) (int, error) {
-	flows, err := rtnl.Complete(func() ([]*netlink.ConntrackFlow, error) {
-		return netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(f.id))
+// natStatus are the bits IPS_SRC_NAT and IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h: one side of
+// the connection sees another address or port than the other side has.
+const natStatus = 1<<4 | 1<<5
+
+// errNoList is of a kernel that does not tell which connections it tracks.
+var errNoList = errors.New("the kernel does not list the connections that it tracks (nf_conntrack_netlink)")
+
+// translated counts the connections that are translated. It keeps none of them in memory: there may be a
+// million.
+func translated(f family) (count int, err error) {
+	count, err = rtnl.Complete(func() (int, error) {
+		list := 0
+		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+		r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(f.id), Version: nl.NFNETLINK_V0})
+		var failed error
+		err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+			var is bool
+			if is, failed = isTranslated(message); is {
+				list++
+			}
+			return failed == nil
+		})
+		return list, errors.Join(err, failed)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EINVAL): // nobody serves the request
+		return 0, errNoList
+	case err != nil:
 		return 0, fmt.Errorf("conntrack: list the connections of family %s: %w", f.name, err)
 	}
-	count := 0
-	for _, c := range flows {
-		if !c.Forward.DstIP.Equal(c.Reverse.SrcIP) || c.Forward.DstPort != c.Reverse.SrcPort ||
-			!c.Forward.SrcIP.Equal(c.Reverse.DstIP) || c.Forward.SrcPort != c.Reverse.DstPort {
-			count++
+	return count, nil
+}
+
+// isTranslated reports whether a message of conntrack is of a translated connection.
+func isTranslated(message []byte) (bool, error) {
+	if len(message) < nl.SizeofNfgenmsg {
+		return false, fmt.Errorf("a message of %d bytes", len(message))
+	}
+	attrs, err := nl.ParseRouteAttr(message[nl.SizeofNfgenmsg:])
+	if err != nil {
+		return false, err
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == nl.CTA_STATUS && len(a.Value) >= 4 {
+			return binary.BigEndian.Uint32(a.Value)&natStatus != 0, nil
 		}
 	}
-	return count, nil
+	return false, nil
 }
