@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -124,10 +125,17 @@ func (d *Datapath) findNAT(cookies map[uint64]bool) error {
 	})
 }
 
-// peers returns the node's ends of the devices in the calling thread's network namespace.
+// peers returns the node's ends of the devices in the calling thread's network namespace, as many as fit into
+// an entry.
 func (d *Datapath) peers() ([]int, error) {
-	node, err := d.netns.ID()
-	if err != nil || node < 0 {
+	peers, err := Peers(d.netns)
+	return peers[:min(len(peers), devicemap.MaxNATDevices)], err
+}
+
+// Peers returns the ends that a network namespace has of the devices in the calling thread's, by index.
+func Peers(of *netns.Namespace) ([]int, error) {
+	id, err := of.ID()
+	if err != nil || id < 0 {
 		return nil, err
 	}
 	links, err := rtnl.Links()
@@ -137,12 +145,12 @@ func (d *Datapath) peers() ([]int, error) {
 	var peers []int
 	for _, l := range links {
 		a := l.Attrs()
-		if (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID == node && a.ParentIndex != 0 {
+		if (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID == id && a.ParentIndex != 0 {
 			peers = append(peers, a.ParentIndex)
 		}
 	}
 	slices.Sort(peers)
-	return peers[:min(len(peers), devicemap.MaxNATDevices)], nil
+	return peers, nil
 }
 
 // logNAT logs what becomes of the sockets in the calling thread's network namespace, which people

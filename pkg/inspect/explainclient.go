@@ -136,9 +136,11 @@ func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) 
 		return c, nil
 	}
 	c.text = fmt.Sprintf("a host elsewhere, %s, whose packets come in by %s: the route back leads there", from.Addr(), name)
-	if err := d.seen(c, name); err != nil || c.unserved == "" {
-		c.text += c.device.xdpText()
+	if err := d.seen(c, name); err != nil {
 		return c, err
+	}
+	if c.unserved == "" {
+		return d.behind(c, name)
 	}
 	if sandbox, err := datapath.Sandbox(d.maps, ifindex, from.Addr()); err != nil || sandbox != nil {
 		if err == nil {
@@ -152,11 +154,46 @@ func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) 
 	if err != nil || ns == nil {
 		return c, err
 	}
-	return d.pod(ns, c, name)
+	peers, err := peersOf(ns)
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return d.pod(ns, c, peers)
 }
 
-// pod returns a process of a network namespace of this node with the address and device of c.
-func (d *Datapath) pod(ns *netns.Namespace, c *client, name string) (*client, error) {
+// behind returns c, whose packets come in by a device that is served, or the process of a pod with that address whose
+// packets do not come by the device to which its route leads: such a device may lead to all pods.
+func (d *Datapath) behind(c *client, name string) (*client, error) {
+	if ns, _ := netnsOf(c.from.Addr()); ns != nil { // one that cannot be looked into is none of a host elsewhere
+		peers, err := peersOf(ns)
+		if err == nil && !slices.Contains(peers, c.ifindex) {
+			return d.pod(ns, c, peers)
+		}
+		if err = errors.Join(err, ns.Close()); err != nil {
+			return nil, err
+		}
+	}
+	c.text += c.device.xdpText()
+	return c, nil
+}
+
+// peersOf returns the ends that the calling thread's network namespace has of a pod's devices.
+func peersOf(pod *netns.Namespace) (peers []int, err error) {
+	here, err := netns.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer here.Close()
+	err = pod.Run(func() error {
+		peers, err = datapath.Peers(here)
+		return err
+	})
+	return peers, err
+}
+
+// pod returns a process of a network namespace of this node with the address of c, whose packets come in by
+// these devices, or by that of c.
+func (d *Datapath) pod(ns *netns.Namespace, c *client, peers []int) (*client, error) {
 	pod, err := inNetns(ns, fmt.Sprintf("a process of a pod of this node, which has the address %s", c.from.Addr()))
 	if err != nil {
 		return pod, err
@@ -168,9 +205,20 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, name string) (*client, er
 		}
 		return pod, err
 	}
-	pod.kind, pod.ifindex, pod.from, pod.hasPort = clientPod, c.ifindex, c.from, c.hasPort
-	pod.text += fmt.Sprintf(", whose sockets are left alone: its packets are served at %s", name)
-	return pod, d.seen(pod, name)
+	pod.kind, pod.from, pod.hasPort = clientPod, c.from, c.hasPort
+	pod.ifindex = c.ifindex
+	for _, i := range peers {
+		if mode, err := datapath.Attached(d.bpffs, i); err != nil || mode != "" {
+			pod.ifindex = i
+			break
+		}
+	}
+	l, err := netlink.LinkByIndex(pod.ifindex)
+	if err != nil {
+		return pod, err
+	}
+	pod.text += fmt.Sprintf(", whose sockets are left alone: its packets are served at %s", l.Attrs().Name)
+	return pod, d.seen(pod, l.Attrs().Name)
 }
 
 // leftAlone reports whether the programs leave the sockets of a network namespace alone, which is

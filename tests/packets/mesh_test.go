@@ -311,6 +311,7 @@ func TestMesh(t *testing.T) {
 				c.checkPlain(t, s.pod) // without rules
 				m.rules(t, s.pod)
 				c.awaitMesh(t, s)
+				c.explainMesh(t, s)
 				c.checkMesh(t, s, &m, at)
 				other := local
 				if at == local {
@@ -342,6 +343,33 @@ func (c *cluster) awaitMesh(t *testing.T, s *sidecar) {
 		}
 		return s.last() == to
 	})
+}
+
+// explainMesh: the pod's packets are explained at its own device, be it a port of a bridge.
+func (c *cluster) explainMesh(t *testing.T, s *sidecar) {
+	t.Helper()
+	var addr netip.Addr
+	err := s.pod.Run(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err == nil {
+			addr, _ = netip.AddrFromSlice(list[0].IP.To4())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.AddrPortFrom(clusterIP(1).of("tcp4"), 80).String()
+	said := beeline(t, c.nodes[0], "explain", "--from", addr.String(), to)
+	for _, want := range []string{"served by", "a process of a pod of this node", "its packets are served at veth"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("explain --from %s %s does not say %q:\n%s", addr, to, want, said)
+		}
+	}
 }
 
 // checkMesh connects as an application of the pod, and as its sidecar.
