@@ -63,25 +63,28 @@ func (x *Explanation) path(d *Datapath, c *client) error {
 	return nil
 }
 
-// notForwarded returns the setting by which the kernel forwards no packet of the client to the backend;
-// "" when it does, or the backend is this host.
+// notForwarded returns the setting by which the kernel forwards no packet of the client to the backend, or
+// none back; "" when it does, or the backend is this host.
 func (x *Explanation) notForwarded() string {
 	if x.Path.Device == "" || x.Path.Device == "lo" {
 		return ""
 	}
-	family, device := "ipv4", x.Client.Device
-	if x.Chosen.Address.Is6() {
-		family, device = "ipv6", "all" // of a device it asks since Linux 6.17, by another setting
-		own, _ := netns.OfDevice(family, x.Client.Device, "force_forwarding")
-		if value, _, _ := netns.Setting(own); value != 0 {
-			return ""
+	for _, device := range []string{x.Client.Device, x.Path.Device} {
+		family := "ipv4"
+		if x.Chosen.Address.Is6() {
+			family = "ipv6"
+			own, _ := netns.OfDevice(family, device, "force_forwarding")
+			if value, _, _ := netns.Setting(own); value != 0 {
+				continue
+			}
+			device = "all" // of a device it asks since Linux 6.17, by the setting above
+		}
+		name, sysctl := netns.OfDevice(family, device, "forwarding")
+		if value, found, _ := netns.Setting(name); found && value == 0 {
+			return sysctl
 		}
 	}
-	name, sysctl := netns.OfDevice(family, device, "forwarding")
-	if value, found, _ := netns.Setting(name); !found || value != 0 {
-		return ""
-	}
-	return sysctl
+	return ""
 }
 
 // tunnelPath tells of a packet that goes on to another node as it is.

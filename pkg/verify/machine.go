@@ -102,7 +102,8 @@ func families(ranges []netip.Prefix) (ipv4, ipv6 bool) {
 	return ipv4 || len(ranges) == 0, ipv6 || len(ranges) == 0
 }
 
-// forwarding looks at what packets of clients meet at the devices that are served.
+// forwarding looks at what packets of clients meet at the devices that are served. Where the kernel forwards nothing by
+// default, the setting for all devices is named: replies come in by others, those of pods.
 func (m *machine) forwarding() error {
 	ranges, err := servicemap.New(m.Maps).ServiceCIDRs()
 	ipv4, ipv6 := families(ranges)
@@ -110,25 +111,46 @@ func (m *machine) forwarding() error {
 	for _, f := range []struct {
 		name   string
 		served bool
+		byAll  bool // packets are forwarded only where the setting for all devices says so
 		addr   func(*devicemap.Device) netip.Addr
 	}{
-		{"ipv4", ipv4, func(d *devicemap.Device) netip.Addr { return d.Addr4 }},
-		{"ipv6", ipv6, func(d *devicemap.Device) netip.Addr { return d.Addr6 }},
+		{"ipv4", ipv4, false, func(d *devicemap.Device) netip.Addr { return d.Addr4 }},
+		{"ipv6", ipv6, true, func(d *devicemap.Device) netip.Addr { return d.Addr6 }},
 	} {
 		if !f.served {
 			continue
 		}
+		all, allSysctl := netns.OfDevice(f.name, "all", "forwarding")
+		byDefault, found, err := netns.Setting(all)
+		errs = append(errs, err)
+		off, told := found && byDefault == 0, false
 		for i := range m.devices {
 			d := &m.devices[i]
+			if !f.addr(d).IsValid() {
+				continue
+			}
 			name, sysctl := netns.OfDevice(f.name, d.Name, "forwarding")
 			value, found, err := netns.Setting(name)
 			errs = append(errs, err)
-			if found && value == 0 && f.addr(d).IsValid() {
+			if !found || value != 0 && !(f.byAll && off && !forced(d.Name)) {
+				continue
+			}
+			if !off {
 				m.add("forwarding", sysctl, "%s is 0", sysctl)
+			} else if !told {
+				m.add("forwarding", allSysctl, "%s is 0", allSysctl)
+				told = true
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forced reports whether the kernel forwards IPv6 of a device whatever the setting for all of them (Linux 6.17).
+func forced(device string) bool {
+	name, _ := netns.OfDevice("ipv6", device, "force_forwarding")
+	value, _, _ := netns.Setting(name)
+	return value != 0
 }
 
 // strict is the value of rp_filter that drops packets from another device than the reverse path's

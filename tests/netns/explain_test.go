@@ -338,3 +338,21 @@ func TestExplainNotForwarded(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainReplyNotForwarded: the same where the kernel forwards what comes from the client, but no reply of the pod.
+func TestExplainReplyNotForwarded(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	a.Apply(lab.Service("web", `{type: NodePort, clusterIP: 10.96.2.1, ports: [{port: 80, nodePort: 31001}]}`), lab.Slice("web", "8080/TCP", lab.Pod4))
+	words := fmt.Sprintf("explain --from %s %s:31001", lab.Outside4, lab.Node4)
+	h.SetSysctl("ipv4/conf/all/forwarding", "0")
+	h.SetSysctl("ipv4/conf/"+lab.Uplink+"/forwarding", "1")
+	ask(t, h, "one way", words, cli.ExitDropped, []string{"not_forwarded", "net.ipv4.conf.pod0.forwarding is 0"})
+	h.SetSysctl("ipv4/conf/pod0/forwarding", "1")
+	ask(t, h, "both ways", words, cli.ExitOK, []string{"takes the packet on"})
+	h.Pod.ServeTCP(netip.AddrPortFrom(lab.Pod4, lab.BackendPort))
+	if at, err := h.Outside.Reach("tcp4", netip.AddrPortFrom(lab.Node4, 31001)); err != nil || at.Addr() != lab.Pod4 {
+		t.Errorf("reached %s, %v", at, err)
+	}
+}

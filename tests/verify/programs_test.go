@@ -251,6 +251,7 @@ func TestMachine(t *testing.T) {
 	}{
 		{"forwarding of IPv4", "forwarding", []string{"net.ipv4.conf.uplink.forwarding is 0"}, [3]string{"ipv4/conf/uplink/forwarding", "0", "1"}},
 		{"forwarding of IPv6", "forwarding", []string{"net.ipv6.conf.uplink.forwarding is 0"}, [3]string{"ipv6/conf/uplink/forwarding", "0", "1"}},
+		{"forwarding of all devices of IPv6", "forwarding", []string{"net.ipv6.conf.all.forwarding is 0"}, [3]string{"ipv6/conf/all/forwarding", "0", "1"}},
 		{"port range", "port-range", []string{"20000 to 30000"}, [3]string{"ipv4/ip_local_port_range", "20000 30000", "32768 60999"}},
 		{"reserved ports", "port-reserved", []string{"ip_local_reserved_ports"}, [3]string{"ipv4/ip_local_reserved_ports", "5000", "\n"}},
 	} {
