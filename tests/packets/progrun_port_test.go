@@ -240,18 +240,36 @@ func TestForgedRST(t *testing.T) {
 			if !byClient {
 				f, program = reply, "bl_egress"
 			}
-			right := f.seq
+			right, acknowledged := f.seq, f.ack
 			for i := range uint32(64) {
 				f.seq = right + 1<<20 + i*0x04000000&0xf7ffffff
+				f.ack = acknowledged + 1<<20
 				for _, flags := range []byte{flagRST, flagRST | flagACK, flagFIN | flagACK} {
 					f.flags = flags
 					b.run(t, program, f.bytes())
 					b.wantState(t, port, fmt.Sprintf("flags %#x at %d of %d", flags, f.seq, right), flowmap.StateEstablished)
 				}
 			}
-			f.seq, f.flags = right, flagRST
+			f.seq, f.ack, f.flags = right, acknowledged, flagRST
 			b.run(t, program, f.bytes())
 			b.wantState(t, port, "the right reset", flowmap.StateClosed)
+		}
+	}
+}
+
+// TestEndOfManyData: the FIN or RST of a backend counts while more of its data than is near is not acknowledged.
+func TestEndOfManyData(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	port := uint16(5100)
+	for _, family := range families {
+		for flags, want := range map[byte]flowmap.State{flagFIN | flagACK: flowmap.StateBackendClosing, flagRST | flagACK: flowmap.StateClosed} {
+			port++
+			_, reply := b.establishFlow(t, tcpFlow(family, port))
+			reply.flags = flags
+			reply.seq += 1 << 20
+			b.run(t, "bl_egress", reply.bytes())
+			b.wantState(t, port, fmt.Sprintf("flags %#x", flags), want)
 		}
 	}
 }

@@ -347,7 +347,7 @@ enum bl_flow_tcp_limits {
 	/* How far from the last one a sequence number may be that is believed: the segments
 	 * that the kernel has put together are 64 KiB at most. */
 	BL_FLOW_NEAR = 1 << 16,
-	/* How far the client's next packet may be ahead: a window. */
+	/* How far the next packet may be ahead: a window. */
 	BL_FLOW_WINDOW = 1 << 22,
 };
 
@@ -442,14 +442,21 @@ __noinline bool bl_flow_establish(struct bl_flow_forward *forward, const struct 
 	return true;
 }
 
-/* Whether a FIN or RST has a sequence number near the connection's: it is no blind guess. */
+/*
+ * Whether a FIN or RST has a sequence number near the connection's: it is no blind guess. Of the backend what
+ * the client has acknowledged is known, and a window of data may be on its way after that: it is
+ * believed there when its acknowledgement is near the client's number.
+ */
 static __always_inline bool bl_flow_believes(const struct bl_flow_forward *forward,
 					     const struct bl_packet *packet, bool from_client)
 {
-	__u32 known =
-		from_client ? forward->progress.tcp.client_seq : forward->progress.tcp.backend_seq;
+	__u32 client = forward->progress.tcp.client_seq;
+	__u32 known = from_client ? client : forward->progress.tcp.backend_seq;
 
-	return packet->key.proto != IPPROTO_TCP || !known || bl_flow_near(packet->seq, known);
+	if (packet->key.proto != IPPROTO_TCP || !known || bl_flow_near(packet->seq, known))
+		return true;
+	return !from_client && packet->tcp_flags & BL_TCP_ACK &&
+	       packet->seq - known < BL_FLOW_WINDOW && bl_flow_near(packet->ack, client);
 }
 
 /*
