@@ -163,6 +163,20 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestTakesDown: cleanup comes before drain, for it is what cuts a drain whose connections do not end.
+func TestTakesDown(t *testing.T) {
+	t.Parallel()
+	for yaml, want := range map[string]string{
+		"cleanup: true":              "--cleanup",
+		"drain: true":                "--drain",
+		"drain: true\ncleanup: true": "--cleanup",
+	} {
+		if args := initContainer(t, render(t, yaml), "cleanup").Args; args[0] != want {
+			t.Errorf("%q: flags are %q, want %s first", yaml, args, want)
+		}
+	}
+}
+
 // TestConfigChangeRolls: another configuration is another pod template, and so is
 // nothing else than that.
 func TestConfigChangeRolls(t *testing.T) {

@@ -2,7 +2,10 @@
 {{- or .Values.cleanup .Values.drain | ternary "true" "" -}}
 {{- end -}}
 
-{{- /* Takes Beeline down on the node, then waits: the pod is ready when that is done. */ -}}
+{{- /*
+Takes Beeline down on the node, then waits: the pod is ready when that is done. cleanup comes before
+drain, whose value an upgrade that reuses values keeps.
+*/ -}}
 {{- define "beeline.cleanupContainers" -}}
 initContainers:
   - name: cleanup
@@ -10,7 +13,7 @@ initContainers:
     volumeMounts:
       {{- include "beeline.volumeMounts" . | nindent 6 }}
     args:
-      - --{{ ternary "drain" "cleanup" .Values.drain }}
+      - --{{ ternary "cleanup" "drain" .Values.cleanup }}
       {{- include "beeline.configArgs" . | nindent 6 }}
       {{- include "beeline.placeArgs" . | nindent 6 }}
 containers:
