@@ -197,7 +197,8 @@ static __always_inline int bl_sock_find(const struct bl_client *client, const st
 }
 
 /*
- * Choose a backend of @target for a new connection. Returns BL_SOCK_REFUSE with
+ * Choose a backend of @target for a new connection, which is counted only when its end will be seen:
+ * bl_release does not run for the kernel's own sockets. Returns BL_SOCK_REFUSE with
  * the error set, and choice->backend NULL, when none may serve.
  */
 static __always_inline int bl_sock_balance(const struct bl_client *client, const struct bl_dst *dst,
@@ -206,6 +207,10 @@ static __always_inline int bl_sock_balance(const struct bl_client *client, const
 	*choice = bl_service_balance(client, dst, target);
 	if (unlikely(!choice->backend))
 		return bl_sock_refuse(client, dst, target, choice->reason);
+	if (unlikely(choice->counted) && bl_source_is_kernel(client->ctx->sk)) {
+		bl_choice_drop(choice);
+		choice->counted = false;
+	}
 	bl_tell_sock(client, dst, target, choice->ref.id, BL_EVENT_CONNECTION, BL_REASON_COUNT);
 	return BL_SOCK_PROCEED;
 }

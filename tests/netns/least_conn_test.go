@@ -249,6 +249,35 @@ func TestActiveSocket(t *testing.T) {
 	}
 }
 
+// TestActiveMultipathTCP: a connection of MPTCP is not counted, for what connects is a socket of the
+// kernel, whose end no program sees.
+func TestActiveMultipathTCP(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	for _, algorithm := range []string{"lc", "ewma"} {
+		a.Apply(withAlgorithm(algorithm, ""), lab.Slice("algorithm", algorithmPorts, backends4(2)...), lab.Slice("algorithm", algorithmPorts, backends6(2)...))
+		for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+			network, to := algorithmFrontends[i].network, algorithmFrontends[i].to
+			backends, none := backendsOf(network, 2), []int{0, 0}
+			for range 3 {
+				s, err := h.TrySocket(family, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
+				if err != nil {
+					t.Skipf("no multipath TCP in this kernel: %v", err)
+				}
+				c := held{s, network, -1}
+				if err := c.connect(to, backends); err != nil {
+					t.Fatal(err)
+				}
+				if got := activeSockets(t, a, model.TCP, backends); !slices.Equal(got, none) {
+					t.Errorf("%s, %s: while connected, %v are counted", algorithm, network, got)
+				}
+				s.Close()
+			}
+			wantActive(t, a, network, backends, none)
+		}
+	}
+}
+
 // testActiveUDP: a UDP socket counts for the Service that it has connected to last, or first
 // sent to.
 func testActiveUDP(t *testing.T, h *lab.Host, a *lab.Agent, network string, to netip.AddrPort, backends []netip.Addr) {

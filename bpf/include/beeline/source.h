@@ -83,6 +83,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	__u8 sk_kern_sock : 1;
 	int sk_err;
 };
 
@@ -246,6 +247,17 @@ static __always_inline struct sock *bl_source_sock(struct bpf_sock *sk)
 	if (!bl_may_read_kernel || bpf_probe_read_kernel(&kernel_sk, sizeof(kernel_sk), &sk))
 		return NULL;
 	return kernel_sk;
+}
+
+/*
+ * Whether @sk is a socket of the kernel itself, as of NFS and each subflow of MPTCP: the kernel runs
+ * no program when it is closed. False where the kernel's memory may not be read.
+ */
+static __always_inline bool bl_source_is_kernel(struct bpf_sock *sk)
+{
+	struct sock *kernel_sk = bl_source_sock(sk);
+
+	return kernel_sk && BPF_CORE_READ_BITFIELD_PROBED(kernel_sk, sk_kern_sock);
 }
 
 /* The network namespace of @sk; NULL when it cannot be read. */
