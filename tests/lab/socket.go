@@ -84,7 +84,7 @@ func (s *Socket) Close() {
 // Bind binds the socket.
 func (s *Socket) Bind(to netip.AddrPort) error { return unix.Bind(s.fd, s.sockaddr(to)) }
 
-// Disconnect dissolves the association of a UDP socket.
+// Disconnect dissolves the association of a UDP socket, or the connection of a TCP one.
 func (s *Socket) Disconnect() error {
 	raw := unix.RawSockaddrAny{Addr: unix.RawSockaddr{Family: unix.AF_UNSPEC}}
 	return connectRaw(s.fd, &raw)

@@ -183,6 +183,26 @@ func TestEWMAFails(t *testing.T) {
 	}
 }
 
+// TestEWMADisconnected: a connection that its process dissolves is not one that has failed.
+func TestEWMADisconnected(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	for i, s := range algorithmFrontends[:2] {
+		backends := []netip.Addr{[]netip.Addr{lab.Backend4(1), lab.Backend6(1)}[i]}
+		a.Apply(withAlgorithm("ewma", ""), lab.Slice("algorithm", algorithmPorts, backends...))
+		c := hold(t, h.Namespace, s.network, s.to, backends)
+		if err := c.socket.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		c.socket.Close()
+		wantActive(t, a, s.network, backends, []int{0})
+		if got := rtts(t, a, backends); got[0] != 0 {
+			t.Errorf("%s: a round-trip time of %s, want none", s.network, got[0])
+		}
+	}
+}
+
 // TestEWMAWeights: a backend of weight 0 gets none, one of more weight more; UDP, which has no
 // round-trip time, is balanced by active connections.
 func TestEWMAWeights(t *testing.T) {

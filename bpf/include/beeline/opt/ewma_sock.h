@@ -17,9 +17,15 @@ struct tcp_sock {
 
 #pragma clang attribute pop
 
+#define ECONNRESET 104
+
 /*
  * A socket ends: if its Service balances by round-trip times, note that of its backend. A connection
  * that has failed has none, nor has one that the process has given up before it was answered.
+ *
+ * Of a connection that the process has dissolved (AF_UNSPEC) nothing is noted: tcp_disconnect has
+ * cleared its time, and left ECONNRESET. One that has failed has another error, or none once the
+ * process has read it.
  */
 static __always_inline void bl_ewma_end(struct bpf_sock *ctx, const struct bl_sock_entry *sock)
 {
@@ -36,7 +42,7 @@ static __always_inline void bl_ewma_end(struct bpf_sock *ctx, const struct bl_so
 	if (!kernel_sk)
 		return;
 	rtt = BPF_CORE_READ((struct tcp_sock *)kernel_sk, srtt_us);
-	if (!rtt && ctx->state == BPF_TCP_CLOSE)
+	if (!rtt && ctx->state == BPF_TCP_CLOSE && BPF_CORE_READ(kernel_sk, sk_err) != ECONNRESET)
 		rtt = BL_EWMA_MOST;
 	if (rtt)
 		bl_ewma_note(sock->backend.id, sock->backend.generation, rtt);
