@@ -214,7 +214,8 @@ func upgrades(c *cluster) {
 }
 
 // keepsSecret: an upgrade changes neither the secret that the chart has made nor one that was
-// put in its place, or nodes would not know each other.
+// put in its place, or nodes would not know each other. A rollback puts the content of its revision back,
+// which Helm 4 refuses and Helm 3 does.
 func keepsSecret(c *cluster) {
 	secret := func() string {
 		c.t.Helper()
@@ -242,6 +243,18 @@ func keepsSecret(c *cluster) {
 	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, dsr+"image: {tag: v3}"))
 	if got := secret(); got != changed {
 		c.t.Errorf("after an upgrade the secret is %q, it was changed to %q", got, changed)
+	}
+	c.helm.must("upgrade", release, chartDir(c.t), values(c.t, dsr+"image: {tag: v4}"))
+	c.helm.must("rollback", release, "3")
+	if got := secret(); got != changed {
+		c.t.Errorf("after a rollback to a revision with the changed secret it is %q, want %q", got, changed)
+	}
+	if _, err := c.helm.run("rollback", release, "1"); err == nil || !strings.Contains(err.Error(), "conflict") {
+		c.t.Errorf("a rollback to a revision with the former secret: %v, want a conflict", err)
+	}
+	c.helm.must("rollback", release, "1", "--server-side=false")
+	if got := secret(); got != made {
+		c.t.Errorf("after a rollback as of Helm 3 the secret is %q, want the former one, %q", got, made)
 	}
 	c.helm.must("uninstall", release)
 	if _, err := c.client.CoreV1().Secrets(namespace).Get(c.t.Context(), release+"-dsr", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
