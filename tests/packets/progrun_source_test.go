@@ -68,6 +68,41 @@ func TestPacketPassedOnce(t *testing.T) {
 	}
 }
 
+// TestForwardMadeAgainByAnotherDevice: a flow with SNAT whose forward entry is restored by a reply that comes in by
+// another device than its packets leave by goes on with its source.
+func TestForwardMadeAgainByAnotherDevice(t *testing.T) {
+	t.Parallel()
+	x, b := newSNATBench(t)
+	side := devicemap.Device{ID: 2, Name: "lo", Ifindex: loopback, MTU: 1500,
+		Addr4: netip.MustParseAddr("198.51.100.1"), Addr6: netip.MustParseAddr("2001:db8:51::1")}
+	if err := devicemap.New(x.maps).Put(side); err != nil {
+		t.Fatal(err)
+	}
+	m := pinned(t, x.BPFFS, "bl_flow")
+	for name, f := range xdpRequests() {
+		_, out := b.run(t, "bl_ingress", f.bytes())
+		source, to := ends(out, familyOf(f))
+		if source.Addr() != nodeAddrOf(f) || to != xdpBackend[familyOf(f)] {
+			t.Fatalf("%s: from %s to %s", name, source, to)
+		}
+		takeOut(t, m, false)
+		awaitSecond(t)
+		reply := f
+		reply.from, reply.to, reply.flags = to, source, flagSYN|flagACK
+		b.run(t, "bl_ingress", reply.bytes())
+		f.flags = flagACK
+		verdict, out := b.run(t, "bl_ingress", f.bytes())
+		if verdict != redirect {
+			t.Errorf("%s: verdict %d", name, int32(verdict))
+		}
+		if from, to := ends(out, familyOf(f)); from != source || to != xdpBackend[familyOf(f)] {
+			t.Errorf("%s goes on from %s to %s, was from %s", name, from, to, source)
+		}
+		takeOut(t, m, false)
+		takeOut(t, m, true)
+	}
+}
+
 // TestAffinityOfTheNextSecond: a client keeps its backend when another CPU has stored its last use by
 // a clock that is a second ahead.
 func TestAffinityOfTheNextSecond(t *testing.T) {

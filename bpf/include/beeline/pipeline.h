@@ -709,17 +709,53 @@ static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_ke
 	forward->generation = backend->generation;
 }
 
+/* Whether SNAT gives what leaves by a device the address that a reply is for. */
+static __always_inline bool bl_device_sent(__u32 id, const struct bl_flow_key *reply_key, bool ipv4)
+{
+	const struct bl_device_entry *device = bl_device_lookup(id);
+	union bl_addr addr;
+
+	if (!device)
+		return false;
+	addr = bl_device_addr(device, ipv4);
+	return bl_addr_equal(&addr, &reply_key->dst);
+}
+
 /*
- * Rebuild the forward entry of a flow from a reply. @ifindex is the device that the backend
- * is behind, 0 when the stack or a route decides that.
+ * The device by which packets of a flow leave, by its reply, which has come in by @ifindex: mostly
+ * that one. With SNAT it is the one whose address the reply is for, which the route tells then; 0
+ * where that is not known, and BL_DEVICE_ROUTED where the reply comes in by none of the devices.
  */
-static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
+static __noinline __u8 bl_flow_restore_device(struct BL_CONTEXT *context,
+					      const struct bl_flow_key *reply_key,
+					      const struct bl_flow_reply *reply, __u32 ifindex)
+{
+	const __u32 *id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	bool ipv4 = bl_addr_is_ipv4(&reply_key->dst);
+	const struct bl_device_entry *client;
+	__u8 other;
+
+	if (!id)
+		return reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
+	if (!(reply->bits & BL_FLOW_SNAT) || bl_device_sent(*id, reply_key, ipv4))
+		return *id;
+	client = bl_device_lookup(reply->device);
+	other = bl_device_of(bl_route(context, client ? client->ifindex : ifindex, &reply->client,
+				      &reply_key->src, ipv4));
+	return bl_device_sent(other, reply_key, ipv4) ? other : 0;
+}
+
+/*
+ * Rebuild the forward entry of a flow from a reply. @ifindex is the device that the reply has come in
+ * by, 0 when the stack or a route decides where the backend is.
+ */
+static __noinline void bl_flow_restore(struct BL_CONTEXT *context,
+				       const struct bl_flow_key *reply_key,
 				       const struct bl_flow_reply *reply, __u32 ifindex, __u32 now)
 {
 	struct bl_flow_work *work = bl_flow_work_lookup();
 	struct bl_flow_forward *fresh;
 	struct bl_flow_key key;
-	const __u32 *id;
 
 	if (!work)
 		return;
@@ -734,14 +770,15 @@ static __noinline void bl_flow_restore(const struct bl_flow_key *reply_key,
 	bl_flow_set_state(&fresh->bits, reply->bits & BL_FLOW_OVERFLOW ? BL_FLOW_SYN_RECEIVED
 								       : BL_FLOW_ESTABLISHED);
 	bl_flow_find_backend(&key, fresh);
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
 	if (reply->device == BL_DEVICE_HAIRPIN)
 		fresh->device = BL_DEVICE_HAIRPIN;
 	else if (reply->device == BL_DEVICE_MASQUERADE && !bl_reply_masquerades(reply))
 		fresh->device = BL_DEVICE_MASQUERADE;
 	else if (!(reply->bits & BL_FLOW_TUNNEL))
-		fresh->device = id ? *id : reply->bits & BL_FLOW_SNAT ? BL_DEVICE_ROUTED : 0;
-	bl_flow_claim(&key, &work->forward);
+		fresh->device = bl_flow_restore_device(context, reply_key, reply, ifindex);
+	/* Rather than with another source, the client's next packet is to leave by a new flow. */
+	if (fresh->device || !(reply->bits & BL_FLOW_SNAT) || reply->bits & BL_FLOW_TUNNEL)
+		bl_flow_claim(&key, &work->forward);
 }
 
 /*
@@ -774,7 +811,7 @@ __noinline bool bl_flow_note(struct BL_CONTEXT *context, const struct bl_packet 
 		return true;
 	}
 	if (!flow) {
-		bl_flow_restore(&packet->key, reply, ifindex, now);
+		bl_flow_restore(context, &packet->key, reply, ifindex, now);
 		return true;
 	}
 	if (!snat || !bl_port_taken(context, &packet->key, packet->ipv4))
