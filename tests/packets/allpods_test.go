@@ -21,15 +21,27 @@ var podLinkAddrs = parseAddrs("10.244.1.254", "fd44:0:0:1::fe")
 
 // TestAllPodsDevice: where the routes to pods of this node and of others lead to one device, at
 // which a program sends packets on, endpoints on both nodes answer. Those on this node see the
-// client, and answer it past that device, as they do with Cilium.
+// client, and answer it past that device, as they do with Cilium. With DSR so do those to which
+// another node sends the packets.
 func TestAllPodsDevice(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		flags []string
-		here  addrs // whom an endpoint on this node sees
+		serve func(*cluster, *testing.T, []string)
+		// whom an endpoint on this node and one on the other node see
+		here, there addrs
 	}{
-		"client":     {nil, clientAddrs},
-		"masquerade": {[]string{"--masquerade-all"}, podLinkAddrs},
+		"client": {
+			func(c *cluster, t *testing.T, manifests []string) { c.serve(t, manifests) },
+			clientAddrs, podLinkAddrs,
+		},
+		"masquerade": {
+			func(c *cluster, t *testing.T, manifests []string) { c.serve(t, manifests, "--masquerade-all") },
+			podLinkAddrs, podLinkAddrs,
+		},
+		"DSR": {
+			func(c *cluster, t *testing.T, manifests []string) { c.serveDSR(t, manifests) },
+			clientAddrs, clientAddrs,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -37,28 +49,30 @@ func TestAllPodsDevice(t *testing.T) {
 			c.leadToAllPods(t)
 			manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
 			manifests = append(manifests, c.service(3, "here", "externalTrafficPolicy: Local,", []endpoint{local, remote})...)
-			c.serve(t, manifests, tc.flags...)
-			c.podOf(local).Populate()
-			for family, pod := range c.nodes[0].routedAddrs() {
-				said := beeline(t, c.nodes[0], "explain", "--from", pod.String(), netip.AddrPortFrom(clusterIP(1)[family], 80).String())
-				if !strings.Contains(said, "a process of a pod of this node") || !strings.Contains(said, "socket: connect()") {
-					t.Errorf("of a pod of this node is said:\n%s", said)
-				}
-			}
+			tc.serve(c, t, manifests)
 			for _, network := range networks {
 				for i, want := range []greeting{
 					{local.server(), netip.AddrPortFrom(tc.here.of(network), 0)},
-					{remote.server(), netip.AddrPortFrom(podLinkAddrs.of(network), 0)},
+					{remote.server(), netip.AddrPortFrom(tc.there.of(network), 0)},
 					{local.server(), netip.AddrPortFrom(clientAddrs.of(network), 0)},
 				} {
-					to := nodePort(network, i+1)
-					got, err := ask(c.client, network, to, "x")
-					if err != nil || got.name != want.name || got.client.Addr() != want.client.Addr() {
-						t.Errorf("%s to %s: %v, %v, want %s to see %s", network, to, got, err, want.name, want.client.Addr())
-					}
+					c.wantGreeting(t, network, nodePort(network, i+1), want)
+				}
+				if c.direct {
+					byOther := netip.AddrPortFrom(nodeAddrs(2).of(network), nodePort(network, 1).Port())
+					c.wantGreeting(t, network, byOther, greeting{local.server(), netip.AddrPortFrom(clientAddrs.of(network), 0)})
 				}
 			}
 		})
+	}
+}
+
+// wantGreeting fails the test unless that endpoint answers the client, whose address it sees so.
+func (c *cluster) wantGreeting(t *testing.T, network string, to netip.AddrPort, want greeting) {
+	t.Helper()
+	got, err := ask(c.client, network, to, "x")
+	if err != nil || got.name != want.name || got.client.Addr() != want.client.Addr() {
+		t.Errorf("%s to %s: %v, %v, want %s to see %s", network, to, got, err, want.name, want.client.Addr())
 	}
 }
 

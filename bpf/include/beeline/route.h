@@ -138,10 +138,22 @@ __noinline __u32 bl_route(struct BL_CONTEXT *context, __u32 ifindex, const union
 }
 
 /*
- * Index in bl_device of the device by which the packet would reach the backend, if replies are
- * translated there: the backend is then on another node. Else the host's stack: 0, or
- * BL_DEVICE_MASQUERADE for one that is to see this node for its client. What a route does not
- * tell that leads to pods of all nodes, the backend's object does.
+ * Index in bl_device of the device with this interface index, to which the route to a backend
+ * leads, if replies are translated there: the backend is then on another node, else 0. What a
+ * route does not tell that leads to pods of all nodes, the backend's object does: @on_node.
+ */
+static __always_inline __u8 bl_device_to_node(__u32 ifindex, bool on_node)
+{
+	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
+	const struct bl_device_entry *device = on_node ? bl_device_lookup(id) : NULL;
+
+	return device && device->flags & BL_DEVICE_ALL_PODS ? 0 : id;
+}
+
+/*
+ * Index in bl_device of the device by which the packet would reach a backend on another node.
+ * Else the host's stack: 0, or BL_DEVICE_MASQUERADE for one that is to see this node for its
+ * client.
  */
 static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 					   const struct bl_packet *packet,
@@ -149,11 +161,8 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 {
 	__u32 ifindex =
 		bl_route(context, packet->ifindex, &packet->key.src, &plan->backend, packet->ipv4);
-	__u8 id = ifindex ? bl_device_of(ifindex) : 0;
-	const struct bl_device_entry *device = plan->on_node ? bl_device_lookup(id) : NULL;
+	__u8 id = bl_device_to_node(ifindex, plan->on_node);
 
-	if (device && device->flags & BL_DEVICE_ALL_PODS)
-		id = 0;
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_MASQUERADE : id;
 }
 

@@ -365,7 +365,7 @@ static __always_inline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct b
 	}
 	ifindex = bl_route(context, work->inner.ifindex, &work->inner.key.src, backend,
 			   work->inner.ipv4);
-	if ((ifindex && bl_device_of(ifindex)) ||
+	if (bl_device_to_node(ifindex, true) ||
 	    (backend->word[2] == bpf_htonl(0xffff)) != work->inner.ipv4) {
 		bl_packet_drop(&work->inner, BL_REASON_TUNNEL_NO_BACKEND);
 		return false;
