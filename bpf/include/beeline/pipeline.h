@@ -148,6 +148,18 @@ static __always_inline bool bl_plan_asks(const struct bl_packet *packet, const s
 		packet->key.proto != IPPROTO_TCP || !(packet->tcp_flags & BL_TCP_SYN));
 }
 
+/* Fill the reply entry of a flow that @packet, whose key is that of the forward entry, begins. */
+static __always_inline void bl_plan_make_reply(const struct bl_packet *packet,
+					       const struct bl_flow_forward *forward,
+					       __u8 client_device, __u32 now,
+					       struct bl_flow_reply *reply)
+{
+	bl_flow_make_reply(&packet->key, forward, client_device, now, reply);
+	/* Only the answer to a SYN shows whether the port was in use: see bl_flow_clashes. */
+	if (packet->key.proto == IPPROTO_TCP && !(packet->tcp_flags & BL_TCP_SYN))
+		bl_flow_set_state(&reply->bits, BL_FLOW_SYN_RECEIVED);
+}
+
 /*
  * Store the reply entry of a flow whose forward entry is stored, which gets another source
  * port when that is taken. False, and the forward entry is gone, when there was none. @key is
@@ -161,10 +173,7 @@ static __always_inline bool bl_plan_store_reply(struct BL_CONTEXT *context,
 	struct bl_flow_forward *forward = &work->forward.forward;
 	struct bl_flow_entry *stored;
 
-	bl_flow_make_reply(key, forward, plan->client_device, bl_flow_now(), &work->reply.reply);
-	/* Only the answer to a SYN shows whether the port was in use: see bl_flow_clashes. */
-	if (packet->key.proto == IPPROTO_TCP && !(packet->tcp_flags & BL_TCP_SYN))
-		bl_flow_set_state(&work->reply.reply.bits, BL_FLOW_SYN_RECEIVED);
+	bl_plan_make_reply(packet, forward, plan->client_device, bl_flow_now(), &work->reply.reply);
 	bl_flow_reply_key(key, forward, &plan->source, &work->key);
 	if (!bl_source_port_claim(context, key, bl_plan_asks(packet, plan))) {
 		bl_source_port_exhausted(&work->key, plan->ref.id, bl_flow_now());

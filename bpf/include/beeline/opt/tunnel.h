@@ -281,7 +281,7 @@ static __always_inline bool bl_tunnel_store(struct BL_CONTEXT *context, struct b
 		forward->progress.tunnel_second = now;
 	forward->bits = BL_FLOW_NEW | BL_FLOW_TUNNEL;
 	bl_plan_share(forward);
-	bl_flow_make_reply(key, forward, bl_device_of(work->inner.ifindex), now,
+	bl_plan_make_reply(&work->inner, forward, bl_device_of(work->inner.ifindex), now,
 			   &flow->reply.reply);
 	bl_flow_reply_key(key, forward, &key->src, &flow->key);
 	if (!bl_source_port_claim(context, key, false)) {
