@@ -205,14 +205,14 @@ static __always_inline bool bl_tunnel_nested(const struct bl_packet *inner)
  */
 static __always_inline bool bl_tunnel_keeps(const struct bl_packet *inner,
 					    const struct bl_flow_entry *flow,
-					    const struct bl_tunnel_option *option)
+					    const struct bl_tunnel_option *option, __u32 now)
 {
 	const struct bl_flow_forward *forward = &flow->forward;
 	bool begins = (inner->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK)) == BL_TCP_SYN;
 
 	if (forward->bits & BL_FLOW_IS_REPLY || forward->device)
 		return false;
-	if (begins && bl_flow_state(forward->bits) >= BL_FLOW_CLIENT_CLOSING)
+	if (begins && bl_flow_port_reused(inner, forward, now))
 		return false;
 	if (forward->backend_port == option->port &&
 	    bl_addr_equal(&forward->backend, &option->backend))
@@ -351,7 +351,7 @@ static __always_inline bool bl_tunnel_admit(struct BL_CONTEXT *context, struct b
 	__u32 now = bl_flow_now(), ifindex;
 	enum bl_reason reason;
 
-	if (flow && bl_tunnel_keeps(&work->inner, flow, &work->shim.option)) {
+	if (flow && bl_tunnel_keeps(&work->inner, flow, &work->shim.option, now)) {
 		if (work->inner.key.proto != IPPROTO_TCP &&
 		    bl_flow_comes_by_tunnel(&flow->forward) &&
 		    flow->forward.progress.tunnel_second != now)
