@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -305,5 +307,34 @@ func (c *cluster) wantTold(t *testing.T, told *listener, bad endpoint, network s
 	admitted := told.one(t, bad.server()+" is let in", about(inspect.EventAdmitted, 0))
 	if first.Failures < failures || again.Failures == 0 || admitted.Service.String() != "default/web:t" || admitted.Hook != "look" {
 		t.Errorf("told %+v, %+v and %+v", first, again, admitted)
+	}
+}
+
+// TestOutliersDSR: a connection that an endpoint on this node refuses, and that then goes by the tunnel to
+// one on another node, is established by the client's ACK, as others by the tunnel are.
+func TestOutliersDSR(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	c := newCluster(t, false)
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{local, remote}), "--outlier-detection", "failures=100")
+	for _, network := range networks[:2] {
+		c.setDeaf(t, local, network, deaf["refuses"])
+		lab.Eventually(t, network+": "+local.server()+" refuses a connection", func() bool {
+			before := eventCount(t, c.nodes[0], "reset_held")
+			s, hello := connect(t, c.client, network, nodePort(network, 1))
+			defer s.Close()
+			if hello.name != remote.server() {
+				t.Fatalf("%s: %s answers", network, hello.name)
+			}
+			self, err := s.Local()
+			if err != nil {
+				t.Fatal(err)
+			}
+			flows := slices.DeleteFunc(c.flowsOf(t, c.nodes[0]), func(f flowmap.Flow) bool { return f.Client != self })
+			if len(flows) != 1 || flows[0].Tunnel != flowmap.LeavesByTunnel || flows[0].State != flowmap.StateEstablished {
+				t.Errorf("%s: the connection goes on with the flows %+v", network, flows)
+			}
+			return eventCount(t, c.nodes[0], "reset_held") != before
+		})
 	}
 }

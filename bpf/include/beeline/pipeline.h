@@ -128,7 +128,8 @@ static __always_inline void bl_plan_make_forward(const struct bl_packet *packet,
 	forward->device = plan->device;
 	forward->bits = BL_FLOW_NEW | plan->bits;
 	forward->progress.tcp.client_seq = packet->key.proto == IPPROTO_TCP ? packet->seq + 1 : 0;
-	forward->progress.tcp.refused = plan->refused;
+	/* A packet of the backend clears it, and of a flow by the tunnel none comes here. */
+	forward->progress.tcp.refused = plan->refused && !bl_flow_leaves_by_tunnel(forward);
 	if (bl_flow_leaves_by_tunnel(forward))
 		forward->source.node = plan->node;
 	else
