@@ -2,11 +2,13 @@ package packets_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -174,6 +176,59 @@ func TestProgramReorder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestProgramReorderAgain: a fragment waits for the first one, also when another datagram with its id
+// has passed long ago.
+func TestProgramReorderAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	id := uint16(1000)
+	for _, family := range families {
+		f := frame{from: crafted[family], to: virtual[family], protocol: unix.IPPROTO_UDP, payload: strings.Repeat("payload ", 100)}
+		wait.Until(t, "the first fragment comes in time, and goes on in a copy", func() bool {
+			id++
+			list := f.fragments(id, 256)
+			for _, fragment := range list {
+				b.wantVerdict(t, "a fragment of the former datagram", fragment, passes)
+			}
+			ageFragments(t, b.programs.program(t, "bl_ingress"))
+			b.wantVerdict(t, "a fragment that has overtaken", list[1], dropped)
+			verdict, _ := b.run(t, "bl_ingress", list[0])
+			return verdict == dropped
+		})
+	}
+}
+
+// ageFragments makes what a program has noted of fragments older than BL_FRAGMENT_SECONDS.
+func ageFragments(t *testing.T, p *ebpf.Program) {
+	t.Helper()
+	const secondAt, age = 44, 31 // in struct bl_fragment_entry
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if info, err := m.Info(); err != nil || info.Name != "bl_fragment" {
+			continue
+		}
+		var key, value []byte
+		for entries := m.Iterate(); entries.Next(&key, &value); {
+			second := value[secondAt:]
+			binary.NativeEndian.PutUint32(second, binary.NativeEndian.Uint32(second)-age)
+			if err := m.Put(key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	t.Fatal("the program has no bl_fragment")
 }
 
 // TestProgramReorderRoom: only so many fragments of a datagram are kept at once; one that finds

@@ -39,15 +39,21 @@ __noinline bool bl_tc_keep_verdict(const struct bl_packet *packet, enum bl_hook 
 	return overtaken && entry.verdict != BL_VERDICT_DROPPED;
 }
 
-/* Fill in the verdict of the first fragment of a datagram. False when it is not known. */
+/*
+ * Fill in the verdict of the first fragment of a datagram. False when it is not known. A record that
+ * is too old is of another datagram with this id: it goes, for no fragment waits beside one.
+ */
 static __always_inline bool bl_tc_verdict_known(const struct bl_fragment_key *key,
 						struct bl_path *path, enum bl_verdict *verdict)
 {
 	const struct bl_fragment_entry *entry = bpf_map_lookup_elem(&bl_fragment, key);
 
-	if (!entry || entry->verdict == BL_VERDICT_UNKNOWN ||
-	    bl_flow_age(bl_flow_now(), entry->second) > BL_FRAGMENT_SECONDS)
+	if (!entry || entry->verdict == BL_VERDICT_UNKNOWN)
 		return false;
+	if (bl_flow_age(bl_flow_now(), entry->second) > BL_FRAGMENT_SECONDS) {
+		bl_fragment_forget(key);
+		return false;
+	}
 	path->to = entry->to;
 	path->device = entry->device;
 	path->back = entry->back;
