@@ -295,11 +295,12 @@ func (x *Explanation) refusal(c *client) string {
 	return fmt.Sprintf("%s: %s; the client meets: %s", x.Verdict, text, meets[x.Verdict])
 }
 
-// counted tells which counters would move.
+// counted tells which counters would move. They are those of the program's verdict: a packet that it
+// has translated is a connection, also where the kernel drops the packet afterwards.
 func (x *Explanation) counted() {
 	list := slices.Clone(x.Counters)
 	if x.Service != nil {
-		switch x.Verdict {
+		switch verdicts[bpf.SockBlVerdict(x.answer.Verdict)] {
 		case VerdictServed:
 			list = append(list, "connections of the Service port")
 		case VerdictRefused, VerdictDropped:

@@ -295,7 +295,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--from", "192.0.2.2", "192.0.2.1:31001"}, cli.ExitOK, []string{"NodePort 192.0.2.1:31001 of default/web", "come in by uplink", "tc alone sees them"}},
 		{[]string{"127.0.0.1:31001"}, cli.ExitOK, []string{"NodePort 127.0.0.1:31001 of default/web"}},
 		{[]string{"10.96.2.5:80"}, cli.ExitOK, []string{"served by 127.0.0.1:8080"}},
-		{[]string{"--from", "192.0.2.2", "203.0.113.5:80"}, cli.ExitDropped, []string{"martian_destination", "127.0.0.1 can be reached by processes of this host alone"}},
+		{[]string{"--from", "192.0.2.2", "203.0.113.5:80"}, cli.ExitDropped, []string{"martian_destination", "127.0.0.1 can be reached by processes of this host alone", "connections of the Service port"}},
 		{[]string{"--from", "10.88.0.77", "203.0.113.1:80"}, cli.ExitNotFound, []string{"no program sees it", "none of the devices that face clients"}},
 		{[]string{"192.0.2.1:31999"}, cli.ExitNotFound, []string{"no Service has the NodePort 31999/TCP"}},
 		{[]string{"192.0.2.2:80"}, cli.ExitNotFound, []string{"an address of no Service"}},
@@ -329,7 +329,7 @@ func TestExplainNotForwarded(t *testing.T) {
 	} {
 		words := fmt.Sprintf("explain --from %s %s", tt.from, tt.to)
 		h.SetSysctl(tt.setting, "0")
-		ask(t, h, "not forwarded", words, cli.ExitDropped, []string{"not_forwarded", tt.named})
+		ask(t, h, "not forwarded", words, cli.ExitDropped, []string{"not_forwarded", tt.named, "connections of the Service port"})
 		h.SetSysctl(tt.setting, "1")
 		ask(t, h, "forwarded", words, cli.ExitOK, []string{"takes the packet on"})
 		h.Pod.ServeTCP(netip.AddrPortFrom(tt.pod, lab.BackendPort))
