@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +38,9 @@ func reportEvents(t *testing.T, h *lab.Host, flags ...string) (events []inspect.
 		case "index.txt":
 			index = content
 		case "events.jsonl":
+			if strings.ContainsFunc(content, func(r rune) bool { return unicode.IsControl(r) && r != '\n' }) {
+				t.Errorf("the report's events have control characters: %q", content)
+			}
 			for line := range strings.Lines(content) {
 				var e inspect.Event
 				if err := json.Unmarshal([]byte(line), &e); err != nil {
@@ -58,6 +63,29 @@ type attempts struct {
 // refusing is an address that refuses all: the Service does not have the port.
 var refusing = ap("10.96.0.1:81")
 
+// obeyed is the name of a process, which a terminal would obey.
+const obeyed = "a\u009b2J\x7f"
+
+// named calls fn on a thread of that name, which ends then. It is not the first one, whose name is the
+// process's.
+func named(name string, fn func()) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			defer runtime.UnlockOSThread()
+			err = named(name, fn)
+			return
+		}
+		if err = os.WriteFile("/proc/thread-self/comm", []byte(name), 0); err == nil {
+			fn()
+		}
+	}()
+	<-done
+	return err
+}
+
 // startAttempts makes attempts until they are stopped.
 func startAttempts(t *testing.T, h *lab.Host) *attempts {
 	maps, a := openMaps(t, h), new(attempts)
@@ -65,7 +93,7 @@ func startAttempts(t *testing.T, h *lab.Host) *attempts {
 	ctx, cancel := context.WithCancel(t.Context())
 	a.stop = func() { cancel(); all.Wait() }
 	t.Cleanup(a.stop)
-	all.Go(func() {
+	attempt := func() {
 		for ctx.Err() == nil {
 			before := listening(maps)
 			for _, to := range []netip.AddrPort{dualTCP4, refusing} {
@@ -76,6 +104,11 @@ func startAttempts(t *testing.T, h *lab.Host) *attempts {
 			if before > 0 && listening(maps) > 0 {
 				a.heard++
 			}
+		}
+	}
+	all.Go(func() {
+		if err := named(obeyed, attempt); err != nil {
+			t.Error(err)
 		}
 	})
 	return a
@@ -92,7 +125,7 @@ func connectBound(h *lab.Host, to netip.AddrPort) error {
 }
 
 // TestReportEvents: a report has the connections that are made and refused meanwhile, and how many
-// it leaves out; clients are named when that is asked for.
+// it leaves out; clients are named when that is asked for. Names of processes do nothing to a terminal.
 func TestReportEvents(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -113,7 +146,7 @@ func TestReportEvents(t *testing.T) {
 			if e.Kind == inspect.EventLeftOut || e.Kind == inspect.EventEnded {
 				continue // of what has ended the beginning may have been before
 			}
-			if named := len(flags) > 0; e.PID != uint32(os.Getpid()) || named != (e.Client.Addr() == lab.Node4) {
+			if clients := len(flags) > 0; e.PID != uint32(os.Getpid()) || e.Command != obeyed || clients != (e.Client.Addr() == lab.Node4) {
 				t.Errorf("with %v, an event is of %q[%d] at %s", flags, e.Command, e.PID, e.Client)
 			}
 			seen[fmt.Sprintf("%s %s %s %s", e.Kind, e.ServiceAddress, e.Service, e.Reason)]++

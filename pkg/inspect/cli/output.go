@@ -58,9 +58,9 @@ func (c *command) print(v any, text func(wide bool) string) error {
 	switch c.format {
 	case formatJSON:
 		out, err = json.MarshalIndent(v, "", "  ")
-		out = append(out, '\n')
+		out = append(visibleJSON(out), '\n')
 	case formatYAML:
-		out, err = yaml.Marshal(v)
+		out, err = yamlOf(v)
 	default:
 		out = []byte(visible(text(c.format == formatWide)))
 	}
@@ -78,10 +78,9 @@ func (c *command) printItem(v any, text func(wide bool) string) error {
 	var err error
 	switch c.format {
 	case formatJSON:
-		out, err = json.Marshal(v)
-		out = append(out, '\n')
+		out, err = jsonLine(v)
 	case formatYAML:
-		out, err = yaml.Marshal(v)
+		out, err = yamlOf(v)
 		out = append([]byte("---\n"), out...)
 	default:
 		line := strings.ReplaceAll(text(c.format == formatWide), "\n", `\u000a`) // it could show as another item
@@ -94,18 +93,55 @@ func (c *command) printItem(v any, text func(wide bool) string) error {
 	return err
 }
 
+// jsonLine returns v as JSON in a line.
+func jsonLine(v any) ([]byte, error) {
+	out, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return append(visibleJSON(out), '\n'), nil
+}
+
+// yamlOf returns v as YAML. Like [yaml.Marshal] it makes it of JSON, in which YAML must not have the
+// characters that encoding/json leaves as they are.
+func yamlOf(v any) ([]byte, error) {
+	out, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(visibleJSON(out))
+}
+
 // visible returns a text in which control characters are written out, for a terminal would obey
-// them: texts come from objects of tenants, and from other nodes.
+// them: texts come from objects of tenants, from processes, and from other nodes.
 func visible(text string) string {
+	if !strings.ContainsFunc(text, invisible) {
+		return text
+	}
 	var out strings.Builder
 	for _, r := range text {
-		if unicode.IsControl(r) && r != '\n' {
+		if invisible(r) {
 			fmt.Fprintf(&out, "\\u%04x", r)
 			continue
 		}
 		out.WriteRune(r)
 	}
 	return out.String()
+}
+
+// visibleJSON is visible for JSON, which stays the same value: what is written out is in strings, and
+// encoding/json has done so below U+0020 alone.
+func visibleJSON(data []byte) []byte {
+	if !bytes.ContainsFunc(data, invisible) {
+		return data // of a large table no copy is made
+	}
+	return []byte(visible(string(data)))
+}
+
+// invisible reports whether a character is written out. U+FFFE and U+FFFF are none, and YAML is not
+// read with them.
+func invisible(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' || r == 0xfffe || r == 0xffff
 }
 
 // table is rows of aligned columns under a heading.

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
@@ -175,6 +178,44 @@ func TestPluginVerify(t *testing.T) {
 	s.agent("node-d", prints(`{"findings": []}`, cli.ExitOK))
 	for _, args := range []string{"verify", "verify --node node-a", "verify --node node-a --node node-d -o json", "verify --node node-d"} {
 		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
+	}
+}
+
+// TestPluginControlCharacters: no form of output has a control character, which a terminal would obey,
+// and JSON and YAML have what the node has said.
+func TestPluginControlCharacters(t *testing.T) {
+	const (
+		name    = "a\x1b[2J\x7f\u0080\u0085\u009b2J\u009f\ufeff\ufffe\uffff"
+		escaped = `a\u001b[2J\u007f\u0080\u0085\u009b2J\u009f\ufeff\ufffe\uffff`
+	)
+	s := newAPIServer(t)
+	s.agent("node-a", func(_ *http.Request, args []string, _ io.Reader, out, _ io.Writer) int {
+		answer := `{"findings": [], "unchecked": [], "unsettled": ["` + escaped + `"]}`
+		if slices.Contains(args, "monitor") {
+			answer = "\n" + `{"time":"2026-03-01T12:00:00Z","kind":"refused","hook":"connect","protocol":"TCP","pid":8,"command":"` + escaped + `"}` + "\n"
+		}
+		_, _ = io.WriteString(out, answer) // the client may have left
+		return cli.ExitOK
+	})
+	for _, words := range []string{"verify", "monitor --count 1"} {
+		for _, format := range []string{"table", "wide", "json", "yaml"} {
+			out, errs, code := s.run(append(strings.Fields(words), "-o", format)...)
+			if code != cli.ExitOK || strings.ContainsFunc(out, func(r rune) bool { return unicode.IsControl(r) && r != '\n' }) {
+				t.Errorf("%s -o %s: exit code %d, output %q, said %q", words, format, code, out, errs)
+			}
+			var v any
+			switch format {
+			case "json":
+				check(t, json.Unmarshal([]byte(out), &v))
+			case "yaml":
+				check(t, yaml.Unmarshal([]byte(out), &v))
+			default:
+				continue
+			}
+			if !strings.Contains(fmt.Sprint(v), name) {
+				t.Errorf("%s -o %s lacks %q:\n%s", words, format, name, out)
+			}
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -199,12 +198,13 @@ func (c *command) events(ctx context.Context, clients bool) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, heardTime)
 	defer cancel()
 	var out bytes.Buffer
-	lines := json.NewEncoder(&out)
 	err := c.listen(ctx, inspect.EventOptions{Kinds: monitoredKinds, Rate: heardRate}, 0, func() error { return nil }, func(e *inspect.Event) error {
 		if !clients {
 			e.Client = netip.AddrPort{}
 		}
-		return lines.Encode(e)
+		line, err := jsonLine(e)
+		out.Write(line)
+		return err
 	})
 	if err == nil && out.Len() == 0 {
 		err = fmt.Errorf("no connection began, failed or ended within the %v of listening", heardTime)
