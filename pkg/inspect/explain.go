@@ -176,7 +176,7 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 }
 
 // ExplainService returns an explanation for each frontend of a Service, also for those that it wants
-// and other Services have.
+// and other Services have. The error is a [NoFrontendError] when there is none to explain.
 func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation, error) {
 	s, err := e.datapath.Service(name)
 	if err != nil {
@@ -199,16 +199,56 @@ func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation
 			own = append(own, tables.FrontendKey{Addr: f.Address, Port: f.Port, Protocol: protocol})
 		}
 	}
-	list := []*Explanation{}
-	for _, key := range append(own, keys...) {
+	keys = append(own, keys...)
+	var list []*Explanation
+	for _, key := range keys {
 		x, err := e.explainFrontend(key, from)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, x...)
 	}
+	if len(list) == 0 {
+		return nil, noFrontend(name, s.Unapplied, keys, from)
+	}
 	return list, nil
 }
+
+// NoFrontendError is a Service that the client finds no frontend of. It is an [ErrNotFound].
+type NoFrontendError struct {
+	Name model.Name
+	// Client is the client's address when the Service has frontends of the other family alone.
+	Client netip.Addr
+	// Unapplied is why the Service is not served in full; nil: it is.
+	Unapplied *Unapplied
+}
+
+// noFrontend returns the error of a Service of whose frontends none could be explained.
+func noFrontend(name model.Name, unapplied *Unapplied, keys []tables.FrontendKey, from string) error {
+	e := &NoFrontendError{Name: name, Unapplied: unapplied}
+	client, _, err := parseFrom(from)
+	sameFamily := func(key tables.FrontendKey) bool { return key.Addr.Is4() == client.Addr().Is4() }
+	if err == nil && len(keys) > 0 && !slices.ContainsFunc(keys, sameFamily) {
+		e.Client = client.Addr()
+	}
+	return e
+}
+
+// Error names the Service, and says why the client finds no frontend of it.
+func (e *NoFrontendError) Error() string {
+	text, why := fmt.Sprintf("service %s has no frontend on this node", e.Name), ": "
+	if e.Client.IsValid() {
+		text = fmt.Sprintf("service %s has no %s frontend for the client %s", e.Name, model.FamilyOf(e.Client), e.Client)
+		why = "; it is not served in full: "
+	}
+	if e.Unapplied != nil {
+		text += why + e.Unapplied.Error
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(err, ErrNotFound) true.
+func (e *NoFrontendError) Unwrap() error { return ErrNotFound }
 
 // explainFrontend explains one frontend; a NodePort at an address of the node, if there is one.
 func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) (list []*Explanation, err error) {

@@ -302,6 +302,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"default/web"}, cli.ExitOK, []string{"10.96.2.1:80/TCP: served", "203.0.113.1:80/TCP: served", ":31001/TCP: served"}},
 		{[]string{"default/typo"}, cli.ExitRefused, []string{"203.0.113.2:80/TCP: refused"}},
 		{[]string{"default/no"}, cli.ExitNotFound, nil},
+		{[]string{"--from", "2001:db8::7", "default/web"}, cli.ExitNotFound, []string{"service default/web has no IPv6 frontend", "2001:db8::7"}},
 		{[]string{"10.96.2.1"}, cli.ExitUsage, nil},
 		{[]string{"--from", "shop/web-0", "10.96.2.1:80"}, cli.ExitFailure, []string{`"shop/web-0" is no address`, "name a pod by its address", "kubectl beeline explain"}},
 		{[]string{"-o", "json", "10.96.2.2:80"}, cli.ExitRefused, []string{`"verdict": "refused"`, `"reason": "no_endpoint"`}},

@@ -119,7 +119,7 @@ that it cannot read, and leaves them out.
 Exit codes:
   0  done
   1  the Service asked for is not served, or there is no such flow; verify: something
-     is not as it should be; explain: no Service
+     is not as it should be; explain: no Service, or no frontend of it for the client
   2  wrong usage: unknown command or flag, bad argument
   3  no datapath: nothing is pinned below --bpffs
   4  any other failure, such as missing rights

@@ -64,6 +64,7 @@ func TestGolden(t *testing.T) {
 		"flow show 198.18.0.1:40000", "flow show 198.18.0.2:40000",
 		"flow show 203.0.113.7:1", "flow show 203.0.113.7", "flow show", "flow delete", "flow delete --all --protocol TCP",
 		"flow list --client there", "flow list --state open", "flow list --protocol ICMP", "flow list --service web",
+		"explain --help", "explain shop/late", "explain --from 2001:db8::7 kube-system/dns", "explain --from 2001:db8::7 -o json kube-system/dns", "explain shop/wed",
 		"top --help", "top shop/wed --interval 100ms", "top web", "top shop/web shop/dns", "top --interval 1ms", "top --sort size", "top --count -1",
 		"node list", "node list -o wide", "node list -o json", "node show",
 		"svc ls", "no ls", "fe list -n default", "be list -n default", "aff list -n default",

@@ -28,9 +28,9 @@ node, of a pod of this node, or of a host elsewhere, with a source port or witho
 A pod is named by its address (kubectl get pods -o wide), for the node does not know its
 name; kubectl beeline explain takes that, too.
 
-Exit codes: 0 served, 1 no Service, or no program sees the connection (it goes its way
-untouched), 2 wrong usage, 3 no datapath, 4 failure, 5 refused, 6 dropped. Of several
-frontends it is that of the first one that is not served.`
+Exit codes: 0 served, 1 no Service, no frontend of SERVICE for the client, or no program
+sees the connection (it goes its way untouched), 2 wrong usage, 3 no datapath, 4 failure,
+5 refused, 6 dropped. Of several frontends it is that of the first one that is not served.`
 
 // errVerdict says that a connection would not be served. It is told in full already.
 type errVerdict string

@@ -28,7 +28,7 @@ named with the rights to list nodes, and DaemonSets in the agents' namespace.
 Exit codes: those of beeline on a node, the highest of all nodes:
   0  done
   1  verify: something is not as it should be; the Service asked for is not served;
-     explain: no Service
+     explain: no Service, or no frontend of it for the client
   2  wrong usage: unknown command or flag, bad argument
   3  no datapath on a node, or no agent's pod in the cluster
   4  any other failure; a node has not answered

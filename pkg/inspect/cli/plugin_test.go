@@ -238,7 +238,7 @@ func TestPluginExplain(t *testing.T) {
 	bpffs := newDatapath(t)
 	s.agent("node-a", beeline, "--bpffs="+bpffs)
 	s.client("on-host", true, "192.0.2.1")
-	for _, args := range []string{"explain on-host 10.96.0.10:53/UDP", "explain shop/on-host other/thing", "explain nobody web", "explain on-host"} {
+	for _, args := range []string{"explain on-host 10.96.0.10:53/UDP", "explain shop/on-host other/thing", "explain shop/on-host shop/late", "explain nobody web", "explain on-host", "explain --help"} {
 		t.Run(args, func(t *testing.T) { comparePlugin(t, s, args) })
 	}
 	const refused = `[{"address": "10.96.0.10", "port": 80, "protocol": "TCP", "verdict": "refused", "reason": "no_endpoint", "steps": [], "backends": [], "counters": []}]`
@@ -263,6 +263,43 @@ func TestPluginExplain(t *testing.T) {
 		}
 		if want := "beeline --output=json " + c.ran; c.ran != "" && s.command() != want {
 			t.Errorf("%s: ran %q, want %q", c.args, s.command(), want)
+		}
+	}
+}
+
+// TestPluginExplainFamilies: a pod with addresses of both families is asked about by the one that the
+// Service has; a Service that no address of the pod has a frontend of is an error.
+func TestPluginExplainFamilies(t *testing.T) {
+	s := newAPIServer(t)
+	s.client("cart-0", false, "10.244.1.7", "fd00::7")
+	s.client("cart-6", false, "fd00::8")
+	s.client("cart-4", false, "10.244.1.8")
+	s.agent("node-a", func(_ *http.Request, args []string, _ io.Reader, out, errs io.Writer) int {
+		text, to, code := `[{"address": "10.96.0.10", "port": 53, "protocol": "UDP", "verdict": "served", "steps": [], "backends": [], "counters": []}]`, out, cli.ExitOK
+		switch {
+		case slices.Contains(args, "shop/old"): // as versions that did not know better
+			text = "[]"
+		case slices.Contains(args, "shop/web") && strings.Contains(strings.Join(args, " "), "--from=fd00"):
+			text, to, code = "beeline: service shop/web has no IPv6 frontend", errs, cli.ExitNotFound
+		case slices.Contains(args, "shop/late"):
+			text, to, code = "beeline: service shop/late has no frontend on this node: bl_service is full", errs, cli.ExitNotFound
+		}
+		_, _ = io.WriteString(to, text) // the client may have left
+		return code
+	})
+	for _, tt := range []struct {
+		args, says string
+		code       int
+	}{
+		{"explain cart-0 web", "10.96.0.10:53/UDP: served", cli.ExitOK},
+		{"explain cart-6 web", "node-a: pod beeline-node-a: beeline: service shop/web has no IPv6 frontend", cli.ExitNotFound},
+		{"explain cart-0 late", "node-a: pod beeline-node-a: beeline: service shop/late has no frontend on this node: bl_service is full", cli.ExitNotFound},
+		{"explain cart-0 old", "no frontend of old for pod shop/cart-0 on node node-a: not found", cli.ExitNotFound},
+		{"explain cart-4 [fd97::1]:80", "pod shop/cart-4: no IPv6 address, only 10.244.1.8", cli.ExitFailure},
+	} {
+		out, errs, code := s.run(strings.Fields(tt.args)...)
+		if code != tt.code || strings.Count(out+errs, tt.says) != 1 || (code == cli.ExitOK) != (errs == "") || (code == cli.ExitOK) != (out != "") {
+			t.Errorf("%s: exit code %d, output %q, said %q", tt.args, code, out, errs)
 		}
 	}
 }

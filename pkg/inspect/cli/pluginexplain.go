@@ -11,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 const pluginExplainLong = `Say what would happen to a new connection of a pod, step by step, and why.
@@ -22,9 +23,9 @@ is asked about as a process of the node.
 POD alone is in the namespace of the kubeconfig's context, SERVICE alone in that of the
 pod.
 
-Exit codes: 0 served, 1 no Service, or no program sees the connection (it goes its way
-untouched), 2 wrong usage, 3 no datapath, 4 failure, 5 refused, 6 dropped. Of several
-frontends it is that of the first one that is not served.`
+Exit codes: 0 served, 1 no Service, no frontend of SERVICE for the pod, or no program sees
+the connection (it goes its way untouched), 2 wrong usage, 3 no datapath, 4 failure,
+5 refused, 6 dropped. Of several frontends it is that of the first one that is not served.`
 
 func (p *plugin) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -67,15 +68,16 @@ func (p *plugin) explainPod(ctx context.Context, pod, service string) error {
 	if err != nil {
 		return err
 	}
-	var list []*inspect.Explanation
-	for _, words := range questions(client, service) {
-		a := ask[[]inspect.Explanation](ctx, p, cluster, agents[0], words...)
-		if a.err != nil {
-			return merge(p, []answer[[]inspect.Explanation]{a}, nil)
-		}
-		for i := range a.value {
-			list = append(list, &a.value[i])
-		}
+	asked, err := questions(client, service)
+	if err != nil {
+		return fmt.Errorf("pod %s/%s: %w", namespace, name, err)
+	}
+	list, err := p.explanations(ctx, cluster, agents[0], asked)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 { // an agent of a version that does not say why
+		return fmt.Errorf("no frontend of %s for pod %s/%s on node %s: %w", service, namespace, name, client.Node, inspect.ErrNotFound)
 	}
 	err = p.print(map[string][]*inspect.Explanation{client.Node: list}, func(bool) string {
 		return fmt.Sprintf("Pod %s/%s on node %s\n\n%s", namespace, name, client.Node, explanationsText(list))
@@ -86,21 +88,48 @@ func (p *plugin) explainPod(ctx context.Context, pod, service string) error {
 	return firstVerdict(list)
 }
 
-// questions are the command lines by which a node is asked about a pod of it.
-func questions(client *kubectl.Client, service string) (list [][]string) {
+// explanations asks an agent about each address of a pod. A Service may have frontends of one family
+// alone: that there is none for an address is an error when there is none for any.
+func (p *plugin) explanations(ctx context.Context, cluster *kubectl.Cluster, agent kubectl.Agent, asked [][]string) (list []*inspect.Explanation, err error) {
+	var without *answer[[]inspect.Explanation]
+	for _, words := range asked {
+		a := ask[[]inspect.Explanation](ctx, p, cluster, agent, words...)
+		switch {
+		case a.err != nil && a.code != ExitNotFound:
+			return nil, merge(p, []answer[[]inspect.Explanation]{a}, nil)
+		case a.err != nil && without == nil:
+			without = &a
+		}
+		for i := range a.value {
+			list = append(list, &a.value[i])
+		}
+	}
+	if len(list) == 0 && without != nil {
+		return nil, merge(p, []answer[[]inspect.Explanation]{*without}, nil)
+	}
+	return list, nil
+}
+
+// questions are the command lines by which a node is asked about a pod of it. The error is that the pod
+// has no address of the family of the one that is asked about.
+func questions(client *kubectl.Client, service string) (list [][]string, err error) {
 	address, _, _ := strings.Cut(service, "/")
-	to, err := netip.ParseAddrPort(address)
-	if err != nil && !strings.Contains(service, "/") {
+	to, errTo := netip.ParseAddrPort(address)
+	if errTo != nil && !strings.Contains(service, "/") {
 		service = client.Namespace + "/" + service
 	}
 	if len(client.Addresses) == 0 {
-		return [][]string{{"explain", "--", service}}
+		return [][]string{{"explain", "--", service}}, nil
 	}
 	for _, from := range client.Addresses {
-		if addr, errAddr := netip.ParseAddr(from); err == nil && (errAddr != nil || addr.Is4() != to.Addr().Unmap().Is4()) {
+		addr, err := netip.ParseAddr(from)
+		if errTo == nil && (err != nil || model.FamilyOf(addr) != model.FamilyOf(to.Addr())) {
 			continue // asks for the other family
 		}
 		list = append(list, []string{"explain", "--from=" + from, "--", service})
 	}
-	return list
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no %s address, only %s", model.FamilyOf(to.Addr()), strings.Join(client.Addresses, ", "))
+	}
+	return list, nil
 }
