@@ -2,7 +2,9 @@ package statusmap
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,33 +31,51 @@ func TestAffinities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put := func(netns, generation uint32) {
-		key := bpf.SockBlAffinityKey{Netns: netns, Service: 3}
-		entry := bpf.SockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
-		entry.Backend.Id, entry.Backend.Generation = 5, generation
-		must(t, m.BlAffinity.Put(&key, &entry))
+	entry := bpf.SockBlAffinityEntry{LastUsed: uint64(now - 5*time.Second)}
+	entry.Backend.Id, entry.Backend.Generation = 5, 2
+	former := entry
+	former.Backend.Generation = 1
+	client := func(addr string) *bpf.SockBlClientKey {
+		return &bpf.SockBlClientKey{Client: bpf.AddrOf(netip.MustParseAddr(addr)), Service: 3}
 	}
-	put(77, 2)
-	put(78, 1)
-	checkAffinities(t, m, 77)
+	must(t, m.BlAffinity.Put(&bpf.SockBlAffinityKey{Netns: 77, Service: 3}, &entry),
+		m.BlAffinity.Put(&bpf.SockBlAffinityKey{Netns: 78, Service: 3}, &former),
+		m.BlNewClient.Put(client("192.0.2.7"), &former), m.BlNewClient.Put(client("2001:db8::7"), &entry),
+		m.BlClient.Put(client("192.0.2.7"), &entry))
+	checkAffinities(t, m, "77", "192.0.2.7", "new 2001:db8::7")
+	backend.State |= tables.NoNew
+	must(t, servicetest.Open(t, m).PutBackend(5, backend))
+	checkAffinities(t, m)
 	backend.State = tables.Serving // in no set any more
 	must(t, servicetest.Open(t, m).PutBackend(5, backend))
-	checkAffinities(t, m, 0)
+	checkAffinities(t, m)
 }
 
-// checkAffinities checks that of two entries one at most is valid.
-func checkAffinities(t *testing.T, m *bpfmap.Maps, valid uint32) {
+// checkAffinities checks that of all entries those of some clients are valid, and that those of new
+// ones come last.
+func checkAffinities(t *testing.T, m *bpfmap.Maps, valid ...string) {
 	t.Helper()
 	list, err := New(m).Affinities()
-	if err != nil || len(list) != 2 {
+	if err != nil || len(list) != 5 {
 		t.Fatalf("%v, %v", list, err)
 	}
-	for _, a := range list {
-		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 5*time.Second+wait.Limit {
-			t.Errorf("%+v", a)
+	var got []string
+	for i, a := range list {
+		if a.Service != 3 || a.Backend != 5 || a.Idle < 5*time.Second || a.Idle > 5*time.Second+wait.Limit || a.New != (i >= 3) {
+			t.Errorf("%d: %+v", i, a)
 		}
-		if a.Valid != (a.Netns == valid) {
-			t.Errorf("%+v", a)
+		name := fmt.Sprint(a.Netns)
+		if a.Client.IsValid() {
+			name = a.Client.String()
 		}
+		if a.New {
+			name = "new " + name
+		}
+		if a.Valid {
+			got = append(got, name)
+		}
+	}
+	if !slices.Equal(got, valid) {
+		t.Errorf("valid are %q, want %q", got, valid)
 	}
 }

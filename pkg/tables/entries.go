@@ -182,6 +182,9 @@ const membership = InCluster | InLocal
 // InSet reports whether a backend is in a set.
 func (s BackendState) InSet() bool { return s&membership != 0 }
 
+// TakesNew reports whether a backend may get new connections of clients that had it before.
+func (s BackendState) TakesNew() bool { return s.InSet() && s&NoNew == 0 }
+
 // ComeBack is what the Generation of a backend grows by that comes back to a set, having served on
 // meanwhile: what was remembered for new connections is void, and what goes to it is not. That of
 // another user of the id grows by 1.

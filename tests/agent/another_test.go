@@ -50,6 +50,7 @@ func (a asked) want(t *testing.T, code int, part string, unread ...string) {
 func TestCommandOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	h, s := start(t)
+	mustReach(t, h, "tcp4", stickyTCP)
 	s.Signal(unix.SIGKILL)
 	_ = s.Wait() // killed
 	dir := datapath.Dir(h.BPFFS)
@@ -76,6 +77,15 @@ func TestCommandOfAnotherVersion(t *testing.T) {
 	ask(h, "explain", "10.96.0.1:80").want(t, cli.ExitFailure, "use the beeline command of the agent's version", "bl_flow")
 	ask(h, "monitor").want(t, cli.ExitFailure, "use the beeline command of the agent's version")
 	ask(h, "verify").want(t, cli.ExitFailure, "layout 9 of it, this one has 1")
+	back()
+
+	for _, name := range []string{"bl_client", "bl_new_client"} {
+		back = newer(name)
+		ask(h, "affinity", "list").want(t, cli.ExitOK, "netns:", name)
+		back()
+	}
+	back = newer("bl_affinity")
+	ask(h, "affinity", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_affinity")
 	back()
 
 	back = newer("bl_backend")

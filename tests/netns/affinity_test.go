@@ -3,9 +3,11 @@ package netns_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -65,6 +67,55 @@ func TestAffinity(t *testing.T) {
 			t.Errorf("30 namespaces all reached %v", seen)
 		}
 	})
+}
+
+// TestAffinityList: clients on this node and outside are listed once each, with the backend of their
+// next connection, also those that have yet to establish one.
+func TestAffinityList(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{Devices: []string{lab.Uplink}})
+	silent := lab.Service("silent", `{type: NodePort, clusterIP: 10.96.0.21, sessionAffinity: ClientIP, ports: [{port: 53, protocol: UDP, nodePort: 30021}]}`)
+	a.Apply(sticky(10800), lab.Slice("sticky", stickyPorts, backends4(8)...), lab.Slice("sticky", stickyPorts, backends6(8)...),
+		silent, lab.Slice("silent", "9/UDP", backends4(1)...))
+	clients := map[string]netip.AddrPort{ // those of packets with the NodePort that they use
+		lab.Outside4.String(): netip.AddrPortFrom(lab.Node4, 30020),
+		lab.Outside6.String(): netip.AddrPortFrom(lab.Node6, 30020),
+	}
+	want := []string{fmt.Sprintf("%s default/silent %s:9", lab.Outside4, lab.Backend4(1))}
+	for client, to := range clients {
+		network := "tcp4"
+		if to.Addr().Is6() {
+			network = "tcp6"
+		}
+		want = append(want, fmt.Sprintf("%s default/sticky:web %s", client, mustReach(t, h.Outside, network, to)))
+	}
+	want = append(want, fmt.Sprintf("netns:%d default/sticky:web %s", uint32(h.Cookie()), mustReach(t, h.Namespace, "tcp4", stickyTCP)))
+	s := h.Outside.Socket("udp4")
+	defer s.Close()
+	if err := s.SendTo("nobody answers", netip.AddrPortFrom(lab.Node4, 30021)); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(want)
+	var list []inspect.Affinity
+	lab.Eventually(t, "the datagram is there", func() bool {
+		var err error
+		if list, err = inspect.Read(h.BPFFS, func(d *inspect.Datapath) ([]inspect.Affinity, error) { return d.Affinities(true) }); err != nil {
+			t.Fatal(err)
+		}
+		return len(list) >= len(want)
+	})
+	var got []string
+	for _, a := range list {
+		if a.State != inspect.AffinityValid || a.RemainingSeconds == 0 || a.Backend == nil {
+			t.Errorf("%+v", a)
+			continue
+		}
+		got = append(got, fmt.Sprintf("%s %s %s", a.Client, a.Service, netip.AddrPortFrom(a.Backend.Address, a.Backend.TargetPort)))
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("listed are %q, want %q", got, want)
+	}
 }
 
 // TestAffinityExpires: affinity ends one timeout after the last connection.

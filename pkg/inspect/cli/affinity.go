@@ -16,7 +16,8 @@ func (c *command) affinityCommand() *cobra.Command {
 		Long: `List clients with session affinity and their backend.
 
 The client is an address or, for sockets of this node, netns: and the cookie of
-their network namespace: one pod is one client.`,
+their network namespace: one pod is one client. A client of packets that has yet to
+establish a connection is listed while its backend is valid.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			affinities, err := read(c, func(d *inspect.Datapath) ([]inspect.Affinity, error) { return d.Affinities(all) })

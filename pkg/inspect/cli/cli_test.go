@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,36 @@ func TestAliases(t *testing.T) {
 		// A second may pass between two of them.
 		if code != cli.ExitOK || (got != before && got != after) {
 			t.Errorf("%s list: exit code %d, output:\n%s", short, code, got)
+		}
+	}
+}
+
+// TestAffinityUnread: where the table of clients with established flows cannot be read, it is not known
+// which entries of new ones decide, and none is listed.
+func TestAffinityUnread(t *testing.T) {
+	bpffs := newDatapath(t)
+	for _, c := range []struct {
+		unread string
+		listed []string // clients of packets
+	}{
+		{"bl_new_client", []string{"203.0.113.10", "2001:db8::9"}},
+		{"bl_client", nil},
+	} {
+		pin := filepath.Join(datapath.Dir(bpffs), c.unread)
+		check(t, os.Rename(pin, pin+"-9"))
+		out, errs, code := run("affinity", "list", "--bpffs", bpffs)
+		check(t, os.Rename(pin+"-9", pin))
+		if code != cli.ExitOK || !strings.Contains(errs, "beeline: left out: "+c.unread+" (") {
+			t.Errorf("without %s: exit code %d, said %q", c.unread, code, errs)
+		}
+		var got []string
+		for line := range strings.Lines(out) {
+			if client := strings.Fields(line)[0]; client != "CLIENT" && !strings.HasPrefix(client, "netns:") {
+				got = append(got, client)
+			}
+		}
+		if !slices.Equal(got, c.listed) {
+			t.Errorf("without %s, of packets %q are listed, want %q", c.unread, got, c.listed)
 		}
 	}
 }
@@ -274,8 +305,8 @@ func checkMaps(t *testing.T, maps []inspect.Map) {
 		{Name: "bl_udp_peer", Used: 0, Size: 1024, Setting: "--max-udp-peers"},
 		{Name: "bl_flow", Used: 15, Size: 1024, Setting: "--max-flows"},
 		{Name: "bl_overflow", Used: 0, Size: least, Setting: "--max-flows"},
-		{Name: "bl_client", Used: 1, Size: 1024, Setting: "--max-clients"},
-		{Name: "bl_new_client", Used: 0, Size: least, Setting: "--max-clients"},
+		{Name: "bl_client", Used: 5, Size: 1024, Setting: "--max-clients"},
+		{Name: "bl_new_client", Used: 6, Size: least, Setting: "--max-clients"},
 		{Name: "bl_srcrange", Used: 2, Size: 1 << 16, Setting: "--max-source-ranges"},
 		{Name: "bl_node_addr", Used: 2, Size: 4096},
 		{Name: "bl_node", Used: 6, Size: 8192},

@@ -279,8 +279,8 @@ func fillActive(t *testing.T, dir string) {
 	check(t, chunk.Put(uint32(11), [4]uint64{1<<32 | 2, 9<<32 | 8}))
 }
 
-// fillAffinity remembers clients as the programs do: two valid, one expired,
-// one of a backend that has gone.
+// fillAffinity remembers clients as the programs do: of those of sockets two valid, one expired, one of
+// a backend that has gone; of those of packets some that have established a flow, some that have not.
 func fillAffinity(t *testing.T, dir string) {
 	t.Helper()
 	const idle = 20 * time.Second
@@ -299,6 +299,32 @@ func fillAffinity(t *testing.T, dir string) {
 	put(4030, webID, entry{3, 1, last})
 	put(4031, webID, entry{2, 7, last})
 	put(4027, dnsID, entry{5, 1, last})
+
+	known, fresh := openMap(t, dir, "bl_client"), openMap(t, dir, "bl_new_client")
+	for _, c := range []struct {
+		client  string
+		service uint32
+		in      *ebpf.Map
+		entry
+	}{
+		{"203.0.113.10", webID, known, entry{2, 1, last}}, // asked first
+		{"203.0.113.10", webID, fresh, entry{3, 1, last}},
+		{"203.0.113.7", webID, known, entry{2, 7, last}}, // of a backend that has gone
+		{"203.0.113.7", webID, fresh, entry{3, 1, last}},
+		{"203.0.113.8", webID, known, entry{2, 7, last}},
+		{"203.0.113.8", webID, fresh, entry{3, 7, last}},
+		{"203.0.113.9", webID, fresh, entry{3, 1, last}},
+		{"203.0.113.11", webID, fresh, entry{3, 7, last}}, // decides nothing
+		{"2001:db8::9", webID + 1, known, entry{4, 1, last}},
+		{"203.0.113.9", dnsID, known, entry{5, 1, last}}, // expired
+		{"203.0.113.9", dnsID, fresh, entry{6, 1, last}},
+	} {
+		key := struct {
+			Client  [16]byte
+			Service uint32
+		}{netip.MustParseAddr(c.client).As16(), c.service}
+		check(t, c.in.Put(key, c.entry))
+	}
 }
 
 func openMap(t *testing.T, dir, name string) *ebpf.Map {

@@ -104,11 +104,6 @@ func fillFlows(t *testing.T, maps *bpfmap.Maps, dir string) {
 	for _, f := range flows {
 		f.put(t, dir, uint32(ts.Sec))
 	}
-	client := struct {
-		Client  [16]byte
-		Service uint32
-	}{netip.MustParseAddr("203.0.113.7").As16(), webID}
-	check(t, openMap(t, dir, "bl_client").Put(client, make([]byte, 16)))
 }
 
 // TestFlowFilters finds the same flows by each of what they have.
