@@ -70,6 +70,11 @@ func (w *watch) link(u *netlink.LinkUpdate) bool {
 	if u.Family == unix.AF_BRIDGE {
 		return false // of a bridge's port as such, which goes on to be a device
 	}
+	// Wireless extensions send the name alone with what has happened (IFLA_WIRELESS), as after each
+	// scan. A message that describes the device has its MTU; one with MTU 0 carries no IP.
+	if u.Header.Type == unix.RTM_NEWLINK && u.Attrs().MTU == 0 {
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	index := int(u.Index)
