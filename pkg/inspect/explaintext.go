@@ -295,15 +295,21 @@ func (x *Explanation) refusal(c *client) string {
 	return fmt.Sprintf("%s: %s; the client meets: %s", x.Verdict, text, meets[x.Verdict])
 }
 
-// counted tells which counters would move. They are those of the program's verdict: a packet that it
-// has translated is a connection, also where the kernel drops the packet afterwards.
+// afterChoice are the reasons for which a program drops a packet when it has chosen the backend.
+var afterChoice = []bpf.SockBlReason{
+	bpf.SockBlReasonBL_REASON_NO_SOURCE_PORT, bpf.SockBlReasonBL_REASON_NO_SOURCE_ADDRESS, bpf.SockBlReasonBL_REASON_FLOW_NOT_STORED,
+}
+
+// counted tells which counters would move. A Service port counts a connection when its backend is
+// chosen, whatever the program, or the kernel after it, does with the packet.
 func (x *Explanation) counted() {
 	list := slices.Clone(x.Counters)
 	if x.Service != nil {
-		switch verdicts[bpf.SockBlVerdict(x.answer.Verdict)] {
-		case VerdictServed:
+		late := slices.ContainsFunc(x.answer.Counted, func(r bpf.SockBlReason) bool { return slices.Contains(afterChoice, r) })
+		switch verdict := verdicts[bpf.SockBlVerdict(x.answer.Verdict)]; {
+		case verdict == VerdictServed, late:
 			list = append(list, "connections of the Service port")
-		case VerdictRefused, VerdictDropped:
+		case verdict == VerdictRefused, verdict == VerdictDropped:
 			list = append(list, "refused of the Service port")
 		}
 	}

@@ -33,7 +33,14 @@ func TestSourcePortsRunOut(t *testing.T) {
 		}
 		before := eventCount(t, a.node, "no_source_port")
 		f, fourth := frontends[3], boundSocket(t, c.client, network, port)
-		if err := c.silentBy(fourth, c.client, network, netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))); !errors.Is(err, lab.ErrNothing) {
+		to := netip.AddrPortFrom(f.address(1).of(network), uint16(f.port(1)))
+		next := &asked{name: "without a source port", network: network, port: port, to: to}
+		c.explainAll(t, []*asked{next})
+		last := next.said.Steps[len(next.said.Steps)-1]
+		if last.Result != "no_source_port, connections of the Service port" { // the backend had been chosen
+			t.Errorf("%s: explained as %+v", network, next.said.Steps)
+		}
+		if err := c.silentBy(fourth, c.client, network, to); !errors.Is(err, lab.ErrNothing) {
 			t.Errorf("%s without a source port: %v, want no answer", network, err)
 		}
 		again := func() error {
