@@ -186,7 +186,7 @@ func (b *bench) wantState(t *testing.T, port uint16, what string, want flowmap.S
 		}
 	}
 	if len(found) != 1 || found[0] != want {
-		t.Errorf("%s: the flow is %s, want %s", what, found, want)
+		t.Errorf("%s: the flow is %v, want %v", what, found, want)
 	}
 }
 
