@@ -50,6 +50,13 @@ func TestAllPodsDevice(t *testing.T) {
 			manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)
 			manifests = append(manifests, c.service(3, "here", "externalTrafficPolicy: Local,", []endpoint{local, remote})...)
 			tc.serve(c, t, manifests)
+			c.podOf(local).Populate()
+			for family, pod := range c.nodes[0].routedAddrs() {
+				said := beeline(t, c.nodes[0], "explain", "--from", pod.String(), netip.AddrPortFrom(clusterIP(1)[family], 80).String())
+				if !strings.Contains(said, "a process of a pod of this node") || !strings.Contains(said, "socket: connect()") {
+					t.Errorf("of a pod of this node is said:\n%s", said)
+				}
+			}
 			for _, network := range networks {
 				for i, want := range []greeting{
 					{local.server(), netip.AddrPortFrom(tc.here.of(network), 0)},
