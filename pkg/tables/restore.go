@@ -111,23 +111,20 @@ func (t *Tables) restorePorts(have *Snapshot) map[uint32]*servicePort {
 	return byID
 }
 
-// restoreBackends takes over the backend ids. Which sets a backend has left is not
-// in the store: each that it is not in counts.
+// restoreBackends takes over the backend ids. An address found twice keeps its first id. Which sets a backend
+// has left is not in the store: each that it is not in counts.
 func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*servicePort) {
 	used := make(map[uint32]bool, len(have.Backends))
 	end := uint32(0)
 	for _, id := range slices.Sorted(maps.Keys(have.Backends)) {
 		end = id + 1
 		b := have.Backends[id]
-		sp, place, known := byID[b.Service], 0, false
-		if sp != nil {
-			place, known = sp.find(b.AddrPort)
-		}
-		if sp == nil || known {
+		sp := byID[b.Service]
+		if sp == nil {
 			t.orphans.backends = append(t.orphans.backends, orphan{id, b})
 			continue
 		}
-		sp.backends = slices.Insert(sp.backends, place, backend{
+		sp.backends = append(sp.backends, backend{
 			addr:       b.AddrPort,
 			id:         id,
 			generation: b.Generation,
@@ -136,7 +133,19 @@ func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*servicePort) {
 			node:       b.Node,
 			left:       membership &^ b.State,
 		})
-		used[id] = true
+	}
+	for _, sp := range byID {
+		slices.SortFunc(sp.backends, func(a, b backend) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id)) })
+		kept := sp.backends[:0]
+		for _, b := range sp.backends {
+			if len(kept) > 0 && kept[len(kept)-1].addr == b.addr {
+				t.orphans.backends = append(t.orphans.backends, orphan{b.id, have.Backends[b.id]})
+				continue
+			}
+			kept = append(kept, b)
+			used[b.id] = true
+		}
+		sp.backends = kept
 	}
 	t.backends.restore(end, func(id uint32) bool { return used[id] })
 }

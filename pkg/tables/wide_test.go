@@ -3,6 +3,7 @@ package tables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -37,6 +38,30 @@ func TestWideServiceGoes(t *testing.T) {
 		if n := len(tables.owned[svc.Name].ports); n != int(most) || n != len(tables.ports) {
 			t.Errorf("the Service has %d ports of %d, want %d", n, len(tables.ports), most)
 		}
+	}
+}
+
+// TestRestoreWide: a port with many endpoints, whose ids are in the order in which they came, is taken over
+// in proportion to their number.
+func TestRestoreWide(t *testing.T) {
+	const endpoints = 100_000
+	port := ServiceName{Port: model.PortName{Service: model.Name{Namespace: "shop", Name: "wide"}, Port: "http"}}
+	have := Snapshot{Names: map[uint32]ServiceName{1: port}, Services: map[uint32]Service{1: {}}, Backends: make(map[uint32]Backend, endpoints)}
+	addr := netip.MustParseAddr("10.9.255.255")
+	for id := range uint32(endpoints) {
+		have.Backends[id] = Backend{AddrPort: netip.AddrPortFrom(addr, 80), Service: 1, State: InCluster}
+		addr = addr.Prev()
+	}
+	again := have.Backends[endpoints-1]
+	have.Backends[endpoints] = again // of the same address
+	var restored *Tables
+	bounds.Check(t, endpoints/5, func() { restored = Restore(nothing{}, have) })
+	list := restored.ports[port.ServicePortName()].backends
+	if len(list) != endpoints || !slices.IsSortedFunc(list, func(a, b backend) int { return a.addr.Compare(b.addr) }) || list[0].id != endpoints-1 {
+		t.Errorf("%d backends, the first one of id %d", len(list), list[0].id)
+	}
+	if len(restored.orphans.backends) != 1 || restored.orphans.backends[0].id != endpoints {
+		t.Errorf("%d are left out, want the second one of an address", len(restored.orphans.backends))
 	}
 }
 
