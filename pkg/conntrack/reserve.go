@@ -25,7 +25,8 @@ type Connection struct {
 
 // Reserve has netfilter track connections for some time, a multiple of a second, so that its SNAT
 // gives their source ports to no other connection with the same destination. It returns how many it
-// has reserved: as many as take up half of the room that the table has left.
+// has reserved: as many as take up half of the room that the table has left. One whose source port another
+// connection has already stays without, and is in the error.
 //
 // Without connection tracking there is no SNAT, and the error is [ErrNotLoaded].
 func (h Host) Reserve(connections iter.Seq[Connection], last time.Duration) (n int, err error) {
@@ -38,17 +39,26 @@ func (h Host) Reserve(connections iter.Seq[Connection], last time.Duration) (n i
 		return 0, fmt.Errorf("reserve source ports: %w", err)
 	}
 	defer handle.Close()
+	var taken error // of the first one
 	for c := range connections {
 		if n >= room/2 {
-			return n, nil
+			break
 		}
 		entry := tracked(c, last)
-		if err := handle.ConntrackCreate(netlink.ConntrackTable, netlink.InetFamily(entry.FamilyType), entry); err != nil {
-			return n, fmt.Errorf("reserve source port %s of a connection to %s: %w", c.Source, c.Destination, err)
+		err := handle.ConntrackCreate(netlink.ConntrackTable, netlink.InetFamily(entry.FamilyType), entry)
+		if err != nil {
+			err = fmt.Errorf("reserve source port %s of a connection to %s: %w", c.Source, c.Destination, err)
 		}
-		n++
+		switch {
+		case err == nil:
+			n++
+		case !errors.Is(err, unix.EEXIST):
+			return n, err
+		case taken == nil:
+			taken = err
+		}
 	}
-	return n, nil
+	return n, taken
 }
 
 // room returns how many more connections can be tracked.

@@ -63,6 +63,47 @@ func TestReserveHalfOfTheRoom(t *testing.T) {
 	}
 }
 
+// TestReserveOthers: a connection whose source port another one has keeps none of those after it from being tracked.
+func TestReserveOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for a network namespace")
+	}
+	h := newHost(t)
+	for name, value := range map[string]string{"nf_conntrack_max": "1000", "nf_conntrack_count": "0"} {
+		if err := os.WriteFile(filepath.Join(h.Sysctls, name), []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node, backend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddrPort("192.0.2.2:80")
+	var all []conntrack.Connection
+	for port := uint16(1000); port < 1005; port++ {
+		all = append(all, conntrack.Connection{Protocol: model.UDP, Source: netip.AddrPortFrom(node, port), Destination: backend})
+	}
+	// That of a client, by SNAT.
+	client := netip.MustParseAddrPort("198.51.100.1:1001")
+	other := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 60,
+		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: client.Addr().AsSlice(), SrcPort: client.Port(), DstIP: backend.Addr().AsSlice(), DstPort: backend.Port()},
+		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: backend.Addr().AsSlice(), SrcPort: backend.Port(), DstIP: node.AsSlice(), DstPort: 1001}}
+	err := inNamespaces(func() error {
+		if err := netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, other); err != nil {
+			return err
+		}
+		if n, err := h.Reserve(slices.Values(all), time.Minute); n != 4 || !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("%d reserved: %w", n, err)
+		}
+		if n, err := tracked(); n != 5 || err != nil {
+			return fmt.Errorf("%d tracked: %w", n, err)
+		}
+		return nil
+	})
+	if errors.Is(err, conntrack.ErrNotLoaded) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // tracked returns how many connections this network namespace tracks.
 func tracked() (n int, err error) {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
