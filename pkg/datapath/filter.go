@@ -29,13 +29,19 @@ type filterPlace struct {
 // which the kernel runs them. That is before the programs of others that decide about all packets:
 // most let the kernel go on without asking the filters behind them (TC_ACT_OK), and have priority 1,
 // as those of Cilium. Other kinds of filters decide about packets that somebody has chosen, so they
-// may stay before ours.
+// may stay before ours. The kernel has filters of one kind and protocol at a priority: where others are of
+// another one, ours are before them.
 func (d direction) place(filters []netlink.Filter) filterPlace {
 	priority := uint16(filterPriority)
 	for _, f := range filters {
 		if !d.owns(f) && decides(f) {
 			priority = min(priority, f.Attrs().Priority)
 		}
+	}
+	for priority > 1 && slices.ContainsFunc(filters, func(f netlink.Filter) bool {
+		return f.Attrs().Priority == priority && !d.owns(f) && !sharesPriority(f)
+	}) {
+		priority--
 	}
 	handle, before := filterHandles[0], false
 	for _, f := range filters {
@@ -50,6 +56,12 @@ func (d direction) place(filters []netlink.Filter) filterPlace {
 		}
 	}
 	return filterPlace{priority, handle}
+}
+
+// sharesPriority reports whether ours may have the same priority as a filter.
+func sharesPriority(f netlink.Filter) bool {
+	_, bpf := f.(*netlink.BpfFilter)
+	return bpf && f.Attrs().Protocol == unix.ETH_P_ALL
 }
 
 // decides reports whether a filter is a program that decides about all packets.

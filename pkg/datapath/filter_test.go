@@ -111,6 +111,48 @@ func TestFilterPlace(t *testing.T) {
 	}
 }
 
+// TestFilterPriorityTaken: where a filter of another protocol or kind has the priority, which the kernel gives
+// to one of each, ours is before it.
+func TestFilterPriorityTaken(t *testing.T) {
+	t.Parallel()
+	ip := func(name string, priority uint16) otherFilter {
+		return otherFilter{name: name, priority: priority, protocol: unix.ETH_P_IP}
+	}
+	for name, test := range map[string]struct {
+		others []otherFilter
+		want   []string
+	}{
+		"one": {[]otherFilter{ip("other", 8)}, []string{"bl_ingress 7", "other 8"}},
+		"two": {[]otherFilter{ip("a", 7), ip("b", 8)}, []string{"bl_ingress 6", "a 7", "b 8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts, l := withUplink(t)
+			opts.TC = datapath.TCClsact
+			must(t, netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+				LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+			}}))
+			for i, o := range test.others {
+				o.add(t, l, uint32(i+1))
+			}
+			d := prepare(t, opts)
+			must(t, d.Attach(t.Context()))
+			for range 2 {
+				if got := filterNames(t, l); !slices.Equal(got, test.want) {
+					t.Errorf("filters %q, want %q", got, test.want)
+				}
+				must(t, d.SyncDevices(t.Context()))
+			}
+			must(t, d.Close())
+			_, err := datapath.Cleanup(t.Context(), opts.BPFFS)
+			must(t, err)
+			if got := filterNames(t, l); !slices.Equal(got, test.want[1:]) {
+				t.Errorf("after the clean-up there are filters %q, want %q", got, test.want[1:])
+			}
+		})
+	}
+}
+
 // TestNoFightForAPlace: filters are moved at once, and ever less often when somebody else moves his
 // before them again and again.
 func TestNoFightForAPlace(t *testing.T) {
