@@ -17,18 +17,26 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
-// TestReserveHalfOfTheRoom: of connections of all protocols and both families as many are tracked as
-// take up half of what is free; the same ones again take no more.
-func TestReserveHalfOfTheRoom(t *testing.T) {
+// newTable makes a host whose table has some of its most entries, and skips the test where connections cannot be
+// tracked in a network namespace of its own.
+func newTable(t *testing.T, most, some string) conntrack.Host {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for a network namespace")
 	}
 	h := newHost(t)
-	for name, value := range map[string]string{"nf_conntrack_max": "20", "nf_conntrack_count": "7"} {
+	for name, value := range map[string]string{"nf_conntrack_max": most, "nf_conntrack_count": some} {
 		if err := os.WriteFile(filepath.Join(h.Sysctls, name), []byte(value), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return h
+}
+
+// TestReserveHalfOfTheRoom: of connections of all protocols and both families as many are tracked as
+// take up half of what is free; the same ones again take no more.
+func TestReserveHalfOfTheRoom(t *testing.T) {
+	h := newTable(t, "20", "7")
 	var all []conntrack.Connection
 	for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 		for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
@@ -65,15 +73,7 @@ func TestReserveHalfOfTheRoom(t *testing.T) {
 
 // TestReserveOthers: a connection whose source port another one has keeps none of those after it from being tracked.
 func TestReserveOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for a network namespace")
-	}
-	h := newHost(t)
-	for name, value := range map[string]string{"nf_conntrack_max": "1000", "nf_conntrack_count": "0"} {
-		if err := os.WriteFile(filepath.Join(h.Sysctls, name), []byte(value), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h := newTable(t, "1000", "0")
 	node, backend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddrPort("192.0.2.2:80")
 	var all []conntrack.Connection
 	for port := uint16(1000); port < 1005; port++ {

@@ -47,6 +47,17 @@ func filterNames(t *testing.T, l netlink.Link) (names []string) {
 	return names
 }
 
+// withClsact is [withUplink] where the device has the qdisc already, for filters of others.
+func withClsact(t *testing.T) (datapath.Options, netlink.Link) {
+	t.Helper()
+	opts, l := withUplink(t)
+	opts.TC = datapath.TCClsact
+	must(t, netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}))
+	return opts, l
+}
+
 // TestFilterPlace: whoever is first, our filter runs before programs that decide about all packets, and
 // where it always has been among other filters. When those are gone it is back at its usual place,
 // which former versions know.
@@ -66,11 +77,7 @@ func TestFilterPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			opts, l := withUplink(t)
-			opts.TC = datapath.TCClsact
-			must(t, netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-				LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-			}}))
+			opts, l := withClsact(t)
 			var others []*netlink.BpfFilter
 			add := func() {
 				for i, o := range test.others {
@@ -127,11 +134,7 @@ func TestFilterPriorityTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			opts, l := withUplink(t)
-			opts.TC = datapath.TCClsact
-			must(t, netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-				LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-			}}))
+			opts, l := withClsact(t)
 			for i, o := range test.others {
 				o.add(t, l, uint32(i+1))
 			}

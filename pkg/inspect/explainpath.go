@@ -72,12 +72,10 @@ func (x *Explanation) notForwarded() string {
 	for _, device := range []string{x.Client.Device, x.Path.Device} {
 		family := "ipv4"
 		if x.Chosen.Address.Is6() {
-			family = "ipv6"
-			own, _ := netns.OfDevice(family, device, "force_forwarding")
-			if value, _, _ := netns.Setting(own); value != 0 {
+			if netns.ForcesForwarding(device) {
 				continue
 			}
-			device = "all" // of a device it asks since Linux 6.17, by the setting above
+			family, device = "ipv6", "all"
 		}
 		name, sysctl := netns.OfDevice(family, device, "forwarding")
 		if value, found, _ := netns.Setting(name); found && value == 0 {

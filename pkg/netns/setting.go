@@ -24,6 +24,14 @@ func Setting(name string) (value int, found bool, err error) {
 	return value, err == nil, err
 }
 
+// ForcesForwarding reports whether the kernel forwards IPv6 packets of a device whatever the setting of
+// all of them says (Linux 6.17). Not known is no.
+func ForcesForwarding(device string) bool {
+	name, _ := OfDevice("ipv6", device, "force_forwarding")
+	value, _, _ := Setting(name)
+	return value != 0
+}
+
 // OfDevice returns the name of a device's setting as [Setting] takes it, and as sysctl does: with a
 // slash for each dot of the device's name, of a VLAN mostly.
 func OfDevice(family, device, setting string) (name, sysctl string) {

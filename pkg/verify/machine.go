@@ -132,7 +132,7 @@ func (m *machine) forwarding() error {
 			name, sysctl := netns.OfDevice(f.name, d.Name, "forwarding")
 			value, found, err := netns.Setting(name)
 			errs = append(errs, err)
-			if !found || value != 0 && !(f.byAll && off && !forced(d.Name)) {
+			if !found || value != 0 && !(f.byAll && off && !netns.ForcesForwarding(d.Name)) {
 				continue
 			}
 			if !off {
@@ -144,13 +144,6 @@ func (m *machine) forwarding() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// forced reports whether the kernel forwards IPv6 of a device whatever the setting for all of them (Linux 6.17).
-func forced(device string) bool {
-	name, _ := netns.OfDevice("ipv6", device, "force_forwarding")
-	value, _, _ := netns.Setting(name)
-	return value != 0
 }
 
 // strict is the value of rp_filter that drops packets from another device than the reverse path's

@@ -51,7 +51,7 @@ func TestAllPodsDevice(t *testing.T) {
 			manifests = append(manifests, c.service(3, "here", "externalTrafficPolicy: Local,", []endpoint{local, remote})...)
 			tc.serve(c, t, manifests)
 			c.podOf(local).Populate()
-			for family, pod := range c.nodes[0].routedAddrs() {
+			for family, pod := range c.addrsOf(local) {
 				said := beeline(t, c.nodes[0], "explain", "--from", pod.String(), netip.AddrPortFrom(clusterIP(1)[family], 80).String())
 				if !strings.Contains(said, "a process of a pod of this node") || !strings.Contains(said, "socket: connect()") {
 					t.Errorf("of a pod of this node is said:\n%s", said)

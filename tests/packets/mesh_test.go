@@ -311,7 +311,7 @@ func TestMesh(t *testing.T) {
 				c.checkPlain(t, s.pod) // without rules
 				m.rules(t, s.pod)
 				c.awaitMesh(t, s)
-				c.explainMesh(t, s)
+				c.explainMesh(t, at)
 				c.checkMesh(t, s, &m, at)
 				other := local
 				if at == local {
@@ -346,23 +346,9 @@ func (c *cluster) awaitMesh(t *testing.T, s *sidecar) {
 }
 
 // explainMesh: the pod's packets are explained at its own device, be it a port of a bridge.
-func (c *cluster) explainMesh(t *testing.T, s *sidecar) {
+func (c *cluster) explainMesh(t *testing.T, at endpoint) {
 	t.Helper()
-	var addr netip.Addr
-	err := s.pod.Run(func() error {
-		l, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err == nil {
-			addr, _ = netip.AddrFromSlice(list[0].IP.To4())
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := c.addrsOf(at)[0]
 	to := netip.AddrPortFrom(clusterIP(1).of("tcp4"), 80).String()
 	said := beeline(t, c.nodes[0], "explain", "--from", addr.String(), to)
 	for _, want := range []string{"served by", "a process of a pod of this node", "its packets are served at veth"} {

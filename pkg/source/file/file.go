@@ -73,9 +73,7 @@ type Source struct {
 	catalog *catalog // what the files come to
 	sent    *catalog // what the sink has
 	synced  bool
-	// unfinished says that a file is being written.
-	unfinished bool
-	state      *state
+	state   *state
 	// recalled says that files has what the state file does.
 	recalled bool
 	reading  *reading
@@ -220,7 +218,8 @@ func (s *Source) scan(w *watcher) time.Duration {
 		s.send()
 		return s.retry
 	}
-	if s.take(found) {
+	changed, unfinished := s.take(found)
+	if changed {
 		s.plan()
 	}
 	s.send()
@@ -228,7 +227,7 @@ func (s *Source) scan(w *watcher) time.Duration {
 		s.synced = true
 		s.opts.Sink.Synced()
 	}
-	if watching != nil || s.unfinished {
+	if watching != nil || unfinished {
 		return s.retry
 	}
 	return s.rescan
@@ -273,20 +272,19 @@ func (s *Source) decode(raw []byte) (*content, []*yamldoc.Fault) {
 	return s.rules.decodeEach(raw, s.reading.object)
 }
 
-// take makes found the files of the source and reports whether any differs from what it was.
+// take makes found the files of the source and reports whether any differs from what it was, and whether any is
+// being written.
 // It reads those that look different, one after the other, and keeps no text. One that is being written
 // again keeps its content until that is done: the first half of a manifest may be a valid one, by which the
 // Services of the other half would be deleted.
-func (s *Source) take(found map[string]look) bool {
-	changed := false
-	s.unfinished = false
+func (s *Source) take(found map[string]look) (changed, unfinished bool) {
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		m := s.files[name]
 		if m != nil && m.err == nil && m.look == found[name] && m.look != (look{}) {
 			continue
 		}
 		if m != nil && m.good != nil && s.folder.writing(name) {
-			s.unfinished = true
+			unfinished = true
 			continue
 		}
 		raw, err := s.folder.read(name)
@@ -308,7 +306,7 @@ func (s *Source) take(found map[string]look) bool {
 			changed = true
 		}
 	}
-	return changed
+	return changed, unfinished
 }
 
 // update makes m what was read of its file and reports whether it differs from what it was.

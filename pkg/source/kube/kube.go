@@ -296,20 +296,9 @@ func newNodes(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
 		for _, n := range put {
 			node := *n
 			node.Addrs = model.PreferAddrs(n.Addrs, former.Addrs)
-			node.PodRanges = preferRanges(n.PodRanges, former.PodRanges)
+			node.PodRanges = model.PreferRanges(n.PodRanges, former.PodRanges)
 			former = node
 			sink.Apply(source.Update{LocalNode: &node})
 		}
 	})
-}
-
-// preferRanges returns the ranges given, and of the former ones those of the families that they lack.
-func preferRanges(given, former []netip.Prefix) []netip.Prefix {
-	ranges := slices.Clone(given)
-	for _, f := range former {
-		if !slices.ContainsFunc(given, func(g netip.Prefix) bool { return g.Addr().Is4() == f.Addr().Is4() }) {
-			ranges = append(ranges, f)
-		}
-	}
-	return ranges
 }
