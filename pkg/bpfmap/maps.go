@@ -482,29 +482,6 @@ func pin(path string, kernelMap *ebpf.Map) error {
 	return nil
 }
 
-// samePin reports whether path is a pin of that map.
-func samePin(path string, kernelMap *ebpf.Map) (bool, error) {
-	pinned, err := ebpf.LoadPinnedMap(path, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("open pin %s: %w", path, err)
-	}
-	defer pinned.Close()
-	a, err := pinned.Info()
-	if err != nil {
-		return false, err
-	}
-	b, err := kernelMap.Info()
-	if err != nil {
-		return false, err
-	}
-	aID, _ := a.ID()
-	bID, _ := b.ID()
-	return aID == bID, nil
-}
-
 // All returns all maps by name, in the order of their names.
 func (m *Maps) All() iter.Seq2[string, *ebpf.Map] {
 	return func(yield func(string, *ebpf.Map) bool) {

@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
@@ -149,60 +151,137 @@ func (o *EventOptions) kinds() (kinds []bpf.SockBlEventKind) {
 
 // Monitor listens to the programs' events.
 type Monitor struct {
-	d        *Datapath
-	options  EventOptions
-	listener *monitor.Listener
-	history  *monitor.History
-	nodes    map[uint16]string
-	devices  map[int]string // names, asked for again every second
-	leftOut  uint64         // as told
-	told     time.Time
+	bpffs   string
+	options EventOptions
+	history *monitor.History
+	names   *Datapath // of what is told, the maps that are pinned
+	nodes   map[uint16]string
+	devices map[int]string // names, asked for again every second
+	leftOut uint64         // as told
+	told    time.Time
+	renewed time.Time // when the maps were known to be those that are pinned
+
+	mu        sync.Mutex
+	at        *listening
+	interrupt bool
 }
+
+// listening is a listener with the maps at which it listens.
+type listening struct {
+	*monitor.Listener
+	d *Datapath
+}
+
+// Close ends listening and releases the maps.
+func (l *listening) Close() error { return errors.Join(l.Listener.Close(), l.d.Close()) }
 
 // Listen opens the maps that are pinned below bpffs and begins to listen. Its errors are those of
 // [Open], and [monitor.ErrBusy] when as many listen as may.
 func Listen(bpffs string, o EventOptions) (*Monitor, error) {
+	m := &Monitor{bpffs: bpffs, options: o, history: monitor.NewHistory(), devices: make(map[int]string), told: time.Now()}
+	if err := m.renew(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// renew takes the maps that are pinned now: tables grow, and an agent that is started with other sizes,
+// or after a clean-up, pins other maps, at which it has to be listened anew.
+func (m *Monitor) renew() error {
+	if m.names != nil {
+		current, err := m.names.maps.Current(datapath.Dir(m.bpffs))
+		if err != nil || current {
+			return err
+		}
+	}
+	names, err := openAll(m.bpffs)
+	if err != nil {
+		return err
+	}
+	former := m.names
+	m.names = names
+	if former != nil {
+		err = former.Close()
+	}
+	if nodes, errNodes := nodemap.New(names.maps).List(); errNodes == nil {
+		m.nodes = make(map[uint16]string, len(nodes))
+		for _, n := range nodes {
+			m.nodes[n.ID] = n.Name
+		}
+	} else {
+		err = errors.Join(err, errNodes)
+	}
+	return errors.Join(err, m.listen())
+}
+
+// openAll opens the maps, all of which are to be of this version.
+func openAll(bpffs string) (*Datapath, error) {
 	d, err := Open(bpffs)
 	if err != nil {
 		return nil, err
 	}
-	m, err := d.monitor(o)
-	if err != nil {
+	if err := d.needAll(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	return m, nil
+	return d, nil
 }
 
-// monitor begins to listen.
-func (d *Datapath) monitor(o EventOptions) (*Monitor, error) {
-	if err := d.needAll(); err != nil {
-		return nil, err
+// listen begins to listen unless it does at these maps.
+func (m *Monitor) listen() error {
+	former := m.at
+	if former != nil {
+		if same, err := m.names.maps.SharesMonitor(former.d.maps); err != nil || same {
+			return err
+		}
 	}
-	nodes, err := nodemap.New(d.maps).List()
+	d, err := openAll(m.bpffs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := &Monitor{d: d, options: o, history: monitor.NewHistory(), nodes: make(map[uint16]string), devices: make(map[int]string), told: time.Now()}
-	for _, n := range nodes {
-		m.nodes[n.ID] = n.Name
-	}
-	m.listener, err = monitor.Listen(d.maps, monitor.Options{Kinds: o.kinds(), Rate: o.Rate, Sample: o.Sample})
+	listener, err := monitor.Listen(d.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample})
 	if err != nil {
-		return nil, err
+		return errors.Join(err, d.Close())
 	}
-	return m, nil
+	m.mu.Lock()
+	m.at, m.leftOut = &listening{listener, d}, 0
+	if m.interrupt {
+		listener.Interrupt()
+	}
+	m.mu.Unlock()
+	if former != nil {
+		return former.Close()
+	}
+	return nil
 }
 
 // Interrupt ends a [Monitor.Next] that waits, and all later ones.
-func (m *Monitor) Interrupt() { m.listener.Interrupt() }
+func (m *Monitor) Interrupt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.interrupt = true
+	m.at.Interrupt()
+}
 
 // Close ends listening and releases the maps.
-func (m *Monitor) Close() error { return errors.Join(m.listener.Close(), m.d.Close()) }
+func (m *Monitor) Close() (err error) {
+	if m.at != nil {
+		err = m.at.Close()
+	}
+	if m.names != nil {
+		err = errors.Join(err, m.names.Close())
+	}
+	return err
+}
 
-// tellInterval is how often events that were left out are told of.
+// tellInterval is how often events that were left out are told of, and how often other maps are looked for.
 const tellInterval = time.Second
 
-// Next waits for an event that is meant. The error is [monitor.ErrClosed] after [Monitor.Interrupt].
+// renewalLimit is for how long the maps that are pinned may not be there, or not all: while an agent
+// pins others.
+const renewalLimit = 10 * time.Second
+
+// Next waits for an event that is meant. The error is [monitor.ErrClosed] after [Monitor.Interrupt],
+// and one of [Open] when no maps are pinned any more.
 func (m *Monitor) Next() (*Event, error) {
 	for {
 		if now := time.Now(); now.Sub(m.told) >= tellInterval {
@@ -211,9 +290,14 @@ func (m *Monitor) Next() (*Event, error) {
 			if e, err := m.LeftOut(); e != nil || err != nil {
 				return e, err
 			}
+			if err := m.renew(); err == nil {
+				m.renewed = now
+			} else if now.Sub(m.renewed) > renewalLimit {
+				return nil, err
+			}
 		}
-		m.listener.SetDeadline(m.told.Add(tellInterval))
-		raw, err := m.listener.Read()
+		m.at.SetDeadline(m.told.Add(tellInterval))
+		raw, err := m.at.Read()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
 		}
@@ -230,7 +314,7 @@ func (m *Monitor) Next() (*Event, error) {
 // LeftOut returns an event about those that were not told since the last such one, nil when there
 // are none. [Monitor.Next] returns one every second; at the end it is asked for.
 func (m *Monitor) LeftOut() (*Event, error) {
-	n, err := m.listener.LeftOut()
+	n, err := m.at.LeftOut()
 	if err != nil || n == m.leftOut {
 		return nil, err
 	}
@@ -300,7 +384,7 @@ func (e *Event) addPast(past *monitor.Past) {
 // service returns the name of the Service port that an event is about. A port that the Service of
 // the address does not declare has no name but the Service's.
 func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
-	table, id := servicemap.New(m.d.maps), raw.Service
+	table, id := servicemap.New(m.names.maps), raw.Service
 	if bpf.SockBlEventKind(raw.Kind) == bpf.SockBlEventKindBL_EVENT_LEFT {
 		id = m.servedAt(raw)
 	}
@@ -330,7 +414,7 @@ func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
 // all bits: that is served no more.
 func (m *Monitor) servedAt(raw *bpf.SockBlEvent) uint32 {
 	for _, key := range frontendsAt(endpointOf(raw.Dst, raw.DstPort), model.Protocol(raw.Proto)) {
-		f, ok, err := servicemap.New(m.d.maps).Frontend(key)
+		f, ok, err := servicemap.New(m.names.maps).Frontend(key)
 		if err == nil && ok {
 			return f.Service
 		}

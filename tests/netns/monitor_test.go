@@ -302,3 +302,40 @@ func TestMonitorEnd(t *testing.T) {
 		t.Errorf("asked again: %+v, %v", e, err)
 	}
 }
+
+// TestMonitorFollowsMaps: who listens learns the names of Services for which the tables have grown
+// since, and goes on listening when the maps were removed and others are pinned.
+func TestMonitorFollowsMaps(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual)
+	m := startMonitor(t, h, "-o", "json", "--service", "default/late", "--count", "2")
+	// More than there are in one chunk of the table.
+	many := make([]string, 0, 5000)
+	for i := range cap(many) {
+		many = append(many, lab.Service(fmt.Sprintf("many-%d", i), fmt.Sprintf("{clusterIP: 10.96.%d.%d, ports: [{port: 80}]}", 16+i/250, i%250)))
+	}
+	a.Apply(many...)
+	late := []string{lab.Service("late", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}")}
+	a.Apply(late...)
+	refused := func(lines int64) {
+		t.Helper()
+		lab.Eventually(t, "the refused connection is told with its Service", func() bool {
+			wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.9:80"), unix.ECONNREFUSED)
+			return m.out.lines.Load() >= lines
+		})
+	}
+	refused(1)
+
+	a.Stop()
+	if _, err := datapath.Cleanup(t.Context(), h.BPFFS); err != nil {
+		t.Fatal(err)
+	}
+	h.Serve(lab.AgentOptions{ServiceRanges: serviceRanges, Manifests: late})
+	refused(2)
+	for _, e := range m.events(t) {
+		if e.Service.Service != "late" || e.Reason != "no_endpoint" {
+			t.Errorf("told: %+v", e)
+		}
+	}
+}
