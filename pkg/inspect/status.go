@@ -58,6 +58,9 @@ type Agent struct {
 	Syncs    uint64    `json:"syncs"` // since the start
 	// Pending counts the Services whose last sync failed.
 	Pending uint64 `json:"pending"`
+	// WaitingSince is when the oldest change came in that a running agent has not applied; zero when
+	// there is none.
+	WaitingSince time.Time `json:"waitingSince,omitzero"`
 	// KeepsSockets is set where the kernel cannot destroy connected UDP sockets whose
 	// endpoint is gone.
 	KeepsSockets bool `json:"keepsSockets,omitempty"`
@@ -364,7 +367,7 @@ func (d *Datapath) agent() (Agent, error) {
 		KeepsSockets: told.KeepsSockets,
 	}
 	if running {
-		a.PID = pid
+		a.PID, a.WaitingSince = pid, statusmap.New(d.maps).Waiting()
 	}
 	if told.PID != 0 {
 		a.Started = told.Started

@@ -34,6 +34,7 @@ var reasons = []struct {
 	{"node-", reason{"direct server return does not reach a node, or accepts packets of a host that is none", ""}},
 	{"endpoint-", reason{"direct server return drops packets for an endpoint, or accepts packets for an address that is none", ""}},
 	{"hairpin", reason{"the node's own kernel does not reach endpoints on it", ""}},
+	{"agent-waiting", reason{"connections go to endpoints that may be gone, and not to new ones", "the agent's log says what it does; if it does nothing, restart it, which disturbs no connection, and report it with \"beeline report\""}},
 	{"manifest", reason{"what the file declared before is served, not what it declares now", "correct the file; the agent reads it by itself"}},
 
 	{"foreign-before", reason{"packets that this program drops, redirects or rewrites do not reach Beeline's", "if Services fail, remove the program, or attach it after Beeline's; have one of tc pass packets on (TCX_NEXT, TC_ACT_UNSPEC)"}},

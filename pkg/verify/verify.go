@@ -4,6 +4,7 @@
 package verify
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -87,8 +88,10 @@ const DefaultSourceTimeout = 30 * time.Second
 
 // Checker compares, again and again. Make one with [Open].
 type Checker struct {
-	opts     Options
-	maps     *bpfmap.Maps
+	opts Options
+	maps *bpfmap.Maps
+	// noted is the configuration that the agent has noted, settings what it says.
+	noted    []byte
 	settings *config.Settings
 	// noSettings is why there are none.
 	noSettings error
@@ -104,26 +107,51 @@ type Checker struct {
 func Open(opts Options) (*Checker, error) {
 	opts.Settle = cmp.Or(opts.Settle, DefaultSettle)
 	opts.SourceTimeout = cmp.Or(opts.SourceTimeout, DefaultSourceTimeout)
-	maps, err := bpfmap.Open(datapath.Dir(opts.BPFFS))
-	if err != nil {
+	c := &Checker{opts: opts, stop: func() {}}
+	if _, err := c.reopen(); err != nil {
 		return nil, err
 	}
-	c := &Checker{opts: opts, maps: maps, state: source.NewState(), machine: MachineChecker{Maps: maps}, stop: func() {}}
-	if c.settings, c.noSettings = noted(maps); c.noSettings != nil {
+	return c, nil
+}
+
+// reopen takes the maps that are pinned now: tables grow, and an agent that is started with another
+// configuration replaces some, and may have another source. It reports whether the source is followed
+// from now on.
+func (c *Checker) reopen() (anew bool, err error) {
+	maps, err := bpfmap.Open(datapath.Dir(c.opts.BPFFS))
+	if err != nil {
+		return false, err
+	}
+	text, former := statusmap.New(maps).Config(), c.maps
+	c.maps, c.machine.Maps = maps, maps
+	if former == nil {
+		c.configure(text)
+		return true, nil
+	}
+	if anew = !bytes.Equal(text, c.noted); anew {
+		c.stop()
+		c.configure(text)
+	}
+	return anew, former.Close()
+}
+
+// configure takes the configuration that the agent has noted, and begins to follow its source.
+func (c *Checker) configure(text []byte) {
+	c.noted, c.state, c.stop = text, source.NewState(), func() {}
+	c.machine.Settings, c.machine.ClockAhead = nil, nil
+	if c.settings, c.noSettings = decode(text); c.noSettings != nil {
 		c.noSource = c.noSettings
-		return c, nil
+		return
 	}
 	c.machine.Settings = c.settings
 	if c.source, c.noSource = setup.Reader(c.settings, c.state); c.noSource == nil {
 		c.machine.ClockAhead = c.source.ClockAhead
 		c.follow()
 	}
-	return c, nil
 }
 
-// noted returns the settings that the agent was started with.
-func noted(maps *bpfmap.Maps) (*config.Settings, error) {
-	text := statusmap.New(maps).Config()
+// decode returns the settings that the agent was started with.
+func decode(text []byte) (*config.Settings, error) {
 	if len(text) == 0 {
 		return nil, errors.New("the agent has not noted its configuration: start one of this version")
 	}
@@ -165,15 +193,26 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 			r.Unchecked = append(r.Unchecked, Unchecked{part, err.Error()})
 		}
 	}
-	noSource := c.awaitSource(ctx)
-	unchecked(Tables, noSource)
-	// Once: no agent changes it, and pods that come and go change its text.
-	below, err := c.lookBelow()
-	unchecked(Programs, err)
 	began := time.Now()
 	held := holding{settle: c.opts.Settle, changed: c.changed, since: make(map[Finding]time.Time)}
-	for {
+	var below []Finding
+	var noSource error
+	for first := true; ; first = false {
+		ran := c.agentRuns() // else its last changes are half of what is seen
+		anew, err := c.reopen()
+		if err != nil {
+			return nil, err
+		}
+		if first || anew {
+			noSource = c.awaitSource(ctx)
+		}
 		start := time.Now()
+		if first {
+			began = start
+			// Once: no agent changes it, and pods that come and go change its text.
+			below, err = c.lookBelow()
+			unchecked(Programs, err)
+		}
 		found, failed := c.look(ctx, noSource == nil)
 		found = append(found, below...)
 		if ctx.Err() != nil {
@@ -181,10 +220,16 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 		}
 		r.Agent = c.agentRuns()
 		held.see(found, start)
-		confirmed, open := held.judge(start, time.Now(), r.Agent, statusmap.New(c.maps).Waiting())
+		waiting := statusmap.New(c.maps).Waiting()
+		confirmed, open := held.judge(start, time.Now(), ran || r.Agent, waiting)
 		if len(open) == 0 || time.Since(began) > 4*c.opts.Settle {
+			unchecked(Tables, noSource)
 			for part, err := range failed {
 				unchecked(part, err)
+			}
+			if r.Agent && !waiting.IsZero() && time.Since(waiting) > 4*c.opts.Settle {
+				confirmed = append(confirmed, Finding{Part: Tables, Kind: "agent-waiting",
+					What: fmt.Sprintf("the agent has not written changes to the tables that it has known since %s", waiting.UTC().Format(time.RFC3339))})
 			}
 			r.Findings, r.Unsettled = confirmed, unsettled(open)
 			break

@@ -3,6 +3,7 @@ package verify_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/verify"
@@ -32,9 +36,16 @@ func (n *node) beeline(t *testing.T, args ...string) (code int, out, errs string
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.end()
 	if code, out, errs := n.beeline(t, "verify"); code != cli.ExitOK || out != "Nothing found.\n" || errs != "" {
 		t.Errorf("on a healthy node: exit code %d, %q, %q", code, out, errs)
+	}
+	n.hang(t)
+	n.end()
+	if code, out, errs := n.beeline(t, "verify"); code != cli.ExitOK || !contains(out, "Nothing found.\n", "No agent runs: ") || errs != "" {
+		t.Errorf("without an agent: exit code %d, %q, %q", code, out, errs)
+	}
+	if _, out, _ := n.beeline(t, "top", "--interval", "500ms"); !strings.HasPrefix(out, "NO AGENT RUNS: ") {
+		t.Errorf("top without an agent: %q", out)
 	}
 	n.detach(t, "link_bl_connect4")
 	code, out, errs := n.beeline(t, "verify")
@@ -65,53 +76,120 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// hang stops the agent in the middle of a change, which verify and status have to tell, and lets it
+// go on.
+func (n *node) hang(t *testing.T) {
+	t.Helper()
+	n.Signal(unix.SIGSTOP)
+	table := statusmap.New(n.maps())
+	table.SetWaiting(time.Now().Add(-time.Minute))
+	// What the agent knows of no file explains no difference.
+	if code, out, _ := n.beeline(t, "verify", "--settle", "100ms"); code != 1 || !contains(out, "1 finding.\n", "tables: agent-waiting", "restart it") {
+		t.Errorf("while the agent hangs: exit code %d, %q", code, out)
+	}
+	if _, out, _ := n.beeline(t, "status"); !contains(out, "CHANGES WAIT for 6") {
+		t.Errorf("status while the agent hangs:\n%s", out)
+	}
+	table.SetWaiting(time.Time{})
+	n.Signal(unix.SIGCONT)
+}
+
 // TestWatch: verify --watch prints what it finds, again when that changes, and nothing in between.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.end()
-	printed := make(chan string, 16)
-	var closed atomic.Bool // which ends the command
-	out := writer(func(text []byte) (int, error) {
-		if closed.Load() {
-			return 0, io.ErrClosedPipe
-		}
-		printed <- string(text)
-		return len(text), nil
-	})
-	ended := make(chan error, 1)
-	go func() {
-		ended <- n.Host.Run(func() error {
-			cli.Run(cli.Env{Out: out, Err: io.Discard, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms")
-			return nil
-		})
-	}()
-	want := func(part string) {
-		t.Helper()
-		select {
-		case got := <-printed:
-			if !strings.Contains(got, part) {
-				t.Errorf("printed %q, want %q", got, part)
-			}
-		case <-time.After(wait.Limit):
-			t.Fatalf("nothing is printed, want %q", part)
-		}
-	}
-	want(" Nothing found.")
+	w := n.watch(t)
+	w.want(" Nothing found.")
 	n.detach(t, "link_bl_connect4")
-	want("the link of bl_connect4")
+	w.want("the link of bl_connect4")
 	n.detach(t, "link_bl_connect6")
-	want("the link of bl_connect6")
-	closed.Store(true)
+	w.want("the link of bl_connect6")
+	w.closed.Store(true)
 	n.detach(t, "link_bl_sendmsg4")
 	select {
-	case err := <-ended:
+	case err := <-w.ended:
 		check(t, err)
 	case <-time.After(wait.Limit):
 		t.Fatal("it does not end when it cannot print")
 	}
-	if len(printed) > 0 {
-		t.Errorf("printed %q, too", <-printed)
+	if len(w.printed) > 0 {
+		t.Errorf("printed %q, too", <-w.printed)
+	}
+}
+
+// TestWatchFollows: tables that grow, and an agent that is started with other sizes and another
+// configuration, are no findings of verify --watch, which compares with what is pinned now.
+func TestWatchFollows(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	w := n.watch(t)
+	w.want(" Nothing found.")
+	more := make([]string, 0, 4500) // more than there are in a chunk of the tables
+	for i := range cap(more) {
+		more = append(more, lab.Service(fmt.Sprintf("more-%d", i), fmt.Sprintf("{clusterIP: 10.96.%d.%d, ports: [{port: 80}]}", 16+i/250, i%250)))
+	}
+	n.Write("more.yaml", more...)
+	lab.Eventually(t, "the agent serves them", func() bool {
+		status, err := inspect.Read(n.BPFFS, (*inspect.Datapath).Status)
+		return err == nil && status.Served.Services >= len(more)
+	})
+	n.end()
+	n.flags = []string{"--max-frontends=20000", "--nodeport-addresses=192.0.2.0/24"}
+	n.mend()
+	// The last of all that is found, without what was found before.
+	n.detach(t, "link_bl_connect4")
+	for last := ""; !strings.Contains(last, "the link of bl_connect4"); {
+		select {
+		case last = <-w.printed:
+		case <-time.After(wait.Limit):
+			t.Fatal("nothing is printed of a link that is detached")
+		}
+		if strings.Contains(last, "tables: frontend") || strings.Contains(last, "tables: service") || strings.Contains(last, "tables: node-address") {
+			t.Errorf("printed %q", last)
+		}
+	}
+}
+
+// watching is a verify --watch that goes on.
+type watching struct {
+	t       *testing.T
+	printed chan string
+	closed  atomic.Bool // which ends the command
+	ended   chan error
+}
+
+// watch starts verify --watch on the node.
+func (n *node) watch(t *testing.T) *watching {
+	t.Helper()
+	w := &watching{t: t, printed: make(chan string, 64), ended: make(chan error, 1)}
+	out := writer(func(text []byte) (int, error) {
+		if w.closed.Load() {
+			return 0, io.ErrClosedPipe
+		}
+		w.printed <- string(text)
+		return len(text), nil
+	})
+	t.Cleanup(func() { w.closed.Store(true) })
+	go func() {
+		w.ended <- n.Host.Thread(func() error {
+			cli.Run(cli.Env{Out: out, Err: io.Discard, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms")
+			return nil
+		})
+	}()
+	return w
+}
+
+// want waits for a part of what is printed next.
+func (w *watching) want(part string) {
+	w.t.Helper()
+	select {
+	case got := <-w.printed:
+		if !strings.Contains(got, part) {
+			w.t.Errorf("printed %q, want %q", got, part)
+		}
+	case <-time.After(wait.Limit):
+		w.t.Fatalf("nothing is printed, want %q", part)
 	}
 }
 

@@ -138,11 +138,18 @@ func agentState(a inspect.Agent, now time.Time) string {
 	return "DOWN, traffic is served from its last state; last was " + process
 }
 
+// waitingLimit is longer than changes wait for a healthy agent to apply them, also on a busy node.
+const waitingLimit = 5 * time.Second
+
 func syncText(a inspect.Agent, now time.Time) string {
 	if a.LastSync.IsZero() {
 		return "never"
 	}
-	return fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, inspect.Amount(a.Pending, "service"))
+	text := fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, inspect.Amount(a.Pending, "service"))
+	if wait := now.Sub(a.WaitingSince); !a.WaitingSince.IsZero() && wait >= waitingLimit {
+		text += ", CHANGES WAIT for " + duration.HumanDuration(wait)
+	}
+	return text
 }
 
 // at returns a time and how long ago it was.

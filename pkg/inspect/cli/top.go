@@ -153,7 +153,7 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 			o.warn(c.Err, top.Services)
 		}
 		o.sort.Sort(top.Services)
-		if err := c.print(top, func(bool) string { return topText(top, o) }); err != nil {
+		if err := c.print(top, func(bool) string { return agentDown(top) + topText(top, o) }); err != nil {
 			return err
 		}
 	}
@@ -174,6 +174,14 @@ func topText(top *inspect.Top, o topOptions) string {
 		return text + topBackends(&top.Services[at]) + "\n"
 	}
 	return text + topServices(top.Services).String() + "\n"
+}
+
+// agentDown says that no agent runs on the node, by which some of the figures are.
+func agentDown(top *inspect.Top) string {
+	if top.Agent.Running {
+		return ""
+	}
+	return "NO AGENT RUNS: evictions are not counted, and changes are not served\n"
 }
 
 // topSummary are the sums, and the fullest maps.

@@ -190,7 +190,7 @@ func (s *topScreen) cursor(services []inspect.TopService) int {
 
 // View draws the screen.
 func (s *topScreen) View() tea.View {
-	lines := textLines(topSummary(s.top))
+	lines := textLines(agentDown(s.top) + topSummary(s.top))
 	body, cursor := s.body()
 	rows := body[1:]
 	if cursor >= 0 {

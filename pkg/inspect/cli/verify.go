@@ -32,7 +32,7 @@ on the node or in the agent's pod: it reads the same files and asks the same API
 server.
 
 Exit codes: 0 nothing found, 1 something found, 2 wrong usage, 3 no datapath, 4 nothing
-found, but something could not be checked.`
+found, but something could not be checked or changed all the time.`
 
 // errFindings says that something is not as it should be. It is told in full already.
 type errFindings int
@@ -81,7 +81,7 @@ func (c *command) verifyOnce(ctx context.Context, checker *verify.Checker) error
 	if err != nil {
 		return err
 	}
-	if err := c.print(r, func(wide bool) string { return verifyText(r, wide) }); err != nil {
+	if err := c.print(r, func(wide bool) string { return nodeVerifyText(r, wide) }); err != nil {
 		return err
 	}
 	switch {
@@ -89,6 +89,8 @@ func (c *command) verifyOnce(ctx context.Context, checker *verify.Checker) error
 		return errFindings(len(r.Findings))
 	case len(r.Unchecked) > 0:
 		return fmt.Errorf("not all could be checked: %s", r.Unchecked[0].Reason)
+	case len(r.Unsettled) > 0:
+		return fmt.Errorf("not all could be judged: %s changed all the time", r.Unsettled[0])
 	}
 	return nil
 }
@@ -101,7 +103,7 @@ func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, inte
 		if err != nil {
 			return err
 		}
-		text := verifyText(r, c.format == formatWide)
+		text := nodeVerifyText(r, c.format == formatWide)
 		if text != last {
 			last = text
 			if err := c.print(r, func(bool) string { return r.Time.UTC().Format(time.RFC3339) + " " + text }); err != nil {
@@ -130,6 +132,15 @@ func (c *command) check(ctx context.Context, checker *verify.Checker) (*verify.R
 
 // mostOfAKind is how many findings of one kind are shown unless all are asked for.
 const mostOfAKind = 10
+
+// nodeVerifyText shows what was found on this node, and whether an agent goes on from there.
+func nodeVerifyText(r *verify.Report, wide bool) string {
+	text := verifyText(r, wide)
+	if !r.Agent {
+		text += "\nNo agent runs: what changes from now on is not served until one is started.\n"
+	}
+	return text
+}
 
 // verifyText shows findings, those of a kind together.
 func verifyText(r *verify.Report, wide bool) string {
