@@ -15,6 +15,12 @@ const fewPorts = 1024
 // follow from how many of them it may have: an endpoint is listed once, and is one at each port.
 const MostLooked = 1 << 20
 
+// Where it follows, so many times as many as it may have are looked at, and leastLooked at least.
+const (
+	lookedForEach = 8
+	leastLooked   = 1 << 16
+)
+
 // target is a slice port that belongs to a Service port.
 type target struct {
 	slice *model.Slice
@@ -36,7 +42,7 @@ type Joined struct {
 	byPort map[portID][]target
 
 	chosen map[string]choice // by the shape of the targets
-	looked int               // of MostLooked
+	looked int               // of those that may be, see [Joined.mostLooked]
 }
 
 // Join finds the slice ports of each port of a Service. list is as for [Select].
@@ -112,7 +118,8 @@ func listed(targets []target) (n int) {
 // most, see [keep].
 //
 // What it costs does not grow with the endpoints of all ports: they are looked at once for ports whose
-// target ports differ alone, and when that is still too much, only the first that slices list.
+// target ports differ alone, and when that is still too much for what the ports may have, only the first
+// that slices list.
 func (j *Joined) Select(i int, node *model.LocalNode, most uint64, localUsed bool) Sets {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -143,7 +150,7 @@ type choice struct {
 // choose looks at the endpoints of the targets, whose ports these are.
 func (j *Joined) choose(s *scratch, targets []target, ports []uint16, node *model.LocalNode, most uint64, localUsed bool) choice {
 	limit := listed(targets)
-	if j.looked > 0 && j.looked+limit > MostLooked {
+	if j.looked > 0 && j.looked+limit > j.mostLooked(most) {
 		limit = int(min(most, uint64(limit)))
 	} else {
 		j.looked += limit
@@ -157,6 +164,11 @@ func (j *Joined) choose(s *scratch, targets []target, ports []uint16, node *mode
 		c.endpoints[i].port = uint16(place)
 	}
 	return c
+}
+
+// mostLooked returns how many endpoints of all ports are looked at where each may have so many of them.
+func (j *Joined) mostLooked(most uint64) int {
+	return int(min(max(lookedForEach*most*uint64(len(j.svc.Ports)), leastLooked), MostLooked))
 }
 
 // sets returns the sets of a Service port with these target ports.

@@ -158,3 +158,21 @@ func TestWideService(t *testing.T) {
 		})
 	}
 }
+
+// TestFewOfWideService: a Service that may have few backends costs what its objects hold, and a number of
+// looks that follows from those few, also where each of its ports is of another shape.
+func TestFewOfWideService(t *testing.T) {
+	const ports, sliceCount, endpoints = 120, 10, 1000
+	svc, list := wide(ports, sliceCount, endpoints, true)
+	for most, want := range map[uint64]int{2: leastLooked, 100: lookedForEach * 100 * ports, 5000: MostLooked} {
+		joined := Join(svc, model.IPv4, list)
+		for i := range svc.Ports {
+			if sets := joined.Select(i, &model.LocalNode{}, most, false); len(sets.Backends) != int(most) || sets.Cluster != Backends {
+				t.Fatalf("port %d has %d backends of %d, %v", i, len(sets.Backends), most, sets.Cluster)
+			}
+		}
+		if joined.looked > want || joined.looked <= want-sliceCount*endpoints {
+			t.Errorf("%d endpoints are looked at, want up to %d", joined.looked, want)
+		}
+	}
+}

@@ -63,16 +63,22 @@ func (r *Reconciler) share(w *work) {
 		r.tables.Want(name, &desired, tables.DemandOf(svc, list))
 	}
 	changed, less := r.tables.Share()
+	for name := range w.names {
+		delete(changed, name)
+	}
 	maps.Copy(w.names, changed)
-	w.first = less
+	w.first, w.last = less, changed
 }
 
 // inOrder returns Services by age, for of those that want one address the first gets it, and those first
-// that leave room to others.
+// that leave room to others, those last that only get more of it.
 func (r *Reconciler) inOrder(w *work, names map[model.Name]struct{}) []model.Name {
 	later := func(name model.Name) int {
 		if _, first := w.first[name]; first {
 			return 0
+		}
+		if _, last := w.last[name]; last {
+			return 2
 		}
 		return 1
 	}

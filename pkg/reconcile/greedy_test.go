@@ -6,7 +6,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
@@ -260,6 +262,79 @@ func TestGreedyNamespace(t *testing.T) {
 			t.Errorf("in another order %+v, before %+v", got, first)
 		}
 	}
+}
+
+// TestGreedyNamespaceChanges: when a Service comes or goes of a tenant whose many Services have less than
+// they ask for, few of them are applied for that, and a change of another tenant before those.
+func TestGreedyNamespaceChanges(t *testing.T) {
+	const wide, most = 100, 20
+	narrow := limits
+	narrow.Backends.Size = 1 << 14
+	order := &backendOrder{}
+	l := start(t, tablestest.New(t, narrow), func(s tables.Store) tables.Store { order.Store = s; return order }, reconcile.Options{})
+	hoards := func(number int) source.Update { // 10,000 backends
+		svc, slice := hoarder(number, 0)
+		svc.Created = time.Unix(0, 0)
+		svc.LoadBalancerIPs, svc.ExternalIPs = nil, nil
+		return put(svc, slice)
+	}
+	web := func(addrs ...string) source.Update {
+		return put(service("web", "10.97.0.1", createdAt(1)), slice("web-1", "web", addrs...))
+	}
+	for i := range wide {
+		l.Apply(hoards(i))
+	}
+	l.Apply(web("10.3.0.1"))
+	l.Synced()
+	if s := l.applied(); s.Limited != wide {
+		t.Errorf("%d Services get less than they ask for", s.Limited)
+	}
+	for round := range 5 {
+		l.Apply(hoards(wide))
+		if s := l.applied(); s.Services > 1+most || s.Pending > 0 {
+			t.Errorf("round %d: %d Services are applied when one has come, %d wait", round, s.Services, s.Pending)
+		}
+		order.reset()
+		u := web("10.3.0.1", fmt.Sprint("10.3.0.", 2+round))
+		u.DeleteServices = []model.Name{{Namespace: "greedy", Name: fmt.Sprint("all-", wide)}}
+		l.Apply(u)
+		s := l.applied()
+		if s.Services < 1+1+1 || s.Services > 1+1+most || s.Pending > 0 {
+			t.Errorf("round %d: %d Services are applied when one has gone, %d wait", round, s.Services, s.Pending)
+		}
+		new := netip.MustParseAddrPort(fmt.Sprintf("10.3.0.%d:8080", 2+round))
+		if got := order.added(); len(got) < 2 || got[0] != new {
+			t.Errorf("round %d: backends come in the order %v", round, got[:min(len(got), 3)])
+		}
+	}
+}
+
+// backendOrder notes the order in which backends come.
+type backendOrder struct {
+	tables.Store
+	mu   sync.Mutex
+	list []netip.AddrPort
+}
+
+func (o *backendOrder) PutBackend(id uint32, b tables.Backend) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if b.State != 0 {
+		o.list = append(o.list, b.AddrPort)
+	}
+	return o.Store.PutBackend(id, b)
+}
+
+func (o *backendOrder) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = nil
+}
+
+func (o *backendOrder) added() []netip.AddrPort {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.list)
 }
 
 // entries counts what a Service has in the tables.

@@ -364,6 +364,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 type work struct {
 	names        map[model.Name]struct{}
 	first        map[model.Name]struct{} // of these, those that leave room to others
+	last         map[model.Name]struct{} // and those whose share alone has changed, if they are not among the first
 	localNode    model.LocalNode
 	local        []netip.Addr
 	cidrs        []netip.Prefix

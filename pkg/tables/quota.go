@@ -16,10 +16,10 @@ import (
 // what all ask for at a time: as with slots, neither from the order in which they came nor
 // from what is in the tables. So the same Services get less on each node, and after a restart.
 //
-// One Service gets an eighth of a table at most. While all ask for no more than seven eighths
-// of it, a namespace gets what its Services ask for. Beyond that, no namespace gets less than
-// an equal part unless it asks for less, and those that ask for more than a quarter leave the
-// last eighth to the others: these need not wait until the large ones have given something up.
+// One Service gets an eighth of a table at most. While there is room for all that is asked for, a
+// namespace gets what its Services ask for. Beyond that, namespaces get equal parts unless one asks for
+// less. The last eighth is left to those that ask for little: these need not wait until the large ones
+// have given something up.
 
 // resource is a table that grows with what Services ask for. The numbers are in the pinned
 // tables, see [Cut].
@@ -96,7 +96,7 @@ func demand(svc *model.Service, joined *[len(model.Families)]policy.Joined) Dema
 }
 
 // The parts of a table that one Service gets at most, that is left to namespaces which ask
-// for little, and up to which a namespace asks for little.
+// for little, and below which a namespace asks for little.
 const (
 	servicePart   = 8
 	reservedPart  = 8
@@ -149,32 +149,32 @@ func (q *quota) move(namespace string, before, next uint32) {
 
 // parts returns what the namespaces get that do not get all that they ask for.
 func (q *quota) parts() map[string]uint64 {
-	size := uint64(q.Size)
-	if q.all <= size-size/reservedPart {
+	room := uint64(q.Size) - q.reserved()
+	if q.all <= room {
 		return nil
 	}
-	names := slices.SortedFunc(maps.Keys(q.sums), func(a, b string) int {
-		return cmp.Or(cmp.Compare(q.sums[a], q.sums[b]), cmp.Compare(a, b))
-	})
+	most := level(slices.Collect(maps.Values(q.sums)), room)
 	parts := make(map[string]uint64)
-	left, reserved := size, size/reservedPart
-	for i, name := range names {
-		sum := q.sums[name]
-		if sum > size/namespacePart {
-			left -= min(left, reserved)
-			reserved = 0
+	for name, sum := range q.sums {
+		if sum > most {
+			parts[name] = most
 		}
-		part := min(sum, left/uint64(len(names)-i))
-		if part < sum {
-			parts[name] = part
-		}
-		left -= part
-		reserved -= min(reserved, part)
 	}
 	return parts
 }
 
-// level returns the most that each may get where together they get no more than room.
+// reserved returns what is left to namespaces that ask for little, beside what those that do use of it:
+// one that asks for more uses less, so that an entry more or less changes the parts by as much.
+func (q *quota) reserved() uint64 {
+	size := uint64(q.Size)
+	reserved := size / reservedPart
+	for _, sum := range q.sums {
+		reserved -= min(reserved, sum, max(sum, size/namespacePart)-sum)
+	}
+	return reserved
+}
+
+// level returns the most that each may get where together they get no more than room, and ask for more.
 func level(asked []uint64, room uint64) uint64 {
 	slices.Sort(asked)
 	for i, a := range asked {
@@ -226,8 +226,9 @@ func (r *room) shareTables() (changed, less map[model.Name]struct{}) {
 			}
 		}
 		for namespace, names := range inParts {
-			for name, given := range r.sharePart(of, names, parts[namespace]) {
-				give(name, r.asks[name], given)
+			given := r.sharePart(of, names, parts[namespace])
+			for _, name := range names {
+				give(name, r.asks[name], given[name])
 			}
 		}
 	}
@@ -242,28 +243,31 @@ func (r *room) sum(of resource) (sum uint64) {
 	return sum
 }
 
-// sharePart shares out what a namespace gets of a table among its Services: equal parts
+// sharePart shares out what a namespace gets of a table among its Services: equal parts, to a step,
 // unless one asks for less, or, where each gets all or nothing, as many as there is room for.
 func (r *room) sharePart(of resource, names []model.Name, part uint64) map[model.Name]uint32 {
 	q := &r.quotas[of]
-	bounded := func(name model.Name) uint32 { return q.bounded(r.asks[name].want[of]) }
-	slices.SortFunc(names, func(a, b model.Name) int {
-		return cmp.Or(cmp.Compare(bounded(a), bounded(b)), a.Compare(b))
-	})
+	bounded := func(name model.Name) uint64 { return uint64(q.bounded(r.asks[name].want[of])) }
 	given := make(map[model.Name]uint32, len(names))
-	for i, name := range names {
-		room := part
-		if !q.whole {
-			room /= uint64(len(names) - i)
-		}
-		given[name] = bounded(name)
-		if uint64(given[name]) > room {
-			given[name] = uint32(room)
-			if q.whole {
-				given[name] = 0
+	if q.whole {
+		slices.SortFunc(names, func(a, b model.Name) int {
+			return cmp.Or(cmp.Compare(bounded(a), bounded(b)), a.Compare(b))
+		})
+		for _, name := range names {
+			if want := bounded(name); want <= part {
+				given[name] = uint32(want)
+				part -= want
 			}
 		}
-		part -= uint64(given[name])
+		return given
+	}
+	slices.SortFunc(names, model.Name.Compare)
+	asked := make([]uint64, len(names))
+	for i, name := range names {
+		asked[i] = bounded(name)
+	}
+	for i, n := range shareSteps(asked, part) {
+		given[names[i]] = uint32(n)
 	}
 	return given
 }
