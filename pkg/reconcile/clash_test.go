@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,12 +44,13 @@ func TestClashAge(t *testing.T) {
 }
 
 // TestClashHandOver: an address that goes is handed to the oldest of the Services that wait for it, and the
-// others are not applied for that.
+// others are not applied for that, nor to try again. They say who has it.
 func TestClashHandOver(t *testing.T) {
 	const address, waiting = "192.0.2.1", 200
 	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
-		l := start(t, held, asIs, reconcile.Options{})
+		failures := make(map[string]*reconcile.Failure)
+		l := start(t, held, asIs, reconcile.Options{Failed: func(service model.Name, f *reconcile.Failure) { failures[service.Name] = f }})
 		owner := service("owner", "10.96.0.1", external(address), createdAt(0))
 		l.Apply(put(owner, slice("owner-1", "owner", "10.0.0.1")))
 		for i := range waiting {
@@ -61,11 +63,27 @@ func TestClashHandOver(t *testing.T) {
 		for len(l.syncs) > 0 {
 			<-l.syncs
 		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		for len(l.syncs) > 0 {
+			if s := <-l.syncs; s.Services > 0 {
+				t.Fatalf("%d Services applied while nothing changes", s.Services)
+			}
+		}
 		owner = service("owner", "10.96.0.1", createdAt(0))
 		l.Apply(put(owner))
 		if s := l.applied(); s.Services > 1+1 {
 			t.Errorf("%d Services applied when an address was handed over, want 2", s.Services)
 		}
+		next := fmt.Sprint("svc-", waiting-1)
 		l.eventually(address+":80", fmt.Sprintf("10.1.0.%d:8080", waiting-1))
+		if failures[next] != nil {
+			t.Errorf("the Service that has got the address fails: %+v", failures[next])
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if f := failures["svc-0"]; f == nil || !strings.Contains(f.Error, "belongs to service default/"+next) || f.Next.Before(time.Now()) {
+			t.Errorf("a Service that waits fails for %+v", f)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -16,6 +17,10 @@ const (
 	retryMin = 100 * time.Millisecond
 	retryMax = 30 * time.Second
 )
+
+// clashPause is the pause of a Service that lacks only addresses which other Services have. It is applied when
+// it is to have one ([tables.Tables.Apply]), so a try changes nothing but who the error says has it now.
+const clashPause = 30 * time.Minute
 
 // part is a part of the tables that is written, and may fail, by itself.
 type part uint8
@@ -124,6 +129,9 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 	}
 	r.failed[t] = now
 	pause := r.retries.limiter.When(t)
+	if wrapsOnly(err, isClash) {
+		pause = clashPause
+	}
 	r.retries.queue.AddAfter(t, pause)
 	r.reportFailed(t, &Failure{
 		Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: r.retries.limiter.NumRequeues(t),
@@ -163,18 +171,25 @@ func (r *Reconciler) setStuck() {
 // ownFault reports whether all of err concerns nobody but its Service: an address
 // that another Service has, a table without room.
 func ownFault(err error) bool {
+	return wrapsOnly(err, func(err error) bool { return isClash(err) || isFull(err) })
+}
+
+// isClash reports whether err is an address that another Service has.
+func isClash(err error) bool { _, clash := err.(*tables.ClashError); return clash }
+
+// isFull reports whether err is a table without room.
+func isFull(err error) bool { _, full := err.(*tables.FullError); return full }
+
+// wrapsOnly reports whether err is such, or wraps or joins only errors that are.
+func wrapsOnly(err error, such func(error) bool) bool {
+	if such(err) {
+		return true
+	}
 	switch e := err.(type) {
-	case *tables.FullError, *tables.ClashError:
-		return true
 	case interface{ Unwrap() error }:
-		return ownFault(e.Unwrap())
+		return wrapsOnly(e.Unwrap(), such)
 	case interface{ Unwrap() []error }:
-		for _, err := range e.Unwrap() {
-			if !ownFault(err) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !wrapsOnly(err, such) })
 	}
 	return false
 }
