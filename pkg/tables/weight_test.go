@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/beeline-lb/beeline/tests/bounds"
 )
 
 // naive is smooth weighted round robin as it is defined: every place gains its
@@ -44,12 +46,49 @@ func TestTurns(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		weights := make([]uint32, 1+r.IntN(20))
+		most := []uint32{3, 9, 30, 255}[r.IntN(4)]
 		for i := range weights {
-			weights[i] = 1 + r.Uint32N(9)
+			weights[i] = 1 + r.Uint32N(most)
 		}
 		if got, want := turnsOf(weights), naive(weights); !slices.Equal(got, want) {
 			t.Fatalf("%v: %v, want %v", weights, got, want)
 		}
+	}
+}
+
+// TestTurnsOfManyWeights: many weights that all differ cost little more than the slots that they take.
+func TestTurnsOfManyWeights(t *testing.T) {
+	weights := manyWeights(255)
+	bounds.Check(t, int(sum(weights))/16, func() {
+		if got := turnsOf(weights); uint64(len(got)) != sum(weights) {
+			t.Errorf("%d slots", len(got))
+		}
+	})
+	few := manyWeights(100)
+	if got, want := turnsOf(few), naive(few); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// manyWeights returns weights that all differ, in the order of which none follows.
+func manyWeights(n int) []uint32 {
+	weights := make([]uint32, n)
+	for i, w := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+		weights[i] = uint32(1 + w)
+	}
+	return weights
+}
+
+func BenchmarkTurns(b *testing.B) {
+	for _, n := range []int{3, 10, 100, 700} {
+		b.Run(fmt.Sprintf("weights=%d", n), func(b *testing.B) {
+			weights := slices.Repeat(manyWeights(n), max(1, 100/n))
+			b.ReportAllocs()
+			for b.Loop() {
+				turnsOf(weights)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(sum(weights)), "ns/slot")
+		})
 	}
 }
 
