@@ -217,7 +217,7 @@ func limited(faults []model.Fault) int {
 	return 0
 }
 
-// noteTerminating tells which endpoints of a Service terminate on this node, when that has changed.
+// noteTerminating tells which endpoints of a Service terminate on this node.
 func (r *Reconciler) noteTerminating(name model.Name, svc *model.Service, list []*model.Slice, node *model.LocalNode) {
 	if r.opts.Terminating == nil {
 		return
@@ -225,14 +225,6 @@ func (r *Reconciler) noteTerminating(name model.Name, svc *model.Service, list [
 	var found []netip.AddrPort
 	if svc != nil {
 		found = policy.Terminating(svc, list, node)
-	}
-	if slices.Equal(r.terminating[name], found) {
-		return
-	}
-	if len(found) == 0 {
-		delete(r.terminating, name)
-	} else {
-		r.terminating[name] = found
 	}
 	r.opts.Terminating(name, found)
 }

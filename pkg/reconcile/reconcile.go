@@ -66,8 +66,8 @@ type Options struct {
 	Ejected func(now, more int)
 	// Ejection, unless nil, is told of each endpoint that is ejected or let in again.
 	Ejection func(Ejection)
-	// Terminating, unless nil, is told of the endpoints of a Service that terminate on this node, when
-	// they have changed.
+	// Terminating, unless nil, is told of the endpoints of a Service that terminate on this node, each
+	// time that it is applied.
 	Terminating func(service model.Name, endpoints []netip.AddrPort)
 	// SpillOvers, unless nil, is told which Services have zone spill-over, model.MaxSpillOvers at most, of
 	// the nodes of the cluster, and of this node. [Reconciler.SetDemand] is to be told of them.
@@ -147,26 +147,24 @@ type Reconciler struct {
 	started time.Time
 
 	// Of the loop only.
-	failed   map[task]failure
-	faults   map[model.Name][]model.Fault
-	starts   map[model.Name]*starts // of Services with slow start
-	outliers outliers
-	// As told last, see Options.
-	terminating map[model.Name][]netip.AddrPort
-	limited     int    // Services that get less than they ask for
-	nodesErr    error  // of the last attempt to write the nodes of the cluster
-	nodesFull   string // the nodes for which there is no room, as logged
-	checks      map[place]policy.HealthCheck
-	noLocal     map[place]noLocals // those that are not zero
-	noLocalSum  map[model.Family]noLocals
-	complete    bool
-	pruned      bool
-	waited      chan error     // the outcome of the barrier
-	retired     tables.Retired // waits for the barrier
-	check       check
-	retiring    bool // a barrier is on its way
-	retiredDue  bool // one that failed is to be tried again
-	barrier     sync.WaitGroup
+	failed     map[task]failure
+	faults     map[model.Name][]model.Fault
+	starts     map[model.Name]*starts // of Services with slow start
+	outliers   outliers
+	limited    int    // Services that get less than they ask for
+	nodesErr   error  // of the last attempt to write the nodes of the cluster
+	nodesFull  string // the nodes for which there is no room, as logged
+	checks     map[place]policy.HealthCheck
+	noLocal    map[place]noLocals // those that are not zero
+	noLocalSum map[model.Family]noLocals
+	complete   bool
+	pruned     bool
+	waited     chan error     // the outcome of the barrier
+	retired    tables.Retired // waits for the barrier
+	check      check
+	retiring   bool // a barrier is on its way
+	retiredDue bool // one that failed is to be tried again
+	barrier    sync.WaitGroup
 }
 
 // New returns a reconciler over tables and the store below them, which may be an [OutlierStore].
@@ -192,7 +190,6 @@ func New(t *tables.Tables, store tables.Store, opts Options) *Reconciler {
 		faults:       make(map[model.Name][]model.Fault),
 		starts:       make(map[model.Name]*starts),
 		outliers:     outliers{store: counts, services: make(map[model.Name]model.Outliers), trials: make(map[uint32]time.Duration), back: make(map[uint32]time.Duration)},
-		terminating:  make(map[model.Name][]netip.AddrPort),
 		waited:       make(chan error, 1),
 
 		checks:     make(map[place]policy.HealthCheck),

@@ -151,11 +151,15 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	drained = true
-	for _, e := range w.endpoints[service] {
+	s := w.services[service]
+	for _, e := range s.endpoints {
 		a.Endpoints = append(a.Endpoints, counted{e.AddrPort.String(), e.Connections})
 		drained = drained && e.settled && e.Connections == 0
 	}
 	switch {
+	case s.tooMany:
+		a.Error = fmt.Sprintf("more than %d endpoints of the namespace terminate, which are not all counted", maxOfNamespace)
+		drained = false
 	case len(a.Endpoints) >= policy.MaxTerminating:
 		a = answer{Error: fmt.Sprintf("%d endpoints or more terminate, which are not all counted", policy.MaxTerminating)}
 		drained = false

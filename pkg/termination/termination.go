@@ -9,7 +9,6 @@ package termination
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -34,6 +33,10 @@ const (
 	settleTime = 5 * time.Second
 )
 
+// maxOfNamespace is how many endpoints of a namespace are counted: a node has some hundred pods, each of
+// some Services and ports. Beyond that, those of further Services are not.
+const maxOfNamespace = 4096
+
 // Options configure a [Watcher].
 type Options struct {
 	// Known reports whether there is a Service of that name.
@@ -57,32 +60,63 @@ type Watcher struct {
 	opts Options
 	wake chan struct{}
 
-	mu        sync.Mutex
-	endpoints map[model.Name][]Endpoint
-	changed   chan struct{}        // closed when there is something new
-	waiting   int                  // requests
-	elsewhere int                  // those that are not of this node
-	byNetwork map[netip.Prefix]int // and of one client
-	ended     bool
-	err       error // of the last count
-	failures  int   // in a row
+	mu          sync.Mutex
+	services    map[model.Name]ofService
+	byNamespace map[string]int       // endpoints
+	changed     chan struct{}        // closed when there is something new
+	waiting     int                  // requests
+	elsewhere   int                  // those that are not of this node
+	byNetwork   map[netip.Prefix]int // and of one client
+	ended       bool
+	err         error // of the last count
+	failures    int   // in a row
+}
+
+// ofService is what terminates of a Service.
+type ofService struct {
+	endpoints []Endpoint
+	// tooMany says that they, with those of other Services of the namespace, are more than are counted. They
+	// are looked at again when they change.
+	tooMany bool
 }
 
 // New returns a Watcher of no endpoints.
 func New(o Options) *Watcher {
 	return &Watcher{
 		opts: o, wake: make(chan struct{}, 1),
-		endpoints: make(map[model.Name][]Endpoint), changed: make(chan struct{}),
-		byNetwork: make(map[netip.Prefix]int),
+		services: make(map[model.Name]ofService), byNamespace: make(map[string]int),
+		changed: make(chan struct{}), byNetwork: make(map[netip.Prefix]int),
 	}
 }
 
 // Set takes the endpoints of a Service on this node that terminate now, in order, and at most
 // [policy.MaxTerminating]. It does not wait.
 func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
-	now := time.Now()
 	w.mu.Lock()
-	was := w.endpoints[service]
+	defer w.mu.Unlock()
+	was := w.services[service]
+	others := w.byNamespace[service.Namespace] - len(was.endpoints)
+	now := ofService{tooMany: others+len(terminating) > maxOfNamespace}
+	if now.tooMany {
+		terminating = nil
+	}
+	if now.tooMany == was.tooMany && slices.EqualFunc(was.endpoints, terminating, func(e Endpoint, a netip.AddrPort) bool { return e.AddrPort == a }) {
+		return
+	}
+	now.endpoints = goOn(service, was.endpoints, terminating)
+	if w.services[service] = now; !now.tooMany && len(now.endpoints) == 0 {
+		delete(w.services, service)
+	}
+	if w.byNamespace[service.Namespace] = others + len(now.endpoints); w.byNamespace[service.Namespace] == 0 {
+		delete(w.byNamespace, service.Namespace)
+	}
+	w.tell()
+	w.countNow()
+}
+
+// goOn returns the endpoints of a Service, in order, with what is known of those that were there before.
+func goOn(service model.Name, was []Endpoint, terminating []netip.AddrPort) []Endpoint {
+	now := time.Now()
 	list := make([]Endpoint, 0, len(terminating))
 	for _, addr := range terminating {
 		e := Endpoint{Service: service, AddrPort: addr, since: now}
@@ -94,14 +128,7 @@ func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
 		}
 		list = append(list, e)
 	}
-	if len(list) > 0 {
-		w.endpoints[service] = list
-	} else {
-		delete(w.endpoints, service)
-	}
-	w.tell()
-	w.mu.Unlock()
-	w.countNow()
+	return list
 }
 
 // countNow has the next count begin soon. It does not wait.
@@ -149,7 +176,7 @@ func (w *Watcher) Run(ctx context.Context) {
 // there are some.
 func (w *Watcher) count() (next time.Duration) {
 	begun := time.Now()
-	all := w.Endpoints()
+	all := w.unordered()
 	if len(all) == 0 {
 		return 0
 	}
@@ -162,13 +189,13 @@ func (w *Watcher) count() (next time.Duration) {
 	defer w.mu.Unlock()
 	w.noteError(err)
 	if err == nil {
-		for _, list := range w.endpoints {
-			for i := range list {
-				e := &list[i]
-				// One that has come meanwhile is of the next count.
-				if _, known := slices.BinarySearchFunc(all, *e, Endpoint.compare); known {
-					e.Connections, e.settled = counts[e.AddrPort], begun.Sub(e.since) >= settleTime
+		for _, s := range w.services {
+			for i := range s.endpoints {
+				e := &s.endpoints[i]
+				if e.since.After(begun) {
+					continue // is of the next count
 				}
+				e.Connections, e.settled = counts[e.AddrPort], begun.Sub(e.since) >= settleTime
 			}
 		}
 	}
@@ -181,9 +208,18 @@ func (w *Watcher) count() (next time.Duration) {
 
 // Endpoints returns the endpoints that terminate, in order.
 func (w *Watcher) Endpoints() []Endpoint {
+	all := w.unordered()
+	slices.SortFunc(all, Endpoint.compare)
+	return all
+}
+
+func (w *Watcher) unordered() (all []Endpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.SortedFunc(slices.Values(slices.Concat(slices.Collect(maps.Values(w.endpoints))...)), Endpoint.compare)
+	for _, s := range w.services {
+		all = append(all, s.endpoints...)
+	}
+	return all
 }
 
 func (e Endpoint) compare(o Endpoint) int {

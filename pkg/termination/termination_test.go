@@ -82,9 +82,18 @@ func (n *node) ask(service, query string) *answered { return n.askFrom("127.0.0.
 
 // askFrom asks for a Service from an address, in the background.
 func (n *node) askFrom(addr, service, query string) *answered {
+	return n.askAll(addr, "default", service, query)
+}
+
+// askOf asks for a Service of another namespace as the kubelet does, in the background.
+func (n *node) askOf(namespace, service string) *answered {
+	return n.askAll("127.0.0.1", namespace, service, "")
+}
+
+func (n *node) askAll(addr, namespace, service, query string) *answered {
 	a := new(answered)
-	request := httptest.NewRequest(http.MethodGet, "/wait-until-drained/default/"+service+query, nil)
-	request.SetPathValue("namespace", "default")
+	request := httptest.NewRequest(http.MethodGet, "/wait-until-drained/"+namespace+"/"+service+query, nil)
+	request.SetPathValue("namespace", namespace)
 	request.SetPathValue("service", service)
 	request.RemoteAddr = net.JoinHostPort(addr, "1234")
 	go func() {
@@ -177,6 +186,40 @@ func TestSet(t *testing.T) {
 				t.Errorf("%d endpoints of %v", len(began), list)
 			}
 			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestNamespaceBound: however many endpoints of however many Services of one namespace terminate, so many are
+// counted, and those of others as if these were not there. Who waits for more is told so, until there is room.
+func TestNamespaceBound(t *testing.T) {
+	const each = policy.MaxTerminating - 1
+	in(t, func(t *testing.T, n *node) {
+		n.opts.Known = func(model.Name) bool { return true }
+		many := make([]netip.AddrPort, each)
+		for i := range many {
+			many[i] = netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(i+1))
+		}
+		greedy := func(i int) model.Name { return model.Name{Namespace: "greedy", Name: fmt.Sprint("svc-", i)} }
+		for i := range 1000 {
+			n.Set(greedy(i), many)
+		}
+		n.Set(web, []netip.AddrPort{first})
+		n.ask("web", "").after(t, settleTime+interval, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}]}`)
+		if all := n.Endpoints(); len(all) != 1+maxOfNamespace/each*each {
+			t.Errorf("%d endpoints are counted", len(all))
+		}
+		full := n.askOf("greedy", "svc-999")
+		full.after(t, time.Second, http.StatusServiceUnavailable, `{"endpoints":[],"error":"more than 4096 endpoints of the namespace terminate, which are not all counted"}`)
+		n.Set(greedy(0), nil)
+		n.Set(greedy(999), many[:1])
+		n.askOf("greedy", "svc-999").after(t, settleTime+interval, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.9:1","connections":0}]}`)
+		for i := range 1000 {
+			n.Set(greedy(i), nil)
+		}
+		n.Set(web, nil)
+		if len(n.services)+len(n.byNamespace) > 0 {
+			t.Errorf("after all have gone, %d Services and %d namespaces are kept", len(n.services), len(n.byNamespace))
 		}
 	})
 }
