@@ -374,6 +374,10 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 		}
 	case VerdictRefused, VerdictDropped:
 		x.say("verdict", "%s", x.refusal(c))
+	case VerdictNoService:
+		if x.Service != nil {
+			x.say("verdict", "%s: a connection of this node has these addresses and ports, so its packets go to the stack", x.Verdict)
+		}
 	}
 	x.counted()
 	return nil

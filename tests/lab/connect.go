@@ -12,6 +12,9 @@ import (
 // connect(), plain; it wraps [ErrNothing] when no answer came.
 func (s *Socket) Connect(to netip.AddrPort) error { return s.ConnectWithin(to, patience) }
 
+// Listen has a bound socket accept connections.
+func (s *Socket) Listen() error { return unix.Listen(s.fd, 16) }
+
 // StartConnect begins to connect the socket, without waiting for the outcome. The error is
 // that of connect(), plain.
 func (s *Socket) StartConnect(to netip.AddrPort) error {

@@ -46,21 +46,25 @@ static __always_inline bool bl_tracking_none(void)
 	return tracking && bl_flow_now() < tracking->none_until;
 }
 
-/*
- * Whether packets with the addresses and ports of @tuple, in either direction, are of a
- * connection that is tracked. False where that cannot be asked; SCTP cannot.
- */
-static __always_inline bool bl_tracked(struct BL_CONTEXT *context, struct bpf_sock_tuple *tuple,
-				       __u32 size, __u8 proto)
+/* What packets are to a connection that netfilter tracks. */
+enum bl_tracked {
+	BL_TRACKED_NONE, /* of none, as far as can be asked */
+	BL_TRACKED_CLIENT,
+	BL_TRACKED_ANSWER,
+};
+
+/* What packets with the addresses and ports of @tuple are. SCTP cannot be asked about. */
+static __always_inline enum bl_tracked
+bl_tracked(struct BL_CONTEXT *context, struct bpf_sock_tuple *tuple, __u32 size, __u8 proto)
 {
 	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = proto};
 	struct nf_conn *connection;
 
 	if (!bl_conntrack || bl_tracking_none())
-		return false;
+		return BL_TRACKED_NONE;
 	connection = bl_context_ct_lookup(context, tuple, size, &opts, sizeof(opts));
 	if (!connection)
-		return false;
+		return BL_TRACKED_NONE;
 	bpf_ct_release(connection);
-	return true;
+	return opts.dir ? BL_TRACKED_ANSWER : BL_TRACKED_CLIENT;
 }

@@ -259,8 +259,30 @@ static __noinline bool bl_client_is_frontend(const struct bl_packet *packet)
 	       (bl_node_addr_serves(&src, 0) || bl_node_of(&packet->key.src));
 }
 
+/* Whether a packet is the first one of a connection of TCP or SCTP. */
+static __always_inline bool bl_flow_opens(const struct bl_packet *packet)
+{
+	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_SYN;
+}
+
+/*
+ * Whether a packet to a frontend that no flow has is none of a client: an external or load-balancer
+ * IP may be an address of this node, which has the port in use. As in conntrack, of which
+ * kube-proxy's rules see first packets alone, the connection that is there goes on. A SYN is of no
+ * connection.
+ */
+static __always_inline bool bl_packet_answers(struct BL_CONTEXT *context,
+					      const struct bl_packet *packet, enum bl_hook hook,
+					      enum bl_frontend_kind kind)
+{
+	return (kind == BL_FRONTEND_EXTERNAL_IP || kind == BL_FRONTEND_LOAD_BALANCER) &&
+	       hook != BL_HOOK_EGRESS && !bl_flow_opens(packet) &&
+	       bl_port_answered(context, &packet->key, packet->ipv4);
+}
+
 /* Select the backend of a flow by its first packet. */
-__noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum bl_hook hook,
+__noinline enum bl_verdict bl_plan_balance(struct BL_CONTEXT *context,
+					   const struct bl_packet *packet, enum bl_hook hook,
 					   struct bl_plan *plan)
 {
 	struct bl_client client = {.packet = packet};
@@ -275,6 +297,8 @@ __noinline enum bl_verdict bl_plan_balance(const struct bl_packet *packet, enum 
 	dst = bl_packet_dst(packet);
 	reason = bl_service_find(&client, &dst, &target);
 	if (reason == BL_REASON_COUNT && !target.stat)
+		return BL_VERDICT_PASSES;
+	if (bl_packet_answers(context, packet, hook, target.frontend.kind))
 		return BL_VERDICT_PASSES;
 	if (hook == BL_HOOK_INGRESS) {
 		if (bl_addr_is_martian(&packet->key.src))
@@ -452,7 +476,7 @@ static __always_inline enum bl_verdict bl_flow_begin(struct BL_CONTEXT *context,
 	if (bl_flow_only_masquerades(packet, hook)) {
 		verdict = bl_masquerade_plan(packet, hook, &plan);
 	} else {
-		verdict = bl_plan_balance(packet, hook, &plan);
+		verdict = bl_plan_balance(context, packet, hook, &plan);
 		if (verdict == BL_VERDICT_PASSES && hook != BL_HOOK_EGRESS &&
 		    former != BL_FORMER_UNKNOWN && bl_flow_crosses(packet, &plan)) {
 			plan.client_device = bl_client_device(packet, hook);
@@ -931,12 +955,6 @@ __noinline bool bl_flow_has_ring(const struct bl_packet *packet)
 		return false;
 	service = bl_service_lookup(frontend.service);
 	return service && service->algorithm == BL_ALGORITHM_MAGLEV;
-}
-
-/* Whether a packet is the first one of a connection of TCP or SCTP. */
-static __always_inline bool bl_flow_opens(const struct bl_packet *packet)
-{
-	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_SYN;
 }
 
 /* Whether a client's packet that has no flow begins one. */

@@ -26,6 +26,35 @@ enum bl_source_port_limits {
 volatile const __u16 bl_snat_port_min = 1024;
 volatile const __u16 bl_snat_port_max = 65535;
 
+/* The socket of this host that packets are for. */
+enum bl_port_use {
+	BL_PORT_UNUSED,
+	BL_PORT_BOUND, /* it would take them from anybody: it listens, or is bound to the port */
+	BL_PORT_CONNECTED, /* it is connected to their sender */
+};
+
+static __always_inline enum bl_port_use bl_port_use(struct BL_CONTEXT *context,
+						    struct bpf_sock_tuple *tuple, __u32 size,
+						    const struct bl_flow_key *key)
+{
+	struct bpf_sock *sk;
+	bool connected;
+
+	if (key->proto == IPPROTO_TCP) {
+		sk = bpf_skc_lookup_tcp(context, tuple, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return BL_PORT_UNUSED;
+		connected = sk->state != BPF_TCP_LISTEN;
+	} else {
+		sk = bpf_sk_lookup_udp(context, tuple, size, BPF_F_CURRENT_NETNS, 0);
+		if (!sk)
+			return BL_PORT_UNUSED;
+		connected = sk->dst_port == key->src_port;
+	}
+	bpf_sk_release(sk);
+	return connected ? BL_PORT_CONNECTED : BL_PORT_BOUND;
+}
+
 /*
  * Whether packets like @key, a reply's, are for a socket of this host, or of a connection
  * that netfilter translates. SCTP's are not known. A socket that listens does not count:
@@ -35,28 +64,16 @@ static __always_inline bool bl_port_owned(struct BL_CONTEXT *context, const stru
 					  bool ipv4)
 {
 	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *sk;
-	bool listens;
+	enum bl_port_use use;
 	__u32 size;
 
 	if (key->proto == IPPROTO_SCTP)
 		return false;
 	size = bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
-	if (bl_tracked(context, &tuple, size, key->proto))
+	if (bl_tracked(context, &tuple, size, key->proto) != BL_TRACKED_NONE)
 		return true;
-	if (key->proto == IPPROTO_TCP) {
-		sk = bpf_skc_lookup_tcp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-		if (!sk)
-			return false;
-		listens = sk->state == BPF_TCP_LISTEN;
-		bpf_sk_release(sk);
-		return !listens;
-	}
-	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return false;
-	bpf_sk_release(sk);
-	return true;
+	use = bl_port_use(context, &tuple, size, key);
+	return use == BL_PORT_CONNECTED || (use == BL_PORT_BOUND && key->proto == IPPROTO_UDP);
 }
 
 static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
@@ -73,17 +90,27 @@ static __noinline bool bl_port_connected(struct BL_CONTEXT *context, const struc
 					 bool ipv4)
 {
 	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *sk;
-	bool connected;
 	__u32 size =
 		bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
 
-	sk = bpf_sk_lookup_udp(context, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return false;
-	connected = sk->dst_port == key->src_port;
-	bpf_sk_release(sk);
-	return connected;
+	return bl_port_use(context, &tuple, size, key) == BL_PORT_CONNECTED;
+}
+
+/*
+ * Whether packets like @key, which a Service would have, belong to a connection that the host
+ * has already: they are answers, as netfilter sees it, or for a connected socket. One that is only
+ * bound to the port does not count, for a Service goes before it. What netfilter has seen as a
+ * client's packets does not either: the former proxy may have translated them.
+ */
+static __noinline bool bl_port_answered(struct BL_CONTEXT *context, const struct bl_flow_key *key,
+					bool ipv4)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size =
+		bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
+
+	return bl_tracked(context, &tuple, size, key->proto) == BL_TRACKED_ANSWER ||
+	       bl_port_use(context, &tuple, size, key) == BL_PORT_CONNECTED;
 }
 
 static __always_inline const struct bl_source_port_entry *bl_source_port_lookup(void)

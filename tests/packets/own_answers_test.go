@@ -1,0 +1,147 @@
+package packets_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// The ports that Services take at the addresses of node 1.
+const (
+	ownPort      = 5300 // by external IPs, balanced by Maglev
+	refusingPort = 5301 // by external IPs, of a Service without endpoints
+	closedPort   = 5302 // by load-balancer IPs, for clients in source ranges alone
+)
+
+// claims returns Services whose external and load-balancer IPs are the addresses of node 1.
+func (c *cluster) claims() (manifests []string) {
+	at := fmt.Sprintf("%q, %q", nodeAddrs(1)[0], nodeAddrs(1)[1])
+	const spec = "{type: LoadBalancer, clusterIPs: [%q, %q], allocateLoadBalancerNodePorts: false, %s" +
+		" ports: [{name: t, port: %d}, {name: u, port: %[4]d, protocol: UDP}]}"
+	for i, s := range []struct {
+		name, fields, status string
+		port                 int
+	}{
+		{"own", "externalIPs: [" + at + "],", "", ownPort},
+		{"refusing", "externalIPs: [" + at + "],", "", refusingPort},
+		{"closed", `loadBalancerSourceRanges: ["192.0.2.0/24", "2001:db8::/64"],`,
+			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}, {ip: %q}]}}", nodeAddrs(1)[0], nodeAddrs(1)[1]), closedPort},
+	} {
+		cluster := clusterIP(i + 1)
+		manifests = append(manifests, lab.Service(s.name, fmt.Sprintf(spec, cluster[0], cluster[1], s.fields, s.port), s.status))
+		for family := range 2 {
+			if s.name != "refusing" {
+				manifests = append(manifests, c.slice(s.name, family, []endpoint{local, remote}))
+			}
+		}
+	}
+	return manifests
+}
+
+// TestAnswersToTheNode: Services have ports of the node's own address by external and load-balancer
+// IPs. What comes there to a connected socket of the node is its own, as in conntrack; all else is
+// the Service's, also where a process listens.
+func TestAnswersToTheNode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "off")
+			c := newClusterFor(t, mode)
+			c.serve(t, c.claims(), "--xdp", mode, "--algorithm", "maglev")
+			serve(t, c.client, "outside", clientAddrs)
+			for _, network := range networks {
+				listener := boundSocket(t, c.nodes[0].Namespace, network, ownPort)
+				if strings.HasPrefix(network, "tcp") {
+					if err := listener.Listen(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, port := range []uint16{ownPort, refusingPort, closedPort} {
+					own, hello := connectFrom(t, c.nodes[0].Namespace, network, port, netip.AddrPortFrom(clientAddrs.of(network), backendPort))
+					if want := netip.AddrPortFrom(nodeAddrs(1).of(network), port); hello.client != want {
+						t.Fatalf("%s: the server sees %s, want %s, so this test proves nothing", network, hello.client, want)
+					}
+					if port == ownPort {
+						for range 5 {
+							got, err := ask(c.other, network, netip.AddrPortFrom(nodeAddrs(1).of(network), port), "x")
+							if err != nil || !strings.HasPrefix(got.name, "node") {
+								t.Errorf("%s: a client of the Service gets %v, %v", network, got, err)
+							}
+						}
+					}
+					if strings.HasPrefix(network, "udp") {
+						answers := asked{name: "an answer", network: network, to: netip.AddrPortFrom(nodeAddrs(1).of(network), port), port: backendPort}
+						c.explainAll(t, []*asked{&answers})
+						if answers.said.Verdict != inspect.VerdictNoService {
+							t.Errorf("%s, port %d: %s is explained as %s", network, port, answers.name, answers.said.Verdict)
+						}
+					}
+					if err := goesOn(own, network); err != nil {
+						t.Errorf("%s, the node's own from port %d: %v", network, port, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestAnswersThatAreTracked: netfilter tracks connections, so it knows which packets are answers: to
+// sockets of the node that are not connected, and to pods that it masquerades.
+func TestAnswersThatAreTracked(t *testing.T) {
+	t.Parallel()
+	lab.Need(t, "nft")
+	for _, mode := range []string{"off", "native"} {
+		t.Run("XDP "+mode, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, mode == "off")
+			c := newClusterFor(t, mode)
+			c.serve(t, c.claims(), "--xdp", mode, "--algorithm", "maglev")
+			serve(t, c.client, "outside", clientAddrs)
+			serve(t, c.other, "outside", otherClientAddrs)
+			n := c.nodes[0]
+			for i, family := range []string{"ip", "ip6"} {
+				rules := fmt.Sprintf(`table %[1]s pods {
+	chain postrouting {
+		type nat hook postrouting priority srcnat;
+		%[1]s saddr %[2]s %[1]s daddr != %[3]s masquerade;
+	}
+}`, family, podRangesOf(1)[i], podRanges[i])
+				if _, err := n.Output("nft", rules); err != nil {
+					t.Fatal(failure(err))
+				}
+			}
+			n.Socket("udp4").SendTo("tracked", netip.AddrPortFrom(clientAddrs[0], backendPort))
+			lab.Eventually(t, "the agent sees that connections are tracked", func() bool { return asksTracking(t, n) })
+			for _, network := range networks {
+				outside := netip.AddrPortFrom(clientAddrs.of(network), backendPort)
+				pod, hello := connectFrom(t, n.routed, network, ownPort, outside)
+				if want := netip.AddrPortFrom(nodeAddrs(1).of(network), ownPort); hello.client != want {
+					t.Fatalf("%s: the server sees %s, want %s, so this test proves nothing", network, hello.client, want)
+				}
+				if got, err := ask(c.other, network, netip.AddrPortFrom(nodeAddrs(1).of(network), ownPort), "x"); err != nil || !strings.HasPrefix(got.name, "node") {
+					t.Errorf("%s: a client of the Service gets %v, %v", network, got, err)
+				}
+				if err := goesOn(pod, network); err != nil {
+					t.Errorf("%s, the pod: %v", network, err)
+				}
+				if strings.HasPrefix(network, "tcp") {
+					continue
+				}
+				for _, port := range []uint16{ownPort, refusingPort, closedPort} {
+					own := boundSocket(t, n.Namespace, network, port)
+					err := own.SendTo("x", netip.AddrPortFrom(otherClientAddrs.of(network), backendPort))
+					got, _, received := own.Receive()
+					if err != nil || received != nil {
+						t.Errorf("%s, a socket of port %d: %q, %v, %v", network, port, got, err, received)
+					}
+				}
+			}
+		})
+	}
+}
