@@ -563,11 +563,10 @@ int bl_sockops(struct bpf_sock_ops *ctx)
 	    ctx->op != BPF_SOCK_OPS_RTO_CB)
 		return 1;
 	sock = ctx->sk ? bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0) : NULL;
-	if (!sock)
+	/* Not by a Service: a socket that has dissolved a connection may still tell of the next. */
+	if (!sock || sock->state != BL_SOCK_CONNECTED || !sock->vip_port)
 		return 1;
 	if (ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
-		if (sock->state != BL_SOCK_CONNECTED || !sock->vip_port)
-			return 1; /* not by a Service */
 		bl_traffic_follow(ctx, sock);
 		bl_outlier_follow(ctx, sock);
 		return 1;

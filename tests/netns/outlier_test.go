@@ -51,6 +51,69 @@ func TestOutliers(t *testing.T) {
 	}
 }
 
+// TestOutlierOfADissolvedConnection: a process dissolves a connection before the endpoint has
+// answered, and uses its socket again. What becomes of the next connection is told of where that goes.
+func TestOutlierOfADissolvedConnection(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{Outliers: model.Outliers{Failures: 100, Time: time.Hour, Percent: 50}})
+	for _, refusing := range []string{"10.77.0.9/32", "fd77::9/128"} {
+		h.AddAddr("lo", refusing) // where nobody listens
+	}
+	// Nobody on the link has these.
+	silent := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")}
+	closed := []netip.Addr{netip.MustParseAddr("10.77.0.9"), netip.MustParseAddr("fd77::9")}
+	a.Apply(dual, lab.Slice("dual", "web:8080/TCP", silent[0]), lab.Slice("dual", "web:8080/TCP", silent[1]),
+		lab.Service("closed", `{clusterIPs: [10.96.0.9, "fd96::9"], ports: [{port: 80}]}`),
+		lab.Slice("closed", "8080/TCP", closed[0]), lab.Slice("closed", "8080/TCP", closed[1]))
+	failures := func(backend netip.Addr) uint32 {
+		have, err := a.Services().Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, b := range have.Backends {
+			if b.AddrPort.Addr() == backend {
+				return a.Services().Outlier(id, b.Generation).Failures
+			}
+		}
+		t.Fatalf("no backend %s", backend)
+		return 0
+	}
+	for i, network := range []string{"tcp4", "tcp6"} {
+		for _, next := range []struct {
+			to   netip.AddrPort
+			told uint32 // of closed
+		}{
+			{netip.AddrPortFrom(closed[i], 8080), 0},
+			{[]netip.AddrPort{ap("10.96.0.9:80"), ap("[fd96::9]:80")}[i], 1},
+		} {
+			s := h.Socket(network)
+			for {
+				began, before := time.Now(), failures(silent[i])
+				if err := s.StartConnect([]netip.AddrPort{dualTCP4, dualTCP6}[i]); err != nil {
+					t.Fatalf("%s: connect: %v", network, err)
+				}
+				if err := s.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				if time.Since(began) > time.Second {
+					continue // its SYN may have been sent again, which is told
+				}
+				told := failures(closed[i])
+				if err := s.Connect(next.to); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Fatalf("%s: connect to %s: %v", network, next.to, err)
+				}
+				if got := failures(closed[i]) - told; got != next.told {
+					t.Errorf("%s, then to %s: %d failures are told of its endpoint, want %d", network, next.to, got, next.told)
+				}
+				if got := failures(silent[i]); got != before {
+					t.Errorf("%s, then to %s: %d failures more are told of the endpoint before", network, next.to, got-before)
+				}
+				break
+			}
+		}
+	}
+}
+
 // ejected returns how many endpoints get no connections.
 func ejected(t *testing.T, a *lab.Agent) int {
 	t.Helper()
