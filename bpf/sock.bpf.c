@@ -207,7 +207,7 @@ static __always_inline int bl_sock_balance(const struct bl_client *client, const
 	*choice = bl_service_balance(client, dst, target);
 	if (unlikely(!choice->backend))
 		return bl_sock_refuse(client, dst, target, choice->reason);
-	if (unlikely(choice->counted) && bl_source_is_kernel(client->ctx->sk)) {
+	if (unlikely(choice->counted) && bl_sock_is_kernel(client->ctx->sk)) {
 		bl_choice_drop(choice);
 		choice->counted = false;
 	}

@@ -27,6 +27,10 @@ var wantedModules = []string{
 // it by a name that no dependency has.
 const crc32c = "crc32c_generic"
 
+// l2tp has tunnels whose UDP sockets are the kernel's own, which TestKernelSockets makes. It is loaded where
+// a kernel has it.
+const l2tp = "l2tp_netlink"
+
 // ipvsModules are loaded likewise where a kernel has them: TestIPVS compares Beeline with IPVS, and the tests of
 // tests/ipvs run kube-proxy by it.
 var ipvsModules = []string{
@@ -63,6 +67,9 @@ func modulesOf(ctx context.Context, img *image) ([]module, error) {
 	wanted := slices.Clone(wantedModules)
 	if index.has(crc32c) {
 		wanted = slices.Insert(wanted, 0, crc32c)
+	}
+	if index.has(l2tp) {
+		wanted = append(wanted, l2tp)
 	}
 	if index.has("ip_vs") {
 		wanted = append(wanted, ipvsModules...)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <beeline/service.h>
+#include <beeline/source.h>
 
 static __always_inline __u32 bl_udp_owner(__u64 cookie)
 {
@@ -44,7 +45,21 @@ static __always_inline struct bl_sock_entry *bl_sock_get(struct bpf_sock_addr *c
 	return bpf_sk_storage_get(&bl_sock, ctx->sk, NULL, 0);
 }
 
-/* Create the entry of a socket that has none. NULL when there is no memory. */
+/*
+ * Whether @sk is a socket of the kernel itself, as of NFS and each subflow of MPTCP: the kernel runs
+ * no program when it is closed. False where the kernel's memory may not be read.
+ */
+static __noinline bool bl_sock_is_kernel(struct bpf_sock *sk)
+{
+	struct sock *kernel_sk = bl_source_sock(sk);
+
+	return kernel_sk && BPF_CORE_READ_BITFIELD_PROBED(kernel_sk, sk_kern_sock);
+}
+
+/*
+ * Create the entry of a socket that has none. NULL when there is no memory. A socket of the kernel
+ * itself gets no place in bl_udp_sock, which only bl_release frees: it does not run for those.
+ */
 static __always_inline struct bl_sock_entry *bl_sock_create(struct bpf_sock_addr *ctx)
 {
 	struct bl_sock_entry *sock;
@@ -55,7 +70,7 @@ static __always_inline struct bl_sock_entry *bl_sock_create(struct bpf_sock_addr
 		sock = bl_udp_place(cookie);
 		if (!sock)
 			return NULL;
-		if (!sock->owner &&
+		if (!sock->owner && !bl_sock_is_kernel(ctx->sk) &&
 		    !__sync_val_compare_and_swap(&sock->owner, 0, bl_udp_owner(cookie)))
 			return sock;
 		sock->shared = true;

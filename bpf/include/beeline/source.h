@@ -249,17 +249,6 @@ static __always_inline struct sock *bl_source_sock(struct bpf_sock *sk)
 	return kernel_sk;
 }
 
-/*
- * Whether @sk is a socket of the kernel itself, as of NFS and each subflow of MPTCP: the kernel runs
- * no program when it is closed. False where the kernel's memory may not be read.
- */
-static __always_inline bool bl_source_is_kernel(struct bpf_sock *sk)
-{
-	struct sock *kernel_sk = bl_source_sock(sk);
-
-	return kernel_sk && BPF_CORE_READ_BITFIELD_PROBED(kernel_sk, sk_kern_sock);
-}
-
 /* The network namespace of @sk; NULL when it cannot be read. */
 static __always_inline struct net *bl_source_net(struct bpf_sock *sk)
 {
