@@ -100,10 +100,11 @@ type Event struct {
 	// DurationSeconds is how long what has ended was open, absent when its begin was not seen.
 	DurationSeconds *float64 `json:"durationSeconds,omitempty"`
 	// Bytes are the payload of a TCP connection that has ended: of one of packets by its sequence
-	// numbers, of more than 4 GiB the rest; of a socket, and Packets too, only where trafficSampling
-	// has it counted.
+	// numbers; of a socket, and Packets too, only where trafficSampling has it counted.
 	Bytes   *EventVolume `json:"bytes,omitempty"`
 	Packets *EventVolume `json:"packets,omitempty"`
+	// BytesModulo is 2^32 where Bytes are by sequence numbers: how many times that there was is not known.
+	BytesModulo uint64 `json:"bytesModulo,omitempty"`
 	// Flows are the open ones of an endpoint that has left, or those evicted, at least.
 	Flows uint32 `json:"flows,omitempty"`
 	// Failures are the connections in a row that have failed to an endpoint which is ejected, and
@@ -125,8 +126,8 @@ type EventOptions struct {
 	ConnectionFilter
 	Kinds   []string
 	Reasons []string
-	Rate    int // events a second at most
-	Sample  int // of so many on a CPU one
+	Rate    int // as of [monitor.Options]
+	Sample  int // of so many connections one, with all its events
 }
 
 // matches reports whether an event is meant.
@@ -372,6 +373,7 @@ func (e *Event) addPast(past *monitor.Past) {
 	e.DurationSeconds = &seconds
 	if past.Counted {
 		e.Bytes = &EventVolume{uint64(past.Sent), uint64(past.Received)}
+		e.BytesModulo = 1 << 32
 	}
 	if e.PID == 0 {
 		e.PID, e.Command, e.Netns = past.First.Pid, bpf.StringOf(past.First.Comm[:]), past.First.Netns
@@ -385,8 +387,13 @@ func (e *Event) addPast(past *monitor.Past) {
 // the address does not declare has no name but the Service's.
 func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
 	table, id := servicemap.New(m.names.maps), raw.Service
-	if bpf.SockBlEventKind(raw.Kind) == bpf.SockBlEventKindBL_EVENT_LEFT {
+	switch bpf.SockBlEventKind(raw.Kind) {
+	case bpf.SockBlEventKindBL_EVENT_LEFT:
 		id = m.servedAt(raw)
+	case bpf.SockBlEventKindBL_EVENT_ESTABLISHED, bpf.SockBlEventKindBL_EVENT_ENDED:
+		if id != m.servedAt(raw) { // it may have become another Service's since the connection was made
+			return PortName{}
+		}
 	}
 	undeclared := id == ^uint32(0) && bpf.SockBlReason(raw.Reason) == bpf.SockBlReasonBL_REASON_UNDECLARED_PORT
 	if undeclared {
@@ -410,8 +417,8 @@ func (m *Monitor) service(raw *bpf.SockBlEvent) PortName {
 	return port
 }
 
-// servedAt returns the id of the Service port whose endpoint has left, by what its clients asked for;
-// all bits: that is served no more.
+// servedAt returns the id of the Service port to which what the client has asked for leads; all bits:
+// that is served no more.
 func (m *Monitor) servedAt(raw *bpf.SockBlEvent) uint32 {
 	for _, key := range frontendsAt(endpointOf(raw.Dst, raw.DstPort), model.Protocol(raw.Proto)) {
 		f, ok, err := servicemap.New(m.names.maps).Frontend(key)

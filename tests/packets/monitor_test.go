@@ -163,6 +163,9 @@ func (c *cluster) monitorServed(t *testing.T, l *listener, network string, servi
 		if b := end.Bytes; b == nil || b.FromClient-uint64(len("payload")) > 1 || b.FromBackend-greeted > 1 {
 			t.Errorf("%s: %+v bytes, want %d and %d", name, b, len("payload"), greeted)
 		}
+		if end.BytesModulo != 1<<32 {
+			t.Errorf("%s: bytes modulo %d", name, end.BytesModulo)
+		}
 	}
 	if list := l.matching(func(e *inspect.Event) bool { return mine(e) && e.Kind == inspect.EventConnection }); len(list) != 1 {
 		t.Errorf("%s: told %d times", name, len(list))

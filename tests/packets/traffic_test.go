@@ -118,7 +118,7 @@ func TestTrafficSockets(t *testing.T) {
 				clientPort++
 				bytes, packets := talkAsSocket(t, from, network, clientPort, to, service == "closed")
 				told := l.one(t, fmt.Sprintf("%s to %s ends", network, service), func(e *inspect.Event) bool { return e.Client.Port() == clientPort })
-				if told.Service.Service != service || told.ServiceAddress != to || told.DurationSeconds == nil || told.Bytes == nil || told.Packets == nil {
+				if told.Service.Service != service || told.ServiceAddress != to || told.DurationSeconds == nil || told.Bytes == nil || told.Packets == nil || told.BytesModulo != 0 {
 					t.Fatalf("%s to %s: told %+v", network, service, told)
 				}
 				for direction, v := range map[string][2]uint64{
