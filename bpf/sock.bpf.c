@@ -47,10 +47,6 @@ static __always_inline union bl_addr bl_context_source(struct bpf_sock_addr *ctx
 #define ECONNREFUSED 111
 #define EHOSTUNREACH 113
 
-#ifndef IPPROTO_MPTCP
-#define IPPROTO_MPTCP 262
-#endif
-
 /* Return values of the programs of this type. */
 enum bl_sock_verdict {
 	BL_SOCK_REFUSE,
@@ -113,7 +109,7 @@ static __always_inline void bl_tell_sock(const struct bl_client *client, const s
 {
 	enum bl_event_hook hook =
 		client->hook == BL_SOCK_CONNECT ? BL_EVENT_AT_CONNECT : BL_EVENT_AT_SENDMSG;
-	__u32 wanted = bl_monitor_wanted(kind);
+	__u32 wanted = bl_monitor_wanted_sock(client->ctx, kind);
 
 	if (unlikely(wanted))
 		bl_event_sock(client->ctx, dst, bl_target_service(target), backend,
@@ -163,17 +159,8 @@ static __always_inline bool bl_sock_protocol(struct bpf_sock_addr *ctx, struct b
 	if (!bl_sock_served(ctx))
 		return false;
 	dst->pad = 0;
-	switch (ctx->protocol) {
-	case IPPROTO_TCP:
-	case IPPROTO_UDP:
-	case IPPROTO_SCTP:
-		dst->proto = ctx->protocol;
-		return true;
-	case IPPROTO_MPTCP:
-		dst->proto = IPPROTO_TCP;
-		return true;
-	}
-	return false;
+	dst->proto = bl_sock_carries(ctx->protocol);
+	return dst->proto;
 }
 
 /*
@@ -512,7 +499,7 @@ static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_ent
 	__u32 wanted = 0;
 
 	if (sock->vip_port && (!bl_traffic_sampling || !(sock->member & BL_MEMBER_FOLLOWED)))
-		wanted = bl_monitor_wanted(BL_EVENT_ENDED);
+		wanted = bl_monitor_wanted_sock(ctx, BL_EVENT_ENDED);
 	if (unlikely(wanted))
 		bl_event_release(
 			ctx, sock,

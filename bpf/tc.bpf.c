@@ -278,7 +278,8 @@ int bl_tell(struct __sk_buff *skb)
 		hook = BL_EVENT_AT_WALK;
 	}
 	bl_event_flow(&found.key, &found.forward, 0,
-		      BL_EVENT(bl_monitor_wanted(found.kind), found.kind, hook, BL_REASON_COUNT),
+		      BL_EVENT(bl_monitor_wanted_flow(&found.key, found.kind), found.kind, hook,
+			       BL_REASON_COUNT),
 		      found.flows, found.seconds);
 	return TC_ACT_OK;
 }

@@ -536,8 +536,9 @@ type SockBlMonitorEntry struct {
 type SockBlMonitorLimits uint32
 
 const (
-	SockBlMonitorLimitsBL_MONITORS      SockBlMonitorLimits = 4
-	SockBlMonitorLimitsBL_MONITOR_SHIFT SockBlMonitorLimits = 27
+	SockBlMonitorLimitsBL_MONITORS            SockBlMonitorLimits = 4
+	SockBlMonitorLimitsBL_MONITOR_SHIFT       SockBlMonitorLimits = 27
+	SockBlMonitorLimitsBL_MONITOR_LIMIT_SHIFT SockBlMonitorLimits = 3
 )
 
 type SockBlMonitorListener struct {

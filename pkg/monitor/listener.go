@@ -28,8 +28,8 @@ const (
 	renewal = time.Second
 )
 
-// slice is the time for which the programs count events against a limit.
-const slice = time.Duration(1) << bpf.SockBlMonitorLimitsBL_MONITOR_SHIFT
+// unit is that of leases.
+const unit = time.Duration(1) << bpf.SockBlMonitorLimitsBL_MONITOR_SHIFT
 
 // defaultBuffer is some 6,900 events.
 const defaultBuffer = 1 << 20
@@ -47,8 +47,8 @@ var ErrClosed = ringbuf.ErrClosed
 // Options say what is listened to.
 type Options struct {
 	Kinds  []bpf.SockBlEventKind // none: all
-	Rate   int                   // events a second at most, of all CPUs
-	Sample int                   // each CPU tells one of so many; 0 and 1: all
+	Rate   int                   // events in each 2^30 ns (1.07 s) at most, of all CPUs
+	Sample int                   // of so many connections one is told, with all its events; 0 and 1: all
 	Buffer int                   // bytes of events that wait to be read; 0: 1 MiB
 }
 
@@ -106,7 +106,7 @@ func (l *Listener) begin(o Options) error {
 	}
 	at := l.at()
 	at.Kinds, at.Sample = kindBits(o.Kinds), uint32(max(o.Sample, 1))
-	at.Limit = uint32(max(1, float64(o.Rate)*slice.Seconds()))
+	at.Limit = uint32(max(o.Rate, 1))
 	at.Slice, at.Taken = 0, 0
 	l.show()
 	return nil
@@ -128,10 +128,10 @@ func (l *Listener) at() *bpf.SockBlMonitorListener {
 	return &l.maps.Entries.Monitor.Listener[l.place]
 }
 
-// term returns the number of this slice of time, and the word of a place that is kept for a while.
+// term returns the time in units, and the word of a place that is kept for a while.
 func (l *Listener) term() (now, until uint64, err error) {
 	clock, err := bpf.Clock()
-	return uint64(clock / slice), uint64((clock+lease)/slice)<<32 | uint64(l.token), err
+	return uint64(clock / unit), uint64((clock+lease)/unit)<<32 | uint64(l.token), err
 }
 
 // take finds a place that nobody has, or whose listener has not renewed it.

@@ -21,6 +21,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
@@ -227,17 +228,17 @@ func TestMonitorPlaces(t *testing.T) {
 }
 
 // TestMonitorLimit: of many events no more than the limit are told, and of all others how many
-// they are; of a sample, each so many-th.
+// they are; a burst below the limit is told.
 func TestMonitorLimit(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	maps := openMaps(t, h)
+	const sent = 1000
 	limited := listen(t, maps, monitor.Options{Rate: 20, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_REFUSED}})
-	sampled := listen(t, maps, monitor.Options{Rate: 1_000_000, Sample: 10})
+	burst := listen(t, maps, monitor.Options{Rate: sent})
 	none := listen(t, maps, monitor.Options{Rate: 1_000_000, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_DROPPED}})
 	small := listen(t, maps, monitor.Options{Rate: 1_000_000, Buffer: 1})
-	const sent = 1000
 	start := time.Now()
 	for range sent {
 		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
@@ -260,19 +261,130 @@ func TestMonitorLimit(t *testing.T) {
 		return n
 	}
 	cpus := uint64(runtime.NumCPU())
-	// Two events in each eighth of a second, begun or whole; CPUs that begin one at once take more.
-	most := (uint64(took/(time.Second/8)) + 2) * (2 + cpus)
+	// Twenty events in each slice of 2^30 ns, begun or whole; CPUs that begin one at once take more.
+	most := (uint64(took>>30) + 2) * (20 + cpus)
 	if n := told(limited); n == 0 || n > most || n+leftOut(limited) != sent {
 		t.Errorf("a limit of 20 a second, for %v: %d told, %d left out, want at most %d told, %d in all", took, n, leftOut(limited), most, sent)
 	}
-	if n := told(sampled); n < sent/10 || n > sent/10+cpus || leftOut(sampled) != 0 {
-		t.Errorf("one of ten: %d told, %d left out", n, leftOut(sampled))
+	if n := told(burst); n != sent || leftOut(burst) != 0 {
+		t.Errorf("a limit as high as the burst: %d told, %d left out", n, leftOut(burst))
 	}
 	if n := told(none); n != 0 || leftOut(none) != 0 {
 		t.Errorf("another kind: %d told, %d left out", n, leftOut(none))
 	}
 	if n := told(small); n == 0 || n > uint64(os.Getpagesize())/100 || n+leftOut(small) != sent {
 		t.Errorf("a page of events: %d told, %d left out", n, leftOut(small))
+	}
+}
+
+// monitoredPort is a NodePort with endpoints on the node.
+func monitoredPort(name string, clusterIP netip.Addr, port uint16) []string {
+	return []string{
+		lab.Service(name, fmt.Sprintf("{type: NodePort, clusterIP: %s, ports: [{name: a, port: 80, nodePort: %d}]}", clusterIP, port)),
+		lab.Slice(name, "a:8080/TCP", backends4(1)...),
+	}
+}
+
+// TestMonitorSample: of a sample, all of a connection is told or nothing, of sockets and of packets.
+func TestMonitorSample(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	a.Apply(monitoredPort("web", netip.MustParseAddr("10.96.0.10"), 30080)...)
+	maps := openMaps(t, h)
+	for _, c := range []struct {
+		name string
+		from *lab.Namespace
+		to   netip.AddrPort
+	}{
+		{"sockets", h.Namespace, ap("10.96.0.10:80")},
+		{"packets", h.Outside, netip.AddrPortFrom(lab.Node4, 30080)},
+	} {
+		sampled := listen(t, maps, monitor.Options{Rate: 1_000_000, Sample: 4})
+		const made = 200
+		for range made {
+			mustReach(t, c.from, "tcp4", c.to)
+		}
+		begun, ended, history := 0, 0, monitor.NewHistory()
+		lab.Eventually(t, "the ends of all connections are told", func() bool {
+			for sampled.SetDeadline(time.Now()); ; {
+				e, err := sampled.Read()
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					return ended == begun
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				past := history.Note(e)
+				switch bpf.SockBlEventKind(e.Kind) {
+				case bpf.SockBlEventKindBL_EVENT_CONNECTION:
+					begun++
+				case bpf.SockBlEventKindBL_EVENT_ENDED:
+					ended++
+					if past == nil {
+						t.Fatalf("%s: the end of a connection is told, and not its beginning", c.name)
+					}
+				}
+			}
+		})
+		if begun < made/16 || begun > made/2 {
+			t.Errorf("%s: one of four is %d of %d", c.name, begun, made)
+		}
+	}
+}
+
+// TestMonitorReused: the end of a connection does not name the Service that has got the id of its own meanwhile.
+func TestMonitorReused(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	idOf := func(name string) uint32 {
+		d, err := inspect.Open(h.BPFFS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		s, err := d.Service(model.Name{Namespace: "default", Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Ports[0].ID
+	}
+	for i, c := range []struct {
+		name string
+		from *lab.Namespace
+		to   netip.AddrPort
+	}{
+		{"socket", h.Namespace, ap("10.96.0.10:80")},
+		{"packets", h.Outside, netip.AddrPortFrom(lab.Node4, 30080)},
+	} {
+		a.Apply(monitoredPort("web", netip.MustParseAddr("10.96.0.10"), 30080)...)
+		id := idOf("web")
+		m := startMonitor(t, h, "-o", "json", "--kind", "connection,ended", "--count", "2")
+		s := c.from.Socket("tcp4")
+		if err := s.Connect(c.to); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		lab.Eventually(t, "the connection is told", func() bool { return m.out.lines.Load() == 1 })
+		a.DeleteService("web")
+		var thieves []string
+		lab.Eventually(t, "another Service gets the id", func() bool {
+			name := fmt.Sprintf("thief%d-%d", i, len(thieves))
+			a.Apply(monitoredPort(name, netip.AddrFrom4([4]byte{10, 96, byte(i + 1), byte(len(thieves) + 1)}), uint16(31000+100*i+len(thieves)))...)
+			thieves = append(thieves, name)
+			return idOf(name) == id
+		})
+		s.Close()
+		events := m.events(t)
+		begun, ended := events[0], events[1]
+		if begun.Service.Service != "web" || begun.Service.ID != id {
+			t.Errorf("%s: the connection is told of %s", c.name, begun.Service)
+		}
+		if ended.Kind != inspect.EventEnded || ended.ServiceAddress != c.to || ended.Service != (inspect.PortName{}) {
+			t.Errorf("%s: its end is told of %s: %+v", c.name, ended.Service, ended)
+		}
+		a.DeleteService(thieves...)
 	}
 }
 

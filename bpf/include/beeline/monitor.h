@@ -7,6 +7,7 @@
 #pragma once
 
 #include <beeline/clock.h>
+#include <beeline/hash.h>
 #include <beeline/table.h>
 
 static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
@@ -19,7 +20,7 @@ static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
 /* For bl_monitor_now. */
 static volatile __u64 bl_monitor_clock;
 
-/* The number of the slice of time. */
+/* The time in the unit of listeners' leases. */
 static __always_inline __u32 bl_monitor_now(void)
 {
 	return bl_clock_units(&bl_monitor_clock, 1ULL << BL_MONITOR_SHIFT);
@@ -51,32 +52,45 @@ static __always_inline bool bl_monitor_limit(struct bl_monitor_listener *listene
 }
 
 /*
- * Whether the listener at @place of @monitor is to be told an event of @kind. One whose process has
- * gone without a word is forgotten.
+ * Whether an event of @kind is in the sample of @listener: all of a connection is, by @hash, or
+ * nothing, and all that the agent finds.
+ */
+static __always_inline bool bl_monitor_samples(const struct bl_monitor_listener *listener,
+					       enum bl_event_kind kind, __u32 hash)
+{
+	return listener->sample <= 1 || kind > BL_EVENT_ENDED || !(hash % listener->sample);
+}
+
+/*
+ * Whether the listener at @place of @monitor is to be told an event of @kind, of a connection with
+ * this @hash. One whose process has gone without a word is forgotten.
  */
 static __always_inline bool bl_monitor_wants(struct bl_monitor_entry *monitor, __u32 place,
-					     enum bl_event_kind kind, __u32 now)
+					     enum bl_event_kind kind, __u32 hash, __u32 now)
 {
 	struct bl_monitor_listener *listener = &monitor->listener[place];
 	struct bl_monitor_cpu_entry *count;
 
-	if (!(listener->kinds & 1U << kind))
+	if (!(listener->kinds & 1U << kind) || !bl_monitor_samples(listener, kind, hash))
 		return false;
 	if ((__s32)((listener->until >> 32) - now) < 0) {
 		__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
 		return false;
 	}
 	count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
-	if (!count || (listener->sample > 1 && count->seen++ % listener->sample))
+	if (!count)
 		return false;
-	if (bl_monitor_limit(listener, count, now))
+	if (bl_monitor_limit(listener, count, now >> BL_MONITOR_LIMIT_SHIFT))
 		return true;
 	count->left_out++;
 	return false;
 }
 
-/* The listeners that are to be told an event of @kind, by bits of their places. */
-__noinline __u32 bl_monitor_admit(enum bl_event_kind kind)
+/*
+ * The listeners that are to be told an event of @kind, by bits of their places. @hash is the same for
+ * all events of a connection.
+ */
+__noinline __u32 bl_monitor_admit(enum bl_event_kind kind, __u32 hash)
 {
 	struct bl_monitor_entry *monitor = bl_monitor_lookup();
 	__u32 now = bl_monitor_now(), wanted = 0;
@@ -84,7 +98,8 @@ __noinline __u32 bl_monitor_admit(enum bl_event_kind kind)
 	if (!monitor || kind > BL_EVENT_LAST)
 		return 0;
 	for (__u32 place = 0; place < BL_MONITORS; place++)
-		if (monitor->listening >> place & 1 && bl_monitor_wants(monitor, place, kind, now))
+		if (monitor->listening >> place & 1 &&
+		    bl_monitor_wants(monitor, place, kind, hash, now))
 			wanted |= 1U << place;
 	return wanted;
 }
@@ -95,12 +110,6 @@ static __always_inline bool bl_monitored(void)
 	const struct bl_monitor_entry *monitor = bl_monitor_lookup();
 
 	return monitor && unlikely(*(const volatile __u64 *)&monitor->listening);
-}
-
-/* bl_monitor_admit where anybody listens. */
-static __always_inline __u32 bl_monitor_wanted(enum bl_event_kind kind)
-{
-	return bl_monitored() ? bl_monitor_admit(kind) : 0;
 }
 
 /* Who is told an event, its kind, its hook and its reason, in one argument. */

@@ -9,6 +9,18 @@
 #include <beeline/monitor.h>
 #include <beeline/packet.h>
 
+/* bl_monitor_admit for an event of a client that sends packets of @key, where anybody listens. */
+static __always_inline __u32 bl_monitor_wanted_flow(const struct bl_flow_key *key,
+						    enum bl_event_kind kind)
+{
+	__u64 ports = (__u64)key->src_port << 24 | (__u64)key->dst_port << 8 | key->proto;
+
+	if (!bl_monitored())
+		return 0;
+	return bl_monitor_admit(
+		kind, bl_hash_final(bl_hash_addr(bl_hash_addr(ports, &key->src), &key->dst)));
+}
+
 /*
  * Begin an event, as bl_event_begin does, about a client that sends packets of @key by the device
  * of @ifindex.
@@ -80,10 +92,11 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_forward *forward,
 			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
 {
-	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
-
 	if (key && forward)
-		bl_event_flow(key, forward, ifindex, what, 0, 0);
+		bl_event_flow(
+			key, forward, ifindex,
+			BL_EVENT(bl_monitor_wanted_flow(key, kind), kind, BL_EVENT_HOOK, reason), 0,
+			0);
 	return 0;
 }
 
@@ -91,11 +104,12 @@ __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_
 __noinline int bl_tell_packet(const struct bl_packet *packet, __u32 service,
 			      enum bl_event_kind kind, enum bl_reason reason)
 {
-	__u32 what = BL_EVENT(bl_monitor_wanted(kind), kind, BL_EVENT_HOOK, reason);
 	struct bl_event *event;
+	__u32 what;
 
 	if (!packet)
 		return 0;
+	what = BL_EVENT(bl_monitor_wanted_flow(&packet->key, kind), kind, BL_EVENT_HOOK, reason);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_client(place, &packet->key, packet->ifindex, what);
 		if (!event)

@@ -7,6 +7,13 @@
 #include <beeline/monitor.h>
 #include <beeline/sock.h>
 
+/* bl_monitor_admit for an event of a socket, where anybody listens. */
+static __always_inline __u32 bl_monitor_wanted_sock(void *ctx, enum bl_event_kind kind)
+{
+	return bl_monitored() ? bl_monitor_admit(kind, bl_hash_final(bpf_get_socket_cookie(ctx)))
+			      : 0;
+}
+
 static __always_inline void bl_event_backend_addr(struct bl_event *event, __u32 id)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(id);
@@ -72,7 +79,7 @@ static __noinline int bl_event_release(struct bpf_sock *ctx, const struct bl_soc
 		if (!event)
 			continue;
 		event->cookie = bpf_get_socket_cookie(ctx);
-		event->proto = ctx->protocol == IPPROTO_UDP ? IPPROTO_UDP : IPPROTO_TCP;
+		event->proto = bl_sock_carries(ctx->protocol);
 		bl_event_ended(event, sock);
 		bpf_ringbuf_submit(event, 0);
 	}

@@ -7,6 +7,24 @@
 #include <beeline/service.h>
 #include <beeline/source.h>
 
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+/* As which protocol Services carry a socket's; 0: as none. */
+static __always_inline __u8 bl_sock_carries(__u32 protocol)
+{
+	switch (protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		return protocol;
+	case IPPROTO_MPTCP:
+		return IPPROTO_TCP;
+	}
+	return 0;
+}
+
 static __always_inline __u32 bl_udp_owner(__u64 cookie)
 {
 	return (cookie >> BL_UDP_SOCK_SHIFT) + 1;

@@ -1036,17 +1036,20 @@ _Static_assert(sizeof(struct bl_found) == 96, "bl_found");
 
 enum bl_monitor_limits {
 	BL_MONITORS = 4,
-	/* Slices of time, in which events are counted against a limit: ns of CLOCK_MONOTONIC, shifted. */
+	/* The unit of leases: ns of CLOCK_MONOTONIC, shifted. */
 	BL_MONITOR_SHIFT = 27,
+	/* So many units, shifted, are a slice of time in which events are counted against a limit:
+	 * 2^30 ns, about a second. */
+	BL_MONITOR_LIMIT_SHIFT = 3,
 };
 
 /* One who listens. Its process renews it; of one that does not, nothing is left to be told. */
 struct bl_monitor_listener {
-	/* In the upper half the number of the last slice of time in which the place is its own, in
-	 * the lower one a number that only this listener has. */
+	/* In the upper half the last unit of time (BL_MONITOR_SHIFT) in which the place is its own,
+	 * in the lower one a number that only this listener has. */
 	__u64 until;
 	__u32 kinds; /* of enum bl_event_kind, by bits */
-	__u32 sample; /* each CPU tells one of so many events; 0 and 1: all */
+	__u32 sample; /* one of so many connections is told; 0 and 1: all */
 	__u32 limit; /* events in a slice of time */
 	__u32 taken; /* of them, in that which began last */
 	__u32 slice; /* its number */
@@ -1059,7 +1062,7 @@ struct bl_monitor_cpu_entry {
 	__u64 left_out; /* events beyond the limit, and those for which there was no room */
 	__u32 slice;
 	__u32 taken; /* events in the slice */
-	__u32 seen; /* for the sample */
+	__u32 seen; /* not in use: of programs of former versions */
 	__u32 pad;
 };
 

@@ -24,15 +24,17 @@ const monitorLong = `Show connections as they begin, end or fail.
 
 One line an event: a connection with the backend that was chosen for it, by a socket of this
 node or by packets of a client outside; one that was refused or dropped, and why; and one that
-has ended, with how long it was open and, of TCP packets, its bytes each way. A flow that has
-been idle for too long ends when the agent removes it; that looks through the flow tables every
-ten seconds, and tells of endpoints that have left their Service with open flows, and of evictions.
+has ended, with how long it was open and, of TCP packets, its bytes each way: by sequence numbers,
+so of more than 4 GiB what is left after whole 4 GiB (bytesModulo in JSON). A flow that has been
+idle for too long ends when the agent removes it; that looks through the flow tables every ten
+seconds, and tells of endpoints that have left their Service with open flows, and of evictions.
 Endpoints that outlier detection ejects, or lets in again, are told by the agent, too.
 
-Nothing is told and nothing is paid for while nobody listens. No more than --rate events a second
-are told, however many there are, and what was left out is counted. --kind and --drops choose
-before that limit, the other filters after it. Up to four can listen at once. The agent need not
-run, except for what it finds itself.
+Nothing is told and nothing is paid for while nobody listens. No more than --rate events are told
+in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. --kind,
+--drops and --sample choose before that limit, the other filters after it. Of a connection, or of
+a socket, --sample shows all events or none; what the agent finds it always shows. Up to four can
+listen at once. The agent need not run, except for what it finds itself.
 
 With -o json each event is one line.`
 
@@ -89,8 +91,8 @@ func (f *monitorFlags) add(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.options.Reasons, "reason", nil, "only what is not served for these reasons, as beeline status names them")
 	flags.StringVar(&f.service, "service", "", "only events of this Service, `NAMESPACE/NAME`")
 	addConnectionFlags(flags, &f.options.ConnectionFilter, "events")
-	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most")
-	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many events that a CPU sees")
+	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most, counted for 1.07 s (2^30 ns) at a time")
+	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many connections, with all its events")
 	f.filters = flags
 	cmd.Flags().AddFlagSet(flags)
 	cmd.Flags().IntVar(&f.count, "count", 0, "end after so many events; 0 is never")

@@ -59,7 +59,7 @@ func (p *plugin) monitorCommand() *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().Lookup("rate").Usage = "events a second of each node at most"
+	cmd.Flags().Lookup("rate").Usage = "events a second of each node at most, counted for 1.07 s (2^30 ns) at a time"
 	must(cmd.RegisterFlagCompletionFunc("service", p.completeServices))
 	p.addNodeFlags(cmd, 20*time.Second)
 	return cmd

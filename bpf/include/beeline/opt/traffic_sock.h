@@ -91,7 +91,7 @@ static __always_inline void bl_traffic_end(struct bpf_sock_ops *ctx, struct bl_s
 		.to_backend = {.packets = ctx->segs_out, .bytes = ctx->bytes_acked},
 		.to_client = {.packets = ctx->segs_in, .bytes = ctx->bytes_received},
 	};
-	__u32 wanted = bl_monitor_wanted(BL_EVENT_ENDED);
+	__u32 wanted = bl_monitor_wanted_sock(ctx, BL_EVENT_ENDED);
 	__u32 headers = BL_TRAFFIC_HEADERS_IPV6;
 
 	if (unlikely(wanted))
