@@ -11,6 +11,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/event"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
 	"github.com/beeline-lb/beeline/pkg/source/file"
 	"github.com/beeline-lb/beeline/pkg/source/kube"
@@ -33,18 +34,18 @@ type Services struct {
 // Source returns the source that the settings name, for the agent. eventsWait is told whether events
 // about Services wait to be sent, as long as Run runs.
 func Source(c *config.Settings, sink source.Sink, eventsWait func(bool)) (Services, error) {
-	return newSource(c, sink, false, eventsWait)
+	return newSource(c, sink, false, model.Name{}, eventsWait)
 }
 
 // Reader returns the same source for who looks at it beside the agent: it keeps nothing and tells
-// nobody of events.
-func Reader(c *config.Settings, sink source.Sink) (Services, error) {
-	s, err := newSource(c, sink, true, nil)
+// nobody of events. An API server is asked for one Service alone, unless only is empty.
+func Reader(c *config.Settings, sink source.Sink, only model.Name) (Services, error) {
+	s, err := newSource(c, sink, true, only, nil)
 	s.Record = event.Discard
 	return s, err
 }
 
-func newSource(c *config.Settings, sink source.Sink, readOnly bool, eventsWait func(bool)) (Services, error) {
+func newSource(c *config.Settings, sink source.Sink, readOnly bool, only model.Name, eventsWait func(bool)) (Services, error) {
 	if c.Beeline.Manifests != "" {
 		return newFiles(c, sink, readOnly)
 	}
@@ -58,6 +59,7 @@ func newSource(c *config.Settings, sink source.Sink, readOnly bool, eventsWait f
 		Burst:              int(client.Burst),
 		NodeName:           c.NodeName,
 		ServiceRanges:      c.ServiceRanges,
+		Only:               only,
 		Annotations:        c.Annotations,
 		Sink:               sink,
 		EventsWait:         eventsWait,

@@ -78,6 +78,9 @@ type Options struct {
 	// SourceTimeout is how long to wait for the source; 0 is
 	// [DefaultSourceTimeout].
 	SourceTimeout time.Duration
+	// Only is the Service that [Checker.Candidates] is asked about: an API server need not list all
+	// others then. Unless it is empty, there is nothing else to ask the checker.
+	Only model.Name
 }
 
 // DefaultSettle is longer than a change takes from a source to the tables by far.
@@ -144,7 +147,7 @@ func (c *Checker) configure(text []byte) {
 		return
 	}
 	c.machine.Settings = c.settings
-	if c.source, c.noSource = setup.Reader(c.settings, c.state); c.noSource == nil {
+	if c.source, c.noSource = setup.Reader(c.settings, c.state, opts.Only); c.noSource == nil {
 		c.machine.ClockAhead = c.source.ClockAhead
 		c.follow()
 	}

@@ -43,15 +43,16 @@ func (c *cluster) follow(t *testing.T, config *rest.Config, node string) *record
 // run runs a source until t ends.
 func (c *cluster) run(t *testing.T, config *rest.Config, node string) *recorder {
 	t.Helper()
-	sink, _ := c.source(t, config, node)
+	sink, _ := c.source(t, kube.Options{Config: config, NodeName: node})
 	return sink
 }
 
 // source is run that also returns the source.
-func (c *cluster) source(t *testing.T, config *rest.Config, node string) (*recorder, *kube.Source) {
+func (c *cluster) source(t *testing.T, o kube.Options) (*recorder, *kube.Source) {
 	t.Helper()
 	sink := newRecorder()
-	src, err := kube.New(kube.Options{Config: config, NodeName: node, Sink: sink})
+	o.Sink = sink
+	src, err := kube.New(o)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

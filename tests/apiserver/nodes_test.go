@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source/kube"
 )
 
 // roundTrip is a function as a round tripper.
@@ -49,7 +50,7 @@ func testNodes(t *testing.T, c *cluster) {
 	}
 	create("peer-a", internal("192.0.2.1"))
 	b := create("peer-b", internal("2001:db8::2"), internal("192.0.2.2"))
-	sink, src := c.source(t, config, "peer-a")
+	sink, src := c.source(t, kube.Options{Config: config, NodeName: "peer-a"})
 	sink.await(t, "synced", func() bool { return sink.atSync != nil })
 	// A request of the start would have come before that for a later Service's change.
 	c.createService(t, c.service("later"))

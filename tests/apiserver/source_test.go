@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/source/kube"
 )
 
 // TestSource follows one server through all its cases, because a server takes
@@ -27,6 +29,7 @@ func TestSource(t *testing.T) {
 		{"ServiceCIDRs", testServiceCIDRs}, // before others leave Services of another proxy
 		{"Events", testEvents},
 		{"InitialList", testInitialList},
+		{"Only", testOnly},
 		{"NotServed", testNotServed},
 		{"NoLongerServed", testNoLongerServed},
 		{"MetadataOnly", testMetadataOnly},
@@ -75,6 +78,21 @@ func testInitialList(t *testing.T, c *cluster) {
 	}
 	if sink.node != nil {
 		t.Errorf("node %+v, want none", sink.node)
+	}
+}
+
+// testOnly: of one Service nothing of others is told.
+func testOnly(t *testing.T, c *cluster) {
+	for _, name := range []string{"one", "two"} {
+		c.createService(t, c.service(name))
+		c.createSlice(t, c.slice(name+"-a", name, ready("10.1.0.1")))
+	}
+	sink, _ := c.source(t, kube.Options{Config: c.server.Config, NodeName: "no-such-node", Only: c.name("one")})
+	sink.await(t, "synced", func() bool { return sink.atSync != nil })
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	if sink.services[c.name("one")] == nil || sink.slices[c.name("one-a")] == nil || len(sink.services) != 1 || len(sink.slices) != 1 {
+		t.Errorf("told of %v and %v", slices.Collect(maps.Keys(sink.services)), slices.Collect(maps.Keys(sink.slices)))
 	}
 }
 

@@ -58,6 +58,8 @@ type Options struct {
 	NodeName string
 	// ServiceRanges are Service CIDRs beside those of the cluster's ServiceCIDR objects.
 	ServiceRanges []netip.Prefix
+	// Only is the one Service to follow, with its slices; the zero value is all.
+	Only model.Name
 	// Annotations are those of Services and EndpointSlices that count.
 	Annotations convert.Annotations
 	Sink        source.Sink
@@ -105,8 +107,8 @@ func New(o Options) (*Source, error) {
 	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
-	follow(s, c.core, "services", "services", selectServices, newServices(o.Sink, o.Annotations, s.ranges))
-	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices, newSlices(o.Sink, o.Annotations))
+	follow(s, c.core, "services", "services", selectServices(o.Only), newServices(o.Sink, o.Annotations, s.ranges))
+	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Annotations))
 	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
 	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
@@ -182,42 +184,56 @@ func (s *Source) missing() (names []string) {
 	return names
 }
 
-// selectServices leaves out at the server what has no cluster IP. Services of other proxies come by
-// the same watch as those that are served: there are few, and each watch is one for each node.
-func selectServices(l *metav1.ListOptions) {
-	l.FieldSelector = fields.AndSelectors(
+// selectServices leaves out at the server what has no cluster IP, and others than only. Services of
+// other proxies come by the same watch as those that are served: there are few, and each watch is one
+// for each node.
+func selectServices(only model.Name) selection {
+	selected := []fields.Selector{
 		fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone),
 		fields.OneTermNotEqualSelector("spec.type", string(corev1.ServiceTypeExternalName)),
-	).String()
-}
-
-// selectSlices leaves out the slices of headless Services at the server. The API
-// server cannot select by the address type.
-func selectSlices(l *metav1.ListOptions) {
-	l.LabelSelector = "!" + corev1.IsHeadlessService
-}
-
-func selectNode(name string) func(*metav1.ListOptions) {
-	return func(l *metav1.ListOptions) {
-		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	}
+	if only != (model.Name{}) {
+		selected = append(selected, fields.OneTermEqualSelector(metav1.ObjectNameField, only.Name))
+	}
+	return selection{only.Namespace, func(l *metav1.ListOptions) { l.FieldSelector = fields.AndSelectors(selected...).String() }}
 }
 
-// follow adds a reflector that fills st with what is selected of a resource, in
-// all namespaces. name is for messages.
-func follow[O object, M any](s *Source, c cache.Getter, resource, name string, selected func(*metav1.ListOptions), st *store[O, M]) {
+// selectSlices leaves out at the server the slices of headless Services, and of others than only. The
+// API server cannot select by the address type.
+func selectSlices(only model.Name) selection {
+	selected := "!" + corev1.IsHeadlessService
+	if only != (model.Name{}) {
+		selected += "," + discoveryv1.LabelServiceName + "=" + only.Name
+	}
+	return selection{only.Namespace, func(l *metav1.ListOptions) { l.LabelSelector = selected }}
+}
+
+func selectNode(name string) selection {
+	return selection{"", func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}}
+}
+
+// selection is what the server selects of a resource: in a namespace, "" is all, and by options.
+type selection struct {
+	namespace string
+	options   func(*metav1.ListOptions)
+}
+
+// follow adds a reflector that fills st with what is selected of a resource. name is for messages.
+func follow[O object, M any](s *Source, c cache.Getter, resource, name string, selected selection, st *store[O, M]) {
 	s.reflectors = append(s.reflectors, newReflector(c, resource, name, selected, st))
 	s.lists = append(s.lists, list{resource: name, done: st.listed})
 }
 
 // newReflector returns what fills st with what is selected of a resource.
-func newReflector[O object, M any](c cache.Getter, resource, name string, selected func(*metav1.ListOptions), st *store[O, M]) *cache.Reflector {
+func newReflector[O object, M any](c cache.Getter, resource, name string, selected selection, st *store[O, M]) *cache.Reflector {
 	var kind O
-	lw := cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, selected)
+	lw := cache.NewFilteredListWatchFromClient(c, resource, selected.namespace, selected.options)
 	return cache.NewReflectorWithOptions(lw, kind, st, cache.ReflectorOptions{Name: name})
 }
 
-func selectAll(*metav1.ListOptions) {}
+var selectAll = selection{"", func(*metav1.ListOptions) {}}
 
 // clusterService is a Service that is served, or else one of another proxy.
 type clusterService struct {
