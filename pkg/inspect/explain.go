@@ -251,29 +251,30 @@ func (e *NoFrontendError) Error() string {
 func (e *NoFrontendError) Unwrap() error { return ErrNotFound }
 
 // explainFrontend explains one frontend; a NodePort at an address of the node, if there is one.
-func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) (list []*Explanation, err error) {
-	addrs := []netip.Addr{key.Addr}
-	if key.Addr.IsUnspecified() {
-		if addrs, err = e.nodeAddress(key.Addr); err != nil {
+func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) ([]*Explanation, error) {
+	addr := key.Addr
+	var others []NodeAddress
+	if addr.IsUnspecified() {
+		found, err := e.nodeAddresses(addr)
+		if err != nil || len(found) == 0 {
 			return nil, err
 		}
+		addr, others = found[0].Address, found[1:]
 	}
-	for _, addr := range addrs {
-		x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, key.Port), Protocol: key.Protocol})
-		if errors.Is(err, errFamily) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, x)
+	x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, key.Port), Protocol: key.Protocol})
+	if errors.Is(err, errFamily) {
+		return nil, nil
 	}
-	return list, nil
+	if err != nil {
+		return nil, err
+	}
+	x.nodePortAt(others)
+	return []*Explanation{x}, nil
 }
 
-// nodeAddress returns an address of the family of any at which NodePorts are served, if there is
-// one: not loopback's where there is another.
-func (e *Explainer) nodeAddress(any netip.Addr) ([]netip.Addr, error) {
+// nodeAddresses returns the addresses of the family of any at which NodePorts are served, those that are
+// for this node alone last.
+func (e *Explainer) nodeAddresses(any netip.Addr) ([]NodeAddress, error) {
 	r, err := e.datapath.read()
 	if err != nil {
 		return nil, err
@@ -293,10 +294,7 @@ func (e *Explainer) nodeAddress(any netip.Addr) ([]netip.Addr, error) {
 		}
 		return -1
 	})
-	if len(found) == 0 {
-		return nil, nil
-	}
-	return []netip.Addr{found[0].Address}, nil
+	return found, nil
 }
 
 // ask has the programs answer. A packet that belongs to a flow that is there, by chance, gets

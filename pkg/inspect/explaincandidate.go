@@ -23,7 +23,7 @@ func (x *Explanation) Wants() (name model.PortName, family model.Family, wants b
 // AddCandidates adds the endpoints that the source lists, or says why they are not known.
 func (x *Explanation) AddCandidates(list []policy.Candidate, err error) {
 	if err != nil {
-		x.insert("slices", fmt.Sprintf("not read, so endpoints in no set are not known: %v", err))
+		x.insert("set", "slices", fmt.Sprintf("not read, so endpoints in no set are not known: %v", err))
 		return
 	}
 	ready := 0
@@ -37,7 +37,7 @@ func (x *Explanation) AddCandidates(list []policy.Candidate, err error) {
 	if len(list) == 0 {
 		text = "no EndpointSlice lists an endpoint for this port: does the Service's selector match pods that have the port?"
 	}
-	x.insert("slices", text)
+	x.insert("set", "slices", text)
 	slices.SortFunc(x.Backends, func(a, b ExplainedBackend) int { return a.compare(b.Backend) })
 }
 
@@ -61,8 +61,8 @@ func (x *Explanation) addCandidate(c policy.Candidate) {
 	}})
 }
 
-// insert adds a step after that of the set.
-func (x *Explanation) insert(step, result string) {
-	at := slices.IndexFunc(x.Steps, func(s ExplainedStep) bool { return s.Step == "set" })
+// insert adds a step after another one.
+func (x *Explanation) insert(after, step, result string) {
+	at := slices.IndexFunc(x.Steps, func(s ExplainedStep) bool { return s.Step == after })
 	x.Steps = slices.Insert(x.Steps, at+1, ExplainedStep{step, result})
 }

@@ -48,6 +48,30 @@ func (x *Explanation) found() {
 	x.say("source ranges", "%s: %s", clientRanges(found), in)
 }
 
+// nodePortAt tells of the node's other addresses at which a NodePort is served.
+func (x *Explanation) nodePortAt(others []NodeAddress) {
+	if x.Frontend == nil {
+		return
+	}
+	var all, host, at []string
+	for _, o := range others {
+		if o.HostOnly {
+			host = append(host, o.Address.String())
+		} else {
+			all = append(all, o.Address.String())
+		}
+	}
+	if len(all) > 0 {
+		at = append(at, "at "+shortened(all))
+	}
+	if len(host) > 0 {
+		at = append(at, "to processes in the node's network namespace alone at "+shortened(host))
+	}
+	if len(at) > 0 {
+		x.insert("frontend", "node port", "explained at this address of the node, and served, too, "+strings.Join(at, "; "))
+	}
+}
+
 func clientRanges(f Frontend) string {
 	if len(f.SourceRanges) == 0 {
 		return "none, which lets in nobody"

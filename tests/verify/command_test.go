@@ -198,18 +198,27 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(text []byte) (int, error) { return w(text) }
 
-// TestExplainEndpoints: where a connection is not served, beeline explain names the endpoints that
-// are in no set, by the source, with their reasons.
+// TestExplainEndpoints: beeline explain names the endpoints that are in no set, by the source, with their
+// reasons, and says so when the source does not answer.
 func TestExplainEndpoints(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
+	endpoints := []string{"{addresses: [10.77.0.1]}", "{addresses: [10.77.1.200], conditions: {ready: false, serving: true, terminating: true}}"}
+	for i := range 24 {
+		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.77.1.%d], conditions: {ready: false, serving: false}}", i+1))
+	}
 	n.Write("broken.yaml", lab.Service("typo", "{clusterIP: 10.96.9.1, ports: [{port: 80}]}"),
 		lab.Service("starting", "{clusterIP: 10.96.9.2, ports: [{port: 80}]}"),
-		lab.SliceOf("starting", "8080/TCP", "{addresses: [10.77.0.3], conditions: {ready: false, serving: false}}"))
+		lab.SliceOf("starting", "8080/TCP", "{addresses: [10.77.0.3], conditions: {ready: false, serving: false}}"),
+		lab.Service("half", "{clusterIP: 10.96.9.3, ports: [{port: 80}]}"), lab.SliceOf("half", "8080/TCP", endpoints...))
 	lab.Eventually(t, "the Services are served", func() bool {
-		code, _, _ := n.beeline(t, "service", "show", "default/starting")
-		other, _, _ := n.beeline(t, "service", "show", "default/typo")
-		return code == cli.ExitOK && other == cli.ExitOK
+		for _, service := range []string{"typo", "starting", "half"} {
+			if code, _, _ := n.beeline(t, "service", "show", "default/"+service); code != cli.ExitOK {
+				return false
+			}
+		}
+		code, _, _ := n.beeline(t, "explain", "10.96.9.3:80")
+		return code == cli.ExitOK
 	})
 	n.end()
 	code, out, errs := n.beeline(t, "explain", "10.96.9.1:80")
@@ -219,5 +228,33 @@ func TestExplainEndpoints(t *testing.T) {
 	code, out, errs = n.beeline(t, "explain", "10.96.9.2:80")
 	if code != cli.ExitRefused || errs != "" || !contains(out, "1 endpoint listed, 0 ready", "10.77.0.3:8080", "not ready") {
 		t.Errorf("with one that is not ready: exit code %d, %q\n%s", code, errs, out)
+	}
+
+	code, out, errs = n.beeline(t, "explain", "10.96.9.3:80")
+	if code != cli.ExitOK || errs != "" || !contains(out, "26 endpoints listed, 1 ready", "10.77.0.1:8080", "10.77.1.20:8080", "not ready", "and 5 more endpoints get no connections: see -o wide") ||
+		strings.Contains(out, "10.77.1.21:8080") {
+		t.Errorf("with 25 that are in no set: exit code %d, %q\n%s", code, errs, out)
+	}
+	code, out, _ = n.beeline(t, "explain", "-o", "wide", "10.96.9.3:80")
+	if code != cli.ExitOK || !contains(out, "10.77.1.24:8080", "10.77.1.200:8080", "terminating, and others are ready") || strings.Contains(out, "see -o wide") {
+		t.Errorf("all of them: exit code %d\n%s", code, out)
+	}
+	code, out, _ = n.beeline(t, "explain", "-o", "json", "10.96.9.3:80")
+	var list []inspect.Explanation
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != cli.ExitOK || len(list) != 1 || len(list[0].Backends) != 26 {
+		t.Errorf("as JSON: exit code %d, %v\n%s", code, err, out)
+	}
+
+	const unknown = "not read, so endpoints in no set are not known: "
+	check(t, os.Rename(n.Manifests, n.Manifests+"-away"))
+	code, out, errs = n.beeline(t, "explain", "--timeout", "100ms", "10.96.9.3:80")
+	if code != cli.ExitOK || errs != "" || !contains(out, "10.77.0.1:8080", unknown, "has not listed all Services within 100ms") {
+		t.Errorf("without the source: exit code %d, %q\n%s", code, errs, out)
+	}
+	check(t, os.Rename(n.Manifests+"-away", n.Manifests))
+	check(t, statusmap.New(n.maps()).SetConfig(nil))
+	code, out, errs = n.beeline(t, "explain", "10.96.9.3:80")
+	if code != cli.ExitOK || errs != "" || !contains(out, "10.77.0.1:8080", unknown, "the agent has not noted its configuration") {
+		t.Errorf("without a configuration: exit code %d, %q\n%s", code, errs, out)
 	}
 }

@@ -19,8 +19,12 @@ const explainLong = `Say what would happen to a new connection, step by step, an
 
 The programs' own steps answer: they are run for the connection over the maps that
 serve this node, without storing anything. The agent need not run. Run it in the
-node's network namespace, as root. Where the connection is not served, or with
--o wide, the agent's source is asked for the endpoints that are in no set.
+node's network namespace, as root. The agent's source is asked for the Service's
+endpoints that are in no set; where it does not answer, the step slices says why.
+Of endpoints that get no connections 20 are shown, with -o wide, json and yaml all.
+
+Of NAMESPACE/SERVICE all frontends are explained, a NodePort at one address of the
+node; the step node port names the others.
 
 --from is the client: without it, a process in this network namespace; a network
 namespace, as a path (/proc/PID/ns/net) or a name below /run/netns; an address of this
@@ -102,10 +106,8 @@ func (c *command) explain(ctx context.Context, ask func(*inspect.Explainer) ([]*
 	if err != nil {
 		return err
 	}
-	if err := c.addCandidates(ctx, list, timeout); err != nil {
-		return err
-	}
-	if err := c.print(list, func(bool) string { return explanationsText(list) }); err != nil {
+	c.addCandidates(ctx, list, timeout)
+	if err := c.print(list, func(wide bool) string { return explanationsText(list, wide) }); err != nil {
 		return err
 	}
 	return firstVerdict(list)
@@ -121,36 +123,48 @@ func firstVerdict(list []*inspect.Explanation) error {
 	return nil
 }
 
-// addCandidates asks the source for endpoints that are in no set, where a connection is not served,
-// or with -o wide: in a large cluster it has much to tell.
-func (c *command) addCandidates(ctx context.Context, list []*inspect.Explanation, timeout time.Duration) error {
-	var checker *verify.Checker
+// addCandidates asks the source for endpoints that are in no set, which the tables do not have.
+func (c *command) addCandidates(ctx context.Context, list []*inspect.Explanation, timeout time.Duration) {
+	type asked struct {
+		*verify.Checker
+		err error // it does not answer
+	}
+	services := make(map[model.Name]*asked)
 	for _, x := range list {
 		name, family, wants := x.Wants()
-		if !wants || (x.Verdict == inspect.VerdictServed && c.format != formatWide) {
+		if !wants {
 			continue
 		}
-		if checker == nil {
-			var err error
-			if checker, err = verify.Open(verify.Options{BPFFS: c.bpffs, SourceTimeout: timeout}); err != nil {
-				return err
+		a := services[name.Service]
+		if a == nil {
+			a = new(asked)
+			services[name.Service] = a
+			if a.Checker, a.err = verify.Open(verify.Options{BPFFS: c.bpffs, SourceTimeout: timeout, Only: name.Service}); a.err == nil {
+				defer a.Close()
 			}
-			defer checker.Close()
 		}
-		x.AddCandidates(checker.Candidates(ctx, name, family))
+		if a.err != nil {
+			x.AddCandidates(nil, a.err)
+			continue
+		}
+		candidates, err := a.Candidates(ctx, name, family)
+		x.AddCandidates(candidates, err)
+		a.err = err
 	}
-	return nil
 }
 
-func explanationsText(list []*inspect.Explanation) string {
+func explanationsText(list []*inspect.Explanation, wide bool) string {
 	var texts []string
 	for _, x := range list {
-		texts = append(texts, explanationText(x))
+		texts = append(texts, explanationText(x, wide))
 	}
 	return strings.Join(texts, "\n")
 }
 
-func explanationText(x *inspect.Explanation) string {
+// idleShown is how many endpoints that get no connections are shown unless all are asked for.
+const idleShown = 20
+
+func explanationText(x *inspect.Explanation, wide bool) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s/%s: %s\n", netip.AddrPortFrom(x.Address, x.Port), x.Protocol, verdictText(x))
 	steps := &table{indent: "  "}
@@ -163,10 +177,20 @@ func explanationText(x *inspect.Explanation) string {
 	}
 	t := newTable("ENDPOINT", "SHARE", "STATE", "ON-NODE", "WEIGHT", "WHY NOT")
 	t.indent = "  "
+	idle := 0
 	for _, b := range x.Backends {
+		if b.Share == 0 {
+			idle++
+		}
+		if b.Share == 0 && idle > idleShown && !wide {
+			continue
+		}
 		t.add(backendAddress(b.Backend), fmt.Sprintf("%.1f %%", 100*b.Share), backendState(b.Backend), yes(b.OnNode), number(b.Weight), b.Why)
 	}
 	out.WriteString("\n" + t.String())
+	if more := idle - idleShown; more > 0 && !wide {
+		fmt.Fprintf(&out, "  and %s get no connections: see -o wide\n", inspect.Amount(more, "more endpoint"))
+	}
 	return out.String()
 }
 

@@ -267,6 +267,30 @@ func TestPluginExplain(t *testing.T) {
 	}
 }
 
+// TestPluginExplainWide: of endpoints that get no connections some are shown, with -o wide all.
+func TestPluginExplainWide(t *testing.T) {
+	s := newAPIServer(t)
+	s.client("cart-0", false, "10.244.1.7")
+	var backends []string
+	for i := range 22 {
+		backends = append(backends, fmt.Sprintf(`{"address": "10.244.2.%d", "targetPort": 80, "sets": [], "share": 0, "why": "not ready"}`, i+1))
+	}
+	s.agent("node-a", prints(fmt.Sprintf(`[{"address": "10.96.0.10", "port": 80, "protocol": "TCP", "verdict": "refused", "reason": "no_endpoint", "steps": [], "backends": [%s], "counters": []}]`,
+		strings.Join(backends, ",")), cli.ExitRefused))
+	for args, want := range map[string]struct {
+		endpoints int
+		more      string
+	}{
+		"explain cart-0 web":         {20, "  and 2 more endpoints get no connections: see -o wide\n"},
+		"explain -o wide cart-0 web": {22, ""},
+	} {
+		out, _, _ := s.run(strings.Fields(args)...)
+		if n := strings.Count(out, "not ready"); n != want.endpoints || strings.Contains(out, "see -o wide") != (want.more != "") || !strings.Contains(out, want.more) {
+			t.Errorf("%s: %d endpoints\n%s", args, n, out)
+		}
+	}
+}
+
 // TestPluginExplainFamilies: a pod with addresses of both families is asked about by the one that the
 // Service has; a Service that no address of the pod has a frontend of is an error.
 func TestPluginExplainFamilies(t *testing.T) {

@@ -20,6 +20,8 @@ The agent of the pod's node is asked, by beeline explain --from the pod's addres
 pod with an address of each family, for both. A pod in the network namespace of its node
 is asked about as a process of the node.
 
+Of endpoints that get no connections 20 are shown, with -o wide, json and yaml all.
+
 POD alone is in the namespace of the kubeconfig's context, SERVICE alone in that of the
 pod.
 
@@ -79,8 +81,8 @@ func (p *plugin) explainPod(ctx context.Context, pod, service string) error {
 	if len(list) == 0 { // an agent of a version that does not say why
 		return fmt.Errorf("no frontend of %s for pod %s/%s on node %s: %w", service, namespace, name, client.Node, inspect.ErrNotFound)
 	}
-	err = p.print(map[string][]*inspect.Explanation{client.Node: list}, func(bool) string {
-		return fmt.Sprintf("Pod %s/%s on node %s\n\n%s", namespace, name, client.Node, explanationsText(list))
+	err = p.print(map[string][]*inspect.Explanation{client.Node: list}, func(wide bool) string {
+		return fmt.Sprintf("Pod %s/%s on node %s\n\n%s", namespace, name, client.Node, explanationsText(list, wide))
 	})
 	if err != nil {
 		return err
