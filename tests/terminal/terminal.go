@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -114,6 +115,13 @@ func (s *Terminal) Shows(what string, parts ...string) {
 		}
 		return true
 	})
+}
+
+// Matches waits until the screen matches a regular expression.
+func (s *Terminal) Matches(what, pattern string) {
+	s.t.Helper()
+	match := regexp.MustCompile(pattern)
+	s.until(what, func() bool { return match.MatchString(s.Text()) })
 }
 
 // Lacks waits until a text is not on the screen.

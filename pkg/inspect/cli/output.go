@@ -148,6 +148,7 @@ func invisible(r rune) bool {
 type table struct {
 	rows   [][]string
 	indent string
+	narrow bool // one blank between columns, not three
 }
 
 func newTable(heading ...string) *table { return &table{rows: [][]string{heading}} }
@@ -167,10 +168,18 @@ func orDash(s string) string {
 	return s
 }
 
+// gap is how many blanks are between columns.
+func (t *table) gap() int {
+	if t.narrow {
+		return 1
+	}
+	return 3
+}
+
 // String returns the table; no line ends in blanks.
 func (t *table) String() string {
 	var out bytes.Buffer
-	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(&out, 0, 0, t.gap(), ' ', 0)
 	for _, row := range t.rows {
 		fmt.Fprintf(w, "%s%s\n", t.indent, strings.Join(row, "\t"))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/terminal"
 )
 
@@ -251,6 +252,38 @@ func TestTopScreen(t *testing.T) {
 	s.Shows("a small terminal", "maps", "web", "by connections")
 	s.Press("n\x1b[F") // end
 	s.Selected("the last line is seen", "web")
+	s.Press("q")
+	s.Ended(0)
+}
+
+// TestTopScreenFits: however long the names of some Services are and however narrow the terminal is, the
+// figures of all are seen, and how to end; names that are not seen take no room.
+func TestTopScreenFits(t *testing.T) {
+	services := fixture()
+	long := strings.Repeat("n", 63) + "/" + strings.Repeat("w", 61) + "-9"
+	services = append(services, served{&model.Service{
+		Name: name(long), Type: "ClusterIP", ClusterIPs: addrs("10.96.0.50"),
+		Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+	}, []*model.Slice{slice(long, "", model.TCP, 80, ready("10.0.2.50", "node-b"))}})
+	bpffs, maps := pinned(t, services)
+	fillFlows(t, maps, datapath.Dir(bpffs))
+	s := terminal.Start(t, 80, 20, asCommand("top", "--bpffs", bpffs, "--interval", "100ms", "--sort", "name"))
+	const names, narrow = `n+…n+ {3}w+…w+-9`, `n+…n+ w+…w+-9`
+	for width, row := range map[int]string{
+		120: names + ` {3}0\.0 {13}0\.0 {9}0 {7}1 *\n`,
+		80:  names + ` {3}0\.0 {13}0\.0 {9}0 {7}1 *\n`,
+		60:  narrow + ` 0\.0 {4}0\.0 {7}0 {5}1 *\n`,
+		40:  narrow + ` 0\.0 {4}0\.0 {7}0 *\n`,
+	} {
+		s.Resize(width, 20)
+		s.Matches(fmt.Sprintf("the figures at %d columns", width), row)
+		s.Matches("those of the others, too", `shop +web +0\.0 +0\.0 +5`)
+		s.Shows("how to end", "q: quit")
+	}
+	s.Resize(80, 8)
+	s.Shows("names that are not seen take no room", "kube-system   busy ")
+	s.Resize(20, 8)
+	s.Shows("how to end, at least", "q: quit")
 	s.Press("q")
 	s.Ended(0)
 }

@@ -191,27 +191,22 @@ func (s *topScreen) cursor(services []inspect.TopService) int {
 // View draws the screen.
 func (s *topScreen) View() tea.View {
 	lines := textLines(agentDown(s.top) + topSummary(s.top))
-	body, cursor := s.body()
-	rows := body[1:]
-	if cursor >= 0 {
-		s.first = min(max(s.first, cursor-s.room()+1), cursor)
+	for i := range lines {
+		lines[i] = s.cut(lines[i])
 	}
-	s.first = max(0, min(s.first, len(rows)-s.room()))
-	lines = append(lines, bold+s.cut(body[0])+plain)
-	for i, row := range rows[s.first:min(len(rows), s.first+s.room())] {
+	body := s.body()
+	lines = append(lines, bold+s.cut(body.heading)+plain)
+	for i, row := range body.rows {
 		row = s.cut(row)
-		if s.first+i == cursor {
-			row = reverse + row + strings.Repeat(" ", max(0, s.width-len(row))) + plain
+		if i == body.cursor {
+			row = reverse + row + strings.Repeat(" ", max(0, s.width-columns(row))) + plain
 		}
 		lines = append(lines, row)
 	}
 	for len(lines) < s.height-1 {
 		lines = append(lines, "")
 	}
-	for i := range 2 {
-		lines[i] = s.cut(lines[i])
-	}
-	view := tea.NewView(strings.Join(append(lines, s.cut(s.foot(len(rows)))), "\n"))
+	view := tea.NewView(strings.Join(append(lines, s.foot(body.all)), "\n"))
 	view.AltScreen = true
 	return view
 }
@@ -223,32 +218,82 @@ const (
 	plain   = "\x1b[0m"
 )
 
-// body returns the lines of the table with its heading, and the one of the cursor; -1: none.
-func (s *topScreen) body() (lines []string, cursor int) {
+// screenBody is what is seen of a table.
+type screenBody struct {
+	heading string
+	rows    []string
+	cursor  int // one of rows; -1: none
+	all     int // how many rows there are
+}
+
+// body returns what is seen of the Services, or of the backends of one.
+func (s *topScreen) body() screenBody {
 	if s.inside == (model.Name{}) {
-		services := s.services()
-		at := s.cursor(services)
-		if len(services) > 0 {
-			s.chosen = services[at].FullName()
-		} else {
-			at = -1
-		}
-		return textLines(topServices(services).String()), at
+		return s.serviceBody()
 	}
 	at := inspect.IndexOfService(s.top.Services, s.inside)
 	if at < 0 {
-		return []string{fmt.Sprintf("Service %s is not served", s.inside)}, -1
+		return screenBody{heading: fmt.Sprintf("Service %s is not served", s.inside), cursor: -1}
 	}
-	return textLines(fmt.Sprintf("Service %s\n%s", s.inside, topBackends(&s.top.Services[at]))), -1
+	lines := textLines(topBackends(&s.top.Services[at]))
+	from, to := s.seen(len(lines), -1)
+	return screenBody{fmt.Sprintf("Service %s", s.inside), lines[from:to], -1, len(lines)}
+}
+
+// serviceBody returns the Services that are seen. Those that are not have no part in the columns.
+func (s *topScreen) serviceBody() screenBody {
+	services := s.services()
+	cursor := -1
+	if len(services) > 0 {
+		cursor = s.cursor(services)
+		s.chosen = services[cursor].FullName()
+	}
+	from, to := s.seen(len(services), cursor)
+	t := topServices(services[from:to])
+	fitTop(t, s.width)
+	lines := textLines(t.String())
+	return screenBody{lines[0], lines[1:], cursor - from, len(services)}
+}
+
+// seen returns which of some rows are seen: that of the cursor is; -1: there is none.
+func (s *topScreen) seen(rows, cursor int) (from, to int) {
+	if cursor >= 0 {
+		s.first = min(max(s.first, cursor-s.room()+1), cursor)
+	}
+	s.first = max(0, min(s.first, rows-s.room()))
+	return s.first, min(rows, s.first+s.room())
 }
 
 func textLines(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }
 
 // cut takes off what the terminal has no columns for: a line that wraps would move all others.
-func (s *topScreen) cut(line string) string { return line[:min(len(line), max(0, s.width))] }
+func (s *topScreen) cut(line string) string {
+	shown := []rune(visible(line))
+	return string(shown[:min(len(shown), max(0, s.width))])
+}
 
-// foot says what can be done, or what is wrong.
+// foot says what can be done, or what is wrong: how to end always, the other keys where there is room.
 func (s *topScreen) foot(rows int) string {
+	text, keys := s.footParts(rows)
+	const apart, quit = "  ", "q: quit"
+	if s.typing {
+		return s.cut(text)
+	}
+	for _, key := range keys {
+		if columns(text)+columns(apart+key+apart+quit) > s.width {
+			break
+		}
+		text += apart + key
+	}
+	text = visible(text)
+	if over := columns(text+apart+quit) - s.width; over > 0 {
+		text = string([]rune(text)[:max(0, columns(text)-over)])
+	}
+	return s.cut(text + apart + quit)
+}
+
+// footParts returns what the foot says first, and the keys, those needed most first.
+func (s *topScreen) footParts(rows int) (text string, keys []string) {
 	var parts []string
 	if s.paused {
 		parts = append(parts, "PAUSED")
@@ -256,17 +301,20 @@ func (s *topScreen) foot(rows int) string {
 	if s.err != nil {
 		parts = append(parts, "NOT READ: "+strings.ReplaceAll(s.err.Error(), "\n", "; "))
 	}
+	keys = []string{"c r f n: sort", "/: filter", "enter: backends", "space: pause"}
+	if s.top.Sum().Traffic != nil {
+		keys[0] = "crfpbn: sort"
+	}
 	switch {
 	case s.typing:
-		return strings.Join(append(parts, "/"+s.filter+"_"), "  ")
+		parts = append(parts, "/"+s.filter+"_")
 	case s.inside != (model.Name{}):
-		return strings.Join(append(parts, s.inside.String(), "esc: all Services", "space: pause", "q: quit"), "  ")
-	case s.filter != "":
-		parts = append(parts, fmt.Sprintf("%s with %q", inspect.Amount(rows, "service"), s.filter))
+		parts, keys = append(parts, s.inside.String()), []string{"esc: all Services", "space: pause"}
+	default:
+		if s.filter != "" {
+			parts = append(parts, fmt.Sprintf("%s with %q", inspect.Amount(rows, "service"), s.filter))
+		}
+		parts = append(parts, "by "+s.options.sort.String())
 	}
-	keys := "c r f n: sort"
-	if s.top.Sum().Traffic != nil {
-		keys = "crfpbn: sort"
-	}
-	return strings.Join(append(parts, "by "+s.options.sort.String(), keys, "/: filter", "enter: backends", "space: pause", "q: quit"), "  ")
+	return strings.Join(parts, "  "), keys
 }
