@@ -21,6 +21,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -337,4 +338,17 @@ func lockAsAgent(t *testing.T, bpffs string) {
 	check(t, err)
 	t.Cleanup(func() { check(t, dir.Close()) })
 	check(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+}
+
+// TestInvisibleBytes: bytes that are no UTF-8, as names of processes may have, are written out: a
+// terminal may take them for control characters.
+func TestInvisibleBytes(t *testing.T) {
+	bpffs, maps := pinned(t, nil)
+	statusmap.New(maps).SetAgent(statusmap.Agent{PID: 4242, Node: "a\x9b31m\u202e", Version: "v1"})
+	for format, want := range map[string]string{"table": `a\x9b31m\u202e`, "json": `a\ufffd31m\u202e`, "yaml": `a\ufffd31m\u202e`} {
+		out, errs, code := run("--bpffs", bpffs, "status", "-o", format)
+		if code != cli.ExitOK || !strings.Contains(out, want) {
+			t.Errorf("-o %s: exit code %d, said %q, lacks %s:\n%q", format, code, errs, want, out)
+		}
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -103,30 +105,31 @@ func jsonLine(v any) ([]byte, error) {
 }
 
 // yamlOf returns v as YAML. Like [yaml.Marshal] it makes it of JSON, in which YAML must not have the
-// characters that encoding/json leaves as they are.
+// characters that encoding/json leaves as they are. The YAML is that JSON where it would have some of
+// them itself: YAML leaves format characters as they are.
 func yamlOf(v any) ([]byte, error) {
-	out, err := json.Marshal(v)
+	out, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return nil, err
 	}
-	return yaml.JSONToYAML(visibleJSON(out))
+	flow := visible(string(out))
+	if out, err = yaml.JSONToYAML([]byte(flow)); err == nil && visible(string(out)) != string(out) {
+		out = []byte(flow + "\n")
+	}
+	return out, err
 }
 
-// visible returns a text in which control characters are written out, for a terminal would obey
-// them: texts come from objects of tenants, from processes, and from other nodes.
+// visible returns a text in which control and format characters, and bytes that are no UTF-8, are
+// written out, for a terminal would obey them, or show what follows in another order: texts come from
+// objects of tenants, from processes, and from other nodes. What it writes out is read by YAML as the
+// same character.
 func visible(text string) string {
-	if !strings.ContainsFunc(text, invisible) {
-		return text
-	}
-	var out strings.Builder
-	for _, r := range text {
-		if invisible(r) {
-			fmt.Fprintf(&out, "\\u%04x", r)
-			continue
+	return writtenOut(text, func(r rune) string {
+		if r > 0xffff {
+			return fmt.Sprintf("\\U%08x", r)
 		}
-		out.WriteRune(r)
-	}
-	return out.String()
+		return fmt.Sprintf("\\u%04x", r)
+	})
 }
 
 // visibleJSON is visible for JSON, which stays the same value: what is written out is in strings, and
@@ -135,13 +138,39 @@ func visibleJSON(data []byte) []byte {
 	if !bytes.ContainsFunc(data, invisible) {
 		return data // of a large table no copy is made
 	}
-	return []byte(visible(string(data)))
+	return []byte(writtenOut(string(data), func(r rune) string {
+		if high, low := utf16.EncodeRune(r); high != unicode.ReplacementChar {
+			return fmt.Sprintf("\\u%04x\\u%04x", high, low)
+		}
+		return fmt.Sprintf("\\u%04x", r)
+	}))
 }
 
-// invisible reports whether a character is written out. U+FFFE and U+FFFF are none, and YAML is not
-// read with them.
+// writtenOut returns a text in which escape has written out what is invisible, and bytes that are no
+// UTF-8 are as in Go.
+func writtenOut(text string, escape func(rune) string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, invisible) {
+		return text
+	}
+	var out strings.Builder
+	for i, r := range text {
+		switch _, size := utf8.DecodeRuneInString(text[i:]); {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&out, "\\x%02x", text[i])
+		case invisible(r):
+			out.WriteString(escape(r))
+		default:
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
+
+// invisible reports whether a character is written out: control and format characters (Cc, Cf, those
+// of bidirectional text among the latter), and separators of lines. U+FFFE and U+FFFF are none, and
+// YAML is not read with them.
 func invisible(r rune) bool {
-	return unicode.IsControl(r) && r != '\n' || r == 0xfffe || r == 0xffff
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) && r != '\n' || r == 0xfffe || r == 0xffff
 }
 
 // table is rows of aligned columns under a heading.
