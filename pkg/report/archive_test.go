@@ -140,10 +140,17 @@ func TestSecrets(t *testing.T) {
 		`{"token": "planted"}`, "BEELINE_TOKEN=planted", "password: planted", "client-key-data: planted", "MY_SECRET='planted'",
 		"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJlLXBsYW50ZWQ",
 		"-----BEGIN RSA PRIVATE KEY-----\nMIIplanted\nplanted==\n-----END RSA PRIVATE KEY-----",
+		// As journald has it, and as one string.
+		"-----BEGIN PRIVATE KEY-----\n2026-03-01T12:00:00+0000 node-a beeline-agent[7]: MIIplanted\n" +
+			"2026-03-01T12:00:00+0000 node-a beeline-agent[7]: planted\n2026-03-01T12:00:00+0000 node-a beeline-agent[7]: -----END PRIVATE KEY-----",
+		`-----BEGIN EC PRIVATE KEY-----\nMIIplanted\nplan-ted-----END EC PRIVATE KEY-----`,
+		"https://me:secret@planted@192.0.2.1:6443/", "https://planted@ed:x@host?a@b",
+		`password: "planted horse planted"`, `password: 'planted horse planted'`, `{\"token\": \"planted horse\"}`, `"password":"a\"planted"`,
+		"--token planted", "--token=planted", `["--token", "planted"]`, "--db-password  'planted planted'", "-token planted", "password = planted,planted;planted",
 	} {
 		files, missing := write(t, Options{}, text("a.txt", "before "+secret+" after", errors.New("denied to "+secret)))
 		all := files["a.txt"] + files["index.txt"] + strings.Join(missing, "")
-		for _, planted := range []string{"planted", "cGxhbnRlZ", "c2lnbmF0", "MII"} {
+		for _, planted := range []string{"planted", "cGxhbnRlZ", "c2lnbmF0", "MII", "horse", "plan-ted", "@ed"} {
 			if strings.Contains(all, planted) {
 				t.Errorf("%s is in the archive:\n%s", secret, all)
 			}
@@ -157,9 +164,32 @@ func TestSecrets(t *testing.T) {
 kubeconfig: /var/lib/kube/token.conf
 beeline_datapath_events_total{reason="tunnel_wrong_secret"} 5
 {"reason": "tunnel_wrong_secret", "count": 3}, {"name": "token"}
-https://192.0.2.1:6443, 2001:db8::1, keys of 16 bytes`
+{"token": "", "secret": []}, --dsr-secret-file /etc/beeline/secret
+https://192.0.2.1:6443, 2001:db8::1, keys of 16 bytes
+the token of the account has expired, image docker://registry/name@sha256:12`
 	if files, _ := write(t, Options{}, text("a.txt", harmless, nil)); files["a.txt"] != harmless {
 		t.Errorf("became\n%s", files["a.txt"])
+	}
+}
+
+// TestKeyWithoutEnd: of a private key whose first or last line was cut off, nothing is left; of what is
+// far from it, all.
+func TestKeyWithoutEnd(t *testing.T) {
+	far := strings.Repeat("far away\n", maxKey/8)
+	for _, c := range []struct {
+		text string
+		keys int
+	}{
+		{far + "-----BEGIN PRIVATE KEY-----\nplanted\n" + far, 1},
+		{far + "planted\n-----END PRIVATE KEY-----\n" + far, 1},
+		{far + "planted\n-----END PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\nplanted", 2},
+		{"planted\n-----END PRIVATE KEY-----\nplanted\n-----END PRIVATE KEY-----\n" + far, 2},
+		{"-----BEGIN PRIVATE KEY-----\nplanted\n-----BEGIN PRIVATE KEY-----\nplanted\n-----END PRIVATE KEY-----\n" + far, 2},
+	} {
+		clean, keys := withoutSecrets([]byte(c.text))
+		if bytes.Contains(clean, []byte("planted")) || keys != c.keys || bytes.Count(clean, []byte("far away")) < 300 {
+			t.Errorf("%d removed of %d bytes, %d left", keys, len(c.text), len(clean))
+		}
 	}
 }
 
