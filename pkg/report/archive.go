@@ -79,11 +79,12 @@ type archive struct {
 }
 
 // Write writes an archive (tar.gz) whose files are in the folder dir, the index among them, and
-// returns the parts that could not be read. The error is one of writing.
+// returns the parts that could not be read. The error is one of writing, or the cause of ctx's end,
+// with which the archive ends anywhere.
 func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Options) ([]Missing, error) {
 	o.part, o.grace = cmp.Or(o.part, partTimeout), cmp.Or(o.grace, grace)
 	o.maxPart, o.maxTotal = cmp.Or(o.maxPart, maxPart), cmp.Or(o.maxTotal, maxTotal)
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DefaultTimeout))
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DefaultTimeout))
 	defer cancel()
 	caller, err := netns.Current()
 	if err != nil {
@@ -93,8 +94,11 @@ func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Option
 	zip := gzip.NewWriter(to)
 	a := &archive{Options: o, to: tar.NewWriter(zip), dir: dir, caller: caller}
 	for _, p := range parts {
-		if err := a.add(ctx, p); err != nil {
+		if err := a.add(limited, p); err != nil {
 			return a.missing, err
+		}
+		if ctx.Err() != nil {
+			return a.missing, context.Cause(ctx)
 		}
 	}
 	return a.missing, errors.Join(a.put("index.txt", a.index()), a.to.Close(), zip.Close())

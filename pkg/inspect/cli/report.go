@@ -7,12 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/report"
@@ -28,12 +32,12 @@ const reportLong = `Write one archive (tar.gz) for a bug report, with the agent 
   kernel    version, features, settings, log; all BPF programs and links, whoever made them
   network   devices, addresses, routes, tables of nftables, what a kube-proxy has left
 
-FILE is made anew and is the user's alone; "-" is standard output, and without -o it is
-beeline-report-NODE-TIME.tar.gz. The archive has the names and addresses of the cluster,
-but no secrets: neither files with secrets nor the agent's environment are read, and what
-looks like a secret in a log is taken out. Addresses of clients are left out of flows and
-events unless --clients is given; logs may have some. Events have the names of processes,
-never their arguments.
+FILE is made anew, whole or not at all, and is the user's alone; "-" is standard output,
+and without -o it is beeline-report-NODE-TIME.tar.gz. The archive has the names and
+addresses of the cluster, but no secrets: neither files with secrets nor the agent's
+environment are read, and what looks like a secret in a log is taken out. Addresses of
+clients are left out of flows and events unless --clients is given; logs may have some.
+Events have the names of processes, never their arguments.
 
 index.txt in the archive lists its parts, and says of each that could not be read why.
 These are named on standard error as well, and the rest is written all the same.
@@ -56,7 +60,11 @@ func (c *command) reportCommand() *cobra.Command {
 		Example: `  beeline report
   kubectl -n kube-system exec POD -- beeline report -o - >report.tar.gz`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.report(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return c.report(ctx, o)
+		},
 	}
 	cmd.Flags().StringVarP(&o.file, "output", "o", "", `the file to write, "-" for standard output`)
 	cmd.Flags().BoolVar(&o.clients, "clients", false, "name the clients of flows and events")
@@ -71,15 +79,30 @@ func (c *command) report(ctx context.Context, o reportOptions) error {
 		return c.writeReport(ctx, c.Out, name, node, o)
 	}
 	path := cmp.Or(o.file, name+".tar.gz")
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err := c.writeReportFile(ctx, path, name, node, o); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(c.Out, path)
+	return err
+}
+
+// writeReportFile makes a file of the archive. It has another name beside its own until it is whole.
+func (c *command) writeReportFile(ctx context.Context, path, name, node string, o reportOptions) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return cmp.Or(err, error(&fs.PathError{Op: "create", Path: path, Err: unix.EEXIST}))
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // its user's alone
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.writeReport(ctx, file, name, node, o), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
+	err = errors.Join(c.writeReport(ctx, file, name, node, o), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
 	}
-	_, err = fmt.Fprintln(c.Out, path)
-	return err
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
 }
 
 // reportName returns the name of the archive without its ending, and that of the node, which is the

@@ -1,14 +1,18 @@
 package cli_test
 
 import (
+	"bytes"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/tests/targz"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // untar returns the files of a report by their names.
@@ -101,6 +105,40 @@ func TestReportWithoutDatapath(t *testing.T) {
 	}
 	if _, _, code := run("report", "name"); code != cli.ExitUsage {
 		t.Errorf("with an argument: exit code %d", code)
+	}
+}
+
+// TestReportSignals: a signal leaves nothing behind, and one that kills no file of the archive's name: who
+// finds that has all of it.
+func TestReportSignals(t *testing.T) {
+	bpffs := newDatapath(t)
+	for _, end := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGKILL} {
+		dir := t.TempDir()
+		files := func() (names []string) {
+			entries, err := os.ReadDir(dir)
+			check(t, err)
+			for _, e := range entries {
+				names = append(names, e.Name())
+			}
+			return names
+		}
+		file := filepath.Join(dir, "report.tar.gz")
+		wait.Until(t, "a signal before the archive is whole", func() bool {
+			check(t, os.RemoveAll(file))
+			cmd := asCommand("--bpffs", bpffs, "report", "-o", file)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			check(t, cmd.Start())
+			wait.Until(t, "a file", func() bool { return len(files()) > 0 })
+			check(t, cmd.Process.Signal(end))
+			if cmd.Wait() == nil {
+				return false // the signal was late
+			}
+			if slices.Contains(files(), "report.tar.gz") || end != syscall.SIGKILL && (len(files()) > 0 || cmd.ProcessState.ExitCode() != cli.ExitFailure || errs.Len() == 0) {
+				t.Errorf("%v left %q, exit code %d, said %q", end, files(), cmd.ProcessState.ExitCode(), &errs)
+			}
+			return true
+		})
 	}
 }
 
