@@ -63,9 +63,17 @@ func webHandler(t *testing.T, bpffs string, interval time.Duration) (handler htt
 }
 
 // get asks for a path as a browser at 127.0.0.1 does.
-func get(handler http.Handler, path string) *httptest.ResponseRecorder {
+func get(handler http.Handler, path string) *httptest.ResponseRecorder { return getWith(handler, path) }
+
+// getWith is get with headers.
+func getWith(handler http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:10245"+path, nil))
+	r := httptest.NewRequest("GET", "http://127.0.0.1:10245"+path, nil)
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(name, value)
+	}
+	handler.ServeHTTP(w, r)
 	return w
 }
 
@@ -156,6 +164,40 @@ func TestWebGuards(t *testing.T) {
 	}
 	if body := get(handler, "/").Body.String(); strings.Contains(body, "http://") && !strings.Contains(body, "www.w3.org") || strings.Contains(body, "https://") {
 		t.Error("the page names a place elsewhere")
+	}
+}
+
+// TestWebCrossSite: what a browser asks for another site is refused and has nothing read; a link to the
+// page is followed.
+func TestWebCrossSite(t *testing.T) {
+	handler, readings := webHandler(t, newDatapath(t), time.Hour)
+	for _, c := range []struct {
+		path    string
+		headers []string
+		want    int
+	}{
+		{"/top", []string{"Sec-Fetch-Site: cross-site", "Origin: http://evil.example"}, http.StatusForbidden},
+		{"/top", []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, http.StatusForbidden},
+		{"/top", []string{"Sec-Fetch-Site: same-site"}, http.StatusForbidden}, // another port
+		{"/top", []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, http.StatusForbidden},
+		{"/top", []string{"Origin: http://evil.example"}, http.StatusForbidden},
+		{"/top", []string{"Origin: http://127.0.0.1:8080"}, http.StatusForbidden},
+		{"/top", []string{"Origin: null"}, http.StatusForbidden},
+		{"/", []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, http.StatusForbidden},
+		{"/", []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, http.StatusOK},
+		{"/", []string{"Sec-Fetch-Site: none"}, http.StatusOK},
+	} {
+		if code := getWith(handler, c.path, c.headers...).Code; code != c.want {
+			t.Errorf("%s with %q: status %d, want %d", c.path, c.headers, code, c.want)
+		}
+	}
+	if n := readings.Load(); n != 0 {
+		t.Errorf("%d readings for other sites", n)
+	}
+	for _, headers := range [][]string{nil, {"Sec-Fetch-Site: same-origin"}, {"Sec-Fetch-Site: none"}, {"Origin: http://127.0.0.1:10245"}} {
+		if code := getWith(handler, "/top", headers...).Code; code != http.StatusOK {
+			t.Errorf("with %q: status %d", headers, code)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -84,12 +85,38 @@ func (m *fakeMaps) page() *reader {
 // look asks for an answer, and returns what it says of events.
 func look(t *testing.T, r *reader) ([]inspect.Event, string) {
 	t.Helper()
-	a, err := r.answer(question{order: inspect.ByName})
+	a, err := r.answer(t.Context(), question{order: inspect.ByName})
 	if err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
 	return a.Refusals.Events, a.Refusals.NotHeard
+}
+
+// TestAnswersArePaced: who asks in a loop gets no more answers than a tenth of the time is for, and who
+// waits for one may go.
+func TestAnswersArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(fakeMaps).page()
+		defer r.events.close()
+		const answers, atOnce = 1000, 200 // of a millisecond each, in two seconds
+		begin := time.Now()
+		for i := range answers {
+			look(t, r)
+			if took := time.Since(begin); i < atOnce/10 && took > 0 {
+				t.Fatalf("answer %d took %s", i, took)
+			}
+		}
+		if took := time.Since(begin); took < (answers/atOnce-1)*2*time.Second {
+			t.Errorf("%d answers in %s", answers, took)
+		}
+		r.left = 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := r.answer(ctx, question{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who has gone gets %v", err)
+		}
+	})
 }
 
 // TestListensWhileLookedAt: the page listens as long as somebody looks, two intervals longer, and
@@ -173,7 +200,7 @@ func TestNotHeard(t *testing.T) {
 		}
 		m.readErr = errors.New("no datapath")
 		time.Sleep(2 * time.Second)
-		if _, err := r.answer(question{}); err != m.readErr {
+		if _, err := r.answer(t.Context(), question{}); err != m.readErr {
 			t.Errorf("no maps: %v", err)
 		}
 		if synctest.Wait(); m.listeners[1].listens(t) {

@@ -1,22 +1,32 @@
 package web
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // rest is how many times as long as a reading the pause after it is at least: reading large tables
 // takes no more than a fifth of one CPU.
 const rest = 4
 
+// Answers take answering of the time from one reading to the next at most, each of them leastWork, for
+// what the HTTP server does: who asks in a loop takes no more of the agent's CPU time.
+const (
+	answering = 1. / 10
+	leastWork = time.Millisecond
+)
+
 // reader reads the maps when somebody asks and a reading is due, and keeps what charts need.
 type reader struct {
 	options Options
 
 	mu   sync.Mutex
-	due  time.Time // when the next reading is
+	due  time.Time     // when the next reading is
+	left time.Duration // CPU time for answers until then
 	last *inspect.Sample
 	err  error // of the latest reading
 
@@ -28,19 +38,46 @@ type reader struct {
 }
 
 // answer answers a question about the latest reading, which is made now when it is due. Who asks
-// meanwhile waits for it.
-func (r *reader) answer(q question) (*answer, error) {
+// meanwhile waits for it, and who asks when the time for answers is used up, for the next one.
+func (r *reader) answer(ctx context.Context, q question) (*answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if begin := time.Now(); !begin.Before(r.due) {
-		r.read()
-		r.due = begin.Add(max(r.options.Interval, (1+rest)*time.Since(begin)))
-		r.follow()
+	for r.refresh(); r.left <= 0; r.refresh() {
+		wait := time.Until(r.due)
+		r.mu.Unlock()
+		goesOn := pause.For(ctx, wait)
+		r.mu.Lock()
+		if !goesOn {
+			return nil, ctx.Err()
+		}
 	}
+	r.left -= leastWork
 	if r.err != nil {
 		return nil, r.err
 	}
-	return r.view(q), nil
+	var a *answer
+	r.left -= pause.Work(func() { a = r.view(q) })
+	return a, nil
+}
+
+// charge takes what was done for an answer from the time for answers.
+func (r *reader) charge(work time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left -= work
+}
+
+// refresh makes a reading if one is due; r.mu is held.
+func (r *reader) refresh() {
+	begin := time.Now()
+	if begin.Before(r.due) {
+		return
+	}
+	r.read()
+	period := max(r.options.Interval, (1+rest)*time.Since(begin), leastWork)
+	r.due = begin.Add(period)
+	r.left = max(time.Duration(answering*float64(period)), leastWork)
+	r.follow()
 }
 
 // follow listens until two intervals after the next reading is due. Where there is nothing to read it

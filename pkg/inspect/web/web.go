@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // Options configure the page.
@@ -48,12 +49,17 @@ func New(o Options) *Page {
 }
 
 // guarded refuses requests by a name that anybody could have in the DNS (rebinding): a script of
-// another site would read the page through the browser of who visits it. Answers are for no other
-// site, in no frame, and kept by nobody.
+// another site would read the page through the browser of who visits it. It refuses those that a browser
+// sends for another site, too: each would have the maps read and events listened to. Answers are for no
+// other site, in no frame, and kept by nobody.
 func guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !safeHost(r.Host) {
 			http.Error(w, "ask by IP address or as localhost", http.StatusMisdirectedRequest)
+			return
+		}
+		if crossSite(r) && !followsLink(r) {
+			http.Error(w, "not for another site", http.StatusForbidden)
 			return
 		}
 		h := w.Header()
@@ -65,6 +71,24 @@ func guarded(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
+}
+
+// crossSite reports whether a browser has said that it asks for another site: by Fetch Metadata, which
+// it sends to 127.0.0.1, localhost and by HTTPS alone, or by the Origin of a script.
+func crossSite(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	return origin != "" && !strings.EqualFold(origin, "http://"+r.Host) && !strings.EqualFold(origin, "https://"+r.Host)
+}
+
+// followsLink reports whether somebody opens the page by a link of another site. The page alone has
+// nothing read; what it asks for is then asked for by itself.
+func followsLink(r *http.Request) bool {
+	return r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // safeHost reports whether a host, with or without port, is an IP address or localhost.
@@ -84,12 +108,12 @@ func (r *reader) serve(w http.ResponseWriter, req *http.Request) {
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
-	answer, err := r.answer(q)
+	answer, err := r.answer(req.Context(), q)
 	if err != nil {
 		writeError(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, answer)
+	r.charge(pause.Work(func() { writeJSON(w, http.StatusOK, answer) }))
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
