@@ -161,8 +161,10 @@ func (s *topScreen) key(name string) tea.Cmd {
 	return nil
 }
 
-// room is how many lines of the table the screen has.
-func (s *topScreen) room() int { return max(1, s.height-5) }
+// room is how many lines of the table the screen has, beside the sums, the heading and the keys.
+func (s *topScreen) room() int {
+	return max(1, s.height-5-strings.Count(agentDown(s.top), "\n"))
+}
 
 // services returns those that the filter lets pass, in order.
 func (s *topScreen) services() []inspect.TopService {

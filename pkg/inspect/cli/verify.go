@@ -97,16 +97,15 @@ func (c *command) verifyOnce(ctx context.Context, checker *verify.Checker) error
 
 // watchVerify checks until ctx ends and prints what differs from the last check.
 func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, interval time.Duration) error {
-	last := ""
+	var last *verify.Report
 	for {
 		r, err := c.check(ctx, checker)
 		if err != nil {
 			return err
 		}
-		text := nodeVerifyText(r, c.format == formatWide)
-		if text != last {
-			last = text
-			if err := c.print(r, func(bool) string { return r.Time.UTC().Format(time.RFC3339) + " " + text }); err != nil {
+		if last == nil || !sameFindings(r, last) {
+			last = r
+			if err := c.print(r, func(wide bool) string { return r.Time.UTC().Format(time.RFC3339) + " " + nodeVerifyText(r, wide) }); err != nil {
 				return err
 			}
 		}
@@ -114,6 +113,12 @@ func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, inte
 			return nil
 		}
 	}
+}
+
+// sameFindings reports whether two checks have had the same results, those that the text of not wide
+// output leaves out among them.
+func sameFindings(a, b *verify.Report) bool {
+	return a.Agent == b.Agent && slices.Equal(a.Findings, b.Findings) && slices.Equal(a.Unchecked, b.Unchecked) && slices.Equal(a.Unsettled, b.Unsettled)
 }
 
 // check makes a check, whose text names flags.
