@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 const pluginMonitorLong = `Show connections on all nodes, or on some, as they begin, end or fail.
@@ -30,7 +31,8 @@ the nodes' clocks.
 
 --rate and --sample are for each node, --count is for all together. --timeout is how long to wait
 until a node listens. A node that does not answer, or whose stream ends, is named on standard
-error with the reason, and the others go on.
+error with the reason, and the others go on. One whose agent's pod restarts is followed again
+when it runs, and what happens meanwhile is not shown.
 
 It ends with --count events, with Ctrl+C (exit code 0), or when no node is left. What it runs in
 the pods ends with it, also when it is killed.`
@@ -121,10 +123,11 @@ type nodeMonitor struct {
 	width   int // of the longest name of a node
 }
 
-// told is an event of a node, or why there are no more of it.
+// told is an event of a node, something to say of it, or why there are no more events of it.
 type told struct {
 	nodeEvent
-	err error
+	note string
+	err  error
 }
 
 // print prints so many events, or with 0 all until no node is left. The error has the nodes then.
@@ -141,6 +144,10 @@ func (m *nodeMonitor) print(count int) error {
 			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, visible(e.err.Error()))
 			continue
 		}
+		if e.note != "" {
+			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, visible(e.note))
+			continue
+		}
 		err := m.printItem(e.nodeEvent, func(wide bool) string {
 			return fmt.Sprintf("%-*s   %s", m.width, e.Node, eventText(&e.Event, wide))
 		})
@@ -154,42 +161,96 @@ func (m *nodeMonitor) print(count int) error {
 	return nil
 }
 
+// tell passes something on of a node. It fails when ctx has ended.
+func (m *nodeMonitor) tell(ctx context.Context, node string, t told) error {
+	t.Node = node
+	select {
+	case m.events <- t:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
 // listen tells the events of a node, and why there are no more of it, until ctx ends.
 func (m *nodeMonitor) listen(ctx context.Context, agent kubectl.Agent) {
-	tell := func(t told) error {
-		t.Node = agent.Node
-		select {
-		case m.events <- t:
-		case <-ctx.Done():
-		}
-		return ctx.Err()
-	}
-	err := agent.Down
+	begun, err := false, agent.Down
 	if err == nil {
-		err = m.follow(ctx, agent, func(e inspect.Event) error { return tell(told{nodeEvent: nodeEvent{Event: e}}) })
+		begun, err = m.follow(ctx, agent, func() {})
+	}
+	for begun && isLost(err) && ctx.Err() == nil {
+		_ = m.tell(ctx, agent.Node, told{note: err.Error() + "; waiting for the agent"})
+		begun, err = m.followAgain(ctx, agent.Node)
 	}
 	if ctx.Err() == nil {
-		_ = tell(told{err: err}) // unless it ends now
+		_ = m.tell(ctx, agent.Node, told{err: err}) // unless it ends now
 	}
 }
 
-// follow runs beeline monitor on a node and calls tell with each event. There is always an error.
-func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, tell func(inspect.Event) error) error {
+// errMonitorEnded says that beeline monitor has ended without an error, which it does not do by itself:
+// a connection that ends in order looks so, too.
+var errMonitorEnded = errors.New("beeline monitor has ended")
+
+// isLost reports whether a node may have events again.
+func isLost(err error) bool {
+	var lost *kubectl.LostError
+	return errors.As(err, &lost) || errors.Is(err, errMonitorEnded)
+}
+
+// How long the agent of a node that was lost is waited for, longer than a pod that crashes again and
+// again is kept from being started, and how long it is until it is looked for again.
+const (
+	agentLimit     = 10 * time.Minute
+	firstLook      = time.Second
+	mostUntilALook = 10 * time.Second
+)
+
+// followAgain is follow for a node whose agent's container has ended, or whose connection: in the pod
+// that it has then, once that runs.
+func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool, err error) {
+	limit := time.Now().Add(agentLimit)
+	for wait := firstLook; ; wait = min(2*wait, mostUntilALook) {
+		if !pause.For(ctx, wait) {
+			return false, ctx.Err()
+		}
+		agents, err := m.cluster.Agents(ctx, []string{node})
+		if err == nil {
+			err = agents[0].Down
+		}
+		if err == nil {
+			begun, err = m.follow(ctx, agents[0], func() {
+				_ = m.tell(ctx, node, told{note: fmt.Sprintf("pod %s: followed again", agents[0].Pod)}) // unless it ends now
+			})
+			if begun || !isLost(err) {
+				return begun, err
+			}
+		}
+		if time.Now().After(limit) {
+			return false, err
+		}
+	}
+}
+
+// follow runs beeline monitor on a node, calls listens when it does, which it returns, too, and tells
+// each event. There is always an error.
+func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, listens func()) (begun bool, err error) {
 	select {
 	case m.starts <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(m.timeout, func() { cancel(fmt.Errorf("no answer within %s (--timeout)", m.timeout)) })
-	begun := sync.OnceFunc(func() {
+	start := sync.OnceFunc(func() {
 		late.Stop()
 		<-m.starts
 	})
-	defer begun()
-	err := m.cluster.Follow(ctx, agent, func(line []byte) error {
-		begun()
+	defer start()
+	err = m.cluster.Follow(limited, agent, func(line []byte) error {
+		if start(); !begun {
+			begun = true
+			listens()
+		}
 		var e inspect.Event
 		if len(bytes.TrimSpace(line)) == 0 { // it listens
 			return nil
@@ -197,12 +258,17 @@ func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, tell func
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("pod %s: an event cannot be read, it may be of another version: %w", agent.Pod, err)
 		}
-		return tell(e)
+		return m.tell(ctx, agent.Node, told{nodeEvent: nodeEvent{Event: e}})
 	}, invocation(agent, m.words)...)
+	return begun, endOf(agent, err)
+}
+
+// endOf returns why beeline monitor has ended in a pod.
+func endOf(agent kubectl.Agent, err error) error {
 	var exit *kubectl.ExitError
 	switch {
 	case err == nil:
-		return fmt.Errorf("pod %s: beeline monitor has ended", agent.Pod)
+		return fmt.Errorf("pod %s: %w", agent.Pod, errMonitorEnded)
 	case errors.As(err, &exit):
 		return fmt.Errorf("pod %s: %w", agent.Pod, err)
 	}

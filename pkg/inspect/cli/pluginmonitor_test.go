@@ -54,7 +54,7 @@ func sorted(text string) string { return strings.Join(slices.Sorted(strings.Line
 // named with the reason.
 func TestPluginMonitor(t *testing.T) {
 	s := newAPIServer(t)
-	s.agent("node-a", prints("\n"+connectionEvent+tunnelEvent, cli.ExitOK))
+	s.agent("node-a", prints("\n"+connectionEvent+tunnelEvent, cli.ExitFailure))
 	s.agent("node-bb", prints("\n"+forgedEvent+manyEvents, cli.ExitFailure))
 	s.agent("node-c", prints("beeline: unknown flag: --until-eof\x1b[31m", cli.ExitUsage))
 	s.agent("node-d", prints("\nnothing\n", cli.ExitOK))
@@ -161,6 +161,56 @@ func TestPluginMonitorTimeout(t *testing.T) {
 	}
 	if !late {
 		t.Errorf("node-b never begins")
+	}
+}
+
+// TestPluginMonitorFollowsAgain: when an agent's pod restarts, or the connection to it is lost, the node
+// is followed again, in the pod that it has then.
+func TestPluginMonitorFollowsAgain(t *testing.T) {
+	const killed = 128 + 9
+	s := newAPIServer(t)
+	var ends atomic.Int32
+	pod := func(name string, phase corev1.PodPhase, run program) {
+		s.agent("node-a", nil)
+		p := s.pods["kube-system/beeline-node-a"]
+		s.mu.Lock()
+		clear(s.pods)
+		s.mu.Unlock()
+		p.Name, p.Status.Phase = name, phase
+		s.add(p, run)
+	}
+	third := func(_ *http.Request, _ []string, in io.Reader, out, _ io.Writer) int {
+		_, _ = io.WriteString(out, "\n"+connectionEvent)
+		if ends.Add(1) == 1 {
+			return connectionLost
+		}
+		_, _ = io.Copy(io.Discard, in)
+		return 0
+	}
+	pod("first", corev1.PodRunning, func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
+		_, _ = io.WriteString(out, "\n"+connectionEvent)
+		pod("second", corev1.PodPending, nil)
+		time.AfterFunc(2*time.Second, func() { pod("third", corev1.PodRunning, third) })
+		return killed
+	})
+	out, errs, code := s.run("monitor", "--count=3")
+	if code != cli.ExitOK || strings.Count(out, "connection TCP") != 3 {
+		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
+	}
+	for _, want := range []string{"node-a: pod first: exit code 137; waiting for the agent\n", "node-a: pod third: followed again\n", "node-a: pod third: beeline monitor has ended; waiting for the agent\n"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("said %q, lacks %q", errs, want)
+		}
+	}
+	// What ends by itself, or is not understood, is not followed again.
+	pod("second", corev1.PodRunning, func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
+		_, _ = io.WriteString(out, "\n"+connectionEvent)
+		pod("third", corev1.PodRunning, prints("\nnothing\n", cli.ExitOK))
+		return killed
+	})
+	out, errs, code = s.run("monitor", "--count=3")
+	if code != cli.ExitFailure || strings.Count(out, "connection TCP") != 1 || !strings.Contains(errs, "node-a: pod third: an event cannot be read") {
+		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
 	}
 }
 

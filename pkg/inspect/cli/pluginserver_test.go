@@ -26,6 +26,9 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 )
 
+// connectionLost stands for an exit code that nobody is told.
+const connectionLost = -1
+
 // program is what runs in a pod in place of beeline. It returns the exit code.
 type program func(r *http.Request, args []string, in io.Reader, out, errs io.Writer) int
 
@@ -221,6 +224,9 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 	check(s.t, err)
 	defer conn.Close()
 	code := run(r, command[1:], streams[0], messages{streams[1]}, messages{streams[2]})
+	if code == connectionLost {
+		return
+	}
 	status := metav1.Status{Status: metav1.StatusSuccess}
 	if code != 0 {
 		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Details: &metav1.StatusDetails{

@@ -13,10 +13,24 @@ import (
 // maxLine is the most that a line may have, with its end.
 const maxLine = 64 << 10
 
+// LostError says that a command's output has been lost, with its container or with the connection: it
+// has not ended by itself.
+type LostError struct{ err error }
+
+// Error says what was lost.
+func (e *LostError) Error() string { return e.err.Error() }
+
+// Unwrap returns its cause.
+func (e *LostError) Unwrap() error { return e.err }
+
+// killed is the least exit code of a command that a signal has ended, as shells and container runtimes
+// have it.
+const killed = 128
+
 // Follow runs a command in an agent's pod as [Cluster.Exec] does, and calls each with every line that
 // it prints, the line's end included, as soon as it is printed. The line is valid until each returns.
 // It ends with the command, with ctx, whose cause the error wraps, or with an error of each, which it
-// returns.
+// returns. The error is a [*LostError] where the command has not ended by itself.
 //
 // A container runtime does not end a command whose caller has gone away, however that came about. So
 // the command's standard input is open until then, and the command has to end when that does.
@@ -36,7 +50,11 @@ func (c *Cluster) Follow(ctx context.Context, agent Agent, each func(line []byte
 		case err == io.EOF: // as it is when run has no error
 			return nil
 		case err != nil:
-			return err
+			var exit *ExitError
+			if errors.As(err, &exit) && exit.Code < killed {
+				return err
+			}
+			return &LostError{err}
 		}
 		if err := each(line); err != nil {
 			return err
