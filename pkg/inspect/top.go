@@ -34,6 +34,8 @@ type Top struct {
 	// Seconds lie between them; 0: there is only one, and no rate is known.
 	Seconds  float64      `json:"seconds"`
 	Services []TopService `json:"services"`
+	// Sums are there instead of Services with [DetailNode].
+	Sums *TopNode `json:"sums,omitempty"`
 	// EvictedPerSecond are established connections that were evicted from the full flow table.
 	EvictedPerSecond float64 `json:"evictedPerSecond"`
 	Maps             []Map   `json:"maps"` // those that can fill up
@@ -76,7 +78,9 @@ type TopService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Rates
-	Ports []TopPort `json:"ports"`
+	// Backends is how many there are of all ports, with [DetailServices], which has no ports.
+	Backends int       `json:"backends,omitempty"`
+	Ports    []TopPort `json:"ports,omitempty"`
 }
 
 // TopPort is one family of a Service port.

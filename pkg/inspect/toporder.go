@@ -64,7 +64,8 @@ func (s *TopService) FullName() model.Name {
 }
 
 // BackendCount counts the backends of all ports.
-func (s *TopService) BackendCount() (count int) {
+func (s *TopService) BackendCount() int {
+	count := s.Backends
 	for i := range s.Ports {
 		count += len(s.Ports[i].Backends)
 	}

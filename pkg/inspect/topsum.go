@@ -53,6 +53,7 @@ func (r *TopReason) add(o *TopReason) {
 func (s *TopService) add(o *TopService) {
 	s.Namespace, s.Name = o.Namespace, o.Name
 	s.Rates.Add(o.Rates)
+	s.Backends = max(s.Backends, o.Backends) // every node has the same
 	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
 }
 

@@ -147,7 +147,7 @@ func (c *Checker) configure(text []byte) {
 		return
 	}
 	c.machine.Settings = c.settings
-	if c.source, c.noSource = setup.Reader(c.settings, c.state, opts.Only); c.noSource == nil {
+	if c.source, c.noSource = setup.Reader(c.settings, c.state, c.opts.Only); c.noSource == nil {
 		c.machine.ClockAhead = c.source.ClockAhead
 		c.follow()
 	}

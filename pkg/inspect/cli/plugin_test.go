@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -165,6 +166,40 @@ func TestPluginTop(t *testing.T) {
 	s.run("top", "shop/web", "--interval=3s", "--node=node-a")
 	if got, want := s.command(), "beeline --output=json top --count=1 --interval=3s -- shop/web"; got != want {
 		t.Errorf("ran %q, want %q", got, want)
+	}
+}
+
+// TestPluginTopAsks: a node is asked for what is shown, without blanks: of a large cluster all else is
+// gigabytes through the API server.
+func TestPluginTopAsks(t *testing.T) {
+	s := newAPIServer(t)
+	bpffs := newDatapath(t)
+	var printed bytes.Buffer // by the node
+	s.agent("node-a", func(r *http.Request, args []string, in io.Reader, out, errs io.Writer) int {
+		printed.Reset()
+		return beeline(r, args, in, io.MultiWriter(out, &printed), errs)
+	}, "--bpffs="+bpffs)
+	for _, c := range []struct {
+		args, shows       string
+		services, backend bool // that the node tells
+	}{
+		{"top", "8 services", true, false},
+		{"top", "kube-system   busy         0.0             0.0         0       2\n", true, false},
+		{"top -o json", `"backends": 2`, true, false},
+		{"top --by node", "node-a   0.0             0.0         6       8 ", false, false},
+		{"top --by node -o json", `"services": 8`, false, false},
+		{"top kube-system/busy", "77.8 %", true, true},
+		{"top kube-system/busy -o json", `"10.0.1.7:8080"`, true, true},
+	} {
+		out, errs, code := s.run(append(strings.Fields(c.args), "--interval=100ms")...)
+		if code != cli.ExitOK || errs != "" || !strings.Contains(out, c.shows) {
+			t.Errorf("%s: exit code %d, said %q, lacks %q:\n%s", c.args, code, errs, c.shows, out)
+		}
+		text := printed.String()
+		services, backend := strings.Contains(text, `"name":"busy"`), strings.Contains(text, "10.0.1.7:8080")
+		if services != c.services || backend != c.backend || strings.Count(text, "\n") != 1 {
+			t.Errorf("%s: the node has told Services: %t, backends: %t, in %d lines", c.args, services, backend, strings.Count(text, "\n"))
+		}
 	}
 }
 

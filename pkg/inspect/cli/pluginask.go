@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,6 +48,12 @@ func (p *plugin) agents(ctx context.Context) (*kubectl.Cluster, []kubectl.Agent,
 
 // askNodes runs a command of beeline on the nodes asked for, and returns an answer for each.
 func askNodes[T any](ctx context.Context, p *plugin, words ...string) ([]answer[T], error) {
+	return askEach(ctx, p, func(*T) {}, words...)
+}
+
+// askEach is askNodes that has take change each answer as it comes, one at a time: those of many nodes
+// may be too large together.
+func askEach[T any](ctx context.Context, p *plugin, take func(*T), words ...string) ([]answer[T], error) {
 	cluster, agents, err := p.agents(ctx)
 	if err != nil {
 		return nil, err
@@ -54,9 +61,16 @@ func askNodes[T any](ctx context.Context, p *plugin, words ...string) ([]answer[
 	answers := make([]answer[T], len(agents))
 	var group errgroup.Group
 	group.SetLimit(nodesAtOnce)
+	var taking sync.Mutex
 	for i, agent := range agents {
 		group.Go(func() error {
-			answers[i] = ask[T](ctx, p, cluster, agent, words...)
+			a := ask[T](ctx, p, cluster, agent, words...)
+			if a.err == nil {
+				taking.Lock()
+				defer taking.Unlock()
+				take(&a.value)
+			}
+			answers[i] = a
 			return nil
 		})
 	}

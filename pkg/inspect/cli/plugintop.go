@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -17,7 +18,8 @@ where its backend is chosen, that of the client or the one that a packet comes t
 Of one Service, show its backends with their share of the active connections of all
 nodes; ON-NODE says that a backend is on one of them.
 
--o json and yaml have what beeline top prints on each node.`
+-o json and yaml have by node what beeline top --detail services prints there, of one
+Service what it prints without --detail, and with --by node the sums.`
 
 // What the figures are summed by.
 const (
@@ -63,21 +65,7 @@ func (p *plugin) topCommand() *cobra.Command {
 			if err := o.parse(p.command, args); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			words := append([]string{"top", "--count=1", "--interval=" + o.interval.String(), "--"}, args...)
-			p.timeout += o.interval
-			answers, err := askNodes[inspect.Top](cmd.Context(), p, words...)
-			if err != nil {
-				return err
-			}
-			return merge(p, answers, func(answers []answer[inspect.Top], _ bool) string {
-				top := sumTop(answers)
-				o.warn(p.Err, top.Services)
-				if group == byNode {
-					return topNodes(answers, o.sort)
-				}
-				o.sort.Sort(top.Services)
-				return topText(top, o)
-			})
+			return p.top(cmd.Context(), o, group, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -88,21 +76,54 @@ func (p *plugin) topCommand() *cobra.Command {
 	return cmd
 }
 
-// sumTop returns what has happened on all nodes.
-func sumTop(answers []answer[inspect.Top]) *inspect.Top {
-	top := new(inspect.Top)
-	for _, a := range answers {
-		top.Add(&a.value)
+// top asks the nodes for what is shown, and no more: large clusters have many Services, and all answers
+// come through the API server. Of text, the Services of a node are added to those of the others as they
+// come.
+func (p *plugin) top(ctx context.Context, o topOptions, group topGroup, service []string) error {
+	words := []string{"top", "--count=1", "--interval=" + o.interval.String()}
+	switch {
+	case group == byNode:
+		words = append(words, "--detail="+string(inspect.DetailNode))
+	case len(service) == 0:
+		words = append(words, "--detail="+string(inspect.DetailServices))
 	}
-	return top
+	all := new(inspect.Top)
+	take := func(top *inspect.Top) {
+		all.Add(top)
+		top.Keep(inspect.DetailNode)
+	}
+	if p.format == formatJSON || p.format == formatYAML {
+		take = func(*inspect.Top) {}
+	}
+	p.timeout += o.interval
+	answers, err := askEach(ctx, p, take, append(append(words, "--"), service...)...)
+	if err != nil {
+		return err
+	}
+	return merge(p, answers, func(answers []answer[inspect.Top], _ bool) string {
+		if group == byNode {
+			nodes := nodeTops(answers)
+			o.warn(p.Err, nodes)
+			return topNodes(answers, nodes, o.sort)
+		}
+		o.warn(p.Err, all.Services)
+		o.sort.Sort(all.Services)
+		return topText(all, o)
+	})
+}
+
+// nodeTops returns the sums of each node, as of a Service.
+func nodeTops(answers []answer[inspect.Top]) (nodes []inspect.TopService) {
+	for _, a := range answers {
+		nodes = append(nodes, inspect.TopService{Name: a.node, Rates: a.value.Node().Rates})
+	}
+	return nodes
 }
 
 // topNodes shows the sums of each node.
-func topNodes(answers []answer[inspect.Top], by topSort) string {
-	var nodes []inspect.TopService
+func topNodes(answers []answer[inspect.Top], nodes []inspect.TopService, by topSort) string {
 	tops := make(map[string]*inspect.Top)
 	for _, a := range answers {
-		nodes = append(nodes, inspect.TopService{Name: a.node, Rates: a.value.Sum()})
 		tops[a.node] = &a.value
 	}
 	by.Sort(nodes)
@@ -114,7 +135,7 @@ func topNodes(answers []answer[inspect.Top], by topSort) string {
 	t := newTable(append(heading, "EVICTED/S", "FULLEST-MAPS")...)
 	for _, n := range nodes {
 		top := tops[n.Name]
-		row := []string{n.Name, perSecond(n.ConnectionsPerSecond), perSecond(n.RefusedPerSecond), number(n.Flows), number(len(top.Services))}
+		row := []string{n.Name, perSecond(n.ConnectionsPerSecond), perSecond(n.RefusedPerSecond), number(n.Flows), number(top.Node().Services)}
 		if counted {
 			row = append(row, trafficColumns(n.Traffic)...)
 		}

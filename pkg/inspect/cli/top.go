@@ -47,10 +47,11 @@ type topOptions struct {
 	count    int
 	sort     topSort
 	service  model.Name // the zero value is all
+	detail   topDetail
 }
 
 func (c *command) topCommand() *cobra.Command {
-	o := topOptions{sort: topSort{inspect.ByConnections}}
+	o := topOptions{sort: topSort{inspect.ByConnections}, detail: topDetail{inspect.DetailBackends}}
 	cmd := &cobra.Command{
 		Use:               "top [NAMESPACE/NAME]",
 		Short:             "Show which Services and backends get connections now",
@@ -72,6 +73,8 @@ func (c *command) topCommand() *cobra.Command {
 	flags.DurationVar(&o.interval, "interval", 2*time.Second, "time that rates are of")
 	flags.IntVar(&o.count, "count", 0, "print so often, also at a terminal")
 	flags.Var(&o.sort, "sort", "what comes first: "+strings.Join(topSorts, ", "))
+	flags.Var(&o.detail, "detail", "what -o json and yaml have: "+strings.Join(topDetails, ", "))
+	must(cmd.RegisterFlagCompletionFunc("detail", cobra.FixedCompletions(topDetails, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts, cobra.ShellCompDirectiveNoFileComp)))
 	c.addNamespaceFlag(cmd, "show this namespace only")
 	return cmd
@@ -153,11 +156,20 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 			o.warn(c.Err, top.Services)
 		}
 		o.sort.Sort(top.Services)
-		if err := c.print(top, func(bool) string { return agentDown(top) + topText(top, o) }); err != nil {
+		if err := c.printReading(top, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// printReading prints a reading: as JSON in a line, for there may be many, and large ones.
+func (c *command) printReading(top *inspect.Top, o topOptions) error {
+	if c.format == formatJSON || c.format == formatYAML {
+		top.Keep(o.detail.TopDetail)
+		return c.printItem(top, nil)
+	}
+	return c.print(top, func(bool) string { return agentDown(top) + topText(top, o) })
 }
 
 // warn says that nothing is there to sort by.
@@ -288,14 +300,34 @@ func percent(share *float64) string {
 	return fmt.Sprintf("%.1f %%", 100**share)
 }
 
+// topDetail is the flag of a detail.
+type topDetail struct{ inspect.TopDetail }
+
+var topDetails = namesOf(inspect.TopDetails)
+
+// String is the flag's value.
+func (d *topDetail) String() string { return string(d.TopDetail) }
+
+// Set parses the flag.
+func (d *topDetail) Set(value string) error {
+	if err := oneOf(value, topDetails); err != nil {
+		return err
+	}
+	d.TopDetail = inspect.TopDetail(value)
+	return nil
+}
+
+// Type is shown in the help.
+func (d *topDetail) Type() string { return "detail" }
+
 // topSort is the flag of an order.
 type topSort struct{ inspect.TopOrder }
 
-var topSorts = orderNames()
+var topSorts = namesOf(inspect.TopOrders)
 
-func orderNames() (names []string) {
-	for _, o := range inspect.TopOrders {
-		names = append(names, string(o))
+func namesOf[T ~string](values []T) (names []string) {
+	for _, v := range values {
+		names = append(names, string(v))
 	}
 	return names
 }

@@ -180,7 +180,7 @@ func TestTopPrints(t *testing.T) {
 		"kube-system/busy":         {"lc", "10.0.1.7:8080", "77.8 %", "50.0 %", "10.0.2.7:8080"},
 		"web -n shop -o wide":      {"Port 80/TCP IPv4: random", "10.0.2.1:8080", "80/TCP IPv6"},
 		"shop/empty --count 2":     {"80/TCP IPv4", "80/TCP IPv4"},
-		"shop/empty -o json":       {`"name": "empty"`, `"connectionsPerSecond": 0`},
+		"shop/empty -o json":       {`"name":"empty"`, `"connectionsPerSecond":0`, `"backends":[]`, "\n"},
 		"-n nowhere -o yaml":       {"services: []"},
 		"--count 3 -n kube-system": {"busy", "busy", "busy"},
 	} {
