@@ -120,6 +120,7 @@ func (s *Settings) setPods(kubeProxy *field.Path) field.ErrorList {
 	case LocalModeClusterCIDR:
 		s.Internal.CIDRs = s.PodRanges
 	case LocalModeNodeCIDR:
+		s.Internal.OfNode = true
 		if s.Beeline.Manifests != "" {
 			errs = append(errs, field.Invalid(mode, k.DetectLocalMode, "needs the Node object of an API server: a folder of manifests has none"))
 		}

@@ -93,6 +93,8 @@ type Options struct {
 // addresses and those that come in by one of the devices.
 type Internal struct {
 	CIDRs []netip.Prefix // see [Datapath.SetInternalCIDRs]
+	// OfNode says that CIDRs are those of the Node object, which are not known at the start.
+	OfNode bool
 	// Bridge is the name of a device, InterfacePrefix the beginning of names; "" is
 	// none.
 	Bridge, InterfacePrefix string

@@ -85,27 +85,55 @@ func (d *Datapath) lookAgain() {
 }
 
 // SetNodeAddrs replaces the node's own IPs; the next [Datapath.SyncDevices] heeds
-// them, and [Datapath.FollowDevices] soon. It does not wait.
+// them, and [Datapath.FollowDevices] soon. It does not wait. Without any, they are not known: those that
+// devices have been chosen for hold.
 func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
 	d.nodeAddrs.Store(&addrs)
 	d.lookAgain()
 }
 
 // SetInternalCIDRs replaces the addresses from which packets are internal; the next
-// [Datapath.SyncDevices] heeds them, and [Datapath.FollowDevices] soon. It does not wait.
+// [Datapath.SyncDevices] heeds them, and [Datapath.FollowDevices] soon. It does not wait. Without any,
+// and with [Internal.OfNode], they are not known: the former ones hold.
 func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
 	d.internalCIDRs.Store(&cidrs)
 	d.lookAgain()
 }
 
+// knownNodeAddrs returns the node's own IPs, as far as they are known.
+func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
+	if told := *d.nodeAddrs.Load(); len(told) > 0 {
+		return told
+	}
+	var addrs []netip.Addr
+	for i := range former {
+		if addr := former[i].NodeIP(); addr.IsValid() {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// writeInternalCIDRs writes the addresses from which packets are internal, as far as they are known,
+// and returns them.
+func (d *Datapath) writeInternalCIDRs() ([]netip.Prefix, error) {
+	cidrs := *d.internalCIDRs.Load()
+	if len(cidrs) == 0 && d.opts.Internal.OfNode {
+		return d.deviceMap.LocalCIDRs()
+	}
+	return cidrs, d.deviceMap.SetLocalCIDRs(cidrs)
+}
+
 func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) error {
-	if err := d.deviceMap.SetLocalCIDRs(*d.internalCIDRs.Load()); err != nil {
+	internal, err := d.writeInternalCIDRs()
+	if err != nil {
 		return err
 	}
 	former, err := d.deviceMap.List()
 	if err != nil {
 		return err
 	}
+	nodeAddrs := d.knownNodeAddrs(former)
 	ds.former, ds.changes.all = former, true
 	n := &network{}
 	if d.servesPackets() {
@@ -113,14 +141,14 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
-		ds.devices = d.plan(n, former)
+		ds.devices = d.plan(n, former, nodeAddrs, internal)
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
 	}
 	if err := errors.Join(d.planNAT(ds, n), d.planSandboxes(ds, n)); err != nil {
 		return err
 	}
 	if d.servesPackets() {
-		if err := d.planMasquerade(ds, n); err != nil {
+		if err := d.planMasquerade(ds, n, nodeAddrs); err != nil {
 			return err
 		}
 	}
@@ -172,12 +200,11 @@ func (d *Datapath) servesPackets() bool {
 
 // plan returns the devices to be served, with the IDs and addresses that they have
 // where they were served before.
-func (d *Datapath) plan(n *network, former []devicemap.Device) []devicemap.Device {
+func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip.Addr, ownPods []netip.Prefix) []devicemap.Device {
 	var devices []devicemap.Device
-	nodeAddrs := *d.nodeAddrs.Load()
 	choice := &choice{
 		patterns: d.opts.Devices, nodeAddrs: nodeAddrs, nodePorts: d.opts.NodePorts,
-		podRanges: d.opts.ClusterCIDRs, ownPods: *d.internalCIDRs.Load(), forPods: d.forPods,
+		podRanges: d.opts.ClusterCIDRs, ownPods: ownPods, forPods: d.forPods,
 	}
 	allPods := n.leadsToAllPods(choice.podRanges)
 	for _, c := range n.choose(choice) {

@@ -317,7 +317,7 @@ func (n *network) automatic(c *choice) func(netlink.Link) string {
 			return "default route"
 		}
 		if addr, ok := nodeDevices[ifindex]; ok {
-			return fmt.Sprintf("holds node IP %s", addr)
+			return devicemap.ReasonNodeIP + addr.String()
 		}
 		if isOverlay(l) && isUp(l) && !ports[ifindex] {
 			return fmt.Sprintf("overlay (%s)", l.Type())

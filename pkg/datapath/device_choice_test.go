@@ -297,9 +297,7 @@ func TestInternalDevices(t *testing.T) {
 		{Internal{InterfacePrefix: "link"}, false},
 	} {
 		d := &Datapath{opts: Options{Devices: []string{"uplink"}, Internal: tc.internal}}
-		d.SetNodeAddrs(nil)
-		d.SetInternalCIDRs(nil)
-		if got := d.plan(node(), nil); len(got) != 1 || got[0].Internal != tc.want {
+		if got := d.plan(node(), nil, nil, nil); len(got) != 1 || got[0].Internal != tc.want {
 			t.Errorf("%+v: devices %+v, want uplink with internal %t", tc.internal, got, tc.want)
 		}
 	}
@@ -318,10 +316,8 @@ func TestRoomForAddresses(t *testing.T) {
 	}
 	n.links = append(n.links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "last", Index: len(n.links) + 1, Flags: net.FlagUp, EncapType: "ether"}})
 	d := &Datapath{opts: Options{Devices: []string{DevicesAuto}}}
-	d.SetNodeAddrs(nil)
-	d.SetInternalCIDRs(nil)
 	served, last := 0, false
-	for _, device := range d.plan(n, nil) {
+	for _, device := range d.plan(n, nil, nil, nil) {
 		if addressed := strings.HasPrefix(device.Reason, devicemap.ReasonAddress); addressed && device.ID != 0 {
 			served++
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -412,6 +413,58 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 	if len(list) != 2 || list[1].Name != "br0" || list[1].Reason != "holds node IP 203.0.113.7" || list[1].Mode == "" {
 		t.Errorf("served: %+v", list)
 	}
+}
+
+// TestNodeNotKnownYet: a device that a former agent knew by a node IP alone is served, and clients in
+// the Node's pod ranges stay internal, before the agent knows the Node, which it may attach earlier
+// than; and as long as the Node has no IP.
+func TestNodeNotKnownYet(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts, _ := withUplink(t)
+	opts.Internal.OfNode = true
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	addAddr(t, bridge, "203.0.113.7/24")
+	nodeIP, pods := netip.MustParseAddr("203.0.113.7"), []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	d := prepare(t, opts)
+	must(t, d.Attach(t.Context()))
+	d.SetNodeAddrs([]netip.Addr{nodeIP})
+	d.SetInternalCIDRs(pods)
+	must(t, d.SyncDevices(t.Context()))
+	must(t, d.Close())
+
+	check := func(when string, d *datapath.Datapath, served bool, internal []netip.Prefix) {
+		t.Helper()
+		if got := len(attachedPrograms(t, bridge)) > 0; got != served {
+			t.Errorf("%s the device with the node IP is served: %t, want %t", when, got, served)
+		}
+		if got, err := devicemap.New(d.Maps()).LocalCIDRs(); err != nil || !slices.Equal(got, internal) {
+			t.Errorf("%s internal are %v, %v, want %v", when, got, err, internal)
+		}
+	}
+	opts.Sizes.Flows *= 4
+	d = prepare(t, opts)
+	check("after an early attach", d, true, pods)
+	must(t, d.Attach(t.Context()))
+	check("without the Node", d, true, pods)
+	d.SetNodeAddrs(nil)
+	d.SetInternalCIDRs(nil)
+	must(t, d.SyncDevices(t.Context()))
+	check("with a Node without addresses", d, true, pods)
+	other := []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
+	d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	d.SetInternalCIDRs(other)
+	must(t, d.SyncDevices(t.Context()))
+	check("with another node IP", d, false, other)
+	must(t, d.Close())
+
+	opts.Internal.OfNode = false
+	attach(t, opts)
+	d = prepare(t, opts)
+	check("without ranges of the Node", d, false, nil)
+	must(t, d.Close())
 }
 
 func TestOverlayGetsTheNodesAddress(t *testing.T) {

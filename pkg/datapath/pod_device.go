@@ -64,7 +64,7 @@ func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) 
 
 // planMasquerade chooses the devices of backends that see the node for their client, and writes
 // where packets to those come from. A former agent's address stays until [Datapath.EndMasquerade].
-func (d *Datapath) planMasquerade(ds *deviceSync, n *network) error {
+func (d *Datapath) planMasquerade(ds *deviceSync, n *network, nodeAddrs []netip.Addr) error {
 	was4, was6, err := d.deviceMap.Masquerade()
 	if err != nil {
 		return err
@@ -73,7 +73,6 @@ func (d *Datapath) planMasquerade(ds *deviceSync, n *network) error {
 		return nil
 	}
 	ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
-	nodeAddrs := *d.nodeAddrs.Load()
 	return d.deviceMap.SetMasquerade(n.source(0, netip.Addr.Is4, was4, nodeAddrs), n.source(0, netip.Addr.Is6, was6, nodeAddrs))
 }
 

@@ -33,9 +33,12 @@ const (
 	MaxAddressed = MaxDevices / 2
 )
 
-// ReasonAddress is how [Device.Reason] begins for a device that has been chosen for nothing but an
-// address of its own, which follows.
-const ReasonAddress = "has address "
+// ReasonNodeIP is how [Device.Reason] begins for a device that has been chosen for a node IP,
+// ReasonAddress for one that has been for nothing but an address of its own; the address follows.
+const (
+	ReasonNodeIP  = "holds node IP "
+	ReasonAddress = "has address "
+)
 
 // Table is the devices of some maps.
 type Table struct{ maps *bpfmap.Maps }
@@ -79,6 +82,14 @@ type Device struct {
 
 // Addressed reports whether the device has been chosen for nothing but an address of its own.
 func (d *Device) Addressed() bool { return strings.HasPrefix(d.Reason, ReasonAddress) }
+
+// NodeIP returns the node IP that the device has been chosen for; the zero value is none.
+func (d *Device) NodeIP() (addr netip.Addr) {
+	if text, ok := strings.CutPrefix(d.Reason, ReasonNodeIP); ok {
+		addr, _ = netip.ParseAddr(text)
+	}
+	return addr
+}
 
 func (d *Device) entry() bpf.SockBlDeviceEntry {
 	e := bpf.SockBlDeviceEntry{Ifindex: uint32(d.Ifindex), Mtu: uint32(d.MTU), Root: uint32(d.Root), Tag: d.Tags.entry()}
