@@ -120,7 +120,7 @@ type Maps struct {
 	// resized is set when a pinned map was replaced by one of another size.
 	resized bool
 	// former are the LRU tables that are replaced, until [Maps.Move] has moved what they
-	// hold; by name.
+	// hold; by name. Of maps that are opened for reading it is the flow table alone.
 	former map[string]*ebpf.Map
 	// older is the flow table before that of former, of an agent that was killed while it replaced it.
 	older *ebpf.Map
@@ -265,11 +265,14 @@ func open(dir string, other func(OtherLayout) error) (*Maps, error) {
 	if len(pinned) == 0 {
 		return nil, fmt.Errorf("maps in %s: %w", dir, os.ErrNotExist)
 	}
-	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map)}
+	m := &Maps{specs: specs, all: make(map[string]*ebpf.Map), former: make(map[string]*ebpf.Map)}
 	for _, name := range names(specs) {
 		if err := m.openMap(dir, name, pinned, other); err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
+	}
+	if err := m.openFormer(dir); err != nil {
+		return nil, errors.Join(err, m.Close())
 	}
 	if err := m.mapTables(true); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -539,9 +542,9 @@ func (m *Maps) Replacements() map[string]*ebpf.Map {
 	return replaced
 }
 
-// MovesFlows reports whether programs are to look into the former flow table, too; see
-// [Maps.Move].
-func (m *Maps) MovesFlows() bool { return m.former[bpf.SockMapBlFlow] != nil }
+// FormerFlow returns the former flow table, which programs are to look into, too; nil when there is
+// none. See [Maps.Move].
+func (m *Maps) FormerFlow() *ebpf.Map { return m.former[bpf.SockMapBlFlow] }
 
 // Close releases descriptors and memory. Pinned maps live on.
 func (m *Maps) Close() error {

@@ -78,6 +78,19 @@ func (m *Maps) loadFormer(dir string) error {
 	return nil
 }
 
+// openFormer opens the former flow table, should one be pinned, for reading.
+func (m *Maps) openFormer(dir string) error {
+	left, err := ebpf.LoadPinnedMap(formerFlowPin(dir), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("map %s: %w", bpf.TcMapBlFormerFlow, err)
+	}
+	m.former[bpf.SockMapBlFlow] = left
+	return nil
+}
+
 // formerFlowPin is where the former flow table is pinned, which has the layout of the other one.
 func formerFlowPin(dir string) string {
 	return filepath.Join(dir, pinName(bpf.TcMapBlFormerFlow, numberOf(bpf.SockMapBlFlow)))

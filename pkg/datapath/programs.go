@@ -84,7 +84,7 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 		bpf.TcVarBlTrafficSampling:   c.TrafficSampling,
 		bpf.XdpVarBlXdpGeneric:       c.XDPGeneric,
 		bpf.TcVarBlHalfOpenMax:       m.MaxHalfOpen(),
-		bpf.TcVarBlFlowMoves:         m.MovesFlows(),
+		bpf.TcVarBlFlowMoves:         m.FormerFlow() != nil,
 	}
 	if v := variables[bpf.TcVarBlConntrack]; v != nil {
 		values[bpf.TcVarBlConntrack] = HaveConntrack()

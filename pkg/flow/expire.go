@@ -124,7 +124,7 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	if err != nil {
 		return w, err
 	}
-	overflow, entries, flows := 0, 0, 0 // of the tables; flows not of the overflow table
+	overflow, entries, flows := 0, 0, 0 // of the overflow table; of the flow table, and flows there
 	counts := counts{e.table.StartSourceCount(), e.table.StartActiveCount()}
 	start := time.Now()
 	for batch, err := range e.table.Batches(e.clock) {
@@ -134,9 +134,10 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if batch.Overflow {
+		switch {
+		case batch.Overflow:
 			overflow += len(batch.Flows) + len(batch.Replies)
-		} else {
+		case !batch.Former:
 			entries += len(batch.Flows) + len(batch.Replies)
 			flows += len(batch.Flows)
 		}
@@ -201,7 +202,9 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 		case f.Overflow:
 			w.Overflow++
 		case f.State.HalfOpen():
-			w.HalfOpen++
+			if !batch.Former {
+				w.HalfOpen++
+			}
 		default:
 			counts.sources.Add(f)
 		}

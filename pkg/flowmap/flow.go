@@ -55,7 +55,7 @@ func (s State) String() string {
 }
 
 // Table is the flow table of some maps, with the one of flows that begin beyond the share of
-// half-open ones.
+// half-open ones, and the former one as long as programs look there.
 type Table struct{ maps *bpfmap.Maps }
 
 // New returns the flow table of the maps.
@@ -235,6 +235,7 @@ const batch = 4096
 // Batch is a part of the flow tables.
 type Batch struct {
 	Overflow bool   // as of its flows
+	Former   bool   // of the former flow table
 	Flows    []Flow // by their forward entries
 	Replies  []Reply
 }
@@ -242,14 +243,14 @@ type Batch struct {
 // Batches reads the flow tables, one part of a few thousand entries by each
 // system call, with the time by clock, which is [bpf.Clock] but in tests. The slices of
 // a batch are good until the next one. An entry that comes or goes meanwhile is seen
-// or not, one that moves to the other table once or twice; every other is seen once.
+// or not, one that is moved to another table once or twice; every other is seen once.
 // Reading leaves the order of eviction alone.
 // After an error there is no further batch.
 func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		r, err := newReader(t.maps, clock)
 		for _, table := range t.tables() {
-			r.Overflow, r.cursor = table == t.maps.BlOverflow, ebpf.MapBatchCursor{}
+			r.Overflow, r.Former, r.cursor = table == t.maps.BlOverflow, table == t.maps.FormerFlow(), ebpf.MapBatchCursor{}
 			for last := false; err == nil && !last; {
 				last, err = r.next(table)
 				if err == nil && !yield(r.Batch, nil) {
@@ -532,13 +533,16 @@ func (t Table) ExpireReply(r *Reply) (bool, error) {
 	return true, nil
 }
 
-// tables returns the maps that hold flows. They move from the first to the second.
+// tables returns the maps that hold flows. They move from the first ones to the last.
 func (t Table) tables() []*ebpf.Map {
-	both := []*ebpf.Map{t.maps.BlOverflow, t.maps.BlFlow}
-	if t.HalfOpen().Overflow == 0 {
-		return both[1:]
+	var list []*ebpf.Map
+	if former := t.maps.FormerFlow(); former != nil {
+		list = append(list, former)
 	}
-	return both
+	if t.HalfOpen().Overflow != 0 {
+		list = append(list, t.maps.BlOverflow)
+	}
+	return append(list, t.maps.BlFlow)
 }
 
 // entry returns nil when there is none.
