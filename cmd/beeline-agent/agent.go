@@ -337,7 +337,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { a.datapath.FollowDevices(ctx) }),
 		endless(func(ctx context.Context) { a.datapath.FollowNAT(ctx) }),
 		endless(func(ctx context.Context) { a.datapath.FollowSandboxes(ctx) }),
-		endless(func(ctx context.Context) { a.datapath.FollowPrograms(ctx, a.findings.Programs) }),
+		func(ctx context.Context) error { return a.datapath.FollowPrograms(ctx, a.findings.Programs) },
 		endless(a.flows.Run),
 		endless(a.tuneConntrack),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),

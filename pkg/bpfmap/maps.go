@@ -444,6 +444,16 @@ func (m *Maps) Pin(dir string) error {
 	return nil
 }
 
+// Pinned reports whether each map has a pin in dir.
+func (m *Maps) Pinned(dir string) bool {
+	for name := range m.all {
+		if _, err := os.Lstat(filepath.Join(dir, PinName(name))); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // removeNew removes what an agent that was killed has left beside the pins.
 func removeNew(dir string, specs map[string]*ebpf.MapSpec) error {
 	entries, err := os.ReadDir(dir)

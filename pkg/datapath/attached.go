@@ -24,9 +24,11 @@ const (
 	attachedShare = 19
 )
 
-// FollowPrograms attaches again what somebody has detached, until ctx ends: the kernel reports no
-// such change. mended gets how many programs or entries of devices that were.
-func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
+// FollowPrograms attaches again what somebody has detached, and makes pins again that somebody has
+// removed, until ctx ends: the kernel reports no such change. mended gets how many programs or entries
+// of devices that were, with one for all pins of maps. The error is a [RunningError] when another agent has taken the
+// place of this one, whose pins were removed.
+func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) error {
 	logged := ""
 	for next := attachedPeriod; pause.For(ctx, next); {
 		var found int
@@ -37,7 +39,10 @@ func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
 			mended(found)
 		}
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if running := (*RunningError)(nil); errors.As(err, &running) {
+			return fmt.Errorf("the pins were removed, and another agent has made them since: %w", err)
 		}
 		if text := fmt.Sprint(err); text != logged {
 			if logged = text; err != nil {
@@ -45,6 +50,7 @@ func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) {
 			}
 		}
 	}
+	return nil
 }
 
 // mendPrograms attaches again what is detached and returns how much that was.
@@ -54,6 +60,10 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	d.mu.Unlock()
 	if !attached {
 		return 0, nil
+	}
+	pins, err := d.mendPins()
+	if err != nil {
+		return 0, err
 	}
 	lost, err := d.lostHooks()
 	if len(lost) > 0 {
@@ -68,7 +78,39 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	if devices > 0 {
 		d.syncNoted(ctx)
 	}
-	return len(lost) + devices, errors.Join(err, errDevices)
+	return pins + len(lost) + devices, errors.Join(err, errDevices)
+}
+
+// mendPins makes pins of maps again that somebody has removed, and takes the lock again where that
+// has gone with them. It returns how many times it did, 1 at most. After an error nothing is to be pinned.
+func (d *Datapath) mendPins() (found int, err error) {
+	if err := checkBPFFS(d.opts.BPFFS); err != nil {
+		return 0, err
+	}
+	held, err := d.lock.held(d.opts.BPFFS)
+	if err != nil {
+		return 0, err
+	}
+	dir := Dir(d.opts.BPFFS)
+	if held && d.maps.Pinned(dir) {
+		return 0, nil
+	}
+	klog.ErrorS(nil, "Pins were removed, making them again: without its link's pin a program serves no more", "folder", dir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, explain(fmt.Errorf("make the pins' folder: %w", err))
+	}
+	if !held {
+		l, err := takeLock(d.opts.BPFFS)
+		if err != nil {
+			return 0, err
+		}
+		err = d.lock.release()
+		d.lock = l
+		if err != nil {
+			return 0, err
+		}
+	}
+	return 1, d.maps.Pin(dir)
 }
 
 // lostHooks returns the names of the programs that do not run at their hooks of the cgroup.

@@ -110,7 +110,7 @@ func TestDispatchersLockIsHeld(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.FollowPrograms(ctx, func(n int) { lost.Add(int64(n)) })
+		_ = d.FollowPrograms(ctx, func(n int) { lost.Add(int64(n)) })
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -26,6 +26,11 @@ func (d *Datapath) CountReads() func() Reads {
 // SyncChanged serves the devices that have changed, and does what is due.
 func (d *Datapath) SyncChanged(ctx context.Context) error { return d.sync(ctx, false, false) }
 
+// MendPrograms looks at programs and pins once.
+func (d *Datapath) MendPrograms(ctx context.Context) (found int, err error) {
+	return d.mendPrograms(ctx)
+}
+
 // FillNAT notes as many network namespaces without a device as there is room for.
 func (d *Datapath) FillNAT() {
 	d.nat = make(map[uint64][]int)

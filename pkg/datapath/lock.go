@@ -55,6 +55,27 @@ func takeLock(bpffs string) (*lock, error) {
 	return &lock{dir}, nil
 }
 
+// held reports whether the lock still keeps others off: the folder may have been removed, and another
+// one made. The error says that it has only gone out of sight, with all pins.
+func (l *lock) held(bpffs string) (bool, error) {
+	var own, there unix.Stat_t
+	if err := unix.Fstat(int(l.dir.Fd()), &own); err != nil {
+		return false, fmt.Errorf("look at the locked folder: %w", err)
+	}
+	err := unix.Stat(root(bpffs), &there)
+	if err == nil && own.Dev == there.Dev && own.Ino == there.Ino {
+		return true, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, fmt.Errorf("look at %s: %w", root(bpffs), err)
+	}
+	if own.Nlink > 0 {
+		return false, setting.Errorf("bpffs", "the pins are not at %s any more, the folder was renamed or something was mounted over it: undo that; "+
+			"programs go on, but another agent could start beside this one", root(bpffs))
+	}
+	return false, nil
+}
+
 func (l *lock) release() error { return l.dir.Close() }
 
 // Running reports whether an agent runs on the BPF file system, and its pid, 0

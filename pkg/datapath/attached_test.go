@@ -1,0 +1,105 @@
+package datapath_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/tests/tier"
+)
+
+// TestRemovedPins: an agent whose pins somebody removes makes them again, attaches its programs, and
+// keeps other agents off as before.
+func TestRemovedPins(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		d := prepare(t, opts)
+		t.Cleanup(func() { must(t, d.Close()) })
+		must(t, d.Attach(t.Context()))
+		statusmap.New(d.Maps()).SetAgent(statusmap.Agent{PID: 4711})
+		root, dir := filepath.Join(opts.BPFFS, "beeline"), datapath.Dir(opts.BPFFS)
+		for what, remove := range map[string]func() error{
+			"all":           func() error { return os.RemoveAll(root) },
+			"this schema's": func() error { return os.RemoveAll(dir) },
+			"a map's":       func() error { return os.Remove(filepath.Join(dir, bpfmap.PinName("bl_agent"))) },
+		} {
+			must(t, remove())
+			if found, err := d.MendPrograms(t.Context()); found == 0 || err != nil {
+				t.Errorf("%s: found %d, %v", what, found, err)
+			}
+			// The kernel detaches a program some time after the last pin of its link is gone.
+			eventually(t, what+": all programs are attached again", func() bool {
+				_ = d.SyncDevices(t.Context())
+				list := devices(t, opts)
+				return len(list) == 1 && list[0].Mode == opts.TC && len(attachedPrograms(t, l)) == 2 && len(links(t, opts)) == 9
+			})
+			maps, err := bpfmap.Open(dir)
+			must(t, err)
+			if pid := statusmap.New(maps).Agent().PID; pid != 4711 {
+				t.Errorf("%s: other maps are pinned, with the agent's pid %d", what, pid)
+			}
+			must(t, maps.Close())
+			var running *datapath.RunningError
+			if other, err := datapath.Prepare(t.Context(), opts); !errors.As(err, &running) {
+				t.Errorf("%s: a second agent: %v, want a RunningError", what, err)
+				if err == nil {
+					must(t, other.Close())
+				}
+			}
+			if found, err := d.MendPrograms(t.Context()); found != 0 || err != nil {
+				t.Errorf("%s: the next look found %d, %v", what, found, err)
+			}
+		}
+	})
+}
+
+// TestPlaceTaken: an agent whose pins were removed ends when another one has begun to run meanwhile.
+func TestPlaceTaken(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts := place(t)
+	first := prepare(t, opts)
+	must(t, first.Attach(t.Context()))
+	must(t, os.RemoveAll(filepath.Join(opts.BPFFS, "beeline")))
+	second := prepare(t, opts)
+	must(t, second.Attach(t.Context()))
+	before := links(t, opts)
+	var running *datapath.RunningError
+	if err := first.FollowPrograms(t.Context(), func(int) {}); !errors.As(err, &running) {
+		t.Errorf("the first agent: %v, want a RunningError", err)
+	}
+	if after := links(t, opts); len(after) != len(before) || after[0] != before[0] {
+		t.Errorf("links of the second agent: %+v, were %+v", after, before)
+	}
+	must(t, first.Close(), second.Close())
+}
+
+// TestPinsOutOfSight: no second set of programs is attached beside one whose pins cannot be seen.
+func TestPinsOutOfSight(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts := place(t)
+	d := prepare(t, opts)
+	must(t, d.Attach(t.Context()))
+	root, elsewhere := filepath.Join(opts.BPFFS, "beeline"), filepath.Join(opts.BPFFS, "elsewhere")
+	must(t, os.Rename(root, elsewhere))
+	if found, err := d.MendPrograms(t.Context()); found != 0 || err == nil || !strings.Contains(err.Error(), "renamed or something was mounted over it") {
+		t.Errorf("found %d, %v", found, err)
+	}
+	if list := links(t, opts); len(list) > 0 {
+		t.Errorf("attached beside: %+v", list)
+	}
+	must(t, os.Rename(elsewhere, root))
+	if found, err := d.MendPrograms(t.Context()); found != 0 || err != nil {
+		t.Errorf("when they are back: found %d, %v", found, err)
+	}
+	must(t, d.Close())
+}
