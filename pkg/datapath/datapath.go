@@ -385,31 +385,27 @@ func (d *Datapath) Close() error {
 
 // Cleanup removes our filters from the devices of the calling thread's network
 // namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
-// file system, and so every link, program and map. It returns what it removed. What cannot be removed
+// file system, and so every link, program and map. Filters and dispatchers live without those pins,
+// so it looks for them in any case. It returns what it removed. What cannot be removed
 // keeps nothing else but the maps, by which the next clean-up finds it. The error is a
 // [RunningError] while an agent runs.
 func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 	if nothingPinned(bpffs) {
-		return nil, nil
+		return cleanupFilters(Dir(bpffs))
 	}
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
 	}
 	l, err := takeLock(bpffs)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return cleanupDevices(ctx, bpffs)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer l.release()
-	removed, err = cleanupFilters(Dir(bpffs))
+	removed, err = cleanupDevices(ctx, bpffs)
 	errs := []error{err}
-	left, err := leaveDispatchers(ctx, bpffs, func(int) bool { return false })
-	errs = append(errs, err)
-	for _, device := range left {
-		removed = append(removed, "program of the XDP dispatcher of "+device)
-	}
 	schemas, err := os.ReadDir(root(bpffs))
 	errs = append(errs, err)
 	for _, links := range []bool{true, false} {
@@ -428,6 +424,16 @@ func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 		return removed, err
 	}
 	return append(removed, root(bpffs)), nil
+}
+
+// cleanupDevices removes what is at devices and not by a link that is pinned with ours, and returns it.
+func cleanupDevices(ctx context.Context, bpffs string) (removed []string, err error) {
+	removed, err = cleanupFilters(Dir(bpffs))
+	left, errLeft := leaveDispatchers(ctx, bpffs, func(int) bool { return false })
+	for _, device := range left {
+		removed = append(removed, "program of the XDP dispatcher of "+device)
+	}
+	return removed, errors.Join(err, errLeft)
 }
 
 // removeOthers removes the pins of other schemas and layouts, whose programs are not needed

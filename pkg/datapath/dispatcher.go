@@ -78,7 +78,8 @@ func foreign(err error) bool {
 }
 
 // leaveDispatchers takes our programs out of the dispatchers of devices that are not to be
-// kept, and returns the names of those devices. The others' programs run on.
+// kept, with what an agent has left that was killed while it changed one, and returns the names of those
+// devices. The others' programs run on.
 func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) bool) (left []string, err error) {
 	devices, err := libxdp.Devices(bpffs)
 	if err != nil {
@@ -100,8 +101,11 @@ func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) 
 			left = append(left, dispatcher.Device)
 			return nil
 		})
-		if gone(err) {
+		switch {
+		case gone(err):
 			err = libxdp.Forget(ctx, bpffs, ifindex, ownPart)
+		case err == nil || foreign(err):
+			_, err = libxdp.Sweep(ctx, bpffs, ifindex, ownPart)
 		}
 		if err != nil && !foreign(err) {
 			errs = append(errs, fmt.Errorf("leave the XDP dispatcher of device %d: %w", ifindex, err))

@@ -220,3 +220,64 @@ func TestCleanupOfTheRest(t *testing.T) {
 		t.Errorf("pins are left: %v", err)
 	}
 }
+
+// pinProgram pins a program of that name, which is called by no dispatcher, as one of a dispatcher.
+func pinProgram(t *testing.T, path, name string) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700), program.Pin(path), program.Close())
+}
+
+// TestCleanupOfKilledChanges: the clean-up removes the pins that an agent has left which was killed while it
+// changed a dispatcher, and no others', whether there are other pins of ours or not.
+func TestCleanupOfKilledChanges(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	d, opts, l := dispatched(t)
+	must(t, d.Close())
+	for _, when := range []string{"with pins of ours", "without"} {
+		at := func(id string) string {
+			return filepath.Join(dispatchers(opts), fmt.Sprintf("dispatch-%d-%s", l.Attrs().Index, id))
+		}
+		pinProgram(t, filepath.Join(at("4000000001"), "prog0-prog"), "filter")
+		pinProgram(t, filepath.Join(at("4000000001"), "prog1-prog"), "bl_xdp")
+		must(t, os.MkdirAll(at("4000000002"), 0o700))
+		pinProgram(t, filepath.Join(at("4000000003"), "prog0-prog"), "filter")
+		_, err := datapath.Cleanup(t.Context(), opts.BPFFS)
+		must(t, err)
+		left, err := filepath.Glob(at("*"))
+		if must(t, err); !slices.Equal(left, []string{at("4000000003")}) {
+			t.Errorf("%s: left are %q, want the other program's alone", when, left)
+		}
+		must(t, os.RemoveAll(at("4000000003")))
+	}
+	if id := xdpOf(t, l); id != 0 {
+		t.Errorf("program %d is left at the device", id)
+	}
+}
+
+// TestCleanupWithoutPins: what outlives its pins is found by its names.
+func TestCleanupWithoutPins(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, l := withUplink(t)
+	opts.TC = datapath.TCClsact
+	attach(t, opts)
+	must(t, os.RemoveAll(filepath.Join(opts.BPFFS, "beeline")))
+	runDispatcher(t, opts, l)
+	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
+	must(t, err)
+	if want := []string{"filters of " + uplink, "program of the XDP dispatcher of " + uplink}; !slices.Equal(removed, want) {
+		t.Errorf("removed %q, want %q", removed, want)
+	}
+	if ids, xdp := attachedPrograms(t, l), xdpOf(t, l); len(ids) > 0 || xdp != 0 {
+		t.Errorf("programs are left: %d at tc, %d at XDP", ids, xdp)
+	}
+	if removed, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil || len(removed) > 0 {
+		t.Errorf("a second clean-up: %q, %v", removed, err)
+	}
+}

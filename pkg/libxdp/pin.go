@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/flock"
@@ -195,4 +196,87 @@ func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Componen
 		}
 	}
 	return nil
+}
+
+// Sweep removes the pins of dispatchers that a device does not run and that have a program for which own
+// holds, or none: who changed the device's dispatcher was killed before it ran the new one, or had removed the
+// pins of the former. libxdp removes those of all programs (libxdp_clean_references). It reports whether there were any.
+func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) bool) (swept bool, err error) {
+	unlock, err := lock(ctx, bpffs)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	device, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return false, err
+	}
+	running := fmt.Sprintf("%s%d", prefix(ifindex), runs(device))
+	folders, err := filepath.Glob(filepath.Join(folder(bpffs), prefix(ifindex)+"*"))
+	if err != nil {
+		return false, err
+	}
+	for _, dir := range folders {
+		if filepath.Base(dir) == running {
+			continue
+		}
+		pinned, err := pinnedPrograms(dir)
+		if err != nil {
+			return swept, err
+		}
+		if len(pinned) > 0 && !slices.ContainsFunc(pinned, own) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return swept, err
+		}
+		swept = true
+	}
+	return swept, nil
+}
+
+// pinnedPrograms returns the programs that are pinned in a dispatcher's folder, by themselves or by a
+// link, with their names and IDs.
+func pinnedPrograms(dir string) (list []Component, err error) {
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pins {
+		c, err := pinnedProgram(filepath.Join(dir, p.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("look at pin %s: %w", p.Name(), err)
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func pinnedProgram(path string) (c Component, err error) {
+	var program *ebpf.Program
+	if strings.HasSuffix(path, "-link") {
+		program, err = programOfLink(path)
+	} else {
+		program, err = openPin(path)
+	}
+	if err != nil {
+		return c, err
+	}
+	defer program.Close()
+	c, err = NewComponent(program)
+	c.Program = nil
+	return c, err
+}
+
+func programOfLink(path string) (*ebpf.Program, error) {
+	pinned, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewProgramFromID(info.Program)
 }
