@@ -47,13 +47,14 @@ type Flow struct {
 // is set, a flow must have what it says.
 type FlowFilter struct {
 	ConnectionFilter
-	State string
+	Namespace string // of the Service
+	State     string
 }
 
 // matches reports whether the flow is meant.
 func (f *FlowFilter) matches(flow *Flow) bool {
 	return f.ConnectionFilter.matches(flow.Client, flow.Backend, flow.Service, flow.Protocol) &&
-		(f.State == "" || f.State == flow.State)
+		(f.Namespace == "" || f.Namespace == flow.Service.Namespace) && (f.State == "" || f.State == flow.State)
 }
 
 // ConnectionFilter says which connections are meant, by who and what they are of. The zero value is
@@ -103,31 +104,49 @@ func (f AddrFilter) matches(a netip.AddrPort) bool {
 	return (!f.prefix.IsValid() || f.prefix.Contains(a.Addr())) && (f.port == 0 || f.port == a.Port())
 }
 
-// Flows returns the flows that are meant, by Service port and client.
-func (d *Datapath) Flows(filter FlowFilter) ([]Flow, error) {
-	list := []Flow{}
+// FlowList is the first flows that are meant, by Service port and client, and how many are in all.
+type FlowList struct {
+	Flows []Flow
+	All   int
+}
+
+// Flows returns the flows that are meant, most of them at most, 0 being all. It has twice as many
+// in memory, however many there are in the tables.
+func (d *Datapath) Flows(filter FlowFilter, most int) (FlowList, error) {
+	list := FlowList{Flows: []Flow{}}
 	if err := d.need(flowTables...); err != nil {
-		return nil, err
+		return list, err
+	}
+	cut := func() {
+		slices.SortFunc(list.Flows, func(a, b Flow) int {
+			return cmp.Or(a.Service.compare(b.Service), a.Client.Compare(b.Client),
+				a.ServiceAddress.Compare(b.ServiceAddress), cmp.Compare(a.Protocol, b.Protocol))
+		})
+		if most > 0 && len(list.Flows) > most {
+			clear(list.Flows[most:])
+			list.Flows = list.Flows[:most]
+		}
 	}
 	err := d.eachFlow(filter, func(_ *flowmap.Flow, flow *Flow) error {
-		list = append(list, *flow)
+		list.All++
+		list.Flows = append(list.Flows, *flow)
+		if most > 0 && len(list.Flows) == 2*most {
+			cut()
+		}
 		return nil
 	})
-	slices.SortFunc(list, func(a, b Flow) int {
-		return cmp.Or(a.Service.compare(b.Service), a.Client.Compare(b.Client),
-			a.ServiceAddress.Compare(b.ServiceAddress), cmp.Compare(a.Protocol, b.Protocol))
-	})
+	cut()
 	return list, err
 }
 
 // FlowsOf returns the flows of one client's port. The error is an [ErrNotFound] when
 // there are none.
 func (d *Datapath) FlowsOf(client netip.AddrPort) ([]Flow, error) {
-	list, err := d.Flows(FlowFilter{ConnectionFilter: ConnectionFilter{Client: addrFilter(client.Addr(), client.Port())}})
-	if err == nil && len(list) == 0 {
+	list, err := d.Flows(FlowFilter{ConnectionFilter: ConnectionFilter{Client: addrFilter(client.Addr(), client.Port())}}, 0)
+	if err == nil && list.All == 0 {
 		return nil, fmt.Errorf("flow of client %s %w (beeline flow list shows those that are there)", client, ErrNotFound)
 	}
-	return list, err
+	return list.Flows, err
 }
 
 // DeleteFlows removes the flows that are meant and returns their number. A

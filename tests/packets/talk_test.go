@@ -253,9 +253,9 @@ func (k *talk) reportBeeline(n *node, b *strings.Builder) {
 		return
 	}
 	defer d.Close()
-	flows, err := d.Flows(inspect.FlowFilter{})
+	flows, err := d.Flows(inspect.FlowFilter{}, 0)
 	fmt.Fprintf(b, "Beeline's flows: %v\n", err)
-	for _, f := range flows {
+	for _, f := range flows.Flows {
 		if f.Client.Port() == k.self.Port() || f.Source.Port() == k.seen.Port() {
 			fmt.Fprintf(b, "\t%+v\n", f)
 		}

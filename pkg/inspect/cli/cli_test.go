@@ -61,7 +61,7 @@ func TestGolden(t *testing.T) {
 		"backend list", "backend list -o wide", "backend list -n shop -o json", "backend list -n shop -o yaml",
 		"frontend list", "frontend list -o wide", "frontend list -n shop -o json", "frontend list -n shop -o yaml",
 		"affinity list", "affinity list --all", "affinity list --all -o wide", "affinity list --all -o json", "affinity list -o yaml",
-		"flow list", "flow list -o wide", "flow list --service shop/web -o json", "flow list --state new -o yaml",
+		"flow list", "flow list -o wide", "flow list --limit 3", "flow list --service shop/web -o json", "flow list --state new -o yaml",
 		"flow show 198.51.100.9:51000", "flow show 198.51.100.9:5353 -o json", "flow show 203.0.113.7:40000",
 		"flow show 198.18.0.1:40000", "flow show 198.18.0.2:40000",
 		"flow show 203.0.113.7:1", "flow show 203.0.113.7", "flow show", "flow delete", "flow delete --all --protocol TCP",

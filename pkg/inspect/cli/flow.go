@@ -53,8 +53,13 @@ func (f *flowFlags) parse(c *command, cmd *cobra.Command) (inspect.FlowFilter, e
 	return f.filter, nil
 }
 
+// listedFlows is how many connections are listed unless it is said: all of a large table take more
+// memory than the pod may have left.
+const listedFlows = 10_000
+
 func (c *command) flowList() *cobra.Command {
 	var filters *flowFlags
+	var limit uint32
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -73,16 +78,20 @@ of this node's own sockets are not among them: those are translated once and not
 			if err != nil {
 				return err
 			}
-			flows, err := read(c, func(d *inspect.Datapath) ([]inspect.Flow, error) { return d.Flows(filter) })
+			filter.Namespace = c.namespace
+			list, err := read(c, func(d *inspect.Datapath) (inspect.FlowList, error) { return d.Flows(filter, int(limit)) })
 			if err != nil {
 				return err
 			}
-			flows = inNamespace(c, flows, func(f inspect.Flow) string { return f.Service.Namespace })
-			return c.print(flows, func(wide bool) string { return flowTable(flows, wide) })
+			if left := list.All - len(list.Flows); left > 0 {
+				fmt.Fprintf(c.Err, "beeline: left out: %s of %d, by --limit %d\n", inspect.Amount(left, "connection"), list.All, limit)
+			}
+			return c.print(list.Flows, func(wide bool) string { return flowTable(list.Flows, wide) })
 		},
 	}
 	filters = c.addFlowFlags(cmd)
 	c.addNamespaceFlag(cmd, "list this namespace only")
+	cmd.Flags().Uint32Var(&limit, "limit", listedFlows, "list no more than these, the first by Service and client; 0: all, some 2 KiB of memory each")
 	return cmd
 }
 

@@ -2,7 +2,9 @@ package cli_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
@@ -136,6 +139,32 @@ func TestFlowFilters(t *testing.T) {
 		out, errs, code := run(append(strings.Fields("flow list --bpffs "+bpffs), strings.Fields(c.args)...)...)
 		if got := strings.Count(out, "\n") - 1; code != cli.ExitOK || got != c.want {
 			t.Errorf("flow list %s: %d flows, want %d; exit code %d, said %q", c.args, got, c.want, code, errs)
+		}
+	}
+}
+
+// TestFlowLimit: with a limit the first of all are listed, and how many are left out is said.
+func TestFlowLimit(t *testing.T) {
+	bpffs := newDatapath(t)
+	lines := func(limit int) []string {
+		out, errs, code := run("flow", "list", "--bpffs", bpffs, "--limit", fmt.Sprint(limit))
+		says := ""
+		if left := len(flows) - limit; limit > 0 && left > 0 {
+			says = fmt.Sprintf("left out: %s of %d", inspect.Amount(left, "connection"), len(flows))
+		}
+		if code != cli.ExitOK || !strings.Contains(errs, says) || says == "" && errs != "" {
+			t.Errorf("--limit %d: exit code %d, said %q, want %q", limit, code, errs, says)
+		}
+		list := strings.Split(strings.TrimSpace(out), "\n")[1:]
+		for i := range list {
+			list[i] = strings.Join(strings.Fields(list[i]), " ") // columns are as wide as what is in them
+		}
+		return list
+	}
+	all := lines(0)
+	for limit := 1; limit <= len(flows)+1; limit++ {
+		if got, want := lines(limit), all[:min(limit, len(all))]; !slices.Equal(got, want) {
+			t.Errorf("--limit %d lists %q\nwant %q", limit, got, want)
 		}
 	}
 }
