@@ -116,6 +116,13 @@ func (t *Tables) restorePorts(have *Snapshot) map[uint32]*servicePort {
 func (t *Tables) restoreBackends(have *Snapshot, byID map[uint32]*servicePort) {
 	used := make(map[uint32]bool, len(have.Backends))
 	end := uint32(0)
+	count := make(map[uint32]int, len(byID))
+	for _, b := range have.Backends {
+		count[b.Service]++
+	}
+	for id, sp := range byID {
+		sp.backends = make([]backend, 0, count[id])
+	}
 	for _, id := range slices.Sorted(maps.Keys(have.Backends)) {
 		end = id + 1
 		b := have.Backends[id]

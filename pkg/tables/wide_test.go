@@ -57,6 +57,9 @@ func TestRestoreWide(t *testing.T) {
 	var restored *Tables
 	bounds.Check(t, endpoints/5, func() { restored = Restore(nothing{}, have) })
 	list := restored.ports[port.ServicePortName()].backends
+	if cap(list) > endpoints+1 {
+		t.Errorf("there is room for %d backends of %d, for as long as the agent runs", cap(list), endpoints)
+	}
 	if len(list) != endpoints || !slices.IsSortedFunc(list, func(a, b backend) int { return a.addr.Compare(b.addr) }) || list[0].id != endpoints-1 {
 		t.Errorf("%d backends, the first one of id %d", len(list), list[0].id)
 	}
