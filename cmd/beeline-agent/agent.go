@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,8 @@ type agent struct {
 	destroysSockets bool
 	// eventsMade: a former agent has found wrong what this one will, and made the events about it.
 	eventsMade bool
+	// memoryShort: it has been told that the memory limit is too small.
+	memoryShort atomic.Bool
 
 	// By connect.
 	attached    chan struct{} // closed when the programs are at work
@@ -105,7 +108,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	}
 	maps := a.datapath.Maps()
 	klog.InfoS("Flow table", "connections", maps.MaxFlows(), "sizedBy", c.SizedBy)
-	if err := limitHeap(c.MemoryLimit, maps); err != nil {
+	if err := a.limitHeap(); err != nil {
 		return err
 	}
 	if a.secrets, err = tunnel.ReadSecrets(c.Beeline.DSRSecretFile); err != nil {
@@ -271,7 +274,7 @@ func (a *agent) attach(ctx context.Context) error {
 	klog.InfoS("Serving", "version", version.String(), "node", c.NodeName, "cgroup", a.cgroup,
 		"pins", datapath.Dir(c.Beeline.BPFFS), "after", a.age())
 	close(a.attached)
-	return limitHeap(c.MemoryLimit, a.datapath.Maps()) // the tables have grown
+	return a.limitHeap() // the tables have grown
 }
 
 // synced shows a sync in beeline status, the health pages and the log.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/pause"
+	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -35,10 +36,47 @@ func limitHeap(limit uint64, maps *bpfmap.Maps) error {
 	return nil
 }
 
+// What is on the heap at least, whatever Services are like: of the program, and of each Service port
+// and each endpoint in the tables. Those of one port take up to twice as much for it.
+const (
+	heapOfProgram  = 8 << 20
+	heapOfPort     = 2 << 10
+	heapOfEndpoint = 200
+)
+
+// leastLimit returns the least memory limit for what the tables hold: nine tenths of it are the tables and
+// the heap. Tables that a former agent has filled are those that this one will have.
+func leastLimit(maps *bpfmap.Maps) (uint64, error) {
+	used, err := statusmap.New(maps).Memory()
+	ports, endpoints := servicemap.New(maps).InUse()
+	heap := heapOfProgram + uint64(ports)*heapOfPort + uint64(endpoints)*heapOfEndpoint
+	return (used + heap) / 9 * 10, err
+}
+
+// limitHeap limits the heap, and tells when the limit of the agent's cgroup is too small, until it is not.
+func (a *agent) limitHeap() error {
+	limit, maps := a.config.MemoryLimit, a.datapath.Maps()
+	if limit == 0 {
+		return nil
+	}
+	if err := limitHeap(limit, maps); err != nil {
+		return err
+	}
+	least, err := leastLimit(maps)
+	if err != nil {
+		return err
+	}
+	if short := least > limit; !a.memoryShort.Swap(short) && short {
+		klog.ErrorS(nil, "The memory limit is too small for the Services in the tables: the kernel may end the agent again and again, raise the limit",
+			"limitBytes", limit, "leastBytes", least)
+	}
+	return nil
+}
+
 // followHeap limits the heap again as tables grow.
 func (a *agent) followHeap(ctx context.Context) {
 	for pause.For(ctx, time.Minute) {
-		if err := limitHeap(a.config.MemoryLimit, a.datapath.Maps()); err != nil {
+		if err := a.limitHeap(); err != nil {
 			klog.ErrorS(err, "The limit of memory does not follow the tables")
 		}
 	}

@@ -2,12 +2,17 @@ package main
 
 import (
 	"math"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
+	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/servicetest"
 )
 
 // TestLimitHeap: the heap and the tables together stay within nine tenths of the limit.
@@ -44,5 +49,31 @@ func TestLimitHeap(t *testing.T) {
 		if got := debug.SetMemoryLimit(-1); got != tt.want {
 			t.Errorf("limit %d, GOMEMLIMIT=%q, tables of %d bytes: the heap has %d, want %d", tt.limit, tt.env, tables, got, tt.want)
 		}
+	}
+}
+
+// TestLeastLimit: a limit covers the tables, and what the agent remembers of each Service port and endpoint.
+func TestLeastLimit(t *testing.T) {
+	maps := maptest.New(t, maptest.Small)
+	store := servicetest.Open(t, maps)
+	const ports, endpoints = 100, 1000
+	for id := range uint32(ports) {
+		if err := store.PutServiceName(id, maptest.ServiceName("s", model.IPv4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range uint32(endpoints) {
+		b := tables.Backend{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), State: tables.InCluster, Generation: 1}
+		if err := store.PutBackend(id, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tables, err := statusmap.New(maps).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := float64(tables+heapOfProgram+ports*heapOfPort+endpoints*heapOfEndpoint) / 0.9
+	if got, err := leastLimit(maps); err != nil || math.Abs(float64(got)-want) > 10 {
+		t.Errorf("%d bytes, %v, want %.0f", got, err, want)
 	}
 }

@@ -47,6 +47,21 @@ func (t Table) Backends() iter.Seq2[uint32, tables.Backend] {
 	}
 }
 
+// InUse returns how many Service ports and backends there are.
+func (t Table) InUse() (ports, backends int) {
+	for id := range t.maps.ServiceName.Len() {
+		if t.maps.ServiceName.At(id).Family != 0 {
+			ports++
+		}
+	}
+	for id := range t.maps.Backend.Len() {
+		if t.maps.Backend.At(id).State != 0 {
+			backends++
+		}
+	}
+	return ports, backends
+}
+
 // ServiceNames returns the names of the Service ids in use.
 func (t Table) ServiceNames() map[uint32]tables.ServiceName {
 	names := make(map[uint32]tables.ServiceName)
