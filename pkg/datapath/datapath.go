@@ -125,7 +125,7 @@ type Datapath struct {
 
 	asksConntrack bool
 
-	nodeAddrs     atomic.Pointer[[]netip.Addr]
+	nodeAddrs     atomic.Pointer[[]netip.Addr] // nil before any are told
 	internalCIDRs atomic.Pointer[[]netip.Prefix]
 
 	watch  *watch
@@ -178,7 +178,6 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		sandboxSought: make(map[bpf.SockBlSandboxPacket]time.Time),
 	}
 	d.watch = newWatch(d.relevantRoute)
-	d.SetNodeAddrs(opts.NodeAddrs)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)
 	if d.netns, err = netns.Current(); err != nil {
 		return nil, errors.Join(err, d.Close())

@@ -85,8 +85,8 @@ func (d *Datapath) lookAgain() {
 }
 
 // SetNodeAddrs replaces the node's own IPs; the next [Datapath.SyncDevices] heeds
-// them, and [Datapath.FollowDevices] soon. It does not wait. Without any, they are not known: those that
-// devices have been chosen for hold.
+// them, and [Datapath.FollowDevices] soon. It does not wait. Without any, they are not known: those of the
+// options and those that devices have been chosen for hold.
 func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
 	d.nodeAddrs.Store(&addrs)
 	d.lookAgain()
@@ -100,14 +100,17 @@ func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
 	d.lookAgain()
 }
 
-// knownNodeAddrs returns the node's own IPs, as far as they are known.
+// knownNodeAddrs returns the node's own IPs, as far as they are known: of a family of which none has been
+// given, those that devices have been chosen for, until any are told.
 func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
-	if told := *d.nodeAddrs.Load(); len(told) > 0 {
-		return told
+	if told := d.nodeAddrs.Load(); told != nil && len(*told) > 0 {
+		return *told
 	}
-	var addrs []netip.Addr
+	addrs := slices.Clone(d.opts.NodeAddrs)
 	for i := range former {
-		if addr := former[i].NodeIP(); addr.IsValid() {
+		addr := former[i].NodeIP()
+		given := slices.ContainsFunc(d.opts.NodeAddrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
+		if addr.IsValid() && !given {
 			addrs = append(addrs, addr)
 		}
 	}

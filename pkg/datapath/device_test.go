@@ -464,6 +464,20 @@ func TestNodeNotKnownYet(t *testing.T) {
 	attach(t, opts)
 	d = prepare(t, opts)
 	check("without ranges of the Node", d, false, nil)
+	d.SetNodeAddrs([]netip.Addr{nodeIP})
+	must(t, d.Attach(t.Context()))
+	check("with the node IP again", d, true, nil)
+	must(t, d.Close())
+
+	opts.NodeAddrs = []netip.Addr{netip.MustParseAddr("2001:db8::7")}
+	attach(t, opts)
+	d = prepare(t, opts)
+	check("with a given address of the other family", d, true, nil)
+	must(t, d.Close())
+	opts.NodeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	attach(t, opts)
+	d = prepare(t, opts)
+	check("with another given address", d, false, nil)
 	must(t, d.Close())
 }
 

@@ -40,7 +40,6 @@ func (i *inspection) add(kind, format string, args ...any) {
 func Problems(bpffs string, maps *bpfmap.Maps, opts Options) ([]Problem, error) {
 	d := &Datapath{opts: opts, maps: maps, deviceMap: devicemap.New(maps)}
 	d.watch = newWatch(d.relevantRoute)
-	d.SetNodeAddrs(opts.NodeAddrs)
 	pods, err := d.deviceMap.LocalCIDRs() // those that the agent knows, perhaps by the Node
 	d.SetInternalCIDRs(pods)
 	i := &inspection{Datapath: d, dir: Dir(bpffs)}
