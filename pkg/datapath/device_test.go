@@ -461,24 +461,23 @@ func TestNodeNotKnownYet(t *testing.T) {
 	must(t, d.Close())
 
 	opts.Internal.OfNode = false
-	attach(t, opts)
 	d = prepare(t, opts)
+	must(t, d.Attach(t.Context()))
 	check("without ranges of the Node", d, false, nil)
 	d.SetNodeAddrs([]netip.Addr{nodeIP})
-	must(t, d.Attach(t.Context()))
+	must(t, d.SyncDevices(t.Context()))
 	check("with the node IP again", d, true, nil)
 	must(t, d.Close())
-
-	opts.NodeAddrs = []netip.Addr{netip.MustParseAddr("2001:db8::7")}
-	attach(t, opts)
-	d = prepare(t, opts)
-	check("with a given address of the other family", d, true, nil)
-	must(t, d.Close())
-	opts.NodeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	attach(t, opts)
-	d = prepare(t, opts)
-	check("with another given address", d, false, nil)
-	must(t, d.Close())
+	for _, tc := range []struct {
+		given  string
+		served bool
+	}{{"2001:db8::7", true}, {"192.0.2.1", false}} {
+		opts.NodeAddrs = []netip.Addr{netip.MustParseAddr(tc.given)}
+		d = prepare(t, opts)
+		must(t, d.Attach(t.Context()))
+		check("given "+tc.given+" alone", d, tc.served, nil)
+		must(t, d.Close())
+	}
 }
 
 func TestOverlayGetsTheNodesAddress(t *testing.T) {
