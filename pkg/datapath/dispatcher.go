@@ -105,7 +105,7 @@ func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) 
 		case gone(err):
 			err = libxdp.Forget(ctx, bpffs, ifindex, ownPart)
 		case err == nil || foreign(err):
-			_, err = libxdp.Sweep(ctx, bpffs, ifindex, ownPart)
+			err = libxdp.Sweep(ctx, bpffs, ifindex, ownPart)
 		}
 		if err != nil && !foreign(err) {
 			errs = append(errs, fmt.Errorf("leave the XDP dispatcher of device %d: %w", ifindex, err))

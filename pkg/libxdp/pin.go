@@ -200,21 +200,21 @@ func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Componen
 
 // Sweep removes the pins of dispatchers that a device does not run and that have a program for which own
 // holds, or none: who changed the device's dispatcher was killed before it ran the new one, or had removed the
-// pins of the former. libxdp removes those of all programs (libxdp_clean_references). It reports whether there were any.
-func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) bool) (swept bool, err error) {
+// pins of the former. libxdp removes those of all programs (libxdp_clean_references).
+func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) bool) error {
 	unlock, err := lock(ctx, bpffs)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer unlock()
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
-		return false, err
+		return err
 	}
 	running := fmt.Sprintf("%s%d", prefix(ifindex), runs(device))
 	folders, err := filepath.Glob(filepath.Join(folder(bpffs), prefix(ifindex)+"*"))
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, dir := range folders {
 		if filepath.Base(dir) == running {
@@ -222,17 +222,16 @@ func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) b
 		}
 		pinned, err := pinnedPrograms(dir)
 		if err != nil {
-			return swept, err
+			return err
 		}
 		if len(pinned) > 0 && !slices.ContainsFunc(pinned, own) {
 			continue
 		}
 		if err := os.RemoveAll(dir); err != nil {
-			return swept, err
+			return err
 		}
-		swept = true
 	}
-	return swept, nil
+	return nil
 }
 
 // pinnedPrograms returns the programs that are pinned in a dispatcher's folder, by themselves or by a
