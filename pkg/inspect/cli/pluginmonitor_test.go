@@ -171,13 +171,15 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 	s := newAPIServer(t)
 	var ends atomic.Int32
 	pod := func(name string, phase corev1.PodPhase, run program) {
-		s.agent("node-a", nil)
-		p := s.pods["kube-system/beeline-node-a"]
-		s.mu.Lock()
+		s.mu.Lock() // at once: nobody sees the node without a pod
+		defer s.mu.Unlock()
 		clear(s.pods)
-		s.mu.Unlock()
-		p.Name, p.Status.Phase = name, phase
-		s.add(p, run)
+		s.pods["kube-system/"+name] = corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: agentLabels},
+			Spec:       corev1.PodSpec{NodeName: "node-a", Containers: []corev1.Container{{Name: "agent"}}},
+			Status:     corev1.PodStatus{Phase: phase},
+		}
+		s.programs["kube-system/"+name] = run
 	}
 	third := func(_ *http.Request, _ []string, in io.Reader, out, _ io.Writer) int {
 		_, _ = io.WriteString(out, "\n"+connectionEvent)
