@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/cgroup"
+	"github.com/beeline-lb/beeline/tests/isolated"
 )
 
 // Environment of the process that measures: the benchmark's name, and the
@@ -85,7 +86,7 @@ func runChild(ctx context.Context, group string, env ...string) (runs []samples,
 	go func() { decoded <- json.NewDecoder(read).Decode(&runs) }()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(isolated.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{write}
 	err = cgroup.Run(cmd, group, unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWPID)

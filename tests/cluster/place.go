@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/cgroup"
+	"github.com/beeline-lb/beeline/tests/isolated"
 )
 
 // childEnv is where the process that runs the cluster finds its [settings].
@@ -78,7 +79,7 @@ func (p *place) run(ctx context.Context, s settings) error {
 
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.WaitDelay = time.Minute
-	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
+	cmd.Env = append(isolated.Environ(), childEnv+"="+string(env))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{socket}
 	return cgroup.Run(cmd, p.groups.unified(), unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWUTS)

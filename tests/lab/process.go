@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/tests/isolated"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -44,8 +45,7 @@ func (n *Namespace) start(cmd *exec.Cmd) *Process {
 	p := &Process{t: n.t, cmd: cmd, file: file.Name(), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Dir = n.t.TempDir()
-	// The machine's name servers cannot be reached from the namespace.
-	p.cmd.Env = append(os.Environ(), "RES_OPTIONS=timeout:1 attempts:1")
+	p.cmd.Env = environ()
 	// The thread that starts it lives as long as the namespace.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	n.must("start "+name, p.cmd.Start)
@@ -61,6 +61,12 @@ func (n *Namespace) start(cmd *exec.Cmd) *Process {
 		}
 	})
 	return p
+}
+
+// environ returns the environment of what runs in a namespace, from which the machine's name servers
+// cannot be reached either.
+func environ() []string {
+	return append(isolated.Environ(), "RES_OPTIONS=timeout:1 attempts:1")
 }
 
 // idle is the argument that makes a test binary wait for its end.
@@ -127,6 +133,7 @@ func (n *Namespace) Output(name string, args ...string) (string, error) {
 	n.t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Dir = n.t.TempDir()
+	cmd.Env = environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

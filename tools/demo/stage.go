@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/isolated"
 )
 
 // pod is a network namespace on the node's bridge.
@@ -130,6 +131,7 @@ func (s *stage) batch(ctx context.Context, pod string, lines ...string) error {
 // own, so that Ctrl-C reaches the demo alone.
 func (s *stage) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = isolated.Environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:     true,
 		UseCgroupFD: true,

@@ -1,0 +1,25 @@
+// Package isolated says what programs in a network namespace of their own know of the machine. It
+// depends on no other package of Beeline: tests and tools of any package can use it.
+package isolated
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// left are the variables of the machine's proxies, which no namespace reaches, and of folders beside
+// HOME with the user's settings.
+var left = []string{
+	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy", "XDG_CONFIG_HOME", "CURL_HOME", "NETRC",
+}
+
+// Environ returns this process's environment without proxies, and without a home, where ~/.curlrc and
+// ~/.digrc name others.
+func Environ() []string {
+	kept := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.ContainsFunc(left, func(l string) bool { return strings.EqualFold(name, l) })
+	})
+	return append(kept, "HOME=/nonexistent") // as Debian's nobody
+}
