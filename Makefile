@@ -1,12 +1,16 @@
 # The environment may be empty, and a user's PATH lacks the administrator's tools.
 export PATH := $(if $(PATH),$(PATH):)/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-UID := $(shell PATH='$(PATH)' id -u)
-export HOME ?= $(shell PATH='$(PATH)' getent passwd $(UID) | cut -d: -f6)
+# A path as one word of the shell.
+quote = '$(subst ','\'',$(1))'
+UID := $(shell PATH=$(call quote,$(PATH)) id -u)
+export HOME ?= $(shell PATH=$(call quote,$(PATH)) getent passwd $(UID) | cut -d: -f6)
 
 # What needs root runs by $(AS_ROOT) or, when it is Go, with $(EXEC): the build is the
-# user's then, the program root's. For root both are empty.
-AS_ROOT := $(if $(filter 0,$(UID)),,$(CURDIR)/tools/setup/elevate)
-EXEC := $(if $(AS_ROOT),-exec '"$(AS_ROOT)"')
+# user's then, the program root's. For root both are empty, but in a checkout of somebody
+# else, to whom belongs what root makes in it.
+OWNER := $(shell PATH=$(call quote,$(PATH)) stat --format=%u .)
+AS_ROOT := $(if $(filter-out 0,$(UID) $(OWNER)),tools/setup/elevate)
+EXEC := $(if $(AS_ROOT),-exec $(call quote,"$(CURDIR)/$(AS_ROOT)"))
 # What to run where sudo is missing.
 export GOAL := make $(MAKECMDGOALS)
 
@@ -19,7 +23,14 @@ export GOFLAGS := $(strip $(filter-out $(SHARED_GOFLAGS),$(GOFLAGS)) $(SHARED_GO
 GO ?= go
 BIN ?= bin
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# Git refuses root the checkout of somebody else.
+ifneq ($(and $(AS_ROOT),$(filter 0,$(UID))),)
+export GIT_CONFIG_COUNT := 1
+export GIT_CONFIG_KEY_0 := safe.directory
+export GIT_CONFIG_VALUE_0 := $(CURDIR)
+SAFE := -c $(call quote,safe.directory=$(CURDIR))
+endif
+VERSION ?= $(shell git $(SAFE) describe --tags --always --dirty 2>/dev/null || echo devel)
 # Where make image names the image for, and the machines it is made for.
 IMAGE ?= ghcr.io/beeline-lb/beeline
 IMAGE_ARCHS ?= amd64 arm64
@@ -33,7 +44,7 @@ TEST_BUILD = -vet=off -ldflags=-s
 TEST_TIMEOUT ?= 60m
 TEST_FLAGS ?=
 # Tests, and subtests, of which make test has left something out: folder and pattern of each.
-TEST_LEFT = $(abspath $(BIN))/left
+TEST_LEFT = $(call quote,$(abspath $(BIN))/left)
 
 .DEFAULT_GOAL := help
 # Targets share the machine and its package manager.
@@ -48,7 +59,7 @@ help: ## list the targets
 build: ## build bin/beeline-agent and bin/beeline
 	$(GO) build \
 		-ldflags "-s -w -X $(VERSION_VARIABLE)=$(VERSION)" \
-		-o $(BIN)/ ./cmd/beeline-agent ./cmd/beeline
+		-o $(call quote,$(BIN)/) ./cmd/beeline-agent ./cmd/beeline
 
 .PHONY: image
 image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and ctr images import, bin/image/beeline.tar for registries
@@ -56,9 +67,9 @@ image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and 
 
 .PHONY: image-root
 image-root: ## make all files of the image in the folder ROOT, for the machine ARCH
-	GOARCH=$(ARCH) $(MAKE) build BIN=$(ROOT)/usr/local/bin
-	$(GO) run ./tools/image -version $(VERSION) -o $(ROOT)/usr/share/doc/beeline $(ROOT)/usr/local/bin/*
-	cp LICENSE bpf/LICENSES/* $(ROOT)/usr/share/doc/beeline/
+	GOARCH=$(ARCH) $(MAKE) build BIN=$(call quote,$(ROOT)/usr/local/bin)
+	$(GO) run ./tools/image -version $(VERSION) -o $(call quote,$(ROOT)/usr/share/doc/beeline) $(call quote,$(ROOT)/usr/local/bin)/*
+	cp LICENSE bpf/LICENSES/* $(call quote,$(ROOT)/usr/share/doc/beeline/)
 
 .PHONY: setup
 setup: setup-test-all setup-demo setup-generate setup-image setup-cluster ## install everything the other targets need (Debian, Ubuntu)
@@ -82,7 +93,8 @@ fmt: setup-generate ## format the Go and C sources
 
 .PHONY: lint
 lint: setup-generate ## check formatting, marks of merges, go vet, staticcheck, tidy modules
-	@! git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)' || { echo "left by a merge" >&2; exit 1; }
+	@git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'; status=$$?; \
+		test $$status != 0 || { echo "left by a merge" >&2; exit 1; }; test $$status = 1
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || \
 		{ echo "not formatted, run make fmt: $$unformatted" >&2; exit 1; }
 	clang-format-19 --dry-run -Werror $(BPF_SOURCES)
@@ -106,7 +118,8 @@ test: root setup-test build ## run the tests of PACKAGES (./...) but those that 
 test-rest: root setup-test-all build ## run the tests and subtests of which make test has just left something out
 	@test -s $(TEST_LEFT) || { echo "no $(TEST_LEFT): make test comes first" >&2; exit 1; }
 	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
-		-run "$$(cut -d ' ' -f 2 $(TEST_LEFT) | sort -u | paste -s -d '|')" $$(cut -d ' ' -f 1 $(TEST_LEFT) | sort -r -u)
+		-run "$$(cut -f 2 $(TEST_LEFT) | sort -u | paste -s -d '|')" \
+		$$(cut -f 1 $(TEST_LEFT) | sort -r -u | xargs -d '\n' realpath --relative-to=. | sed 's|^|./|')
 
 .PHONY: test-all
 test-all: root setup-test-all build ## run all tests, those of the programs in the oldest kernel among them

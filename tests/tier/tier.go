@@ -25,7 +25,7 @@ const (
 	// AllEnv is set to run the tests that are left out otherwise.
 	AllEnv = "BEELINE_TEST_ALL"
 	// LeftEnv names a file to which tests and subtests that leave something out are added: folder,
-	// and what -run takes for the test alone.
+	// a tab, and what -run takes for the test alone.
 	LeftEnv = "BEELINE_TEST_LEFT"
 	// EmulatedEnv is set in the emulated kernels of tools/kernels.
 	EmulatedEnv = "BEELINE_KERNEL_TEST"
@@ -43,7 +43,7 @@ func All(t testing.TB) bool {
 		return true
 	}
 	if path := os.Getenv(LeftEnv); path != "" {
-		if err := add(path, folder+" "+pattern(t.Name())+"\n"); err != nil {
+		if err := add(path, folder+"\t"+pattern(t.Name())+"\n"); err != nil {
 			t.Fatal(err)
 		}
 	}

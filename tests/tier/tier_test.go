@@ -55,7 +55,7 @@ func TestLeft(t *testing.T) {
 	}
 	var patterns []string
 	for line := range strings.Lines(string(lines)) {
-		in, pattern, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		in, pattern, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		if in != folder {
 			t.Errorf("line %q is of another folder than %s", line, folder)
 		}

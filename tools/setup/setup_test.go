@@ -4,6 +4,7 @@ package setup_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,11 @@ import (
 // nobody is who the commands run as where the test is root.
 const nobody = 65534
 
+func TestMain(m *testing.M) {
+	syscall.Umask(0o022) // nobody uses what the tests make, whoever may use what root makes
+	os.Exit(m.Run())
+}
+
 // machine is a folder that has all programs there are, and a checkout.
 type machine struct {
 	t    *testing.T
@@ -29,7 +35,7 @@ type machine struct {
 // logged in: root, or somebody else.
 func newMachine(t *testing.T, asRoot bool) *machine {
 	t.Helper()
-	m := &machine{t: t, home: t.TempDir(), user: uint32(os.Geteuid())}
+	m := &machine{t: t, home: filepath.Join(t.TempDir(), "a user's home"), user: uint32(os.Geteuid())}
 	switch {
 	case asRoot && m.user != 0:
 		t.Skip("needs root")
@@ -37,7 +43,7 @@ func newMachine(t *testing.T, asRoot bool) *machine {
 		m.user = nobody
 	}
 	// The parents of a test's folder are the tester's alone.
-	for dir := m.home; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(m.home); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +61,10 @@ func newMachine(t *testing.T, asRoot bool) *machine {
 		}
 		m.write(to, string(content))
 	}
-	m.has("bash", "sh", "env", "id", "dirname", "make", "true", "getent", "cut", "find")
+	if err := os.Chown(m.home, int(m.user), int(m.user)); err != nil {
+		t.Fatal(err)
+	}
+	m.has("bash", "sh", "env", "id", "dirname", "make", "true", "getent", "cut", "find", "flock", "stat", "mkdir")
 	return m
 }
 
@@ -91,20 +100,26 @@ func (m *machine) write(path, content string) {
 // well.
 func (m *machine) run(command ...string) (output string, ok bool) {
 	m.t.Helper()
+	out, err := m.command(command...).CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		m.t.Fatal(err)
+	}
+	return string(out), err == nil
+}
+
+// command returns a command in the checkout.
+func (m *machine) command(command ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(m.bin, command[0]), command[1:]...)
 	if strings.Contains(command[0], "/") {
 		cmd = exec.Command(filepath.Join(m.home, command[0]), command[1:]...)
 	}
+	cmd.Args[0] = command[0] // which make calls itself by
 	cmd.Dir = m.home
 	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home}
 	if int(m.user) != os.Geteuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: m.user, Gid: m.user}}
 	}
-	out, err := cmd.CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		m.t.Fatal(err)
-	}
-	return string(out), err == nil
+	return cmd
 }
 
 // make runs make with nothing on the path but what the machine has.
@@ -170,7 +185,6 @@ func TestRootWithoutSudo(t *testing.T) {
 	if output, ok := m.run("tools/setup/elevate", "id", "-u"); !ok || output != "0\n" {
 		t.Errorf("elevate, ended well %v, says %q", ok, output)
 	}
-	m.has("flock")
 	m.script("apt-get", `echo "apt-get $*"; exit 7`)
 	if output, ok := m.run("tools/setup/install", "demo"); ok || !strings.Contains(output, "missing: iproute2 curl python3\napt-get ") {
 		t.Errorf("install, ended well %v, says:\n%s", ok, output)
@@ -194,6 +208,123 @@ func TestSudo(t *testing.T) {
 	}
 }
 
+// exported is what the Makefile exports, or sets for a command.
+var exported = regexp.MustCompile(`(?m)(?:^|: )export (\w+)|^\t@?([A-Z_]+)=`)
+
+// TestSettingsKept: what the Makefile says to programs, they are told as root, too.
+func TestSettingsKept(t *testing.T) {
+	m := newMachine(t, false)
+	m.script("sudo", `shift; exec "$@"`)
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Root has a home of its own, git knows by sudo whose checkout it is, and GOAL is said where there is no sudo.
+	not := regexp.MustCompile(`^(HOME|GOAL|GOARCH|GIT_CONFIG_.*)$`)
+	names := []string{"TMPDIR", "http_proxy"}
+	for _, found := range exported.FindAllStringSubmatch(string(makefile), -1) {
+		if name := found[1] + found[2]; !not.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("the Makefile exports only %v", names)
+	}
+	m.script("go", `test "$1" = env && eval echo \$$2`)
+	for _, name := range names {
+		if name == "PATH" {
+			continue // see TestSudo
+		}
+		output, ok := m.run("env", name+"=the user's", "tools/setup/elevate", "sh", "-c", "echo $"+name)
+		if !ok || output != "the user's\n" {
+			t.Errorf("%s, ended well %v, is %q as root", name, ok, output)
+		}
+	}
+}
+
+// TestRest: make test-rest runs what make test has noted, and removes nothing but that note.
+func TestRest(t *testing.T) {
+	m := newMachine(t, false)
+	m.has("rm", "sort", "paste", "xargs", "realpath", "sed", "nproc")
+	m.script("sudo", `shift; exec "$@"`)
+	m.write("tools/setup/install", "#!/bin/sh\n") // as where nothing is missing
+	m.script("go", `for arg; do echo "<$arg>"; done`)
+	folders := []string{"tests/netns", "pkg/model"}
+	var note strings.Builder
+	for _, folder := range append(folders, "bin") {
+		if err := os.MkdirAll(filepath.Join(m.home, folder), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&note, "%s\t^TestX$/^a_subtest$\n", filepath.Join(m.home, folder))
+	}
+	m.write("bin/left", note.String())
+	if err := os.Chown(filepath.Join(m.home, "bin"), int(m.user), int(m.user)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(m.home, "bin/left"), int(m.user), int(m.user)); err != nil {
+		t.Fatal(err)
+	}
+	output, ok := m.make("test-rest")
+	if want := "<-run>\n<^TestX$/^a_subtest$>\n<./tests/netns>\n<./pkg/model>\n<./bin>\n"; !ok || !strings.Contains(output, want) {
+		t.Errorf("make test-rest, ended well %v, says:\n%s", ok, output)
+	}
+	// With the path taken for several words, these are among them.
+	beside := strings.Fields(m.home)[0]
+	if err := os.WriteFile(beside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, ok := m.make("test"); !ok {
+		t.Errorf("make test:\n%s", output)
+	}
+	if _, err := os.Stat(beside); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(m.home, "bin/left")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the former note: %v", err)
+	}
+}
+
+// TestLint: make lint finds what a merge has left, and fails where git does.
+func TestLint(t *testing.T) {
+	m := newMachine(t, false)
+	m.write("tools/setup/install", "#!/bin/sh\n")
+	for _, folder := range []string{"bpf", "tests/bench/bpf", "tools/lint"} {
+		if err := os.MkdirAll(filepath.Join(m.home, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"go", "gofmt", "clang-format-19"} {
+		m.script(name, "")
+	}
+	for status, want := range map[int]bool{0: false, 1: true, 128: false} {
+		m.script("git", fmt.Sprintf("test $1 = grep || exit 0; exit %d", status))
+		if output, ok := m.make("lint"); ok != want {
+			t.Errorf("where git grep ends with %d, make lint ends well %v:\n%s", status, ok, output)
+		}
+	}
+}
+
+// TestVersionInCheckoutOfAnother: make asks git for the version, where root is not the owner, too.
+func TestVersionInCheckoutOfAnother(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("git", "awk", "chown")
+	for _, args := range [][]string{
+		{"init", "--quiet"},
+		{"-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--allow-empty", "--message=x"},
+		{"tag", "v9.8.7"},
+	} {
+		if output, ok := m.run(append([]string{"git"}, args...)...); !ok {
+			t.Fatal(output)
+		}
+	}
+	if output, ok := m.run("chown", "--recursive", fmt.Sprint(nobody), "."); !ok {
+		t.Fatal(output)
+	}
+	if output, ok := m.make("help"); !ok || !strings.HasPrefix(output, "Beeline v9.8.7") {
+		t.Errorf("make help, ended well %v, says:\n%s", ok, output)
+	}
+}
+
 // goCall is a call of go that runs a program: what runs it, and the program or the packages.
 var goCall = regexp.MustCompile(`(?m)\bgo (?:run|test)\b.*`)
 
@@ -208,7 +339,7 @@ func TestProgramsRunAsRoot(t *testing.T) {
 		if !ok {
 			t.Fatalf("make -n %s:\n%s", target, commands)
 		}
-		if !strings.Contains(commands, "/tools/setup/elevate true") {
+		if !strings.Contains(commands, "tools/setup/elevate true") {
 			continue
 		}
 		for _, call := range goCall.FindAllString(commands, -1) {
@@ -223,27 +354,94 @@ func TestProgramsRunAsRoot(t *testing.T) {
 	}
 }
 
-// TestWhatRootMakes: what a command has made as root in the checkout is the user's.
+// rootMade is what root leaves in the checkout: paths, and whether they are given back.
+var rootMade = map[string]bool{
+	".cache/x": true, "bin/x": true, "pkg/model/testdata/fuzz/FuzzNames/x": true, "pkg/model/x": false,
+	"tests/packets/testdata/fuzz/FuzzPrograms/x": true,
+}
+
+// makeAsRoot makes files as root has made them.
+func (m *machine) makeAsRoot() {
+	m.t.Helper()
+	for path := range rootMade {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(m.home, path)), 0o755); err != nil {
+			m.t.Fatal(err)
+		}
+		m.write(path, "")
+	}
+}
+
+// owner returns whose a path of the checkout is.
+func (m *machine) owner(path string) uint32 {
+	m.t.Helper()
+	var status syscall.Stat_t
+	if err := syscall.Lstat(filepath.Join(m.home, path), &status); err != nil {
+		m.t.Fatal(err)
+	}
+	return status.Uid
+}
+
+// TestWhatRootMakes: what a command has made by sudo in the checkout is the user's.
 func TestWhatRootMakes(t *testing.T) {
 	m := newMachine(t, false)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make what is root's")
 	}
-	m.has("chown")
 	m.script("sudo", `test "$1" != --set-home || shift; echo "$@"`)
-	for _, path := range []string{".cache/x", "bin/x", "pkg/model/testdata/fuzz/FuzzNames/x", "pkg/model/x", "tests/packets/testdata/fuzz/FuzzPrograms/x"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(m.home, path)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		m.write(path, "")
-	}
+	m.makeAsRoot()
 	output, ok := m.run("tools/setup/elevate", "true")
 	if !ok {
 		t.Errorf("elevate:\n%s", output)
 	}
 	for _, path := range []string{"/.cache", "/bin", "/pkg/model/testdata", "/tests/packets/testdata"} {
-		if !regexp.MustCompile(`(?m)^chown --recursive .*` + path + `$`).MatchString(output) {
+		if !regexp.MustCompile(`(?m)^find .*` + path + ` .* chown `).MatchString(output) {
 			t.Errorf("%s stays root's:\n%s", path, output)
+		}
+	}
+}
+
+// TestRootInCheckoutOfAnother: what root makes there without sudo is the owner's, once no command
+// makes more.
+func TestRootInCheckoutOfAnother(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("chown", "cat")
+	if err := os.Chown(m.home, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	longer := m.command("tools/setup/elevate", "cat")
+	input, err := longer.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := longer.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := longer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := input.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := output.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	m.makeAsRoot()
+	if output, ok := m.run("tools/setup/elevate", "sh", "-c", "exit 3"); ok || output != "" {
+		t.Errorf("a command that fails, ended well %v, says:\n%s", ok, output)
+	}
+	for path := range rootMade {
+		if owner := m.owner(path); owner != 0 {
+			t.Errorf("%s is given to %d while another command runs", path, owner)
+		}
+	}
+	input.Close()
+	if err := longer.Wait(); err != nil {
+		t.Error(err)
+	}
+	for path, given := range rootMade {
+		if owner := m.owner(path); given != (owner == nobody) {
+			t.Errorf("%s is given to %d, want %v", path, owner, given)
 		}
 	}
 }
