@@ -191,6 +191,33 @@ func TestRootWithoutSudo(t *testing.T) {
 	}
 }
 
+// TestLockedPackages: while another program holds apt's lock, it is tried again; another error ends
+// the installation.
+func TestLockedPackages(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("cat")
+	m.script("sleep", "")
+	for name, test := range map[string]struct {
+		message string
+		tries   int
+	}{
+		"locked": {"E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)", 3},
+		"broken": {"E: No network", 1},
+	} {
+		m.write("tries", "")
+		m.script("apt-get", `
+echo x >>tries
+echo "apt-get is asked"
+test "$(echo $(cat tries))" = "x x x" && exit 7
+echo "`+test.message+`" >&2
+exit 100`)
+		output, ok := m.run("tools/setup/install", "demo")
+		if tries := strings.Count(output, "apt-get is asked"); ok || tries != test.tries || strings.Count(output, test.message) != min(tries, 2) {
+			t.Errorf("%s: ended well %v after %d tries, says:\n%s", name, ok, tries, output)
+		}
+	}
+}
+
 // TestSudo: what needs root runs by sudo, with the user's path and Beeline's variables, and its
 // exit status is that of the command.
 func TestSudo(t *testing.T) {
