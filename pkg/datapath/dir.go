@@ -55,12 +55,29 @@ func checkBPFFS(path string) error {
 // pod, whose mounts end with it.
 var ErrOtherMount = errors.New("something else is mounted there")
 
+// checkWritable returns an error that says how to mend it when path, which is on a BPF file system, is
+// mounted read-only.
+func checkWritable(path string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if fs.Flags&unix.ST_RDONLY != 0 {
+		return setting.Errorf("bpffs", "%[1]s is mounted read-only: remount it (mount -o remount,rw %[1]s), in a pod drop readOnly of its volume's mount, or choose another", path)
+	}
+	return nil
+}
+
 // EnsureBPFFS mounts a BPF file system at [DefaultBPFFS] where nothing is mounted
 // there, and reports whether it did. Elsewhere, or over another mount, it mounts none and
-// returns an error that says what to do, [ErrOtherMount] in the latter case.
+// returns an error that says what to do, [ErrOtherMount] in the latter case; as it does where it is
+// mounted read-only.
 func EnsureBPFFS(path string) (mounted bool, err error) {
 	missing := checkBPFFS(path)
-	if missing == nil || filepath.Clean(path) != DefaultBPFFS {
+	if missing == nil {
+		return false, checkWritable(path)
+	}
+	if filepath.Clean(path) != DefaultBPFFS {
 		return false, missing
 	}
 	if isMountPoint(path) {

@@ -89,6 +89,7 @@ func TestBareNodeRefused(t *testing.T) {
 	agent := bareAgent(t, h)
 	const how = "mount -t bpf bpf " + datapath.DefaultBPFFS
 	wantRefusal(t, startBare(t, h, "mount -t tmpfs tmpfs /sys/fs/bpf", agent...), how, "--init-only")
+	wantRefusal(t, startBare(t, h, "mount -t bpf -o ro bpf /sys/fs/bpf", agent...), "mount -o remount,rw "+datapath.DefaultBPFFS, "readOnly", "--bpffs")
 	limited := append([]string{"setpriv", "--inh-caps=-all", "--bounding-set=-all,+bpf,+perfmon,+net_admin"}, agent...)
 	wantRefusal(t, startBare(t, h, "", limited...), how, "not permitted")
 }
