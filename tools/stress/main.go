@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -36,6 +37,7 @@ type options struct {
 	run      string
 	output   string
 	timeout  time.Duration
+	leak     time.Duration // how long what a run has started may outlive it
 	packages []string
 }
 
@@ -57,7 +59,7 @@ func main() {
 }
 
 func parseFlags() (options, error) {
-	var o options
+	o := options{leak: time.Minute}
 	var loads string
 	var all bool
 	flag.IntVar(&o.count, "count", 20, "runs of each package beside each load")
@@ -106,7 +108,7 @@ func stress(ctx context.Context, o options) error {
 		if err != nil {
 			return err
 		}
-		err = series(ctx, o, binaries, load, failed)
+		err = series(ctx, os.Stdout, o, binaries, load, failed)
 		stop()
 		if err != nil {
 			return errors.Join(err, failed.err())
@@ -118,7 +120,9 @@ func stress(ctx context.Context, o options) error {
 // series runs every package count times beside a load, as many at once as there are
 // processors, as go test does. All packages have their turn, in random order, before any has
 // its next.
-func series(ctx context.Context, o options, binaries []binary, load float64, failed *tally) error {
+func series(ctx context.Context, out io.Writer, o options, binaries []binary, load float64, failed *tally) error {
+	total := o.count * len(binaries)
+	defer func() { failed.print(out, load, total) }() // also of a series that is ended early
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	var mu sync.Mutex // of what is printed and counted
@@ -135,7 +139,7 @@ func series(ctx context.Context, o options, binaries []binary, load float64, fai
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				fmt.Printf("load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU\n",
+				fmt.Fprintf(out, "load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU\n",
 					load, i+1, o.count, r.verdict(), b.pkg, r.took.Seconds(), r.cpu.Seconds())
 				if !failed.add(b.pkg, load, r) {
 					return nil
@@ -145,9 +149,5 @@ func series(ctx context.Context, o options, binaries []binary, load float64, fai
 			})
 		}
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	failed.print(os.Stdout, load, o.count)
-	return nil
+	return group.Wait()
 }

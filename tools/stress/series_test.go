@@ -1,18 +1,49 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// module has a package with a test that fails, one that passes, and a package without tests.
+// module has a package with a test that fails, one that passes, one that leaves a process, and a package without
+// tests.
 var module = map[string]string{
 	"go.mod":           "module example.org/module\n\ngo 1.26\n",
 	"untested/main.go": "package untested\n",
+	"left/left_test.go": `package left
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+func TestLeaves(t *testing.T) {
+	cmd := exec.Command("sleep", "infinity")
+	cmd.Stdout = os.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile("pids", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(f, cmd.Process.Pid)
+}
+`,
 	"some/package/some_test.go": `package some
 
 import "testing"
@@ -40,17 +71,17 @@ func TestSeries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := options{count: 2, output: t.TempDir(), timeout: time.Minute}
+	t.Cleanup(func() { endLeft(t) })
+	o := options{count: 2, output: t.TempDir(), timeout: time.Minute, leak: time.Second}
 	failed := newTally()
-	if err := series(t.Context(), o, binaries, 0, failed); err != nil {
+	var printed bytes.Buffer
+	if err := series(t.Context(), &printed, o, binaries, 0, failed); err != nil {
 		t.Fatal(err)
 	}
-	var told bytes.Buffer
-	failed.print(&told, 0, o.count)
-	if want := "\nload 0, 2 runs of each package, failed:\n    2  some/package TestFails\n\n"; told.String() != want {
-		t.Errorf("the tally is %q, want %q", told.String(), want)
+	if want := "\nload 0, 4 of 4 runs of a package, failed:\n    2  left " + leaked + "\n    2  some/package TestFails\n\n"; !strings.HasSuffix(printed.String(), want) {
+		t.Errorf("the tally is not %q:\n%s", want, printed.String())
 	}
-	if err := failed.err(); err == nil || err.Error() != "2 runs failed" {
+	if err := failed.err(); err == nil || err.Error() != "4 runs failed" {
 		t.Errorf("the error is %v", err)
 	}
 	for _, name := range []string{"some-package-load0-run1.txt", "some-package-load0-run2.txt"} {
@@ -60,5 +91,52 @@ func TestSeries(t *testing.T) {
 		} else if !strings.Contains(string(kept), "as it is to") || !strings.Contains(string(kept), "--- PASS: TestPasses") {
 			t.Errorf("%s:\n%s", name, kept)
 		}
+	}
+}
+
+// endLeft ends the processes that the module's tests have left.
+func endLeft(t *testing.T) {
+	pids, err := os.ReadFile("left/pids")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, text := range strings.Fields(string(pids)) {
+		pid, err := strconv.Atoi(text)
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestInterrupted: a series that is ended early still says what has failed until then.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	path := filepath.Join(t.TempDir(), "fails")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho '--- FAIL: TestX (0s)'\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	read, write := io.Pipe()
+	o := options{count: 1_000_000, output: t.TempDir(), timeout: time.Minute}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- series(ctx, write, o, []binary{{pkg: "a", path: path}}, 0, newTally())
+		write.Close()
+	}()
+	var told strings.Builder
+	for lines := bufio.NewScanner(read); lines.Scan(); {
+		if strings.Contains(lines.Text(), "FAIL a") {
+			cancel()
+		}
+		fmt.Fprintln(&told, lines.Text())
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if tally := regexp.MustCompile(`(?m)^load 0, (\d+) of 1000000 runs of a package, failed:\n +(\d+)  a TestX$`).FindStringSubmatch(told.String()); tally == nil || tally[1] != tally[2] {
+		t.Errorf("the output ends without a tally:\n%s", told.String())
 	}
 }
