@@ -169,15 +169,19 @@ func TestBPFFS(t *testing.T) {
 		args, want string
 	}{
 		{"", "/sys/fs/bpf"},
-		{"--config " + name, "/elsewhere"},
-		{"--config testdata/newer.yaml --config " + name, "/elsewhere"},
-		{"--config " + name + " --bpffs /flag", "/flag"},
+		{"--config FILE", "/elsewhere"},
+		{"--config testdata/newer.yaml --config FILE", "/elsewhere"},
+		{"--config FILE --bpffs /flag", "/flag"},
 		{"--config /no/such/file --bpffs /flag", "/flag"},
 		{"--config /no/such/file", "error: /no/such/file"},
 	} {
 		set := pflag.NewFlagSet("", pflag.ContinueOnError)
 		flags := AddFlags(set)
-		if err := set.Parse(strings.Fields(tc.args)); err != nil {
+		args := strings.Fields(tc.args)
+		if i := slices.Index(args, "FILE"); i >= 0 {
+			args[i] = name // which may have spaces
+		}
+		if err := set.Parse(args); err != nil {
 			t.Fatal(err)
 		}
 		got, err := flags.BPFFS()

@@ -104,7 +104,7 @@ func command(ctx context.Context) error {
 // runAll runs the benchmarks one after the other, and returns where the machine's
 // CPU time went meanwhile.
 func runAll(ctx context.Context, list []benchmark) (all results, used usage, err error) {
-	built, err := os.MkdirTemp("", "beeline-bench-")
+	built, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "beeline-bench-")
 	if err != nil {
 		return nil, used, err
 	}

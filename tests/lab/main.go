@@ -8,6 +8,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -99,7 +100,7 @@ func newPlace() (*place, error) {
 	if err := os.Mkdir(p.bpffs, 0o700); err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
-	p.files = filepath.Join(os.TempDir(), name)
+	p.files = filepath.Join(cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), name) // as testing has its folders
 	if err := os.Mkdir(p.files, 0o700); err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
@@ -118,7 +119,7 @@ func (p *place) run() (int, error) {
 	defer signal.Stop(signals)
 
 	child := exec.Command("/proc/self/exe", os.Args[1:]...)
-	child.Env = append(os.Environ(), cgroupEnv+"="+p.cgroup, bpffsEnv+"="+p.bpffs, "TMPDIR="+p.files)
+	child.Env = append(os.Environ(), cgroupEnv+"="+p.cgroup, bpffsEnv+"="+p.bpffs, "TMPDIR="+p.files, "GOTMPDIR="+p.files)
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 	child.SysProcAttr = &syscall.SysProcAttr{
 		UseCgroupFD: true,

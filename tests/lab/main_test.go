@@ -35,7 +35,7 @@ func TestEnd(t *testing.T) {
 	h.Serve(AgentOptions{}).Apply(Service("web", "{clusterIP: 10.96.0.1, ports: [{port: 80}]}"),
 		Slice("web", "8080/TCP", Backend4(1)))
 	p := h.Start("/proc/self/exe", "-test.run=^TestSleep$")
-	fmt.Println("made", os.Getenv(cgroupEnv), os.Getenv(bpffsEnv), os.Getenv("TMPDIR"), os.Getpid(), p.PID())
+	fmt.Printf("made\t%s\t%s\t%s\t%d\t%d\n", os.Getenv(cgroupEnv), os.Getenv(bpffsEnv), os.Getenv("TMPDIR"), os.Getpid(), p.PID())
 	switch how {
 	case "panic":
 		go func() { panic("asked for") }()
@@ -121,7 +121,7 @@ func runToEnd(t *testing.T, how string, limit time.Duration, end func(parent, ch
 		t.Fatal(err)
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
+		fields := strings.Split(lines.Text(), "\t") // folders may have spaces
 		if len(fields) != 6 || fields[0] != "made" {
 			continue
 		}

@@ -99,7 +99,7 @@ func TestMissingBinaries(t *testing.T) {
 // binaries is the folder of the demo and what it shows, which are built once.
 var binaries = sync.OnceValues(func() (string, error) {
 	var err error
-	if built, err = os.MkdirTemp("", "beeline-test-"); err != nil {
+	if built, err = os.MkdirTemp(os.Getenv("GOTMPDIR"), "beeline-test-"); err != nil {
 		return "", err
 	}
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", built+"/", "./cmd/beeline-agent", "./cmd/beeline", "./tools/demo")

@@ -35,16 +35,17 @@ type machine struct {
 // logged in: root, or somebody else.
 func newMachine(t *testing.T, asRoot bool) *machine {
 	t.Helper()
-	m := &machine{t: t, home: filepath.Join(t.TempDir(), "a user's home"), user: uint32(os.Geteuid())}
+	dir := t.TempDir()
+	m := &machine{t: t, home: filepath.Join(dir, "a user's home"), user: uint32(os.Geteuid())}
 	switch {
 	case asRoot && m.user != 0:
 		t.Skip("needs root")
 	case !asRoot && m.user == 0:
 		m.user = nobody
 	}
-	// The parents of a test's folder are the tester's alone.
-	for dir := filepath.Dir(m.home); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
+	// A test's folder, and the one around it that is made with it, are the tester's alone.
+	for _, made := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(made, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -308,6 +309,22 @@ func TestRest(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(m.home, "bin/left")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the former note: %v", err)
+	}
+}
+
+// TestNoexec: where programs may not run in /tmp, go gets a folder in the checkout to build those that it
+// starts.
+func TestNoexec(t *testing.T) {
+	m := newMachine(t, false)
+	m.script("go", `echo "in <$GOTMPDIR>"; test -z "$GOTMPDIR" || cd "$GOTMPDIR"`)
+	for options, want := range map[string]string{
+		"rw,nosuid,nodev":        "",
+		"rw,nosuid,nodev,noexec": filepath.Join(m.home, ".cache/tmp"),
+	} {
+		m.script("findmnt", "echo "+options)
+		if output, ok := m.make("build"); !ok || !strings.Contains(output, "in <"+want+">\n") {
+			t.Errorf("where /tmp is mounted %s, make build ends well %v:\n%s", options, ok, output)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func parseFlags() (options, error) {
 
 // stress returns an error when a test has failed.
 func stress(ctx context.Context, o options) error {
-	scratch, err := os.MkdirTemp("", "beeline-stress-")
+	scratch, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "beeline-stress-") // programs are run there
 	if err != nil {
 		return err
 	}
