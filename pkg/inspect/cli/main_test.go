@@ -68,6 +68,7 @@ func runAsNobody(t *testing.T, args ...string) (errs string, code int) {
 	self, err := os.Open("/proc/self/exe")
 	check(t, err)
 	defer self.Close()
+	check(t, self.Chmod(0o755)) // the tester's umask may have kept it from others
 	cmd := exec.Command("/proc/self/fd/3", args...)
 	cmd.ExtraFiles = []*os.File{self}
 	cmd.Env = []string{asCommandVariable + "=1"}
