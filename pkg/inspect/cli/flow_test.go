@@ -157,7 +157,7 @@ func TestFlowLimit(t *testing.T) {
 		}
 		list := strings.Split(strings.TrimSpace(out), "\n")[1:]
 		for i := range list {
-			fields := strings.Fields(list[i]) // columns are as wide as what is in them
+			fields := strings.Fields(list[i])                                                // columns are as wide as what is in them
 			list[i] = strings.Join(slices.Delete(fields, len(fields)-2, len(fields)-1), " ") // time goes on
 		}
 		return list
