@@ -159,8 +159,10 @@ type Monitor struct {
 	nodes   map[uint16]string
 	devices map[int]string // names, asked for again every second
 	leftOut uint64         // as told
-	told    time.Time
-	renewed time.Time // when the maps were known to be those that are pinned
+	// leftBefore are those left out at former maps.
+	leftBefore uint64
+	told       time.Time
+	renewed    time.Time // when the maps were known to be those that are pinned
 
 	mu        sync.Mutex
 	at        *listening
@@ -179,7 +181,8 @@ func (l *listening) Close() error { return errors.Join(l.Listener.Close(), l.d.C
 // Listen opens the maps that are pinned below bpffs and begins to listen. Its errors are those of
 // [Open], and [monitor.ErrBusy] when as many listen as may.
 func Listen(bpffs string, o EventOptions) (*Monitor, error) {
-	m := &Monitor{bpffs: bpffs, options: o, history: monitor.NewHistory(), devices: make(map[int]string), told: time.Now()}
+	now := time.Now()
+	m := &Monitor{bpffs: bpffs, options: o, history: monitor.NewHistory(), devices: make(map[int]string), told: now, renewed: now}
 	if err := m.renew(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -191,8 +194,11 @@ func Listen(bpffs string, o EventOptions) (*Monitor, error) {
 func (m *Monitor) renew() error {
 	if m.names != nil {
 		current, err := m.names.maps.Current(datapath.Dir(m.bpffs))
-		if err != nil || current {
+		if err != nil {
 			return err
+		}
+		if current {
+			return m.listen() // it may have failed before
 		}
 	}
 	names, err := openAll(m.bpffs)
@@ -244,15 +250,17 @@ func (m *Monitor) listen() error {
 		return errors.Join(err, d.Close())
 	}
 	m.mu.Lock()
-	m.at, m.leftOut = &listening{listener, d}, 0
+	m.at = &listening{listener, d}
 	if m.interrupt {
 		listener.Interrupt()
 	}
 	m.mu.Unlock()
-	if former != nil {
-		return former.Close()
+	if former == nil {
+		return nil
 	}
-	return nil
+	n, err := former.LeftOut()
+	m.leftBefore += n
+	return errors.Join(err, former.Close())
 }
 
 // Interrupt ends a [Monitor.Next] that waits, and all later ones.
@@ -288,13 +296,13 @@ func (m *Monitor) Next() (*Event, error) {
 		if now := time.Now(); now.Sub(m.told) >= tellInterval {
 			m.told = now
 			clear(m.devices)
-			if e, err := m.LeftOut(); e != nil || err != nil {
-				return e, err
-			}
 			if err := m.renew(); err == nil {
 				m.renewed = now
 			} else if now.Sub(m.renewed) > renewalLimit {
 				return nil, err
+			}
+			if e, err := m.LeftOut(); e != nil || err != nil {
+				return e, err
 			}
 		}
 		m.at.SetDeadline(m.told.Add(tellInterval))
@@ -316,6 +324,7 @@ func (m *Monitor) Next() (*Event, error) {
 // are none. [Monitor.Next] returns one every second; at the end it is asked for.
 func (m *Monitor) LeftOut() (*Event, error) {
 	n, err := m.at.LeftOut()
+	n += m.leftBefore
 	if err != nil || n == m.leftOut {
 		return nil, err
 	}

@@ -196,7 +196,7 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 			r.Unchecked = append(r.Unchecked, Unchecked{part, err.Error()})
 		}
 	}
-	began := time.Now()
+	var began time.Time
 	held := holding{settle: c.opts.Settle, changed: c.changed, since: make(map[Finding]time.Time)}
 	var below []Finding
 	var noSource error
@@ -230,9 +230,8 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 			for part, err := range failed {
 				unchecked(part, err)
 			}
-			if r.Agent && !waiting.IsZero() && time.Since(waiting) > 4*c.opts.Settle {
-				confirmed = append(confirmed, Finding{Part: Tables, Kind: "agent-waiting",
-					What: fmt.Sprintf("the agent has not written changes to the tables that it has known since %s", waiting.UTC().Format(time.RFC3339))})
+			if r.Agent {
+				confirmed = append(confirmed, c.hangs(waiting)...)
 			}
 			r.Findings, r.Unsettled = confirmed, unsettled(open)
 			break
@@ -243,6 +242,21 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 	}
 	c.complete(r)
 	return r, nil
+}
+
+// hangs is the finding of an agent that does not write what it knows, where waiting is since when it knows
+// of a change. One that has just been started waits for its source.
+func (c *Checker) hangs(waiting time.Time) []Finding {
+	limit := 4 * c.opts.Settle
+	if c.settings != nil {
+		limit += 2 * c.settings.MinSyncPeriod
+	}
+	told := statusmap.New(c.maps).Agent()
+	if waiting.IsZero() || time.Since(waiting) <= limit || told.Syncs == 0 {
+		return nil
+	}
+	return []Finding{{Part: Tables, Kind: "agent-waiting",
+		What: fmt.Sprintf("the agent has not written changes to the tables that it has known since %s", waiting.UTC().Format(time.RFC3339))}}
 }
 
 // awaitSource returns why the source has not told of everything; nil when it has.

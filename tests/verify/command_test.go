@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
@@ -82,12 +83,12 @@ func (n *node) hang(t *testing.T) {
 	t.Helper()
 	n.Signal(unix.SIGSTOP)
 	table := statusmap.New(n.maps())
-	table.SetWaiting(time.Now().Add(-time.Minute))
+	table.SetWaiting(time.Now().Add(-time.Hour))
 	// What the agent knows of no file explains no difference.
 	if code, out, _ := n.beeline(t, "verify", "--settle", "100ms"); code != 1 || !contains(out, "1 finding.\n", "tables: agent-waiting", "restart it") {
 		t.Errorf("while the agent hangs: exit code %d, %q", code, out)
 	}
-	if _, out, _ := n.beeline(t, "status"); !contains(out, "CHANGES WAIT for 6") {
+	if _, out, _ := n.beeline(t, "status"); !contains(out, ", changes wait for ") {
 		t.Errorf("status while the agent hangs:\n%s", out)
 	}
 	table.SetWaiting(time.Time{})
@@ -135,6 +136,8 @@ func TestWatchFollows(t *testing.T) {
 		return err == nil && status.Served.Services >= len(more)
 	})
 	n.end()
+	_, err := datapath.Cleanup(t.Context(), n.BPFFS)
+	check(t, err)
 	n.flags = []string{"--max-frontends=20000", "--nodeport-addresses=192.0.2.0/24"}
 	n.mend()
 	// The last of all that is found, without what was found before.

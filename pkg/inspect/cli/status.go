@@ -147,7 +147,7 @@ func syncText(a inspect.Agent, now time.Time) string {
 	}
 	text := fmt.Sprintf("%s, %d since the start, %s pending", at(a.LastSync, now), a.Syncs, inspect.Amount(a.Pending, "service"))
 	if wait := now.Sub(a.WaitingSince); !a.WaitingSince.IsZero() && wait >= waitingLimit {
-		text += ", CHANGES WAIT for " + duration.HumanDuration(wait)
+		text += ", changes wait for " + duration.HumanDuration(wait)
 	}
 	return text
 }

@@ -95,16 +95,28 @@ func (c *command) verifyOnce(ctx context.Context, checker *verify.Checker) error
 	return nil
 }
 
-// watchVerify checks until ctx ends and prints what differs from the last check.
+// watchVerify checks until ctx ends and prints what differs from the last check. Maps that are not there for a
+// while, as between a clean-up and the start of an agent, end nothing.
 func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, interval time.Duration) error {
 	var last *verify.Report
+	absent := false
 	for {
 		r, err := c.check(ctx, checker)
+		if errors.Is(err, fs.ErrNotExist) {
+			if !absent {
+				fmt.Fprintf(c.Err, "beeline: %s, checking again\n", visible(err.Error()))
+			}
+			absent = true
+			if !pause.For(ctx, interval) {
+				return nil
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		if last == nil || !sameFindings(r, last) {
-			last = r
+		if last == nil || absent || !sameFindings(r, last) {
+			last, absent = r, false
 			if err := c.print(r, func(wide bool) string { return r.Time.UTC().Format(time.RFC3339) + " " + nodeVerifyText(r, wide) }); err != nil {
 				return err
 			}
