@@ -53,7 +53,7 @@ static __always_inline bool bl_monitor_limit(struct bl_monitor_listener *listene
 
 /*
  * Whether an event of @kind is in the sample of @listener: all of a connection is, by @hash, or
- * nothing, and all that the agent finds.
+ * nothing, and all of the later kinds, which are of an endpoint or the table.
  */
 static __always_inline bool bl_monitor_samples(const struct bl_monitor_listener *listener,
 					       enum bl_event_kind kind, __u32 hash)
