@@ -23,14 +23,7 @@ export GOFLAGS := $(strip $(filter-out $(SHARED_GOFLAGS),$(GOFLAGS)) $(SHARED_GO
 GO ?= go
 BIN ?= bin
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
-# Git refuses root the checkout of somebody else.
-ifneq ($(and $(AS_ROOT),$(filter 0,$(UID))),)
-export GIT_CONFIG_COUNT := 1
-export GIT_CONFIG_KEY_0 := safe.directory
-export GIT_CONFIG_VALUE_0 := $(CURDIR)
-SAFE := -c $(call quote,safe.directory=$(CURDIR))
-endif
-VERSION ?= $(shell git $(SAFE) describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION ?= $(shell PATH=$(call quote,$(PATH)) tools/setup/git describe --tags --always --dirty 2>/dev/null || echo devel)
 # Where make image names the image for, and the machines it is made for.
 IMAGE ?= ghcr.io/beeline-lb/beeline
 IMAGE_ARCHS ?= amd64 arm64
@@ -103,7 +96,7 @@ fmt: setup-generate ## format the Go and C sources
 
 .PHONY: lint
 lint: setup-generate ## check formatting, marks of merges, go vet, staticcheck, tidy modules
-	@git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'; status=$$?; \
+	@tools/setup/git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'; status=$$?; \
 		test $$status != 0 || { echo "left by a merge" >&2; exit 1; }; test $$status = 1
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || \
 		{ echo "not formatted, run make fmt: $$unformatted" >&2; exit 1; }
