@@ -42,9 +42,10 @@ TEST_LEFT = $(call quote,$(abspath $(BIN))/left)
 .DEFAULT_GOAL := help
 # Where /tmp is mounted noexec, go run and go test build what they start in another folder, and tests
 # have theirs there. ./... passes by a folder with a dot.
+BUILD_TMP :=
 ifneq ($(findstring noexec,$(shell PATH=$(call quote,$(PATH)) findmnt --noheadings --output OPTIONS --target "$${TMPDIR:-/tmp}" 2>/dev/null)),)
 export GOTMPDIR ?= $(CURDIR)/.cache/tmp
-TMP := .cache/tmp
+BUILD_TMP := .cache/tmp
 endif
 
 # Targets share the machine and its package manager.
@@ -59,7 +60,7 @@ help: ## list the targets
 	@mkdir -p $@
 
 .PHONY: build
-build: | $(TMP) ## build bin/beeline-agent and bin/beeline
+build: | $(BUILD_TMP) ## build bin/beeline-agent and bin/beeline
 	$(GO) build \
 		-ldflags "-s -w -X $(VERSION_VARIABLE)=$(VERSION)" \
 		-o $(call quote,$(BIN)/) ./cmd/beeline-agent ./cmd/beeline
@@ -69,7 +70,7 @@ image: root setup-image ## build bin/image/beeline-ARCH.tar for docker load and 
 	@$(AS_ROOT) tools/image/build "$(IMAGE):$(VERSION)" "$(VERSION)" $(IMAGE_ARCHS)
 
 .PHONY: image-root
-image-root: | $(TMP) ## make all files of the image in the folder ROOT, for the machine ARCH
+image-root: | $(BUILD_TMP) ## make all files of the image in the folder ROOT, for the machine ARCH
 	GOARCH=$(ARCH) $(MAKE) build BIN=$(call quote,$(ROOT)/usr/local/bin)
 	$(GO) run ./tools/image -version $(VERSION) -o $(call quote,$(ROOT)/usr/share/doc/beeline) $(call quote,$(ROOT)/usr/local/bin)/*
 	cp LICENSE bpf/LICENSES/* $(call quote,$(ROOT)/usr/share/doc/beeline/)
@@ -78,7 +79,7 @@ image-root: | $(TMP) ## make all files of the image in the folder ROOT, for the 
 setup: setup-test-all setup-demo setup-generate setup-image setup-cluster ## install everything the other targets need (Debian)
 
 .PHONY: setup-test setup-test-all setup-demo setup-generate setup-image setup-cluster
-setup-test setup-test-all setup-demo setup-generate setup-image setup-cluster: setup-%: | $(TMP)
+setup-test setup-test-all setup-demo setup-generate setup-image setup-cluster: setup-%: | $(BUILD_TMP)
 	@GOAL="make $@" tools/setup/install $*
 
 .PHONY: generate
@@ -261,5 +262,5 @@ clean: ## remove what was built and the downloaded kernels
 
 # Asks for a password, or says that there is no sudo, before anything is built.
 .PHONY: root
-root: | $(TMP)
+root: | $(BUILD_TMP)
 	@$(AS_ROOT) true
