@@ -13,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // nobody is who the commands run as where the test is root.
@@ -30,6 +33,9 @@ type machine struct {
 	home string
 	user uint32
 }
+
+// policy is the file that keeps packages from starting services, in the checkout.
+const policy = "policy-rc.d"
 
 // newMachine returns a machine with the programs that the scripts are written in, and who is
 // logged in: root, or somebody else.
@@ -65,7 +71,8 @@ func newMachine(t *testing.T, asRoot bool) *machine {
 	if err := os.Chown(m.home, int(m.user), int(m.user)); err != nil {
 		t.Fatal(err)
 	}
-	m.has("bash", "sh", "env", "id", "dirname", "make", "true", "getent", "cut", "find", "flock", "stat", "mkdir")
+	m.has("bash", "sh", "env", "id", "dirname", "make", "true", "getent", "cut", "find", "flock", "stat", "mkdir",
+		"cat", "chmod", "grep", "mktemp", "mv", "rm")
 	return m
 }
 
@@ -116,7 +123,7 @@ func (m *machine) command(command ...string) *exec.Cmd {
 	}
 	cmd.Args[0] = command[0] // which make calls itself by
 	cmd.Dir = m.home
-	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home}
+	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home, "POLICY_RC_D=" + filepath.Join(m.home, policy)}
 	if int(m.user) != os.Geteuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: m.user, Gid: m.user}}
 	}
@@ -196,7 +203,6 @@ func TestRootWithoutSudo(t *testing.T) {
 // the installation.
 func TestLockedPackages(t *testing.T) {
 	m := newMachine(t, true)
-	m.has("cat")
 	m.script("sleep", "")
 	for name, test := range map[string]struct {
 		message string
@@ -217,6 +223,50 @@ exit 100`)
 			t.Errorf("%s: ended well %v after %d tries, says:\n%s", name, ok, tries, output)
 		}
 	}
+}
+
+// TestServices: packages may start no service while they are installed. The administrator's own policy
+// comes back, also when installing fails.
+func TestServices(t *testing.T) {
+	m := newMachine(t, true)
+	m.script("apt-get", `test "$4" = update || { ./`+policy+`; echo "services: $?"; exit 7; }`)
+	for _, of := range []string{"", "#!/bin/sh\n# the administrator's\n"} {
+		if of != "" {
+			m.write(policy, of)
+		}
+		output, ok := m.run("tools/setup/install", "demo")
+		if ok || !strings.HasSuffix(output, "services: 101\n") {
+			t.Errorf("install, ended well %v, says:\n%s", ok, output)
+		}
+		left, err := os.ReadFile(filepath.Join(m.home, policy))
+		if string(left) != of || of == "" && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the policy was %q, and is %q (%v)", of, left, err)
+		}
+	}
+}
+
+// TestProcessOfPackage: a process that a package's script leaves holds up neither the installation
+// nor the next one.
+func TestProcessOfPackage(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("sleep")
+	m.write("left", "")
+	m.script("apt-get", `while test -e left; do sleep 0.1; done >/dev/null &`)
+	end := func() {
+		if err := os.Remove(filepath.Join(m.home, "left")); err != nil {
+			t.Error(err)
+		}
+	}
+	late := time.AfterFunc(wait.Limit, end)
+	for range 2 {
+		if output, ok := m.run("tools/setup/install", "demo"); !ok {
+			t.Errorf("install:\n%s", output)
+		}
+	}
+	if !late.Stop() {
+		t.Fatal("the installation waits for the process")
+	}
+	end()
 }
 
 // TestSudo: what needs root runs by sudo, with the user's path and Beeline's variables, and its
@@ -273,7 +323,7 @@ func TestSettingsKept(t *testing.T) {
 // TestRest: make test-rest runs what make test has noted, and removes nothing but that note.
 func TestRest(t *testing.T) {
 	m := newMachine(t, false)
-	m.has("rm", "sort", "paste", "xargs", "realpath", "sed", "nproc")
+	m.has("sort", "paste", "xargs", "realpath", "sed", "nproc")
 	m.script("sudo", `shift; exec "$@"`)
 	m.write("tools/setup/install", "#!/bin/sh\n") // as where nothing is missing
 	m.script("go", `for arg; do echo "<$arg>"; done`)
@@ -459,7 +509,7 @@ func TestWhatRootMakes(t *testing.T) {
 // makes more.
 func TestRootInCheckoutOfAnother(t *testing.T) {
 	m := newMachine(t, true)
-	m.has("chown", "cat")
+	m.has("chown")
 	if err := os.Chown(m.home, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
