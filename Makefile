@@ -258,7 +258,7 @@ demo: root setup-demo build ## show Services being served, on this machine, and 
 
 .PHONY: clean
 clean: ## remove what was built and the downloaded kernels
-	rm -rf bin .cache
+	rm -rf bin .cache 2>/dev/null || $(AS_ROOT) rm -rf bin .cache
 
 # Asks for a password, or says that there is no sudo, before anything is built.
 .PHONY: root

@@ -136,7 +136,7 @@ func (m *machine) make(target string) (output string, ok bool) {
 	return m.run("make", "PATH="+m.bin, target)
 }
 
-// Targets of the Makefile that run nothing as root. Those of packagesAlone install packages.
+// Targets of the Makefile that need no root; see TestClean. Those of packagesAlone install packages.
 var (
 	withoutRoot   = []string{"help", "build", "clean", "image-root"}
 	packagesAlone = []string{"setup", "generate", "check-generate", "fmt", "lint", "test-kernels"}
@@ -462,7 +462,8 @@ func TestProgramsRunAsRoot(t *testing.T) {
 // rootMade is what root leaves in the checkout: paths, and whether they are given back.
 var rootMade = map[string]bool{
 	".cache/x": true, "bin/x": true, "pkg/model/testdata/fuzz/FuzzNames/x": true, "pkg/model/x": false,
-	"tests/packets/testdata/fuzz/FuzzPrograms/x": true,
+	"tests/packets/testdata/fuzz/FuzzPrograms/x": true, ".cache/cluster/x": true,
+	".cache/cluster/rootfs-1/etc/x": false, ".cache/cluster/rootfs.building/x": false,
 }
 
 // makeAsRoot makes files as root has made them.
@@ -548,6 +549,49 @@ func TestRootInCheckoutOfAnother(t *testing.T) {
 		if owner := m.owner(path); given != (owner == nobody) {
 			t.Errorf("%s is given to %d, want %v", path, owner, given)
 		}
+	}
+}
+
+// TestNotGivenBack: what is mounted in the checkout stays root's, and all where there is no such owner, as in a
+// container without root.
+func TestNotGivenBack(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("unshare", "mount", "touch", "chown")
+	if err := os.Chown(m.home, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	m.makeAsRoot()
+	if err := os.Mkdir(filepath.Join(m.home, ".cache/mounted"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := m.run("unshare", "--user", "--map-root-user", "true"); ok {
+		if output, ok := m.run("unshare", "--user", "--map-root-user", "tools/setup/elevate", "true"); !ok || output != "" {
+			t.Errorf("elevate without an owner, ended well %v, says:\n%s", ok, output)
+		}
+	}
+	if owner := m.owner("bin/x"); owner != 0 {
+		t.Errorf("bin/x is given to %d", owner)
+	}
+	output, ok := m.run("unshare", "--mount", "--propagation=private", "sh", "-c",
+		"mount -t tmpfs tmpfs .cache/mounted && touch .cache/mounted/x && tools/setup/elevate true && stat --format=%u .cache/mounted/x bin/x")
+	if want := fmt.Sprintf("0\n%d\n", nobody); !ok || output != want {
+		t.Errorf("elevate with a mount, ended well %v, says:\n%s", ok, output)
+	}
+}
+
+// TestClean: make clean asks for root's rights where something is root's, as the files of Debian are.
+func TestClean(t *testing.T) {
+	m := newMachine(t, false)
+	m.script("sudo", `echo "as root: $*"`)
+	if output, ok := m.make("clean"); !ok || strings.Contains(output, "as root") {
+		t.Errorf("make clean, ended well %v, says:\n%s", ok, output)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	m.makeAsRoot()
+	if output, ok := m.make("clean"); !ok || !regexp.MustCompile(`(?m)^as root: .* rm -rf bin .cache$`).MatchString(output) {
+		t.Errorf("where something is root's, make clean, ended well %v, says:\n%s", ok, output)
 	}
 }
 
