@@ -82,7 +82,7 @@ func (r *result) verdict() string {
 
 // leaked stands for the failed test of a run that ended well but for a process that has its output
 // open still, as with go test.
-const leaked = "(no test: a process that it has left writes on)"
+const leaked = "(no test: a leftover process holds its output)"
 
 // run runs the tests once, in random order.
 func (b *binary) run(ctx context.Context, o options) (*result, error) {

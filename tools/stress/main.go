@@ -102,27 +102,36 @@ func stress(ctx context.Context, o options) error {
 	if err := os.MkdirAll(o.output, 0o755); err != nil {
 		return err
 	}
-	failed := newTally()
+	failed := 0
 	for _, load := range o.loads {
 		stop, err := startLoad(load)
 		if err != nil {
 			return err
 		}
-		err = series(ctx, os.Stdout, o, binaries, load, failed)
+		all := newTally()
+		err = series(ctx, os.Stdout, o, binaries, load, all)
 		stop()
+		failed += all.failed
 		if err != nil {
-			return errors.Join(err, failed.err())
+			return errors.Join(err, failedRuns(failed))
 		}
 	}
-	return failed.err()
+	return failedRuns(failed)
+}
+
+func failedRuns(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d runs failed", n)
 }
 
 // series runs every package count times beside a load, as many at once as there are
 // processors, as go test does. All packages have their turn, in random order, before any has
 // its next.
-func series(ctx context.Context, out io.Writer, o options, binaries []binary, load float64, failed *tally) error {
+func series(ctx context.Context, out io.Writer, o options, binaries []binary, load float64, all *tally) error {
 	total := o.count * len(binaries)
-	defer func() { failed.print(out, load, total) }() // also of a series that is ended early
+	defer func() { all.print(out, load, total) }() // also of a series that is ended early
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	var mu sync.Mutex // of what is printed and counted
@@ -141,7 +150,7 @@ func series(ctx context.Context, out io.Writer, o options, binaries []binary, lo
 				defer mu.Unlock()
 				fmt.Fprintf(out, "load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU\n",
 					load, i+1, o.count, r.verdict(), b.pkg, r.took.Seconds(), r.cpu.Seconds())
-				if !failed.add(b.pkg, load, r) {
+				if !all.add(b.pkg, r) {
 					return nil
 				}
 				name := fmt.Sprintf("%s-load%g-run%d.txt", strings.ReplaceAll(b.pkg, "/", "-"), load, i+1)
