@@ -120,7 +120,7 @@ test: root setup-test build ## run the tests of PACKAGES (./...) but those that 
 # What takes longest begins first.
 .PHONY: test-rest
 test-rest: root setup-test-all build ## run the tests and subtests of which make test has just left something out
-	@test -s $(TEST_LEFT) || { echo "no $(TEST_LEFT): make test comes first" >&2; exit 1; }
+	@test -s $(TEST_LEFT) || { echo no $(TEST_LEFT)": make test comes first" >&2; exit 1; }
 	BEELINE_TEST_ALL=1 $(GO) test $(EXEC) $(TEST_BUILD) -count=1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
 		-run "$$(cut -f 2 $(TEST_LEFT) | sort -u | paste -s -d '|')" \
 		$$(cut -f 1 $(TEST_LEFT) | sort -r -u | xargs -d '\n' realpath --relative-to=. | sed 's|^|./|')

@@ -363,6 +363,10 @@ func TestRest(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(m.home, "bin/left")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the former note: %v", err)
 	}
+	want := "no " + filepath.Join(m.home, "bin/left") + ": make test comes first\n"
+	if output, ok := m.make("test-rest"); ok || !strings.Contains(output, want) {
+		t.Errorf("make test-rest without a note, ended well %v, says:\n%s", ok, output)
+	}
 }
 
 // TestNoexec: where programs may not run in /tmp, go gets a folder in the checkout to build those that it
