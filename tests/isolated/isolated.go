@@ -1,5 +1,5 @@
-// Package isolated says what programs in a network namespace of their own know of the machine. It
-// depends on no other package of Beeline: tests and tools of any package can use it.
+// Package isolated makes the environment of programs in a network namespace. It depends on no other
+// package of Beeline: tests and tools of any package can use it.
 package isolated
 
 import (
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// left are the variables of the machine's proxies, which no namespace reaches, and of folders beside
+// removed are the variables of the machine's proxies, which no namespace reaches, and of folders beside
 // HOME with the user's settings.
-var left = []string{
+var removed = []string{
 	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy", "XDG_CONFIG_HOME", "CURL_HOME", "NETRC",
 }
 
@@ -19,7 +19,7 @@ var left = []string{
 func Environ() []string {
 	kept := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return slices.ContainsFunc(left, func(l string) bool { return strings.EqualFold(name, l) })
+		return slices.ContainsFunc(removed, func(r string) bool { return strings.EqualFold(name, r) })
 	})
 	return append(kept, "HOME=/nonexistent") // as Debian's nobody
 }
