@@ -157,6 +157,7 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 		drained = drained && e.settled && e.Connections == 0
 	}
 	switch {
+	case s.tooMany && !drained: // until then there may be room for all
 	case s.tooMany:
 		a.Error = fmt.Sprintf("more than %d endpoints of the namespace terminate, which are not all counted", maxOfNamespace)
 		drained = false

@@ -9,6 +9,7 @@ package termination
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -34,7 +35,7 @@ const (
 )
 
 // maxOfNamespace is how many endpoints of a namespace are counted: a node has some hundred pods, each of
-// some Services and ports. Beyond that, those of further Services are not.
+// some Services and ports. So many more, of Services that there is no room for, are kept until there is.
 const maxOfNamespace = 4096
 
 // Options configure a [Watcher].
@@ -60,45 +61,78 @@ type Watcher struct {
 	opts Options
 	wake chan struct{}
 
-	mu          sync.Mutex
-	services    map[model.Name]ofService
-	byNamespace map[string]int       // endpoints
-	changed     chan struct{}        // closed when there is something new
-	waiting     int                  // requests
-	elsewhere   int                  // those that are not of this node
-	byNetwork   map[netip.Prefix]int // and of one client
-	ended       bool
-	err         error // of the last count
-	failures    int   // in a row
+	mu         sync.Mutex
+	services   map[model.Name]ofService
+	namespaces map[string]*ofNamespace
+	changed    chan struct{}        // closed when there is something new
+	waiting    int                  // requests
+	elsewhere  int                  // those that are not of this node
+	byNetwork  map[netip.Prefix]int // and of one client
+	ended      bool
+	err        error // of the last count
+	failures   int   // in a row
 }
 
 // ofService is what terminates of a Service.
 type ofService struct {
-	endpoints []Endpoint
-	// tooMany says that they, with those of other Services of the namespace, are more than are counted. They
-	// are looked at again when they change.
+	endpoints []Endpoint // that are counted
+	// tooMany says that all, with those of other Services of the namespace, are more than are counted. Those
+	// that were counted before still are.
 	tooMany bool
+}
+
+// ofNamespace is what terminates of the Services of a namespace.
+type ofNamespace struct {
+	endpoints int // that are counted
+	// refused are all endpoints of Services that have too many. They are looked at again when others are
+	// gone, those of Services that are not kept for want of room when they change.
+	refused map[string][]netip.AddrPort
+	kept    int // endpoints in refused
 }
 
 // New returns a Watcher of no endpoints.
 func New(o Options) *Watcher {
 	return &Watcher{
 		opts: o, wake: make(chan struct{}, 1),
-		services: make(map[model.Name]ofService), byNamespace: make(map[string]int),
+		services: make(map[model.Name]ofService), namespaces: make(map[string]*ofNamespace),
 		changed: make(chan struct{}), byNetwork: make(map[netip.Prefix]int),
 	}
 }
 
 // Set takes the endpoints of a Service on this node that terminate now, in order, and at most
-// [policy.MaxTerminating]. It does not wait.
+// [policy.MaxTerminating], and keeps the list. It does not wait.
 func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if _, known := w.services[service]; !known && len(terminating) == 0 {
+		return
+	}
+	ns := w.namespaces[service.Namespace]
+	if ns == nil {
+		ns = &ofNamespace{refused: make(map[string][]netip.AddrPort)}
+		w.namespaces[service.Namespace] = ns
+	}
+	before := ns.endpoints
+	w.set(ns, service, terminating)
+	if ns.endpoints < before {
+		for _, name := range slices.Sorted(maps.Keys(ns.refused)) {
+			w.set(ns, model.Name{Namespace: service.Namespace, Name: name}, ns.refused[name])
+		}
+	}
+	if ns.endpoints == 0 && len(ns.refused) == 0 {
+		delete(w.namespaces, service.Namespace)
+	}
+}
+
+// set is Set for one Service of a namespace. The caller holds the lock.
+func (w *Watcher) set(ns *ofNamespace, service model.Name, terminating []netip.AddrPort) {
 	was := w.services[service]
-	others := w.byNamespace[service.Namespace] - len(was.endpoints)
+	others := ns.endpoints - len(was.endpoints)
 	now := ofService{tooMany: others+len(terminating) > maxOfNamespace}
+	ns.admit(service.Name)
 	if now.tooMany {
-		terminating = nil
+		ns.refuse(service.Name, terminating)
+		terminating = inBoth(was.endpoints, terminating)
 	}
 	if now.tooMany == was.tooMany && slices.EqualFunc(was.endpoints, terminating, func(e Endpoint, a netip.AddrPort) bool { return e.AddrPort == a }) {
 		return
@@ -107,11 +141,33 @@ func (w *Watcher) Set(service model.Name, terminating []netip.AddrPort) {
 	if w.services[service] = now; !now.tooMany && len(now.endpoints) == 0 {
 		delete(w.services, service)
 	}
-	if w.byNamespace[service.Namespace] = others + len(now.endpoints); w.byNamespace[service.Namespace] == 0 {
-		delete(w.byNamespace, service.Namespace)
-	}
+	ns.endpoints = others + len(now.endpoints)
 	w.tell()
 	w.countNow()
+}
+
+// refuse keeps the endpoints of a Service for later, if there is room.
+func (ns *ofNamespace) refuse(name string, endpoints []netip.AddrPort) {
+	if ns.kept+len(endpoints) <= maxOfNamespace {
+		ns.refused[name] = endpoints
+		ns.kept += len(endpoints)
+	}
+}
+
+// admit undoes refuse.
+func (ns *ofNamespace) admit(name string) {
+	ns.kept -= len(ns.refused[name])
+	delete(ns.refused, name)
+}
+
+// inBoth returns those of the addresses that are of endpoints, both in order.
+func inBoth(endpoints []Endpoint, addrs []netip.AddrPort) (both []netip.AddrPort) {
+	for i := range endpoints {
+		if _, found := slices.BinarySearchFunc(addrs, endpoints[i].AddrPort, netip.AddrPort.Compare); found {
+			both = append(both, endpoints[i].AddrPort)
+		}
+	}
+	return both
 }
 
 // goOn returns the endpoints of a Service, in order, with what is known of those that were there before.

@@ -192,6 +192,7 @@ func TestSet(t *testing.T) {
 
 // TestNamespaceBound: however many endpoints of however many Services of one namespace terminate, so many are
 // counted, and those of others as if these were not there. Who waits for more is told so, until there is room.
+// Of those that there is no room for, no more are kept.
 func TestNamespaceBound(t *testing.T) {
 	const each = policy.MaxTerminating - 1
 	in(t, func(t *testing.T, n *node) {
@@ -209,18 +210,56 @@ func TestNamespaceBound(t *testing.T) {
 		if all := n.Endpoints(); len(all) != 1+maxOfNamespace/each*each {
 			t.Errorf("%d endpoints are counted", len(all))
 		}
-		full := n.askOf("greedy", "svc-999")
-		full.after(t, time.Second, http.StatusServiceUnavailable, `{"endpoints":[],"error":"more than 4096 endpoints of the namespace terminate, which are not all counted"}`)
-		n.Set(greedy(0), nil)
-		n.Set(greedy(999), many[:1])
-		n.askOf("greedy", "svc-999").after(t, settleTime+interval, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.9:1","connections":0}]}`)
+		if kept := n.namespaces["greedy"].kept; kept != maxOfNamespace/each*each {
+			t.Errorf("%d endpoints that are not counted are kept", kept)
+		}
+		const full = `{"endpoints":[],"error":"more than 4096 endpoints of the namespace terminate, which are not all counted"}`
+		n.askOf("greedy", "svc-999").after(t, time.Second, http.StatusServiceUnavailable, full)
+		n.Set(greedy(4), many[:5])
+		n.askOf("greedy", "svc-4").after(t, time.Second, http.StatusServiceUnavailable, full)
+		n.Set(greedy(0), many[:each-1])
+		n.askOf("greedy", "svc-4").after(t, settleTime+interval, http.StatusOK, `{"endpoints":[`+strings.Join([]string{
+			`{"endpoint":"10.0.0.9:1","connections":0}`, `{"endpoint":"10.0.0.9:2","connections":0}`, `{"endpoint":"10.0.0.9:3","connections":0}`,
+			`{"endpoint":"10.0.0.9:4","connections":0}`, `{"endpoint":"10.0.0.9:5","connections":0}`}, ",")+`]}`)
 		for i := range 1000 {
 			n.Set(greedy(i), nil)
 		}
 		n.Set(web, nil)
-		if len(n.services)+len(n.byNamespace) > 0 {
-			t.Errorf("after all have gone, %d Services and %d namespaces are kept", len(n.services), len(n.byNamespace))
+		if len(n.services)+len(n.namespaces) > 0 {
+			t.Errorf("after all have gone, %d Services and %d namespaces are kept", len(n.services), len(n.namespaces))
 		}
+	})
+}
+
+// TestNamespaceBoundWhileWaiting: when more of a Service terminate than there is room for, who waits goes on
+// waiting for those that were counted before, and is told of the others then, if there still is no room.
+func TestNamespaceBoundWhileWaiting(t *testing.T) {
+	in(t, func(t *testing.T, n *node) {
+		full := make([]netip.AddrPort, policy.MaxTerminating)
+		for i := range full {
+			full[i] = netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), uint16(i+1))
+		}
+		other := func(i int) model.Name { return model.Name{Namespace: web.Namespace, Name: fmt.Sprint("other-", i)} }
+		for i := range 3 {
+			n.Set(other(i), full)
+		}
+		n.Set(other(3), full[1:])
+		n.have(first, 1)
+		n.Set(web, []netip.AddrPort{first})
+		a := n.ask("web", "")
+		a.after(t, time.Minute, 0, "")
+		n.Set(web, []netip.AddrPort{first, second})
+		a.after(t, time.Minute, 0, "")
+		n.have(first, 0)
+		a.after(t, 2*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}],"error":"more than 4096 endpoints of the namespace terminate, which are not all counted"}`)
+		n.have(first, 1)
+		time.Sleep(2 * idle)
+		a = n.ask("web", "")
+		a.after(t, interval, 0, "")
+		n.Set(other(0), nil)
+		a.after(t, time.Minute, 0, "")
+		n.have(first, 0)
+		a.after(t, 2*time.Second, http.StatusOK, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0},{"endpoint":"[fd00::1]:8080","connections":0}]}`)
 	})
 }
 
