@@ -46,6 +46,7 @@ type failure struct {
 	// since is when the change came in; zero when it is a matter of one Service alone.
 	since time.Time
 	first time.Time // when it failed first
+	tries int
 }
 
 // Failure is the status of a Service that is not applied in full.
@@ -120,7 +121,7 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 		}
 		return was
 	}
-	now := failure{text: brief(err).Error(), first: before.first}
+	now := failure{text: brief(err).Error(), first: before.first, tries: before.tries + 1}
 	if !was {
 		now.first = time.Now()
 	}
@@ -128,14 +129,12 @@ func (r *Reconciler) outcome(t task, err error, queued time.Time) (changed bool)
 		now.since = cmp.Or(earliest(before.since, queued), time.Now())
 	}
 	r.failed[t] = now
-	pause := r.retries.limiter.When(t)
-	if wrapsOnly(err, isClash) {
-		pause = clashPause
+	pause := clashPause
+	if !wrapsOnly(err, isClash) {
+		pause = r.retries.limiter.When(t)
 	}
 	r.retries.queue.AddAfter(t, pause)
-	r.reportFailed(t, &Failure{
-		Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: r.retries.limiter.NumRequeues(t),
-	})
+	r.reportFailed(t, &Failure{Error: now.text, Since: now.first, Next: time.Now().Add(pause), Tries: now.tries})
 	return now.text != before.text
 }
 

@@ -39,6 +39,37 @@ func TestBackoffIsPerService(t *testing.T) {
 	})
 }
 
+// TestBackoffAfterClash: however often a Service has been tried that lacks only another one's address, what
+// fails then is tried again at once.
+func TestBackoffAfterClash(t *testing.T) {
+	const changes = 10
+	held := newStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		broken := &stubborn{refuse: netip.MustParseAddr("10.96.0.3")}
+		var tries atomic.Int32
+		l := start(t, held, func(s tables.Store) tables.Store { broken.Store = s; return broken }, reconcile.Options{
+			Failed: func(_ model.Name, f *reconcile.Failure) { tries.Store(int32(f.Tries)) },
+		})
+		l.Apply(put(service("a", "10.96.0.1", external("192.0.2.1"), createdAt(1)), slice("a-1", "a", "10.0.0.1")))
+		l.Synced()
+		l.applied()
+		for i := range changes {
+			l.Apply(put(service("b", "10.96.0.2", external("192.0.2.1"), createdAt(2)), slice("b-1", "b", fmt.Sprintf("10.0.1.%d", i))))
+			l.applied()
+		}
+		if n := tries.Load(); n != changes {
+			t.Errorf("%d tries are told of, want %d", n, changes)
+		}
+		broken.times.Store(2)
+		begin := time.Now()
+		l.Apply(put(service("b", "10.96.0.3", external("192.0.2.1"), createdAt(2))))
+		l.eventually("10.96.0.3:80", fmt.Sprintf("10.0.1.%d:8080", changes-1))
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("it is served after %s", took)
+		}
+	})
+}
+
 // TestBackoffGrows: what lasts is tried again ever less often, at least twice a minute, and
 // at once after a change.
 func TestBackoffGrows(t *testing.T) {

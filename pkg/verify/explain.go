@@ -22,7 +22,7 @@ var reasons = []struct {
 	{"frontend-surplus", reason{"connections are translated that are not for a Service", ""}},
 	{"filter-missing", reason{"the programs skip the lookup: packets and connections to it are not served", ""}},
 	{"filter-surplus", reason{"the programs do lookups that find nothing, which costs time", ""}},
-	{"service-unapplied", reason{"part of what the Service asks for is not served", "the error says what to change; it is tried again by itself, at least every 30 s"}},
+	{"service-unapplied", reason{"part of what the Service asks for is not served", "the error says what to change; it is tried again by itself, at least every 30 s, or when the address is free"}},
 	{"service-", reason{"the Service port is not served as its spec says, or not at all", ""}},
 	{"set-", reason{"new connections go to other endpoints than the Service has, or are refused", ""}},
 	{"backend-", reason{"the endpoint gets connections that it should not, or none", ""}},
