@@ -92,6 +92,7 @@ type tournament struct {
 	all    int64   // sum of the weights
 	turn   int64   // number of the next one, from 1 on
 	tree   []match // of node n the children are 2n and 2n+1; the leaves are the groups, the root is 1
+	played int     // matches, which is what it costs
 }
 
 // match is between the winners of two others.
@@ -145,6 +146,7 @@ func (t *tournament) playAll(node int) {
 // play plays the match of a node between the winners below it. A winner that gains less than the other
 // one stays so long as it is ahead.
 func (t *tournament) play(node int) {
+	t.played++
 	left, right := t.tree[2*node], t.tree[2*node+1]
 	until := min(left.until, right.until)
 	winner, loser := left.winner, right.winner
