@@ -16,10 +16,10 @@ import (
 // what all ask for at a time: as with slots, neither from the order in which they came nor
 // from what is in the tables. So the same Services get less on each node, and after a restart.
 //
-// One Service gets an eighth of a table at most. While there is room for all that is asked for, a
-// namespace gets what its Services ask for. Beyond that, namespaces get equal parts unless one asks for
-// less. The last eighth is left to those that ask for little: these need not wait until the large ones
-// have given something up.
+// One Service gets an eighth of a table at most. The last eighth is left to namespaces that ask for
+// little: these need not wait until the large ones have given something up. As long as all that is asked for
+// fits beside what is kept of that eighth, a namespace gets what its Services ask for. Beyond that,
+// namespaces get equal parts unless one asks for less.
 
 // resource is a table that grows with what Services ask for. The numbers are in the pinned
 // tables, see [Cut].
