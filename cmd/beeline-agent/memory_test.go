@@ -25,7 +25,7 @@ func TestLimitHeap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer maps.Close()
-	tables, err := statusmap.New(maps).Memory()
+	used, err := statusmap.New(maps).Memory()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestLimitHeap(t *testing.T) {
 		want  int64
 	}{
 		{0, "", math.MaxInt64},
-		{limit, "", limit/10*9 - int64(tables)},
+		{limit, "", limit/10*9 - int64(used)},
 		{limit, "2GiB", math.MaxInt64},
 		{1 << 20, "", leastHeap},
 	} {
@@ -47,7 +47,7 @@ func TestLimitHeap(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := debug.SetMemoryLimit(-1); got != tt.want {
-			t.Errorf("limit %d, GOMEMLIMIT=%q, tables of %d bytes: the heap has %d, want %d", tt.limit, tt.env, tables, got, tt.want)
+			t.Errorf("limit %d, GOMEMLIMIT=%q, tables of %d bytes: the heap has %d, want %d", tt.limit, tt.env, used, got, tt.want)
 		}
 	}
 }
@@ -68,11 +68,11 @@ func TestLeastLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tables, err := statusmap.New(maps).Memory()
+	used, err := statusmap.New(maps).Memory()
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := float64(tables+heapOfProgram+ports*heapOfPort+endpoints*heapOfEndpoint) / 0.9
+	want := float64(used+heapOfProgram+ports*heapOfPort+endpoints*heapOfEndpoint) / 0.9
 	if got, err := leastLimit(maps); err != nil || math.Abs(float64(got)-want) > 10 {
 		t.Errorf("%d bytes, %v, want %.0f", got, err, want)
 	}

@@ -302,8 +302,8 @@ func TestGreedyNamespaceChanges(t *testing.T) {
 		if s.Services < 1+1+1 || s.Services > 1+1+most || s.Pending > 0 {
 			t.Errorf("round %d: %d Services are applied when one has gone, %d wait", round, s.Services, s.Pending)
 		}
-		new := netip.MustParseAddrPort(fmt.Sprintf("10.3.0.%d:8080", 2+round))
-		if got := order.added(); len(got) < 2 || got[0] != new {
+		added := netip.MustParseAddrPort(fmt.Sprintf("10.3.0.%d:8080", 2+round))
+		if got := order.added(); len(got) < 2 || got[0] != added {
 			t.Errorf("round %d: backends come in the order %v", round, got[:min(len(got), 3)])
 		}
 	}
