@@ -115,8 +115,8 @@ type quota struct {
 	// their sum.
 	sums map[string]uint64
 	all  uint64
-	// short says that the last Share gave a namespace less.
-	short bool
+	// short are the namespaces that the last Share gave less, and what they got.
+	short map[string]uint64
 }
 
 func newQuotas(l *Limits) (q [resources]quota) {
@@ -192,13 +192,15 @@ func level(asked []uint64, room uint64) uint64 {
 func (r *room) shareTables() (changed, less map[model.Name]struct{}) {
 	changed, less = make(map[model.Name]struct{}), make(map[model.Name]struct{})
 	for name := range r.touched {
-		if r.asks[name] == nil {
+		if r.ask(name) == nil {
 			less[name] = struct{}{}
 		}
 	}
+	if len(r.touched) == 0 {
+		return changed, less
+	}
 	for of := range resources {
 		q := &r.quotas[of]
-		parts := q.parts()
 		give := func(name model.Name, a *ask, given uint32) {
 			if given < a.given[of] {
 				less[name] = struct{}{}
@@ -208,27 +210,29 @@ func (r *room) shareTables() (changed, less map[model.Name]struct{}) {
 			}
 			a.given[of] = given
 		}
-		if len(parts) == 0 && !q.short {
-			for name := range r.touched {
-				if a := r.asks[name]; a != nil {
-					give(name, a, q.bounded(a.want[of]))
-				}
+		before := q.short
+		q.short = q.parts()
+		for name := range r.touched {
+			if _, short := q.short[name.Namespace]; short {
+				continue
 			}
-			continue
-		}
-		q.short = len(parts) > 0
-		inParts := make(map[string][]model.Name, len(parts))
-		for name, a := range r.asks {
-			if _, short := parts[name.Namespace]; short {
-				inParts[name.Namespace] = append(inParts[name.Namespace], name)
-			} else {
+			if a := r.ask(name); a != nil {
 				give(name, a, q.bounded(a.want[of]))
 			}
 		}
-		for namespace, names := range inParts {
-			given := r.sharePart(of, names, parts[namespace])
-			for _, name := range names {
-				give(name, r.asks[name], given[name])
+		for namespace := range before {
+			if _, short := q.short[namespace]; short {
+				continue
+			}
+			for name, a := range r.asks[namespace] {
+				give(name, a, q.bounded(a.want[of]))
+			}
+		}
+		for namespace, part := range q.short {
+			asks := r.asks[namespace]
+			given := r.sharePart(of, asks, part)
+			for name, a := range asks {
+				give(name, a, given[name])
 			}
 		}
 	}
@@ -237,17 +241,20 @@ func (r *room) shareTables() (changed, less map[model.Name]struct{}) {
 
 // sum returns how much of a table is shared out.
 func (r *room) sum(of resource) (sum uint64) {
-	for _, a := range r.asks {
-		sum += uint64(a.given[of])
+	for _, asks := range r.asks {
+		for _, a := range asks {
+			sum += uint64(a.given[of])
+		}
 	}
 	return sum
 }
 
 // sharePart shares out what a namespace gets of a table among its Services: equal parts, to a step,
 // unless one asks for less, or, where each gets all or nothing, as many as there is room for.
-func (r *room) sharePart(of resource, names []model.Name, part uint64) map[model.Name]uint32 {
+func (r *room) sharePart(of resource, asks map[model.Name]*ask, part uint64) map[model.Name]uint32 {
 	q := &r.quotas[of]
-	bounded := func(name model.Name) uint64 { return uint64(q.bounded(r.asks[name].want[of])) }
+	bounded := func(name model.Name) uint64 { return uint64(q.bounded(asks[name].want[of])) }
+	names := slices.Collect(maps.Keys(asks))
 	given := make(map[model.Name]uint32, len(names))
 	if q.whole {
 		slices.SortFunc(names, func(a, b model.Name) int {
@@ -310,7 +317,7 @@ func (q *quota) reason(of resource, want, given uint32) string {
 // any Service gets: its objects may have changed since [Tables.Want].
 func (t *Tables) Compile(svc *model.Service, slices []*model.Slice, node *model.LocalNode) Desired {
 	given := t.room.mostOfOne()
-	if a := t.room.asks[svc.Name]; a != nil {
+	if a := t.room.ask(svc.Name); a != nil {
 		for of := range given {
 			if a.given[of] < a.want[of] {
 				given[of] = a.given[of]

@@ -24,9 +24,11 @@ func (l limited) Limits() Limits { return l.limits }
 
 // givenOf returns what each Service has of the tables.
 func givenOf(t *Tables) map[model.Name]Demand {
-	all := make(map[model.Name]Demand, len(t.room.asks))
-	for name, a := range t.room.asks {
-		all[name] = a.given
+	all := make(map[model.Name]Demand)
+	for _, asks := range t.room.asks {
+		for name, a := range asks {
+			all[name] = a.given
+		}
 	}
 	return all
 }
@@ -98,6 +100,40 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// TestQuotaEnds: when others of a namespace, or of another one, are gone, the Services that got less get what
+// they ask for. Those of namespaces that ask for little have it all the time.
+func TestQuotaEnds(t *testing.T) {
+	tables := New(limited{limits: Limits{
+		Services: Limit{Size: 1 << 12}, Frontends: Limit{Size: 1 << 12}, Backends: Limit{Size: 1 << 12},
+		SourceRanges: Limit{Size: 1 << 12}, Slots: Limit{Size: 1 << 20},
+	}})
+	want := func(namespace string, from, to int, d *Desired, demand Demand) (names []model.Name) {
+		for i := from; i < to; i++ {
+			name := model.Name{Namespace: namespace, Name: fmt.Sprint("s-", i)}
+			tables.Want(name, d, demand)
+			names = append(names, name)
+		}
+		return names
+	}
+	wide := Demand{1, 2, 500, 5}
+	want("little", 0, 10, &Desired{}, Demand{1, 2, 3, 5})
+	stay := setOf(append(want("one", 0, 5, &Desired{}, wide), want("two", 0, 2, &Desired{}, wide)...))
+	tables.Share()
+	want("two", 2, 6, &Desired{}, wide)
+	if changed, less := tables.Share(); !maps.Equal(changed, stay) || !maps.Equal(less, stay) {
+		t.Errorf("when others come, something else have %v, less %v; want %v", changed, less, stay)
+	}
+	gone := setOf(want("two", 2, 6, nil, Demand{}))
+	if changed, less := tables.Share(); !maps.Equal(changed, stay) || !maps.Equal(less, gone) {
+		t.Errorf("when they go, something else have %v, less %v; want %v and %v", changed, less, stay, gone)
+	}
+	for name, given := range givenOf(tables) {
+		if want := tables.room.ask(name).want; given != want {
+			t.Errorf("%s gets %d of %d", name, given, want)
+		}
+	}
+}
+
 // TestQuotasOfLargeClusters: with the default sizes, clusters that fit are not bounded.
 func TestQuotasOfLargeClusters(t *testing.T) {
 	limits := Limits{
@@ -123,9 +159,9 @@ func TestQuotasOfLargeClusters(t *testing.T) {
 			if changed, less := tables.Share(); len(changed)+len(less) > 0 {
 				t.Errorf("%d Services get something else, %d less", len(changed), len(less))
 			}
-			for name, a := range tables.room.asks {
-				if a.given != a.want {
-					t.Errorf("%s gets %d of %d", name, a.given, a.want)
+			for name, given := range givenOf(tables) {
+				if want := tables.room.ask(name).want; given != want {
+					t.Errorf("%s gets %d of %d", name, given, want)
 				}
 			}
 		})

@@ -141,7 +141,7 @@ func (a *ask) within(room uint64, most int) int {
 // room shares out what the tables hold.
 type room struct {
 	quotas [resources]quota
-	asks   map[model.Name]*ask
+	asks   map[string]map[model.Name]*ask // by namespace
 
 	bounds Bounds
 	slots  uint64 // of the table
@@ -159,17 +159,36 @@ func newRoom(l *Limits) room {
 	return room{
 		quotas:  newQuotas(l),
 		slots:   uint64(l.Slots.Size),
-		asks:    make(map[model.Name]*ask),
+		asks:    make(map[string]map[model.Name]*ask),
 		sums:    make(map[string]uint64),
 		touched: make(map[model.Name]struct{}),
 	}
+}
+
+// ask returns what a Service asks for and has; nil: it is not known.
+func (r *room) ask(name model.Name) *ask { return r.asks[name.Namespace][name] }
+
+// setAsk notes what a Service asks for; nil: it is gone.
+func (r *room) setAsk(name model.Name, a *ask) {
+	asks := r.asks[name.Namespace]
+	if a == nil {
+		if delete(asks, name); len(asks) == 0 {
+			delete(r.asks, name.Namespace)
+		}
+		return
+	}
+	if asks == nil {
+		asks = make(map[model.Name]*ask)
+		r.asks[name.Namespace] = asks
+	}
+	asks[name] = a
 }
 
 // Want notes what a Service asks for; desired nil is gone. Shares are those of before until
 // [Tables.Share].
 func (t *Tables) Want(name model.Name, desired *Desired, demand Demand) {
 	r := &t.room
-	before, next := r.asks[name], &ask{}
+	before, next := r.ask(name), &ask{}
 	if before == nil {
 		before = &ask{}
 	}
@@ -196,10 +215,9 @@ func (t *Tables) Want(name model.Name, desired *Desired, demand Demand) {
 		r.touched[name] = struct{}{}
 	}
 	if desired == nil {
-		delete(r.asks, name)
-	} else {
-		r.asks[name] = next
+		next = nil
 	}
+	r.setAsk(name, next)
 }
 
 // left returns how many slots rings and weights may take. Endpoints beyond those that there
@@ -253,7 +271,7 @@ func (t *Tables) Share() (changed, less map[model.Name]struct{}) {
 	changed, less = t.room.shareTables()
 	t.slots.bound = uint32(t.room.left())
 	for name, given := range t.room.shareSlots() {
-		a := t.room.asks[name]
+		a := t.room.ask(name)
 		changed[name] = struct{}{}
 		if given < a.givenOrder {
 			less[name] = struct{}{}
@@ -286,7 +304,7 @@ func (r *room) shareSlots() (changed map[model.Name]int) {
 // giveAll gives the Services that ask for something else what they ask for.
 func (r *room) giveAll(changed map[model.Name]int) {
 	for name := range r.touched {
-		if a := r.asks[name]; a != nil && len(a.sets) > 0 && a.givenOrder != a.order {
+		if a := r.ask(name); a != nil && len(a.sets) > 0 && a.givenOrder != a.order {
 			changed[name] = a.order
 		}
 	}
@@ -295,9 +313,11 @@ func (r *room) giveAll(changed map[model.Name]int) {
 // giveShares gives each namespace its share.
 func (r *room) giveShares(changed map[model.Name]int, left uint64) {
 	byNamespace := make(map[string][]model.Name)
-	for name, a := range r.asks {
-		if len(a.sets) > 0 {
-			byNamespace[name.Namespace] = append(byNamespace[name.Namespace], name)
+	for namespace, asks := range r.asks {
+		for name, a := range asks {
+			if len(a.sets) > 0 {
+				byNamespace[namespace] = append(byNamespace[namespace], name)
+			}
 		}
 	}
 	sum := func(namespace string) uint64 { return min(r.sums[namespace], uint64(r.bounds.SlotsPerNamespace)) }
@@ -316,11 +336,11 @@ func (r *room) giveShares(changed map[model.Name]int, left uint64) {
 // shareNamespace shares out room among the Services of a namespace.
 func (r *room) shareNamespace(changed map[model.Name]int, names []model.Name, left uint64) (taken uint64) {
 	slices.SortFunc(names, func(a, b model.Name) int {
-		x, y := r.asks[a], r.asks[b]
+		x, y := r.ask(a), r.ask(b)
 		return cmp.Or(cmp.Compare(x.extra(x.order), y.extra(y.order)), a.Compare(b))
 	})
 	for i, name := range names {
-		a := r.asks[name]
+		a := r.ask(name)
 		given := a.within(left/uint64(len(names)-i), a.order)
 		left -= a.extra(given)
 		taken += a.extra(given)
@@ -333,8 +353,10 @@ func (r *room) shareNamespace(changed map[model.Name]int, names []model.Name, le
 
 // shared returns how many slots are shared out.
 func (r *room) shared() (slots uint64) {
-	for _, a := range r.asks {
-		slots += a.extra(a.givenOrder)
+	for _, asks := range r.asks {
+		for _, a := range asks {
+			slots += a.extra(a.givenOrder)
+		}
 	}
 	return slots
 }
@@ -342,7 +364,7 @@ func (r *room) shared() (slots uint64) {
 // Bound bounds the slots that a Service wants to have to its share. It returns what was asked for of all
 // tables and is not given; none when all is.
 func (t *Tables) Bound(d *Desired) []model.Fault {
-	a := t.room.asks[d.Name]
+	a := t.room.ask(d.Name)
 	if a == nil {
 		return nil
 	}
