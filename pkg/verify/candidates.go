@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,11 +11,8 @@ import (
 )
 
 // Candidates returns the endpoints that the source lists for one family of a Service port, with why
-// each is left out of a set.
-func (c *Checker) Candidates(ctx context.Context, name model.PortName, family model.Family) ([]policy.Candidate, error) {
-	if err := c.awaitSource(ctx); err != nil {
-		return nil, err
-	}
+// each is left out of a set, once [Checker.AwaitSource] has not failed.
+func (c *Checker) Candidates(name model.PortName, family model.Family) ([]policy.Candidate, error) {
 	all := c.state.All()
 	at := slices.IndexFunc(all.PutServices, func(s *model.Service) bool { return s.Name == name.Service })
 	if at < 0 {

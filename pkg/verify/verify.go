@@ -207,7 +207,7 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 			return nil, err
 		}
 		if first || anew {
-			noSource = c.awaitSource(ctx)
+			noSource = c.AwaitSource(ctx)
 		}
 		start := time.Now()
 		if first {
@@ -259,8 +259,8 @@ func (c *Checker) hangs(waiting time.Time) []Finding {
 		What: fmt.Sprintf("the agent has not written changes to the tables that it has known since %s", waiting.UTC().Format(time.RFC3339))}}
 }
 
-// awaitSource returns why the source has not told of everything; nil when it has.
-func (c *Checker) awaitSource(ctx context.Context) error {
+// AwaitSource returns why the source has not told of everything; nil when it has.
+func (c *Checker) AwaitSource(ctx context.Context) error {
 	if c.noSource != nil {
 		return fmt.Errorf("no source to compare with: %w", c.noSource)
 	}

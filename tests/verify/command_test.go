@@ -214,8 +214,12 @@ func TestExplainEndpoints(t *testing.T) {
 		lab.Service("starting", "{clusterIP: 10.96.9.2, ports: [{port: 80}]}"),
 		lab.SliceOf("starting", "8080/TCP", "{addresses: [10.77.0.3], conditions: {ready: false, serving: false}}"),
 		lab.Service("half", "{clusterIP: 10.96.9.3, ports: [{port: 80}]}"), lab.SliceOf("half", "8080/TCP", endpoints...))
+	ports := func(ports string) {
+		n.Write("ports.yaml", lab.Service("ports", "{clusterIP: 10.96.9.4, ports: ["+ports+"]}"), lab.SliceOf("ports", "b:8080/TCP", "{addresses: [10.77.0.4]}"))
+	}
+	ports("{name: a, port: 80}, {name: b, port: 81}")
 	lab.Eventually(t, "the Services are served", func() bool {
-		for _, service := range []string{"typo", "starting", "half"} {
+		for _, service := range []string{"typo", "starting", "half", "ports"} {
 			if code, _, _ := n.beeline(t, "service", "show", "default/"+service); code != cli.ExitOK {
 				return false
 			}
@@ -246,6 +250,12 @@ func TestExplainEndpoints(t *testing.T) {
 	var list []inspect.Explanation
 	if err := json.Unmarshal([]byte(out), &list); err != nil || code != cli.ExitOK || len(list) != 1 || len(list[0].Backends) != 26 {
 		t.Errorf("as JSON: exit code %d, %v\n%s", code, err, out)
+	}
+
+	ports("{name: b, port: 81}")
+	code, out, errs = n.beeline(t, "explain", "default/ports")
+	if code != cli.ExitRefused || errs != "" || strings.Count(out, "the source has no port default/ports:a/TCP any more") != 1 || !contains(out, "1 endpoint listed, 1 ready") {
+		t.Errorf("with a port that the source has no more: exit code %d, %q\n%s", code, errs, out)
 	}
 
 	const unknown = "not read, so endpoints in no set are not known: "

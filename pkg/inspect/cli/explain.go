@@ -125,31 +125,31 @@ func firstVerdict(list []*inspect.Explanation) error {
 
 // addCandidates asks the source for endpoints that are in no set, which the tables do not have.
 func (c *command) addCandidates(ctx context.Context, list []*inspect.Explanation, timeout time.Duration) {
-	type asked struct {
-		*verify.Checker
-		err error // it does not answer
-	}
-	services := make(map[model.Name]*asked)
+	byService := make(map[model.Name][]*inspect.Explanation) // mostly one: two may share an address
 	for _, x := range list {
-		name, family, wants := x.Wants()
-		if !wants {
+		if name, _, wants := x.Wants(); wants {
+			byService[name.Service] = append(byService[name.Service], x)
+		}
+	}
+	for service, list := range byService {
+		c.addCandidatesOf(ctx, service, list, timeout)
+	}
+}
+
+// addCandidatesOf is addCandidates for what one Service serves.
+func (c *command) addCandidatesOf(ctx context.Context, service model.Name, list []*inspect.Explanation, timeout time.Duration) {
+	checker, err := verify.Open(verify.Options{BPFFS: c.bpffs, SourceTimeout: timeout, Only: service})
+	if err == nil {
+		defer checker.Close()
+		err = checker.AwaitSource(ctx)
+	}
+	for _, x := range list {
+		if err != nil {
+			x.AddCandidates(nil, err)
 			continue
 		}
-		a := services[name.Service]
-		if a == nil {
-			a = new(asked)
-			services[name.Service] = a
-			if a.Checker, a.err = verify.Open(verify.Options{BPFFS: c.bpffs, SourceTimeout: timeout, Only: name.Service}); a.err == nil {
-				defer a.Close()
-			}
-		}
-		if a.err != nil {
-			x.AddCandidates(nil, a.err)
-			continue
-		}
-		candidates, err := a.Candidates(ctx, name, family)
-		x.AddCandidates(candidates, err)
-		a.err = err
+		name, family, _ := x.Wants()
+		x.AddCandidates(checker.Candidates(name, family))
 	}
 }
 
