@@ -8,7 +8,8 @@ import (
 
 // Add adds what has happened on another node: the figures of a Service, a port and a backend are
 // summed, a map is that of the node where it is fuller. The share that an algorithm intends is of
-// one node's connections, as is why a set is empty: none is left. Ids are those of some node.
+// one node's connections, as is why a set is empty: none is left. Ids are those of some node. Ports and
+// backends come in the same order whichever node is added first.
 func (t *Top) Add(o *Top) {
 	if o.Time.After(t.Time) {
 		t.Time, t.Seconds = o.Time, o.Seconds
@@ -55,6 +56,7 @@ func (s *TopService) add(o *TopService) {
 	s.Rates.Add(o.Rates)
 	s.Backends = max(s.Backends, o.Backends) // every node has the same
 	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
+	slices.SortFunc(s.Ports, func(a, b TopPort) int { return a.key().compare(b.key()) })
 }
 
 // key is the same on every node.
@@ -68,6 +70,7 @@ func (p *TopPort) add(o *TopPort) {
 	p.PortName, p.Algorithm = o.PortName, o.Algorithm
 	p.Rates.Add(o.Rates)
 	p.Backends = sum(p.Backends, o.Backends, func(b *TopBackend) netip.AddrPort { return b.Address }, (*TopBackend).add)
+	slices.SortFunc(p.Backends, func(a, b TopBackend) int { return a.Address.Compare(b.Address) })
 	p.share()
 }
 

@@ -203,6 +203,33 @@ func TestPluginTopAsks(t *testing.T) {
 	}
 }
 
+// TestPluginTopOlder: a node that does not know --detail, as before an upgrade, is summed with the others.
+func TestPluginTopOlder(t *testing.T) {
+	s := newAPIServer(t)
+	bpffs := newDatapath(t)
+	s.agent("node-a", beeline, "--bpffs="+bpffs)
+	s.agent("node-b", func(r *http.Request, args []string, in io.Reader, out, errs io.Writer) int {
+		if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--detail") }) {
+			return prints("beeline: unknown flag: --detail (see beeline top --help)", cli.ExitUsage)(r, args, in, out, errs)
+		}
+		return beeline(r, args, in, out, errs)
+	}, "--bpffs="+bpffs)
+	for args, shows := range map[string]string{
+		"top": "kube-system   busy         0.0             0.0         0       2\n", "top --by node": "node-b   0.0             0.0         6       8 ",
+	} {
+		out, errs, code := s.run(append(strings.Fields(args), "--interval=100ms")...)
+		if code != cli.ExitOK || errs != "" || !strings.Contains(out, shows) {
+			t.Errorf("%s: exit code %d, said %q, lacks %q:\n%s", args, code, errs, shows, out)
+		}
+	}
+	var byNode map[string]inspect.Top
+	out, errs, code := s.run("top", "-o", "json", "--interval=100ms")
+	check(t, json.Unmarshal([]byte(out), &byNode))
+	if code != cli.ExitOK || errs != "" || len(byNode) != 2 || len(byNode["node-b"].Services) != 8 || byNode["node-b"].Services[0].Ports != nil {
+		t.Errorf("top -o json: exit code %d, said %q:\n%s", code, errs, out)
+	}
+}
+
 // TestPluginVerify: what is found on several nodes is said once, with their names.
 func TestPluginVerify(t *testing.T) {
 	s := newAPIServer(t)

@@ -86,6 +86,10 @@ func ask[T any](ctx context.Context, p *plugin, cluster *kubectl.Cluster, agent 
 	defer cancel()
 	out, err := cluster.Exec(limited, agent, invocation(agent, words)...)
 	var exit *kubectl.ExitError
+	if errors.As(err, &exit) && exit.Code == ExitUsage && strings.Contains(exit.Text, "unknown flag: "+detailFlag) {
+		words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, detailFlag+"=") })
+		out, err = cluster.Exec(limited, agent, invocation(agent, words)...)
+	}
 	switch {
 	case err == nil:
 		exit = new(kubectl.ExitError)

@@ -21,6 +21,9 @@ nodes; ON-NODE says that a backend is on one of them.
 -o json and yaml have by node what beeline top --detail services prints there, of one
 Service what it prints without --detail, and with --by node the sums.`
 
+// detailFlag asks a node for less than all. A beeline that does not know it is asked without.
+const detailFlag = "--detail"
+
 // What the figures are summed by.
 const (
 	byService = "service"
@@ -81,19 +84,24 @@ func (p *plugin) topCommand() *cobra.Command {
 // come.
 func (p *plugin) top(ctx context.Context, o topOptions, group topGroup, service []string) error {
 	words := []string{"top", "--count=1", "--interval=" + o.interval.String()}
+	detail := inspect.DetailBackends
 	switch {
 	case group == byNode:
-		words = append(words, "--detail="+string(inspect.DetailNode))
+		detail = inspect.DetailNode
 	case len(service) == 0:
-		words = append(words, "--detail="+string(inspect.DetailServices))
+		detail = inspect.DetailServices
+	}
+	if detail != inspect.DetailBackends {
+		words = append(words, detailFlag+"="+string(detail))
 	}
 	all := new(inspect.Top)
 	take := func(top *inspect.Top) {
+		top.Keep(detail) // an older beeline tells all
+		if p.format == formatJSON || p.format == formatYAML {
+			return
+		}
 		all.Add(top)
 		top.Keep(inspect.DetailNode)
-	}
-	if p.format == formatJSON || p.format == formatYAML {
-		take = func(*inspect.Top) {}
 	}
 	p.timeout += o.interval
 	answers, err := askEach(ctx, p, take, append(append(words, "--"), service...)...)
