@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
@@ -62,6 +65,14 @@ func (c *command) execute(ctx context.Context, root *cobra.Command, args []strin
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
 	return root.ExecuteContext(ctx)
+}
+
+// untilSignal returns a context that ends with ctx, or with a signal to end. A second signal kills, for
+// who reads the output may stall.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // usageError is a command line that is wrong.

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -66,7 +63,7 @@ func (c *command) monitorCommand() *cobra.Command {
 			if err := f.parse(c); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			if f.untilEOF {
 				go func() {

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
@@ -51,7 +48,7 @@ func (p *plugin) monitorCommand() *cobra.Command {
 			if err := f.parse(p.command); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			err := p.monitor(ctx, f)
 			if ctx.Err() != nil {

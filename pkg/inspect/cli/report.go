@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -61,7 +60,7 @@ func (c *command) reportCommand() *cobra.Command {
   kubectl -n kube-system exec POD -- beeline report -o - >report.tar.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return c.report(ctx, o)
 		},
@@ -97,10 +96,25 @@ func (c *command) writeReportFile(ctx context.Context, path, name, node string, 
 	}
 	err = errors.Join(c.writeReport(ctx, file, name, node, o), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), path)
+		err = renameNew(file.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
+}
+
+// renameNew renames a file. It fails where the new name is one already.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EINVAL): // NFS has links alone for this, VFAT none
+		if err := os.Link(from, to); err != nil {
+			return err
+		}
+		return os.Remove(from)
+	case err != nil:
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/tests/targz"
@@ -134,12 +137,81 @@ func TestReportSignals(t *testing.T) {
 			if cmd.Wait() == nil {
 				return false // the signal was late
 			}
-			if slices.Contains(files(), "report.tar.gz") || end != syscall.SIGKILL && (len(files()) > 0 || cmd.ProcessState.ExitCode() != cli.ExitFailure || errs.Len() == 0) {
+			if slices.Contains(files(), "report.tar.gz") {
+				untar(t, file)
+				return false // late, too: between the archive's name and the end
+			}
+			if end != syscall.SIGKILL && (len(files()) > 0 || cmd.ProcessState.ExitCode() != cli.ExitFailure || errs.Len() == 0) {
 				t.Errorf("%v left %q, exit code %d, said %q", end, files(), cmd.ProcessState.ExitCode(), &errs)
 			}
 			return true
 		})
 	}
+}
+
+// TestReportStalled: a second signal ends a report that nobody reads.
+func TestReportStalled(t *testing.T) {
+	cmd := asCommand("--bpffs", newDatapath(t), "report", "-o", "-")
+	out, in, err := os.Pipe()
+	check(t, err)
+	defer out.Close()
+	size, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, 4096)
+	check(t, err)
+	_, err = in.Write(make([]byte, size))
+	check(t, err)
+	cmd.Stdout = in
+	check(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test has failed
+	check(t, in.Close())
+	wait.Until(t, "a write to the full pipe", func() bool {
+		calls, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
+		check(t, err)
+		return slices.ContainsFunc(calls, func(file string) bool {
+			call, _ := os.ReadFile(file) // the thread may have ended
+			return strings.HasPrefix(string(call), fmt.Sprintf("%d 0x1 ", unix.SYS_WRITE))
+		})
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	wait.Until(t, "a signal that ends it", func() bool {
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
+		return len(ended) > 0
+	})
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+		t.Errorf("ended with %v", cmd.ProcessState)
+	}
+}
+
+// TestReportReplacesNothing: a file of the archive's name that is made meanwhile stays.
+func TestReportReplacesNothing(t *testing.T) {
+	bpffs := newDatapath(t)
+	wait.Until(t, "a file made before the archive is whole", func() bool {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "report.tar.gz")
+		cmd := asCommand("--bpffs", bpffs, "report", "-o", file)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		check(t, cmd.Start())
+		wait.Until(t, "the archive is begun", func() bool {
+			entries, err := os.ReadDir(dir)
+			check(t, err)
+			return len(entries) > 0
+		})
+		other, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL, 0o600)
+		ended := cmd.Wait()
+		if err != nil {
+			return false // it was whole already
+		}
+		check(t, other.Close())
+		info, err := os.Stat(file)
+		check(t, err)
+		entries, err := os.ReadDir(dir)
+		check(t, err)
+		if ended == nil || info.Size() > 0 || len(entries) != 1 || !strings.Contains(errs.String(), file+": file exists") {
+			t.Errorf("ended with %v, %d files, that one of %d bytes, said %q", ended, len(entries), info.Size(), &errs)
+		}
+		return true
+	})
 }
 
 // TestReportAsNobody: who is not root gets what everybody may read.

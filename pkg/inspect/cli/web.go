@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/config"
 	"github.com/beeline-lb/beeline/pkg/health"
@@ -49,7 +46,7 @@ func (c *command) webCommand() *cobra.Command {
 			if err := checkInterval(interval); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return c.serveWeb(ctx, listen, interval)
 		},
