@@ -19,7 +19,8 @@ func (p *plugin) verifyCommand() *cobra.Command {
 their names. It changes nothing.
 
 Exit codes: 0 nothing found, 1 something found, 3 no datapath on a node, 4 something
-could not be checked, or a node has not answered; the highest of all nodes.`,
+could not be checked or changed all the time, or a node has not answered; the highest of
+all nodes.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			answers, err := askNodes[verify.Report](cmd.Context(), p, "verify")
