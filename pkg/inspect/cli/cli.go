@@ -48,7 +48,7 @@ func Run(env Env, args ...string) int {
 func finish(env Env, program string, err error) int {
 	var verdict errVerdict
 	if err != nil && !errors.As(err, &verdict) {
-		fmt.Fprintf(env.Err, "%s: %s\n", program, visible(err.Error()))
+		fmt.Fprintf(env.Err, "%s: %s\n", program, escape(err.Error()))
 	}
 	return exitCode(err)
 }
@@ -238,7 +238,7 @@ func read[T any](c *command, fn func(*inspect.Datapath) (T, error)) (T, error) {
 func (c *command) tellUnread(d *inspect.Datapath) {
 	if err := d.UnreadError(); err != nil && !c.toldUnread {
 		c.toldUnread = true
-		fmt.Fprintf(c.Err, "beeline: left out: %s\n", visible(err.Error()))
+		fmt.Fprintf(c.Err, "beeline: left out: %s\n", escape(err.Error()))
 	}
 }
 

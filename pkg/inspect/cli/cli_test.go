@@ -340,7 +340,7 @@ func lockAsAgent(t *testing.T, bpffs string) {
 	check(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 }
 
-// TestInvisibleBytes: bytes that are no UTF-8, as names of processes may have, are written out: a
+// TestInvisibleBytes: bytes that are no UTF-8, as names of processes may have, are escaped: a
 // terminal may take them for control characters.
 func TestInvisibleBytes(t *testing.T) {
 	bpffs, maps := pinned(t, nil)

@@ -88,7 +88,7 @@ func (f *monitorFlags) add(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.options.Reasons, "reason", nil, "only what is not served for these reasons, as beeline status names them")
 	flags.StringVar(&f.service, "service", "", "only events of this Service, `NAMESPACE/NAME`")
 	addConnectionFlags(flags, &f.options.ConnectionFilter, "events")
-	flags.IntVar(&f.options.Rate, "rate", 1000, "events a second at most, counted for 1.07 s (2^30 ns) at a time")
+	flags.IntVar(&f.options.Rate, "rate", 1000, "events per 1.07 s (2^30 ns) at most")
 	flags.IntVar(&f.options.Sample, "sample", 1, "show one of so many connections, with all its events")
 	f.filters = flags
 	cmd.Flags().AddFlagSet(flags)
@@ -138,7 +138,7 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 		_, err := read(c, func(d *inspect.Datapath) (*inspect.Service, error) { return d.Service(f.options.Service) })
 		switch {
 		case errors.Is(err, inspect.ErrNotFound):
-			fmt.Fprintf(c.Err, "beeline: no events yet: %s\n", visible(err.Error()))
+			fmt.Fprintf(c.Err, "beeline: no events yet: %s\n", escape(err.Error()))
 		case err != nil:
 			return err
 		}

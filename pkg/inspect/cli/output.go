@@ -60,11 +60,11 @@ func (c *command) print(v any, text func(wide bool) string) error {
 	switch c.format {
 	case formatJSON:
 		out, err = json.MarshalIndent(v, "", "  ")
-		out = append(visibleJSON(out), '\n')
+		out = append(escapeJSON(out), '\n')
 	case formatYAML:
 		out, err = yamlOf(v)
 	default:
-		out = []byte(visible(text(c.format == formatWide)))
+		out = []byte(escape(text(c.format == formatWide)))
 	}
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *command) printItem(v any, text func(wide bool) string) error {
 		out = append([]byte("---\n"), out...)
 	default:
 		line := strings.ReplaceAll(text(c.format == formatWide), "\n", `\u000a`) // it could show as another item
-		out = []byte(visible(line) + "\n")
+		out = []byte(escape(line) + "\n")
 	}
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func jsonLine(v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(visibleJSON(out), '\n'), nil
+	return append(escapeJSON(out), '\n'), nil
 }
 
 // yamlOf returns v as YAML. Like [yaml.Marshal] it makes it of JSON, in which YAML must not have the
@@ -112,19 +112,18 @@ func yamlOf(v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	flow := visible(string(out))
-	if out, err = yaml.JSONToYAML([]byte(flow)); err == nil && visible(string(out)) != string(out) {
+	flow := escape(string(out))
+	if out, err = yaml.JSONToYAML([]byte(flow)); err == nil && escape(string(out)) != string(out) {
 		out = []byte(flow + "\n")
 	}
 	return out, err
 }
 
-// visible returns a text in which control and format characters, and bytes that are no UTF-8, are
-// written out, for a terminal would obey them, or show what follows in another order: texts come from
-// objects of tenants, from processes, and from other nodes. What it writes out is read by YAML as the
-// same character.
-func visible(text string) string {
-	return writtenOut(text, func(r rune) string {
+// escape returns a text in which control and format characters, and bytes that are no UTF-8, are escaped,
+// for a terminal would obey them, or show what follows in another order: texts come from objects of
+// tenants, from processes, and from other nodes. YAML reads what is escaped as the same character.
+func escape(text string) string {
+	return escapeBy(text, func(r rune) string {
 		if r > 0xffff {
 			return fmt.Sprintf("\\U%08x", r)
 		}
@@ -132,13 +131,13 @@ func visible(text string) string {
 	})
 }
 
-// visibleJSON is visible for JSON, which stays the same value: what is written out is in strings, and
+// escapeJSON is escape for JSON, which stays the same value: what is escaped is in strings, and
 // encoding/json has done so below U+0020 alone.
-func visibleJSON(data []byte) []byte {
+func escapeJSON(data []byte) []byte {
 	if !bytes.ContainsFunc(data, invisible) {
 		return data // of a large table no copy is made
 	}
-	return []byte(writtenOut(string(data), func(r rune) string {
+	return []byte(escapeBy(string(data), func(r rune) string {
 		if high, low := utf16.EncodeRune(r); high != unicode.ReplacementChar {
 			return fmt.Sprintf("\\u%04x\\u%04x", high, low)
 		}
@@ -146,9 +145,9 @@ func visibleJSON(data []byte) []byte {
 	}))
 }
 
-// writtenOut returns a text in which escape has written out what is invisible, and bytes that are no
-// UTF-8 are as in Go.
-func writtenOut(text string, escape func(rune) string) string {
+// escapeBy returns a text in which what is invisible is written as as says, and bytes that are no UTF-8
+// are as in Go.
+func escapeBy(text string, as func(rune) string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, invisible) {
 		return text
 	}
@@ -158,7 +157,7 @@ func writtenOut(text string, escape func(rune) string) string {
 		case r == utf8.RuneError && size == 1:
 			fmt.Fprintf(&out, "\\x%02x", text[i])
 		case invisible(r):
-			out.WriteString(escape(r))
+			out.WriteString(as(r))
 		default:
 			out.WriteRune(r)
 		}
@@ -166,7 +165,7 @@ func writtenOut(text string, escape func(rune) string) string {
 	return out.String()
 }
 
-// invisible reports whether a character is written out: control and format characters (Cc, Cf, those
+// invisible reports whether a character is escaped: control and format characters (Cc, Cf, those
 // of bidirectional text among the latter), and separators of lines. U+FFFE and U+FFFF are none, and
 // YAML is not read with them.
 func invisible(r rune) bool {

@@ -110,7 +110,7 @@ func merge[T any](p *plugin, answers []answer[T], text func(answers []answer[T],
 	for _, a := range answers {
 		worst.see(a.node, a.code)
 		if a.err != nil {
-			fmt.Fprintf(p.Err, "%s: %s\n", a.node, visible(a.err.Error()))
+			fmt.Fprintf(p.Err, "%s: %s\n", a.node, escape(a.err.Error()))
 			continue
 		}
 		told = append(told, a)

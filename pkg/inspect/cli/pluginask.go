@@ -38,7 +38,7 @@ func (p *plugin) agents(ctx context.Context) (*kubectl.Cluster, []kubectl.Agent,
 	}
 	missing, err := cluster.Missing(ctx, agents)
 	if apierrors.IsForbidden(err) {
-		fmt.Fprintf(p.Err, "kubectl beeline: nodes without an agent's pod are not named: %s\n", visible(err.Error()))
+		fmt.Fprintf(p.Err, "kubectl beeline: nodes without an agent's pod are not named: %s\n", escape(err.Error()))
 		err = nil
 	}
 	agents = append(agents, missing...)

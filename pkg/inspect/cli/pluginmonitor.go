@@ -58,7 +58,7 @@ func (p *plugin) monitorCommand() *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().Lookup("rate").Usage = "events a second of each node at most, counted for 1.07 s (2^30 ns) at a time"
+	cmd.Flags().Lookup("rate").Usage = "events of each node per 1.07 s (2^30 ns) at most"
 	must(cmd.RegisterFlagCompletionFunc("service", p.completeServices))
 	p.addNodeFlags(cmd, 20*time.Second)
 	return cmd
@@ -138,11 +138,11 @@ func (m *nodeMonitor) print(count int) error {
 		}
 		if e.err != nil {
 			ended.see(e.Node, failed[struct{}](e.Node, e.err).code)
-			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, visible(e.err.Error()))
+			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, escape(e.err.Error()))
 			continue
 		}
 		if e.note != "" {
-			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, visible(e.note))
+			fmt.Fprintf(m.Err, "%s: %s\n", e.Node, escape(e.note))
 			continue
 		}
 		err := m.printItem(e.nodeEvent, func(wide bool) string {

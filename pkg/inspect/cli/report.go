@@ -157,7 +157,7 @@ func (c *command) printMissing(missing []report.Missing) {
 		names[reason] = append(names[reason], m.Name)
 	}
 	for _, reason := range reasons {
-		fmt.Fprintf(c.Err, "beeline: not in the report, or not whole: %s: %s\n", strings.Join(names[reason], ", "), visible(reason))
+		fmt.Fprintf(c.Err, "beeline: not in the report, or not whole: %s: %s\n", strings.Join(names[reason], ", "), escape(reason))
 	}
 }
 

@@ -270,7 +270,7 @@ func textLines(text string) []string { return strings.Split(strings.TrimRight(te
 
 // cut takes off what the terminal has no columns for: a line that wraps would move all others.
 func (s *topScreen) cut(line string) string {
-	shown := []rune(visible(line))
+	shown := []rune(escape(line))
 	return string(shown[:min(len(shown), max(0, s.width))])
 }
 
@@ -287,7 +287,7 @@ func (s *topScreen) foot(rows int) string {
 		}
 		text += apart + key
 	}
-	text = visible(text)
+	text = escape(text)
 	if over := columns(text+apart+quit) - s.width; over > 0 {
 		text = string([]rune(text)[:max(0, columns(text)-over)])
 	}
