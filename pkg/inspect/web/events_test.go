@@ -2,7 +2,9 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -85,36 +87,65 @@ func (m *fakeMaps) page() *reader {
 // look asks for an answer, and returns what it says of events.
 func look(t *testing.T, r *reader) ([]inspect.Event, string) {
 	t.Helper()
-	a, err := r.answer(t.Context(), question{order: inspect.ByName})
+	body, err := r.answer(question{order: inspect.ByName})
 	if err != nil {
+		t.Fatal(err)
+	}
+	var a answer
+	if err := json.Unmarshal(body, &a); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
 	return a.Refusals.Events, a.Refusals.NotHeard
 }
 
-// TestAnswersArePaced: who asks in a loop gets no more answers than a tenth of the time is for, and who
-// waits for one may go.
+// TestAnswersArePaced: who asks in a loop, for whatever is answered, gets no more answers than a tenth of
+// the time is for, and who waits for one may go.
 func TestAnswersArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := new(fakeMaps).page()
-		defer r.events.close()
-		const answers, atOnce = 1000, 200 // of a millisecond each, in two seconds
-		begin := time.Now()
-		for i := range answers {
-			look(t, r)
-			if took := time.Since(begin); i < atOnce/10 && took > 0 {
-				t.Fatalf("answer %d took %s", i, took)
+	for _, url := range []string{
+		"http://127.0.0.1/", "http://127.0.0.1/top", "http://127.0.0.1/top?sort=size", "http://127.0.0.1/nothing", "http://rebound.example/",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := new(fakeMaps)
+			page := New(Options{Read: m.Read, Listen: m.Listen, Interval: 2 * time.Second})
+			defer page.Close()
+			const answers, atOnce = 500, 100 // of a millisecond each, in a second
+			begin := time.Now()
+			for i := range answers {
+				page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", url, nil))
+				if took := time.Since(begin); i < atOnce/10 && took > 0 {
+					t.Fatalf("%s: answer %d took %s", url, i, took)
+				}
 			}
+			if took := time.Since(begin); took < (answers/atOnce-1)*time.Second {
+				t.Errorf("%s: %d answers in %s", url, answers, took)
+			}
+		})
+	}
+}
+
+// TestBudget: an answer that costs much is paid by the periods after it, and who waits may go.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b budget
+		begin := time.Now()
+		if !b.take(t.Context()) || time.Since(begin) > 0 {
+			t.Errorf("the first answer waits for %s", time.Since(begin))
 		}
-		if took := time.Since(begin); took < (answers/atOnce-1)*2*time.Second {
-			t.Errorf("%d answers in %s", answers, took)
-		}
-		r.left = 0
+		b.spend(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := r.answer(ctx, question{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("who has gone gets %v", err)
+		if b.take(ctx) {
+			t.Error("who has gone gets an answer")
+		}
+		if !b.take(t.Context()) || time.Since(begin) != 10*time.Second {
+			t.Errorf("after an answer of a second the next one waits for %s", time.Since(begin))
+		}
+		b.spend(time.Second)
+		time.Sleep(time.Minute)
+		begin = time.Now()
+		if !b.take(t.Context()) || time.Since(begin) > 0 {
+			t.Errorf("when a minute has paid, the next one waits for %s", time.Since(begin))
 		}
 	})
 }
@@ -200,7 +231,7 @@ func TestNotHeard(t *testing.T) {
 		}
 		m.readErr = errors.New("no datapath")
 		time.Sleep(2 * time.Second)
-		if _, err := r.answer(t.Context(), question{}); err != m.readErr {
+		if _, err := r.answer(question{}); err != m.readErr {
 			t.Errorf("no maps: %v", err)
 		}
 		if synctest.Wait(); m.listeners[1].listens(t) {

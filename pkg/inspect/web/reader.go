@@ -1,7 +1,7 @@
 package web
 
 import (
-	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -13,20 +13,13 @@ import (
 // takes no more than a fifth of one CPU.
 const rest = 4
 
-// Answers take answering of the time from one reading to the next at most, each of them leastWork, for
-// what the HTTP server does: who asks in a loop takes no more of the agent's CPU time.
-const (
-	answering = 1. / 10
-	leastWork = time.Millisecond
-)
-
 // reader reads the maps when somebody asks and a reading is due, and keeps what charts need.
 type reader struct {
 	options Options
+	budget  budget
 
 	mu   sync.Mutex
-	due  time.Time     // when the next reading is
-	left time.Duration // CPU time for answers until then
+	due  time.Time // when the next reading is
 	last *inspect.Sample
 	err  error // of the latest reading
 
@@ -37,34 +30,16 @@ type reader struct {
 	traffic  traffic
 }
 
-// answer answers a question about the latest reading, which is made now when it is due. Who asks
-// meanwhile waits for it, and who asks when the time for answers is used up, for the next one.
-func (r *reader) answer(ctx context.Context, q question) (*answer, error) {
+// answer answers a question about the latest reading, which is made now when it is due, in JSON. Who asks
+// meanwhile waits for it.
+func (r *reader) answer(q question) (body []byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.refresh(); r.left <= 0; r.refresh() {
-		wait := time.Until(r.due)
-		r.mu.Unlock()
-		goesOn := pause.For(ctx, wait)
-		r.mu.Lock()
-		if !goesOn {
-			return nil, ctx.Err()
-		}
-	}
-	r.left -= leastWork
-	if r.err != nil {
+	if r.refresh(); r.err != nil {
 		return nil, r.err
 	}
-	var a *answer
-	r.left -= pause.Work(func() { a = r.view(q) })
-	return a, nil
-}
-
-// charge takes what was done for an answer from the time for answers.
-func (r *reader) charge(work time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left -= work
+	r.budget.spend(pause.Work(func() { body, err = json.Marshal(r.view(q)) }))
+	return body, err
 }
 
 // refresh makes a reading if one is due; r.mu is held.
@@ -74,9 +49,7 @@ func (r *reader) refresh() {
 		return
 	}
 	r.read()
-	period := max(r.options.Interval, (1+rest)*time.Since(begin), leastWork)
-	r.due = begin.Add(period)
-	r.left = max(time.Duration(answering*float64(period)), leastWork)
+	r.due = begin.Add(max(r.options.Interval, (1+rest)*time.Since(begin)))
 	r.follow()
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
-	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // Options configure the page.
@@ -45,15 +44,18 @@ func New(o Options) *Page {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", servePage)
 	mux.HandleFunc("GET /top", r.serve)
-	return &Page{guarded(mux), &r.events}
+	return &Page{guarded(mux, &r.budget), &r.events}
 }
 
 // guarded refuses requests by a name that anybody could have in the DNS (rebinding): a script of
 // another site would read the page through the browser of who visits it. It refuses those that a browser
 // sends for another site, too: each would have the maps read and events listened to. Answers are for no
-// other site, in no frame, and kept by nobody.
-func guarded(next http.Handler) http.Handler {
+// other site, in no frame, and kept by nobody. All of them, refusals too, are of the budget.
+func guarded(next http.Handler, budget *budget) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !budget.take(r.Context()) {
+			return // the client has gone
+		}
 		if !safeHost(r.Host) {
 			http.Error(w, "ask by IP address or as localhost", http.StatusMisdirectedRequest)
 			return
@@ -108,24 +110,20 @@ func (r *reader) serve(w http.ResponseWriter, req *http.Request) {
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
-	answer, err := r.answer(req.Context(), q)
+	body, err := r.answer(q)
 	if err != nil {
 		writeError(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	r.charge(pause.Work(func() { writeJSON(w, http.StatusOK, answer) }))
+	writeJSON(w, http.StatusOK, body)
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	writeJSON(w, status, map[string]string{"error": err.Error()})
+	body, _ := json.Marshal(map[string]string{"error": err.Error()}) // strings have no error
+	writeJSON(w, status, body)
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client has gone when this fails
