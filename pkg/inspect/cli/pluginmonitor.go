@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/kubectl"
@@ -29,7 +30,8 @@ the nodes' clocks.
 --rate and --sample are for each node, --count is for all together. --timeout is how long to wait
 until a node listens. A node that does not answer, or whose stream ends, is named on standard
 error with the reason, and the others go on. One whose agent's pod restarts is followed again
-when it runs, and what happens meanwhile is not shown.
+when it runs, within 10 minutes, and what happens meanwhile is not shown. It is waited for no
+longer when the node is deleted, or when exec is forbidden.
 
 It ends with --count events, with Ctrl+C (exit code 0), or when no node is left. What it runs in
 the pods ends with it, also when it is killed.`
@@ -202,29 +204,50 @@ const (
 )
 
 // followAgain is follow for a node whose agent's container has ended, or whose connection: in the pod
-// that it has then, once that runs.
+// that it has then, once that runs. It tells why it waits.
 func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool, err error) {
 	limit := time.Now().Add(agentLimit)
+	reason := ""
 	for wait := firstLook; ; wait = min(2*wait, mostUntilALook) {
 		if !pause.For(ctx, wait) {
 			return false, ctx.Err()
 		}
-		agents, err := m.cluster.Agents(ctx, []string{node})
+		agent, err := m.agentNow(ctx, node)
 		if err == nil {
-			err = agents[0].Down
-		}
-		if err == nil {
-			begun, err = m.follow(ctx, agents[0], func() {
-				_ = m.tell(ctx, node, told{note: fmt.Sprintf("pod %s: followed again", agents[0].Pod)}) // unless it ends now
+			begun, err = m.follow(ctx, agent, func() {
+				_ = m.tell(ctx, node, told{note: fmt.Sprintf("pod %s: followed again", agent.Pod)}) // unless it ends now
 			})
 			if begun || !isLost(err) {
 				return begun, err
 			}
 		}
-		if time.Now().After(limit) {
+		if errors.Is(err, errNodeGone) || apierrors.IsForbidden(err) || time.Now().After(limit) {
 			return false, err
 		}
+		if err.Error() != reason {
+			reason = err.Error()
+			_ = m.tell(ctx, node, told{note: reason + "; waiting for the agent"}) // unless it ends now
+		}
 	}
+}
+
+// errNodeGone says that no agent will run on a node.
+var errNodeGone = errors.New("the cluster has no such node any more")
+
+// agentNow returns the agent that a node has now, or why it has none that runs. Who may not list nodes is
+// not told that one has gone.
+func (m *nodeMonitor) agentNow(ctx context.Context, node string) (kubectl.Agent, error) {
+	agents, err := m.cluster.Agents(ctx, []string{node})
+	if err != nil {
+		return kubectl.Agent{}, err
+	}
+	if agents[0].Down == nil {
+		return agents[0], nil
+	}
+	if has, err := m.cluster.HasNode(ctx, node); err == nil && !has {
+		return agents[0], errNodeGone
+	}
+	return agents[0], agents[0].Down
 }
 
 // follow runs beeline monitor on a node, calls listens when it does, which it returns, too, and tells

@@ -169,6 +169,7 @@ func TestPluginMonitorTimeout(t *testing.T) {
 func TestPluginMonitorFollowsAgain(t *testing.T) {
 	const killed = 128 + 9
 	s := newAPIServer(t)
+	s.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}}
 	var ends atomic.Int32
 	pod := func(name string, phase corev1.PodPhase, run program) {
 		s.mu.Lock() // at once: nobody sees the node without a pod
@@ -192,14 +193,20 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 	pod("first", corev1.PodRunning, func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
 		_, _ = io.WriteString(out, "\n"+connectionEvent)
 		pod("second", corev1.PodPending, nil)
-		time.AfterFunc(2*time.Second, func() { pod("third", corev1.PodRunning, third) })
 		return killed
 	})
-	out, errs, code := s.run("monitor", "--count=3")
+	var stdout, stderr bytes.Buffer
+	code := cli.RunPlugin(fixtureEnv(&stdout, writer(func(p []byte) (int, error) {
+		if bytes.Contains(p, []byte("Pending")) {
+			pod("third", corev1.PodRunning, third)
+		}
+		return stderr.Write(p)
+	})), "--kubeconfig="+s.kubeconfig, "monitor", "--count=3")
+	out, errs := stdout.String(), stderr.String()
 	if code != cli.ExitOK || strings.Count(out, "connection TCP") != 3 {
 		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
 	}
-	for _, want := range []string{"node-a: pod first: exit code 137; waiting for the agent\n", "node-a: pod third: followed again\n", "node-a: pod third: beeline monitor has ended; waiting for the agent\n"} {
+	for _, want := range []string{"node-a: pod first: exit code 137; waiting for the agent\n", "node-a: pod second does not run: Pending; waiting for the agent\n", "node-a: pod third: followed again\n", "node-a: pod third: beeline monitor has ended; waiting for the agent\n"} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("said %q, lacks %q", errs, want)
 		}
@@ -213,6 +220,38 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 	out, errs, code = s.run("monitor", "--count=3")
 	if code != cli.ExitFailure || strings.Count(out, "connection TCP") != 1 || !strings.Contains(errs, "node-a: pod third: an event cannot be read") {
 		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
+	}
+}
+
+// writer is a function that is written to.
+type writer func([]byte) (int, error)
+
+// Write calls it.
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// TestPluginMonitorGivesUp: a node that was deleted, and one on which nothing may be run any more, are not
+// waited for.
+func TestPluginMonitorGivesUp(t *testing.T) {
+	for want, happens := range map[string]func(*apiServer){
+		"the cluster has no such node any more": func(s *apiServer) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			clear(s.pods)
+			s.nodes = nil
+		},
+		"exec in pod beeline-node-a: unable to upgrade connection: pods/exec is forbidden": func(s *apiServer) { s.noExec.Store(true) },
+	} {
+		s := newAPIServer(t)
+		s.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}}
+		s.agent("node-a", func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
+			_, _ = io.WriteString(out, "\n"+connectionEvent)
+			happens(s)
+			return connectionLost
+		})
+		_, errs, code := s.run("monitor")
+		if code != cli.ExitFailure || !strings.Contains(errs, "waiting for the agent\nnode-a: "+want+"\n") {
+			t.Errorf("exit code %d, said %q, want %q", code, errs, want)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,8 +38,9 @@ type program func(r *http.Request, args []string, in io.Reader, out, errs io.Wri
 type apiServer struct {
 	t          *testing.T
 	kubeconfig string
-	noSocket   bool   // WebSocket is forbidden, and SPDY never answered
-	forbidden  string // a resource that may not be listed
+	noExec     atomic.Bool // it is forbidden
+	noSocket   bool        // WebSocket is forbidden, and SPDY never answered
+	forbidden  string      // a resource that may not be listed
 
 	mu       sync.Mutex            // of what requests read, which may come from a process
 	pods     map[string]corev1.Pod // by namespace/name
@@ -59,7 +61,13 @@ func newAPIServer(t *testing.T) *apiServer {
 	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets", s.unlessForbidden("daemonsets", s.listDaemonSets))
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", s.get)
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}/exec", s.exec)
-	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", func(w http.ResponseWriter, r *http.Request) {
+		if s.noExec.Load() {
+			fail(t, w, http.StatusForbidden, metav1.StatusReasonForbidden, "pods/exec is forbidden")
+			return
+		}
+		<-r.Context().Done()
+	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
@@ -142,11 +150,16 @@ func (s *apiServer) getService(w http.ResponseWriter, r *http.Request) {
 	fail(s.t, w, http.StatusNotFound, metav1.StatusReasonNotFound, "services not found")
 }
 
-// listNodes has one node on each page.
+// listNodes has one node on each page, or the one that is asked for.
 func (s *apiServer) listNodes(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+	if name, ok := strings.CutPrefix(r.FormValue("fieldSelector"), "metadata.name="); ok {
+		list.Items = slices.DeleteFunc(slices.Clone(s.nodes), func(n corev1.Node) bool { return n.Name != name })
+		respond(s.t, w, http.StatusOK, list)
+		return
+	}
 	at, _ := strconv.Atoi(r.FormValue("continue")) // the first page has none
 	list.Items = s.nodes[min(at, len(s.nodes)):min(at+1, len(s.nodes))]
 	if at+1 < len(s.nodes) {
@@ -201,7 +214,7 @@ func respond(t *testing.T, w http.ResponseWriter, code int, object any) {
 // exec runs a program with the channels of v5.channel.k8s.io: in is 0, out 1, errors 2, the status 3.
 // It does not end the program when the client leaves, as a container runtime does not.
 func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
-	if s.noSocket {
+	if s.noSocket || s.noExec.Load() {
 		w.WriteHeader(http.StatusForbidden)
 		return
 	}

@@ -10,9 +10,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
-	"k8s.io/streaming/pkg/httpstream"
+	streaming "k8s.io/streaming/pkg/httpstream"
 )
 
 // The most that a command may print, for a node is not trusted with the memory of the caller.
@@ -99,13 +103,30 @@ func (c *Cluster) executor(at *url.URL) (remotecommand.Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, at)
+	transport, upgrader, err := spdy.RoundTripperFor(c.config)
 	if err != nil {
 		return nil, err
 	}
-	return remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	other, err := remotecommand.NewSPDYExecutorForTransports(transport, refusals{upgrader}, http.MethodPost, at)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(socket, other, func(err error) bool {
+		return streaming.IsUpgradeFailure(err) || streaming.IsHTTPSProxyError(err)
 	})
+}
+
+// refusals are errors that [apierrors.IsForbidden] knows, where client-go has the text of the response
+// alone.
+type refusals struct{ spdy.Upgrader }
+
+// NewConnection returns the connection that a response begins.
+func (r refusals) NewConnection(response *http.Response) (httpstream.Connection, error) {
+	conn, err := r.Upgrader.NewConnection(response)
+	if err != nil && response.StatusCode == http.StatusForbidden {
+		err = &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: err.Error()}}
+	}
+	return conn, err
 }
 
 // bounded keeps the beginning of what is written to it.

@@ -34,3 +34,13 @@ func (c *Cluster) HasService(ctx context.Context, namespace, name string) (bool,
 	}
 	return true, nil
 }
+
+// HasNode reports whether the cluster has a node. It takes the right to list nodes.
+func (c *Cluster) HasNode(ctx context.Context, name string) (bool, error) {
+	o := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+	var list metav1.PartialObjectMetadataList
+	if err := getJSON(ctx, c.core.Get().Resource("nodes").VersionedParams(&o, c.parameters).SetHeader("Accept", metadataOnly), &list); err != nil {
+		return false, fmt.Errorf("look for node %s: %w", name, err)
+	}
+	return len(list.Items) > 0, nil
+}
