@@ -108,7 +108,7 @@ func (c *command) writeReportFile(ctx context.Context, path, name, node string, 
 func renameNew(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	switch {
-	case errors.Is(err, unix.EINVAL): // NFS has links alone for this, VFAT none
+	case errors.Is(err, unix.EINVAL): // as on NFS, which has links; VFAT has none
 		if err := os.Link(from, to); err != nil {
 			return err
 		}
