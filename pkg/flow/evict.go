@@ -8,7 +8,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
-// census are the entries that a walk over the flow table has found, except in the overflow table.
+// census are the entries that a walk has found in the flow table, not in the overflow table or a former one.
 type census struct {
 	before, after flowmap.Turnover // the walk
 	entries       int              // seen

@@ -76,6 +76,40 @@ func TestEvictions(t *testing.T) {
 	}
 }
 
+// TestEvictionsBesideOtherTables: flows that expire in the overflow table or the former flow table are none that
+// the kernel has evicted from the flow table.
+func TestEvictionsBesideOtherTables(t *testing.T) {
+	tab := newTable(t, 8192)
+	for i := range 500 {
+		tab.put(forward(i, model.TCP, flowmap.StateClosed, start+1000))
+		tab.put(reply(i, model.TCP, start+1000))
+	}
+	tab.resize(16384)
+	check(t, tab.halfOpen.Put(uint32(0), halfOpen{Overflow: start}))
+	const flows = 5000
+	for i := range flows {
+		tab.put(forward(10000+i, model.TCP, flowmap.StateEstablished, start+1000))
+		tab.put(reply(10000+i, model.TCP, start+1000))
+		if i < 500 {
+			k, e := forward(5000+i, model.TCP, flowmap.StateNew, start+1000)
+			check(t, tab.maps.BlOverflow.Put(k, e))
+		}
+	}
+	tab.setAdded(2 * flows)
+	now := uint32(start + 1000)
+	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts})
+	e.clock = func() (time.Duration, error) { return time.Duration(now) * time.Second, nil }
+	for _, want := range []Walk{{Flows: flows + 1000, Overflow: 500}, {Flows: flows + 1000, Expired: 500, Overflow: 500}, {Flows: flows + 500, Expired: 500}} {
+		w, err := e.walk(context.Background())
+		check(t, err)
+		want.Whole = true
+		if w != want {
+			t.Errorf("%d s later: %+v, want %+v", now-start-1000, w, want)
+		}
+		now += 60
+	}
+}
+
 // TestEvictionRate: the rate is that of the walks of the last minute, however long they take.
 func TestEvictionRate(t *testing.T) {
 	begin := time.Unix(1000, 0)

@@ -124,10 +124,12 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	if err != nil {
 		return w, err
 	}
-	overflow, entries, flows := 0, 0, 0 // of the overflow table; of the flow table, and flows there
+	overflow := 0                                                 // entries of the overflow table
+	seen := census{before: turnover, size: 2 * e.Maps.MaxFlows()} // of the flow table
 	counts := counts{e.table.StartSourceCount(), e.table.StartActiveCount()}
 	start := time.Now()
 	for batch, err := range e.table.Batches(e.clock) {
+		removed := w.Expired + w.Orphans
 		if err == nil {
 			err = e.expire(&batch, &w, counts)
 		}
@@ -138,8 +140,9 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 		case batch.Overflow:
 			overflow += len(batch.Flows) + len(batch.Replies)
 		case !batch.Former:
-			entries += len(batch.Flows) + len(batch.Replies)
-			flows += len(batch.Flows)
+			seen.entries += len(batch.Flows) + len(batch.Replies)
+			seen.flows += len(batch.Flows)
+			seen.removed += w.Expired + w.Orphans - removed
 		}
 		if !pause.For(ctx, rest*time.Since(start)) {
 			return w, errors.Join(errs...)
@@ -153,14 +156,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	e.table.CountHalfOpen(before, w.HalfOpen)
 	e.table.EndSourceCount(counts.sources)
 	e.table.EndActiveCount(counts.active)
-	after, err := e.table.Turnover()
-	if err != nil {
+	if seen.after, err = e.table.Turnover(); err != nil {
 		return w, err
 	}
-	w.EvictedEstablished, w.EvictedHalfOpen = e.evictions.note(census{
-		before: turnover, after: after, entries: entries, flows: flows, removed: w.Expired + w.Orphans,
-		halfOpen: int(before.Count) - w.HalfOpen, size: 2 * e.Maps.MaxFlows(),
-	})
+	seen.halfOpen = int(before.Count) - w.HalfOpen
+	w.EvictedEstablished, w.EvictedHalfOpen = e.evictions.note(seen)
 	if overflow == 0 {
 		e.table.ForgetOverflow(before, begun)
 	}
@@ -176,7 +176,6 @@ type counts struct {
 // expire removes the expired flows of a part of the table, and counts the others. It stops at the
 // first error: those after it would be the same.
 func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
-	w.Flows += len(batch.Flows)
 	for i := range batch.Flows {
 		f := &batch.Flows[i]
 		removed := false
@@ -186,6 +185,10 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 				return err
 			}
 		}
+		if f.Moved {
+			continue // it is in another batch as it is now
+		}
+		w.Flows++
 		counts.active.Add(f, removed)
 		if removed && e.Expired != nil {
 			e.Expired(f)

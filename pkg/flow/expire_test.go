@@ -39,6 +39,7 @@ const isReply = 1 << 3
 // table is a flow table in the kernel, and what the programs would write there.
 type table struct {
 	t    *testing.T
+	dir  string
 	maps *bpfmap.Maps
 	flow *ebpf.Map
 	// What the programs keep of half-open flows.
@@ -63,7 +64,18 @@ func newTable(t *testing.T, flows uint32) *table {
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
-	return &table{t, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open"), pinned("bl_counter")}
+	return &table{t, dir, maps, pinned("bl_flow"), pinned("bl_overflow"), pinned("bl_half_open"), pinned("bl_counter")}
+}
+
+// resize puts a flow table of another size in the place of the present one, which is the former one then.
+func (tab *table) resize(flows uint32) {
+	tab.t.Helper()
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers, sizes.Clients, sizes.Flows = 1024, 1024, 1024, flows
+	maps, err := bpfmap.Load(tab.dir, sizes)
+	check(tab.t, err)
+	tab.t.Cleanup(func() { maps.Close() })
+	tab.maps, tab.flow = maps, maps.BlFlow
 }
 
 func check(t *testing.T, err error) {
@@ -256,6 +268,50 @@ func TestHalfOpen(t *testing.T) {
 		t.Error("a table that was just added to is passed by")
 	}
 }
+
+// TestFlowInTwoTables: a flow that the programs have taken from the former table is told once, by its state and
+// time in the present one, when it is left and when it expires.
+func TestFlowInTwoTables(t *testing.T) {
+	tab := newTable(t, 4096)
+	former := tab.flow
+	tab.put(forward(1, model.TCP, flowmap.StateEstablished, start)) // has closed since
+	tab.put(reply(1, model.TCP, start))
+	tab.put(forward(2, model.UDP, flowmap.StateEstablished, start)) // goes on
+	tab.put(reply(2, model.UDP, start))
+	tab.put(forward(3, model.UDP, flowmap.StateEstablished, start)) // is in the former one alone
+	tab.resize(8192)
+	tab.put(forward(1, model.TCP, flowmap.StateClosed, start+100))
+	tab.put(reply(1, model.TCP, start+100))
+	tab.put(forward(2, model.UDP, flowmap.StateEstablished, start+100))
+	tab.put(reply(2, model.UDP, start+100))
+	var now uint32
+	var left, expired int
+	e := New(Options{
+		Maps: tab.maps, Timeouts: DefaultTimeouts,
+		Left: func(*flowmap.Flow) { left++ }, Expired: func(*flowmap.Flow) { expired++ },
+	})
+	e.clock = func() (time.Duration, error) { return time.Duration(now) * time.Second, nil }
+	for _, c := range []struct {
+		after uint32
+		want  Walk
+	}{
+		{105, Walk{Flows: 3}}, {115, Walk{Flows: 3, Expired: 1}}, {130, Walk{Flows: 2, Expired: 1}},
+		{219, Walk{Flows: 1}}, {220, Walk{Flows: 1, Expired: 1}}, {500000, Walk{}},
+	} {
+		now, left, expired = start+c.after, 0, 0
+		w, err := e.walk(context.Background())
+		check(t, err)
+		w.Whole, w.Orphans = false, 0
+		if w != c.want || expired != w.Expired || left != w.Flows-w.Expired {
+			t.Errorf("after %d s: %+v, want %+v; told of %d that are left and %d that have expired", c.after, w, c.want, left, expired)
+		}
+	}
+	if err := former.Lookup(firstKey(forward(1, model.TCP, 0, 0)), new(entry)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("the former table has a flow of no use: %v", err)
+	}
+}
+
+func firstKey(k key, _ entry) key { return k }
 
 // TestManyFlows expires half of 100,000 flows and nothing of the others.
 func TestManyFlows(t *testing.T) {

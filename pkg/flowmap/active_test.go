@@ -4,11 +4,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
+	"github.com/beeline-lb/beeline/tests/bpffs"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
 )
@@ -19,11 +22,7 @@ const counted, countedGeneration = 5, 9
 func newCounted(t *testing.T) (*bpfmap.Maps, func(port uint16, state State) Flow) {
 	t.Helper()
 	m := maptest.New(t, maptest.Small)
-	services := servicetest.Open(t, m)
-	must(t,
-		services.PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration, Weight: 1}),
-		services.PutServiceName(3, maptest.ServiceName("a", model.IPv4)),
-		services.PutService(3, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}, Algorithm: model.LeastConn}))
+	putCounted(t, m)
 	return m, func(port uint16, state State) Flow {
 		key := bpf.SockBlFlowKey{Src: bpf.AddrOf(flowClient.Addr()), SrcPort: port, Dst: bpf.AddrOf(flowService.Addr()), Proto: uint8(model.TCP)}
 		entry := bpf.SockBlFlowEntry{Forward: bpf.SockBlFlowForward{BackendId: counted, Generation: countedGeneration, Bits: uint8(state)}}
@@ -37,6 +36,16 @@ func newCounted(t *testing.T) (*bpfmap.Maps, func(port uint16, state State) Flow
 		t.Fatal("the flow is not there")
 		return Flow{}
 	}
+}
+
+// putCounted writes the backend and its Service.
+func putCounted(t *testing.T, m *bpfmap.Maps) {
+	t.Helper()
+	services := servicetest.Open(t, m)
+	must(t,
+		services.PutBackend(counted, tables.Backend{AddrPort: flowBackend, Service: 3, State: tables.InCluster, Generation: countedGeneration, Weight: 1}),
+		services.PutServiceName(3, maptest.ServiceName("a", model.IPv4)),
+		services.PutService(3, tables.Service{Cluster: tables.Set{Kind: policy.Backends, Count: 1}, Algorithm: model.LeastConn}))
 }
 
 func activeFlows(m *bpfmap.Maps) uint32 {
@@ -87,6 +96,36 @@ func TestActiveRemoved(t *testing.T) {
 	must(t, New(m).Delete(&former))
 	if _, got := New(m).Active(counted, countedGeneration+1); got != 2 {
 		t.Errorf("%d are active after a flow of a former generation is removed, want 2", got)
+	}
+}
+
+// TestActiveInTwoTables: a flow that is in the former table, too, is counted no more once, when the present one
+// has it no more.
+func TestActiveInTwoTables(t *testing.T) {
+	dir := bpffs.New(t)
+	first := maptest.Load(t, dir, maptest.Small)
+	must(t, first.Pin(dir))
+	sizes := maptest.Small
+	sizes.Flows *= 2
+	m := maptest.Load(t, dir, sizes)
+	key := bpf.SockBlFlowKey{Src: bpf.AddrOf(flowClient.Addr()), SrcPort: 1, Dst: bpf.AddrOf(flowService.Addr()), Proto: uint8(model.TCP)}
+	for i, table := range []*ebpf.Map{m.FormerFlow(), m.BlFlow} {
+		entry := bpf.SockBlFlowEntry{Forward: bpf.SockBlFlowForward{BackendId: counted, Generation: countedGeneration, Used: uint32(i), Bits: uint8(StateEstablished)}}
+		must(t, table.Put(&key, &entry))
+	}
+	putCounted(t, m)
+	New(m).addActive(counted, countedGeneration, 7)
+	flows, _ := flowTable(t, m)
+	if len(flows) != 2 || !flows[0].Moved || flows[1].Moved {
+		t.Fatalf("flows %+v, want the one of the former table and then that of the present one", flows)
+	}
+	for i, want := range []uint32{7, 6} {
+		if removed, err := New(m).Expire(&flows[i]); !removed || err != nil {
+			t.Errorf("flow %d: removed %v, %v", i, removed, err)
+		}
+		if got := activeFlows(m); got != want {
+			t.Errorf("%d are active after %d were removed, want %d", got, i+1, want)
+		}
 	}
 }
 

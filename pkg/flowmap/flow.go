@@ -96,6 +96,8 @@ type Flow struct {
 	// Overflow says that the flow is in the table of those that began when half-open
 	// ones had used up their share of the other.
 	Overflow bool
+	// Moved says that this is what the former flow table has of a flow that programs have taken from there.
+	Moved bool
 
 	forward bpf.SockBlFlowForward
 }
@@ -253,6 +255,9 @@ func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, err
 			r.Overflow, r.Former, r.cursor = table == t.maps.BlOverflow, table == t.maps.FormerFlow(), ebpf.MapBatchCursor{}
 			for last := false; err == nil && !last; {
 				last, err = r.next(table)
+				if err == nil && r.Former {
+					err = t.markMoved(r.Flows)
+				}
 				if err == nil && !yield(r.Batch, nil) {
 					return
 				}
@@ -263,6 +268,22 @@ func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, err
 			}
 		}
 	}
+}
+
+// markMoved finds those flows of the former table that the present ones have, too.
+func (t Table) markMoved(flows []Flow) error {
+	present := t.tables()[1:]
+	for i := range flows {
+		for _, table := range present {
+			var entry bpf.SockBlFlowEntry
+			err := table.Lookup(flows[i].key(), &entry)
+			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+			flows[i].Moved = flows[i].Moved || err == nil && !entry.IsReply()
+		}
+	}
+	return nil
 }
 
 // reader reads and converts entries.
@@ -405,15 +426,22 @@ func (t Table) Delete(f *Flow) error {
 	return err
 }
 
-// Expire removes a flow unless a packet of it came since it was read, and reports whether it did.
+// Expire removes a flow unless a packet of it came since it was read, and reports whether it did. One that was
+// moved goes from the former table alone; with another goes what is left of it there.
 func (t Table) Expire(f *Flow) (bool, error) {
 	removed, err := t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
 		return !e.IsReply() && e.Forward.Used == f.forward.Used
 	})
-	if removed {
-		t.drop(f)
+	if !removed || f.Moved {
+		return removed, err
 	}
-	return removed, err
+	t.drop(f)
+	if err == nil && t.maps.FormerFlow() != nil {
+		_, err = t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
+			return !e.IsReply() && e.Forward.Used <= f.forward.Used
+		})
+	}
+	return true, err
 }
 
 // remove removes a flow whose forward entry is as it should be, and reports whether it did. The
