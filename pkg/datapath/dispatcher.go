@@ -101,11 +101,11 @@ func leaveDispatchers(ctx context.Context, bpffs string, keep func(ifindex int) 
 			left = append(left, dispatcher.Device)
 			return nil
 		})
-		switch {
-		case gone(err):
-			err = libxdp.Forget(ctx, bpffs, ifindex, ownPart)
-		case err == nil || foreign(err):
+		if err == nil || foreign(err) {
 			err = libxdp.Sweep(ctx, bpffs, ifindex, ownPart)
+		}
+		if gone(err) {
+			err = libxdp.Forget(ctx, bpffs, ifindex, ownPart)
 		}
 		if err != nil && !foreign(err) {
 			errs = append(errs, fmt.Errorf("leave the XDP dispatcher of device %d: %w", ifindex, err))

@@ -232,8 +232,16 @@ func pinProgram(t *testing.T, path, name string) {
 	must(t, os.MkdirAll(filepath.Dir(path), 0o700), program.Pin(path), program.Close())
 }
 
+// pinMap pins a map there.
+func pinMap(t *testing.T, path string) {
+	t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700), m.Pin(path), m.Close())
+}
+
 // TestCleanupOfKilledChanges: the clean-up removes the pins that an agent has left which was killed while it
-// changed a dispatcher, and no others', whether there are other pins of ours or not.
+// changed a dispatcher, and no others', of whatever kind, whether there are other pins of ours or not.
 func TestCleanupOfKilledChanges(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
@@ -247,13 +255,16 @@ func TestCleanupOfKilledChanges(t *testing.T) {
 		pinProgram(t, filepath.Join(at("4000000001"), "prog1-prog"), "bl_xdp")
 		must(t, os.MkdirAll(at("4000000002"), 0o700))
 		pinProgram(t, filepath.Join(at("4000000003"), "prog0-prog"), "filter")
+		pinMap(t, filepath.Join(at("4000000004"), "odd"))
+		gone := filepath.Join(dispatchers(opts), "dispatch-99999-1")
+		pinMap(t, filepath.Join(gone, "prog0-prog"))
 		_, err := datapath.Cleanup(t.Context(), opts.BPFFS)
 		must(t, err)
 		left, err := filepath.Glob(at("*"))
-		if must(t, err); !slices.Equal(left, []string{at("4000000003")}) {
-			t.Errorf("%s: left are %q, want the other program's alone", when, left)
+		if must(t, err); !slices.Equal(left, []string{at("4000000003"), at("4000000004")}) {
+			t.Errorf("%s: left are %q, want the other program's and the map's alone", when, left)
 		}
-		must(t, os.RemoveAll(at("4000000003")))
+		must(t, os.RemoveAll(at("4000000003")), os.RemoveAll(at("4000000004")), os.RemoveAll(gone))
 	}
 	if id := xdpOf(t, l); id != 0 {
 		t.Errorf("program %d is left at the device", id)

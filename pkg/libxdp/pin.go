@@ -165,7 +165,7 @@ func Devices(bpffs string) ([]int, error) {
 }
 
 // Forget removes the pins of some programs from the dispatchers of a device that is gone.
-// The others' are theirs to remove.
+// The others' are theirs to remove, as is what cannot be read.
 func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Component) bool) error {
 	unlock, err := lock(ctx, bpffs)
 	if err != nil {
@@ -177,15 +177,7 @@ func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Componen
 		return err
 	}
 	for _, path := range paths {
-		program, err := openPin(path)
-		if err != nil {
-			return err
-		}
-		c, err := NewComponent(program)
-		if err := errors.Join(err, program.Close()); err != nil {
-			return err
-		}
-		if !forget(c) {
+		if c, err := pinnedProgram(path); err != nil || !forget(c) {
 			continue
 		}
 		if err := errors.Join(os.Remove(strings.TrimSuffix(path, "-prog")+"-link"), os.Remove(path)); err != nil {
@@ -200,7 +192,8 @@ func Forget(ctx context.Context, bpffs string, ifindex int, forget func(Componen
 
 // Sweep removes the pins of dispatchers that a device does not run and that have a program for which own
 // holds, or none: who changed the device's dispatcher was killed before it ran the new one, or had removed the
-// pins of the former. libxdp removes those of all programs (libxdp_clean_references).
+// pins of the former. libxdp removes those of all programs (libxdp_clean_references). A folder with a pin that
+// cannot be read is somebody else's.
 func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) bool) error {
 	unlock, err := lock(ctx, bpffs)
 	if err != nil {
@@ -221,10 +214,7 @@ func Sweep(ctx context.Context, bpffs string, ifindex int, own func(Component) b
 			continue
 		}
 		pinned, err := pinnedPrograms(dir)
-		if err != nil {
-			return err
-		}
-		if len(pinned) > 0 && !slices.ContainsFunc(pinned, own) {
+		if err != nil || len(pinned) > 0 && !slices.ContainsFunc(pinned, own) {
 			continue
 		}
 		if err := os.RemoveAll(dir); err != nil {
