@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -415,8 +416,17 @@ func (d *Datapath) removeFilters(ifindex int, ownQdisc bool) error {
 }
 
 // cleanupFilters removes our filters from all devices, and the qdiscs that the maps
-// pinned in dir say are ours. It returns what it removed. One odd device keeps it from no other.
-func cleanupFilters(dir string) (removed []string, err error) {
+// pinned in dir say are ours. It returns what it removed. One odd device keeps it from no other. While an
+// agent runs in the network namespace, whose pins are elsewhere, all filters are its own, or it removes them.
+func cleanupFilters(ctx context.Context, dir string) (removed []string, err error) {
+	n, err := lockNetns(ctx, false)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, tellFilters()
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer n.Close()
 	var errs []error
 	ownQdisc := make(map[int]bool)
 	maps, err := bpfmap.OpenReadable(dir)
@@ -440,6 +450,28 @@ func cleanupFilters(dir string) (removed []string, err error) {
 		}
 	}
 	return removed, errors.Join(errs...)
+}
+
+// tellFilters logs the devices that have filters of ours.
+func tellFilters() error {
+	links, err := rtnl.Links()
+	errs := []error{err}
+	var devices []string
+	for _, l := range links {
+		for _, at := range directions {
+			has, _, err := at.hasFilter(l.Attrs().Index)
+			if err != nil && !gone(err) {
+				errs = append(errs, err)
+			}
+			if has && !slices.Contains(devices, l.Attrs().Name) {
+				devices = append(devices, l.Attrs().Name)
+			}
+		}
+	}
+	if len(devices) > 0 {
+		klog.ErrorS(nil, "Filters of devices are left: they are those of an agent that runs in this network namespace with another bpffs", "devices", devices)
+	}
+	return errors.Join(errs...)
 }
 
 // Device is a device that packets are served on.

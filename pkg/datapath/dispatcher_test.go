@@ -19,6 +19,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flock"
+	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -290,5 +291,28 @@ func TestCleanupWithoutPins(t *testing.T) {
 	}
 	if removed, err := datapath.Cleanup(t.Context(), opts.BPFFS); err != nil || len(removed) > 0 {
 		t.Errorf("a second clean-up: %q, %v", removed, err)
+	}
+}
+
+// TestCleanupBesideAnAgent: a clean-up with another BPF file system than that of an agent that runs in the same
+// network namespace leaves the agent's filters, and once that has ended takes them.
+func TestCleanupBesideAnAgent(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, l := withUplink(t)
+	opts.TC = datapath.TCClsact
+	d := prepare(t, opts)
+	must(t, d.Attach(t.Context()))
+	ids := attachedPrograms(t, l)
+	other := lab.NewBPFFS(t)
+	if removed, err := datapath.Cleanup(t.Context(), other); err != nil || len(removed) > 0 {
+		t.Errorf("beside an agent: removed %q, %v", removed, err)
+	}
+	if left := attachedPrograms(t, l); len(ids) != 2 || !slices.Equal(left, ids) {
+		t.Errorf("programs %d are attached, want %d", left, ids)
+	}
+	must(t, d.Close())
+	if removed, err := datapath.Cleanup(t.Context(), other); err != nil || !slices.Equal(removed, []string{"filters of " + uplink}) {
+		t.Errorf("after the agent: removed %q, %v", removed, err)
 	}
 }
