@@ -444,10 +444,18 @@ func (m *Maps) Pin(dir string) error {
 	return nil
 }
 
-// Pinned reports whether each map has a pin in dir.
+// Pinned reports whether each map has a pin in dir, which is read once.
 func (m *Maps) Pinned(dir string) bool {
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	there := make(map[string]bool, len(pins))
+	for _, p := range pins {
+		there[p.Name()] = true
+	}
 	for name := range m.all {
-		if _, err := os.Lstat(filepath.Join(dir, PinName(name))); err != nil {
+		if !there[PinName(name)] {
 			return false
 		}
 	}

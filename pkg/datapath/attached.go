@@ -17,7 +17,7 @@ import (
 
 const (
 	// attachedPeriod passes between two looks at whether programs are where they were attached. One
-	// takes two system calls for each direction of a device.
+	// takes two system calls for each direction of a device, and some ten for pins and sockets.
 	attachedPeriod = 2 * time.Second
 	// attachedShare is how many times as long as a look worked is paused at least: with many devices,
 	// or many filters at them, looks take a twentieth of a CPU at most.
@@ -26,8 +26,8 @@ const (
 
 // FollowPrograms attaches again what somebody has detached, and makes pins again that somebody has
 // removed, until ctx ends: the kernel reports no such change. mended gets how many programs or entries
-// of devices that were, with one for all pins of maps. The error is a [RunningError] when another agent has taken the
-// place of this one, whose pins were removed.
+// of devices that were, with one for all pins of maps. The error is a [RunningError] when another agent
+// has taken the place of this one, whose pins were removed.
 func (d *Datapath) FollowPrograms(ctx context.Context, mended func(int)) error {
 	logged := ""
 	for next := attachedPeriod; pause.For(ctx, next); {
