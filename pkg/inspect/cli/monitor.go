@@ -30,8 +30,9 @@ Endpoints that outlier detection ejects, or lets in again, are told by the agent
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events are told
 in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. --kind,
 --drops and --sample choose before that limit, the other filters after it. Of a connection, or of
-a socket, --sample shows all events or none; what the agent finds it always shows. Up to four can
-listen at once. The agent need not run, except for what it finds itself.
+a socket, --sample shows all events or none, the end of an idle flow like any other; left, evicted,
+ejected and admitted it always shows. Up to four can listen at once. The agent need not run, except
+for what it finds itself.
 
 With -o json each event is one line.`
 
