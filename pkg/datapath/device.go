@@ -469,7 +469,7 @@ func tellFilters() error {
 		}
 	}
 	if len(devices) > 0 {
-		klog.ErrorS(nil, "Filters of devices are left: they are those of an agent that runs in this network namespace with another bpffs", "devices", devices)
+		klog.ErrorS(nil, "Filters of devices are left: an agent with another bpffs, or another clean-up, runs in this network namespace", "devices", devices)
 	}
 	return errors.Join(errs...)
 }

@@ -84,13 +84,14 @@ func (l *lock) held(bpffs string) (bool, error) {
 func (l *lock) release() error { return l.dir.Close() }
 
 // lockNetns opens the calling thread's network namespace, and locks it until it is closed: shared by agents, which
-// have filters there, or for who removes those. An agent that waits for somebody else in vain goes on without.
+// have filters there, or for who removes those, who does not wait: another one may do the same. An agent that waits
+// for somebody else in vain goes on without.
 func lockNetns(ctx context.Context, shared bool) (*netns.Namespace, error) {
 	n, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
-	patience := lockPatience
+	patience := time.Duration(0)
 	if shared {
 		patience = netnsPatience
 	}
