@@ -104,7 +104,7 @@ func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, inte
 		r, err := c.check(ctx, checker)
 		if errors.Is(err, fs.ErrNotExist) {
 			if !absent {
-				fmt.Fprintf(c.Err, "beeline: %s, checking again\n", visible(err.Error()))
+				fmt.Fprintf(c.Err, "beeline: %s, checking again\n", escape(err.Error()))
 			}
 			absent = true
 			if !pause.For(ctx, interval) {
