@@ -71,27 +71,6 @@ func TestSCTPSockets(t *testing.T) {
 	}
 }
 
-// TestMonitorSCTP: the end of an association of a socket of this node is told as one of SCTP.
-func TestMonitorSCTP(t *testing.T) {
-	t.Parallel()
-	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
-	h.ServeSCTP(backendPort(lab.Backend4(1)))
-	s := h.SCTPSocket(unix.AF_INET)
-	a.Apply(lab.Service("sctp", fmt.Sprintf("{clusterIP: 10.96.0.10, ports: [{port: %d, protocol: SCTP}]}", sctpPort)),
-		lab.Slice("sctp", fmt.Sprintf("%d/SCTP", lab.BackendPort), lab.Backend4(1)))
-	m := startMonitor(t, h, "-o", "json", "--service", "default/sctp", "--count", "2")
-	to := netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), sctpPort)
-	if err := associate(s, to, backendPort(lab.Backend4(1))); err != nil {
-		t.Fatal(err)
-	}
-	s.Close()
-	for i, e := range m.events(t) {
-		if want := []string{"connection", "ended"}[i]; e.Kind != want || e.Protocol != "SCTP" || e.ServiceAddress != to {
-			t.Errorf("event %d: told %s of %s by %s, want %s", i, e.Kind, e.ServiceAddress, e.Protocol, want)
-		}
-	}
-}
-
 // associate says what is wrong with an association by a Service.
 func associate(s *lab.Socket, to, server netip.AddrPort) error {
 	if err := s.Connect(to); err != nil {
