@@ -30,15 +30,16 @@ func (h *holding) see(found []Finding, start time.Time) {
 	h.since = now
 }
 
-// judge returns the differences that are findings at a time, and those of which that cannot be said
-// yet: an agent, if one runs, may be about to write them. start is when the last look began, waiting
-// when the oldest change came in that the agent has not written; zero: none.
-func (h *holding) judge(start, now time.Time, agent bool, waiting time.Time) (confirmed, open []Finding) {
+// judge returns the differences that are findings, and those of which that cannot be said yet: an agent,
+// if one runs, may be about to write them, and one look may take longer than they have to last. start is
+// when the last look began, waiting when the oldest change came in that the agent has not written; zero:
+// none.
+func (h *holding) judge(start time.Time, agent bool, waiting time.Time) (confirmed, open []Finding) {
 	confirmed = []Finding{}
 	for f, since := range h.since {
 		settled := !h.changed(f).After(start)
 		if agent {
-			settled = settled && now.Sub(since) >= h.settle && (waiting.IsZero() || waiting.After(since))
+			settled = settled && start.Sub(since) >= h.settle && (waiting.IsZero() || waiting.After(since))
 		}
 		if settled {
 			confirmed = append(confirmed, f)

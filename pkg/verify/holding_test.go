@@ -59,7 +59,7 @@ func TestHalfAnUpdate(t *testing.T) {
 				if l.waiting != 0 {
 					waiting = at(l.waiting)
 				}
-				confirmed, open = h.judge(at(l.at), at(l.at+0.1), !l.down, waiting)
+				confirmed, open = h.judge(at(l.at), !l.down, waiting)
 			}
 			if !slices.Equal(confirmed, tc.confirmed) || !slices.Equal(open, tc.open) {
 				t.Errorf("confirmed %v, open %v; want %v, %v", confirmed, open, tc.confirmed, tc.open)

@@ -224,8 +224,8 @@ func (c *Checker) Check(ctx context.Context) (*Report, error) {
 		r.Agent = c.agentRuns()
 		held.see(found, start)
 		waiting := statusmap.New(c.maps).Waiting()
-		confirmed, open := held.judge(start, time.Now(), ran || r.Agent, waiting)
-		if len(open) == 0 || time.Since(began) > 4*c.opts.Settle {
+		confirmed, open := held.judge(start, ran || r.Agent, waiting)
+		if len(open) == 0 || start.Sub(began) > 4*c.opts.Settle {
 			unchecked(Tables, noSource)
 			for part, err := range failed {
 				unchecked(part, err)

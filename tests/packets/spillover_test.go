@@ -111,7 +111,7 @@ func TestSpillOver(t *testing.T) {
 	if said := beeline(t, c.nodes[0], "verify"); said != "Nothing found.\n" {
 		t.Errorf("verify: %s", said)
 	}
-	for i, want := range []string{"any, by the shares, which zone spill-over gives", "or nothing spills over to its zone"} {
+	for i, want := range []string{"any, by the shares, which zone spill-over gives", "and nothing spills over to them"} {
 		if said := beeline(t, c.nodes[i], "explain", "10.96.0.1:80"); !strings.Contains(said, want) {
 			t.Errorf("explain on node %d does not say %q:\n%s", i+1, want, said)
 		}
