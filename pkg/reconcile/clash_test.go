@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,8 +50,13 @@ func TestClashHandOver(t *testing.T) {
 	const address, waiting = "192.0.2.1", 200
 	held := newStore(t)
 	synctest.Test(t, func(t *testing.T) {
-		failures := make(map[string]*reconcile.Failure)
-		l := start(t, held, asIs, reconcile.Options{Failed: func(service model.Name, f *reconcile.Failure) { failures[service.Name] = f }})
+		var failures sync.Map // by name
+		failure := func(name string) *reconcile.Failure {
+			f, _ := failures.Load(name)
+			failure, _ := f.(*reconcile.Failure)
+			return failure
+		}
+		l := start(t, held, asIs, reconcile.Options{Failed: func(service model.Name, f *reconcile.Failure) { failures.Store(service.Name, f) }})
 		owner := service("owner", "10.96.0.1", external(address), createdAt(0))
 		l.Apply(put(owner, slice("owner-1", "owner", "10.0.0.1")))
 		for i := range waiting {
@@ -77,12 +83,13 @@ func TestClashHandOver(t *testing.T) {
 		}
 		next := fmt.Sprint("svc-", waiting-1)
 		l.eventually(address+":80", fmt.Sprintf("10.1.0.%d:8080", waiting-1))
-		if failures[next] != nil {
-			t.Errorf("the Service that has got the address fails: %+v", failures[next])
+		synctest.Wait()
+		if f := failure(next); f != nil {
+			t.Errorf("the Service that has got the address fails: %+v", f)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if f := failures["svc-0"]; f == nil || !strings.Contains(f.Error, "belongs to service default/"+next) || f.Next.Before(time.Now()) {
+		if f := failure("svc-0"); f == nil || !strings.Contains(f.Error, "belongs to service default/"+next) || f.Next.Before(time.Now()) {
 			t.Errorf("a Service that waits fails for %+v", f)
 		}
 	})

@@ -177,6 +177,7 @@ func TestReportStalled(t *testing.T) {
 		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
 		return len(ended) > 0
 	})
+	<-ended
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 		t.Errorf("ended with %v", cmd.ProcessState)
 	}
