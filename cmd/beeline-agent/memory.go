@@ -18,22 +18,17 @@ import (
 const leastHeap = 32 << 20
 
 // limitHeap keeps the Go heap within the limit of the agent's cgroup, bytes, to which the
-// kernel charges the tables, too, as large as they are now. GOMEMLIMIT goes before; limit 0 is
-// none.
-func limitHeap(limit uint64, maps *bpfmap.Maps) error {
+// kernel charges the tables, too, of which used bytes are as large as they are now. GOMEMLIMIT goes
+// before; limit 0 is none.
+func limitHeap(limit, used uint64) {
 	if limit == 0 || os.Getenv("GOMEMLIMIT") != "" {
-		return nil
-	}
-	used, err := statusmap.New(maps).Memory()
-	if err != nil {
-		return err
+		return
 	}
 	heap := max(leastHeap, int64(limit/10*9)-int64(used))
 	if debug.SetMemoryLimit(heap) == heap {
-		return nil
+		return
 	}
 	klog.InfoS("Memory is limited", "limitBytes", limit, "tablesBytes", used, "heapBytes", heap)
-	return nil
 }
 
 // What is on the heap at least, whatever Services are like: of the program, and of each Service port
@@ -44,13 +39,12 @@ const (
 	heapOfEndpoint = 200
 )
 
-// leastLimit returns the least memory limit for what the tables hold: nine tenths of it are the tables and
-// the heap. Tables that a former agent has filled are those that this one will have.
-func leastLimit(maps *bpfmap.Maps) (uint64, error) {
-	used, err := statusmap.New(maps).Memory()
+// leastLimit returns the least memory limit for what the tables hold, which take used bytes: nine tenths of
+// it are the tables and the heap. Tables that a former agent has filled are those that this one will have.
+func leastLimit(used uint64, maps *bpfmap.Maps) uint64 {
 	ports, endpoints := servicemap.New(maps).InUse()
 	heap := heapOfProgram + uint64(ports)*heapOfPort + uint64(endpoints)*heapOfEndpoint
-	return (used + heap) / 9 * 10, err
+	return (used + heap) / 9 * 10
 }
 
 // limitHeap limits the heap, and tells when the limit of the agent's cgroup is too small, until it is not.
@@ -59,13 +53,12 @@ func (a *agent) limitHeap() error {
 	if limit == 0 {
 		return nil
 	}
-	if err := limitHeap(limit, maps); err != nil {
-		return err
-	}
-	least, err := leastLimit(maps)
+	used, err := statusmap.New(maps).Memory()
 	if err != nil {
 		return err
 	}
+	limitHeap(limit, used)
+	least := leastLimit(used, maps)
 	if short := least > limit; !a.memoryShort.Swap(short) && short {
 		klog.ErrorS(nil, "The memory limit is too small for the Services in the tables: the kernel may end the agent again and again, raise the limit",
 			"limitBytes", limit, "leastBytes", least)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -107,15 +108,13 @@ func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
 	if told := d.nodeAddrs.Load(); told != nil && len(*told) > 0 {
 		return *told
 	}
-	addrs := slices.Clone(d.opts.NodeAddrs)
+	var chosen []netip.Addr
 	for i := range former {
-		addr := former[i].NodeIP()
-		given := slices.ContainsFunc(d.opts.NodeAddrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() })
-		if addr.IsValid() && !given {
-			addrs = append(addrs, addr)
+		if addr := former[i].NodeIP(); addr.IsValid() {
+			chosen = append(chosen, addr)
 		}
 	}
-	return addrs
+	return model.PreferAddrs(d.opts.NodeAddrs, chosen)
 }
 
 // writeInternalCIDRs writes the addresses from which packets are internal, as far as they are known,

@@ -285,20 +285,27 @@ func monitoredPort(name string, clusterIP netip.Addr, port uint16) []string {
 	}
 }
 
+// monitoredClient is a client of the Service of monitoredPort, by a socket of the node or by packets.
+type monitoredClient struct {
+	name string
+	from *lab.Namespace
+	to   netip.AddrPort
+}
+
+func monitoredClients(h *lab.Host) []monitoredClient {
+	return []monitoredClient{
+		{"sockets", h.Namespace, ap("10.96.0.10:80")},
+		{"packets", h.Outside, netip.AddrPortFrom(lab.Node4, 30080)},
+	}
+}
+
 // TestMonitorSample: of a sample, all of a connection is told or nothing, of sockets and of packets.
 func TestMonitorSample(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
 	a.Apply(monitoredPort("web", netip.MustParseAddr("10.96.0.10"), 30080)...)
 	maps := openMaps(t, h)
-	for _, c := range []struct {
-		name string
-		from *lab.Namespace
-		to   netip.AddrPort
-	}{
-		{"sockets", h.Namespace, ap("10.96.0.10:80")},
-		{"packets", h.Outside, netip.AddrPortFrom(lab.Node4, 30080)},
-	} {
+	for _, c := range monitoredClients(h) {
 		sampled := listen(t, maps, monitor.Options{Rate: 1_000_000, Sample: 4})
 		const made = 200
 		for range made {
@@ -348,14 +355,7 @@ func TestMonitorReused(t *testing.T) {
 		}
 		return s.Ports[0].ID
 	}
-	for i, c := range []struct {
-		name string
-		from *lab.Namespace
-		to   netip.AddrPort
-	}{
-		{"socket", h.Namespace, ap("10.96.0.10:80")},
-		{"packets", h.Outside, netip.AddrPortFrom(lab.Node4, 30080)},
-	} {
+	for i, c := range monitoredClients(h) {
 		a.Apply(monitoredPort("web", netip.MustParseAddr("10.96.0.10"), 30080)...)
 		id := idOf("web")
 		m := startMonitor(t, h, "-o", "json", "--kind", "connection,ended", "--count", "2")
