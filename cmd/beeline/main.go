@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,5 +26,5 @@ func main() {
 	case cli.CompletionName:
 		run = cli.RunPluginCompletion
 	}
-	os.Exit(run(env, os.Args[1:]...))
+	os.Exit(run(context.Background(), env, os.Args[1:]...))
 }

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -23,9 +24,10 @@ type asked struct {
 	code      int
 }
 
-func ask(h *lab.Host, args ...string) asked {
+func ask(t *testing.T, h *lab.Host, args ...string) asked {
+	t.Helper()
 	var out, errs bytes.Buffer
-	code := cli.Run(cli.Env{Out: &out, Err: &errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, args...)...)
+	code := cli.Run(context.Background(), cli.Env{Out: &out, Err: &errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, args...)...)
 	return asked{out.String(), errs.String(), code}
 }
 
@@ -66,40 +68,40 @@ func TestCommandOfAnotherVersion(t *testing.T) {
 			}
 		}
 	}
-	ask(h, "service", "list").want(t, cli.ExitOK, "sticky")
+	ask(t, h, "service", "list").want(t, cli.ExitOK, "sticky")
 
 	back := newer("bl_flow")
-	ask(h, "service", "list").want(t, cli.ExitOK, "sticky", "bl_flow")
-	ask(h, "service", "show", "default/web").want(t, cli.ExitOK, "10.96.0.1", "bl_flow")
-	ask(h, "status").want(t, cli.ExitOK, "2 services", "bl_flow")
-	ask(h, "flow", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_flow")
-	ask(h, "flow", "delete", "--all").want(t, cli.ExitFailure, "after 0 deleted flows", "bl_flow")
-	ask(h, "explain", "10.96.0.1:80").want(t, cli.ExitFailure, "use the beeline command of the agent's version", "bl_flow")
-	ask(h, "monitor").want(t, cli.ExitFailure, "use the beeline command of the agent's version")
-	ask(h, "verify").want(t, cli.ExitFailure, "layout 9 of it, this one has 1")
+	ask(t, h, "service", "list").want(t, cli.ExitOK, "sticky", "bl_flow")
+	ask(t, h, "service", "show", "default/web").want(t, cli.ExitOK, "10.96.0.1", "bl_flow")
+	ask(t, h, "status").want(t, cli.ExitOK, "2 services", "bl_flow")
+	ask(t, h, "flow", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_flow")
+	ask(t, h, "flow", "delete", "--all").want(t, cli.ExitFailure, "after 0 deleted flows", "bl_flow")
+	ask(t, h, "explain", "10.96.0.1:80").want(t, cli.ExitFailure, "use the beeline command of the agent's version", "bl_flow")
+	ask(t, h, "monitor").want(t, cli.ExitFailure, "use the beeline command of the agent's version")
+	ask(t, h, "verify").want(t, cli.ExitFailure, "layout 9 of it, this one has 1")
 	back()
 
 	for _, name := range []string{"bl_client", "bl_new_client"} {
 		back = newer(name)
-		ask(h, "affinity", "list").want(t, cli.ExitOK, "netns:", name)
+		ask(t, h, "affinity", "list").want(t, cli.ExitOK, "netns:", name)
 		back()
 	}
 	back = newer("bl_affinity")
-	ask(h, "affinity", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_affinity")
+	ask(t, h, "affinity", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_affinity")
 	back()
 
 	back = newer("bl_backend")
-	ask(h, "service", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_backend")
-	ask(h, "flow", "list").want(t, cli.ExitOK, "PROTOCOL", "bl_backend")
-	ask(h, "node", "list").want(t, cli.ExitOK, "", "bl_backend")
-	ask(h, "status").want(t, cli.ExitOK, "what cannot be read", "bl_backend")
+	ask(t, h, "service", "list").want(t, cli.ExitFailure, "layout 9 of it, this one has 1", "bl_backend")
+	ask(t, h, "flow", "list").want(t, cli.ExitOK, "PROTOCOL", "bl_backend")
+	ask(t, h, "node", "list").want(t, cli.ExitOK, "", "bl_backend")
+	ask(t, h, "status").want(t, cli.ExitOK, "what cannot be read", "bl_backend")
 	var status inspect.Status
-	if err := json.Unmarshal([]byte(ask(h, "status", "-o", "json").out), &status); err != nil || len(status.Unread) != 1 || status.Unread[0].Map != "bl_backend" {
+	if err := json.Unmarshal([]byte(ask(t, h, "status", "-o", "json").out), &status); err != nil || len(status.Unread) != 1 || status.Unread[0].Map != "bl_backend" {
 		t.Errorf("the status has %+v, %v", status.Unread, err)
 	}
 	back()
 
-	ask(h, "flow", "delete", "--all").want(t, cli.ExitOK, "deleted 0 flows")
+	ask(t, h, "flow", "delete", "--all").want(t, cli.ExitOK, "deleted 0 flows")
 }
 
 // TestCommandOfNewerVersion: what a former version has pinned is read, in whichever layout.
@@ -116,16 +118,16 @@ func TestCommandOfNewerVersion(t *testing.T) {
 			mustReach(t, h, "tcp4", webTCP)
 		}
 		for _, command := range []string{"status", "flow list", "node list", "affinity list", "frontend list", "backend list", "service show default/sticky"} {
-			if a := ask(h, strings.Fields(command)...); a.code != cli.ExitOK || strings.Contains(a.errs, changed) {
+			if a := ask(t, h, strings.Fields(command)...); a.code != cli.ExitOK || strings.Contains(a.errs, changed) {
 				t.Errorf("%s: exit code %d: %s", command, a.code, a.errs)
 			}
 		}
-		a := ask(h, "service", "list", "-o", "json")
+		a := ask(t, h, "service", "list", "-o", "json")
 		var services []inspect.Service
 		if err := json.Unmarshal([]byte(a.out), &services); err != nil || len(services) != 2 || services[1].Connections != some {
 			t.Errorf("%v: %s%s", err, a.out, a.errs)
 		}
-		if a := ask(h, "flow", "delete", "--all"); a.code != cli.ExitFailure || !strings.Contains(a.errs, changed) {
+		if a := ask(t, h, "flow", "delete", "--all"); a.code != cli.ExitFailure || !strings.Contains(a.errs, changed) {
 			t.Errorf("flow delete: exit code %d: %s%s", a.code, a.out, a.errs)
 		}
 	})

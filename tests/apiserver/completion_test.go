@@ -34,7 +34,7 @@ func testCompletion(t *testing.T, c *cluster) {
 		var out, errs bytes.Buffer
 		words := strings.Split(strings.ReplaceAll(args, "%", c.namespace), " ")
 		env := cli.Env{In: os.Stdin, Out: &out, Err: &errs, Now: time.Now}
-		code := cli.RunPluginCompletion(env, append([]string{"--kubeconfig=" + c.server.Kubeconfig}, words...)...)
+		code := cli.RunPluginCompletion(t.Context(), env, append([]string{"--kubeconfig=" + c.server.Kubeconfig}, words...)...)
 		want = strings.ReplaceAll(want, "%", c.namespace)
 		if got := strings.Join(strings.Fields(out.String()), " "); code != cli.ExitOK || got != want {
 			t.Errorf("%s: exit code %d, offered %q, want %q; said %s", args, code, got, want, &errs)

@@ -68,7 +68,7 @@ func (w *world) explain(asked string) string {
 	w.t.Helper()
 	var out strings.Builder
 	err := w.host.Run(func() error {
-		cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, "--bpffs", w.host.BPFFS, "explain", asked)
+		cli.Run(w.t.Context(), cli.Env{Out: &out, Err: &out, Now: time.Now}, "--bpffs", w.host.BPFFS, "explain", asked)
 		return nil
 	})
 	if err != nil {

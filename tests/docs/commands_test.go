@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"bytes"
+	"context"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,13 +23,13 @@ var (
 )
 
 // runner is cli.Run or cli.RunPlugin.
-type runner func(cli.Env, ...string) int
+type runner func(context.Context, cli.Env, ...string) int
 
 // help returns what beeline prints about a command.
 func (run runner) help(t *testing.T, words ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	if code := run(cli.Env{Out: &out, Err: &out}, append(words, "--help")...); code != 0 {
+	if code := run(t.Context(), cli.Env{Out: &out, Err: &out}, append(words, "--help")...); code != 0 {
 		t.Errorf("beeline %s --help: exit status %d", strings.Join(words, " "), code)
 	}
 	return out.String()

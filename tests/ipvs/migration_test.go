@@ -176,7 +176,7 @@ func (n *node) checkList() {
 	n.t.Helper()
 	var out, errs bytes.Buffer
 	env := cli.Env{Out: &out, Err: &errs, Now: time.Now}
-	if code := cli.Run(env, "--bpffs", n.BPFFS, "service", "list", "-o", "ipvsadm"); code != cli.ExitOK {
+	if code := cli.Run(n.t.Context(), env, "--bpffs", n.BPFFS, "service", "list", "-o", "ipvsadm"); code != cli.ExitOK {
 		n.t.Errorf("beeline: exit code %d: %s", code, errs.String())
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")

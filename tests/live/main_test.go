@@ -3,6 +3,7 @@
 package live_test
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ const asCommandVariable = "BEELINE_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommandVariable) != "" {
-		os.Exit(cli.Run(cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
+		os.Exit(cli.Run(context.Background(), cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
 	}
 	os.Exit(lab.Main(m))
 }

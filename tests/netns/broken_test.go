@@ -93,7 +93,7 @@ func ask(t *testing.T, h *lab.Host, name, words string, code int, said []string)
 	var out strings.Builder
 	got := 0
 	err := h.Run(func() error {
-		got = cli.Run(cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, strings.Fields(words)...)...)
+		got = cli.Run(t.Context(), cli.Env{Out: &out, Err: &out, Now: time.Now}, append([]string{"--bpffs", h.BPFFS}, strings.Fields(words)...)...)
 		return nil
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ func TestIPVSAdm(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	env := cli.Env{Out: &out, Err: &errs, Now: time.Now}
-	if code := cli.Run(env, "--bpffs", h.BPFFS, "service", "list", "-o", "ipvsadm"); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), env, "--bpffs", h.BPFFS, "service", "list", "-o", "ipvsadm"); code != cli.ExitOK {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")

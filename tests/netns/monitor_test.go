@@ -72,7 +72,7 @@ func startMonitor(t *testing.T, h *lab.Host, args ...string) *monitored {
 	before := listening(maps)
 	m.ended.Go(func() {
 		defer m.done.Store(true)
-		m.code = cli.Run(cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
+		m.code = cli.Run(t.Context(), cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
 	})
 	lab.Eventually(t, "beeline monitor listens", func() bool { return listening(maps) > before })
 	return m
@@ -203,7 +203,7 @@ func TestMonitorPlaces(t *testing.T) {
 		listeners[i] = listen(t, maps, monitor.Options{Rate: 10})
 	}
 	var errs bytes.Buffer
-	if code := cli.Run(cli.Env{Out: &errs, Err: &errs, Now: time.Now}, "--bpffs", h.BPFFS, "monitor"); code != cli.ExitFailure || !strings.Contains(errs.String(), "4 listen to events already") {
+	if code := cli.Run(t.Context(), cli.Env{Out: &errs, Err: &errs, Now: time.Now}, "--bpffs", h.BPFFS, "monitor"); code != cli.ExitFailure || !strings.Contains(errs.String(), "4 listen to events already") {
 		t.Errorf("a fifth listener: exit code %d, %s", code, &errs)
 	}
 	if _, err := monitor.Listen(maps, monitor.Options{}); !errors.Is(err, monitor.ErrBusy) {

@@ -30,7 +30,7 @@ func reportEvents(t *testing.T, h *lab.Host, flags ...string) (events []inspect.
 	t.Helper()
 	var out, said bytes.Buffer
 	args := append([]string{"--bpffs", h.BPFFS, "report", "-o", "-"}, flags...)
-	if code := cli.Run(cli.Env{Out: &out, Err: &said, Now: time.Now}, args...); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), cli.Env{Out: &out, Err: &said, Now: time.Now}, args...); code != cli.ExitOK {
 		t.Fatalf("exit code %d: %s", code, &said)
 	}
 	for name, content := range targz.Files(t, &out) {

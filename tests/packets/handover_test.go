@@ -122,7 +122,7 @@ func beeline(t *testing.T, n *node, command ...string) string {
 	t.Helper()
 	var said bytes.Buffer
 	err := n.Thread(func() error {
-		cli.Run(cli.Env{Out: &said, Err: &said, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, command...)...)
+		cli.Run(t.Context(), cli.Env{Out: &said, Err: &said, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, command...)...)
 		return nil
 	})
 	if err != nil {

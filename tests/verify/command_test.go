@@ -2,6 +2,7 @@ package verify_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ func (n *node) beeline(t *testing.T, args ...string) (code int, out, errs string
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	check(t, n.Host.Run(func() error {
-		code = cli.Run(cli.Env{Out: &stdout, Err: &stderr, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, args...)...)
+		code = cli.Run(t.Context(), cli.Env{Out: &stdout, Err: &stderr, Now: time.Now}, append([]string{"--bpffs", n.BPFFS}, args...)...)
 		return nil
 	}))
 	return code, stdout.String(), stderr.String()
@@ -71,7 +72,7 @@ func TestCommand(t *testing.T) {
 	if code != cli.ExitFailure || !contains(out, "the agent has not noted its configuration") {
 		t.Errorf("without a configuration: exit code %d, %q", code, out)
 	}
-	code = cli.Run(cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Now: time.Now}, "--bpffs", t.TempDir(), "verify")
+	code = cli.Run(t.Context(), cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Now: time.Now}, "--bpffs", t.TempDir(), "verify")
 	if code != cli.ExitNoDatapath {
 		t.Errorf("without a datapath: exit code %d", code)
 	}
@@ -109,8 +110,7 @@ func TestWatch(t *testing.T) {
 	w.closed.Store(true)
 	n.detach(t, "link_bl_sendmsg4")
 	select {
-	case err := <-w.ended:
-		check(t, err)
+	case <-w.ended:
 	case <-time.After(wait.Limit):
 		t.Fatal("it does not end when it cannot print")
 	}
@@ -145,6 +145,8 @@ func TestWatchFollows(t *testing.T) {
 	for last := ""; !strings.Contains(last, "the link of bl_connect4"); {
 		select {
 		case last = <-w.printed:
+		case <-w.ended:
+			t.Fatalf("it has ended: %v", w.err)
 		case <-time.After(wait.Limit):
 			t.Fatal("nothing is printed of a link that is detached")
 		}
@@ -158,25 +160,38 @@ func TestWatchFollows(t *testing.T) {
 type watching struct {
 	t       *testing.T
 	printed chan string
-	closed  atomic.Bool // which ends the command
-	ended   chan error
+	closed  atomic.Bool   // what it prints to, which ends it
+	ended   chan struct{} // closed when it has ended
+	err     error         // with which it has
 }
 
-// watch starts verify --watch on the node.
+// watch starts verify --watch on the node. Unless it ends before, it does with the test.
 func (n *node) watch(t *testing.T) *watching {
 	t.Helper()
-	w := &watching{t: t, printed: make(chan string, 64), ended: make(chan error, 1)}
+	w := &watching{t: t, printed: make(chan string, 64), ended: make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
 	out := writer(func(text []byte) (int, error) {
 		if w.closed.Load() {
 			return 0, io.ErrClosedPipe
 		}
-		w.printed <- string(text)
-		return len(text), nil
+		select {
+		case w.printed <- string(text):
+			return len(text), nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	})
-	t.Cleanup(func() { w.closed.Store(true) })
+	t.Cleanup(func() {
+		stop()
+		<-w.ended
+	})
 	go func() {
-		w.ended <- n.Host.Thread(func() error {
-			cli.Run(cli.Env{Out: out, Err: io.Discard, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms")
+		defer close(w.ended)
+		var errs bytes.Buffer
+		w.err = n.Host.Thread(func() error {
+			if code := cli.Run(ctx, cli.Env{Out: out, Err: &errs, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms"); code != cli.ExitOK {
+				return fmt.Errorf("exit code %d: %s", code, errs.String())
+			}
 			return nil
 		})
 	}()
@@ -191,6 +206,8 @@ func (w *watching) want(part string) {
 		if !strings.Contains(got, part) {
 			w.t.Errorf("printed %q, want %q", got, part)
 		}
+	case <-w.ended:
+		w.t.Fatalf("it has ended: %v", w.err)
 	case <-time.After(wait.Limit):
 		w.t.Fatalf("nothing is printed, want %q", part)
 	}

@@ -39,9 +39,9 @@ type Env struct {
 }
 
 // Run runs the command with the arguments that follow its name, and returns the
-// exit code.
-func Run(env Env, args ...string) int {
-	return finish(env, "beeline", execute(context.Background(), env, args))
+// exit code. The end of ctx ends a command that goes on, as an interrupt does.
+func Run(ctx context.Context, env Env, args ...string) int {
+	return finish(env, "beeline", execute(ctx, env, args))
 }
 
 // finish prints the error of a program and returns its exit code.

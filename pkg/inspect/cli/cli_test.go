@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -29,7 +30,7 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 // run runs beeline in process.
 func run(args ...string) (out, errs string, code int) {
 	var stdout, stderr bytes.Buffer
-	code = cli.Run(fixtureEnv(&stdout, &stderr), args...)
+	code = cli.Run(context.Background(), fixtureEnv(&stdout, &stderr), args...)
 	return stdout.String(), stderr.String(), code
 }
 
@@ -219,7 +220,7 @@ func TestBrokenOutput(t *testing.T) {
 	check(t, err)
 	defer full.Close()
 	var errs bytes.Buffer
-	code := cli.Run(cli.Env{Out: full, Err: &errs, Now: time.Now}, "version")
+	code := cli.Run(t.Context(), cli.Env{Out: full, Err: &errs, Now: time.Now}, "version")
 	if code != cli.ExitFailure || !strings.Contains(errs.String(), "no space") {
 		t.Errorf("exit code %d, said %q", code, errs.String())
 	}

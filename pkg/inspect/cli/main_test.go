@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 		if name == cli.PluginName {
 			run = cli.RunPlugin
 		}
-		os.Exit(run(cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
+		os.Exit(run(context.Background(), cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Now: time.Now}, os.Args[1:]...))
 	}
 	if os.Getuid() != 0 || os.Getenv(inNamespaceVariable) != "" {
 		os.Exit(m.Run())

@@ -24,7 +24,7 @@ func TestMonitorUntilEOF(t *testing.T) {
 	var errs bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- cli.Run(cli.Env{In: in, Out: out, Err: &errs, Now: time.Now}, "--bpffs", bpffs, "monitor", "--until-eof")
+		code <- cli.Run(t.Context(), cli.Env{In: in, Out: out, Err: &errs, Now: time.Now}, "--bpffs", bpffs, "monitor", "--until-eof")
 		check(t, out.Close())
 	}()
 	first := make([]byte, 1)
@@ -52,7 +52,7 @@ func TestMonitorUnknownService(t *testing.T) {
 		"shop/wed": "beeline: no events yet: service shop/wed is not served on this node; did you mean shop/web?\n",
 	} {
 		var out, errs bytes.Buffer
-		code := cli.Run(cli.Env{In: new(bytes.Buffer), Out: &out, Err: &errs, Now: time.Now},
+		code := cli.Run(t.Context(), cli.Env{In: new(bytes.Buffer), Out: &out, Err: &errs, Now: time.Now},
 			"--bpffs", bpffs, "monitor", "--until-eof", "--service", service)
 		if code != cli.ExitOK || out.String() != "\n" || errs.String() != want {
 			t.Errorf("%s: exit code %d, printed %q, said %q", service, code, &out, &errs)

@@ -44,9 +44,9 @@ type plugin struct {
 }
 
 // RunPlugin runs kubectl's plugin with the arguments that follow its name, and returns the exit code.
-func RunPlugin(env Env, args ...string) int {
+func RunPlugin(ctx context.Context, env Env, args ...string) int {
 	p := &plugin{command: &command{Env: env, format: formatTable}}
-	return finish(env, "kubectl beeline", p.execute(context.Background(), p.root(), args))
+	return finish(env, "kubectl beeline", p.execute(ctx, p.root(), args))
 }
 
 func (p *plugin) root() *cobra.Command {

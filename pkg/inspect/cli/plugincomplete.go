@@ -19,8 +19,8 @@ const completionTimeout = 3 * time.Second
 
 // RunPluginCompletion prints what the last argument may become, as kubectl reads it, and returns the
 // exit code.
-func RunPluginCompletion(env Env, args ...string) int {
-	return RunPlugin(env, append([]string{cobra.ShellCompRequestCmd}, args...)...)
+func RunPluginCompletion(ctx context.Context, env Env, args ...string) int {
+	return RunPlugin(ctx, env, append([]string{cobra.ShellCompRequestCmd}, args...)...)
 }
 
 // offer completes what is typed from names that the cluster is asked for. Where they cannot be had,

@@ -25,7 +25,7 @@ func TestPluginCompletion(t *testing.T) {
 	complete := func(args string) string {
 		var out, errs bytes.Buffer
 		words := append([]string{"--kubeconfig=" + s.kubeconfig}, strings.Split(args, " ")...)
-		code := cli.RunPluginCompletion(fixtureEnv(&out, &errs), words...)
+		code := cli.RunPluginCompletion(t.Context(), fixtureEnv(&out, &errs), words...)
 		offered, _, ended := strings.Cut(out.String(), ":4\n") // no file names
 		if code != cli.ExitOK || !ended {
 			t.Errorf("%q: exit code %d, output %q, said %q", args, code, &out, &errs)

@@ -150,7 +150,7 @@ func TestPluginMonitorTimeout(t *testing.T) {
 			return 0
 		})
 		var out bytes.Buffer
-		code := cli.RunPlugin(fixtureEnv(&out, &errs), "--kubeconfig="+s.kubeconfig, "monitor", "--count=1", "--timeout="+timeout.String())
+		code := cli.RunPlugin(t.Context(), fixtureEnv(&out, &errs), "--kubeconfig="+s.kubeconfig, "monitor", "--count=1", "--timeout="+timeout.String())
 		if strings.Contains(errs.text.String(), "node-b: ") {
 			continue // this machine takes longer to begin
 		}
@@ -196,7 +196,7 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 		return killed
 	})
 	var stdout, stderr bytes.Buffer
-	code := cli.RunPlugin(fixtureEnv(&stdout, writer(func(p []byte) (int, error) {
+	code := cli.RunPlugin(t.Context(), fixtureEnv(&stdout, writer(func(p []byte) (int, error) {
 		if bytes.Contains(p, []byte("Pending")) {
 			pod("third", corev1.PodRunning, third)
 		}

@@ -103,7 +103,7 @@ func (s *apiServer) add(pod corev1.Pod, run program) {
 // run runs kubectl beeline.
 func (s *apiServer) run(args ...string) (out, errs string, code int) {
 	var stdout, stderr bytes.Buffer
-	code = cli.RunPlugin(fixtureEnv(&stdout, &stderr), append([]string{"--kubeconfig=" + s.kubeconfig}, args...)...)
+	code = cli.RunPlugin(s.t.Context(), fixtureEnv(&stdout, &stderr), append([]string{"--kubeconfig=" + s.kubeconfig}, args...)...)
 	return stdout.String(), stderr.String(), code
 }
 
@@ -250,10 +250,10 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 }
 
 // beeline runs the command itself.
-func beeline(_ *http.Request, args []string, in io.Reader, out, errs io.Writer) int {
+func beeline(r *http.Request, args []string, in io.Reader, out, errs io.Writer) int {
 	env := fixtureEnv(out, errs)
 	env.In = in
-	return cli.Run(env, args...)
+	return cli.Run(r.Context(), env, args...)
 }
 
 // prints returns a program that prints a text.
