@@ -21,8 +21,9 @@ import (
 // starts works in the same one.
 const env = "BEELINE_MOUNTS"
 
-// namedNetns is where ip(8) mounts network namespaces.
-const namedNetns = "/run/netns"
+// NamedNetns is where ip(8) mounts network namespaces: a tmpfs that all users may search, and in
+// which programs may run.
+const NamedNetns = "/run/netns"
 
 // Main runs the tests of a package with mounts of their own, without root with
 // those of the machine, and returns the exit code.
@@ -90,11 +91,11 @@ func fill() error {
 	if err := unix.Mount("bpf", datapath.DefaultBPFFS, "bpf", 0, "mode=0700"); err != nil {
 		return fmt.Errorf("mount a BPF file system at %s: %w", datapath.DefaultBPFFS, err)
 	}
-	if err := os.MkdirAll(namedNetns, 0o755); err != nil {
+	if err := os.MkdirAll(NamedNetns, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Mount("tmpfs", namedNetns, "tmpfs", 0, "mode=0755"); err != nil {
-		return fmt.Errorf("mount a folder for network namespaces at %s: %w", namedNetns, err)
+	if err := unix.Mount("tmpfs", NamedNetns, "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a folder for network namespaces at %s: %w", NamedNetns, err)
 	}
 	_, _, err = datapath.MountCgroup2()
 	return err

@@ -67,7 +67,7 @@ func TestPrivate(t *testing.T) {
 	if err := os.Mkdir(mark, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{mark, filepath.Join(namedNetns, "beeline-mounts-test")} {
+	for _, path := range []string{mark, filepath.Join(NamedNetns, "beeline-mounts-test")} {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/tests/mounts"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -23,7 +24,11 @@ const nobody = 65534
 
 func TestMain(m *testing.M) {
 	syscall.Umask(0o022) // nobody uses what the tests make, whoever may use what root makes
-	os.Exit(m.Run())
+	if os.Geteuid() == 0 {
+		// In a mount namespace of their own: TMPDIR and the checkout may be where nobody cannot go.
+		os.Setenv("GOTMPDIR", mounts.NamedNetns)
+	}
+	os.Exit(mounts.Main(m))
 }
 
 // machine is a folder that has all programs there are, and a checkout.
