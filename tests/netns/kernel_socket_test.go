@@ -35,8 +35,8 @@ func TestKernelSockets(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	applyConnected(a)
-	const own = 1701
 	for i, to := range []netip.AddrPort{connected4.to, connected6.to} {
+		own := uint16(1701 + i) // the tunnel before may still exist: its deletion is only queued
 		from := netip.AddrPortFrom([]netip.Addr{lab.Node4, lab.Node6}[i], own)
 		family, err := l2tpFamily(h)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestKernelSockets(t *testing.T) {
 		if got := h.UDPPlaces(); got != 0 {
 			t.Errorf("%s: %d places are taken by a socket of the kernel", to, got)
 		}
-		if err := l2tpRequest(h, family, l2tpTunnelDelete, nl.NewRtAttr(l2tpConnection, nl.Uint32Attr(own))); err != nil {
+		if err := l2tpRequest(h, family, l2tpTunnelDelete, nl.NewRtAttr(l2tpConnection, nl.Uint32Attr(uint32(own)))); err != nil {
 			t.Fatal(err)
 		}
 	}
