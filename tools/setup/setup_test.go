@@ -250,6 +250,60 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// TestInstallationKilled: what installations that were killed have left is not taken for the administrator's
+// policy, which comes back, and which no other one overwrites.
+func TestInstallationKilled(t *testing.T) {
+	const administrators, newer = "#!/bin/sh\n# the administrator's\n", "#!/bin/sh\n# a newer one\n"
+	for _, of := range []string{"", administrators} {
+		m := newMachine(t, true)
+		read := func(name string) string {
+			content, err := os.ReadFile(filepath.Join(m.home, name))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+			return string(content)
+		}
+		if of != "" {
+			m.write(policy, of)
+		}
+		install := func(apt string) (output string, ok bool) {
+			t.Helper()
+			m.script("apt-get", `test "$4" = update || { `+apt+`; }`)
+			cmd := m.command("env", "TMPDIR="+m.home, "tools/setup/install", "demo") // who is killed leaves files
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			out, err := cmd.CombinedOutput()
+			return string(out), err == nil
+		}
+		killed := func() {
+			t.Helper()
+			if output, ok := install("kill -KILL 0"); ok || read(policy) == of {
+				t.Errorf("install, ended well %v, says:\n%s", ok, output)
+			}
+		}
+		const services = "./" + policy + "; echo services: $?"
+		killed()
+		killed()
+		if output, ok := install(services); !ok || !strings.HasSuffix(output, "services: 101\n") {
+			t.Errorf("install, ended well %v, says:\n%s", ok, output)
+		}
+		if left := read(policy); left != of {
+			t.Errorf("the policy was %q, and is %q", of, left)
+		}
+		killed()
+		m.write(policy, newer)
+		output, ok := install(services)
+		if refused := of != ""; ok == refused || refused != strings.Contains(output, "remove one of them") {
+			t.Errorf("install with a newer policy than %q, ended well %v, says:\n%s", of, ok, output)
+		}
+		if left := read(policy); left != newer {
+			t.Errorf("the newer policy is %q", left)
+		}
+		if left := read(policy + ".beeline"); left != of {
+			t.Errorf("the policy was %q, and %q is beside the newer one", of, left)
+		}
+	}
+}
+
 // TestProcessOfPackage: a process that a package's script leaves holds up neither the installation
 // nor the next one.
 func TestProcessOfPackage(t *testing.T) {
