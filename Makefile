@@ -20,7 +20,11 @@ export CGO_ENABLED ?= 0
 SHARED_GOFLAGS = -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 export GOFLAGS := $(strip $(filter-out $(SHARED_GOFLAGS),$(GOFLAGS)) $(SHARED_GOFLAGS))
 
+# For what makes files in the checkout as whoever runs make: those of root in a checkout of somebody else
+# belong to whom it does.
+AS_IS := $(if $(filter 0,$(UID)),$(if $(AS_ROOT),$(call quote,$(CURDIR)/$(AS_ROOT))))
 GO ?= go
+override GO := $(strip $(AS_IS) $(GO))
 BIN ?= bin
 STATICCHECK = $(GO) tool -modfile=tools/lint/go.mod staticcheck
 VERSION ?= $(shell PATH=$(call quote,$(PATH)) tools/setup/git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -57,7 +61,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .cache/tmp:
-	@mkdir -p $@
+	@$(AS_IS) mkdir -p $@
 
 .PHONY: build
 build: | $(BUILD_TMP) ## build bin/beeline-agent and bin/beeline
@@ -93,7 +97,7 @@ check-generate: setup-generate ## fail when the committed BPF objects are not th
 .PHONY: fmt
 fmt: setup-generate ## format the Go and C sources
 	gofmt -w .
-	clang-format-19 -i $(BPF_SOURCES)
+	$(AS_IS) clang-format-19 -i $(BPF_SOURCES)
 
 .PHONY: lint
 lint: setup-generate ## check formatting, marks of merges, go vet, staticcheck, tidy modules

@@ -617,6 +617,46 @@ func TestRootInCheckoutOfAnother(t *testing.T) {
 	}
 }
 
+// TestMakeInCheckoutOfAnother: what make as root makes there without sudo is the owner's after each target.
+func TestMakeInCheckoutOfAnother(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("chown", "nproc", "tail")
+	for _, folder := range []string{"bin", "bpf", "tests/bench/bpf", "pkg/bpf"} {
+		if err := os.MkdirAll(filepath.Join(m.home, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.write("bpf/tc.bpf.c", "")
+	m.write("tools/setup/install", "#!/bin/sh\n") // as where nothing is missing
+	m.script("findmnt", "echo noexec")
+	replace := `for made; do rm -f "$made" && : >"$made" || exit; done`
+	m.script("go", `test "$1" != env || exit 0
+set -- bin/x bin/coverage.out pkg/bpf/tc_bpfel.go pkg/bpf/tc_bpfel.o
+`+replace)
+	m.script("gofmt", "")
+	m.script("clang-format-19", "shift; test $# != 0 || exit; "+replace)
+	if output, ok := m.run("chown", "--recursive", fmt.Sprint(nobody), "."); !ok {
+		t.Fatal(output)
+	}
+	for _, target := range []string{"setup", "build", "generate", "fmt", "coverage", "test-kernels"} {
+		if output, ok := m.make(target); !ok {
+			t.Errorf("make %s:\n%s", target, output)
+		}
+		err := filepath.WalkDir(m.home, func(path string, _ os.DirEntry, err error) error {
+			if path, _ = filepath.Rel(m.home, path); err == nil && m.owner(path) != nobody {
+				t.Errorf("after make %s %s is root's", target, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, made := range []string{".cache/tmp", "bin/x"} {
+		m.owner(made) // they have been made
+	}
+}
+
 // TestNotGivenBack: what is mounted in the checkout stays root's, and all where there is no such owner, as in a
 // container without root.
 func TestNotGivenBack(t *testing.T) {
