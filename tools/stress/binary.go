@@ -22,6 +22,7 @@ type binary struct {
 	pkg  string // relative to the module
 	dir  string // of its source
 	path string
+	leak time.Duration // how long what a run has started may outlive it
 }
 
 // build compiles the tests of the packages that have any.
@@ -50,6 +51,7 @@ func build(ctx context.Context, scratch string, patterns []string) ([]binary, er
 			pkg:  strings.TrimPrefix(p.ImportPath, p.Module.Path+"/"),
 			dir:  p.Dir,
 			path: filepath.Join(scratch, fmt.Sprintf("%d.test", len(all))),
+			leak: time.Minute,
 		}
 		compile := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s", "-o", b.path, p.ImportPath)
 		compile.Stderr = os.Stderr
@@ -91,7 +93,7 @@ func (b *binary) run(ctx context.Context, o options) (*result, error) {
 	cmd.Dir = b.dir
 	// A test binary tidies up when it is told to end.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	cmd.WaitDelay = o.leak
+	cmd.WaitDelay = b.leak
 	start := time.Now()
 	out, err := cmd.CombinedOutput()
 	r := &result{output: out, took: time.Since(start), broken: err != nil}

@@ -37,7 +37,6 @@ type options struct {
 	run      string
 	output   string
 	timeout  time.Duration
-	leak     time.Duration // how long what a run has started may outlive it
 	packages []string
 }
 
@@ -59,7 +58,7 @@ func main() {
 }
 
 func parseFlags() (options, error) {
-	o := options{leak: time.Minute}
+	var o options
 	var loads string
 	var all bool
 	flag.IntVar(&o.count, "count", 20, "runs of each package beside each load")
@@ -128,20 +127,23 @@ func failedRuns(n int) error {
 
 // series runs every package count times beside a load, as many at once as there are
 // processors, as go test does. All packages have their turn, in random order, before any has
-// its next.
+// its next. A series that the context ends early is an error.
 func series(ctx context.Context, out io.Writer, o options, binaries []binary, load float64, all *tally) error {
 	total := o.count * len(binaries)
 	defer func() { all.print(out, load, total) }() // also of a series that is ended early
-	group, ctx := errgroup.WithContext(ctx)
+	group, running := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	var mu sync.Mutex // of what is printed and counted
 	for i := range o.count {
+		if running.Err() != nil {
+			break
+		}
 		for _, n := range rand.Perm(len(binaries)) {
 			b := &binaries[n]
 			group.Go(func() error {
-				r, err := b.run(ctx, o)
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
+				r, err := b.run(running, o)
+				if running.Err() != nil {
+					return context.Cause(running)
 				}
 				if err != nil {
 					return err
@@ -158,5 +160,8 @@ func series(ctx context.Context, out io.Writer, o options, binaries []binary, lo
 			})
 		}
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // module has a package with a test that fails, one that passes, one that leaves a process, and a package without
@@ -72,7 +75,13 @@ func TestSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { endLeft(t) })
-	o := options{count: 2, output: t.TempDir(), timeout: time.Minute, leak: time.Second}
+	for i := range binaries {
+		b := &binaries[i]
+		if b.leak = wait.Limit; b.pkg == "left" {
+			b.leak = time.Millisecond
+		}
+	}
+	o := options{count: 2, output: t.TempDir(), timeout: wait.Limit}
 	all := newTally()
 	var printed bytes.Buffer
 	if err := series(t.Context(), &printed, o, binaries, 0, all); err != nil {
@@ -120,12 +129,14 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	read, write := io.Pipe()
-	o := options{count: 1_000_000, output: t.TempDir(), timeout: time.Minute}
+	o := options{count: math.MaxInt, output: t.TempDir(), timeout: wait.Limit}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- series(ctx, write, o, []binary{{pkg: "a", path: path}}, 0, newTally())
 		write.Close()
 	}()
+	late := time.AfterFunc(wait.Limit, func() { write.Close() })
+	defer late.Stop()
 	var told strings.Builder
 	for lines := bufio.NewScanner(read); lines.Scan(); {
 		if strings.Contains(lines.Text(), "FAIL a") {
@@ -133,10 +144,15 @@ func TestInterrupted(t *testing.T) {
 		}
 		fmt.Fprintln(&told, lines.Text())
 	}
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v", err)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+	default:
+		t.Fatal("the series goes on")
 	}
-	if tally := regexp.MustCompile(`(?m)^load 0, (\d+) of 1000000 runs, failed:\n +(\d+)  a TestX$`).FindStringSubmatch(told.String()); tally == nil || tally[1] != tally[2] {
+	if tally := regexp.MustCompile(`(?m)^load 0, (\d+) of \d+ runs, failed:\n +(\d+)  a TestX$`).FindStringSubmatch(told.String()); tally == nil || tally[1] != tally[2] {
 		t.Errorf("the output ends without a tally:\n%s", told.String())
 	}
 }
