@@ -131,6 +131,7 @@ func failedRuns(n int) error {
 func series(ctx context.Context, out io.Writer, o options, binaries []binary, load float64, all *tally) error {
 	total := o.count * len(binaries)
 	defer func() { all.print(out, load, total) }() // also of a series that is ended early
+	start := time.Now()
 	group, running := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	var mu sync.Mutex // of what is printed and counted
@@ -150,8 +151,8 @@ func series(ctx context.Context, out io.Writer, o options, binaries []binary, lo
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				fmt.Fprintf(out, "load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU\n",
-					load, i+1, o.count, r.verdict(), b.pkg, r.took.Seconds(), r.cpu.Seconds())
+				fmt.Fprintf(out, "load %g, run %d of %d: %s %s %.0fs, %.0fs of CPU, after %.0fs\n",
+					load, i+1, o.count, r.verdict(), b.pkg, r.took.Seconds(), r.cpu.Seconds(), time.Since(start).Seconds())
 				if !all.add(b.pkg, r) {
 					return nil
 				}
