@@ -94,3 +94,27 @@ func TestClashHandOver(t *testing.T) {
 		}
 	})
 }
+
+// TestClashSameSync: an address whose owner goes is handed to the oldest of the Services that wait for it, also
+// when a younger one comes, or changes, in the same sync.
+func TestClashSameSync(t *testing.T) {
+	const address = "192.0.2.1"
+	for _, waits := range []bool{false, true} {
+		l := start(t, newStore(t), asIs, reconcile.Options{})
+		young := func(change ...func(*model.Service)) *model.Service {
+			return service("young", "10.96.0.3", append(change, external(address), createdAt(3))...)
+		}
+		l.Apply(put(service("owner", "10.96.0.1", external(address), createdAt(1)), slice("owner-1", "owner", "10.0.0.1"),
+			service("waits", "10.96.0.2", external(address), createdAt(2)), slice("waits-1", "waits", "10.0.0.2")))
+		if waits {
+			l.Apply(put(young(), slice("young-1", "young", "10.0.0.3")))
+		}
+		l.Synced()
+		l.eventually(address+":80", "10.0.0.1:8080")
+		u := put(young(balanced), slice("young-1", "young", "10.0.0.3"))
+		u.DeleteServices = []model.Name{{Namespace: "default", Name: "owner"}}
+		l.Apply(u)
+		l.applied()
+		l.eventually(address+":80", "10.0.0.2:8080")
+	}
+}

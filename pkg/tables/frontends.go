@@ -49,19 +49,20 @@ func (t *Tables) applyFrontends(svc *service, desired *Desired) (affected []mode
 	return affected, errors.Join(errs...)
 }
 
-// putFrontend makes a key lead to a Service port, unless another Service has it. affected is
-// the Service that lost it to a claim of higher precedence, or may take it from one that is lower now.
+// putFrontend makes a key lead to a Service port, unless another Service has it or waits for it with a
+// claim that goes before. affected are the Services that are to take it, or have lost it to this one.
 func (t *Tables) putFrontend(svc *service, desired *Desired, want DesiredFrontend, id uint32) (affected []model.Name, err error) {
 	name := desired.Name
 	entry := Frontend{Service: id, Kind: want.Kind, Flags: want.Flags}
-	f := t.frontends[want.Key]
-	if f != nil && f.owner != name && f.owner != nobody && precedence(entry) <= precedence(f.Frontend) {
-		t.await(svc, want.Key, claim{model.Age{Created: desired.Created, Name: name}, precedence(entry)})
-		if want.Kind == FrontendAddress && want.Flags&RefuseOthers == 0 {
-			return nil, nil // shared: another Service keeps it for both
+	c := claim{model.Age{Created: desired.Created, Name: name}, precedence(entry)}
+	if first := t.before(want.Key, c); first != nobody {
+		affected = t.await(svc, want.Key, c)
+		if want.Kind != FrontendAddress || want.Flags&RefuseOthers != 0 { // else shared: another Service keeps it for both
+			err = &ClashError{want.Key, want.Kind, first}
 		}
-		return nil, &ClashError{want.Key, want.Kind, f.owner}
+		return affected, err
 	}
+	f := t.frontends[want.Key]
 	if f == nil || f.Frontend != entry {
 		if err := t.store.PutFrontend(want.Key, entry); err != nil {
 			return nil, fmt.Errorf("frontend %s: %w", want.Key, err)
@@ -82,8 +83,8 @@ func (t *Tables) putFrontend(svc *service, desired *Desired, want DesiredFronten
 	f.Frontend = entry
 	svc.frontends[want.Key] = struct{}{}
 	t.forget(svc, want.Key)
-	if list := t.waiting[want.Key]; lowered && len(list) > 0 && list[0].precedence > precedence(entry) {
-		affected = append(affected, list[0].Name)
+	if lowered {
+		affected = append(affected, t.next(want.Key)...)
 	}
 	return affected, nil
 }
@@ -95,7 +96,7 @@ func (t *Tables) dropFrontend(svc *service, key FrontendKey) (next []model.Name,
 	}
 	delete(t.frontends, key)
 	delete(svc.frontends, key)
-	return t.vacant(key), nil
+	return t.next(key), nil
 }
 
 // claim is that of a Service that waits for a frontend.
@@ -109,25 +110,54 @@ func (c claim) compare(o claim) int {
 	return cmp.Or(cmp.Compare(o.precedence, c.precedence), c.Age.Compare(o.Age))
 }
 
-// await notes that a Service waits for a frontend that another one has.
-func (t *Tables) await(svc *service, key FrontendKey, c claim) {
-	if before, waits := svc.claims[key]; before == c && waits {
-		return
+// before returns the Service that keeps a frontend from a claim: its owner, or the first of those that wait
+// for it.
+func (t *Tables) before(key FrontendKey, c claim) model.Name {
+	if f := t.frontends[key]; f != nil && f.owner != nobody {
+		if f.owner == c.Name {
+			return nobody
+		}
+		if c.precedence <= precedence(f.Frontend) {
+			return f.owner
+		}
 	}
+	for _, other := range t.waiting[key] {
+		if other.compare(c) >= 0 {
+			break
+		}
+		if other.Name != c.Name { // not what it wanted before
+			return other.Name
+		}
+	}
+	return nobody
+}
+
+// await notes that a Service waits for a frontend that another one has, or is to have. Where it was the first to
+// wait and is not now, it returns the Service that is to have it, if its owner is not.
+func (t *Tables) await(svc *service, key FrontendKey, c claim) (next []model.Name) {
+	before, waits := svc.claims[key]
+	if waits && before == c {
+		return nil
+	}
+	first := waits && t.waiting[key][0] == before
 	t.forget(svc, key)
 	list := t.waiting[key]
 	place, _ := slices.BinarySearchFunc(list, c, claim.compare)
 	t.waiting[key] = slices.Insert(list, place, c)
 	svc.claims[key] = c
+	if !first || place == 0 {
+		return nil
+	}
+	return t.next(key)
 }
 
-// withdraw forgets that a Service waits for a frontend. It returns the Service that is to have it, where
-// nobody has.
+// withdraw forgets that a Service waits for a frontend. It returns the Service that is to have it, if its
+// owner is not.
 func (t *Tables) withdraw(svc *service, key FrontendKey) (next []model.Name) {
 	if !t.forget(svc, key) {
 		return nil
 	}
-	return t.vacant(key)
+	return t.next(key)
 }
 
 // forget takes out the claim of a Service to a frontend; false: there is none.
@@ -145,11 +175,13 @@ func (t *Tables) forget(svc *service, key FrontendKey) bool {
 	return true
 }
 
-// vacant returns the first Service that waits for a frontend, if nobody has it. The others need not be
-// told: they are when that one does not want it any more, or gives it up.
-func (t *Tables) vacant(key FrontendKey) []model.Name {
-	if list := t.waiting[key]; t.frontends[key] == nil && len(list) > 0 {
-		return []model.Name{list[0].Name}
+// next returns the first Service that waits for a frontend, if nobody has it or the owner's claim is of lower
+// precedence. The others need not be told: they are when that one does not want it any more, or gives it up.
+// Whoever is applied before it leaves the frontend to it, see [Tables.before].
+func (t *Tables) next(key FrontendKey) []model.Name {
+	list, f := t.waiting[key], t.frontends[key]
+	if len(list) == 0 || f != nil && list[0].precedence <= precedence(f.Frontend) {
+		return nil
 	}
-	return nil
+	return []model.Name{list[0].Name}
 }

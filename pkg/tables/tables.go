@@ -24,7 +24,7 @@ type Tables struct {
 	ports     map[ServicePortName]*servicePort
 	owned     map[model.Name]*service
 	frontends map[FrontendKey]*frontend
-	waiting   map[FrontendKey][]claim // to frontends that other Services have, in order
+	waiting   map[FrontendKey][]claim // to frontends that other Services have or are to have, in order
 	nodeAddrs map[netip.Addr]NodeAddr
 	cidrs     map[netip.Prefix]struct{}
 	foreign   map[netip.Addr]struct{}
@@ -41,7 +41,7 @@ type Tables struct {
 type service struct {
 	ports     []ServicePortName
 	frontends map[FrontendKey]struct{}
-	// claims are the frontends it wants that another Service has.
+	// claims are the frontends it wants that another Service has or is to have.
 	claims map[FrontendKey]claim
 	// tunnelNodes are the nodes with endpoints to which packets are tunneled, sorted.
 	tunnelNodes []string
@@ -92,7 +92,7 @@ func New(store Store) *Tables {
 type ClashError struct {
 	Key   FrontendKey
 	Kind  FrontendKind
-	Owner model.Name // has it
+	Owner model.Name // has it, or is to have it next
 }
 
 // Error names the address and the Service that has it.
@@ -102,7 +102,7 @@ func (e *ClashError) Error() string {
 
 // Apply brings one Service's entries to the desired state. One entry that fails
 // does not hold up the others. The error joins a [ClashError] for each frontend
-// that another Service has and a [FullError] for each table without room; calling
+// that another Service has, or is to have next, and a [FullError] for each table without room; calling
 // Apply again retries only the missing entries.
 //
 // The returned names are other Services that now may get, or have just lost, a

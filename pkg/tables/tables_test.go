@@ -482,6 +482,54 @@ func TestClash(t *testing.T) {
 	}
 }
 
+// TestClashNext: an address that is free, or that the owner wants less than before, is not taken by one that is
+// applied before the Service that is to have it, nor if that does not want it any more by one that waits behind others.
+func TestClashNext(t *testing.T) {
+	key := vip(1)
+	of := func(name string, created int64, kind tables.FrontendKind) tables.Desired {
+		d := onePort(name, key, kind, endpoints(1), nil)
+		d.Created = time.Unix(created, 0)
+		return d
+	}
+	const external, balancer = tables.FrontendExternalIP, tables.FrontendLoadBalancer
+	for _, c := range []struct {
+		when  string
+		gives tables.Desired // what becomes of the owner
+	}{
+		{"free", onePort("owner", vip(2), balancer, endpoints(1), nil)},
+		{"lowered", of("owner", 1, external)},
+	} {
+		store := tablestest.New(t, tablestest.Roomy)
+		tbl := tables.New(store)
+		apply(t, tbl, of("owner", 1, balancer))
+		clashes := func(d tables.Desired, with string) {
+			t.Helper()
+			affected, err := tbl.Apply(d)
+			var clash *tables.ClashError
+			if !errors.As(err, &clash) || clash.Owner != named(with) || len(affected) > 0 {
+				t.Errorf("%s: error %v and affected %v, want a clash with %s", c.when, err, affected, with)
+			}
+		}
+		next := func(d tables.Desired, want ...model.Name) {
+			t.Helper()
+			if affected := apply(t, tbl, d); !slices.Equal(affected, want) {
+				t.Errorf("%s: affected are %v, want %v", c.when, affected, want)
+			}
+		}
+		clashes(of("waits", 2, balancer), "owner")
+		clashes(of("young", 3, balancer), "owner")
+		next(c.gives, named("waits"))
+		clashes(of("young", 3, balancer), "waits")
+		clashes(of("younger", 4, balancer), "waits")
+		next(onePort("waits", vip(3), balancer, endpoints(1), nil), named("young"))
+		clashes(of("younger", 4, balancer), "young")
+		apply(t, tbl, of("oldest", 0, balancer)) // the owner waits again, where it still wants it
+		if got := store.OwnerOf(key); got != "oldest" {
+			t.Errorf("%s: %s has the address, want the oldest", c.when, got)
+		}
+	}
+}
+
 // TestClashKinds: a ClusterIP goes before a load-balancer IP, and that before an external IP, whichever
 // comes first, and when the kind of the one that has the address changes.
 func TestClashKinds(t *testing.T) {
