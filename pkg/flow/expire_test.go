@@ -292,11 +292,12 @@ func TestFlowInTwoTables(t *testing.T) {
 	})
 	e.clock = func() (time.Duration, error) { return time.Duration(now) * time.Second, nil }
 	for _, c := range []struct {
-		after uint32
-		want  Walk
+		after   uint32
+		want    Walk
+		replies int // entries that are left in both tables
 	}{
-		{105, Walk{Flows: 3}}, {115, Walk{Flows: 3, Expired: 1}}, {130, Walk{Flows: 2, Expired: 1}},
-		{219, Walk{Flows: 1}}, {220, Walk{Flows: 1, Expired: 1}}, {500000, Walk{}},
+		{105, Walk{Flows: 3}, 4}, {115, Walk{Flows: 3, Expired: 1}, 2}, {130, Walk{Flows: 2, Expired: 1}, 2},
+		{219, Walk{Flows: 1}, 2}, {220, Walk{Flows: 1, Expired: 1}, 0}, {500000, Walk{}, 0},
 	} {
 		now, left, expired = start+c.after, 0, 0
 		w, err := e.walk(context.Background())
@@ -304,6 +305,14 @@ func TestFlowInTwoTables(t *testing.T) {
 		w.Whole, w.Orphans = false, 0
 		if w != c.want || expired != w.Expired || left != w.Flows-w.Expired {
 			t.Errorf("after %d s: %+v, want %+v; told of %d that are left and %d that have expired", c.after, w, c.want, left, expired)
+		}
+		replies := 0
+		for batch, err := range e.table.Batches(e.clock) {
+			check(t, err)
+			replies += len(batch.Replies)
+		}
+		if replies != c.replies {
+			t.Errorf("after %d s %d reply entries are left, want %d", c.after, replies, c.replies)
 		}
 	}
 	if err := former.Lookup(firstKey(forward(1, model.TCP, 0, 0)), new(entry)); !errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -1,6 +1,7 @@
 package flowmap
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -100,33 +101,64 @@ func TestActiveRemoved(t *testing.T) {
 }
 
 // TestActiveInTwoTables: a flow that is in the former table, too, is counted no more once, when the present one
-// has it no more.
+// has it no more. With it goes the reply entry from both.
 func TestActiveInTwoTables(t *testing.T) {
+	for name, remove := range map[string]func(*testing.T, *bpfmap.Maps, []Flow){
+		"expired": func(t *testing.T, m *bpfmap.Maps, flows []Flow) {
+			for i, want := range []uint32{7, 6} {
+				if removed, err := New(m).Expire(&flows[i]); !removed || err != nil {
+					t.Errorf("flow %d: removed %v, %v", i, removed, err)
+				}
+				if got := activeFlows(m); got != want {
+					t.Errorf("%d are active after %d were removed, want %d", got, i+1, want)
+				}
+			}
+		},
+		"expired at once": func(t *testing.T, m *bpfmap.Maps, flows []Flow) {
+			if removed, err := New(m).Expire(&flows[1]); !removed || err != nil {
+				t.Errorf("removed %v, %v", removed, err)
+			}
+		},
+		"deleted": func(t *testing.T, m *bpfmap.Maps, flows []Flow) { must(t, New(m).Delete(&flows[1])) },
+	} {
+		// The second of the last packet that the present table has; the former one has 1.
+		for _, used := range []uint32{1, 2} {
+			t.Run(fmt.Sprint(name, ", used in second ", used), func(t *testing.T) {
+				m := newFormer(t)
+				key := flowKey(flowClient, flowService, model.TCP)
+				for i, table := range []*ebpf.Map{m.FormerFlow(), m.BlFlow} {
+					entry := forwardEntry(flowBackend, bpf.Hton16(flowClient.Port()), 0, uint8(StateEstablished))
+					entry.Forward.BackendId, entry.Forward.Generation = counted, countedGeneration
+					entry.Forward.Used = []uint32{1, used}[i]
+					must(t, table.Put(key, &entry), table.Put(flowKey(flowBackend, flowClient, model.TCP), replyEntry(key)))
+				}
+				putCounted(t, m)
+				New(m).addActive(counted, countedGeneration, 7)
+				flows, _ := flowTable(t, m)
+				if len(flows) != 2 || !flows[0].Moved || flows[1].Moved {
+					t.Fatalf("flows %+v, want the one of the former table and then that of the present one", flows)
+				}
+				remove(t, m, flows)
+				if got := activeFlows(m); got != 6 {
+					t.Errorf("%d are active, want 6", got)
+				}
+				if flows, replies := flowTable(t, m); len(flows)+len(replies) > 0 {
+					t.Errorf("%+v and %+v are left", flows, replies)
+				}
+			})
+		}
+	}
+}
+
+// newFormer returns maps with a former flow table.
+func newFormer(t *testing.T) *bpfmap.Maps {
+	t.Helper()
 	dir := bpffs.New(t)
 	first := maptest.Load(t, dir, maptest.Small)
 	must(t, first.Pin(dir))
 	sizes := maptest.Small
 	sizes.Flows *= 2
-	m := maptest.Load(t, dir, sizes)
-	key := bpf.SockBlFlowKey{Src: bpf.AddrOf(flowClient.Addr()), SrcPort: 1, Dst: bpf.AddrOf(flowService.Addr()), Proto: uint8(model.TCP)}
-	for i, table := range []*ebpf.Map{m.FormerFlow(), m.BlFlow} {
-		entry := bpf.SockBlFlowEntry{Forward: bpf.SockBlFlowForward{BackendId: counted, Generation: countedGeneration, Used: uint32(i), Bits: uint8(StateEstablished)}}
-		must(t, table.Put(&key, &entry))
-	}
-	putCounted(t, m)
-	New(m).addActive(counted, countedGeneration, 7)
-	flows, _ := flowTable(t, m)
-	if len(flows) != 2 || !flows[0].Moved || flows[1].Moved {
-		t.Fatalf("flows %+v, want the one of the former table and then that of the present one", flows)
-	}
-	for i, want := range []uint32{7, 6} {
-		if removed, err := New(m).Expire(&flows[i]); !removed || err != nil {
-			t.Errorf("flow %d: removed %v, %v", i, removed, err)
-		}
-		if got := activeFlows(m); got != want {
-			t.Errorf("%d are active after %d were removed, want %d", got, i+1, want)
-		}
-	}
+	return maptest.Load(t, dir, sizes)
 }
 
 // TestActiveCorrection: while flows begin and end, a right count stays right, and a wrong one is

@@ -429,14 +429,17 @@ func (t Table) Delete(f *Flow) error {
 // Expire removes a flow unless a packet of it came since it was read, and reports whether it did. One that was
 // moved goes from the former table alone; with another goes what is left of it there.
 func (t Table) Expire(f *Flow) (bool, error) {
-	removed, err := t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
-		return !e.IsReply() && e.Forward.Used == f.forward.Used
-	})
-	if !removed || f.Moved {
-		return removed, err
+	same := func(e *bpf.SockBlFlowEntry) bool { return !e.IsReply() && e.Forward.Used == f.forward.Used }
+	former := t.maps.FormerFlow()
+	if f.Moved {
+		return t.removeFrom([]*ebpf.Map{former}, f, same)
+	}
+	removed, err := t.remove(f, same)
+	if !removed {
+		return false, err
 	}
 	t.drop(f)
-	if err == nil && t.maps.FormerFlow() != nil {
+	if err == nil && former != nil {
 		_, err = t.remove(f, func(e *bpf.SockBlFlowEntry) bool {
 			return !e.IsReply() && e.Forward.Used <= f.forward.Used
 		})
@@ -444,42 +447,66 @@ func (t Table) Expire(f *Flow) (bool, error) {
 	return true, err
 }
 
-// remove removes a flow whose forward entry is as it should be, and reports whether it did. The
+// remove removes a flow whose forward entry is as it should be from all tables, and reports whether it did. The
 // reply entry stays when another flow has it, and when Source is not valid, until
 // [Table.ExpireReply].
 //
 // The forward entry goes first: with the reply entry alone, what the backend still
 // sends is translated, while with the forward entry alone it would reach the client
 // from an address that it does not know. Such a packet, or a new connection of the client, may make
-// the forward entry again meanwhile; that keeps the reply entry.
+// the forward entry again meanwhile; that keeps the reply entry. So does one that is left in another table.
 func (t Table) remove(f *Flow, ok func(*bpf.SockBlFlowEntry) bool) (bool, error) {
-	forward, err := t.take(f.key(), ok)
-	if forward == nil {
-		return false, err
+	return t.removeFrom(t.tables(), f, ok)
+}
+
+// removeFrom is remove, with the forward entry from some of the tables.
+func (t Table) removeFrom(from []*ebpf.Map, f *Flow, ok func(*bpf.SockBlFlowEntry) bool) (bool, error) {
+	forward, err := t.take(from, f.key(), ok)
+	if len(forward) == 0 || err != nil {
+		return len(forward) > 0, err
 	}
 	if !f.Source.IsValid() || f.Tunnel == LeavesByTunnel {
 		return true, nil
 	}
-	if used, err := t.hasForward(f); used || err != nil {
-		return true, err
-	}
-	reply, err := t.take(f.replyKey(), func(e *bpf.SockBlFlowEntry) bool {
+	_, err = t.takeReply(f.replyKey(), f.key(), func(e *bpf.SockBlFlowEntry) bool {
 		return e.IsReply() && e.Reply().ForwardKey(uint8(f.Protocol)) == *f.key()
 	})
-	if reply == nil {
-		return true, err
-	}
-	used, err := t.hasForward(f)
-	if used {
-		err = reply.putBack()
-	}
 	return true, err
 }
 
-// hasForward reports whether there is a forward entry of the flow's reply entry.
-func (t Table) hasForward(f *Flow) (bool, error) {
-	forward, err := t.entry(f.key())
-	return forward != nil && forward.Forward.Owns(f.replyKey()), err
+// takeReply removes a reply entry that is as it should be from all tables, unless its flow has a forward entry
+// in one of them, and reports whether it did.
+func (t Table) takeReply(key, forward *bpf.SockBlFlowKey, ok func(*bpf.SockBlFlowEntry) bool) (bool, error) {
+	if owned, err := t.owned(key, forward); owned || err != nil {
+		return false, err
+	}
+	reply, err := t.take(t.tables(), key, ok)
+	if len(reply) == 0 || err != nil {
+		return false, err
+	}
+	owned, err := t.owned(key, forward)
+	if owned || err != nil {
+		for i := range reply {
+			err = errors.Join(err, reply[i].putBack())
+		}
+		return false, err
+	}
+	return true, nil
+}
+
+// owned reports whether a reply entry's flow has a forward entry.
+func (t Table) owned(key, forward *bpf.SockBlFlowKey) (bool, error) {
+	var entry bpf.SockBlFlowEntry
+	for _, table := range t.tables() {
+		err := table.Lookup(forward, &entry)
+		if err == nil && entry.Forward.Owns(key) {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, fmt.Errorf("%s: %w", table, err)
+		}
+	}
+	return false, nil
 }
 
 // taken is an entry that was removed from a table.
@@ -490,33 +517,33 @@ type taken struct {
 	entry bpf.SockBlFlowEntry
 }
 
-// take removes an entry that is as it should be, and returns it; nil when there is none such. The
-// table that it is in may have changed since it was read. Programs may replace an entry between a
-// look at it and its removal, so what was removed is looked at again.
-func (t Table) take(key *bpf.SockBlFlowKey, ok func(*bpf.SockBlFlowEntry) bool) (*taken, error) {
-	for _, table := range t.tables() {
-		e := &taken{table: t, from: table, key: key}
+// take removes those entries of a key that are as they should be from some tables, and returns them. A flow may be
+// in two. Programs may replace an entry between a look at it and its removal, so what was removed is looked at again.
+func (t Table) take(from []*ebpf.Map, key *bpf.SockBlFlowKey, ok func(*bpf.SockBlFlowEntry) bool) ([]taken, error) {
+	var list []taken
+	for _, table := range from {
+		e := taken{table: t, from: table, key: key}
 		err := table.Lookup(key, &e.entry)
-		if err == nil && ok(&e.entry) {
-			err = table.LookupAndDelete(key, &e.entry)
-		} else if err == nil {
+		if err == nil && !ok(&e.entry) {
 			continue
+		}
+		if err == nil {
+			err = table.LookupAndDelete(key, &e.entry)
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", table, err)
+			return list, fmt.Errorf("%s: %w", table, err)
 		}
 		e.count(1)
 		if ok(&e.entry) {
-			return e, nil
-		}
-		if err := e.putBack(); err != nil {
-			return nil, err
+			list = append(list, e)
+		} else if err := e.putBack(); err != nil {
+			return list, err
 		}
 	}
-	return nil, nil
+	return list, nil
 }
 
 // count counts what the agent has removed from the table of established flows.
@@ -542,23 +569,9 @@ func (e *taken) putBack() error {
 // ExpireReply removes a reply entry whose flow has no forward entry, unless a reply
 // came since it was read, and reports whether it did.
 func (t Table) ExpireReply(r *Reply) (bool, error) {
-	owned := func() (bool, error) {
-		forward, err := t.entry(&r.forward)
-		return forward != nil && forward.Forward.Owns(&r.key), err
-	}
-	if is, err := owned(); is || err != nil {
-		return false, err
-	}
-	reply, err := t.take(&r.key, func(e *bpf.SockBlFlowEntry) bool {
+	return t.takeReply(&r.key, &r.forward, func(e *bpf.SockBlFlowEntry) bool {
 		return e.IsReply() && e.Reply().Touched == r.touched
 	})
-	if reply == nil || err != nil {
-		return false, err
-	}
-	if is, err := owned(); is || err != nil {
-		return false, errors.Join(err, reply.putBack())
-	}
-	return true, nil
 }
 
 // tables returns the maps that hold flows. They move from the first ones to the last.
@@ -571,19 +584,4 @@ func (t Table) tables() []*ebpf.Map {
 		list = append(list, t.maps.BlOverflow)
 	}
 	return append(list, t.maps.BlFlow)
-}
-
-// entry returns nil when there is none.
-func (t Table) entry(key *bpf.SockBlFlowKey) (*bpf.SockBlFlowEntry, error) {
-	var entry bpf.SockBlFlowEntry
-	for _, table := range t.tables() {
-		err := table.Lookup(key, &entry)
-		if err == nil {
-			return &entry, nil
-		}
-		if !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, fmt.Errorf("%s: %w", table, err)
-		}
-	}
-	return nil, nil
 }

@@ -336,6 +336,24 @@ func TestFlowStolenReply(t *testing.T) {
 	}
 }
 
+// TestFormerOfAnother: a flow that is removed from one table leaves the reply entry to one with the same
+// addresses in the other, whichever backend other flows of these addresses have.
+func TestFormerOfAnother(t *testing.T) {
+	m := newFormer(t)
+	f := Flow{Protocol: model.TCP, Client: flowClient, ServiceAddr: flowService, Source: flowClient, Backend: flowBackend}
+	other := forwardEntry(netip.AddrPortFrom(flowBackend.Addr(), 4242), bpf.Hton16(f.Source.Port()), 0, 0)
+	own := forwardEntry(f.Backend, bpf.Hton16(f.Source.Port()), 0, 0)
+	must(t, m.FormerFlow().Put(f.key(), &other), m.BlFlow.Put(f.key(), &own), m.BlFlow.Put(f.replyKey(), replyEntry(f.key())))
+	_, replies := flowTable(t, m)
+	if removed, err := New(m).ExpireReply(&replies[0]); removed || err != nil {
+		t.Errorf("the reply entry of a flow: removed %t, %v", removed, err)
+	}
+	must(t, New(m).Delete(&f))
+	if flows, replies := flowTable(t, m); len(flows) != 1 || flows[0].Backend == f.Backend || len(replies) != 0 {
+		t.Errorf("%+v and %+v are left, want the flow to another backend", flows, replies)
+	}
+}
+
 // TestExpireReplaced: programs put another flow in place of one that is about to be removed, between
 // any two steps of that. The other flow keeps its entries.
 func TestExpireReplaced(t *testing.T) {
