@@ -270,6 +270,24 @@ func (t Table) Batches(clock func() (time.Duration, error)) iter.Seq2[Batch, err
 	}
 }
 
+// Flows yields what [Table.Batches] reads, each flow once: one that is in both tables as the present one has it.
+// A flow is good until the next one.
+func (t Table) Flows(clock func() (time.Duration, error)) iter.Seq2[*Flow, error] {
+	return func(yield func(*Flow, error) bool) {
+		for batch, err := range t.Batches(clock) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range batch.Flows {
+				if f := &batch.Flows[i]; !f.Moved && !yield(f, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // markMoved finds those flows of the former table that the present ones have, too.
 func (t Table) markMoved(flows []Flow) error {
 	present := t.tables()[1:]

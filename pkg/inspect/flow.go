@@ -172,18 +172,16 @@ func (d *Datapath) eachFlow(filter FlowFilter, fn func(*flowmap.Flow, *Flow) err
 	if err != nil {
 		return err
 	}
-	for batch, err := range flowmap.New(d.maps).Batches(bpf.Clock) {
+	for entry, err := range flowmap.New(d.maps).Flows(bpf.Clock) {
 		if err != nil {
 			return err
 		}
-		for i := range batch.Flows {
-			flow := r.flow(&batch.Flows[i])
-			if !filter.matches(&flow) {
-				continue
-			}
-			if err := fn(&batch.Flows[i], &flow); err != nil {
-				return err
-			}
+		flow := r.flow(entry)
+		if !filter.matches(&flow) {
+			continue
+		}
+		if err := fn(entry, &flow); err != nil {
+			return err
 		}
 	}
 	return nil

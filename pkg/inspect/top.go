@@ -129,13 +129,11 @@ func (d *Datapath) Sample() (*Sample, error) {
 			s.intended[p.ID] = r.intended(p)
 		}
 	}
-	for batch, err := range flowmap.New(d.maps).Batches(bpf.Clock) {
+	for f, err := range flowmap.New(d.maps).Flows(bpf.Clock) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range batch.Flows {
-			s.count(r, &batch.Flows[i])
-		}
+		s.count(r, f)
 	}
 	if s.traffic, err = statusmap.New(d.maps).Traffic(); err != nil {
 		return nil, err

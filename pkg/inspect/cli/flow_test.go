@@ -196,6 +196,37 @@ func TestFlowDelete(t *testing.T) {
 	}
 }
 
+// TestFlowInTwoTables: a flow that is in a former flow table, too, is listed, counted and deleted once.
+func TestFlowInTwoTables(t *testing.T) {
+	bpffs := newDatapath(t)
+	dir := datapath.Dir(bpffs)
+	sizes := bpfmap.DefaultSizes
+	sizes.Affinity, sizes.UDPPeers, sizes.Flows, sizes.Clients = 1024, 1024, 2048, 1024
+	maps, err := bpfmap.Load(dir, sizes)
+	check(t, err)
+	defer maps.Close()
+	check(t, maps.Pin(dir))
+	flowsNow := func(of string) (listed, top int) {
+		out, errs, code := run("flow", "list", "--bpffs", bpffs)
+		if code != cli.ExitOK {
+			t.Errorf("%s: exit code %d, said %q", of, code, errs)
+		}
+		for _, s := range sample(t, bpffs).Since(nil).Services {
+			top += s.Flows
+		}
+		return strings.Count(out, "\n") - 1, top
+	}
+	listed, top := flowsNow("in the former table")
+	fillFlows(t, maps, dir)
+	if listed2, top2 := flowsNow("in two tables"); listed != len(flows) || listed2 != listed || top2 != top {
+		t.Errorf("%d are listed and %d counted, of those in the former table alone %d and %d", listed2, top2, listed, top)
+	}
+	out, _, _ := run("flow", "delete", "--bpffs", bpffs, "--all")
+	if listed, top := flowsNow("deleted"); out != "deleted 8 flows\n" || listed+top > 0 {
+		t.Errorf("%q, %d are listed and %d counted", out, listed, top)
+	}
+}
+
 // TestFlowNode shows the node at the end of the tunnel by its name, else by its address.
 func TestFlowNode(t *testing.T) {
 	bpffs := newDatapath(t)
