@@ -43,7 +43,7 @@ type Walk struct {
 	Flows    int // in the tables before the walk
 	Expired  int // flows of these that were removed
 	Orphans  int // reply entries without a flow that were removed
-	HalfOpen int // flows that are left in the table and not established
+	HalfOpen int // flows that are left in the flow table, or the former one, and not established
 	// Masqueraded are flows that are left to endpoints on this node which see this node for
 	// their client.
 	Masqueraded int
@@ -205,9 +205,7 @@ func (e *Expirer) expire(batch *flowmap.Batch, w *Walk, counts counts) error {
 		case f.Overflow:
 			w.Overflow++
 		case f.State.HalfOpen():
-			if !batch.Former {
-				w.HalfOpen++
-			}
+			w.HalfOpen++
 		default:
 			counts.sources.Add(f)
 		}

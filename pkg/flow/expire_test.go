@@ -269,6 +269,26 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
+// TestHalfOpenInTwoTables: the programs count half-open flows of the former table, too, to which those of a device
+// may still add; one that is in both counts as the present one has it.
+func TestHalfOpenInTwoTables(t *testing.T) {
+	tab := newTable(t, 4096)
+	tab.put(forward(1, model.TCP, flowmap.StateNew, start)) // is in the former one alone
+	tab.put(forward(2, model.TCP, flowmap.StateNew, start))
+	tab.put(forward(3, model.TCP, flowmap.StateNew, start)) // has been established since
+	tab.resize(8192)
+	tab.put(forward(2, model.TCP, flowmap.StateSynReceived, start))
+	tab.put(forward(3, model.TCP, flowmap.StateEstablished, start))
+	tab.put(forward(4, model.TCP, flowmap.StateNew, start))
+	check(t, tab.halfOpen.Put(uint32(0), halfOpen{Count: 70}))
+	if w, want := tab.walk(start+8), (Walk{Flows: 4, HalfOpen: 3}); w != want {
+		t.Errorf("%+v, want %+v", w, want)
+	}
+	if known := flowmap.New(tab.maps).HalfOpen(); known.Count != 3 {
+		t.Errorf("the programs know %d half-open flows, want 3", known.Count)
+	}
+}
+
 // TestFlowInTwoTables: a flow that the programs have taken from the former table is told once, by its state and
 // time in the present one, when it is left and when it expires.
 func TestFlowInTwoTables(t *testing.T) {

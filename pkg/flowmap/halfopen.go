@@ -9,8 +9,8 @@ import (
 
 // HalfOpen are the programs' counts of half-open flows.
 type HalfOpen struct {
-	// Count is how many are in the flow table. The programs miss some changes; so does
-	// whoever counts them there while packets come.
+	// Count is how many are in the flow table, and in the former one while there is one. The programs
+	// miss some changes; so does whoever counts them there while packets come.
 	Count int64
 	// Overflow is the second, by [bpf.Clock], in which the overflow table was last added to;
 	// 0 is never.
@@ -23,7 +23,7 @@ func (t Table) HalfOpen() HalfOpen {
 	return HalfOpen{atomic.LoadInt64(&e.Count), atomic.LoadUint32(&e.Overflow)}
 }
 
-// CountHalfOpen corrects the programs' count: so many were found in the table where they
+// CountHalfOpen corrects the programs' count: so many were found in these tables where they
 // had known of before.Count. Changes since before was read stay counted. Maps that are
 // opened for reading are left as they are.
 func (t Table) CountHalfOpen(before HalfOpen, found int) {
