@@ -13,11 +13,16 @@ import (
 
 // Current reports whether the maps that are pinned in dir are these, and have grown no further: a
 // table that was opened for reading has the chunks that there were then, and an agent that is started
-// with other sizes replaces maps.
+// with other sizes replaces maps. A former flow table that is not pinned any more is done with.
 func (m *Maps) Current(dir string) (bool, error) {
 	for name, kernelMap := range m.all {
 		same, err := samePin(filepath.Join(dir, PinName(name)), kernelMap)
 		if err != nil || !same {
+			return false, err
+		}
+	}
+	if former := m.FormerFlow(); former != nil {
+		if same, err := samePin(formerFlowPin(dir), former); err != nil || !same {
 			return false, err
 		}
 	}
@@ -39,9 +44,30 @@ func (t *Table[T]) grown() (bool, error) {
 	return err == nil, err
 }
 
+// monitorMaps are those of who listens to events.
+var monitorMaps = []string{bpf.SockMapBlMonitor, bpf.SockMapBlMonitorCpu, bpf.SockMapBlMonitorRing}
+
+// OnlyMonitor returns the maps of who listens to events, the others being nil: who holds these
+// keeps none in the kernel that is replaced meanwhile.
+func (m *Maps) OnlyMonitor() (*Maps, error) {
+	o := &Maps{all: make(map[string]*ebpf.Map)}
+	for _, name := range monitorMaps {
+		kernelMap, err := m.all[name].Clone()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("map %s: %w", name, err), o.Close())
+		}
+		o.all[name] = kernelMap
+	}
+	o.BlMonitor, o.BlMonitorCpu, o.BlMonitorRing = o.all[bpf.SockMapBlMonitor], o.all[bpf.SockMapBlMonitorCpu], o.all[bpf.SockMapBlMonitorRing]
+	if err := mapEntry(o, &o.Entries.Monitor, o.BlMonitor, false); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
 // SharesMonitor reports whether others are the same maps of those who listen to events.
 func (m *Maps) SharesMonitor(others *Maps) (bool, error) {
-	for _, name := range []string{bpf.SockMapBlMonitor, bpf.SockMapBlMonitorCpu, bpf.SockMapBlMonitorRing} {
+	for _, name := range monitorMaps {
 		if same, err := sameMap(m.all[name], others.all[name]); err != nil || !same {
 			return false, err
 		}

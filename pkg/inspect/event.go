@@ -165,18 +165,9 @@ type Monitor struct {
 	renewed    time.Time // when the maps were known to be those that are pinned
 
 	mu        sync.Mutex
-	at        *listening
+	at        *monitor.Listener
 	interrupt bool
 }
-
-// listening is a listener with the maps at which it listens.
-type listening struct {
-	*monitor.Listener
-	d *Datapath
-}
-
-// Close ends listening and releases the maps.
-func (l *listening) Close() error { return errors.Join(l.Listener.Close(), l.d.Close()) }
 
 // Listen opens the maps that are pinned below bpffs and begins to listen. Its errors are those of
 // [Open], and [monitor.ErrBusy] when as many listen as may.
@@ -237,20 +228,16 @@ func openAll(bpffs string) (*Datapath, error) {
 func (m *Monitor) listen() error {
 	former := m.at
 	if former != nil {
-		if same, err := m.names.maps.SharesMonitor(former.d.maps); err != nil || same {
+		if same, err := former.ListensAt(m.names.maps); err != nil || same {
 			return err
 		}
 	}
-	d, err := openAll(m.bpffs)
+	listener, err := monitor.Listen(m.names.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample})
 	if err != nil {
 		return err
 	}
-	listener, err := monitor.Listen(d.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample})
-	if err != nil {
-		return errors.Join(err, d.Close())
-	}
 	m.mu.Lock()
-	m.at = &listening{listener, d}
+	m.at = listener
 	if m.interrupt {
 		listener.Interrupt()
 	}

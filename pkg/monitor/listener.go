@@ -54,7 +54,7 @@ type Options struct {
 
 // Listener listens to events.
 type Listener struct {
-	maps   *bpfmap.Maps
+	maps   *bpfmap.Maps // of who listens
 	place  int
 	ring   *ebpf.Map
 	reader *ringbuf.Reader
@@ -67,7 +67,7 @@ type Listener struct {
 	renews sync.WaitGroup
 }
 
-// Listen begins to listen. The error is [ErrBusy] when no place is free.
+// Listen begins to listen at maps, which may be closed then. The error is [ErrBusy] when no place is free.
 func Listen(maps *bpfmap.Maps, o Options) (*Listener, error) {
 	size := o.Buffer
 	if size == 0 {
@@ -81,9 +81,13 @@ func Listen(maps *bpfmap.Maps, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read a ring of events: %w", err), ring.Close())
 	}
-	l := &Listener{maps: maps, ring: ring, reader: reader, token: rand.Uint32()}
-	if err := l.begin(o); err != nil {
+	own, err := maps.OnlyMonitor()
+	if err != nil {
 		return nil, errors.Join(err, reader.Close(), ring.Close())
+	}
+	l := &Listener{maps: own, ring: ring, reader: reader, token: rand.Uint32()}
+	if err := l.begin(o); err != nil {
+		return nil, errors.Join(err, reader.Close(), ring.Close(), own.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
@@ -227,5 +231,8 @@ func (l *Listener) Close() error {
 	if !l.lost.Load() {
 		l.leave()
 	}
-	return errors.Join(l.reader.Close(), l.ring.Close())
+	return errors.Join(l.reader.Close(), l.ring.Close(), l.maps.Close())
 }
+
+// ListensAt reports whether it is the programs of these maps that it listens to.
+func (l *Listener) ListensAt(maps *bpfmap.Maps) (bool, error) { return maps.SharesMonitor(l.maps) }
