@@ -153,6 +153,19 @@ func (m *Maps) closeFormer() error {
 	return errors.Join(errs...)
 }
 
+// Replaced returns the maps that others of another size or layout replace, as long as [Maps.Move] has
+// not moved what they hold.
+func (m *Maps) Replaced() []*ebpf.Map {
+	list := slices.Collect(maps.Values(m.former))
+	if m.older != nil {
+		list = append(list, m.older)
+	}
+	for i := range m.converted {
+		list = append(list, m.converted[i].from)
+	}
+	return list
+}
+
 func (m *Maps) move(name string, to, from *ebpf.Map) (Moved, error) {
 	now, err := bpf.Clock()
 	if err != nil {

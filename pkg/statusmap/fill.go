@@ -46,12 +46,19 @@ func (t Table) Fill(s tables.Snapshot) ([]Fill, error) {
 	return list, nil
 }
 
-// Memory returns the kernel memory of all maps, bytes.
+// Memory returns the kernel memory of all maps, bytes, with those that are not replaced in full yet.
 func (t Table) Memory() (total uint64, err error) {
 	for name, kernelMap := range t.maps.All() {
 		bytes, err := memory(kernelMap)
 		if err != nil {
 			return 0, fmt.Errorf("map %s: %w", name, err)
+		}
+		total += bytes
+	}
+	for _, kernelMap := range t.maps.Replaced() {
+		bytes, err := memory(kernelMap)
+		if err != nil {
+			return 0, fmt.Errorf("former %s: %w", kernelMap, err)
 		}
 		total += bytes
 	}
