@@ -145,6 +145,7 @@ func TestSecrets(t *testing.T) {
 			"2026-03-01T12:00:00+0000 node-a beeline-agent[7]: planted\n2026-03-01T12:00:00+0000 node-a beeline-agent[7]: -----END PRIVATE KEY-----",
 		`-----BEGIN EC PRIVATE KEY-----\nMIIplanted\nplan-ted-----END EC PRIVATE KEY-----`,
 		"https://me:secret@planted@192.0.2.1:6443/", "https://planted@ed:x@host?a@b",
+		"https://me:p#planted@192.0.2.1:6443/", "https://me:p?planted@192.0.2.1:6443/",
 		`password: "planted horse planted"`, `password: 'planted horse planted'`, `{\"token\": \"planted horse\"}`, `"password":"a\"planted"`,
 		"--token planted", "--token=planted", `["--token", "planted"]`, "--db-password  'planted planted'", "-token planted", "password = planted,planted;planted",
 	} {

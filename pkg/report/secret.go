@@ -26,8 +26,8 @@ var secrets = []struct {
 	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.?[A-Za-z0-9_-]*`), removed}, // JSON Web Token (RFC 7519)
 	{regexp.MustCompile(`(?i)(authorization["']?\s*[:=]\s*["']?[a-z]+\s+)[^\s"',;\[]+`), "${1}" + removed},
 	{regexp.MustCompile(`(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}`), "${1}" + removed},
-	// To the last @ before the host's end, for who forgets to escape one in a password.
-	{regexp.MustCompile(`(://)[^/?#\s"'<>]+@`), "${1}" + removed + "@"},
+	// To the last @ before a path, for who forgets to escape @, # or ? in a password.
+	{regexp.MustCompile(`(://)[^/\s"'<>]+@`), "${1}" + removed + "@"},
 	// In quotes that are quoted, in quotes of which the end may have been cut off, and without.
 	{regexp.MustCompile(`(?i)(` + secretIs + `|` + secretFlag + `)\\+"[^"\\]+`), `${1}\"` + removed},
 	{regexp.MustCompile(`(?im)(` + secretIs + `|` + secretFlag + `)"(?:[^"\\\n]|\\.)+("|$)`), `${1}"` + removed + "${2}"},
