@@ -148,6 +148,8 @@ func TestSecrets(t *testing.T) {
 		"https://me:p#planted@192.0.2.1:6443/", "https://me:p?planted@192.0.2.1:6443/",
 		`password: "planted horse planted"`, `password: 'planted horse planted'`, `{\"token\": \"planted horse\"}`, `"password":"a\"planted"`,
 		"--token planted", "--token=planted", `["--token", "planted"]`, "--db-password  'planted planted'", "-token planted", "password = planted,planted;planted",
+		`["--token","planted"]`, "[\n  \"--token\",\n  \"planted\"\n]", `{\"args\":[\"--token\",\"planted horse\"]}`, `["--token", "a\"planted"]`, `['--token', 'planted horse']`,
+		"ARGS=--token planted", "(--token planted)", `usage:\n--token planted`,
 	} {
 		files, missing := write(t, Options{}, text("a.txt", "before "+secret+" after", errors.New("denied to "+secret)))
 		all := files["a.txt"] + files["index.txt"] + strings.Join(missing, "")
@@ -167,7 +169,14 @@ beeline_datapath_events_total{reason="tunnel_wrong_secret"} 5
 {"reason": "tunnel_wrong_secret", "count": 3}, {"name": "token"}
 {"token": "", "secret": []}, --dsr-secret-file /etc/beeline/secret
 https://192.0.2.1:6443, 2001:db8::1, keys of 16 bytes
-the token of the account has expired, image docker://registry/name@sha256:12`
+the token of the account has expired, image docker://registry/name@sha256:12
+{"namespace": "team-secret", "service": "db-token", "portName": "http"}
+["shop/db-password", "shop/web"], {"flag": "--token", "value": ""}, --api-key
+NAMESPACE     SERVICE        PORT   ADDRESS
+team-secret   shop-api-key   http   10.96.0.20:80
+klog: "Service changed" service="shop/db-token" err="no endpoint" service=shop/my-secret
+service: db-password
+portName: http`
 	if files, _ := write(t, Options{}, text("a.txt", harmless, nil)); files["a.txt"] != harmless {
 		t.Errorf("became\n%s", files["a.txt"])
 	}

@@ -8,13 +8,21 @@ import (
 // removed stands in place of a secret.
 const removed = "[removed]"
 
-// The names by which secrets go, what is between such a name and its value, and a value without quotes:
-// what other patterns have removed is none.
+// The names by which secrets go, and what is between such a name and its value. A flag begins a word, as a
+// Service with such a name does not, and its value is on the same line, unless both are strings of a list.
 const (
-	secretName  = `(?:token|passwo?r?d|secret|api[_-]?key|key-data)`
-	secretIs    = secretName + `\\*["']?\s*[:=]\s*`
-	secretFlag  = `--?[a-z0-9_.-]*` + secretName + `["']?,?\s+`
+	secretName = `(?:token|passwo?r?d|secret|api[_-]?key|key-data)`
+	secretIs   = secretName + `\\*["']?\s*[:=]\s*`
+	flagName   = `(?:^|[^a-z0-9_.-]|\\[nrt])--?[a-z0-9_.-]*` + secretName
+	secretFlag = flagName + `(?:["']?|,)[ \t]+`
+	secretItem = flagName + `\\*["'],\s*`
+)
+
+// A value without quotes: what other patterns have removed is none. And the end of a string in a list: after
+// a key of an object there is a colon.
+const (
 	secretValue = `[^\s\\"'\[{,;](?:[^\s"']*[^\s"',;})\]])?`
+	itemEnds    = `\s*(?:[^\s:]|$)`
 )
 
 // secrets are what looks like a secret, wherever it is, with what remains of it. No part reads
@@ -33,6 +41,9 @@ var secrets = []struct {
 	{regexp.MustCompile(`(?im)(` + secretIs + `|` + secretFlag + `)"(?:[^"\\\n]|\\.)+("|$)`), `${1}"` + removed + "${2}"},
 	{regexp.MustCompile(`(?im)(` + secretIs + `|` + secretFlag + `)'(?:[^'\\\n]|\\.)+('|$)`), `${1}'` + removed + "${2}"},
 	{regexp.MustCompile(`(?i)(` + secretIs + `|` + secretFlag + `)` + secretValue), "${1}" + removed},
+	{regexp.MustCompile(`(?im)(` + secretItem + `)\\+"[^"\\]+(\\+"` + itemEnds + `|$)`), `${1}\"` + removed + "${2}"},
+	{regexp.MustCompile(`(?im)(` + secretItem + `)"(?:[^"\\\n]|\\.)+("` + itemEnds + `|$)`), `${1}"` + removed + "${2}"},
+	{regexp.MustCompile(`(?im)(` + secretItem + `)'(?:[^'\\\n]|\\.)+('` + itemEnds + `|$)`), `${1}'` + removed + "${2}"},
 }
 
 // withoutSecrets returns a text without what looks like a secret, and how many of them it had.
