@@ -36,6 +36,8 @@ type Env struct {
 	Out io.Writer
 	Err io.Writer
 	Now func() time.Time
+	// Pause is how it waits until it looks for a lost node again; nil is [pause.For].
+	Pause func(context.Context, time.Duration) bool
 }
 
 // Run runs the command with the arguments that follow its name, and returns the

@@ -22,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
@@ -34,9 +35,12 @@ func run(args ...string) (out, errs string, code int) {
 	return stdout.String(), stderr.String(), code
 }
 
-// fixtureEnv returns the environment in which it is the time of the fixture.
+// fixtureEnv returns the environment in which it is the time of the fixture, and pauses are short.
 func fixtureEnv(out, errs io.Writer) cli.Env {
-	return cli.Env{Out: out, Err: errs, Now: func() time.Time { return now }}
+	return cli.Env{
+		Out: out, Err: errs, Now: func() time.Time { return now },
+		Pause: func(ctx context.Context, _ time.Duration) bool { return pause.For(ctx, time.Millisecond) },
+	}
 }
 
 // drift are the seconds that pass between the fixture and the output.

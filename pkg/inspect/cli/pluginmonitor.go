@@ -209,7 +209,7 @@ func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool,
 	limit := time.Now().Add(agentLimit)
 	reason := ""
 	for wait := firstLook; ; wait = min(2*wait, mostUntilALook) {
-		if !pause.For(ctx, wait) {
+		if !m.pause(ctx, wait) {
 			return false, ctx.Err()
 		}
 		agent, err := m.agentNow(ctx, node)
@@ -217,7 +217,7 @@ func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool,
 			begun, err = m.follow(ctx, agent, func() {
 				_ = m.tell(ctx, node, told{note: fmt.Sprintf("pod %s: followed again", agent.Pod)}) // unless it ends now
 			})
-			if begun || !isLost(err) {
+			if begun || !mayBegin(err) {
 				return begun, err
 			}
 		}
@@ -229,6 +229,21 @@ func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool,
 			_ = m.tell(ctx, node, told{note: reason + "; waiting for the agent"}) // unless it ends now
 		}
 	}
+}
+
+// mayBegin reports whether a node where beeline monitor has not begun may have it later. An agent that has
+// just started has not pinned its maps yet, or those of another version are still there.
+func mayBegin(err error) bool {
+	var exit *kubectl.ExitError
+	return isLost(err) || errors.As(err, &exit) && exit.Code != ExitUsage
+}
+
+// pause waits as the environment says.
+func (m *nodeMonitor) pause(ctx context.Context, d time.Duration) bool {
+	if m.Pause != nil {
+		return m.Pause(ctx, d)
+	}
+	return pause.For(ctx, d)
 }
 
 // errNodeGone says that no agent will run on a node.

@@ -165,7 +165,7 @@ func TestPluginMonitorTimeout(t *testing.T) {
 }
 
 // TestPluginMonitorFollowsAgain: when an agent's pod restarts, or the connection to it is lost, the node
-// is followed again, in the pod that it has then.
+// is followed again, in the pod that it has then, once maps of its version are pinned there.
 func TestPluginMonitorFollowsAgain(t *testing.T) {
 	const killed = 128 + 9
 	s := newAPIServer(t)
@@ -182,7 +182,16 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 		}
 		s.programs["kube-system/"+name] = run
 	}
-	third := func(_ *http.Request, _ []string, in io.Reader, out, _ io.Writer) int {
+	var starts atomic.Int32
+	third := func(_ *http.Request, _ []string, in io.Reader, out, errs io.Writer) int {
+		switch starts.Add(1) {
+		case 1:
+			_, _ = io.WriteString(errs, "beeline: no datapath")
+			return cli.ExitNoDatapath
+		case 2:
+			_, _ = io.WriteString(errs, "beeline: pinned by another version")
+			return cli.ExitFailure
+		}
 		_, _ = io.WriteString(out, "\n"+connectionEvent)
 		if ends.Add(1) == 1 {
 			return connectionLost
@@ -206,12 +215,13 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 	if code != cli.ExitOK || strings.Count(out, "connection TCP") != 3 {
 		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
 	}
-	for _, want := range []string{"node-a: pod first: exit code 137; waiting for the agent\n", "node-a: pod second does not run: Pending; waiting for the agent\n", "node-a: pod third: followed again\n", "node-a: pod third: beeline monitor has ended; waiting for the agent\n"} {
+	for _, want := range []string{"node-a: pod first: exit code 137; waiting for the agent\n", "node-a: pod second does not run: Pending; waiting for the agent\n", "node-a: pod third: beeline: no datapath; waiting for the agent\n",
+		"node-a: pod third: beeline: pinned by another version; waiting for the agent\n", "node-a: pod third: followed again\n", "node-a: pod third: beeline monitor has ended; waiting for the agent\n"} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("said %q, lacks %q", errs, want)
 		}
 	}
-	// What ends by itself, or is not understood, is not followed again.
+	// What ends by itself, or is not understood, is not followed again, nor where the flags are not known.
 	pod("second", corev1.PodRunning, func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
 		_, _ = io.WriteString(out, "\n"+connectionEvent)
 		pod("third", corev1.PodRunning, prints("\nnothing\n", cli.ExitOK))
@@ -219,6 +229,15 @@ func TestPluginMonitorFollowsAgain(t *testing.T) {
 	})
 	out, errs, code = s.run("monitor", "--count=3")
 	if code != cli.ExitFailure || strings.Count(out, "connection TCP") != 1 || !strings.Contains(errs, "node-a: pod third: an event cannot be read") {
+		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
+	}
+	pod("second", corev1.PodRunning, func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
+		_, _ = io.WriteString(out, "\n"+connectionEvent)
+		pod("third", corev1.PodRunning, prints("beeline: unknown flag: --until-eof", cli.ExitUsage))
+		return killed
+	})
+	out, errs, code = s.run("monitor", "--count=3")
+	if code != cli.ExitFailure || !strings.Contains(errs, "; waiting for the agent\nnode-a: pod third: beeline: unknown flag: --until-eof\n") {
 		t.Errorf("exit code %d, output %q, said %q", code, out, errs)
 	}
 }
