@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -128,6 +129,8 @@ type EventOptions struct {
 	Reasons []string
 	Rate    int // as of [monitor.Options]
 	Sample  int // of so many connections one, with all its events
+	// Renewal is for how long the maps may be missing, some or all; 0 is [DefaultRenewal].
+	Renewal time.Duration
 }
 
 // matches reports whether an event is meant.
@@ -272,9 +275,9 @@ func (m *Monitor) Close() (err error) {
 // tellInterval is how often events that were left out are told of, and how often other maps are looked for.
 const tellInterval = time.Second
 
-// renewalLimit is for how long the maps that are pinned may not be there, or not all: while an agent
-// pins others.
-const renewalLimit = 10 * time.Second
+// DefaultRenewal is longer than an agent that starts, or a clean-up, takes between the first pin that it
+// makes or removes and the last.
+const DefaultRenewal = 10 * time.Second
 
 // Next waits for an event that is meant. The error is [monitor.ErrClosed] after [Monitor.Interrupt],
 // and one of [Open] when no maps are pinned any more.
@@ -285,7 +288,7 @@ func (m *Monitor) Next() (*Event, error) {
 			clear(m.devices)
 			if err := m.renew(); err == nil {
 				m.renewed = now
-			} else if now.Sub(m.renewed) > renewalLimit {
+			} else if now.Sub(m.renewed) > cmp.Or(m.options.Renewal, DefaultRenewal) {
 				return nil, err
 			}
 			if e, err := m.LeftOut(); e != nil || err != nil {

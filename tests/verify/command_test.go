@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
@@ -101,7 +103,7 @@ func TestWatch(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.end()
-	w := n.watch(t)
+	w := n.watch(t, wait.Limit)
 	w.want(" Nothing found.")
 	n.detach(t, "link_bl_connect4")
 	w.want("the link of bl_connect4")
@@ -124,7 +126,7 @@ func TestWatch(t *testing.T) {
 func TestWatchFollows(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	w := n.watch(t)
+	w := n.watch(t, wait.Limit, "--settle", "1m") // an agent on a busy machine may take long between two writes
 	w.want(" Nothing found.")
 	more := make([]string, 0, 4500) // more than there are in a chunk of the tables
 	for i := range cap(more) {
@@ -156,6 +158,33 @@ func TestWatchFollows(t *testing.T) {
 	}
 }
 
+// TestWatchPins: verify --watch goes on while a part of the maps is pinned, as it is while an agent starts or
+// a clean-up is made, and ends when that lasts.
+func TestWatchPins(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.end()
+	w := n.watch(t, wait.Limit)
+	w.want(" Nothing found.")
+	pin, aside := filepath.Join(datapath.Dir(n.BPFFS), bpfmap.PinName("bl_node")), filepath.Join(n.BPFFS, "aside")
+	check(t, os.Rename(pin, aside))
+	w.want("bl_node: pinned by another version, which has no such map, checking again")
+	check(t, os.Rename(aside, pin))
+	w.want(" Nothing found.")
+	w = n.watch(t, time.Nanosecond)
+	w.want(" Nothing found.")
+	check(t, os.Rename(pin, aside))
+	select {
+	case <-w.ended:
+	case <-time.After(wait.Limit):
+		t.Fatal("it does not end while a map is missing")
+	}
+	if w.err == nil || !strings.Contains(w.err.Error(), fmt.Sprintf("exit code %d: ", cli.ExitFailure)) || !strings.Contains(w.err.Error(), "bl_node: pinned by another version, which has no such map") {
+		t.Errorf("ended with %v", w.err)
+	}
+	check(t, os.Rename(aside, pin)) // it is removed with the others
+}
+
 // watching is a verify --watch that goes on.
 type watching struct {
 	t       *testing.T
@@ -165,8 +194,9 @@ type watching struct {
 	err     error         // with which it has
 }
 
-// watch starts verify --watch on the node. Unless it ends before, it does with the test.
-func (n *node) watch(t *testing.T) *watching {
+// watch starts verify --watch on the node, for which maps may be missing so long. Unless it ends before, it does
+// with the test.
+func (n *node) watch(t *testing.T, renewal time.Duration, flags ...string) *watching {
 	t.Helper()
 	w := &watching{t: t, printed: make(chan string, 64), ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
@@ -188,8 +218,12 @@ func (n *node) watch(t *testing.T) *watching {
 	go func() {
 		defer close(w.ended)
 		var errs bytes.Buffer
+		env := cli.Env{Out: out, Now: time.Now, Renewal: renewal, Err: writer(func(text []byte) (int, error) {
+			_, _ = out(text)
+			return errs.Write(text)
+		})}
 		w.err = n.Host.Thread(func() error {
-			if code := cli.Run(ctx, cli.Env{Out: out, Err: &errs, Now: time.Now}, "--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms"); code != cli.ExitOK {
+			if code := cli.Run(ctx, env, append([]string{"--bpffs", n.BPFFS, "verify", "--watch", "--interval", "10ms"}, flags...)...); code != cli.ExitOK {
 				return fmt.Errorf("exit code %d: %s", code, errs.String())
 			}
 			return nil

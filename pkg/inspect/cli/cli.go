@@ -38,6 +38,9 @@ type Env struct {
 	Now func() time.Time
 	// Pause is how it waits until it looks for a lost node again; nil is [pause.For].
 	Pause func(context.Context, time.Duration) bool
+	// Renewal is for how long commands that go on may find some of the maps missing; 0 is
+	// [inspect.DefaultRenewal].
+	Renewal time.Duration
 }
 
 // Run runs the command with the arguments that follow its name, and returns the

@@ -144,6 +144,7 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 			return err
 		}
 	}
+	f.options.Renewal = c.Renewal
 	begun := func() error {
 		if !f.untilEOF {
 			return nil

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/verify"
@@ -96,26 +98,29 @@ func (c *command) verifyOnce(ctx context.Context, checker *verify.Checker) error
 }
 
 // watchVerify checks until ctx ends and prints what differs from the last check. Maps that are not there for a
-// while, as between a clean-up and the start of an agent, end nothing.
+// while, as between a clean-up and the start of an agent, end nothing, nor do those of which a part is there
+// while pins are made or removed.
 func (c *command) watchVerify(ctx context.Context, checker *verify.Checker, interval time.Duration) error {
 	var last *verify.Report
+	var other time.Time // since when maps are missing, or of another version
 	absent := false
 	for {
 		r, err := c.check(ctx, checker)
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case !errors.Is(err, bpfmap.ErrOtherVersion):
+			other = time.Time{}
+		case other.IsZero():
+			other = time.Now()
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist), !other.IsZero() && time.Since(other) <= cmp.Or(c.Renewal, inspect.DefaultRenewal):
 			if !absent {
 				fmt.Fprintf(c.Err, "beeline: %s, checking again\n", escape(err.Error()))
 			}
 			absent = true
-			if !pause.For(ctx, interval) {
-				return nil
-			}
-			continue
-		}
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		if last == nil || absent || !sameFindings(r, last) {
+		case last == nil || absent || !sameFindings(r, last):
 			last, absent = r, false
 			if err := c.print(r, func(wide bool) string { return r.Time.UTC().Format(time.RFC3339) + " " + nodeVerifyText(r, wide) }); err != nil {
 				return err
