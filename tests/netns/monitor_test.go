@@ -24,6 +24,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // openMaps opens the maps of a host.
@@ -72,7 +73,8 @@ func startMonitor(t *testing.T, h *lab.Host, args ...string) *monitored {
 	before := listening(maps)
 	m.ended.Go(func() {
 		defer m.done.Store(true)
-		m.code = cli.Run(t.Context(), cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
+		env := cli.Env{Out: &m.out, Err: &m.errs, Now: time.Now, Renewal: wait.Limit} // beside others, loading programs takes long
+		m.code = cli.Run(t.Context(), env, append([]string{"--bpffs", h.BPFFS, "monitor"}, args...)...)
 	})
 	lab.Eventually(t, "beeline monitor listens", func() bool { return listening(maps) > before })
 	return m
@@ -421,7 +423,8 @@ func TestMonitorFollowsMaps(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
-	m := startMonitor(t, h, "-o", "json", "--service", "default/late", "--count", "2")
+	one := []string{"-o", "json", "--service", "default/late", "--count", "1"}
+	m := startMonitor(t, h, one...)
 	// More than there are in one chunk of the table.
 	many := make([]string, 0, 5000)
 	for i := range cap(many) {
@@ -430,24 +433,25 @@ func TestMonitorFollowsMaps(t *testing.T) {
 	a.Apply(many...)
 	late := []string{lab.Service("late", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}")}
 	a.Apply(late...)
-	refused := func(lines int64) {
+	refused := func(m *monitored) {
 		t.Helper()
 		lab.Eventually(t, "the refused connection is told with its Service", func() bool {
 			wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.9:80"), unix.ECONNREFUSED)
-			return m.out.lines.Load() >= lines
+			return m.out.lines.Load() > 0 || m.done.Load()
 		})
+		for _, e := range m.events(t) {
+			if e.Service.Service != "late" || e.Reason != "no_endpoint" {
+				t.Errorf("told: %+v", e)
+			}
+		}
 	}
-	refused(1)
+	refused(m)
 
+	m = startMonitor(t, h, one...)
 	a.Stop()
 	if _, err := datapath.Cleanup(t.Context(), h.BPFFS); err != nil {
 		t.Fatal(err)
 	}
 	h.Serve(lab.AgentOptions{ServiceRanges: serviceRanges, Manifests: late})
-	refused(2)
-	for _, e := range m.events(t) {
-		if e.Service.Service != "late" || e.Reason != "no_endpoint" {
-			t.Errorf("told: %+v", e)
-		}
-	}
+	refused(m)
 }
