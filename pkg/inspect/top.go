@@ -78,9 +78,11 @@ type TopService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Rates
-	// Backends is how many there are of all ports, with [DetailServices], which has no ports.
-	Backends int       `json:"backends,omitempty"`
-	Ports    []TopPort `json:"ports,omitempty"`
+	// Backends is how many there are of all ports, with [DetailServices], which has no ports, and
+	// BackendsOnNode how many of them are on this node.
+	Backends       int       `json:"backends,omitempty"`
+	BackendsOnNode int       `json:"backendsOnNode,omitempty"`
+	Ports          []TopPort `json:"ports,omitempty"`
 }
 
 // TopPort is one family of a Service port.

@@ -25,7 +25,7 @@ func (t *Top) Keep(detail TopDetail) {
 	case DetailServices:
 		for i := range t.Services {
 			s := &t.Services[i]
-			s.Backends, s.Ports = s.BackendCount(), nil
+			s.Backends, s.BackendsOnNode, s.Ports = s.BackendCount(), s.backendsOnNode(), nil
 		}
 	case DetailNode:
 		node := t.Node()

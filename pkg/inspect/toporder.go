@@ -72,6 +72,19 @@ func (s *TopService) BackendCount() int {
 	return count
 }
 
+// backendsOnNode counts those of all ports that are on this node.
+func (s *TopService) backendsOnNode() int {
+	count := s.BackendsOnNode
+	for i := range s.Ports {
+		for j := range s.Ports[i].Backends {
+			if s.Ports[i].Backends[j].OnNode {
+				count++
+			}
+		}
+	}
+	return count
+}
+
 // Sum are the rates of all Services together.
 func (t *Top) Sum() (sum Rates) {
 	for i := range t.Services {

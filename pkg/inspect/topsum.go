@@ -10,6 +10,9 @@ import (
 // summed, a map is that of the node where it is fuller. The share that an algorithm intends is of
 // one node's connections, as is why a set is empty: none is left. Ids are those of some node. Ports and
 // backends come in the same order whichever node is added first.
+//
+// Of counted backends there are at least as many as one node has, and as are on the nodes: each is on one.
+// With topology hints no node may have all.
 func (t *Top) Add(o *Top) {
 	if o.Time.After(t.Time) {
 		t.Time, t.Seconds = o.Time, o.Seconds
@@ -54,7 +57,8 @@ func (r *TopReason) add(o *TopReason) {
 func (s *TopService) add(o *TopService) {
 	s.Namespace, s.Name = o.Namespace, o.Name
 	s.Rates.Add(o.Rates)
-	s.Backends = max(s.Backends, o.Backends) // every node has the same
+	s.BackendsOnNode += o.BackendsOnNode
+	s.Backends = max(s.Backends, o.Backends, s.BackendsOnNode)
 	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
 	slices.SortFunc(s.Ports, func(a, b TopPort) int { return a.key().compare(b.key()) })
 }

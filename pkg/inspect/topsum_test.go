@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -27,5 +28,37 @@ func TestAddOrder(t *testing.T) {
 	}
 	if p := first.Services[0].Ports[0]; p.Port != 80 || p.Backends[0].Address.String() != "10.0.0.1:1" {
 		t.Errorf("the first port is %+v", p)
+	}
+}
+
+// TestAddBackends: where nodes have only backends of their zone, as by topology hints, those of all zones are
+// counted; an agent of an older version does not tell which are on its node.
+func TestAddBackends(t *testing.T) {
+	node := func(own, others int) *Top {
+		var p TopPort
+		for i := range own + others {
+			p.Backends = append(p.Backends, TopBackend{Address: netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:1", i+1)), OnNode: i < own})
+		}
+		top := &Top{Services: []TopService{{Namespace: "shop", Name: "web", Ports: []TopPort{p}}}}
+		top.Keep(DetailServices)
+		top.Keep(DetailServices) // by the node and by who asks it
+		return top
+	}
+	for name, tt := range map[string]struct {
+		nodes []*Top
+		want  int
+	}{
+		"every node has all":          {[]*Top{node(1, 2), node(2, 1), node(0, 3)}, 3},
+		"each zone has its own":       {[]*Top{node(1, 1), node(1, 1), node(2, 0)}, 4},
+		"on nodes that do not answer": {[]*Top{node(1, 4)}, 5},
+		"an older agent":              {[]*Top{{Services: []TopService{{Namespace: "shop", Name: "web", Backends: 4}}}, node(1, 1)}, 4},
+	} {
+		var all Top
+		for _, n := range tt.nodes {
+			all.Add(n)
+		}
+		if got := all.Services[0].BackendCount(); got != tt.want {
+			t.Errorf("%s: %d backends, want %d", name, got, tt.want)
+		}
 	}
 }
