@@ -78,11 +78,15 @@ type TopService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Rates
-	// Backends is how many there are of all ports, with [DetailServices], which has no ports, and
-	// BackendsOnNode how many of them are on this node.
-	Backends       int       `json:"backends,omitempty"`
-	BackendsOnNode int       `json:"backendsOnNode,omitempty"`
-	Ports          []TopPort `json:"ports,omitempty"`
+	// BackendCounts are there instead of ports with [DetailServices].
+	*BackendCounts
+	Ports []TopPort `json:"ports,omitzero"`
+}
+
+// BackendCounts is how many backends there are of all ports, and how many of them are on this node.
+type BackendCounts struct {
+	Backends       int `json:"backends"`
+	BackendsOnNode int `json:"backendsOnNode"`
 }
 
 // TopPort is one family of a Service port.

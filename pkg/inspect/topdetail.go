@@ -25,7 +25,8 @@ func (t *Top) Keep(detail TopDetail) {
 	case DetailServices:
 		for i := range t.Services {
 			s := &t.Services[i]
-			s.Backends, s.BackendsOnNode, s.Ports = s.BackendCount(), s.backendsOnNode(), nil
+			counts := s.countBackends()
+			s.BackendCounts, s.Ports = &counts, nil
 		}
 	case DetailNode:
 		node := t.Node()

@@ -63,26 +63,23 @@ func (s *TopService) FullName() model.Name {
 	return model.Name{Namespace: s.Namespace, Name: s.Name}
 }
 
-// BackendCount counts the backends of all ports.
-func (s *TopService) BackendCount() int {
-	count := s.Backends
-	for i := range s.Ports {
-		count += len(s.Ports[i].Backends)
-	}
-	return count
-}
+// BackendCount is how many backends there are of all ports.
+func (s *TopService) BackendCount() int { return s.countBackends().Backends }
 
-// backendsOnNode counts those of all ports that are on this node.
-func (s *TopService) backendsOnNode() int {
-	count := s.BackendsOnNode
+// countBackends counts the backends of all ports, unless that is done.
+func (s *TopService) countBackends() (counts BackendCounts) {
+	if s.BackendCounts != nil {
+		return *s.BackendCounts
+	}
 	for i := range s.Ports {
+		counts.Backends += len(s.Ports[i].Backends)
 		for j := range s.Ports[i].Backends {
 			if s.Ports[i].Backends[j].OnNode {
-				count++
+				counts.BackendsOnNode++
 			}
 		}
 	}
-	return count
+	return counts
 }
 
 // Sum are the rates of all Services together.

@@ -10,9 +10,6 @@ import (
 // summed, a map is that of the node where it is fuller. The share that an algorithm intends is of
 // one node's connections, as is why a set is empty: none is left. Ids are those of some node. Ports and
 // backends come in the same order whichever node is added first.
-//
-// Of counted backends there are at least as many as one node has, and as are on the nodes: each is on one.
-// With topology hints no node may have all.
 func (t *Top) Add(o *Top) {
 	if o.Time.After(t.Time) {
 		t.Time, t.Seconds = o.Time, o.Seconds
@@ -57,10 +54,19 @@ func (r *TopReason) add(o *TopReason) {
 func (s *TopService) add(o *TopService) {
 	s.Namespace, s.Name = o.Namespace, o.Name
 	s.Rates.Add(o.Rates)
-	s.BackendsOnNode += o.BackendsOnNode
-	s.Backends = max(s.Backends, o.Backends, s.BackendsOnNode)
+	s.BackendCounts = s.BackendCounts.plus(o.BackendCounts)
 	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
 	slices.SortFunc(s.Ports, func(a, b TopPort) int { return a.key().compare(b.key()) })
+}
+
+// plus returns those of two nodes, of which one may not have counted. There are at least as many as one of
+// them has, and as are on both: each is on one node. With topology hints neither may have all.
+func (c *BackendCounts) plus(o *BackendCounts) *BackendCounts {
+	if c == nil || o == nil {
+		return cmp.Or(c, o)
+	}
+	onNodes := c.BackendsOnNode + o.BackendsOnNode
+	return &BackendCounts{max(c.Backends, o.Backends, onNodes), onNodes}
 }
 
 // key is the same on every node.

@@ -1,9 +1,11 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -51,7 +53,7 @@ func TestAddBackends(t *testing.T) {
 		"every node has all":          {[]*Top{node(1, 2), node(2, 1), node(0, 3)}, 3},
 		"each zone has its own":       {[]*Top{node(1, 1), node(1, 1), node(2, 0)}, 4},
 		"on nodes that do not answer": {[]*Top{node(1, 4)}, 5},
-		"an older agent":              {[]*Top{{Services: []TopService{{Namespace: "shop", Name: "web", Backends: 4}}}, node(1, 1)}, 4},
+		"an older agent":              {[]*Top{{Services: []TopService{{Namespace: "shop", Name: "web", BackendCounts: &BackendCounts{Backends: 4}}}}, node(1, 1)}, 4},
 	} {
 		var all Top
 		for _, n := range tt.nodes {
@@ -59,6 +61,25 @@ func TestAddBackends(t *testing.T) {
 		}
 		if got := all.Services[0].BackendCount(); got != tt.want {
 			t.Errorf("%s: %d backends, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// TestTopJSON: a Service without ports has an empty list of them, one without backends as many as 0, and what
+// a detail does not have is absent.
+func TestTopJSON(t *testing.T) {
+	for detail, want := range map[TopDetail]string{
+		DetailBackends: `"flows":0,"ports":[]}`, DetailServices: `"flows":0,"backends":0,"backendsOnNode":0}`,
+	} {
+		top := &Top{Services: []TopService{{Namespace: "shop", Name: "web", Ports: []TopPort{}}}}
+		top.Keep(detail)
+		text, err := json.Marshal(&top.Services[0])
+		if err != nil || !strings.HasSuffix(string(text), want) {
+			t.Errorf("%s: %s, %v", detail, text, err)
+		}
+		var read TopService
+		if err := json.Unmarshal(text, &read); err != nil || !reflect.DeepEqual(read, top.Services[0]) {
+			t.Errorf("%s: read as %+v, %v", detail, read, err)
 		}
 	}
 }
