@@ -156,15 +156,16 @@ func (w *Watcher) look(service model.Name) (a answer, drained bool, changed <-ch
 		a.Endpoints = append(a.Endpoints, counted{e.AddrPort.String(), e.Connections})
 		drained = drained && e.settled && e.Connections == 0
 	}
+	uncounted := w.failures >= maxFailures
 	switch {
-	case s.tooMany && !drained: // until then there may be room for all
-	case s.tooMany:
+	case s.tooMany && !drained && !uncounted: // until then there may be room for all
+	case s.tooMany && drained:
 		a.Error = fmt.Sprintf("more than %d endpoints of the namespace terminate, which are not all counted", maxOfNamespace)
 		drained = false
 	case len(a.Endpoints) >= policy.MaxTerminating:
 		a = answer{Error: fmt.Sprintf("%d endpoints or more terminate, which are not all counted", policy.MaxTerminating)}
 		drained = false
-	case w.failures >= maxFailures:
+	case uncounted:
 		a.Error = fmt.Sprintf("connections cannot be counted: %v", w.err)
 	}
 	if w.ended {

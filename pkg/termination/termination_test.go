@@ -232,7 +232,8 @@ func TestNamespaceBound(t *testing.T) {
 }
 
 // TestNamespaceBoundWhileWaiting: when more of a Service terminate than there is room for, who waits goes on
-// waiting for those that were counted before, and is told of the others then, if there still is no room.
+// waiting for those that were counted before, and is told of the others then, if there still is no room; at
+// once when none can be counted.
 func TestNamespaceBoundWhileWaiting(t *testing.T) {
 	in(t, func(t *testing.T, n *node) {
 		full := make([]netip.AddrPort, policy.MaxTerminating)
@@ -253,6 +254,12 @@ func TestNamespaceBoundWhileWaiting(t *testing.T) {
 		n.have(first, 0)
 		a.after(t, 2*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":0}],"error":"more than 4096 endpoints of the namespace terminate, which are not all counted"}`)
 		n.have(first, 1)
+		time.Sleep(2 * idle)
+		a = n.ask("web", "")
+		a.after(t, interval, 0, "")
+		n.fail(errors.New("on purpose"))
+		a.after(t, (maxFailures+1)*time.Second, http.StatusServiceUnavailable, `{"endpoints":[{"endpoint":"10.0.0.1:8080","connections":1}],"error":"connections cannot be counted: on purpose"}`)
+		n.fail(nil)
 		time.Sleep(2 * idle)
 		a = n.ask("web", "")
 		a.after(t, interval, 0, "")
