@@ -31,7 +31,8 @@ the nodes' clocks.
 until a node listens. A node that does not answer, or whose stream ends, is named on standard
 error with the reason, and the others go on. One whose agent's pod restarts is followed again
 when it runs, within 10 minutes, and what happens meanwhile is not shown. It is waited for no
-longer when the node is deleted, or when exec is forbidden.
+longer when the node is deleted, when exec is forbidden, or when its stream has ended five times
+in a row, each within two minutes.
 
 It ends with --count events, with Ctrl+C (exit code 0), or when no node is left. What it runs in
 the pods ends with it, also when it is killed.`
@@ -172,13 +173,19 @@ func (m *nodeMonitor) tell(ctx context.Context, node string, t told) error {
 
 // listen tells the events of a node, and why there are no more of it, until ctx ends.
 func (m *nodeMonitor) listen(ctx context.Context, agent kubectl.Agent) {
-	begun, err := false, agent.Down
+	var begun time.Time
+	var again retries
+	err := agent.Down
 	if err == nil {
 		begun, err = m.follow(ctx, agent, func() {})
 	}
-	for begun && isLost(err) && ctx.Err() == nil {
+	for !begun.IsZero() && isLost(err) && ctx.Err() == nil {
+		if !again.lost(time.Since(begun)) {
+			err = fmt.Errorf("%w; given up: lost %d times, each within %s", err, mostLosses, longFollow)
+			break
+		}
 		_ = m.tell(ctx, agent.Node, told{note: err.Error() + "; waiting for the agent"})
-		begun, err = m.followAgain(ctx, agent.Node)
+		begun, err = m.followAgain(ctx, agent.Node, &again)
 	}
 	if ctx.Err() == nil {
 		_ = m.tell(ctx, agent.Node, told{err: err}) // unless it ends now
@@ -195,34 +202,30 @@ func isLost(err error) bool {
 	return errors.As(err, &lost) || errors.Is(err, errMonitorEnded)
 }
 
-// How long the agent of a node that was lost is waited for, longer than a pod that crashes again and
-// again is kept from being started, and how long it is until it is looked for again.
-const (
-	agentLimit     = 10 * time.Minute
-	firstLook      = time.Second
-	mostUntilALook = 10 * time.Second
-)
+// agentLimit is how long the agent of a node that was lost is waited for, longer than a pod that crashes again
+// and again is kept from being started.
+const agentLimit = 10 * time.Minute
 
 // followAgain is follow for a node whose agent's container has ended, or whose connection: in the pod
 // that it has then, once that runs. It tells why it waits.
-func (m *nodeMonitor) followAgain(ctx context.Context, node string) (begun bool, err error) {
+func (m *nodeMonitor) followAgain(ctx context.Context, node string, again *retries) (begun time.Time, err error) {
 	limit := time.Now().Add(agentLimit)
 	reason := ""
-	for wait := firstLook; ; wait = min(2*wait, mostUntilALook) {
-		if !m.pause(ctx, wait) {
-			return false, ctx.Err()
+	for {
+		if !m.pause(ctx, again.next()) {
+			return begun, ctx.Err()
 		}
 		agent, err := m.agentNow(ctx, node)
 		if err == nil {
 			begun, err = m.follow(ctx, agent, func() {
 				_ = m.tell(ctx, node, told{note: fmt.Sprintf("pod %s: followed again", agent.Pod)}) // unless it ends now
 			})
-			if begun || !mayBegin(err) {
+			if !begun.IsZero() || !mayBegin(err) {
 				return begun, err
 			}
 		}
 		if errors.Is(err, errNodeGone) || apierrors.IsForbidden(err) || time.Now().After(limit) {
-			return false, err
+			return begun, err
 		}
 		if err.Error() != reason {
 			reason = err.Error()
@@ -265,13 +268,13 @@ func (m *nodeMonitor) agentNow(ctx context.Context, node string) (kubectl.Agent,
 	return agents[0], agents[0].Down
 }
 
-// follow runs beeline monitor on a node, calls listens when it does, which it returns, too, and tells
-// each event. There is always an error.
-func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, listens func()) (begun bool, err error) {
+// follow runs beeline monitor on a node, calls listens when it does, and tells each event. It returns when it
+// has begun to listen; zero: never. There is always an error.
+func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, listens func()) (begun time.Time, err error) {
 	select {
 	case m.starts <- struct{}{}:
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return begun, ctx.Err()
 	}
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -282,8 +285,8 @@ func (m *nodeMonitor) follow(ctx context.Context, agent kubectl.Agent, listens f
 	})
 	defer start()
 	err = m.cluster.Follow(limited, agent, func(line []byte) error {
-		if start(); !begun {
-			begun = true
+		if start(); begun.IsZero() {
+			begun = time.Now()
 			listens()
 		}
 		var e inspect.Event

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/bits"
@@ -271,6 +272,31 @@ func TestPluginMonitorGivesUp(t *testing.T) {
 		if code != cli.ExitFailure || !strings.Contains(errs, "waiting for the agent\nnode-a: "+want+"\n") {
 			t.Errorf("exit code %d, said %q, want %q", code, errs, want)
 		}
+	}
+}
+
+// TestPluginMonitorLosesAgain: a node whose monitor is killed each time soon after it has begun is given up, and
+// looked for ever less often until then.
+func TestPluginMonitorLosesAgain(t *testing.T) {
+	s := newAPIServer(t)
+	s.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}}
+	s.agent("node-a", func(_ *http.Request, _ []string, _ io.Reader, out, _ io.Writer) int {
+		_, _ = io.WriteString(out, "\n"+connectionEvent)
+		return 128 + 9
+	})
+	var stdout, stderr bytes.Buffer
+	env := fixtureEnv(&stdout, &stderr)
+	var pauses []time.Duration
+	env.Pause = func(_ context.Context, d time.Duration) bool {
+		pauses = append(pauses, d)
+		return true
+	}
+	code := cli.RunPlugin(t.Context(), env, "--kubeconfig="+s.kubeconfig, "monitor")
+	if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses of %v, want %v", pauses, want)
+	}
+	if code != cli.ExitFailure || strings.Count(stdout.String(), "connection TCP") != 5 || !strings.Contains(stderr.String(), "node-a: pod beeline-node-a: exit code 137; given up: lost 5 times, each within 2m0s\n") {
+		t.Errorf("exit code %d, output %q, said %q", code, &stdout, &stderr)
 	}
 }
 
