@@ -26,6 +26,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
 
 // Options configure a [Datapath].
@@ -185,6 +186,8 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}
+	// At once: a former agent's would seem to wait for this one while it loads its programs.
+	statusmap.New(d.maps).SetWaiting(time.Time{})
 	if d.services, err = servicemap.Open(d.maps); err != nil {
 		return nil, errors.Join(explain(err), d.Close())
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -21,6 +22,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
+	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -96,6 +98,26 @@ func TestSecondAgentIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 		t.Errorf("after the agent ended, Running says %v, %v", up, err)
 	}
 	attach(t, opts)
+}
+
+// TestAgentThatStartsHasNoChanges: changes that an agent had not written when it ended do not wait for the next
+// one, which does not know of them until its source tells.
+func TestAgentThatStartsHasNoChanges(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts := place(t)
+	former := prepare(t, opts)
+	statusmap.New(former.Maps()).SetWaiting(time.Now())
+	if err := errors.Join(former.Attach(t.Context()), former.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d := prepare(t, opts)
+	if since := statusmap.New(d.Maps()).Waiting(); !since.IsZero() {
+		t.Errorf("changes wait since %s", since)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
