@@ -313,14 +313,21 @@ func (c *Checker) agentRuns() bool {
 	return err == nil && running
 }
 
-// complete says why findings matter and how to mend them, and orders them.
+// complete says why findings matter and how to mend them, and orders them and what could not be looked at.
 func (c *Checker) complete(r *Report) {
 	for i := range r.Findings {
 		r.Findings[i].explain(r.Agent)
 	}
-	order := []Part{Tables, Programs, Machine}
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.Part), slices.Index(order, b.Part)),
-			cmp.Compare(a.Service, b.Service), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.What, b.What))
+		return cmp.Or(a.Part.compare(b.Part), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.What, b.What))
 	})
+	slices.SortFunc(r.Unchecked, func(a, b Unchecked) int {
+		return cmp.Or(a.Part.compare(b.Part), cmp.Compare(a.Reason, b.Reason))
+	})
+}
+
+// compare compares the places of parts in their order.
+func (p Part) compare(other Part) int {
+	order := []Part{Tables, Programs, Machine}
+	return cmp.Compare(slices.Index(order, p), slices.Index(order, other))
 }
