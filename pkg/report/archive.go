@@ -115,12 +115,17 @@ func (a *archive) add(ctx context.Context, p Part) error {
 		a.missing = append(a.missing, Missing{p.Name, errors.New(clean)})
 		r.notes = append(r.notes, "FAILED: "+clean)
 	}
-	content, r.removed = withoutSecrets(content)
+	room, size := min(a.maxPart, a.maxTotal-a.total), len(content)
+	cut := size > room+maxSecret // what is far beyond the room need not be looked at
+	content, r.removed = withoutSecrets(content[:min(size, room+maxSecret)])
 	if r.removed > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("%d removed that look like secrets", r.removed))
 	}
-	if room := min(a.maxPart, a.maxTotal-a.total); len(content) > room {
-		err := fmt.Errorf("cut after %d of %d bytes", room, len(content))
+	if cut {
+		room = min(room, max(0, len(content)-maxSecret)) // at the end there may be a part of one
+	}
+	if len(content) > room {
+		err := fmt.Errorf("cut after %d of %d bytes", room, max(size, len(content)))
 		a.missing = append(a.missing, Missing{p.Name, err})
 		r.notes = append(r.notes, err.Error())
 		content = content[:room]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -96,6 +97,26 @@ func TestSize(t *testing.T) {
 	}
 	if want := "one.txt: cut after 10 of 13 bytes; two.txt: cut after 5 of 10 bytes; three.txt: cut after 0 of 1 bytes"; strings.Join(missing, "; ") != want {
 		t.Errorf("missing are %q", missing)
+	}
+}
+
+// TestSizeWithSecrets: of a part that is cut, no more is searched for secrets than is kept and the longest
+// secret; one that the cut has divided is not kept, however much was removed before it.
+func TestSizeWithSecrets(t *testing.T) {
+	const room = 64 << 10
+	many := strings.Repeat("token="+strings.Repeat("x", 994)+"\n", 50)
+	divided := "https://me:planted"
+	content := many + strings.Repeat("a\n", (room+maxSecret-len(many)-len(divided))/2) + divided + "@192.0.2.1:6443/\n" + strings.Repeat(many, 10)
+	files, missing := write(t, Options{maxPart: room}, text("a.txt", content, nil))
+	kept := files["a.txt"]
+	if strings.Contains(kept, "planted") || !strings.HasPrefix(kept, "token=[removed]\ntoken=[removed]\n") || !strings.HasSuffix(kept, "a\na\n") {
+		t.Errorf("kept %d bytes, which end with %q", len(kept), kept[max(0, len(kept)-100):])
+	}
+	if want := fmt.Sprintf("a.txt: cut after %d of %d bytes", len(kept), len(content)); strings.Join(missing, "; ") != want {
+		t.Errorf("missing are %q, want %q", missing, want)
+	}
+	if !strings.Contains(files["index.txt"], "50 removed that look like secrets") {
+		t.Errorf("the index:\n%s", files["index.txt"])
 	}
 }
 

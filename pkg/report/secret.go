@@ -63,6 +63,9 @@ var keyMark = regexp.MustCompile(`-----(BEGIN|END) [A-Z0-9 ]*PRIVATE KEY-----`)
 // maxKey is how long a private key is at most, with a prefix before each of its lines, as logs have.
 const maxKey = 32 << 10
 
+// maxSecret is how long what is removed in one piece is at most, with what says that it is a secret.
+const maxSecret = maxKey + 1<<10
+
 // withoutKeys returns a text without private keys, and how many of them it had. All between the first
 // and the last line of one goes; where one of these is missing, so much as a key may have.
 func withoutKeys(text []byte) (clean []byte, count int) {
