@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -81,6 +83,9 @@ func TestAnswersToTheNode(t *testing.T) {
 						if answers.said.Verdict != inspect.VerdictNoService {
 							t.Errorf("%s, port %d: %s is explained as %s", network, port, answers.name, answers.said.Verdict)
 						}
+						if port == closedPort {
+							c.dropsSourcePort0(t, network)
+						}
 					}
 					if err := goesOn(own, network); err != nil {
 						t.Errorf("%s, the node's own from port %d: %v", network, port, err)
@@ -88,6 +93,26 @@ func TestAnswersToTheNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// dropsSourcePort0: a datagram from source port 0, which answers nobody, does not reach a socket that is
+// bound to the port.
+func (c *cluster) dropsSourcePort0(t *testing.T, network string) {
+	t.Helper()
+	n := c.nodes[0]
+	bound := boundSocket(t, n.Namespace, network, closedPort)
+	defer bound.Close()
+	forged := frame{
+		from: netip.AddrPortFrom(otherClientAddrs.of(network), 0), to: netip.AddrPortFrom(nodeAddrs(1).of(network), closedPort),
+		protocol: unix.IPPROTO_UDP, payload: "longer than a TCP header",
+	}
+	before, packet := eventCount(t, n, "source_range"), toMAC(forged.bytes(), c.macOf(t, n.Namespace, uplink))
+	sendUntil(t, "the datagram is dropped, or arrives", func() error { return sendFrame(c.router, "node1", packet) }, func() bool {
+		return eventCount(t, n, "source_range") > before || bound.Ready(0)
+	})
+	if bound.Ready(0) {
+		t.Errorf("%s: a datagram from source port 0 has reached a socket of the node past the source ranges", network)
 	}
 }
 

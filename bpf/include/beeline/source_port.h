@@ -49,7 +49,8 @@ static __always_inline enum bl_port_use bl_port_use(struct BL_CONTEXT *context,
 		sk = bpf_sk_lookup_udp(context, tuple, size, BPF_F_CURRENT_NETNS, 0);
 		if (!sk)
 			return BL_PORT_UNUSED;
-		connected = sk->dst_port == key->src_port;
+		/* One that is bound alone has port 0 there. */
+		connected = key->src_port && sk->dst_port == key->src_port;
 	}
 	bpf_sk_release(sk);
 	return connected ? BL_PORT_CONNECTED : BL_PORT_BOUND;
