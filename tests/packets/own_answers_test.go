@@ -3,6 +3,9 @@ package packets_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,8 +49,8 @@ func (c *cluster) claims() (manifests []string) {
 }
 
 // TestAnswersToTheNode: Services have ports of the node's own address by external and load-balancer
-// IPs. What comes there to a connected socket of the node is its own, as in conntrack; all else is
-// the Service's, also where a process listens.
+// IPs. What comes there to a connected socket of the node is its own, as in conntrack, a forged SYN
+// too; all else is the Service's, also where a process listens.
 func TestAnswersToTheNode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native"} {
@@ -77,23 +80,74 @@ func TestAnswersToTheNode(t *testing.T) {
 							}
 						}
 					}
-					if strings.HasPrefix(network, "udp") {
-						answers := asked{name: "an answer", network: network, to: netip.AddrPortFrom(nodeAddrs(1).of(network), port), port: backendPort}
-						c.explainAll(t, []*asked{&answers})
-						if answers.said.Verdict != inspect.VerdictNoService {
-							t.Errorf("%s, port %d: %s is explained as %s", network, port, answers.name, answers.said.Verdict)
-						}
-						if port == closedPort {
-							c.dropsSourcePort0(t, network)
-						}
+					if strings.HasPrefix(network, "tcp") {
+						c.forgeSYN(t, network, port, "TCPSYNChallenge") // RFC 5961, 4
+					} else if port == closedPort {
+						c.dropsSourcePort0(t, network)
+					}
+					answers := asked{name: "an answer", network: network, to: netip.AddrPortFrom(nodeAddrs(1).of(network), port), port: backendPort}
+					c.explainAll(t, []*asked{&answers})
+					if answers.said.Verdict != inspect.VerdictNoService {
+						t.Errorf("%s, port %d: %s is explained as %s", network, port, answers.name, answers.said.Verdict)
 					}
 					if err := goesOn(own, network); err != nil {
 						t.Errorf("%s, the node's own from port %d: %v", network, port, err)
 					}
+					own.Close()
+					lab.Eventually(t, "the Service has the port when the connection is over", func() bool {
+						c.explainAll(t, []*asked{&answers})
+						return answers.said.Verdict != inspect.VerdictNoService
+					})
 				}
 			}
 		})
 	}
+}
+
+// forgeSYN sends node 1 a SYN with the addresses and ports of a connection from a port of its own to the
+// client outside, and waits until its stack has it and counts so.
+func (c *cluster) forgeSYN(t *testing.T, network string, port uint16, counter string) {
+	t.Helper()
+	forged := frame{
+		from: netip.AddrPortFrom(clientAddrs.of(network), backendPort), to: netip.AddrPortFrom(nodeAddrs(1).of(network), port),
+		protocol: unix.IPPROTO_TCP, flags: flagSYN, seq: 1000,
+	}
+	n := c.nodes[0].Namespace
+	before, packet := tcpCount(t, n, counter), toMAC(forged.bytes(), c.macOf(t, n, uplink))
+	sendUntil(t, "the stack has the forged SYN", func() error { return sendFrame(c.router, "node1", packet) }, func() bool {
+		return tcpCount(t, n, counter) > before
+	})
+}
+
+// tcpCount returns one of the kernel's counters of TCP in a namespace.
+func tcpCount(t *testing.T, n *lab.Namespace, counter string) int {
+	t.Helper()
+	var lines []string
+	err := n.Run(func() error {
+		for _, file := range []string{"snmp", "netstat"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, strings.Split(string(text), "\n")...)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A line of names, and one of counts.
+	for i, line := range lines {
+		if at := slices.Index(strings.Fields(line), counter); strings.HasPrefix(line, "Tcp") && at >= 0 {
+			count, err := strconv.Atoi(strings.Fields(lines[i+1])[at])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return count
+		}
+	}
+	t.Fatalf("the kernel does not count %s", counter)
+	return 0
 }
 
 // dropsSourcePort0: a datagram from source port 0, which answers nobody, does not reach a socket that is
@@ -151,6 +205,9 @@ func TestAnswersThatAreTracked(t *testing.T) {
 				}
 				if got, err := ask(c.other, network, netip.AddrPortFrom(nodeAddrs(1).of(network), ownPort), "x"); err != nil || !strings.HasPrefix(got.name, "node") {
 					t.Errorf("%s: a client of the Service gets %v, %v", network, got, err)
+				}
+				if strings.HasPrefix(network, "tcp") {
+					c.forgeSYN(t, network, ownPort, "OutRsts") // to conntrack it is none of the connection
 				}
 				if err := goesOn(pod, network); err != nil {
 					t.Errorf("%s, the pod: %v", network, err)

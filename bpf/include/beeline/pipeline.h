@@ -265,19 +265,53 @@ static __always_inline bool bl_flow_opens(const struct bl_packet *packet)
 	return (packet->tcp_flags & (BL_TCP_SYN | BL_TCP_ACK | BL_TCP_RST)) == BL_TCP_SYN;
 }
 
+/* Whether SNAT gives what leaves by a device the address that a reply is for. */
+static __always_inline bool bl_device_sent(__u32 id, const struct bl_flow_key *reply_key, bool ipv4)
+{
+	const struct bl_device_entry *device = bl_device_lookup(id);
+	union bl_addr addr;
+
+	if (!device)
+		return false;
+	addr = bl_device_addr(device, ipv4);
+	return bl_addr_equal(&addr, &reply_key->dst);
+}
+
+/*
+ * Whether a packet is for an address that connections of this node are from: one that NodePorts
+ * answer on, or that of SNAT at the device. A function for the stack it takes.
+ */
+static __noinline bool bl_packet_to_node(const struct bl_packet *packet, enum bl_hook hook)
+{
+	struct bl_dst dst = bl_packet_dst(packet);
+
+	return bl_node_addr_serves(&dst, 0) ||
+	       bl_device_sent(bl_client_device(packet, hook), &packet->key, packet->ipv4);
+}
+
+/* Whether a packet belongs to a connection of this node, or of a pod that it masquerades. */
+static __noinline bool bl_packet_owned(struct BL_CONTEXT *context, const struct bl_packet *packet,
+				       enum bl_hook hook)
+{
+	bool opens = bl_flow_opens(packet);
+
+	if (opens && (packet->key.proto != IPPROTO_TCP || !bl_packet_to_node(packet, hook)))
+		return false;
+	return bl_port_answered(context, &packet->key, packet->ipv4, opens);
+}
+
 /*
  * Whether a packet to a frontend that no flow has is none of a client: an external or load-balancer
  * IP may be an address of this node, which has the port in use. As in conntrack, of which
- * kube-proxy's rules see first packets alone, the connection that is there goes on. A SYN is of no
- * connection.
+ * kube-proxy's rules see first packets alone, the connection that is there goes on. So it does
+ * after a forged SYN, whose flow would have all that comes later.
  */
 static __always_inline bool bl_packet_answers(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
 					      enum bl_frontend_kind kind)
 {
 	return (kind == BL_FRONTEND_EXTERNAL_IP || kind == BL_FRONTEND_LOAD_BALANCER) &&
-	       hook != BL_HOOK_EGRESS && !bl_flow_opens(packet) &&
-	       bl_port_answered(context, &packet->key, packet->ipv4);
+	       hook != BL_HOOK_EGRESS && bl_packet_owned(context, packet, hook);
 }
 
 /* Select the backend of a flow by its first packet. */
@@ -741,18 +775,6 @@ static __noinline void bl_flow_find_backend(const struct bl_flow_key *forward_ke
 		return;
 	forward->backend_id = search.id;
 	forward->generation = backend->generation;
-}
-
-/* Whether SNAT gives what leaves by a device the address that a reply is for. */
-static __always_inline bool bl_device_sent(__u32 id, const struct bl_flow_key *reply_key, bool ipv4)
-{
-	const struct bl_device_entry *device = bl_device_lookup(id);
-	union bl_addr addr;
-
-	if (!device)
-		return false;
-	addr = bl_device_addr(device, ipv4);
-	return bl_addr_equal(&addr, &reply_key->dst);
 }
 
 /*

@@ -31,29 +31,35 @@ enum bl_port_use {
 	BL_PORT_UNUSED,
 	BL_PORT_BOUND, /* it would take them from anybody: it listens, or is bound to the port */
 	BL_PORT_CONNECTED, /* it is connected to their sender */
+	/* It is so yet or still, and a SYN may begin a connection: NEW_SYN_RECV, TIME_WAIT. */
+	BL_PORT_WAITING,
 };
 
 static __always_inline enum bl_port_use bl_port_use(struct BL_CONTEXT *context,
 						    struct bpf_sock_tuple *tuple, __u32 size,
 						    const struct bl_flow_key *key)
 {
+	enum bl_port_use use = BL_PORT_BOUND;
 	struct bpf_sock *sk;
-	bool connected;
 
 	if (key->proto == IPPROTO_TCP) {
 		sk = bpf_skc_lookup_tcp(context, tuple, size, BPF_F_CURRENT_NETNS, 0);
 		if (!sk)
 			return BL_PORT_UNUSED;
-		connected = sk->state != BPF_TCP_LISTEN;
+		if (sk->state == BPF_TCP_NEW_SYN_RECV || sk->state == BPF_TCP_TIME_WAIT)
+			use = BL_PORT_WAITING;
+		else if (sk->state != BPF_TCP_LISTEN)
+			use = BL_PORT_CONNECTED;
 	} else {
 		sk = bpf_sk_lookup_udp(context, tuple, size, BPF_F_CURRENT_NETNS, 0);
 		if (!sk)
 			return BL_PORT_UNUSED;
 		/* One that is bound alone has port 0 there. */
-		connected = key->src_port && sk->dst_port == key->src_port;
+		if (key->src_port && sk->dst_port == key->src_port)
+			use = BL_PORT_CONNECTED;
 	}
 	bpf_sk_release(sk);
-	return connected ? BL_PORT_CONNECTED : BL_PORT_BOUND;
+	return use;
 }
 
 /*
@@ -74,7 +80,7 @@ static __always_inline bool bl_port_owned(struct BL_CONTEXT *context, const stru
 	if (bl_tracked(context, &tuple, size, key->proto) != BL_TRACKED_NONE)
 		return true;
 	use = bl_port_use(context, &tuple, size, key);
-	return use == BL_PORT_CONNECTED || (use == BL_PORT_BOUND && key->proto == IPPROTO_UDP);
+	return use >= BL_PORT_CONNECTED || (use == BL_PORT_BOUND && key->proto == IPPROTO_UDP);
 }
 
 static __noinline bool bl_port_taken(struct BL_CONTEXT *context, const struct bl_flow_key *key,
@@ -101,17 +107,21 @@ static __noinline bool bl_port_connected(struct BL_CONTEXT *context, const struc
  * Whether packets like @key, which a Service would have, belong to a connection that the host
  * has already: they are answers, as netfilter sees it, or for a connected socket. One that is only
  * bound to the port does not count, for a Service goes before it. What netfilter has seen as a
- * client's packets does not either: the former proxy may have translated them.
+ * client's packets does not either: the former proxy may have translated them. With @opens the
+ * packet is a SYN.
  */
 static __noinline bool bl_port_answered(struct BL_CONTEXT *context, const struct bl_flow_key *key,
-					bool ipv4)
+					bool ipv4, bool opens)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 size =
 		bl_sock_tuple(ipv4, &key->src, key->src_port, &key->dst, key->dst_port, &tuple);
+	enum bl_port_use use;
 
-	return bl_tracked(context, &tuple, size, key->proto) == BL_TRACKED_ANSWER ||
-	       bl_port_use(context, &tuple, size, key) == BL_PORT_CONNECTED;
+	if (bl_tracked(context, &tuple, size, key->proto) == BL_TRACKED_ANSWER)
+		return true;
+	use = bl_port_use(context, &tuple, size, key);
+	return use == BL_PORT_CONNECTED || (use == BL_PORT_WAITING && !opens);
 }
 
 static __always_inline const struct bl_source_port_entry *bl_source_port_lookup(void)
