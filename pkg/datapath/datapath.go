@@ -180,7 +180,7 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 	}
 	d.watch = newWatch(d.relevantRoute)
 	d.SetInternalCIDRs(opts.Internal.CIDRs)
-	if d.netns, err = lockNetns(ctx, true); err != nil {
+	if d.netns, err = netns.Current(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	if d.maps, err = bpfmap.Load(Dir(opts.BPFFS), opts.Sizes); err != nil {
@@ -388,13 +388,13 @@ func (d *Datapath) Close() error {
 // Cleanup removes our filters from the devices of the calling thread's network
 // namespace, our programs from their XDP dispatchers, and every pin of ours below the BPF
 // file system, and so every link, program and map. Filters and dispatchers live without those pins,
-// so it looks for them in any case; filters stay, and are logged, while an agent with another BPF file system
-// runs in the network namespace. It returns what it removed. What cannot be removed
+// so it looks for them in any case; filters of a node that serves with another BPF file system stay, which is an error
+// where nothing of ours is pinned. It returns what it removed. What cannot be removed
 // keeps nothing else but the maps, by which the next clean-up finds it. The error is a
 // [RunningError] while an agent runs.
 func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 	if nothingPinned(bpffs) {
-		return cleanupFilters(ctx, Dir(bpffs))
+		return cleanupFilters(bpffs)
 	}
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
@@ -431,7 +431,7 @@ func Cleanup(ctx context.Context, bpffs string) (removed []string, err error) {
 
 // cleanupDevices removes what is at devices and not by a link that is pinned with ours, and returns it.
 func cleanupDevices(ctx context.Context, bpffs string) (removed []string, err error) {
-	removed, err = cleanupFilters(ctx, Dir(bpffs))
+	removed, err = cleanupFilters(bpffs)
 	left, errLeft := leaveDispatchers(ctx, bpffs, func(int) bool { return false })
 	for _, device := range left {
 		removed = append(removed, "program of the XDP dispatcher of "+device)

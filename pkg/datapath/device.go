@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -342,7 +341,7 @@ func (d *Datapath) attachLinks(device *devicemap.Device) error {
 	if err != nil {
 		return err
 	}
-	if _, err := detachFilters(l, device.OwnQdisc); err != nil || !device.OwnQdisc {
+	if err := detachFilters(l, device.OwnQdisc); err != nil || !device.OwnQdisc {
 		return err
 	}
 	device.OwnQdisc = false
@@ -406,71 +405,12 @@ func (d *Datapath) detach(ifindex int) error {
 func (d *Datapath) removeFilters(ifindex int, ownQdisc bool) error {
 	l, err := netlink.LinkByIndex(ifindex)
 	if err == nil {
-		_, err = detachFilters(l, ownQdisc)
+		err = detachFilters(l, ownQdisc)
 	}
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove filters of device %d: %w", ifindex, err)
 	}
 	return nil
-}
-
-// cleanupFilters removes our filters from all devices, and the qdiscs that the maps
-// pinned in dir say are ours. It returns what it removed. One odd device keeps it from no other. While an
-// agent runs in the network namespace, whose pins are elsewhere, all filters are its own, or it removes them.
-func cleanupFilters(ctx context.Context, dir string) (removed []string, err error) {
-	n, err := lockNetns(ctx, false)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, tellFilters()
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer n.Close()
-	var errs []error
-	ownQdisc := make(map[int]bool)
-	maps, err := bpfmap.OpenReadable(dir)
-	if err == nil {
-		defer maps.Close()
-		devices, err := devicemap.New(maps).List()
-		errs = append(errs, err)
-		for _, d := range devices {
-			ownQdisc[d.Ifindex] = d.OwnQdisc
-		}
-	}
-	links, err := rtnl.Links()
-	errs = append(errs, err)
-	for _, l := range links {
-		found, err := detachFilters(l, ownQdisc[l.Attrs().Index])
-		if found {
-			removed = append(removed, "filters of "+l.Attrs().Name)
-		}
-		if err != nil && !gone(err) {
-			errs = append(errs, err)
-		}
-	}
-	return removed, errors.Join(errs...)
-}
-
-// tellFilters logs the devices that have filters of ours.
-func tellFilters() error {
-	links, err := rtnl.Links()
-	errs := []error{err}
-	var devices []string
-	for _, l := range links {
-		for _, at := range directions {
-			has, _, err := at.hasFilter(l.Attrs().Index)
-			if err != nil && !gone(err) {
-				errs = append(errs, err)
-			}
-			if has && !slices.Contains(devices, l.Attrs().Name) {
-				devices = append(devices, l.Attrs().Name)
-			}
-		}
-	}
-	if len(devices) > 0 {
-		klog.ErrorS(nil, "Filters of devices are left: an agent with another bpffs, or another clean-up, runs in this network namespace", "devices", devices)
-	}
-	return errors.Join(errs...)
 }
 
 // Device is a device that packets are served on.

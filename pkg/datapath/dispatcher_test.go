@@ -14,8 +14,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/flock"
@@ -279,7 +281,7 @@ func TestCleanupWithoutPins(t *testing.T) {
 	opts, l := withUplink(t)
 	opts.TC = datapath.TCClsact
 	attach(t, opts)
-	must(t, os.RemoveAll(filepath.Join(opts.BPFFS, "beeline")))
+	removePins(t, opts)
 	runDispatcher(t, opts, l)
 	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)
 	must(t, err)
@@ -294,9 +296,26 @@ func TestCleanupWithoutPins(t *testing.T) {
 	}
 }
 
-// TestCleanupBesideAnAgent: a clean-up with another BPF file system than that of an agent that runs in the same
-// network namespace leaves the agent's filters, and once that has ended takes them.
-func TestCleanupBesideAnAgent(t *testing.T) {
+// removePins removes the pins, as when the BPF file system is unmounted, and waits until the kernel has let the
+// links go.
+func removePins(t *testing.T, opts datapath.Options) {
+	t.Helper()
+	list := links(t, opts)
+	must(t, os.RemoveAll(filepath.Join(opts.BPFFS, "beeline")))
+	for _, l := range list {
+		lab.Eventually(t, "the links are gone", func() bool {
+			left, err := link.NewFromID(link.ID(l.ID))
+			if err == nil {
+				must(t, left.Close())
+			}
+			return errors.Is(err, os.ErrNotExist)
+		})
+	}
+}
+
+// TestCleanupOfAnotherNode: a clean-up with another BPF file system than that of a node which serves leaves its
+// filters and says so, whether an agent runs, has ended, or is drained. Once nothing else serves it takes them.
+func TestCleanupOfAnotherNode(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withUplink(t)
@@ -305,14 +324,57 @@ func TestCleanupBesideAnAgent(t *testing.T) {
 	must(t, d.Attach(t.Context()))
 	ids := attachedPrograms(t, l)
 	other := lab.NewBPFFS(t)
-	if removed, err := datapath.Cleanup(t.Context(), other); err != nil || len(removed) > 0 {
-		t.Errorf("beside an agent: removed %q, %v", removed, err)
+	leaves := func(when string) {
+		t.Helper()
+		removed, err := datapath.Cleanup(t.Context(), other)
+		if want := "the filters of " + uplink + " serve with the maps of another BPF file system"; err == nil || !strings.Contains(err.Error(), want) || len(removed) > 0 {
+			t.Errorf("%s: removed %q, %v, want an error: %s", when, removed, err, want)
+		}
+		if left := attachedPrograms(t, l); len(ids) != 2 || !slices.Equal(left, ids) {
+			t.Errorf("%s: programs %d are attached, want %d", when, left, ids)
+		}
 	}
-	if left := attachedPrograms(t, l); len(ids) != 2 || !slices.Equal(left, ids) {
-		t.Errorf("programs %d are attached, want %d", left, ids)
-	}
+	leaves("beside an agent")
 	must(t, d.Close())
+	leaves("between two agents")
+	held, err := datapath.Hold(opts.BPFFS)
+	must(t, err)
+	leaves("beside a drain")
+	must(t, held.Close())
+	removePins(t, opts)
 	if removed, err := datapath.Cleanup(t.Context(), other); err != nil || !slices.Equal(removed, []string{"filters of " + uplink}) {
-		t.Errorf("after the agent: removed %q, %v", removed, err)
+		t.Errorf("without the node's pins: removed %q, %v", removed, err)
+	}
+}
+
+// TestCleanupBesideAnotherNode: a clean-up takes the filters of its own maps and leaves those of others, which
+// keep nothing else, and no process that locks the network namespace keeps it from that.
+func TestCleanupBesideAnotherNode(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	opts, l := withUplink(t)
+	opts.TC = datapath.TCClsact
+	former := opts
+	former.BPFFS, former.Cgroup, former.Devices = lab.NewBPFFS(t), lab.NewCgroup(t), []string{datapath.DevicesNone}
+	attach(t, former)
+	attach(t, opts) // the later one, for it takes filters of others off
+	ids := attachedPrograms(t, l)
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer namespace.Close()
+	must(t, unix.Flock(int(namespace.Fd()), unix.LOCK_SH))
+	removed, err := datapath.Cleanup(t.Context(), former.BPFFS)
+	if left := attachedPrograms(t, l); err != nil || len(ids) != 2 || !slices.Equal(left, ids) {
+		t.Errorf("of a node without devices: %v; programs %d are attached, want %d", err, left, ids)
+	}
+	if slices.Contains(removed, "filters of "+uplink) {
+		t.Error("of a node without devices: filters are said to be removed")
+	}
+	if left, err := os.ReadDir(former.BPFFS); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	removed, err = datapath.Cleanup(t.Context(), opts.BPFFS)
+	if left := attachedPrograms(t, l); err != nil || len(left) > 0 || !slices.Contains(removed, "filters of "+uplink) {
+		t.Errorf("of the node: %v; programs %d are left", err, left)
 	}
 }

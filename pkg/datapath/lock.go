@@ -11,11 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flock"
-	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/setting"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 )
@@ -40,9 +38,6 @@ func (e *RunningError) Error() string {
 // lockPatience is how long to wait for a lock that may be that of a process which
 // only looks whether an agent runs.
 const lockPatience = 200 * time.Millisecond
-
-// netnsPatience is how long an agent waits for a clean-up to remove filters.
-const netnsPatience = 5 * time.Second
 
 func takeLock(bpffs string) (*lock, error) {
 	dir, err := os.Open(root(bpffs))
@@ -82,31 +77,6 @@ func (l *lock) held(bpffs string) (bool, error) {
 }
 
 func (l *lock) release() error { return l.dir.Close() }
-
-// lockNetns opens the calling thread's network namespace, and locks it until it is closed: shared by agents, which
-// have filters there, or for who removes those, who does not wait: another one may do the same. An agent that waits
-// for somebody else in vain goes on without.
-func lockNetns(ctx context.Context, shared bool) (*netns.Namespace, error) {
-	n, err := netns.Current()
-	if err != nil {
-		return nil, err
-	}
-	patience := time.Duration(0)
-	if shared {
-		patience = netnsPatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err = n.Lock(ctx, shared)
-	if shared && errors.Is(err, unix.EWOULDBLOCK) {
-		klog.ErrorS(err, "The network namespace cannot be locked: a clean-up with another bpffs would take this agent's filters off")
-		err = nil
-	}
-	if err != nil {
-		return nil, errors.Join(err, n.Close())
-	}
-	return n, nil
-}
 
 // Running reports whether an agent runs on the BPF file system, and its pid, 0
 // when that cannot be told.

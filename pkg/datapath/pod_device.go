@@ -44,8 +44,7 @@ func (d *Datapath) attachPod(l netlink.Link, program func(*direction) string) er
 		return nil
 	}
 	if d.tcx {
-		_, err := detachFilters(l, false)
-		return err
+		return detachFilters(l, false)
 	}
 	return detachTCX(Dir(d.opts.BPFFS), func(at int) bool { return at != ifindex })
 }
@@ -118,7 +117,7 @@ func (d *Datapath) sweep(known func(ifindex int) bool) error {
 		if known(l.Attrs().Index) {
 			continue
 		}
-		if _, err := detachFilters(l, false); err != nil && !gone(err) {
+		if err := detachFilters(l, false); err != nil && !gone(err) {
 			errs = append(errs, err)
 		}
 	}

@@ -209,33 +209,43 @@ func checkQdisc(ifindex int) error {
 	return nil
 }
 
-// detachFilters removes our filters from a device, and its qdisc when that is ours
-// and it has no other user. It reports whether there was a filter.
-func detachFilters(l netlink.Link, ownQdisc bool) (found bool, err error) {
-	others := 0
+// detachFilters removes our filters from a device, and its qdisc when that is ours and it has no other user.
+func detachFilters(l netlink.Link, ownQdisc bool) error {
+	_, _, err := detachFiltersOf(l, ownQdisc, func(uint32) bool { return true })
+	return err
+}
+
+// detachFiltersOf is detachFilters for programs that are removable. It reports whether it has found such
+// filters, and kept others of ours.
+func detachFiltersOf(l netlink.Link, ownQdisc bool, removable func(program uint32) bool) (found, kept bool, err error) {
+	others := false
 	for _, d := range directions {
 		filters, err := rtnl.Filters(l, d.parent)
 		if err != nil {
-			return found, err
+			return found, kept, err
 		}
 		for _, f := range filters {
 			if !d.owns(f) {
-				others++
+				others = true
+				continue
+			}
+			if !removable(programOf(f)) {
+				kept = true
 				continue
 			}
 			found = true
 			if err := d.remove(l, f); err != nil {
-				return found, err
+				return found, kept, err
 			}
 		}
 	}
-	if !ownQdisc || others > 0 {
-		return found, nil
+	if !ownQdisc || others || kept {
+		return found, kept, nil
 	}
 	if err := netlink.QdiscDel(clsact(l.Attrs().Index)); err != nil && !gone(err) && !errors.Is(err, unix.ENOENT) {
-		return found, fmt.Errorf("remove the clsact qdisc of %s: %w", l.Attrs().Name, err)
+		return found, kept, fmt.Errorf("remove the clsact qdisc of %s: %w", l.Attrs().Name, err)
 	}
-	return found, nil
+	return found, kept, nil
 }
 
 // Attached returns how programs for packets are attached to a device, "" when they are not.

@@ -19,16 +19,11 @@ const interval = 20 * time.Millisecond
 // has it. Closing the file unlocks it. The error wraps [unix.EWOULDBLOCK] and the cause of
 // ctx's end when the lock was held until then; a lock that is free is had even when ctx has
 // ended.
-func Exclusive(ctx context.Context, file *os.File) error { return wait(ctx, file, unix.LOCK_EX) }
-
-// Shared is [Exclusive] of a lock that any number of processes may have beside each other.
-func Shared(ctx context.Context, file *os.File) error { return wait(ctx, file, unix.LOCK_SH) }
-
-func wait(ctx context.Context, file *os.File, how int) error {
+func Exclusive(ctx context.Context, file *os.File) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return nil

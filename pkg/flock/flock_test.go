@@ -47,24 +47,3 @@ func TestLockIsHadWhenItIsFree(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// TestShared: any number have a shared lock, and nobody has it alone meanwhile.
-func TestShared(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	first, second := open(t, path), open(t, path)
-	for _, file := range []*os.File{first, second} {
-		if err := Shared(ended, file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	first.Close()
-	if err := Exclusive(ended, open(t, path)); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Errorf("beside one that shares it, the error is %v", err)
-	}
-	second.Close()
-	if err := Exclusive(ended, open(t, path)); err != nil {
-		t.Error(err)
-	}
-}

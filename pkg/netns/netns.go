@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/beeline-lb/beeline/pkg/flock"
 )
 
 // current stands for the calling thread's namespace.
@@ -72,15 +69,6 @@ func (n *Namespace) ID() (int, error) {
 		return -1, fmt.Errorf("id of network namespace %s: %w", n.name, err)
 	}
 	return id, nil
-}
-
-// Lock takes a lock of the namespace, which is shared or has no other beside it and is gone with this value. It
-// is the same in whatever mount and pid namespace: see [flock.Exclusive] for the rest.
-func (n *Namespace) Lock(ctx context.Context, shared bool) error {
-	if shared {
-		return flock.Shared(ctx, n.file)
-	}
-	return flock.Exclusive(ctx, n.file)
 }
 
 // Close closes the namespace.
