@@ -64,6 +64,8 @@ type Options struct {
 	// NodeAddrs are the node's own IPs, as far as they are known: the devices that
 	// hold them face other nodes. See [Datapath.SetNodeAddrs].
 	NodeAddrs []netip.Addr
+	// WithoutNode says that NodeAddrs are all: no Node object has others.
+	WithoutNode bool
 	// ClusterCIDRs are the ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
 	// NodePorts are the CIDRs of nodePortAddresses: [DevicesAuto] takes devices in them.

@@ -102,10 +102,13 @@ func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
 }
 
 // knownNodeAddrs returns the node's own IPs, as far as they are known: of a family of which none has been
-// given, those that devices have been chosen for, until any are told.
+// given, those that devices have been chosen for, until any are told; without a Node object none are.
 func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
 	if told := d.nodeAddrs.Load(); told != nil && len(*told) > 0 {
 		return *told
+	}
+	if d.opts.WithoutNode {
+		return d.opts.NodeAddrs
 	}
 	var chosen []netip.Addr
 	for i := range former {

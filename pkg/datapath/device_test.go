@@ -480,6 +480,27 @@ func TestNodeNotKnownYet(t *testing.T) {
 	}
 }
 
+// TestNodeIPForgotten: without a Node object, a node IP that is not configured any more is none.
+func TestNodeIPForgotten(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts, _ := withUplink(t)
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	addAddr(t, bridge, "203.0.113.7/24")
+	opts.WithoutNode, opts.NodeAddrs = true, []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+	for _, served := range []int{2, 1} {
+		d := prepare(t, opts)
+		must(t, d.Attach(t.Context()))
+		if list := devices(t, opts); len(list) != served {
+			t.Errorf("with the node IPs %v served: %+v, want %d devices", opts.NodeAddrs, list, served)
+		}
+		must(t, d.Close())
+		opts.NodeAddrs = nil
+	}
+}
+
 func TestOverlayGetsTheNodesAddress(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)

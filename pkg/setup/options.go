@@ -29,6 +29,7 @@ func Datapath(c *config.Settings, cgroup string) datapath.Options {
 		TC:              datapath.TCMode(c.Beeline.TCMode),
 		XDP:             datapath.XDPMode(c.Beeline.XDP),
 		NodeAddrs:       c.NodeAddrs,
+		WithoutNode:     c.Beeline.Manifests != "",
 		ClusterCIDRs:    c.PodRanges,
 		NodePorts:       c.NodePorts.CIDRs,
 		Internal:        c.Internal,
