@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
@@ -59,6 +60,38 @@ func TestRemovedPins(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRemovedXDPPin: XDP is tried again soon when the pins are removed and the kernel has not let the former
+// link go yet, here because a process has it open.
+func TestRemovedXDPPin(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	opts, l := withXDP(t, datapath.XDPNative)
+	d := prepare(t, opts)
+	must(t, d.Attach(t.Context()))
+	wantXDP(t, opts, datapath.XDPNative, "")
+	former := xdpOf(t, l)
+	pins, err := filepath.Glob(filepath.Join(datapath.Dir(opts.BPFFS), "link_xdp_*"))
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins of XDP links: %q, %v", pins, err)
+	}
+	held, err := link.LoadPinnedLink(pins[0], nil)
+	must(t, err)
+	must(t, os.RemoveAll(filepath.Join(opts.BPFFS, "beeline")))
+	if _, err := d.MendPrograms(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now := xdpOf(t, l); now != former {
+		t.Errorf("the device runs XDP program %d, want the former link's, %d", now, former)
+	}
+	must(t, held.Close())
+	eventually(t, "the device is served by XDP again", func() bool {
+		_ = d.SyncChanged(t.Context())
+		list := devices(t, opts)
+		return len(list) == 1 && list[0].XDP == datapath.XDPNative && list[0].NoXDP == ""
+	})
+	must(t, d.Close())
 }
 
 // TestPlaceTaken: an agent whose pins were removed ends when another one has begun to run meanwhile.

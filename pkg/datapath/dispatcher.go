@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +42,7 @@ func (d *Datapath) xdpPart(dispatcher *libxdp.Dispatcher, owns bool) (libxdp.Com
 }
 
 // ownPart reports whether a program of a dispatcher is one of ours, of any version.
-func ownPart(c libxdp.Component) bool { return strings.HasPrefix(c.Name, "bl_xdp") }
+func ownPart(c libxdp.Component) bool { return ownXDP(c.Name) }
 
 // joinDispatcher makes our program one of those that a device's dispatcher calls, in place
 // of a former agent's.

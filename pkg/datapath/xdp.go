@@ -179,6 +179,9 @@ func (d *Datapath) runXDP(ctx context.Context, l netlink.Link, owns bool) error 
 		l = now // a link of ours may just have been removed
 	}
 	if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
+		if ownXDP(programName(xdp.ProgId)) {
+			return fmt.Errorf("program %d of a former link is still there: %w", xdp.ProgId, err) // it goes soon after its pin
+		}
 		if err := d.joinDispatcher(ctx, ifindex, owns); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return err // for another process holds libxdp's lock
@@ -189,6 +192,9 @@ func (d *Datapath) runXDP(ctx context.Context, l netlink.Link, owns bool) error 
 	}
 	return noXDP(l, err)
 }
+
+// ownXDP reports whether an XDP program is one of ours, of any version, by its name.
+func ownXDP(name string) bool { return strings.HasPrefix(name, "bl_xdp") }
 
 // noXDP says why the program could not be attached.
 func noXDP(l netlink.Link, err error) error {
