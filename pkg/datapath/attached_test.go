@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/tier"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestRemovedPins: an agent whose pins somebody removes makes them again, attaches its programs, and
@@ -106,7 +108,9 @@ func TestPlaceTaken(t *testing.T) {
 	must(t, second.Attach(t.Context()))
 	before := links(t, opts)
 	var running *datapath.RunningError
-	if err := first.FollowPrograms(t.Context(), func(int) {}); !errors.As(err, &running) {
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	if err := first.FollowPrograms(ctx, func(int) {}); !errors.As(err, &running) {
 		t.Errorf("the first agent: %v, want a RunningError", err)
 	}
 	if after := links(t, opts); len(after) != len(before) || after[0] != before[0] {
