@@ -400,10 +400,7 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-	bridge, err := netlink.LinkByName("br0")
-	must(t, err)
-	addAddr(t, bridge, "203.0.113.7/24")
+	addAddr(t, addDevice(t, "br0"), "203.0.113.7/24")
 	d := prepare(t, opts)
 	defer d.Close()
 	must(t, d.Attach(t.Context()))
@@ -423,9 +420,7 @@ func TestNodeNotKnownYet(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
 	opts.Internal.OfNode = true
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-	bridge, err := netlink.LinkByName("br0")
-	must(t, err)
+	bridge := addDevice(t, "br0")
 	addAddr(t, bridge, "203.0.113.7/24")
 	nodeIP, pods := netip.MustParseAddr("203.0.113.7"), []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	d := prepare(t, opts)
@@ -485,10 +480,7 @@ func TestNodeIPForgotten(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts, _ := withUplink(t)
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-	bridge, err := netlink.LinkByName("br0")
-	must(t, err)
-	addAddr(t, bridge, "203.0.113.7/24")
+	addAddr(t, addDevice(t, "br0"), "203.0.113.7/24")
 	opts.WithoutNode, opts.NodeAddrs = true, []netip.Addr{netip.MustParseAddr("203.0.113.7")}
 	for _, served := range []int{2, 1} {
 		d := prepare(t, opts)
