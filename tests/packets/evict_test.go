@@ -131,7 +131,7 @@ func TestEvictedConnections(t *testing.T) {
 		t.Helper()
 		inHost(func() {
 			for range connections {
-				if ok, _ := s.establish(flowClient(next)); !ok {
+				if !s.establish(flowClient(next)) {
 					t.Errorf("connection %d is not established", next)
 					return
 				}

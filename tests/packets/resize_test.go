@@ -31,6 +31,8 @@ type switchboard struct {
 	b               *bench
 	ingress, egress place
 	tries           atomic.Int64 // to establish a connection
+	// switching is held while programs of both kinds are attached.
+	switching sync.RWMutex
 }
 
 // place is where a program is attached. It is replaced when no run of it is about to begin:
@@ -56,9 +58,12 @@ func (p *place) run(options *ebpf.RunOptions) (uint32, error) {
 // between.
 func (s *switchboard) attach(t *testing.T, programs *loader, between func()) {
 	t.Helper()
-	s.ingress.attach(programs.program(t, "bl_ingress"))
+	ingress, egress := programs.program(t, "bl_ingress"), programs.program(t, "bl_egress")
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	s.ingress.attach(ingress)
 	between()
-	s.egress.attach(programs.program(t, "bl_egress"))
+	s.egress.attach(egress)
 }
 
 // translates reports whether a packet comes out of a program as want. It runs on the
@@ -96,21 +101,14 @@ func clientOf(network byte, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, network, byte(i >> 16), byte(i >> 8)}), uint16(2000+i&0xff))
 }
 
-// establish sets up the connection of a client; a SYN that is not answered is sent again. It
-// reports whether the programs let it, and whether it was at the first try.
-func (s *switchboard) establish(client netip.AddrPort) (established, atOnce bool) {
-	for try := range 20 {
-		s.tries.Add(1)
-		syn, synWant := tcpRequest(client, flagSYN)
-		answer, answerWant := tcpResponse(client, flagSYN|flagACK)
-		ack, ackWant := tcpRequest(client, flagACK)
-		if s.translates(&s.ingress, syn, synWant) && s.translates(&s.egress, answer, answerWant) &&
-			s.translates(&s.ingress, ack, ackWant) {
-			return true, try == 0
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return false, false
+// establish sets up the connection of a client. It reports whether the programs let it.
+func (s *switchboard) establish(client netip.AddrPort) bool {
+	s.tries.Add(1)
+	syn, synWant := tcpRequest(client, flagSYN)
+	answer, answerWant := tcpResponse(client, flagSYN|flagACK)
+	ack, ackWant := tcpRequest(client, flagACK)
+	return s.translates(&s.ingress, syn, synWant) && s.translates(&s.egress, answer, answerWant) &&
+		s.translates(&s.ingress, ack, ackWant)
 }
 
 // goesOn reports whether packets of both directions of an established connection are
@@ -124,14 +122,15 @@ func (s *switchboard) goesOn(client netip.AddrPort) bool {
 // traffic establishes connections, at connRate, until it is ended.
 // After each it goes on with an earlier one.
 type traffic struct {
-	s                 *switchboard
-	stop              chan struct{}
-	done              sync.WaitGroup
-	next              atomic.Int64
-	established       sync.Map // number of client → nothing
-	made, again, lost atomic.Int64
-	halfOpen          atomic.Int64 // flows that have begun, and are not answered
-	end               func()
+	s           *switchboard
+	stop        chan struct{}
+	done        sync.WaitGroup
+	next        atomic.Int64
+	established sync.Map // number of client → nothing
+	made, lost  atomic.Int64
+	again       atomic.Int64 // SYNs that were sent again
+	halfOpen    atomic.Int64 // flows that have begun, and are not answered
+	end         func()
 }
 
 func (s *switchboard) startTraffic(t *testing.T) *traffic {
@@ -162,20 +161,24 @@ func awaitMore(t *testing.T, what string, counter *atomic.Int64, more int64) {
 func (f *traffic) work(workers int) func() error {
 	return func() error {
 		start, count := time.Now(), 0
+		var failed []int
 		for {
 			select {
 			case <-f.stop:
+				if failed = f.tryAgain(failed); len(failed) > 0 {
+					return fmt.Errorf("clients %v have no connection", failed)
+				}
 				return nil
 			default:
 			}
 			i := int(f.next.Add(1))
-			ok, atOnce := f.s.establish(flowClient(i))
-			if ok {
-				f.established.Store(i, nil)
-				f.made.Add(1)
+			if !f.establish(i) {
+				failed = append(failed, i)
 			}
-			if !atOnce {
-				f.again.Add(1)
+			// TCP sends a SYN again after a second: all programs have been replaced by then.
+			if f.s.switching.TryRLock() {
+				failed = f.tryAgain(failed)
+				f.s.switching.RUnlock()
 			}
 			earlier := i / 2
 			if _, ok := f.established.Load(earlier); ok && !f.s.goesOn(flowClient(earlier)) {
@@ -193,6 +196,27 @@ func (f *traffic) work(workers int) func() error {
 			}
 		}
 	}
+}
+
+// establish establishes the connection of the i-th client, and reports whether it could.
+func (f *traffic) establish(i int) bool {
+	if !f.s.establish(flowClient(i)) {
+		return false
+	}
+	f.established.Store(i, nil)
+	f.made.Add(1)
+	return true
+}
+
+// tryAgain sends the SYNs of clients again, and returns those that have no connection still.
+func (f *traffic) tryAgain(clients []int) (failed []int) {
+	for _, i := range clients {
+		f.again.Add(1)
+		if !f.establish(i) {
+			failed = append(failed, i)
+		}
+	}
+	return failed
 }
 
 // TestResizeUnderTraffic: the flow table is replaced by one of another size while thousands of
@@ -236,7 +260,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	f.end()
 
 	flows := f.next.Load() + f.halfOpen.Load()
-	t.Logf("%d new flows, %.0f a second, %d of them connections, %d not at the first try, %d while entries were moved: %+v",
+	t.Logf("%d new flows, %.0f a second, %d of them connections, %d SYNs sent again, %d while entries were moved: %+v",
 		flows, float64(flows)/time.Since(start).Seconds(), f.next.Load(), f.again.Load(), meanwhile, moved)
 	if len(moved) == 0 || moved[0].Entries == 0 {
 		t.Error("no entry was moved")
