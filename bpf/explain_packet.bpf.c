@@ -93,11 +93,11 @@ static __always_inline void bl_explain_client(struct bl_explain_entry *explain,
 __noinline int bl_explain_find(const struct bl_packet *packet, enum bl_hook hook)
 {
 	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
-	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_explain_entry *explain = bl_value(bl_explain);
 	struct bl_target target;
 	struct bl_dst dst;
 
-	if (!explain || !packet)
+	if (!packet)
 		return 0;
 	dst = bl_packet_dst(packet);
 	explain->reason = bl_service_find(&client, &dst, &target);
@@ -148,10 +148,8 @@ static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_exp
 /* A function for the stack it takes, as the next one. */
 __noinline int bl_explain_first(struct __sk_buff *skb)
 {
-	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_explain_entry *explain = bl_value(bl_explain);
 
-	if (!explain)
-		return 0;
 	if (explain->query.hook == BL_HOOK_POD_INGRESS)
 		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS);
 	else
@@ -162,14 +160,12 @@ __noinline int bl_explain_first(struct __sk_buff *skb)
 /* Note the source that a masqueraded packet gets as it leaves the host's stack. */
 __noinline int bl_explain_masquerade(struct __sk_buff *skb)
 {
-	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_explain_entry *explain = bl_value(bl_explain);
 	const struct bl_flow_entry *flow;
 	struct bl_packet packet = {};
 	struct bl_path path = {};
 	enum bl_hook hook;
 
-	if (!explain)
-		return 0;
 	bl_explain_make(skb, &explain->query, &packet);
 	packet.key.src = explain->to_src;
 	packet.key.dst = explain->to_dst;
@@ -196,10 +192,8 @@ __noinline int bl_explain_masquerade(struct __sk_buff *skb)
 SEC("tc")
 int bl_explain_packet(struct __sk_buff *skb)
 {
-	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_explain_entry *explain = bl_value(bl_explain);
 
-	if (!explain)
-		return 0;
 	explain->reason = BL_REASON_COUNT;
 	explain->verdict = BL_VERDICT_PASSES;
 	bl_explain_first(skb);

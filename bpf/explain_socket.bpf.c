@@ -11,20 +11,15 @@
 
 static __always_inline __u64 bl_context_netns(struct __sk_buff *skb)
 {
-	const struct bl_explain_entry *explain = bl_explain_lookup();
-
 	(void)skb;
-	return explain ? explain->query.netns : 0;
+	return bl_value(bl_explain)->query.netns;
 }
 
 static __always_inline union bl_addr bl_context_source(struct __sk_buff *skb, bool ipv4)
 {
-	const struct bl_explain_entry *explain = bl_explain_lookup();
-	union bl_addr none = {};
-
 	(void)skb;
 	(void)ipv4;
-	return explain ? explain->query.src : none;
+	return bl_value(bl_explain)->query.src;
 }
 
 #include <beeline/sock_client.h>
@@ -77,14 +72,12 @@ static __always_inline void bl_explain_balance(struct bl_explain_entry *explain,
 SEC("tc")
 int bl_explain_socket(struct __sk_buff *skb)
 {
-	struct bl_explain_entry *explain = bl_explain_lookup();
+	struct bl_explain_entry *explain = bl_value(bl_explain);
 	struct bl_client client = {.ctx = skb, .hook = BL_SOCK_SENDMSG};
 	struct bl_target target;
 	enum bl_reason reason;
 	struct bl_dst dst;
 
-	if (!explain)
-		return 0;
 	explain->reason = BL_REASON_COUNT;
 	explain->verdict = BL_VERDICT_PASSES;
 	if (!bl_sock_served(skb)) {

@@ -25,7 +25,6 @@ const (
 	ExplainPacketMapBlClient                   = "bl_client"
 	ExplainPacketMapBlCounter                  = "bl_counter"
 	ExplainPacketMapBlDevice                   = "bl_device"
-	ExplainPacketMapBlDeviceHint               = "bl_device_hint"
 	ExplainPacketMapBlDeviceId                 = "bl_device_id"
 	ExplainPacketMapBlEndpoint                 = "bl_endpoint"
 	ExplainPacketMapBlExhausted                = "bl_exhausted"
@@ -207,7 +206,6 @@ type ExplainPacketMapSpecs struct {
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
@@ -365,7 +363,6 @@ type ExplainPacketMaps struct {
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
@@ -427,7 +424,6 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlClient,
 		m.BlCounter,
 		m.BlDevice,
-		m.BlDeviceHint,
 		m.BlDeviceId,
 		m.BlEndpoint,
 		m.BlExhausted,

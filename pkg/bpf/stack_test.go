@@ -12,12 +12,15 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 )
 
+// loads read each object with programs.
+var loads = []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp, bpf.LoadExplainSocket, bpf.LoadExplainPacket}
+
 // TestStack: what the functions of a chain of calls have on the stack fits into the kernel's
 // 512 bytes where each takes whole pieces of 32 bytes: in older kernels, and without the JIT. A
 // newer kernel with the JIT rounds to 16 bytes, and loads programs that the others refuse.
 func TestStack(t *testing.T) {
 	const most, piece = 512, 32
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadSock, bpf.LoadTc, bpf.LoadXdp, bpf.LoadExplainSocket, bpf.LoadExplainPacket} {
+	for _, load := range loads {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)

@@ -25,7 +25,6 @@ const (
 	TcMapBlClient                   = "bl_client"
 	TcMapBlCounter                  = "bl_counter"
 	TcMapBlDevice                   = "bl_device"
-	TcMapBlDeviceHint               = "bl_device_hint"
 	TcMapBlDeviceId                 = "bl_device_id"
 	TcMapBlEndpoint                 = "bl_endpoint"
 	TcMapBlExhausted                = "bl_exhausted"
@@ -227,7 +226,6 @@ type TcMapSpecs struct {
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
@@ -391,7 +389,6 @@ type TcMaps struct {
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
@@ -455,7 +452,6 @@ func (m *TcMaps) Close() error {
 		m.BlClient,
 		m.BlCounter,
 		m.BlDevice,
-		m.BlDeviceHint,
 		m.BlDeviceId,
 		m.BlEndpoint,
 		m.BlExhausted,

@@ -25,7 +25,6 @@ const (
 	XdpMapBlClient                   = "bl_client"
 	XdpMapBlCounter                  = "bl_counter"
 	XdpMapBlDevice                   = "bl_device"
-	XdpMapBlDeviceHint               = "bl_device_hint"
 	XdpMapBlDeviceId                 = "bl_device_id"
 	XdpMapBlEndpoint                 = "bl_endpoint"
 	XdpMapBlExhausted                = "bl_exhausted"
@@ -209,7 +208,6 @@ type XdpMapSpecs struct {
 	BlClient      *ebpf.MapSpec `ebpf:"bl_client"`
 	BlCounter     *ebpf.MapSpec `ebpf:"bl_counter"`
 	BlDevice      *ebpf.MapSpec `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.MapSpec `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.MapSpec `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.MapSpec `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.MapSpec `ebpf:"bl_exhausted"`
@@ -367,7 +365,6 @@ type XdpMaps struct {
 	BlClient      *ebpf.Map `ebpf:"bl_client"`
 	BlCounter     *ebpf.Map `ebpf:"bl_counter"`
 	BlDevice      *ebpf.Map `ebpf:"bl_device"`
-	BlDeviceHint  *ebpf.Map `ebpf:"bl_device_hint"`
 	BlDeviceId    *ebpf.Map `ebpf:"bl_device_id"`
 	BlEndpoint    *ebpf.Map `ebpf:"bl_endpoint"`
 	BlExhausted   *ebpf.Map `ebpf:"bl_exhausted"`
@@ -427,7 +424,6 @@ func (m *XdpMaps) Close() error {
 		m.BlClient,
 		m.BlCounter,
 		m.BlDevice,
-		m.BlDeviceHint,
 		m.BlDeviceId,
 		m.BlEndpoint,
 		m.BlExhausted,

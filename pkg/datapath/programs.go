@@ -221,6 +221,7 @@ func prepare(m *bpfmap.Maps, c *Constants, read func() (*ebpf.CollectionSpec, er
 	if err != nil {
 		return nil, nil, err
 	}
+	bpf.DirectValues(spec)
 	if err := c.set(m, spec.Variables); err != nil {
 		return nil, nil, err
 	}

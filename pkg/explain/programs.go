@@ -51,6 +51,7 @@ func load(m *bpfmap.Maps, name string, read func() (*ebpf.CollectionSpec, error)
 	if err != nil {
 		return nil, err
 	}
+	bpf.DirectValues(spec)
 	for name, value := range constants {
 		if v := spec.Variables[name]; v != nil && v.Constant() && int(v.Size()) == len(value) {
 			if err := v.Set(value); err != nil {

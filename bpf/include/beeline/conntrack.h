@@ -39,11 +39,7 @@ extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
  */
 static __always_inline bool bl_tracking_none(void)
 {
-	const struct bl_tracking_entry *tracking;
-	__u32 zero = 0;
-
-	tracking = bpf_map_lookup_elem(&bl_tracking, &zero);
-	return tracking && bl_flow_now() < tracking->none_until;
+	return bl_flow_now() < bl_value(bl_tracking)->none_until;
 }
 
 /* What packets are to a connection that netfilter tracks. */

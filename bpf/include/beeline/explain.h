@@ -28,13 +28,6 @@ struct {
 				 BPF_MAP_TYPE_PERCPU_ARRAY, 0));
 } bl_known_stat SEC(".maps");
 
-static __always_inline struct bl_explain_entry *bl_explain_lookup(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_explain, &zero);
-}
-
 /* The destination that is asked about. */
 static __always_inline struct bl_dst bl_explain_dst(const struct bl_explain_query *query)
 {

@@ -54,37 +54,28 @@ static __always_inline __u32 bl_flow_age(__u32 now, __u32 then)
 	return age < 0 ? 0 : age;
 }
 
-static __always_inline struct bl_half_open_entry *bl_half_open_lookup(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_half_open, &zero);
-}
-
 /* Whether bl_overflow may hold something. */
 static __always_inline bool bl_overflow_used(void)
 {
-	const volatile struct bl_half_open_entry *half_open = bl_half_open_lookup();
-
-	return half_open && half_open->overflow;
+	return *(const volatile __u32 *)&bl_value(bl_half_open)->overflow;
 }
 
 /* To be called before an entry is added to bl_overflow. */
 static __always_inline void bl_overflow_use(void)
 {
-	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+	struct bl_half_open_entry *half_open = bl_value(bl_half_open);
 	__u32 now = bl_flow_now();
 
-	if (half_open && half_open->overflow != now)
+	if (half_open->overflow != now)
 		half_open->overflow = now;
 }
 
 /* Take a place in bl_flow for a half-open flow. False when none is left. */
 static __always_inline bool bl_half_open_take(void)
 {
-	struct bl_half_open_entry *half_open = bl_half_open_lookup();
+	struct bl_half_open_entry *half_open = bl_value(bl_half_open);
 
-	if (!half_open || half_open->count >= bl_half_open_max)
+	if (half_open->count >= bl_half_open_max)
 		return false;
 	__sync_fetch_and_add(&half_open->count, 1);
 	return true;
@@ -93,10 +84,8 @@ static __always_inline bool bl_half_open_take(void)
 /* Uncount a flow that is half-open no more: established or removed. bl_overflow has no count. */
 static __always_inline void bl_half_open_give(__u8 bits)
 {
-	struct bl_half_open_entry *half_open = bl_half_open_lookup();
-
-	if (half_open && !(bits & BL_FLOW_OVERFLOW))
-		__sync_fetch_and_add(&half_open->count, -1);
+	if (!(bits & BL_FLOW_OVERFLOW))
+		__sync_fetch_and_add(&bl_value(bl_half_open)->count, -1);
 }
 
 /* The place of a client's network in bl_source_share_entry.count. */
@@ -116,12 +105,9 @@ static __always_inline __u32 bl_source_share_place(const union bl_addr *client, 
 /* Count a flow of @client that is about to be established. False when its network has its share. */
 static __always_inline bool bl_source_share_take(const union bl_addr *client)
 {
-	__u32 zero = 0, *count;
-	struct bl_source_share_entry *share = bpf_map_lookup_elem(&bl_source_share, &zero);
+	struct bl_source_share_entry *share = bl_value(bl_source_share);
+	__u32 *count = &share->count[bl_source_share_place(client, share->seed)];
 
-	if (!share)
-		return false;
-	count = &share->count[bl_source_share_place(client, share->seed)];
 	if (*count >= share->most) {
 		bl_count(BL_REASON_SOURCE_SHARE);
 		return false;

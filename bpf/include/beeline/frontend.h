@@ -65,11 +65,8 @@ static __always_inline __u16 bl_frontend_check(__u64 hash)
 static __always_inline bool bl_filter_test(__u64 hash)
 {
 	__u32 bit = hash >> (64 - BL_FILTER_SHIFT);
-	const struct bl_filter_entry *filter;
-	__u32 zero = 0;
 
-	filter = bpf_map_lookup_elem(&bl_filter, &zero);
-	return filter && filter->word[bit >> 6] >> (bit & 63) & 1;
+	return bl_value(bl_filter)->word[bit >> 6] >> (bit & 63) & 1;
 }
 
 /* Whether there may be a Service of BL_ALGORITHM_MAGLEV. */
@@ -165,14 +162,10 @@ static __always_inline __u32 bl_frontend_owner(const struct bl_flow_key *key, __
 /* Whether @dst lies in a Service CIDR and is of no Service that another proxy serves. */
 static __always_inline bool bl_service_cidr_has(const struct bl_dst *dst)
 {
+	const struct bl_aggregate_entry *aggregate = bl_value(bl_aggregate);
 	struct bl_cidr_key key = {.prefix_len = 128};
-	const struct bl_aggregate_entry *aggregate;
 	union bl_addr addr BL_ALIGNED;
-	__u32 zero = 0;
 
-	aggregate = bpf_map_lookup_elem(&bl_aggregate, &zero);
-	if (!aggregate)
-		return false;
 	if (dst->ipv4) {
 		if ((BL_MAPPED_IPV4(dst->low) & aggregate->mask4) != aggregate->addr4)
 			return false;

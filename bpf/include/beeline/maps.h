@@ -13,6 +13,19 @@
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /*
+ * The value of an array of one entry. Nobody looks it up: whoever loads the programs makes of such a
+ * reference to a map one to its value (DirectValues in pkg/bpf), which costs nothing and is
+ * never NULL.
+ */
+#define bl_value(map) ((typeof((map).value))bl_reference(&(map)))
+
+static __always_inline void *bl_reference(void *map)
+{
+	asm("" : "+r"(map)); /* the compiler knows the map's definition, which is no such value */
+	return map;
+}
+
+/*
  * Types that no map names directly, among them the values of chunks, are left out
  * of BTF unless a variable has them.
  */

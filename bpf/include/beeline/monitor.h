@@ -10,13 +10,6 @@
 #include <beeline/hash.h>
 #include <beeline/table.h>
 
-static __always_inline struct bl_monitor_entry *bl_monitor_lookup(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_monitor, &zero);
-}
-
 /* For bl_monitor_now. */
 static volatile __u64 bl_monitor_clock;
 
@@ -92,10 +85,10 @@ static __always_inline bool bl_monitor_wants(struct bl_monitor_entry *monitor, _
  */
 __noinline __u32 bl_monitor_admit(enum bl_event_kind kind, __u32 hash)
 {
-	struct bl_monitor_entry *monitor = bl_monitor_lookup();
+	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
 	__u32 now = bl_monitor_now(), wanted = 0;
 
-	if (!monitor || kind > BL_EVENT_LAST)
+	if (kind > BL_EVENT_LAST)
 		return 0;
 	for (__u32 place = 0; place < BL_MONITORS; place++)
 		if (monitor->listening >> place & 1 &&
@@ -107,9 +100,7 @@ __noinline __u32 bl_monitor_admit(enum bl_event_kind kind, __u32 hash)
 /* Whether anybody listens. */
 static __always_inline bool bl_monitored(void)
 {
-	const struct bl_monitor_entry *monitor = bl_monitor_lookup();
-
-	return monitor && unlikely(*(const volatile __u64 *)&monitor->listening);
+	return unlikely(*(const volatile __u64 *)&bl_value(bl_monitor)->listening);
 }
 
 /* Who is told an event, its kind, its hook and its reason, in one argument. */

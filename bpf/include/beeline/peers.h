@@ -27,23 +27,13 @@ static __always_inline __u32 bl_peers_place(const union bl_addr *from, const uni
 static __always_inline void bl_peers_note(const union bl_addr *from, const union bl_addr *to,
 					  __u32 now)
 {
-	struct bl_peers_entry *peers;
-	__u32 zero = 0;
-
-	peers = bpf_map_lookup_elem(&bl_peers, &zero);
-	if (peers)
-		peers->second[bl_peers_place(from, to)] = now;
+	bl_value(bl_peers)->second[bl_peers_place(from, to)] = now;
 }
 
 /* Whether @from may answer @to; at times true for others. */
 static __always_inline bool bl_peers_has(const union bl_addr *from, const union bl_addr *to)
 {
-	const struct bl_peers_entry *peers;
-	__u32 zero = 0, second;
+	__u32 second = bl_value(bl_peers)->second[bl_peers_place(from, to)];
 
-	peers = bpf_map_lookup_elem(&bl_peers, &zero);
-	if (!peers)
-		return false;
-	second = peers->second[bl_peers_place(from, to)];
 	return second && bl_flow_age(bl_flow_now(), second) < BL_PEERS_SECONDS;
 }

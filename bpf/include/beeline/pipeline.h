@@ -106,13 +106,12 @@ static __always_inline enum bl_verdict bl_plan_withdraw(const struct bl_plan *pl
 static __always_inline __be16 bl_plan_port(const struct bl_packet *packet,
 					   const struct bl_plan *plan)
 {
-	const struct bl_source_port_entry *ports = bl_source_port_lookup();
-
 	if (plan->former == BL_FORMER_CLASHED)
 		return 0;
-	if (!(plan->bits & BL_FLOW_SNAT) || !ports)
+	if (!(plan->bits & BL_FLOW_SNAT))
 		return packet->key.src_port;
-	return bpf_htons(bl_source_port_first(ports, bpf_ntohs(packet->key.src_port)));
+	return bpf_htons(
+		bl_source_port_first(bl_value(bl_source_port), bpf_ntohs(packet->key.src_port)));
 }
 
 /* Fill the forward entry of a new flow. */

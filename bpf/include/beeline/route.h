@@ -16,12 +16,7 @@
  * Where bl_device_of() found a device last, by the low bits of its interface index. A
  * hint alone: the device itself says whose it is.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BL_DEVICE_MAX);
-	__type(key, __u32);
-	__type(value, __u32);
-} bl_device_hint SEC(".maps");
+static volatile __u8 bl_device_hint[BL_DEVICE_MAX];
 
 /* What is known of a flow with the addresses and ports of one that begins. */
 enum bl_former {
@@ -55,21 +50,19 @@ struct bl_plan {
  */
 static __always_inline __u8 bl_device_of(__u32 ifindex)
 {
+	volatile __u8 *hint = &bl_device_hint[ifindex % BL_DEVICE_MAX];
 	const struct bl_device_entry *device;
-	__u32 at = ifindex % BL_DEVICE_MAX;
-	__u32 *hint = bpf_map_lookup_elem(&bl_device_hint, &at);
-	const __u32 *id;
+	__u8 id = *hint;
+	const __u32 *known;
 
-	if (!hint)
-		return 0;
-	device = bl_device_lookup(*hint);
+	device = bl_device_lookup(id);
 	if (device && device->ifindex == ifindex)
-		return *hint;
-	id = bpf_map_lookup_elem(&bl_device_id, &ifindex);
-	if (!id)
+		return id;
+	known = bpf_map_lookup_elem(&bl_device_id, &ifindex);
+	if (!known)
 		return 0;
-	*hint = *id;
-	return *id;
+	*hint = *known;
+	return *known;
 }
 
 /*

@@ -284,6 +284,7 @@ static __always_inline enum bl_reason
 bl_service_find(const struct bl_client *client, const struct bl_dst *dst, struct bl_target *target)
 {
 	target->frontend = bl_frontend_find(client, dst);
+	target->service = NULL;
 	target->stat = NULL;
 	if (target->frontend.kind == BL_FRONTEND_NONE)
 		return bl_client_sends(client, dst) ? bl_undeclared(dst) : BL_REASON_COUNT;

@@ -124,13 +124,6 @@ static __noinline bool bl_port_answered(struct BL_CONTEXT *context, const struct
 	return use == BL_PORT_CONNECTED || (use == BL_PORT_WAITING && !opens);
 }
 
-static __always_inline const struct bl_source_port_entry *bl_source_port_lookup(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_source_port, &zero);
-}
-
 static __always_inline bool bl_source_port_has(const __u64 *set, __u16 port)
 {
 	return set[port >> 6] >> (port & 63) & 1;
@@ -214,13 +207,13 @@ struct bl_source_port_search {
 /* Callback of bpf_loop: look at one port. Returns 1 to stop. */
 static long bl_source_port_look(__u32 index, void *arg)
 {
-	const struct bl_source_port_entry *ports = bl_source_port_lookup();
+	const struct bl_source_port_entry *ports = bl_value(bl_source_port);
 	struct bl_flow_work *work = bl_flow_work_lookup();
 	struct bl_source_port_search *search = arg;
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 	__u16 port = bl_snat_port_min + (search->start + index * search->step) % range;
 
-	if (!ports || !work)
+	if (!work)
 		return 1;
 	if (bl_source_port_has(ports->reserved, port) ||
 	    (!search->local && bl_source_port_local(ports, port)))
@@ -247,14 +240,14 @@ static __always_inline struct bl_exhausted_entry *bl_exhausted_lookup(const stru
  */
 __noinline bool bl_source_port_find(__u32 now)
 {
-	const struct bl_source_port_entry *ports = bl_source_port_lookup();
+	const struct bl_source_port_entry *ports = bl_value(bl_source_port);
 	__u32 range = bl_snat_port_max - bl_snat_port_min + 1;
 	struct bl_flow_work *work = bl_flow_work_lookup();
 	struct bl_source_port_search search = {};
 	const struct bl_exhausted_entry *exhausted;
 	__u32 random = bpf_get_prandom_u32(), local, port;
 
-	if (!work || !ports)
+	if (!work)
 		return false;
 	exhausted = bl_exhausted_lookup(&work->key);
 	if (exhausted && exhausted->second == now)

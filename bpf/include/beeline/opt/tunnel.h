@@ -78,20 +78,12 @@ static __always_inline __be16 bl_tunnel_port_of(const struct bl_packet *packet)
 	return bpf_htons(0xc000 | hash >> 18);
 }
 
-static __always_inline const struct bl_secret_entry *bl_secret_lookup(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&bl_secret, &zero);
-}
-
 /* Fill the headers between the outer IP header and a packet that is @len bytes long. */
 static __always_inline void bl_tunnel_fill(const struct bl_packet *packet,
 					   const struct bl_path *path, __u32 len,
 					   struct bl_tunnel_shim *shim)
 {
-	const struct bl_secret_entry *secret = bl_secret_lookup();
-	__u64 sent = secret ? secret->sent : 0;
+	__u64 sent = bl_value(bl_secret)->sent;
 
 	shim->udp.source = bl_tunnel_port_of(packet);
 	shim->udp.dest = bpf_htons(bl_tunnel_port);
@@ -185,11 +177,11 @@ static __always_inline bool bl_tunnel_wellformed(const struct bl_tunnel_shim *sh
 /* Whether the packet has an accepted mark of the cluster's secret. In constant time. */
 static __always_inline bool bl_tunnel_authentic(const struct bl_tunnel_shim *shim)
 {
-	const struct bl_secret_entry *secret = bl_secret_lookup();
+	const struct bl_secret_entry *secret = bl_value(bl_secret);
 	__u64 got;
 
 	__builtin_memcpy(&got, shim->option.secret, sizeof(got));
-	return secret && (got == secret->accepted[0]) | (got == secret->accepted[1]);
+	return (got == secret->accepted[0]) | (got == secret->accepted[1]);
 }
 
 /* Whether a packet from the tunnel is one of the tunnel again. */
