@@ -20,6 +20,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/monitor"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/targz"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -94,7 +95,10 @@ func startAttempts(t *testing.T, h *lab.Host) *attempts {
 	a.stop = func() { cancel(); all.Wait() }
 	t.Cleanup(a.stop)
 	attempt := func() {
-		for ctx.Err() == nil {
+		for i := 0; ctx.Err() == nil; i++ {
+			if i%3 == 0 {
+				pause.For(ctx, time.Millisecond) // else it takes a whole processor
+			}
 			before := listening(maps)
 			for _, to := range []netip.AddrPort{dualTCP4, refusing} {
 				if err := connectBound(h, to); err != nil && (to != refusing || err != unix.ECONNREFUSED) {
