@@ -13,9 +13,9 @@
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /*
- * The value of an array of one entry. Nobody looks it up: whoever loads the programs makes of such a
- * reference to a map one to its value (DirectValues in pkg/bpf), which costs nothing and is
- * never NULL.
+ * The entry of an array of one, without a lookup. When the programs are loaded, each reference to
+ * such a map becomes the address of its entry (DirectValues in pkg/bpf), which is never NULL: no
+ * helper can be called with such a map.
  */
 #define bl_value(map) ((typeof((map).value))bl_reference(&(map)))
 
