@@ -98,48 +98,77 @@ func newOrder(addr netip.AddrPort, size uint32) order {
 	}
 }
 
-// turn is a backend's part in the filling of a ring.
+// turn is a backend's part in the filling of a ring. Each round gives it its weight as credit, and
+// the greatest weight is the price of a slot.
 type turn struct {
 	order
 	backend uint32 // index
 	weight  uint32
-	credit  uint32 // a slot is due when it reaches the greatest weight
+	credit  uint32
 }
+
+// frequent is how many rounds there are at most between two slots of a backend that is looked at in
+// each round. A rarer one waits in a queue: a heavy backend would have all light ones looked at for
+// each of its slots.
+const frequent = 8
 
 // Ring returns a ring of size slots, one of [Sizes], each the index of a backend;
 // nil when no backend has a weight. The order of backends does not matter to which
 // of them is in a slot; none is there twice.
 //
-// A backend's slots differ from its share by one or two. One whose share is less
-// than one slot gets one, as long as there are no more backends than slots.
+// A backend's slots differ from its share by one or two, and those of a heavy one by what thousands
+// of light ones get too many or too few. One whose share is less than one slot gets one, as long as
+// there are no more backends than slots.
+//
+// What it costs is bounded by the size and the number of backends, whatever their weights are.
 func Ring(size uint32, backends []Backend) []uint32 {
 	turns := newTurns(size, backends)
 	if len(turns) == 0 {
 		return nil
 	}
-	greatest := uint32(0)
-	for _, t := range turns {
-		greatest = max(greatest, t.weight)
-	}
+	price := uint32(0)
 	for i := range turns {
-		turns[i].credit = greatest / 2
+		price = max(price, turns[i].weight)
 	}
-	ring := make([]uint32, size)
-	taken := make(bitmap, size/64+1)
-	for left := size; ; {
-		for i := range turns {
+	f := filling{turns: turns, price: price, ring: make([]uint32, size), taken: make(bitmap, size/64+1), left: size}
+	often := make([]uint32, 0, len(turns))
+	for i := range turns {
+		if turns[i].credit = price / 2; turns[i].weight >= price/frequent {
+			often = append(often, uint32(i))
+		} else {
+			f.queue = append(f.queue, f.due(0, uint32(i)))
+		}
+	}
+	f.queue.order()
+	first := f.queue.first()
+	for round := uint32(1); ; round++ {
+		for _, i := range often { // in the order of turns, as all slots of a round
+			if at := entry(round, i); first < at {
+				if first = f.takeRare(at); f.left == 0 {
+					return f.ring
+				}
+			}
 			t := &turns[i]
-			if t.credit += t.weight; t.credit < greatest {
+			if t.credit += t.weight; t.credit < price {
 				continue
 			}
-			t.credit -= greatest
-			slot := t.take(taken, size)
-			ring[slot] = t.backend
-			if left--; left == 0 {
-				return ring
+			t.credit -= price
+			f.ring[t.take(f.taken, size)] = t.backend
+			if f.left--; f.left == 0 {
+				return f.ring
 			}
 		}
 	}
+}
+
+// filling is a ring that is filled.
+type filling struct {
+	turns []turn
+	price uint32
+	queue queue
+	ring  []uint32
+	taken bitmap
+	left  uint32 // slots that are free
 }
 
 // newTurns returns the backends that have a weight, by address and port.

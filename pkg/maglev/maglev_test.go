@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/beeline-lb/beeline/tests/bounds"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -204,6 +205,61 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestTurns: the slots are those that backends get when all are looked at in each round.
+func TestTurns(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 100 {
+		list := backends(1 + r.IntN(60))
+		most := 1 << r.IntN(17)
+		for i := range list {
+			list[i].Weight = uint32(r.IntN(most + 1))
+			if r.IntN(4) > 0 {
+				list[i].Weight %= uint32(2 + r.IntN(8))
+			}
+		}
+		const size = 1021
+		var want []uint32
+		if turns := newTurns(size, list); len(turns) > 0 {
+			greatest := uint32(0)
+			for _, turn := range turns {
+				greatest = max(greatest, turn.weight)
+			}
+			want = make([]uint32, size)
+			taken := make(bitmap, size/64+1)
+			for left, round := size, uint64(1); left > 0; round++ {
+				for i := range turns {
+					turn := &turns[i]
+					due := uint64(greatest/2)+round*uint64(turn.weight) >= uint64(turn.credit+1)*uint64(greatest)
+					if due && left > 0 {
+						turn.credit++ // slots, here
+						want[turn.take(taken, size)] = turn.backend
+						left--
+					}
+				}
+			}
+		}
+		if got := Ring(size, list); !slices.Equal(got, want) {
+			t.Fatalf("%v:\n%v, want\n%v", list, got, want)
+		}
+	}
+}
+
+// TestHeavy: one heavy backend does not make a ring dear to fill.
+func TestHeavy(t *testing.T) {
+	const size = 2097143
+	list := backends(20000)
+	list[7].Weight = 255 * 255
+	var ring []uint32
+	bounds.Check(t, 16*len(list), func() { ring = Ring(size, list) })
+	slots := count(ring, len(list))
+	for i, s := range slots {
+		share := float64(size) * float64(list[i].Weight) / float64(len(list)-1+255*255)
+		if math.Abs(float64(s)-share) > max(2, share/100) {
+			t.Errorf("weight %d has %d slots, its share is %.1f", list[i].Weight, s, share)
+		}
+	}
+}
+
 // TestGolden notices a change of the hash or of the turns: nodes that are of
 // different versions would send flows to different backends.
 func TestGolden(t *testing.T) {
@@ -236,6 +292,18 @@ func digest(ring []uint32) uint64 {
 		h.Write(binary.BigEndian.AppendUint32(nil, b))
 	}
 	return h.Sum64()
+}
+
+func BenchmarkRingHeavy(b *testing.B) {
+	for _, n := range []int{10, 1000, 20000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			list := backends(n)
+			list[n/2].Weight = 255 * 255
+			for b.Loop() {
+				Ring(2097143, list)
+			}
+		})
+	}
 }
 
 func BenchmarkRing(b *testing.B) {
