@@ -11,6 +11,16 @@ import (
 // noAnnotations, alone in allowedAnnotations, lets none count.
 const noAnnotations = "none"
 
+// externalIPsFeature is the feature without which kube-proxy serves no spec.externalIPs.
+const externalIPsFeature = "AllowServiceExternalIPs"
+
+// setAllowed sets what Services may ask for.
+func (s *Settings) setAllowed(annotations *field.Path) field.ErrorList {
+	allowed, given := s.KubeProxy.FeatureGates[externalIPsFeature]
+	s.Allowed.NoExternalIPs = given && !allowed
+	return s.setAnnotations(annotations)
+}
+
 // setAnnotations sets which annotations count.
 func (s *Settings) setAnnotations(path *field.Path) field.ErrorList {
 	list := s.Beeline.AllowedAnnotations
@@ -23,6 +33,6 @@ func (s *Settings) setAnnotations(path *field.Path) field.ErrorList {
 			errs = append(errs, field.NotSupported(path.Index(i), name, append(slices.Clone(convert.AllAnnotations), noAnnotations+", alone")))
 		}
 	}
-	s.Annotations = list
+	s.Allowed.Annotations = list
 	return errs
 }

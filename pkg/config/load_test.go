@@ -316,13 +316,23 @@ func TestNodePortRange(t *testing.T) {
 	equal(t, "the default", [2]uint16{s.NodePortMin, s.NodePortMax}, [2]uint16{30000, 32767})
 }
 
+// TestExternalIPs: kube-proxy's feature counts.
+func TestExternalIPs(t *testing.T) {
+	for value, none := range map[string]bool{"AllowServiceExternalIPs=false": true, "AllowServiceExternalIPs=true": false, "Other=false": false} {
+		s := mustSettings(t, "--feature-gates", value)
+		equal(t, value, s.Allowed.NoExternalIPs, none)
+		equal(t, value+" has an effect", len(s.Unused()) == 0, value != "Other=false")
+	}
+	equal(t, "by default", mustSettings(t).Allowed.NoExternalIPs, false)
+}
+
 // TestAnnotations: those count that are named; a forwarding mode not by default.
 func TestAnnotations(t *testing.T) {
 	const forwarding = "service.beeline.io/forwarding-mode"
-	equal(t, "forwarding-mode by default", slices.Contains(mustSettings(t).Annotations, forwarding), false)
-	equal(t, "algorithm by default", slices.Contains(mustSettings(t).Annotations, "service.beeline.io/algorithm"), true)
-	equal(t, "named", mustSettings(t, "--allowed-annotations", forwarding).Annotations, []string{forwarding})
-	equal(t, "none", mustSettings(t, "--allowed-annotations", "none").Annotations, nil)
+	equal(t, "forwarding-mode by default", slices.Contains(mustSettings(t).Allowed.Annotations, forwarding), false)
+	equal(t, "algorithm by default", slices.Contains(mustSettings(t).Allowed.Annotations, "service.beeline.io/algorithm"), true)
+	equal(t, "named", mustSettings(t, "--allowed-annotations", forwarding).Allowed.Annotations, []string{forwarding})
+	equal(t, "none", mustSettings(t, "--allowed-annotations", "none").Allowed.Annotations, nil)
 	for _, wrong := range []string{"algorithm", "none," + forwarding} {
 		c, err := load(t, "--allowed-annotations", wrong)
 		if err == nil {

@@ -21,5 +21,5 @@ func (s *Settings) setOutliers(path *field.Path) field.ErrorList {
 
 // MayEject reports whether a Service may have outlier detection: connect() of TCP is followed for it.
 func (s *Settings) MayEject() bool {
-	return s.Outliers.Used() || slices.Contains(s.Annotations, convert.AnnotationOutlierDetection)
+	return s.Outliers.Used() || slices.Contains(s.Allowed.Annotations, convert.AnnotationOutlierDetection)
 }

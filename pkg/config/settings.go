@@ -42,8 +42,8 @@ type Settings struct {
 
 	// Outliers is the outlier detection of Services which name none.
 	Outliers model.Outliers
-	// Annotations are the annotations that count.
-	Annotations convert.Annotations
+	// Allowed is what Services may ask for.
+	Allowed convert.Allowed
 
 	// Forwarding is how packets of Services which do not say it reach backends on other
 	// nodes.
@@ -105,7 +105,7 @@ func (c *Config) Settings() (*Settings, error) {
 	errs = append(errs, s.setDatapath(beeline)...)
 	errs = append(errs, s.setSizes(beeline.Child("tables"))...)
 	errs = append(errs, s.setAlgorithm(beeline)...)
-	errs = append(errs, s.setAnnotations(beeline.Child("allowedAnnotations"))...)
+	errs = append(errs, s.setAllowed(beeline.Child("allowedAnnotations"))...)
 	errs = append(errs, s.setOutliers(beeline.Child("outlierDetection"))...)
 	errs = append(errs, s.setForwarding(beeline)...)
 	errs = append(errs, s.setSpillOver(beeline.Child("zoneSpillOverPort"))...)

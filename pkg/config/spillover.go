@@ -15,7 +15,7 @@ func (s *Settings) setSpillOver(path *field.Path) field.ErrorList {
 	switch port := s.Beeline.ZoneSpillOverPort; {
 	case port < 1 || port > math.MaxUint16:
 		return field.ErrorList{field.Invalid(path, port, "must be a port from 1 to 65535")}
-	case port == int32(s.TunnelPort) && slices.Contains(s.Annotations, convert.AnnotationSpillOver):
+	case port == int32(s.TunnelPort) && slices.Contains(s.Allowed.Annotations, convert.AnnotationSpillOver):
 		return field.ErrorList{field.Invalid(path, port, "must be another port than dsrPort")}
 	default:
 		s.SpillOverPort = uint16(port)

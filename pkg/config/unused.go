@@ -55,6 +55,7 @@ func (c *Config) used() map[string]bool {
 		section.name + ".minSyncPeriod":       true,
 		section.masquerade + ".masqueradeAll": true,
 		"mode":                                c.KubeProxy.Mode == "iptables",
+		"featureGates." + externalIPsFeature:  true,
 	}
 	k := &c.KubeProxy
 	for name, period := range map[string]time.Duration{

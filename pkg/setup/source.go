@@ -60,7 +60,7 @@ func newSource(c *config.Settings, sink source.Sink, readOnly bool, only model.N
 		NodeName:           c.NodeName,
 		ServiceRanges:      c.ServiceRanges,
 		Only:               only,
-		Annotations:        c.Annotations,
+		Allowed:            c.Allowed,
 		Sink:               sink,
 		EventsWait:         eventsWait,
 	})
@@ -86,7 +86,7 @@ func newFiles(c *config.Settings, sink source.Sink, readOnly bool) (Services, er
 		ServiceRanges: c.ServiceRanges,
 		NodePortMin:   c.NodePortMin,
 		NodePortMax:   c.NodePortMax,
-		Annotations:   c.Annotations,
+		Allowed:       c.Allowed,
 		Sink:          sink,
 	})
 	if err != nil {

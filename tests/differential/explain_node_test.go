@@ -79,7 +79,7 @@ func (n *explainedNode) show(c *cluster) {
 	n.t.Helper()
 	next := source.Update{LocalNode: &model.LocalNode{Name: nodeName, Addrs: nodeAddrs[:], Zone: c.zone}}
 	for _, s := range c.services {
-		if m := convert.Service(s, convert.AllAnnotations); m != nil {
+		if m := convert.Service(s, convert.Allowed{Annotations: convert.AllAnnotations}); m != nil {
 			next.PutServices = append(next.PutServices, m)
 		}
 	}

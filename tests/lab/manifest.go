@@ -90,7 +90,7 @@ func addManifest(u *source.Update, text []byte) error {
 		if err := yaml.UnmarshalStrict(text, &object); err != nil {
 			return err
 		}
-		if s := convert.Service(&object, convert.AllAnnotations); s != nil {
+		if s := convert.Service(&object, convert.Allowed{Annotations: convert.AllAnnotations}); s != nil {
 			u.PutServices = append(u.PutServices, s)
 		}
 	case "EndpointSlice":

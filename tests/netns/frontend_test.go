@@ -99,6 +99,29 @@ func TestNodePortLoopback(t *testing.T) {
 	}
 }
 
+// TestLoopbackLoadBalancer: a load balancer's address that each host has for itself, or that stands for
+// all, takes nobody's traffic.
+func TestLoopbackLoadBalancer(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	a.Apply(lab.Service("local", `{type: LoadBalancer, clusterIPs: [10.96.0.10, "fd96::10"], ports: [{port: 9999}]}`,
+		`status: {loadBalancer: {ingress: [{ip: 127.0.0.1}, {ip: "::1"}, {ip: 0.0.0.0}, {ip: "::"}]}}`),
+		lab.Slice("local", "8080/TCP", backends4(2)...), lab.Slice("local", "8080/TCP", backends6(2)...))
+	wantBalanced(t, h.Pod, "tcp4", ap("10.96.0.10:9999"), backends4(2)...)
+	for _, own := range []netip.AddrPort{ap("127.0.0.1:9999"), ap("[::1]:9999")} {
+		network := "tcp" + family(own.Addr())
+		for who, n := range map[string]*lab.Namespace{"pod": h.Pod, "node": h.Namespace} {
+			n.ServeTCP(own)
+			if got, err := n.Reach(network, own); err != nil || got != own {
+				t.Errorf("a process of the %s that asks its own server at %s reaches %s, %v", who, own, got, err)
+			}
+		}
+	}
+	wantFailure(t, h.Namespace, "tcp4", netip.AddrPortFrom(lab.Node4, 9999), unix.ECONNREFUSED)
+	wantFailure(t, h.Namespace, "tcp6", netip.AddrPortFrom(lab.Node6, 9999), unix.ECONNREFUSED)
+}
+
 // TestNodePortNewAddress: NodePorts answer on an address that is added while the agent runs, until it
 // is removed.
 func TestNodePortNewAddress(t *testing.T) {

@@ -92,7 +92,8 @@ set them, and their defaults.
 const sections = `
 Of the sections ` + "`iptables`, `ipvs` and `nftables`" + ` the one counts that ` + "`mode`" + ` names: its ` +
 	"`syncPeriod`\n(`--sync-period`), `minSyncPeriod` (`--min-sync-period`) and `masqueradeAll` (`--masquerade-all`); in mode\n`ipvs` the " +
-	"last is that of `iptables`. `ipvs.scheduler` is the algorithm where `BeelineConfiguration` names none.\n"
+	"last is that of `iptables`. `ipvs.scheduler` is the algorithm where `BeelineConfiguration` names none.\n" +
+	"\nOf `featureGates` (`--feature-gates`) `AllowServiceExternalIPs: false` leaves `externalIPs` unserved; others have\nno effect.\n"
 
 // write returns the page.
 func write(structs map[string][]member, fields []config.Field) (string, error) {
@@ -121,8 +122,8 @@ func write(structs map[string][]member, fields []config.Field) (string, error) {
 		}
 	}
 	page.WriteString(sections)
-	modes := []string{"mode", "iptables", "ipvs", "nftables"}
-	unused = slices.DeleteFunc(slices.Compact(unused), func(name string) bool { return slices.Contains(modes, name) })
+	said := []string{"mode", "iptables", "ipvs", "nftables", "featureGates"} // above
+	unused = slices.DeleteFunc(slices.Compact(unused), func(name string) bool { return slices.Contains(said, name) })
 	fmt.Fprintf(&page, "\nWithout effect: `%s`,\nand what else those three sections hold. The agent logs which of these are set to something else\nthan their default.\n",
 		strings.Join(unused, "`, `"))
 	return page.String(), nil

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	netutils "k8s.io/utils/net"
@@ -25,6 +26,18 @@ func parseAddrs(list []string) []netip.Addr {
 	}
 	return addrs
 }
+
+// unicast returns those addresses of list that one host can have beside others. The API server takes
+// any as a load balancer's: "minikube tunnel" writes 127.0.0.1, which is each pod's own, and under
+// 0.0.0.0 are the NodePorts of all addresses.
+func unicast(list []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(list, func(addr netip.Addr) bool {
+		return addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == broadcast
+	})
+}
+
+// broadcast is the address of all hosts of a link.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // parsePrefixes returns the valid prefixes of list in its order, with the host
 // bits cleared. The API allows white space around each.

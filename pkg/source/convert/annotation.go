@@ -35,6 +35,13 @@ const (
 // decides about them. Others of Beeline's are faults of their objects.
 type Annotations []string
 
+// Allowed is what the operator of the cluster or the machine lets Services ask for.
+type Allowed struct {
+	Annotations Annotations
+	// NoExternalIPs leaves spec.externalIPs unserved.
+	NoExternalIPs bool
+}
+
 // AllAnnotations are those that there are.
 var AllAnnotations = Annotations{
 	AnnotationAlgorithm, AnnotationRingSize, AnnotationZoneWeights, AnnotationSlowStart, AnnotationWeight, AnnotationForwarding,

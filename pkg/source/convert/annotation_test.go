@@ -45,7 +45,7 @@ func TestServiceAnnotations(t *testing.T) {
 	} {
 		svc, want := clusterService(), clusterModel()
 		svc.Annotations = map[string]string{tt.key: tt.value}
-		got := Service(svc, AllAnnotations)
+		got := Service(svc, Allowed{Annotations: AllAnnotations})
 		if tt.edit != nil {
 			tt.edit(want)
 		} else if len(got.Faults) != 1 || got.Faults[0].Setting != tt.key || !strings.Contains(got.Faults[0].Reason, tt.fault) {
@@ -86,7 +86,7 @@ func TestNotAllowed(t *testing.T) {
 	want := clusterModel()
 	want.Algorithm = model.Maglev
 	want.Faults = []model.Fault{{Setting: AnnotationForwarding, Reason: "not allowed by the administrator: allowedAnnotations"}}
-	if got := Service(svc, DefaultAnnotations); !reflect.DeepEqual(got, want) {
+	if got := Service(svc, Allowed{Annotations: DefaultAnnotations}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	slice := plainSlice()

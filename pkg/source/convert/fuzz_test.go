@@ -102,7 +102,7 @@ func FuzzObjects(f *testing.F) {
 		{"type": "ExternalIP", "address": "2001:db8::1"}, {"type": "Hostname", "address": "10.0.0.9"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		bounds.Check(t, len(data), func() {
-			same(t, data, func(o *corev1.Service) *model.Service { return Service(o, AllAnnotations) }, wantService)
+			same(t, data, func(o *corev1.Service) *model.Service { return Service(o, Allowed{Annotations: AllAnnotations}) }, wantService)
 			same(t, data, func(o *discoveryv1.EndpointSlice) *model.Slice { return Slice(o, AllAnnotations) }, wantSlice)
 			same(t, data, LocalNode, func(t *testing.T, n *model.LocalNode) { wantAddrs(t, n.Addrs); wantPrefixes(t, n.PodRanges) })
 			same(t, data, Node, func(t *testing.T, p *model.Node) {

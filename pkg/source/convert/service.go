@@ -24,7 +24,7 @@ const maxAffinitySeconds = 86400
 
 // Service returns the model of svc, or nil when svc is not to be served: it is
 // headless, of type ExternalName, or left to another proxy.
-func Service(svc *corev1.Service, allowed Annotations) *model.Service {
+func Service(svc *corev1.Service, allowed Allowed) *model.Service {
 	if !served(svc) {
 		return nil
 	}
@@ -32,15 +32,14 @@ func Service(svc *corev1.Service, allowed Annotations) *model.Service {
 }
 
 // Declared returns the model of svc as it stands, which may lack addresses or not be served.
-func Declared(svc *corev1.Service, allowed Annotations) *model.Service {
+func Declared(svc *corev1.Service, allowed Allowed) *model.Service {
 	spec := &svc.Spec
 	out := &model.Service{
 		Name:            model.Name{Namespace: svc.Namespace, Name: svc.Name},
 		Created:         svc.CreationTimestamp.UTC(),
 		Type:            string(spec.Type),
 		ClusterIPs:      parseAddrs(clusterIPs(spec)),
-		ExternalIPs:     parseAddrs(spec.ExternalIPs),
-		LoadBalancerIPs: parseAddrs(ingressIPs(svc.Status.LoadBalancer.Ingress)),
+		LoadBalancerIPs: unicast(parseAddrs(ingressIPs(svc.Status.LoadBalancer.Ingress))),
 		SourceRanges:    parsePrefixes(spec.LoadBalancerSourceRanges),
 		Ports:           servicePorts(spec.Ports),
 		InternalLocal:   internalLocal(spec),
@@ -48,7 +47,10 @@ func Declared(svc *corev1.Service, allowed Annotations) *model.Service {
 		AffinitySeconds: affinitySeconds(spec),
 		HealthCheckPort: healthCheckPort(spec),
 	}
-	annotateService(out, svc.Annotations, allowed)
+	if !allowed.NoExternalIPs {
+		out.ExternalIPs = unicast(parseAddrs(spec.ExternalIPs))
+	}
+	annotateService(out, svc.Annotations, allowed.Annotations)
 	return out
 }
 

@@ -56,7 +56,7 @@ func TestServiceCreated(t *testing.T) {
 	s, want := clusterService(), clusterModel()
 	want.Created = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s.CreationTimestamp = metav1.NewTime(want.Created.In(time.FixedZone("", 3600)))
-	if got := Service(s, AllAnnotations); !reflect.DeepEqual(got, want) {
+	if got := Service(s, Allowed{Annotations: AllAnnotations}); !reflect.DeepEqual(got, want) {
 		t.Errorf("Service:\n got %+v\nwant %+v", got, want)
 	}
 }
@@ -85,7 +85,7 @@ func TestServiceNotServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			svc := clusterService()
 			edit(svc)
-			if got := Service(svc, AllAnnotations); got != nil {
+			if got := Service(svc, Allowed{Annotations: AllAnnotations}); got != nil {
 				t.Errorf("Service = %+v, want nil", got)
 			}
 		})
@@ -106,7 +106,7 @@ func runServiceCases(t *testing.T, cases []serviceCase) {
 			c.edit(svc)
 			c.want(want)
 			before := svc.DeepCopy()
-			if got := Service(svc, AllAnnotations); !reflect.DeepEqual(got, want) {
+			if got := Service(svc, Allowed{Annotations: AllAnnotations}); !reflect.DeepEqual(got, want) {
 				t.Errorf("Service:\n got %+v\nwant %+v", got, want)
 			}
 			if !reflect.DeepEqual(svc, before) {
@@ -166,6 +166,21 @@ func TestServiceAddresses(t *testing.T) {
 				m.LoadBalancerIPs = addrs("198.51.100.1", "198.51.100.2", "2001:db8::2")
 			},
 		}, {
+			"addresses that no host has beside others",
+			func(s *corev1.Service) {
+				s.Spec.Type = corev1.ServiceTypeLoadBalancer
+				for _, ip := range []string{
+					"127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1", "224.0.0.1", "ff02::1", "255.255.255.255", "192.0.2.1",
+				} {
+					s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, ip)
+					s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
+				}
+			},
+			func(m *model.Service) {
+				m.Type = "LoadBalancer"
+				m.ExternalIPs, m.LoadBalancerIPs = addrs("192.0.2.1"), addrs("192.0.2.1")
+			},
+		}, {
 			"source ranges: trimmed, host bits cleared, unparsable skipped, /0 and both families kept",
 			func(s *corev1.Service) {
 				s.Spec.LoadBalancerSourceRanges = []string{
@@ -179,6 +194,17 @@ func TestServiceAddresses(t *testing.T) {
 			},
 		},
 	})
+}
+
+// TestNoExternalIPs: they are not served, and the external traffic policy still counts.
+func TestNoExternalIPs(t *testing.T) {
+	svc, want := clusterService(), clusterModel()
+	svc.Spec.ExternalIPs = []string{"192.0.2.1"}
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	want.ExternalLocal = true
+	if got := Service(svc, Allowed{NoExternalIPs: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("Service:\n got %+v\nwant %+v", got, want)
+	}
 }
 
 func TestServicePorts(t *testing.T) {
@@ -298,7 +324,7 @@ func TestServiceAffinity(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			svc := clusterService()
 			svc.Spec.SessionAffinity, svc.Spec.SessionAffinityConfig = c.affinity, c.config
-			if got := Service(svc, AllAnnotations).AffinitySeconds; got != c.want {
+			if got := Service(svc, Allowed{Annotations: AllAnnotations}).AffinitySeconds; got != c.want {
 				t.Errorf("AffinitySeconds = %d, want %d", got, c.want)
 			}
 		})
@@ -322,7 +348,7 @@ func TestHealthCheckPort(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := clusterService()
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = c.kind, c.policy, c.port
-			if got := Service(s, AllAnnotations).HealthCheckPort; got != c.want {
+			if got := Service(s, Allowed{Annotations: AllAnnotations}).HealthCheckPort; got != c.want {
 				t.Errorf("HealthCheckPort = %d, want %d", got, c.want)
 			}
 		})

@@ -207,7 +207,7 @@ func (r *rules) service(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 func (r *rules) declared(svc *corev1.Service, families []model.Family) *declared {
 	spec := &svc.Spec
 	s := &declared{
-		model:    convert.Declared(svc, r.annotations),
+		model:    convert.Declared(svc, r.allowed),
 		foreign:  convert.Foreign(svc),
 		families: families,
 		listed:   len(spec.ClusterIPs) > 0,
@@ -233,7 +233,7 @@ func (r *rules) slice(d *yamldoc.Document) (*object, []*yamldoc.Fault) {
 	}
 	slice.Namespace = r.shared.String(slice.Namespace)
 	errs := checkSlice(slice, d.Path)
-	o := &object{id: id{kindSlice, nameOf(slice)}, slice: convert.Slice(slice, r.annotations)}
+	o := &object{id: id{kindSlice, nameOf(slice)}, slice: convert.Slice(slice, r.allowed.Annotations)}
 	r.shared.Slice(o.slice)
 	return o, d.Faults(errs)
 }

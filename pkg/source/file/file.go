@@ -51,8 +51,8 @@ type Options struct {
 	// NodePortMin and NodePortMax bound the node ports, both included. Both 0 is
 	// the default range.
 	NodePortMin, NodePortMax uint16
-	// Annotations are those of the manifests that count.
-	Annotations convert.Annotations
+	// Allowed is what the manifests may ask for.
+	Allowed convert.Allowed
 	// Sink gets the Services and slices.
 	Sink source.Sink
 }
@@ -146,7 +146,7 @@ func newRules(opts *Options) (*rules, error) {
 	if ports.min == 0 || ports.max < ports.min {
 		return nil, setting.Errorf("serviceNodePortRange", "%s: the first must be 1 or more and not above the last", ports)
 	}
-	r := &rules{cidrs: opts.ServiceRanges, nodePorts: ports, annotations: opts.Annotations}
+	r := &rules{cidrs: opts.ServiceRanges, nodePorts: ports, allowed: opts.Allowed}
 	for _, prefix := range opts.ServiceRanges {
 		a, err := newAddrRange(prefix)
 		if err != nil {

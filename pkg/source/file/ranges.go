@@ -11,13 +11,12 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
-// rules are the configuration's ranges of addresses and ports, and its annotations.
+// rules are the configuration's ranges of addresses and ports, and what manifests may ask for.
 type rules struct {
 	ranges    []addrRange // at most one of a family
 	cidrs     []netip.Prefix
 	nodePorts portRange
-	// annotations are those of manifests that count.
-	annotations convert.Annotations
+	allowed   convert.Allowed
 	// shared are strings that many objects have.
 	shared convert.Interner
 }

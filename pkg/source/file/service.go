@@ -221,11 +221,16 @@ func checkUnicast(path *field.Path, ip string) field.ErrorList {
 func checkExternalIPs(ips []string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, ip := range ips {
-		bad := checkUnicast(path.Index(i), ip)
-		if len(bad) == 0 && netip.MustParseAddr(ip).IsLoopback() {
-			bad = field.ErrorList{field.Invalid(path.Index(i), ip, "must not be a loopback address")}
-		}
-		errs = append(errs, bad...)
+		errs = append(errs, checkExternal(path.Index(i), ip)...)
+	}
+	return errs
+}
+
+// checkExternal checks that ip is an address by which others reach a host.
+func checkExternal(path *field.Path, ip string) field.ErrorList {
+	errs := checkUnicast(path, ip)
+	if len(errs) == 0 && netip.MustParseAddr(ip).IsLoopback() {
+		errs = field.ErrorList{field.Invalid(path, ip, "must not be a loopback address")}
 	}
 	return errs
 }
@@ -306,7 +311,7 @@ func checkIngress(ingress []corev1.LoadBalancerIngress, path *field.Path) field.
 	var errs field.ErrorList
 	for i := range ingress {
 		if ip := ingress[i].IP; ip != "" {
-			errs = append(errs, checkUnicast(path.Index(i).Child("ip"), ip)...)
+			errs = append(errs, checkExternal(path.Index(i).Child("ip"), ip)...)
 		}
 		if mode := ingress[i].IPMode; mode != nil {
 			errs = append(errs, oneOf(path.Index(i).Child("ipMode"), *mode,

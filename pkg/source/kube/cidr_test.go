@@ -35,7 +35,7 @@ func TestAddressesAreLeftToOtherProxies(t *testing.T) {
 	var sink lastRanges
 	v4, v6 := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/112")
 	r := newRanges(&sink, []netip.Prefix{v6, v4})
-	services := newServices(&sink, nil, r)
+	services := newServices(&sink, convert.Allowed{}, r)
 	ip := netip.MustParseAddr("10.96.7.7")
 	expect := func(when string, foreign ...netip.Addr) {
 		t.Helper()

@@ -60,9 +60,9 @@ type Options struct {
 	ServiceRanges []netip.Prefix
 	// Only is the one Service to follow, with its slices; the zero value is all.
 	Only model.Name
-	// Annotations are those of Services and EndpointSlices that count.
-	Annotations convert.Annotations
-	Sink        source.Sink
+	// Allowed is what Services and EndpointSlices may ask for.
+	Allowed convert.Allowed
+	Sink    source.Sink
 
 	// EventSpread is the time over which the nodes of a cluster send an event about a
 	// Service, each after a random part of it; 0 is a minute, a negative one none.
@@ -107,8 +107,8 @@ func New(o Options) (*Source, error) {
 	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
-	follow(s, c.core, "services", "services", selectServices(o.Only), newServices(o.Sink, o.Annotations, s.ranges))
-	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Annotations))
+	follow(s, c.core, "services", "services", selectServices(o.Only), newServices(o.Sink, o.Allowed, s.ranges))
+	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Allowed.Annotations))
 	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
 	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
@@ -241,7 +241,7 @@ type clusterService struct {
 	foreign *foreignService
 }
 
-func newServices(sink source.Sink, allowed convert.Annotations, r *ranges) *store[*corev1.Service, clusterService] {
+func newServices(sink source.Sink, allowed convert.Allowed, r *ranges) *store[*corev1.Service, clusterService] {
 	return newStore(func(o *corev1.Service) *clusterService {
 		if convert.Foreign(o) {
 			return &clusterService{foreign: &foreignService{nameOf(o), convert.ClusterIPs(o)}}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/source/convert"
 )
 
 // updates is a sink that remembers the updates it was given.
@@ -80,7 +81,7 @@ func names(t *testing.T, got []source.Update) (put, gone sets.Set[string]) {
 
 func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
 	var sink updates
-	st := newServices(&sink, nil, newRanges(&sink, nil))
+	st := newServices(&sink, convert.Allowed{}, newRanges(&sink, nil))
 	must(t, st.Replace([]any{service("kept", "10.0.0.1"), service("moved", "10.0.0.2"), service("gone", "10.0.0.3")}, "1"))
 	if put, gone := names(t, sink.take()); !put.Equal(sets.New("kept", "moved", "gone")) || gone.Len() != 0 {
 		t.Errorf("first list: put %v, deleted %v", put, gone)
@@ -97,7 +98,7 @@ func TestFullListIsOneUpdateOfWhatDiffers(t *testing.T) {
 
 func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
 	var sink updates
-	st := newServices(&sink, nil, newRanges(&sink, nil))
+	st := newServices(&sink, convert.Allowed{}, newRanges(&sink, nil))
 	select {
 	case <-st.listed:
 		t.Fatal("listed before any list")
@@ -114,7 +115,7 @@ func TestListedOnlyAfterTheListWasApplied(t *testing.T) {
 
 func TestMetadataChangeIsNoUpdate(t *testing.T) {
 	var sink updates
-	st := newServices(&sink, nil, newRanges(&sink, nil))
+	st := newServices(&sink, convert.Allowed{}, newRanges(&sink, nil))
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
 
@@ -135,7 +136,7 @@ func TestMetadataChangeIsNoUpdate(t *testing.T) {
 
 func TestServiceNoLongerServedIsDeleted(t *testing.T) {
 	var sink updates
-	st := newServices(&sink, nil, newRanges(&sink, nil))
+	st := newServices(&sink, convert.Allowed{}, newRanges(&sink, nil))
 	must(t, st.Replace([]any{service("a", "10.0.0.1")}, "1"))
 	sink.take()
 
@@ -176,7 +177,7 @@ func TestSliceMovesToAnotherService(t *testing.T) {
 // transformer and needs a key from what that returns.
 func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
 	var sink updates
-	st := newServices(&sink, nil, newRanges(&sink, nil))
+	st := newServices(&sink, convert.Allowed{}, newRanges(&sink, nil))
 	stream := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.WithTransformer(st.Transformer()))
 	must(t, stream.Add(service("a", "10.0.0.1")))
 	must(t, stream.Add(service("b", "10.0.0.2")))
