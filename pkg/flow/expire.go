@@ -20,15 +20,31 @@ import (
 	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
-// The pace of walks.
+// defaultInterval passes between the end of a walk and the next: the precision of timeouts.
+const defaultInterval = 10 * time.Second
+
+// How many times as long as it worked a walk pauses: it takes a tenth of a CPU at most while the table is
+// not half full. From there on it takes more, and begins again sooner, up to half of a CPU from three
+// quarters on: where flows end faster than they are removed, the kernel evicts others.
 const (
-	// defaultInterval passes between the end of a walk and the next: the precision of
-	// timeouts.
-	defaultInterval = 10 * time.Second
-	// rest is how many times as long as it worked a walk pauses: it takes a tenth
-	// of a CPU at most.
-	rest = 9
+	leisure = 9.0
+	haste   = 1.0
 )
+
+// pace is how a walk is made.
+type pace struct {
+	rest     float64 // pause for the time of work
+	interval time.Duration
+}
+
+// paceOf returns the pace of walks in a table that was so full, with an interval while there is room.
+func paceOf(full float64, interval time.Duration) pace {
+	room := min(1, max(0, (0.75-full)/0.25))
+	return pace{
+		rest:     haste + room*(leisure-haste),
+		interval: time.Duration((0.1 + 0.9*room) * float64(interval)),
+	}
+}
 
 // orphanTimeout is how long a reply entry without a forward entry may be unused.
 // Below it, the flow may just have begun, or its next reply makes the forward entry
@@ -60,7 +76,7 @@ type Walk struct {
 type Options struct {
 	Maps     *bpfmap.Maps
 	Timeouts Timeouts
-	// Interval passes between the end of a walk and the next; 0 is 10 s.
+	// Interval passes between the end of a walk and the next while the table has room; 0 is 10 s.
 	Interval time.Duration
 	// Walked, unless nil, is called after each walk.
 	Walked func(Walk)
@@ -78,26 +94,28 @@ type Expirer struct {
 	Options
 	table     flowmap.Table
 	clock     func() (time.Duration, error)
+	pause     func(context.Context, time.Duration) bool
 	evictions evictions
+	pace      pace // of the next walk
 }
 
 // New returns an Expirer, which does nothing before Run.
 func New(o Options) *Expirer {
 	o.Interval = cmp.Or(o.Interval, defaultInterval)
-	return &Expirer{Options: o, table: flowmap.New(o.Maps), clock: bpf.Clock}
+	return &Expirer{Options: o, table: flowmap.New(o.Maps), clock: bpf.Clock, pause: pause.For, pace: paceOf(0, o.Interval)}
 }
 
 // Run walks the table again and again until ctx ends. Errors are logged, and the next
 // walk tries again.
 func (e *Expirer) Run(ctx context.Context) {
-	for pause.For(ctx, e.Interval) {
+	for e.pause(ctx, e.pace.interval) {
 		began := time.Now()
 		w, err := e.walk(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", e.Interval)
+			klog.ErrorS(err, "Idle flows could not be removed; trying again", "in", e.pace.interval)
 		}
 		if err := e.evictions.tell(e.Maps, &w); err != nil {
 			klog.ErrorS(err, "Evicted flows could not be counted")
@@ -127,7 +145,8 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 	overflow := 0                                                 // entries of the overflow table
 	seen := census{before: turnover, size: 2 * e.Maps.MaxFlows()} // of the flow table
 	counts := counts{e.table.StartSourceCount(), e.table.StartActiveCount()}
-	start := time.Now()
+	lap, end := pause.Laps()
+	defer end()
 	for batch, err := range e.table.Batches(e.clock) {
 		removed := w.Expired + w.Orphans
 		if err == nil {
@@ -144,11 +163,11 @@ func (e *Expirer) walk(ctx context.Context) (Walk, error) {
 			seen.flows += len(batch.Flows)
 			seen.removed += w.Expired + w.Orphans - removed
 		}
-		if !pause.For(ctx, rest*time.Since(start)) {
+		if !e.pause(ctx, time.Duration(e.pace.rest*float64(lap()))) {
 			return w, errors.Join(errs...)
 		}
-		start = time.Now()
 	}
+	e.pace = paceOf(float64(seen.entries)/float64(seen.size), e.Interval)
 	if len(errs) > 0 {
 		return w, errors.Join(errs...)
 	}

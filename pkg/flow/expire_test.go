@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/flowmap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/tests/bpffs"
 )
 
@@ -355,19 +357,59 @@ func TestManyFlows(t *testing.T) {
 	_, err := tab.flow.BatchUpdate(keys, entries, nil)
 	check(t, err)
 
-	begin := time.Now()
-	w := tab.walk(start + 432000)
-	t.Logf("walk over %d entries: %s", len(keys), time.Since(begin))
+	var w Walk
+	took := pause.Work(func() { w = tab.walk(start + 432000) })
+	t.Logf("a walk over %d entries that removes half takes %v of a CPU", len(keys), took)
 	if w != (Walk{Flows: flows, Expired: flows / 2}) {
 		t.Errorf("first walk: %+v", w)
 	}
-	if w := tab.walk(start + 432000); w != (Walk{Flows: flows / 2}) {
+	took = pause.Work(func() { w = tab.walk(start + 432000) })
+	t.Logf("one over those that are left takes %v", took)
+	if w != (Walk{Flows: flows / 2}) {
 		t.Errorf("second walk: %+v", w)
 	}
 	for i := range 100 {
 		want := i%2 == 1
 		if tab.has(forward(i, model.TCP, 0, 0)) != want || tab.has(reply(i, model.TCP, 0)) != want {
 			t.Errorf("flow %d: not both entries are %t", i, want)
+		}
+	}
+}
+
+// TestPace: walks leave a CPU to others, and take more of it where flows end faster than they are
+// removed and the kernel would evict others. What others take of a busy machine does not slow them.
+func TestPace(t *testing.T) {
+	const size = 1 << 13 // entries
+	tab := newTable(t, size)
+	e := New(Options{Maps: tab.maps, Timeouts: DefaultTimeouts, Interval: 10 * time.Second})
+	e.clock = func() (time.Duration, error) { return start * time.Second, nil }
+	var paused time.Duration
+	e.pause = func(_ context.Context, d time.Duration) bool {
+		paused += d
+		time.Sleep(time.Millisecond) // others run
+		return true
+	}
+	flows := 0
+	for _, c := range []struct {
+		full     float64 // how much of the table is taken
+		rest     float64
+		interval time.Duration
+	}{{0.25, 9, 10 * time.Second}, {0.5, 9, 10 * time.Second}, {0.625, 5, 5500 * time.Millisecond}, {0.75, 1, time.Second}, {0.8, 1, time.Second}} {
+		for ; float64(flows) < c.full*size; flows++ {
+			tab.put(forward(flows, model.TCP, flowmap.StateClosed, start))
+		}
+		for range 2 { // the second one at the pace that follows from the first
+			paused = 0
+			worked := pause.Work(func() {
+				_, err := e.walk(t.Context())
+				check(t, err)
+			})
+			if most := time.Duration(9 * float64(worked)); paused > most || paused == 0 {
+				t.Errorf("%.3f full: a walk of %v pauses for %v", c.full, worked, paused)
+			}
+		}
+		if math.Abs(e.pace.rest-c.rest) > 0.01 || (e.pace.interval-c.interval).Abs() > 10*time.Millisecond {
+			t.Errorf("%.3f full: the pace is %+v, want %v and %v", c.full, e.pace, c.rest, c.interval)
 		}
 	}
 }

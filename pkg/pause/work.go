@@ -19,6 +19,19 @@ func Work(f func()) time.Duration {
 	return threadTime() - start
 }
 
+// Laps measures the work of a loop: each call of lap returns the CPU time that this goroutine took
+// since the one before, as [Work] counts it. The goroutine keeps its thread until end is called.
+func Laps() (lap func() time.Duration, end func()) {
+	runtime.LockOSThread()
+	last := threadTime()
+	return func() time.Duration {
+		now := threadTime()
+		took := now - last
+		last = now
+		return took
+	}, runtime.UnlockOSThread
+}
+
 // threadTime returns the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var now unix.Timespec

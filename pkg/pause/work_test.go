@@ -11,11 +11,33 @@ func TestWork(t *testing.T) {
 	if took := Work(func() { time.Sleep(slept) }); took >= slept {
 		t.Errorf("a sleep of %v took %v of a CPU", slept, took)
 	}
-	want := 20 * time.Millisecond
-	if took := Work(func() {
-		for start := threadTime(); threadTime()-start < want; {
-		}
-	}); took < want {
-		t.Errorf("work of %v took %v of a CPU", want, took)
+	if took := Work(work); took < worked {
+		t.Errorf("work of %v took %v of a CPU", worked, took)
+	}
+}
+
+// TestLaps: each lap is that of its own work, without sleep.
+func TestLaps(t *testing.T) {
+	lap, end := Laps()
+	defer end()
+	slept := 200 * time.Millisecond
+	time.Sleep(slept)
+	if took := lap(); took >= slept {
+		t.Errorf("a sleep of %v took %v of a CPU", slept, took)
+	}
+	work()
+	if took := lap(); took < worked {
+		t.Errorf("work of %v took %v of a CPU", worked, took)
+	}
+	if took := lap(); took >= worked {
+		t.Errorf("a lap without work took %v of a CPU", took)
+	}
+}
+
+const worked = 20 * time.Millisecond
+
+// work takes so much CPU time.
+func work() {
+	for start := threadTime(); threadTime()-start < worked; {
 	}
 }
