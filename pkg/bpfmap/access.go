@@ -46,7 +46,7 @@ func Each[K, V any](kernelMap *ebpf.Map, fn func(*K, *V)) error {
 func EachBatch[K, V any](kernelMap *ebpf.Map, fn func([]K, []V) bool) error {
 	var cursor ebpf.MapBatchCursor
 	perKey := 1
-	if kernelMap.Type() == ebpf.PerCPUHash {
+	if t := kernelMap.Type(); t == ebpf.PerCPUHash || t == ebpf.PerCPUArray {
 		perKey = ebpf.MustPossibleCPU()
 	}
 	size := min(max(batch/perKey, leastBatch), int(kernelMap.MaxEntries()))

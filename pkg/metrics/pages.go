@@ -13,6 +13,9 @@ import (
 // ProxyMode is the answer of /proxyMode.
 const ProxyMode = "beeline"
 
+// maxScrapes is how many clients are given metrics at a time: each answer takes memory of its own.
+const maxScrapes = 4
+
 // PagesOptions configure the pages.
 type PagesOptions struct {
 	Registry *prometheus.Registry
@@ -25,7 +28,7 @@ type PagesOptions struct {
 // Pages returns the pages of the metrics address, which are those of kube-proxy.
 func Pages(o PagesOptions) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	// Who scrapes it at kube-proxy goes on to. That has nothing there either: no part of it has such a health check.
 	mux.Handle("/metrics/slis", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", text("ok"))

@@ -2,6 +2,7 @@ package statusmap
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -20,12 +21,24 @@ type ServiceStat struct {
 func (t Table) ServiceStats(end uint32) ([]ServiceStat, error) {
 	stats := make([]ServiceStat, 0, end)
 	outer := t.maps.BlServiceStat
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
 	for i := uint32(0); uint32(len(stats)) < end; i++ {
 		chunk, err := bpfmap.Chunk(outer, i)
 		if err != nil {
 			return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
 		}
-		stats, err = appendStats(stats, chunk, end-uint32(len(stats)))
+		err = bpfmap.EachBatch(chunk, func(_ []uint32, values []bpf.SockBlServiceStatEntry) bool {
+			for each := range slices.Chunk(values, cpus) {
+				if uint32(len(stats)) == end {
+					return false
+				}
+				stats = append(stats, sum(each))
+			}
+			return uint32(len(stats)) < end
+		})
 		chunk.Close()
 		if err != nil {
 			return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlServiceStat, err)
@@ -34,27 +47,13 @@ func (t Table) ServiceStats(end uint32) ([]ServiceStat, error) {
 	return stats, nil
 }
 
-// appendStats adds up to count entries of a chunk, summed over the CPUs.
-func appendStats(stats []ServiceStat, chunk *ebpf.Map, count uint32) ([]ServiceStat, error) {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return nil, err
+// sum adds up what the CPUs have counted.
+func sum(values []bpf.SockBlServiceStatEntry) ServiceStat {
+	var s ServiceStat
+	for _, v := range values {
+		s.Connections += v.Connections
+		s.Refused += v.Refused
+		s.Dropped += v.Dropped
 	}
-	count = min(count, chunk.MaxEntries())
-	keys := make([]uint32, count)
-	values := make([]bpf.SockBlServiceStatEntry, int(count)*cpus)
-	var cursor ebpf.MapBatchCursor
-	if _, err := chunk.BatchLookup(&cursor, keys, values, nil); err != nil && count < chunk.MaxEntries() {
-		return nil, err
-	}
-	for i := range count {
-		var s ServiceStat
-		for _, v := range values[int(i)*cpus : int(i+1)*cpus] {
-			s.Connections += v.Connections
-			s.Refused += v.Refused
-			s.Dropped += v.Dropped
-		}
-		stats = append(stats, s)
-	}
-	return stats, nil
+	return s
 }
