@@ -146,6 +146,15 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 	if err := e.datapath.needAll(); err != nil {
 		return nil, err
 	}
+	r, err := e.datapath.read()
+	if err != nil {
+		return nil, err
+	}
+	return e.explain(r, o)
+}
+
+// explain is Explain by a reading, which may be large: explanations of one question share it.
+func (e *Explainer) explain(r *reading, o ExplainOptions) (*Explanation, error) {
 	who, err := e.datapath.client(o)
 	if err != nil {
 		return nil, err
@@ -154,10 +163,7 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 	question := explain.Question{From: who.from, To: o.To, Protocol: protocols[o.Protocol]}
 	x := &Explanation{
 		Client: who.explained(), Address: o.To.Addr().Unmap(), Port: o.To.Port(), Protocol: o.Protocol.String(),
-		Backends: []ExplainedBackend{}, Counters: []string{},
-	}
-	if x.reading, err = e.datapath.read(); err != nil {
-		return nil, err
+		Backends: []ExplainedBackend{}, Counters: []string{}, reading: r,
 	}
 	x.say("client", "%s", who.text)
 	if who.unserved != "" {
@@ -178,12 +184,15 @@ func (e *Explainer) Explain(o ExplainOptions) (*Explanation, error) {
 // ExplainService returns an explanation for each frontend of a Service, also for those that it wants
 // and other Services have. The error is a [NoFrontendError] when there is none to explain.
 func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation, error) {
-	s, err := e.datapath.Service(name)
+	r, err := e.datapath.readServices()
 	if err != nil {
 		return nil, err
 	}
-	keys, err := e.datapath.lost(s)
+	s, err := e.datapath.service(r, name)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.datapath.needAll(); err != nil {
 		return nil, err
 	}
 	var own []tables.FrontendKey
@@ -199,10 +208,10 @@ func (e *Explainer) ExplainService(name model.Name, from string) ([]*Explanation
 			own = append(own, tables.FrontendKey{Addr: f.Address, Port: f.Port, Protocol: protocol})
 		}
 	}
-	keys = append(own, keys...)
+	keys := append(own, r.lost(s)...)
 	var list []*Explanation
 	for _, key := range keys {
-		x, err := e.explainFrontend(key, from)
+		x, err := e.explainFrontend(r, key, from)
 		if err != nil {
 			return nil, err
 		}
@@ -251,17 +260,17 @@ func (e *NoFrontendError) Error() string {
 func (e *NoFrontendError) Unwrap() error { return ErrNotFound }
 
 // explainFrontend explains one frontend; a NodePort at an address of the node, if there is one.
-func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) ([]*Explanation, error) {
+func (e *Explainer) explainFrontend(r *reading, key tables.FrontendKey, from string) ([]*Explanation, error) {
 	addr := key.Addr
 	var others []NodeAddress
 	if addr.IsUnspecified() {
-		found, err := e.nodeAddresses(addr)
-		if err != nil || len(found) == 0 {
-			return nil, err
+		found := r.nodeAddresses(addr)
+		if len(found) == 0 {
+			return nil, nil
 		}
 		addr, others = found[0].Address, found[1:]
 	}
-	x, err := e.Explain(ExplainOptions{From: from, To: netip.AddrPortFrom(addr, key.Port), Protocol: key.Protocol})
+	x, err := e.explain(r, ExplainOptions{From: from, To: netip.AddrPortFrom(addr, key.Port), Protocol: key.Protocol})
 	if errors.Is(err, errFamily) {
 		return nil, nil
 	}
@@ -274,11 +283,7 @@ func (e *Explainer) explainFrontend(key tables.FrontendKey, from string) ([]*Exp
 
 // nodeAddresses returns the addresses of the family of any at which NodePorts are served, those that are
 // for this node alone last.
-func (e *Explainer) nodeAddresses(any netip.Addr) ([]NodeAddress, error) {
-	r, err := e.datapath.read()
-	if err != nil {
-		return nil, err
-	}
+func (r *reading) nodeAddresses(any netip.Addr) []NodeAddress {
 	var found []NodeAddress
 	for _, a := range nodeAddresses(r.Snapshot) {
 		if a.Address.Is4() == any.Is4() {
@@ -294,7 +299,7 @@ func (e *Explainer) nodeAddresses(any netip.Addr) ([]NodeAddress, error) {
 		}
 		return -1
 	})
-	return found, nil
+	return found
 }
 
 // ask has the programs answer. A packet that belongs to a flow that is there, by chance, gets

@@ -55,13 +55,9 @@ func (x *Explanation) clashes(d *Datapath) error {
 }
 
 // lost returns the frontends that a Service wants and other Services have, in order.
-func (d *Datapath) lost(s *Service) ([]tables.FrontendKey, error) {
+func (r *reading) lost(s *Service) []tables.FrontendKey {
 	if s.Unapplied == nil {
-		return nil, nil
-	}
-	r, err := d.read()
-	if err != nil {
-		return nil, err
+		return nil
 	}
 	var keys []tables.FrontendKey
 	for key, f := range r.Frontends {
@@ -70,5 +66,5 @@ func (d *Datapath) lost(s *Service) ([]tables.FrontendKey, error) {
 		}
 	}
 	slices.SortFunc(keys, tables.FrontendKey.Compare)
-	return keys, nil
+	return keys
 }

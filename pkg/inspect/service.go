@@ -129,7 +129,15 @@ func (s *Service) addPort(p Port) {
 // Service returns one Service. The error is a [NotFoundError] when it is not
 // served.
 func (d *Datapath) Service(name model.Name) (*Service, error) {
-	services, err := d.Services()
+	r, err := d.readServices()
+	if err != nil {
+		return nil, err
+	}
+	return d.service(r, name)
+}
+
+func (d *Datapath) service(r *reading, name model.Name) (*Service, error) {
+	services, err := d.services(r)
 	if err != nil {
 		return nil, err
 	}

@@ -26,15 +26,34 @@ const (
 // in the process should allocate meanwhile.
 func Check(t testing.TB, size int, work func()) {
 	t.Helper()
-	allocated := heapAllocs()
-	took := pause.Work(work)
-	used := heapAllocs() - allocated
-	if limit := slower() * (baseTime + time.Duration(size)*byteTime); took > limit {
-		t.Errorf("%d bytes took %v of CPU time, more than %v", size, took, limit)
+	Within(t, baseTime+time.Duration(size)*byteTime, uint64(baseAlloc+size*byteAlloc), work)
+}
+
+// Within calls work, which may take so much CPU time on this goroutine and allocate so many bytes.
+// Nothing else in the process should allocate meanwhile.
+func Within(t testing.TB, cpu time.Duration, alloc uint64, work func()) {
+	t.Helper()
+	took, used := cost(work)
+	if limit := slower() * cpu; took > limit {
+		t.Errorf("it took %v of CPU time, more than %v", took, limit)
 	}
-	if limit := uint64(baseAlloc + size*byteAlloc); used > limit {
-		t.Errorf("%d bytes took %d bytes of memory, more than %d", size, used, limit)
+	if used > alloc {
+		t.Errorf("it took %d bytes of memory, more than %d", used, alloc)
 	}
+}
+
+// Allocated calls work and returns how many bytes it has allocated. Nothing else in the process
+// should allocate meanwhile.
+func Allocated(work func()) uint64 {
+	_, used := cost(work)
+	return used
+}
+
+// cost returns the CPU time of work and how many bytes it has allocated.
+func cost(work func()) (took time.Duration, used uint64) {
+	before := heapAllocs()
+	took = pause.Work(work)
+	return took, heapAllocs() - before
 }
 
 // slower is how many times the race detector may slow work down.
