@@ -84,8 +84,12 @@ type archive struct {
 func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Options) ([]Missing, error) {
 	o.part, o.grace = cmp.Or(o.part, partTimeout), cmp.Or(o.grace, grace)
 	o.maxPart, o.maxTotal = cmp.Or(o.maxPart, maxPart), cmp.Or(o.maxTotal, maxTotal)
-	limited, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DefaultTimeout))
-	defer cancel()
+	// What was read when the time is over is still to be cleaned of secrets.
+	timeout := cmp.Or(o.Timeout, DefaultTimeout)
+	cleaning, cancelCleaning := context.WithTimeout(ctx, timeout+2*o.grace)
+	defer cancelCleaning()
+	reading, cancelReading := context.WithTimeout(cleaning, timeout)
+	defer cancelReading()
 	caller, err := netns.Current()
 	if err != nil {
 		return nil, err
@@ -94,7 +98,7 @@ func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Option
 	zip := gzip.NewWriter(to)
 	a := &archive{Options: o, to: tar.NewWriter(zip), dir: dir, caller: caller}
 	for _, p := range parts {
-		if err := a.add(limited, p); err != nil {
+		if err := a.add(reading, cleaning, p); err != nil {
 			return a.missing, err
 		}
 		if ctx.Err() != nil {
@@ -104,20 +108,23 @@ func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Option
 	return a.missing, errors.Join(a.put("index.txt", a.index()), a.to.Close(), zip.Close())
 }
 
-// add reads a part and writes it.
-func (a *archive) add(ctx context.Context, p Part) error {
+// add reads a part, removes secrets until the second context ends, and writes it.
+func (a *archive) add(reading, cleaning context.Context, p Part) error {
 	start := time.Now()
-	content, err := a.read(ctx, p)
-	r := row{name: p.Name, took: time.Since(start)}
+	content, err := a.read(reading, p)
+	room, size := min(a.maxPart, a.maxTotal-a.total), len(content)
+	cut := size > room+maxSecret // what is far beyond the room need not be looked at
+	content, count, errClean := withoutSecrets(cleaning, content[:min(size, room+maxSecret)])
+	if errClean != nil {
+		size, cut, err = 0, false, errors.Join(err, errors.New("given up: removing what looks like a secret took too long"))
+	}
+	r := row{name: p.Name, took: time.Since(start), removed: count}
 	if err != nil {
-		message, _ := withoutSecrets([]byte(err.Error()))
+		message, _, _ := withoutSecrets(context.Background(), []byte(err.Error())) // short, so it may have no end
 		clean := oneLine(message)
 		a.missing = append(a.missing, Missing{p.Name, errors.New(clean)})
 		r.notes = append(r.notes, "FAILED: "+clean)
 	}
-	room, size := min(a.maxPart, a.maxTotal-a.total), len(content)
-	cut := size > room+maxSecret // what is far beyond the room need not be looked at
-	content, r.removed = withoutSecrets(content[:min(size, room+maxSecret)])
 	if r.removed > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("%d removed that look like secrets", r.removed))
 	}

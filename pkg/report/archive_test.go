@@ -217,7 +217,10 @@ func TestKeyWithoutEnd(t *testing.T) {
 		{"planted\n-----END PRIVATE KEY-----\nplanted\n-----END PRIVATE KEY-----\n" + far, 2},
 		{"-----BEGIN PRIVATE KEY-----\nplanted\n-----BEGIN PRIVATE KEY-----\nplanted\n-----END PRIVATE KEY-----\n" + far, 2},
 	} {
-		clean, keys := withoutSecrets([]byte(c.text))
+		clean, keys, err := withoutSecrets(t.Context(), []byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if bytes.Contains(clean, []byte("planted")) || keys != c.keys || bytes.Count(clean, []byte("far away")) < 300 {
 			t.Errorf("%d removed of %d bytes, %d left", keys, len(c.text), len(clean))
 		}

@@ -171,13 +171,14 @@ func (c *command) reportParts(o reportOptions) []report.Part {
 	parts = append(parts, report.Machine()...)
 	parts = append(parts, report.Agent(c.bpffs)...)
 	parts = append(parts, report.Part{Name: "verify.txt", Read: c.verifyOutput})
-	for _, list := range []string{"service", "backend", "frontend", "node"} {
+	parts = append(parts,
+		report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }},
+		report.Part{Name: "events.jsonl", Read: func(ctx context.Context) ([]byte, error) { return c.events(ctx, o.clients) }})
+	for _, list := range []string{"node", "service", "backend", "frontend"} { // which may be large
 		parts = append(parts, report.Part{Name: list + "s.txt", Read: c.output(list, "list", "-o", "wide")},
 			report.Part{Name: list + "s.json", Read: c.output(list, "list", "-o", "json")})
 	}
-	return append(parts,
-		report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }},
-		report.Part{Name: "events.jsonl", Read: func(ctx context.Context) ([]byte, error) { return c.events(ctx, o.clients) }})
+	return parts
 }
 
 // output returns what a command of beeline prints.

@@ -72,6 +72,12 @@ func TestReport(t *testing.T) {
 		if all := files["status.txt"] + files["services.json"] + files["flows.txt"]; strings.Contains(all, client) != clients {
 			t.Errorf("asked for clients: %t, a client is named: %t\n%s", clients, !clients, files["flows.txt"])
 		}
+		index := files["index.txt"]
+		for _, name := range []string{"flows.txt", "events.jsonl", "nodes.json"} {
+			if strings.Index(index, "\n"+name) > strings.Index(index, "\nservices.txt") {
+				t.Errorf("the tables, which may be large, are read before %s:\n%s", name, index)
+			}
+		}
 		// No agent has noted anything in this datapath.
 		const missing = "config.yaml, health.txt, configz.json, metrics.txt: the agent has not noted its configuration\n"
 		if !strings.Contains(errs, missing) || strings.Count(files["index.txt"], "FAILED: the agent has not noted its configuration\n") != 4 {
