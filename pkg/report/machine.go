@@ -68,7 +68,7 @@ func kernelText(context.Context) ([]byte, error) {
 // /proc/sys. Not every kernel has each.
 var sysctls = []string{
 	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/route_localnet",
-	"net/ipv4/conf/*/accept_local", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
+	"net/ipv4/conf/*/accept_local", "net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/accept_ra", "net/ipv6/conf/*/disable_ipv6",
 	"net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/tcp_mtu_probing",
 	"net/ipv4/icmp_msgs_per_sec",
 	"net/ipv4/vs/conn_reuse_mode", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",

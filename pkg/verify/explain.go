@@ -48,7 +48,7 @@ var reasons = []struct {
 	{"nat-unserved", reason{"a mesh's sidecar in that pod sees endpoints in place of Services", "give the pod a veth or netkit device; the agent's log has its addresses"}},
 	{"xdp-detached", reason{"packets of this device are served by tc alone, which takes more CPU time", "a running agent attaches it again within 5 s; else start the agent"}},
 
-	{"forwarding", reason{"the kernel does not forward packets of clients and gives Beeline no route: NodePorts and load-balancer IPs answer for endpoints at this node's own addresses alone", "sysctl -w SETTING=1, and in /etc/sysctl.d; a device of IPv6 that learns its routes by router advertisements needs accept_ra=2 then"}},
+	{"forwarding", reason{"the kernel does not forward packets of clients and gives Beeline no route: NodePorts and load-balancer IPs answer for endpoints at this node's own addresses alone", "for a device that has its IPv6 routes from router advertisements sysctl -w net.ipv6.conf.DEVICE.accept_ra=2 before, else it loses the default route; then sysctl -w SETTING=1; both in /etc/sysctl.d, too"}},
 	{"rp-filter", reason{"packets of clients with an asymmetric route, and tunnel traffic, are dropped before they reach an endpoint on this node", "set rp_filter of the device, and of \"all\", to 2 (loose) or 0"}},
 	{"port-", reason{"SNAT may take a source port that a process of this node uses, and one of the two connections breaks", "a running agent follows the setting within seconds; else start the agent"}},
 	{"kube-proxy", reason{"its rules translate connections that Beeline does not, to endpoints that may be gone", "make sure that kube-proxy does not run on this node, then run the agent's binary once to remove what it has left (see the page on migration)"}},

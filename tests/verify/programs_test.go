@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -234,6 +235,9 @@ func (n *node) changeDevice(t *testing.T, change func(devicemap.Table, devicemap
 	}
 }
 
+// sysctlCommand is one that a finding says to run.
+var sysctlCommand = regexp.MustCompile(`sysctl -w net\.(\S+)=(\d+)`)
+
 // TestMachine: what the machine lacks is found, and nothing once it has it again.
 func TestMachine(t *testing.T) {
 	t.Parallel()
@@ -269,13 +273,14 @@ func TestMachine(t *testing.T) {
 			n.SetSysctl(family+"/conf/uplink/forwarding", "0")
 		}
 		for _, f := range n.check(t, 0).Findings {
-			command, _, _ := strings.Cut(f.Fix, ",")
-			assignment, ok := strings.CutPrefix(command, "sysctl -w net.")
-			name, value, assigns := strings.Cut(assignment, "=")
-			if !ok || !assigns {
-				t.Fatalf("%s: %q is no command", f.What, f.Fix)
+			commands := sysctlCommand.FindAllStringSubmatch(f.Fix, -1)
+			if len(commands) != 2 {
+				t.Fatalf("%s: %q has %d commands, not accept_ra and forwarding", f.What, f.Fix, len(commands))
 			}
-			n.SetSysctl(strings.ReplaceAll(name, ".", "/"), value)
+			for _, c := range commands {
+				name := strings.ReplaceAll(c[1], "DEVICE", "uplink")
+				n.SetSysctl(strings.ReplaceAll(name, ".", "/"), c[2])
+			}
 		}
 		n.wantNothing(t, "once it is mended")
 	})
