@@ -131,6 +131,7 @@ type EventOptions struct {
 	Sample  int // of so many connections one, with all its events
 	// Renewal is for how long the maps may be missing, some or all; 0 is [DefaultRenewal].
 	Renewal time.Duration
+	Stall   time.Duration // as of [monitor.Options]
 }
 
 // matches reports whether an event is meant.
@@ -235,7 +236,7 @@ func (m *Monitor) listen() error {
 			return err
 		}
 	}
-	listener, err := monitor.Listen(m.names.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample})
+	listener, err := monitor.Listen(m.names.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample, Stall: m.options.Stall})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,12 +35,19 @@ const unit = time.Duration(1) << bpf.SockBlMonitorLimitsBL_MONITOR_SHIFT
 // defaultBuffer is some 6,900 events.
 const defaultBuffer = 1 << 20
 
+// DefaultStall is how long what was read may take to be shown.
+const DefaultStall = time.Minute
+
 // ErrBusy says that as many listen as may.
-var ErrBusy = fmt.Errorf("%d listen to events already, which is as many as may", Max)
+var ErrBusy = fmt.Errorf("%d listen to events already, which is as many as may: \"pgrep -a beeline\" on the node shows them; "+
+	"one that kubectl exec without -it began goes on when that has ended, until it is killed", Max)
 
 // ErrLost says that another listener has taken the place of this one, whose process had stood
 // still for longer than its place was kept.
 var ErrLost = errors.New("the process stood still, and another listener has taken its place")
+
+// ErrStalled says that the listener has given up its place, for nothing was read for too long.
+var ErrStalled = errors.New("its output was not read for too long, so it has stopped listening, and others may")
 
 // ErrClosed says that the listener has been interrupted.
 var ErrClosed = ringbuf.ErrClosed
@@ -50,6 +58,9 @@ type Options struct {
 	Rate   int                   // events in each 2^30 ns (1.07 s) at most, of all CPUs
 	Sample int                   // of so many connections one is told, with all its events; 0 and 1: all
 	Buffer int                   // bytes of events that wait to be read; 0: 1 MiB
+	// Stall is how long may pass from the end of a [Listener.Read] to the next: whoever writes to what nobody reads
+	// would keep the place for good. 0 is [DefaultStall].
+	Stall time.Duration
 }
 
 // Listener listens to events.
@@ -60,9 +71,12 @@ type Listener struct {
 	reader *ringbuf.Reader
 	record ringbuf.Record
 
-	token  uint32 // tells this listener from another one at the place
-	until  uint64 // as in the place; the renewing goroutine's until that has ended
-	lost   atomic.Bool
+	token  uint32                // tells this listener from another one at the place
+	until  uint64                // as in the place; the renewing goroutine's until that has ended
+	gone   atomic.Pointer[error] // why the place is not its own any more
+	stall  time.Duration
+	begun  time.Time
+	read   atomic.Int64 // when the last Read has ended, ns since begun; 0: one waits, or there was none
 	cancel context.CancelFunc
 	renews sync.WaitGroup
 }
@@ -85,7 +99,7 @@ func Listen(maps *bpfmap.Maps, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, reader.Close(), ring.Close())
 	}
-	l := &Listener{maps: own, ring: ring, reader: reader, token: rand.Uint32()}
+	l := &Listener{maps: own, ring: ring, reader: reader, token: rand.Uint32(), stall: cmp.Or(o.Stall, DefaultStall), begun: time.Now()}
 	if err := l.begin(o); err != nil {
 		return nil, errors.Join(err, reader.Close(), ring.Close(), own.Close())
 	}
@@ -160,21 +174,31 @@ func (l *Listener) show() {
 	atomic.OrUint64(&l.maps.Entries.Monitor.Listening, 1<<l.place)
 }
 
-// renew keeps the place until ctx ends, or another has it.
+// renew keeps the place until ctx ends, another has it, or nothing is read.
 func (l *Listener) renew(ctx context.Context) {
 	for pause.For(ctx, renewal) {
+		if read := time.Duration(l.read.Load()); read != 0 && time.Since(l.begun)-read > l.stall {
+			l.leave()
+			l.lose(ErrStalled)
+			return
+		}
 		_, next, err := l.term()
 		if err != nil {
 			continue // the place is kept for a while
 		}
 		if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, next) {
-			l.lost.Store(true)
-			l.Interrupt() // the reader tells why
+			l.lose(ErrLost)
 			return
 		}
 		l.until = next
 		l.show() // a program may have taken the place for left
 	}
+}
+
+// lose notes why the place is another's, which the reader tells.
+func (l *Listener) lose(why error) {
+	l.gone.Store(&why)
+	l.Interrupt()
 }
 
 // leave gives the place back. What another has taken over meanwhile stays.
@@ -191,12 +215,14 @@ func (l *Listener) leave() {
 func (l *Listener) Interrupt() { _ = l.reader.Close() }
 
 // Read waits for an event, which is valid until the next call. The error is [ErrClosed] after
-// [Listener.Interrupt], and [ErrLost].
+// [Listener.Interrupt], [ErrLost] and [ErrStalled].
 func (l *Listener) Read() (*bpf.SockBlEvent, error) {
+	l.read.Store(0)
+	defer func() { l.read.Store(int64(time.Since(l.begun))) }()
 	for {
 		if err := l.reader.ReadInto(&l.record); err != nil {
-			if l.lost.Load() {
-				return nil, ErrLost
+			if why := l.gone.Load(); why != nil {
+				return nil, *why
 			}
 			return nil, err
 		}
@@ -228,7 +254,7 @@ func (l *Listener) LeftOut() (uint64, error) {
 func (l *Listener) Close() error {
 	l.cancel()
 	l.renews.Wait()
-	if !l.lost.Load() {
+	if l.gone.Load() == nil {
 		l.leave()
 	}
 	return errors.Join(l.reader.Close(), l.ring.Close(), l.maps.Close())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
@@ -226,6 +227,33 @@ func TestMonitorPlaces(t *testing.T) {
 	})
 	if bits := atomic.LoadUint64(&maps.Entries.Monitor.Listening); bits != 0b1111 {
 		t.Errorf("those who listen: %b", bits)
+	}
+}
+
+// TestMonitorStalled: a command whose output nobody reads gives up its place, and ends when somebody does.
+func TestMonitorStalled(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(dual)
+	maps := openMaps(t, h)
+	out, in := io.Pipe()
+	var errs bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- cli.Run(t.Context(), cli.Env{Out: in, Err: &errs, Now: time.Now, Stall: time.Second}, "--bpffs", h.BPFFS, "monitor")
+	}()
+	lab.Eventually(t, "the command listens", func() bool { return listening(maps) == 1 })
+	for range monitor.Max - 1 {
+		listen(t, maps, monitor.Options{Rate: 10})
+	}
+	wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED) // an event, which it cannot write
+	listen(t, maps, monitor.Options{Rate: 10})
+	go func() { _, _ = io.Copy(io.Discard, out) }() // until the test ends
+	if got := <-code; got != cli.ExitFailure || !strings.Contains(errs.String(), monitor.ErrStalled.Error()) {
+		t.Errorf("when it can write again: exit code %d, said %q", got, &errs)
+	}
+	if n := listening(maps); n != monitor.Max {
+		t.Errorf("%d listen, want the %d others", n, monitor.Max)
 	}
 }
 

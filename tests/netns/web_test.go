@@ -88,7 +88,7 @@ func TestWebRefusals(t *testing.T) {
 	}
 	lab.Eventually(t, "that no place is free is said, beside what was heard", func() bool {
 		events, notHeard := refusedOn(t, page)
-		return len(events) > 0 && notHeard == "4 listen to events already, which is as many as may"
+		return len(events) > 0 && notHeard == monitor.ErrBusy.Error()
 	})
 }
 

@@ -41,6 +41,8 @@ type Env struct {
 	// Renewal is for how long commands that go on may find some of the maps missing; 0 is
 	// [inspect.DefaultRenewal].
 	Renewal time.Duration
+	// Stall is how long an event may take to be written; 0 is a minute.
+	Stall time.Duration
 }
 
 // Run runs the command with the arguments that follow its name, and returns the

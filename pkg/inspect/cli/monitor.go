@@ -31,8 +31,11 @@ Nothing is told and nothing is paid for while nobody listens. No more than --rat
 in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. --kind,
 --drops and --sample choose before that limit, the other filters after it. Of a connection, or of
 a socket, --sample shows all events or none, the end of an idle flow like any other; left, evicted,
-ejected and admitted it always shows. Up to four can listen at once. The agent need not run, except
-for what it finds itself.
+ejected and admitted it always shows. The agent need not run, except for what it finds itself.
+
+Up to four can listen at once. In the agent's pod run it by kubectl exec -it: begun without -it it
+goes on there after Ctrl+C, and keeps its place. One whose output is not read for a minute gives
+up its place, and ends with an error when it can write again.
 
 With -o json each event is one line.`
 
@@ -58,7 +61,8 @@ func (c *command) monitorCommand() *cobra.Command {
 		Long:  monitorLong,
 		Example: `  beeline monitor --drops
   beeline monitor --service shop/web --client 192.0.2.0/24
-  beeline monitor --reason no_endpoint -o json`,
+  beeline monitor --reason no_endpoint -o json
+  kubectl -n kube-system exec -it POD -- beeline monitor`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(c); err != nil {
@@ -144,7 +148,7 @@ func (c *command) monitor(ctx context.Context, f *monitorFlags) error {
 			return err
 		}
 	}
-	f.options.Renewal = c.Renewal
+	f.options.Renewal, f.options.Stall = c.Renewal, c.Stall
 	begun := func() error {
 		if !f.untilEOF {
 			return nil
