@@ -36,7 +36,8 @@ At a terminal the view is live:
 Else, or with --count or -o json or yaml, it prints: once, or --count times.
 
 Connections of this node's processes and pods are counted at connect() and are in no flow: a backend
-has them only where its algorithm counts active connections (lc, wlc, sed, nq, lblc, lblcr, ewma).`
+has them only where its algorithm counts active connections (lc, wlc, sed, nq, lblc, lblcr, ewma),
+or the Service has zone spill-over.`
 
 // minTopInterval bounds what reading all tables again and again takes.
 const minTopInterval = 100 * time.Millisecond
