@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/devconf"
 )
 
 // host is a network namespace. It goes with the process.
@@ -29,7 +31,7 @@ func newHost() (*host, error) {
 		}
 		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		h.netns = fd
-		return errors.Join(err, setUp("lo"))
+		return errors.Join(err, devconf.Reset(), setUp("lo"))
 	})
 	return h, err
 }

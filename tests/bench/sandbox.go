@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/cgroup"
+	"github.com/beeline-lb/beeline/tests/devconf"
 	"github.com/beeline-lb/beeline/tests/isolated"
 )
 
@@ -127,7 +128,7 @@ func enter(cgroup, dir string) (*sandbox, error) {
 	if err := unix.Mount("bpf", box.bpffs, "bpf", 0, ""); err != nil {
 		return nil, fmt.Errorf("mount a BPF file system: %w", err)
 	}
-	return box, setUp("lo")
+	return box, errors.Join(devconf.Reset(), setUp("lo"))
 }
 
 // subgroup makes a cgroup.

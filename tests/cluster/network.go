@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/devconf"
 )
 
 // maxNodes is how many nodes the address plan has room for.
@@ -66,6 +68,9 @@ const controlPlaneTable = 99
 // unreachable. The router has routes to pods; with an add-on only the control plane
 // has, so that the API server reaches pods, and what nodes send there is unreachable.
 func makeFabric(s settings) error {
+	if err := devconf.Reset(); err != nil {
+		return err
+	}
 	if err := setSysctls(
 		"net/ipv4/ip_forward", "1",
 		"net/ipv6/conf/all/forwarding", "1",
@@ -144,6 +149,9 @@ func connectNode(i, pid int, s settings) error {
 	if err != nil {
 		return err
 	}
+	if err := inNetworkOf(pid, devconf.Reset); err != nil {
+		return err
+	}
 	veth := netlink.NewVeth(netlink.LinkAttrs{Name: fmt.Sprintf("node-%d", i), MasterIndex: bridge.Attrs().Index})
 	veth.PeerName, veth.PeerHardwareAddr = "eth0", fabricMAC(i)
 	veth.PeerNamespace = netlink.NsPid(pid)
@@ -163,8 +171,6 @@ func setUpNode(i int, s settings) error {
 		"net/ipv6/conf/all/forwarding", "1",
 		"net/ipv6/conf/all/accept_dad", "0",
 		"net/ipv6/conf/default/accept_dad", "0",
-		"net/ipv4/conf/all/rp_filter", "0",
-		"net/ipv4/conf/default/rp_filter", "0",
 	); err != nil {
 		return err
 	}

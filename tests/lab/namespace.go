@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/devconf"
 )
 
 // Namespace is a network namespace and the cgroup of what runs in it. A thread
@@ -80,6 +82,9 @@ func (n *Namespace) enter() error {
 		return err
 	}
 	n.handle = handle
+	if err := devconf.Reset(); err != nil {
+		return err
+	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
