@@ -152,11 +152,12 @@ func mirror(ctx context.Context) (string, error) {
 	return uri, nil
 }
 
-// command runs a program of the machine in dir. The error holds what it said.
+// command runs a program of the machine in dir, which speaks English. The error holds what it said.
 func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
