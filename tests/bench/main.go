@@ -18,8 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
@@ -59,7 +58,7 @@ func benchmarks() []benchmark {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupt.Signals()...)
 	defer stop()
 	var err error
 	if name := os.Getenv(childEnv); name != "" {

@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/mounts"
 	"github.com/beeline-lb/beeline/tests/programs"
 )
@@ -42,7 +42,7 @@ func dispatch() error {
 	if env := os.Getenv(initEnv); env != "" {
 		return runNode(env)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupt.Signals()...)
 	defer stop()
 	if env := os.Getenv(childEnv); env != "" {
 		var s settings

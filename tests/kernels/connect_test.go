@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
@@ -156,7 +157,7 @@ func newCgroup(t *testing.T) string {
 		t.Fatal(err)
 	}
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM)
+	signal.Notify(interrupted, interrupt.Signals()...)
 	go func() {
 		for range interrupted {
 			unix.Rmdir(dir)

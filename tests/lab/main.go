@@ -26,6 +26,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/cgroup"
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
@@ -115,7 +116,7 @@ func (p *place) run() (int, error) {
 	}
 	defer dir.Close()
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT)
+	signal.Notify(signals, append(interrupt.Signals(), unix.SIGQUIT)...)
 	defer signal.Stop(signals)
 
 	child := exec.Command("/proc/self/exe", os.Args[1:]...)

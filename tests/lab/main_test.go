@@ -63,6 +63,7 @@ func TestNothingStays(t *testing.T) {
 	}
 	cases := map[string]func(parent, child int) error{
 		"interrupted":  func(parent, _ int) error { return unix.Kill(parent, unix.SIGINT) },
+		"hung up":      func(parent, _ int) error { return unix.Kill(parent, unix.SIGHUP) },
 		"terminated":   func(parent, _ int) error { return unix.Kill(parent, unix.SIGTERM) },
 		"quit":         func(parent, _ int) error { return unix.Kill(parent, unix.SIGQUIT) },
 		"child killed": func(_, child int) error { return unix.Kill(child, unix.SIGKILL) },

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
@@ -54,7 +55,7 @@ func dispatch(bin string, args []string) error {
 // demo shows everything and leaves the machine as it was. A closed output ends it
 // like Ctrl-C does.
 func demo(bin string) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), append(interrupt.Signals(), unix.SIGPIPE)...)
 	defer stop()
 	if bin, err = findBinaries(bin); err != nil {
 		return err

@@ -5,10 +5,10 @@ import (
 	"os/signal"
 	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -41,7 +41,7 @@ func TestIPVS(t *testing.T) {
 
 // interrupted ends with the first signal, for all tests: one that has not begun must not, either.
 var interrupted = sync.OnceValue(func() context.Context {
-	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, _ := signal.NotifyContext(context.Background(), interrupt.Signals()...)
 	return ctx
 })
 

@@ -22,9 +22,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -64,7 +64,7 @@ func main() {
 	// The kernel kills qemu when the thread that started it ends, so that thread
 	// has to be the one that ends last.
 	runtime.LockOSThread()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupt.Signals()...)
 	defer stop()
 	if err := run(ctx, parseFlags()); err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)

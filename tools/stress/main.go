@@ -22,11 +22,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/beeline-lb/beeline/tests/interrupt"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -49,7 +49,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "stress:", err)
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupt.Signals()...)
 	defer stop()
 	if err := stress(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "stress:", err)
