@@ -128,7 +128,7 @@ func (m *machine) command(command ...string) *exec.Cmd {
 	}
 	cmd.Args[0] = command[0] // which make calls itself by
 	cmd.Dir = m.home
-	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home, "POLICY_RC_D=" + filepath.Join(m.home, policy)}
+	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home, "POLICY_RC_D=" + filepath.Join(m.home, policy), "SETUP_LOCK=" + filepath.Join(m.home, "lock")}
 	if int(m.user) != os.Geteuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: m.user, Gid: m.user}}
 	}
@@ -300,6 +300,32 @@ func TestInstallationKilled(t *testing.T) {
 		}
 		if left := read(policy + ".beeline"); left != of {
 			t.Errorf("the policy was %q, and %q is beside the newer one", of, left)
+		}
+	}
+}
+
+// TestKilledWhenInstalled: the policy of an installation that was killed when all was there goes with the
+// next one, which has nothing to install.
+func TestKilledWhenInstalled(t *testing.T) {
+	for _, of := range []string{"", "#!/bin/sh\n# the administrator's\n"} {
+		m := newMachine(t, true)
+		if of != "" {
+			m.write(policy, of)
+		}
+		m.script("apt-get", `test "$4" = update && exit
+for program in ip curl python3; do echo >path/$program; chmod +x path/$program; done
+kill -KILL 0`)
+		cmd := m.command("env", "TMPDIR="+m.home, "tools/setup/install", "demo") // who is killed leaves files
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Fatalf("the installation is not killed:\n%s", out)
+		}
+		if output, ok := m.run("tools/setup/install", "demo"); !ok || output != "" {
+			t.Errorf("install, ended well %v, says:\n%s", ok, output)
+		}
+		left, err := os.ReadFile(filepath.Join(m.home, policy))
+		if string(left) != of || of == "" && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the policy was %q, and is %q (%v)", of, left, err)
 		}
 	}
 }
