@@ -250,6 +250,21 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// TestServicesDisabled: a service that came with a package is not started at boot, also where installing has
+// failed when the package was there; one that was there before stays as it is.
+func TestServicesDisabled(t *testing.T) {
+	m := newMachine(t, true)
+	m.script("promtool", "")
+	m.script("update-rc.d", `echo "update-rc.d $*"`)
+	m.script("apt-get", `test "$4" = update && exit
+echo >path/redis-server; chmod +x path/redis-server
+exit 100`)
+	output, ok := m.run("tools/setup/install", "test-all")
+	if ok || !strings.HasSuffix(output, "update-rc.d redis-server disable\n") || strings.Contains(output, "update-rc.d prometheus") {
+		t.Errorf("install, ended well %v, says:\n%s", ok, output)
+	}
+}
+
 // TestInstallationKilled: what installations that were killed have left is not taken for the administrator's
 // policy, which comes back, and which no other one overwrites.
 func TestInstallationKilled(t *testing.T) {
