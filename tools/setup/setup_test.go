@@ -345,6 +345,84 @@ kill -KILL 0`)
 	}
 }
 
+// TestTwoCheckouts: an installation waits for that of another checkout of the machine, which removes the
+// policy in the end.
+func TestTwoCheckouts(t *testing.T) {
+	first, second := newMachine(t, true), newMachine(t, true)
+	ends := map[*machine]func() string{}
+	for _, m := range []*machine{first, second} {
+		m.has("sleep")
+		m.write("wait", "")
+		m.script("apt-get", `test "$4" = update && exit
+echo >installing
+while test -e wait; do sleep 0.1; done
+"$POLICY_RC_D"
+echo services: $?`)
+		cmd := m.command("tools/setup/install", "demo")
+		cmd.Env = append(cmd.Env, "POLICY_RC_D="+filepath.Join(first.home, policy), "SETUP_LOCK="+filepath.Join(first.home, "lock"))
+		var output strings.Builder
+		cmd.Stdout, cmd.Stderr = &output, &output
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ends[m] = func() string {
+			if err := errors.Join(os.Remove(filepath.Join(m.home, "wait")), cmd.Wait()); err != nil {
+				t.Error(err)
+			}
+			return output.String()
+		}
+		wait.Until(t, "it installs or waits", func() bool {
+			_, err := os.Stat(filepath.Join(m.home, "installing"))
+			return err == nil || first.waitsForLock()
+		})
+	}
+	for _, m := range []*machine{first, second} {
+		if output := ends[m](); !strings.HasSuffix(output, "services: 101\n") {
+			t.Errorf("install says:\n%s", output)
+		}
+	}
+}
+
+// waitsForLock reports whether a process waits for the lock of the machine's installations.
+func (m *machine) waitsForLock() bool {
+	m.t.Helper()
+	var status syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(m.home, "lock"), &status); err != nil {
+		return false
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return regexp.MustCompile(fmt.Sprintf(`(?m)-> FLOCK .*:%d `, status.Ino)).Match(locks)
+}
+
+// TestNFS: there an exclusive lock is one of a file that is open for writing.
+func TestNFS(t *testing.T) {
+	m := newMachine(t, true)
+	m.has("chown", "sed")
+	if err := os.Chown(m.home, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(m.bin, "flock")); err != nil {
+		t.Fatal(err)
+	}
+	m.script("flock", `for fd; do :; done
+mode=$(sed -n 's/^flags:.*\(.\)$/\1/p' /proc/$$/fdinfo/$fd)
+test "$1" = --shared || test "$mode" != 0 || { echo "$fd: Bad file descriptor" >&2; exit 65; }`)
+	m.script("apt-get", "")
+	if output, ok := m.run("tools/setup/install", "demo"); !ok {
+		t.Errorf("install:\n%s", output)
+	}
+	m.makeAsRoot()
+	if output, ok := m.run("tools/setup/elevate", "true"); !ok || output != "" {
+		t.Errorf("elevate, ended well %v, says:\n%s", ok, output)
+	}
+	if owner := m.owner("bin/x"); owner != nobody {
+		t.Errorf("bin/x is given to %d", owner)
+	}
+}
+
 // TestProcessOfPackage: a process that a package's script leaves holds up neither the installation
 // nor the next one.
 func TestProcessOfPackage(t *testing.T) {
