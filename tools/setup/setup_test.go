@@ -487,6 +487,10 @@ func TestSettingsKept(t *testing.T) {
 		t.Errorf("the Makefile exports only %v", names)
 	}
 	m.script("go", `test "$1" = env && eval echo \$$2`)
+	output, _ := m.run("env", "GOPROXY=off", "GOMODCACHE=/the user's 100%", "tools/setup/elevate", "sh", "-c", "echo $GOPROXY")
+	if want := "file:///the user's 100%25/cache/download|off\n"; output != want {
+		t.Errorf("root gets modules from %q, want the user's cache first: %q", output, want)
+	}
 	for _, name := range names {
 		if name == "PATH" {
 			continue // see TestSudo
