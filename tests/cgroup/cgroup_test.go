@@ -3,36 +3,22 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/beeline-lb/beeline/pkg/datapath"
 )
 
 // newCgroup makes a cgroup with another one in it.
 func newCgroup(t *testing.T) (path, below string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make cgroups")
-	}
-	root, err := datapath.FindCgroup2()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if path, err = os.MkdirTemp(root, "beeline-test-"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := Remove(path); err != nil {
-			t.Error(err)
-		}
-	})
+	path = New(t)
 	below = filepath.Join(path, "below")
 	if err := os.Mkdir(below, 0o755); err != nil {
 		t.Fatal(err)
@@ -93,5 +79,47 @@ func TestRemove(t *testing.T) {
 	}
 	if err := <-done; err == nil {
 		t.Error("the command has ended by itself")
+	}
+}
+
+// endEnv is set in the process that TestNothingStays starts.
+const endEnv = "BEELINE_CGROUP_END"
+
+// TestNothingStays: an interrupted process leaves no cgroup, and nothing that runs in one.
+func TestNothingStays(t *testing.T) {
+	path, below := newCgroup(t)
+	if os.Getenv(endEnv) != "" {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo made "+path+"; exec sleep infinity")
+		cmd.Stdout = os.Stdout
+		t.Fatal(Run(cmd, below, 0))
+	}
+	for _, signal := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestNothingStays$")
+		cmd.Env = append(os.Environ(), endEnv+"=1")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := make([]byte, 4096)
+		n, err := out.Read(said)
+		fields := strings.Fields(string(said[:n]))
+		if err != nil || len(fields) != 2 {
+			t.Fatalf("it says %q, %v", said[:n], err)
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, out); err != nil { // what runs there has the other end, too
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Errorf("after %v it has ended as a success", signal)
+		}
+		if _, err := os.Stat(fields[1]); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after %v the cgroup is still there: %v", signal, err)
+		}
 	}
 }

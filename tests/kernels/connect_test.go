@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -17,8 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/beeline-lb/beeline/pkg/datapath"
-	"github.com/beeline-lb/beeline/tests/interrupt"
+	"github.com/beeline-lb/beeline/tests/cgroup"
 	"github.com/beeline-lb/beeline/tests/mounts"
 )
 
@@ -71,14 +68,14 @@ func TestConnectHook(t *testing.T) {
 			defer server.Close()
 			port := netip.MustParseAddrPort(server.Addr().String()).Port()
 
-			cgroup := newCgroup(t)
+			group := cgroup.New(t)
 			refuse := load(t, c.attach, asm.Instructions{
 				asm.Mov.Imm(asm.R1, -int32(unix.EHOSTUNREACH)),
 				asm.FnSetRetval.Call(),
 				asm.Mov.Imm(asm.R0, 0),
 				asm.Return(),
 			})
-			hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: c.attach, Program: refuse})
+			hook, err := link.AttachCgroup(link.CgroupOptions{Path: group, Attach: c.attach, Program: refuse})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +83,7 @@ func TestConnectHook(t *testing.T) {
 			if _, err := hook.Info(); err != nil {
 				t.Fatalf("the program is not attached by a link: %v", err)
 			}
-			if got := dialIn(t, cgroup, c.service); got != unix.EHOSTUNREACH {
+			if got := dialIn(t, group, c.service); got != unix.EHOSTUNREACH {
 				t.Errorf("connect() with a refusing program: %v, want EHOSTUNREACH", got)
 			}
 			rewrite := load(t, c.attach, asm.Instructions{
@@ -99,13 +96,13 @@ func TestConnectHook(t *testing.T) {
 			if err := hook.Update(rewrite); err != nil {
 				t.Fatalf("replace the program: %v", err)
 			}
-			if got := dialIn(t, cgroup, c.service); got != 0 {
+			if got := dialIn(t, group, c.service); got != 0 {
 				t.Errorf("connect() with a rewriting program: %v, want success", got)
 			}
 			if err := hook.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if got := dialIn(t, cgroup, c.service); got != unix.ECONNREFUSED {
+			if got := dialIn(t, group, c.service); got != unix.ECONNREFUSED {
 				t.Errorf("connect() after detaching: %v, want ECONNREFUSED", got)
 			}
 		})
@@ -143,33 +140,4 @@ func dialIn(t *testing.T, cgroup, target string) syscall.Errno {
 		t.Fatal(err)
 	}
 	return syscall.Errno(client.ProcessState.ExitCode())
-}
-
-// newCgroup makes a cgroup that is removed when the test ends, however it ends.
-func newCgroup(t *testing.T) string {
-	t.Helper()
-	root, err := datapath.FindCgroup2()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp(root, "beeline-test-"+strconv.Itoa(os.Getpid())+"-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, interrupt.Signals()...)
-	go func() {
-		for range interrupted {
-			unix.Rmdir(dir)
-			os.Exit(1)
-		}
-	}()
-	t.Cleanup(func() {
-		signal.Stop(interrupted)
-		close(interrupted)
-		if err := unix.Rmdir(dir); err != nil {
-			t.Errorf("remove cgroup %s: %v", dir, err)
-		}
-	})
-	return dir
 }
