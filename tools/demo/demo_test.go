@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/mounts"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
@@ -89,6 +91,44 @@ func TestNothingIsLeftWhenOutputIsClosed(t *testing.T) {
 	wantNothingLeft(t, cmd.Process.Pid)
 }
 
+// mountsEnv has a process of the tests stay in their mounts, and endEnv has one make a folder for binaries.
+const mountsEnv, endEnv = "BEELINE_MOUNTS", "BEELINE_DEMO_END"
+
+// TestNoBinariesStay: what is built for tests that are killed goes.
+func TestNoBinariesStay(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	if os.Getenv(endEnv) != "" {
+		dir, err := folder()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("made\t%s\n", dir)
+		select {}
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestNoBinariesStay$")
+	cmd.Env = append(os.Environ(), mountsEnv+"=", endEnv+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	made := ""
+	for lines := bufio.NewScanner(out); made == "" && lines.Scan(); {
+		_, made, _ = strings.Cut(lines.Text(), "made\t")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if _, err := os.Stat(made); made == "" || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%q is left behind: %v", made, err)
+	}
+}
+
 func TestMissingBinaries(t *testing.T) {
 	_, err := findBinaries(t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "make build") {
@@ -96,10 +136,14 @@ func TestMissingBinaries(t *testing.T) {
 	}
 }
 
+// folder makes the one for binaries, on a file system of the tests' own mounts: it goes with them, however
+// they end.
+func folder() (string, error) { return os.MkdirTemp(mounts.NamedNetns, "beeline-test-") }
+
 // binaries is the folder of the demo and what it shows, which are built once.
 var binaries = sync.OnceValues(func() (string, error) {
-	var err error
-	if built, err = os.MkdirTemp(os.Getenv("GOTMPDIR"), "beeline-test-"); err != nil {
+	built, err := folder()
+	if err != nil {
 		return "", err
 	}
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", built+"/", "./cmd/beeline-agent", "./cmd/beeline", "./tools/demo")
