@@ -24,13 +24,13 @@ func TestPing(t *testing.T) {
 		return append(c.service(1, "far", "", []endpoint{remote}), c.service(2, "none", "", nil)...)
 	})
 	c.watchChecksums(t)
-	ping := func(addr netip.Addr) (string, error) {
-		return c.client.Output("ping", "-n", "-c", "2", "-i", "0.01", "-W", "1", "-s", "1201", addr.String())
+	ping := func(addr netip.Addr, until ...string) (string, error) {
+		return c.client.Output("ping", append(until, "-n", "-c", "2", "-i", "0.01", "-s", "1201", addr.String())...)
 	}
 	for i := 1; i <= 2; i++ {
 		for _, a := range []addrs{clusterIP(i), nodeAddrs(1)} {
 			for _, addr := range a {
-				if out, err := ping(addr); err != nil {
+				if out, err := ping(addr, "-w", "120"); err != nil {
 					t.Errorf("ping %s: %v\n%s", addr, err, out)
 				}
 			}
@@ -38,7 +38,7 @@ func TestPing(t *testing.T) {
 	}
 	for _, a := range []addrs{clusterIP(9), externalIP(1), balancerIP(1)} {
 		for _, addr := range a {
-			if out, err := ping(addr); err == nil {
+			if out, err := ping(addr, "-W", "1"); err == nil {
 				t.Errorf("ping %s, which no host has:\n%s", addr, out)
 			}
 		}
@@ -68,7 +68,11 @@ func TestPingHost(t *testing.T) {
 			for _, addr := range a {
 				for name, from := range map[string]*lab.Namespace{"client": c.client, "node1": c.nodes[0].Namespace} {
 					pings.Go(func() {
-						out, err := from.Output("ping", "-n", "-c", "1", "-W", "2", addr.String())
+						until := []string{"-w", "120"} // again each second, until it is answered
+						if silent {
+							until = []string{"-W", "2"}
+						}
+						out, err := from.Output("ping", append(until, "-n", "-c", "1", addr.String())...)
 						if answered := err == nil; answered == silent {
 							t.Errorf("%s: ping %s, whose host is silent: %t, is answered: %t\n%s", name, addr, silent, answered, out)
 						}
