@@ -154,6 +154,7 @@ func (a *agent) connect(context.Context) (err error) {
 		Destroyed: metrics.NewSockets(a.registry).Observe,
 	})
 	a.terminating = termination.New(termination.Options{
+		Ready: a.attached,
 		Known: func(service model.Name) bool { return a.reconciler.Knows(service) },
 		Count: socket.Connections,
 	})

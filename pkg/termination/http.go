@@ -50,6 +50,8 @@ type counted struct {
 //   - 503: too many wait or terminate, connections cannot be counted, or the agent ends;
 //   - 504: the time of the parameter timeout is over. Without, a request waits an hour, and one from
 //     this node as long as it takes.
+//
+// An agent that starts knows neither Service nor endpoint: until it does, the request waits.
 func (w *Watcher) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	service := model.Name{Namespace: r.PathValue("namespace"), Name: r.PathValue("service")}
 	client := clientOf(r)
@@ -109,6 +111,9 @@ func clientOf(r *http.Request) model.Client {
 
 // wait returns the answer, once there is one.
 func (w *Watcher) wait(ctx context.Context, service model.Name) (status int, a answer) {
+	if status, a = w.awaitReady(ctx); status != 0 {
+		return status, a
+	}
 	none := time.NewTimer(unseen)
 	defer none.Stop()
 	seen := false
@@ -141,6 +146,28 @@ func (w *Watcher) wait(ctx context.Context, service model.Name) (status int, a a
 				a.Error = "none terminates on this node yet"
 			}
 			return http.StatusGatewayTimeout, a
+		}
+	}
+}
+
+// awaitReady returns 0 once all Services are known, or else the answer without them.
+func (w *Watcher) awaitReady(ctx context.Context) (status int, a answer) {
+	for {
+		select {
+		case <-w.opts.Ready:
+			return 0, a
+		default:
+		}
+		_, _, changed := w.look(model.Name{})
+		if changed == nil {
+			return http.StatusServiceUnavailable, answer{Error: "the agent ends"}
+		}
+		select {
+		case <-w.opts.Ready:
+			return 0, a
+		case <-changed:
+		case <-ctx.Done():
+			return http.StatusGatewayTimeout, answer{Error: "the agent starts, and does not know all Services yet"}
 		}
 	}
 }

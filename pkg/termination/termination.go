@@ -40,6 +40,9 @@ const maxOfNamespace = 4096
 
 // Options configure a [Watcher].
 type Options struct {
+	// Ready is closed once all Services, and the endpoints that terminate, have been told. No request is
+	// answered before about whether there is either.
+	Ready <-chan struct{}
 	// Known reports whether there is a Service of that name.
 	Known func(model.Name) bool
 	// Count returns how many TCP connections endpoints of this node have.

@@ -29,7 +29,8 @@ var (
 // node is a Watcher that runs, over connections that the test sets.
 type node struct {
 	*Watcher
-	stop func()
+	stop  func()
+	ready chan struct{}
 
 	lock        sync.Mutex
 	connections map[netip.AddrPort]int
@@ -50,12 +51,22 @@ func (n *node) fail(err error) {
 	n.err = err
 }
 
-// in runs a test beside a Watcher, on a clock of its own.
+// in runs a test beside a Watcher that knows all Services, on a clock of its own.
 func in(t *testing.T, test func(t *testing.T, n *node)) {
 	t.Helper()
+	inStarting(t, func(t *testing.T, n *node) {
+		close(n.ready)
+		test(t, n)
+	})
+}
+
+// inStarting is in with a Watcher that knows all Services once the test has closed ready.
+func inStarting(t *testing.T, test func(t *testing.T, n *node)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{connections: make(map[netip.AddrPort]int)}
+		n := &node{connections: make(map[netip.AddrPort]int), ready: make(chan struct{})}
 		n.Watcher = New(Options{
+			Ready: n.ready,
 			Known: func(s model.Name) bool { return s == web },
 			Count: func([]netip.AddrPort) (map[netip.AddrPort]int, error) {
 				n.lock.Lock()
@@ -141,6 +152,30 @@ func TestWait(t *testing.T) {
 		if all := n.Endpoints(); len(all) > 0 {
 			t.Errorf("none terminates, endpoints %+v", all)
 		}
+	})
+}
+
+// TestStarting: while not all Services are known, a request is told of neither Services nor endpoints. It
+// waits for one that terminates from when they are.
+func TestStarting(t *testing.T) {
+	inStarting(t, func(t *testing.T, n *node) {
+		const starts = `{"endpoints":[],"error":"the agent starts, and does not know all Services yet"}`
+		known, unknown := n.ask("web", ""), n.ask("other", "")
+		n.ask("web", "?timeout=20s").after(t, 20*time.Second, http.StatusGatewayTimeout, starts)
+		n.ask("other", "?timeout=0s").after(t, 0, http.StatusGatewayTimeout, starts)
+		known.after(t, time.Hour, 0, "")
+		unknown.after(t, 0, 0, "")
+		close(n.ready)
+		unknown.after(t, 0, http.StatusNotFound, `{"endpoints":[],"error":"there is no Service default/other"}`)
+		n.ask("web", "?timeout=0s").after(t, 0, http.StatusGatewayTimeout, `{"endpoints":[],"error":"none terminates on this node yet"}`)
+		known.after(t, unseen-time.Second, 0, "")
+		known.after(t, time.Second, http.StatusOK, `{"endpoints":[]}`)
+	})
+	inStarting(t, func(t *testing.T, n *node) {
+		a := n.ask("web", "")
+		a.after(t, time.Minute, 0, "")
+		n.stop()
+		a.after(t, 0, http.StatusServiceUnavailable, `{"endpoints":[],"error":"the agent ends"}`)
 	})
 }
 

@@ -45,7 +45,10 @@ func TestDrainedAfterHours(t *testing.T) {
 		leaving := netip.MustParseAddrPort("10.0.0.1:8080")
 		var connections atomic.Int32
 		connections.Store(1)
+		ready := make(chan struct{})
+		close(ready)
 		w := termination.New(termination.Options{
+			Ready: ready,
 			Known: func(model.Name) bool { return true },
 			Count: func([]netip.AddrPort) (map[netip.AddrPort]int, error) {
 				return map[netip.AddrPort]int{leaving: int(connections.Load())}, nil

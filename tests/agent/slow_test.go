@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -64,8 +65,8 @@ func (s *slowServer) answer(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestSlowAPIServer: an agent that waits for its first lists is alive, however long that
-// takes, has not started, and says what it does and waits for. At --v=2 it does not log each
-// sync.
+// takes, has not started, and says what it does and waits for. A preStop hook that asks it meanwhile
+// is not told that a Service has drained, or that there is none. At --v=2 it does not log each sync.
 func TestSlowAPIServer(t *testing.T) {
 	t.Parallel()
 	server := newSlowServer(t)
@@ -88,6 +89,16 @@ func TestSlowAPIServer(t *testing.T) {
 	if page("startupz") == nil || page("healthz") == nil {
 		t.Error("the agent says that it serves before all is listed")
 	}
+	var hooks sync.WaitGroup
+	for _, service := range []string{"web", "unknown"} {
+		hooks.Go(func() {
+			// Longer than a request waits for an endpoint that terminates.
+			if err := page("wait-until-drained/default/" + service + "?timeout=12s"); err == nil || !strings.HasSuffix(err.Error(), ": 504 Gateway Timeout") {
+				t.Errorf("the preStop hook of Service %s is answered %v, want 504", service, err)
+			}
+		})
+	}
+	hooks.Wait()
 	close(server.letGo)
 	lab.Eventually(t, "the agent has started", func() bool { return page("startupz") == nil })
 	lab.Eventually(t, "the agent is alive", func() bool { return page("livez") == nil })
