@@ -36,6 +36,9 @@ func (a *agent) checked(c reconcile.Checked) {
 
 // checkMachine looks again and again at what others set up on the machine and the agent does not mend.
 func (a *agent) checkMachine(ctx context.Context) {
-	machine := verify.MachineChecker{Maps: a.datapath.Maps(), Settings: a.config, ClockAhead: a.source.ClockAhead}
+	machine := verify.MachineChecker{
+		Maps: a.datapath.Maps(), Settings: a.config,
+		ClockAhead: a.source.ClockAhead, NodeMissing: a.source.NodeMissing,
+	}
 	machine.Follow(ctx, a.findings.Machine)
 }

@@ -27,7 +27,7 @@ func NewVerify(reg prometheus.Registerer, machine []string) *Verify {
 		}),
 		machine: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "beeline_verify_machine_findings",
-			Help: "What is wrong with the machine, by kind as of beeline verify: settings of the kernel, what a kube-proxy has left, the clock. The agent does not mend it.",
+			Help: "What is wrong with the machine, by kind as of beeline verify: settings of the kernel, what a kube-proxy has left, the clock, a Node that is missing. The agent does not mend it.",
 		}, []string{"kind"}),
 	}
 	reg.MustRegister(v.findings, v.last, v.machine)

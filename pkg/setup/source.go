@@ -29,6 +29,8 @@ type Services struct {
 	// ClockAhead returns how far this machine's clock is ahead of the source's, and whether that is
 	// known yet; nil for a source that has none of its own.
 	ClockAhead func() (ahead time.Duration, known bool)
+	// NodeMissing reports whether the cluster is known to have no Node of this one's name; nil where there is none.
+	NodeMissing func() bool
 }
 
 // Source returns the source that the settings name, for the agent. eventsWait is told whether events
@@ -67,7 +69,10 @@ func newSource(c *config.Settings, sink source.Sink, readOnly bool, only model.N
 	if err != nil {
 		return Services{}, err
 	}
-	return Services{Run: src.Run, Record: src.Record, FollowNodes: src.FollowNodes, ClockAhead: src.ClockAhead}, nil
+	return Services{
+		Run: src.Run, Record: src.Record, FollowNodes: src.FollowNodes,
+		ClockAhead: src.ClockAhead, NodeMissing: src.NodeMissing,
+	}, nil
 }
 
 // newFiles returns the source of a folder of manifests.

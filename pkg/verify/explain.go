@@ -55,6 +55,7 @@ var reasons = []struct {
 	{"firewall", reason{"clients outside of the node do not reach these endpoints by NodePorts and load-balancer IPs; what is accepted in another table does not help", "have the firewall accept packets with Beeline's mark there: \"nft insert rule\" with that family, table and chain, then \"meta mark and 0x1000 == 0x1000 accept\", and the same in its configuration; with firewalld a policy (see the page on migration, Firewalls)"}},
 	{"tunnel-mtu", reason{"the tunnel does not use this device: clients get SNAT", "raise the MTU of the device"}},
 	{"clock", reason{"certificates and tokens that hold elsewhere may not here, and times in logs and events do not compare", "have the node follow a time server (chrony, systemd-timesyncd)"}},
+	{"node", reason{"every endpoint counts as another node's: internalTrafficPolicy and externalTrafficPolicy Local find none, topology hints do not count, and load balancers send this node nothing", "set the agent's hostnameOverride to the name that \"kubectl get nodes\" has for this node, or start its kubelet, which registers it"}},
 	{"config-file", reason{"the agent goes on with the configuration that it was started with", "restart the agent, which disturbs no connection; with a mistake in the file it would not start, and says so"}},
 	{"conntrack", reason{"SNAT may take a source port of a connection that netfilter translates, and one of the two breaks", "restart the agent: it replaces the programs and disturbs no connection"}},
 }

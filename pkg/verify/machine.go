@@ -29,13 +29,14 @@ type MachineChecker struct {
 	Maps *bpfmap.Maps
 	// Settings are the agent's; nil: they are not known.
 	Settings *config.Settings
-	// ClockAhead is that of [setup.Services].
-	ClockAhead func() (ahead time.Duration, known bool)
+	// ClockAhead and NodeMissing are those of [setup.Services].
+	ClockAhead  func() (ahead time.Duration, known bool)
+	NodeMissing func() bool
 }
 
 // MachineKinds are the kinds of findings of a machine.
 var MachineKinds = []string{
-	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "firewall", "tunnel-mtu", "conntrack", "clock", "config-file",
+	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "firewall", "tunnel-mtu", "conntrack", "clock", "node", "config-file",
 }
 
 // machine collects what a look finds.
@@ -62,6 +63,7 @@ func (c *MachineChecker) look() ([]Finding, error) {
 	}
 	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.firewalls(), m.tunnel(), m.conntrack())
 	m.clock()
+	m.node()
 	m.files()
 	return m.list, err
 }
@@ -90,6 +92,13 @@ func (m *machine) clock() {
 		m.add("clock", "", "the clock is %s ahead of the API server's", ahead.Round(time.Second))
 	case ahead < -clockLimit:
 		m.add("clock", "", "the clock is %s behind the API server's", -ahead.Round(time.Second))
+	}
+}
+
+// node looks whether the cluster has this node.
+func (m *machine) node() {
+	if m.NodeMissing != nil && m.NodeMissing() {
+		m.add("node", "", "the API server has no Node %q, which is this node's name here", m.Settings.NodeName)
 	}
 }
 

@@ -141,14 +141,14 @@ func (c *Checker) reopen() (anew bool, err error) {
 // configure takes the configuration that the agent has noted, and begins to follow its source.
 func (c *Checker) configure(text []byte) {
 	c.noted, c.state, c.stop = text, source.NewState(), func() {}
-	c.machine.Settings, c.machine.ClockAhead = nil, nil
+	c.machine.Settings, c.machine.ClockAhead, c.machine.NodeMissing = nil, nil, nil
 	if c.settings, c.noSettings = decode(text); c.noSettings != nil {
 		c.noSource = c.noSettings
 		return
 	}
 	c.machine.Settings = c.settings
 	if c.source, c.noSource = setup.Reader(c.settings, c.state, c.opts.Only); c.noSource == nil {
-		c.machine.ClockAhead = c.source.ClockAhead
+		c.machine.ClockAhead, c.machine.NodeMissing = c.source.ClockAhead, c.source.NodeMissing
 		c.follow()
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/source/kube"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestSource follows one server through all its cases, because a server takes
@@ -223,13 +224,20 @@ func testSliceMoves(t *testing.T, c *cluster) {
 
 func testNode(t *testing.T, c *cluster) {
 	const name = "node-test"
-	sink := c.follow(t, c.server.Config, name)
+	sink, src := c.source(t, kube.Options{Config: c.server.Config, NodeName: name})
+	sink.await(t, "synced", func() bool { return sink.atSync != nil })
+	if !src.NodeMissing() {
+		t.Error("the source does not tell that the cluster has no such Node")
+	}
 	nodes := c.client.CoreV1().Nodes()
 	_, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
 	must(t, err)
 	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	must(t, err)
 	sink.await(t, "the node", func() bool { return sink.node != nil && sink.node.Name == name })
+	if src.NodeMissing() {
+		t.Error("the source tells that the Node is missing, which it has told of")
+	}
 
 	node.Labels = map[string]string{corev1.LabelTopologyZone: "zone-b"}
 	node, err = nodes.Update(t.Context(), node, metav1.UpdateOptions{})
@@ -249,6 +257,9 @@ func testNode(t *testing.T, c *cluster) {
 	sink.await(t, "the node's pod ranges", func() bool {
 		return slices.Equal(sink.node.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("fd44:0:0:7::/64")})
 	})
+
+	must(t, nodes.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	wait.Until(t, "the source tells that the Node is gone", src.NodeMissing)
 }
 
 func testManyAtOnce(t *testing.T, c *cluster) {

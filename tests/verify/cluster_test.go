@@ -56,7 +56,14 @@ func put[T any](ctx context.Context, r resource[T], object T) error {
 	return err
 }
 
-// newClusterNode makes a node whose agent serves the manifests by an API server.
+// register creates the Node object of [lab.NodeName].
+func (c cluster) register(t *testing.T) {
+	t.Helper()
+	_, err := c.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lab.NodeName}}, metav1.CreateOptions{})
+	check(t, err)
+}
+
+// newClusterNode makes a node whose agent serves the manifests by an API server, which has no Node yet.
 func newClusterNode(t *testing.T) (*node, cluster) {
 	t.Helper()
 	server := apiserver.Start(t, "--service-cluster-ip-range=10.96.0.0/16,fd96::/112")
@@ -79,6 +86,7 @@ func newClusterNode(t *testing.T) (*node, cluster) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	n, c := newClusterNode(t)
+	c.register(t)
 	n.wantNothing(t, "while the agent runs")
 	n.churn(t, func(ctx context.Context, i int) error {
 		name, count := fmt.Sprintf("more-%d", i%5), 1+i%3
@@ -102,4 +110,18 @@ func TestCluster(t *testing.T) {
 	n.want(t, "frontend-missing", "10.96.0.9:80/TCP", "default/late")
 	n.mend()
 	n.wantNothing(t, "after an agent has run")
+}
+
+// TestNoSuchNode: that no Node has the name the agent goes by is found by the command and the agent, until one has it.
+func TestNoSuchNode(t *testing.T) {
+	t.Parallel()
+	n, c := newClusterNode(t)
+	n.want(t, "node", fmt.Sprintf("no Node %q", lab.NodeName))
+	n.wantOfMachine(t, map[string]int{"node": 1})
+	if log := n.Standalone.Output(); !contains(log, `kind="node"`, "hostnameOverride") {
+		t.Errorf("the log does not tell:\n%s", log)
+	}
+	c.register(t)
+	n.wantOfMachine(t, nil)
+	n.wantNothing(t, "with the Node")
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +82,7 @@ type Source struct {
 	ranges     *ranges
 	cidrs      *cidrFollower
 	nodes      *nodeFollower
+	local      *localNode
 	clock      *serverClock
 }
 
@@ -109,7 +111,8 @@ func New(o Options) (*Source, error) {
 	s.nodes = newNodeFollower(c.core, o.Sink)
 	follow(s, c.core, "services", "services", selectServices(o.Only), newServices(o.Sink, o.Allowed, s.ranges))
 	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Allowed.Annotations))
-	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), newNodes(o.Sink))
+	s.local = newLocalNode(o.Sink)
+	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), s.local.store)
 	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
 }
@@ -299,13 +302,31 @@ func sameEndpoint(a, b model.Endpoint) bool {
 		slices.Equal(a.NodeHints, b.NodeHints) && slices.Equal(a.ZoneHints, b.ZoneHints)
 }
 
-// newNodes returns the store of the node's own object. Of a family of which the object has no address, the former
+// NodeMissing reports whether the API server has listed the Nodes, and none has the name of this one.
+func (s *Source) NodeMissing() bool {
+	select {
+	case <-s.local.listed:
+		return !s.local.there.Load()
+	default:
+		return false
+	}
+}
+
+// localNode is the store of the node's own object, which another goroutine may ask whether there is one.
+type localNode struct {
+	*store[*corev1.Node, model.LocalNode]
+	there atomic.Bool
+}
+
+// newLocalNode returns the store of the node's own object. Of a family of which the object has no address, the former
 // ones stay, and so do its ranges of pods: a kubelet that registers its node again writes the name
 // alone until the cloud's controller adds the IPs, and NodePorts are served meanwhile. kube-proxy does not follow
 // the node's IPs at all.
-func newNodes(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
+func newLocalNode(sink source.Sink) *localNode {
 	var former model.LocalNode
-	return newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
+	local := new(localNode)
+	local.store = newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
+		local.there.Store(len(put) > 0)
 		if len(put) == 0 {
 			sink.Apply(source.Update{LocalNodeGone: len(gone) > 0})
 		}
@@ -317,4 +338,5 @@ func newNodes(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
 			sink.Apply(source.Update{LocalNode: &node})
 		}
 	})
+	return local
 }

@@ -194,7 +194,7 @@ func TestStreamedListPassesTheReflectorsStore(t *testing.T) {
 
 func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 	var sink updates
-	st := newNodes(&sink)
+	st := newLocalNode(&sink)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "z1"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
@@ -227,7 +227,7 @@ func TestNodeStaysWhenItsObjectGoes(t *testing.T) {
 // before the cloud's controller has seen it, takes none away.
 func TestNodeKeepsItsAddresses(t *testing.T) {
 	var sink updates
-	st := newNodes(&sink)
+	st := newLocalNode(&sink)
 	node := func(ranges []string, addrs ...string) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
 		for _, a := range addrs {
