@@ -40,8 +40,8 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
 
 func newCommand(out io.Writer) *cobra.Command {
 	var (
-		down, drainFirst, kubeProxyDown, initOnly bool
-		writeTo                                   string
+		down, drainFirst, kubeProxyDown, bestEffort, initOnly bool
+		writeTo                                               string
 	)
 	cmd := &cobra.Command{
 		Use:           "beeline-agent",
@@ -57,11 +57,12 @@ func newCommand(out io.Writer) *cobra.Command {
 	cmd.Flags().BoolVar(&down, "cleanup", false, "remove every program, link and map of Beeline and exit")
 	cmd.Flags().BoolVar(&drainFirst, "drain", false, "hand Services over to another proxy that serves already, wait until the connections of clients outside of the node have ended, then do as --cleanup")
 	cmd.Flags().BoolVar(&kubeProxyDown, "cleanup-kube-proxy", false, "remove the rules that a stopped kube-proxy left in iptables, nftables and IPVS, nothing else, and exit")
+	cmd.Flags().BoolVar(&bestEffort, "best-effort", false, "with --cleanup-kube-proxy: say what could not be removed and exit with 0, as an init container without which the agent would not start")
 	cmd.Flags().BoolVar(&initOnly, "init-only", false, "prepare the node as a privileged init container, and exit: mount a BPF file system at --bpffs unless one is there")
 	cmd.Flags().StringVar(&writeTo, "write-config-to", "", "write the configuration that results from files, flags and defaults to this file and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if kubeProxyDown {
-			return cleanupKubeProxy(cmd.Context(), out)
+			return cleanupKubeProxy(cmd.Context(), out, bestEffort)
 		}
 		if down {
 			bpffs, err := flags.BPFFS()

@@ -8,10 +8,15 @@ import (
 	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 )
 
-// cleanupKubeProxy removes what a kube-proxy left and says what that was.
-func cleanupKubeProxy(ctx context.Context, out io.Writer) error {
+// cleanupKubeProxy removes what a kube-proxy left and says what that was. With bestEffort what could not be removed
+// is no error.
+func cleanupKubeProxy(ctx context.Context, out io.Writer, bestEffort bool) error {
 	report, err := kubeproxy.Cleanup(ctx)
 	tell(out, report)
+	if err != nil && bestEffort {
+		fmt.Fprintln(out, "left for want of a way to remove it:", err)
+		return nil
+	}
 	if err == nil && len(report.Removed) == 0 {
 		fmt.Fprintln(out, "nothing of kube-proxy to remove")
 	}

@@ -32,7 +32,7 @@ func (r *Report) took(table string, p plan) {
 }
 
 // attempts is how often a table is read and written anew when another program has
-// changed it meanwhile.
+// changed it meanwhile, and how often a set that is in use is tried.
 const attempts = 5
 
 // Cleanup removes what kube-proxy made in the network namespace of the calling

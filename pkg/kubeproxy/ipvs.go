@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
@@ -168,36 +169,39 @@ func findSet(name string) error {
 	return err
 }
 
-// cleanSets removes the sets, to which no rule may lead any more.
+// cleanSets removes the sets to which no rule leads any more. Chains that were kept have such rules.
 func cleanSets(r *Report) error {
 	var errs []error
 	for _, v4 := range ipSets {
 		for _, name := range ipSetNames(v4) {
-			removed, err := destroySet(name)
-			if removed {
-				r.removed("set %s", name)
-			}
-			errs = append(errs, err)
+			errs = append(errs, destroySet(name, r))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// destroySet removes a set; false says that there was none.
-func destroySet(name string) (bool, error) {
+// destroySet removes a set, if there is one and no rule uses it.
+func destroySet(name string, r *Report) error {
 	err := findSet(name)
 	if noSet(err) {
-		return false, nil
+		return nil
 	}
 	if err == nil {
 		err = netlink.IpsetDestroy(name)
 	}
-	if err != nil {
-		return false, fmt.Errorf("ipset: destroy %s: %w", name, err)
+	const busy = nl.IPSetError(nl.IPSET_ERR_BUSY)
+	// nf_tables lets go of a rule's set some time after the rule is gone, when no CPU reads it any more.
+	for attempt := 1; errors.Is(err, busy) && attempt < attempts; attempt++ {
+		time.Sleep(100 * time.Millisecond)
+		err = netlink.IpsetDestroy(name)
 	}
-	// The kernel is not asked whether it did.
-	if err := findSet(name); !noSet(err) {
-		return false, fmt.Errorf("ipset: %s is still there: a rule uses it", name)
+	switch {
+	case errors.Is(err, busy):
+		r.Kept = append(r.Kept, fmt.Sprintf("set %s: a rule uses it", name))
+	case err != nil:
+		return fmt.Errorf("ipset: destroy %s: %w", name, err)
+	default:
+		r.removed("set %s", name)
 	}
-	return true, nil
+	return nil
 }

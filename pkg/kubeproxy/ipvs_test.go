@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -53,6 +54,34 @@ func TestIPVS(t *testing.T) {
 		if _, err := netlink.IpsetList(gone); !noSet(err) {
 			t.Errorf("set %s is still there: %v", gone, err)
 		}
+	}
+}
+
+// TestSetInUse: a set that a rule in a chain uses which others need stays with the chain, and is no error: no other
+// attempt would remove it.
+func TestSetInUse(t *testing.T) {
+	inNamespace(t)
+	for _, name := range []string{"KUBE-LOOP-BACK", "KUBE-CLUSTER-IP"} {
+		if err := netlink.IpsetCreate(name, "hash:ip,port,ip", netlink.IpsetCreateOptions{}); err != nil {
+			t.Skipf("needs a kernel with ipset: %v", err)
+		}
+	}
+	for _, args := range []string{
+		"-N KUBE-MARK-MASQ", "-N KUBE-POSTROUTING", "-N CNI-HOSTPORT-SETMARK",
+		"-A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ", // as portmap with externalSetMarkChain
+		"-A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE",
+	} {
+		iptables(t, "iptables-nft", append([]string{"-t", "nat"}, strings.Fields(args)...)...)
+	}
+	r, err := Cleanup(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	if want := "set KUBE-LOOP-BACK: a rule uses it"; !slices.Contains(r.Kept, want) {
+		t.Errorf("kept %q, want %q", r.Kept, want)
+	}
+	if !slices.Contains(r.Removed, "set KUBE-CLUSTER-IP") {
+		t.Errorf("removed %q", r.Removed)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -62,7 +63,11 @@ func (f legacyFamily) inUse() ([]string, error) {
 // other's way.
 const xtablesLock = "/run/xtables.lock"
 
-// lockXtables takes the lock and waits for it until ctx ends. Where there is no such
+// lockTime is how long to wait for the lock: longer than iptables-restore has it for the rules of many Services. A
+// program that hangs has it for ever.
+const lockTime = 30 * time.Second
+
+// lockXtables takes the lock and waits for it until ctx ends, for lockTime at most. Where there is no such
 // folder, as in a container without the host's, no program shares it.
 func lockXtables(ctx context.Context) (unlock func(), err error) {
 	file, err := os.OpenFile(xtablesLock, os.O_CREATE|os.O_RDONLY, 0o600)
@@ -72,6 +77,8 @@ func lockXtables(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables-legacy: open the lock: %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lockTime, fmt.Errorf("for more than %s", lockTime))
+	defer cancel()
 	if err := flock.Exclusive(ctx, file); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("iptables-legacy: %w", err)

@@ -137,6 +137,14 @@ func TestMountedForTheNode(t *testing.T) {
 	}
 }
 
+// TestCleanupLetsStart: what of kube-proxy cannot be removed does not keep the agent down.
+func TestCleanupLetsStart(t *testing.T) {
+	t.Parallel()
+	if args := initContainer(t, render(t, "cleanupKubeProxy: true"), "cleanup-kube-proxy").Args; !slices.Contains(args, "--best-effort") {
+		t.Errorf("flags are %q", args)
+	}
+}
+
 // TestProbes: /livez decides about restarts, for /healthz fails by intention on a node that
 // is about to be deleted; until the agent has listed everything it has an hour.
 func TestProbes(t *testing.T) {

@@ -23,7 +23,8 @@ containers:
 
 {{- /*
 Removes what kube-proxy left, before the agent starts. Programs that a former agent
-attached go on serving meanwhile.
+attached go on serving meanwhile. What it cannot remove does not keep the agent down, which finds it
+and tells.
 */ -}}
 {{- define "beeline.cleanupKubeProxyContainer" -}}
 - name: cleanup-kube-proxy
@@ -33,4 +34,5 @@ attached go on serving meanwhile.
       mountPath: /run/xtables.lock
   args:
     - --cleanup-kube-proxy
+    - --best-effort
 {{- end -}}
