@@ -17,8 +17,8 @@ import (
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
-// ipvsDevice has the addresses of Services in kube-proxy's IPVS mode.
-const ipvsDevice = "kube-ipvs0"
+// IPVSDevice has the addresses of Services in kube-proxy's IPVS mode.
+const IPVSDevice = "kube-ipvs0"
 
 // ipvsStatus is there when the kernel has IPVS.
 const ipvsStatus = "/proc/thread-self/net/ip_vs"
@@ -52,11 +52,11 @@ type servicePort struct{ protocol, port uint16 }
 
 // cleanIPVS removes the virtual servers, then the device.
 func cleanIPVS(r *Report) error {
-	device, err := netlink.LinkByName(ipvsDevice)
+	device, err := netlink.LinkByName(IPVSDevice)
 	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
 		device = nil
 	} else if err != nil {
-		return fmt.Errorf("ipvs: look for device %s: %w", ipvsDevice, err)
+		return fmt.Errorf("ipvs: look for device %s: %w", IPVSDevice, err)
 	}
 	if err := cleanVirtualServers(r, device); err != nil {
 		return err
@@ -65,9 +65,9 @@ func cleanIPVS(r *Report) error {
 		return nil
 	}
 	if err := netlink.LinkDel(device); err != nil {
-		return fmt.Errorf("ipvs: delete device %s: %w", ipvsDevice, err)
+		return fmt.Errorf("ipvs: delete device %s: %w", IPVSDevice, err)
 	}
-	r.removed("device %s", ipvsDevice)
+	r.removed("device %s", IPVSDevice)
 	return nil
 }
 
@@ -120,7 +120,7 @@ func deviceAddrs(device netlink.Link) (map[netip.Addr]bool, error) {
 	}
 	list, err := rtnl.Addrs(device)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: list the addresses of %s: %w", ipvsDevice, err)
+		return nil, fmt.Errorf("ipvs: list the addresses of %s: %w", IPVSDevice, err)
 	}
 	for _, a := range list {
 		addr, _ := netip.AddrFromSlice(a.IP)

@@ -27,7 +27,7 @@ func inNamespace(t *testing.T) {
 // of the test needs neither IPVS nor dummy devices.
 func TestIPVS(t *testing.T) {
 	inNamespace(t)
-	for _, name := range []string{ipvsDevice, "kube-ipvs1"} {
+	for _, name := range []string{IPVSDevice, "kube-ipvs1"} {
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 func Left() (list []string, err error) {
 	found, failed := leftRules()
 	list = slices.Concat(found[:]...)
-	_, err = netlink.LinkByName(ipvsDevice)
+	_, err = netlink.LinkByName(IPVSDevice)
 	if notFound := (netlink.LinkNotFoundError{}); err == nil {
-		list = append(list, "device "+ipvsDevice)
+		list = append(list, "device "+IPVSDevice)
 	} else if errors.As(err, &notFound) {
 		err = nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
 	"github.com/beeline-lb/beeline/pkg/source"
+	"github.com/beeline-lb/beeline/pkg/tables"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -243,5 +244,23 @@ func TestForwardingRefused(t *testing.T) {
 	l.eventually("10.96.0.1:80", "10.1.0.1:8080")
 	if got := l.tunnels("a"); got != nil || l.nodes() != "" {
 		t.Errorf("without a part in it, a is tunneled to %v; nodes are %q", got, l.nodes())
+	}
+}
+
+// withoutNodeAddrs has no room for addresses of the node.
+type withoutNodeAddrs struct{ tables.Store }
+
+func (withoutNodeAddrs) PutNodeAddr(netip.Addr, tables.NodeAddr) error {
+	return tables.Limit{Table: "bl_node_addr", Size: 4096}.Full()
+}
+
+// TestNodeAddrsFull: that there is no room for addresses of the node is told as of any other table.
+func TestNodeAddrsFull(t *testing.T) {
+	l := start(t, newStore(t), func(s tables.Store) tables.Store { return withoutNodeAddrs{s} }, reconcile.Options{})
+	l.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	l.Apply(put(service("web", "10.96.0.1"), slice("web-1", "web", "10.1.0.1")))
+	l.Synced()
+	if s := l.applied(); !s.Full["bl_node_addr"] || s.Pending > 0 {
+		t.Errorf("tables full %v, %d Services wait", s.Full, s.Pending)
 	}
 }

@@ -458,8 +458,9 @@ func (r *Reconciler) applyLocalNode(w *work, s *result) {
 	s.nodePorts = append([]netip.Addr{}, r.opts.NodePortAddresses.Select(w.local, &w.localNode)...)
 	err := errors.Join(
 		r.tables.SetServiceCIDRs(w.cidrs, w.foreign),
-		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses)),
+		r.tables.SetNodeAddrs(nodeAddrs(s.nodePorts, r.opts.NodePortAddresses), w.localNode.Addrs),
 	)
+	noteFull(err, s.full)
 	if r.outcome(task{part: partLocalNode}, err, time.Time{}) && err != nil {
 		klog.ErrorS(brief(err), "Node addresses or Service ranges are not complete, trying again")
 	}

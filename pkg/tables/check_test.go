@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 			if err := tbl.SetServiceCIDRs([]netip.Prefix{cidr}, []netip.Addr{theirs}); err != nil {
 				t.Fatal(err)
 			}
-			if err := tbl.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{node: {}}); err != nil {
+			if err := tbl.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{node: {}}, nil); err != nil {
 				t.Fatal(err)
 			}
 			wantPorts, wantNodes := store.View(), store.ViewNodes()

@@ -1,33 +1,35 @@
 package tables
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
-// SetNodeAddrs replaces the addresses that NodePorts answer on.
-func (t *Tables) SetNodeAddrs(want map[netip.Addr]NodeAddr) error {
-	var errs []error
-	for addr, a := range want {
-		if have, ok := t.nodeAddrs[addr]; ok && have == a {
-			continue
+// SetNodeAddrs replaces the addresses that NodePorts answer on. Those that are gone make room first, and so do not
+// take it from the node's own IPs, nor do others: these are put first, and loopback.
+func (t *Tables) SetNodeAddrs(want map[netip.Addr]NodeAddr, own []netip.Addr) error {
+	errs := []error{deleteOthers(t.nodeAddrs, want, t.store.DeleteNodeAddr, "node address %v: %w")}
+	rank := func(addr netip.Addr) int {
+		if slices.Contains(own, addr) || want[addr].HostOnly {
+			return 0
 		}
-		if err := t.store.PutNodeAddr(addr, a); err != nil {
-			errs = append(errs, fmt.Errorf("node address %s: %w", addr, err))
-			continue
-		}
-		t.nodeAddrs[addr] = a
+		return 1
 	}
-	for addr := range t.nodeAddrs {
-		if _, ok := want[addr]; ok {
+	for _, addr := range slices.SortedFunc(maps.Keys(want), func(a, b netip.Addr) int {
+		return cmp.Or(rank(a)-rank(b), a.Compare(b))
+	}) {
+		if have, ok := t.nodeAddrs[addr]; ok && have == want[addr] {
 			continue
 		}
-		if err := t.store.DeleteNodeAddr(addr); err != nil {
-			errs = append(errs, fmt.Errorf("node address %s: %w", addr, err))
+		if err := t.store.PutNodeAddr(addr, want[addr]); err != nil {
+			errs = append(errs, fmt.Errorf("node address %v: %w", addr, err))
 			continue
 		}
-		delete(t.nodeAddrs, addr)
+		t.nodeAddrs[addr] = want[addr]
 	}
 	return errors.Join(errs...)
 }
@@ -66,7 +68,7 @@ func putMissing[K comparable](have, want map[K]struct{}, put func(K) error, form
 }
 
 // deleteOthers deletes what have has beyond want, and notes it there.
-func deleteOthers[K comparable](have, want map[K]struct{}, remove func(K) error, format string) error {
+func deleteOthers[K comparable, V any](have, want map[K]V, remove func(K) error, format string) error {
 	var errs []error
 	for k := range have {
 		if _, ok := want[k]; ok {

@@ -3,6 +3,7 @@ package tables_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -776,16 +777,62 @@ func TestNodeAddrs(t *testing.T) {
 		{},
 	}
 	for _, want := range steps {
-		if err := tbl.SetNodeAddrs(want); err != nil {
+		if err := tbl.SetNodeAddrs(want, nil); err != nil {
 			t.Fatal(err)
 		}
 		before := store.Writes
-		if err := tbl.SetNodeAddrs(want); err != nil || store.Writes != before {
+		if err := tbl.SetNodeAddrs(want, nil); err != nil || store.Writes != before {
 			t.Errorf("setting %v again makes %d writes, %v", want, store.Writes-before, err)
 		}
 		if fmt.Sprint(store.NodeAddrs) != fmt.Sprint(want) {
 			t.Errorf("addresses are %v, want %v", store.NodeAddrs, want)
 		}
+	}
+}
+
+// fewNodeAddrs has room for so many addresses of the node.
+type fewNodeAddrs struct {
+	*tablestest.Store
+	room uint32
+}
+
+func (f *fewNodeAddrs) PutNodeAddr(addr netip.Addr, a tables.NodeAddr) error {
+	if _, known := f.NodeAddrs[addr]; !known && len(f.NodeAddrs) == int(f.room) {
+		return tables.Limit{Table: "bl_node_addr", Size: f.room}.Full()
+	}
+	return f.Store.PutNodeAddr(addr, a)
+}
+
+// TestTooManyNodeAddrs: of more addresses than there is room for, the node's own IPs and loopback are in the table.
+// Those that are gone make room for others at once.
+func TestTooManyNodeAddrs(t *testing.T) {
+	store := &fewNodeAddrs{tablestest.New(t, tablestest.Roomy), 8}
+	tbl := tables.New(store)
+	own, loopback := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("::1")
+	addrs := func(from int) map[netip.Addr]tables.NodeAddr {
+		all := map[netip.Addr]tables.NodeAddr{own: {}, loopback: {HostOnly: true}}
+		for i := from; len(all) < 12; i++ {
+			all[netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})] = tables.NodeAddr{}
+		}
+		return all
+	}
+	err := tbl.SetNodeAddrs(addrs(1), []netip.Addr{own})
+	if !errors.Is(err, tables.ErrFull) {
+		t.Errorf("the error is %v", err)
+	}
+	for _, addr := range []netip.Addr{own, loopback, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.6")} {
+		if _, there := store.NodeAddrs[addr]; !there {
+			t.Errorf("NodePorts do not answer at %v, but at %v", addr, slices.Collect(maps.Keys(store.NodeAddrs)))
+		}
+	}
+	others := addrs(101)
+	for addr := range others {
+		if addr.Is4() && addr.As4()[3] > 106 {
+			delete(others, addr)
+		}
+	}
+	if err := tbl.SetNodeAddrs(others, []netip.Addr{own}); err != nil || !maps.Equal(store.NodeAddrs, others) {
+		t.Errorf("with others, addresses are %v, %v", store.NodeAddrs, err)
 	}
 }
 

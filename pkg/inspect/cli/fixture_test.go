@@ -79,7 +79,7 @@ func pinned(t *testing.T, services []served) (bpffs string, maps *bpfmap.Maps) {
 	check(t, tab.SetNodeAddrs(map[netip.Addr]tables.NodeAddr{
 		netip.MustParseAddr("192.0.2.10"): {},
 		netip.MustParseAddr("127.0.0.1"):  {HostOnly: true},
-	}))
+	}, nil))
 	check(t, maps.Pin(dir))
 	return bpffs, maps
 }

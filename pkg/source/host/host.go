@@ -3,6 +3,8 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/kubeproxy"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
@@ -19,16 +22,23 @@ const retry = 10 * time.Second
 
 // Addresses returns the unicast addresses of all devices in the network
 // namespace of the calling thread, sorted; IPv6 link-local ones, which mean
-// nothing without their device, are left out.
+// nothing without their device, are left out, and those of kube-proxy's mode ipvs, which are Services' (as kube-proxy
+// v1.36 does, by GetAllLocalAddressesExcept).
 func Addresses() ([]netip.Addr, error) {
 	list, err := rtnl.Addrs(nil)
 	if err != nil {
 		return nil, err
 	}
+	ipvs := 0 // no device's
+	if link, err := netlink.LinkByName(kubeproxy.IPVSDevice); err == nil {
+		ipvs = link.Attrs().Index
+	} else if notFound := (netlink.LinkNotFoundError{}); !errors.As(err, &notFound) {
+		return nil, fmt.Errorf("look for device %s: %w", kubeproxy.IPVSDevice, err)
+	}
 	addrs := make([]netip.Addr, 0, len(list))
 	for _, a := range list {
 		addr, ok := netip.AddrFromSlice(a.IP)
-		if !ok || a.Flags&unix.IFA_F_TENTATIVE != 0 {
+		if !ok || a.Flags&unix.IFA_F_TENTATIVE != 0 || a.LinkIndex == ipvs {
 			continue
 		}
 		addr = addr.Unmap()
