@@ -107,15 +107,16 @@ func (d *directory) read(name string) ([]byte, error) {
 const longestPause = 10 * time.Second
 
 // writing reports whether a process has the file open for writing: the kernel gives no lease to read then. On file
-// systems without leases (NFS), and without CAP_LEASE for files of others, it cannot be told.
+// systems without leases (NFS), and without CAP_LEASE for files of others, it cannot be told. To open a pipe would
+// wait for who writes to it.
 func (d *directory) writing(name string) bool {
-	file, err := os.Open(filepath.Join(d.path, name))
+	file, err := os.OpenFile(filepath.Join(d.path, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err != nil || time.Since(info.ModTime()) > longestPause {
+	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) > longestPause {
 		return false
 	}
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,9 +24,10 @@ type running struct {
 	*Source
 	t    *testing.T
 	sink *recorder
+	stop func()
 }
 
-// start runs a source until the test ends. It reads the folder only at events,
+// start runs a source until it is stopped or the test ends. It reads the folder only at events,
 // not by time.
 func start(t *testing.T, opts Options) *running {
 	t.Helper()
@@ -36,13 +38,14 @@ func start(t *testing.T, opts Options) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return &running{s, t, sink}
+	t.Cleanup(stop)
+	return &running{s, t, sink, stop}
 }
 
 // await waits until the Services and errors are as want says: "NAME:PORT"
@@ -309,6 +312,26 @@ func TestOddFiles(t *testing.T) {
 	}
 	r := start(t, Options{Dir: dir})
 	r.await("a:1", "dangling.yaml: ", "pipe.yaml: not a regular file")
+}
+
+// TestManifestBecomesPipe puts a pipe in the place of a manifest that is served: its Services stay, also for a source
+// that starts then, and changes of others get through.
+func TestManifestBecomesPipe(t *testing.T) {
+	t.Parallel()
+	opts := Options{Dir: t.TempDir(), StateFile: filepath.Join(t.TempDir(), "state")}
+	const fault = "a.yaml: not a regular file"
+	write(t, opts.Dir, "a.yaml", portYAML("a", 1))
+	r := start(t, opts)
+	r.await("a:1")
+	pipe := filepath.Join(opts.Dir, ".pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rename(t, pipe, filepath.Join(opts.Dir, "a.yaml"))
+	write(t, opts.Dir, "b.yaml", portYAML("b", 1))
+	r.await("a:1 b:1", fault)
+	r.stop()
+	start(t, opts).await("a:1 b:1", fault)
 }
 
 // TestBusyFolder writes to the folder without pause: changes get through all the
