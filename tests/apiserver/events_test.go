@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -13,18 +14,21 @@ import (
 	"github.com/beeline-lb/beeline/pkg/source/kube"
 )
 
-// testEvents: of a fault that five agents see at once there is one event, with what people
-// look for; when it comes again it is counted there.
+// testEvents: of a fault that five agents see at once there is one event, with what people and "kubectl describe"
+// look for; when it comes again it is counted there. A Service of the same name is another one.
 func testEvents(t *testing.T, c *cluster) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var agents []*kube.Source
+	var sinks []*recorder
 	ended := make(chan error)
+	web := c.createService(t, c.service("web"))
 	for i := range 5 {
+		sink := newRecorder()
 		src, err := kube.New(kube.Options{
-			Config: c.server.Config, NodeName: fmt.Sprint("node-", i), Sink: newRecorder(), EventSpread: time.Millisecond,
+			Config: c.server.Config, NodeName: fmt.Sprint("node-", i), Sink: sink, EventSpread: time.Millisecond,
 		})
 		must(t, err)
-		agents = append(agents, src)
+		agents, sinks = append(agents, src), append(sinks, sink)
 		go func() { ended <- src.Run(ctx) }()
 	}
 	t.Cleanup(func() {
@@ -35,6 +39,17 @@ func testEvents(t *testing.T, c *cluster) {
 			}
 		}
 	})
+	// known waits until each agent knows of the Service at a port.
+	known := func(port int) {
+		t.Helper()
+		for _, sink := range sinks {
+			sink.await(t, "the Service", func() bool {
+				s := sink.services[c.name("web")]
+				return s != nil && int(s.Ports[0].Port) == port
+			})
+		}
+	}
+	known(80)
 	fault := func(what string) {
 		for _, a := range agents {
 			a.Record(event.Event{
@@ -77,5 +92,27 @@ func testEvents(t *testing.T, c *cluster) {
 	})
 	if got := list(); len(got) != 2 {
 		t.Errorf("%d events of two faults: %+v", len(got), got)
+	}
+	// described are the events that "kubectl describe" shows of a Service.
+	described := func(s *corev1.Service) int {
+		t.Helper()
+		l, err := c.client.CoreV1().Events(c.namespace).List(t.Context(), metav1.ListOptions{
+			FieldSelector: fmt.Sprintf("involvedObject.kind=Service,involvedObject.name=%s,involvedObject.uid=%s", s.Name, s.UID),
+		})
+		must(t, err)
+		return len(l.Items)
+	}
+	if got := described(web); got != 2 {
+		t.Errorf("the Service is described with %d events, want both", got)
+	}
+	c.deleteService(t, "web")
+	other := c.service("web")
+	other.Spec.Ports[0].Port = 81
+	other = c.createService(t, other)
+	known(81)
+	fault("first")
+	wait("an event of the other Service", func(l []eventsv1.Event) bool { return len(l) == 3 })
+	if got := described(other); got != 1 {
+		t.Errorf("the other Service is described with %d events, want its own", got)
 	}
 }

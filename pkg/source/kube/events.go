@@ -62,7 +62,8 @@ type recorder struct {
 	client rest.Interface
 	node   string
 	spread time.Duration
-	wait   func(bool) // told whether events about Services wait
+	wait   func(bool)                 // told whether events about Services wait
+	uidOf  func(model.Name) types.UID // of a Service; "" is unknown
 	wake   chan struct{}
 
 	mu       sync.Mutex
@@ -98,6 +99,7 @@ func newRecorder(client rest.Interface, node string, spread time.Duration, wait 
 	}
 	return &recorder{
 		client: client, node: node, spread: spread, wait: wait, wake: make(chan struct{}, 1),
+		uidOf:   func(model.Name) types.UID { return "" },
 		waiting: make(map[string]map[string]*message), recorded: make(map[string]*recorded),
 	}
 }
@@ -182,9 +184,12 @@ func (r *recorder) object(e event.Event, now time.Time) *eventsv1.Event {
 	if e.Service != (model.Name{}) {
 		namespace, fault = e.Service.Namespace, e.Fault
 		about = corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: e.Service.Name}
+		if e.Reason != event.FailedServiceHealthCheck { // kube-proxy's has none
+			about.UID = r.uidOf(e.Service)
+		}
 	}
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: eventName(about.Name, e.Reason, fault)},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: eventName(about, e.Reason, fault)},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: controller,
 		ReportingInstance:   strings.ToValidUTF8((controller + "-" + r.node)[:min(len(controller)+1+len(r.node), 128)], ""),
@@ -197,9 +202,9 @@ func (r *recorder) object(e event.Event, now time.Time) *eventsv1.Event {
 }
 
 // eventName returns the name of the event about a fault of an object, the same on all nodes.
-func eventName(subject, reason, fault string) string {
-	sum := sha256.Sum256([]byte(reason + "\x00" + fault))
-	subject = strings.TrimRight(subject[:min(len(subject), maxEventSubject)], ".-")
+func eventName(about corev1.ObjectReference, reason, fault string) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{reason, fault, string(about.UID)}, "\x00")))
+	subject := strings.TrimRight(about.Name[:min(len(about.Name), maxEventSubject)], ".-")
 	return fmt.Sprintf("%s.%x", subject, sum[:8])
 }
 

@@ -22,6 +22,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -106,10 +107,13 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, recorder: newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait), ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
+	s := &Source{sink: o.Sink, ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
+	services := newServices(o.Sink, o.Allowed, s.ranges)
+	s.recorder = newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait)
+	s.recorder.uidOf = func(name model.Name) types.UID { return uidOf(services.get(name)) }
 	s.cidrs = newCIDRFollower(c.networking, s.ranges)
 	s.nodes = newNodeFollower(c.core, o.Sink)
-	follow(s, c.core, "services", "services", selectServices(o.Only), newServices(o.Sink, o.Allowed, s.ranges))
+	follow(s, c.core, "services", "services", selectServices(o.Only), services)
 	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Allowed.Annotations))
 	s.local = newLocalNode(o.Sink)
 	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), s.local.store)
@@ -242,6 +246,15 @@ var selectAll = selection{"", func(*metav1.ListOptions) {}}
 type clusterService struct {
 	served  *model.Service
 	foreign *foreignService
+	uid     types.UID // of one that is served
+}
+
+// uidOf returns the UID of a Service that is served, or nothing.
+func uidOf(s *clusterService) types.UID {
+	if s == nil {
+		return ""
+	}
+	return s.uid
 }
 
 func newServices(sink source.Sink, allowed convert.Allowed, r *ranges) *store[*corev1.Service, clusterService] {
@@ -250,7 +263,7 @@ func newServices(sink source.Sink, allowed convert.Allowed, r *ranges) *store[*c
 			return &clusterService{foreign: &foreignService{nameOf(o), convert.ClusterIPs(o)}}
 		}
 		if served := convert.Service(o, allowed); served != nil {
-			return &clusterService{served: served}
+			return &clusterService{served: served, uid: o.UID}
 		}
 		return nil
 	}, func(put []*clusterService, gone []model.Name) {

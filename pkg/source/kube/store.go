@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"reflect"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,7 +22,7 @@ type object interface {
 // M only, shared with the sink, and hands on what differs from what it has: a
 // full list as one change, a change of metadata not at all.
 //
-// A reflector calls its store from one goroutine.
+// A reflector calls its store from one goroutine; others may call get.
 type store[O object, M any] struct {
 	// convert returns nil for what is not served.
 	convert func(O) *M
@@ -29,7 +30,9 @@ type store[O object, M any] struct {
 	same func(a, b *M) bool
 	// changed is given at least one model or name.
 	changed func(put []*M, gone []model.Name)
-	known   map[model.Name]*M
+	// mu guards known, which the reflector alone changes.
+	mu    sync.RWMutex
+	known map[model.Name]*M
 	// listed is closed when the first full list has been handed on.
 	listed chan struct{}
 }
@@ -58,7 +61,9 @@ func (s *store[O, M]) Update(obj any) error {
 	if old := s.known[e.name]; old != nil && s.same(old, e.model) {
 		return nil
 	}
+	s.mu.Lock()
 	s.known[e.name] = e.model
+	s.mu.Unlock()
 	s.changed([]*M{e.model}, nil)
 	return nil
 }
@@ -75,7 +80,9 @@ func (s *store[O, M]) Delete(obj any) error {
 
 func (s *store[O, M]) remove(name model.Name) {
 	if _, ok := s.known[name]; ok {
+		s.mu.Lock()
 		delete(s.known, name)
+		s.mu.Unlock()
 		s.changed(nil, []model.Name{name})
 	}
 }
@@ -106,7 +113,9 @@ func (s *store[O, M]) Replace(objs []any, _ string) error {
 		}
 	}
 	first := s.known == nil
+	s.mu.Lock()
 	s.known = known
+	s.mu.Unlock()
 	if len(put)+len(gone) > 0 {
 		s.changed(put, gone)
 	}
@@ -114,6 +123,13 @@ func (s *store[O, M]) Replace(objs []any, _ string) error {
 		close(s.listed)
 	}
 	return nil
+}
+
+// get returns the model of an object that is known; nil: there is none.
+func (s *store[O, M]) get(name model.Name) *M {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.known[name]
 }
 
 // Resync does nothing: nothing here goes stale with time.
