@@ -224,7 +224,9 @@ func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 	}
 	entries := make(map[int]devicemap.Device, len(written))
 	for _, w := range written {
-		entries[w.Ifindex] = w
+		if !w.Replaced() {
+			entries[w.Ifindex] = w
+		}
 	}
 	var errs []error
 	for ifindex, s := range d.state {

@@ -101,6 +101,12 @@ func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
 	d.lookAgain()
 }
 
+// knowsNode reports whether all of the node's own IPs are known.
+func (d *Datapath) knowsNode() bool {
+	told := d.nodeAddrs.Load()
+	return d.opts.WithoutNode || told != nil && len(*told) > 0
+}
+
 // knownNodeAddrs returns the node's own IPs, as far as they are known: of a family of which none has been
 // given, those that devices have been chosen for, until any are told; without a Node object none are.
 func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
@@ -161,7 +167,7 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 	d.watch.choose(places)
 	ds.clients = slices.ContainsFunc(former, func(f devicemap.Device) bool { return f.Ifindex != 0 && !ds.serves(f.Ifindex) })
 	// Before an ID may get another device.
-	errs := []error{d.deviceMap.SetFrames(n.frames(ds.devices))}
+	errs := []error{d.deviceMap.SetFrames(n.frames(ds.devices)), d.keepReplaced(ds, n)}
 	d.attachPods(ds)
 	for i := range ds.devices {
 		device := &ds.devices[i]
@@ -170,7 +176,7 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 	if ds.changes.all || ds.clients || d.xdp != nil && touches(ds.changes.links, places) {
 		d.syncXDP(ctx, n, ds)
 	}
-	errs = append(errs, ds.xdp, d.writeNAT(), d.detachOthers(ds), d.deviceMap.ForgetRoutes())
+	errs = append(errs, ds.xdp, d.keepReplaced(ds, n), d.writeNAT(), d.detachOthers(ds), d.deviceMap.ForgetRoutes())
 	return errors.Join(errs...)
 }
 
@@ -230,6 +236,7 @@ func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip
 	devices, without := withinRoom(devices)
 	assignIDs(devices, former)
 	devices = append(devices, without...)
+	sources := newSources(n, nodeAddrs, !d.knowsNode())
 	for i := range devices {
 		was := &devicemap.Device{}
 		if at := slices.IndexFunc(former, func(f devicemap.Device) bool { return f.ID == devices[i].ID }); at >= 0 {
@@ -239,8 +246,13 @@ func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip
 			devices[i].OwnQdisc, devices[i].NoXDP = was.OwnQdisc, was.NoXDP
 			devices[i].XDPSend, devices[i].XDPSendBuffers = was.XDPSend, was.XDPSendBuffers
 		}
-		devices[i].Addr4 = n.source(devices[i].Ifindex, netip.Addr.Is4, was.Addr4, nodeAddrs)
-		devices[i].Addr6 = n.source(devices[i].Ifindex, netip.Addr.Is6, was.Addr6, nodeAddrs)
+		devices[i].Addr4 = sources.of(devices[i].Ifindex, netip.Addr.Is4, was.Addr4)
+		devices[i].Addr6 = sources.of(devices[i].Ifindex, netip.Addr.Is6, was.Addr6)
+		// Programs remember the ID of a device that they have met.
+		if id := freeID(devices, former); id != 0 && len(d.state) == 0 && was.Ifindex == devices[i].Ifindex &&
+			(n.leaves(was.Addr4, devices[i].Addr4) || n.leaves(was.Addr6, devices[i].Addr6)) {
+			devices[i].ID = id
+		}
 	}
 	return devices
 }
@@ -268,8 +280,14 @@ func withinRoom(devices []devicemap.Device) (within, without []devicemap.Device)
 	return within, without
 }
 
+// leaves reports whether an address that the machine has is left for another one.
+func (n *network) leaves(was, now netip.Addr) bool {
+	_, held := n.held[was]
+	return held && was != now
+}
+
 // assignIDs gives each device the ID that it or one of its name had, else one that
-// no device had, else that of a device which is gone. An ID of 0 is left when
+// no device had, else that of a device which is gone, or is replaced. An ID of 0 is left when
 // there are none.
 func assignIDs(devices, former []devicemap.Device) {
 	taken := make(map[uint32]bool)
@@ -283,20 +301,50 @@ func assignIDs(devices, former []devicemap.Device) {
 			}
 		}
 	}
-	take(func(device, former *devicemap.Device) bool { return device.Ifindex == former.Ifindex })
-	take(func(device, former *devicemap.Device) bool { return device.Name == former.Name })
-	used := make(map[uint32]bool)
-	for i := range former {
-		used[former[i].ID] = true
-	}
+	take(func(device, former *devicemap.Device) bool {
+		return device.Ifindex == former.Ifindex && !former.Replaced()
+	})
+	take(func(device, former *devicemap.Device) bool { return device.Name == former.Name && !former.Replaced() })
 	for i := range devices {
-		for id := uint32(1); int(id) <= devicemap.MaxDevices && devices[i].ID == 0; id++ {
-			if !used[id] {
-				devices[i].ID, used[id] = id, true
-			}
+		if devices[i].ID == 0 {
+			devices[i].ID = freeID(devices, former)
 		}
 	}
 	take(func(_, former *devicemap.Device) bool { return former.Ifindex == 0 })
+	take(func(_, former *devicemap.Device) bool { return former.Replaced() })
+}
+
+// freeID returns an ID that no device has or had; 0 is none.
+func freeID(devices, former []devicemap.Device) uint32 {
+	var used [devicemap.MaxDevices + 1]bool
+	for _, list := range [][]devicemap.Device{devices, former} {
+		for i := range list {
+			used[list[i].ID] = true
+		}
+	}
+	used[0] = true
+	return uint32(max(0, slices.Index(used[:], false)))
+}
+
+// keepReplaced has flows go on from an address that their device was left without: see
+// [devicemap.Device.Replaced]. To be called before programs run that have not met the device yet.
+func (d *Datapath) keepReplaced(ds *deviceSync, n *network) error {
+	var errs []error
+	for _, was := range ds.former {
+		at := slices.IndexFunc(ds.devices, func(v devicemap.Device) bool { return v.Ifindex == was.Ifindex && v.ID != 0 && v.ID != was.ID })
+		if at < 0 {
+			continue
+		}
+		if !n.leaves(was.Addr4, netip.Addr{}) && !n.leaves(was.Addr6, netip.Addr{}) {
+			errs = append(errs, d.deviceMap.Delete(was))
+			continue
+		}
+		errs = append(errs, d.deviceMap.Replace(was, ds.devices[at]))
+		if !was.Replaced() {
+			errs = append(errs, d.deviceMap.Put(ds.devices[at]))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // attachDevice writes the device's entry and makes the programs run on it.
@@ -437,7 +485,7 @@ func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
 	}
 	var list []Device
 	for _, w := range written {
-		if w.Ifindex == 0 {
+		if w.Ifindex == 0 || w.Replaced() {
 			continue
 		}
 		mode, err := attachedBy(Dir(bpffs), w.Ifindex)

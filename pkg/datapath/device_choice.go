@@ -38,8 +38,10 @@ func CheckDevices(patterns []string) error {
 type network struct {
 	links []netlink.Link
 	// addrs are the addresses to send from, by ifindex: global, none of them
-	// secondary, in the kernel's order.
+	// secondary or deprecated, in the kernel's order.
 	addrs map[int][]netip.Addr
+	// deprecated are those that would be in addrs if they were not deprecated.
+	deprecated map[int][]netip.Addr
 	// networks are all addresses at which NodePorts may answer, with the length of their network's
 	// prefix, by ifindex.
 	networks map[int][]netip.Prefix
@@ -54,7 +56,7 @@ type network struct {
 // newNetwork returns the network of these devices, by index, addresses and routes.
 func newNetwork(links map[int]netlink.Link, addrs []netlink.Addr, routes []netlink.Route) *network {
 	n := &network{
-		addrs: make(map[int][]netip.Addr), networks: make(map[int][]netip.Prefix),
+		addrs: make(map[int][]netip.Addr), deprecated: make(map[int][]netip.Addr), networks: make(map[int][]netip.Prefix),
 		held: make(map[netip.Addr]int), routes: routes,
 	}
 	for _, index := range slices.Sorted(maps.Keys(links)) {
@@ -85,9 +87,14 @@ func (n *network) addAddr(a *netlink.Addr) {
 		ones, _ := a.Mask.Size()
 		n.networks[a.LinkIndex] = append(n.networks[a.LinkIndex], netip.PrefixFrom(addr, ones))
 	}
-	if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&(unix.IFA_F_SECONDARY|unix.IFA_F_DEPRECATED) == 0 {
-		n.addrs[a.LinkIndex] = append(n.addrs[a.LinkIndex], addr)
+	if a.Scope != unix.RT_SCOPE_UNIVERSE || a.Flags&unix.IFA_F_SECONDARY != 0 {
+		return
 	}
+	to := n.addrs
+	if a.Flags&unix.IFA_F_DEPRECATED != 0 {
+		to = n.deprecated
+	}
+	to[a.LinkIndex] = append(to[a.LinkIndex], addr)
 }
 
 // hop is a device that a route leads to, perhaps by a gateway.
@@ -424,29 +431,4 @@ func (n *network) ports() map[int]bool {
 		}
 	}
 	return ports
-}
-
-// source returns the address that packets which leave by a device are sent from:
-// the one in use while the machine has it, else the first of the device, else one
-// of the node. The zero value is none.
-func (n *network) source(ifindex int, is func(netip.Addr) bool, inUse netip.Addr, nodeAddrs []netip.Addr) netip.Addr {
-	if _, held := n.held[inUse]; held {
-		return inUse
-	}
-	candidates := slices.Clone(n.addrs[ifindex])
-	for _, addr := range nodeAddrs {
-		if _, held := n.held[addr]; held {
-			candidates = append(candidates, addr)
-		}
-	}
-	defaults := n.defaultDevices()
-	for _, l := range n.links {
-		if defaults[l.Attrs().Index] {
-			candidates = append(candidates, n.addrs[l.Attrs().Index]...)
-		}
-	}
-	if i := slices.IndexFunc(candidates, is); i >= 0 {
-		return candidates[i]
-	}
-	return netip.Addr{}
 }

@@ -193,43 +193,6 @@ func prefixNet(s string) *net.IPNet {
 	return prefix
 }
 
-func TestSourceAddress(t *testing.T) {
-	t.Parallel()
-	own, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	nodeIP, gone := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("192.0.2.99")
-	n := &network{
-		links: []netlink.Link{&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 3}}},
-		addrs: map[int][]netip.Addr{2: {own, second}, 3: {second}},
-		held:  map[netip.Addr]int{own: 2, second: 2, nodeIP: 1},
-		routes: []netlink.Route{
-			{Type: unix.RTN_UNICAST, LinkIndex: 3},
-		},
-	}
-	for _, tc := range []struct {
-		name      string
-		ifindex   int
-		inUse     netip.Addr
-		nodeAddrs []netip.Addr
-		want      netip.Addr
-	}{
-		{"first of the device", 2, netip.Addr{}, []netip.Addr{nodeIP}, own},
-		{"in use", 2, second, nil, second},
-		{"in use but gone", 2, gone, nil, own},
-		{"none of its own", 4, netip.Addr{}, []netip.Addr{nodeIP}, nodeIP},
-		{"node IP that nobody holds", 4, netip.Addr{}, []netip.Addr{gone}, second},
-		{"no node IP: that of the default route", 4, netip.Addr{}, nil, second},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := n.source(tc.ifindex, netip.Addr.Is4, tc.inUse, tc.nodeAddrs); got != tc.want {
-				t.Errorf("source is %s, want %s", got, tc.want)
-			}
-		})
-	}
-	if got := n.source(2, netip.Addr.Is6, netip.Addr{}, nil); got.IsValid() {
-		t.Errorf("IPv6 source is %s, want none", got)
-	}
-}
-
 func TestDevicePatternsAreChecked(t *testing.T) {
 	t.Parallel()
 	for _, good := range [][]string{nil, {"auto"}, {"none"}, {"eth0", "bond*"}} {

@@ -396,6 +396,66 @@ func TestSourceAddressStaysWhileTheDeviceHasIt(t *testing.T) {
 	}
 }
 
+// TestSourceAddressIsReplaced: an agent that is started takes a better source than the former one, and the flows of
+// that keep theirs, as long as the machine has it; one that has begun already changes it for all.
+func TestSourceAddressIsReplaced(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		addAddr(t, l, "198.51.100.1/24")
+		addAddr(t, l, "203.0.113.1/24")
+		opts.WithoutNode = true
+		start := func(nodeIP string) *datapath.Datapath {
+			opts.NodeAddrs = []netip.Addr{netip.MustParseAddr(nodeIP)}
+			d := prepare(t, opts)
+			must(t, d.Attach(t.Context()))
+			return d
+		}
+		check := func(when string, d *datapath.Datapath, want ...devicemap.Device) {
+			t.Helper()
+			list, err := devicemap.New(d.Maps()).List()
+			if err != nil || len(list) != len(want) {
+				t.Fatalf("%s: %+v, %v", when, list, err)
+			}
+			for i, w := range want {
+				if have := list[i]; have.Ifindex != w.Ifindex || have.Ifindex != 0 && (have.Addr4 != w.Addr4 || have.MTU != w.MTU || have.Replaced() != w.Replaced()) {
+					t.Errorf("%s: device %d is %+v, want %+v", when, i+1, have, w)
+				}
+			}
+			if served := devices(t, opts); len(served) != 1 || served[0].Addr4 != want[len(want)-1].Addr4 || served[0].Mode != opts.TC {
+				t.Errorf("%s: served are %+v", when, served)
+			}
+			if found, err := d.MendPrograms(t.Context()); err != nil || found != 0 {
+				t.Errorf("%s: %d things were mended, %v", when, found, err)
+			}
+		}
+		first := devicemap.Device{Ifindex: l.Attrs().Index, Addr4: netip.MustParseAddr("192.0.2.1"), MTU: 1500}
+		second := first
+		second.Addr4 = netip.MustParseAddr("198.51.100.1")
+
+		d := start("192.0.2.1")
+		check("at first", d, first)
+		must(t, d.Close())
+		d = start("198.51.100.1")
+		first.Reason = devicemap.ReasonReplaced
+		check("with another node IP", d, first, second)
+		must(t, netlink.LinkSetMTU(l, 1400), d.SyncDevices(t.Context()))
+		first.MTU, second.MTU = 1400, 1400
+		check("with another MTU", d, first, second)
+		must(t, d.Close())
+		d = start("198.51.100.1")
+		check("started again", d, first, second)
+		d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("203.0.113.1")})
+		must(t, d.SyncDevices(t.Context()))
+		second.Addr4 = netip.MustParseAddr("203.0.113.1")
+		check("with another node IP meanwhile", d, first, second)
+		addr, err := netlink.ParseAddr("192.0.2.1/24")
+		must(t, err, netlink.AddrDel(l, addr), d.SyncDevices(t.Context()))
+		check("without the first address", d, devicemap.Device{}, second)
+		must(t, d.Close())
+	})
+}
+
 func TestNodeIPChoosesItsDevice(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)

@@ -72,7 +72,8 @@ func (d *Datapath) planMasquerade(ds *deviceSync, n *network, nodeAddrs []netip.
 		return nil
 	}
 	ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
-	return d.deviceMap.SetMasquerade(n.source(0, netip.Addr.Is4, was4, nodeAddrs), n.source(0, netip.Addr.Is6, was6, nodeAddrs))
+	sources := newSources(n, nodeAddrs, true) // a pod of this node answers any
+	return d.deviceMap.SetMasquerade(sources.of(0, netip.Addr.Is4, was4), sources.of(0, netip.Addr.Is6, was6))
 }
 
 // EndMasquerade takes the programs off the devices of backends which a former agent, one with

@@ -157,7 +157,7 @@ func (i *inspection) faults() error {
 
 // device looks at a device that clients are behind. was are those that the maps have.
 func (i *inspection) device(device *devicemap.Device, was []devicemap.Device) error {
-	at := slices.IndexFunc(was, func(f devicemap.Device) bool { return f.Ifindex == device.Ifindex })
+	at := slices.IndexFunc(was, func(f devicemap.Device) bool { return f.Ifindex == device.Ifindex && !f.Replaced() })
 	if at < 0 {
 		i.add("device-unserved", "device %s is to be served (%s) and is not", device.Name, device.Reason)
 		return nil

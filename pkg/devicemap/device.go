@@ -35,9 +35,11 @@ const (
 
 // ReasonNodeIP is how [Device.Reason] begins for a device that has been chosen for a node IP,
 // ReasonAddress for one that has been for nothing but an address of its own; the address follows.
+// ReasonReplaced is that of [Device.Replaced].
 const (
-	ReasonNodeIP  = "holds node IP "
-	ReasonAddress = "has address "
+	ReasonNodeIP   = "holds node IP "
+	ReasonAddress  = "has address "
+	ReasonReplaced = "replaced"
 )
 
 // Table is the devices of some maps.
@@ -82,6 +84,10 @@ type Device struct {
 
 // Addressed reports whether the device has been chosen for nothing but an address of its own.
 func (d *Device) Addressed() bool { return strings.HasPrefix(d.Reason, ReasonAddress) }
+
+// Replaced reports whether this is a device as it was before it got another source of SNAT, with another ID: new
+// flows have that, and those with this ID go on from the former source.
+func (d *Device) Replaced() bool { return d.Reason == ReasonReplaced }
 
 // NodeIP returns the node IP that the device has been chosen for; the zero value is none.
 func (d *Device) NodeIP() (addr netip.Addr) {
@@ -148,7 +154,7 @@ func deviceOf(id uint32, e *bpf.SockBlDeviceEntry) Device {
 	return d
 }
 
-// List returns the devices that have an ID, those that are gone among them, by
+// List returns the devices that have an ID, those that are gone or replaced among them, by
 // ID.
 func (t Table) List() ([]Device, error) {
 	var list []Device
@@ -171,8 +177,8 @@ func (t Table) Put(d Device) error {
 	if err := t.maps.BlDevice.Lookup(d.ID, &former); err != nil {
 		return fmt.Errorf("map %s: %w", bpf.SockMapBlDevice, err)
 	}
-	if former.Ifindex != 0 && former.Ifindex != uint32(d.Ifindex) {
-		if err := bpfmap.Remove(t.maps.BlDeviceId, former.Ifindex); err != nil {
+	if former.Ifindex != uint32(d.Ifindex) {
+		if err := t.release(int(former.Ifindex), d.ID); err != nil {
 			return err
 		}
 	}
@@ -181,6 +187,29 @@ func (t Table) Put(d Device) error {
 		return err
 	}
 	return bpfmap.Put(t.maps.BlDeviceId, uint32(d.Ifindex), d.ID)
+}
+
+// Replace has the flows of a device go on from the addresses that it had by another ID, was; the rest is as d has it.
+func (t Table) Replace(was, d Device) error {
+	d.ID, d.Addr4, d.Addr6, d.Reason = was.ID, was.Addr4, was.Addr6, ReasonReplaced
+	if d == was {
+		return nil
+	}
+	entry := d.entry()
+	return bpfmap.Put(t.maps.BlDevice, d.ID, &entry)
+}
+
+// release has the device of an ifindex no longer looked up by that, if it has this ID there.
+func (t Table) release(ifindex int, id uint32) error {
+	var known uint32
+	err := t.maps.BlDeviceId.Lookup(uint32(ifindex), &known)
+	if errors.Is(err, ebpf.ErrKeyNotExist) || err == nil && known != id {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("map %s: %w", bpf.SockMapBlDeviceId, err)
+	}
+	return bpfmap.Remove(t.maps.BlDeviceId, uint32(ifindex))
 }
 
 // Serves reports whether packets are served on the device of that index.
@@ -198,7 +227,7 @@ func (t Table) Serves(ifindex int) (bool, error) {
 
 // Delete takes a device out. Its ID is kept for another one of that name.
 func (t Table) Delete(d Device) error {
-	if err := bpfmap.Remove(t.maps.BlDeviceId, uint32(d.Ifindex)); err != nil {
+	if err := t.release(d.Ifindex, d.ID); err != nil {
 		return err
 	}
 	gone := Device{Name: d.Name}

@@ -57,7 +57,7 @@ func (c *MachineChecker) look() ([]Finding, error) {
 	m := &machine{MachineChecker: c}
 	devices, err := devicemap.New(c.Maps).List()
 	for _, d := range devices {
-		if d.Ifindex != 0 {
+		if d.Ifindex != 0 && !d.Replaced() {
 			m.devices = append(m.devices, d)
 		}
 	}
