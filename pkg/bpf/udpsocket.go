@@ -2,10 +2,12 @@ package bpf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // UDPSocket identifies a connected UDP socket in its network namespace.
@@ -37,6 +39,10 @@ func UDPService(program *ebpf.Program, s UDPSocket) (uint32, bool, error) {
 		return 0, false, err
 	}
 	answer, err := program.Run(&ebpf.RunOptions{Data: data, Context: testRun{Ifindex: s.Device}})
+	if errors.Is(err, unix.ENODEV) {
+		// The device is gone. Without one, the socket is still found by its cookie, if its entry is in the array.
+		answer, err = program.Run(&ebpf.RunOptions{Data: data})
+	}
 	if err != nil {
 		return 0, false, fmt.Errorf("ask for the Service of a socket: %w", err)
 	}

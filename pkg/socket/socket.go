@@ -134,29 +134,31 @@ func (d *Destroyer) Search() (destroyed int, err error) {
 	return destroyed, err
 }
 
-// destroyFamily destroys sockets of one family in the calling thread's network namespace.
+// someErrors is how many errors of single sockets a search returns: there may be as many as sockets.
+const someErrors = 4
+
+// destroyFamily destroys sockets of one family in the calling thread's network namespace. An error of one
+// socket keeps it from no other.
 func (d *Destroyer) destroyFamily(family uint8) (destroyed int, err error) {
 	sockets, err := list(family)
 	if err != nil {
 		return 0, err
 	}
+	var errs []error
 	for i := range sockets {
 		gone, err := d.gone(sockets[i].socket())
-		if err != nil {
-			return destroyed, err
+		if gone {
+			err = sockets[i].destroy()
 		}
-		if !gone {
-			continue
-		}
-		switch err := sockets[i].destroy(); {
+		switch {
 		case errors.Is(err, unix.ENOENT):
-		case err != nil:
-			return destroyed, err
-		default:
+		case err != nil && len(errs) < someErrors:
+			errs = append(errs, err)
+		case gone && err == nil:
 			destroyed++
 		}
 	}
-	return destroyed, nil
+	return destroyed, errors.Join(errs...)
 }
 
 // gone reports whether a Service has led the socket to an endpoint that does not serve it

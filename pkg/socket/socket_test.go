@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -93,4 +94,26 @@ func TestRun(t *testing.T) {
 			t.Errorf("asked %d times in %d searches, want two more", asked.Load(), searches.Load())
 		}
 	})
+}
+
+// TestOddSockets: sockets of which the Service is not known keep none from being destroyed.
+func TestOddSockets(t *testing.T) {
+	needRoot(t)
+	odd := make(map[netip.AddrPort]bool)
+	for range 8 {
+		odd[connectedSocket(t)] = true
+	}
+	local := connectedSocket(t)
+	e := New(Options{
+		Service: func(s bpf.UDPSocket) (uint32, bool, error) {
+			if odd[s.Local] {
+				return 0, false, errors.New("not known")
+			}
+			return 7, s.Local == local, nil
+		},
+		Serves: func(uint32, netip.AddrPort) bool { return false },
+	})
+	if destroyed, err := e.Search(); destroyed != 1 || err == nil || strings.Count(err.Error(), "not known") != someErrors {
+		t.Errorf("%d sockets are destroyed, and the error is %v; want one, and %d of the errors", destroyed, err, someErrors)
+	}
 }

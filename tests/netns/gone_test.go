@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -165,6 +166,48 @@ func TestSocketOfDevice(t *testing.T) {
 	connect(t, s, goneUDP4)
 	applyGone(a, 2)
 	wantDestroyed(t, "of a device", s)
+}
+
+// TestSocketOfGoneDevice: sockets bound to a device that is gone by now are destroyed, and keep no others from being.
+func TestSocketOfGoneDevice(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	h.Pod.Populate()
+	h.Pod.AddDevice("leaves", h.Namespace, "leavestoo")
+	var device netlink.Link
+	err := h.Pod.Run(func() (err error) {
+		if device, err = netlink.LinkByName("leaves"); err != nil {
+			return err
+		}
+		// After those of other devices. Nobody answers by it.
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: device.Attrs().Index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, Priority: 9999})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	applyGone(a, 1)
+	sockets := make(map[*lab.Socket]string)
+	for network, to := range map[string]netip.AddrPort{"udp4": goneUDP4, "udp6": goneUDP6} {
+		bound := h.Pod.Socket(network)
+		if err := bound.SetOption(unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, device.Attrs().Index); err != nil {
+			t.Fatal(err)
+		}
+		if err := bound.Connect(to); err != nil {
+			t.Fatal(err)
+		}
+		sockets[bound] = network + ", bound to the device"
+		for range 8 {
+			sockets[connected(t, h.Pod, network, to)] = network
+		}
+	}
+	if err := h.Pod.Run(func() error { return netlink.LinkDel(device) }); err != nil {
+		t.Fatal(err)
+	}
+	applyGone(a, 2)
+	for s, what := range sockets {
+		wantDestroyed(t, what, s)
+	}
+	wantDestroys(t, "another search", a, 0)
 }
 
 // TestSocketsOfOneAddress: of two sockets with the same addresses and ports, the one that
