@@ -121,7 +121,7 @@ static __always_inline int bl_tc_go(struct __sk_buff *skb, const struct bl_packe
 	 * To a backend by the client's address, as of a packet that the kernel forwards and then
 	 * masquerades: a table of routes for the address of this node may know no backends.
 	 */
-	return bl_skb_send(skb, ifindex,
+	return bl_skb_send(skb, packet->l3, ifindex,
 			   bl_next_hop_of(skb, path->device,
 					  path->reply ? &path->to.src : &packet->key.src,
 					  &path->to.dst));

@@ -243,13 +243,16 @@ static __always_inline __u32 bl_tc_ifindex(struct __sk_buff *skb, __u32 id,
 volatile const __u64 bl_sent;
 
 /*
- * Send the packet out by a device to the next hop @via; NULL: the kernel looks for one. Without the
- * tag that it may have come in with, which is one of priority alone.
+ * Send the packet, whose IP header is at @l3, out by a device to the next hop @via; NULL: the kernel
+ * looks for one. Without the tag that it may have come in with, which is one of priority alone.
+ * bpf_redirect_neigh drops what has no link header to take off, as from a device without Ethernet.
  */
-static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 ifindex,
+static __always_inline int bl_skb_send(struct __sk_buff *skb, __u32 l3, __u32 ifindex,
 				       struct bpf_redir_neigh *via)
 {
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return TC_ACT_SHOT;
+	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
 	if (bl_sent) {
 		skb->cb[0] = bl_sent >> 32;

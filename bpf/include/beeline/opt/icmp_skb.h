@@ -100,7 +100,7 @@ __noinline int bl_tc_icmp(struct __sk_buff *skb, __u32 l3, enum bl_hook hook, st
 		return TC_ACT_SHOT;
 	if (forward->device == BL_DEVICE_HAIRPIN)
 		return bl_answer_return(skb, error.l3, true);
-	return id ? bl_skb_send(skb, ifindex,
+	return id ? bl_skb_send(skb, l3, ifindex,
 				bl_next_hop_of(skb, id,
 					       bl_flow_bits(flow) & BL_FLOW_IS_REPLY
 						       ? &to.src

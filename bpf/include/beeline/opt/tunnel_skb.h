@@ -116,7 +116,7 @@ __noinline int bl_tunnel_send(struct __sk_buff *skb, const struct bl_packet *pac
 		       : bl_tunnel_wrap6(skb, packet, path, &end, tos)))
 		return TC_ACT_SHOT;
 	bl_count(BL_REASON_TUNNEL_SENT);
-	return bl_skb_send(skb, device->ifindex, NULL);
+	return bl_skb_send(skb, packet->l3, device->ifindex, NULL);
 }
 
 /* Send the packet on by the tunnel. */
