@@ -122,6 +122,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
 		nodemap.New(maps).ForgetAnswers()
 	}
+	nodemap.New(maps).FindSelf()
 	a.destroysSockets = canDestroySockets()
 	status.SetAgent(describe(c, a.cgroup, a.started, a.destroysSockets))
 	status.SetAsksConntrack(a.datapath.AsksConntrack())

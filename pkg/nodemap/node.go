@@ -131,9 +131,30 @@ func (t Table) SetAnswer(id uint16, addr netip.Addr, answer Answer) {
 // another port.
 func (t Table) ForgetAnswers() {
 	t.locked(func(nodes []bpf.SockBlNodeEntry) {
-		for id := range nodes {
+		for id := 1; id < len(nodes); id++ {
 			flags, _ := nodes[id].Load()
 			nodes[id].Store(flags&^bpf.SockBlNodeFlagBL_NODE_TUNNEL, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
 		}
+	})
+}
+
+// FindSelf lets the programs know which node is this one, by the nodes of a former agent: one of an older
+// version has not told them.
+func (t Table) FindSelf() {
+	t.locked(func(nodes []bpf.SockBlNodeEntry) {
+		isSelf := func(id int) bool {
+			flags, _ := nodes[id].Load()
+			return flags&bpf.SockBlNodeFlagBL_NODE_SELF != 0
+		}
+		if isSelf(int(self(nodes))) {
+			return
+		}
+		for id := 1; id < len(nodes); id++ {
+			if isSelf(id) {
+				setSelf(nodes, uint16(id))
+				return
+			}
+		}
+		setSelf(nodes, 0)
 	})
 }

@@ -72,3 +72,38 @@ func TestAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestSelf: the programs know which node is this one, also after an agent that did not tell them.
+func TestSelf(t *testing.T) {
+	m := maptest.New(t, maptest.Small)
+	s := NewStore(m)
+	put := func(id uint16, isSelf bool) {
+		t.Helper()
+		must(t, s.PutNode(id, tables.Node{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(id)}), Self: isSelf}))
+	}
+	want := func(what string, id uint16) {
+		t.Helper()
+		if got := self(m.Entries.Node[:]); got != id {
+			t.Errorf("%s: this node is %d, want %d", what, got, id)
+		}
+	}
+	put(1, false)
+	put(2, true)
+	want("this node comes", 2)
+	put(3, true)
+	want("it has another address", 3)
+	must(t, s.ClearNode(2))
+	New(m).ForgetAnswers()
+	want("the former one is gone", 3)
+	New(m).FindSelf()
+	want("a restart", 3)
+	setSelf(m.Entries.Node[:], 0)
+	New(m).FindSelf()
+	want("an update", 3)
+	put(3, false)
+	want("it is another's address", 0)
+	put(1, true)
+	must(t, s.ClearNode(1))
+	New(m).FindSelf()
+	want("it is gone", 0)
+}

@@ -17,6 +17,16 @@ type Store struct{ table Table }
 // NewStore returns the part of [tables.Store] that writes nodes into the maps.
 func NewStore(m *bpfmap.Maps) Store { return Store{New(m)} }
 
+// self returns the id of this node; 0 is unknown.
+func self(nodes []bpf.SockBlNodeEntry) uint16 {
+	_, id := nodes[0].Load()
+	return uint16(id)
+}
+
+func setSelf(nodes []bpf.SockBlNodeEntry, id uint16) {
+	nodes[0].Store(0, bpf.SockBlNodeAnswer(id))
+}
+
 // PutNode writes the node of an id. Its answer about the tunnel stays while its address does.
 func (s Store) PutNode(id uint16, n tables.Node) error {
 	maps := s.table.maps
@@ -41,6 +51,12 @@ func (s Store) PutNode(id uint16, n tables.Node) error {
 			flags |= bpf.SockBlNodeFlagBL_NODE_SELF
 		}
 		e.Store(flags, answer)
+		switch {
+		case n.Self:
+			setSelf(nodes, id)
+		case self(nodes) == id:
+			setSelf(nodes, 0)
+		}
 	})
 	return nil
 }
@@ -52,6 +68,9 @@ func (s Store) ClearNode(id uint16) error {
 	}
 	s.table.locked(func(nodes []bpf.SockBlNodeEntry) {
 		e := &nodes[id]
+		if self(nodes) == id {
+			setSelf(nodes, 0)
+		}
 		e.Store(0, bpf.SockBlNodeAnswerBL_NODE_NOT_ASKED)
 		e.Addr = bpf.SockBlAddr{}
 	})

@@ -71,7 +71,8 @@ type Prober struct {
 
 	mu       sync.Mutex
 	secrets  Secrets
-	nodes    int // of the cluster
+	nodes    int        // of the cluster
+	self     netip.Addr // where the tunnel to this node ends
 	peers    map[uint16]*peer
 	answered map[asker]time.Time // the last answer
 	sockets  udpsocket.Pair
@@ -121,8 +122,12 @@ func (p *Prober) SetNodes(list []tables.NodeUse) {
 	defer p.mu.Unlock()
 	before := p.peers
 	p.nodes = len(list)
+	p.self = netip.Addr{}
 	p.peers = make(map[uint16]*peer)
 	for _, t := range list {
+		if t.Self {
+			p.self = t.Addr
+		}
 		if t.Self || !t.Used {
 			if p.opts.Nodes.Answer(t.ID) != nodemap.NotAsked {
 				p.opts.Nodes.SetAnswer(t.ID, t.Addr, nodemap.NotAsked)
@@ -238,7 +243,7 @@ func (p *Prober) ask(ctx context.Context) {
 
 // question is one to be asked.
 type question struct {
-	addr netip.Addr
+	from, addr netip.Addr
 	message
 }
 
@@ -260,7 +265,7 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 			peer.until, peer.next = now.Add(p.timeout), now.Add(p.pause(peer))
 			q := message{version: version, kind: kindQuestion, nonce: peer.nonce, signed: true}
 			q.code = p.secrets.sent().sign(q, peer.addr)
-			list = append(list, question{peer.addr, q})
+			list = append(list, question{p.source(peer.addr), peer.addr, q})
 		}
 		for _, t := range []time.Time{peer.next, peer.until} {
 			if !t.IsZero() && t.Before(next) {
@@ -269,6 +274,15 @@ func (p *Prober) due(now time.Time) (list []question, next time.Time) {
 		}
 	}
 	return list, next
+}
+
+// source returns the address from which packets in the tunnel to an address come, so that an answer says that
+// this one is accepted. Not valid where the device decides; see bl_tunnel_source.
+func (p *Prober) source(to netip.Addr) netip.Addr {
+	if p.self.Is4() == to.Is4() {
+		return p.self
+	}
+	return netip.Addr{}
 }
 
 // pause returns how long to wait before a node is asked again.
@@ -285,7 +299,7 @@ func (p *Prober) question(q question) {
 	if s == nil {
 		return
 	}
-	if err := s.Send(q.marshal(), netip.Addr{}, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
+	if err := s.Send(q.marshal(), q.from, netip.AddrPortFrom(q.addr, p.opts.Port)); err != nil {
 		klog.V(2).ErrorS(err, "A node cannot be asked whether it accepts tunnel traffic", "node", q.addr)
 	}
 }

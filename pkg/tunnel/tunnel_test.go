@@ -455,3 +455,20 @@ func TestForgedQuestions(t *testing.T) {
 		}
 	}
 }
+
+// TestQuestionSource: a node is asked from the address that this node's packets in the tunnel to it have.
+func TestQuestionSource(t *testing.T) {
+	six := netip.MustParseAddr("2001:db8::9")
+	for self, want := range map[netip.Addr]netip.Addr{at(9): at(9), six: {}, {}: {}} {
+		a := newAgent(t, 9, 1)
+		list := []tables.NodeUse{{Node: tables.Node{Addr: at(1)}, ID: 1, Used: true}}
+		if self.IsValid() {
+			list = append(list, tables.NodeUse{Node: tables.Node{Addr: self, Self: true}, ID: 9})
+		}
+		a.SetNodes(list)
+		due, _ := a.due(time.Now().Add(time.Minute))
+		if len(due) != 1 || due[0].from != want || due[0].addr != at(1) {
+			t.Errorf("this node is at %v: it asks %+v, want a question from %v", self, due, want)
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package packets_test
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -73,6 +75,54 @@ func (c *cluster) serveDSR(t *testing.T, manifests []string, flags ...string) *a
 		return asked > 0
 	})
 	return a
+}
+
+// moveNodeAddrs lists addresses of the nodes that are at their loopback devices, as where they are announced by BGP.
+func (c *cluster) moveNodeAddrs(family int) {
+	at := func(i int) netip.Addr {
+		return parseAddrs(fmt.Sprintf("10.97.0.%d", i), fmt.Sprintf("fd90::%d", i))[family]
+	}
+	for _, n := range c.nodes {
+		n.listed = []netip.Addr{at(n.index)}
+		n.AddAddr("lo", netip.PrefixFrom(at(n.index), at(n.index).BitLen()).String())
+		for _, other := range c.nodes {
+			if other != n {
+				n.AddRoute(netip.PrefixFrom(at(other.index), at(other.index).BitLen()), nodeAddrs(other.index)[family], uplink)
+			}
+		}
+	}
+}
+
+// TestDSRNodeAddress: packets in the tunnel come from the address that the Node lists, and are accepted, where the
+// device that they leave by does not have it.
+func TestDSRNodeAddress(t *testing.T) {
+	byTunnels(t, 0, func(t *testing.T, c *cluster, mode tunnelMode) {
+		c.moveNodeAddrs(mode.family)
+		c.checkDSRSource(t, mode)
+	})
+}
+
+// TestDSRFirstAddress: the same where the device has others, of which SNAT takes the first one.
+func TestDSRFirstAddress(t *testing.T) {
+	byTunnels(t, 1, func(t *testing.T, c *cluster, mode tunnelMode) {
+		for _, n := range c.nodes {
+			n.AddAddr(uplink, fmt.Sprintf("10.99.0.%d/24", n.index))
+			n.AddAddr(uplink, fmt.Sprintf("fd99::%d/64", n.index)) // the last one is first
+		}
+		c.checkDSRSource(t, mode)
+	})
+}
+
+func (c *cluster) checkDSRSource(t *testing.T, mode tunnelMode) {
+	t.Helper()
+	c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode.xdp)
+	for _, network := range networks {
+		got, err := ask(c.client, network, nodePort(network, 1), "payload")
+		if err != nil || got.name != remote.server() || got.client.Addr() != clientAddrs.of(network) {
+			t.Fatalf("%s: %v, %v", network, got, err)
+		}
+	}
+	c.checkDirect(t)
 }
 
 // tunnelMode is how packets are tunneled: by which programs, and over which family.

@@ -47,3 +47,23 @@ static __always_inline bool bl_node_is_other(const union bl_addr *addr)
 
 	return node && !(node->flags & BL_NODE_SELF);
 }
+
+/*
+ * Find the source of this node's packets that @device takes to the other end of the tunnel: other nodes
+ * accept those of the addresses alone that its Node lists. Of the family in which the tunnel to
+ * this node ends it is that end, else the device's address. False when that is not listed.
+ */
+static __always_inline bool bl_tunnel_source(const struct bl_device_entry *device, bool ipv4,
+					     union bl_addr *source)
+{
+	const struct bl_node_entry *none = bl_node_lookup(0);
+	__u32 id = none ? none->answer : 0;
+	const struct bl_node_entry *self = id ? bl_node_lookup(id) : NULL;
+
+	if (self && bl_addr_is_ipv4(&self->addr) == ipv4) {
+		*source = self->addr;
+		return true;
+	}
+	*source = bl_device_addr(device, ipv4);
+	return bl_device_has_addr(device, ipv4) && bl_node_is_self(source);
+}

@@ -187,7 +187,7 @@ static __always_inline bool bl_client_beside(const union bl_addr *client,
 
 /*
  * Let the tunnel take the packet to the backend's node: by the device that the route
- * there leads to, if that has an address which the node can answer, and room. False
+ * there leads to, if that has room, from an address that the node accepts. False
  * when the node does not accept tunnel traffic, or the client is there.
  */
 static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct bl_packet *packet,
@@ -197,7 +197,7 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 	/* Beyond all backends. */
 	struct bl_backend_ref ref = {.id = ~(__u32)plan->node};
 	const struct bl_device_entry *device;
-	union bl_addr to BL_ALIGNED, none BL_ALIGNED = {};
+	union bl_addr to BL_ALIGNED, source BL_ALIGNED, none BL_ALIGNED = {};
 	__u32 at = ref.id % BL_BACKEND_DEV_ENTRIES;
 	__u64 *hop, word, now;
 
@@ -215,7 +215,7 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 	}
 	device = bl_device_lookup((__u8)word);
 	if (!(__u8)word || !device || device->mtu < BL_TUNNEL_MTU_MIN ||
-	    !bl_device_has_addr(device, bl_addr_is_ipv4(&to)))
+	    !bl_tunnel_source(device, bl_addr_is_ipv4(&to), &source))
 		return false;
 	plan->device = word;
 	plan->bits |= BL_FLOW_TUNNEL;

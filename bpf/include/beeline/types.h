@@ -765,7 +765,10 @@ enum bl_node_addr_flag {
 	BL_NODE_ADDR_HOST_ONLY = 1 << 1,
 };
 
-/* The nodes of the cluster, this one among them; ids count from 1. */
+/*
+ * The nodes of the cluster, this one among them; ids count from 1. The entry of id 0, which is not in
+ * use, has the id of this node in place of an answer.
+ */
 struct bl_node_entry {
 	union bl_addr addr; /* where the tunnel to it ends; zero: not in use */
 	__u32 flags; /* enum bl_node_flag; the agent stores it and answer together */

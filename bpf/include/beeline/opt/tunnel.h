@@ -53,9 +53,8 @@ static __always_inline bool bl_tunnel_ends(const struct bl_path *path,
 		return false;
 	end->node = node->addr;
 	end->ipv4 = bl_addr_is_ipv4(&end->node);
-	end->source = bl_device_addr(device, end->ipv4);
 	return (end->node.word[0] | end->node.word[1] | end->node.word[2] | end->node.word[3]) &&
-	       bl_device_has_addr(device, end->ipv4);
+	       bl_tunnel_source(device, end->ipv4, &end->source);
 }
 
 static __always_inline __u32 bl_tunnel_overhead(bool ipv4)
