@@ -240,11 +240,11 @@ func TestFlood(t *testing.T) {
 }
 
 // TestFloodAffinity: clients with an established connection keep their affinity during a flood that
-// would fill the table of clients many times over.
+// would fill the table of clients many times over; also those whose affinity had expired before.
 func TestFloodAffinity(t *testing.T) {
 	t.Parallel()
-	c, _ := serveCluster(t, func(c *cluster) []string {
-		return c.service(1, "sticky", "sessionAffinity: ClientIP,", everywhere)
+	c, a := serveCluster(t, func(c *cluster) []string {
+		return c.service(1, "sticky", "sessionAffinity: ClientIP,", everywhere[:1])
 	}, "--max-clients", "512")
 	f := c.newFlooder(t)
 	reached := func(n *lab.Namespace, network string) string {
@@ -255,10 +255,16 @@ func TestFloodAffinity(t *testing.T) {
 		return got.name
 	}
 	clients := []*lab.Namespace{c.client, c.other, c.router, c.nodes[1].Namespace}
+	for _, n := range clients {
+		reached(n, "tcp4")
+		reached(n, "tcp6")
+	}
+	expireClients(t, a.node)
 	had := make(map[*lab.Namespace][2]string)
 	for _, n := range clients {
 		had[n] = [2]string{reached(n, "tcp4"), reached(n, "tcp6")}
 	}
+	a.apply(c.service(1, "sticky", "sessionAffinity: ClientIP,", everywhere)...)
 	for family, network := range networks[:2] {
 		if err := f.flood(network, nodePort(network, 1), 10_000); err != nil {
 			t.Fatal(err)
@@ -266,6 +272,31 @@ func TestFloodAffinity(t *testing.T) {
 		for i, n := range clients {
 			if got := reached(n, network); got != had[n][family] {
 				t.Errorf("client %d by %s reached %s after the flood, before it %s", i, network, got, had[n][family])
+			}
+		}
+	}
+}
+
+// expireClients lets four hours pass for the affinity of all clients: it ends after three by default, and other
+// clients have taken the places of those that have yet to establish a connection.
+func expireClients(t *testing.T, n *node) {
+	t.Helper()
+	for _, name := range []string{"bl_client", "bl_new_client"} {
+		var key [20]byte
+		var value struct{ Backend, LastUsed uint64 }
+		clients := pinned(t, n.BPFFS, name)
+		all := make(map[[20]byte]struct{ Backend, LastUsed uint64 })
+		for next := clients.Iterate(); next.Next(&key, &value); {
+			value.LastUsed -= uint64(4 * time.Hour)
+			all[key] = value
+		}
+		for key, value := range all {
+			err := clients.Put(key, value)
+			if name == "bl_new_client" {
+				err = clients.Delete(key)
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

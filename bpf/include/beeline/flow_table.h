@@ -307,8 +307,8 @@ static __noinline void bl_client_keep(const union bl_addr *client,
 {
 	const struct bl_backend_entry *backend = bl_flow_backend(forward);
 	struct bl_client_key key = {.client = *client};
-	const struct bl_affinity_entry *known;
 	const struct bl_service_entry *service;
+	struct bl_affinity_entry *known;
 	struct bl_affinity_entry fresh = {
 		.backend.id = forward->backend_id,
 		.last_used = bpf_ktime_get_coarse_ns(),
@@ -323,8 +323,10 @@ static __noinline void bl_client_keep(const union bl_addr *client,
 		return;
 	known = bpf_map_lookup_elem(&bl_client, &key);
 	if (known && known->backend.id == fresh.backend.id &&
-	    known->backend.generation == fresh.backend.generation)
+	    known->backend.generation == fresh.backend.generation) {
+		known->last_used = fresh.last_used;
 		return;
+	}
 	if (bpf_map_update_elem(&bl_client, &key, &fresh, BPF_ANY))
 		bl_count(BL_REASON_AFFINITY_NOT_STORED);
 }
