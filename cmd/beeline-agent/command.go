@@ -36,7 +36,7 @@ const example = `  # Serve the manifests of a folder, with addresses assigned fr
   beeline-agent --manifests /etc/beeline/manifests --service-cluster-ip-range 10.96.0.0/16
 
   # Serve a cluster:
-  beeline-agent --kubeconfig /etc/kubernetes/kubelet.conf`
+  beeline-agent --kubeconfig /etc/beeline/kubeconfig`
 
 func newCommand(out io.Writer) *cobra.Command {
 	var (

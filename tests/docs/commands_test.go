@@ -3,6 +3,7 @@ package docs_test
 import (
 	"bytes"
 	"context"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,6 +56,20 @@ func (run runner) checkInspect(t *testing.T, path, call string) {
 	for _, flag := range flagNamed.FindAllString(call, -1) {
 		if !strings.Contains(text, flag+" ") {
 			t.Errorf("%s: beeline %s has no flag %s", path, strings.Join(words, " "), flag)
+		}
+	}
+}
+
+// kubeletsAccount is an agent's kubeconfig that is the kubelet's.
+var kubeletsAccount = regexp.MustCompile(`kubeconfig[=: ]+\S*kubelet\.conf`)
+
+// TestKubeconfig: no page or help gives the agent the kubelet's account, which may not list EndpointSlices.
+func TestKubeconfig(t *testing.T) {
+	texts := pages.All(t)
+	maps.Copy(texts, sources(t, "cmd/beeline-agent", ".go"))
+	for path, text := range texts {
+		if m := kubeletsAccount.FindString(text); m != "" {
+			t.Errorf("%s: %s: the API server does not let a kubelet list EndpointSlices", path, m)
 		}
 	}
 }
