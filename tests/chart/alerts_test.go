@@ -293,7 +293,7 @@ func TestPrometheusReads(t *testing.T) {
 	lab.Need(t, "promtool")
 	promtool(t, alertsFile(t), "check", "rules", "--lint-fatal")
 	var records []map[string]string
-	for i, query := range dashboardQueries(t) {
+	for i, query := range dashboardQueries(t, "") {
 		records = append(records, map[string]string{"record": fmt.Sprintf("panel:%d", i), "expr": query})
 	}
 	if len(records) < 15 {
@@ -302,21 +302,28 @@ func TestPrometheusReads(t *testing.T) {
 	promtool(t, write(t, t.TempDir(), "dashboard.yaml", groups(t, records)), "check", "rules", "--lint-fatal")
 }
 
-// dashboardQueries returns the queries of the dashboard, with the variables filled in as Grafana does.
-func dashboardQueries(t *testing.T) (list []string) {
+// dashboardQueries returns the queries of the dashboard, with the variables filled in as Grafana does. of is the title
+// of a panel, "" for all.
+func dashboardQueries(t *testing.T, of string) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir(t), "dashboards", "beeline.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var dashboard struct {
-		Panels []struct{ Targets []struct{ Expr string } }
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
 	}
 	if err := json.Unmarshal(text, &dashboard); err != nil {
 		t.Fatal(err)
 	}
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$node", ".*")
 	for _, p := range dashboard.Panels {
+		if of != "" && p.Title != of {
+			continue
+		}
 		for _, target := range p.Targets {
 			list = append(list, variables.Replace(target.Expr))
 		}

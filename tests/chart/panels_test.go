@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ import (
 const prometheusAddr = "127.0.0.1:9090"
 
 // TestPanels: with an agent that has traffic and changes, a real Prometheus has data for each query of
-// the dashboard.
+// the dashboard, which counts one agent.
 func TestPanels(t *testing.T) {
 	t.Parallel()
 	tier.Slow(t, "needs Prometheus")
@@ -45,19 +46,24 @@ scrape_configs: [{job_name: beeline, static_configs: [{targets: ["127.0.0.1:1024
 			t.Logf("no data for:\n%s", strings.Join(missing, "\n"))
 		}
 	}()
-	queries, client, changes := dashboardQueries(t), h.HTTPClient(), 1
+	queries, client, changes := dashboardQueries(t, ""), h.HTTPClient(), 1
 	lab.Eventually(t, "each panel has data", func() bool {
 		changes++
 		s.Write("slice.yaml", changedSlice(1+changes%2))
 		makeTraffic(h)
 		missing = nil
 		for _, query := range queries {
-			if err := hasData(client, query); err != nil {
+			if _, err := ask(client, query); err != nil {
 				missing = append(missing, fmt.Sprintf("%s: %v", query, err))
 			}
 		}
 		return len(missing) == 0
 	})
+	for _, query := range dashboardQueries(t, "Agents") {
+		if got, err := ask(client, query); err != nil || !slices.Equal(got, []float64{1}) {
+			t.Errorf("%s: %v, %v; want 1", query, got, err)
+		}
+	}
 }
 
 // changedSlice is a slice of the Service that was changed now.
@@ -80,29 +86,32 @@ func makeTraffic(h *lab.Host) {
 	}
 }
 
-// hasData asks Prometheus. Its error says that there is none, or why.
-func hasData(client *http.Client, query string) error {
+// ask asks Prometheus for values. The error says that there are none, or why.
+func ask(client *http.Client, query string) (values []float64, err error) {
 	r, err := client.Get("http://" + prometheusAddr + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var answer struct {
 		Error string
 		Data  struct{ Result []struct{ Value [2]any } }
 	}
 	if err := json.Unmarshal(text, &answer); err != nil || answer.Error != "" {
-		return fmt.Errorf("%s", text)
+		return nil, fmt.Errorf("%s", text)
 	}
 	for _, series := range answer.Data.Result {
 		value, err := strconv.ParseFloat(fmt.Sprint(series.Value[1]), 64)
 		if err == nil && !math.IsNaN(value) {
-			return nil
+			values = append(values, value)
 		}
 	}
-	return errors.New("no value")
+	if len(values) == 0 {
+		return nil, errors.New("no value")
+	}
+	return values, nil
 }
