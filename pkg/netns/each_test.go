@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -216,4 +217,33 @@ func strays(t *testing.T, own string) (n int) {
 		}
 	}
 	return n
+}
+
+// TestEachIsWork: what is done in network namespaces, on other threads, counts as work of who asked for it.
+func TestEachIsWork(t *testing.T) {
+	needRoot(t)
+	own, err := namespaceName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = 100 * time.Millisecond
+	took := pause.Work(func() {
+		err = Each(func() error {
+			name, err := namespaceName()
+			for start := threadTime(t); name == own && threadTime(t)-start < want; {
+			}
+			return err
+		})
+	})
+	if err != nil || took < want {
+		t.Errorf("work of %v took %v of a CPU, %v", want, took, err)
+	}
+}
+
+func threadTime(t *testing.T) time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		t.Error(err)
+	}
+	return time.Duration(now.Nano())
 }

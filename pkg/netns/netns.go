@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/pause"
 )
 
 // current stands for the calling thread's namespace.
@@ -74,11 +76,11 @@ func (n *Namespace) ID() (int, error) {
 // Close closes the namespace.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Run calls fn on a thread that is in the namespace meanwhile.
+// Run calls fn on a thread that is in the namespace meanwhile. For [pause.Work] that is the calling one.
 func (n *Namespace) Run(fn func() error) error {
-	done := make(chan error)
-	go func() { done <- n.visit(fn) }()
-	return <-done
+	var err error
+	pause.Elsewhere(func() { err = n.visit(fn) })
+	return err
 }
 
 // visit calls fn on the calling goroutine's thread, which ends with the goroutine when it

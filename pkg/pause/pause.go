@@ -1,4 +1,4 @@
-// Package pause lets time pass until a context ends.
+// Package pause lets time pass until a context ends, and measures the work that a pause is in proportion to.
 package pause
 
 import (

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestWork: time that passes without work does not count, and work does.
+// TestWork: time that passes without work does not count, and work does, on whichever thread.
 func TestWork(t *testing.T) {
 	slept := 200 * time.Millisecond
 	if took := Work(func() { time.Sleep(slept) }); took >= slept {
@@ -13,6 +13,18 @@ func TestWork(t *testing.T) {
 	}
 	if took := Work(work); took < worked {
 		t.Errorf("work of %v took %v of a CPU", worked, took)
+	}
+	var inner time.Duration
+	outer := Work(func() {
+		Elsewhere(work)
+		inner = Work(func() { Elsewhere(func() { work(); Elsewhere(work) }) })
+	})
+	if inner < 2*worked || outer < 3*worked || outer < inner+worked {
+		t.Errorf("work of %v on other threads took %v of a CPU, and with another %v %v", 2*worked, inner, worked, outer)
+	}
+	Elsewhere(work) // is nobody's
+	if took := Work(func() {}); took >= worked {
+		t.Errorf("no work took %v of a CPU", took)
 	}
 }
 

@@ -16,10 +16,6 @@ import (
 // FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING).
 const openStates = 1<<established | 1<<3 | 1<<4 | 1<<8 | 1<<9 | 1<<11
 
-// manyPorts is of how many ports the connections are listed one port after the other. The kernel goes
-// through all sockets for each list; one of all ports is shorter work, and has more to be read.
-const manyPorts = 8
-
 // Connections returns how many TCP connections are open at addresses of this host and of its network
 // namespaces, as far as they can be seen from here. An error in one of them keeps the others from
 // nothing.
@@ -30,8 +26,9 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 		counts[a] = 0
 		ports[a.Port()] = true
 	}
-	if len(ports) > manyPorts {
-		ports = map[uint16]bool{0: true} // stands for all
+	if len(ports) > 1 {
+		// All ports: the kernel goes through all sockets for each list.
+		ports = map[uint16]bool{0: true}
 	}
 	err := netns.Each(func() error {
 		var errs []error

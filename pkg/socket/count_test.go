@@ -25,7 +25,7 @@ func TestConnections(t *testing.T) {
 	none := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), port)
 	elsewhere := netip.MustParseAddr("192.0.2.1")
 	var others []netip.AddrPort
-	for i := range uint16(manyPorts) {
+	for i := range uint16(8) {
 		others = append(others, netip.AddrPortFrom(elsewhere, port^(i+1)))
 	}
 	want := func(n4, n6 int) {
