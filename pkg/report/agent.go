@@ -27,12 +27,12 @@ type agent struct{ bpffs string }
 func Agent(bpffs string) []Part {
 	a := agent{bpffs}
 	return []Part{
-		{"config.yaml", a.config},
-		{"cgroup.txt", a.cgroup},
-		{"health.txt", a.health},
-		{"configz.json", a.metricsPage("/configz")},
-		{"metrics.txt", a.metricsPage("/metrics")},
-		{"log.txt", logText},
+		{"config.yaml", whole(a.config)},
+		{"cgroup.txt", whole(a.cgroup)},
+		{"health.txt", whole(a.health)},
+		{"configz.json", whole(a.metricsPage("/configz"))},
+		{"metrics.txt", whole(a.metricsPage("/metrics"))},
+		{"log.txt", whole(logText)},
 	}
 }
 

@@ -32,9 +32,32 @@ const (
 // Part is a file of the archive.
 type Part struct {
 	Name string
-	// Read returns the content, also beside an error. It runs in the network namespace of the
-	// caller of [Write], on another thread, and is given up soon after ctx has ended.
-	Read func(ctx context.Context) ([]byte, error)
+	// Read writes the content, also beside an error; writing never fails. It runs in the network
+	// namespace of the caller of [Write], on another thread, and is given up soon after ctx has ended.
+	Read func(ctx context.Context, to io.Writer) error
+}
+
+// whole returns the [Part.Read] that writes what another function returns.
+func whole(read func(context.Context) ([]byte, error)) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, to io.Writer) error {
+		content, err := read(ctx)
+		_, _ = to.Write(content)
+		return err
+	}
+}
+
+// beginning keeps the beginning of what is written: a part may be many times what the archive has of it.
+type beginning struct {
+	kept []byte
+	size int // of all
+	room int // for kept
+}
+
+// Write never fails.
+func (b *beginning) Write(text []byte) (int, error) {
+	b.size += len(text)
+	b.kept = append(b.kept, text[:min(len(text), b.room-len(b.kept))]...)
+	return len(text), nil
 }
 
 // Options configure [Write].
@@ -111,10 +134,10 @@ func Write(ctx context.Context, to io.Writer, dir string, parts []Part, o Option
 // add reads a part, removes secrets until the second context ends, and writes it.
 func (a *archive) add(reading, cleaning context.Context, p Part) error {
 	start := time.Now()
-	content, err := a.read(reading, p)
-	room, size := min(a.maxPart, a.maxTotal-a.total), len(content)
-	cut := size > room+maxSecret // what is far beyond the room need not be looked at
-	content, count, errClean := withoutSecrets(cleaning, content[:min(size, room+maxSecret)])
+	room := min(a.maxPart, a.maxTotal-a.total)
+	read, err := a.read(reading, p, room+maxSecret) // what is far beyond the room need not be looked at
+	size, cut := read.size, read.size > len(read.kept)
+	content, count, errClean := withoutSecrets(cleaning, read.kept)
 	if errClean != nil {
 		size, cut, err = 0, false, errors.Join(err, errors.New("given up: removing what looks like a secret took too long"))
 	}
@@ -151,43 +174,42 @@ func oneLine(message []byte) string {
 	return string(bytes.Join(bytes.Fields(message), []byte(" ")))
 }
 
-// read returns what a part has read when it is done, or else fails in time.
-func (a *archive) read(ctx context.Context, p Part) ([]byte, error) {
+// read returns what a part has read when it is done, of which so many bytes are kept, or else fails in time.
+func (a *archive) read(ctx context.Context, p Part, room int) (beginning, error) {
 	if ctx.Err() != nil {
-		return nil, errors.New("not read: the time for the report is over")
+		return beginning{}, errors.New("not read: the time for the report is over")
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.part)
 	defer cancel()
 	type result struct {
-		content []byte
-		err     error
+		beginning
+		err error
 	}
 	done := make(chan result, 1)
 	go func() {
-		var r result
+		r := result{beginning: beginning{room: room}}
 		r.err = a.inNamespace(func() (err error) {
 			defer func() {
 				if fault := recover(); fault != nil {
 					err = fmt.Errorf("panic: %v", fault)
 				}
 			}()
-			r.content, err = p.Read(ctx)
-			return err
+			return p.Read(ctx, &r.beginning)
 		})
 		done <- r
 	}()
 	select {
 	case r := <-done:
-		return r.content, r.err
+		return r.beginning, r.err
 	case <-ctx.Done():
 	}
 	late := time.NewTimer(a.grace)
 	defer late.Stop()
 	select {
 	case r := <-done:
-		return r.content, r.err
+		return r.beginning, r.err
 	case <-late.C:
-		return nil, errors.New("given up: it took too long")
+		return beginning{}, errors.New("given up: it took too long")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/tests/bounds"
 	"github.com/beeline-lb/beeline/tests/targz"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
@@ -23,7 +24,7 @@ func init() { runtime.LockOSThread() }
 
 // text returns a part with a content and an error.
 func text(name, content string, err error) Part {
-	return Part{name, func(context.Context) ([]byte, error) { return []byte(content), err }}
+	return Part{name, whole(func(context.Context) ([]byte, error) { return []byte(content), err })}
 }
 
 // write returns the files of an archive by their names, and the names of what is missing.
@@ -48,7 +49,7 @@ func write(t *testing.T, o Options, parts ...Part) (files map[string]string, mis
 func TestFailures(t *testing.T) {
 	files, missing := write(t, Options{Timeout: wait.Limit, part: wait.Limit},
 		text("half.txt", "the first half", errors.New("no more\nof it")),
-		Part{"panics.txt", func(context.Context) ([]byte, error) { panic("oops") }},
+		Part{"panics.txt", func(context.Context, io.Writer) error { panic("oops") }},
 		text("well.txt", "all of it", nil))
 	if files["half.txt"] != "the first half" || files["well.txt"] != "all of it" || len(files) != 3 {
 		t.Errorf("the files are %q", files)
@@ -68,7 +69,7 @@ func TestHang(t *testing.T) {
 	hangs := make(chan struct{})
 	t.Cleanup(func() { close(hangs) })
 	files, missing := write(t, Options{Timeout: wait.Limit, part: time.Millisecond, grace: time.Millisecond},
-		Part{"hangs.txt", func(context.Context) ([]byte, error) { <-hangs; return nil, nil }})
+		Part{"hangs.txt", func(context.Context, io.Writer) error { <-hangs; return nil }})
 	if len(missing) != 1 || missing[0] != "hangs.txt: given up: it took too long" || !strings.Contains(files["index.txt"], "FAILED: given up") {
 		t.Errorf("missing are %q, the files %q", missing, files)
 	}
@@ -77,7 +78,7 @@ func TestHang(t *testing.T) {
 // TestTimeout: a part whose time is over may give what it has, and once the time for all is over
 // nothing more is read.
 func TestTimeout(t *testing.T) {
-	slow := Part{"slow.txt", func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return []byte("some"), ctx.Err() }}
+	slow := Part{"slow.txt", whole(func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return []byte("some"), ctx.Err() })}
 	files, missing := write(t, Options{Timeout: wait.Limit, part: time.Millisecond, grace: wait.Limit}, slow)
 	if files["slow.txt"] != "some" || len(missing) != 1 || missing[0] != "slow.txt: context deadline exceeded" {
 		t.Errorf("the files are %q, missing %q", files, missing)
@@ -97,6 +98,28 @@ func TestSize(t *testing.T) {
 	}
 	if want := "one.txt: cut after 10 of 13 bytes; two.txt: cut after 5 of 10 bytes; three.txt: cut after 0 of 1 bytes"; strings.Join(missing, "; ") != want {
 		t.Errorf("missing are %q", missing)
+	}
+}
+
+// TestSizeOfPart: of a part that is far too large no more is in memory than the archive has of it.
+func TestSizeOfPart(t *testing.T) {
+	const size = 64 << 20
+	lines := bytes.Repeat([]byte("2026-03-01T12:00:00+0000 node-a\n"), 1024)
+	var missing []Missing
+	bounds.Within(t, wait.Limit, 40<<20, func() {
+		var err error
+		missing, err = Write(t.Context(), io.Discard, "dir", []Part{{"large.txt", func(_ context.Context, to io.Writer) error {
+			for range size / len(lines) {
+				_, _ = to.Write(lines)
+			}
+			return nil
+		}}}, Options{Timeout: wait.Limit, part: wait.Limit})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if want := fmt.Sprintf("cut after %d of %d bytes", maxPart, size); len(missing) != 1 || missing[0].Err.Error() != want {
+		t.Errorf("missing are %v, want %s", missing, want)
 	}
 }
 
@@ -143,9 +166,9 @@ func TestNamespace(t *testing.T) {
 			return
 		}
 		var inside string
-		_, err := Write(t.Context(), io.Discard, "dir", []Part{{"a", func(context.Context) ([]byte, error) {
+		_, err := Write(t.Context(), io.Discard, "dir", []Part{{"a", func(context.Context, io.Writer) error {
 			inside = name()
-			return nil, nil
+			return nil
 		}}}, Options{Timeout: wait.Limit, part: wait.Limit})
 		if own := name(); err != nil || inside != own {
 			t.Errorf("read in %s, called in %s: %v", inside, own, err)

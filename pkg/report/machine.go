@@ -20,16 +20,16 @@ import (
 // datapath.
 func Machine() []Part {
 	return []Part{
-		{"kernel.txt", kernelText},
-		{"sysctl.txt", sysctlText},
-		{"mounts.txt", mountsText},
-		{"network.txt", networkText},
-		{"routes.txt", routesText},
-		{"links.txt", linksText},
-		{"programs.txt", programsText},
-		{"netfilter.txt", netfilterText},
-		{"kube-proxy.txt", leftoversText},
-		{"dmesg.txt", dmesgText},
+		{"kernel.txt", whole(kernelText)},
+		{"sysctl.txt", whole(sysctlText)},
+		{"mounts.txt", whole(mountsText)},
+		{"network.txt", whole(networkText)},
+		{"routes.txt", whole(routesText)},
+		{"links.txt", whole(linksText)},
+		{"programs.txt", whole(programsText)},
+		{"netfilter.txt", whole(netfilterText)},
+		{"kube-proxy.txt", whole(leftoversText)},
+		{"dmesg.txt", whole(dmesgText)},
 	}
 }
 

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -55,22 +58,50 @@ func (f *format) Type() string { return "format" }
 
 // print writes v as JSON or YAML, or for people what text returns.
 func (c *command) print(v any, text func(wide bool) string) error {
-	var out []byte
-	var err error
 	switch c.format {
 	case formatJSON:
-		out, err = json.MarshalIndent(v, "", "  ")
-		out = append(escapeJSON(out), '\n')
+		return c.printJSON(v)
 	case formatYAML:
-		out, err = yamlOf(v)
-	default:
-		out = []byte(escape(text(c.format == formatWide)))
-	}
-	if err != nil {
+		out, err := yamlOf(v)
+		if err != nil {
+			return err
+		}
+		_, err = c.Out.Write(out)
 		return err
 	}
-	_, err = c.Out.Write(out)
+	_, err := io.WriteString(c.Out, escape(text(c.format == formatWide)))
 	return err
+}
+
+// printJSON writes v as JSON. A list, which may be large, it writes item by item, with the bytes that
+// [json.MarshalIndent] returns of all: the text of it all need not be in memory.
+func (c *command) printJSON(v any) error {
+	list := reflect.ValueOf(v)
+	if list.Kind() != reflect.Slice || list.Len() == 0 {
+		out, err := json.MarshalIndent(v, "", "  ")
+		if err == nil {
+			_, err = c.Out.Write(append(escapeJSON(out), '\n'))
+		}
+		return err
+	}
+	out := bufio.NewWriterSize(c.Out, 64<<10)
+	var item bytes.Buffer
+	encoder := json.NewEncoder(&item)
+	encoder.SetIndent("  ", "  ")
+	before := "[\n  "
+	for i := range list.Len() {
+		item.Reset()
+		if err := encoder.Encode(list.Index(i).Addr().Interface()); err != nil {
+			return err
+		}
+		out.WriteString(before) // an error is that of the next, too
+		if _, err := out.Write(escapeJSON(bytes.TrimSuffix(item.Bytes(), []byte("\n")))); err != nil {
+			return err
+		}
+		before = ",\n  "
+	}
+	out.WriteString("\n]\n")
+	return out.Flush()
 }
 
 // printItem writes v as one of many: as JSON in a line, as a YAML document, or for people as a line,

@@ -172,8 +172,8 @@ func (c *command) reportParts(o reportOptions) []report.Part {
 	parts = append(parts, report.Agent(c.bpffs)...)
 	parts = append(parts, report.Part{Name: "verify.txt", Read: c.verifyOutput})
 	parts = append(parts,
-		report.Part{Name: "flows.txt", Read: func(context.Context) ([]byte, error) { return c.flowSample(o.clients) }},
-		report.Part{Name: "events.jsonl", Read: func(ctx context.Context) ([]byte, error) { return c.events(ctx, o.clients) }})
+		report.Part{Name: "flows.txt", Read: func(_ context.Context, to io.Writer) error { return c.flowSample(to, o.clients) }},
+		report.Part{Name: "events.jsonl", Read: func(ctx context.Context, to io.Writer) error { return c.events(ctx, to, o.clients) }})
 	for _, list := range []string{"node", "service", "backend", "frontend"} { // which may be large
 		parts = append(parts, report.Part{Name: list + "s.txt", Read: c.output(list, "list", "-o", "wide")},
 			report.Part{Name: list + "s.json", Read: c.output(list, "list", "-o", "json")})
@@ -181,48 +181,47 @@ func (c *command) reportParts(o reportOptions) []report.Part {
 	return parts
 }
 
-// output returns what a command of beeline prints.
-func (c *command) output(args ...string) func(context.Context) ([]byte, error) {
-	return func(ctx context.Context) ([]byte, error) {
-		var out bytes.Buffer
-		err := execute(ctx, Env{Out: &out, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
-		return out.Bytes(), err
+// output writes what a command of beeline prints.
+func (c *command) output(args ...string) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, to io.Writer) error {
+		return execute(ctx, Env{Out: to, Err: io.Discard, Now: c.Now}, append([]string{"--bpffs", c.bpffs}, args...))
 	}
 }
 
-// verifyOutput returns what "beeline verify" prints, in which is what could not be checked.
-func (c *command) verifyOutput(ctx context.Context) ([]byte, error) {
-	out, err := c.output("verify", "-o", "wide", "--timeout", "10s")(ctx)
-	if len(out) > 0 {
+// verifyOutput writes what "beeline verify" prints, in which is what could not be checked.
+func (c *command) verifyOutput(ctx context.Context, to io.Writer) error {
+	var out bytes.Buffer
+	err := c.output("verify", "-o", "wide", "--timeout", "10s")(ctx, &out)
+	if out.Len() > 0 {
 		err = nil
 	}
-	return out, err
+	_, _ = to.Write(out.Bytes())
+	return err
 }
 
 // sampledFlows is how many flows are shown.
 const sampledFlows = 200
 
 // flowSample counts the flows by Service port and state, and shows some.
-func (c *command) flowSample(clients bool) ([]byte, error) {
+func (c *command) flowSample(to io.Writer, clients bool) error {
 	s, err := read(c, func(d *inspect.Datapath) (*inspect.FlowSummary, error) { return d.FlowSummary(sampledFlows, clients) })
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s.\n", inspect.Amount(s.Total, "flow"))
+	fmt.Fprintf(to, "%s.\n", inspect.Amount(s.Total, "flow"))
 	if s.Total == 0 {
-		return out.Bytes(), nil
+		return nil
 	}
 	t := newTable("SERVICE", "SERVICE-PORT", "STATE", "FLOWS")
 	for _, n := range s.Counts {
 		t.add(n.Service.String(), servicePort(n.Service), n.State, number(n.Count))
 	}
-	fmt.Fprintf(&out, "\n%s\n%d of them", t, len(s.Sample))
+	without := ""
 	if !clients {
-		out.WriteString(", without the clients' addresses")
+		without = ", without the clients' addresses"
 	}
-	fmt.Fprintf(&out, ":\n\n%s", flowTable(s.Sample, true))
-	return out.Bytes(), nil
+	_, err = fmt.Fprintf(to, "\n%s\n%d of them%s:\n\n%s", t, len(s.Sample), without, flowTable(s.Sample, true))
+	return err
 }
 
 // What is heard for a report: two seconds of at most so many events a second.
@@ -231,21 +230,22 @@ const (
 	heardRate = 1000
 )
 
-// events returns what happens meanwhile, an object of JSON a line.
-func (c *command) events(ctx context.Context, clients bool) ([]byte, error) {
+// events writes what happens meanwhile, an object of JSON a line.
+func (c *command) events(ctx context.Context, to io.Writer, clients bool) error {
 	ctx, cancel := context.WithTimeout(ctx, heardTime)
 	defer cancel()
-	var out bytes.Buffer
+	heard := false
 	err := c.listen(ctx, inspect.EventOptions{Kinds: monitoredKinds, Rate: heardRate}, 0, func() error { return nil }, func(e *inspect.Event) error {
 		if !clients {
 			e.Client = netip.AddrPort{}
 		}
+		heard = true
 		line, err := jsonLine(e)
-		out.Write(line)
+		_, _ = to.Write(line)
 		return err
 	})
-	if err == nil && out.Len() == 0 {
+	if err == nil && !heard {
 		err = fmt.Errorf("no connection began, failed or ended within the %v of listening", heardTime)
 	}
-	return out.Bytes(), err
+	return err
 }
