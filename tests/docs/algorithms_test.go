@@ -10,7 +10,7 @@ import (
 )
 
 // counted is a list of the algorithms that count active connections, and what follows.
-var counted = regexp.MustCompile("counts active (?:ones|connections) \\(([^)]*)\\)([^.]*)")
+var counted = regexp.MustCompile(`counts active (?:ones|connections) \(([^)]*)\)([^.]*)`)
 
 // TestCountedAlgorithms: who is told where connections of sockets are counted is told of all algorithms that do.
 func TestCountedAlgorithms(t *testing.T) {
