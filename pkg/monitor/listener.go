@@ -178,8 +178,9 @@ func (l *Listener) show() {
 func (l *Listener) renew(ctx context.Context) {
 	for pause.For(ctx, renewal) {
 		if read := time.Duration(l.read.Load()); read != 0 && time.Since(l.begun)-read > l.stall {
+			l.gone.Store(&ErrStalled)
 			l.leave()
-			l.lose(ErrStalled)
+			l.Interrupt() // the reader tells why
 			return
 		}
 		_, next, err := l.term()
@@ -187,18 +188,13 @@ func (l *Listener) renew(ctx context.Context) {
 			continue // the place is kept for a while
 		}
 		if !atomic.CompareAndSwapUint64(&l.at().Until, l.until, next) {
-			l.lose(ErrLost)
+			l.gone.Store(&ErrLost)
+			l.Interrupt() // likewise
 			return
 		}
 		l.until = next
 		l.show() // a program may have taken the place for left
 	}
-}
-
-// lose notes why the place is another's, which the reader tells.
-func (l *Listener) lose(why error) {
-	l.gone.Store(&why)
-	l.Interrupt()
 }
 
 // leave gives the place back. What another has taken over meanwhile stays.
@@ -237,8 +233,11 @@ func (l *Listener) Read() (*bpf.SockBlEvent, error) {
 func (l *Listener) SetDeadline(t time.Time) { l.reader.SetDeadline(t) }
 
 // LeftOut returns how many events were not told: those beyond the rate, and those for which the
-// ring had no room.
+// ring had no room. Its errors are those of [Listener.Read], too.
 func (l *Listener) LeftOut() (uint64, error) {
+	if why := l.gone.Load(); why != nil {
+		return 0, *why // what is counted there is another's
+	}
 	var perCPU []bpf.SockBlMonitorCpuEntry
 	if err := l.maps.BlMonitorCpu.Lookup(uint32(l.place), &perCPU); err != nil {
 		return 0, fmt.Errorf("read how many events were left out: %w", err)

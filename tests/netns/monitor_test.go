@@ -241,14 +241,21 @@ func TestMonitorStalled(t *testing.T) {
 	code := make(chan int, 1)
 	go func() {
 		code <- cli.Run(t.Context(), cli.Env{Out: in, Err: &errs, Now: time.Now, Stall: time.Second}, "--bpffs", h.BPFFS, "monitor")
+		in.Close()
 	}()
 	lab.Eventually(t, "the command listens", func() bool { return listening(maps) == 1 })
 	for range monitor.Max - 1 {
 		listen(t, maps, monitor.Options{Rate: 10})
 	}
 	wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED) // an event, which it cannot write
-	listen(t, maps, monitor.Options{Rate: 10})
-	go func() { _, _ = io.Copy(io.Discard, out) }() // until the test ends
+	listen(t, maps, monitor.Options{Rate: 1})
+	for range 50 { // of which some are left out, at the place that was its own
+		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
+	}
+	text, err := io.ReadAll(out)
+	if err != nil || strings.Count(string(text), "\n") != 1 {
+		t.Errorf("it has printed %q, %v, want the event alone", text, err)
+	}
 	if got := <-code; got != cli.ExitFailure || !strings.Contains(errs.String(), monitor.ErrStalled.Error()) {
 		t.Errorf("when it can write again: exit code %d, said %q", got, &errs)
 	}

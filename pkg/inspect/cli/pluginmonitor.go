@@ -31,8 +31,9 @@ the nodes' clocks.
 until a node listens. A node that does not answer, or whose stream ends, is named on standard
 error with the reason, and the others go on. One whose agent's pod restarts is followed again
 when it runs, within 10 minutes, and what happens meanwhile is not shown. It is waited for no
-longer when the node is deleted, when exec is forbidden, or when its stream has ended five times
-in a row, each within two minutes.
+longer when the node is deleted, when exec is forbidden, when its stream has ended five times
+in a row, each within two minutes, or when its events are not shown for a minute, as while a pager
+waits.
 
 It ends with --count events, with Ctrl+C (exit code 0), or when no node is left. What it runs in
 the pods ends with it, also when it is killed.`
