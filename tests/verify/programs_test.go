@@ -64,33 +64,42 @@ func named(t *testing.T, name string, kind ebpf.ProgramType, attach ebpf.AttachT
 	return p
 }
 
+// breakage is one way in which a program does not work, and the finding about it.
+type breakage struct {
+	name, kind string
+	words      []string
+	do         func(t *testing.T)
+}
+
+// wantMended does each of the breakages, which leave each other alone, and wants it found, and nothing once an
+// agent has run, which takes the most time of it.
+func (n *node) wantMended(t *testing.T, breakages ...breakage) {
+	t.Helper()
+	for _, b := range breakages {
+		t.Run(b.name, func(t *testing.T) {
+			b.do(t)
+			n.want(t, b.kind, b.words...)
+		})
+	}
+	n.mend()
+	n.wantNothing(t, "after an agent has run")
+}
+
 // TestCgroupPrograms: what happens to the programs of sockets is found while no agent runs.
 func TestCgroupPrograms(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.end()
 	n.wantNothing(t, "after the agent has ended")
-	for _, c := range []struct {
-		name, kind string
-		words      []string
-		do         func(t *testing.T)
-	}{
-		{"link detached", "link-detached", []string{"bl_connect4", "has been detached"}, func(t *testing.T) { n.detach(t, "link_bl_connect4") }},
-		{"pin removed", "link-removed", []string{"bl_sendmsg6", "not pinned"}, func(t *testing.T) { check(t, os.Remove(n.pin("link_bl_sendmsg6"))) }},
-		{"program replaced", "link-program", []string{"bl_connect6", "runs the program stranger"}, func(t *testing.T) {
+	n.wantMended(t,
+		breakage{"link detached", "link-detached", []string{"bl_connect4", "has been detached"}, func(t *testing.T) { n.detach(t, "link_bl_connect4") }},
+		breakage{"pin removed", "link-removed", []string{"bl_sendmsg6", "not pinned"}, func(t *testing.T) { check(t, os.Remove(n.pin("link_bl_sendmsg6"))) }},
+		breakage{"program replaced", "link-program", []string{"bl_connect6", "runs the program stranger"}, func(t *testing.T) {
 			l, err := link.LoadPinnedLink(n.pin("link_bl_connect6"), nil)
 			check(t, err)
 			defer l.Close()
 			check(t, l.Update(stranger(t, ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Connect, 1)))
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.do(t)
-			n.want(t, c.kind, c.words...)
-			n.mend()
-			n.wantNothing(t, "after an agent has run")
-		})
-	}
+		}})
 	t.Run("foreign program before", func(t *testing.T) {
 		check(t, os.Remove(n.pin("link_bl_connect4")))
 		l, err := link.AttachCgroup(link.CgroupOptions{
@@ -156,38 +165,38 @@ func TestDevicePrograms(t *testing.T) {
 	ifindex := n.uplink(t)
 	ingress, egress := fmt.Sprintf("link_tcx_%d_ingress", ifindex), fmt.Sprintf("link_tcx_%d_egress", ifindex)
 	xdp := fmt.Sprintf("link_xdp_%d", ifindex)
-	for _, c := range []struct {
-		name, kind string
-		words      []string
-		do         func(t *testing.T)
-	}{
-		{"tcx detached", "device-link-detached", []string{"ingress link of device uplink"}, func(t *testing.T) { n.detach(t, ingress) }},
-		{"tcx pin removed", "device-link-removed", []string{"tc egress of device uplink"}, func(t *testing.T) { check(t, os.Remove(n.pin(egress))) }},
-		{"tcx program replaced", "device-link-program", []string{"egress link of device uplink", "stranger"}, func(t *testing.T) {
+	n.wantMended(t,
+		breakage{"tcx detached", "device-link-detached", []string{"ingress link of device uplink"}, func(t *testing.T) { n.detach(t, ingress) }},
+		breakage{"tcx pin removed", "device-link-removed", []string{"tc egress of device uplink"}, func(t *testing.T) { check(t, os.Remove(n.pin(egress))) }},
+		breakage{"XDP detached", "xdp-detached", []string{"XDP program of device uplink"}, func(t *testing.T) { n.detach(t, xdp) }},
+		breakage{"entry of a device", "device-entry", []string{"device uplink is described as MTU 1400"}, func(t *testing.T) {
+			n.changeDevice(t, func(devices devicemap.Table, d devicemap.Device) error {
+				d.MTU = 1400
+				return devices.Put(d)
+			})
+		}})
+	n.wantMended(t,
+		breakage{"tcx program replaced", "device-link-program", []string{"egress link of device uplink", "stranger"}, func(t *testing.T) {
 			l, err := link.LoadPinnedLink(n.pin(egress), nil)
 			check(t, err)
 			defer l.Close()
 			check(t, l.Update(stranger(t, ebpf.SchedCLS, ebpf.AttachTCXEgress, -1)))
 		}},
-		{"XDP detached", "xdp-detached", []string{"XDP program of device uplink"}, func(t *testing.T) { n.detach(t, xdp) }},
-		{"entry of a device", "device-entry", []string{"device uplink is described as MTU 1400"}, func(t *testing.T) {
-			n.changeDevice(t, func(devices devicemap.Table, d devicemap.Device) error {
-				d.MTU = 1400
-				return devices.Put(d)
-			})
+		breakage{"foreign XDP program", "foreign-before", []string{"XDP program stranger", "device uplink"}, func(t *testing.T) {
+			n.detach(t, xdp)
+			var foreign link.Link
+			check(t, n.Host.Run(func() (err error) {
+				foreign, err = link.AttachXDP(link.XDPOptions{
+					Interface: ifindex, Flags: link.XDPGenericMode, Program: stranger(t, ebpf.XDP, ebpf.AttachXDP, 2),
+				})
+				return err
+			}))
+			t.Cleanup(func() { check(t, foreign.Close()) })
 		}},
-		{"index of a device", "device-entry", []string{"device uplink is not looked up by its index"}, func(t *testing.T) {
+		breakage{"index of a device", "device-entry", []string{"device uplink is not looked up by its index"}, func(t *testing.T) {
 			m := n.maps()
 			check(t, bpfmap.Remove(m.BlDeviceId, uint32(ifindex)))
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.do(t)
-			n.want(t, c.kind, c.words...)
-			n.mend()
-			n.wantNothing(t, "after an agent has run")
-		})
-	}
+		}})
 	t.Run("foreign program before", func(t *testing.T) {
 		var l link.Link
 		check(t, n.Host.Run(func() (err error) {
@@ -200,20 +209,6 @@ func TestDevicePrograms(t *testing.T) {
 		n.want(t, "foreign-before", "program stranger", "tc ingress of device uplink")
 		check(t, l.Close())
 		n.wantNothing(t, "once it is gone")
-	})
-	t.Run("foreign XDP program", func(t *testing.T) {
-		n.detach(t, xdp)
-		var l link.Link
-		check(t, n.Host.Run(func() (err error) {
-			l, err = link.AttachXDP(link.XDPOptions{
-				Interface: ifindex, Flags: link.XDPGenericMode, Program: stranger(t, ebpf.XDP, ebpf.AttachXDP, 2),
-			})
-			return err
-		}))
-		n.want(t, "foreign-before", "XDP program stranger", "device uplink")
-		check(t, l.Close())
-		n.mend()
-		n.wantNothing(t, "after an agent has run")
 	})
 	t.Run("device added", func(t *testing.T) {
 		n.AddDevice("extra", n.Outside, "extra-peer")
