@@ -81,6 +81,9 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
+// shown are the binaries that the demo shows.
+var shown = []string{"beeline-agent", "beeline"}
+
 // findBinaries returns the absolute path of the folder that holds what the demo
 // shows.
 func findBinaries(dir string) (string, error) {
@@ -88,7 +91,7 @@ func findBinaries(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{"beeline-agent", "beeline"} {
+	for _, name := range shown {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return "", fmt.Errorf("%s is not built: run make build, and the demo from the top of the checkout: %w", name, err)
 		}
