@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // otherFilter is a filter of somebody else at ingress of a device.
@@ -77,6 +78,7 @@ func TestFilterPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, name == "before and between" || name == "for one protocol" || name == "of a kind before")
 			opts, l := withClsact(t)
 			var others []*netlink.BpfFilter
 			add := func() {

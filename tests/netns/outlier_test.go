@@ -151,7 +151,7 @@ func TestFlappingEndpoint(t *testing.T) {
 	end := h.ServeTCPUntil(flapping)
 	for range clients {
 		load.Go(func() {
-			for pause.For(ctx, time.Millisecond) { // else they take the whole machine
+			for pause.For(ctx, 4*time.Millisecond) { // else they take the whole machine
 				switch at, err := h.Reach("tcp4", algorithmFrontends[0].to); {
 				case err != nil:
 					failed.Add(1)

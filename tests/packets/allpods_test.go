@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // podLink is a device of node 1 to which the routes to pods of both nodes lead, by its own address.
@@ -45,6 +47,7 @@ func TestAllPodsDevice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			tier.Variant(t, name != "masquerade")
 			c := newCluster(t, false)
 			c.leadToAllPods(t)
 			manifests := append(c.service(1, "near", "", []endpoint{local}), c.service(2, "far", "", []endpoint{remote})...)

@@ -53,6 +53,9 @@ func TestLeastConn(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			tier.Variant(t, mode == "tc")
+			if !tier.All(t) {
+				v.networks = []string{"tcp4", "udp6"} // each protocol and each family
+			}
 			c, a := serveLeastConn(t, v.flags)
 			for _, network := range v.networks {
 				t.Run(network, func(t *testing.T) { testLeastConn(t, c, a, a, network) })

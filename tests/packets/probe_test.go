@@ -96,7 +96,7 @@ func TestProbe(t *testing.T) {
 		want       nodemap.Answer
 		stands     bool // for those of the same answer, see [tier.Variant]
 	}{
-		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, nodemap.Accepts, true},
+		{"both by default", "", nil, []string{"--forwarding-mode", "dsr"}, []string{"--forwarding-mode", "hybrid"}, nodemap.Accepts, false},
 		{"by annotation", "dsr", allowForwarding, nil, nil, nodemap.Accepts, false},
 		{"another mode", "", nil, []string{"--forwarding-mode", "dsr"}, nil, nodemap.Unreachable, false},
 		{"no part in it", "dsr", allowForwarding, nil, []string{"--dsr-port", "0"}, nodemap.Unreachable, false},

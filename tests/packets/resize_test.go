@@ -227,7 +227,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	// How many connections are established at each stage, and how often that is tried while a program
 	// of each table is attached: one that adds to the new table and one that does not look there
 	// establish none.
-	const many, some, tries = 5000, 1000, 40
+	const many, some, tries = 2000, 500, 40
 	sizes := lab.Sizes
 	sizes.Flows = 1 << 20
 	b := newBenchSized(t, sizes, datapath.Constants{})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -27,9 +28,9 @@ func TestTransfer(t *testing.T) {
 	for _, routing := range []string{"routes", "overlay"} {
 		c := newCluster(t, routing == "overlay")
 		c.serve(t, c.service(1, "web", "", []endpoint{remote}))
-		for _, offload := range offloads {
+		for i, offload := range offloads {
 			offload.set(c)
-			for _, network := range networks[:2] {
+			for _, network := range tier.Share(t, networks[:2], i, 2) {
 				t.Run(strings.Join([]string{routing, offload.name, network}, " "), func(t *testing.T) {
 					watchChecksums(t, "client", c.client)
 					watchChecksums(t, remote.server(), c.nodes[1].routed)
