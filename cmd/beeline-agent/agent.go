@@ -346,6 +346,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(a.flows.Run),
 		endless(a.tuneConntrack),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
+		endless(func(ctx context.Context) { host.FollowRules(ctx, flowmap.New(maps).SetRulesByClient) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
 		endless(a.checks.Run),
 		endless(a.terminating.Run),

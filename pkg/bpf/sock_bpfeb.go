@@ -790,9 +790,9 @@ type SockBlTag struct {
 }
 
 type SockBlTrackingEntry struct {
-	_         structs.HostLayout
-	NoneUntil uint32
-	Pad       uint32
+	_            structs.HostLayout
+	NoneUntil    uint32
+	NoRulesUntil uint32
 }
 
 type SockBlTrafficEntry struct {

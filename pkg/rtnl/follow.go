@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
@@ -39,12 +41,14 @@ type Handlers struct {
 	Link  func(*netlink.LinkUpdate) bool
 	Addr  func(*netlink.AddrUpdate) bool
 	Route func(*netlink.RouteUpdate) bool
+	// Rules has each change of a rule of routing (ip-rule(8)) acted upon.
+	Rules bool
 }
 
 // Follow calls act(true) at once and, ever less often, when changes have been missed, act(false) soon
 // after changes that are to be acted upon, and after a value from also, until ctx ends. It
-// subscribes before the first call, so that no change falls between. Devices, addresses and routes
-// are subscribed to by themselves, and again at once when the kernel had more to tell than it keeps:
+// subscribes before the first call, so that no change falls between. Devices, addresses, routes and
+// rules are subscribed to by themselves, and again at once when the kernel had more to tell than it keeps:
 // a burst of one kind holds up no other. act returns after what time it wants to be called in any
 // case; 0 is never.
 //
@@ -142,7 +146,12 @@ func subscribe(ctx context.Context, h Handlers) (*subscription, error) {
 	if s.namespace, err = netns.Current(); err != nil {
 		return s, err
 	}
+	var rule func(*struct{}) bool
+	if h.Rules {
+		rule = func(*struct{}) bool { return true }
+	}
 	return s, errors.Join(
+		keep(s, "rules of routing", subscribeRules, rule),
 		keep(s, "devices", func(updates chan netlink.LinkUpdate, done <-chan struct{}, missed func(error)) error {
 			return netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ErrorCallback: missed})
 		}, h.Link),
@@ -155,6 +164,29 @@ func subscribe(ctx context.Context, h Handlers) (*subscription, error) {
 			})
 		}, h.Route),
 	)
+}
+
+// subscribeRules is an [opener] of changes of rules of IPv4 and IPv6.
+func subscribeRules(updates chan struct{}, done <-chan struct{}, missed func(error)) error {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-done
+		s.Close()
+	}()
+	go func() {
+		defer close(updates)
+		for {
+			if _, _, err := s.Receive(); err != nil {
+				missed(err)
+				return
+			}
+			updates <- struct{}{}
+		}
+	}()
+	return nil
 }
 
 // close ends the subscriptions and waits until nobody reads them any more.

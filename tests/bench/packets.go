@@ -317,10 +317,11 @@ func (b *packetBench) contestants(runs map[string]run) []contestant {
 }
 
 // settle tells the programs what an agent would: that no half-open flow is left, for
-// beyond their share new flows go to another table, and that netfilter tracks nothing.
+// beyond their share new flows go to another table, that netfilter tracks nothing, and that no rule of
+// routing looks at clients.
 func (b *packetBench) settle() error {
 	flowmap.New(b.maps).CountHalfOpen(flowmap.New(b.maps).HalfOpen(), 0)
-	return flowmap.New(b.maps).SetTracking(false)
+	return errors.Join(flowmap.New(b.maps).SetTracking(false), flowmap.New(b.maps).SetRulesByClient(false))
 }
 
 // fill runs so often that each new flow evicts another.

@@ -238,6 +238,97 @@ func TestPolicyRoutingByClient(t *testing.T) {
 	}
 }
 
+// TestPolicyRoutingByClientsDevice: a rule for the address of one client chooses the device of its packets to an endpoint
+// on another node, and of no other client's, in whatever order flows of both begin.
+func TestPolicyRoutingByClientsDevice(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.addUplink(false)
+	c.serve(t, c.service(1, "far", "", []endpoint{remote}), "--devices", uplink+","+otherUplink)
+	// While the agent runs, which has to see it.
+	c.route(t, routing{lines: []string{
+		"rule add from OTHER to PODS2 lookup 100 priority 100",
+		"route add default via GW2 dev uplink2 table 100",
+	}})
+	for _, network := range networks {
+		lab.Eventually(t, network+" of the client with a rule goes by the other uplink", func() bool {
+			got, err := ask(c.other, network, nodePort(network, 1), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.client.Addr() == otherUplinkAddrs().of(network)
+		})
+	}
+	lab.Eventually(t, "the agent has seen the rule", func() bool { return routesByClient(t, c.nodes[0]) })
+	for _, network := range networks {
+		for by, wrong := range c.beginInTurns(t, network, 100) {
+			if wrong > 0 {
+				t.Errorf("%s: %d of 100 flows of the client %s left by the other's device", network, wrong, by)
+			}
+		}
+	}
+}
+
+// routesByClient reports whether the node's programs look up the route for each new flow.
+func routesByClient(t *testing.T, n *node) bool {
+	t.Helper()
+	var tracking struct{ NoneUntil, NoRulesUntil uint32 }
+	if err := pinned(t, n.BPFFS, "bl_tracking").Lookup(uint32(0), &tracking); err != nil {
+		t.Fatal(err)
+	}
+	return tracking.NoRulesUntil == 0
+}
+
+// beginInTurns begins flows of both clients, one of each in turn and without a pause. It returns of how many each time the
+// endpoint has seen the address of another device than [TestPolicyRoutingByClientsDevice] wants.
+func (c *cluster) beginInTurns(t *testing.T, network string, flows int) map[string]int {
+	t.Helper()
+	clients := []struct {
+		name string
+		at   *lab.Namespace
+		want netip.Addr
+	}{
+		{"without a rule", c.client, nodeAddrs(1).of(network)},
+		{"with a rule", c.other, otherUplinkAddrs().of(network)},
+	}
+	sockets := make([][]*lab.Socket, len(clients))
+	for i, client := range clients {
+		for range flows {
+			sockets[i] = append(sockets[i], boundSocket(t, client.at, network, 0))
+		}
+	}
+	for at := range flows {
+		for i := range clients {
+			s := sockets[i][at]
+			err := s.StartConnect(nodePort(network, 1))
+			if err == nil && strings.HasPrefix(network, "udp") {
+				err = s.Send("x")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wrong := make(map[string]int)
+	for i, client := range clients {
+		for _, s := range sockets[i] {
+			text, _, err := s.Receive()
+			if err != nil {
+				t.Fatalf("%s of the client %s: %v", network, client.name, err)
+			}
+			hello, err := parseGreeting(strings.TrimSuffix(text, " x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hello.client.Addr() != client.want {
+				wrong[client.name]++
+			}
+			s.Close()
+		}
+	}
+	return wrong
+}
+
 // addVPN connects node 1 to the router by a device without Ethernet.
 func (c *cluster) addVPN() {
 	node := c.nodes[0].Namespace

@@ -159,6 +159,16 @@ static __always_inline __u8 bl_plan_device(struct BL_CONTEXT *context,
 	return ifindex && !id && bl_masquerade_all ? BL_DEVICE_MASQUERADE : id;
 }
 
+/*
+ * Whether the device that one packet to a backend leaves by is that of all: no rule of routing looks at the
+ * client's address or the device that it comes in by, as the agent has found a moment ago. Without
+ * an agent it is false after a moment.
+ */
+static __always_inline bool bl_route_shared(void)
+{
+	return bl_flow_now() < bl_value(bl_tracking)->no_rules_until;
+}
+
 /* The entry of bl_backend_dev for @ref and device 0, in this jiffy. */
 static __always_inline __u64 bl_backend_dev_word(struct bl_backend_ref ref)
 {
@@ -208,7 +218,8 @@ static __noinline bool bl_plan_tunnel(struct BL_CONTEXT *context, const struct b
 	to = node->addr;
 	word = *(volatile __u64 *)hop;
 	now = bl_backend_dev_word(ref);
-	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
+	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS ||
+	    !bl_route_shared()) {
 		word = now | bl_device_of(bl_route(context, packet->ifindex, &none, &to,
 						   bl_addr_is_ipv4(&to)));
 		*(volatile __u64 *)hop = word;
@@ -247,7 +258,8 @@ __noinline bool bl_plan_route(struct BL_CONTEXT *context, const struct bl_packet
 		return true;
 	word = *(volatile __u64 *)hop;
 	now = bl_backend_dev_word(plan->ref);
-	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS) {
+	if (word >> BL_BACKEND_DEV_DEVICE_BITS != now >> BL_BACKEND_DEV_DEVICE_BITS ||
+	    !bl_route_shared()) {
 		word = now | bl_plan_device(context, packet, plan);
 		if (word != now)
 			*(volatile __u64 *)hop = word;

@@ -641,10 +641,13 @@ struct bl_exhausted_entry {
 	__u32 backend_id;
 };
 
-/* Whether this network namespace has entries of connection tracking (conntrack), by the agent. */
+/*
+ * Whether this network namespace has entries of connection tracking (conntrack), and rules of routing
+ * (ip rule) that look at who sends, by the agent.
+ */
 struct bl_tracking_entry {
-	__u32 none_until; /* bl_flow_now() up to which it is taken to have none */
-	__u32 pad;
+	__u32 none_until; /* bl_flow_now() up to which it is taken to have no entries */
+	__u32 no_rules_until; /* likewise of rules */
 };
 
 /* Size of bl_peers. */
