@@ -136,6 +136,7 @@ func (d *Datapath) Service(name model.Name) (*Service, error) {
 	return d.service(r, name)
 }
 
+// service is Service by a reading.
 func (d *Datapath) service(r *reading, name model.Name) (*Service, error) {
 	services, err := d.services(r)
 	if err != nil {
