@@ -22,7 +22,7 @@ import (
 // While tables are resized, connRate connections are established a second where the machine has the
 // time. With each, halfOpenFlows flows begin that nobody answers.
 const (
-	connRate      = 8_000
+	connRate      = 4_000
 	halfOpenFlows = 2
 )
 
@@ -229,7 +229,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	// establish none.
 	const many, some, tries = 2000, 500, 40
 	sizes := lab.Sizes
-	sizes.Flows = 1 << 20
+	sizes.Flows = 1 << 19
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
 	s.attach(t, b.programs, func() {})
@@ -237,7 +237,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	start := time.Now()
 	awaitMore(t, "connections, of the former table", &f.made, many)
 
-	sizes.Flows = 3 << 19
+	sizes.Flows = 3 << 18
 	m, err := bpfmap.Load(datapath.Dir(b.host.BPFFS), sizes)
 	if err != nil {
 		t.Fatal(err)
