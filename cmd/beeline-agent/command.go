@@ -110,7 +110,7 @@ func logIgnored(c *config.Config) {
 }
 
 func cleanup(ctx context.Context, out io.Writer, bpffs string) error {
-	removed, err := datapath.Cleanup(ctx, bpffs)
+	removed, err := drain.Cleanup(ctx, bpffs)
 	return leave(ctx, out, bpffs, removed, err)
 }
 

@@ -131,6 +131,20 @@ func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
 	return programs, nil
 }
 
+// LoadUDPService loads the program that [bpf.UDPService] asks, over the maps. It goes on to answer when these are
+// removed.
+func LoadUDPService(m *bpfmap.Maps) (*ebpf.Program, error) {
+	spec, options, err := SocketSpec(m, Constants{})
+	var programs map[string]*ebpf.Program
+	if err == nil {
+		programs, err = loadSome(spec, options, bpf.SockProgBlUdpService)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the program that knows the sockets of Services: %w", err)
+	}
+	return programs[bpf.SockProgBlUdpService], nil
+}
+
 // LoadDevices loads the programs for packets of devices over the maps: those of the names,
 // or all when there is none. The result is by name.
 func LoadDevices(m *bpfmap.Maps, c Constants, names ...string) (map[string]*ebpf.Program, error) {

@@ -5,7 +5,8 @@
 // then on no new connection is Beeline's: the tables hold no frontend, so new connections
 // pass to the other proxy. The packets of known flows are translated as before, and netfilter's SNAT is kept from their source ports, until the last
 // of them has ended; then everything is removed.
-// Sockets need no translation once they are connected and are not waited for.
+// Sockets need no translation once they are connected and are not waited for. Those of UDP are destroyed, so that their
+// processes connect by the other proxy.
 package drain
 
 import (
@@ -51,19 +52,32 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := leaveTunnel(ctx, held.Maps); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for other nodes to leave the tunnel: %w", err), held.Close())
+	sockets := openSockets(held.Maps)
+	if err := handOver(ctx, held.Maps, o, sockets); err != nil {
+		return nil, errors.Join(err, sockets.close(), held.Close())
 	}
-	if err := awaitProxy(ctx, held.Maps); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for kube-proxy: %w", err), held.Close())
+	if err := held.Close(); err != nil {
+		return nil, errors.Join(err, sockets.close())
 	}
-	open := ports{maps: held.Maps}
+	return sockets.cleanup(ctx, o.BPFFS)
+}
+
+// handOver leaves new connections to the other proxy and returns when no known flow is left.
+func handOver(ctx context.Context, maps *bpfmap.Maps, o Options, sockets udpSockets) error {
+	if err := leaveTunnel(ctx, maps); err != nil {
+		return fmt.Errorf("wait for other nodes to leave the tunnel: %w", err)
+	}
+	if err := awaitProxy(ctx, maps); err != nil {
+		return fmt.Errorf("wait for kube-proxy: %w", err)
+	}
+	open := ports{maps: maps}
 	open.reserve()
-	if err := servicemap.New(held.Maps).ForgetFrontends(); err != nil {
-		return nil, errors.Join(fmt.Errorf("leave new connections to others: %w", err), held.Close())
+	if err := servicemap.New(maps).ForgetFrontends(); err != nil {
+		return fmt.Errorf("leave new connections to others: %w", err)
 	}
+	sockets.destroy(ctx)
 	flows := flow.New(flow.Options{
-		Maps:     held.Maps,
+		Maps:     maps,
 		Timeouts: o.Timeouts,
 		Walked: func(w flow.Walk) {
 			open.renew() // those, too, that began before the frontends were gone
@@ -71,12 +85,9 @@ func Run(ctx context.Context, o Options) (removed []string, err error) {
 		},
 	})
 	if err := flows.Drain(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for connections to end: %w", err), held.Close())
+		return fmt.Errorf("wait for connections to end: %w", err)
 	}
-	if err := held.Close(); err != nil {
-		return nil, err
-	}
-	return datapath.Cleanup(ctx, o.BPFFS)
+	return nil
 }
 
 const (
