@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Outlier detection of the node's own sockets: whether TCP gets a connection, and each time that it
- * sends a SYN again. When it is established its packets cost nothing.
+ * sends a SYN again. When it is established its packets cost nothing, its end a few calls.
  */
 #pragma once
 
@@ -27,12 +27,12 @@ static __always_inline void bl_outlier_follow(struct bpf_sock_ops *ctx,
 
 /*
  * TCP sends a SYN again, or the connection leaves the state SYN_SENT: it is established, or not. One
- * that the process itself has given up tells nothing.
+ * that the process itself has given up tells nothing. The callbacks stay, for programs of others may want
+ * the same ones.
  */
 static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 					    const struct bl_sock_entry *sock)
 {
-	int callbacks = BL_OUTLIER_CALLBACKS;
 	struct sock *kernel_sk;
 	bool failed = true;
 
@@ -46,9 +46,6 @@ static __always_inline void bl_outlier_told(struct bpf_sock_ops *ctx,
 		kernel_sk = failed ? bl_source_sock(ctx->sk) : NULL;
 		if (failed && (!kernel_sk || !BPF_CORE_READ(kernel_sk, sk_err)))
 			return;
-		if (sock->member & BL_MEMBER_FOLLOWED) /* bl_traffic_end waits for its end */
-			callbacks = BPF_SOCK_OPS_RTO_CB_FLAG;
-		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~callbacks);
 	}
 	bl_outlier_note(sock->backend.id, sock->backend.generation, ~0U, failed);
 }
