@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/netns"
+	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
 
 // openStates are those of TCP in which a connection is of use, or has data on its way: not those in which
@@ -31,6 +33,9 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 		ports = map[uint16]bool{0: true}
 	}
 	err := netns.Each(func() error {
+		if !anyHere(at) {
+			return nil
+		}
 		var errs []error
 		for port := range ports {
 			// A socket of IPv6 may have connections of IPv4.
@@ -42,6 +47,30 @@ func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 	})
 	return counts, err
 }
+
+// anyHere reports whether the calling thread's network namespace has one of the addresses. There may be
+// hundreds of namespaces, and for each list of connections the kernel goes through those of all.
+func anyHere(at []netip.AddrPort) bool {
+	held, err := rtnl.Addrs(nil)
+	if err != nil {
+		return true // as far as is known
+	}
+	for _, h := range held {
+		addr, _ := netip.AddrFromSlice(h.IP)
+		ones, _ := h.Mask.Size()
+		if addr = addr.Unmap(); h.LinkIndex != loopback {
+			ones = addr.BitLen()
+		}
+		network := netip.PrefixFrom(addr, ones)
+		if slices.ContainsFunc(at, func(a netip.AddrPort) bool { return network.Contains(a.Addr()) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// loopback is the index of the device that has all addresses of its networks.
+const loopback = 1
 
 // countAt counts the connections at a port, 0: at any, of the calling thread's network namespace, of addresses that
 // are in counts.

@@ -23,6 +23,7 @@ func TestConnections(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	four, six := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), netip.AddrPortFrom(netip.IPv6Loopback(), port)
 	none := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), port)
+	network := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), port)
 	elsewhere := netip.MustParseAddr("192.0.2.1")
 	var others []netip.AddrPort
 	for i := range uint16(8) {
@@ -70,4 +71,8 @@ func TestConnections(t *testing.T) {
 	want(1, 0) // the client has it still
 	client6.Close()
 	want(1, 0)
+	connect(network)
+	if got, err := Connections([]netip.AddrPort{network}); err != nil || got[network] != 1 {
+		t.Errorf("at an address of the loopback network there are %v, %v", got, err)
+	}
 }
