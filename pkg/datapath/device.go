@@ -16,6 +16,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
+	"github.com/beeline-lb/beeline/pkg/setting"
 )
 
 // SyncDevices attaches the programs for packets to the devices that face clients
@@ -152,7 +153,7 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
-		ds.devices = d.plan(n, former, nodeAddrs, internal)
+		ds.devices, ds.unknown = d.plan(n, former, nodeAddrs, internal)
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
 	}
 	if err := errors.Join(d.planNAT(ds, n), d.planSandboxes(ds, n)); err != nil {
@@ -172,6 +173,10 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 	for i := range ds.devices {
 		device := &ds.devices[i]
 		d.served(ds, device.Ifindex, device.Name, forClients, clientKey(*device), func() error { return d.attachDevice(device) })
+	}
+	for _, c := range ds.unknown {
+		a := c.link.Attrs()
+		d.served(ds, a.Index, a.Name, forClients, devicemap.Device{}, func() error { return d.refuse(c) })
 	}
 	if ds.changes.all || ds.clients || d.xdp != nil && touches(ds.changes.links, places) {
 		d.syncXDP(ctx, n, ds)
@@ -210,15 +215,15 @@ func (d *Datapath) servesPackets() bool {
 }
 
 // plan returns the devices to be served, with the IDs and addresses that they have
-// where they were served before.
-func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip.Addr, ownPods []netip.Prefix) []devicemap.Device {
-	var devices []devicemap.Device
+// where they were served before, and those that cannot be, for their frames are not known.
+func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip.Addr, ownPods []netip.Prefix) (devices []devicemap.Device, unknown []chosen) {
 	choice := &choice{
 		patterns: d.opts.Devices, nodeAddrs: nodeAddrs, nodePorts: d.opts.NodePorts,
 		podRanges: d.opts.ClusterCIDRs, ownPods: ownPods, forPods: d.forPods,
 	}
 	allPods := n.leadsToAllPods(choice.podRanges)
-	for _, c := range n.choose(choice) {
+	list, unknown := n.choose(choice)
+	for _, c := range list {
 		device := devicemap.Device{
 			Name:       c.link.Attrs().Name,
 			Ifindex:    c.link.Attrs().Index,
@@ -254,7 +259,7 @@ func (d *Datapath) plan(n *network, former []devicemap.Device, nodeAddrs []netip
 			devices[i].ID = id
 		}
 	}
-	return devices
+	return devices, unknown
 }
 
 // forPods reports whether what is configured says that pods are behind a device of that name.
@@ -436,9 +441,25 @@ func (d *Datapath) detachOthers(ds *deviceSync) error {
 	return errors.Join(errs...)
 }
 
+// refuse is the fault of a device whose frames are not known. A former agent may have served it.
+func (d *Datapath) refuse(c chosen) error {
+	a := c.link.Attrs()
+	fault := setting.Errorf("devices", "its frames, of type %s, are not known: packets are served at Ethernet devices and those without a link header; choose others", a.EncapType)
+	return errors.Join(fault, d.takeOff(a.Index))
+}
+
 // detach takes the programs off a device, which may be gone, and then forgets what has been done
 // about it.
 func (d *Datapath) detach(ifindex int) error {
+	if err := d.takeOff(ifindex); err != nil {
+		return err
+	}
+	delete(d.state, ifindex)
+	return nil
+}
+
+// takeOff takes the programs off a device, which may be gone.
+func (d *Datapath) takeOff(ifindex int) error {
 	var errs []error
 	for _, dir := range directions {
 		if err := removeLink(dir.pin(Dir(d.opts.BPFFS), ifindex)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -448,7 +469,6 @@ func (d *Datapath) detach(ifindex int) error {
 	if err := errors.Join(append(errs, d.removeFilters(ifindex, false))...); err != nil {
 		return fmt.Errorf("take the programs off: %w", err)
 	}
-	delete(d.state, ifindex)
 	return nil
 }
 

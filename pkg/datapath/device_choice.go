@@ -225,6 +225,15 @@ func isOverlay(l netlink.Link) bool {
 // noEthernet reports whether the device's packets start with the IP header.
 func noEthernet(l netlink.Link) bool { return l.Attrs().EncapType != "ether" }
 
+// headless are the types of devices whose packets start with the IP header: ARPHRD_NONE, those of tunnels, PPP,
+// and two for which netlink has no name, ARPHRD_RAWIP and ARPHRD_IP6GRE.
+var headless = []string{"none", "ipip", "tunnel6", "sit", "gre", "ppp", "unknown519", "unknown823"}
+
+// knowsFrames reports whether the programs know what the device's packets start with.
+func knowsFrames(l netlink.Link) bool {
+	return !noEthernet(l) || slices.Contains(headless, l.Attrs().EncapType)
+}
+
 // chosen is a device that packets are served on.
 type chosen struct {
 	link   netlink.Link
@@ -242,9 +251,9 @@ type choice struct {
 	forPods func(name string) bool
 }
 
-// choose returns the devices that face clients or other nodes, by ifindex.
-// Loopback never does.
-func (n *network) choose(c *choice) []chosen {
+// choose returns the devices that face clients or other nodes, by ifindex, those apart whose frames
+// the programs do not know. Loopback never does.
+func (n *network) choose(c *choice) (served, unknown []chosen) {
 	reason := func(l netlink.Link) string { return matching(c.patterns, l.Attrs().Name) }
 	if slices.Equal(c.patterns, []string{DevicesAuto}) {
 		reason = n.automatic(c)
@@ -259,7 +268,14 @@ func (n *network) choose(c *choice) []chosen {
 		}
 	}
 	slices.SortFunc(list, func(a, b chosen) int { return a.link.Attrs().Index - b.link.Attrs().Index })
-	return n.withoutPorts(list)
+	for _, c := range n.withoutPorts(list) {
+		if knowsFrames(c.link) {
+			served = append(served, c)
+		} else {
+			unknown = append(unknown, c)
+		}
+	}
+	return served, unknown
 }
 
 // withoutPorts leaves out the ports of bonds that are chosen themselves: packets are
@@ -376,10 +392,10 @@ func (n *network) addressed(l netlink.Link, c *choice) (netip.Addr, bool) {
 }
 
 // meetsOthers reports whether packets of other machines may come in at a device that is known by
-// its address alone. One of a VRF has routes of its own, which do not lead to endpoints, and
-// frames of InfiniBand are not known to the programs.
+// its address alone. One of a VRF has routes of its own, which do not lead to endpoints. One whose frames
+// are not known, as of InfiniBand, is passed over without a fault.
 func (n *network) meetsOthers(l netlink.Link, c *choice, bridges map[int]bool) bool {
-	if !isUp(l) || l.Attrs().EncapType == "infiniband" || c.forPods != nil && c.forPods(l.Attrs().Name) {
+	if !isUp(l) || !knowsFrames(l) || c.forPods != nil && c.forPods(l.Attrs().Name) {
 		return false
 	}
 	if master := n.link(l.Attrs().MasterIndex); master != nil && master.Type() == "vrf" {

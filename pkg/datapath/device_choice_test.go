@@ -69,6 +69,10 @@ func node() *network {
 	with(&netlink.Device{LinkAttrs: named("nic-of-own-pods")}, "ether", net.FlagUp, "10.245.9.1/24")
 	with(&netlink.Device{LinkAttrs: named("local-mode")}, "ether", net.FlagUp, "192.168.9.1/24")
 	with(&netlink.Device{LinkAttrs: named("infiniband")}, "infiniband", net.FlagUp, "192.168.10.1/24")
+	route("0.0.0.0/0", with(&netlink.Device{LinkAttrs: named("ib-uplink")}, "infiniband", net.FlagUp, "192.168.16.1/24"), gateway)
+	n.held[netip.MustParseAddr("203.0.113.8")] = add(&netlink.Device{LinkAttrs: named("ib-internal")}, "infiniband", net.FlagUp)
+	with(&netlink.Device{LinkAttrs: named("modem")}, "unknown519", net.FlagUp, "192.168.17.1/32")
+	add(&netlink.Gretun{LinkAttrs: named("ip6gre")}, "unknown823", net.FlagUp)
 	with(&netlink.Dummy{LinkAttrs: named("kube-ipvs0")}, "ether", net.FlagUp, "10.96.0.1/32")
 	with(&netlink.GenericLink{LinkType: "openvswitch", LinkAttrs: named("gateway")}, "ether", net.FlagUp, "192.168.11.1/24")
 	with(&netlink.Bridge{LinkAttrs: named("docker0")}, "ether", net.FlagUp, "172.17.0.1/16")
@@ -100,11 +104,13 @@ func prefixes(list ...string) []netip.Prefix {
 
 func TestChoice(t *testing.T) {
 	t.Parallel()
+	unknownInAuto := map[string]string{"ib-uplink": "default route", "ib-internal": "holds node IP 203.0.113.8"}
 	for _, tc := range []struct {
 		name      string
 		patterns  []string
 		nodePorts []netip.Prefix
 		want      map[string]string
+		unknown   map[string]string // those whose frames are not known
 	}{
 		{"auto in networks of NodePorts", []string{DevicesAuto}, prefixes("172.16.0.0/12", "0.0.0.0/0", "192.168.5.0/24", "10.244.0.0/16"), map[string]string{
 			"uplink":     "default route",
@@ -120,9 +126,11 @@ func TestChoice(t *testing.T) {
 			"nic6":       "has address 2001:db8:5::11",
 			"vlan":       "has address 192.168.6.1",
 			"ppp":        "has address 192.168.7.1",
+			"modem":      "has address 192.168.17.1",
+			"ip6gre":     "overlay (ip6gre)",
 			"lan-bridge": "has address 192.168.12.1",
 			"bond":       "has address 192.168.13.1",
-		}},
+		}, unknownInAuto},
 		{"auto", []string{DevicesAuto}, nil, map[string]string{
 			"uplink":     "default route",
 			"internal":   "holds node IP 203.0.113.7",
@@ -136,25 +144,30 @@ func TestChoice(t *testing.T) {
 			"nic6":       "has address 2001:db8:5::11",
 			"vlan":       "has address 192.168.6.1",
 			"ppp":        "has address 192.168.7.1",
+			"modem":      "has address 192.168.17.1",
+			"ip6gre":     "overlay (ip6gre)",
 			"lan-bridge": "has address 192.168.12.1",
 			"bond":       "has address 192.168.13.1",
-		}},
+		}, unknownInAuto},
 		{"patterns", []string{"uplink", "stor*"}, nil, map[string]string{
 			"uplink":  "matches uplink of devices",
 			"storage": "matches stor* of devices",
-		}},
-		{"loopback is never chosen", []string{"lo"}, nil, map[string]string{}},
-		{"no such device", []string{"eth9"}, nil, map[string]string{}},
+		}, nil},
+		{"loopback is never chosen", []string{"lo"}, nil, nil, nil},
+		{"no such device", []string{"eth9"}, nil, nil, nil},
+		{"frames of InfiniBand are not known", []string{"infini*"}, nil, nil, map[string]string{"infiniband": "matches infini* of devices"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := make(map[string]string)
-			list := node().choose(&choice{tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7")},
+			served, unknown := node().choose(&choice{tc.patterns, []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.8")},
 				prefixes("10.244.0.0/16"), prefixes("10.245.9.0/24"), tc.nodePorts, func(name string) bool { return name == "local-mode" }})
-			for _, c := range list {
-				got[c.link.Attrs().Name] = c.reason
-			}
-			if !maps.Equal(got, tc.want) {
-				t.Errorf("chosen: %q\nwant:   %q", got, tc.want)
+			for want, list := range map[*map[string]string][]chosen{&tc.want: served, &tc.unknown: unknown} {
+				got := make(map[string]string)
+				for _, c := range list {
+					got[c.link.Attrs().Name] = c.reason
+				}
+				if !maps.Equal(got, *want) {
+					t.Errorf("chosen: %q\nwant:   %q", got, *want)
+				}
 			}
 		})
 	}
@@ -260,7 +273,7 @@ func TestInternalDevices(t *testing.T) {
 		{Internal{InterfacePrefix: "link"}, false},
 	} {
 		d := &Datapath{opts: Options{Devices: []string{"uplink"}, Internal: tc.internal}}
-		if got := d.plan(node(), nil, nil, nil); len(got) != 1 || got[0].Internal != tc.want {
+		if got, _ := d.plan(node(), nil, nil, nil); len(got) != 1 || got[0].Internal != tc.want {
 			t.Errorf("%+v: devices %+v, want uplink with internal %t", tc.internal, got, tc.want)
 		}
 	}
@@ -280,7 +293,8 @@ func TestRoomForAddresses(t *testing.T) {
 	n.links = append(n.links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "last", Index: len(n.links) + 1, Flags: net.FlagUp, EncapType: "ether"}})
 	d := &Datapath{opts: Options{Devices: []string{DevicesAuto}}}
 	served, last := 0, false
-	for _, device := range d.plan(n, nil, nil, nil) {
+	devices, _ := d.plan(n, nil, nil, nil)
+	for _, device := range devices {
 		if addressed := strings.HasPrefix(device.Reason, devicemap.ReasonAddress); addressed && device.ID != 0 {
 			served++
 		}

@@ -394,3 +394,50 @@ func prefixes(list ...string) (out []netip.Prefix) {
 	}
 	return out
 }
+
+// TestUnknownFrames: a device whose frames are not known is a fault, whatever it was chosen for, and what a former
+// agent has attached there is taken off.
+func TestUnknownFrames(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
+		device, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer device.Close()
+		request, err := unix.NewIfreq("ib0")
+		must(t, err)
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		fd := int(device.Fd())
+		must(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, request))
+		opts.Devices = []string{uplink, "ib0"}
+		d := prepare(t, opts)
+		must(t, d.Attach(t.Context()))
+		if list := devices(t, opts); len(list) != 2 {
+			t.Fatalf("as an Ethernet device: %+v", list)
+		}
+		must(t, d.Close())
+		must(t, unix.IoctlSetInt(fd, unix.TUNSETLINK, unix.ARPHRD_INFINIBAND))
+		d = prepare(t, opts)
+		defer d.Close()
+		must(t, d.Attach(t.Context()))
+		ib, err := netlink.LinkByName("ib0")
+		must(t, err)
+		for range 2 {
+			if list := faults(t, opts); len(list) != 1 || list[0].Name != "ib0" || !strings.Contains(list[0].Error, "of type infiniband, are not known") {
+				t.Errorf("faults: %+v", list)
+			}
+			if list := devices(t, opts); len(list) != 1 || list[0].Name != uplink || len(attachedPrograms(t, ib)) > 0 {
+				t.Errorf("served: %+v, and at ib0 there are programs: %v", list, attachedPrograms(t, ib))
+			}
+			if err := d.SyncDevices(t.Context()); err == nil {
+				t.Error("a sync has no error")
+			}
+		}
+		must(t, device.Close(), d.SyncDevices(t.Context()))
+		if list := faults(t, opts); len(list) > 0 {
+			t.Errorf("with the device gone: %+v", list)
+		}
+	})
+}

@@ -75,6 +75,7 @@ type deviceSync struct {
 	changes changes
 	former  []devicemap.Device
 	devices []devicemap.Device
+	unknown []chosen // devices whose frames are not known
 	pods    []netlink.Link
 	// masqueraded are the devices of backends.
 	masqueraded []netlink.Link
@@ -88,11 +89,14 @@ func (ds *deviceSync) serves(ifindex int) bool {
 	return slices.ContainsFunc(ds.devices, func(v devicemap.Device) bool { return v.Ifindex == ifindex })
 }
 
-// served returns the indexes of the devices that are to have programs.
+// served returns the indexes of the devices that are to have programs, or a fault.
 func (ds *deviceSync) served() map[int]bool {
 	served := make(map[int]bool, len(ds.devices)+len(ds.pods)+len(ds.masqueraded))
 	for i := range ds.devices {
 		served[ds.devices[i].Ifindex] = true
+	}
+	for _, c := range ds.unknown {
+		served[c.link.Attrs().Index] = true
 	}
 	for _, list := range [][]netlink.Link{ds.pods, ds.masqueraded} {
 		for _, l := range list {

@@ -119,7 +119,7 @@ func (i *inspection) devices() error {
 		return err
 	}
 	n.generic = i.opts.XDP == XDPGeneric
-	chosen := i.plan(n, former, i.knownNodeAddrs(former), *i.internalCIDRs.Load())
+	chosen, _ := i.plan(n, former, i.knownNodeAddrs(former), *i.internalCIDRs.Load())
 	var errs []error
 	for at := range chosen {
 		errs = append(errs, i.device(&chosen[at], former))

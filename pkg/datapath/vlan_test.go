@@ -152,7 +152,8 @@ func TestPortsOfAChosenBondAreNotChosen(t *testing.T) {
 		"port*": {"port1", "port2"},
 	} {
 		var got []string
-		for _, c := range n.choose(&choice{patterns: []string{pattern}}) {
+		served, _ := n.choose(&choice{patterns: []string{pattern}})
+		for _, c := range served {
 			got = append(got, c.link.Attrs().Name)
 		}
 		if !slices.Equal(got, want) {
