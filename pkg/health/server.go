@@ -20,6 +20,21 @@ type server struct {
 	http      *http.Server
 	listeners map[netip.Addr]net.Listener
 	failures  map[netip.Addr]string // the last one by address
+	ended     chan<- ended
+}
+
+// ended is a listener that serves no more, for the kernel has given an error, as for want of memory.
+type ended struct {
+	*server
+	addr     netip.Addr
+	listener net.Listener
+}
+
+// forget has the address listened on anew.
+func (e *ended) forget() {
+	if e.listeners[e.addr] == e.listener {
+		delete(e.listeners, e.addr)
+	}
 }
 
 func (s *Services) newServer(name checkName, port uint16) *server {
@@ -30,6 +45,7 @@ func (s *Services) newServer(name checkName, port uint16) *server {
 		http:      newHTTPServer(h, s.conns),
 		listeners: make(map[netip.Addr]net.Listener),
 		failures:  make(map[netip.Addr]string),
+		ended:     s.ended,
 	}
 }
 
@@ -74,15 +90,21 @@ func (s *server) open(ctx context.Context, addrs []netip.Addr) map[netip.Addr]er
 		}
 		delete(s.failures, addr)
 		s.listeners[addr] = l
-		go s.serve(l)
+		go s.serve(ctx, addr, l)
 	}
 	return failed
 }
 
-// serve returns when the listener or the server is closed.
-func (s *server) serve(l net.Listener) {
+// serve returns when the listener or the server is closed. An error that [http.Server.Serve] does not
+// take for temporary closes the listener: the loop, which goes on until ctx ends, is told.
+func (s *server) serve(ctx context.Context, addr netip.Addr, l net.Listener) {
 	err := s.http.Serve(l)
-	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-		klog.ErrorS(err, "Health check of a Service ended", "service", s.service, "address", l.Addr())
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return
+	}
+	klog.ErrorS(err, "Health check of a Service ended, listening again", "service", s.service, "address", l.Addr(), "in", retry)
+	select {
+	case s.ended <- ended{s, addr, l}:
+	case <-ctx.Done():
 	}
 }

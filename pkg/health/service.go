@@ -20,7 +20,7 @@ import (
 )
 
 // retry is how long to wait before an address is tried again that could not be
-// listened on.
+// listened on, or not any more.
 const retry = 5 * time.Second
 
 // ServicesOptions configure [Services].
@@ -52,6 +52,7 @@ type Services struct {
 	reported map[checkName]bool
 
 	conns *conns // of all servers
+	ended chan ended
 	// Of the loop only.
 	servers map[checkName]*server
 }
@@ -70,6 +71,7 @@ func NewServices(opts ServicesOptions) *Services {
 		checks:   make(map[checkName]policy.HealthCheck),
 		reported: make(map[checkName]bool),
 		conns:    &conns{most: maxCheckConns},
+		ended:    make(chan ended),
 		servers:  make(map[checkName]*server),
 	}
 }
@@ -108,14 +110,31 @@ func (s *Services) Run(ctx context.Context) {
 		if failed {
 			again = time.After(retry)
 		}
-		select {
-		case <-ctx.Done():
+		if !s.wait(ctx, again) {
 			for _, server := range s.servers {
 				server.close()
 			}
 			return
+		}
+	}
+}
+
+// wait returns when there is something to do: after an update, again, or a pause once a listener has ended.
+// It reports whether ctx goes on.
+func (s *Services) wait(ctx context.Context, again <-chan time.Time) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
 		case <-s.wake:
+			return true
 		case <-again:
+			return true
+		case e := <-s.ended:
+			e.forget()
+			if again == nil {
+				again = time.After(retry)
+			}
 		}
 	}
 }

@@ -7,10 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/event"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -183,6 +187,46 @@ func TestPortInUse(t *testing.T) {
 	if len(b.events) != 1 || b.events[0].Service.Name != "blocked" || b.events[0].Type != event.Warning ||
 		b.events[0].Reason != "FailedToStartServiceHealthcheck" || !strings.Contains(b.events[0].Note, fmt.Sprint(taken)) {
 		t.Errorf("events %+v, want one about the blocked Service and its port", b.events)
+	}
+}
+
+// TestAcceptFails: a port whose listener the kernel ends answers again.
+func TestAcceptFails(t *testing.T) {
+	b, port := newBalancer(t), freePort(t)
+	b.set("cart", port, 1)
+	for range 2 {
+		b.eventually("127.0.0.1", port, "200 1 ")
+		shutListeners(t, port)
+	}
+	b.eventually("127.0.0.1", port, "200 1 ")
+}
+
+// shutListeners has accept() fail at those sockets of the process that listen on a port.
+func shutListeners(t *testing.T, port uint16) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, entry := range fds {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || listens == 0 {
+			continue
+		}
+		addr, err := unix.Getsockname(fd)
+		if at, ok := addr.(*unix.SockaddrInet4); err == nil && ok && at.Port == int(port) {
+			found = true
+			if err := unix.Shutdown(fd, unix.SHUT_RD); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !found {
+		t.Fatalf("nobody listens on port %d", port)
 	}
 }
 
