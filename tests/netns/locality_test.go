@@ -74,10 +74,10 @@ func TestLocality(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{})
 	weights := []int{1, 4, 0, 2, 1, 7}
-	for _, algorithm := range locality {
+	for i, algorithm := range locality {
 		manifests := append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), withAlgorithm(algorithm, ""))
 		a.Apply(manifests...)
-		for _, to := range algorithmFrontends {
+		for _, to := range tier.Share(t, algorithmFrontends, i, len(locality)) {
 			backends := backendsOf(to.network, len(weights))
 			s := servers{algorithm: algorithm, active: make([]int, len(weights)), weights: weights}
 			var open []held

@@ -30,6 +30,7 @@ var hostPortWays = []struct{ name, backend, iptables string }{
 // TestHostPort: a hostPort of the CNI plugin portmap leads to its pod, from everywhere, beside Services that
 // have the same pod for an endpoint, also without an agent. A NodePort of the same number goes before it.
 func TestHostPort(t *testing.T) {
+	tier.Slow(t, "builds a CNI plugin")
 	t.Parallel()
 	for i, way := range hostPortWays {
 		for name, flags := range map[string][]string{"sockets": nil, "packets": podFlags} {
@@ -64,7 +65,6 @@ func TestHostPort(t *testing.T) {
 // mapPorts runs portmap as a runtime does for the routed pod of node 1.
 func (c *cluster) mapPorts(t *testing.T, backend, iptables string) {
 	t.Helper()
-	tier.Slow(t, "builds a CNI plugin")
 	lab.Need(t, "nft", "iptables-nft", "iptables-legacy")
 	dir, err := programs.CNI.Build(t.Context())
 	if err != nil {

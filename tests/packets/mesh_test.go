@@ -161,7 +161,8 @@ type sidecarRules struct {
 	// for IPv6 unless ipv4 is set.
 	rules     func(t *testing.T, pod *lab.Namespace)
 	dns, ipv4 bool
-	// variant are rules that others stand for, see [tier.Variant].
+	// variant are rules that others stand for, see [tier.Variant]; those of a mesh's own program, which has to
+	// be built, are.
 	variant bool
 }
 
@@ -194,7 +195,6 @@ func plainRules(t *testing.T, pod *lab.Namespace) {
 func istioRules(flags ...string) func(t *testing.T, pod *lab.Namespace) {
 	return func(t *testing.T, pod *lab.Namespace) {
 		t.Helper()
-		tier.Slow(t, "builds a program of Istio")
 		lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
 		dir, err := programs.Istio.Build(t.Context())
 		if err != nil {
@@ -251,7 +251,6 @@ EOF`, f.restore, sidecarUID, f.probe, sidecarDNS, f.loopback, sidecarPort))
 // linkerdRules are written by proxy-init, as by the init container of a pod.
 func linkerdRules(t *testing.T, pod *lab.Namespace) {
 	t.Helper()
-	tier.Slow(t, "builds a program of Linkerd")
 	lab.Need(t, "iptables")
 	dir, err := programs.Linkerd.Build(t.Context())
 	if err != nil {
@@ -263,11 +262,11 @@ func linkerdRules(t *testing.T, pod *lab.Namespace) {
 
 var meshes = []sidecarRules{
 	{name: "plain", rules: plainRules, dns: true},
-	{name: "istio-iptables", rules: istioRules(), dns: true},
+	{name: "istio-iptables", rules: istioRules(), dns: true, variant: true},
 	{name: "istio-iptables legacy", rules: istioRules("--force-iptables-binary", "legacy"), dns: true, variant: true},
 	{name: "istio-iptables nftables", rules: istioRules("--native-nftables"), dns: true, variant: true},
 	{name: "ambient", rules: ambientRules, dns: true, variant: true},
-	{name: "linkerd", rules: linkerdRules, ipv4: true},
+	{name: "linkerd", rules: linkerdRules, ipv4: true, variant: true},
 }
 
 // networks returns those for which the mesh has rules.

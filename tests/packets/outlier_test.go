@@ -228,7 +228,7 @@ func (c *cluster) wantEjected(t *testing.T, network string, bad endpoint) {
 func (c *cluster) wantOthers(t *testing.T, from *lab.Namespace, network string, to netip.AddrPort, ejected endpoint) {
 	t.Helper()
 	seen := map[string]int{}
-	for range 40 {
+	for range 20 {
 		type outcome struct {
 			name string
 			err  error
