@@ -37,7 +37,6 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 			{"of a backend", opts, false, true, 2},
 			{"both, the other way", other, true, true, 2},
 			{"of a backend, the first way", opts, false, true, 2},
-			{"of flows that last", opts, false, false, 2},
 		} {
 			if step.opts.MasqueradeAll = step.masquerade; step.pod {
 				step.opts.PodDevices = []string{"wire"}

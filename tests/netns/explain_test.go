@@ -213,7 +213,7 @@ func TestExplainSockets(t *testing.T) {
 	verdicts := make(map[string]int)
 	before := h.Dump()
 	for i := range services {
-		for _, to := range tier.Share(t, append(explainedTo(i+1), ap("10.96.7.7:80"), ap("[fd96::7:7]:80")), i, 2) {
+		for _, to := range tier.Share(t, append(explainedTo(i+1), ap("10.96.7.7:80"), ap("[fd96::7:7]:80")), i, 4) {
 			for _, protocol := range []string{"tcp", "udp"} {
 				network := protocol + "4"
 				if to.Addr().Is6() {
