@@ -178,7 +178,7 @@ func (a *agent) connect(context.Context) (err error) {
 		setNode: a.healthy.SetNode, setAddrs: a.datapath.SetNodeAddrs,
 	}
 	if c.KubeProxy.DetectLocalMode == config.LocalModeNodeCIDR {
-		a.node.setPodRanges = a.datapath.SetInternalCIDRs
+		a.node.setPodRanges = a.datapath.SetOwnPods
 	}
 	if a.source, err = setup.Source(c, a.node, statusmap.New(maps).SetEventsWait); err != nil {
 		return err
@@ -249,6 +249,7 @@ func (a *agent) connectReconciler() error {
 		a.tell(flowmap.Ejected(e.BackendID, e.Generation, e.Endpoint, e.Failures, e.Pause))
 	}
 	o.HealthChecks = a.checks.Update
+	o.PodRanges = a.datapath.SetPodsOfNodes
 	o.Nodes = a.prober.SetNodes
 	o.SpillOvers = a.demand.Set
 	o.UDPLeft = a.destroyer.Wake

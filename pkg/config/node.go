@@ -117,8 +117,7 @@ func (s *Settings) setPods(kubeProxy *field.Path) field.ErrorList {
 	}
 	mode := kubeProxy.Child("detectLocalMode")
 	switch k.DetectLocalMode {
-	case LocalModeClusterCIDR:
-		s.Internal.CIDRs = s.PodRanges
+	case LocalModeClusterCIDR: // PodRanges, which count in all modes
 	case LocalModeNodeCIDR:
 		s.Internal.OfNode = true
 		if s.Beeline.Manifests != "" {

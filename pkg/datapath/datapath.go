@@ -66,7 +66,7 @@ type Options struct {
 	NodeAddrs []netip.Addr
 	// WithoutNode says that NodeAddrs are all: no Node object has others.
 	WithoutNode bool
-	// ClusterCIDRs are the ranges of pods: routes to them lead to other nodes.
+	// ClusterCIDRs are ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
 	// NodePorts are the CIDRs of nodePortAddresses: [DevicesAuto] takes devices in them.
 	NodePorts []netip.Prefix
@@ -92,11 +92,11 @@ type Options struct {
 	TunnelClamp bool
 }
 
-// Internal says which packets come from inside of the cluster: those from one of the
-// addresses and those that come in by one of the devices.
+// Internal says which packets come from inside of the cluster: those that come in by one of the
+// devices.
 type Internal struct {
-	CIDRs []netip.Prefix // see [Datapath.SetInternalCIDRs]
-	// OfNode says that CIDRs are those of the Node object, which are not known at the start.
+	// OfNode says that the Node object has the ranges of this node's pods, which are not known at the
+	// start: see [Datapath.SetOwnPods].
 	OfNode bool
 	// Bridge is the name of a device, InterfacePrefix the beginning of names; "" is
 	// none.
@@ -128,8 +128,9 @@ type Datapath struct {
 
 	asksConntrack bool
 
-	nodeAddrs     atomic.Pointer[[]netip.Addr] // nil before any are told
-	internalCIDRs atomic.Pointer[[]netip.Prefix]
+	nodeAddrs atomic.Pointer[[]netip.Addr] // nil before any are told
+	podsMu    sync.Mutex                   // of pods, held while they are written
+	pods      pods
 
 	watch  *watch
 	again  chan struct{} // of room 1, see [Datapath.lookAgain]
@@ -181,7 +182,6 @@ func Prepare(ctx context.Context, opts Options) (*Datapath, error) {
 		sandboxSought: make(map[bpf.SockBlSandboxPacket]time.Time),
 	}
 	d.watch = newWatch(d.relevantRoute)
-	d.SetInternalCIDRs(opts.Internal.CIDRs)
 	if d.netns, err = netns.Current(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -94,14 +94,6 @@ func (d *Datapath) SetNodeAddrs(addrs []netip.Addr) {
 	d.lookAgain()
 }
 
-// SetInternalCIDRs replaces the addresses from which packets are internal; the next
-// [Datapath.SyncDevices] heeds them, and [Datapath.FollowDevices] soon. It does not wait. Without any,
-// and with [Internal.OfNode], they are not known: the former ones hold.
-func (d *Datapath) SetInternalCIDRs(cidrs []netip.Prefix) {
-	d.internalCIDRs.Store(&cidrs)
-	d.lookAgain()
-}
-
 // knowsNode reports whether all of the node's own IPs are known.
 func (d *Datapath) knowsNode() bool {
 	told := d.nodeAddrs.Load()
@@ -126,18 +118,8 @@ func (d *Datapath) knownNodeAddrs(former []devicemap.Device) []netip.Addr {
 	return model.PreferAddrs(d.opts.NodeAddrs, chosen)
 }
 
-// writeInternalCIDRs writes the addresses from which packets are internal, as far as they are known,
-// and returns them.
-func (d *Datapath) writeInternalCIDRs() ([]netip.Prefix, error) {
-	cidrs := *d.internalCIDRs.Load()
-	if len(cidrs) == 0 && d.opts.Internal.OfNode {
-		return d.deviceMap.LocalCIDRs()
-	}
-	return cidrs, d.deviceMap.SetLocalCIDRs(cidrs)
-}
-
 func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) error {
-	internal, err := d.writeInternalCIDRs()
+	pods, err := d.writePods()
 	if err != nil {
 		return err
 	}
@@ -153,7 +135,7 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 			return err
 		}
 		n.generic = d.opts.XDP == XDPGeneric
-		ds.devices, ds.unknown = d.plan(n, former, nodeAddrs, internal)
+		ds.devices, ds.unknown = d.plan(n, former, nodeAddrs, d.ownPods(pods))
 		ds.pods = n.pods(d.opts.PodDevices, ds.devices)
 	}
 	if err := errors.Join(d.planNAT(ds, n), d.planSandboxes(ds, n)); err != nil {

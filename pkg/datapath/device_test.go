@@ -472,9 +472,9 @@ func TestNodeIPChoosesItsDevice(t *testing.T) {
 	}
 }
 
-// TestNodeNotKnownYet: a device that a former agent knew by a node IP alone is served, and clients in
-// the Node's pod ranges stay internal, before the agent knows the Node, which it may attach earlier
-// than; and as long as the Node has no IP.
+// TestNodeNotKnownYet: a device that a former agent knew by a node IP alone is served, and the ranges of
+// pods stay, before the agent knows the Nodes, which it may attach earlier than; and as long as the
+// Node has no IP.
 func TestNodeNotKnownYet(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)
@@ -483,40 +483,46 @@ func TestNodeNotKnownYet(t *testing.T) {
 	bridge := addDevice(t, "br0")
 	addAddr(t, bridge, "203.0.113.7/24")
 	nodeIP, pods := netip.MustParseAddr("203.0.113.7"), []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	others := []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24")}
 	d := prepare(t, opts)
 	must(t, d.Attach(t.Context()))
 	d.SetNodeAddrs([]netip.Addr{nodeIP})
-	d.SetInternalCIDRs(pods)
+	d.SetOwnPods(pods)
+	d.SetPodsOfNodes(others)
 	must(t, d.SyncDevices(t.Context()))
 	must(t, d.Close())
 
-	check := func(when string, d *datapath.Datapath, served bool, internal []netip.Prefix) {
+	check := func(when string, d *datapath.Datapath, served bool, ranges []netip.Prefix) {
 		t.Helper()
 		if got := len(attachedPrograms(t, bridge)) > 0; got != served {
 			t.Errorf("%s the device with the node IP is served: %t, want %t", when, got, served)
 		}
-		if got, err := devicemap.New(d.Maps()).LocalCIDRs(); err != nil || !slices.Equal(got, internal) {
-			t.Errorf("%s internal are %v, %v, want %v", when, got, err, internal)
+		if got, err := devicemap.New(d.Maps()).LocalCIDRs(); err != nil || !slices.Equal(got, ranges) {
+			t.Errorf("%s pods are in %v, %v, want %v", when, got, err, ranges)
 		}
 	}
 	opts.Sizes.Flows *= 4
 	d = prepare(t, opts)
-	check("after an early attach", d, true, pods)
+	check("after an early attach", d, true, slices.Concat(pods, others))
 	must(t, d.Attach(t.Context()))
-	check("without the Node", d, true, pods)
+	check("without the Node", d, true, slices.Concat(pods, others))
 	d.SetNodeAddrs(nil)
-	d.SetInternalCIDRs(nil)
+	d.SetOwnPods(nil)
 	must(t, d.SyncDevices(t.Context()))
-	check("with a Node without addresses", d, true, pods)
+	check("with a Node without addresses", d, true, slices.Concat(pods, others))
 	other := []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
 	d.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
-	d.SetInternalCIDRs(other)
+	d.SetOwnPods(other)
 	must(t, d.SyncDevices(t.Context()))
-	check("with another node IP", d, false, other)
+	check("with another node IP", d, false, slices.Concat(pods, other, others))
+	d.SetPodsOfNodes(nil)
+	must(t, d.SyncDevices(t.Context()))
+	check("without a tunnel", d, false, other)
 	must(t, d.Close())
 
 	opts.Internal.OfNode = false
 	d = prepare(t, opts)
+	d.SetPodsOfNodes(nil)
 	must(t, d.Attach(t.Context()))
 	check("without ranges of the Node", d, false, nil)
 	d.SetNodeAddrs([]netip.Addr{nodeIP})

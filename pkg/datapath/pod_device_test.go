@@ -67,22 +67,30 @@ func TestProgramsOfPodsDevices(t *testing.T) {
 	})
 }
 
-// TestInternalCIDRs: they are in the maps when the programs are at work, and follow.
-func TestInternalCIDRs(t *testing.T) {
+// TestRangesOfPods: they are in the maps when the programs are at work, and follow.
+func TestRangesOfPods(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)
 	opts := place(t)
 	inNamespace(t)
 	first, second := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd44:0:0:1::/64")
-	opts.Internal.CIDRs = []netip.Prefix{first}
+	third := netip.MustParsePrefix("fd44:0:0:7::/64")
+	opts.ClusterCIDRs = []netip.Prefix{first}
 	d := prepare(t, opts)
 	must(t, d.Attach(t.Context()))
-	for _, want := range [][]netip.Prefix{{first}, {first, second}, {second}, {}} {
-		d.SetInternalCIDRs(want)
+	for _, step := range []struct{ own, nodes, want []netip.Prefix }{
+		{nil, nil, []netip.Prefix{first}},
+		{[]netip.Prefix{second}, nil, []netip.Prefix{first, second}},
+		{[]netip.Prefix{second}, []netip.Prefix{first, second, third}, []netip.Prefix{first, second, third}},
+		{nil, []netip.Prefix{third}, []netip.Prefix{first, third}},
+		{nil, nil, []netip.Prefix{first}},
+	} {
+		d.SetOwnPods(step.own)
+		d.SetPodsOfNodes(step.nodes)
 		must(t, d.SyncDevices(t.Context()))
 		got, err := devicemap.New(d.Maps()).LocalCIDRs()
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("internal are %v, %v, want %v", got, err, want)
+		if err != nil || !slices.Equal(got, step.want) {
+			t.Errorf("pods are in %v, %v, want %v", got, err, step.want)
 		}
 	}
 	must(t, d.Close())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -28,6 +29,7 @@ type Problem struct {
 type inspection struct {
 	*Datapath
 	dir  string
+	pods []netip.Prefix // as the maps have them
 	list []Problem
 }
 
@@ -40,9 +42,8 @@ func (i *inspection) add(kind, format string, args ...any) {
 func Problems(bpffs string, maps *bpfmap.Maps, opts Options) ([]Problem, error) {
 	d := &Datapath{opts: opts, maps: maps, deviceMap: devicemap.New(maps)}
 	d.watch = newWatch(d.relevantRoute)
-	pods, err := d.deviceMap.LocalCIDRs() // those that the agent knows, perhaps by the Node
-	d.SetInternalCIDRs(pods)
-	i := &inspection{Datapath: d, dir: Dir(bpffs)}
+	pods, err := d.deviceMap.LocalCIDRs() // those that the agent knows
+	i := &inspection{Datapath: d, dir: Dir(bpffs), pods: pods}
 	err = errors.Join(err, i.hooks(), i.devices())
 	return i.list, err
 }
@@ -119,7 +120,7 @@ func (i *inspection) devices() error {
 		return err
 	}
 	n.generic = i.opts.XDP == XDPGeneric
-	chosen, _ := i.plan(n, former, i.knownNodeAddrs(former), *i.internalCIDRs.Load())
+	chosen, _ := i.plan(n, former, i.knownNodeAddrs(former), i.ownPods(i.pods))
 	var errs []error
 	for at := range chosen {
 		errs = append(errs, i.device(&chosen[at], former))

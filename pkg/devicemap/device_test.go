@@ -67,22 +67,6 @@ func TestDeviceWithoutIDIsRejected(t *testing.T) {
 	}
 }
 
-func TestLocalCIDRsAreReplaced(t *testing.T) {
-	m := New(maptest.New(t, maptest.Small))
-	for _, want := range [][]netip.Prefix{
-		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
-		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.245.0.0/16")},
-		nil,
-	} {
-		if err := m.SetLocalCIDRs(want); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := m.LocalCIDRs(); err != nil || !slices.Equal(got, want) {
-			t.Errorf("prefixes %v, %v; want %v", got, err, want)
-		}
-	}
-}
-
 // TestIDsStandForDevices: no device gets an index that stands for something else.
 func TestIDsStandForDevices(t *testing.T) {
 	for _, other := range []bpf.SockBlDeviceLimit{

@@ -52,4 +52,6 @@ type Node struct {
 	Left    int
 	Created int64  // in seconds since 1970; 0 is unknown
 	Zone    string // as of [LocalNode]
+	// PodRanges are as of [LocalNode].
+	PodRanges []netip.Prefix
 }

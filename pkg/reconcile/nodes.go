@@ -109,9 +109,9 @@ func firstIPv4(addrs []netip.Addr) (first netip.Addr) {
 	return first
 }
 
-// applyNodes brings in the nodes of the cluster and adds the Services that have backends
-// on those that have changed.
-func (r *Reconciler) applyNodes(w *work) {
+// applyNodes brings in the nodes of the cluster, adds the Services that have backends
+// on those that have changed, and records the ranges of their pods.
+func (r *Reconciler) applyNodes(w *work, s *result) {
 	if w.nodes == nil {
 		return
 	}
@@ -120,6 +120,14 @@ func (r *Reconciler) applyNodes(w *work) {
 		w.names[name] = struct{}{}
 	}
 	r.nodesErr = err
+	ranges := []netip.Prefix{}
+	for _, n := range w.nodes {
+		ranges = append(ranges, n.PodRanges...)
+	}
+	slices.SortFunc(ranges, netip.Prefix.Compare)
+	if r.podRanges == nil || !slices.Equal(ranges, r.podRanges) {
+		r.podRanges, s.podRanges = ranges, ranges
+	}
 }
 
 // dropNodes takes out the nodes that are gone, now that no backend leads to them, and records

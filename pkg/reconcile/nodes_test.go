@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -217,6 +218,38 @@ func TestNodesAreFollowedWhenAsked(t *testing.T) {
 		l.Apply(put(service("a", "10.96.0.1")))
 		l.eventuallyNodes("")
 	})
+}
+
+// TestPodRanges: who has to know is told of the ranges of all nodes' pods when these are known, and
+// when they have changed; of none while no packets go in a tunnel.
+func TestPodRanges(t *testing.T) {
+	told := make(chan string, 10)
+	l := start(t, newStore(t), asIs, reconcile.Options{
+		LocalNode: model.LocalNode{Name: "here"}, FollowNodes: func() {},
+		PodRanges: func(ranges []netip.Prefix) { told <- fmt.Sprint(ranges) },
+	})
+	want := func(what, want string) {
+		t.Helper()
+		if got := <-told; got != want {
+			t.Fatalf("%s: told of %s, want %s", what, got, want)
+		}
+	}
+	pods := func(name, addr, pods string) *model.Node {
+		n := node(name, addr)
+		n.PodRanges = []netip.Prefix{netip.MustParsePrefix(pods)}
+		return n
+	}
+	l.Apply(put(service("a", "10.96.0.1")))
+	l.Synced()
+	want("no tunnel", "[]")
+	l.Apply(put(service("a", "10.96.0.1", forwarding(model.DSR)), pods("n1", "192.0.2.1", "10.244.1.0/24"), pods("here", "192.0.2.9", "10.244.9.0/24")))
+	l.Apply(source.Update{NodesListed: true})
+	want("a tunnel", "[10.244.1.0/24 10.244.9.0/24]")
+	l.Apply(put(pods("n1", "192.0.2.2", "10.244.1.0/24"))) // its address alone
+	l.Apply(put(pods("n2", "192.0.2.3", "10.244.2.0/24")))
+	want("another node", "[10.244.1.0/24 10.244.2.0/24 10.244.9.0/24]")
+	l.Apply(put(service("a", "10.96.0.1")))
+	want("no tunnel any more", "[]")
 }
 
 // TestForwardingRefused: what cannot be had is a fault of the Service, and the default

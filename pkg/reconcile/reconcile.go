@@ -94,6 +94,9 @@ type Options struct {
 	// HealthChecks gets, after every sync, the healthCheckNodePorts that have changed, and the
 	// addresses on which NodePorts answer, nil when these are as before.
 	HealthChecks func(changed []policy.HealthCheck, nodePorts []netip.Addr)
+	// PodRanges gets the ranges of the pods of all nodes when they have changed, and in the first
+	// sync that knows them; none while no packets go in a tunnel.
+	PodRanges func([]netip.Prefix)
 	// Nodes gets the nodes of the cluster when they have changed.
 	Nodes func([]tables.NodeUse)
 	// UDPLeft is called when endpoints of UDP may have gone, or frontends of UDP lead to other
@@ -151,9 +154,10 @@ type Reconciler struct {
 	faults     map[model.Name][]model.Fault
 	starts     map[model.Name]*starts // of Services with slow start
 	outliers   outliers
-	limited    int    // Services that get less than they ask for
-	nodesErr   error  // of the last attempt to write the nodes of the cluster
-	nodesFull  string // the nodes for which there is no room, as logged
+	limited    int            // Services that get less than they ask for
+	podRanges  []netip.Prefix // of all nodes, as told last; nil: never
+	nodesErr   error          // of the last attempt to write the nodes of the cluster
+	nodesFull  string         // the nodes for which there is no room, as logged
 	checks     map[place]policy.HealthCheck
 	noLocal    map[place]noLocals // those that are not zero
 	noLocalSum map[model.Family]noLocals
@@ -422,7 +426,7 @@ func (r *Reconciler) sync(ctx context.Context) error {
 			klog.ErrorS(err, "Tables could not be enlarged ahead, enlarging them step by step")
 		}
 	}
-	r.applyNodes(&w)
+	r.applyNodes(&w, &s)
 	r.apply(&w, &s)
 	if !r.pruned {
 		r.prune(&w, &s)

@@ -32,6 +32,7 @@ type result struct {
 	triggers  []trigger       // of the slices that changed
 	checks    []policy.HealthCheck
 	nodePorts []netip.Addr     // nil when unchanged
+	podRanges []netip.Prefix   // nil when unchanged
 	nodes     []tables.NodeUse // nil when unchanged
 	udpLeft   bool
 }
@@ -44,6 +45,9 @@ func (r *Reconciler) tell(s *result) {
 	}
 	if o.HealthChecks != nil {
 		o.HealthChecks(s.checks, s.nodePorts)
+	}
+	if o.PodRanges != nil && s.podRanges != nil {
+		o.PodRanges(s.podRanges)
 	}
 	if o.Nodes != nil && s.nodes != nil {
 		o.Nodes(s.nodes)

@@ -81,7 +81,8 @@ type node struct {
 	*lab.Host
 	index           int
 	routed, bridged *lab.Namespace
-	listed          []netip.Addr // the addresses in its Node object
+	listed          []netip.Addr    // the addresses in its Node object
+	podCIDRs        [2]netip.Prefix // those in its Node object, unless not valid
 }
 
 func (n *node) name() string { return fmt.Sprintf("node%d", n.index) }

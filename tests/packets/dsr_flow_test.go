@@ -133,16 +133,31 @@ func TestDSRPathMTU(t *testing.T) {
 }
 
 // TestDSRClientBesideTheBackend: the backend's own node and a pod there reach it by a node
-// port of another node.
+// port of another node, however pods are told from other clients.
 func TestDSRClientBesideTheBackend(t *testing.T) {
 	tier.Slow(t, "TestDSRReach has the other clients")
 	t.Parallel()
-	for _, mode := range []string{"off", "native"} {
-		t.Run("XDP "+mode, func(t *testing.T) {
+	for _, tc := range []struct {
+		name, xdp string
+		ofNodes   bool // the ranges of pods are those of Nodes, and no others are known
+		flags     []string
+	}{
+		{"XDP off", "off", false, nil},
+		{"XDP native", "native", false, nil},
+		{"BridgeInterface", "off", false, []string{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "cni0"}},
+		{"InterfaceNamePrefix", "off", false, []string{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "veth"}},
+		{"podCIDRs of Nodes", "off", true, []string{"--cluster-cidr", ""}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			tier.Variant(t, mode == "native")
+			tier.Variant(t, tc.name == "XDP native" || tc.ofNodes)
 			c := newXDPCluster(t, false)
-			c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), "--xdp", mode)
+			if tc.ofNodes {
+				for _, n := range c.nodes {
+					n.podCIDRs = podRangesOf(n.index)
+				}
+			}
+			c.serveDSR(t, c.service(1, "web", "", []endpoint{remote}), append([]string{"--xdp", tc.xdp}, tc.flags...)...)
 			for name, n := range map[string]*lab.Namespace{"node": c.nodes[1].Namespace, "pod": c.nodes[1].bridged} {
 				for _, network := range networks {
 					got, err := ask(n, network, nodePort(network, 1), "hello")

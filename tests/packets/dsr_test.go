@@ -18,6 +18,9 @@ func (c *cluster) nodeManifests() []string {
 	all := make([]string, len(c.nodes))
 	for i, n := range c.nodes {
 		all[i] = nodeManifest(n.index, n.listed...)
+		if n.podCIDRs[0].IsValid() {
+			all[i] += fmt.Sprintf("spec: {podCIDRs: [%q, %q]}\n", n.podCIDRs[0], n.podCIDRs[1])
+		}
 	}
 	return all
 }

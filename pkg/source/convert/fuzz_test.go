@@ -107,6 +107,7 @@ func FuzzObjects(f *testing.F) {
 			same(t, data, LocalNode, func(t *testing.T, n *model.LocalNode) { wantAddrs(t, n.Addrs); wantPrefixes(t, n.PodRanges) })
 			same(t, data, Node, func(t *testing.T, p *model.Node) {
 				wantAddrs(t, p.Addrs)
+				wantPrefixes(t, p.PodRanges)
 				if p.Tunnel.IsValid() != (len(p.Addrs) > 0) || p.Tunnel.IsValid() && !slices.Contains(p.Addrs, p.Tunnel) {
 					t.Errorf("the tunnel ends at %v of %v", p.Tunnel, p.Addrs)
 				}

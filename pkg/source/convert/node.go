@@ -37,6 +37,8 @@ func Node(node *corev1.Node) *model.Node {
 		Zone:  node.Labels[corev1.LabelTopologyZone],
 		Addrs: addrs.all,
 		Left:  addrs.left,
+
+		PodRanges: podRanges(&node.Spec),
 	}
 	if !node.CreationTimestamp.IsZero() {
 		p.Created = node.CreationTimestamp.Unix()

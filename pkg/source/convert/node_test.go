@@ -61,8 +61,8 @@ func TestNode(t *testing.T) {
 		{[]corev1.NodeAddress{external("198.51.100.1"), internal("2001:db8::1")}, "2001:db8::1", []string{"2001:db8::1", "198.51.100.1"}},
 		{[]corev1.NodeAddress{external("2001:db8::1"), external("198.51.100.1")}, "198.51.100.1", []string{"2001:db8::1", "198.51.100.1"}},
 	} {
-		got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: tt.list}})
-		want := &model.Node{Name: "n", Tunnel: netip.MustParseAddr(tt.tunnel), Addrs: addrs(tt.addrs...)}
+		got := Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24"}}, Status: corev1.NodeStatus{Addresses: tt.list}})
+		want := &model.Node{Name: "n", Tunnel: netip.MustParseAddr(tt.tunnel), Addrs: addrs(tt.addrs...), PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %+v, want %+v", tt.list, got, want)
 		}
