@@ -24,12 +24,12 @@ func (c *cluster) unheard(i int) []string {
 	return manifests
 }
 
-// checkUnheard: a client that asks for the i-th Service, at whose endpoint nobody listens, is told.
+// checkUnheard: a client that asks for a Service, at whose endpoint nobody listens, is told.
 func (c *cluster) checkUnheard(t *testing.T, to func(network string) netip.AddrPort) {
 	t.Helper()
 	for _, network := range networks {
 		if got, err := ask(c.client, network, to(network), "x"); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("%s to an endpoint where nobody listens: %v, %v, want it refused", network, got, err)
+			t.Errorf("%s where nobody listens: %v, %v, want it refused", network, got, err)
 		}
 	}
 }
@@ -77,12 +77,13 @@ func (c *cluster) behindVPN() func(network string, i int) netip.AddrPort {
 }
 
 // TestClientWithoutEthernet: clients behind a device whose packets have no Ethernet header reach a backend on another
-// node, and are told that nobody listens there.
+// node, and are told that nobody listens there, or that a Service has no endpoints.
 func TestClientWithoutEthernet(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, false)
 	at := c.behindVPN()
-	c.serve(t, append(c.service(1, "far", "", []endpoint{remote}), c.unheard(2)...), "--devices", uplink+","+vpn)
+	manifests := append(c.service(1, "far", "", []endpoint{remote}), c.unheard(2)...)
+	c.serve(t, append(manifests, c.service(3, "none", "", nil)...), "--devices", uplink+","+vpn)
 	c.watchChecksums(t)
 	for _, network := range networks {
 		got, err := ask(c.client, network, at(network, 1), "payload")
@@ -94,6 +95,7 @@ func TestClientWithoutEthernet(t *testing.T) {
 		transfer(t, c.client, network, at(network, 1))
 	}
 	c.checkUnheard(t, func(network string) netip.AddrPort { return at(network, 2) })
+	c.checkUnheard(t, func(network string) netip.AddrPort { return at(network, 3) })
 }
 
 // TestDSRClientWithoutEthernet: their packets go in the tunnel to the backend's node.

@@ -17,7 +17,7 @@ import (
 // wantedModules are loaded before the tests, after what they depend on: nothing
 // loads modules on demand in the test kernels.
 var wantedModules = []string{
-	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding", "tun",
+	"veth", "dummy", "bridge", "vxlan", "8021q", "bonding", "tun", "ipip",
 	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "sctp",
 	"sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag",

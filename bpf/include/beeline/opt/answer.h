@@ -78,7 +78,8 @@ struct bl_pseudo6 {
 
 /*
  * Swap the MAC addresses and send the packet back where it came from: out by the
- * device, or with @leaves in by it.
+ * device, or with @leaves in by it. A tunnel with many ends, as Calico's tunl0, takes the end from
+ * the route that the kernel notes at the packet; of IPv4, one by the device is always found.
  */
 static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, bool leaves)
 {
@@ -91,6 +92,8 @@ static __always_inline int bl_answer_return(struct __sk_buff *skb, __u32 l3, boo
 		__builtin_memcpy(to + ETH_ALEN, from, ETH_ALEN);
 		if (bpf_skb_store_bytes(skb, 0, to, sizeof(to), 0))
 			return TC_ACT_SHOT;
+	} else if (!leaves && skb->protocol == bpf_htons(ETH_P_IP)) {
+		return bl_skb_send(skb, l3, skb->ifindex, NULL);
 	}
 	return bpf_redirect(skb->ifindex, leaves ? BPF_F_INGRESS : 0);
 }
