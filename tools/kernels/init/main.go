@@ -74,6 +74,10 @@ func setUp() (*guest.Job, error) {
 	if err := json.Unmarshal(data, &job); err != nil {
 		return nil, fmt.Errorf("read the job %s: %w", guest.JobPath, err)
 	}
+	// No device for tunnels in each network namespace, as modules of tunnels make one.
+	if err := os.WriteFile("/proc/sys/net/core/fb_tunnels_only_for_init_net", []byte("2"), 0o644); err != nil {
+		return nil, err
+	}
 	for _, path := range job.Modules {
 		if err := loadModule(path); err != nil {
 			return nil, fmt.Errorf("load module %s: %w", path, err)
