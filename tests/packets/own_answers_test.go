@@ -16,18 +16,22 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// The ports that Services take at the addresses of node 1.
+// The ports that Services take at the addresses of node 1. Each one has a NodePort, too.
 const (
 	ownPort      = 5300 // by external IPs, balanced by Maglev
 	refusingPort = 5301 // by external IPs, of a Service without endpoints
 	closedPort   = 5302 // by load-balancer IPs, for clients in source ranges alone
+
+	nodePorts        = 25000 // from each of these ports to its NodePort
+	ownNodePort      = ownPort + nodePorts
+	refusingNodePort = refusingPort + nodePorts
 )
 
 // claims returns Services whose external and load-balancer IPs are the addresses of node 1.
 func (c *cluster) claims() (manifests []string) {
 	at := fmt.Sprintf("%q, %q", nodeAddrs(1)[0], nodeAddrs(1)[1])
 	const spec = "{type: LoadBalancer, clusterIPs: [%q, %q], allocateLoadBalancerNodePorts: false, %s" +
-		" ports: [{name: t, port: %d}, {name: u, port: %[4]d, protocol: UDP}]}"
+		" ports: [{name: t, port: %d, nodePort: %d}, {name: u, port: %[4]d, nodePort: %[5]d, protocol: UDP}]}"
 	for i, s := range []struct {
 		name, fields, status string
 		port                 int
@@ -38,7 +42,7 @@ func (c *cluster) claims() (manifests []string) {
 			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}, {ip: %q}]}}", nodeAddrs(1)[0], nodeAddrs(1)[1]), closedPort},
 	} {
 		cluster := clusterIP(i + 1)
-		manifests = append(manifests, lab.Service(s.name, fmt.Sprintf(spec, cluster[0], cluster[1], s.fields, s.port), s.status))
+		manifests = append(manifests, lab.Service(s.name, fmt.Sprintf(spec, cluster[0], cluster[1], s.fields, s.port, s.port+nodePorts), s.status))
 		for family := range 2 {
 			if s.name != "refusing" {
 				manifests = append(manifests, c.slice(s.name, family, []endpoint{local, remote}))
@@ -49,8 +53,8 @@ func (c *cluster) claims() (manifests []string) {
 }
 
 // TestAnswersToTheNode: Services have ports of the node's own address by external and load-balancer
-// IPs. What comes there to a connected socket of the node is its own, as in conntrack, a forged SYN
-// too; all else is the Service's, also where a process listens.
+// IPs and NodePorts. What comes there to a connected socket of the node is its own, as in conntrack, a
+// forged SYN too where it is to no NodePort; all else is the Service's, also where a process listens.
 func TestAnswersToTheNode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"off", "native"} {
@@ -65,18 +69,22 @@ func TestAnswersToTheNode(t *testing.T) {
 				tried = []string{"tcp4", "udp6"} // each protocol and each family
 			}
 			for _, network := range tried {
-				listener := boundSocket(t, c.nodes[0].Namespace, network, ownPort)
-				if strings.HasPrefix(network, "tcp") {
-					if err := listener.Listen(); err != nil {
-						t.Fatal(err)
+				tcp := strings.HasPrefix(network, "tcp")
+				for _, port := range []uint16{ownPort, ownNodePort} {
+					listener := boundSocket(t, c.nodes[0].Namespace, network, port)
+					if tcp {
+						if err := listener.Listen(); err != nil {
+							t.Fatal(err)
+						}
 					}
 				}
-				for _, port := range []uint16{ownPort, refusingPort, closedPort} {
+				for _, port := range []uint16{ownPort, refusingPort, closedPort, ownNodePort} {
+					asksSYN := port < nodePorts
 					own, hello := connectFrom(t, c.nodes[0].Namespace, network, port, netip.AddrPortFrom(clientAddrs.of(network), backendPort))
 					if want := netip.AddrPortFrom(nodeAddrs(1).of(network), port); hello.client != want {
 						t.Fatalf("%s: the server sees %s, want %s, so this test proves nothing", network, hello.client, want)
 					}
-					if port == ownPort {
+					if port == ownPort || port == ownNodePort {
 						for range 5 {
 							got, err := ask(c.other, network, netip.AddrPortFrom(nodeAddrs(1).of(network), port), "x")
 							if err != nil || !strings.HasPrefix(got.name, "node") {
@@ -84,14 +92,14 @@ func TestAnswersToTheNode(t *testing.T) {
 							}
 						}
 					}
-					if strings.HasPrefix(network, "tcp") {
+					if tcp && asksSYN {
 						c.forgeSYN(t, network, port, "TCPSYNChallenge") // RFC 5961, 4
 					} else if port == closedPort {
 						c.dropsSourcePort0(t, network)
 					}
 					answers := asked{name: "an answer", network: network, to: netip.AddrPortFrom(nodeAddrs(1).of(network), port), port: backendPort}
 					c.explainAll(t, []*asked{&answers})
-					if answers.said.Verdict != inspect.VerdictNoService {
+					if own := answers.said.Verdict == inspect.VerdictNoService; own != (asksSYN || !tcp) {
 						t.Errorf("%s, port %d: %s is explained as %s", network, port, answers.name, answers.said.Verdict)
 					}
 					if err := goesOn(own, network); err != nil {
@@ -202,24 +210,28 @@ func TestAnswersThatAreTracked(t *testing.T) {
 			n.Socket("udp4").SendTo("tracked", netip.AddrPortFrom(clientAddrs[0], backendPort))
 			lab.Eventually(t, "the agent sees that connections are tracked", func() bool { return asksTracking(t, n) })
 			for _, network := range networks {
+				tcp := strings.HasPrefix(network, "tcp")
 				outside := netip.AddrPortFrom(clientAddrs.of(network), backendPort)
-				pod, hello := connectFrom(t, n.routed, network, ownPort, outside)
-				if want := netip.AddrPortFrom(nodeAddrs(1).of(network), ownPort); hello.client != want {
-					t.Fatalf("%s: the server sees %s, want %s, so this test proves nothing", network, hello.client, want)
+				for _, port := range []uint16{ownPort, ownNodePort} {
+					at := netip.AddrPortFrom(nodeAddrs(1).of(network), port)
+					pod, hello := connectFrom(t, n.routed, network, port, outside)
+					if hello.client != at {
+						t.Fatalf("%s: the server sees %s, want %s, so this test proves nothing", network, hello.client, at)
+					}
+					if got, err := ask(c.other, network, at, "x"); err != nil || !strings.HasPrefix(got.name, "node") {
+						t.Errorf("%s: a client of the Service gets %v, %v", network, got, err)
+					}
+					if tcp && port == ownPort {
+						c.forgeSYN(t, network, port, "OutRsts") // to conntrack it is none of the connection
+					}
+					if err := goesOn(pod, network); err != nil {
+						t.Errorf("%s, the pod from port %d: %v", network, port, err)
+					}
 				}
-				if got, err := ask(c.other, network, netip.AddrPortFrom(nodeAddrs(1).of(network), ownPort), "x"); err != nil || !strings.HasPrefix(got.name, "node") {
-					t.Errorf("%s: a client of the Service gets %v, %v", network, got, err)
-				}
-				if strings.HasPrefix(network, "tcp") {
-					c.forgeSYN(t, network, ownPort, "OutRsts") // to conntrack it is none of the connection
-				}
-				if err := goesOn(pod, network); err != nil {
-					t.Errorf("%s, the pod: %v", network, err)
-				}
-				if strings.HasPrefix(network, "tcp") {
+				if tcp {
 					continue
 				}
-				for _, port := range []uint16{ownPort, refusingPort, closedPort} {
+				for _, port := range []uint16{ownPort, refusingPort, closedPort, ownNodePort, refusingNodePort} {
 					own := boundSocket(t, n.Namespace, network, port)
 					err := own.SendTo("x", netip.AddrPortFrom(otherClientAddrs.of(network), backendPort))
 					got, _, received := own.Receive()

@@ -236,9 +236,9 @@ __noinline enum bl_verdict bl_plan_store(struct BL_CONTEXT *context, const struc
 /*
  * Whether a datagram from outside has come from a frontend: from the address, port and protocol of
  * a Service, or a NodePort of this node or another one. An answer to it would be balanced in its
- * turn, and so on without an end where the backend answers answers. No host has the source; one
- * that has, of an external IP or a node, would not get the answer. What TCP and SCTP answer begins
- * no flow.
+ * turn, and so on without an end where the backend answers answers. No host has the source, but of
+ * an external IP or a node: what that sends from the port cannot be told from a forged one. What TCP
+ * and SCTP answer begins no flow.
  */
 static __noinline bool bl_client_is_frontend(const struct bl_packet *packet)
 {
@@ -300,17 +300,24 @@ static __noinline bool bl_packet_owned(struct BL_CONTEXT *context, const struct 
 }
 
 /*
- * Whether a packet to a frontend that no flow has is none of a client: an external or load-balancer
- * IP may be an address of this node, which has the port in use. As in conntrack, of which
- * kube-proxy's rules see first packets alone, the connection that is there goes on. So it does
- * after a forged SYN, whose flow would have all that comes later.
+ * Whether a packet to a frontend that no flow has belongs to a connection of this node, not to a
+ * client: an external or load-balancer IP may be an address of the node, and a NodePort a port that
+ * netfilter masquerades from (--random-fully takes any from 1024 on) or the kernel (of a wide
+ * ip_local_port_range). As in conntrack, of which kube-proxy's rules see first packets alone, the
+ * connection that is there goes on. So it does after a forged SYN, whose flow would have all that
+ * comes later; SYNs to NodePorts save the lookups.
  */
 static __always_inline bool bl_packet_answers(struct BL_CONTEXT *context,
 					      const struct bl_packet *packet, enum bl_hook hook,
 					      enum bl_frontend_kind kind)
 {
-	return (kind == BL_FRONTEND_EXTERNAL_IP || kind == BL_FRONTEND_LOAD_BALANCER) &&
-	       hook != BL_HOOK_EGRESS && bl_packet_owned(context, packet, hook);
+	if (hook == BL_HOOK_EGRESS)
+		return false;
+	if (kind == BL_FRONTEND_NODE_PORT && bl_flow_opens(packet))
+		return false;
+	return (kind == BL_FRONTEND_EXTERNAL_IP || kind == BL_FRONTEND_LOAD_BALANCER ||
+		kind == BL_FRONTEND_NODE_PORT) &&
+	       bl_packet_owned(context, packet, hook);
 }
 
 /* Select the backend of a flow by its first packet. */
