@@ -62,6 +62,7 @@ type agent struct {
 	prober      *tunnel.Prober
 	demand      *demand.Exchange
 	destroyer   *socket.Destroyer
+	udpLeft     chan struct{} // of room 1, see wakeUDP
 	terminating *termination.Watcher
 	findings    *metrics.Verify
 	healthy     *health.State
@@ -143,6 +144,7 @@ func (a *agent) connect(context.Context) (err error) {
 	clientmetrics.Register(clientmetrics.RegisterOpts{RequestLatency: client, RequestResult: client})
 	a.findings = metrics.NewVerify(a.registry, verify.MachineKinds)
 	a.attached = make(chan struct{})
+	a.udpLeft = make(chan struct{}, 1)
 	a.prober = newProber(c, maps, a.secrets)
 	a.demand = demand.New(demand.Options{
 		Port:  c.SpillOverPort,
@@ -252,7 +254,7 @@ func (a *agent) connectReconciler() error {
 	o.PodRanges = a.datapath.SetPodsOfNodes
 	o.Nodes = a.prober.SetNodes
 	o.SpillOvers = a.demand.Set
-	o.UDPLeft = a.destroyer.Wake
+	o.UDPLeft = a.wakeUDP
 	o.Terminating = a.terminating.Set
 	o.Synced = a.synced
 	if c.Beeline.Manifests == "" {
@@ -349,6 +351,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowRules(ctx, flowmap.New(maps).SetRulesByClient) }),
 		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
+		endless(a.afterAttached(a.endStale)),
 		endless(a.checks.Run),
 		endless(a.terminating.Run),
 		endless(a.afterAttached(a.demand.Run)),

@@ -1,5 +1,6 @@
-// Package conntrack sets up netfilter's connection tracking as kube-proxy does. Beeline
-// does without it, but the host's firewall and the pods' own connections may not.
+// Package conntrack sets up netfilter's connection tracking as kube-proxy does, and ends its UDP
+// connections to endpoints that are gone. Beeline does without it, but the host's firewall and the
+// pods' own connections may not.
 package conntrack
 
 import (

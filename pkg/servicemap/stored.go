@@ -2,6 +2,7 @@ package servicemap
 
 import (
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"sync/atomic"
@@ -90,6 +91,29 @@ func (t Table) Frontend(key tables.FrontendKey) (tables.Frontend, bool, error) {
 	k := frontendKey(key)
 	e, found, err := t.readFrontend(&k)
 	return storedFrontend(&e), found, err
+}
+
+// FrontendAt returns the entry that an address and port lead to: its own, else the NodePort's of the
+// port if these answer there; false when there is none.
+func (t Table) FrontendAt(key tables.FrontendKey) (tables.Frontend, bool, error) {
+	frontend, found, err := t.Frontend(key)
+	if found || err != nil {
+		return frontend, found, err
+	}
+	addr, flags := bpf.AddrOf(key.Addr), uint32(0)
+	if err := t.maps.BlNodeAddr.Lookup(&addr, &flags); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return frontend, false, nil
+	} else if err != nil {
+		return frontend, false, fmt.Errorf("map %s: %w", bpf.SockMapBlNodeAddr, err)
+	}
+	if flags&uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_SERVED) == 0 {
+		return frontend, false, nil
+	}
+	key.Addr = netip.IPv6Unspecified()
+	if addr.Netip().Is4() {
+		key.Addr = netip.IPv4Unspecified()
+	}
+	return t.Frontend(key)
 }
 
 // StoredFrontends yields all frontends, as many at a time as one system call reads.

@@ -54,6 +54,33 @@ func runCheck(t testing.TB, tbl *tables.Tables, m *Store) []tables.Difference {
 	return found
 }
 
+// TestFrontendAt: a NodePort is found where NodePorts answer alone, and a frontend of the address comes
+// before it.
+func TestFrontendAt(t *testing.T) {
+	m := load(t, t.TempDir(), maptest.Small)
+	key := func(addr string, port uint16) tables.FrontendKey {
+		return tables.FrontendKey{Addr: netip.MustParseAddr(addr), Port: port, Protocol: model.UDP}
+	}
+	must(t,
+		m.PutFrontend(key("10.96.0.1", 53), tables.Frontend{Service: 1}),
+		m.PutFrontend(key("0.0.0.0", 30053), tables.Frontend{Service: 2, Kind: tables.FrontendNodePort}),
+		m.PutFrontend(key("192.0.2.2", 30053), tables.Frontend{Service: 3}),
+		m.PutNodeAddr(netip.MustParseAddr("192.0.2.1"), tables.NodeAddr{}),
+		m.PutNodeAddr(netip.MustParseAddr("192.0.2.2"), tables.NodeAddr{}))
+	for _, tc := range []struct {
+		key  tables.FrontendKey
+		want uint32 // 0: none
+	}{
+		{key("10.96.0.1", 53), 1}, {key("10.96.0.1", 54), 0}, {key("192.0.2.1", 30053), 2}, {key("192.0.2.2", 30053), 3},
+		{key("198.51.100.1", 30053), 0}, {key("2001:db8::1", 30053), 0},
+	} {
+		got, found, err := m.FrontendAt(tc.key)
+		if err != nil || found != (tc.want != 0) || found && got.Service != tc.want {
+			t.Errorf("%s leads to %+v, %t, %v, want Service %d", tc.key, got, found, err, tc.want)
+		}
+	}
+}
+
 // TestStored: the kernel's maps hold what was written, after a restart too, and an entry that
 // somebody changes is found and written again.
 func TestStored(t *testing.T) {

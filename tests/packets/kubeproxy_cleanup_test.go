@@ -23,6 +23,7 @@ func TestKubeProxy(t *testing.T) {
 			t.Run("UsedByOthers", func(t *testing.T) { testUsedByOthers(t, server, m) })
 			t.Run("Killed", func(t *testing.T) { testCleanupKilled(t, server, m) })
 			t.Run("Handover", func(t *testing.T) { testHandover(t, server, m, false) })
+			t.Run("HandoverUDP", func(t *testing.T) { testHandoverUDP(t, server, m) })
 			if m.proxy == "iptables" { // in the other, kube-proxy leaves firewalls as they are
 				t.Run("Firewall", func(t *testing.T) { testHandover(t, server, m, true) })
 			}

@@ -1,0 +1,155 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// DeleteStale deletes the UDP connections that netfilter translates from an address to an endpoint, if
+// stale says so, and returns how many those were: their clients' next datagrams are new connections.
+// kube-proxy does so (its CleanStaleEntries). A kernel that lists no connections has none to delete.
+//
+// The kernel hands over translated connections alone; only stale ones are kept in memory.
+func DeleteStale(stale func(to, endpoint netip.AddrPort) bool) (deleted int, err error) {
+	var errs []error
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, err := listStale(family, stale)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, entry := range list {
+			err := deleteTracked(family, entry)
+			switch {
+			case err == nil:
+				deleted++
+			case !errors.Is(err, unix.ENOENT): // it has ended
+				errs = append(errs, err)
+			}
+		}
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// translatedTo is the bit IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const translatedTo = 1 << 5
+
+// listStale returns what identifies each stale connection of a family to the kernel. A list that has
+// changed meanwhile may lack some: they are found by the next look.
+func listStale(family uint8, stale func(to, endpoint netip.AddrPort) bool) (list [][]*nl.RtAttr, err error) {
+	r := request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
+	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, translatedTo)))
+	var failed error
+	err = r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		var t translation
+		if t, failed = parseTranslation(message); failed != nil {
+			return false
+		}
+		if t.udp && t.to != t.endpoint && stale(t.to, t.endpoint) {
+			list = append(list, t.id)
+		}
+		return true
+	})
+	if errors.Is(err, unix.EINVAL) { // nobody serves the request
+		return nil, nil
+	}
+	if errors.Is(err, nl.ErrDumpInterrupted) {
+		err = nil
+	}
+	if err = errors.Join(err, failed); err != nil {
+		return list, fmt.Errorf("conntrack: list translated connections: %w", err)
+	}
+	return list, nil
+}
+
+func deleteTracked(family uint8, id []*nl.RtAttr) error {
+	r := request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
+	for _, a := range id {
+		r.AddData(a)
+	}
+	if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+		return fmt.Errorf("conntrack: delete a connection: %w", err)
+	}
+	return nil
+}
+
+func request(operation, flags int, family uint8) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|operation, flags)
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return r
+}
+
+// translation is a tracked connection whose destination is translated.
+type translation struct {
+	udp          bool
+	to, endpoint netip.AddrPort // what the client sends to, and who answers
+	id           []*nl.RtAttr   // by which the kernel knows it
+}
+
+func parseTranslation(message []byte) (t translation, err error) {
+	if len(message) < nl.SizeofNfgenmsg {
+		return t, fmt.Errorf("a message of %d bytes", len(message))
+	}
+	attrs, err := nl.ParseRouteAttr(message[nl.SizeofNfgenmsg:])
+	if err != nil {
+		return t, err
+	}
+	for _, a := range attrs {
+		switch kind := a.Attr.Type & nl.NLA_TYPE_MASK; kind {
+		case nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_REPLY:
+			protocol, source, destination, err := parseTuple(a.Value)
+			if err != nil {
+				return t, err
+			}
+			if kind == nl.CTA_TUPLE_REPLY {
+				t.endpoint = source
+				continue
+			}
+			t.udp, t.to = protocol == unix.IPPROTO_UDP, destination
+		case nl.CTA_ID, nl.CTA_ZONE:
+		default:
+			continue
+		}
+		// Its value is the receiver's, which is used again.
+		t.id = append(t.id, nl.NewRtAttr(int(a.Attr.Type), append([]byte(nil), a.Value...)))
+	}
+	return t, nil
+}
+
+// parseTuple returns one direction of a connection; ports are zero where a protocol has none.
+func parseTuple(value []byte) (protocol uint8, source, destination netip.AddrPort, err error) {
+	var addrs [2]netip.Addr
+	var ports [2]uint16
+	attrs, err := nl.ParseRouteAttr(value)
+	for _, outer := range attrs {
+		inner, failed := nl.ParseRouteAttr(outer.Value)
+		err = errors.Join(err, failed)
+		for _, a := range inner {
+			kind := a.Attr.Type & nl.NLA_TYPE_MASK
+			switch outer.Attr.Type & nl.NLA_TYPE_MASK {
+			case nl.CTA_TUPLE_IP:
+				addr, _ := netip.AddrFromSlice(a.Value)
+				switch kind {
+				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+					addrs[0] = addr
+				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+					addrs[1] = addr
+				}
+			case nl.CTA_TUPLE_PROTO:
+				switch {
+				case kind == nl.CTA_PROTO_NUM && len(a.Value) >= 1:
+					protocol = a.Value[0]
+				case kind == nl.CTA_PROTO_SRC_PORT && len(a.Value) >= 2:
+					ports[0] = binary.BigEndian.Uint16(a.Value)
+				case kind == nl.CTA_PROTO_DST_PORT && len(a.Value) >= 2:
+					ports[1] = binary.BigEndian.Uint16(a.Value)
+				}
+			}
+		}
+	}
+	return protocol, netip.AddrPortFrom(addrs[0], ports[0]), netip.AddrPortFrom(addrs[1], ports[1]), err
+}
