@@ -18,7 +18,7 @@ func tagged() (*network, map[string]netlink.Link) {
 	n, named := &network{}, make(map[string]netlink.Link)
 	add := func(l netlink.Link, name string, on string) {
 		*l.Attrs() = netlink.NewLinkAttrs()
-		l.Attrs().Name, l.Attrs().Index, l.Attrs().Flags = name, len(n.links)+1, net.FlagUp
+		l.Attrs().Name, l.Attrs().Index, l.Attrs().Flags, l.Attrs().EncapType = name, len(n.links)+1, net.FlagUp, "ether"
 		if parent := named[on]; parent != nil {
 			l.Attrs().ParentIndex = parent.Attrs().Index
 		}

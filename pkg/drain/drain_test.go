@@ -102,7 +102,8 @@ func TestOthersLeaveTheTunnelFirst(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if took := time.Since(start) - 2*settle; took != tt.after {
+				// Searches for sockets rest in proportion to their work.
+				if took := time.Since(start) - 2*settle; took < tt.after || took > tt.after+30*time.Second {
 					t.Errorf("ended after %v and two searches for sockets, want %v", took, tt.after)
 				}
 				if n := l.frontends(t); n != 0 {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
@@ -312,6 +313,11 @@ func (c *cluster) beginInTurns(t *testing.T, network string, flows int) map[stri
 	wrong := make(map[string]int)
 	for i, client := range clients {
 		for _, s := range sockets[i] {
+			if strings.HasPrefix(network, "udp") { // which the network may lose
+				lab.Eventually(t, network+" of the client "+client.name+" is answered", func() bool {
+					return s.Ready(time.Second) || s.Send("x") != nil
+				})
+			}
 			text, _, err := s.Receive()
 			if err != nil {
 				t.Fatalf("%s of the client %s: %v", network, client.name, err)
