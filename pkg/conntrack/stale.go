@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -35,32 +36,17 @@ func DeleteStale(stale func(to, endpoint netip.AddrPort) bool) (deleted int, err
 	return deleted, errors.Join(errs...)
 }
 
-// translatedTo is the bit IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
-const translatedTo = 1 << 5
-
 // listStale returns what identifies each stale connection of a family to the kernel. A list that has
 // changed meanwhile may lack some: they are found by the next look.
 func listStale(family uint8, stale func(to, endpoint netip.AddrPort) bool) (list [][]*nl.RtAttr, err error) {
-	r := request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
-	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, translatedTo)))
-	var failed error
-	err = r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-		var t translation
-		if t, failed = parseTranslation(message); failed != nil {
-			return false
-		}
-		if t.udp && t.to != t.endpoint && stale(t.to, t.endpoint) {
+	err = Each(family, DestinationTranslated, func(attrs []syscall.NetlinkRouteAttr) error {
+		t, err := parseTranslation(attrs)
+		if err == nil && t.udp && t.to != t.endpoint && stale(t.to, t.endpoint) {
 			list = append(list, t.id)
 		}
-		return true
+		return err
 	})
-	if errors.Is(err, unix.EINVAL) { // nobody serves the request
-		return nil, nil
-	}
-	if errors.Is(err, nl.ErrDumpInterrupted) {
-		err = nil
-	}
-	if err = errors.Join(err, failed); err != nil {
+	if err != nil && !errors.Is(err, ErrNoList) && !errors.Is(err, nl.ErrDumpInterrupted) {
 		return list, fmt.Errorf("conntrack: list translated connections: %w", err)
 	}
 	return list, nil
@@ -77,12 +63,6 @@ func deleteTracked(family uint8, id []*nl.RtAttr) error {
 	return nil
 }
 
-func request(operation, flags int, family uint8) *nl.NetlinkRequest {
-	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|operation, flags)
-	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
-	return r
-}
-
 // translation is a tracked connection whose destination is translated.
 type translation struct {
 	udp          bool
@@ -90,14 +70,7 @@ type translation struct {
 	id           []*nl.RtAttr   // by which the kernel knows it
 }
 
-func parseTranslation(message []byte) (t translation, err error) {
-	if len(message) < nl.SizeofNfgenmsg {
-		return t, fmt.Errorf("a message of %d bytes", len(message))
-	}
-	attrs, err := nl.ParseRouteAttr(message[nl.SizeofNfgenmsg:])
-	if err != nil {
-		return t, err
-	}
+func parseTranslation(attrs []syscall.NetlinkRouteAttr) (t translation, err error) {
 	for _, a := range attrs {
 		switch kind := a.Attr.Type & nl.NLA_TYPE_MASK; kind {
 		case nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_REPLY:

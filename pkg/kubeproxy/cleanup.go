@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/beeline-lb/beeline/pkg/conntrack"
 )
 
 // Report is the result of a cleanup, one line for each object.
@@ -65,8 +67,8 @@ func Leave(ctx context.Context) (*Report, error) {
 // release is [Release] with a report.
 func release(r *Report) error {
 	connections, err := Release()
-	if errors.Is(err, errNoList) {
-		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %v; remove it with nft when those that kube-proxy set up have ended", handoverTable, errNoList))
+	if errors.Is(err, conntrack.ErrNoList) {
+		r.Kept = append(r.Kept, fmt.Sprintf("table %s: %v; remove it with nft when those that kube-proxy set up have ended", handoverTable, conntrack.ErrNoList))
 		return nil
 	}
 	if connections > 0 {

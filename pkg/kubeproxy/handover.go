@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/google/nftables"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/pkg/pause"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
@@ -123,7 +125,7 @@ func hold() error {
 		if others {
 			return s.holdConnections(f)
 		}
-		if _, err = s.release(f); errors.Is(err, errNoList) {
+		if _, err = s.release(f); errors.Is(err, conntrack.ErrNoList) {
 			return nil // it stays
 		}
 		return err
@@ -132,7 +134,7 @@ func hold() error {
 
 // Release removes the tables "beeline-handover" of the families in which other rules
 // translate connections, or no translated one is left, and returns how many connections need the
-// others. Zero says that there is no such table. The error is errNoList where that cannot be told.
+// others. Zero says that there is no such table. The error is [conntrack.ErrNoList] where that cannot be told.
 func Release() (connections int, err error) {
 	err = eachFamily(func(s *nftSession, f family, legacy legacyFamily) error {
 		table, err := s.findTable(f, handoverTable)
@@ -207,52 +209,30 @@ func (s *nftSession) release(f family) (connections int, err error) {
 	return 0, err
 }
 
-// natStatus are the bits IPS_SRC_NAT and IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h: one side of
-// the connection sees another address or port than the other side has.
-const natStatus = 1<<4 | 1<<5
-
-// errNoList is of a kernel that does not tell which connections it tracks.
-var errNoList = errors.New("the kernel does not list the connections that it tracks (nf_conntrack_netlink)")
-
-// translated counts the connections that are translated. It keeps none of them in memory: there may be a
-// million.
+// translated counts the connections that are translated.
 func translated(f family) (count int, err error) {
 	count, err = rtnl.Complete(func() (int, error) {
 		list := 0
-		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-		r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(f.id), Version: nl.NFNETLINK_V0})
-		var failed error
-		err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-			var is bool
-			if is, failed = isTranslated(message); is {
+		err := conntrack.Each(uint8(f.id), 0, func(attrs []syscall.NetlinkRouteAttr) error {
+			if isTranslated(attrs) {
 				list++
 			}
-			return failed == nil
+			return nil
 		})
-		return list, errors.Join(err, failed)
+		return list, err
 	})
-	switch {
-	case errors.Is(err, unix.EINVAL): // nobody serves the request
-		return 0, errNoList
-	case err != nil:
+	if err != nil && !errors.Is(err, conntrack.ErrNoList) {
 		return 0, fmt.Errorf("conntrack: list the connections of family %s: %w", f.name, err)
 	}
-	return count, nil
+	return count, err
 }
 
-// isTranslated reports whether a message of conntrack is of a translated connection.
-func isTranslated(message []byte) (bool, error) {
-	if len(message) < nl.SizeofNfgenmsg {
-		return false, fmt.Errorf("a message of %d bytes", len(message))
-	}
-	attrs, err := nl.ParseRouteAttr(message[nl.SizeofNfgenmsg:])
-	if err != nil {
-		return false, err
-	}
+// isTranslated reports whether a connection of such attributes is translated in any direction.
+func isTranslated(attrs []syscall.NetlinkRouteAttr) bool {
 	for _, a := range attrs {
 		if a.Attr.Type == nl.CTA_STATUS && len(a.Value) >= 4 {
-			return binary.BigEndian.Uint32(a.Value)&natStatus != 0, nil
+			return binary.BigEndian.Uint32(a.Value)&(conntrack.SourceTranslated|conntrack.DestinationTranslated) != 0
 		}
 	}
-	return false, nil
+	return false
 }
