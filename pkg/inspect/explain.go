@@ -388,12 +388,7 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 
 // frontendKey returns the key of the frontend that was found.
 func (x *Explanation) frontendKey(protocol model.Protocol) (tables.FrontendKey, bool) {
-	anywhere := netip.IPv6Unspecified()
-	if x.Address.Is4() {
-		anywhere = netip.IPv4Unspecified()
-	}
-	for _, addr := range []netip.Addr{x.Address, anywhere} {
-		key := tables.FrontendKey{Addr: addr, Port: x.Port, Protocol: protocol}
+	for _, key := range frontendsAt(netip.AddrPortFrom(x.Address, x.Port), protocol) {
 		if f, ok := x.reading.Frontends[key]; ok && f.Service == x.answer.Frontend.Service {
 			return key, true
 		}

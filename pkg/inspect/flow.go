@@ -226,11 +226,6 @@ func (r *reading) servedAt(addr netip.AddrPort, protocol model.Protocol) PortNam
 
 // frontendsAt returns the frontends that may serve an address, in order: its own, and a NodePort.
 func frontendsAt(addr netip.AddrPort, protocol model.Protocol) []tables.FrontendKey {
-	anywhere := netip.IPv6Unspecified()
-	if addr.Addr().Is4() {
-		anywhere = netip.IPv4Unspecified()
-	}
-	return []tables.FrontendKey{
-		{Addr: addr.Addr(), Port: addr.Port(), Protocol: protocol}, {Addr: anywhere, Port: addr.Port(), Protocol: protocol},
-	}
+	own := tables.FrontendKey{Addr: addr.Addr(), Port: addr.Port(), Protocol: protocol}
+	return []tables.FrontendKey{own, own.AnyAddress()}
 }

@@ -109,11 +109,7 @@ func (t Table) FrontendAt(key tables.FrontendKey) (tables.Frontend, bool, error)
 	if flags&uint32(bpf.SockBlNodeAddrFlagBL_NODE_ADDR_SERVED) == 0 {
 		return frontend, false, nil
 	}
-	key.Addr = netip.IPv6Unspecified()
-	if addr.Netip().Is4() {
-		key.Addr = netip.IPv4Unspecified()
-	}
-	return t.Frontend(key)
+	return t.Frontend(key.AnyAddress())
 }
 
 // StoredFrontends yields all frontends, as many at a time as one system call reads.

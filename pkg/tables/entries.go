@@ -32,6 +32,12 @@ type FrontendKey struct {
 	Protocol model.Protocol
 }
 
+// AnyAddress returns the key of the NodePort of the same number, family and protocol.
+func (k FrontendKey) AnyAddress() FrontendKey {
+	k.Addr = unspecified(model.FamilyOf(k.Addr))
+	return k
+}
+
 // String returns "10.0.0.1:80/TCP".
 func (k FrontendKey) String() string {
 	if k.Protocol == 0 {
