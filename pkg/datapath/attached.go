@@ -218,15 +218,13 @@ func (d *Datapath) noteLostDevices(ctx context.Context) (lost int, err error) {
 func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	written, err := d.deviceMap.List()
+	written, err := d.deviceMap.Present()
 	if err != nil {
 		return nil, err
 	}
 	entries := make(map[int]devicemap.Device, len(written))
 	for _, w := range written {
-		if !w.Replaced() {
-			entries[w.Ifindex] = w
-		}
+		entries[w.Ifindex] = w
 	}
 	var errs []error
 	for ifindex, s := range d.state {

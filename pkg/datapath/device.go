@@ -481,15 +481,12 @@ type Device struct {
 // Devices returns the devices that packets are served on, as the maps and the
 // calling thread's network namespace tell.
 func Devices(bpffs string, maps *bpfmap.Maps) ([]Device, error) {
-	written, err := devicemap.New(maps).List()
+	written, err := devicemap.New(maps).Present()
 	if err != nil {
 		return nil, err
 	}
 	var list []Device
 	for _, w := range written {
-		if w.Ifindex == 0 || w.Replaced() {
-			continue
-		}
 		mode, err := attachedBy(Dir(bpffs), w.Ifindex)
 		if err != nil {
 			return nil, fmt.Errorf("look at device %s: %w", w.Name, err)

@@ -167,6 +167,12 @@ func (t Table) List() ([]Device, error) {
 	return list, err
 }
 
+// Present returns the devices of [Table.List] that are neither gone nor replaced.
+func (t Table) Present() ([]Device, error) {
+	list, err := t.List()
+	return slices.DeleteFunc(list, func(d Device) bool { return d.Ifindex == 0 || d.Replaced() }), err
+}
+
 // Put adds or replaces the device of an ID. A packet that the device gets
 // afterwards finds it.
 func (t Table) Put(d Device) error {

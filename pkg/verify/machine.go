@@ -54,13 +54,8 @@ func (m *machine) add(kind, about, format string, args ...any) {
 
 // look looks once at the settings of the kernel, at what others have made and at the clock.
 func (c *MachineChecker) look() ([]Finding, error) {
-	m := &machine{MachineChecker: c}
-	devices, err := devicemap.New(c.Maps).List()
-	for _, d := range devices {
-		if d.Ifindex != 0 && !d.Replaced() {
-			m.devices = append(m.devices, d)
-		}
-	}
+	devices, err := devicemap.New(c.Maps).Present()
+	m := &machine{MachineChecker: c, devices: devices}
 	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.firewalls(), m.tunnel(), m.conntrack())
 	m.clock()
 	m.node()
