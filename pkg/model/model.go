@@ -96,6 +96,14 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
+// broadcast is the address of all hosts of a link.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// IsUnicast reports whether addr is an address that one host can have.
+func IsUnicast(addr netip.Addr) bool {
+	return !addr.IsUnspecified() && !addr.IsMulticast() && addr != broadcast
+}
+
 // Service is a Service that is to be served: neither headless, nor ExternalName,
 // nor left to another proxy.
 type Service struct {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	netutils "k8s.io/utils/net"
+
+	"github.com/beeline-lb/beeline/pkg/model"
 )
 
 // parseAddr reads an address as kube-proxy does: leading zeros are decimal, as
@@ -31,13 +33,8 @@ func parseAddrs(list []string) []netip.Addr {
 // any as a load balancer's: "minikube tunnel" writes 127.0.0.1, which is each pod's own, and under
 // 0.0.0.0 are the NodePorts of all addresses.
 func unicast(list []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(list, func(addr netip.Addr) bool {
-		return addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == broadcast
-	})
+	return slices.DeleteFunc(list, func(addr netip.Addr) bool { return !model.IsUnicast(addr) || addr.IsLoopback() })
 }
-
-// broadcast is the address of all hosts of a link.
-var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // parsePrefixes returns the valid prefixes of list in its order, with the host
 // bits cleared. The API allows white space around each.

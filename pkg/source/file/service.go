@@ -211,8 +211,7 @@ func checkUnicast(path *field.Path, ip string) field.ErrorList {
 	if len(errs) > 0 {
 		return errs
 	}
-	addr := netip.MustParseAddr(ip)
-	if addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+	if !model.IsUnicast(netip.MustParseAddr(ip)) {
 		return field.ErrorList{field.Invalid(path, ip, "must be a unicast address")}
 	}
 	return nil
