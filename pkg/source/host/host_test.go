@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAddresses: the addresses of Services that kube-proxy's mode ipvs puts on its device are not the node's own.
-func TestAddresses(t *testing.T) {
+// inNamespace runs the rest of the test on a thread in a network namespace of its own.
+func inNamespace(t *testing.T) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make a network namespace")
 	}
@@ -19,6 +20,11 @@ func TestAddresses(t *testing.T) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAddresses: the addresses of Services that kube-proxy's mode ipvs puts on its device are not the node's own.
+func TestAddresses(t *testing.T) {
+	inNamespace(t)
 	// A bridge in place of a dummy, which the kernel of the test need not have.
 	for name, addrs := range map[string][]string{
 		"eth0":       {"192.0.2.1/24", "10.96.0.3/32"},

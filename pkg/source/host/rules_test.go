@@ -3,25 +3,16 @@ package host
 import (
 	"context"
 	"net"
-	"os"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // TestFollowRules: rules that look at the source or at the input device are told of, others are not.
 func TestFollowRules(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	runtime.LockOSThread() // for good: the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	inNamespace(t)
 	_, all, _ := net.ParseCIDR("192.0.2.0/24")
 	for _, step := range []struct {
 		name string

@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,7 +82,8 @@ type Source struct {
 	ranges     *ranges
 	cidrs      *cidrFollower
 	nodes      *nodeFollower
-	local      *localNode
+	local      *store[*corev1.Node, model.LocalNode] // the node's own object
+	nodeName   string
 	clock      *serverClock
 }
 
@@ -107,7 +107,7 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	s := &Source{sink: o.Sink, ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock}
+	s := &Source{sink: o.Sink, ranges: newRanges(o.Sink, o.ServiceRanges), clock: c.clock, nodeName: o.NodeName}
 	services := newServices(o.Sink, o.Allowed, s.ranges)
 	s.recorder = newRecorder(c.events, o.NodeName, o.EventSpread, o.EventsWait)
 	s.recorder.uidOf = func(name model.Name) types.UID { return uidOf(services.get(name)) }
@@ -116,7 +116,7 @@ func New(o Options) (*Source, error) {
 	follow(s, c.core, "services", "services", selectServices(o.Only), services)
 	follow(s, c.discovery, "endpointslices", "endpointslices", selectSlices(o.Only), newSlices(o.Sink, o.Allowed.Annotations))
 	s.local = newLocalNode(o.Sink)
-	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), s.local.store)
+	follow(s, c.core, "nodes", "node "+o.NodeName, selectNode(o.NodeName), s.local)
 	s.lists = append(s.lists, list{resource: "servicecidrs", done: s.cidrs.listed, absent: s.cidrs.absent})
 	return s, nil
 }
@@ -319,27 +319,19 @@ func sameEndpoint(a, b model.Endpoint) bool {
 func (s *Source) NodeMissing() bool {
 	select {
 	case <-s.local.listed:
-		return !s.local.there.Load()
+		return s.local.get(model.Name{Name: s.nodeName}) == nil
 	default:
 		return false
 	}
-}
-
-// localNode is the store of the node's own object, which another goroutine may ask whether there is one.
-type localNode struct {
-	*store[*corev1.Node, model.LocalNode]
-	there atomic.Bool
 }
 
 // newLocalNode returns the store of the node's own object. Of a family of which the object has no address, the former
 // ones stay, and so do its ranges of pods: a kubelet that registers its node again writes the name
 // alone until the cloud's controller adds the IPs, and NodePorts are served meanwhile. kube-proxy does not follow
 // the node's IPs at all.
-func newLocalNode(sink source.Sink) *localNode {
+func newLocalNode(sink source.Sink) *store[*corev1.Node, model.LocalNode] {
 	var former model.LocalNode
-	local := new(localNode)
-	local.store = newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
-		local.there.Store(len(put) > 0)
+	return newStore(convert.LocalNode, func(put []*model.LocalNode, gone []model.Name) {
 		if len(put) == 0 {
 			sink.Apply(source.Update{LocalNodeGone: len(gone) > 0})
 		}
@@ -351,5 +343,4 @@ func newLocalNode(sink source.Sink) *localNode {
 			sink.Apply(source.Update{LocalNode: &node})
 		}
 	})
-	return local
 }
