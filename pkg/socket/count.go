@@ -23,27 +23,21 @@ const openStates = 1<<established | 1<<3 | 1<<4 | 1<<8 | 1<<9 | 1<<11
 // nothing.
 func Connections(at []netip.AddrPort) (map[netip.AddrPort]int, error) {
 	counts := make(map[netip.AddrPort]int)
-	ports := make(map[uint16]bool)
-	for _, a := range at {
+	port := uint16(0) // the one of all, else any: the kernel goes through all sockets for each list
+	for i, a := range at {
 		counts[a] = 0
-		ports[a.Port()] = true
-	}
-	if len(ports) > 1 {
-		// All ports: the kernel goes through all sockets for each list.
-		ports = map[uint16]bool{0: true}
+		if i == 0 {
+			port = a.Port()
+		} else if port != a.Port() {
+			port = 0
+		}
 	}
 	err := netns.Each(func() error {
 		if !anyHere(at) {
 			return nil
 		}
-		var errs []error
-		for port := range ports {
-			// A socket of IPv6 may have connections of IPv4.
-			for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-				errs = append(errs, countAt(family, port, counts))
-			}
-		}
-		return errors.Join(errs...)
+		// A socket of IPv6 may have connections of IPv4.
+		return errors.Join(countAt(unix.AF_INET, port, counts), countAt(unix.AF_INET6, port, counts))
 	})
 	return counts, err
 }
