@@ -14,6 +14,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/tests/bounds"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -67,6 +68,7 @@ func TestSecretsAnywhere(t *testing.T) {
 // TestSecretsOfTables: what a large cluster's tables take is far below the time for a report, be it that many
 // Services are named like secrets.
 func TestSecretsOfTables(t *testing.T) {
+	tier.OneGoroutine(t)
 	const service = `  {
     "namespace": "team-%[1]d",
     "service": "%[2]s-%[1]d",

@@ -13,11 +13,13 @@ import (
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/bounds"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestListMemory: a list as JSON takes little memory beside what it lists, for the agent's limit may be that of
 // the command, and it is what encoding/json makes of it.
 func TestListMemory(t *testing.T) {
+	tier.OneGoroutine(t)
 	var list []served
 	for i := range 200 {
 		service := fmt.Sprintf("shop/web-%d", i)
