@@ -399,14 +399,27 @@ func (r *reader) flow(key *bpf.SockBlFlowKey, value *bpf.SockBlFlowEntry) Flow {
 			return f
 		}
 	}
-	source := f.Client.Addr()
-	if f.SNAT && source.Is4() {
-		source = device.Addr4
-	} else if f.SNAT {
-		source = device.Addr6
-	}
-	f.Source = netip.AddrPortFrom(source, bpf.Hton16(forward.Source.Port))
+	f.Source = netip.AddrPortFrom(r.source(&f, forward), bpf.Hton16(forward.Source.Port))
 	return f
+}
+
+// source returns the address that the backend of a flow sees.
+func (r *reader) source(f *Flow, forward *bpf.SockBlFlowForward) netip.Addr {
+	device := &r.devices[forward.Device]
+	itself := uint32(forward.Bits)&uint32(bpf.SockBlFlowBitsBL_FLOW_POD) != 0 && !f.SNAT &&
+		bpf.SockBlDeviceLimit(forward.Device) != masqueradeDevice && f.Backend.Addr() == f.Client.Addr()
+	switch {
+	case itself && f.Protocol == model.UDP:
+		device = &r.devices[hairpinDevice]
+	case itself:
+		return f.ServiceAddr.Addr()
+	case !f.SNAT:
+		return f.Client.Addr()
+	}
+	if f.Client.Addr().Is4() {
+		return device.Addr4
+	}
+	return device.Addr6
 }
 
 // stampAhead is how many seconds a stamp may be later than the time at which the

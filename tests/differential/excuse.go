@@ -102,9 +102,14 @@ var shown = []shownSource{
 		},
 	},
 	{
-		where: "docs/design/packets.md, Differences from kube-proxy: a pod that reaches itself sees the Service's address",
+		where: "docs/design/packets.md, Differences from kube-proxy: a pod that reaches itself sees the Service's address, " +
+			"over UDP that of a hairpin",
 		applies: func(p *pair, d difference, server netip.AddrPort, seen string) bool {
-			return p.settings.packets && seen == d.to.Addr().String() && isOwn(d.probe, attempt{}, server.Addr())
+			own := d.to.Addr()
+			if d.udp {
+				own = hairpinAddrs[d.family()]
+			}
+			return p.settings.packets && seen == own.String() && isOwn(d.probe, attempt{}, server.Addr())
 		},
 	},
 }

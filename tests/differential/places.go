@@ -30,6 +30,7 @@ var (
 	otherAddrs   = parse("10.3.0.2", "fd03::2")
 	otherGateway = parse("10.3.0.1", "fd03::1")
 	podGateway   = parse("10.244.1.1", "fd44:0:0:1::1")
+	hairpinAddrs = parse("192.0.0.8", "100:0:0:1::8")
 	podAddrs     = [2]addrs{
 		parse("10.244.1.10", "fd44:0:0:1::10"),
 		parse("10.244.1.20", "fd44:0:0:1::20"),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,8 +77,16 @@ func (c *cluster) checkPod(t *testing.T, at endpoint) {
 	}
 }
 
+// ownAddr is what a pod sees that reaches itself at an address.
+func ownAddr(network string, to netip.Addr) netip.Addr {
+	if strings.HasPrefix(network, "udp") {
+		return hairpinAddrs.of(network)
+	}
+	return to
+}
+
 // checkPodAnswer asks from a pod. The one endpoint has to see the pod's own address,
-// or that of the Service when it is the pod itself. The port is the pod's own or,
+// or [ownAddr] when it is the pod itself. The port is the pod's own or,
 // where another flow to the endpoint has it, another one.
 func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort, endpoints []endpoint) error {
 	got, err := ask(c.podOf(at), network, to, "payload")
@@ -92,12 +101,40 @@ func (c *cluster) checkPodAnswer(at endpoint, network string, to netip.AddrPort,
 	}
 	want, port := got.self.Addr(), got.client.Port()
 	if endpoints[0] == at {
-		want = to.Addr()
+		want = ownAddr(network, to.Addr())
 	}
 	if got.name != endpoints[0].server() || got.client.Addr() != want || !c.maySee(endpoints[0], network, port, got.self, want != got.self.Addr()) {
 		return fmt.Errorf("reached %v, want %s to have seen %s with a port for %d", got.greeting, endpoints[0].server(), want, got.self.Port())
 	}
 	return nil
+}
+
+// TestPodReachesItselfByOldSocket: a UDP socket that a pod has connected to a Service before Beeline came
+// reaches the pod itself, whose own socket answers: sockets of the pod are served by now.
+func TestPodReachesItselfByOldSocket(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	c.serveAll(t)
+	old := make(map[string]*lab.Socket)
+	for _, network := range []string{"udp4", "udp6"} {
+		s := c.podOf(local).Socket(network)
+		defer s.Close()
+		if err := s.Connect(netip.AddrPortFrom(clusterIP(1).of(network), 80)); err != nil {
+			t.Fatal(err)
+		}
+		old[network] = s
+	}
+	startAgent(t, c.nodes[0], c.service(1, "web", "", []endpoint{local}), "--pod-devices", "veth*")
+	for network, s := range old {
+		if hello, err := talkUDP(s, "hello"); err != nil || hello.name != local.server() || hello.client.Addr() != hairpinAddrs.of(network) {
+			t.Errorf("%s: %v, %v, want to be seen as %s", network, hello, err, hairpinAddrs.of(network))
+		}
+	}
+	for _, f := range c.flowsOf(t, c.nodes[0]) {
+		if !slices.Contains(hairpinAddrs[:], f.Source.Addr()) {
+			t.Errorf("the flow %+v is not from one of %s", f, hairpinAddrs)
+		}
+	}
 }
 
 // TestPodSockets: the packets of a pod leave it with the Service's address; those

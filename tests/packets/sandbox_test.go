@@ -239,7 +239,7 @@ func (c *cluster) checkSandboxAnswer(s *sandbox, network string, to netip.AddrPo
 		}
 		name, client := endpoints[0].server(), got.self.Addr()
 		if endpoints[0] == local {
-			name, client = sandboxServer, to.Addr()
+			name, client = sandboxServer, ownAddr(network, to.Addr())
 		}
 		if got.name != name || got.client.Addr() != client {
 			return fmt.Errorf("reached %v, want %s to have seen %s", got.greeting, name, client)

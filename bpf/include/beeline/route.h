@@ -76,12 +76,23 @@ static __always_inline __u8 bl_client_device(const struct bl_packet *packet, enu
 
 /*
  * The source of a pod's packet. A pod that is its own backend must not see its own
- * address: it sees the Service's, so that the reply comes back here.
+ * address: it sees the Service's, so that the reply comes back here. Over UDP it sees the one of a
+ * hairpin: a socket's datagram to the Service's address at the client's port would be refused.
  */
 static __always_inline void bl_pod_source(const struct bl_packet *packet,
 					  const union bl_addr *backend, union bl_addr *source)
 {
-	*source = bl_addr_equal(backend, &packet->key.src) ? packet->key.dst : packet->key.src;
+	const struct bl_device_entry *hairpin;
+
+	*source = packet->key.src;
+	if (!bl_addr_equal(backend, &packet->key.src))
+		return;
+	*source = packet->key.dst;
+	if (packet->key.proto != IPPROTO_UDP)
+		return;
+	hairpin = bl_device_lookup(BL_DEVICE_HAIRPIN);
+	if (hairpin)
+		*source = bl_device_addr(hairpin, packet->ipv4);
 }
 
 /* Fill in the addresses of a fib lookup from @src to @dst. */
