@@ -109,6 +109,9 @@ func newHop(ifindex int, gateway net.IP, via netlink.Destination) hop {
 	return hop{ifindex, gateway != nil || via != nil, addr.Unmap()}
 }
 
+// leadsToOwnPods reports whether the hop leads to pods of this node. l is its device; nil: it is not known.
+func (h hop) leadsToOwnPods(l netlink.Link) bool { return !h.gateway && l != nil && leadsToPods(l) }
+
 func hops(r *netlink.Route) []hop {
 	if len(r.MultiPath) == 0 {
 		return []hop{newHop(r.LinkIndex, r.Gw, r.Via)}
@@ -173,13 +176,13 @@ func within(p netip.Prefix, ranges []netip.Prefix) bool {
 // One that leads to a bridge or to a pod's device without a gateway is to a pod of
 // this node.
 func (n *network) podRoutes(ranges []netip.Prefix) map[int]netip.Prefix {
-	local := make(map[int]bool)
+	links := make(map[int]netlink.Link, len(n.links))
 	for _, l := range n.links {
-		local[l.Attrs().Index] = leadsToPods(l)
+		links[l.Attrs().Index] = l
 	}
 	devices := make(map[int]netip.Prefix)
 	for dst, h := range n.hopsToPods(ranges) {
-		if _, known := devices[h.ifindex]; !known && (h.gateway || !local[h.ifindex]) {
+		if _, known := devices[h.ifindex]; !known && !h.leadsToOwnPods(links[h.ifindex]) {
 			devices[h.ifindex] = dst
 		}
 	}

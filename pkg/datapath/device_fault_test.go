@@ -331,15 +331,16 @@ func TestFastChangesCostLittle(t *testing.T) {
 	}
 }
 
-// TestIrrelevantChangesReadNothing: devices of pods that come and go, lifetimes of addresses, and addresses
-// and routes that matter to nothing cost no list of all devices, addresses or routes; an address that may matter
-// costs one.
+// TestIrrelevantChangesReadNothing: devices of pods that come and go with their routes, lifetimes of addresses, and
+// addresses and routes that matter to nothing cost no list of all devices, addresses or routes; an address that may
+// matter costs one, and so does a route to pods of another node, also where it replaces one to a pod or is
+// replaced by such.
 func TestIrrelevantChangesReadNothing(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
 	opts, l := withUplink(t)
 	opts.PodDevices = []string{"pod*"}
-	opts.ClusterCIDRs = prefixes("10.88.0.0/16")
+	opts.ClusterCIDRs = prefixes("10.88.0.0/16", "fd88::/64")
 	leased, err := netlink.ParseAddr("192.0.2.77/24")
 	must(t, err)
 	leased.ValidLft, leased.PreferedLft = 3600, 3600
@@ -354,10 +355,11 @@ func TestIrrelevantChangesReadNothing(t *testing.T) {
 		return now.Attrs().OperState == netlink.OperUp
 	})
 	follow(t, d)
-	served := func(name string) {
+	served := func(name string) netlink.Link {
 		t.Helper()
 		pod := addDevice(t, name)
 		eventually(t, name+" is served", func() bool { return len(attachedPrograms(t, pod)) == 2 })
+		return pod
 	}
 	served("pod-first")
 	before := reads()
@@ -366,26 +368,56 @@ func TestIrrelevantChangesReadNothing(t *testing.T) {
 	}
 	addr, err := netlink.ParseAddr("fe80::77/64")
 	must(t, err)
-	_, far, err := net.ParseCIDR("198.51.100.0/24")
-	must(t, err)
-	route := &netlink.Route{Dst: far, Gw: net.IPv4(192, 0, 2, 254)}
+	gateway := net.IPv4(192, 0, 2, 254)
+	route := routeTo(t, "198.51.100.0/24", nil, gateway)
 	for i := range 60 { // with each change read before the next: the kernel keeps only so many
 		pod := addDevice(t, "pod-next")
 		must(t, netlink.LinkSetUp(pod), netlink.RouteAdd(route), netlink.AddrAdd(l, addr))
+		of4, of6 := routeTo(t, fmt.Sprintf("10.88.1.%d/32", i), pod, nil), routeTo(t, fmt.Sprintf("fd88::%x/128", i+1), pod, nil)
+		must(t, netlink.RouteAdd(of4), netlink.RouteAdd(of6))
 		leased.ValidLft, leased.PreferedLft = 7200+i, 3600+i
 		must(t, netlink.AddrReplace(l, leased))
 		index := pod.Attrs().Index
 		eventually(t, "the device has come", func() bool { return d.Knows(index) })
+		if i%2 == 0 { // the kernel removes the others with the device
+			must(t, netlink.RouteDel(of4), netlink.RouteDel(of6))
+		}
 		must(t, netlink.RouteDel(route), netlink.AddrDel(l, addr), netlink.LinkDel(pod))
 		eventually(t, "the device has gone", func() bool { return !d.Knows(index) })
 	}
-	served("pod-last")
+	pod := served("pod-last")
 	if now := reads(); now != before {
 		t.Fatalf("by changes that do not matter %+v lists became %+v", before, now)
 	}
 	addAddr(t, l, "203.0.113.1/24")
 	want := datapath.Reads{before.Links, before.Addrs + 1, before.Routes + 1}
 	eventually(t, "addresses and routes are read again", func() bool { return reads() == want })
+
+	link := addDevice(t, "link")
+	must(t, netlink.LinkSetUp(link), netlink.LinkSetUp(pod))
+	toPod, toNode := routeTo(t, "10.88.2.0/24", pod, nil), routeTo(t, "10.88.2.0/24", link, gateway)
+	toNode.Flags = int(netlink.FLAG_ONLINK)
+	for i, route := range []*netlink.Route{toNode, toPod, toNode} {
+		must(t, netlink.RouteReplace(route))
+		want.Routes++
+		eventually(t, fmt.Sprintf("routes are read again after %v", route), func() bool { return reads() == want })
+		eventually(t, fmt.Sprintf("the device with %v has its programs", route), func() bool { return (len(attachedPrograms(t, link)) == 2) == (i != 1) })
+	}
+}
+
+// routeTo returns a route to a network by a device, a gateway or both.
+func routeTo(t *testing.T, network string, device netlink.Link, gateway net.IP) *netlink.Route {
+	t.Helper()
+	_, dst, err := net.ParseCIDR(network)
+	must(t, err)
+	r := &netlink.Route{Dst: dst, Gw: gateway}
+	if device != nil {
+		r.LinkIndex = device.Attrs().Index
+	}
+	if gateway == nil {
+		r.Scope = netlink.SCOPE_LINK
+	}
+	return r
 }
 
 func prefixes(list ...string) (out []netip.Prefix) {

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -27,7 +28,11 @@ type watch struct {
 	addrs  []netlink.Addr
 	// readingAddrs is set while addresses are read: addrs are about to be others.
 	readingAddrs bool
-	routes       []netlink.Route // those of relevant
+	routes       []netlink.Route // those of relevant, but for routes to pods of this node
+	// readingRoutes is the same of routes.
+	readingRoutes bool
+	// leadTo are devices, by index, to which relevant routes lead and which the kernel has not told of yet.
+	leadTo map[int]bool
 
 	relevant func(*netlink.Route) bool
 	list     lists
@@ -47,11 +52,11 @@ type lists struct {
 func newWatch(relevant func(*netlink.Route) bool) *watch {
 	return &watch{
 		relevant: relevant, list: lists{rtnl.Links, rtnl.Addrs, rtnl.Routes},
-		links: make(map[int]netlink.Link), changed: make(map[int]bool),
+		links: make(map[int]netlink.Link), leadTo: make(map[int]bool), changed: make(map[int]bool),
 	}
 }
 
-// relevantRoute reports whether it matters to the choice of devices where a route leads.
+// relevantRoute reports whether it may matter to the choice of devices where a route leads.
 func (d *Datapath) relevantRoute(r *netlink.Route) bool {
 	dst, ok := destination(r)
 	return ok && (r.Table == unix.RT_TABLE_MAIN || r.Table == 0) && (dst.Bits() == 0 || within(dst, d.opts.ClusterCIDRs))
@@ -78,6 +83,8 @@ func (w *watch) link(u *netlink.LinkUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	index := int(u.Index)
+	ledTo := w.leadTo[index]
+	delete(w.leadTo, index)
 	if u.Header.Type == unix.RTM_DELLINK {
 		if w.links[index] == nil && !w.reading {
 			return false
@@ -86,6 +93,8 @@ func (w *watch) link(u *netlink.LinkUpdate) bool {
 	} else {
 		former := w.links[index]
 		w.links[index] = u.Link
+		ledTo = ledTo || former != nil && leadsToPods(former)
+		w.routesChanged = w.routesChanged || ledTo && !leadsToPods(u.Link)
 		if former != nil && sameLink(former, u.Link) && !w.chosen[index] {
 			return false
 		}
@@ -134,10 +143,48 @@ func (w *watch) route(u *netlink.RouteUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.relevant(&u.Route) {
-		w.routesChanged = true
+		w.noteRoute(u)
 	}
 	// Any route may lead to a backend, see [devicemap.Table.ForgetRoutes].
 	return true
+}
+
+// noteRoute notes the change of a relevant route.
+func (w *watch) noteRoute(u *netlink.RouteUpdate) {
+	dst, _ := destination(&u.Route)
+	for _, h := range hops(&u.Route) {
+		switch {
+		case !w.leadsOn(dst, h):
+		case dst.Bits() > 0 && !h.gateway && w.links[h.ifindex] == nil:
+			w.leadTo[h.ifindex] = true // or it has gone, and its routes with it
+		default:
+			w.routesChanged = true
+			return
+		}
+	}
+	// The kernel does not tell of the route that another one replaces.
+	if u.NlFlags&unix.NLM_F_REPLACE != 0 {
+		w.routesChanged = w.routesChanged || w.readingRoutes || slices.ContainsFunc(w.routes, func(r netlink.Route) bool {
+			former, ok := destination(&r)
+			return ok && former == dst
+		})
+	}
+}
+
+// leadsOn reports whether a hop is one of a default route or does not lead to pods of this node.
+func (w *watch) leadsOn(dst netip.Prefix, h hop) bool {
+	return dst.Bits() == 0 || !h.leadsToOwnPods(w.links[h.ifindex])
+}
+
+// keeps reports whether a route is one of those that are kept.
+func (w *watch) keeps(r *netlink.Route) bool {
+	if !w.relevant(r) {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	dst, _ := destination(r)
+	return slices.ContainsFunc(hops(r), func(h hop) bool { return w.leadsOn(dst, h) })
 }
 
 // changes are the differences from the last look.
@@ -154,7 +201,10 @@ func (w *watch) look(all bool) (*network, changes, error) {
 	c := changes{all, w.changed}
 	addrs, routes := all || w.addrsChanged, all || w.routesChanged
 	w.changed, w.addrsChanged, w.routesChanged = make(map[int]bool), false, false
-	w.readingAddrs = addrs
+	w.readingAddrs, w.readingRoutes = addrs, routes
+	if routes {
+		clear(w.leadTo)
+	}
 	w.mu.Unlock()
 
 	var errs []error
@@ -167,13 +217,13 @@ func (w *watch) look(all bool) (*network, changes, error) {
 		errs = append(errs, err)
 	}
 	if routes {
-		list, err := w.list.routes(w.relevant)
+		list, err := w.list.routes(w.keeps)
 		w.set(err, func() { w.routes = list }, &w.routesChanged)
 		errs = append(errs, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.readingAddrs = false
+	w.readingAddrs, w.readingRoutes = false, false
 	if err := errors.Join(errs...); err != nil {
 		w.known = w.known && !all
 		for index := range c.links {

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"encoding/binary"
+	"net"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -66,6 +67,44 @@ func TestWatchPartialLink(t *testing.T) {
 		}
 		if a := l.Attrs(); a.Name != "wlan0" || a.MTU != tt.mtu || a.MasterIndex != 3 || a.HardwareAddr.String() != "02:00:00:00:00:07" {
 			t.Errorf("%s: the device is %+v", tt.name, a)
+		}
+	}
+}
+
+// TestWatchRouteBeforeDevice: a route to pods by a device that the kernel has not told of yet matters when that turns
+// out to be no pod's, and then alone. So does one by a device that was taken for a pod's.
+func TestWatchRouteBeforeDevice(t *testing.T) {
+	kind := func(name string) []*nl.RtAttr {
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.ZeroTerminated(name))
+		return []*nl.RtAttr{nl.NewRtAttr(unix.IFLA_MTU, binary.NativeEndian.AppendUint32(nil, 1500)), info}
+	}
+	_, dst, err := net.ParseCIDR("10.88.0.0/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := &netlink.RouteUpdate{Type: unix.RTM_NEWROUTE, Route: netlink.Route{Type: unix.RTN_UNICAST, Dst: dst, LinkIndex: 7}}
+	for _, tt := range []struct {
+		name    string
+		devices []string // what it turns out to be, one after the other; "" is gone
+		matters bool
+	}{
+		{"a pod's", []string{"veth"}, false},
+		{"another's", []string{"vlan"}, true},
+		{"gone, and another's with its index", []string{"", "vlan"}, false},
+		{"a pod's, then another's", []string{"veth", "vlan"}, true},
+	} {
+		w := newWatch(func(*netlink.Route) bool { return true })
+		w.route(route)
+		for _, device := range tt.devices {
+			if device == "" {
+				w.link(linkMessage(t, unix.RTM_DELLINK, kind("vlan")...))
+			} else {
+				w.link(linkMessage(t, unix.RTM_NEWLINK, kind(device)...))
+			}
+		}
+		if w.routesChanged != tt.matters {
+			t.Errorf("%s: routes are to be read again: %t, want %t", tt.name, w.routesChanged, tt.matters)
 		}
 	}
 }
