@@ -131,7 +131,7 @@ func TestEvictedConnections(t *testing.T) {
 		t.Helper()
 		inHost(func() {
 			for range connections {
-				if !s.establish(flowClient(next)) {
+				if !s.establish(tcpClient(next)) {
 					t.Errorf("connection %d is not established", next)
 					return
 				}
@@ -165,10 +165,10 @@ func TestEvictedConnections(t *testing.T) {
 	inHost(func() {
 		const some = 100
 		for i := range some {
-			if s.goesOn(flowClient(i)) {
+			if s.goesOn(tcpClient(i)) {
 				t.Errorf("connection %d of %d goes on, though it was used least recently", i, next)
 			}
-			if last := next - 1 - i; !s.goesOn(flowClient(last)) {
+			if last := next - 1 - i; !s.goesOn(tcpClient(last)) {
 				t.Errorf("connection %d of %d does not go on, though it was used most recently", last, next)
 			}
 		}

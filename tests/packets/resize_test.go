@@ -19,12 +19,14 @@ import (
 	"github.com/beeline-lb/beeline/tests/tier"
 )
 
-// While tables are resized, connRate connections are established a second where the machine has the
-// time. With each, halfOpenFlows flows begin that nobody answers.
-const (
-	connRate      = 4_000
-	halfOpenFlows = 2
-)
+// With each connection that is established while tables are resized, so many flows begin that nobody answers.
+const halfOpenFlows = 2
+
+// client is one outside, with a connection to the Service.
+type client struct {
+	protocol byte
+	addr     netip.AddrPort
+}
 
 // switchboard is the programs that packets meet; they are replaced one by one.
 type switchboard struct {
@@ -76,65 +78,92 @@ func (s *switchboard) translates(at *place, packet, want frame) bool {
 }
 
 // request is the client's packet and what the backend gets.
-func tcpRequest(from netip.AddrPort, flags byte) (packet, want frame) {
-	packet = frame{from: from, to: virtual[4], protocol: protocols["TCP"], flags: flags}
+func (c client) request(flags byte) (packet, want frame) {
+	family := c.family()
+	packet = frame{from: c.addr, to: virtual[family], protocol: c.protocol, flags: flags}
 	want = packet
-	want.to = backend[4]
+	want.to = backend[family]
 	return packet, want
 }
 
 // response is the backend's packet and what the client gets.
-func tcpResponse(to netip.AddrPort, flags byte) (packet, want frame) {
-	packet = frame{from: backend[4], to: to, protocol: protocols["TCP"], flags: flags}
+func (c client) response(flags byte) (packet, want frame) {
+	family := c.family()
+	packet = frame{from: backend[family], to: c.addr, protocol: c.protocol, flags: flags}
 	want = packet
-	want.from = virtual[4]
+	want.from = virtual[family]
 	return packet, want
 }
 
-// flowClient returns the i-th client that establishes a connection.
-func flowClient(i int) netip.AddrPort { return clientOf(18, i) }
+func (c client) family() byte {
+	if c.addr.Addr().Is4() {
+		return 4
+	}
+	return 6
+}
 
-// silentClient returns the i-th client that sends a SYN alone.
-func silentClient(i int) netip.AddrPort { return clientOf(19, i) }
+// tcpClient returns the i-th client that establishes a connection of TCP over IPv4.
+func tcpClient(i int) client { return client{unix.IPPROTO_TCP, flowClient(i)} }
 
-func clientOf(network byte, i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, network, byte(i >> 16), byte(i >> 8)}), uint16(2000+i&0xff))
+// flowClient returns the i-th client's address and port.
+func flowClient(i int) netip.AddrPort { return clientOf(4, 18, i) }
+
+func clientOf(family, network byte, i int) netip.AddrPort {
+	addr := netip.AddrFrom4([4]byte{198, network, byte(i >> 16), byte(i >> 8)})
+	if family == 6 {
+		addr = netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 7: network, 13: byte(i >> 16), 14: byte(i >> 8), 15: 1})
+	}
+	return netip.AddrPortFrom(addr, uint16(2000+i&0xff))
 }
 
 // establish sets up the connection of a client. It reports whether the programs let it.
-func (s *switchboard) establish(client netip.AddrPort) bool {
+func (s *switchboard) establish(c client) bool {
 	s.tries.Add(1)
-	syn, synWant := tcpRequest(client, flagSYN)
-	answer, answerWant := tcpResponse(client, flagSYN|flagACK)
-	ack, ackWant := tcpRequest(client, flagACK)
+	syn, synWant := c.request(flagSYN)
+	answer, answerWant := c.response(flagSYN | flagACK)
+	ack, ackWant := c.request(flagACK)
 	return s.translates(&s.ingress, syn, synWant) && s.translates(&s.egress, answer, answerWant) &&
 		s.translates(&s.ingress, ack, ackWant)
 }
 
 // goesOn reports whether packets of both directions of an established connection are
-// translated.
-func (s *switchboard) goesOn(client netip.AddrPort) bool {
-	data, dataWant := tcpRequest(client, flagACK)
-	answer, answerWant := tcpResponse(client, flagACK)
-	return s.translates(&s.ingress, data, dataWant) && s.translates(&s.egress, answer, answerWant)
+// translated. The backend's is the first: by a client's datagram a flow that is lost would begin anew.
+func (s *switchboard) goesOn(c client) bool {
+	data, dataWant := c.request(flagACK)
+	answer, answerWant := c.response(flagACK)
+	return s.translates(&s.egress, answer, answerWant) && s.translates(&s.ingress, data, dataWant)
 }
 
-// traffic establishes connections, at connRate, until it is ended.
+// load is which connections are established, and how many a second where the machine has the time.
+type load struct {
+	connRate  int
+	families  []byte
+	protocols []byte
+}
+
+// client returns the i-th client in a network: each family has its turn, and then each protocol.
+func (l *load) client(network byte, i int) client {
+	n := len(l.families)
+	return client{l.protocols[i/n%len(l.protocols)], clientOf(l.families[i%n], network, i)}
+}
+
+// traffic establishes connections of a load until it is ended.
 // After each it goes on with an earlier one.
 type traffic struct {
+	load
 	s           *switchboard
 	stop        chan struct{}
 	done        sync.WaitGroup
 	next        atomic.Int64
 	established sync.Map // number of client → nothing
 	made, lost  atomic.Int64
-	again       atomic.Int64 // SYNs that were sent again
+	again       atomic.Int64 // first packets that were sent again
 	halfOpen    atomic.Int64 // flows that have begun, and are not answered
 	end         func()
 }
 
-func (s *switchboard) startTraffic(t *testing.T) *traffic {
-	f := &traffic{s: s, stop: make(chan struct{})}
+func (s *switchboard) startTraffic(t *testing.T, l load) *traffic {
+	f := &traffic{load: l, s: s, stop: make(chan struct{})}
 	f.end = sync.OnceFunc(func() {
 		close(f.stop)
 		f.done.Wait()
@@ -175,22 +204,22 @@ func (f *traffic) work(workers int) func() error {
 			if !f.establish(i) {
 				failed = append(failed, i)
 			}
-			// TCP sends a SYN again after a second: all programs have been replaced by then.
+			// TCP sends a SYN again after a second, and UDP its application: all programs have been replaced by then.
 			if f.s.switching.TryRLock() {
 				failed = f.tryAgain(failed)
 				f.s.switching.RUnlock()
 			}
 			earlier := i / 2
-			if _, ok := f.established.Load(earlier); ok && !f.s.goesOn(flowClient(earlier)) {
+			if _, ok := f.established.Load(earlier); ok && !f.s.goesOn(f.caller(earlier)) {
 				f.lost.Add(1)
 			}
 			for j := range halfOpenFlows {
-				if syn, want := tcpRequest(silentClient(halfOpenFlows*i+j), flagSYN); f.s.translates(&f.s.ingress, syn, want) {
+				if syn, want := f.client(19, halfOpenFlows*i+j).request(flagSYN); f.s.translates(&f.s.ingress, syn, want) {
 					f.halfOpen.Add(1)
 				}
 			}
 			count++
-			due := start.Add(time.Duration(count) * time.Second * time.Duration(workers) / connRate)
+			due := start.Add(time.Duration(count) * time.Second * time.Duration(workers) / time.Duration(f.connRate))
 			if early := time.Until(due); early > time.Millisecond {
 				time.Sleep(early)
 			}
@@ -198,9 +227,12 @@ func (f *traffic) work(workers int) func() error {
 	}
 }
 
+// caller returns the i-th client that establishes a connection.
+func (f *traffic) caller(i int) client { return f.client(18, i) }
+
 // establish establishes the connection of the i-th client, and reports whether it could.
 func (f *traffic) establish(i int) bool {
-	if !f.s.establish(flowClient(i)) {
+	if !f.s.establish(f.caller(i)) {
 		return false
 	}
 	f.established.Store(i, nil)
@@ -208,7 +240,7 @@ func (f *traffic) establish(i int) bool {
 	return true
 }
 
-// tryAgain sends the SYNs of clients again, and returns those that have no connection still.
+// tryAgain sends the first packets of clients again, and returns those that have no connection still.
 func (f *traffic) tryAgain(clients []int) (failed []int) {
 	for _, i := range clients {
 		f.again.Add(1)
@@ -224,16 +256,32 @@ func (f *traffic) tryAgain(clients []int) (failed []int) {
 // neither older ones nor those that begin while programs of both tables are attached.
 func TestResizeUnderTraffic(t *testing.T) {
 	t.Parallel()
+	for name, l := range map[string]load{
+		"12,000 flows a second, TCP over IPv4": {4_000, []byte{4}, []byte{unix.IPPROTO_TCP}},
+		"21,000 flows a second":                {7_000, []byte{4, 6}, []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tier.Variant(t, len(l.families) == 1)
+			resizeUnder(t, l)
+		})
+	}
+}
+
+// resizeUnder resizes the flow table under a load.
+func resizeUnder(t *testing.T, l load) {
+	t.Helper()
 	// How many connections are established at each stage, and how often that is tried while a program
 	// of each table is attached: one that adds to the new table and one that does not look there
 	// establish none.
-	const many, some, tries = 2000, 500, 40
+	const some, tries = 500, 40
+	many := int64(l.connRate / 2)
 	sizes := lab.Sizes
 	sizes.Flows = 1 << 19
 	b := newBenchSized(t, sizes, datapath.Constants{})
 	s := &switchboard{b: b}
 	s.attach(t, b.programs, func() {})
-	f := s.startTraffic(t)
+	f := s.startTraffic(t, l)
 	start := time.Now()
 	awaitMore(t, "connections, of the former table", &f.made, many)
 
@@ -260,7 +308,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	f.end()
 
 	flows := f.next.Load() + f.halfOpen.Load()
-	t.Logf("%d new flows, %.0f a second, %d of them connections, %d SYNs sent again, %d while entries were moved: %+v",
+	t.Logf("%d new flows, %.0f a second, %d of them connections, %d first packets sent again, %d while entries were moved: %+v",
 		flows, float64(flows)/time.Since(start).Seconds(), f.next.Load(), f.again.Load(), meanwhile, moved)
 	if len(moved) == 0 || moved[0].Entries == 0 {
 		t.Error("no entry was moved")
@@ -269,7 +317,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 	err = b.host.Run(func() error {
 		f.established.Range(func(i, _ any) bool {
 			all++
-			if !s.goesOn(flowClient(i.(int))) {
+			if !s.goesOn(f.caller(i.(int))) {
 				lost++
 			}
 			return true
