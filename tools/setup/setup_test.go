@@ -128,7 +128,7 @@ func (m *machine) command(command ...string) *exec.Cmd {
 	}
 	cmd.Args[0] = command[0] // which make calls itself by
 	cmd.Dir = m.home
-	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home, "POLICY_RC_D=" + filepath.Join(m.home, policy), "SETUP_LOCK=" + filepath.Join(m.home, "lock")}
+	cmd.Env = []string{"PATH=" + m.bin, "HOME=" + m.home, "POLICY_RC_D=" + filepath.Join(m.home, policy), "SETUP_LOCK=" + filepath.Join(m.home, "lock"), "SSL_CERT_FILE=" + filepath.Join(m.home, "certificates")}
 	if int(m.user) != os.Geteuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: m.user, Gid: m.user}}
 	}
@@ -199,7 +199,7 @@ func TestRootWithoutSudo(t *testing.T) {
 		t.Errorf("elevate, ended well %v, says %q", ok, output)
 	}
 	m.script("apt-get", `echo "apt-get $*"; exit 7`)
-	if output, ok := m.run("tools/setup/install", "demo"); ok || !strings.Contains(output, "missing: iproute2 curl python3\napt-get ") {
+	if output, ok := m.run("tools/setup/install", "demo"); ok || !strings.Contains(output, "missing: ca-certificates iproute2 curl python3\napt-get ") {
 		t.Errorf("install, ended well %v, says:\n%s", ok, output)
 	}
 }
@@ -329,6 +329,7 @@ func TestKilledWhenInstalled(t *testing.T) {
 		}
 		m.script("apt-get", `test "$4" = update && exit
 for program in ip curl python3; do echo >path/$program; chmod +x path/$program; done
+echo >certificates
 kill -KILL 0`)
 		cmd := m.command("env", "TMPDIR="+m.home, "tools/setup/install", "demo") // who is killed leaves files
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -829,11 +830,12 @@ func TestMissingPackages(t *testing.T) {
 	m := newMachine(t, false)
 	m.script("curl", "")
 	output, ok := m.run("tools/setup/install", "demo")
-	if ok || !strings.Contains(output, "missing: iproute2 python3\n") || !strings.Contains(output, "no apt-get") {
+	if ok || !strings.Contains(output, "missing: ca-certificates iproute2 python3\n") || !strings.Contains(output, "no apt-get") {
 		t.Errorf("ended well %v, says:\n%s", ok, output)
 	}
 	m.script("ip", "")
 	m.script("python3", "")
+	m.write("certificates", "")
 	if output, ok := m.run("tools/setup/install", "demo"); !ok || output != "" {
 		t.Errorf("with all that is needed: ended well %v, says:\n%s", ok, output)
 	}
