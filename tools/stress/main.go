@@ -4,7 +4,7 @@
 //	go run ./tools/stress [-count 20] [-load 0,1.5] [-all] [packages]
 //
 // Each test binary is built once, and each run is a process of its own. As many packages run
-// beside each other as there are processors, also without a load. The output of runs that
+// beside each other as there are processors, also without a load: no package is alone. The output of runs that
 // failed, with the seed of their order, is kept in the folder that -output names.
 package main
 
@@ -62,7 +62,7 @@ func parseFlags() (options, error) {
 	var loads string
 	var all bool
 	flag.IntVar(&o.count, "count", 20, "runs of each package beside each load")
-	flag.StringVar(&loads, "load", "0,1.5", "processors that other processes keep busy while as many packages run as there are processors, one series of runs for each")
+	flag.StringVar(&loads, "load", "0,1.5", "processors that other processes keep busy, one series of runs for each; 0 is none, but as many packages run beside each other as there are processors")
 	flag.StringVar(&o.run, "run", "", "run only these tests, as -run of go test")
 	flag.StringVar(&o.output, "output", "bin/stress", "folder for the output of runs that failed")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "time limit of one run")
