@@ -38,11 +38,11 @@ func inLocal(b *policy.Backend) bool   { return b.InLocal }
 
 func (sp *ServicePort) cluster() *wantedSet { return sp.set(sp.Sets.Cluster, inCluster, sp.rings[0]) }
 
-// local returns the local set. One that no frontend leads to gets no ring.
+// local returns the local set. One that no frontend leads to gets neither a ring nor weights.
 func (sp *ServicePort) local() *wantedSet {
 	set := sp.set(sp.Sets.Local, inLocal, sp.rings[1])
-	if set.layout == layoutRing && !sp.usesLocal() {
-		set.layout = layoutRuns
+	if !sp.usesLocal() {
+		set.layout, set.weighted = layoutRuns, false
 	}
 	return set
 }

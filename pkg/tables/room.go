@@ -39,7 +39,7 @@ func (t *Tables) SetBounds(b Bounds) {
 // Sets of one slot for each endpoint always find room; what rings and weights take
 // beyond that is shared out. The shares follow from what all Services ask for at a time and
 // from nothing else, neither from the order in which they came nor from what is in the
-// tables: so they are the same on all nodes with the same endpoints, and after a restart. No
+// tables: so they are the same on all nodes whose cluster sets are the same, and after a restart. No
 // namespace gets less than an equal part of what there is, unless it asks for less, and within
 // a namespace no Service; so it is large demands that are cut.
 
@@ -239,13 +239,27 @@ func (r *room) toShare() uint64 {
 func (d *Desired) ask() *ask {
 	a := &ask{}
 	for i := range d.Ports {
-		for _, want := range []*wantedSet{d.Ports[i].cluster(), d.Ports[i].local()} {
-			if s := want.ask(); s.ring > 0 || s.weights > uint64(s.count) {
-				a.sets = append(a.sets, s)
-			}
+		sp := &d.Ports[i]
+		cluster := sp.cluster().ask()
+		a.add(cluster)
+		if sp.usesLocal() {
+			a.add(sp.local().ask().atLeast(cluster))
 		}
 	}
 	return a
+}
+
+// add adds a set, unless it asks for no more than one slot for each endpoint.
+func (a *ask) add(s askSet) {
+	if s.ring > 0 || s.weights > uint64(s.count) {
+		a.sets = append(a.sets, s)
+	}
+}
+
+// atLeast returns what a local set asks for, and no less than the cluster set: on another node it may have
+// all endpoints, and the Service gets the same on each.
+func (s askSet) atLeast(cluster askSet) askSet {
+	return askSet{max(s.count, cluster.count), max(s.ring, cluster.ring), max(s.weights, cluster.weights)}
 }
 
 func (w *wantedSet) ask() (s askSet) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -96,6 +97,54 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestShareOnEachNode: nodes with endpoints of a Service and others give it the same, and have the same fault.
+func TestShareOnEachNode(t *testing.T) {
+	all := endpoints(3)
+	for _, tt := range []struct {
+		name  string
+		port  tables.ServicePort // with its algorithm and size
+		flags tables.FrontendFlags
+		want  int // slots of the cluster set
+		fault bool
+	}{
+		{"a ring of a Local Service", tables.ServicePort{Algorithm: model.Maglev, RingSize: 131071}, tables.ExternalLocal, 65521, true},
+		{"a ring that fits beside that of a local set", tables.ServicePort{Algorithm: model.Maglev, RingSize: 65521}, tables.ExternalLocal, 65521, false},
+		{"a ring of a Service without a local one", tables.ServicePort{Algorithm: model.Maglev, RingSize: 131071}, 0, 131071, false},
+		{"weights of a Local Service", tables.ServicePort{Algorithm: model.WeightedRoundRobin}, tables.InternalLocal, 65533, true},
+		{"weights of a Service without a local set", tables.ServicePort{Algorithm: model.WeightedRoundRobin}, 0, 131071, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var reasons []string
+			for _, local := range [][]netip.AddrPort{nil, all[:1], all} {
+				store := tablestest.New(t, tables.Limits{Slots: tables.Limit{Size: 1 << 20}, Backends: tables.Limit{Size: 100}, Services: tables.Limit{Size: 10}, Frontends: tables.Limit{Size: 10}})
+				tbl := tables.New(store)
+				d := weighed(tt.port.Algorithm)
+				sp := &d.Ports[0]
+				sp.RingSize, sp.Sets = tt.port.RingSize, sets(all, local)
+				for i := range sp.Frontends {
+					sp.Frontends[i].Flags = tt.flags
+				}
+				for i := range all {
+					sp.Sets.Backends[i].Weight = uint16(43690 + i%2)
+				}
+				tbl.Want(d.Name, &d, tables.Demand{tables.OfBackends: 3})
+				share(tbl)
+				faults := tbl.Bound(&d)
+				apply(t, tbl, d)
+				if cluster, _ := slotsOfOnly(t, store); len(cluster) != tt.want || (len(faults) > 0) != tt.fault {
+					t.Errorf("with %d of the endpoints on the node the cluster set has %d slots, want %d; faults %v", len(local), len(cluster), tt.want, faults)
+				}
+				for _, f := range faults {
+					reasons = append(reasons, f.Reason)
+				}
+			}
+			if len(slices.Compact(reasons)) > 1 {
+				t.Errorf("nodes differ in their faults: %q", reasons)
+			}
+		})
+	}
+}
+
 // TestShareEnds: when those who ask for much are gone, the others get what they ask for and
 // are to be applied again.
 func TestShareEnds(t *testing.T) {
@@ -134,7 +183,7 @@ func TestBoundWeights(t *testing.T) {
 	d := weighed(model.Random, 255, 254, 1)
 	tbl.Want(d.Name, &d, tables.Demand{tables.OfBackends: 3})
 	share(tbl)
-	tbl.SetBounds(tables.Bounds{SlotsPerService: 600})
+	tbl.SetBounds(tables.Bounds{SlotsPerService: 400})
 	tbl.Want(d.Name, &d, tables.Demand{tables.OfBackends: 3})
 	share(tbl)
 	faults := tbl.Bound(&d)
