@@ -155,6 +155,7 @@ func (w *watch) noteRoute(u *netlink.RouteUpdate) {
 	for _, h := range hops(&u.Route) {
 		switch {
 		case !w.leadsOn(dst, h):
+		case u.Type == unix.RTM_DELROUTE && !w.mayHave(dst):
 		case dst.Bits() > 0 && !h.gateway && w.links[h.ifindex] == nil:
 			w.leadTo[h.ifindex] = true // or it has gone, and its routes with it
 		default:
@@ -164,11 +165,16 @@ func (w *watch) noteRoute(u *netlink.RouteUpdate) {
 	}
 	// The kernel does not tell of the route that another one replaces.
 	if u.NlFlags&unix.NLM_F_REPLACE != 0 {
-		w.routesChanged = w.routesChanged || w.readingRoutes || slices.ContainsFunc(w.routes, func(r netlink.Route) bool {
-			former, ok := destination(&r)
-			return ok && former == dst
-		})
+		w.routesChanged = w.routesChanged || w.mayHave(dst)
 	}
+}
+
+// mayHave reports whether a route to a destination is kept, or may be read at this time.
+func (w *watch) mayHave(dst netip.Prefix) bool {
+	return w.readingRoutes || w.routesChanged || slices.ContainsFunc(w.routes, func(r netlink.Route) bool {
+		former, ok := destination(&r)
+		return ok && former == dst
+	})
 }
 
 // leadsOn reports whether a hop is one of a default route or does not lead to pods of this node.
