@@ -2,11 +2,11 @@ package flowmap
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/model"
 )
 
@@ -21,11 +21,8 @@ type Exhausted struct {
 
 // Exhausted returns the backends that ran out of source ports, sorted.
 func (t Table) Exhausted() ([]Exhausted, error) {
-	var key bpf.SockBlExhaustedKey
-	var value bpf.SockBlExhaustedEntry
 	var list []Exhausted
-	entries := t.maps.BlExhausted.Iterate()
-	for entries.Next(&key, &value) {
+	err := bpfmap.Each(t.maps.BlExhausted, func(key *bpf.SockBlExhaustedKey, value *bpf.SockBlExhaustedEntry) {
 		x := Exhausted{
 			Backend:  netip.AddrPortFrom(key.Addr.Netip(), bpf.Hton16(key.Port)),
 			Protocol: model.Protocol(key.Proto),
@@ -35,9 +32,9 @@ func (t Table) Exhausted() ([]Exhausted, error) {
 			x.Service, x.Known = e.Service, true
 		}
 		list = append(list, x)
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("map %s: %w", bpf.SockMapBlExhausted, err)
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(list, func(a, b Exhausted) int {
 		return cmp.Or(a.Backend.Compare(b.Backend), cmp.Compare(a.Protocol, b.Protocol))
